@@ -1,0 +1,49 @@
+//! How an I/O inside Weir ends. One small error that every front end translates by one table.
+
+/// The outcome of an I/O.
+pub type IoResult<T = ()> = Result<T, IoError>;
+
+/// Why an I/O failed, as a class that a front end can translate (SCSI sense, NVMe status, errno).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum IoError {
+    /// Address or length outside the volume, or not a multiple of its block size.
+    OutOfRange,
+    /// The medium gave an error or data that fails its checksum, and no other copy helped.
+    Medium,
+    /// No space left in the pool behind a thin volume.
+    NoSpace,
+    /// The volume may not be written.
+    ReadOnly,
+    /// COMPARE AND WRITE found another byte; the value is its offset in the compared range.
+    Miscompare(u64),
+    /// Too much is in flight just now; the same I/O may work later.
+    Busy,
+    /// The I/O was aborted before it had any further effect.
+    Aborted,
+    /// The device or path below is gone.
+    Offline,
+    /// The operation is not offered by this volume.
+    Unsupported,
+    /// A fault inside Weir or the operating system that fits no other class.
+    Internal,
+}
+
+impl core::fmt::Display for IoError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            IoError::OutOfRange => f.write_str("address or length outside the volume"),
+            IoError::Medium => f.write_str("unrecovered medium error"),
+            IoError::NoSpace => f.write_str("the pool is full"),
+            IoError::ReadOnly => f.write_str("the volume is read-only"),
+            IoError::Miscompare(at) => write!(f, "data differs at byte {at}"),
+            IoError::Busy => f.write_str("busy, try again"),
+            IoError::Aborted => f.write_str("aborted"),
+            IoError::Offline => f.write_str("the device is offline"),
+            IoError::Unsupported => f.write_str("not supported by this volume"),
+            IoError::Internal => f.write_str("internal fault"),
+        }
+    }
+}
+
+impl std::error::Error for IoError {}
