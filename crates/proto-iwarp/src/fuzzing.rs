@@ -1,0 +1,1 @@
+//! Entry points for fuzzers and property tests: any bytes, with the promises asserted.
