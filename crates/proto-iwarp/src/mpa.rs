@@ -331,3 +331,6 @@ impl Reply {
         )
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -209,6 +209,13 @@ impl Receiver {
         self.advance(placed);
     }
 
+    /// True between two FPDUs: with staging empty, the end of the TCP stream here is a clean close.
+    /// False after a fault or Terminate.
+    #[inline]
+    pub fn at_boundary(&self) -> bool {
+        self.state == State::Header
+    }
+
     /// Whether placed bytes must be shown to [`Receiver::direct_done`] for the CRC.
     #[inline]
     pub fn crc(&self) -> bool {
@@ -475,4 +482,13 @@ impl Receiver {
 #[inline]
 fn wire_crc(wire: &[u8]) -> u32 {
     wire.first_chunk().map_or(0, |w| u32::from_le_bytes(*w))
+}
+
+#[cfg(test)]
+impl Receiver {
+    /// Puts the message numbers of Sends and Read Requests where a test wants them.
+    pub(crate) fn start_at(&mut self, send_msn: u32, read_msn: u32) {
+        self.send_msn = send_msn;
+        self.read_msn = read_msn;
+    }
 }

@@ -235,3 +235,6 @@ impl fmt::Display for TerminateInfo {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
