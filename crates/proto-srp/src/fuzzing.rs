@@ -1,0 +1,1 @@
+//! Entry points for fuzzers and random tests: any bytes in, invariants asserted.
