@@ -10,7 +10,7 @@ use crate::port_id::PortId;
 use crate::types::{EncodeError, Tag};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// IU type of SRP_LOGIN_REQ.
 pub const LOGIN_REQ: u8 = 0x00;
@@ -261,9 +261,10 @@ impl LoginRequest {
 
     /// Reads a login request of either form and says which it was.
     ///
-    /// For listeners that are not told how a connection was made. The forms overlap, so the more
-    /// plausible reading wins: known buffer formats weigh most, then a sensible IU length, then
-    /// reserved bytes that are zero; at equality the RDMA/CM form.
+    /// For listeners that are not told how a connection was made. The forms overlap, so the reading
+    /// with more good signs wins: known buffer formats, a sensible IU length, reserved bytes that are
+    /// zero. No one sign suffices: a GUID may start like buffer formats (00:02:c9 is a vendor). At
+    /// equality it is the RDMA/CM form.
     pub fn decode_any(bytes: &[u8]) -> Result<(Self, Form), LoginError> {
         let short = Form::RdmaCm.len();
         if bytes.len() < short {
@@ -281,7 +282,7 @@ impl LoginRequest {
             let formats = req.formats.0 != 0 && BufferFormats::BOTH.contains(req.formats);
             // 16 MiB: far above any real request, far below what port identifiers read as.
             let len = (1..=1 << 24).contains(&req.request_iu_len);
-            Some((4 * formats as u8 + 2 * len as u8 + clean as u8, req))
+            Some((formats as u8 + len as u8 + clean as u8, req))
         };
         match (score(Form::RdmaCm), score(Form::IbCm)) {
             (Some((a, req)), Some((b, _))) if a >= b => Ok((req, Form::RdmaCm)),

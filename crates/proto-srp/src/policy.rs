@@ -1,9 +1,14 @@
-//! What a target decides about a login before it looks at its table of I_T nexuses.
+//! What a target decides about a login before it looks at its table of I_T nexuses, and what an
+//! initiator makes of the answer.
+use core::fmt;
+
+use crate::credit::Credits;
 use crate::iu::IuContext;
 use crate::login::{
     BufferFormats, LoginRequest, LoginResponse, MIN_REQUEST_IU_LEN, MIN_RESPONSE_IU_LEN,
     MultiChannelAction, MultiChannelResult, RejectReason,
 };
+use crate::types::Tag;
 
 #[cfg(test)]
 mod tests;
@@ -63,7 +68,7 @@ pub struct Negotiated {
     pub immediate_offset: Option<u16>,
     /// The multi-channel action to carry out.
     pub multichannel: MultiChannel,
-    /// Cap on the entries of an indirect table, from the policy.
+    /// Cap on the entries of an indirect table: the target's policy; an initiator is told none.
     pub max_table_entries: u32,
 }
 
@@ -130,4 +135,82 @@ pub fn evaluate(
         max_table_entries: policy.max_table_entries,
     };
     Ok((response, negotiated))
+}
+
+/// What is wrong with a SRP_LOGIN_RSP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResponseError {
+    /// It answers another request.
+    Tag(Tag),
+    /// The target receives no IU of the smallest length that every target must.
+    RequestIuLength(u32),
+    /// The target wants to send no IU of the smallest length that every initiator must receive, or
+    /// longer ones than this initiator has room for.
+    ResponseIuLength(u32),
+    /// A required buffer format is not supported.
+    Formats(BufferFormats),
+    /// Too few credits ever to send a command and keep one for task management.
+    Credits(i32),
+}
+
+impl fmt::Display for ResponseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ResponseError::Tag(t) => write!(f, "login response with the tag {t} of another login"),
+            ResponseError::RequestIuLength(n) => {
+                write!(f, "the target receives IUs of at most {n} bytes, fewer than 64")
+            }
+            ResponseError::ResponseIuLength(n) => {
+                write!(
+                    f,
+                    "the target sends IUs of up to {n} bytes; there must be room for 56, \
+                           and not more than this initiator has"
+                )
+            }
+            ResponseError::Formats(b) => write!(f, "the target supports only {b:?}"),
+            ResponseError::Credits(n) => write!(f, "{n} credits; at least 2 are wanted"),
+        }
+    }
+}
+
+impl std::error::Error for ResponseError {}
+
+/// What an initiator holds to after a SRP_LOGIN_RSP; `max_response_len` is its largest receive
+/// buffer, bytes.
+///
+/// The request length is the smaller of what was asked and what the target receives. Immediate data
+/// is used when both sides said so and its offset lies below that length.
+pub fn settle(
+    req: &LoginRequest,
+    rsp: &LoginResponse,
+    max_response_len: u32,
+) -> Result<Negotiated, ResponseError> {
+    if rsp.tag != req.tag {
+        return Err(ResponseError::Tag(rsp.tag));
+    }
+    if rsp.request_iu_len < MIN_REQUEST_IU_LEN {
+        return Err(ResponseError::RequestIuLength(rsp.request_iu_len));
+    }
+    if !(MIN_RESPONSE_IU_LEN..=max_response_len).contains(&rsp.response_iu_len) {
+        return Err(ResponseError::ResponseIuLength(rsp.response_iu_len));
+    }
+    if !rsp.formats.contains(req.formats) {
+        return Err(ResponseError::Formats(rsp.formats));
+    }
+    if rsp.credits <= Credits::RESERVE {
+        return Err(ResponseError::Credits(rsp.credits));
+    }
+    let request_iu_len = req.request_iu_len.min(rsp.request_iu_len);
+    let offset = req.immediate_offset;
+    let usable = req.immediate && rsp.immediate_supported && u32::from(offset) < request_iu_len;
+    Ok(Negotiated {
+        request_iu_len,
+        response_iu_len: rsp.response_iu_len,
+        immediate_offset: usable.then_some(offset),
+        multichannel: match req.action {
+            MultiChannelAction::Independent => MultiChannel::Keep,
+            _ => MultiChannel::Terminate,
+        },
+        max_table_entries: u32::MAX,
+    })
 }

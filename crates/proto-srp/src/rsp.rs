@@ -17,7 +17,7 @@ use core::fmt;
 use weir_wire::{Reader, Short, Writer};
 
 use crate::iu::{IuError, IuType};
-use crate::residual::Residual;
+use crate::residual::{Residual, Residuals};
 use crate::types::{EncodeError, Tag};
 
 #[cfg(test)]
@@ -130,6 +130,12 @@ impl<'a> Response<'a> {
     /// With sense data.
     pub fn with_sense(mut self, sense: &'a [u8]) -> Self {
         self.sense = sense;
+        self
+    }
+
+    /// With residuals.
+    pub fn with_residuals(mut self, r: Residuals) -> Self {
+        (self.out_residual, self.in_residual) = (r.data_out, r.data_in);
         self
     }
 
