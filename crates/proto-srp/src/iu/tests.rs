@@ -208,7 +208,7 @@ proptest! {
         if let Some(b) = data.get_mut(4) {
             *b = CODES[code];
         }
-        if calm && data.len() > 52 {
+        if calm && data.len() > 55 {
             // Valid formats and lengths that fit now and then.
             data[9] &= 0x31;
             data[33] = 0;
