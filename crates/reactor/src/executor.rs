@@ -1,6 +1,7 @@
 //! The run loop.
 
 use crate::completion::Slots;
+use crate::completion_queue::Queues;
 use crate::driver::{Driver, PollMode, Poller};
 use crate::mailbox::{self, Inbox, Message};
 use crate::task::{self, JoinHandle, TaskId, Tasks};
@@ -24,6 +25,7 @@ pub(crate) struct Inner {
     pub(crate) run_queue: RefCell<VecDeque<TaskId>>,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) slots: RefCell<Slots>,
+    pub(crate) queues: RefCell<Queues>,
     pub(crate) driver: Rc<dyn Driver>,
     pub(crate) inbox: Inbox,
     pollers: RefCell<Vec<Rc<dyn Poller>>>,
@@ -93,6 +95,7 @@ impl Reactor {
             run_queue: RefCell::default(),
             timers: RefCell::default(),
             slots: RefCell::default(),
+            queues: RefCell::default(),
             driver,
             inbox,
             pollers: RefCell::default(),
@@ -333,7 +336,11 @@ pub(crate) fn wake(id: TaskId) {
     }
 }
 
-pub(crate) fn cancel(id: TaskId) {
+/// Drops a task's future at its present await. Nothing happens when the task has ended.
+///
+/// # Panics
+/// When the task is another reactor's.
+pub fn cancel(id: TaskId) {
     let future = with(|i| {
         assert_eq!(i.id, id.reactor(), "a task is cancelled on its own reactor");
         i.tasks.borrow_mut().remove(id)
