@@ -46,7 +46,7 @@ impl Graph {
     /// # Errors
     /// The description is wrong, or a layer could not be made; nothing is left then but shared state.
     pub fn build(spec: GraphSpec, ctx: &BuildContext<'_>) -> Result<Graph, GraphError> {
-        let (nodes, _) = make(&spec, ctx, &Nodes::new())?;
+        let (nodes, _) = make(&spec, ctx, None)?;
         let top = nodes[&spec.top].volume.clone();
         Ok(Graph { spec, nodes, top: Rc::new(Junction::new(top)) })
     }
@@ -72,14 +72,27 @@ impl Graph {
     }
 }
 
+/// A node's place: on whose child's place it stands, in order; nobody's at the top.
+fn place<'a>(spec: &'a GraphSpec, id: &str) -> Vec<(&'a str, usize)> {
+    let edges = spec.nodes.iter().flat_map(|n| {
+        n.children.iter().enumerate().map(move |(i, c)| (c.as_str(), (n.id.as_str(), i)))
+    });
+    let mut all: Vec<_> = edges.filter(|(c, _)| *c == id).map(|(_, edge)| edge).collect();
+    all.sort_unstable();
+    all
+}
+
 /// Makes the nodes of `spec`, using those of `old` again that are the same down to the leaves, or down
-/// to a junction. Gives what junctions of `old` are to be swapped to, the upper ones first.
+/// to a junction in its old place. Gives what junctions of `old` are to be swapped to, the upper ones
+/// first.
 pub(super) fn make(
     spec: &GraphSpec,
     ctx: &BuildContext<'_>,
-    old: &Nodes,
+    graph: Option<&Graph>,
 ) -> Result<(Nodes, Vec<Swap>), GraphError> {
     let order = ctx.registry.validate(spec)?;
+    let none = Nodes::new();
+    let old = graph.map_or(&none, |g| &g.nodes);
     let mut nodes = Nodes::new();
     let mut swaps = Vec::new();
     for i in order {
@@ -88,11 +101,13 @@ pub(super) fn make(
         let before = old.get(&n.id).filter(|b| b.spec.kind == n.kind);
         let junction = before.and_then(|b| b.junction.clone());
         let kept = match (before, junction) {
-            (Some(b), Some(junction)) => {
+            (Some(b), Some(_)) if same(&b.children, &children) => Some(b),
+            // One that moved is another one: it stood for something else.
+            (Some(b), Some(junction))
+                if graph.is_some_and(|g| place(&g.spec, &n.id) == place(spec, &n.id)) =>
+            {
                 let new = children[0].clone();
-                if !Rc::ptr_eq(&junction.current(), &new) {
-                    swaps.push(Swap { name: n.id.clone(), junction, new });
-                }
+                swaps.push(Swap { name: n.id.clone(), junction, new });
                 Some(b)
             }
             (Some(b), None) if b.spec == *n && same(&b.children, &children) => Some(b),
@@ -114,8 +129,13 @@ pub(super) fn make(
         };
         nodes.insert(n.id.clone(), built);
     }
-    // The order is from the leaves up.
-    swaps.reverse();
+    // From the top down, as the graph stands now: the order that quiescing needs.
+    let order = graph.map(|g| ctx.registry.validate(&g.spec)).transpose()?.unwrap_or_default();
+    let height = |s: &Swap| {
+        let i = graph.and_then(|g| g.spec.nodes.iter().position(|n| n.id == s.name));
+        order.iter().position(|o| Some(*o) == i)
+    };
+    swaps.sort_by_key(|s| std::cmp::Reverse(height(s)));
     Ok((nodes, swaps))
 }
 

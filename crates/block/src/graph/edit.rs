@@ -84,7 +84,7 @@ impl Graph {
                 format!("graph `{}` cannot become graph `{}`", self.spec.name, spec.name),
             ));
         }
-        let (nodes, mut swaps) = make(&spec, ctx, &self.nodes)?;
+        let (nodes, mut swaps) = make(&spec, ctx, Some(self))?;
         let new = nodes[&spec.top].volume.clone();
         if !Rc::ptr_eq(&self.top.current(), &new) {
             let top = Swap { name: spec.name.clone(), junction: self.top.clone(), new };

@@ -361,6 +361,28 @@ fn below_a_junction_only_what_is_below_changes() {
     built();
 }
 
+#[test]
+fn a_junction_that_moves_is_another_one() {
+    edit_test(Metering::Off, async |ctx, mut g| {
+        let s = |left: &str, right: &str, under: &str| {
+            GraphSpec::new("vol", "t")
+                .with(NodeSpec::new("t", "pass").over(left).over(right))
+                .with(NodeSpec::new("j", JUNCTION).over(under))
+                .with(leaf("a", 1))
+                .with(leaf("b", 2))
+        };
+        g.apply(s("j", "b", "a"), ctx, SECOND).await.unwrap();
+        built();
+        let old = g.node("j").unwrap();
+        let edit = g.prepare(s("a", "j", "b"), ctx).unwrap();
+        assert_eq!(edit.touches().collect::<Vec<_>>(), ["vol"], "not swapped, but made anew");
+        drop(edit);
+        g.apply(s("a", "j", "b"), ctx, SECOND).await.unwrap();
+        assert_eq!((tag_of(&old).await, tag_of(&g.node("j").unwrap()).await), (1, 2));
+    });
+    built();
+}
+
 /// Tasks that do I/O on `v` for a while.
 fn load(v: &Rc<dyn Volume>, n: usize) -> Vec<weir_reactor::JoinHandle<IoResult>> {
     (0..4)
