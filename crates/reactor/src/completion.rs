@@ -5,6 +5,7 @@
 
 use crate::executor::with;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -100,7 +101,7 @@ impl Slots {
 /// Makes a slot: the token is for whoever will complete it, the future for whoever waits.
 pub fn completion() -> (Token, CompletionFuture) {
     let token = with(|i| i.slots.borrow_mut().insert());
-    (token, CompletionFuture { token, taken: false })
+    (token, CompletionFuture { token, taken: false, _local: PhantomData })
 }
 
 /// Completes `token` on its own reactor. A stale token is ignored.
@@ -142,9 +143,18 @@ pub fn complete(token: Token, c: Completion) {
 }
 
 /// Waits for a completion. Dropping it abandons the operation's result, not the operation.
+///
+/// It belongs to the reactor that made it:
+///
+/// ```compile_fail
+/// fn send(_: impl Send) {}
+/// send(weir_reactor::completion().1);
+/// ```
 pub struct CompletionFuture {
     token: Token,
     taken: bool,
+    /// Its slot means nothing on another thread.
+    _local: PhantomData<*const ()>,
 }
 
 impl CompletionFuture {
