@@ -299,6 +299,11 @@ impl Client {
         self.get("/v1/targets").await
     }
 
+    /// One target port.
+    pub async fn target(&self, name: &str) -> Result<TargetPort> {
+        self.get(&path("targets", &[("target", name)])?).await
+    }
+
     /// Creates or changes a target port.
     pub async fn put_target(&self, spec: &TargetSpec) -> Result<TargetPort> {
         self.send(Method::POST, "/v1/targets", spec).await

@@ -118,7 +118,8 @@ impl Config {
         config.check()
     }
 
-    fn check(mut self) -> Result<Config> {
+    /// Checks what the types do not say and makes paths absolute. Must be called after fields were changed by hand.
+    pub fn check(mut self) -> Result<Config> {
         let wrong = |message: &str| Error::new(Code::InvalidConfig, message);
         if !self.listen.is_empty() && !self.targets.is_empty() {
             return Err(wrong("`listen` and `[[target]]` are both given")
