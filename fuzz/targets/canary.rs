@@ -10,7 +10,8 @@ const DOOR: &[u8; 8] = b"weirgate";
 const LOCK: u64 = 0x9d1c_53ab_70e6_42f8;
 
 fuzz_target!(|data: &[u8]| {
-    let (Some(door), Some(lock)) = (data.first_chunk::<8>(), data[8.min(data.len())..].first_chunk())
+    let (Some(door), Some(lock)) =
+        (data.first_chunk::<8>(), data[8.min(data.len())..].first_chunk())
     else {
         return;
     };

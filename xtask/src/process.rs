@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
@@ -26,7 +27,7 @@ pub(crate) struct Done {
 /// Runs `command` without standard input, passes its output through line by line, and kills it with
 /// all its children after `limit`.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Done> {
-    let name = command.get_program().to_string_lossy().into_owned();
+    let name = name_of(command);
     let started = Instant::now();
     let mut child = command
         .stdin(Stdio::null())
@@ -72,7 +73,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Done> {
 
 /// Runs `command` silently; its standard output if it ended with status 0.
 pub(crate) fn capture(command: &mut Command) -> Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
+    let name = name_of(command);
     let out =
         command.stdin(Stdio::null()).output().with_context(|| format!("cannot run `{name}`"))?;
     if !out.status.success() {
@@ -82,7 +83,17 @@ pub(crate) fn capture(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Whether `program` can be started; nothing is known of what it answers.
+/// What to call a program in messages: without its folders, and with a subcommand of cargo.
+fn name_of(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let file = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    match command.get_args().next() {
+        Some(subcommand) if file == "cargo" => format!("cargo {}", subcommand.to_string_lossy()),
+        _ => file,
+    }
+}
+
+/// Whether `program` can be started and ends well.
 pub(crate) fn exists(program: &str, arg: &str) -> bool {
     let mut command = Command::new(program);
     command.arg(arg).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

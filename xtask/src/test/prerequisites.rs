@@ -42,16 +42,8 @@ const NEEDS: &[Need] = &[
         found: || process::exists("git", "--version"),
         remedy: Remedy::Packages(&["git"]),
     },
-    Need {
-        what: "rustfmt",
-        found: || process::exists("cargo-fmt", "--version"),
-        remedy: Remedy::Component("rustfmt"),
-    },
-    Need {
-        what: "clippy",
-        found: || process::exists("cargo-clippy", "--version"),
-        remedy: Remedy::Component("clippy"),
-    },
+    Need { what: "rustfmt", found: || subcommand("fmt"), remedy: Remedy::Component("rustfmt") },
+    Need { what: "clippy", found: || subcommand("clippy"), remedy: Remedy::Component("clippy") },
 ];
 
 /// Finds what is missing and installs it: packages on Debian as root, components with rustup.
@@ -83,6 +75,10 @@ pub(crate) fn check(_root: &Path) -> Result<bool> {
         );
     }
     Ok(complete)
+}
+
+fn subcommand(name: &str) -> bool {
+    process::capture(process::cargo().args([name, "--version"])).is_ok()
 }
 
 fn advice(remedy: &Remedy) -> String {
