@@ -21,8 +21,10 @@ impl Report {
         let mut lines = log.lines();
         while let Some(line) = lines.next() {
             if let Some(rest) = line.strip_prefix("INFO: Loaded ") {
+                // Another line beginning so speaks of tables.
                 let number = rest.split_once('(').and_then(|(_, n)| n.split_once(" inline 8-bit"));
-                report.counters = number.and_then(|(n, _)| n.trim().parse().ok()).unwrap_or(0);
+                let number = number.and_then(|(n, _)| n.trim().parse().ok());
+                report.counters = number.unwrap_or(report.counters);
             } else if let Some((executions, coverage)) = pulse(line) {
                 report.executions = report.executions.max(executions);
                 report.coverage = coverage;
@@ -64,7 +66,7 @@ mod tests {
             Done 5000 runs in 2 second(s)\n\
             stat::number_of_executed_units: 5000\n";
         let report = Report::parse(log);
-        assert_eq!((report.executions, report.coverage), (5000, 254));
+        assert_eq!((report.counters, report.executions, report.coverage), (1324, 5000, 254));
         assert_eq!((report.artifact, report.reason), (None, None));
     }
 
