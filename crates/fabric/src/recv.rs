@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use weir_mem::Slice;
 use weir_reactor::{Completion, Token, complete};
 
@@ -17,7 +18,7 @@ pub trait RecvQueue {
     fn cancel(&self, token: Token) -> bool;
 
     /// The provider's own kind, for it to recognise its queue.
-    fn as_any(&self) -> &dyn std::any::Any;
+    fn into_any(self: Rc<Self>) -> Rc<dyn std::any::Any>;
 }
 
 /// A receive queue of providers in software.
@@ -73,7 +74,12 @@ impl RecvQueue for SoftRecvQueue {
         }
     }
 
-    fn as_any(&self) -> &dyn std::any::Any {
+    fn into_any(self: Rc<Self>) -> Rc<dyn std::any::Any> {
         self
     }
+}
+
+/// The software queue behind a contract's queue, if it is one.
+pub fn soft_queue(queue: &Rc<dyn RecvQueue>) -> Option<Rc<SoftRecvQueue>> {
+    queue.clone().into_any().downcast().ok()
 }

@@ -5,6 +5,7 @@ use crate::driver::{Driver, PollMode, Poller};
 use crate::mailbox::{self, Inbox, Message};
 use crate::task::{self, JoinHandle, TaskId, Tasks};
 use crate::timer::Timers;
+use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -30,6 +31,7 @@ pub(crate) struct Inner {
     turns: Cell<u64>,
     busy_turns: Cell<u64>,
     parked: Cell<u64>,
+    locals: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
 }
 
 thread_local! {
@@ -98,6 +100,7 @@ impl Reactor {
             turns: Cell::new(0),
             busy_turns: Cell::new(0),
             parked: Cell::new(0),
+            locals: RefCell::default(),
         }))
     }
 
@@ -234,6 +237,8 @@ impl Drop for Reactor {
             }
             let pollers = std::mem::take(&mut *self.0.pollers.borrow_mut());
             drop(pollers);
+            let locals = std::mem::take(&mut *self.0.locals.borrow_mut());
+            drop(locals);
         }
     }
 }
@@ -399,4 +404,30 @@ impl Future for RunAsync {
 
 pub(crate) fn now_of(i: &Inner) -> Nanos {
     i.now.get()
+}
+
+/// Keeps `value` with the present reactor, in place of another of its type, so that work sent by other
+/// reactors finds it.
+pub fn set_local<T: 'static>(value: Rc<T>) {
+    let old = with(|i| {
+        let mut all = i.locals.borrow_mut();
+        let key = TypeId::of::<T>();
+        match all.iter_mut().find(|(k, _)| *k == key) {
+            Some(slot) => Some(std::mem::replace(&mut slot.1, value)),
+            None => {
+                all.push((key, value));
+                None
+            }
+        }
+    });
+    drop(old);
+}
+
+/// What [`set_local`] kept, if anything.
+pub fn get_local<T: 'static>() -> Option<Rc<T>> {
+    let found = with(|i| {
+        let all = i.locals.borrow();
+        all.iter().find(|(k, _)| *k == TypeId::of::<T>()).map(|(_, v)| v.clone())
+    });
+    found.and_then(|v| v.downcast().ok())
 }
