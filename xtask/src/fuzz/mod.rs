@@ -134,8 +134,8 @@ fn minimise_corpus(places: &Places, target: &str) -> Result<Tally> {
         std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     }
     let mut command = Command::new(places.bins.join(target));
-    // Of two inputs that reach the same, the merge prefers the smaller one.
-    command.arg("-merge=1").arg(&fresh).arg(&seeds).arg(&found);
+    // The fewest inputs, of those that reach the same the smallest.
+    command.arg("-set_cover_merge=1").arg(&fresh).arg(&seeds).arg(&found);
     let done = process::run(&mut command, Duration::from_secs(3600))?;
     if !done.success {
         bail!("{target}: the merge failed, fuzz/corpus/{target} is as it was");

@@ -8,8 +8,8 @@ use super::rust::{Source, has_word};
 struct Ban {
     /// Whole words; one is enough.
     words: &'static [&'static str],
-    /// Counts only in files that also have one of these; empty: in every file.
-    with: &'static [&'static str],
+    /// Modules that the words are names of, as others may have the same names; empty: words anywhere.
+    of: &'static [&'static str],
     /// Folder names of the crates that may.
     allowed: &'static [&'static str],
     /// Tests may do it everywhere.
@@ -17,11 +17,11 @@ struct Ban {
     why: &'static str,
 }
 
-/// Programs and tools: they talk to people and to the machine as a whole.
+/// Programs and tools, which talk to people and to the machine as a whole, may do more.
 const BANS: &[Ban] = &[
     Ban {
         words: &["Instant::now", "SystemTime::now"],
-        with: &[],
+        of: &[],
         allowed: &["reactor", "uring", "control", "weir", "sim-suites", "xtask", "fuzz"],
         tests_may: true,
         why: "time comes from the reactor's clock, which is virtual under simulation",
@@ -35,42 +35,44 @@ const BANS: &[Ban] = &[
             "UnixStream",
             "UnixListener",
         ],
-        with: &["std::net", "std::os::unix::net"],
-        allowed: &["uring", "control", "weir", "xtask"],
+        of: &["std::net", "std::os::unix::net"],
+        // The providers are the real network; the simulator stands in for them.
+        allowed: &["uring", "fabric-iwarp", "fabric-verbs", "control", "weir", "xtask"],
         tests_may: true,
         why: "sockets come from the reactor, which are simulated ones under simulation",
     },
     Ban {
         words: &["thread::spawn", "thread::Builder", "thread::scope", "thread::sleep"],
-        with: &[],
+        of: &[],
         allowed: &["reactor", "uring", "control", "bench", "weir", "sim-suites", "xtask"],
         tests_may: true,
         why: "one reactor per core; work is a task on it, waiting is its timer",
     },
     Ban {
         words: &["std::fs", "std::process"],
-        with: &[],
+        of: &[],
         allowed: &["uring", "fabric-verbs", "bench", "control", "weir", "sim-suites", "xtask"],
         tests_may: true,
         why: "disks are reached through the reactor, where they are simulated under simulation",
     },
     Ban {
         words: &["thread_rng", "RandomState", "getrandom", "rand::random"],
-        with: &[],
-        allowed: &["reactor", "uring"],
+        of: &[],
+        // Providers' keys must be hard to guess; the simulator's need not.
+        allowed: &["reactor", "uring", "fabric-iwarp", "fabric-verbs"],
         tests_may: false,
         why: "chance comes from the reactor's seed: one seed, one trace",
     },
     Ban {
         words: &["tokio", "axum"],
-        with: &[],
+        of: &[],
         allowed: &["control", "weir", "xtask"],
         tests_may: false,
         why: "the data path runs on the reactor",
     },
     Ban {
         words: &["unsafe"],
-        with: &[],
+        of: &[],
         allowed: &[
             "mem",
             "reactor",
@@ -97,7 +99,7 @@ const BANS: &[Ban] = &[
     },
     Ban {
         words: &["todo!", "unimplemented!", "dbg!"],
-        with: &[],
+        of: &[],
         allowed: &[],
         tests_may: false,
         why: "finish it, or return an error that says what is missing",
@@ -110,20 +112,18 @@ const SEEDED_FLOORS: std::ops::RangeInclusive<u8> = 0..=5;
 pub(super) fn check(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     for ban in BANS {
-        if ban.allowed.contains(&source.crate_name.as_str()) || !concerns(ban, source) {
+        if ban.allowed.contains(&source.crate_name.as_str()) {
             continue;
         }
-        for (line, code) in source.code.iter().enumerate() {
+        for (line, word) in uses(ban, source) {
             if ban.tests_may && source.test[line] {
                 continue;
             }
-            for word in ban.words.iter().filter(|word| has_word(code, word)) {
-                findings.push(Finding::new(
-                    &source.path,
-                    line + 1,
-                    format!("`{word}` in {}: {}", source.crate_name, ban.why),
-                ));
-            }
+            findings.push(Finding::new(
+                &source.path,
+                line + 1,
+                format!("`{word}` in {}: {}", source.crate_name, ban.why),
+            ));
         }
     }
     findings.extend(hash_maps(source));
@@ -131,9 +131,48 @@ pub(super) fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-fn concerns(ban: &Ban, source: &Source) -> bool {
-    ban.with.is_empty()
-        || source.code.iter().any(|code| ban.with.iter().any(|word| has_word(code, word)))
+/// Lines, from 0, and words.
+fn uses(ban: &Ban, source: &Source) -> Vec<(usize, &'static str)> {
+    let mut found = Vec::new();
+    if ban.of.is_empty() {
+        for (line, code) in source.code.iter().enumerate() {
+            found.extend(ban.words.iter().filter(|w| has_word(code, w)).map(|word| (line, *word)));
+        }
+    } else {
+        let code = source.code.join("\n");
+        for module in ban.of {
+            for (line, names) in names_of(&code, module) {
+                found.extend(ban.words.iter().filter(|w| has_word(names, w)).map(|w| (line, *w)));
+            }
+        }
+    }
+    found
+}
+
+/// What is named of a module: `std::net::X` gives `X`, `use std::net::{X, Y}` gives all between the
+/// braces, `use std::net as n;` and `use std::net::*` give the rest of the file, as anything may follow.
+fn names_of<'a>(code: &'a str, module: &str) -> Vec<(usize, &'a str)> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices(module) {
+        let line = code[..at].matches('\n').count();
+        let in_name = |c: char| c.is_alphanumeric() || c == '_';
+        if code[..at].ends_with(in_name) {
+            continue;
+        }
+        let rest = code[at + module.len()..].trim_start();
+        let names = match rest.strip_prefix("::").map(str::trim_start) {
+            Some(list) if list.starts_with('{') => {
+                &list[..list.find(';').or(list.find('}')).unwrap_or(list.len())]
+            }
+            Some(name) if name.starts_with(in_name) => {
+                &name[..name.find(|c| !in_name(c)).unwrap_or(name.len())]
+            }
+            _ if rest.starts_with(in_name) && !rest.starts_with("as ") => continue,
+            _ => rest,
+        };
+        found.push((line, names));
+    }
+    found
 }
 
 /// The standard hash tables order their keys by chance, unless given a hasher.
@@ -206,6 +245,11 @@ mod tests {
             (LAYER, "let t = SystemTime::now();", "SystemTime::now"),
             (LAYER, "use std::net::{SocketAddr, TcpStream};", "TcpStream"),
             (LAYER, "use std::os::unix::net::UnixStream;", "UnixStream"),
+            (LAYER, "use std::net::{\n    IpAddr,\n    TcpListener,\n};", "TcpListener"),
+            (LAYER, "let s = std::net::UdpSocket::bind(a);", "UdpSocket"),
+            (LAYER, "use std::net;\nfn f(s: net::TcpStream) {}", "TcpStream"),
+            (LAYER, "use std::net as n;\nfn f(s: n::TcpStream) {}", "TcpStream"),
+            (LAYER, "use std::net::*;\nfn f(s: TcpStream) {}", "TcpStream"),
             (LAYER, "thread::spawn(f);", "thread::spawn"),
             (LAYER, "std::thread::sleep(d);", "thread::sleep"),
             (LAYER, "let f = std::fs::read(p);", "std::fs"),
@@ -241,6 +285,11 @@ mod tests {
             (LAYER, "let now = reactor.now();"),
             (LAYER, "use std::net::SocketAddr;"),
             (LAYER, "use crate::sim::TcpStream;"),
+            (
+                LAYER,
+                "use std::net::{IpAddr, SocketAddr};\nuse weir_uring::{TcpListener, TcpStream};",
+            ),
+            (LAYER, "let a = std::net::Ipv4Addr::LOCALHOST;\nTcpStream::connect(a);"),
             (LAYER, "let x = unsafe { y() };"),
             (PROTO, "#![forbid(unsafe_code)]"),
             ("crates/reactor/src/clock.rs", "Instant::now()"),
