@@ -144,7 +144,7 @@ fn short_sim(root: &Path) -> Result<Outcome> {
 
 fn short_fuzz(root: &Path) -> Result<Outcome> {
     // A fixed seed and one process: the same inputs on every machine.
-    let max_time = Some(MINUTE);
+    let max_time = Some(MINUTE / 2);
     let targets =
         fuzz::run_short(root, &fuzz::Effort { runs: FUZZ_RUNS, jobs: 1, seed: 1, max_time })?;
     Ok(Outcome {
