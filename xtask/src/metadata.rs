@@ -52,11 +52,23 @@ pub(crate) fn root() -> Result<PathBuf> {
 
 /// All packages of the workspace at `manifest` and, with `deps`, those they need.
 pub(crate) fn packages(manifest: &Path, deps: bool) -> Result<Vec<Package>> {
+    query(manifest, if deps { None } else { Some("--no-deps") })
+}
+
+/// The same, with those they need; fails if the lock file does not fit the manifests.
+pub(crate) fn packages_locked(manifest: &Path) -> Result<Vec<Package>> {
+    query(manifest, Some("--locked")).with_context(|| {
+        let manifest = manifest.display();
+        format!(
+            "a lock file out of date? Run `cargo update --workspace --manifest-path {manifest}`"
+        )
+    })
+}
+
+fn query(manifest: &Path, option: Option<&str>) -> Result<Vec<Package>> {
     let mut command = process::cargo();
     command.args(["metadata", "--format-version", "1", "--manifest-path"]).arg(manifest);
-    if !deps {
-        command.arg("--no-deps");
-    }
+    command.args(option);
     let text = process::capture(&mut command)?;
     parse(&serde_json::from_str(&text).context("cargo metadata")?)
 }
