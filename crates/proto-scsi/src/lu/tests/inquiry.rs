@@ -125,7 +125,7 @@ fn block_limits_golden() {
     assert_eq!(b0[4..8], [1, 128, 0, 8]);
     assert_eq!(b0[8..12], 32768u32.to_be_bytes());
     assert_eq!(b0[12..16], 2048u32.to_be_bytes());
-    assert_eq!(b0[20..24], 0x0080_0000u32.to_be_bytes());
+    assert_eq!(b0[20..24], 0x0010_0000u32.to_be_bytes());
     assert_eq!(b0[24..28], 256u32.to_be_bytes());
     assert_eq!(b0[28..32], 8u32.to_be_bytes());
     assert_eq!(b0[32..36], 0x8000_0003u32.to_be_bytes());

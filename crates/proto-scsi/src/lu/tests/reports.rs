@@ -86,6 +86,10 @@ fn option_must_fit_the_operation_code() {
         let mut either = i::report_opcode(e.opcode, action, 512).padded();
         either[2] = 3;
         assert_eq!(bed.raw(a, &either, &[]).unwrap(), fits);
+        if e.action.is_none() {
+            either[5] = 1;
+            assert_eq!(bed.raw(a, &either, &[]).unwrap(), [0, 1, 0, 0]);
+        }
     }
 }
 
@@ -182,9 +186,20 @@ fn echo_buffer() {
         sense(bed.raw(a, &[0x3b, 0x0a, 0, 0, 0, 0, 0, 0x10, 1, 0], &[0; 4097])),
         Sense::cdb_byte(6)
     );
+    // Writing again ends the warning; a third writer ends both contents, a reset everything.
+    bed.raw(a, &write(2), b"me").unwrap();
+    assert_eq!(bed.raw(a, &read, &[]).unwrap(), b"me");
+    bed.raw(b, &write(3), b"you").unwrap();
     bed.lu.nexus_lost(b);
     let b = bed.login(2);
     assert_eq!(sense(bed.raw(b, &read, &[])), Sense::COMMAND_SEQUENCE_ERROR);
+    assert_eq!(sense(bed.raw(a, &read, &[])), Sense::ECHO_BUFFER_OVERWRITTEN);
+    bed.raw(b, &write(3), b"new").unwrap();
+    bed.lu.lu_reset(Some(a));
+    assert_eq!(bed.attentions(b), [Sense::LU_RESET]);
+    for n in [a, b] {
+        assert_eq!(sense(bed.raw(n, &read, &[])), Sense::COMMAND_SEQUENCE_ERROR);
+    }
     let descriptor = bed.raw(a, &[0x3c, 0x0b, 0, 0, 0, 0, 0, 0, 4, 0], &[]).unwrap();
     assert_eq!(descriptor, [1, 0, 0x10, 0]);
     assert_eq!(bed.raw(a, &[0x3c, 0x03, 0, 0, 0, 0, 0, 0, 4, 0], &[]).unwrap(), [0; 4]);

@@ -394,9 +394,29 @@ fn aptpl_decides_what_power_loss_leaves() {
     out_list(&mut bed, a, PrOut::Register, 0, &i::pr_out_list(3, 3, &persistent)).unwrap();
     out(&mut bed, a, PrOut::Register, 0, 3, 0).unwrap();
     assert!(bed.effects.persist);
+    // With nobody registered nothing persists any more.
+    assert_eq!(bed.run(a, i::pr_in(PrIn::ReportCapabilities, 8)).unwrap()[3], 0x80);
     let revision = bed.lu.reservation_revision();
     register(&mut bed, a, 1);
     assert!(bed.lu.reservation_revision() > revision);
+}
+
+#[test]
+fn aptpl_outlives_others_that_leave_or_are_preempted() {
+    let persistent = PrRegister { aptpl: true, ..PrRegister::default() };
+    let mut bed = Bed::new();
+    let (a, b) = (bed.login(1), bed.login(2));
+    for (n, key) in [(a, 1), (b, 2)] {
+        out_list(&mut bed, n, PrOut::Register, 0, &i::pr_out_list(0, key, &persistent)).unwrap();
+    }
+    // An unregistration without the bit does not end persistence for those who stay.
+    out(&mut bed, b, PrOut::Register, 0, 2, 0).unwrap();
+    assert!(bed.effects.persist);
+    assert_eq!(bed.run(a, i::pr_in(PrIn::ReportCapabilities, 8)).unwrap()[3], 0x81);
+    // A nexus may preempt its own key; then nobody is left.
+    out(&mut bed, a, PrOut::Preempt, 1, 1, 1).unwrap();
+    assert!(bed.effects.persist);
+    assert_eq!(bed.run(a, i::pr_in(PrIn::ReportCapabilities, 8)).unwrap()[3], 0x80);
 }
 
 #[test]
