@@ -7,7 +7,7 @@ mod events;
 mod exit_codes;
 mod host;
 mod map;
-mod output;
+pub(crate) mod output;
 mod parse;
 mod pool;
 mod status;

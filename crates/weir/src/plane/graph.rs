@@ -68,7 +68,8 @@ impl Builder<'_> {
                 self.add(n);
             }
             Layout::Extent { device, offset, length } => {
-                let d = self.pool.devices.get(*device).ok_or_else(|| missing(self.pool, *device))?;
+                let d =
+                    self.pool.devices.get(*device).ok_or_else(|| missing(self.pool, *device))?;
                 match d.kind {
                     DeviceKind::Ram | DeviceKind::Null => {
                         let kind = if d.kind == DeviceKind::Ram { "ram" } else { "null" };

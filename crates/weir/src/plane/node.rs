@@ -123,9 +123,12 @@ impl Node {
         let found: Vec<_> = threads.iter().filter(wanted).map(|t| t.handle.clone()).collect();
         if found.is_empty() {
             let have: Vec<_> = threads.iter().filter_map(|t| t.core).collect();
-            return Err(Error::new(Code::InvalidRequest, "no reactor runs on the cores of the target port")
-                .because(format!("it names {cores:?}, reactors run on {have:?}"))
-                .hint("leave `cores` out, or start the daemon with those cores"));
+            return Err(Error::new(
+                Code::InvalidRequest,
+                "no reactor runs on the cores of the target port",
+            )
+            .because(format!("it names {cores:?}, reactors run on {have:?}"))
+            .hint("leave `cores` out, or start the daemon with those cores"));
         }
         Ok(found)
     }
@@ -176,16 +179,16 @@ impl Node {
     /// A logical unit as after power on, with the reservations that were kept.
     fn unit(&self, volume: &Volume, g: &weir_block::Geometry) -> Result<Arc<UnitShared>> {
         let mut id = identity(&volume.serial, volume.naa.bytes());
+        id.label = volume.name.clone();
         id.ports = lock(&self.ports).values().cloned().collect();
         id.read_only = volume.read_only || g.read_only;
         id.write_cache = g.volatile_cache;
-        let mut geometry = Geometry::new(volume.block_size, volume.size / u64::from(volume.block_size));
+        let mut geometry =
+            Geometry::new(volume.block_size, volume.size / u64::from(volume.block_size));
         if !g.thin {
             use weir_proto_scsi::geometry::Features;
-            geometry.features = geometry
-                .features
-                .without(Features::UNMAP)
-                .without(Features::WRITE_SAME_UNMAP);
+            geometry.features =
+                geometry.features.without(Features::UNMAP).without(Features::WRITE_SAME_UNMAP);
         }
         let mut lu = LuState::new(id, geometry);
         let hooks = self.hooks.get().cloned();
@@ -226,9 +229,13 @@ impl Node {
                 Box::pin(async move {
                     let graph = local.graphs.borrow_mut().remove(&name);
                     let Some(mut graph) = graph else {
-                        return Err(Error::new(Code::Internal, format!("volume {name} is not open")));
+                        return Err(Error::new(
+                            Code::Internal,
+                            format!("volume {name} is not open"),
+                        ));
                     };
-                    let wrong = |e: &GraphError| failed(format!("volume {name} cannot be changed"), e);
+                    let wrong =
+                        |e: &GraphError| failed(format!("volume {name} cannot be changed"), e);
                     let edit = local.build(|ctx| graph.prepare(spec, ctx));
                     let done = match edit {
                         Ok(mut edit) => match edit.quiesce(10 * SECONDS).await {
@@ -257,7 +264,9 @@ impl Node {
         if let Some(file) = graph::own_file(volume, pool)? {
             match std::fs::remove_file(&file) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::new(Code::IoError, format!("{file} cannot be removed")).because(e));
+                    return Err(
+                        Error::new(Code::IoError, format!("{file} cannot be removed")).because(e)
+                    );
                 }
                 _ => {}
             }
@@ -283,9 +292,8 @@ impl Node {
     }
 
     async fn listen(&self, port: &TargetPort) -> Result<Vec<SocketAddr>> {
-        let running = lock(&self.targets)
-            .get(&port.name)
-            .map(|t| (t.spec == *port, t.listening.clone()));
+        let running =
+            lock(&self.targets).get(&port.name).map(|t| (t.spec == *port, t.listening.clone()));
         match running {
             Some((true, listening)) => return Ok(listening),
             Some((false, _)) => self.stop(&port.name).await?,
@@ -305,7 +313,8 @@ impl Node {
             policy: TargetPolicy { credits: 256, ..TargetPolicy::default() },
             ..TargetConfig::default()
         };
-        let target = Target::new(config, self.access.clone(), identity("none", [0; 16]), handles.len());
+        let target =
+            Target::new(config, self.access.clone(), identity("none", [0; 16]), handles.len());
         let transport = port.transport;
         let name = port.name.clone();
         for h in &handles {
@@ -316,7 +325,10 @@ impl Node {
                     target
                         .join(provider, local.units.clone(), local.pool.clone())
                         .map(drop)
-                        .map_err(|e| Error::new(Code::IoError, format!("target port {name} does not start")).because(e))
+                        .map_err(|e| {
+                            Error::new(Code::IoError, format!("target port {name} does not start"))
+                                .because(e)
+                        })
                 })
             })
             .await?;
@@ -329,9 +341,12 @@ impl Node {
                 Box::pin(async move {
                     let provider = provider(&local, transport, crc)?;
                     target.listen(&*provider, &addr2).map_err(|e| {
-                        Error::new(Code::IoError, format!("target port {name} cannot listen on {addr2}"))
-                            .because(e)
-                            .hint("use an address of this machine and a free port")
+                        Error::new(
+                            Code::IoError,
+                            format!("target port {name} cannot listen on {addr2}"),
+                        )
+                        .because(e)
+                        .hint("use an address of this machine and a free port")
                     })
                 })
             })
@@ -384,8 +399,10 @@ impl Node {
 fn provider(local: &Local, transport: Transport, crc: CrcPolicy) -> Result<Rc<dyn Provider>> {
     match transport {
         Transport::Iwarp => Ok(local.iwarp(crc)),
-        Transport::Verbs => Err(Error::new(Code::Unsupported, "the verbs fabric is not in this build")
-            .hint("use `fabric = \"iwarp\"`")),
+        Transport::Verbs => {
+            Err(Error::new(Code::Unsupported, "the verbs fabric is not in this build")
+                .hint("use `fabric = \"iwarp\"`"))
+        }
     }
 }
 
@@ -393,7 +410,13 @@ fn provider(local: &Local, transport: Transport, crc: CrcPolicy) -> Result<Rc<dy
 struct Reservations(Hooks);
 
 impl ReservationStore for Reservations {
-    fn save(&self, volume: &str, _revision: u64, state: Vec<u8>, done: Box<dyn FnOnce(bool) + Send>) {
+    fn save(
+        &self,
+        volume: &str,
+        _revision: u64,
+        state: Vec<u8>,
+        done: Box<dyn FnOnce(bool) + Send>,
+    ) {
         // Jobs of one volume arrive in the order of its lock, so the last one is the newest.
         self.0.reservations.save(volume, state, Box::new(move |r| done(r.is_ok())));
     }
@@ -404,7 +427,12 @@ fn device_size(d: &model::Device) -> std::io::Result<u64> {
     match d.kind {
         DeviceKind::Dir => std::fs::create_dir_all(&path).map(|()| 0),
         DeviceKind::File => {
-            let f = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+            let f = std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)?;
             let len = f.metadata()?.len();
             if len < d.size {
                 f.set_len(d.size)?;
@@ -414,7 +442,11 @@ fn device_size(d: &model::Device) -> std::io::Result<u64> {
         }
         DeviceKind::Block => {
             use std::io::Seek;
-            std::fs::OpenOptions::new().read(true).write(true).open(&path)?.seek(std::io::SeekFrom::End(0))
+            std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&path)?
+                .seek(std::io::SeekFrom::End(0))
         }
         DeviceKind::Ram | DeviceKind::Null => Ok(d.size),
     }

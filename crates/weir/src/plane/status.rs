@@ -58,7 +58,13 @@ fn io_stats(now: &Snapshot, before: Option<&Snapshot>, op: Op) -> IoStats {
             max_ns: q(1.0),
         }
     };
-    IoStats { ops: total.ops, bytes: total.bytes, errors: total.errors, latency, ..IoStats::default() }
+    IoStats {
+        ops: total.ops,
+        bytes: total.bytes,
+        errors: total.errors,
+        latency,
+        ..IoStats::default()
+    }
 }
 
 impl Node {
@@ -103,7 +109,9 @@ impl Node {
         let elapsed = last.at.map_or(0.0, |t| now.duration_since(t).as_secs_f64());
         let mut live = LiveStatus::default();
         for (key, s) in &snapshots {
-            let Some(name) = key.strip_suffix(TOP).and_then(|k| k.strip_suffix('/')) else { continue };
+            let Some(name) = key.strip_suffix(TOP).and_then(|k| k.strip_suffix('/')) else {
+                continue;
+            };
             let before = last.volumes.get(key);
             live.volumes.push(VolumeLive {
                 name: name.to_owned(),

@@ -89,7 +89,8 @@ impl Daemon {
     /// Serves until Ctrl-C or SIGTERM, then takes everything down in order.
     pub(crate) async fn run_until_signal(self) -> Result<()> {
         self.run(async {
-            let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
+            let mut term =
+                tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
             let terminated = async {
                 match &mut term {
                     Some(t) => {
