@@ -12,6 +12,7 @@
 mod chance;
 mod clock;
 mod core;
+mod disk;
 mod fabric;
 mod node;
 mod trace;
@@ -19,6 +20,7 @@ mod world;
 
 pub use chance::{Latency, Odds};
 pub use core::SimDriver;
+pub use disk::{DiskConfig, FaultCounts, Next, SimDisk, SimMedium};
 pub use fabric::{Cut, Net, NetConfig, NodeNumber, SimFabric, Style};
 pub use node::Node;
 pub use world::{Options, Stuck, Why, World};
