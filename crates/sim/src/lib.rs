@@ -9,6 +9,8 @@
 //! * [`check`] — checkers that suites share.
 #![forbid(unsafe_code)]
 
+pub mod check;
+
 mod chance;
 mod clock;
 mod core;
