@@ -233,7 +233,8 @@ impl BlockHistory {
                 let before_last_cut = (last_cut > 0 && z.start <= last_cut).then_some(last_cut);
                 let end = z.first_end.or(before_last_cut);
                 old.iter().any(|d| {
-                    d.write != INITIAL
+                    d.write != z.write
+                        && d.write != INITIAL
                         && writes[&d.write].durable
                         && end.is_some_and(|f| f < d.start)
                 })
@@ -377,8 +378,8 @@ impl BlockHistory {
         let mut z = zones[index];
         let first_end = match self.writes.get(&write).map(|w| w.outcome) {
             None => end.min(self.epoch),
-            // If it was done at all, then before that.
-            Some(Outcome::Settled(t)) => end.min(t),
+            // If it was done at all, then before that; or it survived the last power cut.
+            Some(Outcome::Settled(t)) => end.min(t.max(z.start)),
             Some(_) => end,
         };
         z.first_end = Some(z.first_end.map_or(first_end, |f| f.min(first_end)));

@@ -2,7 +2,7 @@
 //! tests can use them.
 
 pub mod blocks;
-// pub mod fabric;
+pub mod fabric;
 pub mod history;
 
 pub use blocks::{Content, fill_block, read_block};

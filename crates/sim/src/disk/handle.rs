@@ -10,6 +10,9 @@ use weir_disk::{Disk, DiskOp, report};
 use weir_mem::Slice;
 use weir_reactor::{Token, complete};
 
+/// Bytes that are moved at once or not at all.
+const SECTOR: usize = 512;
+
 /// A disk as one simulated reactor sees it.
 ///
 /// Each operation takes its own time, so operations pass each other. Data is moved between memory and
@@ -189,10 +192,11 @@ impl Disk for SimDisk {
         // Pieces, each at its own moment, and then the completion.
         let max = self.medium.0.config.borrow().pieces;
         let steps: Vec<(Nanos, usize, usize)> = self.medium.draw(|r| {
-            let p = pieces(r, len, max);
+            // A sector is the least that a disk moves.
+            let p = pieces(r, len.div_ceil(SECTOR), max);
             let mut times: Vec<Nanos> = p.iter().map(|_| r.below(time + 1)).collect();
             times.sort_unstable();
-            times.into_iter().zip(p).map(|(t, (at, len))| (t, at, len)).collect()
+            times.into_iter().zip(p).map(|(t, (at, n))| (t, at * SECTOR, n * SECTOR)).collect()
         });
         Rc::new(op).step(steps, 0, 0, time);
     }

@@ -174,6 +174,22 @@ fn the_first_zeros_come_back_only_before_anything_durable() {
     assert!(h.read(0, &ZEROS, 60, 70).is_err(), "it was seen to have survived");
 }
 
+#[test]
+fn a_durable_value_survives_any_number_of_cuts_with_old_failed_writes_around() {
+    let (mut h, _, b) = two();
+    let c = h.begin_write(0, 1, 45);
+    h.unknown(c);
+    let dc = block(&h, c);
+    h.settle_all(50);
+    h.flushed(60);
+    h.power_cut(100);
+    assert!(h.read(0, &dc, 110, 120).is_ok(), "it had been done before it was settled");
+    h.power_cut(200);
+    h.power_cut(300);
+    assert!(h.read(0, &b, 310, 320).is_err());
+    assert!(h.read(0, &dc, 310, 320).is_ok());
+}
+
 /// A register as it should be, and its faulty variants.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fault {
