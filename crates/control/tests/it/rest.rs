@@ -203,6 +203,36 @@ async fn the_socket_is_private_and_replaces_one_left_by_a_crash() {
 }
 
 #[tokio::test]
+async fn many_clients_at_once_get_different_luns() {
+    let dir = Scratch::new();
+    let n = node(dir.path(), false, None).await;
+    n.client.create_pool(&ram_pool("mem", GIB)).await.expect("a pool");
+    n.client.create_host(&host("h", &["1:2"])).await.expect("a host");
+    let tasks = (0..32).map(|i| {
+        let c = n.client.clone();
+        tokio::spawn(async move {
+            let name = format!("v{i}");
+            c.create_volume(&volume(&name, "mem", 1 << 20)).await.expect("a volume");
+            // Somebody else wants the same volume mapped: one of the two must be told so.
+            let spec = map("h", &name);
+            let twice = tokio::join!(c.create_map(&spec), c.create_map(&spec));
+            let (won, lost) = match twice {
+                (Ok(m), Err(e)) | (Err(e), Ok(m)) => (m, e),
+                both => panic!("{both:?}"),
+            };
+            assert_eq!(lost.code, Code::MapExists);
+            won.lun
+        })
+    });
+    let mut luns = Vec::new();
+    for task in tasks.collect::<Vec<_>>() {
+        luns.push(task.await.expect("no panic"));
+    }
+    luns.sort_unstable();
+    assert_eq!(luns, (0..32).collect::<Vec<u16>>());
+}
+
+#[tokio::test]
 async fn metrics_are_well_formed() {
     let dir = Scratch::new();
     let n = node(dir.path(), false, None).await;
