@@ -95,6 +95,7 @@ enum Command {
 
 /// Reads the command line, runs the command and gives the exit code.
 pub(crate) fn main() -> ExitCode {
+    weir_control::store::explain_damage();
     let cli = Cli::parse();
     let json = cli.json;
     dispatch(cli).unwrap_or_else(|e| fail(&e, json))
