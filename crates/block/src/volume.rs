@@ -1,0 +1,134 @@
+//! What a volume is.
+
+use crate::IoFuture;
+use weir_base::{IoError, IoResult};
+use weir_mem::Slice;
+
+/// Size and nature of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Capacity in bytes; a multiple of the block size.
+    pub len: u64,
+    /// Logical block in bytes: 512 or 4096.
+    pub block_size: u32,
+    /// Unit in which space is given back and best written, in bytes; a multiple of the block size.
+    pub granularity: u32,
+    /// Discard gives space back, and what was discarded reads as zeros.
+    pub thin: bool,
+    /// Completed writes may be lost with power until a flush.
+    pub volatile_cache: bool,
+    /// Writes are refused.
+    pub read_only: bool,
+}
+
+impl Geometry {
+    /// Capacity in logical blocks.
+    pub fn blocks(&self) -> u64 {
+        self.len / u64::from(self.block_size)
+    }
+}
+
+/// What direct memory access is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direct {
+    /// The memory will be read.
+    Read,
+    /// The memory will be written whole.
+    Write,
+}
+
+/// Whether space is behind a range (SBC-4: GET LBA STATUS).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocation {
+    /// True: mapped. False: deallocated, reads as zeros.
+    pub mapped: bool,
+    /// Bytes from the asked start that have this state; at least one block unless at the end.
+    pub len: u64,
+}
+
+/// One reactor's handle to a block device. Offsets and lengths are bytes, multiples of the block size.
+///
+/// A write is acknowledged when it has the durability that the volume states; with `fua`, or after
+/// [`flush`](Volume::flush), it is on the medium. An I/O that fails may have been done in part, in whole
+/// blocks. Buffers may be larger than one device transfer; splitting is the volume's work.
+///
+/// An I/O begins when its method is called or when its future is first polled, as the volume likes.
+/// Dropping the future gives up the result: the I/O may be done, in part or not at all, also later.
+pub trait Volume {
+    /// Size and nature, at this moment (a volume can grow).
+    fn geometry(&self) -> Geometry;
+
+    /// Fills `buf` from `at`.
+    fn read(&self, at: u64, buf: Slice) -> IoFuture<'_>;
+
+    /// Writes `buf` at `at`; nobody may change it before completion.
+    fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_>;
+
+    /// Everything acknowledged before is on the medium afterwards.
+    fn flush(&self) -> IoFuture<'_>;
+
+    /// Gives the range back. On a thin volume it reads as zeros afterwards; else it may do nothing.
+    fn discard(&self, at: u64, len: u64) -> IoFuture<'_>;
+
+    /// The range reads as zeros afterwards; `unmap` allows space to be given back.
+    fn write_zeroes(&self, at: u64, len: u64, unmap: bool) -> IoFuture<'_>;
+
+    /// The memory that *is* the range, where there is such (a RAM volume), so that a front end can move
+    /// data between it and the wire without a copy. `None`: use [`read`](Volume::read) and
+    /// [`write`](Volume::write).
+    fn direct(&self, _at: u64, _len: usize, _access: Direct) -> Option<Slice> {
+        None
+    }
+
+    /// Whether somebody still holds memory that [`direct`](Volume::direct) of this handle gave.
+    /// `None`: that is not known, and a [`Junction`](crate::Junction) above gives no direct access,
+    /// because it could not tell when it is safe to swap. A layer that forwards `direct` forwards this.
+    fn direct_in_use(&self) -> Option<bool> {
+        None
+    }
+
+    /// Whether space is behind `at..at+len`.
+    fn allocation(&self, _at: u64, len: u64) -> Allocation {
+        Allocation { mapped: true, len }
+    }
+
+    /// Bytes of storage really in use, where that is known.
+    fn allocated(&self) -> Option<u64> {
+        None
+    }
+
+    /// Changes the capacity to `len` bytes. To be called on every reactor's handle: the first call
+    /// changes the device, the others find that done and take note. What is cut off is lost.
+    ///
+    /// # Errors
+    /// [`IoError::Unsupported`] when this volume cannot, [`IoError::OutOfRange`] when not to this
+    /// length.
+    fn resize(&self, _len: u64) -> IoResult {
+        Err(IoError::Unsupported)
+    }
+}
+
+/// Checks that a range is inside the volume and in whole blocks.
+///
+/// # Errors
+/// [`IoError::OutOfRange`].
+#[inline]
+pub fn check_range(g: &Geometry, at: u64, len: u64) -> IoResult {
+    let mask = u64::from(g.block_size) - 1;
+    let end = at.checked_add(len).ok_or(IoError::OutOfRange)?;
+    if end > g.len || (at | len) & mask != 0 {
+        return Err(IoError::OutOfRange);
+    }
+    Ok(())
+}
+
+/// Checks that a new capacity is of whole blocks, and not none.
+///
+/// # Errors
+/// [`IoError::OutOfRange`].
+pub fn check_len(g: &Geometry, len: u64) -> IoResult {
+    if len == 0 || !len.is_multiple_of(u64::from(g.block_size)) {
+        return Err(IoError::OutOfRange);
+    }
+    Ok(())
+}

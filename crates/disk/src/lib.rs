@@ -1,0 +1,132 @@
+//! The contract between layers and whatever stores bytes: files and block devices through io_uring
+//! (`weir-uring`), or simulated disks that tear, lose and rot (`weir-sim`).
+
+use weir_base::{IoError, IoResult};
+use weir_mem::Slice;
+use weir_reactor::{Completion, Token, completion};
+
+/// One operation on a disk. Offsets and lengths are bytes and multiples of the disk's block size.
+#[derive(Debug, Clone)]
+pub enum DiskOp {
+    /// Fills `buf` from `offset`.
+    Read {
+        /// First byte on the disk.
+        offset: u64,
+        /// Where the data goes.
+        buf: Slice,
+    },
+    /// Writes `buf` at `offset`; with `fua` it is on the medium when the operation completes.
+    Write {
+        /// First byte on the disk.
+        offset: u64,
+        /// The data; nobody may change it before completion.
+        buf: Slice,
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Everything whose write had completed before is on the medium afterwards.
+    Flush,
+    /// Gives the range back; it reads as zeros or as before, until written.
+    Discard {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The range reads as zeros afterwards; `unmap` allows space to be given back.
+    WriteZeroes {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// The space behind it may be freed.
+        unmap: bool,
+    },
+}
+
+/// Something that stores bytes, as one reactor sees it.
+pub trait Disk {
+    /// Capacity in bytes.
+    fn len(&self) -> u64;
+
+    /// True for a disk of no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Smallest unit of transfer in bytes: 512 or 4096.
+    fn block_size(&self) -> u32;
+
+    /// True when a completed write may be lost with power until [`DiskOp::Flush`].
+    fn volatile_cache(&self) -> bool;
+
+    /// What it is, for messages.
+    fn name(&self) -> &str;
+
+    /// Starts an operation; `token` completes with [`status`]-coded results. The disk keeps the
+    /// buffers alive till then, also when nobody waits any more.
+    fn submit(&self, op: DiskOp, token: Token);
+
+    /// Changes the capacity of a disk that can (a file). Others say [`IoError::Unsupported`].
+    fn set_len(&self, _len: u64) -> IoResult {
+        Err(IoError::Unsupported)
+    }
+
+    /// Bytes of storage really in use below, where that is known (sparse files).
+    fn allocated(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// Starts `op` and waits for it.
+pub async fn run(disk: &dyn Disk, op: DiskOp) -> IoResult {
+    let (token, done) = completion();
+    disk.submit(op, token);
+    status(done.await)
+}
+
+const ERRORS: [IoError; 9] = [
+    IoError::Internal,
+    IoError::OutOfRange,
+    IoError::Medium,
+    IoError::NoSpace,
+    IoError::ReadOnly,
+    IoError::Busy,
+    IoError::Aborted,
+    IoError::Offline,
+    IoError::Unsupported,
+];
+
+/// The completion that reports `result`.
+pub fn report(result: IoResult) -> Completion {
+    match result {
+        Ok(()) => Completion::ok(0),
+        Err(e) => {
+            let code = ERRORS.iter().position(|x| *x == e).unwrap_or(0);
+            Completion::error(-1 - code as i32)
+        }
+    }
+}
+
+/// The result that a completion reports.
+pub fn status(c: Completion) -> IoResult {
+    if c.is_ok() {
+        return Ok(());
+    }
+    let code = (-1 - i64::from(c.result)) as usize;
+    Err(ERRORS.get(code).copied().unwrap_or(IoError::Internal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_survive_the_trip_through_a_completion() {
+        assert_eq!(status(report(Ok(()))), Ok(()));
+        for e in ERRORS {
+            assert_eq!(status(report(Err(e))), Err(e));
+        }
+        assert_eq!(status(report(Err(IoError::Miscompare(3)))), Err(IoError::Internal));
+    }
+}

@@ -1,0 +1,14 @@
+//! Memory that devices and wires move data into and out of.
+//!
+//! An [`Arena`] is one mapping made at start; a [`BufPool`] cuts it into 4 KiB-aligned buffers of a few
+//! sizes and lends them out; a [`Slice`] is a counted reference to a part of a buffer (or of other
+//! long-lived memory), so that a block received from the wire is the same memory that goes to disk
+//! and to the partner.
+
+mod arena;
+mod pool;
+mod slice;
+
+pub use arena::Arena;
+pub use pool::{BufPool, Census, PoolConfig};
+pub use slice::{Backing, Slice};

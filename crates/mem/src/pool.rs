@@ -1,0 +1,245 @@
+//! Buffers in a few sizes, lent out with back-pressure.
+
+use crate::arena::Arena;
+use crate::slice::Slice;
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::rc::{Rc, Weak};
+use weir_reactor::WaitChannel;
+
+/// How many buffers of which size (bytes, a multiple of 4096), in ascending size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// (size, number of buffers).
+    pub classes: Vec<(usize, usize)>,
+}
+
+impl PoolConfig {
+    /// Bytes in all.
+    pub fn total(&self) -> usize {
+        self.classes.iter().map(|(s, n)| s * n).sum()
+    }
+}
+
+impl Default for PoolConfig {
+    /// 64 MiB: 4 KiB × 4096, 64 KiB × 256, 1 MiB × 32.
+    fn default() -> Self {
+        PoolConfig { classes: vec![(4096, 4096), (64 << 10, 256), (1 << 20, 32)] }
+    }
+}
+
+/// Buffers of one size: total, free now, and how many requests wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Census {
+    /// Bytes of each.
+    pub size: usize,
+    /// All there are.
+    pub total: usize,
+    /// Not lent out.
+    pub free: usize,
+    /// Requests that wait for one.
+    pub waiting: usize,
+}
+
+struct Class {
+    size: usize,
+    total: usize,
+    /// Units: buffers that may be taken.
+    units: WaitChannel,
+    free: RefCell<Vec<Rc<BufInner>>>,
+}
+
+struct PoolInner {
+    classes: Vec<Class>,
+    /// One count on every buffer, so that a lent buffer's own count tells when it comes back.
+    all: RefCell<Vec<Rc<BufInner>>>,
+    arena: Arena,
+}
+
+pub(crate) struct BufInner {
+    ptr: NonNull<u8>,
+    class: u32,
+    /// Keeps the pool while the buffer is lent out.
+    holder: RefCell<Option<Rc<PoolInner>>>,
+    me: Weak<BufInner>,
+}
+
+impl BufInner {
+    /// The last reference but the pool's own goes away.
+    #[inline]
+    pub(crate) fn give_back(&self) {
+        let (Some(pool), Some(me)) = (self.holder.borrow_mut().take(), self.me.upgrade()) else {
+            unreachable!("a lent buffer holds its pool");
+        };
+        let class = &pool.classes[self.class as usize];
+        class.free.borrow_mut().push(me);
+        class.units.signal();
+    }
+}
+
+/// A pool of one reactor.
+#[derive(Clone)]
+pub struct BufPool {
+    inner: Rc<PoolInner>,
+}
+
+impl BufPool {
+    /// Maps the memory and cuts it up.
+    ///
+    /// # Errors
+    /// The operating system has not enough memory.
+    ///
+    /// # Panics
+    /// When a size is not a multiple of 4096 or sizes do not ascend.
+    pub fn new(config: &PoolConfig) -> std::io::Result<BufPool> {
+        assert!(!config.classes.is_empty(), "a pool needs a size");
+        assert!(config.classes.windows(2).all(|w| w[0].0 < w[1].0), "sizes ascend");
+        let arena = Arena::new(config.total())?;
+        let base = arena.base();
+        let classes = config
+            .classes
+            .iter()
+            .map(|&(size, n)| {
+                assert!(size % 4096 == 0 && size > 0, "buffers are multiples of 4096 bytes");
+                Class {
+                    size,
+                    total: n,
+                    units: WaitChannel::new(n as u32),
+                    free: RefCell::new(Vec::with_capacity(n)),
+                }
+            })
+            .collect();
+        let inner = Rc::new(PoolInner { classes, all: RefCell::default(), arena });
+        let mut all = Vec::new();
+        let mut at = 0;
+        for (c, class) in inner.classes.iter().enumerate() {
+            for _ in 0..class.total {
+                // SAFETY: `at` stays below the arena's length, which is the sum of all classes.
+                let ptr = unsafe { base.add(at) };
+                at += class.size;
+                all.push(Rc::new_cyclic(|me| BufInner {
+                    ptr,
+                    class: c as u32,
+                    holder: RefCell::new(None),
+                    me: me.clone(),
+                }));
+            }
+            // Last in, first out: the first buffers are the ones that stay in the caches.
+            let n = class.total;
+            class.free.borrow_mut().extend(all[all.len() - n..].iter().rev().cloned());
+        }
+        *inner.all.borrow_mut() = all;
+        Ok(BufPool { inner })
+    }
+
+    /// Largest buffer there is, in bytes.
+    pub fn max_len(&self) -> usize {
+        self.inner.classes.last().map_or(0, |c| c.size)
+    }
+
+    fn class(&self, len: usize) -> usize {
+        let i = self.inner.classes.partition_point(|c| c.size < len);
+        assert!(i < self.inner.classes.len(), "no buffer of {len} bytes in this pool");
+        i
+    }
+
+    fn lend(&self, class: usize, len: usize) -> Slice {
+        let c = &self.inner.classes[class];
+        let buf = c.free.borrow_mut().pop().expect("a unit was taken for this buffer");
+        *buf.holder.borrow_mut() = Some(self.inner.clone());
+        let ptr = buf.ptr;
+        Slice::of_buf(buf, ptr, len as u32)
+    }
+
+    /// A buffer of at least `len` bytes (narrowed to `len`) if one is free: of the smallest fitting size,
+    /// else of a larger one. The content is whatever was there.
+    ///
+    /// # Panics
+    /// When `len` is over [`max_len`](BufPool::max_len).
+    #[inline]
+    pub fn try_alloc(&self, len: usize) -> Option<Slice> {
+        let first = self.class(len);
+        (first..self.inner.classes.len())
+            .find(|&i| self.inner.classes[i].units.try_wait())
+            .map(|i| self.lend(i, len))
+    }
+
+    /// Waits for a buffer of at least `len` bytes, first come first served.
+    ///
+    /// # Panics
+    /// When `len` is over [`max_len`](BufPool::max_len).
+    pub async fn alloc(&self, len: usize) -> Slice {
+        if let Some(s) = self.try_alloc(len) {
+            return s;
+        }
+        let class = self.class(len);
+        self.inner.classes[class].units.wait().await;
+        self.lend(class, len)
+    }
+
+    /// The memory behind all buffers, for registration with a ring or a fabric.
+    pub fn region(&self) -> (NonNull<u8>, usize) {
+        (self.inner.arena.base(), self.inner.arena.len())
+    }
+
+    /// What is lent out and who waits.
+    pub fn census(&self) -> Vec<Census> {
+        self.inner
+            .classes
+            .iter()
+            .map(|c| Census {
+                size: c.size,
+                total: c.total,
+                free: c.free.borrow().len(),
+                waiting: c.units.waiting(),
+            })
+            .collect()
+    }
+
+    /// True when no buffer is lent out.
+    pub fn is_whole(&self) -> bool {
+        self.census().iter().all(|c| c.free == c.total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> BufPool {
+        BufPool::new(&PoolConfig { classes: vec![(4096, 2), (8192, 1)] }).unwrap()
+    }
+
+    #[test]
+    fn lends_the_smallest_that_fits_and_gets_it_back_with_the_last_reference() {
+        let p = pool();
+        let a = p.try_alloc(512).unwrap();
+        let b = a.sub(100, 10);
+        assert_eq!((a.len(), b.len()), (512, 10));
+        drop(a);
+        assert_eq!(p.census()[0].free, 1, "a part of the buffer is still referred to");
+        drop(b);
+        assert!(p.is_whole());
+        let all: Vec<_> = (0..3).map(|_| p.try_alloc(1).unwrap()).collect();
+        assert!(p.try_alloc(1).is_none());
+        drop(all);
+        assert!(p.is_whole());
+    }
+
+    #[test]
+    fn a_lent_buffer_outlives_its_pool() {
+        let p = pool();
+        let a = p.try_alloc(4096).unwrap();
+        a.write_at(0, b"weir");
+        drop(p);
+        let mut v = [0; 4];
+        a.read_at(0, &mut v);
+        assert_eq!(&v, b"weir");
+    }
+
+    #[test]
+    #[should_panic(expected = "outside a slice")]
+    fn parts_stay_inside() {
+        Slice::heap(10).sub(8, 3);
+    }
+}

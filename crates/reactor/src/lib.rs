@@ -1,0 +1,35 @@
+//! The per-core executor that everything with time, disk or network in it runs on.
+//!
+//! One [`Reactor`] per core: a run queue of local tasks, timers, completion slots, a mailbox for other
+//! cores, and a [`Driver`] that knows the operating system (`weir-uring`) or a simulated world
+//! (`weir-sim`). Tasks are `!Send`; a wake-up on the same core touches no atomic.
+//!
+//! The asynchronous semaphore of S0 section V is [`WaitChannel`]. It is the one tool for mutexes,
+//! resource pools, one-shot events and barriers.
+
+mod completion;
+mod completion_queue;
+mod driver;
+mod executor;
+mod mailbox;
+mod task;
+mod timer;
+mod wait_channel;
+
+pub use completion::{Completion, CompletionFuture, Token, complete, completion};
+pub use completion_queue::CompletionQueue;
+pub use driver::{Driver, PollMode, Poller, Unpark};
+pub use executor::{
+    Figures, Reactor, cancel, clock, current_id, get_local, now, run_async, set_local, spawn,
+    spawn_task, try_current_id,
+};
+pub use mailbox::{Handle, handle, send_to};
+pub use task::{JoinHandle, TaskId};
+pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout};
+pub use wait_channel::{Units, Wait, WaitChannel};
+
+use std::future::Future;
+use std::pin::Pin;
+
+/// A boxed future of one reactor; for control paths, never per I/O.
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;

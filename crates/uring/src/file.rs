@@ -1,0 +1,228 @@
+//! Files and block devices as disks.
+
+use crate::Ring;
+use io_uring::{opcode, types};
+use std::cell::Cell;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_disk::{Disk, DiskOp, report};
+use weir_reactor::{Token, complete};
+
+/// The class of an operating system's error number.
+pub(crate) fn error_of(errno: i32) -> IoError {
+    match errno {
+        libc::ENOSPC | libc::EDQUOT => IoError::NoSpace,
+        libc::EROFS | libc::EPERM | libc::EACCES => IoError::ReadOnly,
+        libc::EIO | libc::EBADMSG | libc::EUCLEAN => IoError::Medium,
+        libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => IoError::Offline,
+        libc::EAGAIN | libc::EBUSY | libc::ENOMEM => IoError::Busy,
+        libc::EOPNOTSUPP => IoError::Unsupported,
+        libc::ECANCELED => IoError::Aborted,
+        libc::EFBIG => IoError::OutOfRange,
+        _ => IoError::Internal,
+    }
+}
+
+/// How to open a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Make the file when it is absent.
+    pub create: bool,
+    /// Size in bytes to give to a file that is shorter (sparse); `None` leaves it.
+    pub len: Option<u64>,
+    /// Go past the page cache; falls back to the page cache where the file system cannot.
+    pub direct: bool,
+    /// Refuse writes.
+    pub read_only: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions { create: false, len: None, direct: true, read_only: false }
+    }
+}
+
+/// A file or block device as one reactor's disk.
+pub struct FileDisk {
+    fd: Rc<OwnedFd>,
+    path: PathBuf,
+    name: String,
+    ring: Ring,
+    len: Cell<u64>,
+    block: u32,
+    device: bool,
+    read_only: bool,
+}
+
+impl FileDisk {
+    /// Opens `path`.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn open(ring: &Ring, path: &Path, o: OpenOptions) -> std::io::Result<FileDisk> {
+        let open = |direct: bool| {
+            std::fs::OpenOptions::new()
+                .read(true)
+                .write(!o.read_only)
+                .create(o.create && !o.read_only)
+                .custom_flags(libc::O_CLOEXEC | if direct { libc::O_DIRECT } else { 0 })
+                .open(path)
+        };
+        let (file, direct) = match open(o.direct) {
+            Err(e) if o.direct && e.raw_os_error() == Some(libc::EINVAL) => (open(false)?, false),
+            other => (other?, o.direct),
+        };
+        let meta = file.metadata()?;
+        let device = meta.file_type().is_block_device();
+        if !device && !meta.is_file() {
+            return Err(std::io::Error::other("neither a file nor a block device"));
+        }
+        let mut len = if device { device_len(&file)? } else { meta.len() };
+        if let Some(want) = o.len
+            && !device
+            && want > len
+        {
+            file.set_len(want)?;
+            len = want;
+        }
+        let block = if direct { direct_block(&file, device) } else { 512 };
+        Ok(FileDisk {
+            fd: Rc::new(OwnedFd::from(file)),
+            path: path.to_owned(),
+            name: path.display().to_string(),
+            ring: ring.clone(),
+            len: Cell::new(len - len % u64::from(block)),
+            block,
+            device,
+            read_only: o.read_only,
+        })
+    }
+}
+
+fn device_len(file: &File) -> std::io::Result<u64> {
+    const BLKGETSIZE64: u64 = 0x8008_1272;
+    let mut n = 0u64;
+    // SAFETY: BLKGETSIZE64 writes one u64 to the address given.
+    if unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64 as _, &mut n) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(n)
+}
+
+/// Smallest transfer that O_DIRECT allows here.
+fn direct_block(file: &File, device: bool) -> u32 {
+    if device {
+        const BLKSSZGET: u64 = 0x1268;
+        let mut n = 0i32;
+        // SAFETY: BLKSSZGET writes one int to the address given.
+        if unsafe { libc::ioctl(file.as_raw_fd(), BLKSSZGET as _, &mut n) } >= 0 && n > 0 {
+            return n as u32;
+        }
+        return 4096;
+    }
+    // statx tells since Linux 6.1; before, 512 is right for nearly every file system on 512-byte
+    // sectors and 4096 for all.
+    // SAFETY: an all-zero statx buffer is a valid value of that plain C struct.
+    let mut sx: libc::statx = unsafe { std::mem::zeroed() };
+    const STATX_DIOALIGN: u32 = 0x2000;
+    // SAFETY: an empty path with AT_EMPTY_PATH asks about the descriptor itself; sx is a valid buffer.
+    let r = unsafe {
+        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, STATX_DIOALIGN, &mut sx)
+    };
+    if r == 0 && sx.stx_mask & STATX_DIOALIGN != 0 && sx.stx_dio_offset_align > 0 {
+        return sx.stx_dio_offset_align.clamp(512, 4096);
+    }
+    4096
+}
+
+impl Disk for FileDisk {
+    fn len(&self) -> u64 {
+        self.len.get()
+    }
+
+    fn block_size(&self) -> u32 {
+        self.block
+    }
+
+    fn volatile_cache(&self) -> bool {
+        // Device caches and file systems alike promise durability only at fsync.
+        true
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn submit(&self, op: DiskOp, token: Token) {
+        let fd = types::Fd(self.fd.as_raw_fd());
+        let (at, n) = match &op {
+            DiskOp::Read { offset, buf } | DiskOp::Write { offset, buf, .. } => {
+                (*offset, buf.len() as u64)
+            }
+            DiskOp::Discard { offset, len } | DiskOp::WriteZeroes { offset, len, .. } => {
+                (*offset, *len)
+            }
+            DiskOp::Flush => (0, 0),
+        };
+        if at.checked_add(n).is_none_or(|end| end > self.len.get()) {
+            return complete(token, report(Err(IoError::OutOfRange)));
+        }
+        if self.read_only && !matches!(op, DiskOp::Read { .. } | DiskOp::Flush) {
+            return complete(token, report(Err(IoError::ReadOnly)));
+        }
+        match op {
+            DiskOp::Read { offset, buf } => {
+                self.ring.transfer(token, &self.fd, false, offset, buf, 0);
+            }
+            DiskOp::Write { offset, buf, fua } => {
+                let flags = if fua { libc::RWF_DSYNC } else { 0 };
+                self.ring.transfer(token, &self.fd, true, offset, buf, flags);
+            }
+            DiskOp::Flush => {
+                let e = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
+                self.ring.plain(token, &self.fd, e);
+            }
+            DiskOp::Discard { offset, len } => self.punch(token, offset, len),
+            DiskOp::WriteZeroes { offset, len, unmap } => {
+                if unmap || self.device {
+                    return self.punch(token, offset, len);
+                }
+                let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+                let e = opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build();
+                self.ring.plain(token, &self.fd, e);
+            }
+        }
+    }
+
+    fn set_len(&self, len: u64) -> IoResult {
+        if self.device || self.read_only {
+            return Err(IoError::Unsupported);
+        }
+        // Rare and quick (metadata only), so it may hold the reactor up.
+        // SAFETY: plain system call on a descriptor that self owns.
+        if unsafe { libc::ftruncate(self.fd.as_raw_fd(), len as libc::off_t) } < 0 {
+            let e = std::io::Error::last_os_error();
+            return Err(error_of(e.raw_os_error().unwrap_or(0)));
+        }
+        self.len.set(len);
+        Ok(())
+    }
+
+    fn allocated(&self) -> Option<u64> {
+        (!self.device).then(|| std::fs::metadata(&self.path).map(|m| m.blocks() * 512).ok())?
+    }
+}
+
+impl FileDisk {
+    /// Deallocates; the range reads as zeros (files, and block devices since Linux 4.9).
+    fn punch(&self, token: Token, offset: u64, len: u64) {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let fd = types::Fd(self.fd.as_raw_fd());
+        let e = opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build();
+        self.ring.plain(token, &self.fd, e);
+    }
+}

@@ -1,0 +1,14 @@
+//! The operating system below a reactor.
+//!
+//! [`Ring`] is the reactor's [`Driver`](weir_reactor::Driver): disk operations, readiness of sockets and sleep
+//! all go through one `io_uring`. Socket *data* moves by plain non-blocking `recvmsg`/`sendmsg` on sockets
+//! that are busy (one system call moves a whole batch either way, see ARCHITECTURE.md, "Sockets"); a
+//! socket that falls silent is handed to the ring to watch.
+
+mod file;
+mod net;
+mod ring;
+
+pub use file::{FileDisk, OpenOptions};
+pub use net::{TcpListener, TcpStream, WouldBlock, pin_to_core};
+pub use ring::{Ring, Watch};

@@ -1,0 +1,264 @@
+//! TCP sockets, non-blocking.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// The socket has no data or no room just now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WouldBlock;
+
+/// A connected stream. `Send`: a connection may be handed to another reactor.
+#[derive(Debug)]
+pub struct TcpStream(std::net::TcpStream);
+
+fn soft<T>(r: io::Result<T>) -> io::Result<Result<T, WouldBlock>> {
+    match r {
+        Ok(v) => Ok(Ok(v)),
+        Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(Err(WouldBlock))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+impl TcpStream {
+    fn set_up(s: std::net::TcpStream, buffer: usize) -> io::Result<TcpStream> {
+        s.set_nonblocking(true)?;
+        s.set_nodelay(true)?;
+        if buffer > 0 {
+            let n = buffer as libc::c_int;
+            for opt in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+                // SAFETY: passes one int by address and its size. Advisory: the kernel clips it.
+                unsafe {
+                    libc::setsockopt(
+                        s.as_raw_fd(),
+                        libc::SOL_SOCKET,
+                        opt,
+                        (&raw const n).cast(),
+                        size_of::<libc::c_int>() as libc::socklen_t,
+                    )
+                };
+            }
+        }
+        Ok(TcpStream(s))
+    }
+
+    /// Starts to connect; [`connected`](TcpStream::connected) tells when it is writable.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn connect(addr: SocketAddr, buffer: usize) -> io::Result<TcpStream> {
+        let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: plain system call; the result is checked.
+        let fd = unsafe { libc::socket(family, kind, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh socket that nobody else owns.
+        let s = unsafe { <std::net::TcpStream as std::os::fd::FromRawFd>::from_raw_fd(fd) };
+        let s = TcpStream::set_up(s, buffer)?;
+        let r = match addr {
+            SocketAddr::V4(a) => {
+                let sa = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as u16,
+                    sin_port: a.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from(*a.ip()).to_be() },
+                    sin_zero: [0; 8],
+                };
+                // SAFETY: the address is a complete sockaddr_in of the size given.
+                unsafe { libc::connect(fd, (&raw const sa).cast(), size_of_val(&sa) as u32) }
+            }
+            SocketAddr::V6(a) => {
+                let sa = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as u16,
+                    sin6_port: a.port().to_be(),
+                    sin6_flowinfo: a.flowinfo(),
+                    sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
+                    sin6_scope_id: a.scope_id(),
+                };
+                // SAFETY: the address is a complete sockaddr_in6 of the size given.
+                unsafe { libc::connect(fd, (&raw const sa).cast(), size_of_val(&sa) as u32) }
+            }
+        };
+        if r < 0 {
+            let e = io::Error::last_os_error();
+            if e.raw_os_error() != Some(libc::EINPROGRESS) {
+                return Err(e);
+            }
+        }
+        Ok(s)
+    }
+
+    /// Whether connecting has succeeded.
+    ///
+    /// # Errors
+    /// Why it has failed; `WouldBlock` kind while it is not decided.
+    pub fn connected(&self) -> io::Result<()> {
+        if let Some(e) = self.0.take_error()? {
+            return Err(e);
+        }
+        match self.0.peer_addr() {
+            Ok(_) => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::NotConnected => {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Receives into several buffers; 0 bytes is the end of the stream.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    #[inline]
+    pub fn try_recv(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<Result<usize, WouldBlock>> {
+        soft(io::Read::read_vectored(&mut &self.0, bufs))
+    }
+
+    /// Receives into raw memory.
+    ///
+    /// # Safety
+    /// Every `iovec` must be valid for writes, and no Rust reference to its bytes may exist.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    #[inline]
+    pub unsafe fn try_recv_raw(
+        &self,
+        bufs: &mut [libc::iovec],
+    ) -> io::Result<Result<usize, WouldBlock>> {
+        // SAFETY: the iovecs are valid by the caller's promise.
+        let n = unsafe {
+            if let [one] = bufs {
+                libc::recv(self.0.as_raw_fd(), one.iov_base, one.iov_len, 0)
+            } else {
+                libc::readv(self.0.as_raw_fd(), bufs.as_ptr(), bufs.len() as i32)
+            }
+        };
+        soft(if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) })
+    }
+
+    /// Sends from raw memory.
+    ///
+    /// # Safety
+    /// Every `iovec` must be valid for reads.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    #[inline]
+    pub unsafe fn try_send_raw(
+        &self,
+        bufs: &[libc::iovec],
+    ) -> io::Result<Result<usize, WouldBlock>> {
+        // SAFETY: an all-zero msghdr is valid; the iovecs are valid by the caller's promise.
+        let n = unsafe {
+            let mut m: libc::msghdr = std::mem::zeroed();
+            m.msg_iov = bufs.as_ptr().cast_mut();
+            m.msg_iovlen = bufs.len() as _;
+            libc::sendmsg(self.0.as_raw_fd(), &m, libc::MSG_NOSIGNAL)
+        };
+        soft(if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) })
+    }
+
+    /// Sends bytes.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn try_send(&self, bytes: &[u8]) -> io::Result<Result<usize, WouldBlock>> {
+        soft(io::Write::write_vectored(&mut &self.0, &[IoSlice::new(bytes)]))
+    }
+
+    /// Ends our direction, or both.
+    pub fn shutdown(&self, both: bool) {
+        let how = if both { std::net::Shutdown::Both } else { std::net::Shutdown::Write };
+        // An error means that it is down already.
+        let _ = self.0.shutdown(how);
+    }
+
+    /// The peer's address, or words saying that there is none.
+    pub fn peer(&self) -> String {
+        self.0.peer_addr().map_or_else(|_| "(disconnected)".into(), |a| a.to_string())
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        // A poll of the ring holds the socket open; this ends both.
+        self.shutdown(true);
+    }
+}
+
+impl AsRawFd for TcpStream {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct TcpListener(std::net::TcpListener);
+
+impl TcpListener {
+    /// Listens on `addr`.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+        let l = std::net::TcpListener::bind(addr)?;
+        l.set_nonblocking(true)?;
+        Ok(TcpListener(l))
+    }
+
+    /// The address that was bound.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    /// The next connection, if one waits.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn try_accept(&self, buffer: usize) -> io::Result<Result<TcpStream, WouldBlock>> {
+        Ok(match soft(self.0.accept())? {
+            Ok((s, _)) => Ok(TcpStream::set_up(s, buffer)?),
+            Err(w) => Err(w),
+        })
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        // SAFETY: plain system call on our own descriptor; ends polls of the ring.
+        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
+    }
+}
+
+impl AsRawFd for TcpListener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Binds the calling thread to one processor.
+///
+/// # Errors
+/// There is no such processor, or it is not ours.
+pub fn pin_to_core(core: usize) -> io::Result<()> {
+    // SAFETY: an all-zero cpu_set_t is an empty set; CPU_SET checks its range; the call reads the set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if core >= libc::CPU_SETSIZE as usize {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        libc::CPU_SET(core, &mut set);
+        if libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
