@@ -70,7 +70,7 @@ pub(crate) struct End {
     pub(crate) core: Rc<Core>,
     pub(crate) qp: u32,
     pub(crate) peer: String,
-    pub(crate) recv: Rc<dyn RecvQueue>,
+    pub(crate) recv: Rc<SimRecvQueue>,
     pub(crate) send_slots: WaitChannel,
     send_depth: u32,
     pub(crate) read_slots: WaitChannel,
@@ -102,7 +102,7 @@ impl End {
             core: side.core,
             qp: net.id() as u32,
             peer: side.peer,
-            recv: side.params.recv_queue,
+            recv: own(&side.params.recv_queue),
             send_slots: WaitChannel::new(depth),
             send_depth: depth,
             read_slots: WaitChannel::new(u32::from(read_depth)),
@@ -128,7 +128,7 @@ impl End {
     }
 
     pub(crate) fn queue(&self) -> &SimRecvQueue {
-        self.recv.as_any().downcast_ref().expect("checked when the connection was set up")
+        &self.recv
     }
 
     /// Takes a request's slots back and tells its token. `len` is meaningful for success.
@@ -557,4 +557,8 @@ impl Pair {
         }
         out
     }
+}
+
+fn own(queue: &Rc<dyn RecvQueue>) -> Rc<SimRecvQueue> {
+    queue.clone().into_any().downcast().ok().expect("checked when the connection was set up")
 }

@@ -80,7 +80,7 @@ impl RecvQueue for SimRecvQueue {
         true
     }
 
-    fn as_any(&self) -> &dyn std::any::Any {
+    fn into_any(self: std::rc::Rc<Self>) -> std::rc::Rc<dyn std::any::Any> {
         self
     }
 }
