@@ -10,7 +10,6 @@ use weir_mem::{Arena, BufPool, PoolConfig, Slice};
 use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
 use weir_proto_scsi::lu::LuState;
 use weir_proto_srp::PortId;
-use weir_proto_srp::login::MultiChannelAction;
 use weir_reactor::{PollMode, Reactor, clock, completion, spawn};
 use weir_target_core::{Access, AccessMap, HostRule, Unit, UnitShared, Units};
 use weir_target_srp::{Target, TargetConfig};
@@ -56,7 +55,11 @@ impl Ram {
     fn io(&self, at: u64, buf: &Slice, read: bool) -> IoResult {
         check_range(&self.g, at, buf.len() as u64)?;
         let s = self.slice(at, buf.len());
-        if read { buf.copy_from(0, &s, 0, buf.len()) } else { s.copy_from(0, buf, 0, buf.len()) }
+        if read {
+            buf.copy_from(0, &s, 0, buf.len())
+        } else {
+            s.copy_from(0, buf, 0, buf.len())
+        }
         Ok(())
     }
 }
@@ -85,8 +88,12 @@ fn target(addr: std::sync::mpsc::Sender<String>) {
             identity.clone(),
             weir_proto_scsi::geometry::Geometry::new(512, g.blocks()),
         );
-        let rule =
-            HostRule { host: "any".into(), any: true, luns: vec![(0, "v".into())], ..HostRule::default() };
+        let rule = HostRule {
+            host: "any".into(),
+            any: true,
+            luns: vec![(0, "v".into())],
+            ..HostRule::default()
+        };
         let access = Arc::new(Access::new(AccessMap { hosts: vec![rule] }));
         let units = Rc::new(Units::default());
         let pool = BufPool::new(&PoolConfig::default()).unwrap();
@@ -103,8 +110,11 @@ fn target(addr: std::sync::mpsc::Sender<String>) {
 
 fn main() {
     let a: Vec<String> = std::env::args().collect();
-    let (block, depth, secs) =
-        (a[1].parse::<usize>().unwrap(), a[2].parse::<usize>().unwrap(), a[3].parse::<u64>().unwrap());
+    let (block, depth, secs) = (
+        a[1].parse::<usize>().unwrap(),
+        a[2].parse::<usize>().unwrap(),
+        a[3].parse::<u64>().unwrap(),
+    );
     let op = a[4].clone();
     let (tx, rx) = std::sync::mpsc::channel();
     std::thread::Builder::new().name("target".into()).spawn(move || target(tx)).unwrap();
@@ -116,17 +126,12 @@ fn main() {
     static DONE: AtomicU64 = AtomicU64::new(0);
     reactor.block_on(PollMode::Busy, async move {
         let config = ChannelConfig {
-            target: TargetConfig::default().port_id,
-            initiator: PortId::new(1, 1),
-            action: MultiChannelAction::Terminate,
-            queue: 0,
             depth: depth as u16,
-            immediate: 8192,
-            reads: 16,
+            ..ChannelConfig::new(TargetConfig::default().port_id, PortId::new(1, 1))
         };
         let c = Channel::connect(&provider, &addr, config).await.unwrap();
         // Unit attention of a new nexus.
-        let _ = c.command(0, &[0; 16], None, None).await.unwrap();
+        let _ = c.command(0, &[0; 16], &[], &[]).await.unwrap();
         let end = clock() + secs * 1_000_000_000;
         let mut tasks = Vec::new();
         for i in 0..depth {
@@ -141,17 +146,18 @@ fn main() {
                     if t >= end {
                         break;
                     }
-                    let lba = rng.below((SIZE / block.max(512)) as u64) * (block.max(512) / 512) as u64;
+                    let lba =
+                        rng.below((SIZE / block.max(512)) as u64) * (block.max(512) / 512) as u64;
                     let mut cdb = [0u8; 16];
                     cdb[0] = if op == "write" { 0x2a } else { 0x28 };
                     cdb[2..6].copy_from_slice(&(lba as u32).to_be_bytes());
                     cdb[7..9].copy_from_slice(&((block / 512) as u16).to_be_bytes());
                     let o = match op.as_str() {
-                        "read" => c.command(0, &cdb, None, Some(buf.clone())).await,
-                        "write" => c.command(0, &cdb, Some(buf.clone()), None).await,
-                        _ => c.command(0, &[0; 16], None, None).await,
+                        "read" => c.command(0, &cdb, &[], std::slice::from_ref(&buf)).await,
+                        "write" => c.command(0, &cdb, std::slice::from_ref(&buf), &[]).await,
+                        _ => c.command(0, &[0; 16], &[], &[]).await,
                     };
-                    assert!(o.unwrap().is_good(), "{o:x?}");
+                    assert!(o.as_ref().is_ok_and(|o| o.is_good()), "{o:x?}");
                     n += 1;
                     lat += clock() - t;
                 }
@@ -167,8 +173,12 @@ fn main() {
         }
         println!(
             "{} {} depth {}: {:.0} IOPS {:.1} MB/s mean {:.2} us",
-            op, block, depth, n as f64 / secs as f64,
-            (n as usize * block) as f64 / secs as f64 / 1e6, lat as f64 / n as f64 / 1e3
+            op,
+            block,
+            depth,
+            n as f64 / secs as f64,
+            (n as usize * block) as f64 / secs as f64 / 1e6,
+            lat as f64 / n as f64 / 1e3
         );
         let (t, d) = completion();
         let _ = (t, d);
