@@ -29,6 +29,7 @@
 
 mod channel;
 mod error;
+mod forward;
 mod queue;
 mod session;
 mod unit;

@@ -117,10 +117,10 @@ impl Queue {
     ) -> Result<Outcome, Error> {
         let mut lost = None;
         loop {
-            let generation = self.local.generation();
-            let result = match self.local.channel() {
-                Some(c) if lost.is_none_or(|g| generation > g) => {
-                    c.command(lun.0, cdb, data_out, data_in).await
+            let (generation, result) = match (lost, self.local.channel()) {
+                (None, Some(c)) => {
+                    let generation = self.local.generation();
+                    (generation, c.command(lun.0, cdb, data_out, data_in).await)
                 }
                 _ => self.elsewhere(lost, lun, cdb, data_out, data_in).await?,
             };
@@ -143,12 +143,19 @@ impl Queue {
     async fn elsewhere(
         &self,
         lost: Option<u64>,
-        _lun: Lun,
-        _cdb: &[u8],
-        _data_out: &[Slice],
-        _data_in: &[Slice],
-    ) -> Result<Result<Outcome, Unfinished>, Error> {
+        lun: Lun,
+        cdb: &[u8],
+        data_out: &[Slice],
+        data_in: &[Slice],
+    ) -> Result<(u64, Result<Outcome, Unfinished>), Error> {
         self.local.usable(lost).await?;
-        Ok(Err(Unfinished::NotSent))
+        let generation = self.local.generation();
+        let result = match (self.local.channel(), self.local.away()) {
+            (Some(c), _) => c.command(lun.0, cdb, data_out, data_in).await,
+            (None, Some(h)) => self.local.forward(&h, lun.0, cdb, data_out, data_in).await,
+            // The channels here are lost; that is about to be known.
+            (None, None) => Err(Unfinished::NotSent),
+        };
+        Ok((generation, result))
     }
 }

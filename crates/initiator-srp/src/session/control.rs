@@ -158,8 +158,10 @@ impl Control {
         let (id, generation) = (self.shared.id, self.generation.get());
         self.shared.set_state_open(state);
         for (i, h) in self.shared.reactors().into_iter().enumerate() {
-            let away = (!homes.is_empty() && homes.iter().all(|x| x.id() != h.id()))
-                .then(|| homes[i % homes.len()].clone());
+            let single = self.shared.single.is_some();
+            let here = homes.iter().any(|x| x.id() == h.id());
+            let away =
+                (!homes.is_empty() && (single || !here)).then(|| homes[i % homes.len()].clone());
             call(&h, move || async move {
                 if let Some(l) = Local::find(id) {
                     l.enter(change, state, generation, away);

@@ -4,6 +4,7 @@ use super::control::Control;
 use super::{PathState, Shared};
 use crate::channel::{Channel, ChannelCensus, ChannelError, Escalate, Rung};
 use crate::error::Error;
+use crate::forward::lend::Name;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
@@ -12,7 +13,9 @@ use std::sync::atomic::Ordering;
 use weir_fabric::Provider;
 use weir_proto_scsi::Lun;
 use weir_proto_srp::TaskFunction;
-use weir_reactor::{Handle, LocalFuture, WaitChannel, get_local, send_to, set_local, spawn_task};
+use weir_reactor::{
+    Handle, LocalFuture, TaskId, WaitChannel, get_local, send_to, set_local, spawn_task,
+};
 
 /// The sessions of a reactor.
 #[derive(Default)]
@@ -41,7 +44,10 @@ pub(crate) struct Local {
     /// Logical units whose reset is under way, and who else waits for that.
     resets: RefCell<Vec<(u64, Rc<Reset>)>>,
     /// Where commands go while no channel is here.
-    pub(crate) away: RefCell<Option<Handle>>,
+    away: RefCell<Option<Handle>>,
+    direct: bool,
+    /// Commands of other reactors that run here, by reactor and number.
+    pub(crate) guests: RefCell<BTreeMap<Name, TaskId>>,
     /// Sizes of logical blocks: unit and binary logarithm.
     pub(crate) blocks: RefCell<Vec<(Lun, u32)>>,
     pub(crate) control: RefCell<Option<Rc<Control>>>,
@@ -51,6 +57,7 @@ pub(crate) struct Local {
 impl Local {
     pub(crate) fn start(shared: Arc<Shared>, provider: Rc<dyn Provider>) -> Rc<Local> {
         let id = shared.id;
+        let direct = shared.single.is_none();
         let local = Rc::new_cyclic(|me| Local {
             shared,
             provider,
@@ -62,6 +69,8 @@ impl Local {
             resets: RefCell::default(),
             changed: WaitChannel::new(0),
             away: RefCell::default(),
+            direct,
+            guests: RefCell::default(),
             blocks: RefCell::default(),
             control: RefCell::default(),
             me: me.clone(),
@@ -87,6 +96,12 @@ impl Local {
     /// A channel of this reactor for the next command. Round robin if there are several.
     #[inline]
     pub(crate) fn channel(&self) -> Option<Rc<Channel>> {
+        // With one queue for all, no reactor uses a channel by itself.
+        if self.direct { self.channel_here() } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn channel_here(&self) -> Option<Rc<Channel>> {
         if self.state.get() != PathState::Running {
             return None;
         }
@@ -103,9 +118,9 @@ impl Local {
         }
     }
 
-    /// Whether a command may be sent to a channel of another reactor.
-    pub(crate) fn is_running(&self) -> bool {
-        self.state.get() == PathState::Running
+    /// The reactor that has a channel for this one.
+    pub(crate) fn away(&self) -> Option<Handle> {
+        self.away.borrow().clone()
     }
 
     /// Waits until commands may run; for a command that was lost, in a login after `lost`.
@@ -180,6 +195,9 @@ impl Local {
     pub(crate) async fn close(&self) {
         self.state.set(PathState::Closed);
         self.changed.signal_all();
+        if let Some(q) = &self.shared.single {
+            q.clear();
+        }
         self.shut().await;
         *self.away.borrow_mut() = None;
         if let Some(l) = get_local::<Locals>() {

@@ -15,6 +15,7 @@ pub(crate) mod local;
 pub use config::{QueueMode, SessionConfig};
 
 use crate::channel::{ChannelCensus, ChannelError, Rung};
+use crate::forward::single::SingleQueue;
 use crate::queue::Queue;
 use call::call;
 use local::Local;
@@ -107,6 +108,8 @@ pub(crate) struct Shared {
     state: AtomicU8,
     pub(crate) channels: AtomicU32,
     pub(crate) counts: Counts,
+    /// Present in single-queue mode.
+    pub(crate) single: Option<Arc<SingleQueue>>,
     events: Mutex<VecDeque<Event>>,
 }
 
@@ -161,6 +164,8 @@ impl Session {
     /// A session that is not logged in. Every reactor that will submit commands or hold channels
     /// [joins](Session::join) it, then one of them [logs in](Session::login).
     pub fn new(config: SessionConfig) -> Session {
+        let single = (config.queue_mode == QueueMode::Single)
+            .then(|| Arc::new(SingleQueue::new(usize::from(config.depth.max(1)))));
         Session(Arc::new(Shared {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             config,
@@ -169,6 +174,7 @@ impl Session {
             state: AtomicU8::new(PathState::New as u8),
             channels: AtomicU32::new(0),
             counts: Counts::default(),
+            single,
             events: Mutex::default(),
         }))
     }

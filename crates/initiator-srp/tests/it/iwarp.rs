@@ -1,88 +1,10 @@
 //! Over iWARP on loopback, target and initiator on one reactor unless a test says otherwise.
 
-use crate::target::{BLOCK, HOST, Served, config, medium, serve};
-use std::future::Future;
-use std::rc::Rc;
-use weir_base::{Prng, SECONDS};
-use weir_fabric::Provider;
-use weir_fabric_iwarp::{Config, Iwarp};
-use weir_initiator_srp::{Error, PathState, Queue, Session, SessionConfig};
+use crate::common::{L0, check_clean, on_reactor, session_config, verify};
+use crate::target::{config, medium, serve};
+use weir_initiator_srp::{Error, PathState, Session, SessionConfig};
 use weir_mem::Slice;
 use weir_proto_scsi::Lun;
-use weir_reactor::{PollMode, Reactor, spawn, timeout};
-use weir_uring::Ring;
-
-/// Runs a test on a reactor of its own, for a minute at most.
-fn on_reactor<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rc<dyn Provider>) -> F) {
-    let ring = Ring::new().unwrap();
-    let reactor = Reactor::new(Rc::new(ring.clone()));
-    let provider = Iwarp::new(&reactor, &ring, Config::default());
-    let f = test(Rc::new(provider));
-    let done = reactor.block_on(PollMode::Sleep, async move { timeout(60 * SECONDS, f).await });
-    assert!(done.is_ok(), "the test hangs");
-}
-
-fn session_config(t: &Served) -> SessionConfig {
-    SessionConfig::new(&t.addr, t.target.port_id(), HOST)
-}
-
-const L0: Lun = Lun::ZERO;
-
-/// Writes and reads at random with `tasks` tasks, each in its own part of the disk, and compares.
-async fn verify(q: &Queue, len: u64, tasks: u64, rounds: usize, seed: u64) {
-    let part = len / tasks;
-    let mut all = Vec::new();
-    for t in 0..tasks {
-        let q = q.clone();
-        all.push(spawn(async move {
-            let mut rng = Prng::new(seed + t);
-            let mut model: Option<Vec<u8>> = None;
-            for round in 0..rounds {
-                let n = BLOCK * (1 + rng.below(40) as usize).min(part as usize / BLOCK);
-                let at = rng.below((part as usize - n) as u64 / BLOCK as u64 + 1) * BLOCK as u64;
-                let model = match &mut model {
-                    Some(m) => m,
-                    None => {
-                        let b = Slice::heap(part as usize);
-                        q.read(L0, t * part, b.clone()).await.unwrap();
-                        model.insert(b.to_vec())
-                    }
-                };
-                let range = at as usize..at as usize + n;
-                if rng.below(2) == 0 {
-                    let bytes: Vec<u8> =
-                        (0..n).map(|i| (i as u64 ^ rng.next_u64() ^ round as u64) as u8).collect();
-                    let b = Slice::copy_of(&bytes).sub(0, n);
-                    q.write(L0, t * part + at, b, false).await.unwrap();
-                    model[range].copy_from_slice(&bytes);
-                } else {
-                    let b = Slice::heap(n).sub(0, n);
-                    q.read(L0, t * part + at, b.clone()).await.unwrap();
-                    assert!(b.to_vec() == model[range], "wrong data in round {round}");
-                }
-            }
-        }));
-    }
-    for t in all {
-        t.await.unwrap();
-    }
-}
-
-/// Nothing is held at either side once all is quiet.
-async fn check_clean(s: &Session, t: &Served) {
-    for c in s.census() {
-        assert_eq!((c.busy, c.registrations, c.waiting), (0, 0, 0), "{c:?}");
-    }
-    s.close().await;
-    for _ in 0..2000 {
-        if t.port.census().channels == 0 {
-            break;
-        }
-        weir_reactor::sleep(SECONDS / 1000).await;
-    }
-    t.port.check_idle().unwrap();
-    assert_eq!(t.port.census().channels, 0);
-}
 
 #[test]
 fn every_operation_of_a_queue() {
@@ -133,7 +55,7 @@ fn every_operation_of_a_queue() {
         let e = q.read(L0, 1 << 20, b.clone()).await.unwrap_err();
         assert_eq!(e.sense().map(|s| (s.asc, s.ascq)), Some((0x21, 0)), "{e}");
         assert!(matches!(q.read(L0, 1, b.clone()).await, Err(Error::Invalid(_))));
-        check_clean(&s, &t).await;
+        check_clean(Some(&s), &t).await;
         assert_eq!(q.read(L0, 0, b).await, Err(Error::Closed));
     });
 }
@@ -149,7 +71,7 @@ fn two_channels_share_the_work() {
         verify(&s.queue(), 1 << 20, 8, 60, 1).await;
         let commands: Vec<u64> = t.target.local_channels().iter().map(|c| c.commands).collect();
         assert!(commands.iter().all(|n| *n > 100), "{commands:?}");
-        check_clean(&s, &t).await;
+        check_clean(Some(&s), &t).await;
     });
 }
 
@@ -168,6 +90,6 @@ fn a_login_that_fails_says_why() {
         let addrs = vec!["127.0.0.1:1".into(), t.addr.clone()];
         let s = Session::connect(p, SessionConfig { addrs, ..session_config(&t) }).await.unwrap();
         s.queue().test_unit_ready(L0).await.unwrap();
-        check_clean(&s, &t).await;
+        check_clean(Some(&s), &t).await;
     });
 }
