@@ -25,4 +25,4 @@ pub use core::SimDriver;
 pub use disk::{DiskConfig, FaultCounts, Next, SimDisk, SimMedium};
 pub use fabric::{Cut, Net, NetConfig, NodeNumber, SimFabric, Style};
 pub use node::Node;
-pub use world::{Options, Stuck, Why, World};
+pub use world::{Options, Stuck, Time, Why, World};
