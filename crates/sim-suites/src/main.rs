@@ -13,7 +13,7 @@ fn main() -> ExitCode {
     };
     if args.list {
         for s in SUITES {
-            println!("{:10} {}", s.name, s.about);
+            println!("{:14} {}", s.name, s.about);
         }
         return ExitCode::SUCCESS;
     }

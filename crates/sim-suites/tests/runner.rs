@@ -40,6 +40,17 @@ fn the_canary_is_found_and_each_failure_replays_exactly() {
 }
 
 #[test]
+fn every_planted_bug_of_a_provider_is_found() {
+    let suite = SUITES.iter().find(|s| s.name == "canary-fabric").expect("a suite");
+    let kinds = weir_sim::Planted::ALL.len() as u64;
+    let t = run(suite, &args("canary-fabric", 20 * kinds, 0, 2));
+    for (i, bug) in weir_sim::Planted::ALL.iter().enumerate() {
+        let found = t.failures.iter().filter(|f| f.seed % kinds == i as u64).count();
+        assert!(found > 0, "{bug:?} was not found in 20 seeds");
+    }
+}
+
+#[test]
 fn suites_that_must_pass_do() {
     for (suite, seeds) in [("reactor", 60), ("fabric", 60), ("disk", 30)] {
         let o = command(&format!("{suite} --seeds {seeds} --start 1000 --jobs 2"));

@@ -35,8 +35,13 @@ pub const SUITES: &[Suite] = &[
         run: disk::run,
     },
     Suite {
+        name: "canary-fabric",
+        about: "providers with a planted bug each, for the proof of the fabric checker: must fail",
+        run: fabric::planted,
+    },
+    Suite {
         name: "canary",
-        about: "planted bugs: a run that does not fail has found nothing (for the runner's own tests)",
+        about: "programs with a planted bug each, for the proof of runner and simulator: must fail",
         run: canary::run,
     },
 ];

@@ -54,6 +54,7 @@ impl RecvQueue for SimRecvQueue {
         if !self.core.is_alive() {
             return;
         }
+        self.core.check_here("a receive queue");
         assert!(buf.len() <= self.max_len, "receive buffer longer than the queue was made for");
         let mut posted = self.posted.borrow_mut();
         assert!(posted.len() < self.depth, "more receives posted than the queue was made for");
