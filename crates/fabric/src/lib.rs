@@ -21,7 +21,7 @@
 
 mod recv;
 
-pub use recv::{RecvQueue, SoftRecvQueue};
+pub use recv::{RecvQueue, SoftRecvQueue, soft_queue};
 
 use std::rc::Rc;
 use weir_mem::Slice;
@@ -104,6 +104,12 @@ pub trait Connection {
     /// Starts to close, in order (what is queued still goes out, within a time limit) or at once. Ends
     /// always, whatever the peer does. May be called again.
     fn disconnect(&self, now: bool);
+
+    /// True when data of WRITEs and SENDs is read more than once on its way (a checksum), so that memory
+    /// which may change meanwhile has to be copied first.
+    fn needs_stable_data(&self) -> bool {
+        false
+    }
 
     /// True until it starts to close, from either side.
     fn is_open(&self) -> bool;

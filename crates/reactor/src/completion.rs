@@ -13,6 +13,9 @@ use std::task::{Context, Poll, Waker};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 
+/// Set in tokens of a completion queue.
+pub(crate) const QUEUED: u64 = 1 << 63;
+
 impl Token {
     /// Nobody waits: completing it does nothing.
     pub const NONE: Token = Token(u64::MAX);
@@ -106,6 +109,9 @@ pub fn completion() -> (Token, CompletionFuture) {
 pub fn complete(token: Token, c: Completion) {
     if token == Token::NONE {
         return;
+    }
+    if token.0 & QUEUED != 0 {
+        return crate::completion_queue::push(token, c);
     }
     let waker = with(|i| {
         let mut slots = i.slots.borrow_mut();

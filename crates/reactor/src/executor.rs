@@ -1,10 +1,12 @@
 //! The run loop.
 
 use crate::completion::Slots;
+use crate::completion_queue::Queues;
 use crate::driver::{Driver, PollMode, Poller};
 use crate::mailbox::{self, Inbox, Message};
 use crate::task::{self, JoinHandle, TaskId, Tasks};
 use crate::timer::Timers;
+use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -23,6 +25,7 @@ pub(crate) struct Inner {
     pub(crate) run_queue: RefCell<VecDeque<TaskId>>,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) slots: RefCell<Slots>,
+    pub(crate) queues: RefCell<Queues>,
     pub(crate) driver: Rc<dyn Driver>,
     pub(crate) inbox: Inbox,
     pollers: RefCell<Vec<Rc<dyn Poller>>>,
@@ -30,6 +33,7 @@ pub(crate) struct Inner {
     turns: Cell<u64>,
     busy_turns: Cell<u64>,
     parked: Cell<u64>,
+    locals: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
     turning: Cell<bool>,
 }
 
@@ -108,6 +112,7 @@ impl Reactor {
             run_queue: RefCell::default(),
             timers: RefCell::default(),
             slots: RefCell::default(),
+            queues: RefCell::default(),
             driver,
             inbox,
             pollers: RefCell::default(),
@@ -115,6 +120,7 @@ impl Reactor {
             turns: Cell::new(0),
             busy_turns: Cell::new(0),
             parked: Cell::new(0),
+            locals: RefCell::default(),
             turning: Cell::new(false),
         }))
     }
@@ -247,6 +253,8 @@ impl Reactor {
         inner.run_queue.borrow_mut().clear();
         let pollers = std::mem::take(&mut *inner.pollers.borrow_mut());
         drop(pollers);
+        let locals = std::mem::take(&mut *inner.locals.borrow_mut());
+        drop(locals);
     }
 
     /// Figures since the start.
@@ -359,7 +367,11 @@ pub(crate) fn wake(id: TaskId) {
     }
 }
 
-pub(crate) fn cancel(id: TaskId) {
+/// Drops a task's future at its present await. Nothing happens when the task has ended.
+///
+/// # Panics
+/// When the task is another reactor's.
+pub fn cancel(id: TaskId) {
     let future = with(|i| {
         assert_eq!(i.id, id.reactor(), "a task is cancelled on its own reactor");
         i.tasks.borrow_mut().remove(id)
@@ -430,4 +442,30 @@ impl Future for RunAsync {
 
 pub(crate) fn now_of(i: &Inner) -> Nanos {
     i.now.get()
+}
+
+/// Keeps `value` with the present reactor, in place of another of its type, so that work sent by other
+/// reactors finds it.
+pub fn set_local<T: 'static>(value: Rc<T>) {
+    let old = with(|i| {
+        let mut all = i.locals.borrow_mut();
+        let key = TypeId::of::<T>();
+        match all.iter_mut().find(|(k, _)| *k == key) {
+            Some(slot) => Some(std::mem::replace(&mut slot.1, value)),
+            None => {
+                all.push((key, value));
+                None
+            }
+        }
+    });
+    drop(old);
+}
+
+/// What [`set_local`] kept, if anything.
+pub fn get_local<T: 'static>() -> Option<Rc<T>> {
+    let found = with(|i| {
+        let all = i.locals.borrow();
+        all.iter().find(|(k, _)| *k == TypeId::of::<T>()).map(|(_, v)| v.clone())
+    });
+    found.and_then(|v| v.downcast().ok())
 }

@@ -183,6 +183,13 @@ impl TcpStream {
     }
 }
 
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        // A poll of the ring holds the socket open; this ends both.
+        self.shutdown(true);
+    }
+}
+
 impl AsRawFd for TcpStream {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
@@ -221,6 +228,13 @@ impl TcpListener {
             Ok((s, _)) => Ok(TcpStream::set_up(s, buffer)?),
             Err(w) => Err(w),
         })
+    }
+}
+
+impl Drop for TcpListener {
+    fn drop(&mut self) {
+        // SAFETY: plain system call on our own descriptor; ends polls of the ring.
+        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
     }
 }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::Nanos;
 use weir_mem::Slice;
-use weir_reactor::{Driver, Token, Unpark, complete};
+use weir_reactor::{Completion, CompletionFuture, Driver, Token, Unpark, complete, completion};
 
 /// Submission entries; completions have four times as many.
 const ENTRIES: u32 = 512;
@@ -35,6 +35,7 @@ enum Pending {
         _fd: Rc<OwnedFd>,
     },
     Watch(Rc<WatchState>),
+    Ready(Token),
 }
 
 struct WatchState {
@@ -149,6 +150,17 @@ impl Ring {
         let state =
             WatchState { fd, key, ready, armed: Cell::new(false), index: Cell::new(u32::MAX) };
         Watch { state: Rc::new(state), ring: self.clone() }
+    }
+
+    /// Waits until `fd` is readable (or writable, with `write`) or hung up. A socket that is dropped while
+    /// this waits must be shut down first, which ends the wait; the types of this crate do so.
+    pub fn ready(&self, fd: RawFd, write: bool) -> CompletionFuture {
+        let (token, done) = completion();
+        let events = libc::POLLRDHUP | if write { libc::POLLOUT } else { libc::POLLIN };
+        let index = self.insert(Pending::Ready(token));
+        let e = opcode::PollAdd::new(types::Fd(fd), events as u32).build();
+        self.push(e.user_data(u64::from(index)));
+        done
     }
 
     fn arm_watch(&self, w: &Rc<WatchState>, write: bool) {
@@ -329,6 +341,7 @@ impl Ring {
                     }
                 }
             }
+            Pending::Ready(token) => complete(token, Completion::ok(result.max(0) as u32)),
             Pending::Free => {}
         }
     }

@@ -71,7 +71,7 @@ pub(crate) struct End {
     pub(crate) qp: u32,
     pub(crate) peer: String,
     /// Let go of when the side goes down.
-    recv: RefCell<Option<Rc<dyn RecvQueue>>>,
+    recv: RefCell<Option<Rc<SimRecvQueue>>>,
     pub(crate) send_slots: WaitChannel,
     send_depth: u32,
     pub(crate) read_slots: WaitChannel,
@@ -103,7 +103,7 @@ impl End {
             core: side.core,
             qp: net.id() as u32,
             peer: side.peer,
-            recv: RefCell::new(Some(side.params.recv_queue)),
+            recv: RefCell::new(Some(own(&side.params.recv_queue))),
             send_slots: WaitChannel::new(depth),
             send_depth: depth,
             read_slots: WaitChannel::new(u32::from(read_depth)),
@@ -131,7 +131,7 @@ impl End {
     /// Runs `f` with the receive queue; `None` when the side is down.
     pub(crate) fn with_queue<R>(&self, f: impl FnOnce(&SimRecvQueue) -> R) -> Option<R> {
         let recv = self.recv.borrow().clone();
-        recv.and_then(|q| q.as_any().downcast_ref().map(f))
+        recv.map(|q| f(&q))
     }
 
     /// True when a message would have to wait.
@@ -586,4 +586,8 @@ impl Pair {
         }
         out
     }
+}
+
+fn own(queue: &Rc<dyn RecvQueue>) -> Rc<SimRecvQueue> {
+    queue.clone().into_any().downcast().ok().expect("checked when the connection was set up")
 }

@@ -30,10 +30,10 @@ impl SimRecvQueue {
         }
     }
 
-    /// A posted buffer: not always the oldest, since a shared queue promises no order.
+    /// Any of the posted buffers: a shared queue promises no order.
     pub(crate) fn take(&self) -> Option<(Slice, Token)> {
         let mut posted = self.posted.borrow_mut();
-        let k = self.core.clock.pick(posted.len().min(4));
+        let k = self.core.clock.pick(posted.len());
         posted.remove(k)
     }
 
@@ -81,7 +81,7 @@ impl RecvQueue for SimRecvQueue {
         true
     }
 
-    fn as_any(&self) -> &dyn std::any::Any {
+    fn into_any(self: std::rc::Rc<Self>) -> std::rc::Rc<dyn std::any::Any> {
         self
     }
 }

@@ -210,7 +210,7 @@ pub(crate) async fn connect(
 }
 
 fn own_queue(params: &Params) {
-    let own = params.recv_queue.as_any().is::<SimRecvQueue>();
+    let own = params.recv_queue.clone().into_any().is::<SimRecvQueue>();
     assert!(own, "the receive queue is another provider's");
 }
 

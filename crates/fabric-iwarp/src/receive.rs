@@ -1,0 +1,362 @@
+//! The receiving half: from the byte stream to where each payload belongs.
+
+use crate::conn::{Conn, State};
+use crate::provider::{STAGING, Shared};
+use weir_fabric::SoftRecvQueue;
+use weir_mem::Slice;
+use weir_proto_iwarp::read_queue::Request;
+use weir_proto_iwarp::rx::{MIN_STAGING, Receiver, Segment, Step};
+use weir_proto_iwarp::stag::Protection;
+use weir_proto_iwarp::{Fault, Op, Reason};
+use weir_reactor::{Token, now};
+
+/// Payload from which it is received straight into its place.
+const DIRECT: usize = 4096;
+/// System calls of one connection in one turn, so that it cannot starve the others.
+const ROUNDS: usize = 4;
+
+/// The receiving half of a connection.
+pub(crate) struct Rx {
+    receiver: Receiver,
+    /// Bytes received and not consumed: less than MIN_STAGING, or more while stalled.
+    carry: Vec<u8>,
+    /// The SEND being received: its buffer, whom to tell, and bytes so far.
+    message: Option<(Slice, Token)>,
+    /// Where the present segment's payload goes, and its key.
+    place: Option<(Slice, u32)>,
+    /// A step for which no receive was posted: segment, payload part, rest of its numbers.
+    stalled: Option<Stalled>,
+}
+
+struct Stalled {
+    seg: Segment,
+    part: Vec<u8>,
+    offset: u32,
+    last: bool,
+}
+
+impl Rx {
+    pub(crate) fn new(crc: bool, early: &[u8]) -> Rx {
+        Rx {
+            receiver: Receiver::new(crc),
+            carry: early.to_vec(),
+            message: None,
+            place: None,
+            stalled: None,
+        }
+    }
+
+    /// A key was withdrawn: nothing more may be placed under it.
+    pub(crate) fn forget(&mut self, key: u32) {
+        if self.place.as_ref().is_some_and(|(_, k)| *k == key) {
+            self.place = None;
+        }
+    }
+
+    /// Gives an unfinished message's buffer back.
+    pub(crate) fn abandon(&mut self) -> Option<(Slice, Token)> {
+        self.place = None;
+        self.stalled = None;
+        self.carry.clear();
+        self.message.take()
+    }
+}
+
+enum Stop {
+    /// Nothing more to do with the bytes at hand.
+    Empty,
+    /// No receive is posted.
+    Stall,
+    Fault(Box<Fault>),
+    Terminated(String),
+}
+
+impl Conn {
+    /// True while a message waits for a receive to be posted.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.rx.borrow().stalled.is_some()
+    }
+
+    /// Receives what is there, within bounds; true when anything came.
+    pub(crate) fn pump(&self, shared: &Shared) -> bool {
+        if !matches!(self.state.get(), State::Open | State::Draining | State::HalfClosed) {
+            return false;
+        }
+        let Ok(mut staging) = shared.staging.try_borrow_mut() else { return false };
+        let mut any = false;
+        let mut rx = self.rx.borrow_mut();
+        let mut stop = Stop::Empty;
+        if rx.stalled.is_some() {
+            if !self.resume(&mut rx) {
+                return false;
+            }
+            any = true;
+            // What had been received behind the stalled message.
+            let held = std::mem::take(&mut rx.carry);
+            let (used, s) = self.consume(&mut rx, &held);
+            rx.carry = held[used..].to_vec();
+            stop = s;
+        } else if rx.carry.len() >= MIN_STAGING {
+            // Early bytes of the set-up.
+            let held = std::mem::take(&mut rx.carry);
+            let (used, s) = self.consume(&mut rx, &held);
+            rx.carry = held[used..].to_vec();
+            stop = s;
+        }
+        for _ in 0..ROUNDS {
+            if !matches!(stop, Stop::Empty) {
+                break;
+            }
+            let carried = rx.carry.len();
+            let direct = rx
+                .receiver
+                .direct()
+                .filter(|d| carried == 0 && d.remaining as usize >= DIRECT && rx.place.is_some());
+            let result = match (direct, &rx.place) {
+                (Some(d), Some((place, _))) => {
+                    let n = d.remaining as usize;
+                    assert!(d.offset as usize + n <= place.len(), "a segment fits its place");
+                    // SAFETY: within the slice, checked above.
+                    let base = unsafe { place.as_ptr().add(d.offset as usize) };
+                    let mut iov = [
+                        libc::iovec { iov_base: base.cast(), iov_len: n },
+                        libc::iovec { iov_base: staging.as_mut_ptr().cast(), iov_len: MIN_STAGING },
+                    ];
+                    // SAFETY: the first is device memory kept by its slice, the second our own buffer.
+                    unsafe { self.stream.try_recv_raw(&mut iov) }
+                }
+                _ => {
+                    staging[..carried].copy_from_slice(&rx.carry);
+                    // SAFETY: `carried` is less than the buffer's length.
+                    let base = unsafe { staging.as_mut_ptr().add(carried) };
+                    let mut iov =
+                        [libc::iovec { iov_base: base.cast(), iov_len: STAGING - carried }];
+                    // SAFETY: the rest of our own buffer.
+                    unsafe { self.stream.try_recv_raw(&mut iov) }
+                }
+            };
+            let n = match result {
+                Ok(Ok(0)) => {
+                    drop(rx);
+                    drop(staging);
+                    self.down(shared, "the peer closed the connection");
+                    return true;
+                }
+                Ok(Ok(n)) => n,
+                Ok(Err(_)) => break,
+                Err(e) => {
+                    drop(rx);
+                    drop(staging);
+                    self.down(shared, &format!("connection lost: {e}"));
+                    return true;
+                }
+            };
+            any = true;
+            self.last_rx.set(now());
+            let (mut from, mut end) = (0, carried + n);
+            let mut wanted = STAGING - carried;
+            if let Some(d) = direct {
+                let placed = n.min(d.remaining as usize);
+                if rx.receiver.crc() {
+                    let (place, _) = rx.place.as_ref().expect("the place received into");
+                    let part = place.sub(d.offset as usize, placed);
+                    // SAFETY: the bytes were just received by this thread; nobody else places here.
+                    rx.receiver.direct_done(unsafe { part.bytes() });
+                } else {
+                    rx.receiver.direct_skip(placed);
+                }
+                (from, end) = (0, n - placed);
+                wanted = d.remaining as usize + MIN_STAGING;
+            }
+            rx.carry.clear();
+            let (used, s) = self.consume(&mut rx, &staging[from..end]);
+            from += used;
+            rx.carry.extend_from_slice(&staging[from..end]);
+            stop = s;
+            if n < wanted {
+                break;
+            }
+        }
+        drop(rx);
+        drop(staging);
+        match stop {
+            Stop::Empty | Stop::Stall => {}
+            Stop::Fault(f) => self.fail(shared, &f),
+            Stop::Terminated(why) => self.down(shared, &why),
+        }
+        any
+    }
+
+    /// Takes steps as long as the bytes allow; gives the bytes used.
+    fn consume(&self, rx: &mut Rx, bytes: &[u8]) -> (usize, Stop) {
+        let mut at = 0;
+        loop {
+            let (used, step) = match rx.receiver.next(&bytes[at..]) {
+                Ok(s) => s,
+                Err(f) => return (at, Stop::Fault(Box::new(f))),
+            };
+            match step {
+                Step::More(_) => return (at, Stop::Empty),
+                Step::Payload { seg, start, len, offset, remaining: _, last } => {
+                    let part = &bytes[at + start..][..len];
+                    at += used;
+                    match self.payload(rx, &seg, part, offset, last) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            rx.stalled = Some(Stalled { seg, part: part.to_vec(), offset, last });
+                            return (at, Stop::Stall);
+                        }
+                        Err(f) => return (at, Stop::Fault(f)),
+                    }
+                }
+                Step::ReadRequest { sink_stag, sink_to, size, src_stag, src_to } => {
+                    at += used;
+                    let r = Request { sink_stag, sink_to, size, src_stag, src_to };
+                    if let Err(f) = self.serve_read(r) {
+                        return (at, Stop::Fault(f));
+                    }
+                }
+                Step::Terminate(info) => {
+                    at += used;
+                    return (at, Stop::Terminated(format!("the peer ended the stream: {info}")));
+                }
+            }
+        }
+    }
+
+    /// A stalled message goes on when a receive has been posted.
+    fn resume(&self, rx: &mut Rx) -> bool {
+        let Some(s) = rx.stalled.take() else { return true };
+        match self.payload(rx, &s.seg, &s.part, s.offset, s.last) {
+            Ok(true) => true,
+            _ => {
+                rx.stalled = Some(s);
+                false
+            }
+        }
+    }
+
+    /// Places a part of a segment. False: no receive is posted for it.
+    #[inline]
+    fn payload(
+        &self,
+        rx: &mut Rx,
+        seg: &Segment,
+        part: &[u8],
+        offset: u32,
+        last: bool,
+    ) -> Result<bool, Box<Fault>> {
+        // The first part may come twice, first empty; finding its place twice changes nothing.
+        if offset == 0 && !self.find_place(rx, seg)? {
+            return Ok(false);
+        }
+        if !part.is_empty() {
+            match &rx.place {
+                Some((place, _)) => place.write_at(offset as usize, part),
+                None => {
+                    return Err(self.protection(Protection::InvalidStag { stag: seg.stag }, seg));
+                }
+            }
+        }
+        if last {
+            self.message_end(rx, seg);
+        }
+        Ok(true)
+    }
+
+    fn find_place(&self, rx: &mut Rx, seg: &Segment) -> Result<bool, Box<Fault>> {
+        match seg.op {
+            Op::Write => {
+                let keys = self.keys.borrow();
+                let found = match keys.as_ref() {
+                    Some(t) => t.check_write(seg.stag, seg.to, seg.total),
+                    None if seg.total == 0 => Ok(None),
+                    None => Err(Protection::InvalidStag { stag: seg.stag }),
+                };
+                rx.place = match found {
+                    Ok(Some(s)) => Some((s.sub(seg.to as usize, seg.total as usize), seg.stag)),
+                    Ok(None) => None,
+                    Err(p) => return Err(self.protection(p, seg)),
+                };
+            }
+            Op::ReadResponse => {
+                let r = self.reads_out.borrow_mut().accept(seg);
+                let r = r.map_err(|reason| Box::new(Fault::in_segment(reason, seg)))?;
+                let sinks = self.sinks.borrow();
+                let sink = sinks.front().expect("a sink for each READ");
+                rx.place = Some((sink.sub(r.at as usize, seg.total as usize), 0));
+            }
+            _ => {
+                if rx.message.is_none() {
+                    match self.recv.take() {
+                        Some(m) => rx.message = Some(m),
+                        None => return Ok(false),
+                    }
+                }
+                let (buf, _) = rx.message.as_ref().expect("set above");
+                let end = u64::from(seg.mo) + u64::from(seg.total);
+                if end > buf.len() as u64 {
+                    let limit = buf.len() as u32;
+                    let reason = Reason::TooLong { len: end, limit };
+                    return Err(Box::new(Fault::in_segment(reason, seg)));
+                }
+                rx.place = Some((buf.sub(seg.mo as usize, seg.total as usize), 0));
+            }
+        }
+        Ok(true)
+    }
+
+    fn protection(&self, p: Protection, seg: &Segment) -> Box<Fault> {
+        Box::new(Fault::in_segment(Reason::Protection(p), seg))
+    }
+
+    #[inline]
+    fn message_end(&self, rx: &mut Rx, seg: &Segment) {
+        rx.place = None;
+        match seg.op {
+            Op::Write => {}
+            Op::ReadResponse => {
+                let token = self.reads_out.borrow_mut().complete();
+                self.sinks.borrow_mut().pop_front();
+                if let Some(t) = token {
+                    self.finish_read(t, 0);
+                }
+            }
+            op => {
+                let mut key = 0;
+                if op.invalidates() {
+                    key = seg.stag;
+                    if let Some(t) = self.keys.borrow_mut().as_mut() {
+                        t.remove(key);
+                    }
+                }
+                if let Some((_, token)) = rx.message.take() {
+                    SoftRecvQueue::deliver(token, self.number(), seg.mo + seg.total, key);
+                }
+            }
+        }
+    }
+
+    /// A READ of the peer: checked, then answered in order with everything else that goes out.
+    fn serve_read(&self, r: Request) -> Result<(), Box<Fault>> {
+        let mut queue = self.reads_in.borrow_mut();
+        let pushed = queue.push(r);
+        let msn = queue.last_msn();
+        let fault = |reason| Box::new(Fault::in_read(reason, msn, &r));
+        pushed.map_err(fault)?;
+        let keys = self.keys.borrow();
+        let found = match keys.as_ref() {
+            Some(t) => t.check_read(r.src_stag, r.src_to, r.size),
+            None if r.size == 0 => Ok(None),
+            None => Err(Protection::InvalidStag { stag: r.src_stag }),
+        };
+        let data = match found {
+            Ok(Some(s)) => s.sub(r.src_to as usize, r.size as usize),
+            Ok(None) => Slice::heap(1).sub(0, 0),
+            Err(p) => return Err(fault(Reason::Protection(p))),
+        };
+        self.tx.borrow_mut().response(r.sink_stag, r.sink_to, data);
+        self.ring_later();
+        Ok(())
+    }
+}

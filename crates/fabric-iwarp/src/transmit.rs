@@ -1,0 +1,341 @@
+//! The sending half: what is to go out, in order, as pieces that one system call gathers.
+
+use crate::conn::{Conn, State};
+use crate::provider::Shared;
+use std::collections::VecDeque;
+use weir_fabric::Remote;
+use weir_mem::Slice;
+use weir_proto_iwarp::Op;
+use weir_proto_iwarp::tx;
+use weir_reactor::Token;
+
+/// Pieces gathered by one system call at most (Linux: UIO_MAXIOV is 1024).
+const GATHER: usize = 512;
+/// Bytes of headers after which sent ones are dropped from the front.
+const COMPACT: usize = 64 << 10;
+/// Payload up to which copying next to the headers is cheaper than another piece.
+const COPY: usize = 256;
+
+enum Piece {
+    /// So many bytes of `heads`.
+    Head(usize),
+    Data(Slice),
+}
+
+/// What happens when all bytes up to a place in the stream are with the kernel.
+enum Done {
+    /// Work requests without a waiter.
+    Slots(u32),
+    Request(Token),
+    /// A READ of the peer was served.
+    Served,
+}
+
+/// The transmit queue of a connection.
+pub(crate) struct Tx {
+    crc: bool,
+    fpdu_payload: usize,
+    pieces: VecDeque<Piece>,
+    /// Bytes of the first piece that have gone.
+    gone: usize,
+    /// Headers, trailers and small payloads; `head_at` is the first byte not yet gone.
+    heads: Vec<u8>,
+    head_at: usize,
+    /// Bytes queued and sent since the start.
+    queued: u64,
+    sent: u64,
+    done: VecDeque<(u64, Done)>,
+    send_msn: u32,
+    iov: Vec<libc::iovec>,
+}
+
+impl Tx {
+    pub(crate) fn new(crc: bool, fpdu_payload: usize) -> Tx {
+        Tx {
+            crc,
+            fpdu_payload: (fpdu_payload & !4095).clamp(4096, 61440),
+            pieces: VecDeque::new(),
+            gone: 0,
+            heads: Vec::new(),
+            head_at: 0,
+            queued: 0,
+            sent: 0,
+            done: VecDeque::new(),
+            send_msn: 1,
+            iov: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    #[inline]
+    fn head(&mut self, bytes: &[u8]) {
+        self.heads.extend_from_slice(bytes);
+        self.queued += bytes.len() as u64;
+        match self.pieces.back_mut() {
+            Some(Piece::Head(n)) => *n += bytes.len(),
+            _ => self.pieces.push_back(Piece::Head(bytes.len())),
+        }
+    }
+
+    #[inline]
+    fn data(&mut self, data: Slice) {
+        if data.len() <= COPY {
+            let at = self.heads.len();
+            self.heads.resize(at + data.len(), 0);
+            data.read_at(0, &mut self.heads[at..]);
+            self.queued += data.len() as u64;
+            match self.pieces.back_mut() {
+                Some(Piece::Head(n)) => *n += data.len(),
+                _ => self.pieces.push_back(Piece::Head(data.len())),
+            }
+            return;
+        }
+        self.queued += data.len() as u64;
+        self.pieces.push_back(Piece::Data(data));
+    }
+
+    /// Queues one FPDU: header, up to two payload parts, padding and CRC.
+    #[inline]
+    fn fpdu(&mut self, header: &[u8], first: &[u8], data: Option<Slice>) {
+        let payload = first.len() + data.as_ref().map_or(0, Slice::len);
+        let ulpdu = header.len() - 2 + payload;
+        let (trailer, n) = if self.crc {
+            let mut crc = tx::FpduCrc::new(header);
+            crc.update(first);
+            if let Some(d) = &data {
+                // SAFETY: where CRCs are on, callers give data that does not change (needs_stable_data).
+                crc.update(unsafe { d.bytes() });
+            }
+            crc.trailer(ulpdu)
+        } else {
+            tx::trailer(ulpdu, None)
+        };
+        self.head(header);
+        if !first.is_empty() {
+            self.head(first);
+        }
+        if let Some(d) = data
+            && !d.is_empty()
+        {
+            self.data(d);
+        }
+        self.head(&trailer[..n]);
+    }
+
+    #[inline]
+    fn mark(&mut self, token: Token) {
+        if token == Token::NONE {
+            if let Some((at, Done::Slots(n))) = self.done.back_mut()
+                && *n < 32
+            {
+                *n += 1;
+                *at = self.queued;
+                return;
+            }
+            self.done.push_back((self.queued, Done::Slots(1)));
+        } else {
+            self.done.push_back((self.queued, Done::Request(token)));
+        }
+    }
+
+    /// A Write or Read Response message.
+    fn tagged_message(&mut self, op: Op, key: u32, to: u64, data: Slice) {
+        let total = data.len();
+        let mut at = 0;
+        loop {
+            let n = (total - at).min(self.fpdu_payload);
+            let last = at + n == total;
+            let header = tx::tagged_header(op, key, to.wrapping_add(at as u64), n, last);
+            self.fpdu(&header, &[], Some(data.sub(at, n)));
+            at += n;
+            if last {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn tagged(&mut self, op: Op, key: u32, to: u64, data: Slice, token: Token) {
+        self.tagged_message(op, key, to, data);
+        self.mark(token);
+    }
+
+    /// The answer to a READ of the peer.
+    pub(crate) fn response(&mut self, key: u32, to: u64, data: Slice) {
+        self.tagged_message(Op::ReadResponse, key, to, data);
+        self.done.push_back((self.queued, Done::Served));
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        op: Op,
+        key: u32,
+        head: &[u8],
+        data: Option<Slice>,
+        token: Token,
+    ) {
+        let msn = self.send_msn;
+        self.send_msn = msn.wrapping_add(1);
+        let total = head.len() + data.as_ref().map_or(0, Slice::len);
+        let mut at = 0;
+        loop {
+            let n = (total - at).min(self.fpdu_payload);
+            let last = at + n == total;
+            let header = tx::untagged_header(op, key, 0, msn, at as u32, n, last);
+            let first = &head[at.min(head.len())..(at + n).min(head.len())];
+            let rest = n - first.len();
+            let from = (at + first.len()).saturating_sub(head.len());
+            let part = data.as_ref().filter(|_| rest > 0).map(|d| d.sub(from, rest));
+            self.fpdu(&header, first, part);
+            at += n;
+            if last {
+                break;
+            }
+        }
+        self.mark(token);
+    }
+
+    pub(crate) fn read_request(&mut self, msn: u32, sink: u32, size: u32, remote: Remote) {
+        let frame = tx::read_request(msn, sink, 0, size, remote.key, remote.addr);
+        self.fpdu(&frame[..tx::UNTAGGED_HDR], &frame[tx::UNTAGGED_HDR..], None);
+    }
+
+    /// A complete frame (Terminate).
+    pub(crate) fn frame(&mut self, bytes: &[u8]) {
+        self.head(bytes);
+    }
+
+    /// Gathers from the front; gives the bytes gathered.
+    fn gather(&mut self) -> usize {
+        self.iov.clear();
+        let mut head_at = self.head_at;
+        let mut skip = self.gone;
+        let mut total = 0;
+        for p in self.pieces.iter().take(GATHER) {
+            let (base, len) = match p {
+                Piece::Head(n) => {
+                    let len = n - skip;
+                    let base = self.heads[head_at..head_at + len].as_ptr().cast_mut();
+                    head_at += len;
+                    (base, len)
+                }
+                // SAFETY: `skip` is less than the length of the first piece, and 0 for others.
+                Piece::Data(d) => (unsafe { d.as_ptr().add(skip) }, d.len() - skip),
+            };
+            skip = 0;
+            total += len;
+            self.iov.push(libc::iovec { iov_base: base.cast(), iov_len: len });
+        }
+        total
+    }
+
+    /// `n` bytes from the front are with the kernel.
+    fn advance(&mut self, mut n: usize) {
+        self.sent += n as u64;
+        while n > 0 {
+            let Some(front) = self.pieces.front() else { break };
+            let (len, is_head) = match front {
+                Piece::Head(h) => (*h, true),
+                Piece::Data(d) => (d.len(), false),
+            };
+            let take = n.min(len - self.gone);
+            if is_head {
+                self.head_at += take;
+            }
+            n -= take;
+            self.gone += take;
+            if self.gone < len {
+                break;
+            }
+            self.gone = 0;
+            self.pieces.pop_front();
+        }
+        if self.pieces.is_empty() {
+            self.heads.clear();
+            self.head_at = 0;
+        } else if self.head_at > COMPACT && self.head_at * 2 > self.heads.len() {
+            self.heads.drain(..self.head_at);
+            self.head_at = 0;
+        }
+    }
+
+    fn next_done(&mut self) -> Option<Done> {
+        match self.done.front() {
+            Some((at, _)) if *at <= self.sent => self.done.pop_front().map(|(_, d)| d),
+            _ => None,
+        }
+    }
+
+    /// Drops everything that has not gone.
+    pub(crate) fn abandon(&mut self) {
+        self.pieces.clear();
+        self.gone = 0;
+        self.heads.clear();
+        self.head_at = 0;
+        self.sent = self.queued;
+    }
+}
+
+impl Conn {
+    /// Sends what the kernel takes, tells who waited for it.
+    pub(crate) fn transmit(&self, shared: &Shared) {
+        if self.is_down() {
+            return;
+        }
+        let mut broken = None;
+        {
+            let mut tx = self.tx.borrow_mut();
+            while !tx.is_empty() {
+                let total = tx.gather();
+                // SAFETY: the pieces are kept alive by the queue and readable.
+                match unsafe { self.stream.try_send_raw(&tx.iov) } {
+                    Ok(Ok(n)) => {
+                        tx.advance(n);
+                        if n < total {
+                            break;
+                        }
+                    }
+                    Ok(Err(_)) => break,
+                    Err(e) => {
+                        broken = Some(e);
+                        break;
+                    }
+                }
+            }
+        }
+        self.report_done(0);
+        if let Some(e) = broken {
+            return self.down(shared, &format!("cannot send: {e}"));
+        }
+        if self.state.get() == State::Draining && self.tx_idle() {
+            self.half_close();
+        }
+    }
+
+    /// Completes requests whose bytes have gone.
+    pub(crate) fn report_done(&self, result: i32) {
+        loop {
+            let next = self.tx.borrow_mut().next_done();
+            match next {
+                None => return,
+                Some(Done::Slots(n)) => self.slots_back(n),
+                Some(Done::Request(token)) => self.finish(token, result),
+                Some(Done::Served) => {
+                    self.reads_in.borrow_mut().done();
+                }
+            }
+        }
+    }
+
+    /// Goes on with what the kernel had no room for.
+    pub(crate) fn retry_transmit(&self, shared: &Shared) -> bool {
+        if self.dirty.get() || self.tx_idle() {
+            return false;
+        }
+        let before = self.tx.borrow().sent;
+        self.transmit(shared);
+        self.tx.borrow().sent != before
+    }
+}

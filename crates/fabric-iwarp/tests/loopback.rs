@@ -1,0 +1,271 @@
+//! The provider against itself over loopback TCP.
+
+use std::rc::Rc;
+use weir_base::{MILLIS, Prng, SECONDS};
+use weir_fabric::{
+    Access, Connection, FabricError, Params, Provider, RecvQueue, Remote, SendFlags, status,
+};
+use weir_fabric_iwarp::{Config, CrcPolicy, Iwarp};
+use weir_mem::Slice;
+use weir_reactor::{
+    Completion, CompletionFuture, PollMode, Reactor, Token, completion, sleep, spawn, timeout,
+};
+use weir_uring::Ring;
+
+struct Pair {
+    a: Rc<dyn Connection>,
+    b: Rc<dyn Connection>,
+    qa: Rc<dyn RecvQueue>,
+    qb: Rc<dyn RecvQueue>,
+}
+
+fn params(provider: &Iwarp, data: &[u8]) -> Params {
+    let recv_queue = provider.recv_queue(64, 16384).unwrap();
+    Params { private_data: data.to_vec(), recv_queue, reads_out: 4, reads_in: 4 }
+}
+
+async fn pair(p: &Iwarp) -> Pair {
+    let listener = p.listen("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr();
+    let (pa, pb) = (params(p, b"hello"), params(p, b"welcome"));
+    let (qa, qb) = (pa.recv_queue.clone(), pb.recv_queue.clone());
+    let p2 = p.clone();
+    let accept = spawn(async move {
+        let incoming = listener.next().await.unwrap();
+        assert_eq!(incoming.private_data(), b"hello");
+        incoming.accept(&p2, pb).await.unwrap()
+    });
+    let (a, data) = p.connect(&addr, pa).await.unwrap();
+    assert_eq!(data, b"welcome");
+    let b = accept.await.unwrap();
+    Pair { a, b, qa, qb }
+}
+
+fn with_provider<F: Future<Output = ()> + 'static>(config: Config, f: impl FnOnce(Iwarp) -> F) {
+    let ring = Ring::new().unwrap();
+    let reactor = Reactor::new(Rc::new(ring.clone()));
+    let p = Iwarp::new(&reactor, &ring, config);
+    let body = f(p.clone());
+    reactor.block_on(PollMode::default(), async move {
+        timeout(30 * SECONDS, body).await.expect("done in time");
+    });
+}
+
+fn recv(q: &Rc<dyn RecvQueue>, len: usize) -> (Slice, CompletionFuture) {
+    let (token, done) = completion();
+    let buf = Slice::heap(len);
+    q.post(buf.clone(), token);
+    (buf, done)
+}
+
+async fn op(f: impl FnOnce(Token)) -> Completion {
+    let (token, done) = completion();
+    f(token);
+    done.await
+}
+
+fn pattern(len: usize, seed: u64) -> Slice {
+    let mut v = vec![0; len];
+    Prng::new(seed).fill(&mut v);
+    Slice::copy_of(&v)
+}
+
+async fn write(c: &Rc<dyn Connection>, s: Slice, r: Remote) -> Completion {
+    c.send_slots().wait().await;
+    op(|t| c.write(s, r, t)).await
+}
+
+async fn read(c: &Rc<dyn Connection>, s: Slice, r: Remote) -> Completion {
+    c.send_slots().wait().await;
+    c.read_slots().wait().await;
+    op(|t| c.read(s, r, t)).await
+}
+
+async fn send(c: &Rc<dyn Connection>, head: &[u8], data: Option<Slice>, flags: SendFlags) {
+    c.send_slots().wait().await;
+    c.send(head, data, flags, Token::NONE);
+}
+
+async fn all_operations(p: Iwarp) {
+    let l = pair(&p).await;
+    // SEND both ways, with and without payload, also of no bytes.
+    let (buf, done) = recv(&l.qb, 16384);
+    send(&l.a, b"first", None, SendFlags::default()).await;
+    let c = done.await;
+    assert_eq!((c.len, c.source, &buf.to_vec()[..5]), (5, l.b.qp(), &b"first"[..]));
+    let (buf, done) = recv(&l.qa, 16384);
+    let data = pattern(9000, 1);
+    send(&l.b, b"head", Some(data.clone()), SendFlags { solicited: true, invalidate: None }).await;
+    assert_eq!(done.await.len, 9004);
+    assert_eq!(buf.to_vec()[4..9004], data.to_vec());
+    let (_, done) = recv(&l.qa, 16384);
+    send(&l.b, b"", None, SendFlags::default()).await;
+    assert_eq!(done.await.len, 0);
+
+    // WRITE then SEND: the data is there when the message is.
+    for (i, len) in [1, 3, 4, 512, 4096, 65536, 1 << 20, 3 << 20].into_iter().enumerate() {
+        let target = Slice::heap(len);
+        let remote = l.a.register(target.clone(), Access::RemoteWrite).unwrap();
+        let data = pattern(len, i as u64);
+        let (_, done) = recv(&l.qa, 64);
+        l.b.send_slots().wait_n(2).await;
+        l.b.write(data.clone(), remote, Token::NONE);
+        l.b.send(b"written", None, SendFlags::default(), Token::NONE);
+        done.await;
+        assert!(target.to_vec() == data.to_vec(), "{len} bytes written");
+        l.a.deregister(remote.key);
+    }
+
+    // READs, several at once, and of a part of what is registered.
+    let source = pattern(1 << 20, 99);
+    let remote = l.a.register(source.clone(), Access::RemoteRead).unwrap();
+    let mut parts = Vec::new();
+    for i in 0..16u64 {
+        let sink = Slice::heap(65536);
+        let b = l.b.clone();
+        let r = Remote { key: remote.key, addr: remote.addr + i * 65536 };
+        let s = sink.clone();
+        parts.push((spawn(async move { read(&b, s, r).await }), sink, i as usize));
+    }
+    for (join, sink, i) in parts {
+        assert!(join.await.unwrap().is_ok());
+        assert!(sink.to_vec() == source.sub(i * 65536, 65536).to_vec(), "part {i}");
+    }
+
+    // SEND with invalidate ends the registration at the receiver.
+    let (_, done) = recv(&l.qa, 64);
+    let flags = SendFlags { solicited: false, invalidate: Some(remote.key) };
+    send(&l.b, b"done", None, flags).await;
+    assert_eq!(done.await.extra, remote.key);
+    let c = read(&l.b, Slice::heap(512), remote).await;
+    assert_eq!(c.result, status::FLUSHED, "the key is dead, and so is the stream");
+    let (t, closed) = completion();
+    l.a.on_closed(t);
+    closed.await;
+    assert!(l.a.close_reason().contains("STag"), "{}", l.a.close_reason());
+    assert_eq!(l.b.send_slots().count(), Config::default().send_queue);
+    assert_eq!(l.b.read_slots().count(), 4);
+}
+
+#[test]
+fn all_operations_without_crc() {
+    with_provider(Config::default(), all_operations);
+}
+
+#[test]
+fn all_operations_with_crc_and_small_segments() {
+    let crc = CrcPolicy::Require;
+    with_provider(Config { crc, fpdu_payload: 4096, ..Config::default() }, all_operations);
+}
+
+#[test]
+fn wrong_keys_ranges_and_rights_end_the_connection_only() {
+    with_provider(Config::default(), |p| async move {
+        let target = Slice::heap(8192);
+        for case in 0..4 {
+            let l = pair(&p).await;
+            let writable = l.a.register(target.sub(0, 4096), Access::RemoteWrite).unwrap();
+            let readable = l.a.register(target.sub(0, 4096), Access::RemoteRead).unwrap();
+            let r = match case {
+                0 => Remote { key: writable.key ^ 0x10, addr: writable.addr },
+                1 => Remote { key: writable.key, addr: writable.addr + 1 },
+                2 => readable,
+                _ => Remote { key: writable.key, addr: u64::MAX - 100 },
+            };
+            write(&l.b, pattern(4096, 5), r).await;
+            let (t, closed) = completion();
+            l.b.on_closed(t);
+            closed.await;
+            assert!(!l.a.is_open() && !l.b.is_open());
+            assert!(l.b.close_reason().contains("ended the stream"), "{}", l.b.close_reason());
+        }
+        assert_eq!(target.to_vec(), vec![0; 8192], "nothing was written");
+        assert_eq!(p.connections(), 0);
+    });
+}
+
+#[test]
+fn messages_wait_for_a_receive() {
+    with_provider(Config::default(), |p| async move {
+        let l = pair(&p).await;
+        for i in 0..20u8 {
+            send(&l.a, &[i; 100], Some(pattern(3000, 3)), SendFlags::default()).await;
+        }
+        sleep(5 * MILLIS).await;
+        for i in 0..20u8 {
+            let (buf, done) = recv(&l.qb, 8192);
+            assert_eq!(done.await.len, 3100);
+            assert_eq!(buf.to_vec()[0], i);
+            assert_eq!(buf.to_vec()[100..3100], pattern(3000, 3).to_vec());
+        }
+    });
+}
+
+#[test]
+fn a_message_longer_than_its_receive_ends_the_connection() {
+    with_provider(Config::default(), |p| async move {
+        let l = pair(&p).await;
+        let (_, done) = recv(&l.qb, 64);
+        send(&l.a, &[1; 65], None, SendFlags::default()).await;
+        let (t, closed) = completion();
+        l.a.on_closed(t);
+        closed.await;
+        assert_eq!(l.qb.posted(), 1, "the receive is free again");
+        drop(done);
+    });
+}
+
+#[test]
+fn an_orderly_close_delivers_what_was_queued() {
+    with_provider(Config::default(), |p| async move {
+        let l = pair(&p).await;
+        let target = Slice::heap(4 << 20);
+        let remote = l.b.register(target.clone(), Access::RemoteWrite).unwrap();
+        let (_, done) = recv(&l.qb, 64);
+        let data = pattern(4 << 20, 8);
+        l.a.send_slots().wait_n(2).await;
+        l.a.write(data.clone(), remote, Token::NONE);
+        l.a.send(b"bye", None, SendFlags::default(), Token::NONE);
+        l.a.disconnect(false);
+        let c = op(|t| l.a.send(b"late", None, SendFlags::default(), t));
+        assert_eq!(c.await.result, status::FLUSHED);
+        assert_eq!(done.await.len, 3);
+        assert!(target.to_vec() == data.to_vec());
+        for c in [&l.a, &l.b] {
+            let (t, closed) = completion();
+            c.on_closed(t);
+            closed.await;
+        }
+    });
+}
+
+#[test]
+fn refusals_reach_the_other_side() {
+    with_provider(Config::default(), |p| async move {
+        let listener = p.listen("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr();
+        spawn(async move {
+            let i = listener.next().await.unwrap();
+            i.reject(b"no such target");
+            // Bytes that are no MPA frame never become an incoming connection.
+            let _ = listener.next().await;
+        });
+        let r = p.connect(&addr, params(&p, b"x")).await;
+        assert_eq!(r.err(), Some(FabricError::Rejected(b"no such target".to_vec())));
+        let mut garbage = std::net::TcpStream::connect(&addr).unwrap();
+        std::io::Write::write_all(&mut garbage, b"GET / HTTP/1.0\r\n\r\n123456789").unwrap();
+        garbage.set_nonblocking(true).unwrap();
+        let mut byte = [0];
+        loop {
+            match std::io::Read::read(&mut garbage, &mut byte) {
+                Ok(0) => break,
+                Err(e) if e.kind() != std::io::ErrorKind::WouldBlock => break,
+                _ => sleep(MILLIS).await,
+            }
+        }
+        let r = p.connect("127.0.0.1:1", params(&p, b"x")).await;
+        assert!(matches!(r.err(), Some(FabricError::Unreachable(_))));
+        let r = p.connect("nonsense", params(&p, b"x")).await;
+        assert!(matches!(r.err(), Some(FabricError::Address(..))));
+    });
+}
