@@ -8,7 +8,7 @@
 use crate::conn::{Conn, State};
 use crate::ffi::*;
 use std::rc::Rc;
-use weir_base::{MILLIS, Nanos, SECONDS};
+use weir_base::{Nanos, SECONDS};
 use weir_reactor::{Completion, complete, now, timeout};
 
 /// How long what is queued may take to go out.
@@ -17,10 +17,6 @@ const DRAIN: Nanos = 2 * SECONDS;
 const GOODBYE: Nanos = SECONDS;
 /// How long an adapter may take to flush a queue pair in error.
 const FLUSH: Nanos = SECONDS;
-/// How long to wait for flushed sends of an adapter that has told of its last receive, but does not
-/// flush what was posted to a queue pair in error (siw).
-const GRACE: Nanos = 20 * MILLIS;
-
 impl Conn {
     /// Starts to close from this side.
     pub(crate) fn close(&self, at_once: bool, why: &str) {
@@ -108,10 +104,8 @@ impl Conn {
 
     /// What is queued goes out and is acknowledged.
     async fn drain(&self) -> bool {
-        self.flush();
-        if self.is_silent() && self.state.get() == State::Draining {
-            self.mark();
-        }
+        // After the receives that this turn posts, as always.
+        self.ring_later();
         let gone = std::cell::Cell::new(false);
         let done = || {
             gone.set(gone.get() | self.take_events());
@@ -144,15 +138,14 @@ impl Conn {
         if !gone || !self.device.ctx.iwarp {
             self.tell_peer();
         }
-        if !broken {
-            if !self.device.ctx.iwarp && !self.is_drained() {
+        // siw flushes before it answers, tells of no last receive, and never flushes a mark.
+        if !broken && !self.device.ctx.limits.siw {
+            if !self.is_drained() {
                 self.mark();
             }
-            let done = || self.is_drained() && (self.last_receive.get() || !self.uses_srq());
-            let told = || done() || (self.last_receive.get() && self.device.ctx.iwarp);
-            if self.wait_until(FLUSH, told).await && !done() {
-                self.wait_until(GRACE, done).await;
-            }
+            let no_receives = !self.uses_srq() || !self.receiving.get();
+            let done = || self.is_drained() && (self.last_receive.get() || no_receives);
+            self.wait_until(FLUSH, done).await;
         }
         self.end();
     }

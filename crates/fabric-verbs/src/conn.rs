@@ -94,6 +94,8 @@ pub(crate) struct Conn {
     early: RefCell<Option<Vec<(Token, Completion)>>>,
     /// What the peer may access.
     registered: RefCell<HashMap<u32, (Mr, Slice)>>,
+    /// The queue pair came so far that it may have taken receives.
+    pub(crate) receiving: Cell<bool>,
     pub(crate) last_receive: Cell<bool>,
     pub(crate) events: Rc<Events>,
 }
@@ -152,6 +154,7 @@ impl Conn {
             on_closed: RefCell::default(),
             early: RefCell::new(Some(Vec::new())),
             registered: RefCell::default(),
+            receiving: Cell::new(false),
             last_receive: Cell::new(false),
             events,
         });
@@ -291,7 +294,7 @@ impl Conn {
         self.ring_later();
     }
 
-    fn ring_later(&self) {
+    pub(crate) fn ring_later(&self) {
         if !self.dirty.replace(true)
             && let (Some(s), Some(me)) = (self.shared.upgrade(), self.me.upgrade())
         {
@@ -307,15 +310,19 @@ impl Conn {
             // Never goes out; flushed with what is outstanding.
             return sq.batch.clear();
         }
-        // Memory is given back soon, slots now and then.
+        // Memory is given back soon, slots now and then; at the end everything is waited for.
         let moderation = MODERATION.min(self.send_queue.get() / 4).max(1);
-        if sq.holding || sq.silent >= moderation {
+        let draining = self.state.get() == State::Draining;
+        if sq.holding || sq.silent >= moderation || draining && sq.silent > 0 {
             let found = sq.batch.newest().find(|r| r.wr_id & READ == 0);
             if let Some(r) = found {
                 r.flags |= IBV_SEND_SIGNALED;
                 sq.silent = 0;
                 sq.holding = false;
             }
+        }
+        if draining && sq.silent > 0 {
+            self.add_mark(&mut sq);
         }
         let posted = self.post(&mut sq.batch);
         drop(sq);
@@ -349,10 +356,8 @@ impl Conn {
         }
     }
 
-    /// Posts an empty WRITE that completes when all before it has. Zero-length WRITEs need no key.
-    pub(crate) fn mark(&self) {
-        let mut sq = self.sq.borrow_mut();
-        let sq = &mut *sq;
+    /// Adds an empty WRITE that completes when all before it has. Zero-length WRITEs need no key.
+    fn add_mark(&self, sq: &mut SendQueue) {
         let number = sq.oldest.wrapping_add(sq.outstanding.len() as u32);
         sq.batch.push(Request {
             wr_id: self.wr_base | u64::from(number),
@@ -363,13 +368,14 @@ impl Conn {
         let hold = Hold::default();
         sq.outstanding.push_back(Outstanding { token: Token::NONE, mark: true, _hold: hold });
         sq.silent = 0;
-        // A queue pair in error may refuse; then nothing needs to be waited for but its end.
-        let _ = self.post(&mut sq.batch);
     }
 
-    /// True when requests wait for a completion that none of them asked for.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.sq.borrow().silent > 0
+    /// Posts a mark to a queue pair in error, which flushes it after all others.
+    pub(crate) fn mark(&self) {
+        let mut sq = self.sq.borrow_mut();
+        self.add_mark(&mut sq);
+        // It may refuse; then nothing needs to be waited for but its end.
+        let _ = self.post(&mut sq.batch);
     }
 
     pub(crate) fn is_drained(&self) -> bool {
@@ -654,7 +660,8 @@ impl Connection for Conn {
     }
 
     fn needs_stable_data(&self) -> bool {
-        self.device.ctx.limits.vendor == crate::memory::SIW
+        // siw computes its checksum apart from sending.
+        self.device.ctx.limits.siw
     }
 
     fn is_open(&self) -> bool {

@@ -21,10 +21,6 @@ use weir_mem::{BufPool, PoolConfig, Slice};
 
 /// Bytes up to which copying is cheaper than registering (tens of microseconds).
 const COPY: usize = 64 << 10;
-/// `vendor_id` of the software iWARP driver siw. Its READ sinks need no remote rights, and it computes
-/// its checksum apart from sending, so that data must not change meanwhile.
-pub(crate) const SIW: u32 = 0x626d74;
-
 struct Region {
     base: usize,
     len: usize,
@@ -96,12 +92,12 @@ fn piece(s: &Slice, lkey: u32) -> ibv_sge {
 impl Memory {
     pub(crate) fn new(pd: &Rc<Pd>, stage: &PoolConfig, private_sinks: bool) -> io::Result<Memory> {
         let ctx = &pd.ctx;
-        // An RNIC places READ responses as writes of the peer's (RFC 5040, 5.2).
-        let needs = ctx.iwarp && ctx.limits.vendor != SIW;
+        // An RNIC places READ responses as writes of the peer's (RFC 5040, 5.2); siw knows its own.
+        let needs = ctx.iwarp && !ctx.limits.siw;
         let m = Memory {
             pd: pd.clone(),
             sink_access: if needs { IBV_ACCESS_REMOTE_WRITE } else { 0 },
-            private_sinks: private_sinks && ctx.iwarp,
+            private_sinks: private_sinks && needs,
             regions: RefCell::default(),
             last: Cell::new(0),
             stage: BufPool::new(stage)?,

@@ -25,6 +25,9 @@ pub(crate) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) }.min(0))
 }
 
+/// `vendor_id` of siw.
+const SIW: u32 = 0x62_6d74;
+
 /// What a device can do.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -36,7 +39,8 @@ pub(crate) struct Limits {
     pub(crate) reads_in: u8,
     pub(crate) reads_out: u8,
     pub(crate) send_with_invalidate: bool,
-    pub(crate) vendor: u32,
+    /// The kernel's software iWARP, which differs from adapters here and there.
+    pub(crate) siw: bool,
 }
 
 /// An event that is not a completion.
@@ -78,7 +82,7 @@ impl Context {
                 reads_in: 0,
                 reads_out: 0,
                 send_with_invalidate: false,
-                vendor: 0,
+                siw: false,
             },
         };
         // SAFETY: all-zero bytes are a valid value of this plain structure.
@@ -96,7 +100,7 @@ impl Context {
             reads_out: depth(a.max_qp_init_rd_atom),
             send_with_invalidate: c.iwarp
                 || a.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS != 0,
-            vendor: a.vendor_id,
+            siw: c.iwarp && a.vendor_id == SIW,
         };
         set_nonblocking(c.async_fd())?;
         Ok(Rc::new(c))

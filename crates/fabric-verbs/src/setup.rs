@@ -467,6 +467,8 @@ pub(crate) async fn connect(
                 let Some(id) = id.as_ref() else {
                     return Err(failed(std::io::ErrorKind::NotConnected.into()));
                 };
+                // Its rights follow from what was asked for; before that it had none.
+                bring_to(conn, id, IBV_QPS_INIT, 0, 0)?;
                 bring_to(conn, id, IBV_QPS_RTR, reads_in.min(e.reads_in), 0)?;
                 bring_to(conn, id, IBV_QPS_RTS, 0, reads_out.min(e.reads_out))?;
                 id.establish().map_err(failed)?;
