@@ -37,8 +37,7 @@ const PARAMS: &[Param] = &[
         "block-size",
         ParamKind::Choice(&["auto", "512", "4096"]),
         "auto",
-        "logical block; the disk's own if auto. A smaller one than the disk's is refused, since a \
-         power cut could then damage the neighbours of a block that is being written",
+        "logical block; the disk's own if auto; a smaller one than the disk's is refused",
     ),
     Param::default(
         "thin",
@@ -91,7 +90,8 @@ impl LayerKind for Kind {
         };
         if block_size < own {
             return Err(wrong(format!(
-                "has {own}-byte blocks and cannot be a volume of {block_size}-byte blocks"
+                "has {own}-byte blocks and cannot be a volume of {block_size}-byte blocks; \
+                 give the volume {own}-byte blocks"
             )));
         }
         let len = wish.len.unwrap_or(disk.len());
@@ -187,6 +187,19 @@ impl DiskLeaf {
         Ok(())
     }
 
+    /// For a disk that has no operation for it.
+    async fn write_zero_data(&self, at: u64, len: u64) -> IoResult {
+        let mut done = 0;
+        while done < len {
+            let part = self.bounce((len - done).min(BOUNCE.0 as u64) as usize).await?;
+            part.fill(0);
+            let n = part.len() as u64;
+            run(&*self.disk, DiskOp::Write { offset: at + done, buf: part, fua: false }).await?;
+            done += n;
+        }
+        Ok(())
+    }
+
     /// One operation on the disk.
     #[inline]
     fn one(&self, op: DiskOp) -> IoFuture<'_> {
@@ -265,7 +278,12 @@ impl Volume for DiskLeaf {
         match self.check(at, len, true) {
             Err(e) => IoFuture::ready(Err(e)),
             Ok(()) if len == 0 => IoFuture::ready(Ok(())),
-            Ok(()) => self.one(DiskOp::WriteZeroes { offset: at, len, unmap }),
+            Ok(()) => IoFuture::new(async move {
+                match run(&*self.disk, DiskOp::WriteZeroes { offset: at, len, unmap }).await {
+                    Err(IoError::Unsupported) => self.write_zero_data(at, len).await,
+                    r => r,
+                }
+            }),
         }
     }
 

@@ -98,7 +98,16 @@ fn fmt(_root: &Path) -> Result<Outcome> {
 
 fn clippy(_root: &Path) -> Result<Outcome> {
     Outcome::step(cargo_step(
-        &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        &[
+            "clippy",
+            "--quiet",
+            "--workspace",
+            "--all-targets",
+            "--keep-going",
+            "--",
+            "-D",
+            "warnings",
+        ],
         None,
     )?)
 }

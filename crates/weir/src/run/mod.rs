@@ -2,9 +2,11 @@
 
 mod bench;
 mod copy;
+mod flow;
 mod inquiry;
 mod quickstart;
 mod read;
+mod remote;
 mod serve;
 mod write;
 
