@@ -22,7 +22,9 @@ struct Ram {
 
 impl Ram {
     fn slice(&self, at: u64, len: usize) -> Slice {
+        // SAFETY: the volume checks ranges against its size, which is the arena's.
         let ptr = unsafe { self.mem.base().add(at as usize) };
+        // SAFETY: the slice keeps the arena; nobody holds references to its bytes.
         unsafe { Slice::from_raw(ptr, len as u32, self.mem.clone()) }
     }
 }
@@ -98,6 +100,7 @@ fn target(addr: std::sync::mpsc::Sender<String>) {
         let units = Rc::new(Units::default());
         let pool = BufPool::new(&PoolConfig::default()).unwrap();
         let mem = Rc::new(Arena::new(SIZE).unwrap());
+        // SAFETY: the whole arena, which nobody else uses yet.
         unsafe { std::ptr::write_bytes(mem.base().as_ptr(), 7, SIZE) };
         let shared = UnitShared::new("v", lu, None);
         units.insert(Unit::new(shared, Rc::new(Ram { mem, g }), pool.clone(), 1 << 20));
