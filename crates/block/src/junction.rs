@@ -79,6 +79,14 @@ impl std::error::Error for SwapError {}
 /// One I/O in flight.
 struct Pass<'a>(&'a Junction);
 
+impl<'a> Pass<'a> {
+    #[inline]
+    fn new(junction: &'a Junction) -> Pass<'a> {
+        junction.in_flight.set(junction.in_flight.get() + 1);
+        Pass(junction)
+    }
+}
+
 impl Drop for Pass<'_> {
     #[inline]
     fn drop(&mut self) {
@@ -169,14 +177,37 @@ impl Junction {
         self.current.replace(new)
     }
 
-    /// Lets one I/O pass, when the junction is open.
+    /// Does `io` on the present volume: now, or when the junction is open again.
+    ///
+    /// The volume lives in the future, because the junction may stand for another one by the time that
+    /// it ends; so even an I/O that completes at once takes a slot.
     #[inline]
-    async fn enter(&self) -> (Pass<'_>, Rc<dyn Volume>) {
-        while self.closed.get() {
-            self.opened.wait().await;
+    fn pass<'a, F>(&'a self, io: F) -> IoFuture<'a>
+    where
+        F: for<'v> FnOnce(&'v dyn Volume) -> IoFuture<'v> + 'a,
+    {
+        if self.closed.get() {
+            return self.hold(io);
         }
-        self.in_flight.set(self.in_flight.get() + 1);
-        (Pass(self), self.current())
+        let (pass, lower) = (Pass::new(self), self.current());
+        IoFuture::new(async move {
+            let _pass = pass;
+            io(&*lower).await
+        })
+    }
+
+    #[cold]
+    fn hold<'a, F>(&'a self, io: F) -> IoFuture<'a>
+    where
+        F: for<'v> FnOnce(&'v dyn Volume) -> IoFuture<'v> + 'a,
+    {
+        IoFuture::new(async move {
+            while self.closed.get() {
+                self.opened.wait().await;
+            }
+            let (_pass, lower) = (Pass::new(self), self.current());
+            io(&*lower).await
+        })
     }
 }
 
@@ -214,39 +245,26 @@ impl Volume for Junction {
         self.current.borrow().geometry()
     }
 
+    #[inline]
     fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
-        IoFuture::new(async move {
-            let (_pass, lower) = self.enter().await;
-            lower.read(at, buf).await
-        })
+        self.pass(move |v| v.read(at, buf))
     }
 
+    #[inline]
     fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
-        IoFuture::new(async move {
-            let (_pass, lower) = self.enter().await;
-            lower.write(at, buf, fua).await
-        })
+        self.pass(move |v| v.write(at, buf, fua))
     }
 
     fn flush(&self) -> IoFuture<'_> {
-        IoFuture::new(async move {
-            let (_pass, lower) = self.enter().await;
-            lower.flush().await
-        })
+        self.pass(|v| v.flush())
     }
 
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
-        IoFuture::new(async move {
-            let (_pass, lower) = self.enter().await;
-            lower.discard(at, len).await
-        })
+        self.pass(move |v| v.discard(at, len))
     }
 
     fn write_zeroes(&self, at: u64, len: u64, unmap: bool) -> IoFuture<'_> {
-        IoFuture::new(async move {
-            let (_pass, lower) = self.enter().await;
-            lower.write_zeroes(at, len, unmap).await
-        })
+        self.pass(move |v| v.write_zeroes(at, len, unmap))
     }
 
     /// None while closed, and over a volume that cannot tell when the memory is given back.

@@ -134,7 +134,8 @@ impl Controller {
                 Ok(now)
             }
             Err(e) => {
-                self.events.publish("error", "", &format!("undone: {e}"));
+                let object = changes.first().map(|c| format!("{}/{}", c.kind, c.name));
+                self.events.publish("error", &object.unwrap_or_default(), &e.to_string());
                 Err(e)
             }
         }

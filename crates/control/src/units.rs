@@ -153,6 +153,23 @@ mod tests {
     }
 
     #[test]
+    fn any_text_gives_a_size_or_an_error_and_what_is_shown_can_be_read() {
+        let letters: Vec<char> = "0123456789.kKmMgGtTpPiIbB +-eéx٣".chars().collect();
+        let mut prng = weir_base::Prng::new(3);
+        for _ in 0..20_000 {
+            let n = prng.below(12);
+            let text: String =
+                (0..n).map(|_| letters[prng.below(letters.len() as u64) as usize]).collect();
+            if let Ok(bytes) = parse_size(&text) {
+                let shown = format_size(bytes);
+                if !shown.contains('.') {
+                    assert_eq!(parse_size(&shown), Ok(bytes), "{text} was shown as {shown}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn sizes_for_people() {
         for (bytes, text) in [
             (0, "0 B"),

@@ -56,7 +56,11 @@ impl Ram {
     fn io(&self, at: u64, buf: &Slice, read: bool) -> IoResult {
         check_range(&self.g, at, buf.len() as u64)?;
         let s = self.slice(at, buf.len());
-        if read { buf.copy_from(0, &s, 0, buf.len()) } else { s.copy_from(0, buf, 0, buf.len()) }
+        if read {
+            buf.copy_from(0, &s, 0, buf.len())
+        } else {
+            s.copy_from(0, buf, 0, buf.len())
+        }
         Ok(())
     }
 }
@@ -85,8 +89,12 @@ fn target(addr: std::sync::mpsc::Sender<String>) {
             identity.clone(),
             weir_proto_scsi::geometry::Geometry::new(512, g.blocks()),
         );
-        let rule =
-            HostRule { host: "any".into(), any: true, luns: vec![(0, "v".into())], ..HostRule::default() };
+        let rule = HostRule {
+            host: "any".into(),
+            any: true,
+            luns: vec![(0, "v".into())],
+            ..HostRule::default()
+        };
         let access = Arc::new(Access::new(AccessMap { hosts: vec![rule] }));
         let units = Rc::new(Units::default());
         let pool = BufPool::new(&PoolConfig::default()).unwrap();
@@ -103,8 +111,11 @@ fn target(addr: std::sync::mpsc::Sender<String>) {
 
 fn main() {
     let a: Vec<String> = std::env::args().collect();
-    let (block, depth, secs) =
-        (a[1].parse::<usize>().unwrap(), a[2].parse::<usize>().unwrap(), a[3].parse::<u64>().unwrap());
+    let (block, depth, secs) = (
+        a[1].parse::<usize>().unwrap(),
+        a[2].parse::<usize>().unwrap(),
+        a[3].parse::<u64>().unwrap(),
+    );
     let op = a[4].clone();
     let (tx, rx) = std::sync::mpsc::channel();
     std::thread::Builder::new().name("target".into()).spawn(move || target(tx)).unwrap();
@@ -141,7 +152,8 @@ fn main() {
                     if t >= end {
                         break;
                     }
-                    let lba = rng.below((SIZE / block.max(512)) as u64) * (block.max(512) / 512) as u64;
+                    let lba =
+                        rng.below((SIZE / block.max(512)) as u64) * (block.max(512) / 512) as u64;
                     let mut cdb = [0u8; 16];
                     cdb[0] = if op == "write" { 0x2a } else { 0x28 };
                     cdb[2..6].copy_from_slice(&(lba as u32).to_be_bytes());
@@ -167,8 +179,12 @@ fn main() {
         }
         println!(
             "{} {} depth {}: {:.0} IOPS {:.1} MB/s mean {:.2} us",
-            op, block, depth, n as f64 / secs as f64,
-            (n as usize * block) as f64 / secs as f64 / 1e6, lat as f64 / n as f64 / 1e3
+            op,
+            block,
+            depth,
+            n as f64 / secs as f64,
+            (n as usize * block) as f64 / secs as f64 / 1e6,
+            lat as f64 / n as f64 / 1e3
         );
         let (t, d) = completion();
         let _ = (t, d);

@@ -187,6 +187,19 @@ impl DiskLeaf {
         Ok(())
     }
 
+    /// For a disk that has no operation for it.
+    async fn write_zero_data(&self, at: u64, len: u64) -> IoResult {
+        let mut done = 0;
+        while done < len {
+            let part = self.bounce((len - done).min(BOUNCE.0 as u64) as usize).await?;
+            part.fill(0);
+            let n = part.len() as u64;
+            run(&*self.disk, DiskOp::Write { offset: at + done, buf: part, fua: false }).await?;
+            done += n;
+        }
+        Ok(())
+    }
+
     /// One operation on the disk.
     #[inline]
     fn one(&self, op: DiskOp) -> IoFuture<'_> {
@@ -265,7 +278,12 @@ impl Volume for DiskLeaf {
         match self.check(at, len, true) {
             Err(e) => IoFuture::ready(Err(e)),
             Ok(()) if len == 0 => IoFuture::ready(Ok(())),
-            Ok(()) => self.one(DiskOp::WriteZeroes { offset: at, len, unmap }),
+            Ok(()) => IoFuture::new(async move {
+                match run(&*self.disk, DiskOp::WriteZeroes { offset: at, len, unmap }).await {
+                    Err(IoError::Unsupported) => self.write_zero_data(at, len).await,
+                    r => r,
+                }
+            }),
         }
     }
 

@@ -67,6 +67,23 @@ fn discard_is_advice_where_the_volume_is_not_thin() {
     });
 }
 
+/// File systems without such an operation: zeros are written as data.
+#[test]
+fn zeros_where_the_disk_has_no_operation_for_them() {
+    run(async {
+        let d = MemDisk::with(1 << 20, 512, |d| d.no_zeroes = true);
+        let v = volume(&d, node());
+        let data = pattern(1, 1 << 20);
+        write(&*v, 0, &data).await.unwrap();
+        v.write_zeroes(512, 200 << 10, false).await.unwrap();
+        v.discard(400 << 10, 4096).await.unwrap();
+        let mut want = data;
+        want[512..512 + (200 << 10)].fill(0);
+        want[400 << 10..404 << 10].fill(0);
+        assert!(read(&*v, 0, 1 << 20).await.unwrap() == want);
+    });
+}
+
 #[test]
 fn a_read_only_volume_reads_only() {
     run(async {

@@ -125,7 +125,7 @@ fn all_cores_are_held_before_the_first_is_changed() {
             for r in [&r1, &r2] {
                 // A step of virtual time on each.
                 let w = r.spawn(async { sleep(1000).await });
-                r.block_on(PollMode::Sleep, async move { w.await });
+                r.block_on(PollMode::Sleep, w);
             }
         }
         panic!("it never happened");
@@ -137,9 +137,7 @@ fn all_cores_are_held_before_the_first_is_changed() {
             edit
         })
     };
-    let take = |r: &Reactor, h: JoinHandle<Edit>| {
-        r.block_on(PollMode::Sleep, async move { h.await }).unwrap()
-    };
+    let take = |r: &Reactor, h: JoinHandle<Edit>| r.block_on(PollMode::Sleep, h).unwrap();
     for round in 0..10 {
         let mut s = spec();
         if round % 2 == 0 {

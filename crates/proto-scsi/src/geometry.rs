@@ -83,7 +83,7 @@ impl Limits {
             optimal_transfer_blocks: (1 << 20) / block_size,
             optimal_granularity_blocks: per_page as u16,
             max_caw_blocks: 128,
-            max_unmap_blocks: ((4u64 << 30) / block_size as u64) as u32,
+            max_unmap_blocks: 1 << 20,
             max_unmap_descriptors: 256,
             unmap_granularity_blocks: per_page,
             unmap_alignment_lba: 0,

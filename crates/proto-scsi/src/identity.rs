@@ -46,6 +46,9 @@ pub struct Identity {
     pub revision: [u8; 4],
     /// Unit serial number: printable ASCII, at most [`SERIAL_LEN_MAX`] bytes.
     pub serial: String,
+    /// The volume's name, at most [`LABEL_LEN_MAX`] bytes are shown; empty for none. A designator of
+    /// vendor-specific type in VPD page 83h.
+    pub label: String,
     /// NAA 6 designator: the same on every path and every controller.
     pub naa: [u8; 16],
     /// EUI-64 based designator, if the volume has one.
@@ -75,6 +78,9 @@ pub struct Identity {
     pub task_management: u8,
 }
 
+/// Longest label in bytes.
+pub const LABEL_LEN_MAX: usize = 128;
+
 /// Longest unit serial number in bytes.
 pub const SERIAL_LEN_MAX: usize = 64;
 
@@ -98,6 +104,7 @@ impl Identity {
             vendor: ascii(vendor),
             product: ascii(product),
             revision: ascii(revision),
+            label: String::new(),
             serial: serial.chars().take(SERIAL_LEN_MAX).map(|c| printable(c) as char).collect(),
             naa,
             eui64: None,

@@ -58,11 +58,17 @@ impl Bed {
         n
     }
 
-    /// Drains the unit attentions of a nexus by TEST UNIT READY.
+    /// Drains the unit attentions of a nexus by TEST UNIT READY, and REQUEST SENSE under UA_INTLCK.
     pub(crate) fn attentions(&mut self, n: Nexus) -> Vec<Sense> {
         let mut all = Vec::new();
         while let Err(e) = self.lu.admit(n, &Command::TestUnitReady) {
-            all.push(e.sense.expect("a unit attention"));
+            let sense = e.sense.expect("a unit attention");
+            if all.last() == Some(&sense) {
+                self.run(n, crate::initiator::request_sense(false, 18)).unwrap();
+            } else {
+                all.push(sense);
+            }
+            assert!(all.len() < 100, "attentions without end");
         }
         all
     }

@@ -131,6 +131,10 @@ mod tests {
         );
         assert_eq!(TransportId::parse(&[0x0f; 24], 28), Err(Sense::list_bit(28, 3)));
         assert_eq!(TransportId::parse(&[0x14; 24], 28), Err(Sense::list_bit(28, 7)));
+        // iSCSI lengths are multiples of four.
+        let mut odd = vec![0u8; 64];
+        (odd[0], odd[3]) = (5, 21);
+        assert_eq!(TransportId::parse(&odd, 28), Err(Sense::list_byte(30)));
         let mut huge = vec![0u8; 300];
         huge[0] = 5;
         huge[2] = 1;

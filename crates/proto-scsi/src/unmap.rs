@@ -114,6 +114,9 @@ mod tests {
         assert_eq!(e(&[0; 7]), Err(Sense::PARAMETER_LIST_LENGTH_ERROR));
         assert_eq!(e(&[0, 6, 0, 0, 0, 0, 0, 0]), Ok(0));
         assert_eq!(e(&[0, 22, 0, 16, 0, 0, 0, 0]), Err(Sense::PARAMETER_LIST_LENGTH_ERROR));
+        let mut list = unmap_list(&[(1, 1)]);
+        list[1] += 1; // the whole list is said to be longer than it is
+        assert_eq!(e(&list), Err(Sense::PARAMETER_LIST_LENGTH_ERROR));
         let mut list = unmap_list(&[(1, 1), (2, 1)]);
         list[3] = 31; // one descriptor and a partial one
         assert_eq!(e(&list), Ok(1));

@@ -9,9 +9,12 @@
 //! * [`check`] — checkers that suites share.
 #![forbid(unsafe_code)]
 
+pub mod check;
+
 mod chance;
 mod clock;
 mod core;
+mod disk;
 mod fabric;
 mod node;
 mod trace;
@@ -19,6 +22,7 @@ mod world;
 
 pub use chance::{Latency, Odds};
 pub use core::SimDriver;
+pub use disk::{DiskConfig, FaultCounts, Next, SimDisk, SimMedium};
 pub use fabric::{Cut, Net, NetConfig, NodeNumber, SimFabric, Style};
 pub use node::Node;
 pub use world::{Options, Stuck, Why, World};

@@ -1,6 +1,7 @@
 //! A simulated machine.
 
 use crate::core::{Core, SimDriver};
+use crate::disk::{SimDisk, SimMedium};
 use crate::fabric::SimFabric;
 use crate::world::Inner as WorldInner;
 use std::cell::{Cell, RefCell};
@@ -26,6 +27,7 @@ pub(crate) struct Inner {
     offset: Nanos,
     lives: Cell<u32>,
     running: RefCell<Vec<Running>>,
+    media: RefCell<Vec<SimMedium>>,
 }
 
 /// A machine with one or more cores, a reactor on each. A handle: clones mean the same machine.
@@ -45,6 +47,7 @@ impl Node {
             offset: world.clock.between(0, 1 << 50),
             lives: Cell::new(0),
             running: RefCell::default(),
+            media: RefCell::default(),
         }));
         node.start();
         node
@@ -124,6 +127,29 @@ impl Node {
         self.running(core).fabric
     }
 
+    /// Plugs a medium in. It shares the node's power.
+    pub fn attach(&self, medium: &SimMedium) {
+        self.0.media.borrow_mut().push(medium.clone());
+    }
+
+    /// The first core's handle to the attached medium with this name.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn disk(&self, name: &str) -> Rc<SimDisk> {
+        self.disk_on(0, name)
+    }
+
+    /// One core's handle to the attached medium with this name.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn disk_on(&self, core: usize, name: &str) -> Rc<SimDisk> {
+        let medium = self.0.media.borrow().iter().find(|m| m.name() == name).cloned();
+        let Some(medium) = medium else { panic!("node {} has no disk {name}", self.0.name) };
+        SimDisk::new(medium, self.running(core).core)
+    }
+
     /// Starts a task on the first core.
     pub fn spawn<T: 'static>(&self, f: impl Future<Output = T> + 'static) -> JoinHandle<T> {
         self.spawn_on(0, f)
@@ -196,6 +222,9 @@ impl Node {
             r.core.die();
         }
         world.net.node_died(self.0.number, silent);
+        if silent {
+            self.0.media.borrow().iter().for_each(SimMedium::power_cut);
+        }
         world.remove_cores(self.0.number);
         for r in running {
             r.reactor.shutdown();

@@ -210,7 +210,8 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
         Ok(r) => r,
         Err(reason) => return refuse(&shared, incoming, request.tag, reason),
     };
-    if request.target != shared.config.port_id {
+    // An initiator that does not know the port's identifier asks for whatever is at the address: zero.
+    if request.target != shared.config.port_id && !request.target.is_zero() {
         return refuse(&shared, incoming, request.tag, RejectReason::NoNexus);
     }
     // A host that nobody has made known has no business here.

@@ -1,6 +1,7 @@
 //! The weir program: daemon, command line and tools in one.
 
 mod cli;
+mod plane;
 mod run;
 
 fn main() -> std::process::ExitCode {

@@ -82,6 +82,25 @@ impl Param {
         Param { name, kind, if_absent: IfAbsent::Is(default), help }
     }
 
+    /// What it may be and what it is when not given, in words.
+    pub fn describe(&self) -> String {
+        let kind = match self.kind {
+            ParamKind::Size { .. } => "size".to_owned(),
+            ParamKind::Count { .. } => "number".to_owned(),
+            ParamKind::Duration => "time".to_owned(),
+            ParamKind::Chance => "probability".to_owned(),
+            ParamKind::Flag => "true or false".to_owned(),
+            ParamKind::Text => "text".to_owned(),
+            ParamKind::Choice(words) => words.join(" or "),
+            ParamKind::Choices(words) => format!("list of {}", words.join(", ")),
+        };
+        match self.if_absent {
+            IfAbsent::Refuse => format!("{kind}; required"),
+            IfAbsent::Nothing => kind,
+            IfAbsent::Is(d) => format!("{kind}; {d}"),
+        }
+    }
+
     /// Says what is wrong with `value`, if anything.
     fn check(&self, value: &Value) -> Result<(), String> {
         match self.kind {

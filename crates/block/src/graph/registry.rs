@@ -2,6 +2,7 @@
 
 use super::{BuildContext, GraphError, GraphErrorKind, Node, Param};
 use crate::Volume;
+use std::fmt::Write;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
@@ -97,6 +98,19 @@ impl Registry {
                 format!("there is no layer `{name}`; there are {}", names.join(", ")),
             )
         })
+    }
+
+    /// All kinds with their parameters, as a table in Markdown.
+    pub fn reference(&self) -> String {
+        let mut out =
+            String::from("| layer | parameter | value; default | meaning |\n|---|---|---|---|\n");
+        for k in self.kinds() {
+            let _ = writeln!(out, "| **{}** | | | {} |", k.name(), k.about());
+            for p in k.params() {
+                let _ = writeln!(out, "| | `{}` | {} | {} |", p.name, p.describe(), p.help);
+            }
+        }
+        out
     }
 
     /// All kinds.

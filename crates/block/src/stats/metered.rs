@@ -11,7 +11,7 @@ use weir_reactor::clock;
 /// Counts what passes to a volume.
 ///
 /// An I/O that the volume completes within the call costs a few additions and no look at the clock.
-/// Direct memory access passes uncounted: it is no I/O of this volume's.
+/// Direct memory access counts as such an I/O when it is given.
 pub struct Metered {
     lower: Rc<dyn Volume>,
     counters: Arc<Counters>,
@@ -88,7 +88,13 @@ impl Filter for Metered {
     }
 
     fn direct(&self, at: u64, len: usize, access: Direct) -> Option<Slice> {
-        self.lower.direct(at, len, access)
+        let s = self.lower.direct(at, len, access)?;
+        let op = match access {
+            Direct::Read => Op::Read,
+            Direct::Write => Op::Write,
+        };
+        self.counters.at_once(op, len as u64, Ok(()));
+        Some(s)
     }
 
     fn direct_in_use(&self) -> Option<bool> {

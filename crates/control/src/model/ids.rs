@@ -227,6 +227,34 @@ mod tests {
     }
 
     #[test]
+    fn any_text_gives_an_identifier_or_an_error() {
+        let letters: Vec<char> = "0123456789abcdefABCDEFxX:: .ä".chars().collect();
+        let mut prng = weir_base::Prng::new(5);
+        for _ in 0..20_000 {
+            let n = [3, 17, 33, 34, 35, 39][prng.below(6) as usize];
+            let text: String =
+                (0..n).map(|_| letters[prng.below(letters.len() as u64) as usize]).collect();
+            if let Ok(port) = text.parse::<InitiatorPort>() {
+                assert_eq!(port.to_string().parse(), Ok(port), "{text}");
+            }
+            if let Ok(id) = text.parse::<Hex64>() {
+                assert_eq!(id.to_string().parse(), Ok(id), "{text}");
+            }
+            if let Ok(naa) = text.parse::<Naa>() {
+                assert_eq!(naa.to_string().parse(), Ok(naa), "{text}");
+            }
+            assert_eq!(check_name("volume", &text).is_ok(), good_name(&text), "{text}");
+        }
+    }
+
+    fn good_name(text: &str) -> bool {
+        let of = |set: &str, c: char| set.contains(c);
+        text.len() <= 63
+            && text.chars().next().is_some_and(|c| of("abcdefghijklmnopqrstuvwxyz0123456789", c))
+            && text.chars().all(|c| of("abcdefghijklmnopqrstuvwxyz0123456789._-", c))
+    }
+
+    #[test]
     fn naa_has_type_6_a_local_oui_and_survives_text() {
         let n = Naa::from_random(u128::MAX);
         assert_eq!(n.bytes()[0] >> 4, 6);

@@ -3,8 +3,8 @@
 use crate::error::{Code, Error, MAX_BODY_HINT, Problem};
 use axum::Json;
 use axum::body::Body;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -61,15 +61,33 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        let query: Result<Query<T>, QueryRejection> = Query::from_request_parts(parts, state).await;
-        query.map(|Query(value)| Params(value)).map_err(|rejection| {
-            Failure(
-                Error::new(Code::InvalidRequest, "the request's query cannot be used")
-                    .because(source_text(&rejection.body_text()))
-                    .hint("GET /v1/openapi.json describes the parameters"),
-            )
-        })
+        match Query::from_request_parts(parts, state).await {
+            Ok(Query(value)) => Ok(Params(value)),
+            Err(e) => Err(unusable("query", &e.body_text())),
+        }
     }
+}
+
+/// Names in the path; what is wrong with them becomes a problem.
+pub(super) struct Names<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Names<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(value)) => Ok(Names(value)),
+            Err(e) => Err(unusable("path", &e.body_text())),
+        }
+    }
+}
+
+fn unusable(part: &str, text: &str) -> Failure {
+    Failure(
+        Error::new(Code::InvalidRequest, format!("the request's {part} cannot be used"))
+            .because(source_text(text))
+            .hint("GET /v1/openapi.json describes it"),
+    )
 }
 
 /// The library's own text begins with a general sentence; what follows the first colon says what is wrong.

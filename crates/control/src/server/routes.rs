@@ -1,6 +1,6 @@
 //! The routes. Each handler is a line or two: the controller does the work.
 
-use super::extract::{Failure, JsonBody, Params};
+use super::extract::{Failure, JsonBody, Names, Params};
 use super::{MAX_BODY, Reply, metrics, openapi};
 use crate::controller::{ApplyReport, Controller};
 use crate::declare::Desired;
@@ -11,7 +11,7 @@ use crate::model::{
     Command, Host, HostPatch, HostSpec, MapSpec, Mapping, Model, PoolInfo, PoolPatch, PoolSpec,
     TargetPort, TargetSpec, Volume, VolumePatch, VolumeSpec,
 };
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
@@ -104,7 +104,7 @@ pub(super) async fn create_pool(
 /// One pool.
 #[utoipa::path(get, path = "/v1/pools/{name}", tag = "pools", params(("name" = String, Path)),
     responses((status = 200, body = PoolInfo), (status = "default", body = Problem)))]
-pub(super) async fn get_pool(State(app): Ctl, Path(name): Path<String>) -> Reply<Json<PoolInfo>> {
+pub(super) async fn get_pool(State(app): Ctl, Names(name): Names<String>) -> Reply<Json<PoolInfo>> {
     Ok(Json(app.controller.model().pool_info(&name)?))
 }
 
@@ -114,7 +114,7 @@ pub(super) async fn get_pool(State(app): Ctl, Path(name): Path<String>) -> Reply
     responses((status = 200, body = PoolInfo), (status = "default", body = Problem)))]
 pub(super) async fn patch_pool(
     State(app): Ctl,
-    Path(name): Path<String>,
+    Names(name): Names<String>,
     JsonBody(patch): JsonBody<PoolPatch>,
 ) -> Reply<Json<PoolInfo>> {
     let model = run(&app, Command::PatchPool { name: name.clone(), patch }).await?;
@@ -124,7 +124,7 @@ pub(super) async fn patch_pool(
 /// Delete a pool that holds no volumes.
 #[utoipa::path(delete, path = "/v1/pools/{name}", tag = "pools", params(("name" = String, Path)),
     responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn delete_pool(State(app): Ctl, Path(name): Path<String>) -> Reply<StatusCode> {
+pub(super) async fn delete_pool(State(app): Ctl, Names(name): Names<String>) -> Reply<StatusCode> {
     run(&app, Command::DeletePool { name }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -151,7 +151,7 @@ pub(super) async fn create_volume(
 #[utoipa::path(get, path = "/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path)),
     responses((status = 200, body = Volume), (status = "default", body = Problem)))]
-pub(super) async fn get_volume(State(app): Ctl, Path(name): Path<String>) -> Reply<Json<Volume>> {
+pub(super) async fn get_volume(State(app): Ctl, Names(name): Names<String>) -> Reply<Json<Volume>> {
     Ok(Json(app.controller.model().volume(&name)?.clone()))
 }
 
@@ -161,7 +161,7 @@ pub(super) async fn get_volume(State(app): Ctl, Path(name): Path<String>) -> Rep
     responses((status = 200, body = Volume), (status = "default", body = Problem)))]
 pub(super) async fn patch_volume(
     State(app): Ctl,
-    Path(name): Path<String>,
+    Names(name): Names<String>,
     JsonBody(patch): JsonBody<VolumePatch>,
 ) -> Reply<Json<Volume>> {
     let model = run(&app, Command::PatchVolume { name: name.clone(), patch }).await?;
@@ -172,7 +172,10 @@ pub(super) async fn patch_volume(
 #[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path)),
     responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn delete_volume(State(app): Ctl, Path(name): Path<String>) -> Reply<StatusCode> {
+pub(super) async fn delete_volume(
+    State(app): Ctl,
+    Names(name): Names<String>,
+) -> Reply<StatusCode> {
     run(&app, Command::DeleteVolume { name }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -198,7 +201,7 @@ pub(super) async fn create_host(
 /// One host.
 #[utoipa::path(get, path = "/v1/hosts/{name}", tag = "hosts", params(("name" = String, Path)),
     responses((status = 200, body = Host), (status = "default", body = Problem)))]
-pub(super) async fn get_host(State(app): Ctl, Path(name): Path<String>) -> Reply<Json<Host>> {
+pub(super) async fn get_host(State(app): Ctl, Names(name): Names<String>) -> Reply<Json<Host>> {
     Ok(Json(app.controller.model().host(&name)?.clone()))
 }
 
@@ -208,7 +211,7 @@ pub(super) async fn get_host(State(app): Ctl, Path(name): Path<String>) -> Reply
     responses((status = 200, body = Host), (status = "default", body = Problem)))]
 pub(super) async fn patch_host(
     State(app): Ctl,
-    Path(name): Path<String>,
+    Names(name): Names<String>,
     JsonBody(patch): JsonBody<HostPatch>,
 ) -> Reply<Json<Host>> {
     let model = run(&app, Command::PatchHost { name: name.clone(), patch }).await?;
@@ -218,7 +221,7 @@ pub(super) async fn patch_host(
 /// Delete a host without mappings.
 #[utoipa::path(delete, path = "/v1/hosts/{name}", tag = "hosts", params(("name" = String, Path)),
     responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn delete_host(State(app): Ctl, Path(name): Path<String>) -> Reply<StatusCode> {
+pub(super) async fn delete_host(State(app): Ctl, Names(name): Names<String>) -> Reply<StatusCode> {
     run(&app, Command::DeleteHost { name }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -247,7 +250,7 @@ pub(super) async fn create_map(
     responses((status = 200, body = Mapping), (status = "default", body = Problem)))]
 pub(super) async fn get_map(
     State(app): Ctl,
-    Path((host, volume)): Path<(String, String)>,
+    Names((host, volume)): Names<(String, String)>,
 ) -> Reply<Json<Mapping>> {
     Ok(Json(app.controller.model().map(&host, &volume)?.clone()))
 }
@@ -258,7 +261,7 @@ pub(super) async fn get_map(
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn delete_map(
     State(app): Ctl,
-    Path((host, volume)): Path<(String, String)>,
+    Names((host, volume)): Names<(String, String)>,
 ) -> Reply<StatusCode> {
     run(&app, Command::DeleteMap { host, volume }).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -288,7 +291,7 @@ pub(super) async fn put_target(
     responses((status = 200, body = TargetPort), (status = "default", body = Problem)))]
 pub(super) async fn get_target(
     State(app): Ctl,
-    Path(name): Path<String>,
+    Names(name): Names<String>,
 ) -> Reply<Json<TargetPort>> {
     Ok(Json(app.controller.model().target(&name)?.clone()))
 }
@@ -297,7 +300,10 @@ pub(super) async fn get_target(
 #[utoipa::path(delete, path = "/v1/targets/{name}", tag = "targets",
     params(("name" = String, Path)),
     responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn delete_target(State(app): Ctl, Path(name): Path<String>) -> Reply<StatusCode> {
+pub(super) async fn delete_target(
+    State(app): Ctl,
+    Names(name): Names<String>,
+) -> Reply<StatusCode> {
     run(&app, Command::DeleteTarget { name }).await?;
     Ok(StatusCode::NO_CONTENT)
 }

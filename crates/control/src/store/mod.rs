@@ -5,9 +5,11 @@
 //! crash of the process and of the machine; when it has not, the store holds the change whole or not at all. After each
 //! change a readable copy, `config.json`, is put beside it by atomic rename. It is for people: nothing reads it back.
 
+mod damage;
 mod export;
 mod saver;
 
+pub use damage::explain_damage;
 pub use saver::{Done, ReservationStore};
 
 use crate::error::{Code, Error, Result};
@@ -19,10 +21,15 @@ use redb::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 /// The store's file in the data directory.
 pub const FILE: &str = "weir.redb";
+/// A store that is being made for the first time.
+const NEW_FILE: &str = "weir.redb.new";
+/// Locked by the daemon that uses the data directory.
+const LOCK: &str = "weir.lock";
 /// The readable copy in the data directory.
 pub const EXPORT: &str = "config.json";
 /// Version of the tables and of what is in them. A store of a later version is refused.
@@ -42,6 +49,8 @@ const BLOBS: TableDefinition<&str, &[u8]> = TableDefinition::new("blobs");
 pub struct MetaStore {
     db: Database,
     export: Option<PathBuf>,
+    /// Keeps other daemons out of the data directory. Let go after the database is closed.
+    _lock: Option<File>,
 }
 
 impl MetaStore {
@@ -55,13 +64,30 @@ impl MetaStore {
             .because(e)
             .hint("name a directory that you may write to, with --data-dir or `data_dir` in the configuration")
         })?;
+        let lock = lock(dir)?;
         let path = dir.join(FILE);
-        let db = builder().create(&path).map_err(|e| open_error(&path, e))?;
-        // The name of a new file is durable only once its directory is.
-        export::sync_dir(dir).map_err(|e| {
-            Error::new(Code::IoError, format!("{} cannot be synced", dir.display())).because(e)
-        })?;
-        Self::check(db, Some(dir.join(EXPORT)))
+        if !path.exists() {
+            // Made under another name and moved into place once it is whole: a power cut while it is being made must
+            // not leave a file that cannot be opened.
+            let new = dir.join(NEW_FILE);
+            let made = match std::fs::remove_file(&new) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+                _ => Ok(()),
+            };
+            drop(builder().create(&new).map_err(|e| open_error(&new, e))?);
+            made.and_then(|()| File::open(&new)?.sync_all())
+                .and_then(|()| std::fs::rename(&new, &path))
+                .and_then(|()| export::sync_dir(dir))
+                .map_err(|e| {
+                    Error::new(Code::IoError, format!("{} cannot be made", path.display()))
+                        .because(e)
+                        .hint("check the file system that holds the data directory")
+                })?;
+        }
+        damage::guarded(|| {
+            let db = builder().create(&path).map_err(|e| open_error(&path, e))?;
+            Self::check(db, Some(dir.join(EXPORT)), Some(lock))
+        })
     }
 
     /// Opens a store on other storage, without a readable copy. For simulations of crashes.
@@ -69,16 +95,16 @@ impl MetaStore {
         let db = builder()
             .create_with_backend(backend)
             .map_err(|e| open_error(Path::new("(simulated)"), e))?;
-        Self::check(db, None)
+        Self::check(db, None, None)
     }
 
-    fn check(mut db: Database, export: Option<PathBuf>) -> Result<MetaStore> {
+    fn check(mut db: Database, export: Option<PathBuf>, lock: Option<File>) -> Result<MetaStore> {
         match db.check_integrity() {
             Ok(true) => {}
             Ok(false) => tracing::warn!("the configuration store was repaired"),
             Err(e) => return Err(open_error(Path::new(FILE), e)),
         }
-        let store = MetaStore { db, export };
+        let store = MetaStore { db, export, _lock: lock };
         let mut found = None;
         store.write(|tx| {
             let mut meta = tx.open_table(META)?;
@@ -256,6 +282,29 @@ impl MetaStore {
     }
 }
 
+/// Takes the data directory for this process.
+fn lock(dir: &Path) -> Result<File> {
+    let path = dir.join(LOCK);
+    let failed = |e: std::io::Error| {
+        Error::new(Code::IoError, format!("{} cannot be locked", path.display()))
+            .because(e)
+            .hint("name a data directory that you may write to, on a file system with locks")
+    };
+    let file =
+        File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(in_use(dir)),
+        Err(TryLockError::Error(e)) => Err(failed(e)),
+    }
+}
+
+fn in_use(path: &Path) -> Error {
+    Error::new(Code::DataDirInUse, format!("{} is in use by another process", path.display()))
+        .because("a data directory belongs to one daemon at a time")
+        .hint("stop the other `weir`, or name another directory with --data-dir")
+}
+
 fn builder() -> redb::Builder {
     let mut b = Database::builder();
     // The whole store is a few megabytes; an idle node should not hold more.
@@ -265,11 +314,7 @@ fn builder() -> redb::Builder {
 
 fn open_error(path: &Path, e: DatabaseError) -> Error {
     match e {
-        DatabaseError::DatabaseAlreadyOpen => {
-            Error::new(Code::DataDirInUse, format!("{} is open in another process", path.display()))
-                .because("a data directory belongs to one daemon at a time")
-                .hint("stop the other `weir`, or name another directory with --data-dir")
-        }
+        DatabaseError::DatabaseAlreadyOpen => in_use(path),
         e => Error::new(
             Code::StoreUnusable,
             format!("the configuration store {} cannot be opened", path.display()),

@@ -14,6 +14,8 @@ const HUGE: usize = 2 << 20;
 const RELEASE: u64 = 1 << 20;
 /// Granules of one chunk of the map: a bit for each of 128 MiB.
 const CHUNK: u64 = 1 << 15;
+/// Bytes that one answer about allocation looks at.
+const LOOK: u64 = 1 << 30;
 
 /// How a [`Region`] is made.
 #[derive(Debug, Clone, Copy)]
@@ -110,9 +112,6 @@ impl Region {
 
     /// Makes `from..to` memory that reads as zeros.
     fn grow(&self, from: u64, to: u64) -> std::io::Result<()> {
-        for c in self.used.iter().take(to.div_ceil(GRANULE * CHUNK) as usize) {
-            c.get_or_init(|| (0..CHUNK / 64).map(|_| AtomicU64::new(0)).collect());
-        }
         // Whole huge pages, so that the last one can be huge as well.
         let start = (from as usize) / HUGE * HUGE;
         let end = (to as usize).next_multiple_of(HUGE).min(self.map_len - HUGE);
@@ -248,6 +247,14 @@ impl Region {
         chunk.get((granule % CHUNK / 64) as usize)
     }
 
+    /// As [`word`](Region::word); the first use of each 128 MiB makes 4 KiB of map.
+    #[inline]
+    fn word_or_new(&self, granule: u64) -> Option<&AtomicU64> {
+        let chunk = self.used.get((granule / CHUNK) as usize)?;
+        let chunk = chunk.get_or_init(|| (0..CHUNK / 64).map(|_| AtomicU64::new(0)).collect());
+        chunk.get((granule % CHUNK / 64) as usize)
+    }
+
     /// Notes that every granule touched by the range is in use.
     #[inline]
     pub(super) fn mark_used(&self, at: u64, len: u64) {
@@ -267,9 +274,14 @@ impl Region {
     fn mark(&self, from: u64, to: u64, used: bool) {
         let (mut g, end) = (from / GRANULE, to.div_ceil(GRANULE));
         while g < end {
-            let Some(word) = self.word(g) else { return };
             let n = (64 - g % 64).min(end - g);
             let mask = (u64::MAX >> (64 - n)) << (g % 64);
+            let word = if used { self.word_or_new(g) } else { self.word(g) };
+            let Some(word) = word else {
+                // Nothing of this chunk is in use.
+                g = (g / CHUNK + 1) * CHUNK;
+                continue;
+            };
             let now = word.load(Relaxed);
             // Mostly nothing changes, and then nothing is written that another core may be reading.
             if used && now & mask != mask {
@@ -281,11 +293,13 @@ impl Region {
         }
     }
 
-    /// Whether the granule of `at` is in use, and for how many of `len` bytes that holds.
+    /// Whether the granule of `at` is in use, and for how many of `len` bytes that holds, as far as it
+    /// looks.
     pub(super) fn state(&self, at: u64, len: u64) -> (bool, u64) {
         if self.used.is_empty() {
             return (true, len);
         }
+        let len = len.min(LOOK);
         let is = |g: u64| self.word(g).is_some_and(|w| w.load(Relaxed) >> (g % 64) & 1 == 1);
         let first = at / GRANULE;
         let state = is(first);

@@ -113,6 +113,24 @@ fn a_volume_may_end_within_a_granule() {
     assert_eq!(read(&r, 4096, 512), [0; 512]);
 }
 
+/// A large thin volume costs little until it is written, and its map is asked in bounded steps.
+#[test]
+fn a_large_volume_is_small_until_written() {
+    let r = ram(1 << 44, |c| c.reserve = 1 << 45);
+    write(&r, (1 << 43) + 4096, &[1; 4096]);
+    assert_eq!(r.allocated(), Some(4096));
+    assert_eq!(r.allocation(0, 1 << 44), Allocation { mapped: false, len: 1 << 30 });
+    let near = (1 << 43) - (200 << 20);
+    let to = (200 << 20) + 4096;
+    assert_eq!(r.allocation(near, 1 << 40), Allocation { mapped: false, len: to });
+    assert_eq!(r.allocation(near + to, 1 << 40), Allocation { mapped: true, len: 4096 });
+    r.region.mark_unused(0, 1 << 44);
+    assert_eq!(r.allocated(), Some(0));
+    r.resize(4096).unwrap();
+    r.resize(1 << 45).unwrap();
+    assert_eq!(read(&r, (1 << 43) + 4096, 4096), [0; 4096]);
+}
+
 /// Bytes of the volume that are in memory.
 fn resident(r: &Ram) -> u64 {
     let (base, len) = r.region.memory();

@@ -76,6 +76,8 @@ pub struct MemDisk {
     pub most_in_flight: Cell<usize>,
     /// The disk gives this for every operation.
     pub result: Cell<IoResult>,
+    /// It has no operation that makes zeros.
+    pub no_zeroes: bool,
     pub me: std::rc::Weak<MemDisk>,
 }
 
@@ -97,6 +99,7 @@ impl MemDisk {
                 in_flight: Cell::new(0),
                 most_in_flight: Cell::new(0),
                 result: Cell::new(Ok(())),
+                no_zeroes: false,
                 me: me.clone(),
             };
             f(&mut d);
@@ -127,6 +130,7 @@ impl MemDisk {
             DiskOp::Flush => {}
             // The contract allows it to leave what was there, and so it does.
             DiskOp::Discard { .. } => {}
+            DiskOp::WriteZeroes { .. } if self.no_zeroes => return Err(IoError::Unsupported),
             DiskOp::WriteZeroes { offset, len, .. } => {
                 data[*offset as usize..(*offset + *len) as usize].fill(0);
             }

@@ -98,6 +98,12 @@ impl Entry {
         self.tolerating(1, 0x04)
     }
 
+    /// The LUN field of SCSI-2 in byte 1: Linux fills it in its first INQUIRY to a target, before
+    /// it knows what standard the target follows.
+    const fn scsi2_lun(self) -> Entry {
+        self.tolerating(1, 0xe0)
+    }
+
     const fn tolerating(mut self, byte: u32, bits: u8) -> Entry {
         self.accepted |= (bits as u128) << (120 - 8 * byte);
         self
@@ -159,7 +165,7 @@ pub const TABLE: &[Entry] = &[
     op("FORMAT UNIT", Kind::FormatUnit, [0x04, 0x38, 0, 0, 0, 0]).needs(Features::FORMAT),
     op("READ(6)", Kind::Read6, [0x08, 0x1f, F, F, F, 0]).not_with(Features::RBC),
     op("WRITE(6)", Kind::Write6, [0x0a, 0x1f, F, F, F, 0]).not_with(Features::RBC),
-    op("INQUIRY", Kind::Inquiry, [0x12, 0x01, F, F, F, 0]),
+    op("INQUIRY", Kind::Inquiry, [0x12, 0x01, F, F, F, 0]).scsi2_lun(),
     op("MODE SELECT(6)", Kind::ModeSelect6, [0x15, 0x11, 0, 0, F, 0]),
     op("RESERVE(6)", Kind::Reserve6, [0x16, 0, 0, 0, 0, 0]),
     op("RELEASE(6)", Kind::Release6, [0x17, 0, 0, 0, 0, 0]),

@@ -269,6 +269,18 @@ fn features_switch_commands_off() {
 }
 
 #[test]
+fn anchors() {
+    let g = with(Features::THIN_DISK.with(Features::ANCHOR));
+    let same = |flags| decode(&[0x41, flags, 0, 0, 0, 9, 0, 0, 1, 0], &g);
+    let anchored = Command::WriteSame { lba: 9, blocks: 1, unmap: true, ndob: false, anchor: true };
+    assert_eq!(same(0x18), Ok(anchored));
+    // Without UNMAP there is nothing to anchor.
+    assert_eq!(same(0x10), Err(Sense::cdb_bit(1, 4)));
+    let unmap = decode(&[0x42, 0x01, 0, 0, 0, 0, 0, 0, 24, 0], &g);
+    assert_eq!(unmap, Ok(Command::Unmap { param_len: 24, anchor: true }));
+}
+
+#[test]
 fn announced_lengths() {
     let g = geometry();
     let out = |c: i::Cdb| ok(c.as_bytes()).data_out_len(&g);

@@ -1,7 +1,7 @@
 //! What happens to a unit from the side of the target: resets, resizes, changes of state.
 
 use super::mode::ModeValues;
-use super::{AluaState, Condition, LuState, Nexus, UaScope, UnknownPort, alua};
+use super::{AluaState, Condition, LuState, Nexus, UaScope, UnknownGroup, alua};
 use crate::identity::TargetPort;
 use crate::pr::PortPair;
 use crate::sense::Sense;
@@ -87,9 +87,9 @@ impl LuState {
         group: u16,
         state: AluaState,
         preferred: bool,
-    ) -> Result<(), UnknownPort> {
+    ) -> Result<(), UnknownGroup> {
         let Some(g) = self.groups.iter_mut().find(|g| g.id == group) else {
-            return Err(UnknownPort(group));
+            return Err(UnknownGroup(group));
         };
         if (g.state, g.preferred) != (state, preferred) {
             g.state = state;

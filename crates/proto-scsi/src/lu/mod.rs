@@ -96,6 +96,18 @@ impl core::fmt::Display for UnknownPort {
 
 impl std::error::Error for UnknownPort {}
 
+/// The target port group named by the caller is not one of the unit's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnknownGroup(pub u16);
+
+impl core::fmt::Display for UnknownGroup {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "the logical unit has no target port group {}", self.0)
+    }
+}
+
+impl std::error::Error for UnknownGroup {}
+
 /// What the unit keeps per nexus.
 #[derive(Debug)]
 struct NexusState {

@@ -49,6 +49,11 @@ impl LuState {
         vendor.extend_from_slice(id.serial.as_bytes());
         designator(out, ASCII, LOGICAL_UNIT | 1, &vendor);
         designator(out, UTF8, LOGICAL_UNIT | 8, &naa_name(&id.naa));
+        if !id.label.is_empty() {
+            // Vendor specific (type 0): the volume's name, for tools that are given one.
+            let len = id.label.len().min(crate::identity::LABEL_LEN_MAX);
+            designator(out, UTF8, LOGICAL_UNIT, &id.label.as_bytes()[..len]);
+        }
         if let Some(port) = id.port(who.target_port) {
             let relative = u32::from(port.relative_id).to_be_bytes();
             port_designator(out, port, BINARY, 4, &relative);

@@ -196,11 +196,6 @@ impl Pair {
     pub(crate) fn arrive(self: &Rc<Self>, from: usize, lane: usize) {
         let l = &self.lanes[from][lane];
         let (near, far) = (&self.ends[1 - from], &self.ends[from]);
-        if self.severed.get() || near.phase.get() == Phase::Down {
-            l.clear();
-            l.armed.set(false);
-            return;
-        }
         if near.phase.get() == Phase::Setup {
             // `open` comes back here.
             return;
@@ -209,6 +204,11 @@ impl Pair {
             return;
         }
         while let Some(at) = l.head() {
+            // The frame before may have ended it.
+            if self.severed.get() || near.phase.get() == Phase::Down {
+                l.clear();
+                break;
+            }
             if at > self.net.clock.now() {
                 break;
             }

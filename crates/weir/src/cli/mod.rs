@@ -7,7 +7,7 @@ mod events;
 mod exit_codes;
 mod host;
 mod map;
-mod output;
+pub(crate) mod output;
 mod parse;
 mod pool;
 mod status;
@@ -95,6 +95,7 @@ enum Command {
 
 /// Reads the command line, runs the command and gives the exit code.
 pub(crate) fn main() -> ExitCode {
+    weir_control::store::explain_damage();
     let cli = Cli::parse();
     let json = cli.json;
     dispatch(cli).unwrap_or_else(|e| fail(&e, json))

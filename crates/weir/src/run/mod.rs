@@ -5,6 +5,7 @@ mod copy;
 mod inquiry;
 mod quickstart;
 mod read;
+mod remote;
 mod serve;
 mod write;
 

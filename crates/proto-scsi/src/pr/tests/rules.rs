@@ -220,13 +220,25 @@ fn register_and_move_hands_over() {
     assert_eq!(mv(&mut bed, a, &to_b(0xa, false)), CONFLICT); // nothing is held
     out(&mut bed, a, PrOut::Reserve, 3, 0xa, 0).unwrap();
     assert_eq!(mv(&mut bed, a, &to_b(0x1, false)), CONFLICT);
-    let bad = |list: Vec<u8>| (list.clone(), list);
-    let (list, _) = bad(i::pr_move_list(0xa, 0, false, false, 1, &initiator(2)));
+    let list = i::pr_move_list(0xa, 0, false, false, 1, &initiator(2));
     assert_eq!(sense(mv(&mut bed, a, &list)), Sense::list_byte(8));
     let list = i::pr_move_list(0xa, 9, false, false, 77, &initiator(2));
     assert_eq!(sense(mv(&mut bed, a, &list)), Sense::list_byte(18));
     let list = i::pr_move_list(0xa, 9, false, false, 1, &initiator(1));
     assert_eq!(sense(mv(&mut bed, a, &list)), Sense::list_byte(24));
+    let other_protocol = crate::TransportId::iscsi("iqn.2026-01.org.example:h", None);
+    let list = i::pr_move_list(0xa, 9, false, false, 1, &other_protocol);
+    assert_eq!(sense(mv(&mut bed, a, &list)), Sense::list_bit(24, 3));
+    // The TransportID length and the parameter list length must agree, both ways.
+    for wrong in [0u8, 20, 23, 25, 28] {
+        let mut list = to_b(0xa, false);
+        list[23] = wrong;
+        assert_eq!(sense(mv(&mut bed, a, &list)), Sense::PARAMETER_LIST_LENGTH_ERROR);
+    }
+    let mut list = to_b(0xa, false);
+    list.extend_from_slice(&[0; 4]);
+    list[23] = 28;
+    assert_eq!(sense(mv(&mut bed, a, &list)), Sense::PARAMETER_LIST_LENGTH_ERROR);
     let g = generation(&mut bed, a);
     mv(&mut bed, a, &to_b(0xa, true)).unwrap();
     assert_eq!(keys(&mut bed, b), [0xbb]);
@@ -394,9 +406,29 @@ fn aptpl_decides_what_power_loss_leaves() {
     out_list(&mut bed, a, PrOut::Register, 0, &i::pr_out_list(3, 3, &persistent)).unwrap();
     out(&mut bed, a, PrOut::Register, 0, 3, 0).unwrap();
     assert!(bed.effects.persist);
+    // With nobody registered nothing persists any more.
+    assert_eq!(bed.run(a, i::pr_in(PrIn::ReportCapabilities, 8)).unwrap()[3], 0x80);
     let revision = bed.lu.reservation_revision();
     register(&mut bed, a, 1);
     assert!(bed.lu.reservation_revision() > revision);
+}
+
+#[test]
+fn aptpl_outlives_others_that_leave_or_are_preempted() {
+    let persistent = PrRegister { aptpl: true, ..PrRegister::default() };
+    let mut bed = Bed::new();
+    let (a, b) = (bed.login(1), bed.login(2));
+    for (n, key) in [(a, 1), (b, 2)] {
+        out_list(&mut bed, n, PrOut::Register, 0, &i::pr_out_list(0, key, &persistent)).unwrap();
+    }
+    // An unregistration without the bit does not end persistence for those who stay.
+    out(&mut bed, b, PrOut::Register, 0, 2, 0).unwrap();
+    assert!(bed.effects.persist);
+    assert_eq!(bed.run(a, i::pr_in(PrIn::ReportCapabilities, 8)).unwrap()[3], 0x81);
+    // A nexus may preempt its own key; then nobody is left.
+    out(&mut bed, a, PrOut::Preempt, 1, 1, 1).unwrap();
+    assert!(bed.effects.persist);
+    assert_eq!(bed.run(a, i::pr_in(PrIn::ReportCapabilities, 8)).unwrap()[3], 0x80);
 }
 
 #[test]

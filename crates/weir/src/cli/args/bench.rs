@@ -73,7 +73,7 @@ pub(crate) struct BenchArgs {
     /// Initiator that makes the load.
     #[arg(long, value_enum, default_value = "srp")]
     pub(crate) initiator: Initiator,
-    /// The target's address, HOST[:PORT]; the port is 5555 unless given. Repeated: further paths to the same volume.
+    /// The target's address, HOST or HOST:PORT (5555). Repeated: further paths to the same volume.
     #[arg(long, short, value_parser = parse::target, value_name = "ADDRESS", required = true)]
     pub(crate) target: Vec<SocketAddr>,
     /// The volume's name; its LUN is found by asking the target. May be repeated: the load is spread over all.

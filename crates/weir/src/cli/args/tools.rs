@@ -48,7 +48,7 @@ pub(crate) struct LoginArgs {
 /// Which LUN of which target.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LunArgs {
-    /// The target's address, HOST[:PORT]; the port is 5555 unless given.
+    /// The target's address, HOST or HOST:PORT (5555).
     #[arg(long, short, value_parser = parse::target, value_name = "ADDRESS")]
     pub(crate) target: SocketAddr,
     /// The LUN [default: 0, or that of --volume].
@@ -167,9 +167,9 @@ pub(crate) struct FlowArgs {
 /// One end of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A LUN of a target: `srp://HOST[:PORT]/LUN`.
+    /// A LUN of a target: `srp://HOST:PORT/LUN`.
     Lun(SocketAddr, u16),
-    /// A volume of a target: `srp://HOST[:PORT]/NAME`.
+    /// A volume of a target: `srp://HOST:PORT/NAME`.
     Volume(SocketAddr, String),
     /// A file or block device.
     File(PathBuf),
@@ -217,7 +217,7 @@ impl fmt::Display for Place {
 #[command(after_help = "Examples:\n  weir copy disk.img srp://192.0.2.7/db-01\n  \
     weir copy srp://192.0.2.7/0 srp://192.0.2.8:5555/0 --verify")]
 pub(crate) struct CopyArgs {
-    /// From: a file, a block device, srp://HOST[:PORT]/LUN or srp://HOST[:PORT]/VOLUME.
+    /// From: a file, a block device, srp://HOST:PORT/LUN or srp://HOST:PORT/VOLUME.
     pub(crate) source: Place,
     /// To: the same.
     pub(crate) destination: Place,
