@@ -76,9 +76,6 @@ pub trait BlockClient: 'static {
 
     /// A command without data: there and back again.
     fn nop(&self) -> impl Future<Output = Result<(), ClientError>>;
-
-    /// Ends the connection in order. Nothing is in flight.
-    fn close(&self) -> impl Future<Output = ()>;
 }
 
 /// The class of a failure to reach a volume.

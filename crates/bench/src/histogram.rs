@@ -121,6 +121,9 @@ impl Histogram {
 
     /// The value that `percent` of all values do not exceed, to 1 part in 128; 0 without values.
     pub fn percentile(&self, percent: f64) -> u64 {
+        if percent <= 0.0 {
+            return self.min();
+        }
         if self.n == 0 {
             return 0;
         }

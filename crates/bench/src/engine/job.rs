@@ -130,11 +130,6 @@ impl<C: BlockClient> JobTask<C> {
         }
     }
 
-    /// The clients that it uses.
-    pub(super) fn clients(&self) -> impl Iterator<Item = Rc<C>> {
-        self.lanes.iter().map(|l| l.client.clone())
-    }
-
     fn start(&self, now: Nanos) {
         self.from.set(now + self.spec.ramp);
         self.last.set(now + self.spec.ramp);

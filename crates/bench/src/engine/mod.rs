@@ -16,10 +16,11 @@ use crate::job::{JobError, JobSpec};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::mpsc;
 use std::time::Duration;
-use weir_reactor::{PollMode, Reactor};
+use weir_reactor::{PollMode, Reactor, sleep};
 use weir_uring::{Ring, pin_to_core};
 
 /// One engine thread, as a connector sees it.
@@ -52,6 +53,10 @@ pub trait Connector: Send + Sync + 'static {
         place: &Place,
         jobs: &[(u32, Vec<usize>)],
     ) -> impl Future<Output = Result<Vec<Vec<Rc<Self::Client>>>, ConnectError>>;
+
+    /// Ends the present reactor's connections in order. Called on every thread that connected, when
+    /// nothing is in flight on any; the threads' reactors turn until all have returned.
+    fn disconnect(&self, place: &Place) -> impl Future<Output = ()>;
 }
 
 /// How to run, besides what the jobs say.
@@ -120,6 +125,36 @@ struct Common<K> {
     spec: JobSpec,
     options: Options,
     progress: Progress,
+    /// What the threads wait for: [`WAIT`], then [`GO`] or [`STOP`].
+    phase: AtomicU8,
+    /// Threads whose jobs have ended.
+    ended: Meeting,
+    /// Threads that have no connections any more.
+    closed: Meeting,
+}
+
+const WAIT: u8 = 0;
+const GO: u8 = 1;
+const STOP: u8 = 2;
+/// How often a thread looks whether the others are ready; outside the measurement.
+const LOOK: u64 = weir_base::MILLIS / 5;
+
+/// Where threads wait for each other while their reactors turn: connections may span threads.
+#[derive(Debug, Default)]
+pub struct Meeting(AtomicUsize);
+
+impl Meeting {
+    /// Waits until all `n` threads have come.
+    pub async fn wait(&self, n: usize) {
+        self.arrive();
+        while self.0.load(Acquire) < n {
+            sleep(LOOK).await;
+        }
+    }
+
+    fn arrive(&self) {
+        self.0.fetch_add(1, AcqRel);
+    }
 }
 
 /// Runs all copies of a job and gives their results in the order of their numbers.
@@ -148,19 +183,19 @@ pub fn run<K: Connector>(
         spec: spec.clone(),
         options: options.clone(),
         progress: Progress::default(),
+        phase: AtomicU8::new(WAIT),
+        ended: Meeting::default(),
+        closed: Meeting::default(),
     });
     let (tell, told) = mpsc::channel::<Ready>();
     let mut threads = Vec::new();
-    let mut starts = Vec::new();
     for (worker, core) in cores.into_iter().enumerate() {
-        let (start, go) = mpsc::channel::<()>();
         let (common, tell) = (common.clone(), tell.clone());
         let thread = std::thread::Builder::new()
             .name(format!("weir-bench-{worker}"))
-            .spawn(move || work(&common, worker, workers, core, &tell, &go))
+            .spawn(move || work(&common, worker, workers, core, &tell))
             .map_err(|e| RunError::Start(e.to_string()))?;
         threads.push(thread);
-        starts.push(start);
     }
     drop(tell);
     let mut failed = None;
@@ -171,13 +206,7 @@ pub fn run<K: Connector>(
             Err(_) => break,
         }
     }
-    if failed.is_none() {
-        for s in &starts {
-            // A thread that has ended by itself is found out by joining it.
-            let _ = s.send(());
-        }
-    }
-    drop(starts);
+    common.phase.store(if failed.is_none() { GO } else { STOP }, Release);
     let over = Arc::new(AtomicBool::new(false));
     let watcher =
         (options.progress && failed.is_none()).then(|| watch(common.clone(), over.clone()));
@@ -233,6 +262,17 @@ fn watch<K: Connector>(
     })
 }
 
+/// Lets the other threads go on when this one ends early, by an error or a panic. Coming to a meeting
+/// twice does no harm: whoever leaves in order has seen both of them end.
+struct Seat<'a, K>(&'a Common<K>);
+
+impl<K> Drop for Seat<'_, K> {
+    fn drop(&mut self) {
+        self.0.ended.arrive();
+        self.0.closed.arrive();
+    }
+}
+
 /// One thread, from its start to its results; `None` when it did not get to run.
 fn work<K: Connector>(
     common: &Arc<Common<K>>,
@@ -240,8 +280,8 @@ fn work<K: Connector>(
     workers: usize,
     core: Option<usize>,
     tell: &mpsc::Sender<Ready>,
-    go: &mpsc::Receiver<()>,
 ) -> Option<Done> {
+    let _seat = Seat(common);
     let made = match core {
         Some(c) => pin_to_core(c).map_err(|e| format!("it cannot run on core {c}: {e}")),
         None => Ok(()),
@@ -258,34 +298,36 @@ fn work<K: Connector>(
         }
     };
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let place = Place { reactor: reactor.clone(), ring, worker, workers };
+    let place = Rc::new(Place { reactor: reactor.clone(), ring, worker, workers });
     let prepared = {
-        let common = common.clone();
-        reactor.block_on(PollMode::default(), async move { prepare(&common, &place).await })
-    };
-    let jobs = match prepared {
-        Ok(jobs) => jobs,
-        Err(e) => {
-            let _ = tell.send(Err(e));
-            reactor.shutdown();
-            return None;
-        }
-    };
-    let _ = tell.send(Ok(()));
-    let mut results = None;
-    if go.recv().is_ok() {
-        let common = common.clone();
-        let poll = common.spec.poll;
-        let clients: Vec<_> = jobs.iter().flat_map(JobTask::clients).collect();
-        results = Some(reactor.block_on(poll, async move {
-            run_jobs(jobs, &common.options, &common.progress).await
-        }));
+        let (common, place) = (common.clone(), place.clone());
+        let tell = tell.clone();
         reactor.block_on(PollMode::default(), async move {
-            for c in clients {
-                c.close().await;
+            let prepared = prepare(&common, &place).await;
+            let told = match &prepared {
+                Ok(_) => Ok(()),
+                Err(e) => Err(e.clone()),
+            };
+            // Nobody listens only when the run is over already.
+            let _ = tell.send(told);
+            while common.phase.load(Acquire) == WAIT {
+                sleep(LOOK).await;
             }
-        });
-    }
+            prepared.ok().filter(|_| common.phase.load(Acquire) == GO)
+        })
+    };
+    let results = prepared.map(|jobs| {
+        let common = common.clone();
+        reactor.block_on(common.spec.poll, async move {
+            run_jobs(jobs, &common.options, &common.progress).await
+        })
+    });
+    let common = common.clone();
+    reactor.block_on(PollMode::default(), async move {
+        common.ended.wait(place.workers).await;
+        common.connector.disconnect(&place).await;
+        common.closed.wait(place.workers).await;
+    });
     reactor.shutdown();
     results
 }

@@ -3,6 +3,7 @@
 use super::disk::SrpDisk;
 use crate::client::{ClientError, ConnectError, ConnectKind};
 use crate::engine::{Connector, Place};
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use weir_fabric::{FabricError, Provider};
@@ -11,6 +12,7 @@ use weir_initiator_srp::{Channel, ChannelConfig, ChannelError};
 use weir_proto_scsi::Lun;
 use weir_proto_srp::login::MultiChannelAction;
 use weir_proto_srp::{PortId, RejectReason};
+use weir_reactor::{get_local, set_local};
 
 /// How to log in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,6 +142,10 @@ pub struct Srp {
     pub sessions: Sessions,
 }
 
+/// The channels of the present reactor.
+#[derive(Default)]
+struct Open(RefCell<Vec<Rc<Channel>>>);
+
 impl Srp {
     async fn open(&self, channel: &Rc<Channel>, lun: u16) -> Result<Rc<SrpDisk>, ConnectError> {
         let wire = Lun::from_index(lun).ok_or_else(|| {
@@ -183,6 +189,8 @@ impl Connector for Srp {
         jobs: &[(u32, Vec<usize>)],
     ) -> Result<Vec<Vec<Rc<SrpDisk>>>, ConnectError> {
         let provider = self.login.provider(place);
+        let open = Rc::new(Open::default());
+        set_local(open.clone());
         let mut shared: Option<Rc<Channel>> = None;
         let mut all = Vec::new();
         for (job, volumes) in jobs {
@@ -205,6 +213,7 @@ impl Connector for Srp {
                     self.login.channel(&*provider, port, action, 0, self.iodepth).await?
                 }
             };
+            open.0.borrow_mut().push(channel.clone());
             let mut disks = Vec::new();
             for v in volumes {
                 disks.push(self.open(&channel, self.luns[*v]).await?);
@@ -212,5 +221,12 @@ impl Connector for Srp {
             all.push(disks);
         }
         Ok(all)
+    }
+
+    async fn disconnect(&self, _place: &Place) {
+        let Some(open) = get_local::<Open>() else { return };
+        for c in open.0.take() {
+            c.disconnect();
+        }
     }
 }

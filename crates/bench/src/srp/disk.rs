@@ -147,8 +147,4 @@ impl BlockClient for SrpDisk {
     async fn nop(&self) -> Result<(), ClientError> {
         command(&self.channel, self.lun, &scsi::test_unit_ready(), None, None, 0).await
     }
-
-    async fn close(&self) {
-        self.channel.disconnect();
-    }
 }
