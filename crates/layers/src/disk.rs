@@ -37,8 +37,7 @@ const PARAMS: &[Param] = &[
         "block-size",
         ParamKind::Choice(&["auto", "512", "4096"]),
         "auto",
-        "logical block; the disk's own if auto. A smaller one than the disk's is refused, since a \
-         power cut could then damage the neighbours of a block that is being written",
+        "logical block; the disk's own if auto; a smaller one than the disk's is refused",
     ),
     Param::default(
         "thin",
@@ -91,7 +90,8 @@ impl LayerKind for Kind {
         };
         if block_size < own {
             return Err(wrong(format!(
-                "has {own}-byte blocks and cannot be a volume of {block_size}-byte blocks"
+                "has {own}-byte blocks and cannot be a volume of {block_size}-byte blocks; \
+                 give the volume {own}-byte blocks"
             )));
         }
         let len = wish.len.unwrap_or(disk.len());
