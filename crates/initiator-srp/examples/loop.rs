@@ -10,7 +10,6 @@ use weir_mem::{Arena, BufPool, PoolConfig, Slice};
 use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
 use weir_proto_scsi::lu::LuState;
 use weir_proto_srp::PortId;
-use weir_proto_srp::login::MultiChannelAction;
 use weir_reactor::{PollMode, Reactor, clock, completion, spawn};
 use weir_target_core::{Access, AccessMap, HostRule, Unit, UnitShared, Units};
 use weir_target_srp::{Target, TargetConfig};
@@ -127,17 +126,12 @@ fn main() {
     static DONE: AtomicU64 = AtomicU64::new(0);
     reactor.block_on(PollMode::Busy, async move {
         let config = ChannelConfig {
-            target: TargetConfig::default().port_id,
-            initiator: PortId::new(1, 1),
-            action: MultiChannelAction::Terminate,
-            queue: 0,
             depth: depth as u16,
-            immediate: 8192,
-            reads: 16,
+            ..ChannelConfig::new(TargetConfig::default().port_id, PortId::new(1, 1))
         };
         let c = Channel::connect(&provider, &addr, config).await.unwrap();
         // Unit attention of a new nexus.
-        let _ = c.command(0, &[0; 16], None, None).await.unwrap();
+        let _ = c.command(0, &[0; 16], &[], &[]).await.unwrap();
         let end = clock() + secs * 1_000_000_000;
         let mut tasks = Vec::new();
         for i in 0..depth {
@@ -159,11 +153,11 @@ fn main() {
                     cdb[2..6].copy_from_slice(&(lba as u32).to_be_bytes());
                     cdb[7..9].copy_from_slice(&((block / 512) as u16).to_be_bytes());
                     let o = match op.as_str() {
-                        "read" => c.command(0, &cdb, None, Some(buf.clone())).await,
-                        "write" => c.command(0, &cdb, Some(buf.clone()), None).await,
-                        _ => c.command(0, &[0; 16], None, None).await,
+                        "read" => c.command(0, &cdb, &[], std::slice::from_ref(&buf)).await,
+                        "write" => c.command(0, &cdb, std::slice::from_ref(&buf), &[]).await,
+                        _ => c.command(0, &[0; 16], &[], &[]).await,
                     };
-                    assert!(o.unwrap().is_good(), "{o:x?}");
+                    assert!(o.as_ref().is_ok_and(|o| o.is_good()), "{o:x?}");
                     n += 1;
                     lat += clock() - t;
                 }

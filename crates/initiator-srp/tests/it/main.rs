@@ -1,0 +1,7 @@
+//! The initiator against the real target, over iWARP on loopback and in simulated worlds.
+
+mod common;
+mod target;
+
+mod cores;
+mod iwarp;
