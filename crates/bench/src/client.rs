@@ -30,6 +30,8 @@ pub enum ClientError {
     Lost,
     /// An error of a local volume.
     Io(weir_base::IoError),
+    /// Another error of the initiator.
+    Other(&'static str),
 }
 
 impl std::fmt::Display for ClientError {
@@ -41,8 +43,9 @@ impl std::fmt::Display for ClientError {
                 None => write!(f, "SCSI status {status:#04x}"),
             },
             ClientError::Short(n) => write!(f, "{n} bytes were not moved"),
-            ClientError::Lost => f.write_str("the connection ended before the command did"),
+            ClientError::Lost => f.write_str("the path to the target is down"),
             ClientError::Io(e) => e.fmt(f),
+            ClientError::Other(e) => f.write_str(e),
         }
     }
 }

@@ -114,7 +114,9 @@ fn range(scale: Scale, (low, high): (f64, f64), from_zero: bool) -> Range<f64> {
         Scale::Linear => low..high,
         Scale::Bytes if low == high => low / 2.0..high * 2.0,
         Scale::Bytes => low..high,
-        Scale::Decades => 10f64.powf((low / 1.1).log10().floor())..10f64.powf((high * 1.1).log10().ceil()),
+        Scale::Decades => {
+            10f64.powf((low / 1.1).log10().floor())..10f64.powf((high * 1.1).log10().ceil())
+        }
     }
 }
 

@@ -33,6 +33,27 @@ pub struct Place {
     pub worker: usize,
     /// Threads in all.
     pub workers: usize,
+    /// Set when a thread has ended before its time.
+    gone: Arc<AtomicBool>,
+}
+
+impl Place {
+    /// The only thread.
+    pub fn alone(reactor: Reactor, ring: Ring) -> Place {
+        Place { reactor, ring, worker: 0, workers: 1, gone: Arc::default() }
+    }
+
+    /// Waits until all threads have come to `meeting`. False: one of them never will.
+    pub async fn meet(&self, meeting: &Meeting) -> bool {
+        meeting.arrive();
+        while !meeting.is_full(self.workers) {
+            if self.gone.load(Acquire) {
+                return false;
+            }
+            sleep(LOOK).await;
+        }
+        true
+    }
 }
 
 /// Makes clients.
@@ -127,6 +148,8 @@ struct Common<K> {
     progress: Progress,
     /// What the threads wait for: [`WAIT`], then [`GO`] or [`STOP`].
     phase: AtomicU8,
+    /// Set when a thread has ended before its time.
+    gone: Arc<AtomicBool>,
     /// Threads whose jobs have ended.
     ended: Meeting,
     /// Threads that have no connections any more.
@@ -144,16 +167,12 @@ const LOOK: u64 = weir_base::MILLIS / 5;
 pub struct Meeting(AtomicUsize);
 
 impl Meeting {
-    /// Waits until all `n` threads have come.
-    pub async fn wait(&self, n: usize) {
-        self.arrive();
-        while self.0.load(Acquire) < n {
-            sleep(LOOK).await;
-        }
-    }
-
     fn arrive(&self) {
         self.0.fetch_add(1, AcqRel);
+    }
+
+    fn is_full(&self, n: usize) -> bool {
+        self.0.load(Acquire) >= n
     }
 }
 
@@ -184,6 +203,7 @@ pub fn run<K: Connector>(
         options: options.clone(),
         progress: Progress::default(),
         phase: AtomicU8::new(WAIT),
+        gone: Arc::default(),
         ended: Meeting::default(),
         closed: Meeting::default(),
     });
@@ -262,14 +282,13 @@ fn watch<K: Connector>(
     })
 }
 
-/// Lets the other threads go on when this one ends early, by an error or a panic. Coming to a meeting
-/// twice does no harm: whoever leaves in order has seen both of them end.
+/// Tells the other threads when this one ends, so that none waits for one that ended early by an error or
+/// a panic.
 struct Seat<'a, K>(&'a Common<K>);
 
 impl<K> Drop for Seat<'_, K> {
     fn drop(&mut self) {
-        self.0.ended.arrive();
-        self.0.closed.arrive();
+        self.0.gone.store(true, Release);
     }
 }
 
@@ -298,7 +317,8 @@ fn work<K: Connector>(
         }
     };
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let place = Rc::new(Place { reactor: reactor.clone(), ring, worker, workers });
+    let gone = common.gone.clone();
+    let place = Rc::new(Place { reactor: reactor.clone(), ring, worker, workers, gone });
     let prepared = {
         let (common, place) = (common.clone(), place.clone());
         let tell = tell.clone();
@@ -324,9 +344,10 @@ fn work<K: Connector>(
     });
     let common = common.clone();
     reactor.block_on(PollMode::default(), async move {
-        common.ended.wait(place.workers).await;
+        // Whoever does not come needs nobody's reactor any more.
+        place.meet(&common.ended).await;
         common.connector.disconnect(&place).await;
-        common.closed.wait(place.workers).await;
+        place.meet(&common.closed).await;
     });
     reactor.shutdown();
     results

@@ -1,186 +1,168 @@
-//! Logging in, and what to tell people when that fails.
+//! Sessions for jobs.
 
 use super::disk::SrpDisk;
-use crate::client::{ClientError, ConnectError, ConnectKind};
-use crate::engine::{Connector, Place};
+use super::login::Login;
+use crate::client::{ConnectError, ConnectKind};
+use crate::engine::{Connector, Meeting, Place};
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::rc::Rc;
-use weir_fabric::{FabricError, Provider};
-use weir_fabric_iwarp::{Config, CrcPolicy, Iwarp};
-use weir_initiator_srp::{Channel, ChannelConfig, ChannelError};
+use std::sync::{Mutex, PoisonError};
+use weir_initiator_srp::{Error, Queue, QueueMode, Session};
 use weir_proto_scsi::Lun;
-use weir_proto_srp::login::MultiChannelAction;
-use weir_proto_srp::{PortId, RejectReason};
+use weir_proto_srp::PortId;
 use weir_reactor::{get_local, set_local};
-
-/// How to log in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Login {
-    /// The target's address.
-    pub address: SocketAddr,
-    /// The target port. All zero: whichever answers at the address, where the target allows that.
-    pub target: PortId,
-    /// Our port.
-    pub initiator: PortId,
-    /// Ask for MPA's CRC.
-    pub crc: bool,
-    /// Writes up to this many bytes go with the command; 0 turns that off.
-    pub immediate: u32,
-}
-
-impl Login {
-    /// The defaults for this address and initiator port.
-    pub fn new(address: SocketAddr, target: PortId, initiator: PortId) -> Login {
-        Login { address, target, initiator, crc: false, immediate: 8192 }
-    }
-
-    pub(super) fn provider(&self, place: &Place) -> Rc<dyn Provider> {
-        let crc = if self.crc { CrcPolicy::Require } else { CrcPolicy::Off };
-        Rc::new(Iwarp::new(&place.reactor, &place.ring, Config { crc, ..Config::default() }))
-    }
-
-    pub(super) async fn channel(
-        &self,
-        provider: &dyn Provider,
-        initiator: PortId,
-        action: MultiChannelAction,
-        queue: u16,
-        depth: u32,
-    ) -> Result<Rc<Channel>, ConnectError> {
-        let config = ChannelConfig {
-            target: self.target,
-            initiator,
-            action,
-            queue,
-            depth: depth.clamp(1, 4096) as u16,
-            immediate: self.immediate,
-            reads: 16,
-        };
-        let address = self.address.to_string();
-        Channel::connect(provider, &address, config).await.map_err(|e| self.explain(e))
-    }
-
-    /// A failed login in words.
-    fn explain(&self, e: ChannelError) -> ConnectError {
-        let at = self.address;
-        match e {
-            ChannelError::Rejected(reason) => {
-                let hint = match reason {
-                    RejectReason::NoNexus if self.target == PortId::default() => {
-                        "the target wants to be called by its port identifier: give --id-ext and --ioc-guid, \
-                         which `weir target list` prints at the target"
-                    }
-                    RejectReason::NoNexus => {
-                        "compare --id-ext and --ioc-guid with what `weir target list` prints at the target"
-                    }
-                    RejectReason::ChannelLimit => {
-                        "the target may not know this initiator port: make a host for it (`weir host create`) \
-                         or one for all (`--any`), and map a volume to it; --initiator-port sets the port"
-                    }
-                    RejectReason::InsufficientResources => {
-                        "use fewer --channels, or wait until other hosts have left"
-                    }
-                    RejectReason::IuLength => "the target takes shorter messages only",
-                    _ => "the target's log says more",
-                };
-                let message = format!("the target at {at} refused the login");
-                let port = format!(
-                    "{reason} (initiator port {}, target port {})",
-                    self.initiator, self.target
-                );
-                ConnectError::new(ConnectKind::Refused, message, port, hint)
-            }
-            ChannelError::Fabric(FabricError::Unreachable(why)) => ConnectError::new(
-                ConnectKind::Unreachable,
-                format!("no target answers at {at}"),
-                why,
-                "check the address, and that the target runs (`weir status` at the target)",
-            ),
-            ChannelError::Fabric(FabricError::Address(addr, why)) => ConnectError::new(
-                ConnectKind::Unreachable,
-                format!("the address {addr} cannot be used"),
-                why,
-                "give another address",
-            ),
-            ChannelError::Fabric(e) => ConnectError::new(
-                ConnectKind::Failed,
-                format!("the connection to {at} failed"),
-                e,
-                "whatever listens there may not be an SRP target over iWARP",
-            ),
-            e => ConnectError::new(
-                ConnectKind::Failed,
-                format!("the login at {at} failed"),
-                e,
-                "whatever listens there may not be an SRP target",
-            ),
-        }
-    }
-}
 
 /// Which sessions jobs use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sessions {
-    /// One for all: one initiator port, a channel for each thread.
+    /// One for all jobs.
     #[default]
     Shared,
-    /// One for each job, with an initiator port of its own: as many hosts as jobs.
+    /// One for each job, with an initiator port of its own and one channel: as many hosts as jobs.
     PerJob,
 }
 
-/// Reaches logical units of one SRP target.
-#[derive(Debug, Clone)]
-pub struct Srp {
-    /// How to log in.
-    pub login: Login,
+/// What a load through SRP needs besides a login.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SrpOptions {
     /// The units, as small numbers.
     pub luns: Vec<u16>,
-    /// I/Os in flight per job: what queues are made for.
-    pub iodepth: u32,
+    /// I/Os in flight of all jobs together: queues are made for them.
+    pub in_flight: u32,
+    /// Jobs.
+    pub jobs: u32,
     /// Which sessions jobs use.
     pub sessions: Sessions,
+    /// Channels of a shared session; 0: one per thread, at most 8.
+    pub channels: usize,
+    /// How commands reach channels (S3).
+    pub queue_mode: QueueMode,
 }
 
-/// The channels of the present reactor.
+impl SrpOptions {
+    /// One shared session for a job and its copies on these units.
+    pub fn new(luns: Vec<u16>, spec: &crate::job::JobSpec) -> SrpOptions {
+        SrpOptions {
+            luns,
+            in_flight: spec.iodepth.saturating_mul(spec.numjobs),
+            jobs: spec.numjobs,
+            sessions: Sessions::Shared,
+            channels: 0,
+            queue_mode: QueueMode::Multi,
+        }
+    }
+}
+
+/// Reaches logical units of one SRP target.
+pub struct Srp {
+    login: Login,
+    options: SrpOptions,
+    shared: Session,
+    joined: Meeting,
+    logged_in: Meeting,
+    failed: Mutex<Option<ConnectError>>,
+}
+
+/// The sessions that end on the present reactor.
 #[derive(Default)]
-struct Open(RefCell<Vec<Rc<Channel>>>);
+struct Open(RefCell<Vec<Session>>);
 
 impl Srp {
-    async fn open(&self, channel: &Rc<Channel>, lun: u16) -> Result<Rc<SrpDisk>, ConnectError> {
-        let wire = Lun::from_index(lun).ok_or_else(|| {
-            ConnectError::new(
+    /// A way to the units of `options`.
+    pub fn new(login: Login, options: SrpOptions) -> Srp {
+        let mut config = login.session(login.initiator);
+        config.channels = options.channels;
+        config.queue_mode = options.queue_mode;
+        // Threads are not known yet, and jobs may be spread unevenly: every channel can take all.
+        config.depth = options.in_flight.clamp(1, 4096) as u16;
+        Srp {
+            login,
+            options,
+            shared: Session::new(config),
+            joined: Meeting::default(),
+            logged_in: Meeting::default(),
+            failed: Mutex::new(None),
+        }
+    }
+
+    fn failure(&self) -> Option<ConnectError> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Logs the shared session in, together with the other threads.
+    async fn join(&self, place: &Place) -> Result<Session, ConnectError> {
+        let gone = || {
+            let why = "another thread of the load generator did not start";
+            ConnectError::new(ConnectKind::Failed, "there was no login", why, "its error says more")
+        };
+        self.shared.join(self.login.provider(place));
+        if !place.meet(&self.joined).await {
+            return Err(gone());
+        }
+        if place.worker == 0
+            && let Err(e) = self.shared.login().await
+        {
+            let e = self.login.explain(e);
+            *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+        }
+        if !place.meet(&self.logged_in).await {
+            return Err(gone());
+        }
+        match self.failure() {
+            Some(e) => Err(e),
+            None => Ok(self.shared.clone()),
+        }
+    }
+
+    /// A session of a job's own.
+    async fn own(&self, place: &Place, job: u32) -> Result<Session, ConnectError> {
+        let mine = self.login.initiator;
+        // Another extension: another initiator port of the same machine.
+        let ext = mine.extension() ^ (u64::from(job) + 1) << 40;
+        let mut config = self.login.session(PortId::new(ext, mine.guid()));
+        config.channels = 1;
+        config.depth = (self.options.in_flight / self.options.jobs.max(1)).clamp(1, 4096) as u16;
+        let s = Session::connect(self.login.provider(place), config).await;
+        s.map_err(|e| self.login.explain(e))
+    }
+
+    async fn open(&self, queue: &Queue, lun: u16) -> Result<Rc<SrpDisk>, ConnectError> {
+        let Some(wire) = Lun::from_index(lun) else {
+            return Err(ConnectError::new(
                 ConnectKind::NoVolume,
                 format!("{lun} is no LUN"),
                 "LUNs are numbers from 0 to 16383",
                 "give another --lun",
-            )
-        })?;
-        let disk = SrpDisk::open(channel.clone(), wire.0).await;
-        disk.map(Rc::new).map_err(|e| no_disk(self.login.address, lun, e))
+            ));
+        };
+        let disk = SrpDisk::open(queue.clone(), wire).await;
+        disk.map(Rc::new).map_err(|e| self.no_disk(lun, &e))
     }
-}
 
-/// A unit that does not answer as a disk does.
-fn no_disk(at: SocketAddr, lun: u16, e: ClientError) -> ConnectError {
-    let unknown = matches!(e, ClientError::Scsi { sense: Some(s), .. } if s.asc == 0x25);
-    if unknown {
-        return ConnectError::new(
-            ConnectKind::NoVolume,
-            format!("the target at {at} has no LUN {lun} for this host"),
-            e,
-            "`weir inquiry --target ADDRESS` lists what it has; map the volume to the host (`weir map create`)",
-        );
+    /// A unit that does not answer as a disk does.
+    fn no_disk(&self, lun: u16, e: &Error) -> ConnectError {
+        let at = self.login.place();
+        // LOGICAL UNIT NOT SUPPORTED, or no peripheral at this number.
+        let unknown = e.sense().is_some_and(|s| s.asc == 0x25)
+            || matches!(e, Error::Invalid(w) if w.contains("qualifier"));
+        if unknown {
+            return ConnectError::new(
+                ConnectKind::NoVolume,
+                format!("the target at {at} has no LUN {lun} for this host"),
+                e,
+                "`weir inquiry --target ADDRESS` lists what it has; map the volume to the host (`weir map create`)",
+            );
+        }
+        let message = format!("LUN {lun} of the target at {at} cannot be used");
+        ConnectError::new(ConnectKind::Failed, message, e, "`weir inquiry` shows what it is")
     }
-    let message = format!("LUN {lun} of the target at {at} cannot be used");
-    ConnectError::new(ConnectKind::Failed, message, e, "`weir inquiry` shows what it is")
 }
 
 impl Connector for Srp {
     type Client = SrpDisk;
 
     fn volumes(&self) -> usize {
-        self.luns.len()
+        self.options.luns.len()
     }
 
     async fn connect(
@@ -188,35 +170,30 @@ impl Connector for Srp {
         place: &Place,
         jobs: &[(u32, Vec<usize>)],
     ) -> Result<Vec<Vec<Rc<SrpDisk>>>, ConnectError> {
-        let provider = self.login.provider(place);
         let open = Rc::new(Open::default());
         set_local(open.clone());
-        let mut shared: Option<Rc<Channel>> = None;
+        let shared = match self.options.sessions {
+            Sessions::Shared => Some(self.join(place).await?),
+            Sessions::PerJob => None,
+        };
+        // One thread closes for all.
+        if let Some(s) = shared.as_ref().filter(|_| place.worker == 0) {
+            open.0.borrow_mut().push(s.clone());
+        }
         let mut all = Vec::new();
         for (job, volumes) in jobs {
-            let channel = match (self.sessions, &shared) {
-                (Sessions::Shared, Some(c)) => c.clone(),
-                (Sessions::Shared, None) => {
-                    let depth = self.iodepth.saturating_mul(jobs.len() as u32);
-                    let queue = place.worker as u16;
-                    // Nobody else has this port, so there is nothing to end.
-                    let action = MultiChannelAction::Independent;
-                    let port = self.login.initiator;
-                    let c = self.login.channel(&*provider, port, action, queue, depth).await?;
-                    shared.insert(c).clone()
-                }
-                (Sessions::PerJob, _) => {
-                    let mine = self.login.initiator;
-                    let ext = mine.extension().wrapping_add(u64::from(*job) << 48);
-                    let port = PortId::new(ext, mine.guid());
-                    let action = MultiChannelAction::Terminate;
-                    self.login.channel(&*provider, port, action, 0, self.iodepth).await?
+            let session = match &shared {
+                Some(s) => s.clone(),
+                None => {
+                    let s = self.own(place, *job).await?;
+                    open.0.borrow_mut().push(s.clone());
+                    s
                 }
             };
-            open.0.borrow_mut().push(channel.clone());
+            let queue = session.queue();
             let mut disks = Vec::new();
             for v in volumes {
-                disks.push(self.open(&channel, self.luns[*v]).await?);
+                disks.push(self.open(&queue, self.options.luns[*v]).await?);
             }
             all.push(disks);
         }
@@ -225,8 +202,8 @@ impl Connector for Srp {
 
     async fn disconnect(&self, _place: &Place) {
         let Some(open) = get_local::<Open>() else { return };
-        for c in open.0.take() {
-            c.disconnect();
+        for s in open.0.take() {
+            s.close().await;
         }
     }
 }

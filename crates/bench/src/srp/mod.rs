@@ -2,8 +2,11 @@
 
 mod connect;
 mod disk;
+mod login;
 mod scan;
 
-pub use connect::{Login, Sessions, Srp};
+pub use connect::{Sessions, Srp, SrpOptions};
 pub use disk::SrpDisk;
+pub use login::Login;
 pub use scan::{Found, scan};
+pub use weir_initiator_srp::QueueMode;
