@@ -34,7 +34,7 @@ pub(crate) fn on_reactor<R: 'static>(
 }
 
 /// The initiator port of this process, unless one is given: tools must not end each other's sessions.
-fn initiator_port(login: &LoginArgs) -> PortId {
+pub(crate) fn initiator_port(login: &LoginArgs) -> PortId {
     match login.initiator_port {
         Some(p) => PortId(p.0),
         None => {
