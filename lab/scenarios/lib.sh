@@ -71,4 +71,4 @@ ends_with() {
 # Statuses of the sg3-utils.
 OK=0 BAD_OPCODE=9 MISCOMPARE=14 BAD_LBA=22 CONFLICT=24
 
-for f in target host checks; do . "$LAB/scenarios/$f.sh"; done
+for f in target host checks fire; do . "$LAB/scenarios/$f.sh"; done

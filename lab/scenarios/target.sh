@@ -28,6 +28,7 @@ finish_target() { "finish_$TARGET"; }
 #
 #   POOL      what the pool is made of: dir (default: thin volumes), file, stripe (two files), ram, null
 #   PROVIDER  the target's fabric: iwarp (default with siw) or verbs (default with rxe)
+#   CRC       require: with iwarp, ask for MPA's CRC (default: peer, if the host asks; siw does not)
 DATA=/tmp/weir-data
 weir() { log weir-commands "$WEIR" --data-dir $DATA "$@" || fail "weir $*: $(tail -n 3 "$LOGS/weir-commands" | tr '\n' ' ')"; }
 
@@ -47,6 +48,7 @@ listen = ["$DEST"]
 transport = "$PROVIDER"
 id_ext = "$ID_EXT"
 ioc_guid = "$IOC_GUID"
+crc = "${CRC:-peer}"
 TOML
   cp /tmp/weir.toml "$LOGS"
   run_weir

@@ -156,7 +156,6 @@ impl Control {
             self.shared.channels.store(0, Ordering::Relaxed);
         }
         let (id, generation) = (self.shared.id, self.generation.get());
-        self.shared.set_state_open(state);
         for (i, h) in self.shared.reactors().into_iter().enumerate() {
             let single = self.shared.single.is_some();
             let here = homes.iter().any(|x| x.id() == h.id());
@@ -168,6 +167,9 @@ impl Control {
                 }
             })
             .await;
+        }
+        if self.changes.get() == change {
+            self.shared.set_state_open(state);
         }
     }
 

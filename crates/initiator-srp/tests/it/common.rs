@@ -44,7 +44,7 @@ pub(crate) async fn verify_at(
     rounds: usize,
     seed: u64,
 ) {
-    let part = len / tasks;
+    let part = len / tasks / BLOCK as u64 * BLOCK as u64;
     let mut all = Vec::new();
     for t in 0..tasks {
         let q = q.clone();

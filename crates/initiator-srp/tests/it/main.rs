@@ -5,3 +5,4 @@ mod target;
 
 mod cores;
 mod iwarp;
+mod sim;

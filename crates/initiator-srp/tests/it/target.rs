@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use weir_base::{IoResult, Nanos};
+use weir_base::{IoResult, MILLIS, Nanos};
 use weir_block::{Geometry, IoFuture, Volume, check_range};
 use weir_fabric::Provider;
 use weir_mem::{BufPool, PoolConfig, Slice};
@@ -28,7 +28,7 @@ pub(crate) fn medium(len: usize) -> Medium {
 pub(crate) struct Mood {
     /// Each I/O takes this much longer.
     pub(crate) delay: Cell<Nanos>,
-    /// I/O never ends.
+    /// I/O does not end while this is set.
     pub(crate) stall: Cell<bool>,
     /// I/Os begun.
     pub(crate) begun: Cell<u64>,
@@ -46,8 +46,8 @@ impl Disk {
         if self.mood.delay.get() > 0 {
             sleep(self.mood.delay.get()).await;
         }
-        if self.mood.stall.get() {
-            std::future::pending::<()>().await;
+        while self.mood.stall.get() {
+            sleep(MILLIS).await;
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod copy;
+mod flow;
 mod inquiry;
 mod quickstart;
 mod read;
