@@ -5,4 +5,5 @@ mod target;
 
 mod cores;
 mod iwarp;
+mod script;
 mod sim;
