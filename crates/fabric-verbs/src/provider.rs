@@ -13,9 +13,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use weir_base::MILLIS;
 use weir_fabric::{Connected, FabricError, Listener, Params, Provider, RecvQueue};
 use weir_mem::PoolConfig;
-use weir_reactor::{LocalFuture, Poller, Reactor, try_current_id};
+use weir_reactor::{LocalFuture, Poller, Reactor, sleep, spawn_task, try_current_id};
 use weir_uring::{Ring, Watch};
 
 /// Which buffers the device receives into.
@@ -287,7 +288,14 @@ impl Shared {
             d.forget_parts();
         }
         drop(gone);
-        setup::forget_removed(self.lib);
+        // librdmacm, too; the device may stay on the system's list for a moment.
+        let lib = self.lib;
+        spawn_task(async move {
+            for millis in [0, 10, 100, 1000, 5000] {
+                sleep(millis * MILLIS).await;
+                lib.forget_removed();
+            }
+        });
     }
 
     fn cm_events(&self) {
