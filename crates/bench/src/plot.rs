@@ -198,9 +198,12 @@ impl ValueFormatter<f64> for Ticks {
     }
 }
 
+/// Number of a series, the series, and its points that the scales can show.
+type Drawn<'a> = (usize, &'a Series, Vec<(f64, f64)>);
+
 fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Result<(), PlotError> {
     let fits = |scale: Scale, v: f64| v.is_finite() && (scale == Scale::Linear || v > 0.0);
-    let series: Vec<(usize, &Series, Vec<(f64, f64)>)> = chart
+    let series: Vec<Drawn<'_>> = chart
         .series
         .iter()
         .enumerate()
