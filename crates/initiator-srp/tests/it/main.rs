@@ -7,3 +7,4 @@ mod cores;
 mod iwarp;
 mod script;
 mod sim;
+mod trouble;
