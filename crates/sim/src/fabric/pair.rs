@@ -589,5 +589,5 @@ impl Pair {
 }
 
 fn own(queue: &Rc<dyn RecvQueue>) -> Rc<SimRecvQueue> {
-    queue.clone().into_any().downcast().ok().expect("checked when the connection was set up")
+    queue.clone().into_any().downcast().expect("checked when the connection was set up")
 }
