@@ -343,7 +343,8 @@ mod tests {
         }
         // On a busy machine the far end may not have its turn at first.
         let some = (0..6).any(|i| {
-            stream(Ends::default(), 128 << 10, (50 * MILLIS) << i).is_ok_and(|b| b.bandwidth() > 0.0)
+            stream(Ends::default(), 128 << 10, (50 * MILLIS) << i)
+                .is_ok_and(|b| b.bandwidth() > 0.0)
         });
         assert!(some, "no bytes in three seconds");
     }
