@@ -483,7 +483,7 @@ fn a_unit_with_two_paths_survives_the_loss_of_either() {
                 let b = Slice::heap(512).sub(0, 512);
                 b.write_at(0, &i.to_le_bytes());
                 writer.write((i % 64) * 512, b, false).await.unwrap();
-                if i % 3 == 0 {
+                if i.is_multiple_of(3) {
                     let b = Slice::heap(512).sub(0, 512);
                     writer.read((i % 64) * 512, b.clone()).await.unwrap();
                     assert_eq!(b.to_vec()[..8], i.to_le_bytes());
