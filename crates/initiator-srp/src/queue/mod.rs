@@ -85,7 +85,8 @@ impl Queue {
         mut last: Result<Outcome, Error>,
     ) -> Result<Outcome, Error> {
         let shared = &self.local.shared;
-        for tries in 0.. {
+        let (mut tries, mut generation) = (0, self.local.generation());
+        loop {
             let v = match &last {
                 Ok(o) if o.is_good() => return last,
                 Ok(o) => verdict(o, cdb),
@@ -103,8 +104,13 @@ impl Queue {
                 Verdict::Later => sleep(retry::pause(tries)).await,
             }
             last = self.attempt(lun, cdb, data_out, data_in).await;
+            tries += 1;
+            if self.local.generation() != generation {
+                // A new login: what went wrong before has nothing to do with it, and it begins with a
+                // unit attention.
+                (tries, generation) = (0, self.local.generation());
+            }
         }
-        last
     }
 
     /// Sends a command once for each time that the path is lost under it.

@@ -72,7 +72,7 @@ pub(crate) async fn verify_at(
                 } else {
                     let b = Slice::heap(n).sub(0, n);
                     q.read(L0, base + t * part + at, b.clone()).await.unwrap();
-                    assert!(b.to_vec() == model[range], "wrong data in round {round}");
+                    assert!(b.to_vec() == model[range], "wrong data in round {round}, seed {seed}, task {t}: {n} at {at}");
                 }
             }
         }));

@@ -2,10 +2,16 @@
 
 use crate::common::{check_clean, on_reactor, session_config, verify_at};
 use crate::target::{config, medium, serve};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use weir_base::SECONDS;
 use weir_initiator_srp::{QueueMode, Session, SessionConfig};
-use weir_reactor::{handle, sleep};
+use weir_reactor::sleep;
+
+async fn wait_for(r: &Receiver<()>) {
+    while r.try_recv().is_err() {
+        sleep(SECONDS / 1000).await;
+    }
+}
 
 /// Two initiator threads use one session; each verifies its half of the disk.
 fn two_threads(change: impl FnOnce(&mut SessionConfig)) {
@@ -30,11 +36,11 @@ fn two_threads(change: impl FnOnce(&mut SessionConfig)) {
     let other = s.clone();
     let second = std::thread::spawn(move || {
         on_reactor(|p| async move {
+            // Behind the first thread, which so has the first channel.
+            wait_for(&go_rx).await;
             other.join(p);
-            joined_tx.send(handle()).unwrap();
-            while go_rx.try_recv().is_err() {
-                sleep(SECONDS / 1000).await;
-            }
+            joined_tx.send(()).unwrap();
+            wait_for(&go_rx).await;
             verify_at(&other.queue(), 512 << 10, 512 << 10, 4, 80, 5).await;
             done_tx.send(other.census()).unwrap();
             // The session's part here goes with its close.
@@ -45,6 +51,7 @@ fn two_threads(change: impl FnOnce(&mut SessionConfig)) {
     });
     on_reactor(|p| async move {
         s.join(p);
+        go_tx.send(()).unwrap();
         joined_rx.recv().unwrap();
         s.login().await.unwrap();
         assert_eq!(s.figures().channels, config_channels(&config));

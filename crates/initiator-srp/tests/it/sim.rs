@@ -5,11 +5,13 @@ use crate::target::{HOST, Medium, Served, config, medium, serve};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{MICROS, MILLIS, Nanos, SECONDS};
-use weir_initiator_srp::{Error, Multipath, PathState, Queue, Rung, Session, SessionConfig};
+use weir_initiator_srp::{
+    Error, Multipath, PathState, Queue, QueueMode, Rung, Session, SessionConfig,
+};
 use weir_mem::Slice;
 use weir_proto_srp::PortId;
 use weir_reactor::{sleep, spawn, timeout};
-use weir_sim::{Cut, Node, World};
+use weir_sim::{Cut, NetConfig, Node, World};
 use weir_target_srp::TargetConfig;
 
 /// `n` seeds, or as many as `WEIR_TEST_SEEDS` says.
@@ -20,6 +22,8 @@ fn seeds(from: u64, n: u64) -> std::ops::Range<u64> {
 
 const PORT: u16 = 5555;
 const LEN: usize = 256 << 10;
+/// Nobody looks at what is there.
+const SCRATCH: u64 = LEN as u64;
 
 struct Lab {
     world: World,
@@ -39,7 +43,14 @@ impl Lab {
     fn with(seed: u64, cores: usize, config: TargetConfig) -> Lab {
         let world = World::new(seed);
         let (target, host) = (world.node("target"), world.node_with("host", cores));
-        let lab = Lab { world, target, host, medium: medium(LEN), config, served: Rc::default() };
+        let lab = Lab {
+            world,
+            target,
+            host,
+            medium: medium(LEN + (64 << 10)),
+            config,
+            served: Rc::default(),
+        };
         lab.serve();
         lab
     }
@@ -356,6 +367,89 @@ fn closing_ends_what_is_under_way() {
         assert!(matches!(lab.run(r), Some(Err(Error::Closed | Error::InDoubt))));
     }
     lab.check_clean(&s);
+}
+
+/// Everything at once: a hostile network, restarts, slow disks, commands that are given up.
+#[test]
+fn data_survives_storms() {
+    for seed in seeds(500, 12) {
+        let cores = 1 + (seed % 3) as usize;
+        let lab = Lab::new(seed, cores);
+        let mut rng = lab.world.rng(99);
+        let s = lab.session(SessionConfig {
+            channels: 1 + rng.below(4) as usize,
+            queue_mode: if rng.chance(1, 4) { QueueMode::Single } else { QueueMode::Multi },
+            depth: 1 + rng.below(24) as u16,
+            immediate: [0, 512, 8192][rng.below(3) as usize],
+            inline_entries: rng.below(5) as u8,
+            command_timeout: [50 * MILLIS, 2 * SECONDS][rng.below(2) as usize],
+            task_timeout: [20 * MILLIS, SECONDS][rng.below(2) as usize],
+            ..lab.session_config()
+        });
+        let hostile = NetConfig::hostile(&mut rng);
+        lab.world.net().set_config(|c| {
+            (c.refuse, c.duplicate, c.half_open) =
+                (hostile.refuse, hostile.duplicate, hostile.half_open);
+            (c.cut, c.spike) = (hostile.cut, hostile.spike);
+        });
+        let delay = rng.below(2) * 300 * MICROS;
+        lab.mood(|m| m.delay.set(delay));
+        let (node, config, medium, served) =
+            (lab.target.clone(), lab.config.clone(), lab.medium.clone(), lab.served.clone());
+        let restarts = rng.below(3) as u32;
+        now_and_then(
+            &lab.world,
+            restarts,
+            100 * MILLIS,
+            Rc::new(move |w| {
+                if w.rng(w.now()).chance(1, 2) {
+                    node.kill()
+                } else {
+                    node.power_off()
+                }
+                served.borrow_mut().take();
+                let (n, c, m, s) = (node.clone(), config.clone(), medium.clone(), served.clone());
+                w.after(MILLIS, move |_| {
+                    n.restart();
+                    start(&n, &c, &m, &s);
+                    s.borrow().as_ref().unwrap().mood.delay.set(delay);
+                });
+            }),
+        );
+        // Commands of no consequence, most of them given up.
+        let stop = Rc::new(Cell::new(false));
+        let droppers: Vec<_> = (0..cores)
+            .map(|core| {
+                let (s, mut rng, stop) = (s.clone(), rng.fork(), stop.clone());
+                lab.host.spawn_on(core, async move {
+                    let q = s.queue();
+                    while !stop.get() {
+                        let pieces: Vec<Slice> =
+                            (0..1 + rng.below(8)).map(|_| Slice::heap(512).sub(0, 512)).collect();
+                        let at = SCRATCH + rng.below(8) * 4096;
+                        let io = async {
+                            match rng.below(2) {
+                                0 => q.read_to(L0, at, &pieces).await,
+                                _ => q.write_from(L0, at, &pieces, false).await,
+                            }
+                        };
+                        let patience = [20, 200, 2000, 50_000][core % 4] * MICROS;
+                        let _ = timeout(patience, io).await;
+                        sleep(100 * MICROS).await;
+                    }
+                })
+            })
+            .collect();
+        let w = lab.world.net().clone();
+        lab.world.after(400 * MILLIS, move |_| w.calm());
+        lab.verify(&s, 60);
+        stop.set(true);
+        lab.world.net().calm();
+        for d in droppers {
+            lab.run(d).unwrap();
+        }
+        lab.check_clean(&s);
+    }
 }
 
 /// Two target ports in front of one medium; the host keeps writing while one after the other dies.
