@@ -239,7 +239,7 @@ impl<C: BlockClient> JobTask<C> {
             let at = lane.span.start + block * bs;
             let mut generation = 0;
             if let (Some(s), Some(l), Op::Write) = (&mut stamper, &lane.ledger, op) {
-                generation = l.borrow_mut().next();
+                generation = l.borrow_mut().number();
                 s.stamp(&buf, at, generation);
                 t = clock();
             }
@@ -438,11 +438,11 @@ pub async fn run_jobs<C: BlockClient>(
             });
             *stuck += join_all(tasks.collect(), Nanos::MAX).await;
         }
-        let finish =
-            |(job, (stuck, samples)): (&Rc<JobTask<C>>, (u64, Rc<RefCell<Vec<Sample>>>))| {
-                job.result(stuck, samples.take())
-            };
-        jobs.iter().zip(results).map(finish).collect()
+        let mut all = Vec::new();
+        for (job, (stuck, samples)) in jobs.iter().zip(results) {
+            all.push(job.result(stuck, samples.take()));
+        }
+        all
     };
     beside(work, tell(&jobs, progress)).await
 }
