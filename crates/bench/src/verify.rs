@@ -256,7 +256,7 @@ impl Ledger {
     }
 
     /// The number of the next write.
-    pub fn number(&mut self) -> u64 {
+    pub fn next_write(&mut self) -> u64 {
         self.count += 1;
         self.base | self.count & ((1 << 36) - 1)
     }
@@ -335,9 +335,9 @@ mod tests {
         assert_eq!((l.claim(2), l.claim(2), l.claim(2)), (2, 0, 1));
         l.release(0);
         assert_eq!(l.claim(1), 0);
-        let g = l.number();
+        let g = l.next_write();
         assert_eq!(g >> 36, 9);
-        assert_ne!(g, l.number());
+        assert_ne!(g, l.next_write());
         l.wrote(1, g, true);
         l.wrote(2, g, false);
         assert_eq!(l.expected(0), (false, None));

@@ -596,6 +596,78 @@ async fn an_idle_reactor_sleeps(s: Site) {
     end(&l).await;
 }
 
+async fn rdma(args: &[&str]) {
+    let mut child = std::process::Command::new("rdma").args(args).spawn().unwrap();
+    loop {
+        if let Some(code) = child.try_wait().unwrap() {
+            assert!(code.success(), "rdma {args:?}");
+            return;
+        }
+        sleep(5 * MILLIS).await;
+    }
+}
+
+/// The device goes away under a connection and its listeners, and comes back. Only when asked for: it
+/// needs root and takes the device from everybody else. There must be a second device: librdmacm never
+/// closes the last one, and drivers in software have its removal wait for that.
+async fn device_removal(s: Site) {
+    let netdev = std::env::var("NETDEV").unwrap_or_else(|_| "lab0".into());
+    let name = std::env::var("RDMADEV").expect("RDMADEV: the device at IP, on NETDEV");
+    let devices = s.p.devices().len();
+    let any = s.p.listen("0.0.0.0:7471").unwrap();
+    let one = s.p.listen(&format!("{}:7472", s.ip)).unwrap();
+    let q = s.p.recv_queue(8, 4096).unwrap();
+    let (token, waiting) = completion();
+    q.post(Slice::heap(4096), token);
+    for round in 0..3 {
+        for (listener, port) in [(&any, 7471), (&one, 7472)] {
+            // The listener at an address is made anew within a second.
+            let l = listener.clone();
+            let (p2, pb) = (s.p.clone(), params(&s.p, b"w"));
+            let mut pb = pb;
+            pb.recv_queue = q.clone();
+            let accept =
+                spawn(async move { l.next().await.unwrap().accept(&p2, pb).await.unwrap() });
+            let addr = format!("{}:{port}", s.ip);
+            let mut tries = 0;
+            let (a, _) = loop {
+                match s.p.connect(&addr, params(&s.p, b"x")).await {
+                    Ok(c) => break c,
+                    Err(e) => {
+                        tries += 1;
+                        assert!(tries < 50, "round {round}, port {port}: {e}");
+                        sleep(100 * MILLIS).await;
+                    }
+                }
+            };
+            let b = accept.await.unwrap();
+            let w = a.register(Slice::heap(4096), Access::RemoteWrite).unwrap();
+            assert!(write(&b, pattern(4096, 1), w).await.is_ok());
+            if port == 7472 {
+                let start = clock();
+                rdma(&["link", "del", &name]).await;
+                closed(&a).await;
+                closed(&b).await;
+                println!(
+                    "  removed in {} ms: {} / {}",
+                    (clock() - start) / MILLIS,
+                    a.close_reason(),
+                    b.close_reason()
+                );
+                assert_eq!(s.p.devices().len(), devices - 1);
+                assert_eq!(q.posted(), 1, "the receive is back");
+                let kind = if s.iwarp { "siw" } else { "rxe" };
+                rdma(&["link", "add", &name, "type", kind, "netdev", &netdev]).await;
+            } else {
+                a.disconnect(false);
+                closed(&a).await;
+                closed(&b).await;
+            }
+        }
+    }
+    drop(waiting);
+}
+
 /// Figures, no judgement: requests of one connection, 32 at once.
 async fn figures(s: Site) {
     let l = s.pair().await;
@@ -689,11 +761,14 @@ fn main() {
         accepting_on_another_reactor
         an_idle_reactor_sleeps
         figures
+        device_removal
     ];
     let (mut passed, mut failed) = (0, 0);
     for (name, check) in checks {
-        if args.get(2).is_some_and(|only| only != name) {
-            continue;
+        match args.get(2) {
+            Some(only) if only != name => continue,
+            None if name == "device_removal" => continue,
+            _ => {}
         }
         let (ip, iwarp) = (ip.clone(), devices.iter().all(|d| d.iwarp));
         // A thread of its own: a failed check takes its reactor and provider down with it.

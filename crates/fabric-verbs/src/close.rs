@@ -60,11 +60,14 @@ impl Conn {
                 }
                 RDMA_CM_EVENT_DEVICE_REMOVAL => {
                     gone = true;
-                    self.device.died("the RDMA device was removed");
+                    self.fail("the RDMA device was removed");
+                    if let Some(d) = self.device() {
+                        d.died("the RDMA device was removed");
+                    }
                 }
                 _ => {
                     gone = true;
-                    self.fail(&e.describe(self.device.library()));
+                    self.fail(&e.describe(self.lib));
                 }
             }
         }
@@ -112,7 +115,7 @@ impl Conn {
             self.is_drained() || self.state.get() > State::Draining
         };
         self.wait_until(DRAIN, done).await;
-        if self.device.ctx.iwarp && self.state.get() == State::Draining {
+        if self.limits.iwarp && self.state.get() == State::Draining {
             // In order, the stream ends on both sides before the queue pair does.
             self.tell_peer();
             let done = || {
@@ -135,11 +138,11 @@ impl Conn {
             Some(qp) => qp.set_error().is_err(),
             None => true,
         };
-        if !gone || !self.device.ctx.iwarp {
+        if !gone || !self.limits.iwarp {
             self.tell_peer();
         }
         // siw flushes before it answers, tells of no last receive, and never flushes a mark.
-        if !broken && !self.device.ctx.limits.siw {
+        if !broken && !self.limits.siw {
             if !self.is_drained() {
                 self.mark();
             }
@@ -152,24 +155,31 @@ impl Conn {
 
     /// The last step, which waits for nothing.
     fn end(self: &Rc<Self>) {
-        self.device.poll();
+        let device = self.device();
+        if let Some(d) = &device {
+            d.poll();
+        }
         self.state.set(State::Down);
         self.destroy_qp();
-        // Late completions of the queue pair find nothing any more, but must leave the queue.
-        self.device.poll();
+        if let Some(d) = &device {
+            // Late completions of the queue pair find nothing any more, but must leave the queue.
+            d.poll();
+        }
         self.flush_all();
         self.refuse_early();
-        let id = self.id.take();
-        if let (Some(id), Some(shared)) = (&id, self.shared.upgrade()) {
+        let (id, shared) = (self.id.take(), self.shared.upgrade());
+        if let (Some(id), Some(shared)) = (&id, &shared) {
             shared.forget_id(id.key());
         }
         drop(id);
-        self.device.drop_conn(self.slot);
+        if let Some(d) = &device {
+            d.drop_conn(self.slot);
+        }
         for token in self.on_closed.take() {
             complete(token, Completion::ok(0));
         }
-        if let Some(shared) = self.shared.upgrade() {
-            shared.conn_ended(&self.device);
+        if let (Some(d), Some(shared)) = (device, shared) {
+            shared.conn_ended(&d);
         }
     }
 

@@ -1,22 +1,23 @@
-//! One connection: the verbs on it, and what its queue pair has outstanding.
+//! One connection: its parts, its life before the end, and the verbs on it.
+
+mod send;
 
 use crate::cm::{CmEvent, CmId};
-use crate::device::{Device, READ};
+use crate::device::Device;
 use crate::ffi::*;
-use crate::memory::{Hold, Sink};
-use crate::objects::{Cq, Mr, Qp, RecvBatch, Request, SendBatch};
+use crate::library::Library;
+use crate::memory::Hold;
+use crate::objects::{Cq, Limits, Mr, Qp, Request};
 use crate::provider::Shared;
-use crate::recv::{Part, Queue, received, result_of};
+use crate::recv::{Part, Queue, received};
+use send::SendQueue;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::{Rc, Weak};
 use weir_fabric::{Access, Connection, FabricError, Remote, SendFlags, status};
 use weir_mem::Slice;
 use weir_reactor::{Completion, Token, WaitChannel, complete};
-
-/// Requests after which one asks for a completion, when none has a waiter or holds memory.
-const MODERATION: u32 = 16;
 
 /// How far a connection has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,43 +32,12 @@ pub(crate) enum State {
     Down,
 }
 
-/// A SEND or WRITE that has not completed.
-struct Outstanding {
-    token: Token,
-    /// A drain mark of the provider's own, which has no slot of the user's.
-    mark: bool,
-    _hold: Hold,
-}
-
-struct Reading {
-    token: Token,
-    sink: Sink,
-}
-
-/// The send queue as this side keeps account of it.
-#[derive(Default)]
-struct SendQueue {
-    batch: SendBatch,
-    /// SENDs and WRITEs, oldest first, and the number of the oldest.
-    outstanding: VecDeque<Outstanding>,
-    oldest: u32,
-    /// READs, by number; they may complete later than what was posted after them (iWARP).
-    reads: Vec<Option<Reading>>,
-    free_reads: Vec<u32>,
-    /// Requests since the last that asks for a completion, and whether one of them holds memory.
-    silent: u32,
-    holding: bool,
-}
-
-impl SendQueue {
-    fn is_empty(&self) -> bool {
-        self.outstanding.is_empty() && self.free_reads.len() == self.reads.len()
-    }
-}
-
 pub(crate) struct Conn {
     me: Weak<Conn>,
-    pub(crate) device: Rc<Device>,
+    /// Weak, so that a user who keeps an ended connection does not keep a removed device.
+    device: Weak<Device>,
+    pub(crate) limits: Limits,
+    pub(crate) lib: Library,
     pub(crate) shared: Weak<Shared>,
     pub(crate) slot: usize,
     wr_base: u64,
@@ -93,7 +63,7 @@ pub(crate) struct Conn {
     /// Messages that came before the connection was established.
     early: RefCell<Option<Vec<(Token, Completion)>>>,
     /// What the peer may access.
-    registered: RefCell<HashMap<u32, (Mr, Slice)>>,
+    registered: RefCell<BTreeMap<u32, (Mr, Slice)>>,
     /// The queue pair came so far that it may have taken receives.
     pub(crate) receiving: Cell<bool>,
     pub(crate) last_receive: Cell<bool>,
@@ -132,7 +102,9 @@ impl Conn {
         let (slot, wr_base) = device.reserve_conn();
         let conn = Rc::new_cyclic(|me| Conn {
             me: me.clone(),
-            device: device.clone(),
+            device: Rc::downgrade(device),
+            limits: device.ctx.limits,
+            lib: shared.lib,
             shared: Rc::downgrade(shared),
             slot,
             wr_base,
@@ -168,13 +140,14 @@ impl Conn {
         queue: Rc<Queue>,
         send_queue: u32,
     ) -> Result<(), String> {
-        let part = self.device.part(&queue, self)?;
-        let made = self.device.queue_pair(&part, send_queue);
+        let device = self.device().ok_or("the RDMA device was removed")?;
+        let part = device.part(&queue, self)?;
+        let made = device.queue_pair(&part, send_queue);
         let (qp, cq) = made.map_err(|e| format!("cannot make a queue pair: {e}"))?;
-        let room = self.device.ctx.limits.send_wr.saturating_sub(crate::device::RESERVE);
+        let room = self.limits.send_wr.saturating_sub(crate::device::RESERVE);
         let granted = send_queue.min(room).max(1);
         self.inline.set(qp.inline as usize);
-        self.device.set_qp(qp.number, self);
+        device.set_qp(qp.number, self);
         *self.qp.borrow_mut() = Some(qp);
         *self.cq.borrow_mut() = Some(cq);
         *self.queue.borrow_mut() = Some(queue);
@@ -191,6 +164,16 @@ impl Conn {
             Some(p) => p.flush().map_err(|e| format!("cannot post receives: {e}")),
             None => Ok(()),
         }
+    }
+
+    /// The device; `None` when it was removed, and at the end of a reactor.
+    pub(crate) fn device(&self) -> Option<Rc<Device>> {
+        self.device.upgrade()
+    }
+
+    /// A status of a work completion in words.
+    fn describe(&self, status: i32) -> String {
+        self.device().map_or_else(String::new, |d| d.ctx.status_text(status))
     }
 
     pub(crate) fn is_element(&self, element: usize) -> bool {
@@ -255,240 +238,14 @@ impl Conn {
         self.events.bell.signal();
     }
 
-    // ---- posting
-
-    fn usable(&self, token: Token) -> bool {
-        let open = self.state.get() == State::Open;
-        if !open {
-            self.finish(token, status::FLUSHED);
-        }
-        open
-    }
-
-    fn finish(&self, token: Token, result: i32) {
-        self.send_slots.signal();
-        complete(token, Completion { result, source: self.number, ..Completion::default() });
-    }
-
-    fn finish_read(&self, token: Token, result: i32) {
-        self.read_slots.signal();
-        self.finish(token, result);
-    }
-
-    /// Queues a SEND or WRITE for the doorbell at the end of the turn.
-    fn push(&self, mut r: Request, token: Token, hold: Hold) {
-        let mut sq = self.sq.borrow_mut();
-        let number = sq.oldest.wrapping_add(sq.outstanding.len() as u32);
-        r.wr_id = self.wr_base | u64::from(number);
-        if token == Token::NONE {
-            sq.silent += 1;
-            sq.holding |= hold.is_some();
-        } else {
-            r.flags |= IBV_SEND_SIGNALED;
-            sq.silent = 0;
-            sq.holding = false;
-        }
-        sq.outstanding.push_back(Outstanding { token, mark: false, _hold: hold });
-        sq.batch.push(r);
-        drop(sq);
-        self.ring_later();
-    }
-
-    pub(crate) fn ring_later(&self) {
-        if !self.dirty.replace(true)
-            && let (Some(s), Some(me)) = (self.shared.upgrade(), self.me.upgrade())
-        {
-            s.dirty.borrow_mut().push(me);
-        }
-    }
-
-    /// Rings the doorbell for what the turn queued.
-    pub(crate) fn flush(&self) {
-        self.dirty.set(false);
-        let mut sq = self.sq.borrow_mut();
-        if self.state.get() > State::Draining {
-            // Never goes out; flushed with what is outstanding.
-            return sq.batch.clear();
-        }
-        // Memory is given back soon, slots now and then; at the end everything is waited for.
-        let moderation = MODERATION.min(self.send_queue.get() / 4).max(1);
-        let draining = self.state.get() == State::Draining;
-        if sq.holding || sq.silent >= moderation || draining && sq.silent > 0 {
-            let found = sq.batch.newest().find(|r| r.wr_id & READ == 0);
-            if let Some(r) = found {
-                r.flags |= IBV_SEND_SIGNALED;
-                sq.silent = 0;
-                sq.holding = false;
-            }
-        }
-        if draining && sq.silent > 0 {
-            self.add_mark(&mut sq);
-        }
-        let posted = self.post(&mut sq.batch);
-        drop(sq);
-        // What was not posted stays in the account and is flushed with the rest.
-        if let Err(e) = posted {
-            self.fail(&format!("cannot post work: {e}"));
-        }
-    }
-
-    fn post(&self, batch: &mut SendBatch) -> io::Result<()> {
-        if batch.is_empty() {
-            return Ok(());
-        }
-        match self.qp.borrow().as_ref() {
-            // SAFETY: `outstanding` and `reads` hold the memory until completion or the queue pair's end;
-            // inline bytes are the batch's own.
-            Some(qp) => unsafe { qp.post(batch) },
-            None => {
-                batch.clear();
-                Ok(())
-            }
-        }
-    }
-
-    pub(crate) fn post_receives(&self, batch: &mut RecvBatch) -> io::Result<()> {
-        match self.qp.borrow().as_ref() {
-            // SAFETY: the part's entries keep the buffers until their completion, or the queue pair's end.
-            Some(qp) => unsafe { qp.post_recv(batch) },
-            // Posted when there is one.
-            None => Ok(()),
-        }
-    }
-
-    /// Adds an empty WRITE that completes when all before it has. Zero-length WRITEs need no key.
-    fn add_mark(&self, sq: &mut SendQueue) {
-        let number = sq.oldest.wrapping_add(sq.outstanding.len() as u32);
-        sq.batch.push(Request {
-            wr_id: self.wr_base | u64::from(number),
-            opcode: IBV_WR_RDMA_WRITE,
-            flags: IBV_SEND_SIGNALED,
-            ..Request::default()
-        });
-        let hold = Hold::default();
-        sq.outstanding.push_back(Outstanding { token: Token::NONE, mark: true, _hold: hold });
-        sq.silent = 0;
-    }
-
-    /// Posts a mark to a queue pair in error, which flushes it after all others.
-    pub(crate) fn mark(&self) {
-        let mut sq = self.sq.borrow_mut();
-        self.add_mark(&mut sq);
-        // It may refuse; then nothing needs to be waited for but its end.
-        let _ = self.post(&mut sq.batch);
-    }
-
-    pub(crate) fn is_drained(&self) -> bool {
-        self.sq.borrow().is_empty()
-    }
-
-    // ---- completions
-
-    /// A work request of this connection has completed.
-    #[inline]
-    pub(crate) fn completed(&self, wc: &ibv_wc) {
-        let result = result_of(wc.status);
-        let number = wc.wr_id as u32;
-        if wc.wr_id & READ != 0 {
-            self.read_done(number, result);
-        } else {
-            self.done_up_to(number, result);
-        }
-        if wc.status != IBV_WC_SUCCESS {
-            // Flushed: the cause is another request's, or this side's.
-            if wc.status != IBV_WC_WR_FLUSH_ERR {
-                self.fail(&self.device.ctx.status_text(wc.status));
-            } else {
-                self.fail("the connection broke");
-            }
-        }
-        if self.state.get() > State::Open && self.is_drained() {
-            self.events.bell.signal();
-        }
-    }
-
-    /// The SEND or WRITE `number` has ended, and with it all before.
-    fn done_up_to(&self, number: u32, result: i32) {
-        loop {
-            let (o, last) = {
-                let mut sq = self.sq.borrow_mut();
-                let last = number.wrapping_sub(sq.oldest);
-                if last >= sq.outstanding.len() as u32 {
-                    return;
-                }
-                let Some(o) = sq.outstanding.pop_front() else { return };
-                sq.oldest = sq.oldest.wrapping_add(1);
-                (o, last == 0)
-            };
-            self.ended(&o, if last { result } else { 0 });
-            if last {
-                return;
-            }
-        }
-    }
-
-    fn ended(&self, o: &Outstanding, result: i32) {
-        if !o.mark {
-            self.finish(o.token, result);
-        }
-    }
-
-    fn read_done(&self, number: u32, result: i32) {
-        let reading = {
-            let mut sq = self.sq.borrow_mut();
-            let r = sq.reads.get_mut(number as usize).and_then(Option::take);
-            if r.is_some() {
-                sq.free_reads.push(number);
-            }
-            r
-        };
-        if let Some(r) = reading {
-            if result == 0 {
-                r.sink.finish();
-            } else {
-                drop(r.sink);
-            }
-            self.finish_read(r.token, result);
-        }
-    }
-
-    fn no_memory(&self, e: &io::Error, finish: impl FnOnce()) {
-        self.fail(&format!("cannot register memory: {e}"));
-        finish();
-    }
-
-    /// Everything that is outstanding ends as flushed: the queue pair is gone.
-    pub(crate) fn flush_all(&self) {
-        let reads = {
-            let mut sq = self.sq.borrow_mut();
-            sq.batch.clear();
-            sq.reads.len() as u32
-        };
-        for n in 0..reads {
-            self.read_done(n, status::FLUSHED);
-        }
-        loop {
-            let o = {
-                let mut sq = self.sq.borrow_mut();
-                sq.oldest = sq.oldest.wrapping_add(1);
-                sq.outstanding.pop_front()
-            };
-            match o {
-                Some(o) => self.ended(&o, status::FLUSHED),
-                None => break,
-            }
-        }
-        self.registered.borrow_mut().clear();
-    }
-
     /// Lets go of the queue pair; the device no longer touches memory for it when this returns.
     pub(crate) fn destroy_qp(&self) {
-        if let Some(qp) = self.qp.take() {
-            self.device.drop_qp(qp.number);
+        if let (Some(qp), Some(device)) = (self.qp.take(), self.device()) {
+            device.drop_qp(qp.number);
             let send_wr = self.send_queue.get() + crate::device::RESERVE;
             drop(qp);
             if let Some(cq) = self.cq.take() {
-                self.device.cq_returned(&cq, send_wr);
+                device.cq_returned(&cq, send_wr);
             }
         }
         let part = self.part.take();
@@ -530,7 +287,7 @@ impl Connection for Conn {
         }
         // A peer that asked for it and a device that cannot: the peer invalidates by itself.
         if let Some(key) = flags.invalidate
-            && self.device.ctx.limits.send_with_invalidate
+            && self.limits.send_with_invalidate
         {
             r.opcode = IBV_WR_SEND_WITH_INV;
             r.invalidate = key;
@@ -539,14 +296,12 @@ impl Connection for Conn {
         let total = head.len() + data.as_ref().map_or(0, Slice::len);
         if total <= self.inline.get() {
             if total > 0 {
-                r.sges[0] = self.sq.borrow_mut().batch.keep(head, data.as_ref());
-                r.pieces = 1;
-                r.inline_head = true;
-                r.flags |= IBV_SEND_INLINE;
+                self.carry(&mut r, head, data.as_ref());
             }
             return self.push(r, token, Hold::default());
         }
-        let memory = &self.device.memory;
+        let Some(device) = self.device() else { return self.finish(token, status::FLUSHED) };
+        let memory = &device.memory;
         let mut hold = Hold::default();
         let gather = || -> io::Result<()> {
             if !head.is_empty() {
@@ -582,13 +337,12 @@ impl Connection for Conn {
         };
         if local.len() <= self.inline.get() {
             if r.pieces > 0 {
-                r.sges[0] = self.sq.borrow_mut().batch.keep(&[], Some(&local));
-                r.inline_head = true;
-                r.flags |= IBV_SEND_INLINE;
+                self.carry(&mut r, &[], Some(&local));
             }
             return self.push(r, token, Hold::default());
         }
-        match self.device.memory.source(local) {
+        let Some(device) = self.device() else { return self.finish(token, status::FLUSHED) };
+        match device.memory.source(local) {
             Ok((sge, hold)) => {
                 r.sges[0] = sge;
                 self.push(r, token, hold);
@@ -602,7 +356,10 @@ impl Connection for Conn {
             return self.finish_read(token, status::FLUSHED);
         }
         let empty = local.is_empty();
-        let sink = match self.device.memory.sink(local) {
+        let Some(device) = self.device() else {
+            return self.finish_read(token, status::FLUSHED);
+        };
+        let sink = match device.memory.sink(local) {
             Ok(s) => s,
             Err(e) => return self.no_memory(&e, || self.finish_read(token, status::FLUSHED)),
         };
@@ -615,33 +372,21 @@ impl Connection for Conn {
             ..Request::default()
         };
         r.sges[0] = sink.sge;
-        let mut sq = self.sq.borrow_mut();
-        let number = match sq.free_reads.pop() {
-            Some(n) => n,
-            None => {
-                sq.reads.push(None);
-                sq.reads.len() as u32 - 1
-            }
-        };
-        sq.reads[number as usize] = Some(Reading { token, sink });
-        r.wr_id = self.wr_base | READ | u64::from(number);
-        sq.batch.push(r);
-        drop(sq);
-        self.ring_later();
+        self.push_read(r, token, sink);
     }
 
     /// The key is good for exactly `local`, on all connections of this device and reactor (verbs know no
     /// narrower right without memory windows). Costs a system call; meant for the initiator's side.
     fn register(&self, local: Slice, access: Access) -> Result<Remote, FabricError> {
-        if self.state.get() != State::Open {
+        let device = self.device().filter(|_| self.state.get() == State::Open);
+        let Some(device) = device else {
             return Err(FabricError::Unavailable("the connection is closed".into()));
-        }
+        };
         let rights = match access {
             Access::RemoteRead => IBV_ACCESS_REMOTE_READ,
             Access::RemoteWrite => IBV_ACCESS_REMOTE_WRITE,
         };
-        let mr = self
-            .device
+        let mr = device
             .memory
             .register(&local, rights)
             .map_err(|e| FabricError::Unavailable(format!("cannot register memory: {e}")))?;
@@ -661,7 +406,7 @@ impl Connection for Conn {
 
     fn needs_stable_data(&self) -> bool {
         // siw computes its checksum apart from sending.
-        self.device.ctx.limits.siw
+        self.limits.siw
     }
 
     fn is_open(&self) -> bool {

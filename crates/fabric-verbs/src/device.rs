@@ -96,7 +96,6 @@ type ByNumber = HashMap<u32, Weak<Conn>, std::hash::BuildHasherDefault<NumberHas
 pub(crate) struct Device {
     /// Of the completion channel and of the asynchronous events; gone before the descriptors.
     pub(crate) watches: RefCell<Vec<Watch>>,
-    lib: Library,
     /// What tells the device from others for as long as the process runs.
     pub(crate) guid: u64,
     conns: RefCell<Table<Conn>>,
@@ -143,7 +142,6 @@ impl Device {
             FabricError::Unavailable(format!("cannot use RDMA device {name}: {e}{hint}"))
         })?;
         Ok(Rc::new(Device {
-            lib,
             guid,
             conns: RefCell::new(Table::EMPTY),
             by_qp: RefCell::default(),
@@ -413,10 +411,6 @@ impl Device {
         queue: &Rc<Queue>,
         conn: &Rc<Conn>,
     ) -> Result<Rc<Part>, String> {
-        if self.ctx.limits.srqs > 0 { queue.on_device(self) } else { queue.for_conn(conn) }
-    }
-
-    pub(crate) fn library(&self) -> Library {
-        self.lib
+        if self.ctx.limits.srqs > 0 { queue.on_device(self) } else { queue.for_conn(self, conn) }
     }
 }

@@ -175,6 +175,19 @@ impl Library {
     }
 }
 
+impl Library {
+    /// Has librdmacm close devices that are gone: it keeps them open until it lists devices the next time.
+    pub(crate) fn forget_removed(self) {
+        let mut n = 0;
+        // SAFETY: fills in one int.
+        let list = unsafe { (self.0.rdma_get_devices)(&raw mut n) };
+        if !list.is_null() {
+            // SAFETY: made by rdma_get_devices and not freed yet.
+            unsafe { (self.0.rdma_free_devices)(list) };
+        }
+    }
+}
+
 fn none(why: &str) -> FabricError {
     FabricError::Unavailable(format!(
         "rdma-core finds no RDMA device ({why}): its drivers are in the Debian package ibverbs-providers, \

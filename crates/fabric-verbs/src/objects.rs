@@ -41,6 +41,7 @@ pub(crate) struct Limits {
     pub(crate) send_with_invalidate: bool,
     /// The kernel's software iWARP, which differs from adapters here and there.
     pub(crate) siw: bool,
+    pub(crate) iwarp: bool,
 }
 
 /// An event that is not a completion.
@@ -83,6 +84,7 @@ impl Context {
                 reads_out: 0,
                 send_with_invalidate: false,
                 siw: false,
+                iwarp: false,
             },
         };
         // SAFETY: all-zero bytes are a valid value of this plain structure.
@@ -101,6 +103,7 @@ impl Context {
             send_with_invalidate: c.iwarp
                 || a.device_cap_flags & IBV_DEVICE_MEM_MGT_EXTENSIONS != 0,
             siw: c.iwarp && a.vendor_id == SIW,
+            iwarp: c.iwarp,
         };
         set_nonblocking(c.async_fd())?;
         Ok(Rc::new(c))

@@ -9,13 +9,14 @@ use crate::recv::Queue;
 use crate::setup::{self, Listening, Pending};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use weir_base::MILLIS;
 use weir_fabric::{Connected, FabricError, Listener, Params, Provider, RecvQueue};
 use weir_mem::PoolConfig;
-use weir_reactor::{LocalFuture, Poller, Reactor, try_current_id};
+use weir_reactor::{LocalFuture, Poller, Reactor, sleep, spawn_task, try_current_id};
 use weir_uring::{Ring, Watch};
 
 /// Which buffers the device receives into.
@@ -85,7 +86,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     cm_watch: RefCell<Option<Watch>>,
     pub(crate) channel: Arc<EventChannel>,
-    sinks: RefCell<HashMap<IdKey, Sink>>,
+    sinks: RefCell<BTreeMap<IdKey, Sink>>,
     /// By number in watch keys; a place is used again when its device is gone.
     devices: RefCell<Vec<Option<Rc<Device>>>>,
     regions: RefCell<Vec<(NonNull<u8>, usize)>>,
@@ -287,7 +288,14 @@ impl Shared {
             d.forget_parts();
         }
         drop(gone);
-        setup::forget_removed(self.lib);
+        // librdmacm, too; the device may stay on the system's list for a moment.
+        let lib = self.lib;
+        spawn_task(async move {
+            for millis in [0, 10, 100, 1000, 5000] {
+                sleep(millis * MILLIS).await;
+                lib.forget_removed();
+            }
+        });
     }
 
     fn cm_events(&self) {

@@ -112,13 +112,13 @@ impl Queue {
     }
 
     /// Receives of a connection of its own, for devices without shared receive queues.
-    pub(crate) fn for_conn(self: &Rc<Self>, conn: &Rc<Conn>) -> Result<Rc<Part>, String> {
-        let depth = self.private_depth();
-        self.part(&conn.device, Target::Own(Rc::downgrade(conn)), depth)
-    }
-
-    pub(crate) fn private_depth(&self) -> usize {
-        self.depth.min(PRIVATE_DEPTH)
+    pub(crate) fn for_conn(
+        self: &Rc<Self>,
+        device: &Rc<Device>,
+        conn: &Rc<Conn>,
+    ) -> Result<Rc<Part>, String> {
+        let depth = self.depth.clamp(1, PRIVATE_DEPTH);
+        self.part(device, Target::Own(Rc::downgrade(conn)), depth)
     }
 
     fn part(

@@ -8,7 +8,6 @@
 use crate::cm::{CmEvent, CmId, ConnParam};
 use crate::conn::{Conn, Events, State};
 use crate::ffi::*;
-use crate::library::Library;
 use crate::provider::{Shared, Sink, Verbs, in_reactor};
 use crate::recv::Queue;
 use std::cell::{Cell, RefCell};
@@ -396,7 +395,7 @@ async fn accept(
     }
     let attempt = prepare(shared, entry.id(), request.peer.clone(), queue, events)?;
     let conn = attempt.conn();
-    let limits = conn.device.ctx.limits;
+    let limits = conn.limits;
     let reads_in = small(params.reads_in).min(request.reads_in).min(limits.reads_in);
     let reads_out = small(params.reads_out).min(request.reads_out).min(limits.reads_out);
     bring_to(conn, entry.id(), IBV_QPS_RTR, reads_in, reads_out)?;
@@ -446,7 +445,7 @@ pub(crate) async fn connect(
     expect(next_event(&events, RESOLVE, addr).await?, RDMA_CM_EVENT_ROUTE_RESOLVED)?;
     let attempt = prepare(&shared, entry.id(), to.to_string(), queue, events)?;
     let conn = attempt.conn();
-    let limits = conn.device.ctx.limits;
+    let limits = conn.limits;
     let reads_in = small(params.reads_in).min(limits.reads_in);
     let reads_out = small(params.reads_out).min(limits.reads_out);
     let id = entry.take();
@@ -475,7 +474,7 @@ pub(crate) async fn connect(
             }
             RDMA_CM_EVENT_ESTABLISHED => {}
             RDMA_CM_EVENT_ADDR_CHANGE => continue,
-            RDMA_CM_EVENT_REJECTED => return Err(rejected(&e, addr, conn.device.ctx.iwarp)),
+            RDMA_CM_EVENT_REJECTED => return Err(rejected(&e, addr, conn.limits.iwarp)),
             _ => {
                 let why = e.describe(shared.lib);
                 return Err(FabricError::Unreachable(format!("{addr}: {why}")));
@@ -500,17 +499,5 @@ fn rejected(e: &CmEvent, addr: &str, iwarp: bool) -> FabricError {
     } else {
         let status = e.status;
         FabricError::Unreachable(format!("{addr}: nothing listens there (status {status})"))
-    }
-}
-
-/// librdmacm keeps a removed device open until it lists devices the next time.
-pub(crate) fn forget_removed(lib: Library) {
-    let mut n = 0;
-    // SAFETY: fills in one int; the list, if any, is freed at once.
-    unsafe {
-        let list = (lib.0.rdma_get_devices)(&raw mut n);
-        if !list.is_null() {
-            (lib.0.rdma_free_devices)(list);
-        }
     }
 }

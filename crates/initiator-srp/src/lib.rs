@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`Session`] | an initiator port at a target port: channels, loss and return of the path |
 //! | [`Queue`] | a reactor's handle: read, write, flush, unmap, any CDB; [`scan`](Queue::scan) |
+//! | [`Multipath`] | one unit over several sessions, with failover |
 //! | [`Channel`] | one RDMA channel: commands and task management as they are |
 //!
 //! ```no_run
@@ -30,6 +31,7 @@
 mod channel;
 mod error;
 mod forward;
+mod multipath;
 mod queue;
 mod session;
 mod unit;
@@ -39,6 +41,7 @@ pub use channel::{
     Unfinished,
 };
 pub use error::Error;
+pub use multipath::Multipath;
 pub use queue::Queue;
 pub use session::{Event, PathState, QueueMode, Session, SessionConfig, SessionFigures};
 pub use unit::LogicalUnit;

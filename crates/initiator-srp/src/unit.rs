@@ -40,10 +40,7 @@ impl Queue {
     /// # Errors
     /// What the target said to REPORT LUNS, or that the path is down.
     pub async fn scan(&self) -> Result<Vec<LogicalUnit>, Error> {
-        const ALLOC: usize = 16 << 10;
-        let list = self.ask(Lun::ZERO, &build::report_luns(ALLOC as u32), ALLOC).await?;
-        let luns = build::parse_report_luns(&list)
-            .map_err(|_| Error::Invalid("REPORT LUNS data is cut short".into()))?;
+        let luns = self.luns().await?;
         let mut all = Vec::with_capacity(luns.len());
         for lun in luns {
             match self.identify(lun).await {
@@ -54,6 +51,20 @@ impl Queue {
             }
         }
         Ok(all)
+    }
+
+    /// Numbers of the units that the target shows to this host.
+    pub(crate) async fn luns(&self) -> Result<Vec<Lun>, Error> {
+        const ALLOC: usize = 16 << 10;
+        let list = self.ask(Lun::ZERO, &build::report_luns(ALLOC as u32), ALLOC).await?;
+        build::parse_report_luns(&list)
+            .map_err(|_| Error::Invalid("REPORT LUNS data is cut short".into()))
+    }
+
+    /// The unit's NAA designator.
+    pub(crate) async fn naa(&self, lun: Lun) -> Result<Option<Vec<u8>>, Error> {
+        let page = self.page(lun, 0x83).await?;
+        Ok(page.and_then(|b| build::parse_naa(&b).map(<[u8]>::to_vec)))
     }
 
     /// What a unit says of itself.

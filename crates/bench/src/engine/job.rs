@@ -239,7 +239,7 @@ impl<C: BlockClient> JobTask<C> {
             let at = lane.span.start + block * bs;
             let mut generation = 0;
             if let (Some(s), Some(l), Op::Write) = (&mut stamper, &lane.ledger, op) {
-                generation = l.borrow_mut().number();
+                generation = l.borrow_mut().next_write();
                 s.stamp(&buf, at, generation);
                 t = clock();
             }
@@ -438,11 +438,10 @@ pub async fn run_jobs<C: BlockClient>(
             });
             *stuck += join_all(tasks.collect(), Nanos::MAX).await;
         }
-        let mut all = Vec::new();
-        for (job, (stuck, samples)) in jobs.iter().zip(results) {
-            all.push(job.result(stuck, samples.take()));
-        }
-        all
+        jobs.iter()
+            .zip(results)
+            .map(|(job, (stuck, samples))| job.result(stuck, samples.take()))
+            .collect()
     };
     beside(work, tell(&jobs, progress)).await
 }

@@ -478,7 +478,7 @@ impl Future for InFlight<'_> {
                 s.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
-            State::Done => Poll::Ready(Ok(s.outcome)),
+            State::Done => Poll::Ready(Ok(std::mem::replace(&mut s.outcome, Outcome::none()))),
             State::Aborted => Poll::Ready(Err(Unfinished::Aborted)),
             _ => Poll::Ready(Err(Unfinished::InDoubt)),
         }

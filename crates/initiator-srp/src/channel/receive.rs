@@ -1,6 +1,6 @@
 //! What the target sends.
 
-use super::slot::{SENSE, State};
+use super::slot::{Outcome, State};
 use super::{Channel, RESPONSE};
 use std::rc::Rc;
 use weir_fabric::{RecvQueue, SendFlags};
@@ -48,15 +48,13 @@ impl Channel {
         match s.state {
             State::Sent => {
                 let waker = s.waker.take();
-                s.outcome.status = r.status;
-                s.outcome.failure = r.code.filter(|c| *c != RspCode::Complete);
-                s.outcome.out_residual = r.out_residual;
-                s.outcome.in_residual = r.in_residual;
-                let n = r.sense.len().min(SENSE);
-                s.outcome.sense_len = n as u8;
-                if n > 0 {
-                    s.outcome.sense[..n].copy_from_slice(&r.sense[..n]);
-                }
+                s.outcome = Outcome {
+                    status: r.status,
+                    failure: r.code.filter(|c| *c != RspCode::Complete),
+                    out_residual: r.out_residual,
+                    in_residual: r.in_residual,
+                    sense: if r.sense.is_empty() { Box::default() } else { r.sense.into() },
+                };
                 s.state = State::Done;
                 drop(t);
                 if let Some(w) = waker {

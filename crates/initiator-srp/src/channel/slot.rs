@@ -6,11 +6,8 @@ use weir_mem::Slice;
 use weir_proto_srp::RspCode;
 use weir_proto_srp::residual::Residual;
 
-/// Sense bytes kept of a response.
-pub(super) const SENSE: usize = 96;
-
 /// How a command ended at the target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// SCSI status.
     pub status: u8,
@@ -21,19 +18,21 @@ pub struct Outcome {
     pub out_residual: Residual,
     /// Residual of DATA-IN.
     pub in_residual: Residual,
-    pub(super) sense: [u8; SENSE],
-    pub(super) sense_len: u8,
+    /// On the heap, and mostly empty: a command that ends well costs no allocation and few bytes.
+    pub(super) sense: Box<[u8]>,
 }
 
 impl Outcome {
-    pub(super) const NONE: Outcome = Outcome {
-        status: 0,
-        failure: None,
-        out_residual: Residual::None,
-        in_residual: Residual::None,
-        sense: [0; SENSE],
-        sense_len: 0,
-    };
+    #[inline]
+    pub(super) fn none() -> Outcome {
+        Outcome {
+            status: 0,
+            failure: None,
+            out_residual: Residual::None,
+            in_residual: Residual::None,
+            sense: Box::default(),
+        }
+    }
 
     /// True for GOOD.
     #[inline]
@@ -43,7 +42,7 @@ impl Outcome {
 
     /// Sense data.
     pub fn sense(&self) -> &[u8] {
-        &self.sense[..usize::from(self.sense_len)]
+        &self.sense
     }
 }
 
@@ -91,7 +90,7 @@ impl Table {
         let slot = || Slot {
             state: State::Free,
             waker: None,
-            outcome: Outcome::NONE,
+            outcome: Outcome::none(),
             lun: 0,
             started: 0,
             keys: Vec::with_capacity(2),

@@ -30,7 +30,6 @@ impl Channel {
         let s = &mut t.slots[usize::from(index)];
         s.state = State::Sent;
         s.waker = None;
-        s.outcome.sense_len = 0;
         s.lun = lun;
         s.started = now();
         let tag = InitiatorTag::Command { queue: self.config.queue, index }.tag();

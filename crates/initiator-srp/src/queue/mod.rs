@@ -70,7 +70,8 @@ impl Queue {
         let first = self.attempt(lun, &padded, data_out, data_in).await;
         match first {
             Ok(o) if o.is_good() => Ok(o),
-            other => self.again(lun, &padded, data_out, data_in, other).await,
+            // On the heap, so that the way of a command that ends well stays small.
+            other => Box::pin(self.again(lun, &padded, data_out, data_in, other)).await,
         }
     }
 
@@ -122,7 +123,7 @@ impl Queue {
                     let generation = self.local.generation();
                     (generation, c.command(lun.0, cdb, data_out, data_in).await)
                 }
-                _ => self.elsewhere(lost, lun, cdb, data_out, data_in).await?,
+                _ => Box::pin(self.elsewhere(lost, lun, cdb, data_out, data_in)).await?,
             };
             match result {
                 Ok(o) => return Ok(o),

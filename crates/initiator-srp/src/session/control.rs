@@ -228,12 +228,14 @@ pub(crate) async fn lun_reset(shared: &Arc<Shared>, lun: u64) -> bool {
     if call(first, reset).await != Some(true) {
         return false;
     }
+    // Before anybody learns of it and sends a command again, which must not be taken for an old one.
     for h in reactors {
-        h.run(move || {
+        call(&h, move || async move {
             if let Some(l) = Local::find(id) {
                 l.expire(lun);
             }
-        });
+        })
+        .await;
     }
     true
 }

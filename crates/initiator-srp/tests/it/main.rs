@@ -5,4 +5,6 @@ mod target;
 
 mod cores;
 mod iwarp;
+mod script;
 mod sim;
+mod trouble;

@@ -2,11 +2,12 @@
 
 use crate::common::{L0, verify_at};
 use crate::target::{HOST, Medium, Served, config, medium, serve};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{MICROS, MILLIS, Nanos, SECONDS};
-use weir_initiator_srp::{Error, PathState, Queue, Rung, Session, SessionConfig};
+use weir_initiator_srp::{Error, Multipath, PathState, Queue, Rung, Session, SessionConfig};
 use weir_mem::Slice;
+use weir_proto_srp::PortId;
 use weir_reactor::{sleep, spawn, timeout};
 use weir_sim::{Cut, Node, World};
 use weir_target_srp::TargetConfig;
@@ -273,9 +274,8 @@ fn dropped_futures_leak_nothing() {
                                 _ => q.write(L0, 65536 + (i % 4) * 16384, b, false).await,
                             }
                         };
-                        match timeout(patience, io).await {
-                            Ok(r) => r.unwrap(),
-                            Err(_) => {}
+                        if let Ok(r) = timeout(patience, io).await {
+                            r.unwrap();
                         }
                     }));
                     sleep(rng.below(30_000)).await;
@@ -356,4 +356,62 @@ fn closing_ends_what_is_under_way() {
         assert!(matches!(lab.run(r), Some(Err(Error::Closed | Error::InDoubt))));
     }
     lab.check_clean(&s);
+}
+
+/// Two target ports in front of one medium; the host keeps writing while one after the other dies.
+#[test]
+fn a_unit_with_two_paths_survives_the_loss_of_either() {
+    for seed in seeds(400, 6) {
+        let a = Lab::new(seed, 1);
+        let other = TargetConfig { port_id: PortId::new(2, 2), ..a.config.clone() };
+        let (second, served) = (a.world.node("second"), Rc::default());
+        start(&second, &other, &a.medium, &served);
+        let config = SessionConfig { fast_io_fail: SECONDS, ..a.session_config() };
+        let s1 = a.session(config.clone());
+        let s2 = a.session(SessionConfig {
+            addrs: vec![second.addr(PORT)],
+            target: other.port_id,
+            ..config
+        });
+        let (q1, q2) = (a.queue(&s1), a.queue(&s2));
+        for t in [&a.served, &served] {
+            t.borrow().as_ref().unwrap().mood.delay.set(200 * MICROS);
+        }
+        let m = a.run(async move { Multipath::open(vec![q1, q2], &[0x60; 16]).await });
+        let m = Rc::new(m.unwrap());
+        assert_eq!(m.active(), 0);
+        let stop = Rc::new(Cell::new(false));
+        let (writer, enough) = (m.clone(), stop.clone());
+        let work = a.host.spawn(async move {
+            let mut i = 0u64;
+            while !enough.get() {
+                i += 1;
+                let b = Slice::heap(512).sub(0, 512);
+                b.write_at(0, &i.to_le_bytes());
+                writer.write((i % 64) * 512, b, false).await.unwrap();
+                if i.is_multiple_of(3) {
+                    let b = Slice::heap(512).sub(0, 512);
+                    writer.read((i % 64) * 512, b.clone()).await.unwrap();
+                    assert_eq!(b.to_vec()[..8], i.to_le_bytes());
+                }
+            }
+        });
+        a.world.run_for((20 + seed % 7) * MILLIS);
+        a.target.power_off();
+        a.world.run_until(60 * SECONDS, || m.active() == 1).unwrap();
+        a.world.run_for(30 * MILLIS);
+        a.target.restart();
+        a.serve();
+        a.mood(|x| x.delay.set(200 * MICROS));
+        a.world.run_until(60 * SECONDS, || s1.state() == PathState::Running).unwrap();
+        let path = a.world.net().clone();
+        path.partition(second.number(), a.host.number());
+        a.world.run_until(60 * SECONDS, || m.active() == 0).unwrap();
+        stop.set(true);
+        assert_eq!(a.run(work), Some(()));
+        assert_eq!(m.switches(), 2, "{:?}", m.last_error());
+        path.heal_all();
+        a.run(async move { s2.close().await });
+        a.check_clean(&s1);
+    }
 }

@@ -211,23 +211,19 @@ pub(crate) async fn run(from: End, to: End, plan: Plan) -> Result<Moved> {
             }
         }
         let mut writes = Vec::new();
-        for ((at, b), n) in round.iter().zip(got) {
+        for (((at, b), n), full) in round.iter().zip(got).zip(&buffers) {
             if n == 0 {
                 ended = true;
                 break;
             }
-            let mut b = b.clone();
-            if n < b.len() {
-                ended = true;
-                let whole = match &to {
-                    End::Unit(u) => u.round_up(n as u64) as usize,
-                    _ => n,
-                };
-                b.sub(n, whole - n).fill(0);
-                b = b.sub(0, whole);
-            }
+            ended = n < b.len();
+            let whole = match &to {
+                End::Unit(u) => u.round_up(n as u64) as usize,
+                _ => n,
+            };
+            full.sub(n, whole - n).fill(0);
             moved.bytes += n as u64;
-            writes.push((plan.to + at, b));
+            writes.push((plan.to + at, full.sub(0, whole)));
             if ended {
                 break;
             }

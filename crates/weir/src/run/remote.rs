@@ -38,10 +38,13 @@ pub(crate) fn initiator_port(login: &LoginArgs) -> PortId {
     match login.initiator_port {
         Some(p) => PortId(p.0),
         None => {
-            let pid = u64::from(std::process::id());
+            // Each session of a process has a port of its own: a login ends other sessions of its port.
+            static SESSIONS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+            let n = SESSIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let pid = u64::from(n) << 24 | u64::from(std::process::id());
             let host = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
             let id = u64::from_str_radix(host.get(..16).unwrap_or("0"), 16).unwrap_or(0);
-            PortId::new(0x5745_4952_0000_0000 | pid, id | 1)
+            PortId::new(0x5745_0000_0000_0000 | pid, id | 1)
         }
     }
 }
