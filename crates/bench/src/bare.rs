@@ -341,14 +341,18 @@ mod tests {
             assert_eq!(b.latency.count(), b.ops);
             assert_eq!(b.bytes, b.ops * request.max(response) as u64);
         }
-        let b = stream(Ends::default(), 128 << 10, 50 * MILLIS).unwrap();
-        assert!(b.bandwidth() > 0.0);
+        // On a busy machine the far end may not have its turn at first.
+        let some = (0..6).any(|i| {
+            stream(Ends::default(), 128 << 10, (50 * MILLIS) << i)
+                .is_ok_and(|b| b.bandwidth() > 0.0)
+        });
+        assert!(some, "no bytes in three seconds");
     }
 
     #[test]
     fn cores_can_be_told_apart() {
-        let ns = bounce(Ends::default(), 20 * MILLIS).unwrap();
-        assert!(ns > 1.0, "{ns}");
+        let ns = (0..6).find_map(|i| bounce(Ends::default(), (20 * MILLIS) << i).ok());
+        assert!(ns.is_some_and(|ns| ns > 1.0), "{ns:?}");
         let e = bounce(Ends { far: None, near: Some(1000) }, MILLIS);
         assert!(e.is_err());
     }

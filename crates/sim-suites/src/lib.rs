@@ -7,6 +7,7 @@
 mod args;
 pub mod load;
 mod runner;
+pub mod srp;
 mod suites;
 
 pub use args::{Args, USAGE};

@@ -8,11 +8,11 @@
 use crate::Wrong;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult, Nanos, Prng};
+use weir_base::{IoError, IoResult, MILLIS, Nanos, Prng};
 use weir_block::Volume;
 use weir_disk::{Disk, DiskOp};
 use weir_mem::{BufPool, Slice};
-use weir_reactor::{LocalFuture, sleep};
+use weir_reactor::{LocalFuture, WaitChannel, sleep};
 use weir_sim::check::{BlockHistory, WriteId};
 use weir_sim::{SimDisk, Time};
 
@@ -21,6 +21,8 @@ const FORGET: u32 = 32;
 const BLOCK: u64 = weir_sim::check::blocks::BLOCK as u64;
 
 /// A path to the blocks under test, of one reactor. Offsets and lengths are bytes.
+///
+/// A request that ends with [`IoError::Aborted`] may have been done, in part, but will not be later.
 pub trait Io {
     /// Fills `buf` from `at`.
     fn read(&self, at: u64, buf: Slice) -> LocalFuture<'_, IoResult>;
@@ -89,6 +91,9 @@ pub struct Mix {
     pub think: Nanos,
     /// The volume may lose acknowledged writes with power until a flush.
     pub volatile: bool,
+    /// No request meets a write on the same blocks, and a write that failed is repeated until it is done:
+    /// for volumes whose blocks may be seen half written meanwhile.
+    pub exclusive: bool,
 }
 
 impl Default for Mix {
@@ -104,6 +109,7 @@ impl Default for Mix {
             fua: 25,
             think: 0,
             volatile: false,
+            exclusive: false,
         }
     }
 }
@@ -132,9 +138,47 @@ pub struct Load {
     /// When requests under way began.
     under_way: RefCell<Vec<Nanos>>,
     requests: Cell<u32>,
+    locks: RefCell<Vec<Lock>>,
+    unlocked: WaitChannel,
+    /// Blocks that may be half written, since who wrote them is gone. They stay locked.
+    orphans: RefCell<Vec<Range>>,
     stop: Cell<bool>,
     /// Planted bug: acknowledged is taken for durable.
     pub(crate) acks_lie: Cell<bool>,
+}
+
+/// First block and number of blocks.
+type Range = (u64, u64);
+
+/// Blocks in use by a request.
+#[derive(Clone, Copy, PartialEq)]
+struct Lock {
+    range: Range,
+    writes: bool,
+}
+
+/// Gives blocks free when the request is over, however it ends.
+struct Held<'a> {
+    load: &'a Load,
+    lock: Lock,
+    /// What was begun has been brought to its end.
+    whole: Cell<bool>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if !self.whole.get() {
+            // The lock stays with the orphan; whoever waits for these blocks takes it up.
+            self.load.orphans.borrow_mut().push(self.lock.range);
+            return self.load.unlocked.signal_all();
+        }
+        let mut locks = self.load.locks.borrow_mut();
+        if let Some(k) = locks.iter().position(|l| *l == self.lock) {
+            locks.swap_remove(k);
+        }
+        drop(locks);
+        self.load.unlocked.signal_all();
+    }
 }
 
 /// A request under way, until it is over or its client is dropped.
@@ -166,6 +210,9 @@ impl Load {
             wrong: RefCell::default(),
             under_way: RefCell::default(),
             requests: Cell::new(0),
+            locks: RefCell::default(),
+            unlocked: WaitChannel::new(0),
+            orphans: RefCell::default(),
             stop: Cell::new(false),
             acks_lie: Cell::new(false),
         })
@@ -218,6 +265,11 @@ impl Load {
         self.history.borrow_mut().settle_all(self.time.now());
     }
 
+    /// Requests that had failed before `before` have been done by now or never will.
+    pub fn settle_failed(&self, before: Nanos) {
+        self.history.borrow_mut().settle_unknown(before, self.time.now());
+    }
+
     /// Power went, and with it what was not durable if the volume is volatile.
     pub fn power_cut(&self) {
         self.history.borrow_mut().power_cut(self.time.now());
@@ -248,12 +300,13 @@ impl Load {
             if self.stop.get() || self.is_wrong() {
                 return;
             }
+            self.repair(&*io, &pool, &mut rng).await;
             let m = self.mix;
             let kind = rng.below(100) as u32;
             if kind < m.writes {
                 self.write(&*io, &pool, &mut rng).await;
             } else if kind < m.writes + m.zeros {
-                self.zero(&*io, &mut rng).await;
+                self.zero(&*io, &pool, &mut rng).await;
             } else if kind < m.writes + m.zeros + m.flushes {
                 self.flush(&*io).await;
             } else {
@@ -268,13 +321,46 @@ impl Load {
 
     /// Reads and checks every block that clients use.
     pub async fn read_all(self: Rc<Self>, io: Rc<dyn Io>, pool: BufPool) {
+        self.repair(&*io, &pool, &mut Prng::new(0)).await;
         let (m, step) = (self.mix, self.mix.most * self.mix.unit);
         for first in (m.first..m.first + m.blocks).step_by(step as usize) {
             self.read(&*io, &pool, first, step.min(m.first + m.blocks - first)).await;
         }
     }
 
-    /// First block and number of blocks.
+    /// Writes what may be half written.
+    async fn repair(&self, io: &dyn Io, pool: &BufPool, rng: &mut Prng) {
+        while let Some(range) = { self.orphans.borrow_mut().pop() } {
+            let lock = Lock { range, writes: true };
+            let held = Held { load: self, lock, whole: Cell::new(false) };
+            self.write_range(io, pool, rng, &held).await;
+        }
+    }
+
+    async fn lock(
+        &self,
+        path: (&dyn Io, &BufPool),
+        range: Range,
+        writes: bool,
+    ) -> Option<Held<'_>> {
+        if !self.mix.exclusive {
+            return None;
+        }
+        let meets = |l: &Lock| {
+            let apart = l.range.0 + l.range.1 <= range.0 || range.0 + range.1 <= l.range.0;
+            !apart && (l.writes || writes)
+        };
+        while self.locks.borrow().iter().any(meets) {
+            self.repair(path.0, path.1, &mut Prng::new(range.0)).await;
+            if self.locks.borrow().iter().any(meets) {
+                self.unlocked.wait().await;
+            }
+        }
+        let lock = Lock { range, writes };
+        self.locks.borrow_mut().push(lock);
+        Some(Held { load: self, lock, whole: Cell::new(true) })
+    }
+
     fn range(&self, rng: &mut Prng) -> (u64, u64) {
         let m = &self.mix;
         let units = m.blocks / m.unit;
@@ -286,7 +372,10 @@ impl Load {
     fn ended(&self, id: WriteId, result: IoResult, durable: bool) {
         let mut h = self.history.borrow_mut();
         if result.is_err() {
-            h.unknown(id);
+            h.unknown(id, self.time.now());
+            if result == Err(IoError::Aborted) {
+                h.settled(id, self.time.now());
+            }
             drop(h);
             return self.count(|f| f.errors += 1);
         }
@@ -300,7 +389,34 @@ impl Load {
     }
 
     async fn write(&self, io: &dyn Io, pool: &BufPool, rng: &mut Prng) {
-        let (first, count) = self.range(rng);
+        let range = self.range(rng);
+        match self.lock((io, pool), range, true).await {
+            Some(held) => self.write_range(io, pool, rng, &held).await,
+            None => {
+                let _ = self.write_once(io, pool, rng, range).await;
+            }
+        }
+    }
+
+    /// Writes until it is done.
+    async fn write_range(&self, io: &dyn Io, pool: &BufPool, rng: &mut Prng, held: &Held<'_>) {
+        held.whole.set(false);
+        while self.write_once(io, pool, rng, held.lock.range).await.is_err() {
+            if self.is_wrong() {
+                return;
+            }
+            sleep(rng.below(10 * MILLIS)).await;
+        }
+        held.whole.set(true);
+    }
+
+    async fn write_once(
+        &self,
+        io: &dyn Io,
+        pool: &BufPool,
+        rng: &mut Prng,
+        (first, count): Range,
+    ) -> IoResult {
         let fua = rng.below(100) < u64::from(self.mix.fua);
         let buf = pool.alloc((count * BLOCK) as usize).await;
         let under_way = self.begin();
@@ -313,15 +429,26 @@ impl Load {
         buf.fill(0xdd);
         self.ended(id, result, fua);
         drop(under_way);
+        result
     }
 
-    async fn zero(&self, io: &dyn Io, rng: &mut Prng) {
+    async fn zero(&self, io: &dyn Io, pool: &BufPool, rng: &mut Prng) {
         let (first, count) = self.range(rng);
+        let held = self.lock((io, pool), (first, count), true).await;
+        if let Some(h) = &held {
+            h.whole.set(false);
+        }
         let under_way = self.begin();
         let id = self.history.borrow_mut().begin_zero(first, count, under_way.start);
         let result = io.zero(first * BLOCK, count * BLOCK).await;
         self.ended(id, result, false);
         drop(under_way);
+        if let Some(h) = &held {
+            match result {
+                Ok(()) => h.whole.set(true),
+                Err(_) => self.write_range(io, pool, rng, h).await,
+            }
+        }
     }
 
     async fn flush(&self, io: &dyn Io) {
@@ -338,6 +465,7 @@ impl Load {
     }
 
     async fn read(&self, io: &dyn Io, pool: &BufPool, first: u64, count: u64) {
+        let _held = self.lock((io, pool), (first, count), false).await;
         let buf = pool.alloc((count * BLOCK) as usize).await;
         // What is not overwritten by the read is not a block of anybody's.
         buf.fill(0xbb);

@@ -108,7 +108,9 @@ impl BlockClient for Memory {
 
 /// Runs a job's copies on one volume under virtual time.
 fn simulate(volume: &Rc<Memory>, spec: &JobSpec, options: Options) -> Vec<JobResult> {
-    let world = World::new(1);
+    // These tests are about figures: on cores that are never taken away.
+    let calm = weir_sim::Options { away: weir_sim::Odds::NEVER, ..weir_sim::Options::default() };
+    let world = World::with(1, calm);
     let node = world.node("host");
     let (volume, spec) = (volume.clone(), spec.clone());
     let work = async move {

@@ -4,6 +4,7 @@ mod canary;
 mod disk;
 mod fabric;
 mod reactor;
+mod srp;
 
 use crate::{Pass, Run, Wrong};
 
@@ -38,6 +39,12 @@ pub const SUITES: &[Suite] = &[
         about: "concurrent I/O on disks with volatile caches through kills and power cuts, against block histories",
         planted: false,
         run: disk::run,
+    },
+    Suite {
+        name: "srp",
+        about: "hosts and an SRP target through aborts, resets, cuts, duplicate logins and deaths, with verified data",
+        planted: false,
+        run: srp::run,
     },
     Suite {
         name: "canary-fabric",

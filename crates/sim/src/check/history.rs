@@ -39,8 +39,10 @@ impl std::error::Error for Violation {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// Not answered, or answered with an error: it may take effect now, later, or never.
+    /// Not answered: it may take effect now or later.
     Open,
+    /// Given up at this time: it may have taken effect, may do so later, or never.
+    Unknown(Nanos),
     /// As before, but not any more after this time.
     Settled(Nanos),
     Acked(Nanos),
@@ -186,25 +188,36 @@ impl BlockHistory {
         blocks.into_iter().try_for_each(|b| self.learn(b, id.0, at, None))
     }
 
-    /// The write failed, or nobody will ever know: it may have been done, in whole blocks, and may be
-    /// done yet, until it is [`settled`](BlockHistory::settled). A write that is never mentioned again is the same.
-    pub fn unknown(&mut self, id: WriteId) {
-        self.write(id).outcome = Outcome::Open;
+    /// The write failed at `at`, or nobody will ever know: it may have been done, in whole blocks, and may
+    /// be done yet, until it is [`settled`](BlockHistory::settled). A write that is never mentioned again is the same.
+    pub fn unknown(&mut self, id: WriteId, at: Nanos) {
+        self.write(id).outcome = Outcome::Unknown(at);
     }
 
     /// From `at` on, a write of unknown outcome has been done or never will: its initiator or target is
     /// gone, or it was aborted.
     pub fn settled(&mut self, id: WriteId, at: Nanos) {
         let w = self.write(id);
-        if w.outcome == Outcome::Open {
+        if matches!(w.outcome, Outcome::Open | Outcome::Unknown(_)) {
             w.outcome = Outcome::Settled(at);
         }
     }
 
-    /// As [`settled`](BlockHistory::settled), for all writes of unknown outcome.
+    /// As [`settled`](BlockHistory::settled), for all writes that have no answer.
     pub fn settle_all(&mut self, at: Nanos) {
-        for w in self.writes.values_mut().filter(|w| w.outcome == Outcome::Open) {
+        let open = |w: &Write| matches!(w.outcome, Outcome::Open | Outcome::Unknown(_));
+        for w in self.writes.values_mut().filter(|w| open(w)) {
             w.outcome = Outcome::Settled(at);
+        }
+    }
+
+    /// As [`settled`](BlockHistory::settled), for all writes that were given up before `before`; those that
+    /// still wait for their answers go on.
+    pub fn settle_unknown(&mut self, before: Nanos, at: Nanos) {
+        for w in self.writes.values_mut() {
+            if matches!(w.outcome, Outcome::Unknown(t) if t <= before) {
+                w.outcome = Outcome::Settled(at);
+            }
         }
     }
 

@@ -57,7 +57,7 @@ fn values_never_go_back_even_while_the_write_is_under_way() {
 fn an_unknown_write_may_take_effect_late_but_only_once() {
     let (mut h, _, b) = two();
     let c = h.begin_write(0, 1, 45);
-    h.unknown(c);
+    h.unknown(c, 46);
     let dc = block(&h, c);
     assert!(h.read(0, &b, 100, 110).is_ok());
     assert!(h.read(0, &dc, 200, 210).is_ok(), "it came late");
@@ -69,7 +69,7 @@ fn an_unknown_write_may_take_effect_late_but_only_once() {
 fn a_settled_write_does_not_come_late() {
     let (mut h, _, b) = two();
     let c = h.begin_write(0, 1, 45);
-    h.unknown(c);
+    h.unknown(c, 46);
     h.settled(c, 60);
     let dc = block(&h, c);
     assert!(h.read(0, &b, 100, 110).is_ok(), "it was not done");
@@ -83,6 +83,20 @@ fn a_settled_write_does_not_come_late() {
     let d = h.begin_write(0, 1, 300);
     assert!(h.acked(d, 310).is_ok());
     assert!(h.read(0, &dc, 320, 330).is_err());
+}
+
+#[test]
+fn only_what_was_given_up_before_is_settled() {
+    let (mut h, _, b) = two();
+    let c = h.begin_write(0, 1, 45);
+    let d = h.begin_write(0, 1, 46);
+    h.unknown(c, 50);
+    h.settle_unknown(49, 60);
+    h.settle_unknown(51, 60);
+    let (dc, dd) = (block(&h, c), block(&h, d));
+    assert!(h.read(0, &b, 100, 110).is_ok());
+    assert!(h.read(0, &dc, 120, 130).is_err());
+    assert!(h.read(0, &dd, 120, 130).is_ok(), "this one still waits for its answer");
 }
 
 #[test]
@@ -210,7 +224,7 @@ fn the_first_zeros_come_back_only_before_anything_durable() {
 fn a_durable_value_survives_any_number_of_cuts_with_old_failed_writes_around() {
     let (mut h, _, b) = two_in(BlockHistory::volatile(1));
     let c = h.begin_write(0, 1, 45);
-    h.unknown(c);
+    h.unknown(c, 46);
     let dc = block(&h, c);
     h.settle_all(50);
     h.flushed(60);
@@ -274,7 +288,7 @@ fn simulate(seed: u64, fault: Fault, forget: bool) -> Option<Violation> {
         for (_, op) in over {
             let result = match op {
                 Under::Write { id, unknown: true, .. } => {
-                    h.unknown(id);
+                    h.unknown(id, now);
                     Ok(())
                 }
                 Under::Write { id, .. } => h.acked(id, now),
