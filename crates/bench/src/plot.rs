@@ -10,6 +10,8 @@ use std::ops::Range;
 pub enum Scale {
     /// Evenly.
     Linear,
+    /// Evenly, with ticks at whole numbers only.
+    Count,
     /// By powers of 2, shown as sizes in bytes.
     Bytes,
     /// By powers of 10.
@@ -23,6 +25,12 @@ pub struct Axis {
     pub label: String,
     /// How.
     pub scale: Scale,
+}
+
+impl Scale {
+    fn is_logarithmic(self) -> bool {
+        matches!(self, Scale::Bytes | Scale::Decades)
+    }
 }
 
 impl Axis {
@@ -109,9 +117,11 @@ fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 /// The range of an axis around its values.
 fn range(scale: Scale, (low, high): (f64, f64), from_zero: bool) -> Range<f64> {
     match scale {
-        Scale::Linear if from_zero => 0.0..(high * 1.08).max(f64::MIN_POSITIVE.max(1e-9)),
-        Scale::Linear if low == high => low - 0.5..high + 0.5,
-        Scale::Linear => low..high,
+        Scale::Linear | Scale::Count if from_zero => {
+            0.0..(high * 1.08).max(f64::MIN_POSITIVE.max(1e-9))
+        }
+        Scale::Linear | Scale::Count if low == high => low - 0.5..high + 0.5,
+        Scale::Linear | Scale::Count => low..high,
         Scale::Bytes if low == high => low / 2.0..high * 2.0,
         Scale::Bytes => low..high,
         Scale::Decades => {
@@ -150,7 +160,7 @@ impl Ranged for Ticks {
     type ValueType = f64;
 
     fn map(&self, v: &f64, limit: (i32, i32)) -> i32 {
-        let of = |v: f64| if self.scale == Scale::Linear { v } else { v.ln() };
+        let of = |v: f64| if self.scale.is_logarithmic() { v.ln() } else { v };
         let (a, b) = (of(self.range.start), of(self.range.end));
         let part = if b > a { (of(*v) - a) / (b - a) } else { 0.5 };
         limit.0 + (part * f64::from(limit.1 - limit.0)).round() as i32
@@ -175,8 +185,9 @@ impl Ranged for Ticks {
                 let fine = decades.iter().flat_map(|d| [*d, d * 2.0, d * 5.0]);
                 fine.filter(|v| *v <= b * 1.000_001).collect()
             }
-            Scale::Linear => {
-                let raw = (b - a) / most as f64;
+            Scale::Linear | Scale::Count => {
+                let least = if self.scale == Scale::Count { 1.0 } else { 0.0 };
+                let raw = ((b - a) / most as f64).max(least);
                 let decade = 10f64.powf(raw.log10().floor());
                 let step = [1.0, 2.0, 5.0, 10.0].map(|m| m * decade);
                 let step = step.into_iter().find(|s| *s >= raw).unwrap_or(decade * 10.0);
@@ -198,29 +209,56 @@ impl ValueFormatter<f64> for Ticks {
     }
 }
 
-/// Number of a series, the series, and its points that the scales can show.
-type Drawn<'a> = (usize, &'a Series, Vec<(f64, f64)>);
+/// The corner of a figure with the fewest points near it: the place for the legend.
+fn emptiest_corner<'a>(
+    points: impl Iterator<Item = &'a (f64, f64)>,
+    x: &Axis,
+    y: &Axis,
+    (left, right): (f64, f64),
+    (low, high): (f64, f64),
+) -> SeriesLabelPosition {
+    let part = |scale: Scale, v: f64, a: f64, b: f64| {
+        let of = |v: f64| if scale.is_logarithmic() { v.ln() } else { v };
+        if of(b) > of(a) { (of(v) - of(a)) / (of(b) - of(a)) } else { 0.5 }
+    };
+    // Plain axes that go up begin at zero.
+    let bottom = if y.scale.is_logarithmic() { low } else { low.min(0.0) };
+    let mut corners = [
+        (0, SeriesLabelPosition::UpperLeft),
+        (0, SeriesLabelPosition::UpperRight),
+        (0, SeriesLabelPosition::LowerRight),
+        (0, SeriesLabelPosition::LowerLeft),
+    ];
+    for p in points {
+        let (h, v) = (part(x.scale, p.0, left, right), part(y.scale, p.1, bottom, high));
+        let near =
+            [h < 0.4 && v > 0.65, h > 0.6 && v > 0.65, h > 0.6 && v < 0.35, h < 0.4 && v < 0.35];
+        corners.iter_mut().zip(near).for_each(|(c, n)| c.0 += u32::from(n));
+    }
+    corners.into_iter().min_by_key(|c| c.0).map_or(SeriesLabelPosition::UpperLeft, |c| c.1)
+}
 
 fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Result<(), PlotError> {
-    let fits = |scale: Scale, v: f64| v.is_finite() && (scale == Scale::Linear || v > 0.0);
-    let series: Vec<Drawn<'_>> = chart
+    let fits = |scale: Scale, v: f64| v.is_finite() && (v > 0.0 || !scale.is_logarithmic());
+    let series: Vec<_> = chart
         .series
         .iter()
         .enumerate()
         .map(|(i, s)| {
             let keep = |p: &&(f64, f64)| fits(chart.x.scale, p.0) && fits(chart.y.scale, p.1);
-            (i, s, s.points.iter().filter(keep).copied().collect())
+            (i, s, s.points.iter().filter(keep).copied().collect::<Vec<_>>())
         })
         .collect();
     let all = || series.iter().flat_map(|(_, _, p)| p);
     let (Some(xs), Some(ys)) = (extent(all().map(|p| p.0)), extent(all().map(|p| p.1))) else {
         return Err(PlotError("there are no points".into()));
     };
+    let corner = emptiest_corner(all(), &chart.x, &chart.y, xs, ys);
     let x = Ticks { scale: chart.x.scale, range: range(chart.x.scale, xs, false) };
     let y = Ticks { scale: chart.y.scale, range: range(chart.y.scale, ys, true) };
     let error = |e: DrawingAreaErrorKind<_>| PlotError(e.to_string());
     let mut c = ChartBuilder::on(area)
-        .caption(&chart.title, ("sans-serif", 20))
+        .caption(&chart.title, ("sans-serif", 23))
         .margin(14)
         .x_label_area_size(48)
         .y_label_area_size(76)
@@ -231,8 +269,8 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Result<(), 
         .y_desc(&chart.y.label)
         .x_labels(14)
         .y_labels(10)
-        .label_style(("sans-serif", 14))
-        .axis_desc_style(("sans-serif", 15))
+        .label_style(("sans-serif", 16))
+        .axis_desc_style(("sans-serif", 17))
         .light_line_style(WHITE)
         .bold_line_style(RGBColor(222, 222, 222))
         .draw()
@@ -252,12 +290,12 @@ fn draw(area: &DrawingArea<SVGBackend<'_>, Shift>, chart: &Chart) -> Result<(), 
     }
     if series.len() > 1 {
         c.configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
+            .position(corner)
             .margin(12)
             .legend_area_size(28)
             .background_style(WHITE.mix(0.85))
             .border_style(RGBColor(180, 180, 180))
-            .label_font(("sans-serif", 14))
+            .label_font(("sans-serif", 16))
             .draw()
             .map_err(error)?;
     }
@@ -300,7 +338,7 @@ mod tests {
 
     #[test]
     fn figures_are_svg_with_title_legend_and_units() {
-        for x in [Scale::Linear, Scale::Bytes, Scale::Decades] {
+        for x in [Scale::Linear, Scale::Count, Scale::Bytes, Scale::Decades] {
             for y in [Scale::Linear, Scale::Decades] {
                 let s = svg(&[chart(x, y), chart(x, y)]).unwrap();
                 assert!(well_formed(&s), "{s}");
@@ -328,10 +366,23 @@ mod tests {
     }
 
     #[test]
+    fn the_legend_avoids_the_lines() {
+        let corner = |points: &[(f64, f64)]| {
+            let (x, y) = (Axis::new("", Scale::Linear), Axis::new("", Scale::Linear));
+            emptiest_corner(points.iter(), &x, &y, (0.0, 10.0), (0.0, 10.0))
+        };
+        let rising = [(0.0, 0.0), (5.0, 5.0), (10.0, 10.0)];
+        assert!(matches!(corner(&rising), SeriesLabelPosition::UpperLeft));
+        let falling = [(0.0, 10.0), (5.0, 5.0), (10.0, 0.0)];
+        assert!(matches!(corner(&falling), SeriesLabelPosition::UpperRight));
+    }
+
+    #[test]
     fn ticks_are_round_numbers() {
         use plotters::coord::ranged1d::BoldPoints;
         let t = |scale, range| Ticks { scale, range }.key_points(BoldPoints(6));
         assert_eq!(t(Scale::Linear, 0.0..10.0), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+        assert_eq!(t(Scale::Count, 1.0..3.0), [1.0, 2.0, 3.0]);
         assert_eq!(t(Scale::Decades, 1.0..1e5), [1.0, 10.0, 100.0, 1e3, 1e4, 1e5]);
         assert_eq!(t(Scale::Bytes, 512.0..4096.0), [512.0, 1024.0, 2048.0, 4096.0]);
         assert_eq!(tick(Scale::Bytes, 4096.0), "4k");

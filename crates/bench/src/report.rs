@@ -201,11 +201,8 @@ impl Report {
                 v.errors
             );
             if v.unknown > 0 {
-                let _ = writeln!(
-                    t,
-                    "    {} reads met blocks that carry no stamp and were not written by this run",
-                    v.unknown
-                );
+                let _ =
+                    writeln!(t, "    {} reads met blocks that this run had not written", v.unknown);
             }
             for b in &v.bad {
                 let _ = writeln!(t, "    {b}");

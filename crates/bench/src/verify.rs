@@ -198,13 +198,6 @@ impl Stamper {
         let offset = self.body.iter().zip(&self.copy).position(|(a, b)| a != b)?;
         Some(Fault::Content { offset })
     }
-
-    /// True when a block that was just read carries a stamp at all.
-    pub fn is_stamped(buf: &Slice) -> bool {
-        let mut head = [0; 8];
-        buf.read_at(0, &mut head);
-        head == *MAGIC
-    }
 }
 
 /// What must be on a job's part of a volume, and which of its blocks are being used: two I/Os at once on

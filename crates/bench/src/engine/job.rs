@@ -186,7 +186,8 @@ impl<C: BlockClient> JobTask<C> {
     fn checked(&self, stamper: &mut Stamper, buf: &Slice, at: u64, must: bool, g: Option<u64>) {
         let mut f = self.figures.borrow_mut();
         let v = &mut f.verify;
-        if !must && self.spec.rw.writes() && !Stamper::is_stamped(buf) {
+        if !must && self.spec.rw.writes() {
+            // An earlier run may have left anything there.
             v.unknown += 1;
             return;
         }

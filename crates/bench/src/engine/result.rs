@@ -32,7 +32,7 @@ pub struct VerifyResult {
     pub checked: u64,
     /// Bytes of these.
     pub bytes: u64,
-    /// Reads of blocks of which nothing is known: this run did not write them, and they carry no stamp.
+    /// Reads of blocks of which nothing is known: the job writes, but had not written these.
     pub unknown: u64,
     /// I/Os with a wrong block.
     pub errors: u64,
@@ -121,6 +121,8 @@ impl JobResult {
     /// All copies as one (fio: `group_reporting`). The time is that of the longest.
     pub fn merge(jobs: &[JobResult]) -> JobResult {
         let mut all = JobResult::default();
+        // Only intervals that all have seen to their end tell the rate of all.
+        let samples = jobs.iter().map(|j| j.samples.len()).min().unwrap_or(0);
         for j in jobs {
             for (a, b) in all.ops.iter_mut().zip(&j.ops) {
                 a.add(b);
@@ -131,7 +133,7 @@ impl JobResult {
             all.stuck += j.stuck;
             all.lost |= j.lost;
             all.verify.add(&j.verify);
-            for (i, s) in j.samples.iter().enumerate() {
+            for (i, s) in j.samples.iter().take(samples).enumerate() {
                 match all.samples.get_mut(i) {
                     Some(t) => {
                         t.ios += s.ios;

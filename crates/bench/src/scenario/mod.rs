@@ -60,7 +60,7 @@ pub struct Scenario {
 }
 
 /// All scenarios.
-pub const ALL: &[Scenario] = &[
+pub static ALL: &[Scenario] = &[
     s0_sizes::FIG5,
     s0_sizes::FIG6,
     s0_latency::FIG7,
