@@ -51,6 +51,9 @@ pub struct Allocation {
 /// A write is acknowledged when it has the durability that the volume states; with `fua`, or after
 /// [`flush`](Volume::flush), it is on the medium. An I/O that fails may have been done in part, in whole
 /// blocks. Buffers may be larger than one device transfer; splitting is the volume's work.
+///
+/// An I/O begins when its method is called or when its future is first polled, as the volume likes.
+/// Dropping the future gives up the result: the I/O may be done, in part or not at all, also later.
 pub trait Volume {
     /// Size and nature, at this moment (a volume can grow).
     fn geometry(&self) -> Geometry;
@@ -77,9 +80,31 @@ pub trait Volume {
         None
     }
 
+    /// Whether somebody still holds memory that [`direct`](Volume::direct) of this handle gave.
+    /// `None`: that is not known, and a [`Junction`](crate::Junction) above gives no direct access,
+    /// because it could not tell when it is safe to swap. A layer that forwards `direct` forwards this.
+    fn direct_in_use(&self) -> Option<bool> {
+        None
+    }
+
     /// Whether space is behind `at..at+len`.
     fn allocation(&self, _at: u64, len: u64) -> Allocation {
         Allocation { mapped: true, len }
+    }
+
+    /// Bytes of storage really in use, where that is known.
+    fn allocated(&self) -> Option<u64> {
+        None
+    }
+
+    /// Changes the capacity to `len` bytes. To be called on every reactor's handle: the first call
+    /// changes the device, the others find that done and take note. What is cut off is lost.
+    ///
+    /// # Errors
+    /// [`IoError::Unsupported`] when this volume cannot, [`IoError::OutOfRange`] when not to this
+    /// length.
+    fn resize(&self, _len: u64) -> IoResult {
+        Err(IoError::Unsupported)
     }
 }
 
@@ -92,6 +117,17 @@ pub fn check_range(g: &Geometry, at: u64, len: u64) -> IoResult {
     let mask = u64::from(g.block_size) - 1;
     let end = at.checked_add(len).ok_or(IoError::OutOfRange)?;
     if end > g.len || (at | len) & mask != 0 {
+        return Err(IoError::OutOfRange);
+    }
+    Ok(())
+}
+
+/// Checks that a new capacity is of whole blocks, and not none.
+///
+/// # Errors
+/// [`IoError::OutOfRange`].
+pub fn check_len(g: &Geometry, len: u64) -> IoResult {
+    if len == 0 || !len.is_multiple_of(u64::from(g.block_size)) {
         return Err(IoError::OutOfRange);
     }
     Ok(())

@@ -49,7 +49,7 @@ impl CmEvent {
 }
 
 /// Tells identifiers apart; may be used again when the identifier is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct IdKey(usize);
 
 impl EventChannel {

@@ -12,7 +12,7 @@ use crate::provider::Shared;
 use crate::recv::{Part, Queue, received};
 use send::SendQueue;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::{Rc, Weak};
 use weir_fabric::{Access, Connection, FabricError, Remote, SendFlags, status};
@@ -63,7 +63,7 @@ pub(crate) struct Conn {
     /// Messages that came before the connection was established.
     early: RefCell<Option<Vec<(Token, Completion)>>>,
     /// What the peer may access.
-    registered: RefCell<HashMap<u32, (Mr, Slice)>>,
+    registered: RefCell<BTreeMap<u32, (Mr, Slice)>>,
     /// The queue pair came so far that it may have taken receives.
     pub(crate) receiving: Cell<bool>,
     pub(crate) last_receive: Cell<bool>,

@@ -9,7 +9,7 @@ use crate::recv::Queue;
 use crate::setup::{self, Listening, Pending};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     cm_watch: RefCell<Option<Watch>>,
     pub(crate) channel: Arc<EventChannel>,
-    sinks: RefCell<HashMap<IdKey, Sink>>,
+    sinks: RefCell<BTreeMap<IdKey, Sink>>,
     /// By number in watch keys; a place is used again when its device is gone.
     devices: RefCell<Vec<Option<Rc<Device>>>>,
     regions: RefCell<Vec<(NonNull<u8>, usize)>>,

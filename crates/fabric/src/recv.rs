@@ -1,7 +1,6 @@
 //! Shared receive queues.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_mem::Slice;
 use weir_reactor::{Completion, Token, complete};
@@ -24,7 +23,7 @@ pub trait RecvQueue {
 /// A receive queue of providers in software.
 #[derive(Default)]
 pub struct SoftRecvQueue {
-    posted: RefCell<VecDeque<(Slice, Token)>>,
+    posted: RefCell<Vec<(Slice, Token)>>,
     /// Longest buffer, for checking.
     max_len: usize,
 }
@@ -35,15 +34,16 @@ impl SoftRecvQueue {
         SoftRecvQueue { posted: RefCell::default(), max_len }
     }
 
-    /// Takes the oldest posted buffer for a message.
+    /// Takes the newest posted buffer for a message: what was used last, and whoever waits for it, is
+    /// still in the caches.
     #[inline]
     pub fn take(&self) -> Option<(Slice, Token)> {
-        self.posted.borrow_mut().pop_front()
+        self.posted.borrow_mut().pop()
     }
 
-    /// Puts a buffer back to the front: the message it was taken for never came.
+    /// Puts a buffer back: the message it was taken for never came.
     pub fn untake(&self, buf: Slice, token: Token) {
-        self.posted.borrow_mut().push_front((buf, token));
+        self.posted.borrow_mut().push((buf, token));
     }
 
     /// Completes a receive of `len` bytes from connection `qp`.
@@ -56,7 +56,7 @@ impl SoftRecvQueue {
 impl RecvQueue for SoftRecvQueue {
     fn post(&self, buf: Slice, token: Token) {
         assert!(buf.len() <= self.max_len, "receive buffer longer than the queue was made for");
-        self.posted.borrow_mut().push_back((buf, token));
+        self.posted.borrow_mut().push((buf, token));
     }
 
     fn posted(&self) -> usize {

@@ -22,7 +22,7 @@ pub fn fuzz_stream(data: &[u8]) {
     let crc = mode & 1 != 0;
     let mut script = Script::default();
     let mut stream = if mode & 2 != 0 {
-        script = Script::build(&mut Choices::new(rest), crc);
+        script = Script::build(&mut Choices::new(rest, 6000), crc);
         script.bytes.clone()
     } else {
         rest.to_vec()
@@ -34,11 +34,9 @@ pub fn fuzz_stream(data: &[u8]) {
         stream[bit as usize / 8] ^= 1 << (bit % 8);
     }
     let whole = drive(&stream, crc, None);
-    for _ in 0..2 {
-        let parts = drive(&stream, crc, Some(&mut prng));
-        assert_eq!(parts.messages, whole.messages, "chopping changed the messages");
-        assert_eq!(parts.fault.is_some(), whole.fault.is_some(), "chopping changed the verdict");
-    }
+    let parts = drive(&stream, crc, Some(&mut prng));
+    assert_eq!(parts.messages, whole.messages, "chopping changed the messages");
+    assert_eq!(parts.fault.is_some(), whole.fault.is_some(), "chopping changed the verdict");
     if flip && crc {
         let n = whole.messages.len();
         assert_eq!(whole.messages[..], script.messages[..n], "a flipped bit was delivered");

@@ -62,6 +62,9 @@ mod tests {
         // Seen live from a little-endian host: 01 00 00 80, 02 00 00 80.
         assert_eq!(InitiatorTag::Task(1).tag().to_bytes(), [1, 0, 0, 0x80, 0, 0, 0, 0]);
         assert_eq!(InitiatorTag::next_task(0x7fff_ffff), 0);
+        // A queue that does not fit never turns a command into task management.
+        let cut = InitiatorTag::Command { queue: InitiatorTag::MAX_QUEUES | 5, index: 6 };
+        assert_eq!(cut.tag(), InitiatorTag::Command { queue: 5, index: 6 }.tag());
         assert_eq!(InitiatorTag::from_tag(Tag(1 << 32)), None);
         for t in [
             InitiatorTag::Command { queue: 0, index: 0 },

@@ -5,12 +5,16 @@
 
 use crate::executor::with;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 /// Names one pending operation of the present reactor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
+
+/// Set in tokens of a completion queue.
+pub(crate) const QUEUED: u64 = 1 << 63;
 
 impl Token {
     /// Nobody waits: completing it does nothing.
@@ -97,7 +101,7 @@ impl Slots {
 /// Makes a slot: the token is for whoever will complete it, the future for whoever waits.
 pub fn completion() -> (Token, CompletionFuture) {
     let token = with(|i| i.slots.borrow_mut().insert());
-    (token, CompletionFuture { token, taken: false })
+    (token, CompletionFuture { token, taken: false, _local: PhantomData })
 }
 
 /// Completes `token` on its own reactor. A stale token is ignored.
@@ -105,6 +109,9 @@ pub fn completion() -> (Token, CompletionFuture) {
 pub fn complete(token: Token, c: Completion) {
     if token == Token::NONE {
         return;
+    }
+    if token.0 & QUEUED != 0 {
+        return crate::completion_queue::push(token, c);
     }
     let waker = with(|i| {
         let mut slots = i.slots.borrow_mut();
@@ -136,9 +143,18 @@ pub fn complete(token: Token, c: Completion) {
 }
 
 /// Waits for a completion. Dropping it abandons the operation's result, not the operation.
+///
+/// It belongs to the reactor that made it:
+///
+/// ```compile_fail
+/// fn send(_: impl Send) {}
+/// send(weir_reactor::completion().1);
+/// ```
 pub struct CompletionFuture {
     token: Token,
     taken: bool,
+    /// Its slot means nothing on another thread.
+    _local: PhantomData<*const ()>,
 }
 
 impl CompletionFuture {

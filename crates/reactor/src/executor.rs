@@ -1,6 +1,7 @@
 //! The run loop.
 
 use crate::completion::Slots;
+use crate::completion_queue::Queues;
 use crate::driver::{Driver, PollMode, Poller};
 use crate::mailbox::{self, Inbox, Message};
 use crate::task::{self, JoinHandle, TaskId, Tasks};
@@ -24,6 +25,7 @@ pub(crate) struct Inner {
     pub(crate) run_queue: RefCell<VecDeque<TaskId>>,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) slots: RefCell<Slots>,
+    pub(crate) queues: RefCell<Queues>,
     pub(crate) driver: Rc<dyn Driver>,
     pub(crate) inbox: Inbox,
     pollers: RefCell<Vec<Rc<dyn Poller>>>,
@@ -32,6 +34,7 @@ pub(crate) struct Inner {
     busy_turns: Cell<u64>,
     parked: Cell<u64>,
     locals: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
+    turning: Cell<bool>,
 }
 
 thread_local! {
@@ -65,6 +68,22 @@ impl Drop for Enter {
     }
 }
 
+/// Marks a turn, also while it unwinds.
+struct Turning<'a>(&'a Cell<bool>);
+
+impl<'a> Turning<'a> {
+    fn new(flag: &'a Cell<bool>) -> Self {
+        assert!(!flag.replace(true), "a turn inside a turn of the same reactor");
+        Turning(flag)
+    }
+}
+
+impl Drop for Turning<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
 /// Figures of a reactor since its start.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Figures {
@@ -93,6 +112,7 @@ impl Reactor {
             run_queue: RefCell::default(),
             timers: RefCell::default(),
             slots: RefCell::default(),
+            queues: RefCell::default(),
             driver,
             inbox,
             pollers: RefCell::default(),
@@ -101,6 +121,7 @@ impl Reactor {
             busy_turns: Cell::new(0),
             parked: Cell::new(0),
             locals: RefCell::default(),
+            turning: Cell::new(false),
         }))
     }
 
@@ -129,6 +150,7 @@ impl Reactor {
     pub fn turn(&self) -> bool {
         let inner = &*self.0;
         let _e = Enter::new(&self.0);
+        let _t = Turning::new(&inner.turning);
         inner.now.set(inner.driver.now());
         let mut busy = inner.driver.poll();
         let mut i = 0;
@@ -158,7 +180,7 @@ impl Reactor {
 
     /// When the next timer is due.
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.0.timers.borrow().next()
+        self.0.timers.borrow_mut().next()
     }
 
     /// Turns until `future` is done, waiting for work as `mode` says.
@@ -206,9 +228,33 @@ impl Reactor {
         inner.inbox.set_sleeping(true);
         if !inner.inbox.has_mail() && inner.run_queue.borrow().is_empty() {
             inner.parked.set(inner.parked.get() + 1);
-            inner.driver.park(inner.timers.borrow().next());
+            let until = inner.timers.borrow_mut().next();
+            inner.driver.park(until);
         }
         inner.inbox.set_sleeping(false);
+    }
+
+    /// Ends all tasks and drops all pollers, inside the reactor, since their destructors may use it. The
+    /// last handle to a reactor does it too.
+    ///
+    /// # Panics
+    /// When a task is being polled.
+    pub fn shutdown(&self) {
+        let inner = &*self.0;
+        assert!(!inner.turning.get(), "a reactor cannot end inside its own turn");
+        let _e = Enter::new(&self.0);
+        loop {
+            let all = inner.tasks.borrow_mut().drain();
+            if all.is_empty() {
+                break;
+            }
+            drop(all);
+        }
+        inner.run_queue.borrow_mut().clear();
+        let pollers = std::mem::take(&mut *inner.pollers.borrow_mut());
+        drop(pollers);
+        let locals = std::mem::take(&mut *inner.locals.borrow_mut());
+        drop(locals);
     }
 
     /// Figures since the start.
@@ -225,20 +271,8 @@ impl Reactor {
 
 impl Drop for Reactor {
     fn drop(&mut self) {
-        // The last handle ends all tasks, inside the reactor, since their destructors may use it.
         if Rc::strong_count(&self.0) == 1 {
-            let _e = Enter::new(&self.0);
-            loop {
-                let all = self.0.tasks.borrow_mut().drain();
-                if all.is_empty() {
-                    break;
-                }
-                drop(all);
-            }
-            let pollers = std::mem::take(&mut *self.0.pollers.borrow_mut());
-            drop(pollers);
-            let locals = std::mem::take(&mut *self.0.locals.borrow_mut());
-            drop(locals);
+            self.shutdown();
         }
     }
 }
@@ -333,7 +367,11 @@ pub(crate) fn wake(id: TaskId) {
     }
 }
 
-pub(crate) fn cancel(id: TaskId) {
+/// Drops a task's future at its present await. Nothing happens when the task has ended.
+///
+/// # Panics
+/// When the task is another reactor's.
+pub fn cancel(id: TaskId) {
     let future = with(|i| {
         assert_eq!(i.id, id.reactor(), "a task is cancelled on its own reactor");
         i.tasks.borrow_mut().remove(id)

@@ -8,6 +8,7 @@
 //! resource pools, one-shot events and barriers.
 
 mod completion;
+mod completion_queue;
 mod driver;
 mod executor;
 mod mailbox;
@@ -16,10 +17,11 @@ mod timer;
 mod wait_channel;
 
 pub use completion::{Completion, CompletionFuture, Token, complete, completion};
+pub use completion_queue::CompletionQueue;
 pub use driver::{Driver, PollMode, Poller, Unpark};
 pub use executor::{
-    Figures, Reactor, clock, current_id, get_local, now, run_async, set_local, spawn, spawn_task,
-    try_current_id,
+    Figures, Reactor, cancel, clock, current_id, get_local, now, run_async, set_local, spawn,
+    spawn_task, try_current_id,
 };
 pub use mailbox::{Handle, handle, send_to};
 pub use task::{JoinHandle, TaskId};

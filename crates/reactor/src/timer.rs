@@ -4,6 +4,7 @@ use crate::executor::{try_with, with};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use weir_base::Nanos;
@@ -64,8 +65,16 @@ impl Timers {
         }
     }
 
-    pub(crate) fn next(&self) -> Option<Nanos> {
-        self.heap.peek().map(|Reverse((at, ..))| *at)
+    /// When the next timer is due. Cancelled ones do not count: an idle core is not woken for them.
+    pub(crate) fn next(&mut self) -> Option<Nanos> {
+        while let Some(&Reverse((at, _, index, generation))) = self.heap.peek() {
+            if self.live(index, generation) {
+                return Some(at);
+            }
+            self.heap.pop();
+            self.cancelled = self.cancelled.saturating_sub(1);
+        }
+        None
     }
 
     pub(crate) fn expire(&mut self, now: Nanos) -> Option<Waker> {
@@ -84,10 +93,17 @@ impl Timers {
     }
 }
 
-/// Future of [`sleep`].
+/// Future of [`sleep`]. It belongs to the reactor on which it was first polled:
+///
+/// ```compile_fail
+/// fn send(_: impl Send) {}
+/// send(weir_reactor::sleep_until(1));
+/// ```
 pub struct Sleep {
     at: Nanos,
     slot: Option<(u32, u32)>,
+    /// Its slot means nothing on another thread.
+    _local: PhantomData<*const ()>,
 }
 
 impl Future for Sleep {
@@ -127,7 +143,7 @@ pub fn sleep(duration: Nanos) -> Sleep {
 
 /// Waits until the clock shows `at`.
 pub fn sleep_until(at: Nanos) -> Sleep {
-    Sleep { at, slot: None }
+    Sleep { at, slot: None, _local: PhantomData }
 }
 
 /// The time given to [`timeout`] was up.

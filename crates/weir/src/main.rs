@@ -1,5 +1,9 @@
-//! The weir program.
-fn main() {
-    eprintln!("weir: this build has no command yet");
-    std::process::exit(2);
+//! The weir program: daemon, command line and tools in one.
+
+mod cli;
+mod plane;
+mod run;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
 }

@@ -1,7 +1,7 @@
 //! A receiver's caller as the fabric provider is one: staging, direct receive, reassembly.
 
 use crate::Op;
-use crate::fault::Fault;
+use crate::fault::{Fault, Reason};
 use crate::rx::{MIN_STAGING, Receiver, Segment, Step};
 use crate::terminate::Code;
 use crate::tx;
@@ -89,7 +89,9 @@ pub fn drive(stream: &[u8], crc: bool, mut prng: Option<&mut Prng>) -> Outcome {
             Ok(done) => done,
             Err(fault) => {
                 check_fault(&fault);
-                assert!(rx.next(bytes).is_err() && rx.direct().is_none() && !rx.at_boundary());
+                let again = rx.next(bytes).map_err(|f| f.reason());
+                assert_eq!(again, Err(Reason::Ended), "a fault is final");
+                assert!(rx.direct().is_none() && !rx.at_boundary());
                 out.fault = Some(fault);
                 break;
             }

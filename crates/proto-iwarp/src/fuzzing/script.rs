@@ -9,14 +9,15 @@ use weir_base::Prng;
 pub struct Choices<'a> {
     data: &'a [u8],
     prng: Prng,
-    budget: usize,
+    /// About how long the stream may become, bytes.
+    size: usize,
 }
 
 impl<'a> Choices<'a> {
-    /// From these bytes.
-    pub fn new(data: &'a [u8]) -> Self {
+    /// From these bytes, for a stream of about `size` bytes at most.
+    pub fn new(data: &'a [u8], size: usize) -> Self {
         let seed = data.iter().fold(0u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
-        Choices { data, prng: Prng::new(seed), budget: 40 }
+        Choices { data, prng: Prng::new(seed), size }
     }
 
     fn u8(&mut self) -> u8 {
@@ -34,9 +35,8 @@ impl<'a> Choices<'a> {
     }
 
     /// False once the bytes are used up, or the stream is long enough.
-    fn go_on(&mut self) -> bool {
-        self.budget = self.budget.saturating_sub(1);
-        !self.data.is_empty() && self.budget > 0
+    fn go_on(&self, so_far: usize) -> bool {
+        !self.data.is_empty() && so_far < self.size
     }
 
     /// Lengths around the places where something changes.
@@ -69,7 +69,7 @@ impl Script {
     /// Makes a stream from choices, with or without CRCs.
     pub fn build(c: &mut Choices<'_>, crc: bool) -> Script {
         let mut s = Script { send_msn: 1, read_msn: 1, ..Script::default() };
-        while c.go_on() {
+        while c.go_on(s.bytes.len()) {
             match c.u8() % 9 {
                 0..=3 => s.send(c, crc),
                 4 | 5 => s.tagged(c, crc, Op::Write),
@@ -101,7 +101,7 @@ impl Script {
     fn payload(c: &mut Choices<'_>, fpdu: usize) -> (Vec<u8>, usize) {
         let mtu = c.len(fpdu).max(1);
         // Not more than a few dozen segments of one message.
-        let mut data = vec![0; c.len(90_000.min(mtu * 40))];
+        let mut data = vec![0; c.len((c.size / 2).min(mtu * 40))];
         c.prng.fill(&mut data);
         (data, mtu)
     }

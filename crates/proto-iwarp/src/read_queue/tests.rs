@@ -41,6 +41,7 @@ fn foreign_responses_are_refused() {
         Err(Reason::ResponseMismatch { stag, to, expected_stag: 7, expected_to })
     };
     assert_eq!(q.accept(&seg(8, 0, 100, true)), mismatch(8, 0, 0x100));
+    assert_eq!(q.accept(&seg(8, 0x100, 100, true)), mismatch(8, 0x100, 0x100));
     assert_eq!(q.accept(&seg(7, 0x101, 99, true)), mismatch(7, 0x101, 0x100));
     let size = |got| Err(Reason::ResponseSize { got, asked: 100 });
     assert_eq!(q.accept(&seg(7, 0x100, 101, true)), size(101));

@@ -86,6 +86,18 @@ fn a_removed_key_never_matches_again() {
     assert_eq!((t.get(live), t.len(), t.is_empty()), (Some(&7), 1, false));
 }
 
+/// After 2^32 insertions the counter comes round to keys that may still be live.
+#[test]
+fn a_live_key_is_not_given_out_twice() {
+    let mut t = table(4);
+    let start = t.count;
+    let first = t.insert(0, 1, BOTH, 1).expect("room");
+    t.count = start;
+    let second = t.insert(0, 1, BOTH, 2).expect("room");
+    assert_ne!(first, second);
+    assert_eq!((t.get(first), t.get(second)), (Some(&1), Some(&2)));
+}
+
 #[test]
 fn keys_look_random() {
     let mut t = table(4096);

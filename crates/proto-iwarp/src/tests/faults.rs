@@ -145,6 +145,11 @@ fn every_violation_has_its_reason_and_code() {
             Code::DDP_BOUNDS,
         ),
         (
+            vec![more(), tagged(Write, 7, 0x1000, 8, true)],
+            Reason::Gap { to: 0x1000, expected: 0x1008 },
+            Code::DDP_BOUNDS,
+        ),
+        (
             vec![more(), tagged(ReadResponse, 7, 0x1008, 8, true)],
             Reason::OpcodeChanged { got: ReadResponse, expected: Write },
             Code::RDMAP_OPCODE,
@@ -174,6 +179,16 @@ fn large_fpdus_are_refused_by_their_header() {
     let fault = rx.next(&f[..20]).expect_err("refused");
     assert_eq!(fault.reason(), Reason::Msn { queue: 0, got: 2, expected: 1 });
     assert_eq!(fault.header(), &f[..20]);
+}
+
+#[test]
+fn the_send_limit_is_exact() {
+    let mut rx = Receiver::new(false).with_send_limit(1000);
+    for (msn, mo, len, last) in [(1, 0, 600, false), (1, 600, 400, true), (2, 0, 1000, true)] {
+        assert!(rx.next(&untagged(Op::Send, 0, msn, mo, len, last)).is_ok());
+    }
+    let fault = rx.next(&untagged(Op::Send, 0, 3, 0, 1001, true)).expect_err("refused");
+    assert_eq!(fault.reason(), Reason::TooLong { len: 1001, limit: 1000 });
 }
 
 #[test]

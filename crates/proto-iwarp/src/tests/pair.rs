@@ -16,7 +16,7 @@ proptest! {
         crc: bool,
         seed: u64,
     ) {
-        let script = Script::build(&mut Choices::new(&choices), crc);
+        let script = Script::build(&mut Choices::new(&choices, 180_000), crc);
         let mut prng = Prng::new(seed);
         for prng in [None, Some(&mut prng)] {
             let got = drive(&script.bytes, crc, prng);
@@ -31,7 +31,7 @@ proptest! {
         choices in prop::collection::vec(any::<u8>(), 1..100),
         seed: u64,
     ) {
-        let script = Script::build(&mut Choices::new(&choices), true);
+        let script = Script::build(&mut Choices::new(&choices, 180_000), true);
         prop_assume!(!script.bytes.is_empty());
         let mut prng = Prng::new(seed);
         for _ in 0..8 {
@@ -52,7 +52,7 @@ proptest! {
         crc: bool,
         seed: u64,
     ) {
-        let script = Script::build(&mut Choices::new(&choices), crc);
+        let script = Script::build(&mut Choices::new(&choices, 180_000), crc);
         let mut prng = Prng::new(seed);
         let cut = prng.below(script.bytes.len() as u64 + 1) as usize;
         let got = drive(&script.bytes[..cut], crc, Some(&mut prng));
@@ -74,7 +74,7 @@ proptest! {
         flips in 0usize..6,
     ) {
         // Wire bytes of a valid script with some header-like bytes replaced, CRC unchecked.
-        let mut bytes = Script::build(&mut Choices::new(&choices), crc).bytes;
+        let mut bytes = Script::build(&mut Choices::new(&choices, 180_000), crc).bytes;
         let mut prng = Prng::new(seed);
         for _ in 0..flips.min(bytes.len()) {
             let at = prng.below(bytes.len() as u64) as usize;
@@ -92,7 +92,7 @@ fn every_flipped_bit_is_found() {
     let script = loop {
         let mut choices = [0; 40];
         prng.fill(&mut choices);
-        let s = Script::build(&mut Choices::new(&choices), true);
+        let s = Script::build(&mut Choices::new(&choices, 180_000), true);
         if s.messages.len() >= 5 && (2500..5000).contains(&s.bytes.len()) {
             break s;
         }

@@ -71,11 +71,12 @@ fn padding_fills_to_four() {
 /// The trailer's CRC covers header, payload and padding.
 #[test]
 fn running_crc_equals_the_whole() {
-    for len in 0..9 {
+    for len in (0..9).chain(100..112).chain(548..560).chain([4096]) {
         let payload = vec![0xa5; len];
         let h = tx::untagged_header(Op::SendInvalidate, 77, 0, 1, 0, len, true);
         let mut sum = tx::FpduCrc::new(&h);
         sum.update(&payload);
+        assert_eq!(sum.clone().finish(18 + len), tx::crc(&h, &payload));
         let (t, n) = sum.trailer(18 + len);
         let wire = [&h[..], &payload, &t[..n]].concat();
         let crc = weir_codec::crc32c(&wire[..wire.len() - 4]);

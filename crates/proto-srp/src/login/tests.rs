@@ -91,7 +91,7 @@ fn short_is_an_error_and_padding_is_not() {
             let short = Err(LoginError::Short { needed: n, got: len });
             assert_eq!(LoginRequest::decode(&b[..len], form), short);
             let needed = EncodeError::TooSmall { needed: n, got: len };
-            assert_eq!(linux(9).encode(form, &mut b.clone()[..len]), Err(needed));
+            assert_eq!(linux(9).encode(form, &mut [0; 64][..len]), Err(needed));
         }
         b[if form == Form::IbCm { 0 } else { 11 }] = 3;
         assert_eq!(LoginRequest::decode(&b, form), Err(LoginError::Type(3)));

@@ -1,0 +1,126 @@
+//! Layers over one volume that leave most operations alone.
+
+use crate::{Allocation, Direct, Geometry, IoFuture, Volume};
+use weir_base::IoResult;
+use weir_mem::Slice;
+
+/// A [`Volume`] over one other volume: what a layer does not override goes down unchanged.
+///
+/// Direct memory access is the exception: it would pass the layer by, so it is offered only by a layer
+/// that overrides [`direct`](Filter::direct) and [`direct_in_use`](Filter::direct_in_use).
+pub trait Filter {
+    /// The volume below.
+    fn lower(&self) -> &dyn Volume;
+
+    /// As [`Volume::geometry`].
+    #[inline]
+    fn geometry(&self) -> Geometry {
+        self.lower().geometry()
+    }
+
+    /// As [`Volume::read`].
+    #[inline]
+    fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
+        self.lower().read(at, buf)
+    }
+
+    /// As [`Volume::write`].
+    #[inline]
+    fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
+        self.lower().write(at, buf, fua)
+    }
+
+    /// As [`Volume::flush`].
+    #[inline]
+    fn flush(&self) -> IoFuture<'_> {
+        self.lower().flush()
+    }
+
+    /// As [`Volume::discard`].
+    #[inline]
+    fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
+        self.lower().discard(at, len)
+    }
+
+    /// As [`Volume::write_zeroes`].
+    #[inline]
+    fn write_zeroes(&self, at: u64, len: u64, unmap: bool) -> IoFuture<'_> {
+        self.lower().write_zeroes(at, len, unmap)
+    }
+
+    /// As [`Volume::direct`]; none unless overridden.
+    #[inline]
+    fn direct(&self, _at: u64, _len: usize, _access: Direct) -> Option<Slice> {
+        None
+    }
+
+    /// As [`Volume::direct_in_use`]; to be overridden together with [`direct`](Filter::direct).
+    #[inline]
+    fn direct_in_use(&self) -> Option<bool> {
+        None
+    }
+
+    /// As [`Volume::allocation`].
+    #[inline]
+    fn allocation(&self, at: u64, len: u64) -> Allocation {
+        self.lower().allocation(at, len)
+    }
+
+    /// As [`Volume::allocated`].
+    fn allocated(&self) -> Option<u64> {
+        self.lower().allocated()
+    }
+
+    /// As [`Volume::resize`].
+    ///
+    /// # Errors
+    /// Those of the volume below.
+    fn resize(&self, len: u64) -> IoResult {
+        self.lower().resize(len)
+    }
+}
+
+impl<T: Filter> Volume for T {
+    #[inline]
+    fn geometry(&self) -> Geometry {
+        Filter::geometry(self)
+    }
+    #[inline]
+    fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
+        Filter::read(self, at, buf)
+    }
+    #[inline]
+    fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
+        Filter::write(self, at, buf, fua)
+    }
+    #[inline]
+    fn flush(&self) -> IoFuture<'_> {
+        Filter::flush(self)
+    }
+    #[inline]
+    fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
+        Filter::discard(self, at, len)
+    }
+    #[inline]
+    fn write_zeroes(&self, at: u64, len: u64, unmap: bool) -> IoFuture<'_> {
+        Filter::write_zeroes(self, at, len, unmap)
+    }
+    #[inline]
+    fn direct(&self, at: u64, len: usize, access: Direct) -> Option<Slice> {
+        Filter::direct(self, at, len, access)
+    }
+    #[inline]
+    fn direct_in_use(&self) -> Option<bool> {
+        Filter::direct_in_use(self)
+    }
+    #[inline]
+    fn allocation(&self, at: u64, len: u64) -> Allocation {
+        Filter::allocation(self, at, len)
+    }
+    fn allocated(&self) -> Option<u64> {
+        Filter::allocated(self)
+    }
+    fn resize(&self, len: u64) -> IoResult {
+        Filter::resize(self, len)
+    }
+}

@@ -1,0 +1,103 @@
+//! The layer that counts.
+
+use super::{Counters, Op};
+use crate::{Direct, Filter, IoFuture, Volume};
+use std::rc::Rc;
+use std::sync::Arc;
+use weir_base::Nanos;
+use weir_mem::Slice;
+use weir_reactor::clock;
+
+/// Counts what passes to a volume.
+///
+/// An I/O that the volume completes within the call costs a few additions and no look at the clock.
+/// Direct memory access counts as such an I/O when it is given.
+pub struct Metered {
+    lower: Rc<dyn Volume>,
+    counters: Arc<Counters>,
+}
+
+/// Keeps the number in flight right when an I/O is dropped half-way.
+struct Flight<'a> {
+    counters: &'a Counters,
+    start: Nanos,
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.counters.dropped();
+    }
+}
+
+impl Metered {
+    /// Counts what passes to `lower` in `counters`, of which this must be the only writer at a time.
+    pub fn new(lower: Rc<dyn Volume>, counters: Arc<Counters>) -> Metered {
+        Metered { lower, counters }
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    #[inline]
+    fn track<'a>(&'a self, op: Op, bytes: u64, io: IoFuture<'a>) -> IoFuture<'a> {
+        match io.result() {
+            Some(r) => {
+                self.counters.at_once(op, bytes, r);
+                io
+            }
+            None => IoFuture::new(async move {
+                self.counters.begin();
+                let flight = Flight { counters: &self.counters, start: clock() };
+                let r = io.await;
+                let nanos = clock().saturating_sub(flight.start);
+                std::mem::forget(flight);
+                self.counters.done(op, bytes, r, nanos);
+                r
+            }),
+        }
+    }
+}
+
+impl Filter for Metered {
+    fn lower(&self) -> &dyn Volume {
+        &*self.lower
+    }
+
+    fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
+        let bytes = buf.len() as u64;
+        self.track(Op::Read, bytes, self.lower.read(at, buf))
+    }
+
+    fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
+        let bytes = buf.len() as u64;
+        self.track(Op::Write, bytes, self.lower.write(at, buf, fua))
+    }
+
+    fn flush(&self) -> IoFuture<'_> {
+        self.track(Op::Flush, 0, self.lower.flush())
+    }
+
+    fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
+        self.track(Op::Discard, len, self.lower.discard(at, len))
+    }
+
+    fn write_zeroes(&self, at: u64, len: u64, unmap: bool) -> IoFuture<'_> {
+        self.track(Op::WriteZeroes, len, self.lower.write_zeroes(at, len, unmap))
+    }
+
+    fn direct(&self, at: u64, len: usize, access: Direct) -> Option<Slice> {
+        let s = self.lower.direct(at, len, access)?;
+        let op = match access {
+            Direct::Read => Op::Read,
+            Direct::Write => Op::Write,
+        };
+        self.counters.at_once(op, len as u64, Ok(()));
+        Some(s)
+    }
+
+    fn direct_in_use(&self) -> Option<bool> {
+        self.lower.direct_in_use()
+    }
+}

@@ -1,0 +1,209 @@
+//! The configuration file of `weir serve`.
+
+use crate::declare::Desired;
+use crate::error::{Code, Error, Result};
+use crate::model::{HostSpec, MapSpec, PoolSpec, TargetSpec, VolumeSpec};
+use crate::units;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// How reactors wait for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Poll {
+    /// Poll while there is work, sleep when there is none.
+    #[default]
+    Adaptive,
+    /// Always poll: lowest latency, whole cores.
+    Busy,
+    /// Sleep whenever there is nothing to do at once.
+    Sleep,
+}
+
+/// The REST interface.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Api {
+    /// TCP address to offer it on, besides the Unix socket in the data directory.
+    pub tcp: Option<SocketAddr>,
+    /// File with the token that TCP clients must send (`Authorization: Bearer …`). Needed unless `tcp` is a loopback
+    /// address.
+    pub token_file: Option<PathBuf>,
+}
+
+/// The file. Every key is optional; an unknown key is an error.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where the node keeps its configuration.
+    pub data_dir: PathBuf,
+    /// Addresses of the target port `srp0`; for more ports or more settings use `[[target]]` instead.
+    pub listen: Vec<String>,
+    /// Processor cores that get a reactor; empty: one core for every two that the machine has.
+    pub cores: Vec<u16>,
+    /// Memory for I/O buffers in bytes, all cores together.
+    #[serde(deserialize_with = "units::size")]
+    pub buffer_memory: u64,
+    /// How reactors wait for work.
+    pub poll: Poll,
+    /// The REST interface.
+    pub api: Api,
+    /// Target ports.
+    #[serde(rename = "target")]
+    pub targets: Vec<TargetSpec>,
+    /// Pools. Device paths that are not absolute begin at the data directory.
+    #[serde(rename = "pool")]
+    pub pools: Vec<PoolSpec>,
+    /// Volumes.
+    #[serde(rename = "volume")]
+    pub volumes: Vec<VolumeSpec>,
+    /// Hosts.
+    #[serde(rename = "host")]
+    pub hosts: Vec<HostSpec>,
+    /// Mappings.
+    #[serde(rename = "map")]
+    pub maps: Vec<MapSpec>,
+}
+
+/// Where a target port listens unless it is told otherwise.
+pub const DEFAULT_LISTEN: &str = "0.0.0.0:5555";
+/// The data directory unless it is told otherwise, from where the daemon was started.
+pub const DEFAULT_DATA_DIR: &str = "weir-data";
+/// Name of the target port that `listen` stands for.
+pub const DEFAULT_TARGET: &str = "srp0";
+/// Least memory for buffers in bytes.
+pub const MIN_BUFFER_MEMORY: u64 = 16 << 20;
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            data_dir: DEFAULT_DATA_DIR.into(),
+            listen: Vec::new(),
+            cores: Vec::new(),
+            buffer_memory: 256 << 20,
+            poll: Poll::default(),
+            api: Api::default(),
+            targets: Vec::new(),
+            pools: Vec::new(),
+            volumes: Vec::new(),
+            hosts: Vec::new(),
+            maps: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads the file at `path`.
+    pub fn load(path: &Path) -> Result<Config> {
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            Error::new(
+                Code::InvalidConfig,
+                format!("the configuration file {} cannot be read", path.display()),
+            )
+            .because(e)
+            .hint("check the path given with --config")
+        })?;
+        Config::parse(&text)
+            .map_err(|e| Error { message: format!("{} in {}", e.message, path.display()), ..e })
+    }
+
+    /// Reads the file's text.
+    pub fn parse(text: &str) -> Result<Config> {
+        let config: Config = toml::from_str(text).map_err(|e| {
+            Error::new(Code::InvalidConfig, "wrong configuration")
+                .because(e.to_string().trim_end())
+                .hint("docs/examples/weir.toml shows every key")
+        })?;
+        config.check()
+    }
+
+    /// Checks what the types do not say and makes paths absolute. Must be called after fields were changed by hand.
+    pub fn check(mut self) -> Result<Config> {
+        let wrong = |message: &str| Error::new(Code::InvalidConfig, message);
+        if !self.listen.is_empty() && !self.targets.is_empty() {
+            return Err(wrong("`listen` and `[[target]]` are both given")
+                .because("`listen` is short for a single target port")
+                .hint("move the addresses into a `[[target]]`"));
+        }
+        if self.buffer_memory < MIN_BUFFER_MEMORY {
+            return Err(wrong("`buffer_memory` is too small")
+                .because(format!("it is {}", units::format_size(self.buffer_memory)))
+                .hint(format!("give at least {}", units::format_size(MIN_BUFFER_MEMORY))));
+        }
+        let mut cores = self.cores.clone();
+        cores.sort_unstable();
+        if cores.windows(2).any(|w| w[0] == w[1]) {
+            return Err(wrong("`cores` names a core twice").hint("name each core once"));
+        }
+        if let Some(tcp) = self.api.tcp
+            && !tcp.ip().is_loopback()
+            && self.api.token_file.is_none()
+        {
+            return Err(wrong("the interface on TCP is open to the network without a token")
+                .because(format!("`api.tcp` is {tcp}, which is not a loopback address"))
+                .hint("set `api.token_file`, or use 127.0.0.1"));
+        }
+        self.data_dir = std::path::absolute(&self.data_dir)
+            .map_err(|e| wrong("`data_dir` is not a path").because(e))?;
+        for device in self.pools.iter_mut().flat_map(|p| &mut p.devices) {
+            if let Some(path) = &device.path
+                && Path::new(path).is_relative()
+            {
+                device.path = Some(self.data_dir.join(path).display().to_string());
+            }
+        }
+        Ok(self)
+    }
+
+    /// The declared part.
+    pub fn desired(&self) -> Desired {
+        let mut targets = self.targets.clone();
+        if targets.is_empty() {
+            let mut listen = self.listen.clone();
+            if listen.is_empty() {
+                listen.push(DEFAULT_LISTEN.to_string());
+            }
+            targets.push(TargetSpec {
+                name: DEFAULT_TARGET.to_string(),
+                listen,
+                transport: Default::default(),
+                id_ext: None,
+                ioc_guid: None,
+                channels: None,
+                cores: Vec::new(),
+                crc: Default::default(),
+            });
+        }
+        Desired {
+            pools: self.pools.clone(),
+            volumes: self.volumes.clone(),
+            hosts: self.hosts.clone(),
+            maps: self.maps.clone(),
+            targets,
+        }
+    }
+
+    /// The token that TCP clients must send, if there is one. Read once at start.
+    pub fn token(&self) -> Result<Option<String>> {
+        let Some(path) = &self.api.token_file else { return Ok(None) };
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            Error::new(
+                Code::InvalidConfig,
+                format!("the token file {} cannot be read", path.display()),
+            )
+            .because(e)
+            .hint("make it with e.g. `openssl rand -hex 32 > FILE; chmod 600 FILE`")
+        })?;
+        let token = text.trim().to_string();
+        if token.len() < 16 || !token.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(Error::new(Code::InvalidConfig, "the token is too weak")
+                .because("it must have 16 or more printable characters without blanks")
+                .hint("make it with e.g. `openssl rand -hex 32`"));
+        }
+        Ok(Some(token))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! One change at a time: checked by the model, made durable, put into effect, undone when that fails.
+//!
+//! A change is durable before the data plane hears of it, so a crash never leaves data that nothing remembers; and when
+//! the data plane refuses, the store is put back, so a failed command leaves nothing behind. Deletion is the exception:
+//! once begun it is never undone, a restart or a repeated command carries it on.
+
+mod bring_up;
+mod declared;
+mod effect;
+
+pub use declared::ApplyReport;
+
+use crate::dataplane::{DataPlane, Hooks};
+use crate::error::{Code, Error, Result};
+use crate::events::EventLog;
+use crate::live::{Fault, LiveStatus, Status};
+use crate::model::{Command, Model};
+use crate::store::{MetaStore, ReservationStore};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// How often live counters are read, and how far apart the two readings behind a rate are at least.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// How often objects that did not start are tried again, in samples.
+const RETRY_SAMPLES: u32 = 5;
+
+/// What runs in the data plane.
+#[derive(Debug, Default)]
+struct Up {
+    pools: BTreeSet<String>,
+    volumes: BTreeSet<String>,
+    targets: BTreeSet<String>,
+    faults: BTreeMap<String, Error>,
+}
+
+/// The control plane of one node.
+pub struct Controller {
+    data_dir: PathBuf,
+    started: Instant,
+    store: Arc<MetaStore>,
+    plane: Arc<dyn DataPlane>,
+    events: EventLog,
+    /// What is in force. Readers take the `Arc` and go.
+    model: RwLock<Arc<Model>>,
+    /// Held through every change, and by nothing else.
+    changes: tokio::sync::Mutex<()>,
+    up: Mutex<Up>,
+    /// The last two readings of the live counters.
+    samples: Mutex<[Option<(Instant, LiveStatus)>; 2]>,
+}
+
+impl std::fmt::Debug for Controller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Controller").field("data_dir", &self.data_dir).finish_non_exhaustive()
+    }
+}
+
+impl Controller {
+    /// Opens the store in `data_dir` and brings everything in it up. What does not start is a fault in
+    /// [`status`](Self::status) and is tried again every few seconds; the rest runs. Must be called on a Tokio runtime.
+    pub async fn start(data_dir: &Path, plane: Arc<dyn DataPlane>) -> Result<Arc<Controller>> {
+        let dir = data_dir.to_path_buf();
+        let (store, model) = blocking(move || {
+            let store = MetaStore::open(&dir)?;
+            let model = store.load()?;
+            store.export(&model);
+            Ok((Arc::new(store), model))
+        })
+        .await?;
+        let events = EventLog::default();
+        let reservations = ReservationStore::start(store.clone())?;
+        plane.attach(Hooks { reservations, events: events.clone() });
+        let controller = Arc::new(Controller {
+            data_dir: data_dir.to_path_buf(),
+            started: Instant::now(),
+            store,
+            plane,
+            events,
+            model: RwLock::new(Arc::new(model)),
+            changes: tokio::sync::Mutex::new(()),
+            up: Mutex::default(),
+            samples: Mutex::default(),
+        });
+        controller.bring_up().await;
+        tokio::spawn(sample_loop(Arc::downgrade(&controller)));
+        Ok(controller)
+    }
+
+    /// The configuration in force.
+    pub fn model(&self) -> Arc<Model> {
+        self.model.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The event log.
+    pub fn events(&self) -> &EventLog {
+        &self.events
+    }
+
+    /// The data directory.
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    /// Carries out a command and gives the configuration after it. The change goes on to its end even if the returned
+    /// future is dropped, as it is when a client hangs up.
+    pub async fn execute(self: &Arc<Self>, command: Command) -> Result<Arc<Model>> {
+        let me = self.clone();
+        finish(tokio::spawn(async move {
+            let _one = me.changes.lock().await;
+            me.change(command).await
+        }))
+        .await
+    }
+
+    /// Checks, makes durable, puts into effect. The caller holds `changes`.
+    async fn change(&self, command: Command) -> Result<Arc<Model>> {
+        let old = self.model();
+        let mut new = Model::clone(&old);
+        let changes = new.apply(command.clone(), entropy()?)?;
+        self.check_ready(&command, &old)?;
+        if changes.is_empty() && !matches!(command, Command::DeleteVolume { .. }) {
+            return Ok(old);
+        }
+        let new = self.commit(&old, new).await?;
+        match self.take_effect(&command, &old, &new).await {
+            Ok(now) => {
+                for c in &changes {
+                    let object = format!("{}/{}", c.kind, c.name);
+                    self.events.publish(&format!("{}.{}", c.kind, c.action), &object, &c.text);
+                }
+                Ok(now)
+            }
+            Err(e) => {
+                let object = changes.first().map(|c| format!("{}/{}", c.kind, c.name));
+                self.events.publish("error", &object.unwrap_or_default(), &e.to_string());
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes `new` durable, then puts it in force.
+    async fn commit(&self, old: &Arc<Model>, new: Model) -> Result<Arc<Model>> {
+        let (store, old, new) = (self.store.clone(), old.clone(), Arc::new(new));
+        let to = new.clone();
+        blocking(move || store.commit(&old, &to)).await?;
+        *self.model.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
+        Ok(new)
+    }
+
+    fn up(&self) -> MutexGuard<'_, Up> {
+        self.up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the node is and does.
+    pub async fn status(&self) -> Result<Status> {
+        let live = self.live().await?;
+        let model = self.model();
+        let fault = |(object, e): (&String, &Error)| Fault {
+            object: object.clone(),
+            code: e.code.as_str().to_string(),
+            text: e.to_string(),
+            hint: e.hint.clone(),
+        };
+        let faults = self.up().faults.iter().map(fault).collect();
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            pid: std::process::id(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            data_dir: self.data_dir.display().to_string(),
+            revision: model.revision,
+            pools: model.pools.len(),
+            volumes: model.volumes.len(),
+            hosts: model.hosts.len(),
+            maps: model.maps.len(),
+            faults,
+            live,
+        })
+    }
+
+    /// The live counters, with rates over the last one to two seconds.
+    async fn live(&self) -> Result<LiveStatus> {
+        let mut now = self.plane.status().await?;
+        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((when, earlier)) = samples.iter().flatten().next() {
+            now.rate(earlier, when.elapsed().as_secs_f64());
+        }
+        Ok(now)
+    }
+
+    async fn sample(&self) {
+        if let Ok(live) = self.plane.status().await {
+            let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+            samples[0] = samples[1].take();
+            samples[1] = Some((Instant::now(), live));
+        }
+    }
+
+    /// Takes everything down in order: target ports, volumes, pools. The configuration stays as it is.
+    pub async fn shutdown(self: &Arc<Self>) -> Result<()> {
+        let me = self.clone();
+        finish(tokio::spawn(async move {
+            let _one = me.changes.lock().await;
+            me.take_down().await
+        }))
+        .await
+    }
+}
+
+/// Reads the counters once a second and now and then tries again what did not start, until the controller is gone.
+async fn sample_loop(controller: std::sync::Weak<Controller>) {
+    let mut ticks = 0u32;
+    loop {
+        let Some(c) = controller.upgrade() else { return };
+        c.sample().await;
+        ticks = ticks.wrapping_add(1);
+        if ticks.is_multiple_of(RETRY_SAMPLES) && !c.up().faults.is_empty() {
+            let _one = c.changes.lock().await;
+            c.bring_up().await;
+        }
+        drop(c);
+        tokio::time::sleep(SAMPLE).await;
+    }
+}
+
+/// Waits for a spawned change.
+async fn finish<T>(task: tokio::task::JoinHandle<Result<T>>) -> Result<T> {
+    match task.await {
+        Ok(result) => result,
+        Err(e) => Err(Error::new(Code::Internal, "the change broke off").because(e)),
+    }
+}
+
+/// Runs `f` where it may block.
+async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    finish(tokio::task::spawn_blocking(f)).await
+}
+
+/// 128 bits from the operating system's random source, for new identities.
+fn entropy() -> Result<u128> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut bytes))
+        .map_err(|e| Error::new(Code::IoError, "no random bits for a new identity").because(e))?;
+    Ok(u128::from_ne_bytes(bytes))
+}

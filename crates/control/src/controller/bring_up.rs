@@ -1,0 +1,87 @@
+//! Everything up after a start, again after a fault, and down at the end.
+
+use super::*;
+use crate::model::VolumeState;
+
+impl Controller {
+    /// Starts whatever the configuration wants and the data plane does not run yet. Never fails as a whole: what does
+    /// not start becomes a fault. The caller holds `changes`, or is alone.
+    pub(super) async fn bring_up(&self) {
+        let model = self.model();
+        for (name, pool) in &model.pools {
+            if !self.up().pools.contains(name)
+                && let Err(e) = self.start_pool(pool).await
+            {
+                self.fault(format!("pool/{name}"), e);
+            }
+        }
+        // Device sizes may just have been recorded.
+        let model = self.model();
+        for (name, volume) in &model.volumes {
+            let waiting = volume.state == VolumeState::Ready && !self.up().volumes.contains(name);
+            let pool_is_up = self.up().pools.contains(&volume.pool);
+            let done = match model.pool(&volume.pool) {
+                Ok(_) if !pool_is_up => Err(self.pool_down(&volume.pool)),
+                Ok(_) if volume.state == VolumeState::Deleting => {
+                    self.finish_deletion(name).await.map(drop)
+                }
+                Ok(pool) if waiting => self.open_volume(volume, pool).await,
+                Ok(_) => Ok(()),
+                Err(e) => Err(e),
+            };
+            if let Err(e) = done {
+                self.fault(format!("volume/{name}"), e);
+            }
+        }
+        // Mappings before ports: no host may log in and find its LUNs missing.
+        match self.plane.set_mappings(&self.model().access()).await {
+            Ok(()) => drop(self.up().faults.remove("mappings")),
+            Err(e) => self.fault("mappings".into(), e),
+        }
+        for name in model.targets.keys() {
+            if !self.up().targets.contains(name)
+                && let Err(e) = self.start_target(&model, name).await
+            {
+                self.fault(format!("target/{name}"), e);
+            }
+        }
+    }
+
+    fn pool_down(&self, pool: &str) -> Error {
+        Error::new(Code::NotReady, format!("pool `{pool}` is not up"))
+            .hint("the fault of the pool says why; it is tried again every few seconds")
+    }
+
+    fn fault(&self, object: String, e: Error) {
+        let known = self.up().faults.get(&object) == Some(&e);
+        if !known {
+            tracing::error!("{object}: {e}");
+            self.events.publish("error", &object, &e.to_string());
+            self.up().faults.insert(object, e);
+        }
+    }
+
+    /// Takes everything down, and says what failed first after trying all.
+    pub(super) async fn take_down(&self) -> Result<()> {
+        let (targets, volumes, pools) = {
+            let mut up = self.up();
+            up.faults.clear();
+            (
+                std::mem::take(&mut up.targets),
+                std::mem::take(&mut up.volumes),
+                std::mem::take(&mut up.pools),
+            )
+        };
+        let mut first = Ok(());
+        for name in &targets {
+            first = first.and(self.plane.stop_target(name).await);
+        }
+        for name in &volumes {
+            first = first.and(self.plane.close_volume(name).await);
+        }
+        for name in &pools {
+            first = first.and(self.plane.stop_pool(name).await);
+        }
+        first
+    }
+}

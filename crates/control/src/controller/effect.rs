@@ -1,0 +1,201 @@
+//! From the model to the data plane, and back when the data plane refuses.
+
+use super::*;
+use crate::model::{Pool, Volume};
+
+impl Controller {
+    /// Refuses commands on objects whose pool or volume did not start, before anything is written.
+    pub(super) fn check_ready(&self, command: &Command, model: &Model) -> Result<()> {
+        let pool = match command {
+            Command::CreateVolume(spec) => &spec.pool,
+            Command::PatchVolume { name, .. } => {
+                if !self.up().volumes.contains(name) {
+                    return Err(self.not_ready("volume", name));
+                }
+                &model.volume(name)?.pool
+            }
+            _ => return Ok(()),
+        };
+        if self.up().pools.contains(pool) { Ok(()) } else { Err(self.not_ready("pool", pool)) }
+    }
+
+    fn not_ready(&self, what: &str, name: &str) -> Error {
+        let up = self.up();
+        let fault = up.faults.get(&format!("{what}/{name}"));
+        let e = Error::new(Code::NotReady, format!("{what} `{name}` is not up"));
+        match fault {
+            Some(f) => e.because(f).hint(f.hint.clone()),
+            None => e.hint("`weir status` says what is wrong"),
+        }
+    }
+
+    /// Puts the step from `old` to `new` into effect. On failure the store is back at `old` (deletions excepted).
+    pub(super) async fn take_effect(
+        &self,
+        command: &Command,
+        old: &Arc<Model>,
+        new: &Arc<Model>,
+    ) -> Result<Arc<Model>> {
+        if let Command::DeleteVolume { name } = command {
+            return self.finish_deletion(name).await;
+        }
+        match self.try_effect(command, old, new).await {
+            Ok(now) => Ok(now),
+            Err(e) => {
+                self.undo(command, old).await?;
+                Err(e)
+            }
+        }
+    }
+
+    async fn try_effect(
+        &self,
+        command: &Command,
+        old: &Arc<Model>,
+        new: &Arc<Model>,
+    ) -> Result<Arc<Model>> {
+        match command {
+            Command::CreatePool(spec) => return self.start_pool(new.pool(&spec.name)?).await,
+            Command::PatchPool { name, .. } => return self.start_pool(new.pool(name)?).await,
+            Command::DeletePool { name } => {
+                self.plane.stop_pool(name).await?;
+                let mut up = self.up();
+                up.pools.remove(name);
+                up.faults.remove(&format!("pool/{name}"));
+            }
+            Command::CreateVolume(spec) => {
+                let volume = new.volume(&spec.name)?;
+                self.open_volume(volume, new.pool(&volume.pool)?).await?;
+            }
+            Command::PatchVolume { name, .. } => {
+                let volume = new.volume(name)?;
+                self.plane.update_volume(volume, new.pool(&volume.pool)?).await?;
+            }
+            Command::CreateHost(_)
+            | Command::PatchHost { .. }
+            | Command::DeleteHost { .. }
+            | Command::CreateMap(_)
+            | Command::DeleteMap { .. } => self.plane.set_mappings(&new.access()).await?,
+            Command::PutTarget(spec) => self.start_target(new, &spec.name).await?,
+            Command::DeleteTarget { name } => {
+                self.plane.stop_target(name).await?;
+                let mut up = self.up();
+                up.targets.remove(name);
+                up.faults.remove(&format!("target/{name}"));
+            }
+            Command::SizePool { .. }
+            | Command::DeleteVolume { .. }
+            | Command::ForgetVolume { .. } => {
+                debug_assert!(old.revision <= new.revision);
+            }
+        }
+        Ok(new.clone())
+    }
+
+    /// Opens a pool's devices and records their sizes.
+    pub(super) async fn start_pool(&self, pool: &Pool) -> Result<Arc<Model>> {
+        let sizes = self.plane.start_pool(pool).await?;
+        let old = self.model();
+        let mut new = Model::clone(&old);
+        let name = pool.name.clone();
+        let changes = new.apply(Command::SizePool { name: name.clone(), sizes }, 0)?;
+        let now = if changes.is_empty() { old } else { self.commit(&old, new).await? };
+        let mut up = self.up();
+        up.faults.remove(&format!("pool/{name}"));
+        up.pools.insert(name);
+        Ok(now)
+    }
+
+    pub(super) async fn open_volume(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        self.plane.open_volume(volume, pool).await?;
+        let mut up = self.up();
+        up.volumes.insert(volume.name.clone());
+        up.faults.remove(&format!("volume/{}", volume.name));
+        Ok(())
+    }
+
+    pub(super) async fn start_target(&self, model: &Model, name: &str) -> Result<()> {
+        let listening = self.plane.start_target(model.target(name)?).await?;
+        let list: Vec<String> = listening.iter().map(ToString::to_string).collect();
+        tracing::info!("target `{name}` listens on {}", list.join(", "));
+        let mut up = self.up();
+        up.targets.insert(name.to_string());
+        up.faults.remove(&format!("target/{name}"));
+        Ok(())
+    }
+
+    /// Closes a volume that is marked as being deleted, gives its space back, forgets it.
+    pub(super) async fn finish_deletion(&self, name: &str) -> Result<Arc<Model>> {
+        let object = format!("volume/{name}");
+        let model = self.model();
+        let volume = model.volume(name)?;
+        let done = async {
+            self.plane.close_volume(name).await?;
+            self.up().volumes.remove(name);
+            self.plane.delete_volume_data(volume, model.pool(&volume.pool)?).await?;
+            let mut new = Model::clone(&model);
+            let changes = new.apply(Command::ForgetVolume { name: name.to_string() }, 0)?;
+            let now = self.commit(&model, new).await?;
+            for c in &changes {
+                self.events.publish(&format!("{}.{}", c.kind, c.action), &object, &c.text);
+            }
+            Ok(now)
+        };
+        let done: Result<Arc<Model>> = done.await;
+        let mut up = self.up();
+        match done {
+            Ok(now) => {
+                up.faults.remove(&object);
+                Ok(now)
+            }
+            Err(e) => {
+                let e = Error::new(e.code, format!("volume `{name}` is not wholly deleted"))
+                    .because(e)
+                    .hint("it is tried again every few seconds; hosts can no longer use it");
+                up.faults.insert(object, e.clone());
+                Err(e)
+            }
+        }
+    }
+
+    /// Takes away what a volume that never came to be left behind.
+    async fn discard(&self, volume: &Volume, model: &Model) -> Result<()> {
+        self.plane.close_volume(&volume.name).await?;
+        self.plane.delete_volume_data(volume, model.pool(&volume.pool)?).await
+    }
+
+    /// Puts the store back to `old`, with a new revision, and the data plane as far as it goes.
+    async fn undo(&self, command: &Command, old: &Arc<Model>) -> Result<()> {
+        let present = self.model();
+        let mut back = Model::clone(old);
+        back.revision = present.revision + 1;
+        let back = self.commit(&present, back).await?;
+        let undone = match command {
+            Command::CreatePool(spec) => self.plane.stop_pool(&spec.name).await,
+            Command::PatchPool { name, .. } => {
+                self.plane.start_pool(back.pool(name)?).await.map(drop)
+            }
+            Command::CreateVolume(spec) => {
+                self.discard(present.volume(&spec.name)?, &present).await
+            }
+            Command::PatchVolume { name, .. } => {
+                let volume = back.volume(name)?;
+                self.plane.update_volume(volume, back.pool(&volume.pool)?).await
+            }
+            Command::PutTarget(spec) => match back.targets.get(&spec.name) {
+                Some(port) => self.plane.start_target(port).await.map(drop),
+                None => self.plane.stop_target(&spec.name).await,
+            },
+            Command::DeletePool { name } => self.plane.start_pool(back.pool(name)?).await.map(drop),
+            Command::DeleteTarget { name } => {
+                self.plane.start_target(back.target(name)?).await.map(drop)
+            }
+            _ => self.plane.set_mappings(&back.access()).await,
+        };
+        if let Err(e) = undone {
+            // The store is right; the data plane follows at the latest with a restart.
+            tracing::warn!("after a failed change the data plane could not be put back: {e}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! Declarative configuration: from what is declared and what there is to the command that closes the gap.
+
+use crate::error::{Code, Error, Result};
+use crate::model::{
+    Command, DeviceGrow, HostPatch, HostSpec, MapSpec, Model, PoolPatch, PoolSpec, TargetSpec,
+    VolumePatch, VolumeSpec,
+};
+use crate::units::format_size;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Objects as they should be. What is not declared is left alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Desired {
+    /// Pools.
+    pub pools: Vec<PoolSpec>,
+    /// Volumes.
+    pub volumes: Vec<VolumeSpec>,
+    /// Hosts.
+    pub hosts: Vec<HostSpec>,
+    /// Mappings.
+    pub maps: Vec<MapSpec>,
+    /// Target ports.
+    pub targets: Vec<TargetSpec>,
+}
+
+/// One declared object that is not a pool.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Item<'a> {
+    Volume(&'a VolumeSpec),
+    Host(&'a HostSpec),
+    Map(&'a MapSpec),
+    Target(&'a TargetSpec),
+}
+
+impl Desired {
+    /// Everything but the pools, in the order in which it can be made.
+    pub(crate) fn items(&self) -> impl Iterator<Item = Item<'_>> {
+        let volumes = self.volumes.iter().map(Item::Volume);
+        let hosts = self.hosts.iter().map(Item::Host);
+        let maps = self.maps.iter().map(Item::Map);
+        volumes.chain(hosts).chain(maps).chain(self.targets.iter().map(Item::Target))
+    }
+}
+
+impl Item<'_> {
+    /// The object's name with its kind in front.
+    pub(crate) fn object(&self) -> String {
+        match self {
+            Item::Volume(s) => format!("volume/{}", s.name),
+            Item::Host(s) => format!("host/{}", s.name),
+            Item::Map(s) => format!("map/{}/{}", s.host, s.volume),
+            Item::Target(s) => format!("target/{}", s.name),
+        }
+    }
+
+    /// The command that makes it so, if one is needed.
+    pub(crate) fn command(&self, model: &Model) -> Result<Option<Command>> {
+        match self {
+            Item::Volume(s) => volume(model, s),
+            Item::Host(s) => Ok(host(model, s)),
+            Item::Map(s) => map(model, s),
+            // The model finds out itself whether a target port changes.
+            Item::Target(s) => Ok(Some(Command::PutTarget((*s).clone()))),
+        }
+    }
+}
+
+fn immutable(object: &str, field: &str, is: &str, wanted: &str) -> Error {
+    Error::new(Code::ImmutableField, format!("the {field} of {object} cannot change"))
+        .because(format!("it is {is} and the declaration says {wanted}"))
+        .hint("correct the declaration, or delete the object and let it be made again")
+}
+
+/// The command that makes a declared pool so.
+pub(crate) fn pool(model: &Model, spec: &PoolSpec) -> Result<Option<Command>> {
+    let Some(pool) = model.pools.get(&spec.name) else {
+        return Ok(Some(Command::CreatePool(spec.clone())));
+    };
+    let object = format!("pool `{}`", spec.name);
+    if spec.devices.len() < pool.devices.len() {
+        let (is, wanted) = (pool.devices.len(), spec.devices.len());
+        return Err(immutable(&object, "number of devices", &is.to_string(), &wanted.to_string()));
+    }
+    let mut patch = PoolPatch::default();
+    for (i, (is, wanted)) in pool.devices.iter().zip(&spec.devices).enumerate() {
+        if (is.kind, &is.path) != (wanted.kind, &wanted.path) {
+            let show = |k: crate::model::DeviceKind, p: &Option<String>| {
+                format!("{} {}", k.as_str(), p.as_deref().unwrap_or("without a path"))
+            };
+            return Err(immutable(
+                &object,
+                &format!("device {i}"),
+                &show(is.kind, &is.path),
+                &show(wanted.kind, &wanted.path),
+            ));
+        }
+        if let Some(size) = wanted.size.filter(|s| *s != is.size) {
+            patch.grow.push(DeviceGrow { device: i, size });
+        }
+    }
+    patch.add = spec.devices[pool.devices.len()..].to_vec();
+    let same = patch == PoolPatch::default();
+    Ok((!same).then(|| Command::PatchPool { name: spec.name.clone(), patch }))
+}
+
+fn volume(model: &Model, spec: &VolumeSpec) -> Result<Option<Command>> {
+    let Some(volume) = model.volumes.get(&spec.name) else {
+        return Ok(Some(Command::CreateVolume(spec.clone())));
+    };
+    let object = format!("volume `{}`", spec.name);
+    if spec.pool != volume.pool {
+        return Err(immutable(&object, "pool", &volume.pool, &spec.pool));
+    }
+    if let Some(kind) = spec.kind.filter(|k| *k != volume.kind) {
+        return Err(immutable(&object, "kind", volume.kind.as_str(), kind.as_str()));
+    }
+    if let Some(size) = spec.block_size.filter(|s| *s != volume.block_size) {
+        let (is, wanted) = (volume.block_size.to_string(), size.to_string());
+        return Err(immutable(&object, "block size", &is, &wanted));
+    }
+    if let Some(serial) = spec.serial.as_ref().filter(|s| **s != volume.serial) {
+        return Err(immutable(&object, "serial number", &volume.serial, serial));
+    }
+    if let crate::model::Layout::Stripe { chunk, columns } = &volume.layout {
+        if let Some(wanted) = spec.chunk.filter(|c| c != chunk) {
+            return Err(immutable(&object, "chunk", &chunk.to_string(), &wanted.to_string()));
+        }
+        if let Some(wanted) = spec.columns.filter(|c| *c != columns.len()) {
+            let is = columns.len().to_string();
+            return Err(immutable(&object, "number of columns", &is, &wanted.to_string()));
+        }
+    }
+    if spec.size < volume.size {
+        return Err(Error::new(Code::ShrinkRefused, format!("{object} was not made smaller"))
+            .because(format!(
+                "it has {} and the declaration says {}",
+                format_size(volume.size),
+                format_size(spec.size)
+            ))
+            .hint("correct the declaration; a declaration never shrinks a volume"));
+    }
+    if (spec.size, spec.read_only) == (volume.size, volume.read_only) {
+        return Ok(None);
+    }
+    let patch =
+        VolumePatch { size: Some(spec.size), allow_shrink: false, read_only: Some(spec.read_only) };
+    Ok(Some(Command::PatchVolume { name: spec.name.clone(), patch }))
+}
+
+fn host(model: &Model, spec: &HostSpec) -> Option<Command> {
+    let Some(host) = model.hosts.get(&spec.name) else {
+        return Some(Command::CreateHost(spec.clone()));
+    };
+    let patch = HostPatch {
+        add_ports: spec.ports.iter().filter(|p| !host.ports.contains(p)).copied().collect(),
+        remove_ports: host.ports.iter().filter(|p| !spec.ports.contains(p)).copied().collect(),
+        allow_any: (spec.allow_any != host.allow_any).then_some(spec.allow_any),
+    };
+    let same = patch == HostPatch::default();
+    (!same).then(|| Command::PatchHost { name: spec.name.clone(), patch })
+}
+
+fn map(model: &Model, spec: &MapSpec) -> Result<Option<Command>> {
+    let Some(m) = model.maps_of_host(&spec.host).find(|m| m.volume == spec.volume) else {
+        return Ok(Some(Command::CreateMap(spec.clone())));
+    };
+    match spec.lun.filter(|l| *l != m.lun) {
+        None => Ok(None),
+        Some(lun) => {
+            let object = format!("the mapping of `{}` to `{}`", spec.volume, spec.host);
+            Err(immutable(&object, "LUN", &m.lun.to_string(), &lun.to_string()))
+        }
+    }
+}

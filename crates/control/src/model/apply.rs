@@ -1,0 +1,189 @@
+//! Commands, changes and the dispatch between them.
+
+use super::*;
+use std::fmt;
+
+/// What can be asked of the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Create a pool. Device sizes that are not given become 0 and are filled in by [`Command::SizePool`].
+    CreatePool(PoolSpec),
+    /// Record the sizes that the devices of a pool were found to have, in bytes and by index.
+    SizePool {
+        /// The pool.
+        name: String,
+        /// One size per device.
+        sizes: Vec<u64>,
+    },
+    /// Add devices to a pool or grow them.
+    PatchPool {
+        /// The pool.
+        name: String,
+        /// What to change.
+        patch: PoolPatch,
+    },
+    /// Delete a pool without volumes.
+    DeletePool {
+        /// The pool.
+        name: String,
+    },
+    /// Create a volume.
+    CreateVolume(VolumeSpec),
+    /// Change a volume.
+    PatchVolume {
+        /// The volume.
+        name: String,
+        /// What to change.
+        patch: VolumePatch,
+    },
+    /// Begin to delete a volume without mappings: from now on it cannot be used.
+    DeleteVolume {
+        /// The volume.
+        name: String,
+    },
+    /// Forget a volume whose data is gone; follows [`Command::DeleteVolume`].
+    ForgetVolume {
+        /// The volume.
+        name: String,
+    },
+    /// Create a host.
+    CreateHost(HostSpec),
+    /// Change a host.
+    PatchHost {
+        /// The host.
+        name: String,
+        /// What to change.
+        patch: HostPatch,
+    },
+    /// Delete a host without mappings.
+    DeleteHost {
+        /// The host.
+        name: String,
+    },
+    /// Map a volume to a host.
+    CreateMap(MapSpec),
+    /// Take a mapping away.
+    DeleteMap {
+        /// The host.
+        host: String,
+        /// The volume.
+        volume: String,
+    },
+    /// Create a target port, or change it to be like this.
+    PutTarget(TargetSpec),
+    /// Delete a target port.
+    DeleteTarget {
+        /// The target port.
+        name: String,
+    },
+}
+
+/// A kind of object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ObjectKind {
+    /// [`Pool`].
+    Pool,
+    /// [`Volume`].
+    Volume,
+    /// [`Host`].
+    Host,
+    /// [`Mapping`].
+    Map,
+    /// [`TargetPort`].
+    Target,
+}
+
+impl fmt::Display for ObjectKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ObjectKind::Pool => "pool",
+            ObjectKind::Volume => "volume",
+            ObjectKind::Host => "host",
+            ObjectKind::Map => "map",
+            ObjectKind::Target => "target",
+        })
+    }
+}
+
+/// What happened to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// It is new.
+    Created,
+    /// It is different now.
+    Updated,
+    /// It is gone.
+    Deleted,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Action::Created => "created",
+            Action::Updated => "updated",
+            Action::Deleted => "deleted",
+        })
+    }
+}
+
+/// One change to one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The kind of object.
+    pub kind: ObjectKind,
+    /// Its name; of a mapping `host/volume`.
+    pub name: String,
+    /// What happened to it.
+    pub action: Action,
+    /// A sentence for the event log.
+    pub text: String,
+}
+
+impl Change {
+    pub(super) fn new(
+        kind: ObjectKind,
+        action: Action,
+        name: &str,
+        text: impl Into<String>,
+    ) -> Change {
+        Change { kind, name: name.to_string(), action, text: text.into() }
+    }
+}
+
+impl Model {
+    /// Carries out `command`, or leaves the model as it is and says why. An accepted command that changes nothing
+    /// gives no changes and keeps the revision. `entropy` should be random; new identities come from it.
+    pub fn apply(&mut self, command: Command, entropy: u128) -> Result<Vec<Change>> {
+        let changes = match command {
+            Command::CreatePool(spec) => self.create_pool(spec),
+            Command::SizePool { name, sizes } => self.size_pool(&name, &sizes),
+            Command::PatchPool { name, patch } => self.patch_pool(&name, patch),
+            Command::DeletePool { name } => self.delete_pool(&name),
+            Command::CreateVolume(spec) => self.create_volume(spec, entropy),
+            Command::PatchVolume { name, patch } => self.patch_volume(&name, patch),
+            Command::DeleteVolume { name } => self.delete_volume(&name),
+            Command::ForgetVolume { name } => self.forget_volume(&name),
+            Command::CreateHost(spec) => self.create_host(spec),
+            Command::PatchHost { name, patch } => self.patch_host(&name, patch),
+            Command::DeleteHost { name } => self.delete_host(&name),
+            Command::CreateMap(spec) => self.create_map(spec),
+            Command::DeleteMap { host, volume } => self.delete_map(&host, &volume),
+            Command::PutTarget(spec) => self.put_target(spec, entropy),
+            Command::DeleteTarget { name } => self.delete_target(&name),
+        }?;
+        if !changes.is_empty() {
+            self.revision += 1;
+        }
+        Ok(changes)
+    }
+}
+
+/// Refuses a new object when there are too many of its kind.
+pub(super) fn check_count(what: &str, present: usize) -> Result<()> {
+    if present < MAX_OBJECTS {
+        return Ok(());
+    }
+    Err(Error::new(Code::TooMany, format!("no further {what} can be created"))
+        .because(format!("there are {present} already, the most that a node keeps"))
+        .hint(format!("delete a {what} that is no longer used")))
+}

@@ -1,0 +1,115 @@
+//! The desired state, and the one pure function that changes it.
+//!
+//! [`Model::apply`] takes a [`Command`] and either changes the model and says what changed, or leaves it untouched and
+//! says why. It reads no clock, no disk and no random source (identities come from the `entropy` argument), so the same
+//! commands always give the same model.
+
+mod apply;
+mod hosts;
+mod ids;
+mod layout;
+mod objects;
+mod pools;
+mod volumes;
+
+pub use apply::{Action, Change, Command, ObjectKind};
+pub use ids::{Hex64, InitiatorPort, Naa, check_name};
+pub use layout::{EXTENT_ALIGN, Layout, MAX_CHUNK, MIN_CHUNK};
+pub use objects::*;
+
+use crate::error::{Code, Error, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Largest LUN that fits the peripheral and flat-space addressing methods (SAM-5 4.7.4): 14 bits.
+pub const MAX_LUN: u16 = 16_383;
+/// Most objects of one kind. Far above what one node serves; bounds memory and the store.
+pub const MAX_OBJECTS: usize = 65_536;
+/// Largest volume, in bytes: 1 EiB.
+pub const MAX_VOLUME: u64 = 1 << 60;
+
+/// Everything that the operator wants, in one value.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Model {
+    /// Counts the changes since the store was made; every accepted command adds one.
+    pub revision: u64,
+    /// Pools by name.
+    pub pools: BTreeMap<String, Pool>,
+    /// Volumes by name.
+    pub volumes: BTreeMap<String, Volume>,
+    /// Hosts by name.
+    pub hosts: BTreeMap<String, Host>,
+    /// Mappings, ordered by host and LUN.
+    pub maps: BTreeSet<Mapping>,
+    /// Target ports by name.
+    pub targets: BTreeMap<String, TargetPort>,
+}
+
+impl Model {
+    /// The pool of that name.
+    pub fn pool(&self, name: &str) -> Result<&Pool> {
+        self.pools.get(name).ok_or_else(|| missing(Code::PoolNotFound, "pool", name))
+    }
+
+    /// The volume of that name.
+    pub fn volume(&self, name: &str) -> Result<&Volume> {
+        self.volumes.get(name).ok_or_else(|| missing(Code::VolumeNotFound, "volume", name))
+    }
+
+    /// The host of that name.
+    pub fn host(&self, name: &str) -> Result<&Host> {
+        self.hosts.get(name).ok_or_else(|| missing(Code::HostNotFound, "host", name))
+    }
+
+    /// The target port of that name.
+    pub fn target(&self, name: &str) -> Result<&TargetPort> {
+        self.targets.get(name).ok_or_else(|| missing(Code::TargetNotFound, "target", name))
+    }
+
+    /// The mapping of that volume to that host.
+    pub fn map(&self, host: &str, volume: &str) -> Result<&Mapping> {
+        self.host(host)?;
+        self.volume(volume)?;
+        self.maps_of_host(host).find(|m| m.volume == volume).ok_or_else(|| {
+            Error::new(
+                Code::MapNotFound,
+                format!("volume `{volume}` is not mapped to host `{host}`"),
+            )
+            .hint("`weir map list` shows what is")
+        })
+    }
+
+    /// The mappings of one host, by LUN.
+    pub fn maps_of_host(&self, host: &str) -> impl Iterator<Item = &Mapping> {
+        let first = Mapping { host: host.to_string(), lun: 0, volume: String::new() };
+        let host = host.to_string();
+        self.maps.range(first..).take_while(move |m| m.host == host)
+    }
+
+    /// The volumes of one pool, by name.
+    pub fn volumes_of_pool(&self, pool: &str) -> impl Iterator<Item = &Volume> {
+        self.volumes.values().filter(move |v| v.pool == pool)
+    }
+
+    /// Who may see what, as the data plane needs it. Volumes being deleted are left out.
+    pub fn access(&self) -> AccessMap {
+        let hosts = self.hosts.values().map(|h| HostAccess {
+            name: h.name.clone(),
+            ports: h.ports.clone(),
+            allow_any: h.allow_any,
+            luns: self
+                .maps_of_host(&h.name)
+                .map(|m| LunAccess { lun: m.lun, volume: m.volume.clone() })
+                .collect(),
+        });
+        AccessMap { revision: self.revision, hosts: hosts.collect() }
+    }
+}
+
+fn missing(code: Code, what: &str, name: &str) -> Error {
+    Error::new(code, format!("there is no {what} `{name}`"))
+        .hint(format!("`weir {what} list` shows what there is"))
+}
+
+#[cfg(test)]
+mod tests;

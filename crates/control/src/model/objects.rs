@@ -1,0 +1,428 @@
+//! The objects of the desired state and the specifications that make them.
+
+use super::{Hex64, InitiatorPort, Layout, Naa};
+use crate::units;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What a pool's device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// A regular file, created sparse when it does not exist.
+    File,
+    /// A directory in which every volume gets a sparse file of its own.
+    Dir,
+    /// A block device.
+    Block,
+    /// Memory; the content is gone after a restart.
+    Ram,
+    /// Nothing: writes vanish, reads give zeroes. For measurements.
+    Null,
+}
+
+impl DeviceKind {
+    /// The word that JSON, TOML and the command line use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DeviceKind::File => "file",
+            DeviceKind::Dir => "dir",
+            DeviceKind::Block => "block",
+            DeviceKind::Ram => "ram",
+            DeviceKind::Null => "null",
+        }
+    }
+
+    /// Whether such a device is found under a path.
+    pub fn has_path(self) -> bool {
+        matches!(self, DeviceKind::File | DeviceKind::Dir | DeviceKind::Block)
+    }
+}
+
+/// A device to put into a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceSpec {
+    /// What it is.
+    pub kind: DeviceKind,
+    /// Where it is: an absolute path, for `file`, `dir` and `block`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Size in bytes. Needed for `ram`, `null` and a file that does not exist yet; a file that is smaller is made
+    /// larger. Not for `dir` and `block`, which have the size that the operating system reports.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "units::opt_size"
+    )]
+    pub size: Option<u64>,
+}
+
+/// A device of a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Device {
+    /// What it is.
+    pub kind: DeviceKind,
+    /// Where it is, for `file`, `dir` and `block`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Size in bytes; 0 for `dir`, and until a device was opened for the first time.
+    pub size: u64,
+}
+
+/// A pool to create.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolSpec {
+    /// Its name.
+    pub name: String,
+    /// Its devices; at least one.
+    pub devices: Vec<DeviceSpec>,
+}
+
+/// Storage that volumes are made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Pool {
+    /// Its name.
+    pub name: String,
+    /// Its devices. Layouts name a device by its index here, which never changes.
+    pub devices: Vec<Device>,
+}
+
+/// A pool with its use of space.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolInfo {
+    /// Its name.
+    pub name: String,
+    /// Its devices.
+    pub devices: Vec<Device>,
+    /// Bytes on the devices that volumes can be laid out on.
+    pub capacity: u64,
+    /// Bytes of these that belong to volumes.
+    pub allocated: u64,
+    /// Bytes of these that are free.
+    pub free: u64,
+    /// Sum of the sizes of all volumes in the pool, in bytes.
+    pub provisioned: u64,
+    /// Number of volumes.
+    pub volumes: usize,
+}
+
+/// A change to a pool's devices. Nothing can be taken away.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolPatch {
+    /// Devices to add.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub add: Vec<DeviceSpec>,
+    /// Devices to grow.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grow: Vec<DeviceGrow>,
+}
+
+/// A device's new, larger size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceGrow {
+    /// Index of the device in the pool.
+    pub device: usize,
+    /// New size in bytes.
+    #[serde(deserialize_with = "units::size")]
+    pub size: u64,
+}
+
+/// How a volume is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum VolumeKind {
+    /// A sparse file of its own on a `dir` device; takes only the space that was written.
+    Thin,
+    /// One device after the other, `file` and `block` devices.
+    Concat,
+    /// Striped over several devices.
+    Stripe,
+    /// On the pool's `ram` devices.
+    Ram,
+    /// On the pool's `null` devices.
+    Null,
+}
+
+impl VolumeKind {
+    /// The word that JSON, TOML and the command line use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            VolumeKind::Thin => "thin",
+            VolumeKind::Concat => "concat",
+            VolumeKind::Stripe => "stripe",
+            VolumeKind::Ram => "ram",
+            VolumeKind::Null => "null",
+        }
+    }
+}
+
+/// A volume to create.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeSpec {
+    /// Its name.
+    pub name: String,
+    /// The pool that holds it.
+    pub pool: String,
+    /// Size in bytes, a multiple of the block size.
+    #[serde(deserialize_with = "units::size")]
+    pub size: u64,
+    /// Logical block size: 512 (the default) or 4096 bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_size: Option<u32>,
+    /// How to lay it out. Left out: `thin` on a pool of directories, `ram` or `null` on a pool of these, `stripe`
+    /// over several devices, else `concat`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<VolumeKind>,
+    /// Stripes: bytes on one device before the next one's turn; a power of two from 4 KiB to 1 MiB (default 64 KiB).
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "units::opt_size"
+    )]
+    pub chunk: Option<u64>,
+    /// Stripes: number of devices to stripe over (default: all).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub columns: Option<usize>,
+    /// Whether hosts may only read it.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Unit serial number, 1 to 32 printable characters; left out: made from the world-wide name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+}
+
+/// Whether a volume is there to be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum VolumeState {
+    /// To be used.
+    #[default]
+    Ready,
+    /// Being deleted; goes on after a restart.
+    Deleting,
+}
+
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Volume {
+    /// Its name.
+    pub name: String,
+    /// The pool that holds it.
+    pub pool: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Logical block size in bytes: 512 or 4096.
+    pub block_size: u32,
+    /// How it is laid out.
+    pub kind: VolumeKind,
+    /// Where exactly its blocks are.
+    pub layout: Layout,
+    /// Whether hosts may only read it.
+    pub read_only: bool,
+    /// Unit serial number (VPD page 80h).
+    pub serial: String,
+    /// World-wide name (VPD page 83h), 32 hexadecimal digits.
+    #[schema(value_type = String)]
+    pub naa: Naa,
+    /// Whether it is there to be used.
+    #[serde(default)]
+    pub state: VolumeState,
+}
+
+/// A change to a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumePatch {
+    /// New size in bytes.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "units::opt_size"
+    )]
+    pub size: Option<u64>,
+    /// Leave to make the volume smaller; what lies beyond the new end is lost.
+    #[serde(default)]
+    pub allow_shrink: bool,
+    /// Whether hosts may only read it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_only: Option<bool>,
+}
+
+/// A host to create.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostSpec {
+    /// Its name.
+    pub name: String,
+    /// Its SRP initiator ports, `ext:guid` in hexadecimal.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub ports: Vec<InitiatorPort>,
+    /// Stands for every initiator port that no other host names. At most one host may.
+    #[serde(default)]
+    pub allow_any: bool,
+}
+
+/// A host: a set of initiator ports that see the same volumes under the same LUNs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Its SRP initiator ports.
+    #[schema(value_type = Vec<String>)]
+    pub ports: Vec<InitiatorPort>,
+    /// Stands for every initiator port that no other host names.
+    pub allow_any: bool,
+}
+
+/// A change to a host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HostPatch {
+    /// Ports to add.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub add_ports: Vec<InitiatorPort>,
+    /// Ports to take away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub remove_ports: Vec<InitiatorPort>,
+    /// Whether it stands for every other initiator port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allow_any: Option<bool>,
+}
+
+/// A mapping to create.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MapSpec {
+    /// The host.
+    pub host: String,
+    /// The volume.
+    pub volume: String,
+    /// The LUN, 0 to 16383; left out: the lowest that is free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lun: Option<u16>,
+}
+
+/// A volume that a host sees under a LUN.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+pub struct Mapping {
+    /// The host.
+    pub host: String,
+    /// The LUN.
+    pub lun: u16,
+    /// The volume.
+    pub volume: String,
+}
+
+/// Which fabric a target port listens on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// iWARP in user space over TCP; needs no RDMA hardware here.
+    #[default]
+    Iwarp,
+    /// An RDMA adapter by way of the verbs library.
+    Verbs,
+}
+
+/// What a target port does about MPA's CRC (RFC 5044 section 4.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CrcPolicy {
+    /// Used when the initiator asks for it.
+    #[default]
+    Peer,
+    /// Asked for always.
+    Require,
+}
+
+/// A target port to create or change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TargetSpec {
+    /// Its name.
+    pub name: String,
+    /// Addresses to listen on, `IP:PORT`; `[IPv6]:PORT`.
+    pub listen: Vec<String>,
+    /// The fabric.
+    #[serde(default)]
+    pub transport: Transport,
+    /// First half of the target port identifier; left out: kept, or made once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub id_ext: Option<Hex64>,
+    /// Second half of the target port identifier; left out: kept, or made once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub ioc_guid: Option<Hex64>,
+    /// Most RDMA channels at once, 1 to 4096 (default 256).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channels: Option<u16>,
+    /// Processor cores whose reactors serve the port; empty: all reactors.
+    #[serde(default)]
+    pub cores: Vec<u16>,
+    /// CRC policy.
+    #[serde(default)]
+    pub crc: CrcPolicy,
+}
+
+/// An SRP target port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TargetPort {
+    /// Its name.
+    pub name: String,
+    /// Addresses to listen on.
+    pub listen: Vec<String>,
+    /// The fabric.
+    pub transport: Transport,
+    /// First half of the target port identifier, 16 hexadecimal digits.
+    #[schema(value_type = String)]
+    pub id_ext: Hex64,
+    /// Second half of the target port identifier, 16 hexadecimal digits.
+    #[schema(value_type = String)]
+    pub ioc_guid: Hex64,
+    /// Most RDMA channels at once.
+    pub channels: u16,
+    /// Processor cores whose reactors serve the port; empty: all reactors.
+    pub cores: Vec<u16>,
+    /// CRC policy.
+    pub crc: CrcPolicy,
+}
+
+/// Who may see what: hosts and their LUNs in one consistent piece, for the data plane.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AccessMap {
+    /// The model's revision that it was taken from.
+    pub revision: u64,
+    /// Every host.
+    pub hosts: Vec<HostAccess>,
+}
+
+/// One host's view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostAccess {
+    /// The host's name.
+    pub name: String,
+    /// Its initiator ports.
+    pub ports: Vec<InitiatorPort>,
+    /// Whether it stands for every port that no host names.
+    pub allow_any: bool,
+    /// Its LUNs in ascending order.
+    pub luns: Vec<LunAccess>,
+}
+
+/// One LUN of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LunAccess {
+    /// The LUN.
+    pub lun: u16,
+    /// The volume behind it.
+    pub volume: String,
+}

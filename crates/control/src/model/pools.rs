@@ -1,0 +1,235 @@
+//! Pools and their devices.
+
+use super::apply::check_count;
+use super::layout::FreeSpace;
+use super::*;
+use crate::units::format_size;
+use std::path::{Component, Path};
+
+impl Model {
+    /// A pool with its use of space.
+    pub fn pool_info(&self, name: &str) -> Result<PoolInfo> {
+        let pool = self.pool(name)?;
+        let mut allocated = 0;
+        for v in self.volumes_of_pool(name) {
+            v.layout.for_each_extent(&mut |_, _, length| allocated += length);
+        }
+        let free = FreeSpace::of(pool, self.volumes_of_pool(name));
+        let free: u64 = (0..pool.devices.len()).map(|d| free.on(d)).sum();
+        Ok(PoolInfo {
+            name: pool.name.clone(),
+            devices: pool.devices.clone(),
+            capacity: allocated + free,
+            allocated,
+            free,
+            provisioned: self.volumes_of_pool(name).fold(0u64, |sum, v| sum.saturating_add(v.size)),
+            volumes: self.volumes_of_pool(name).count(),
+        })
+    }
+
+    pub(super) fn create_pool(&mut self, spec: PoolSpec) -> Result<Vec<Change>> {
+        check_name("pool", &spec.name)?;
+        if self.pools.contains_key(&spec.name) {
+            return Err(Error::new(Code::PoolExists, format!("pool `{}` exists", spec.name))
+                .hint("choose another name, or add devices with `weir pool resize`"));
+        }
+        check_count("pool", self.pools.len())?;
+        if spec.devices.is_empty() {
+            return Err(Error::new(Code::InvalidDevice, "a pool needs at least one device")
+                .hint("add e.g. `--device file:/srv/weir/disk0.img:100G`"));
+        }
+        let devices = self.new_devices(&[], &spec.devices)?;
+        let text = format!("pool `{}` created with {} device(s)", spec.name, devices.len());
+        let change = Change::new(ObjectKind::Pool, Action::Created, &spec.name, text);
+        self.pools.insert(spec.name.clone(), Pool { name: spec.name, devices });
+        Ok(vec![change])
+    }
+
+    /// Checks new devices against each other and against those of every pool.
+    fn new_devices(&self, present: &[Device], specs: &[DeviceSpec]) -> Result<Vec<Device>> {
+        let mut devices: Vec<Device> = Vec::with_capacity(specs.len());
+        check_count("device", present.len() + specs.len())?;
+        for spec in specs {
+            let device = check_device(spec)?;
+            if let Some(path) = &device.path {
+                let in_pools =
+                    self.pools.values().flat_map(|p| p.devices.iter().map(|d| (d, &p.name)));
+                if let Some((_, owner)) = in_pools.into_iter().find(|(d, _)| d.path == device.path)
+                {
+                    return Err(Error::new(
+                        Code::DeviceInUse,
+                        format!("`{path}` belongs to pool `{owner}`"),
+                    )
+                    .hint("a device can be in one pool only; use another one"));
+                }
+                if devices.iter().any(|d| d.path == device.path) {
+                    return Err(Error::new(Code::DeviceInUse, format!("`{path}` is named twice"))
+                        .hint("name each device once"));
+                }
+            }
+            devices.push(device);
+        }
+        let kind_is_dir = |d: &Device| d.kind == DeviceKind::Dir;
+        let mut all = present.iter().chain(&devices);
+        let first = all.next().map(kind_is_dir);
+        if all.any(|d| Some(kind_is_dir(d)) != first) {
+            return Err(Error::new(
+                Code::InvalidDevice,
+                "a pool cannot mix directories with other devices",
+            )
+            .hint("make one pool of the directories and another of the rest"));
+        }
+        Ok(devices)
+    }
+
+    pub(super) fn size_pool(&mut self, name: &str, sizes: &[u64]) -> Result<Vec<Change>> {
+        let pool = self.pool(name)?;
+        if sizes.len() != pool.devices.len() {
+            return Err(Error::new(
+                Code::Internal,
+                format!("pool `{name}` has {} devices", pool.devices.len()),
+            )
+            .because(format!("{} sizes were given for it", sizes.len())));
+        }
+        for (i, (device, size)) in pool.devices.iter().zip(sizes).enumerate() {
+            let mut end = 0;
+            for v in self.volumes_of_pool(name) {
+                v.layout.for_each_extent(&mut |d, offset, length| {
+                    if d == i {
+                        end = end.max(offset + length);
+                    }
+                });
+            }
+            if *size < end {
+                let what = device.path.clone().unwrap_or_else(|| format!("device {i}"));
+                return Err(Error::new(
+                    Code::NotReady,
+                    format!("{what} of pool `{name}` is smaller than it was"),
+                )
+                .because(format!("it has {size} bytes and volumes reach up to byte {end}"))
+                .hint("give the device its former size back; its data beyond the end is missing"));
+            }
+        }
+        if pool.devices.iter().zip(sizes).all(|(d, s)| d.size == *s) {
+            return Ok(Vec::new());
+        }
+        let total = sizes.iter().fold(0u64, |sum, s| sum.saturating_add(*s));
+        if let Some(pool) = self.pools.get_mut(name) {
+            pool.devices.iter_mut().zip(sizes).for_each(|(d, s)| d.size = *s);
+        }
+        let text = format!("pool `{name}` has {} on its devices", format_size(total));
+        Ok(vec![Change::new(ObjectKind::Pool, Action::Updated, name, text)])
+    }
+
+    pub(super) fn patch_pool(&mut self, name: &str, patch: PoolPatch) -> Result<Vec<Change>> {
+        let mut devices = self.pool(name)?.devices.clone();
+        for grow in &patch.grow {
+            let Some(device) = devices.get_mut(grow.device) else {
+                return Err(Error::new(
+                    Code::InvalidDevice,
+                    format!("pool `{name}` has no device {}", grow.device),
+                )
+                .hint("`weir pool show` numbers them"));
+            };
+            if matches!(device.kind, DeviceKind::Dir | DeviceKind::Block) {
+                return Err(Error::new(
+                    Code::Unsupported,
+                    format!("a {} device cannot be given a size", device.kind.as_str()),
+                )
+                .because("it has the size that the operating system reports")
+                .hint("grow it there and restart the daemon, or add a device"));
+            }
+            if grow.size < device.size {
+                return Err(Error::new(
+                    Code::ShrinkRefused,
+                    format!("device {} of pool `{name}` cannot become smaller", grow.device),
+                )
+                .because(format!("it has {} now", format_size(device.size)))
+                .hint("create a new pool with smaller devices instead"));
+            }
+            check_device_size(grow.size)?;
+            device.size = grow.size;
+        }
+        let added = self.new_devices(&devices, &patch.add)?;
+        devices.extend(added);
+        if devices == self.pool(name)?.devices {
+            return Ok(Vec::new());
+        }
+        if let Some(pool) = self.pools.get_mut(name) {
+            pool.devices = devices;
+        }
+        let text = format!("pool `{name}` changed");
+        Ok(vec![Change::new(ObjectKind::Pool, Action::Updated, name, text)])
+    }
+
+    pub(super) fn delete_pool(&mut self, name: &str) -> Result<Vec<Change>> {
+        self.pool(name)?;
+        let volumes: Vec<&str> =
+            self.volumes_of_pool(name).map(|v| v.name.as_str()).take(4).collect();
+        if !volumes.is_empty() {
+            return Err(Error::new(Code::PoolInUse, format!("pool `{name}` still holds volumes"))
+                .because(format!("for example `{}`", volumes.join("`, `")))
+                .hint("delete its volumes first, with `weir volume delete`"));
+        }
+        self.pools.remove(name);
+        let text = format!("pool `{name}` deleted");
+        Ok(vec![Change::new(ObjectKind::Pool, Action::Deleted, name, text)])
+    }
+}
+
+/// Largest device in bytes: 8 EiB - 1, what a file offset can name.
+const MAX_DEVICE: u64 = i64::MAX as u64;
+
+fn check_device_size(size: u64) -> Result<()> {
+    if (EXTENT_ALIGN..=MAX_DEVICE).contains(&size) {
+        return Ok(());
+    }
+    Err(Error::new(Code::InvalidSize, format!("a device cannot have {size} bytes"))
+        .because("space is handed out in pieces of 1 MiB, and a file offset has 63 bits")
+        .hint("give it at least 1 MiB"))
+}
+
+fn check_device(spec: &DeviceSpec) -> Result<Device> {
+    let kind = spec.kind;
+    let word = kind.as_str();
+    let wrong = |message: String| Error::new(Code::InvalidDevice, message);
+    match &spec.path {
+        None if kind.has_path() => {
+            return Err(wrong(format!("a `{word}` device needs a path"))
+                .hint(format!("write e.g. `--device {word}:/srv/weir/disk0`")));
+        }
+        Some(path) if !kind.has_path() => {
+            return Err(wrong(format!("a `{word}` device has no path, but `{path}` was given"))
+                .hint(format!("write e.g. `--device {word}:4G`")));
+        }
+        Some(path) => check_path(path)?,
+        None => {}
+    }
+    match spec.size {
+        Some(_) if matches!(kind, DeviceKind::Dir | DeviceKind::Block) => {
+            return Err(wrong(format!("a `{word}` device cannot be given a size"))
+                .because("it has the size that the operating system reports")
+                .hint("leave the size out"));
+        }
+        Some(size) => check_device_size(size)?,
+        None if !kind.has_path() => {
+            return Err(wrong(format!("a `{word}` device needs a size"))
+                .hint(format!("write e.g. `--device {word}:4G`")));
+        }
+        None => {}
+    }
+    Ok(Device { kind, path: spec.path.clone(), size: spec.size.unwrap_or(0) })
+}
+
+/// An absolute path without `.` and `..`, so that the same device always has the same path.
+fn check_path(path: &str) -> Result<()> {
+    let p = Path::new(path);
+    let plain = p.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
+    let same = p.components().collect::<std::path::PathBuf>().as_os_str() == path;
+    if p.is_absolute() && plain && same && !path.contains('\0') && path.len() < 4096 {
+        return Ok(());
+    }
+    Err(Error::new(Code::InvalidDevice, format!("`{path}` cannot be the path of a device"))
+        .because("it must be absolute, without `.`, `..`, `//` and a slash at the end")
+        .hint("write e.g. /srv/weir/disk0.img"))
+}

@@ -1,0 +1,312 @@
+//! Volumes.
+
+use super::apply::check_count;
+use super::layout::{FreeSpace, largest};
+use super::*;
+use crate::units::format_size;
+
+/// Default stripe chunk in bytes.
+const DEFAULT_CHUNK: u64 = 64 << 10;
+
+impl Model {
+    pub(super) fn create_volume(&mut self, spec: VolumeSpec, entropy: u128) -> Result<Vec<Change>> {
+        check_name("volume", &spec.name)?;
+        if let Some(v) = self.volumes.get(&spec.name) {
+            let code = match v.state {
+                VolumeState::Ready => Code::VolumeExists,
+                VolumeState::Deleting => Code::VolumeDeleting,
+            };
+            return Err(Error::new(code, format!("volume `{}` exists", spec.name))
+                .because(match v.state {
+                    VolumeState::Ready => "names are used once only",
+                    VolumeState::Deleting => "it is being deleted",
+                })
+                .hint("choose another name"));
+        }
+        check_count("volume", self.volumes.len())?;
+        let block_size = spec.block_size.unwrap_or(512);
+        if !matches!(block_size, 512 | 4096) {
+            return Err(Error::new(
+                Code::InvalidBlockSize,
+                format!("{block_size} bytes cannot be a block size"),
+            )
+            .hint("use 512 or 4096"));
+        }
+        check_size(spec.size, block_size)?;
+        if let Some(serial) = &spec.serial {
+            check_serial(serial)?;
+        }
+        let pool = self.pool(&spec.pool)?;
+        let naa = self.fresh_naa(entropy);
+        let kind = spec.kind.unwrap_or_else(|| default_kind(pool));
+        let layout = self.lay_out(pool, &spec, kind, naa)?;
+        let serial = spec.serial.unwrap_or_else(|| format!("{:016X}", naa.0 as u64));
+        let text = format!(
+            "volume `{}` created in pool `{}`: {} {}",
+            spec.name,
+            spec.pool,
+            kind.as_str(),
+            format_size(spec.size)
+        );
+        let change = Change::new(ObjectKind::Volume, Action::Created, &spec.name, text);
+        let volume = Volume {
+            name: spec.name.clone(),
+            pool: spec.pool,
+            size: spec.size,
+            block_size,
+            kind,
+            layout,
+            read_only: spec.read_only,
+            serial,
+            naa,
+            state: VolumeState::Ready,
+        };
+        self.volumes.insert(spec.name, volume);
+        Ok(vec![change])
+    }
+
+    /// A name that no volume has. `entropy` decides; a clash moves on to the next number.
+    fn fresh_naa(&self, entropy: u128) -> Naa {
+        let mut bits = entropy;
+        loop {
+            let naa = Naa::from_random(bits);
+            if self.volumes.values().all(|v| v.naa != naa) {
+                return naa;
+            }
+            bits = bits.wrapping_add(1);
+        }
+    }
+
+    fn lay_out(
+        &self,
+        pool: &Pool,
+        spec: &VolumeSpec,
+        kind: VolumeKind,
+        naa: Naa,
+    ) -> Result<Layout> {
+        if kind != VolumeKind::Stripe && (spec.chunk.is_some() || spec.columns.is_some()) {
+            return Err(Error::new(
+                Code::InvalidLayout,
+                format!("a `{}` volume has no chunk and no columns", kind.as_str()),
+            )
+            .hint("ask for kind `stripe`, or leave both out"));
+        }
+        let devices = eligible(pool, kind);
+        if devices.is_empty() {
+            let wanted = match kind {
+                VolumeKind::Thin => "`dir`",
+                VolumeKind::Ram => "`ram`",
+                VolumeKind::Null => "`null`",
+                VolumeKind::Concat | VolumeKind::Stripe => "`file`, `block`, `ram` or `null`",
+            };
+            return Err(Error::new(
+                Code::InvalidLayout,
+                format!("pool `{}` cannot hold a `{}` volume", pool.name, kind.as_str()),
+            )
+            .because(format!("it has no {wanted} device"))
+            .hint("name another pool or another kind"));
+        }
+        if kind == VolumeKind::Thin {
+            return Ok(self.place_file(pool, &devices, &spec.name, naa));
+        }
+        let mut free = FreeSpace::of(pool, self.volumes_of_pool(&pool.name));
+        let mut columns = 0;
+        let layout = if kind == VolumeKind::Stripe {
+            columns = spec.columns.unwrap_or(devices.len());
+            if !(2..=devices.len()).contains(&columns) {
+                return Err(Error::new(
+                    Code::InvalidLayout,
+                    format!("pool `{}` cannot stripe over {columns} device(s)", pool.name),
+                )
+                .because(format!("it has {}, and a stripe needs two or more", devices.len()))
+                .hint("add devices with `weir pool resize`, or ask for kind `concat`"));
+            }
+            let chunk = spec.chunk.unwrap_or(DEFAULT_CHUNK);
+            check_chunk(chunk)?;
+            free.stripe(&devices, columns, chunk, spec.size)
+        } else {
+            free.concat(&devices, spec.size)
+        };
+        layout.ok_or_else(|| {
+            let free = FreeSpace::of(pool, self.volumes_of_pool(&pool.name));
+            full(pool, spec.size, largest(&free, &devices, columns))
+        })
+    }
+
+    /// A file on the directory that has the fewest bytes provisioned.
+    fn place_file(&self, pool: &Pool, devices: &[usize], name: &str, naa: Naa) -> Layout {
+        let load = |d: usize| {
+            self.volumes_of_pool(&pool.name)
+                .filter(|v| v.layout.devices().contains(&d))
+                .fold(0u64, |sum, v| sum.saturating_add(v.size))
+        };
+        let device = devices.iter().copied().min_by_key(|d| (load(*d), *d)).unwrap_or(0);
+        // The end of the world-wide name keeps a new volume from ever meeting the file of a deleted namesake.
+        Layout::File { device, file: format!("{name}.{:08x}.img", naa.0 as u32) }
+    }
+
+    pub(super) fn patch_volume(&mut self, name: &str, patch: VolumePatch) -> Result<Vec<Change>> {
+        let mut volume = self.usable(name)?.clone();
+        if let Some(size) = patch.size.filter(|s| *s != volume.size) {
+            check_size(size, volume.block_size)?;
+            let pool = self.pool(&volume.pool)?;
+            if size < volume.size {
+                if !patch.allow_shrink {
+                    return Err(Error::new(
+                        Code::ShrinkRefused,
+                        format!("volume `{name}` was not made smaller"),
+                    )
+                    .because(format!(
+                        "the data between {} and {} would be lost",
+                        format_size(size),
+                        format_size(volume.size)
+                    ))
+                    .hint("if that is wanted, repeat it with --allow-shrink"));
+                }
+                volume.layout = volume.layout.shrunk(size);
+            } else {
+                let devices = eligible(pool, volume.kind);
+                let mut free = FreeSpace::of(pool, self.volumes_of_pool(&pool.name));
+                volume.layout = free
+                    .grown(&volume.layout, &devices, size)
+                    .ok_or_else(|| self.cannot_grow(pool, &volume, size))?;
+            }
+            volume.size = size;
+        }
+        if let Some(read_only) = patch.read_only {
+            volume.read_only = read_only;
+        }
+        if self.volumes.get(name) == Some(&volume) {
+            return Ok(Vec::new());
+        }
+        let text = format!(
+            "volume `{name}` is now {}{}",
+            format_size(volume.size),
+            if volume.read_only { ", read-only" } else { "" }
+        );
+        self.volumes.insert(name.to_string(), volume);
+        Ok(vec![Change::new(ObjectKind::Volume, Action::Updated, name, text)])
+    }
+
+    fn cannot_grow(&self, pool: &Pool, volume: &Volume, size: u64) -> Error {
+        let free = FreeSpace::of(pool, self.volumes_of_pool(&pool.name));
+        let (devices, columns) = match &volume.layout {
+            Layout::Stripe { columns, .. } => (volume.layout.devices(), columns.len()),
+            _ => (eligible(pool, volume.kind), 0),
+        };
+        full(pool, size - volume.size, largest(&free, &devices, columns))
+    }
+
+    /// The volume, unless it is being deleted.
+    pub(super) fn usable(&self, name: &str) -> Result<&Volume> {
+        let volume = self.volume(name)?;
+        if volume.state == VolumeState::Deleting {
+            return Err(Error::new(
+                Code::VolumeDeleting,
+                format!("volume `{name}` is being deleted"),
+            )
+            .hint("wait until it is gone"));
+        }
+        Ok(volume)
+    }
+
+    pub(super) fn delete_volume(&mut self, name: &str) -> Result<Vec<Change>> {
+        if self.volume(name)?.state == VolumeState::Deleting {
+            return Ok(Vec::new());
+        }
+        if let Some(m) = self.maps.iter().find(|m| m.volume == name) {
+            return Err(Error::new(Code::VolumeMapped, format!("volume `{name}` is still mapped"))
+                .because(format!("host `{}` sees it as LUN {}", m.host, m.lun))
+                .hint(format!("unmap it first: weir map delete {} {name}", m.host)));
+        }
+        if let Some(v) = self.volumes.get_mut(name) {
+            v.state = VolumeState::Deleting;
+        }
+        let text = format!("volume `{name}` is being deleted");
+        Ok(vec![Change::new(ObjectKind::Volume, Action::Updated, name, text)])
+    }
+
+    pub(super) fn forget_volume(&mut self, name: &str) -> Result<Vec<Change>> {
+        if self.volume(name)?.state != VolumeState::Deleting {
+            return Err(Error::new(Code::Internal, format!("volume `{name}` is in use"))
+                .because("it can only be forgotten after its deletion began"));
+        }
+        self.volumes.remove(name);
+        let text = format!("volume `{name}` deleted");
+        Ok(vec![Change::new(ObjectKind::Volume, Action::Deleted, name, text)])
+    }
+}
+
+fn full(pool: &Pool, need: u64, largest: u64) -> Error {
+    let reason = if pool.devices.iter().any(|d| d.size == 0) {
+        "the size of its devices is not known yet, as the pool did not start".to_string()
+    } else {
+        format!("{} are needed and at most {} can be had", format_size(need), format_size(largest))
+    };
+    Error::new(Code::PoolFull, format!("pool `{}` has not enough room", pool.name))
+        .because(reason)
+        .hint("ask for less, delete a volume, or add a device with `weir pool resize`")
+}
+
+fn default_kind(pool: &Pool) -> VolumeKind {
+    let all = |kind| pool.devices.iter().all(|d| d.kind == kind);
+    if all(DeviceKind::Dir) {
+        VolumeKind::Thin
+    } else if all(DeviceKind::Ram) && pool.devices.len() == 1 {
+        VolumeKind::Ram
+    } else if all(DeviceKind::Null) && pool.devices.len() == 1 {
+        VolumeKind::Null
+    } else if pool.devices.len() > 1 {
+        VolumeKind::Stripe
+    } else {
+        VolumeKind::Concat
+    }
+}
+
+/// The devices that a volume of that kind may lie on.
+fn eligible(pool: &Pool, kind: VolumeKind) -> Vec<usize> {
+    let fits = |d: &Device| match kind {
+        VolumeKind::Thin => d.kind == DeviceKind::Dir,
+        VolumeKind::Ram => d.kind == DeviceKind::Ram,
+        VolumeKind::Null => d.kind == DeviceKind::Null,
+        VolumeKind::Concat | VolumeKind::Stripe => d.kind != DeviceKind::Dir,
+    };
+    (0..pool.devices.len()).filter(|i| fits(&pool.devices[*i])).collect()
+}
+
+fn check_size(size: u64, block_size: u32) -> Result<()> {
+    let wrong = |reason: String| {
+        Err(Error::new(Code::InvalidSize, format!("a volume cannot have {size} bytes"))
+            .because(reason)
+            .hint("use a size such as 10G"))
+    };
+    if size == 0 {
+        return wrong("it would be empty".into());
+    }
+    if size > MAX_VOLUME {
+        return wrong("the most is 1 EiB".into());
+    }
+    if !size.is_multiple_of(u64::from(block_size)) {
+        return wrong(format!("it must be a multiple of the block size, {block_size}"));
+    }
+    Ok(())
+}
+
+fn check_chunk(chunk: u64) -> Result<()> {
+    if chunk.is_power_of_two() && (MIN_CHUNK..=MAX_CHUNK).contains(&chunk) {
+        return Ok(());
+    }
+    Err(Error::new(Code::InvalidLayout, format!("{chunk} bytes cannot be a stripe chunk"))
+        .hint("use a power of two from 4k to 1M"))
+}
+
+fn check_serial(serial: &str) -> Result<()> {
+    if (1..=32).contains(&serial.len()) && serial.bytes().all(|b| b.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::InvalidRequest,
+        format!("`{}` cannot be a serial number", serial.escape_debug()),
+    )
+    .hint("use 1 to 32 printable ASCII characters without blanks, or leave it out"))
+}

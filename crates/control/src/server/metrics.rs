@@ -1,0 +1,164 @@
+//! Prometheus text format, version 0.0.4.
+
+use crate::live::Status;
+use crate::model::Model;
+use std::fmt::Write;
+
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.0.push_str(name);
+        for (i, (key, text)) in labels.iter().enumerate() {
+            let open = if i == 0 { '{' } else { ',' };
+            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = write!(self.0, "{open}{key}=\"{text}\"");
+        }
+        if !labels.is_empty() {
+            self.0.push('}');
+        }
+        let _ = writeln!(self.0, " {value}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, "gauge", help);
+        self.sample(name, &[], value);
+    }
+}
+
+/// All metrics of the node.
+pub(super) fn text(status: &Status, model: &Model) -> String {
+    let mut t = Text(String::with_capacity(16 << 10));
+    t.family("weir_info", "gauge", "Version of the daemon; always 1.");
+    t.sample("weir_info", &[("version", &status.version)], 1.0);
+    t.gauge(
+        "weir_uptime_seconds",
+        "Seconds since the daemon started.",
+        status.uptime_seconds as f64,
+    );
+    t.gauge("weir_config_revision", "Revision of the configuration.", status.revision as f64);
+    t.gauge("weir_faults", "Objects that are not well.", status.faults.len() as f64);
+    pools(&mut t, model);
+    volumes(&mut t, status, model);
+    ports(&mut t, status);
+    reactors(&mut t, status);
+    t.0
+}
+
+fn pools(t: &mut Text, model: &Model) {
+    let infos: Vec<_> = model.pools.keys().filter_map(|n| model.pool_info(n).ok()).collect();
+    t.family("weir_pool_capacity_bytes", "gauge", "Bytes that volumes can be laid out on.");
+    for p in &infos {
+        t.sample("weir_pool_capacity_bytes", &[("pool", &p.name)], p.capacity as f64);
+    }
+    t.family("weir_pool_free_bytes", "gauge", "Bytes that belong to no volume.");
+    for p in &infos {
+        t.sample("weir_pool_free_bytes", &[("pool", &p.name)], p.free as f64);
+    }
+}
+
+fn volumes(t: &mut Text, status: &Status, model: &Model) {
+    t.family("weir_volume_size_bytes", "gauge", "Size of the volume.");
+    for v in model.volumes.values() {
+        t.sample(
+            "weir_volume_size_bytes",
+            &[("volume", &v.name), ("pool", &v.pool)],
+            v.size as f64,
+        );
+    }
+    let live = &status.live.volumes;
+    let each = |t: &mut Text,
+                name: &str,
+                kind: &str,
+                help: &str,
+                f: &dyn Fn(&crate::live::IoStats) -> f64| {
+        t.family(name, kind, help);
+        for v in live {
+            t.sample(name, &[("volume", &v.name), ("direction", "read")], f(&v.read));
+            t.sample(name, &[("volume", &v.name), ("direction", "write")], f(&v.write));
+        }
+    };
+    each(t, "weir_volume_ios_total", "counter", "I/Os finished well.", &|s| s.ops as f64);
+    each(t, "weir_volume_bytes_total", "counter", "Bytes moved.", &|s| s.bytes as f64);
+    each(t, "weir_volume_errors_total", "counter", "I/Os that failed.", &|s| s.errors as f64);
+    let name = "weir_volume_latency_seconds";
+    t.family(name, "gauge", "Latency of recent I/Os by quantile.");
+    for v in live {
+        for (direction, s) in [("read", &v.read), ("write", &v.write)] {
+            let l = &s.latency;
+            let quantiles =
+                [("0.5", l.p50_ns), ("0.95", l.p95_ns), ("0.99", l.p99_ns), ("0.999", l.p999_ns)];
+            for (quantile, ns) in quantiles {
+                let labels =
+                    [("volume", v.name.as_str()), ("direction", direction), ("quantile", quantile)];
+                t.sample(name, &labels, ns as f64 / 1e9);
+            }
+        }
+    }
+    t.family("weir_volume_in_flight", "gauge", "I/Os in flight.");
+    for v in live {
+        t.sample("weir_volume_in_flight", &[("volume", &v.name)], v.in_flight as f64);
+    }
+}
+
+fn ports(t: &mut Text, status: &Status) {
+    let each = |t: &mut Text,
+                name: &str,
+                kind: &str,
+                help: &str,
+                f: &dyn Fn(&crate::live::PortLive) -> f64| {
+        t.family(name, kind, help);
+        for p in &status.live.ports {
+            t.sample(name, &[("target", &p.name)], f(p));
+        }
+    };
+    each(t, "weir_target_channels", "gauge", "RDMA channels.", &|p| p.channels as f64);
+    each(t, "weir_target_nexuses", "gauge", "Logged-in hosts.", &|p| p.nexuses.len() as f64);
+    each(t, "weir_target_logins_total", "counter", "Logins.", &|p| p.logins as f64);
+    each(t, "weir_target_rejects_total", "counter", "Logins refused.", &|p| p.rejects as f64);
+    each(t, "weir_target_commands_total", "counter", "Commands finished.", &|p| p.commands as f64);
+    each(t, "weir_target_task_management_total", "counter", "Task management functions.", &|p| {
+        p.task_management as f64
+    });
+}
+
+fn reactors(t: &mut Text, status: &Status) {
+    let each = |t: &mut Text,
+                name: &str,
+                kind: &str,
+                help: &str,
+                f: &dyn Fn(&crate::live::ReactorLive) -> f64| {
+        t.family(name, kind, help);
+        for r in &status.live.reactors {
+            t.sample(name, &[("core", &r.core.to_string())], f(r));
+        }
+    };
+    each(t, "weir_reactor_busy_ratio", "gauge", "Share of time with work.", &|r| {
+        r.busy_percent / 100.0
+    });
+    each(t, "weir_reactor_awake_ratio", "gauge", "Share of time on the processor.", &|r| {
+        r.awake_percent / 100.0
+    });
+    each(t, "weir_reactor_polls_total", "counter", "Polls.", &|r| r.polls as f64);
+    each(t, "weir_reactor_useful_polls_total", "counter", "Polls with work.", &|r| {
+        r.useful_polls as f64
+    });
+    each(t, "weir_reactor_sleeps_total", "counter", "Times it slept.", &|r| r.sleeps as f64);
+    let census = &status.live.census;
+    t.family("weir_census_total", "gauge", "Members of a buffer or request pool.");
+    for c in census {
+        t.sample("weir_census_total", &[("name", &c.name)], c.total as f64);
+    }
+    t.family("weir_census_free", "gauge", "Free members.");
+    for c in census {
+        t.sample("weir_census_free", &[("name", &c.name)], c.free as f64);
+    }
+    t.family("weir_census_waiting", "gauge", "Tasks that wait for a member.");
+    for c in census {
+        t.sample("weir_census_waiting", &[("name", &c.name)], c.waiting as f64);
+    }
+}

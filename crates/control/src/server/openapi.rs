@@ -1,0 +1,51 @@
+//! The OpenAPI description, made from the handlers and types.
+
+use super::routes;
+use utoipa::OpenApi;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Weir",
+        description = "Control of one Weir node. Errors are `application/problem+json` with a stable `code`.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    paths(
+        routes::list_pools,
+        routes::create_pool,
+        routes::get_pool,
+        routes::patch_pool,
+        routes::delete_pool,
+        routes::list_volumes,
+        routes::create_volume,
+        routes::get_volume,
+        routes::patch_volume,
+        routes::delete_volume,
+        routes::list_hosts,
+        routes::create_host,
+        routes::get_host,
+        routes::patch_host,
+        routes::delete_host,
+        routes::list_maps,
+        routes::create_map,
+        routes::get_map,
+        routes::delete_map,
+        routes::list_targets,
+        routes::put_target,
+        routes::get_target,
+        routes::delete_target,
+        routes::apply,
+        routes::get_status,
+        routes::get_metrics,
+        routes::get_events,
+        routes::get_openapi,
+    )
+)]
+struct Api;
+
+/// The description as JSON text, the same for every call of one build.
+pub fn document() -> String {
+    let mut text = Api::openapi().to_pretty_json().unwrap_or_default();
+    text.push('\n');
+    text
+}

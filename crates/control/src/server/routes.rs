@@ -1,0 +1,374 @@
+//! The routes. Each handler is a line or two: the controller does the work.
+
+use super::extract::{Failure, JsonBody, Names, Params};
+use super::{MAX_BODY, Reply, metrics, openapi};
+use crate::controller::{ApplyReport, Controller};
+use crate::declare::Desired;
+use crate::error::{Code, Error, Problem};
+use crate::events::EventPage;
+use crate::live::Status;
+use crate::model::{
+    Command, Host, HostPatch, HostSpec, MapSpec, Mapping, Model, PoolInfo, PoolPatch, PoolSpec,
+    TargetPort, TargetSpec, Volume, VolumePatch, VolumeSpec,
+};
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{Method, StatusCode, Uri, header};
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use utoipa::IntoParams;
+
+#[derive(Clone)]
+pub(super) struct App {
+    controller: Arc<Controller>,
+    stop: watch::Receiver<bool>,
+}
+
+type Ctl = State<App>;
+type Created<T> = Reply<(StatusCode, Json<T>)>;
+
+/// Longest wait of `GET /v1/events`, in milliseconds.
+const MAX_WAIT_MS: u64 = 60_000;
+/// Most events in one answer.
+const MAX_EVENTS: usize = 1000;
+
+pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -> Router {
+    Router::new()
+        .route("/v1/pools", get(list_pools).post(create_pool))
+        .route("/v1/pools/{name}", get(get_pool).patch(patch_pool).delete(delete_pool))
+        .route("/v1/volumes", get(list_volumes).post(create_volume))
+        .route("/v1/volumes/{name}", get(get_volume).patch(patch_volume).delete(delete_volume))
+        .route("/v1/hosts", get(list_hosts).post(create_host))
+        .route("/v1/hosts/{name}", get(get_host).patch(patch_host).delete(delete_host))
+        .route("/v1/maps", get(list_maps).post(create_map))
+        .route("/v1/maps/{host}/{volume}", get(get_map).delete(delete_map))
+        .route("/v1/targets", get(list_targets).post(put_target))
+        .route("/v1/targets/{name}", get(get_target).delete(delete_target))
+        .route("/v1/apply", post(apply))
+        .route("/v1/status", get(get_status))
+        .route("/v1/metrics", get(get_metrics))
+        .route("/v1/events", get(get_events))
+        .route("/v1/openapi.json", get(get_openapi))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(App { controller, stop })
+}
+
+async fn no_route(uri: Uri) -> Failure {
+    Failure(
+        Error::new(Code::NotFound, format!("there is no `{}` here", uri.path()))
+            .hint("GET /v1/openapi.json lists the paths"),
+    )
+}
+
+async fn no_method(method: Method, uri: Uri) -> Failure {
+    Failure(
+        Error::new(Code::InvalidRequest, format!("`{}` does not take {method}", uri.path()))
+            .hint("GET /v1/openapi.json lists the methods"),
+    )
+}
+
+fn made<T>(object: T) -> Created<T> {
+    Ok((StatusCode::CREATED, Json(object)))
+}
+
+async fn run(app: &App, command: Command) -> Reply<Arc<Model>> {
+    Ok(app.controller.execute(command).await?)
+}
+
+/// All pools.
+#[utoipa::path(get, path = "/v1/pools", tag = "pools", responses(
+    (status = 200, body = Vec<PoolInfo>), (status = "default", body = Problem)))]
+pub(super) async fn list_pools(State(app): Ctl) -> Reply<Json<Vec<PoolInfo>>> {
+    let model = app.controller.model();
+    let all: Result<Vec<_>, _> = model.pools.keys().map(|n| model.pool_info(n)).collect();
+    Ok(Json(all?))
+}
+
+/// Create a pool.
+#[utoipa::path(post, path = "/v1/pools", tag = "pools", request_body = PoolSpec, responses(
+    (status = 201, body = PoolInfo), (status = "default", body = Problem)))]
+pub(super) async fn create_pool(
+    State(app): Ctl,
+    JsonBody(spec): JsonBody<PoolSpec>,
+) -> Created<PoolInfo> {
+    let name = spec.name.clone();
+    made(run(&app, Command::CreatePool(spec)).await?.pool_info(&name)?)
+}
+
+/// One pool.
+#[utoipa::path(get, path = "/v1/pools/{name}", tag = "pools", params(("name" = String, Path)),
+    responses((status = 200, body = PoolInfo), (status = "default", body = Problem)))]
+pub(super) async fn get_pool(State(app): Ctl, Names(name): Names<String>) -> Reply<Json<PoolInfo>> {
+    Ok(Json(app.controller.model().pool_info(&name)?))
+}
+
+/// Add devices to a pool, or grow them.
+#[utoipa::path(patch, path = "/v1/pools/{name}", tag = "pools", params(("name" = String, Path)),
+    request_body = PoolPatch,
+    responses((status = 200, body = PoolInfo), (status = "default", body = Problem)))]
+pub(super) async fn patch_pool(
+    State(app): Ctl,
+    Names(name): Names<String>,
+    JsonBody(patch): JsonBody<PoolPatch>,
+) -> Reply<Json<PoolInfo>> {
+    let model = run(&app, Command::PatchPool { name: name.clone(), patch }).await?;
+    Ok(Json(model.pool_info(&name)?))
+}
+
+/// Delete a pool that holds no volumes.
+#[utoipa::path(delete, path = "/v1/pools/{name}", tag = "pools", params(("name" = String, Path)),
+    responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn delete_pool(State(app): Ctl, Names(name): Names<String>) -> Reply<StatusCode> {
+    run(&app, Command::DeletePool { name }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All volumes.
+#[utoipa::path(get, path = "/v1/volumes", tag = "volumes", responses(
+    (status = 200, body = Vec<Volume>), (status = "default", body = Problem)))]
+pub(super) async fn list_volumes(State(app): Ctl) -> Json<Vec<Volume>> {
+    Json(app.controller.model().volumes.values().cloned().collect())
+}
+
+/// Create a volume.
+#[utoipa::path(post, path = "/v1/volumes", tag = "volumes", request_body = VolumeSpec, responses(
+    (status = 201, body = Volume), (status = "default", body = Problem)))]
+pub(super) async fn create_volume(
+    State(app): Ctl,
+    JsonBody(spec): JsonBody<VolumeSpec>,
+) -> Created<Volume> {
+    let name = spec.name.clone();
+    made(run(&app, Command::CreateVolume(spec)).await?.volume(&name)?.clone())
+}
+
+/// One volume.
+#[utoipa::path(get, path = "/v1/volumes/{name}", tag = "volumes",
+    params(("name" = String, Path)),
+    responses((status = 200, body = Volume), (status = "default", body = Problem)))]
+pub(super) async fn get_volume(State(app): Ctl, Names(name): Names<String>) -> Reply<Json<Volume>> {
+    Ok(Json(app.controller.model().volume(&name)?.clone()))
+}
+
+/// Resize a volume or make it read-only.
+#[utoipa::path(patch, path = "/v1/volumes/{name}", tag = "volumes",
+    params(("name" = String, Path)), request_body = VolumePatch,
+    responses((status = 200, body = Volume), (status = "default", body = Problem)))]
+pub(super) async fn patch_volume(
+    State(app): Ctl,
+    Names(name): Names<String>,
+    JsonBody(patch): JsonBody<VolumePatch>,
+) -> Reply<Json<Volume>> {
+    let model = run(&app, Command::PatchVolume { name: name.clone(), patch }).await?;
+    Ok(Json(model.volume(&name)?.clone()))
+}
+
+/// Delete a volume that is not mapped, with its data.
+#[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes",
+    params(("name" = String, Path)),
+    responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn delete_volume(
+    State(app): Ctl,
+    Names(name): Names<String>,
+) -> Reply<StatusCode> {
+    run(&app, Command::DeleteVolume { name }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All hosts.
+#[utoipa::path(get, path = "/v1/hosts", tag = "hosts", responses(
+    (status = 200, body = Vec<Host>), (status = "default", body = Problem)))]
+pub(super) async fn list_hosts(State(app): Ctl) -> Json<Vec<Host>> {
+    Json(app.controller.model().hosts.values().cloned().collect())
+}
+
+/// Create a host.
+#[utoipa::path(post, path = "/v1/hosts", tag = "hosts", request_body = HostSpec, responses(
+    (status = 201, body = Host), (status = "default", body = Problem)))]
+pub(super) async fn create_host(
+    State(app): Ctl,
+    JsonBody(spec): JsonBody<HostSpec>,
+) -> Created<Host> {
+    let name = spec.name.clone();
+    made(run(&app, Command::CreateHost(spec)).await?.host(&name)?.clone())
+}
+
+/// One host.
+#[utoipa::path(get, path = "/v1/hosts/{name}", tag = "hosts", params(("name" = String, Path)),
+    responses((status = 200, body = Host), (status = "default", body = Problem)))]
+pub(super) async fn get_host(State(app): Ctl, Names(name): Names<String>) -> Reply<Json<Host>> {
+    Ok(Json(app.controller.model().host(&name)?.clone()))
+}
+
+/// Change a host's initiator ports.
+#[utoipa::path(patch, path = "/v1/hosts/{name}", tag = "hosts", params(("name" = String, Path)),
+    request_body = HostPatch,
+    responses((status = 200, body = Host), (status = "default", body = Problem)))]
+pub(super) async fn patch_host(
+    State(app): Ctl,
+    Names(name): Names<String>,
+    JsonBody(patch): JsonBody<HostPatch>,
+) -> Reply<Json<Host>> {
+    let model = run(&app, Command::PatchHost { name: name.clone(), patch }).await?;
+    Ok(Json(model.host(&name)?.clone()))
+}
+
+/// Delete a host without mappings.
+#[utoipa::path(delete, path = "/v1/hosts/{name}", tag = "hosts", params(("name" = String, Path)),
+    responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn delete_host(State(app): Ctl, Names(name): Names<String>) -> Reply<StatusCode> {
+    run(&app, Command::DeleteHost { name }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All mappings.
+#[utoipa::path(get, path = "/v1/maps", tag = "maps", responses(
+    (status = 200, body = Vec<Mapping>), (status = "default", body = Problem)))]
+pub(super) async fn list_maps(State(app): Ctl) -> Json<Vec<Mapping>> {
+    Json(app.controller.model().maps.iter().cloned().collect())
+}
+
+/// Map a volume to a host.
+#[utoipa::path(post, path = "/v1/maps", tag = "maps", request_body = MapSpec, responses(
+    (status = 201, body = Mapping), (status = "default", body = Problem)))]
+pub(super) async fn create_map(
+    State(app): Ctl,
+    JsonBody(spec): JsonBody<MapSpec>,
+) -> Created<Mapping> {
+    let (host, volume) = (spec.host.clone(), spec.volume.clone());
+    made(run(&app, Command::CreateMap(spec)).await?.map(&host, &volume)?.clone())
+}
+
+/// One mapping.
+#[utoipa::path(get, path = "/v1/maps/{host}/{volume}", tag = "maps",
+    params(("host" = String, Path), ("volume" = String, Path)),
+    responses((status = 200, body = Mapping), (status = "default", body = Problem)))]
+pub(super) async fn get_map(
+    State(app): Ctl,
+    Names((host, volume)): Names<(String, String)>,
+) -> Reply<Json<Mapping>> {
+    Ok(Json(app.controller.model().map(&host, &volume)?.clone()))
+}
+
+/// Take a mapping away.
+#[utoipa::path(delete, path = "/v1/maps/{host}/{volume}", tag = "maps",
+    params(("host" = String, Path), ("volume" = String, Path)),
+    responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn delete_map(
+    State(app): Ctl,
+    Names((host, volume)): Names<(String, String)>,
+) -> Reply<StatusCode> {
+    run(&app, Command::DeleteMap { host, volume }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// All target ports.
+#[utoipa::path(get, path = "/v1/targets", tag = "targets", responses(
+    (status = 200, body = Vec<TargetPort>), (status = "default", body = Problem)))]
+pub(super) async fn list_targets(State(app): Ctl) -> Json<Vec<TargetPort>> {
+    Json(app.controller.model().targets.values().cloned().collect())
+}
+
+/// Create a target port, or change the one of that name to be like this.
+#[utoipa::path(post, path = "/v1/targets", tag = "targets", request_body = TargetSpec, responses(
+    (status = 200, body = TargetPort), (status = "default", body = Problem)))]
+pub(super) async fn put_target(
+    State(app): Ctl,
+    JsonBody(spec): JsonBody<TargetSpec>,
+) -> Reply<Json<TargetPort>> {
+    let name = spec.name.clone();
+    Ok(Json(run(&app, Command::PutTarget(spec)).await?.target(&name)?.clone()))
+}
+
+/// One target port.
+#[utoipa::path(get, path = "/v1/targets/{name}", tag = "targets",
+    params(("name" = String, Path)),
+    responses((status = 200, body = TargetPort), (status = "default", body = Problem)))]
+pub(super) async fn get_target(
+    State(app): Ctl,
+    Names(name): Names<String>,
+) -> Reply<Json<TargetPort>> {
+    Ok(Json(app.controller.model().target(&name)?.clone()))
+}
+
+/// Delete a target port; its hosts are logged out.
+#[utoipa::path(delete, path = "/v1/targets/{name}", tag = "targets",
+    params(("name" = String, Path)),
+    responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn delete_target(
+    State(app): Ctl,
+    Names(name): Names<String>,
+) -> Reply<StatusCode> {
+    run(&app, Command::DeleteTarget { name }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Make what is declared so. Applying the same again changes nothing.
+#[utoipa::path(post, path = "/v1/apply", tag = "node", request_body = Desired, responses(
+    (status = 200, body = ApplyReport), (status = "default", body = Problem)))]
+pub(super) async fn apply(
+    State(app): Ctl,
+    JsonBody(desired): JsonBody<Desired>,
+) -> Reply<Json<ApplyReport>> {
+    Ok(Json(app.controller.declare(desired).await?))
+}
+
+/// What the node is and does.
+#[utoipa::path(get, path = "/v1/status", tag = "node", responses(
+    (status = 200, body = Status), (status = "default", body = Problem)))]
+pub(super) async fn get_status(State(app): Ctl) -> Reply<Json<Status>> {
+    Ok(Json(app.controller.status().await?))
+}
+
+/// The same as numbers for Prometheus.
+#[utoipa::path(get, path = "/v1/metrics", tag = "node", responses(
+    (status = 200, body = String, content_type = "text/plain"),
+    (status = "default", body = Problem)))]
+pub(super) async fn get_metrics(State(app): Ctl) -> Reply<impl IntoResponse> {
+    let status = app.controller.status().await?;
+    let model = app.controller.model();
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    Ok((kind, metrics::text(&status, &model)))
+}
+
+/// Which events to give.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct EventsQuery {
+    /// Give events after this number (default 0).
+    #[serde(default)]
+    after: u64,
+    /// When there are none, wait up to this many milliseconds for one (default 0, at most 60000).
+    #[serde(default)]
+    wait_ms: u64,
+}
+
+/// What happened, and how far long operations are. Poll with `after` set to `next` of the answer before.
+#[utoipa::path(get, path = "/v1/events", tag = "node", params(EventsQuery), responses(
+    (status = 200, body = EventPage), (status = "default", body = Problem)))]
+pub(super) async fn get_events(
+    State(mut app): Ctl,
+    Params(query): Params<EventsQuery>,
+) -> Json<EventPage> {
+    let wait = Duration::from_millis(query.wait_ms.min(MAX_WAIT_MS));
+    // A waiting reader must not hold up the end of the daemon.
+    tokio::select! {
+        page = app.controller.events().wait_after(query.after, MAX_EVENTS, wait) => Json(page),
+        _ = app.stop.wait_for(|stop| *stop) => {
+            Json(app.controller.events().after(query.after, MAX_EVENTS))
+        }
+    }
+}
+
+/// This description.
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "node", responses(
+    (status = 200, body = String, content_type = "application/json")))]
+pub(super) async fn get_openapi() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], openapi::document())
+}

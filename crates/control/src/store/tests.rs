@@ -1,0 +1,153 @@
+//! The store.
+
+use super::*;
+use crate::model::{Command, HostSpec};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let n = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("weir-store-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Scratch(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+fn host(model: &Model, name: &str) -> Model {
+    let mut new = model.clone();
+    let spec = HostSpec { name: name.into(), ports: Vec::new(), allow_any: true };
+    new.apply(Command::CreateHost(spec), 0).unwrap();
+    new
+}
+
+#[test]
+fn blobs_by_prefix() {
+    let dir = Scratch::new();
+    let store = MetaStore::open(&dir.0).unwrap();
+    for (key, bytes) in [("a/1", "x"), ("b/1", "y"), ("b/2", "z"), ("c", "w")] {
+        store.put_blob(key, bytes.as_bytes()).unwrap();
+    }
+    let b: Vec<String> = store.blobs("b/").unwrap().into_keys().collect();
+    assert_eq!(b, ["b/1", "b/2"]);
+    store.put_blob("b/1", b"").unwrap();
+    assert_eq!(store.blob("b/1").unwrap(), None);
+    assert_eq!(store.put_blob("b/1", &vec![0; MAX_BLOB + 1]).unwrap_err().code, Code::TooMany);
+}
+
+#[test]
+fn only_one_process_and_only_a_known_format() {
+    let dir = Scratch::new();
+    let store = MetaStore::open(&dir.0).unwrap();
+    assert_eq!(MetaStore::open(&dir.0).unwrap_err().code, Code::DataDirInUse);
+    store
+        .write(|tx| {
+            tx.open_table(META)?.insert("schema", SCHEMA + 1)?;
+            Ok(())
+        })
+        .unwrap();
+    drop(store);
+    let e = MetaStore::open(&dir.0).unwrap_err();
+    assert_eq!(e.code, Code::StoreUnusable);
+    assert!(e.message.contains("format 2") && e.hint.contains("version"));
+}
+
+#[test]
+fn damage_is_reported_not_ignored() {
+    let dir = Scratch::new();
+    let store = MetaStore::open(&dir.0).unwrap();
+    let model = host(&Model::default(), "h");
+    store.commit(&Model::default(), &model).unwrap();
+    for (key, value) in [("host/x", "{"), ("what/x", "{}"), ("map/h/1", "{\"host\":1}")] {
+        let set = |bytes: Option<&[u8]>| {
+            store
+                .write(|tx| {
+                    let mut t = tx.open_table(OBJECTS)?;
+                    match bytes {
+                        Some(b) => drop(t.insert(key, b)?),
+                        None => drop(t.remove(key)?),
+                    }
+                    Ok(())
+                })
+                .unwrap();
+        };
+        set(Some(value.as_bytes()));
+        let e = store.load().unwrap_err();
+        assert_eq!(e.code, Code::StoreUnusable);
+        assert!(e.message.contains(key), "{e}");
+        set(None);
+    }
+    assert_eq!(store.load().unwrap(), model);
+    drop(store);
+    // Not a store at all, and a store with its pages overwritten.
+    let path = dir.0.join(FILE);
+    let good = std::fs::read(&path).unwrap();
+    std::fs::write(&path, b"not a store").unwrap();
+    assert_eq!(MetaStore::open(&dir.0).unwrap_err().code, Code::StoreUnusable);
+    let mut bad = good.clone();
+    bad[4096..].fill(0xa5);
+    std::fs::write(&path, &bad).unwrap();
+    let opened = MetaStore::open(&dir.0).and_then(|s| s.load());
+    assert_eq!(opened.unwrap_err().code, Code::StoreUnusable);
+    // One rotten bit anywhere: an error, or what was written, never anything else. Most bytes are of older versions.
+    let rot = |at: usize, bit: u64| {
+        let mut bad = good.clone();
+        bad[at] ^= 1 << bit;
+        std::fs::write(&path, &bad).unwrap();
+        match MetaStore::open(&dir.0).and_then(|s| s.load()) {
+            Ok(found) => {
+                assert_eq!(found, model, "bit flipped in byte {at}");
+                false
+            }
+            Err(e) => {
+                assert_eq!(e.code, Code::StoreUnusable, "byte {at}: {e}");
+                true
+            }
+        }
+    };
+    let mut prng = weir_base::Prng::new(11);
+    let used: Vec<usize> = (0..good.len()).filter(|i| good[*i] != 0).collect();
+    for _ in 0..100 {
+        rot(used[prng.below(used.len() as u64) as usize], prng.below(8));
+    }
+    let text = b"\"allow_any\":true";
+    let copies: Vec<usize> =
+        (0..good.len() - text.len()).filter(|i| good[*i..].starts_with(text)).collect();
+    let noticed = copies.iter().filter(|at| rot(**at + 2, 0)).count();
+    assert!(noticed >= 1, "the copy in force is among {copies:?}");
+    std::fs::write(&path, &good).unwrap();
+    assert_eq!(MetaStore::open(&dir.0).unwrap().load().unwrap(), model);
+}
+
+#[test]
+fn what_an_unfinished_first_start_left_is_in_nobodys_way() {
+    let dir = Scratch::new();
+    std::fs::write(dir.0.join(NEW_FILE), b"half a sto").unwrap();
+    std::fs::write(dir.0.join("config.json.new"), b"{").unwrap();
+    let store = MetaStore::open(&dir.0).unwrap();
+    let model = host(&Model::default(), "h");
+    store.commit(&Model::default(), &model).unwrap();
+    assert_eq!(store.load().unwrap(), model);
+    let export = std::fs::read_to_string(dir.0.join(EXPORT)).unwrap();
+    let export: serde_json::Value = serde_json::from_str(&export).unwrap();
+    assert_eq!(export["hosts"]["h"]["allow_any"], true);
+    assert_eq!(export["schema"], SCHEMA);
+}
+
+#[test]
+fn a_readable_copy_that_cannot_be_written_stops_nothing() {
+    let dir = Scratch::new();
+    std::fs::create_dir(dir.0.join("config.json.new")).unwrap();
+    let store = MetaStore::open(&dir.0).unwrap();
+    let model = host(&Model::default(), "h");
+    store.commit(&Model::default(), &model).unwrap();
+    assert_eq!(store.load().unwrap(), model);
+}

@@ -1,0 +1,189 @@
+//! A data plane that does nothing but remember, for tests of everything above it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use weir_control::dataplane::{DataPlane, Hooks, Work};
+use weir_control::live::{
+    CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, VolumeLive,
+};
+use weir_control::model::{AccessMap, DeviceKind, Pool, TargetPort, Volume};
+use weir_control::{Code, Error};
+
+/// What the fake remembers, and where it is told to fail.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Calls in order, e.g. `open_volume v1`.
+    pub(crate) calls: Vec<String>,
+    /// Devices of running pools.
+    pub(crate) pools: BTreeMap<String, usize>,
+    /// Open volumes.
+    pub(crate) volumes: BTreeMap<String, Volume>,
+    /// Volumes that have data.
+    pub(crate) data: BTreeSet<String>,
+    /// Running target ports.
+    pub(crate) targets: BTreeMap<String, TargetPort>,
+    /// The mappings in force.
+    pub(crate) access: AccessMap,
+    /// Calls that fail, written as in `calls`.
+    pub(crate) broken: BTreeSet<String>,
+    /// Sizes that block devices have.
+    pub(crate) block_sizes: BTreeMap<String, u64>,
+    /// What the controller attached.
+    pub(crate) hooks: Option<Hooks>,
+    /// Polls of `status`: counters rise by a fixed step each time.
+    pub(crate) polls: u64,
+}
+
+/// The fake data plane.
+#[derive(Debug, Default)]
+pub(crate) struct Fake(Mutex<State>);
+
+impl Fake {
+    /// What it remembers.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call fail from now on.
+    pub(crate) fn break_call(&self, call: &str) {
+        self.state().broken.insert(call.to_string());
+    }
+
+    /// Makes every call work again.
+    pub(crate) fn mend(&self) {
+        self.state().broken.clear();
+    }
+
+    fn call(&self, call: String) -> Result<MutexGuard<'_, State>, Error> {
+        let mut s = self.state();
+        let broken = s.broken.contains(&call);
+        s.calls.push(call.clone());
+        if broken {
+            return Err(Error::new(Code::IoError, format!("`{call}` failed"))
+                .because("the test wants it")
+                .hint("mend it"));
+        }
+        Ok(s)
+    }
+
+    fn start_pool_now(&self, pool: &Pool) -> Result<Vec<u64>, Error> {
+        let mut s = self.call(format!("start_pool {}", pool.name))?;
+        s.pools.insert(pool.name.clone(), pool.devices.len());
+        let size = |d: &weir_control::model::Device| match (d.kind, &d.path) {
+            (DeviceKind::Block, Some(path)) => s.block_sizes.get(path).copied().unwrap_or(0),
+            _ => d.size,
+        };
+        Ok(pool.devices.iter().map(size).collect())
+    }
+
+    fn live(&self) -> LiveStatus {
+        let mut s = self.state();
+        s.polls += 1;
+        let latency = Latency { p50_ns: 90_000, p99_ns: 250_000, ..Latency::default() };
+        let io = |step| IoStats {
+            ops: s.polls * step,
+            bytes: s.polls * step * 4096,
+            latency,
+            ..IoStats::default()
+        };
+        let volumes = s.volumes.keys().map(|name| VolumeLive {
+            name: name.clone(),
+            read: io(1000),
+            write: io(10),
+            in_flight: 3,
+            used_bytes: None,
+        });
+        let ports = s.targets.values().map(|t| PortLive {
+            name: t.name.clone(),
+            listening: t.listen.clone(),
+            channels: 2,
+            nexuses: vec![NexusLive {
+                host: s.access.hosts.first().map(|h| h.name.clone()),
+                initiator: "0000000000000001:0002c90300a1b2c3".into(),
+                peer: "127.0.0.1:40000".into(),
+                channels: 2,
+                in_flight: 3,
+            }],
+            logins: 1,
+            ..PortLive::default()
+        });
+        LiveStatus {
+            volumes: volumes.collect(),
+            ports: ports.collect(),
+            reactors: vec![ReactorLive { busy_percent: 12.5, ..ReactorLive::default() }],
+            census: vec![CensusLive {
+                name: "requests".into(),
+                total: 2000,
+                free: 1997,
+                least_free: 1900,
+                waiting: 0,
+                item_bytes: 512,
+            }],
+        }
+    }
+}
+
+fn ready<'a, T: Send + 'a>(value: Result<T, Error>) -> Work<'a, T> {
+    Box::pin(std::future::ready(value))
+}
+
+impl DataPlane for Fake {
+    fn attach(&self, hooks: Hooks) {
+        self.state().hooks = Some(hooks);
+    }
+
+    fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<u64>> {
+        ready(self.start_pool_now(pool))
+    }
+
+    fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
+        ready(self.call(format!("stop_pool {name}")).map(|mut s| {
+            s.pools.remove(name);
+        }))
+    }
+
+    fn open_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
+        ready(self.call(format!("open_volume {}", volume.name)).map(|mut s| {
+            assert!(s.pools.contains_key(&pool.name), "its pool runs");
+            s.data.insert(volume.name.clone());
+            s.volumes.insert(volume.name.clone(), volume.clone());
+        }))
+    }
+
+    fn update_volume<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
+        ready(self.call(format!("update_volume {}", volume.name)).map(|mut s| {
+            assert!(s.volumes.insert(volume.name.clone(), volume.clone()).is_some(), "it is open");
+        }))
+    }
+
+    fn close_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
+        ready(self.call(format!("close_volume {name}")).map(|mut s| drop(s.volumes.remove(name))))
+    }
+
+    fn delete_volume_data<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
+        ready(self.call(format!("delete_volume_data {}", volume.name)).map(|mut s| {
+            assert!(!s.volumes.contains_key(&volume.name), "it is closed");
+            s.data.remove(&volume.name);
+        }))
+    }
+
+    fn set_mappings<'a>(&'a self, access: &'a AccessMap) -> Work<'a, ()> {
+        ready(self.call("set_mappings".into()).map(|mut s| s.access = access.clone()))
+    }
+
+    fn start_target<'a>(&'a self, port: &'a TargetPort) -> Work<'a, Vec<SocketAddr>> {
+        ready(self.call(format!("start_target {}", port.name)).map(|mut s| {
+            s.targets.insert(port.name.clone(), port.clone());
+            port.listen.iter().filter_map(|l| l.parse().ok()).collect()
+        }))
+    }
+
+    fn stop_target<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
+        ready(self.call(format!("stop_target {name}")).map(|mut s| drop(s.targets.remove(name))))
+    }
+
+    fn status(&self) -> Work<'_, LiveStatus> {
+        ready(Ok(self.live()))
+    }
+}

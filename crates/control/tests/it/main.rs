@@ -1,0 +1,8 @@
+//! The control plane against a data plane that only remembers, and the store against crashes.
+
+mod controller;
+mod crash;
+mod fake;
+mod power_cut;
+mod rest;
+mod support;

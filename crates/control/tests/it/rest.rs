@@ -1,0 +1,287 @@
+//! The REST interface and its client, over both kinds of socket.
+
+use crate::fake::Fake;
+use crate::support::*;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::oneshot;
+use weir_control::client::{Client, Endpoint};
+use weir_control::model::{HostPatch, PoolPatch, VolumePatch};
+use weir_control::server::{SOCKET, Server, openapi_document};
+use weir_control::{Code, Controller, Kind};
+
+struct Node {
+    client: Client,
+    tcp: Option<std::net::SocketAddr>,
+    stop: oneshot::Sender<()>,
+    ended: tokio::task::JoinHandle<weir_control::Result<()>>,
+}
+
+async fn node(dir: &Path, tcp: bool, token: Option<&str>) -> Node {
+    let controller = Controller::start(dir, Arc::new(Fake::default())).await.expect("a controller");
+    let address = tcp.then(|| "127.0.0.1:0".parse().expect("an address"));
+    let server = Server::bind(controller, address, token.map(str::to_string)).await.expect("bound");
+    let client = Client::new(Endpoint::Unix(server.socket().to_path_buf()), None);
+    let tcp = server.tcp_address();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let ended = tokio::spawn(server.run(async move { drop(stopped.await) }));
+    Node { client, tcp, stop, ended }
+}
+
+/// Sends raw bytes and gives the whole answer as text.
+async fn raw(dir: &Path, request: &str) -> String {
+    let mut s = UnixStream::connect(dir.join(SOCKET)).await.expect("connected");
+    s.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    s.read_to_string(&mut answer).await.expect("an answer");
+    answer
+}
+
+fn request(method: &str, path: &str, body: &str) -> String {
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+#[tokio::test]
+async fn objects_live_and_die_over_the_unix_socket() {
+    let dir = Scratch::new();
+    let n = node(dir.path(), false, None).await;
+    let c = &n.client;
+    assert!(c.pools().await.expect("pools").is_empty());
+    let p = c.create_pool(&ram_pool("mem", GIB)).await.expect("a pool");
+    assert_eq!((p.capacity, p.free), (GIB, GIB));
+    let patch = PoolPatch { add: ram_pool("x", GIB).devices, grow: Vec::new() };
+    assert_eq!(c.patch_pool("mem", &patch).await.expect("larger").capacity, 2 * GIB);
+    let v = c.create_volume(&volume("v1", "mem", 1 << 20)).await.expect("a volume");
+    assert_eq!(c.volume("v1").await.expect("it"), v);
+    let patch = VolumePatch { size: Some(3 << 20), ..VolumePatch::default() };
+    assert_eq!(c.patch_volume("v1", &patch).await.expect("larger").size, 3 << 20);
+    c.create_host(&host("h1", &["1:2"])).await.expect("a host");
+    let patch = HostPatch { allow_any: Some(true), ..HostPatch::default() };
+    assert!(c.patch_host("h1", &patch).await.expect("changed").allow_any);
+    let m = c.create_map(&map("h1", "v1")).await.expect("a mapping");
+    assert_eq!(c.map("h1", "v1").await.expect("it"), m);
+    let t = c.put_target(&target("srp0", "127.0.0.1:5555")).await.expect("a target");
+    assert_eq!(c.target("srp0").await.expect("it"), t);
+    assert_eq!(c.targets().await.expect("all"), [t]);
+
+    let e = c.delete_volume("v1").await.unwrap_err();
+    assert_eq!(e.code, Code::VolumeMapped);
+    assert!(e.hint.contains("weir map delete h1 v1"), "{e:?}");
+    let status = c.status().await.expect("a status");
+    assert_eq!((status.pools, status.volumes, status.hosts, status.maps), (1, 1, 1, 1));
+    assert_eq!(status.live.volumes[0].name, "v1");
+
+    let page = c.events(0, Duration::ZERO).await.expect("events");
+    assert_eq!(page.events[0].kind, "pool.created");
+    let kinds: Vec<&str> = page.events.iter().map(|e| e.kind.as_str()).collect();
+    assert!(kinds.contains(&"map.created"), "{kinds:?}");
+
+    c.delete_map("h1", "v1").await.expect("unmapped");
+    c.delete_volume("v1").await.expect("deleted");
+    c.delete_host("h1").await.expect("deleted");
+    c.delete_pool("mem").await.expect("deleted");
+    c.delete_target("srp0").await.expect("deleted");
+    assert_eq!(c.volume("v1").await.unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(c.volume("../pools").await.unwrap_err().code, Code::InvalidName);
+
+    // A reader that waits for events does not hold up the end.
+    let waiting = tokio::spawn({
+        let c = c.clone();
+        async move { c.events(1 << 20, Duration::from_secs(60)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    n.stop.send(()).expect("told");
+    tokio::time::timeout(Duration::from_secs(10), n.ended)
+        .await
+        .expect("in time")
+        .unwrap()
+        .unwrap();
+    drop(waiting.await);
+    assert!(!dir.path().join(SOCKET).exists());
+    assert_eq!(n.client.status().await.unwrap_err().code, Code::DaemonUnreachable);
+}
+
+#[tokio::test]
+async fn every_wrong_request_gets_a_problem_document() {
+    let dir = Scratch::new();
+    let _n = node(dir.path(), false, None).await;
+    let cases = [
+        (request("GET", "/", ""), 404, "not_found"),
+        (request("GET", "/v1/volumes/none", ""), 404, "volume_not_found"),
+        (request("GET", "/v1/maps/a/b", ""), 404, "host_not_found"),
+        (request("PUT", "/v1/pools", ""), 400, "invalid_request"),
+        (request("POST", "/v1/pools", "{"), 400, "invalid_request"),
+        (request("POST", "/v1/pools", r#"{"name":"a"}"#), 400, "invalid_request"),
+        (
+            request("POST", "/v1/pools", r#"{"name":"a","devices":[],"x":1}"#),
+            400,
+            "invalid_request",
+        ),
+        (request("POST", "/v1/pools", r#"{"name":"A","devices":[]}"#), 400, "invalid_name"),
+        (request("POST", "/v1/pools", r#"{"name":"a","devices":[]}"#), 400, "invalid_device"),
+        (
+            request("POST", "/v1/volumes", r#"{"name":"v","pool":"none","size":"1G"}"#),
+            404,
+            "pool_not_found",
+        ),
+        (request("POST", "/v1/hosts", r#"{"name":"h","ports":["zz:1"]}"#), 400, "invalid_request"),
+        (request("GET", "/v1/events?after=x", ""), 400, "invalid_request"),
+        (request("DELETE", "/v1/hosts/%ff", ""), 400, "invalid_request"),
+    ];
+    for (request, status, code) in cases {
+        let first = request.lines().next().unwrap_or("").to_string();
+        let answer = raw(dir.path(), &request).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{first}: {answer}");
+        assert!(answer.contains("content-type: application/problem+json"), "{first}: {answer}");
+        let body = answer.split_once("\r\n\r\n").expect("a body").1;
+        let problem: serde_json::Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!(problem["code"], code, "{first}: {problem}");
+        assert_eq!(problem["status"], status, "{first}");
+        let hint = problem["hint"].as_str().unwrap_or("");
+        assert!(!hint.is_empty(), "{first} says nothing about what to do: {problem}");
+    }
+    let mut form = request("POST", "/v1/pools", "{}");
+    form = form.replace("application/json", "text/plain");
+    assert!(raw(dir.path(), &form).await.contains("Content-Type"), "a web page cannot post");
+    let large = request("POST", "/v1/pools", &" ".repeat(9 << 20));
+    let mut s = UnixStream::connect(dir.path().join(SOCKET)).await.expect("connected");
+    drop(s.write_all(large.as_bytes()).await);
+    let mut answer = vec![0; 12];
+    s.read_exact(&mut answer).await.expect("an answer");
+    assert_eq!(answer, b"HTTP/1.1 400");
+}
+
+#[tokio::test]
+async fn tcp_wants_the_token() {
+    let dir = Scratch::new();
+    let n = node(dir.path(), true, Some("correct-horse-battery")).await;
+    let at = Endpoint::Tcp(n.tcp.expect("tcp").to_string());
+    for token in [None, Some("correct-horse-batterx"), Some("correct"), Some("")] {
+        let c = Client::new(at.clone(), token.map(str::to_string));
+        assert_eq!(c.status().await.unwrap_err().code, Code::Unauthorized, "{token:?}");
+    }
+    let c = Client::new(at, Some("correct-horse-battery".into()));
+    c.status().await.expect("let in");
+    n.client.status().await.expect("the Unix socket wants none");
+}
+
+#[tokio::test]
+async fn tcp_without_a_token_is_for_loopback_names_only() {
+    let dir = Scratch::new();
+    let n = node(dir.path(), true, None).await;
+    let address = n.tcp.expect("tcp");
+    Client::new(Endpoint::Tcp(address.to_string()), None).status().await.expect("let in");
+    let mut s = TcpStream::connect(address).await.expect("connected");
+    let request = "GET /v1/status HTTP/1.1\r\nHost: evil.example:80\r\nConnection: close\r\n\r\n";
+    s.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    s.read_to_string(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    // And the world gets in only with a token.
+    let dir = Scratch::new();
+    let c = Controller::start(dir.path(), Arc::new(Fake::default())).await.expect("a controller");
+    let e = Server::bind(c, Some("0.0.0.0:0".parse().unwrap()), None).await.unwrap_err();
+    assert_eq!(e.code, Code::InvalidConfig);
+}
+
+#[tokio::test]
+async fn the_socket_is_private_and_replaces_one_left_by_a_crash() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = Scratch::new();
+    drop(tokio::net::UnixListener::bind(dir.path().join(SOCKET)).expect("a stale socket"));
+    let n = node(dir.path(), false, None).await;
+    n.client.status().await.expect("served");
+    let mode = std::fs::metadata(dir.path().join(SOCKET)).expect("it").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn many_clients_at_once_get_different_luns() {
+    let dir = Scratch::new();
+    let n = node(dir.path(), false, None).await;
+    n.client.create_pool(&ram_pool("mem", GIB)).await.expect("a pool");
+    n.client.create_host(&host("h", &["1:2"])).await.expect("a host");
+    let tasks = (0..32).map(|i| {
+        let c = n.client.clone();
+        tokio::spawn(async move {
+            let name = format!("v{i}");
+            c.create_volume(&volume(&name, "mem", 1 << 20)).await.expect("a volume");
+            // Somebody else wants the same volume mapped: one of the two must be told so.
+            let spec = map("h", &name);
+            let twice = tokio::join!(c.create_map(&spec), c.create_map(&spec));
+            let (won, lost) = match twice {
+                (Ok(m), Err(e)) | (Err(e), Ok(m)) => (m, e),
+                both => panic!("{both:?}"),
+            };
+            assert_eq!(lost.code, Code::MapExists);
+            won.lun
+        })
+    });
+    let mut luns = Vec::new();
+    for task in tasks.collect::<Vec<_>>() {
+        luns.push(task.await.expect("no panic"));
+    }
+    luns.sort_unstable();
+    assert_eq!(luns, (0..32).collect::<Vec<u16>>());
+}
+
+#[tokio::test]
+async fn metrics_are_well_formed() {
+    let dir = Scratch::new();
+    let n = node(dir.path(), false, None).await;
+    n.client.create_pool(&ram_pool("mem", GIB)).await.expect("a pool");
+    n.client.create_volume(&volume("v1", "mem", 1 << 20)).await.expect("a volume");
+    n.client.put_target(&target("srp0", "127.0.0.1:5555")).await.expect("a target");
+    let text = n.client.metrics().await.expect("metrics");
+    let mut families = std::collections::BTreeSet::new();
+    for line in text.lines() {
+        if let Some(family) = line.strip_prefix("# TYPE ") {
+            let name = family.split(' ').next().unwrap_or("");
+            assert!(families.insert(name.to_string()), "{name} twice");
+            continue;
+        }
+        if line.starts_with('#') {
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').expect("a value");
+        let name = series.split('{').next().unwrap_or("");
+        assert!(families.contains(name), "{line} has no family");
+        value.parse::<f64>().unwrap_or_else(|_| panic!("{line}"));
+    }
+    assert!(text.contains("weir_volume_ios_total{volume=\"v1\",direction=\"read\"} "));
+    assert!(text.contains("weir_pool_capacity_bytes{pool=\"mem\"} 1073741824\n"));
+}
+
+#[tokio::test]
+async fn rates_come_from_two_readings() {
+    let dir = Scratch::new();
+    let n = node(dir.path(), false, None).await;
+    n.client.create_pool(&ram_pool("mem", GIB)).await.expect("a pool");
+    n.client.create_volume(&volume("v1", "mem", 1 << 20)).await.expect("a volume");
+    tokio::time::sleep(Duration::from_millis(2300)).await;
+    let read = n.client.status().await.expect("a status").live.volumes[0].read;
+    // The fake does 1000 reads of 4 KiB between two readings; there are about two in the window.
+    assert!((400.0..3000.0).contains(&read.iops), "{read:?}");
+    assert!((read.bytes_per_second / read.iops - 4096.0).abs() < 1.0, "{read:?}");
+}
+
+#[test]
+fn the_checked_in_description_is_the_present_one() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi/weir.json");
+    let present = openapi_document();
+    if std::env::var_os("WEIR_UPDATE_OPENAPI").is_some() {
+        std::fs::write(&path, &present).expect("written");
+    }
+    let kept = std::fs::read_to_string(&path).expect("openapi/weir.json");
+    assert!(
+        kept == present,
+        "openapi/weir.json differs from the code; run this test with WEIR_UPDATE_OPENAPI=1 and look at the difference"
+    );
+}

@@ -1,0 +1,88 @@
+//! Small helpers of the tests.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use weir_control::model::{
+    Command, DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, TargetSpec, VolumeSpec,
+};
+
+/// A directory that is removed at the end of the test.
+#[derive(Debug)]
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// A new, empty one.
+    pub(crate) fn new() -> Scratch {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("weir-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a scratch directory");
+        Scratch(dir)
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+pub(crate) const GIB: u64 = 1 << 30;
+
+pub(crate) fn pool(name: &str, devices: &[(DeviceKind, Option<&str>, Option<u64>)]) -> PoolSpec {
+    let devices = devices.iter().map(|(kind, path, size)| DeviceSpec {
+        kind: *kind,
+        path: path.map(str::to_string),
+        size: *size,
+    });
+    PoolSpec { name: name.into(), devices: devices.collect() }
+}
+
+pub(crate) fn ram_pool(name: &str, size: u64) -> PoolSpec {
+    pool(name, &[(DeviceKind::Ram, None, Some(size))])
+}
+
+pub(crate) fn volume(name: &str, pool: &str, size: u64) -> VolumeSpec {
+    VolumeSpec {
+        name: name.into(),
+        pool: pool.into(),
+        size,
+        block_size: None,
+        kind: None,
+        chunk: None,
+        columns: None,
+        read_only: false,
+        serial: None,
+    }
+}
+
+pub(crate) fn host(name: &str, ports: &[&str]) -> HostSpec {
+    let ports = ports.iter().map(|p| p.parse().expect("a port")).collect();
+    HostSpec { name: name.into(), ports, allow_any: false }
+}
+
+pub(crate) fn map(host: &str, volume: &str) -> MapSpec {
+    MapSpec { host: host.into(), volume: volume.into(), lun: None }
+}
+
+pub(crate) fn target(name: &str, listen: &str) -> TargetSpec {
+    TargetSpec {
+        name: name.into(),
+        listen: vec![listen.into()],
+        transport: Default::default(),
+        id_ext: None,
+        ioc_guid: None,
+        channels: None,
+        cores: Vec::new(),
+        crc: Default::default(),
+    }
+}
+
+pub(crate) fn delete_volume(name: &str) -> Command {
+    Command::DeleteVolume { name: name.into() }
+}

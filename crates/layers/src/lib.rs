@@ -1,0 +1,34 @@
+//! Leaves and layers: what volumes are made of.
+//!
+//! One file per layer, one line per layer in [`registry`]. `docs/layers.md` shows how one is written.
+
+mod concat;
+mod delay;
+mod disk;
+mod fault;
+mod linear;
+mod null;
+mod pieces;
+mod ram;
+mod select;
+mod stats;
+mod stripe;
+
+pub use fault::{FAULT_ERRORS, FaultSwitch};
+pub use ram::Region;
+
+use weir_block::Registry;
+
+/// Every kind of layer that a graph may use.
+pub fn registry() -> Registry {
+    Registry::new()
+        .with(&concat::Kind)
+        .with(&delay::Kind)
+        .with(&disk::Kind)
+        .with(&fault::Kind)
+        .with(&linear::Kind)
+        .with(&null::Kind)
+        .with(&ram::Kind)
+        .with(&stats::Kind)
+        .with(&stripe::Kind)
+}

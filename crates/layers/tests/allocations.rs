@@ -1,0 +1,175 @@
+//! No heap per I/O: what leaves and layers need for an I/O comes from recycled slots.
+
+mod common;
+
+use common::{MemDisk, TestDriver, World, ram};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use weir_base::IoResult;
+use weir_block::{Graph, GraphSpec, Metering, NodeSpec, Volume};
+use weir_disk::{Disk, DiskOp, report};
+use weir_mem::Slice;
+use weir_reactor::{PollMode, Poller, Reactor, Token, complete};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is the system allocator's; counting touches only a number of the thread.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(p, layout) }
+    }
+    unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's.
+        unsafe { System.realloc(p, layout, size) }
+    }
+}
+
+#[global_allocator]
+static GLOBAL: Counting = Counting;
+
+fn allocations() -> u64 {
+    ALLOCATIONS.with(Cell::get)
+}
+
+/// Completes operations one turn later, last come first served, without memory of its own per I/O.
+struct LaterDisk {
+    disk: Rc<MemDisk>,
+    queue: RefCell<VecDeque<Token>>,
+}
+
+impl Disk for LaterDisk {
+    fn len(&self) -> u64 {
+        self.disk.len()
+    }
+    fn block_size(&self) -> u32 {
+        512
+    }
+    fn volatile_cache(&self) -> bool {
+        true
+    }
+    fn name(&self) -> &str {
+        "later"
+    }
+    fn submit(&self, _op: DiskOp, token: Token) {
+        self.queue.borrow_mut().push_back(token);
+    }
+}
+
+impl Poller for LaterDisk {
+    fn poll(&self) -> bool {
+        let mut any = false;
+        while let Some(t) = { self.queue.borrow_mut().pop_back() } {
+            complete(t, report(Ok(())));
+            any = true;
+        }
+        any
+    }
+}
+
+async fn every_kind_of_io(v: &dyn Volume, bufs: &[Slice]) -> IoResult {
+    for buf in bufs {
+        for at in [0, 4096, 60 << 10, 508 << 10] {
+            v.read(at, buf.clone()).await?;
+            v.write(at, buf.clone(), true).await?;
+            v.write_zeroes(at, buf.len() as u64, false).await?;
+            v.discard(at, buf.len() as u64).await?;
+            drop(v.direct(at, buf.len(), weir_block::Direct::Write));
+            v.allocation(at, buf.len() as u64);
+        }
+    }
+    v.flush().await
+}
+
+/// Runs the I/O a few times to fill the free lists, and then counts.
+fn count(name: &str, reactor: &Reactor, v: Rc<dyn Volume>) {
+    let bufs: Vec<_> = [512, 4096, 64 << 10, 256 << 10, 500 << 10].map(Slice::heap).into();
+    let n = reactor.block_on(PollMode::Busy, async move {
+        for _ in 0..5 {
+            every_kind_of_io(&*v, &bufs).await.unwrap();
+        }
+        let before = allocations();
+        for _ in 0..50 {
+            every_kind_of_io(&*v, &bufs).await.unwrap();
+        }
+        allocations() - before
+    });
+    assert_eq!(n, 0, "{name} allocates");
+}
+
+fn four(kind: &str, leaf: impl Fn(&str) -> NodeSpec) -> GraphSpec {
+    let mut spec = GraphSpec::new("v", "top");
+    let mut top = NodeSpec::new("top", kind);
+    for id in ["a", "b", "c", "d"] {
+        spec = spec.with(leaf(id));
+        top = top.over(id);
+    }
+    spec.with(top)
+}
+
+#[test]
+fn the_counter_counts() {
+    let before = allocations();
+    drop(std::hint::black_box(Box::new(7)));
+    assert!(allocations() > before);
+}
+
+#[test]
+fn layers_over_ram() {
+    let reactor = Reactor::new(Rc::new(TestDriver::default()));
+    let leaf = |id: &str| ram(id, 1 << 20);
+    for spec in [
+        GraphSpec::new("v", "r").with(leaf("r")),
+        four("stripe", leaf),
+        four("concat", leaf),
+        GraphSpec::new("v", "s")
+            .with(NodeSpec::new("s", "stats").over("l"))
+            .with(NodeSpec::new("l", "linear").param("len", "1020KiB").over("f"))
+            .with(NodeSpec::new("f", "fault").param("chance", 0u64).over("j"))
+            .with(NodeSpec::new("j", "junction").over("r"))
+            .with(leaf("r")),
+    ] {
+        let world = World::new();
+        let name = format!("{:?}", spec.nodes.last());
+        count(&name, &reactor, reactor.enter(|| world.volume(spec)));
+    }
+}
+
+/// With parts that end later, so that the state of every layer is really kept somewhere, below a
+/// graph's own junction, all counted.
+#[test]
+fn layers_over_disks() {
+    for kind in ["stripe", "concat"] {
+        let reactor = Reactor::new(Rc::new(TestDriver::default()));
+        let mut world = World::new();
+        world.metering = Metering::All;
+        let later = Rc::new(LaterDisk {
+            disk: MemDisk::new(1 << 20, 512),
+            queue: RefCell::new(VecDeque::with_capacity(64)),
+        });
+        reactor.add_poller(later.clone());
+        let spec = four(kind, |id| NodeSpec::new(id, "disk").param("path", "later"));
+        let graph = reactor.enter(|| {
+            world.context(|ctx| {
+                let ctx = weir_block::BuildContext {
+                    open_disk: &|_| Ok(later.clone() as Rc<dyn Disk>),
+                    ..*ctx
+                };
+                Graph::build(spec, &ctx).unwrap()
+            })
+        });
+        count(kind, &reactor, graph.top());
+    }
+}

@@ -1,0 +1,227 @@
+//! Changes of graphs of real layers under verified I/O.
+
+mod common;
+
+use common::{MemDisk, Model, World, ram, reactor, run};
+use std::cell::Cell;
+use std::rc::Rc;
+use weir_base::{MILLIS, Prng, SECONDS};
+use weir_block::{Edit, Graph, GraphError, GraphSpec, Metering, NodeSpec, Volume};
+use weir_layers::FaultSwitch;
+use weir_mem::Slice;
+use weir_reactor::{JoinHandle, PollMode, Reactor, sleep, spawn};
+
+const LEN: u64 = 4 << 20;
+
+fn spec() -> GraphSpec {
+    let stripe = NodeSpec::new("s", "stripe").param("unit", "16KiB").over("a").over("d");
+    GraphSpec::new("v", "s")
+        .with(stripe)
+        .with(ram("a", LEN))
+        .with(NodeSpec::new("d", "disk").param("path", "d"))
+}
+
+fn world() -> World {
+    let disk = MemDisk::with(LEN as usize, 512, |d| d.slow.set(20_000));
+    let mut w = World::new().disk("d", disk);
+    w.metering = Metering::All;
+    w
+}
+
+/// Verified I/O until told to stop.
+fn load(v: &Rc<dyn Volume>, stop: &Rc<Cell<bool>>, seed: u64) -> Vec<JoinHandle<(Model, usize)>> {
+    let share = v.geometry().len / 4;
+    (0..4)
+        .map(|t| {
+            let (v, stop) = (v.clone(), stop.clone());
+            spawn(async move {
+                let mut m = Model::new(v, seed * 10 + t, t * share, share);
+                let mut steps = 0;
+                while !stop.get() {
+                    m.step().await.unwrap();
+                    // The RAM half takes no time.
+                    sleep(1000).await;
+                    steps += 1;
+                }
+                (m, steps)
+            })
+        })
+        .collect()
+}
+
+async fn apply(w: &World, g: &mut Graph, spec: GraphSpec, limit: u64) -> Result<(), GraphError> {
+    let mut edit = w.context(|ctx| g.prepare(spec, ctx))?;
+    edit.quiesce(limit).await?;
+    g.commit(edit)
+}
+
+#[test]
+fn layers_come_and_go_while_hosts_write() {
+    for seed in 0..3 {
+        run(async move {
+            let w = world();
+            let mut g = w.build(spec()).unwrap();
+            let (top, stop) = (g.top(), Rc::new(Cell::new(false)));
+            let load = load(&top, &stop, seed);
+            let mut prng = Prng::new(seed);
+            let edges = [(None, "s"), (Some("s"), "a"), (Some("s"), "d")];
+            let mut failed = 0;
+            for i in 0..40 {
+                let mut s = spec();
+                let (above, below) = edges[prng.below(3) as usize];
+                let node = match prng.below(4) {
+                    0 => NodeSpec::new("x", "delay").param("time", "3us").param("jitter", "30us"),
+                    1 => NodeSpec::new("x", "linear"),
+                    2 => NodeSpec::new("x", "junction"),
+                    _ => NodeSpec::new("x", "stats"),
+                };
+                s.insert(node, above, below).unwrap();
+                // Some attempts have too little time, and are rolled back.
+                let limit = if prng.chance(1, 3) { prng.between(1, 30_000) } else { SECONDS };
+                match apply(&w, &mut g, s.clone(), limit).await {
+                    Ok(()) => assert_eq!(*g.spec(), s),
+                    Err(e) => {
+                        assert!(e.to_string().contains("did not end in time"), "{e}");
+                        failed += 1;
+                    }
+                }
+                sleep(prng.between(0, MILLIS)).await;
+                if i % 3 == 0 {
+                    apply(&w, &mut g, spec(), SECONDS).await.unwrap();
+                }
+            }
+            stop.set(true);
+            let mut steps = 0;
+            for l in load {
+                let (m, n) = l.await.unwrap();
+                m.verify().await;
+                steps += n;
+            }
+            assert!(steps > 100 && failed > 0, "{steps} {failed}");
+            assert_eq!(g.top_junction().in_flight(), 0);
+        });
+    }
+}
+
+/// Two reactors with instances of one graph over the same memory and disk: both are held before either
+/// is changed.
+#[test]
+fn all_cores_are_held_before_the_first_is_changed() {
+    let (r1, r2) = (reactor(), reactor());
+    let w = Rc::new(world());
+    let make = |r: &Reactor| r.enter(|| w.build(spec()).unwrap());
+    let (mut g1, mut g2) = (make(&r1), make(&r2));
+    let stop = Rc::new(Cell::new(false));
+    // Odd tasks' shares on one core, even ones' on the other.
+    let l1 = r1.enter(|| load(&g1.top(), &stop, 1));
+    l1.iter().skip(2).for_each(|l| r1.enter(|| l.cancel()));
+    let l2 = r2.enter(|| load(&g2.top(), &stop, 2));
+    l2.iter().take(2).for_each(|l| r2.enter(|| l.cancel()));
+    let turn_both = |until: &dyn Fn() -> bool| {
+        for _ in 0..100_000 {
+            if until() {
+                return;
+            }
+            for r in [&r1, &r2] {
+                // A step of virtual time on each.
+                let w = r.spawn(async { sleep(1000).await });
+                r.block_on(PollMode::Sleep, w);
+            }
+        }
+        panic!("it never happened");
+    };
+    let quiesce = |r: &Reactor, g: &Graph, spec: &GraphSpec| {
+        let mut edit = r.enter(|| w.context(|ctx| g.prepare(spec.clone(), ctx).unwrap()));
+        r.spawn(async move {
+            edit.quiesce(SECONDS).await.unwrap();
+            edit
+        })
+    };
+    let take = |r: &Reactor, h: JoinHandle<Edit>| r.block_on(PollMode::Sleep, h).unwrap();
+    for round in 0..10 {
+        let mut s = spec();
+        if round % 2 == 0 {
+            let node = NodeSpec::new("x", "delay").param("time", "2us");
+            s.insert(node, Some("s"), "a").unwrap();
+        }
+        let (e1, e2) = (quiesce(&r1, &g1, &s), quiesce(&r2, &g2, &s));
+        turn_both(&|| e1.is_finished() && e2.is_finished());
+        let (e1, e2) = (take(&r1, e1), take(&r2, e2));
+        let changes = e1.touches().count();
+        // After a roll-back the next round finds the graph as it wants it.
+        let nothing = round % 3 == 0 && round > 0;
+        assert_eq!((changes, nothing), (e2.touches().count(), changes == 0));
+        if changes > 0 {
+            assert!(g1.top_junction().is_closed() && g2.top_junction().is_closed());
+            assert_eq!(g1.top_junction().in_flight() + g2.top_junction().in_flight(), 0);
+        }
+        if round % 3 == 2 {
+            // One core could not: all go back.
+            r1.enter(|| drop(e1));
+            r2.enter(|| drop(e2));
+        } else {
+            r1.enter(|| g1.commit(e1).unwrap());
+            r2.enter(|| g2.commit(e2).unwrap());
+        }
+        let turns = Cell::new(0);
+        turn_both(&|| turns.replace(turns.get() + 1) > 200);
+        assert!(!g1.top_junction().is_closed() && !g2.top_junction().is_closed());
+    }
+    stop.set(true);
+    let mut steps = 0;
+    for (r, loads) in [(&r1, l1), (&r2, l2)] {
+        let left: Vec<_> = loads.into_iter().filter(|l| !l.is_finished()).collect();
+        assert_eq!(left.len(), 2);
+        for l in left {
+            let (m, n) = r.block_on(PollMode::Sleep, async move { l.await.unwrap() });
+            r.block_on(PollMode::Sleep, async move { m.verify().await });
+            steps += n;
+        }
+    }
+    assert!(steps > 100, "{steps}");
+}
+
+/// Direct memory in use holds a change back, so that nothing is written to memory that was taken out.
+#[test]
+fn direct_memory_holds_a_change_back() {
+    run(async {
+        let w = World::new();
+        let one = GraphSpec::new("v", "a").with(ram("a", LEN));
+        let mut g = w.build(one.clone()).unwrap();
+        let top = g.top();
+        let wire = top.direct(0, 4096, weir_block::Direct::Write).unwrap();
+        let mut two = one;
+        two.insert(NodeSpec::new("x", "delay").param("time", "1us"), None, "a").unwrap();
+        let e = apply(&w, &mut g, two.clone(), MILLIS).await.unwrap_err();
+        assert!(e.to_string().contains("did not end in time"), "{e}");
+        let later = spawn(async move {
+            sleep(MILLIS / 2).await;
+            wire.fill(6);
+        });
+        apply(&w, &mut g, two, MILLIS).await.unwrap();
+        assert!(later.is_finished());
+        assert_eq!(common::read(&*top, 0, 4096).await.unwrap(), [6; 4096]);
+        assert!(top.direct(0, 4096, weir_block::Direct::Write).is_none(), "a delay gives none");
+    });
+}
+
+/// A flush that fails below: the change is rolled back and says why.
+#[test]
+fn a_failed_flush_stops_a_change() {
+    run(async {
+        let w = World::new();
+        let fault = NodeSpec::new("f", "fault").param("ops", "flush").param("on", false).over("a");
+        let s = GraphSpec::new("v", "f").with(fault).with(ram("a", LEN));
+        let mut g = w.build(s.clone()).unwrap();
+        let switch = w.shared.get::<FaultSwitch>("v/f/fault").unwrap();
+        switch.set(true);
+        let mut without = s.clone();
+        without.remove("f").unwrap();
+        let e = apply(&w, &mut g, without.clone(), SECONDS).await.unwrap_err();
+        assert!(e.to_string().contains("could not be flushed: unrecovered medium error"), "{e}");
+        assert_eq!(g.spec(), &s);
+        switch.set(false);
+        apply(&w, &mut g, without, SECONDS).await.unwrap();
+        g.top().write(0, Slice::heap(512), false).await.unwrap();
+    });
+}

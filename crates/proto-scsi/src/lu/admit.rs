@@ -1,0 +1,128 @@
+//! Whether a command may run: unit attentions, reservations, access state, write protection.
+
+use super::{FastPath, LuState, Nexus, NexusState};
+use crate::cdb::{AccessClass, Command, ControlCommand};
+use crate::pr::conflicts;
+use crate::sense::Sense;
+use crate::status::ScsiError;
+
+/// Commands that neither report nor (but for REQUEST SENSE) clear a unit attention (SAM-5 5.14).
+fn passes_attentions(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Control(
+            ControlCommand::Inquiry { .. }
+                | ControlCommand::ReportLuns { .. }
+                | ControlCommand::RequestSense { .. }
+        )
+    )
+}
+
+/// Commands that another nexus may send in spite of an SPC-2 reservation (SPC-2 table 10).
+fn passes_spc2(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Control(
+            ControlCommand::Inquiry { .. }
+                | ControlCommand::ReportLuns { .. }
+                | ControlCommand::RequestSense { .. }
+                | ControlCommand::LogSense { .. }
+                | ControlCommand::ReportTargetPortGroups { .. }
+                | ControlCommand::PreventAllow { prevent: false }
+                | ControlCommand::Release6
+        )
+    )
+}
+
+/// Commands that need the medium to be accessible.
+fn needs_medium(command: &Command) -> bool {
+    match command {
+        Command::Control(c) => matches!(c, ControlCommand::FormatUnit { .. }),
+        _ => true,
+    }
+}
+
+impl LuState {
+    /// Admits a command or says how it ends: pending unit attention first (which this reports and
+    /// thereby clears), then SPC-2 and persistent reservations, access state, readiness, write
+    /// protection. Commands of an unknown nexus are aborted.
+    pub fn admit(&mut self, nexus: Nexus, command: &Command) -> Result<(), ScsiError> {
+        let keep = self.modes.ua_interlock;
+        let Some(state) = self.nexuses.get_mut(&nexus) else {
+            return Err(Sense::ABORTED_COMMAND.into());
+        };
+        if !passes_attentions(command)
+            && let Some(sense) = state.attentions.oldest()
+        {
+            if !keep {
+                state.attentions.pop();
+                self.touch();
+            }
+            return Err(sense.into());
+        }
+        let Some(state) = self.nexuses.get(&nexus) else {
+            return Err(Sense::ABORTED_COMMAND.into());
+        };
+        self.check_spc2(nexus, command)?;
+        self.check_persistent(state, command.access())?;
+        self.alua_state(&state.who).admit(command)?;
+        if needs_medium(command)
+            && let Some(sense) = self.condition.sense()
+        {
+            return Err(sense.into());
+        }
+        if command.writes_medium() && self.write_protected() {
+            return Err(Sense::WRITE_PROTECTED.into());
+        }
+        Ok(())
+    }
+
+    /// The SPC-2 reservation. It and persistent reservations exclude each other, so the reserving
+    /// nexus too gets a conflict for PERSISTENT RESERVE.
+    fn check_spc2(&self, nexus: Nexus, command: &Command) -> Result<(), ScsiError> {
+        let refused = match self.reserved_by {
+            None => false,
+            Some(_) if is_persistent(command) => true,
+            Some(holder) => holder != nexus && !passes_spc2(command),
+        };
+        if refused { Err(ScsiError::RESERVATION_CONFLICT) } else { Ok(()) }
+    }
+
+    fn check_persistent(&self, state: &NexusState, class: AccessClass) -> Result<(), ScsiError> {
+        match self.reservations.kind {
+            Some(kind) if conflicts(class, kind, self.reservations.standing(&state.who)) => {
+                Err(ScsiError::RESERVATION_CONFLICT)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What admission would say to media commands of `nexus`, for the caller to cache until
+    /// [`LuState::generation`] moves on. All false for an unknown nexus.
+    pub fn fast_path(&self, nexus: Nexus) -> FastPath {
+        let mut fast = FastPath {
+            write_through: !self.modes.wce,
+            sense: self.sense_format(),
+            ..FastPath::default()
+        };
+        let Some(state) = self.nexuses.get(&nexus) else { return fast };
+        let open = state.attentions.is_empty()
+            && self.condition.sense().is_none()
+            && self.reserved_by.is_none_or(|holder| holder == nexus)
+            && self.alua_state(&state.who).refusal().is_none();
+        let allowed = |class| self.check_persistent(state, class).is_ok();
+        fast.reads = open && allowed(AccessClass::ReadMedium);
+        fast.writes = open && allowed(AccessClass::WriteMedium) && !self.write_protected();
+        fast
+    }
+}
+
+fn is_persistent(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Control(
+            ControlCommand::PersistentReserveIn { .. }
+                | ControlCommand::PersistentReserveOut { .. }
+        )
+    )
+}

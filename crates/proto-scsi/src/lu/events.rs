@@ -1,0 +1,102 @@
+//! What happens to a unit from the side of the target: resets, resizes, changes of state.
+
+use super::mode::ModeValues;
+use super::{AluaState, Condition, LuState, Nexus, UaScope, UnknownGroup, alua};
+use crate::identity::TargetPort;
+use crate::pr::PortPair;
+use crate::sense::Sense;
+
+impl LuState {
+    /// Raises a unit attention.
+    pub fn raise_ua(&mut self, scope: UaScope, sense: Sense) {
+        for (nexus, state) in &mut self.nexuses {
+            let meant = match scope {
+                UaScope::All => true,
+                UaScope::Only(n) => *nexus == n,
+                UaScope::AllExcept(n) => *nexus != n,
+            };
+            if meant {
+                state.attentions.push(sense);
+            }
+        }
+        self.touch();
+    }
+
+    /// Raises a unit attention for a pair of ports, if it is logged in. True if it was.
+    pub(super) fn raise_ua_for(&mut self, who: &PortPair, sense: Sense) -> bool {
+        let mut raised = false;
+        for state in self.nexuses.values_mut().filter(|s| s.who == *who) {
+            state.attentions.push(sense);
+            raised = true;
+        }
+        raised
+    }
+
+    /// Logical unit reset: the SPC-2 reservation ends, mode pages return to their defaults (none
+    /// are saved), 6/29/03 for all nexuses except `requester`. Persistent reservations stay. The
+    /// caller aborts the tasks.
+    pub fn lu_reset(&mut self, requester: Option<Nexus>) {
+        self.reserved_by = None;
+        self.modes = ModeValues::default_of(&self.identity);
+        self.echo.clear();
+        let scope = requester.map_or(UaScope::All, UaScope::AllExcept);
+        self.raise_ua(scope, Sense::LU_RESET);
+    }
+
+    /// A new capacity, with 6/2A/09 for all nexuses. False, and nothing happens, if it is the
+    /// present one.
+    pub fn resize(&mut self, blocks: u64) -> bool {
+        if self.geometry.blocks == blocks {
+            return false;
+        }
+        self.geometry.blocks = blocks;
+        self.raise_ua(UaScope::All, Sense::CAPACITY_CHANGED);
+        true
+    }
+
+    /// Makes the unit read-only or writable; read-only shows as WP in MODE SENSE.
+    pub fn set_read_only(&mut self, read_only: bool) {
+        self.identity.read_only = read_only;
+        self.touch();
+    }
+
+    /// Whether the medium can be accessed. Becoming ready again raises 6/28/00.
+    pub fn set_condition(&mut self, condition: Condition) {
+        let was = core::mem::replace(&mut self.condition, condition);
+        if condition == Condition::Ready && was != Condition::Ready {
+            self.raise_ua(UaScope::All, Sense::BECAME_READY);
+        }
+        self.touch();
+    }
+
+    /// Whether the medium can be accessed.
+    pub fn condition(&self) -> Condition {
+        self.condition
+    }
+
+    /// Replaces the target ports; 6/3F/03 for all nexuses. New groups begin active/optimized.
+    pub fn set_ports(&mut self, ports: Vec<TargetPort>) {
+        self.groups = alua::groups_of(&ports, &self.groups);
+        self.identity.ports = ports;
+        self.raise_ua(UaScope::All, Sense::INQUIRY_DATA_CHANGED);
+    }
+
+    /// Sets the access state of a target port group; 6/2A/06 for all nexuses if it changed.
+    pub fn set_alua(
+        &mut self,
+        group: u16,
+        state: AluaState,
+        preferred: bool,
+    ) -> Result<(), UnknownGroup> {
+        let Some(g) = self.groups.iter_mut().find(|g| g.id == group) else {
+            return Err(UnknownGroup(group));
+        };
+        if (g.state, g.preferred) != (state, preferred) {
+            g.state = state;
+            g.preferred = preferred;
+            g.changed = true;
+            self.raise_ua(UaScope::All, Sense::ALUA_STATE_CHANGED);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,5 @@
+mod admission;
+mod hosts;
+mod inquiry;
+mod mode;
+mod reports;

@@ -1,0 +1,49 @@
+//! The unit attention queue of one nexus.
+
+use crate::sense::Sense;
+
+/// Most unit attentions that one nexus can have pending.
+pub const UA_QUEUE_MAX: usize = 16;
+
+/// Pending unit attentions, oldest first, each code at most once.
+#[derive(Debug, Default)]
+pub(super) struct UaQueue(Vec<Sense>);
+
+impl UaQueue {
+    /// Adds one at the end. Any reset (29h) replaces earlier resets; a code that is pending stays
+    /// where it is. When the queue is full the oldest goes.
+    pub(super) fn push(&mut self, sense: Sense) {
+        if sense.asc == 0x29 {
+            self.0.retain(|s| s.asc != 0x29);
+        } else if self.0.iter().any(|s| s.same_code(&sense)) {
+            return;
+        }
+        if self.0.len() >= UA_QUEUE_MAX {
+            self.0.remove(0);
+        }
+        self.0.push(sense);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn oldest(&self) -> Option<Sense> {
+        self.0.first().copied()
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Sense> {
+        if self.0.is_empty() { None } else { Some(self.0.remove(0)) }
+    }
+
+    /// Drops one code; true if it was pending.
+    pub(super) fn clear(&mut self, sense: Sense) -> bool {
+        let before = self.0.len();
+        self.0.retain(|s| !s.same_code(&sense));
+        self.0.len() != before
+    }
+}

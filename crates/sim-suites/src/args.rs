@@ -1,0 +1,81 @@
+//! The command line.
+
+/// How it is used.
+pub const USAGE: &str = "usage: weir-sim-suites SUITE [--seeds N] [--start S] [--jobs J] [--words]
+       weir-sim-suites --list";
+
+/// What to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Args {
+    /// Name of the suite.
+    pub suite: String,
+    /// How many seeds.
+    pub seeds: u64,
+    /// The first seed.
+    pub start: u64,
+    /// Threads.
+    pub jobs: usize,
+    /// Trace in words to standard error (for one seed).
+    pub words: bool,
+    /// Print the suites and end.
+    pub list: bool,
+}
+
+impl Args {
+    /// Reads arguments, without the program's name.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Args, String> {
+        let mut out =
+            Args { suite: String::new(), seeds: 100, start: 0, jobs: 2, words: false, list: false };
+        let mut args = args.into_iter();
+        while let Some(a) = args.next() {
+            let (name, inline) = match a.split_once('=') {
+                Some((n, v)) if n.starts_with("--") => (n.to_string(), Some(v.to_string())),
+                _ => (a, None),
+            };
+            let mut number = || {
+                let v = inline.clone().or_else(|| args.next());
+                let v = v.ok_or_else(|| format!("{name} needs a number"))?;
+                v.parse::<u64>().map_err(|_| format!("{name}: {v} is not a number"))
+            };
+            match name.as_str() {
+                "--seeds" => out.seeds = number()?,
+                "--start" => out.start = number()?,
+                "--jobs" => out.jobs = number()?.clamp(1, 256) as usize,
+                "--words" => out.words = true,
+                "--list" => out.list = true,
+                n if n.starts_with('-') => return Err(format!("unknown option {n}")),
+                _ if out.suite.is_empty() => out.suite = name,
+                _ => return Err(format!("one suite at a time, not {} and {name}", out.suite)),
+            }
+        }
+        if out.suite.is_empty() && !out.list {
+            return Err("which suite?".to_string());
+        }
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Args, String> {
+        Args::parse(line.split_whitespace().map(String::from))
+    }
+
+    #[test]
+    fn arguments() {
+        let a = parse("fabric --seeds 7 --start=5 --jobs 1 --words").expect("right");
+        assert_eq!(
+            (a.suite.as_str(), a.seeds, a.start, a.jobs, a.words),
+            ("fabric", 7, 5, 1, true)
+        );
+        assert!(parse("--list").expect("right").list);
+        for bad in ["", "a b", "a --seeds", "a --seeds x", "a --what"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

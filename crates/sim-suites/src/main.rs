@@ -1,0 +1,35 @@
+//! Runs a simulation suite over many seeds.
+
+use std::process::ExitCode;
+use weir_sim_suites::{Args, SUITES, USAGE, run};
+
+fn main() -> ExitCode {
+    let args = match Args::parse(std::env::args().skip(1)) {
+        Ok(a) => a,
+        Err(e) => {
+            eprintln!("{e}\n{USAGE}\nsuites:");
+            for s in SUITES {
+                eprintln!("  {:14} {}", s.name, s.about);
+            }
+            return ExitCode::from(2);
+        }
+    };
+    if args.list {
+        // One name on a line, of the suites that have to pass: this is read by programs.
+        for s in SUITES.iter().filter(|s| !s.planted) {
+            println!("{}", s.name);
+        }
+        return ExitCode::SUCCESS;
+    }
+    let Some(suite) = SUITES.iter().find(|s| s.name == args.suite) else {
+        let known: Vec<&str> = SUITES.iter().map(|s| s.name).collect();
+        eprintln!("no suite {}; there are {}", args.suite, known.join(", "));
+        return ExitCode::from(2);
+    };
+    let tally = run(suite, &args);
+    print!("{tally}");
+    match tally.failures.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,11 @@
+//! SRP under simulation: hosts that check every word of the target, and volumes to serve.
+
+mod channel;
+mod commands;
+mod host;
+mod volume;
+
+pub use channel::{Answer, Channel, Ended, Fault};
+pub(crate) use host::lun;
+pub use host::{Figures, Host, HostConfig, HostIo};
+pub use volume::{DiskVolume, MemVolume};

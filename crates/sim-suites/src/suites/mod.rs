@@ -1,0 +1,61 @@
+//! The suites.
+
+mod canary;
+mod disk;
+mod fabric;
+mod reactor;
+mod srp;
+
+use crate::{Pass, Run, Wrong};
+
+/// A program to run under many seeds.
+pub struct Suite {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+    /// Must fail: it has planted bugs, for the proof of the others.
+    pub planted: bool,
+    /// Runs it under one seed.
+    pub run: fn(&Run) -> Result<Pass, Wrong>,
+}
+
+/// All there are.
+pub const SUITES: &[Suite] = &[
+    Suite {
+        name: "reactor",
+        about: "tasks, semaphores, timers, cancels and mailboxes of a node with several cores",
+        planted: false,
+        run: reactor::run,
+    },
+    Suite {
+        name: "fabric",
+        about: "two-sided traffic over connections that abort, are cut and partitioned, and of peers that break rules",
+        planted: false,
+        run: fabric::run,
+    },
+    Suite {
+        name: "disk",
+        about: "concurrent I/O on disks with volatile caches through kills and power cuts, against block histories",
+        planted: false,
+        run: disk::run,
+    },
+    Suite {
+        name: "srp",
+        about: "hosts and an SRP target through aborts, resets, cuts, duplicate logins and deaths, with verified data",
+        planted: false,
+        run: srp::run,
+    },
+    Suite {
+        name: "canary-fabric",
+        about: "providers with a planted bug each, for the proof of the fabric checker: must fail",
+        planted: true,
+        run: fabric::planted,
+    },
+    Suite {
+        name: "canary",
+        about: "programs with a planted bug each, for the proof of runner and simulator: must fail",
+        planted: true,
+        run: canary::run,
+    },
+];

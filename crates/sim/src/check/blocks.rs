@@ -1,0 +1,90 @@
+//! Blocks that say what they are: every 512-byte block names its volume, its place and the write that it
+//! came from, and the rest of it follows from those, so that any foreign byte shows.
+
+use weir_base::Prng;
+
+/// Bytes in a block.
+pub const BLOCK: usize = 512;
+const MAGIC: u32 = 0x5745_4952;
+const HEADER: usize = 24;
+
+/// What a block holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing but zeros.
+    Zero,
+    /// A whole block of this write, written for this volume and block number.
+    Written {
+        /// The volume it was written to.
+        volume: u32,
+        /// The block number it was written to.
+        block: u64,
+        /// The write.
+        write: u64,
+    },
+    /// Not a block that anyone wrote: mixed, torn or rotten. The offset of the first byte that does not
+    /// belong to what its head says.
+    Mixed {
+        /// Offset in the block.
+        at: usize,
+    },
+}
+
+/// Fills `out` (one block) for a write.
+///
+/// # Panics
+/// When `out` is not one block.
+pub fn fill_block(out: &mut [u8], volume: u32, block: u64, write: u64) {
+    assert_eq!(out.len(), BLOCK);
+    out[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    out[4..8].copy_from_slice(&volume.to_le_bytes());
+    out[8..16].copy_from_slice(&block.to_le_bytes());
+    out[16..24].copy_from_slice(&write.to_le_bytes());
+    let seed = write ^ block.rotate_left(20) ^ u64::from(volume).rotate_left(44);
+    Prng::new(seed).fill(&mut out[HEADER..]);
+}
+
+fn le64(b: &[u8]) -> u64 {
+    b.iter().rev().fold(0, |v, b| v << 8 | u64::from(*b))
+}
+
+/// Says what `bytes` (one block) hold.
+///
+/// # Panics
+/// When `bytes` are not one block.
+pub fn read_block(bytes: &[u8]) -> Content {
+    assert_eq!(bytes.len(), BLOCK);
+    if bytes.iter().all(|b| *b == 0) {
+        return Content::Zero;
+    }
+    let volume = le64(&bytes[4..8]) as u32;
+    let (block, write) = (le64(&bytes[8..16]), le64(&bytes[16..24]));
+    let mut want = [0; BLOCK];
+    fill_block(&mut want, volume, block, write);
+    match bytes.iter().zip(&want).position(|(a, b)| a != b) {
+        None => Content::Written { volume, block, write },
+        Some(at) => Content::Mixed { at },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_say_what_they_are_and_every_foreign_byte_shows() {
+        let mut b = [0; BLOCK];
+        assert_eq!(read_block(&b), Content::Zero);
+        fill_block(&mut b, 3, 99, 1234);
+        assert_eq!(read_block(&b), Content::Written { volume: 3, block: 99, write: 1234 });
+        for at in 0..BLOCK {
+            let mut bad = b;
+            bad[at] ^= 0x10;
+            assert!(matches!(read_block(&bad), Content::Mixed { .. }), "byte {at}");
+        }
+        let mut torn = [0; BLOCK];
+        fill_block(&mut torn, 3, 99, 1235);
+        torn[256..].copy_from_slice(&b[256..]);
+        assert_eq!(read_block(&torn), Content::Mixed { at: 256 });
+    }
+}

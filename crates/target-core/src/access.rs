@@ -1,0 +1,94 @@
+//! Which initiator port sees which volumes under which logical unit numbers (S0: isolation of hosts).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// One host: its initiator ports and what it may see.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostRule {
+    /// The host's name, for messages.
+    pub host: String,
+    /// Initiator port identifiers, in the front end's own form.
+    pub ports: Vec<Vec<u8>>,
+    /// Every initiator port that no other host names belongs to this host.
+    pub any: bool,
+    /// (LUN index, volume name), ascending by LUN.
+    pub luns: Vec<(u16, String)>,
+}
+
+/// All hosts. Immutable; replaced as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AccessMap {
+    /// The hosts.
+    pub hosts: Vec<HostRule>,
+}
+
+impl AccessMap {
+    /// The host that `port` belongs to.
+    pub fn host(&self, port: &[u8]) -> Option<&HostRule> {
+        let named = self.hosts.iter().find(|h| h.ports.iter().any(|p| p == port));
+        named.or_else(|| self.hosts.iter().find(|h| h.any))
+    }
+}
+
+/// The access map in force, shared by all reactors. Whether it has changed is told by one counter, so that
+/// the data path takes no lock.
+#[derive(Debug, Default)]
+pub struct Access {
+    map: Mutex<Arc<AccessMap>>,
+    generation: AtomicU64,
+}
+
+impl Access {
+    /// With a first map.
+    pub fn new(map: AccessMap) -> Self {
+        Access { map: Mutex::new(Arc::new(map)), generation: AtomicU64::new(1) }
+    }
+
+    /// Changes with every change of the map or of the units behind it.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The map in force.
+    pub fn map(&self) -> Arc<AccessMap> {
+        self.map.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Puts another map in force.
+    pub fn set(&self, map: AccessMap) {
+        *self.map.lock().unwrap_or_else(|e| e.into_inner()) = Arc::new(map);
+        self.touch();
+    }
+
+    /// Makes every front end look again: a unit came or went.
+    pub fn touch(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn named_ports_come_before_the_host_for_all() {
+        let rule = |host: &str, port: &[u8], any| HostRule {
+            host: host.into(),
+            ports: vec![port.to_vec()],
+            any,
+            luns: Vec::new(),
+        };
+        let map = AccessMap { hosts: vec![rule("all", b"", true), rule("one", b"p1", false)] };
+        assert_eq!(map.host(b"p1").unwrap().host, "one");
+        assert_eq!(map.host(b"p2").unwrap().host, "all");
+        let map = AccessMap { hosts: vec![rule("one", b"p1", false)] };
+        assert!(map.host(b"p2").is_none());
+        let access = Access::new(map);
+        let g = access.generation();
+        access.set(AccessMap::default());
+        assert_ne!(access.generation(), g);
+        assert!(access.map().hosts.is_empty());
+    }
+}

@@ -1,0 +1,390 @@
+//! From a CDB to status and sense.
+
+use crate::transfer::{Stop, Transfer};
+use crate::unit::{Attached, Attachment};
+use std::cell::Cell;
+use weir_base::{IoError, IoResult};
+use weir_block::Direct;
+use weir_mem::Slice;
+use weir_proto_scsi::cdb::{Command, ControlCommand, decode};
+use weir_proto_scsi::identity::Identity;
+use weir_proto_scsi::lu::{ControlContext, Effects, Nexus, SpaceUse};
+use weir_proto_scsi::lun::{Lun, execute_no_lu};
+use weir_proto_scsi::sense::{SENSE_LEN_MAX, Sense, SenseFormat};
+use weir_proto_scsi::status::{Direction, ScsiError};
+use weir_reactor::completion;
+
+/// How a command ended.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// SCSI status.
+    pub status: u8,
+    /// What the command moves from the initiator, by its CDB.
+    pub command_out: u64,
+    /// What the command moves to the initiator, by its CDB and what there was to return.
+    pub command_in: u64,
+    /// Bytes really moved from the initiator.
+    pub moved_out: u32,
+    /// Bytes really moved to the initiator.
+    pub moved_in: u32,
+    /// Tasks of these nexuses are to be aborted on this unit (PREEMPT AND ABORT), but for the command
+    /// itself.
+    pub abort_tasks_of: Vec<Nexus>,
+    /// With CHECK CONDITION: the sense data and the form to send it in.
+    sense: Option<Box<(Sense, SenseFormat)>>,
+}
+
+impl Outcome {
+    fn new() -> Self {
+        Outcome {
+            status: 0,
+            command_out: 0,
+            command_in: 0,
+            moved_out: 0,
+            moved_in: 0,
+            abort_tasks_of: Vec::new(),
+            sense: None,
+        }
+    }
+
+    /// Writes the sense data; gives its length, 0 for none.
+    pub fn encode_sense(&self, out: &mut [u8; SENSE_LEN_MAX]) -> usize {
+        self.sense.as_ref().map_or(0, |s| s.0.encode(s.1, out))
+    }
+
+    /// True when there is sense data.
+    pub fn has_sense(&self) -> bool {
+        self.sense.is_some()
+    }
+
+    #[cold]
+    fn fail(&mut self, e: &ScsiError, format: SenseFormat) {
+        self.status = e.status.code();
+        self.sense = e.sense.map(|s| Box::new((s, format)));
+    }
+}
+
+/// Why a command does not end with GOOD.
+pub(crate) enum Failure {
+    Scsi(ScsiError),
+    Stop,
+}
+
+impl From<Stop> for Failure {
+    fn from(_: Stop) -> Self {
+        Failure::Stop
+    }
+}
+
+impl From<ScsiError> for Failure {
+    fn from(e: ScsiError) -> Self {
+        Failure::Scsi(e)
+    }
+}
+
+impl From<Sense> for Failure {
+    fn from(s: Sense) -> Self {
+        Failure::Scsi(s.into())
+    }
+}
+
+/// Translates a volume's error.
+pub(crate) fn io<T>(r: IoResult<T>, direction: Direction, lba: u64) -> Result<T, Failure> {
+    r.map_err(|e: IoError| ScsiError::from_io_error(e, direction, lba).into())
+}
+
+impl Attached {
+    /// Runs a command to its end.
+    ///
+    /// # Errors
+    /// [`Stop`]: it was aborted or its channel is gone; there is no status to send.
+    pub async fn execute<T: Transfer>(
+        &self,
+        view: &Attachment,
+        cdb: &[u8],
+        t: &mut T,
+    ) -> Result<Outcome, Stop> {
+        let nexus = view.nexus();
+        let mut out = Outcome::new();
+        let geometry = self.geometry(nexus);
+        let command = match decode(cdb, &geometry) {
+            Ok(c) => c,
+            Err(sense) => {
+                out.fail(&sense.into(), self.fast().sense);
+                return Ok(out);
+            }
+        };
+        if let Err(e) = self.admit(nexus, &command) {
+            out.fail(&e, self.fast().sense);
+            return Ok(out);
+        }
+        let result = match command {
+            Command::Read { lba, blocks, .. } => {
+                let at = lba * u64::from(geometry.block_size);
+                let len = u64::from(blocks) * u64::from(geometry.block_size);
+                out.command_in = len;
+                self.read(at, len, lba, t, &mut out).await
+            }
+            Command::Write { lba, blocks, fua, .. } => {
+                let at = lba * u64::from(geometry.block_size);
+                let len = u64::from(blocks) * u64::from(geometry.block_size);
+                out.command_out = len;
+                let fua = fua || self.fast().write_through;
+                self.write(at, len, lba, fua, t, &mut out).await
+            }
+            Command::TestUnitReady => Ok(()),
+            // Rare commands do not make every request's memory larger.
+            Command::Control(c) => Box::pin(self.control(view, &c, t, &mut out)).await,
+            other => Box::pin(self.medium(&other, geometry, t, &mut out)).await,
+        };
+        match result {
+            Ok(()) => Ok(out),
+            Err(Failure::Stop) => Err(Stop),
+            Err(Failure::Scsi(e)) => {
+                out.fail(&e, self.fast().sense);
+                Ok(out)
+            }
+        }
+    }
+
+    async fn read<T: Transfer>(
+        &self,
+        at: u64,
+        len: u64,
+        lba: u64,
+        t: &mut T,
+        out: &mut Outcome,
+    ) -> Result<(), Failure> {
+        // The initiator's buffer may be shorter than the command; the residual says so.
+        let len = len.min(t.in_len());
+        if len == 0 {
+            return Ok(());
+        }
+        if !t.needs_stable_data()
+            && let Some(slice) = self.unit.volume.direct(at, len as usize, Direct::Read)
+        {
+            t.deliver(0, slice).await?;
+            out.moved_in = len as u32;
+            return Ok(());
+        }
+        // Blocks are read whole even where only a part of the last one is wanted.
+        let block = u64::from(self.unit.volume.geometry().block_size);
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(self.unit.chunk as u64);
+            let whole = n.next_multiple_of(block);
+            let buf = self.unit.pool.alloc(whole as usize).await;
+            if t.stopped() {
+                return Err(Failure::Stop);
+            }
+            let r = self.unit.volume.read(at + done, buf.clone()).await;
+            io(r, Direction::Read, lba + done / block)?;
+            t.deliver(done, buf.sub(0, n as usize)).await?;
+            done += n;
+            out.moved_in = done as u32;
+        }
+        Ok(())
+    }
+
+    async fn write<T: Transfer>(
+        &self,
+        at: u64,
+        len: u64,
+        lba: u64,
+        fua: bool,
+        t: &mut T,
+        out: &mut Outcome,
+    ) -> Result<(), Failure> {
+        let block = u64::from(self.unit.volume.geometry().block_size);
+        // Only whole blocks that the initiator has data for are written; the residual tells.
+        let len = len.min(t.out_len()) / block * block;
+        if len == 0 {
+            return Ok(());
+        }
+        let _writing = self.unit.write_gate().await;
+        if let Some(slice) = self.unit.volume.direct(at, len as usize, Direct::Write) {
+            if t.stopped() {
+                return Err(Failure::Stop);
+            }
+            match t.immediate() {
+                Some(data) => slice.copy_from(0, &data, 0, len as usize),
+                None => t.fetch(0, slice).await?,
+            }
+            out.moved_out = len as u32;
+            return Ok(());
+        }
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(self.unit.chunk as u64) as usize;
+            let buf = self.unit.pool.alloc(n).await;
+            fetch(t, done, &buf).await?;
+            out.moved_out += n as u32;
+            if t.stopped() {
+                return Err(Failure::Stop);
+            }
+            let r = self.unit.volume.write(at + done, buf, fua).await;
+            io(r, Direction::Write, lba + done / block)?;
+            done += n as u64;
+        }
+        Ok(())
+    }
+
+    async fn control<T: Transfer>(
+        &self,
+        view: &Attachment,
+        c: &ControlCommand,
+        t: &mut T,
+        out: &mut Outcome,
+    ) -> Result<(), Failure> {
+        let nexus = view.nexus();
+        out.command_out = c.data_out_len();
+        let wanted = out.command_out.min(t.out_len()) as usize;
+        if wanted > self.unit.chunk {
+            return Err(Sense::PARAMETER_LIST_LENGTH_ERROR.into());
+        }
+        let mut list = vec![0; wanted];
+        if wanted > 0 {
+            let buf = self.unit.pool.alloc(wanted).await;
+            fetch(t, 0, &buf).await?;
+            buf.read_at(0, &mut list);
+            out.moved_out = wanted as u32;
+        }
+        let luns = view.luns();
+        let g = self.unit.volume.geometry();
+        let space = g.thin.then_some(SpaceUse { used: g.len, available: g.len });
+        let ctx = ControlContext { luns: &luns, space };
+        let mut answer = Vec::new();
+        let shared = &self.unit.shared;
+        let (outcome, state) = shared.with(|s| {
+            let o = s.control(nexus, c, &list, &ctx, &mut answer);
+            let state =
+                o.effects.persist.then(|| (s.reservation_revision(), s.export_reservations()));
+            (o, state)
+        });
+        out.abort_tasks_of = outcome.effects.abort_tasks_of.clone();
+        if let Some((revision, state)) = state {
+            self.persist(revision, state).await?;
+        }
+        outcome.result?;
+        self.effects(&outcome.effects).await?;
+        out.command_in = answer.len() as u64;
+        let n = answer.len().min(t.in_len() as usize);
+        if n > 0 {
+            for (i, part) in answer[..n].chunks(self.unit.chunk).enumerate() {
+                let buf = self.unit.pool.alloc(part.len()).await;
+                buf.write_at(0, part);
+                t.deliver((i * self.unit.chunk) as u64, buf).await?;
+            }
+            out.moved_in = n as u32;
+        }
+        Ok(())
+    }
+
+    /// Stores reservations before GOOD is sent.
+    async fn persist(&self, revision: u64, state: Vec<u8>) -> Result<(), Failure> {
+        let Some(store) = &self.unit.shared.store else {
+            return Err(Sense::INSUFFICIENT_REGISTRATION_RESOURCES.into());
+        };
+        let (token, done) = completion();
+        let handle = weir_reactor::handle();
+        store.save(
+            self.unit.shared.name(),
+            revision,
+            state,
+            Box::new(move |ok| {
+                handle.complete(
+                    token,
+                    weir_reactor::Completion { result: -i32::from(!ok), ..Default::default() },
+                );
+            }),
+        );
+        if done.await.is_ok() {
+            Ok(())
+        } else {
+            Err(Sense::INSUFFICIENT_REGISTRATION_RESOURCES.into())
+        }
+    }
+
+    async fn effects(&self, e: &Effects) -> Result<(), Failure> {
+        if e.flush {
+            io(self.unit.volume.flush().await, Direction::Write, 0)?;
+        }
+        if e.format.is_some() {
+            let len = self.unit.volume.geometry().len;
+            let _writing = self.unit.write_gate().await;
+            io(self.unit.volume.write_zeroes(0, len, true).await, Direction::Write, 0)?;
+        }
+        Ok(())
+    }
+}
+
+/// Brings `buf.len()` bytes of DATA-OUT from `at` on, from where they are.
+pub(crate) async fn fetch<T: Transfer>(t: &mut T, at: u64, buf: &Slice) -> Result<(), Stop> {
+    match t.immediate() {
+        Some(data) => {
+            buf.copy_from(0, &data, at as usize, buf.len());
+            Ok(())
+        }
+        None => t.fetch(at, buf.clone()).await,
+    }
+}
+
+/// Runs a command to a LUN without a unit: INQUIRY, REPORT LUNS and REQUEST SENSE are answered, all else
+/// is LOGICAL UNIT NOT SUPPORTED.
+///
+/// # Errors
+/// [`Stop`], as for [`Attached::execute`].
+pub async fn execute_unmapped<T: Transfer>(
+    view: &Attachment,
+    identity: &Identity,
+    pool: &weir_mem::BufPool,
+    lun: Lun,
+    cdb: &[u8],
+    t: &mut T,
+) -> Result<Outcome, Stop> {
+    let mut out = Outcome::new();
+    let mut answer = Vec::new();
+    let luns = view.luns();
+    if let Err(e) = execute_no_lu(cdb, lun, &luns, identity, &mut answer) {
+        out.fail(&e, SenseFormat::Fixed);
+        return Ok(out);
+    }
+    out.command_in = answer.len() as u64;
+    let n = answer.len().min(t.in_len() as usize).min(pool.max_len());
+    if n > 0 {
+        let buf = pool.alloc(n).await;
+        buf.write_at(0, &answer[..n]);
+        t.deliver(0, buf).await?;
+        out.moved_in = n as u32;
+    }
+    Ok(out)
+}
+
+/// Held while a write is between its start and its end.
+pub(crate) struct Writing<'a>(pub(crate) &'a crate::unit::Unit);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let n = &self.0.writing;
+        n.set(n.get() - 1);
+        if n.get() == 0 {
+            self.0.no_writes.signal_all();
+        }
+    }
+}
+
+impl crate::unit::Unit {
+    /// Waits while a COMPARE AND WRITE of this reactor is between its read and its write.
+    #[inline]
+    pub(crate) async fn write_gate(&self) -> Writing<'_> {
+        while self.comparing.get() > 0 {
+            self.may_write.wait().await;
+        }
+        bump(&self.writing);
+        Writing(self)
+    }
+}
+
+pub(crate) fn bump(n: &Cell<u32>) {
+    n.set(n.get() + 1);
+}

@@ -1,0 +1,18 @@
+//! What every SCSI front end shares: logical units, which initiator sees which, and the execution of
+//! commands against volumes.
+//!
+//! A logical unit's state (reservations, unit attentions, mode pages) is one for all reactors and front ends
+//! ([`UnitShared`], behind a lock taken for control commands only). Each reactor has its own [`Unit`] with its
+//! own handle to the volume. Reads and writes are admitted by a copy of the rules that is valid as long as
+//! one counter, read without a lock, has not moved.
+
+mod access;
+mod execute;
+mod media;
+mod transfer;
+mod unit;
+
+pub use access::{Access, AccessMap, HostRule};
+pub use execute::{Outcome, execute_unmapped};
+pub use transfer::{Stop, Transfer};
+pub use unit::{Attached, Attachment, ReservationStore, Unit, UnitShared, Units};

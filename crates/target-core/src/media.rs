@@ -1,0 +1,306 @@
+//! The commands of the medium that are not READ or WRITE.
+
+use crate::execute::{Failure, Outcome, bump, fetch, io};
+use crate::transfer::Transfer;
+use crate::unit::{Attached, Unit};
+use std::sync::atomic::Ordering;
+use weir_base::IoError;
+use weir_block::Allocation;
+use weir_mem::Slice;
+use weir_proto_scsi::cdb::{ByteCheck, Command};
+use weir_proto_scsi::geometry::Geometry;
+use weir_proto_scsi::lba_status::{self, LbaStatus, Provisioning};
+use weir_proto_scsi::sense::Sense;
+use weir_proto_scsi::status::{Direction, ScsiError};
+use weir_proto_scsi::unmap;
+use weir_reactor::run_async;
+
+impl Attached {
+    pub(crate) async fn medium<T: Transfer>(
+        &self,
+        c: &Command,
+        g: Geometry,
+        t: &mut T,
+        out: &mut Outcome,
+    ) -> Result<(), Failure> {
+        let bs = u64::from(g.block_size);
+        out.command_out = c.data_out_len(&g);
+        let volume = &self.unit.volume;
+        let durable = self.fast().write_through;
+        match *c {
+            Command::WriteVerify { lba, blocks, bytchk } => {
+                let len = u64::from(blocks) * bs;
+                need(t, len)?;
+                let _writing = self.unit.write_gate().await;
+                let mut done = 0;
+                while done < len {
+                    let n = (len - done).min(self.half());
+                    let (data, back) = self.two(n).await;
+                    fetch(t, done, &data).await?;
+                    out.moved_out += n as u32;
+                    if t.stopped() {
+                        return Err(Failure::Stop);
+                    }
+                    let (at, lba) = (lba * bs + done, lba + done / bs);
+                    io(volume.write(at, data.clone(), true).await, Direction::Write, lba)?;
+                    io(volume.read(at, back.clone()).await, Direction::Read, lba)?;
+                    if bytchk != ByteCheck::None {
+                        compare(&back, &data, done)?;
+                    }
+                    done += n;
+                }
+                Ok(())
+            }
+            Command::Verify { lba, blocks, bytchk } => {
+                self.verify(lba, u64::from(blocks), bs, bytchk, t, out).await
+            }
+            Command::SyncCache { lba, .. } => io(volume.flush().await, Direction::Write, lba),
+            // There is no cache to fetch into.
+            Command::PreFetch { .. } => Ok(()),
+            Command::Unmap { param_len, .. } => {
+                let n = u64::from(param_len).min(t.out_len()) as usize;
+                if n < usize::from(param_len) {
+                    return Err(Sense::PARAMETER_LIST_LENGTH_ERROR.into());
+                }
+                let mut list = vec![0; n];
+                if n > 0 {
+                    let buf = self.unit.pool.alloc(n).await;
+                    fetch(t, 0, &buf).await?;
+                    buf.read_at(0, &mut list);
+                    out.moved_out = n as u32;
+                }
+                let _writing = self.unit.write_gate().await;
+                for (lba, blocks) in unmap::parse(&list, &g)? {
+                    let r = volume.discard(lba * bs, u64::from(blocks) * bs).await;
+                    io(r, Direction::Write, lba)?;
+                }
+                Ok(())
+            }
+            Command::WriteSame { lba, blocks, unmap, ndob, .. } => {
+                self.write_same(lba, blocks, bs, unmap, ndob, durable, t, out).await
+            }
+            Command::CompareAndWrite { lba, blocks, fua } => {
+                self.compare_and_write(lba, u64::from(blocks) * bs, bs, fua || durable, t, out)
+                    .await
+            }
+            Command::GetLbaStatus { lba, alloc } => {
+                let answer = self.lba_status(lba, alloc, g);
+                out.command_in = answer.len() as u64;
+                let n = answer.len().min(t.in_len() as usize).min(self.unit.chunk);
+                if n > 0 {
+                    let buf = self.unit.pool.alloc(n).await;
+                    buf.write_at(0, &answer[..n]);
+                    t.deliver(0, buf).await?;
+                    out.moved_in = n as u32;
+                }
+                Ok(())
+            }
+            Command::Read { .. }
+            | Command::Write { .. }
+            | Command::TestUnitReady
+            | Command::Control(_) => unreachable!("run elsewhere"),
+        }
+    }
+
+    /// Length of each of two buffers that are taken as one.
+    fn half(&self) -> u64 {
+        (self.unit.chunk / 2) as u64
+    }
+
+    /// Two buffers taken at once: whoever holds one never waits for another.
+    async fn two(&self, len: u64) -> (Slice, Slice) {
+        let len = len as usize;
+        let both = self.unit.pool.alloc(2 * len).await;
+        (both.sub(0, len), both.sub(len, len))
+    }
+
+    async fn verify<T: Transfer>(
+        &self,
+        lba: u64,
+        blocks: u64,
+        bs: u64,
+        bytchk: ByteCheck,
+        t: &mut T,
+        out: &mut Outcome,
+    ) -> Result<(), Failure> {
+        let len = blocks * bs;
+        need(t, out.command_out)?;
+        let volume = &self.unit.volume;
+        let one = match bytchk {
+            ByteCheck::CompareOne if len > 0 => {
+                let buf = Slice::heap(bs as usize);
+                fetch(t, 0, &buf).await?;
+                out.moved_out = bs as u32;
+                Some(buf)
+            }
+            _ => None,
+        };
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(self.half());
+            let (back, data) = self.two(n).await;
+            if t.stopped() {
+                return Err(Failure::Stop);
+            }
+            let r = volume.read(lba * bs + done, back.clone()).await;
+            io(r, Direction::Read, lba + done / bs)?;
+            if bytchk == ByteCheck::Compare {
+                fetch(t, done, &data).await?;
+                out.moved_out += n as u32;
+                compare(&back, &data, done)?;
+            }
+            if let Some(one) = &one {
+                for i in (0..n).step_by(bs as usize) {
+                    compare(&back.sub(i as usize, bs as usize), one, done + i)?;
+                }
+            }
+            done += n;
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)] // The command's own fields.
+    async fn write_same<T: Transfer>(
+        &self,
+        lba: u64,
+        blocks: u64,
+        bs: u64,
+        unmap: bool,
+        ndob: bool,
+        durable: bool,
+        t: &mut T,
+        out: &mut Outcome,
+    ) -> Result<(), Failure> {
+        let volume = &self.unit.volume;
+        let len = blocks * bs;
+        let mut pattern = None;
+        if !ndob {
+            need(t, bs)?;
+            let buf = Slice::heap(bs as usize);
+            fetch(t, 0, &buf).await?;
+            out.moved_out = bs as u32;
+            if buf.to_vec().iter().any(|b| *b != 0) {
+                pattern = Some(buf);
+            }
+        }
+        if t.stopped() {
+            return Err(Failure::Stop);
+        }
+        let _writing = self.unit.write_gate().await;
+        let Some(pattern) = pattern else {
+            let r = volume.write_zeroes(lba * bs, len, unmap).await;
+            io(r, Direction::Write, lba)?;
+            return if durable { io(volume.flush().await, Direction::Write, lba) } else { Ok(()) };
+        };
+        let piece = self.unit.pool.alloc(len.min(self.unit.chunk as u64) as usize).await;
+        for at in (0..piece.len()).step_by(bs as usize) {
+            piece.copy_from(at, &pattern, 0, bs as usize);
+        }
+        let mut done = 0;
+        while done < len {
+            if t.stopped() {
+                return Err(Failure::Stop);
+            }
+            let n = (len - done).min(piece.len() as u64);
+            let r = volume.write(lba * bs + done, piece.sub(0, n as usize), durable).await;
+            io(r, Direction::Write, lba + done / bs)?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Atomic against every other COMPARE AND WRITE of the unit, and against writes of this reactor.
+    async fn compare_and_write<T: Transfer>(
+        &self,
+        lba: u64,
+        len: u64,
+        bs: u64,
+        fua: bool,
+        t: &mut T,
+        out: &mut Outcome,
+    ) -> Result<(), Failure> {
+        if len == 0 {
+            return Ok(());
+        }
+        need(t, 2 * len)?;
+        let volume = &self.unit.volume;
+        let both = self.unit.pool.alloc(2 * len as usize).await;
+        fetch(t, 0, &both).await?;
+        out.moved_out = 2 * len as u32;
+        let _alone = self.unit.compare_gate().await;
+        if t.stopped() {
+            return Err(Failure::Stop);
+        }
+        let (first, data) = (both.sub(0, len as usize), both.sub(len as usize, len as usize));
+        let expected = Slice::copy_of(&first.to_vec());
+        io(volume.read(lba * bs, first.clone()).await, Direction::Read, lba)?;
+        compare(&first, &expected, 0)?;
+        io(volume.write(lba * bs, data, fua).await, Direction::Write, lba)
+    }
+
+    fn lba_status(&self, lba: u64, alloc: u32, g: Geometry) -> Vec<u8> {
+        let bs = u64::from(g.block_size);
+        let mut extents = Vec::new();
+        let mut at = lba;
+        while at < g.blocks && extents.len() < lba_status::descriptors_wanted(alloc).min(256) {
+            let Allocation { mapped, len } =
+                self.unit.volume.allocation(at * bs, (g.blocks - at) * bs);
+            let blocks = (len / bs).clamp(1, u64::from(u32::MAX)).min(g.blocks - at);
+            let status = if mapped { Provisioning::Mapped } else { Provisioning::Deallocated };
+            extents.push(LbaStatus { lba: at, blocks: blocks as u32, status });
+            at += blocks;
+        }
+        let mut answer = Vec::new();
+        lba_status::encode(&extents, alloc, &mut answer);
+        answer
+    }
+}
+
+/// The initiator's buffer must hold what the command needs as a whole.
+fn need<T: Transfer>(t: &T, len: u64) -> Result<(), Failure> {
+    if t.out_len() < len { Err(Sense::INVALID_FIELD_IN_COMMAND_IU.into()) } else { Ok(()) }
+}
+
+/// The first difference, as the offset that INFORMATION carries.
+fn compare(a: &Slice, b: &Slice, base: u64) -> Result<(), Failure> {
+    let (a, b) = (a.to_vec(), b.to_vec());
+    match a.iter().zip(&b).position(|(x, y)| x != y) {
+        None => Ok(()),
+        Some(at) => {
+            let e = IoError::Miscompare(base + at as u64);
+            Err(ScsiError::from_io_error(e, Direction::Read, 0).into())
+        }
+    }
+}
+
+/// Held by the one COMPARE AND WRITE between its read and its write.
+struct Comparing<'a>(&'a Unit);
+
+impl Drop for Comparing<'_> {
+    fn drop(&mut self) {
+        let n = &self.0.comparing;
+        n.set(n.get() - 1);
+        self.0.shared.comparing.store(false, Ordering::Release);
+        self.0.may_write.signal_all();
+    }
+}
+
+impl Unit {
+    async fn compare_gate(&self) -> Comparing<'_> {
+        // Rare, short and mostly uncontended: other reactors are waited for by looking again.
+        while self
+            .shared
+            .comparing
+            .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            run_async().await;
+        }
+        bump(&self.comparing);
+        let alone = Comparing(self);
+        while self.writing.get() > 0 {
+            self.no_writes.wait().await;
+        }
+        alone
+    }
+}

@@ -1,0 +1,33 @@
+//! How a command's data moves between a front end's peer and local memory.
+
+use weir_mem::Slice;
+
+/// The command ends without status: it was aborted, or its peer is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stop;
+
+/// One command's data buffers at the initiator, as the front end sees them.
+pub trait Transfer {
+    /// Bytes of the initiator's DATA-OUT buffer.
+    fn out_len(&self) -> u64;
+
+    /// Bytes of the initiator's DATA-IN buffer.
+    fn in_len(&self) -> u64;
+
+    /// The whole DATA-OUT buffer, where it came with the command.
+    fn immediate(&self) -> Option<Slice>;
+
+    /// True when delivered data must not change until it has left; see
+    /// `weir_fabric::Connection::needs_stable_data`.
+    fn needs_stable_data(&self) -> bool;
+
+    /// True once the command is to end without further effect.
+    fn stopped(&self) -> bool;
+
+    /// Moves DATA-OUT from byte `at` on into the whole of `into`; the range is inside the buffer.
+    fn fetch(&mut self, at: u64, into: Slice) -> impl Future<Output = Result<(), Stop>>;
+
+    /// Moves `from` to byte `at` of DATA-IN; the range is inside the buffer. It may still be on its way when
+    /// this returns; it is there before the status.
+    fn deliver(&mut self, at: u64, from: Slice) -> impl Future<Output = Result<(), Stop>>;
+}

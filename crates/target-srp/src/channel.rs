@@ -1,0 +1,289 @@
+//! The channel machine: one connection of a host, from its login to the last resource given back.
+
+use crate::nexus::{ChannelRef, NexusName};
+use crate::port::Port;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use weir_base::{Nanos, SECONDS};
+use weir_fabric::{Connection, Incoming, Params, SendFlags};
+use weir_proto_scsi::lu::Nexus;
+use weir_proto_scsi::transport_id::TransportId;
+use weir_proto_srp::credit::RequestLimit;
+use weir_proto_srp::misc::{CreditRequest, LogoutReason, TargetLogout};
+use weir_proto_srp::states::ChannelState;
+use weir_proto_srp::{IuContext, LoginResponse, Negotiated, PortId, Tag};
+use weir_reactor::{Token, WaitChannel, completion, now, sleep, spawn_task};
+use weir_target_core::Attachment;
+
+/// What a login has settled and the accepting reactor needs.
+pub(crate) struct Login {
+    pub(crate) incoming: Box<dyn Incoming>,
+    pub(crate) name: NexusName,
+    pub(crate) nexus: u64,
+    pub(crate) initiator: PortId,
+    pub(crate) response: LoginResponse,
+    pub(crate) negotiated: Negotiated,
+}
+
+/// An SRP channel in service.
+pub(crate) struct Channel {
+    pub(crate) id: u32,
+    pub(crate) peer: String,
+    pub(crate) initiator: PortId,
+    pub(crate) conn: Rc<dyn Connection>,
+    pub(crate) context: IuContext,
+    pub(crate) response_len: usize,
+    pub(crate) view: Attachment,
+    state: Cell<ChannelState>,
+    credit: RefCell<RequestLimit>,
+    /// Requests that hold the channel, and who waits for none.
+    busy: Cell<u32>,
+    drained: WaitChannel,
+    lost: Cell<bool>,
+    /// A request of ours (CRED_REQ, AER_REQ) is unanswered: there may be one at a time.
+    asked: Cell<bool>,
+    last_heard: Cell<Nanos>,
+    next_tag: Cell<u64>,
+    /// Commands since login.
+    pub(crate) served: Cell<u64>,
+    port: Rc<Port>,
+}
+
+impl Channel {
+    fn enter(&self, next: ChannelState) {
+        let now = self.state.replace(next);
+        assert!(now.may_follow(next), "channel {}: {next} after {now}", self.id);
+        self.port.trace.note("channel", self.id, next.name());
+    }
+
+    /// Accepts a login on this reactor and serves it until it ends.
+    pub(crate) async fn accept(port: Rc<Port>, login: Login) {
+        let Login { incoming, name, nexus, initiator, mut response, negotiated } = login;
+        let peer = incoming.peer();
+        let lose = |port: &Port, name: &NexusName| {
+            if let Some(n) = port.shared.nexuses.give_up(name) {
+                port.nexus_lost(n);
+            }
+            port.shared.channel_gone();
+        };
+        // RESOURCE WAIT: receives for all credits granted, and one for the answer to our own request.
+        let Some(credits) = port.commit(response.credits as u32) else {
+            let reason = weir_proto_srp::RejectReason::InsufficientResources;
+            incoming.reject(&port.shared.reject(response.tag, reason));
+            tracing::warn!(%peer, "login refused: no receive buffers left");
+            return lose(&port, &name);
+        };
+        response.credits = credits as i32;
+        let params = Params {
+            private_data: response.to_bytes().to_vec(),
+            recv_queue: port.recv_queue.clone(),
+            reads_out: port.config.reads_out.min(incoming.peer_serves_reads()).max(1),
+            reads_in: 0,
+        };
+        port.accepting.set(port.accepting.get() + 1);
+        let conn = incoming.accept(&*port.provider, params).await;
+        port.accepting.set(port.accepting.get() - 1);
+        let conn = match conn {
+            Ok(c) => c,
+            Err(e) => {
+                tracing::warn!(%peer, error = %e, "connection failed while being accepted");
+                port.uncommit(credits);
+                port.established.signal_all();
+                return lose(&port, &name);
+            }
+        };
+        let view = Attachment::new(
+            Nexus(nexus),
+            initiator.0.to_vec(),
+            TransportId::srp(initiator.0),
+            port.config.relative_port,
+        );
+        view.refresh(&port.shared.access, &port.units);
+        let id = port.next_channel();
+        let channel = Rc::new(Channel {
+            id,
+            peer,
+            initiator,
+            conn,
+            context: negotiated.iu_context(),
+            response_len: (negotiated.response_iu_len as usize).min(512),
+            view,
+            state: Cell::new(ChannelState::START),
+            credit: RefCell::new(RequestLimit::new(credits)),
+            busy: Cell::new(0),
+            drained: WaitChannel::new(0),
+            lost: Cell::new(false),
+            asked: Cell::new(false),
+            last_heard: Cell::new(now()),
+            next_tag: Cell::new(1),
+            served: Cell::new(0),
+            port: port.clone(),
+        });
+        for s in [
+            ChannelState::ResourceWait,
+            ChannelState::NexusWait,
+            ChannelState::AcceptWait,
+            ChannelState::Established,
+        ] {
+            channel.enter(s);
+        }
+        let me = ChannelRef { reactor: weir_reactor::current_id(), channel: id };
+        port.add_channel(channel.clone());
+        port.shared.nexuses.attach(&name, me);
+        port.established.signal_all();
+        tracing::info!(
+            peer = %channel.peer, initiator = %channel.initiator, host = %channel.view.host(),
+            channel = id, credits, "channel established"
+        );
+        spawn_task(Channel::probe(channel.clone()));
+        let (token, closed) = completion();
+        channel.conn.on_closed(token);
+        closed.await;
+        channel.lost.set(true);
+        tracing::info!(
+            peer = %channel.peer, initiator = %channel.initiator, channel = id,
+            reason = %channel.conn.close_reason(), commands = channel.served.get(), "channel closed"
+        );
+        channel.enter(ChannelState::FlushWait);
+        channel.enter(ChannelState::DrainWait);
+        while channel.busy.get() > 0 {
+            channel.drained.wait().await;
+        }
+        port.remove_channel(&channel);
+        port.uncommit(credits);
+        channel.enter(ChannelState::Free);
+        if let Some(n) = port.shared.nexuses.detach(&name, me) {
+            port.nexus_lost(n);
+        }
+        port.shared.channel_gone();
+    }
+
+    /// True once there is nobody to answer.
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.get() || !self.conn.is_open()
+    }
+
+    /// A request takes hold of the channel.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        self.busy.set(self.busy.get() + 1);
+        self.last_heard.set(now());
+    }
+
+    /// A request lets go.
+    #[inline]
+    pub(crate) fn end(&self) {
+        self.busy.set(self.busy.get() - 1);
+        if self.busy.get() == 0 && self.lost.get() {
+            self.drained.signal_all();
+        }
+    }
+
+    /// Requests under way.
+    pub(crate) fn busy(&self) -> u32 {
+        self.busy.get()
+    }
+
+    /// A request that takes a credit. False, and the end of the channel, when it has none: a host that
+    /// overruns its limit may overrun any other.
+    #[inline]
+    pub(crate) fn charge(&self) -> bool {
+        self.served.set(self.served.get() + 1);
+        let ok = self.credit.borrow_mut().consume().is_ok();
+        if !ok {
+            self.close(
+                "the host sent more requests than it has credits",
+                Some(LogoutReason::Unspecified),
+            );
+        }
+        ok
+    }
+
+    /// Ends a request with a response: the credits that this carries.
+    #[inline]
+    pub(crate) fn release(&self) -> i32 {
+        let mut c = self.credit.borrow_mut();
+        c.release();
+        c.take_delta()
+    }
+
+    /// Ends a request without a response.
+    pub(crate) fn refund(&self) {
+        let ask = {
+            let mut c = self.credit.borrow_mut();
+            c.release();
+            c.needs_credit_request()
+        };
+        if ask {
+            self.ask();
+        }
+    }
+
+    fn new_tag(&self) -> Tag {
+        let t = self.next_tag.get();
+        self.next_tag.set(t + 1);
+        Tag(t)
+    }
+
+    /// Sends CRED_REQ with whatever credits are due, if nothing is unanswered.
+    fn ask(&self) {
+        if self.is_lost() || self.asked.replace(true) {
+            return;
+        }
+        if !self.conn.send_slots().try_wait() {
+            self.asked.set(false);
+            return;
+        }
+        let delta = self.credit.borrow_mut().take_delta();
+        let r = CreditRequest { solicited: false, delta, tag: self.new_tag() };
+        self.conn.send(&r.to_bytes(), None, SendFlags::default(), Token::NONE);
+    }
+
+    /// The answer to our own request came.
+    pub(crate) fn answered(&self) {
+        self.asked.set(false);
+        if self.credit.borrow().needs_credit_request() {
+            self.ask();
+        }
+    }
+
+    /// Asks a silent host whether it is there, and ends the channel when it is not: a host that lost its
+    /// power says nothing.
+    async fn probe(channel: Rc<Channel>) {
+        let period = channel.port.config.probe_after;
+        loop {
+            sleep(period).await;
+            if channel.is_lost() {
+                return;
+            }
+            if now() - channel.last_heard.get() < period || channel.served.get() == 0 {
+                continue;
+            }
+            if channel.asked.get() {
+                let why = format!("the host has been silent for {} s", 2 * period / SECONDS);
+                return channel.close(&why, Some(LogoutReason::Inactive));
+            }
+            channel.ask();
+        }
+    }
+
+    /// Ends the channel from our side: T_LOGOUT where a reason is given, then the disconnect.
+    pub(crate) fn close(&self, why: &str, reason: Option<LogoutReason>) {
+        if self.state.get() != ChannelState::Established {
+            return;
+        }
+        tracing::warn!(peer = %self.peer, channel = self.id, why, "closing channel");
+        self.enter(ChannelState::LogoutWait);
+        if let Some(reason) = reason
+            && !self.is_lost()
+            && self.conn.send_slots().try_wait()
+        {
+            let r = TargetLogout { solicited: false, reason, tag: self.new_tag() };
+            self.conn.send(&r.to_bytes(), None, SendFlags::default(), Token::NONE);
+        }
+        self.enter(ChannelState::DisconnectWait);
+        self.lost.set(true);
+        self.conn.disconnect(false);
+    }
+}

@@ -1,0 +1,192 @@
+//! The I_T nexus machine: which channels belong together.
+//!
+//! A nexus is an initiator port at a target port, whatever number of channels. Hosts on `siw` that were given
+//! no `initiator_ext` all log in with the zero port id; they are told apart by their network address.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use weir_proto_srp::PortId;
+use weir_proto_srp::states::NexusState;
+
+/// Names a nexus; never used again.
+pub(crate) type NexusId = u64;
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    initiator: [u8; 16],
+    /// Address without port, for the zero initiator port id only.
+    address: String,
+}
+
+/// Where a channel lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ChannelRef {
+    pub(crate) reactor: u32,
+    pub(crate) channel: u32,
+}
+
+struct Nexus {
+    id: NexusId,
+    state: NexusState,
+    channels: Vec<ChannelRef>,
+    /// Channels being set up that hold the nexus.
+    joining: usize,
+    /// Channels since the nexus was made, for spreading them over reactors.
+    joined: u64,
+}
+
+impl Nexus {
+    fn enter(&mut self, next: NexusState) {
+        assert!(
+            self.state.may_follow(next) || self.state == next,
+            "nexus {}: {} after {}",
+            self.id,
+            next,
+            self.state
+        );
+        self.state = next;
+    }
+}
+
+/// All nexuses of a target port.
+#[derive(Default)]
+pub(crate) struct Nexuses {
+    table: Mutex<BTreeMap<Key, Nexus>>,
+    next: AtomicU64,
+}
+
+/// What joining found.
+pub(crate) struct Joined {
+    pub(crate) id: NexusId,
+    /// Its channels before this one.
+    pub(crate) others: Vec<ChannelRef>,
+    /// How many channels joined before.
+    pub(crate) ordinal: u64,
+}
+
+/// Holds a nexus while a channel is being set up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NexusName(Key);
+
+fn key(initiator: &PortId, peer: &str) -> Key {
+    let address = if initiator.is_zero() {
+        peer.rsplit_once(':').map_or(peer, |(a, _)| a).to_owned()
+    } else {
+        String::new()
+    };
+    Key { initiator: initiator.0, address }
+}
+
+impl Nexuses {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Nexus>> {
+        self.table.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Finds or makes the nexus; [`attach`](Nexuses::attach) or [`give_up`](Nexuses::give_up) must follow.
+    pub(crate) fn join(&self, initiator: &PortId, peer: &str) -> (NexusName, Joined) {
+        let k = key(initiator, peer);
+        let mut t = self.lock();
+        let n = t.entry(k.clone()).or_insert_with(|| {
+            let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+            Nexus { id, state: NexusState::Free, channels: Vec::new(), joining: 0, joined: 0 }
+        });
+        n.joining += 1;
+        n.joined += 1;
+        n.enter(NexusState::Active);
+        let joined = Joined { id: n.id, others: n.channels.clone(), ordinal: n.joined - 1 };
+        (NexusName(k), joined)
+    }
+
+    /// The channels of the nexus now; a login waits until those that it ends are not among them.
+    pub(crate) fn channels(&self, name: &NexusName) -> Vec<ChannelRef> {
+        self.lock().get(&name.0).map_or_else(Vec::new, |n| n.channels.clone())
+    }
+
+    pub(crate) fn terminate_wait(&self, name: &NexusName, waits: bool) {
+        if let Some(n) = self.lock().get_mut(&name.0) {
+            n.enter(if waits { NexusState::TerminateWait } else { NexusState::Active });
+        }
+    }
+
+    /// A channel is in service.
+    pub(crate) fn attach(&self, name: &NexusName, channel: ChannelRef) {
+        if let Some(n) = self.lock().get_mut(&name.0) {
+            n.joining -= 1;
+            n.channels.push(channel);
+        }
+    }
+
+    /// A channel that joined will not come. Gives the nexus that is lost by this, if it is.
+    pub(crate) fn give_up(&self, name: &NexusName) -> Option<NexusId> {
+        let mut t = self.lock();
+        if let Some(n) = t.get_mut(&name.0) {
+            n.joining -= 1;
+        }
+        Self::reap(&mut t, name)
+    }
+
+    /// A channel is gone with all its requests. Gives the nexus that is lost by this, if it is.
+    pub(crate) fn detach(&self, name: &NexusName, channel: ChannelRef) -> Option<NexusId> {
+        let mut t = self.lock();
+        if let Some(n) = t.get_mut(&name.0) {
+            n.channels.retain(|c| *c != channel);
+        }
+        Self::reap(&mut t, name)
+    }
+
+    fn reap(t: &mut BTreeMap<Key, Nexus>, name: &NexusName) -> Option<NexusId> {
+        let n = t.get_mut(&name.0)?;
+        if n.joining > 0 || !n.channels.is_empty() {
+            return None;
+        }
+        // The tasks of its channels have ended; the logical units hear of the loss from the caller.
+        n.enter(NexusState::LossWait);
+        n.enter(NexusState::Free);
+        let id = n.id;
+        t.remove(&name.0);
+        Some(id)
+    }
+
+    /// (initiator port, address of a host without one, channels) of all nexuses.
+    pub(crate) fn list(&self) -> Vec<(PortId, String, Vec<ChannelRef>)> {
+        self.lock()
+            .iter()
+            .map(|(k, n)| (PortId(k.initiator), k.address.clone(), n.channels.clone()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_of_one_port_share_a_nexus_and_the_last_one_loses_it() {
+        let t = Nexuses::default();
+        let port = PortId::new(1, 2);
+        let (a, ja) = t.join(&port, "10.0.0.1:1000");
+        let (b, jb) = t.join(&port, "10.0.0.2:1000");
+        assert!(ja.id == jb.id && a == b);
+        let (c1, c2) =
+            (ChannelRef { reactor: 0, channel: 1 }, ChannelRef { reactor: 1, channel: 1 });
+        t.attach(&a, c1);
+        t.attach(&b, c2);
+        assert_eq!(t.channels(&a), [c1, c2]);
+        assert_eq!(t.detach(&a, c1), None);
+        assert_eq!(t.detach(&a, c2), Some(ja.id));
+        let (d, jd) = t.join(&port, "10.0.0.1:1000");
+        assert!(jd.id != ja.id);
+        assert_eq!(t.give_up(&d), Some(jd.id));
+    }
+
+    #[test]
+    fn hosts_without_a_port_id_are_told_apart_by_address() {
+        let t = Nexuses::default();
+        let zero = PortId::new(0, 0);
+        let (a, ja) = t.join(&zero, "10.0.0.1:1000");
+        let (_, jb) = t.join(&zero, "10.0.0.2:1000");
+        let (c, jc) = t.join(&zero, "10.0.0.1:2000");
+        assert!(ja.id != jb.id && ja.id == jc.id && a == c);
+    }
+}

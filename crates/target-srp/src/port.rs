@@ -1,0 +1,250 @@
+//! A target port's part on one reactor: its pools, its requests, its channels.
+
+use crate::channel::{Channel, Login};
+use crate::config::TargetConfig;
+use crate::request::Request;
+use crate::target::TargetShared;
+use crate::trace::Trace;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use weir_fabric::{FabricError, Provider, RecvQueue};
+use weir_mem::{BufPool, Census, PoolConfig};
+use weir_proto_scsi::lu::Nexus;
+use weir_proto_srp::states::RequestState;
+use weir_reactor::{TaskId, WaitChannel, get_local, set_local, spawn_task};
+use weir_target_core::Units;
+
+/// Ports of the present reactor, by target.
+#[derive(Default)]
+struct LocalPorts(RefCell<BTreeMap<u64, Rc<Port>>>);
+
+/// What of a port's resources is in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortCensus {
+    /// Request structures.
+    pub requests: usize,
+    /// Those that hold a message.
+    pub requests_busy: usize,
+    /// Those without a receive buffer.
+    pub requests_waiting: usize,
+    /// Receive buffers posted.
+    pub receives_posted: usize,
+    /// Channels.
+    pub channels: usize,
+    /// Credits granted to channels.
+    pub credits: u32,
+    /// Receive buffers.
+    pub recv_pool: Vec<Census>,
+    /// Data buffers; the reactor's, shared with others.
+    pub data_pool: Vec<Census>,
+}
+
+/// A target port on one reactor.
+pub struct Port {
+    pub(crate) config: TargetConfig,
+    pub(crate) shared: Arc<TargetShared>,
+    pub(crate) provider: Rc<dyn Provider>,
+    pub(crate) units: Rc<Units>,
+    pub(crate) pool: BufPool,
+    pub(crate) recv_pool: BufPool,
+    pub(crate) recv_queue: Rc<dyn RecvQueue>,
+    pub(crate) trace: Trace,
+    pub(crate) requests: RefCell<Vec<Rc<Request>>>,
+    tasks: RefCell<Vec<TaskId>>,
+    /// Ascending by connection number.
+    channels: RefCell<Vec<(u32, Rc<Channel>)>>,
+    /// Accepts under way: messages of unknown connections may belong to one of them.
+    pub(crate) accepting: Cell<u32>,
+    pub(crate) established: WaitChannel,
+    committed: Cell<u32>,
+    next_channel: Cell<u32>,
+}
+
+impl Port {
+    /// Puts the target on the present reactor: pools are made, requests started.
+    ///
+    /// # Errors
+    /// Not enough memory, or the provider refuses.
+    pub(crate) fn start(
+        shared: Arc<TargetShared>,
+        provider: Rc<dyn Provider>,
+        units: Rc<Units>,
+        pool: BufPool,
+    ) -> Result<Rc<Port>, FabricError> {
+        let config = shared.config.clone();
+        let size = (config.policy.max_iu_len as usize).next_multiple_of(4096);
+        let classes = vec![(size, config.recv_buffers)];
+        let recv_pool = BufPool::new(&PoolConfig { classes })
+            .map_err(|e| FabricError::Unavailable(format!("receive buffers: {e}")))?;
+        let table = crate::bdt::table_bytes(config.policy.max_table_entries);
+        assert!(table <= pool.max_len(), "a descriptor table fits a buffer");
+        for p in [&recv_pool, &pool] {
+            let (base, len) = p.region();
+            provider.register_region(base, len)?;
+        }
+        let recv_queue = provider.recv_queue(config.recv_buffers, size)?;
+        let count = config.requests.div_ceil(shared.reactor_count()).max(1);
+        let port = Rc::new(Port {
+            config,
+            shared,
+            provider,
+            units,
+            pool,
+            recv_pool,
+            recv_queue,
+            trace: Trace::default(),
+            requests: RefCell::default(),
+            tasks: RefCell::default(),
+            channels: RefCell::default(),
+            accepting: Cell::new(0),
+            established: WaitChannel::new(0),
+            committed: Cell::new(0),
+            next_channel: Cell::new(0),
+        });
+        for id in 0..count as u32 {
+            let r = Request::new(id, port.clone());
+            port.requests.borrow_mut().push(r.clone());
+            port.tasks.borrow_mut().push(spawn_task(r.run()));
+        }
+        let ports = get_local::<LocalPorts>().unwrap_or_else(|| {
+            set_local(Rc::new(LocalPorts::default()));
+            get_local().expect("just set")
+        });
+        ports.0.borrow_mut().insert(port.shared.id, port.clone());
+        Ok(port)
+    }
+
+    /// The part of a target on the present reactor.
+    pub(crate) fn local(target: u64) -> Option<Rc<Port>> {
+        get_local::<LocalPorts>()?.0.borrow().get(&target).cloned()
+    }
+
+    /// Accepts a login here.
+    pub(crate) fn take_login(self: &Rc<Self>, login: Login) {
+        spawn_task(Channel::accept(self.clone(), login));
+    }
+
+    pub(crate) fn next_channel(&self) -> u32 {
+        self.next_channel.set(self.next_channel.get() + 1);
+        self.next_channel.get()
+    }
+
+    /// Sets receives aside for a channel: as many credits as wanted or left, at least two.
+    pub(crate) fn commit(&self, wanted: u32) -> Option<u32> {
+        let left = (self.config.recv_buffers as u32).saturating_sub(self.committed.get());
+        let credits = wanted.min(left.saturating_sub(1));
+        if credits < 2 {
+            return None;
+        }
+        self.committed.set(self.committed.get() + credits + 1);
+        Some(credits)
+    }
+
+    pub(crate) fn uncommit(&self, credits: u32) {
+        self.committed.set(self.committed.get() - credits - 1);
+    }
+
+    pub(crate) fn add_channel(&self, c: Rc<Channel>) {
+        let mut all = self.channels.borrow_mut();
+        let at = all.partition_point(|(qp, _)| *qp < c.conn.qp());
+        all.insert(at, (c.conn.qp(), c));
+    }
+
+    pub(crate) fn remove_channel(&self, c: &Rc<Channel>) {
+        self.channels.borrow_mut().retain(|(_, x)| !Rc::ptr_eq(x, c));
+    }
+
+    /// The channels here.
+    pub(crate) fn channels(&self) -> Vec<Rc<Channel>> {
+        self.channels.borrow().iter().map(|(_, c)| c.clone()).collect()
+    }
+
+    #[inline]
+    fn by_qp(&self, qp: u32) -> Option<Rc<Channel>> {
+        let all = self.channels.borrow();
+        let at = all.binary_search_by_key(&qp, |(q, _)| *q).ok()?;
+        Some(all[at].1.clone())
+    }
+
+    /// The channel behind a connection number. A message that overtakes the end of its connection's
+    /// set-up is held here until that is known (S4); one of a connection that is gone has no channel.
+    #[inline]
+    pub(crate) async fn sender(&self, qp: u32) -> Option<Rc<Channel>> {
+        loop {
+            if let Some(c) = self.by_qp(qp) {
+                return Some(c);
+            }
+            if self.accepting.get() == 0 {
+                return None;
+            }
+            self.established.wait().await;
+        }
+    }
+
+    /// The last channel of a nexus is gone: the units forget it.
+    pub(crate) fn nexus_lost(&self, nexus: u64) {
+        for u in self.units.all() {
+            u.shared().with(|s| s.nexus_lost(Nexus(nexus)));
+        }
+    }
+
+    /// What is in use.
+    pub fn census(&self) -> PortCensus {
+        let requests = self.requests.borrow();
+        let count =
+            |f: &dyn Fn(RequestState) -> bool| requests.iter().filter(|r| f(r.state())).count();
+        let waiting = count(&|s| s == RequestState::RecvBufferWait);
+        let idle = count(&|s| s == RequestState::RecvWait && s != RequestState::RecvBufferWait);
+        let in_recv_with_message = requests
+            .iter()
+            .filter(|r| r.state() == RequestState::RecvWait && r.channel.borrow().is_some());
+        PortCensus {
+            requests: requests.len(),
+            requests_busy: requests.len() - waiting - idle + in_recv_with_message.count(),
+            requests_waiting: waiting,
+            receives_posted: self.recv_queue.posted(),
+            channels: self.channels.borrow().len(),
+            credits: self.committed.get(),
+            recv_pool: self.recv_pool.census(),
+            data_pool: self.pool.census(),
+        }
+    }
+
+    /// Leaks nothing while no channel is up: every request waits for a message or a buffer, every posted
+    /// receive is a request's, no credit is out.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check_idle(&self) -> Result<(), String> {
+        let c = self.census();
+        let waiting_with_buffer = c.requests - c.requests_waiting;
+        if c.requests_busy != 0 {
+            return Err(format!("{} requests hold a message: {c:?}", c.requests_busy));
+        }
+        if c.receives_posted != waiting_with_buffer {
+            return Err(format!("posted receives and waiting requests differ: {c:?}"));
+        }
+        if c.channels == 0 && c.credits != 0 {
+            return Err(format!("credits without a channel: {c:?}"));
+        }
+        Ok(())
+    }
+
+    /// Keeps the newest `size` state changes of the port's machines; 0 turns it off.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// Ends the port on this reactor; its channels must be gone.
+    pub(crate) fn stop(&self) {
+        if let Some(l) = get_local::<LocalPorts>() {
+            l.0.borrow_mut().remove(&self.shared.id);
+        }
+        for id in self.tasks.take() {
+            weir_reactor::cancel(id);
+        }
+        self.requests.borrow_mut().clear();
+    }
+}

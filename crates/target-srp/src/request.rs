@@ -1,0 +1,365 @@
+//! The request machine: the life of one message of a host, from the receive buffer to the response.
+
+use crate::bdt::Bdt;
+use crate::channel::Channel;
+use crate::dma::Dma;
+use crate::port::Port;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use weir_fabric::SendFlags;
+use weir_mem::Slice;
+use weir_proto_scsi::lun::Lun;
+use weir_proto_scsi::sense::SENSE_LEN_MAX;
+use weir_proto_scsi::status::Status;
+use weir_proto_srp::residual::{Lengths, Transfer as Residuals};
+use weir_proto_srp::states::{DmaState, RequestState};
+use weir_proto_srp::{Buffer, Command, Iu, IuError, Response, RspCode, Tag};
+use weir_reactor::{Token, WaitChannel, completion, run_async, spawn_task};
+use weir_target_core::{Attached, Outcome, execute_unmapped};
+
+/// CDB bytes kept; longer ones are of no command that we know.
+const CDB: usize = 32;
+
+/// Who wants a task gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Abort {
+    No,
+    /// Its own nexus: it ends in silence.
+    Own,
+    /// Another nexus, or the unit's reset: TASK ABORTED where the control mode page says so (TAS).
+    Other,
+}
+
+/// A request structure. There is a fixed number of them; each runs its loop for as long as its port lives.
+pub(crate) struct Request {
+    pub(crate) id: u32,
+    pub(crate) port: Rc<Port>,
+    state: Cell<RequestState>,
+    pub(crate) tag: Cell<Tag>,
+    pub(crate) channel: RefCell<Option<Rc<Channel>>>,
+    pub(crate) attached: RefCell<Option<Rc<Attached>>>,
+    pub(crate) abort: Cell<Abort>,
+    pub(crate) data_out: Bdt,
+    pub(crate) data_in: Bdt,
+    /// Released when the command has ended; aborts wait for it.
+    pub(crate) ended: WaitChannel,
+}
+
+impl Request {
+    pub(crate) fn new(id: u32, port: Rc<Port>) -> Rc<Request> {
+        Rc::new(Request {
+            id,
+            port,
+            state: Cell::new(RequestState::START),
+            tag: Cell::new(Tag(0)),
+            channel: RefCell::default(),
+            attached: RefCell::default(),
+            abort: Cell::new(Abort::No),
+            data_out: Bdt::new(id),
+            data_in: Bdt::new(id),
+            ended: WaitChannel::new(0),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn enter(&self, next: RequestState) {
+        let now = self.state.replace(next);
+        assert!(now.may_follow(next), "request {}: {next} after {now}", self.id);
+        self.port.trace.note("request", self.id, next.name());
+    }
+
+    pub(crate) fn state(&self) -> RequestState {
+        self.state.get()
+    }
+
+    /// The channel that the message came by.
+    pub(crate) fn channel(&self) -> Rc<Channel> {
+        self.channel.borrow().clone().expect("a request with a message has a channel")
+    }
+
+    /// True when the command is to end without further effect.
+    #[inline]
+    pub(crate) fn stopped(&self) -> bool {
+        self.abort.get() != Abort::No || self.channel.borrow().as_ref().is_none_or(|c| c.is_lost())
+    }
+
+    /// A command that may be aborted: it runs, or is about to.
+    pub(crate) fn is_task(&self) -> bool {
+        self.attached.borrow().is_some()
+    }
+
+    /// Marks a task for its end.
+    pub(crate) fn abort(&self, by: Abort) {
+        if self.abort.get() == Abort::No {
+            self.abort.set(by);
+        }
+    }
+
+    /// The request's loop (START to FREE and round again).
+    pub(crate) async fn run(self: Rc<Self>) {
+        loop {
+            self.enter(RequestState::RecvBufferWait);
+            let size = self.port.config.policy.max_iu_len as usize;
+            let buf = self.port.recv_pool.alloc(size).await;
+            let (token, message) = completion();
+            self.port.recv_queue.post(buf.clone(), token);
+            self.enter(RequestState::RecvWait);
+            let c = message.await;
+            if c.is_ok()
+                && let Some(channel) = self.port.sender(c.source).await
+            {
+                channel.begin();
+                *self.channel.borrow_mut() = Some(channel.clone());
+                self.message(&channel, buf, c.len as usize).await;
+                self.attached.take();
+                self.abort.set(Abort::No);
+                self.channel.take();
+                self.ended.signal_all();
+                channel.end();
+            } else {
+                drop(buf);
+            }
+            self.enter(RequestState::Free);
+        }
+    }
+
+    async fn message(self: &Rc<Self>, channel: &Rc<Channel>, buf: Slice, len: usize) {
+        let iu = buf.sub(0, len);
+        // SAFETY: the message is complete; the provider writes no more to this buffer, and nobody else
+        // has it until it is dropped.
+        let bytes = unsafe { iu.bytes() };
+        match Iu::decode(bytes, &channel.context) {
+            Ok(Iu::Command(c)) => {
+                if channel.charge() {
+                    self.command(channel, &c, &buf).await;
+                }
+            }
+            Ok(Iu::TaskManagement(t)) => {
+                if channel.charge() {
+                    drop(buf);
+                    self.tag.set(t.tag);
+                    self.enter(RequestState::AsyncHoldWait);
+                    let code = self.port.manage(self, channel, &t).await;
+                    self.enter(RequestState::AsyncWait);
+                    self.answer_code(channel, t.tag, code).await;
+                }
+            }
+            Ok(Iu::InitiatorLogout(_)) => {
+                if channel.charge() {
+                    channel.refund();
+                }
+                channel.close("the initiator logged out", None);
+            }
+            Ok(Iu::CreditResponse(_)) | Ok(Iu::EventResponse(_)) => channel.answered(),
+            Err(e) => self.malformed(channel, &e).await,
+        }
+    }
+
+    /// A message that is no valid IU: answered where that is possible, else the channel ends.
+    #[cold]
+    async fn malformed(self: &Rc<Self>, channel: &Rc<Channel>, e: &IuError) {
+        tracing::warn!(peer = %channel.peer, error = %e, "malformed message");
+        match e.answer() {
+            Some((tag, code)) => {
+                if channel.charge() {
+                    self.enter(RequestState::AsyncWait);
+                    self.answer_code(channel, tag, code).await;
+                }
+            }
+            None => channel.close(
+                &format!("the host does not speak SRP: {e}"),
+                Some(weir_proto_srp::misc::LogoutReason::InvalidIuType),
+            ),
+        }
+    }
+
+    /// SRP_CMD.
+    async fn command(self: &Rc<Self>, channel: &Rc<Channel>, c: &Command<'_>, buf: &Slice) {
+        self.tag.set(c.tag);
+        self.enter(RequestState::SubmitWait);
+        let port = &self.port;
+        channel.view.refresh(&port.shared.access, &port.units);
+        let lun = Lun(c.lun);
+        let attached = channel.view.find(lun);
+        *self.attached.borrow_mut() = attached.clone();
+        // The table's fetch runs in parallel with the command.
+        for (bdt, buffer) in [(&self.data_out, &c.data_out), (&self.data_in, &c.data_in)] {
+            if bdt.load(&port.trace, buffer)
+                && let Some(missing) = buffer.missing_table()
+            {
+                let (me, channel, is_out) =
+                    (self.clone(), channel.clone(), std::ptr::eq(bdt, &self.data_out));
+                spawn_task(async move {
+                    let table = me.port.pool.alloc(missing.len as usize).await;
+                    let bdt = if is_out { &me.data_out } else { &me.data_in };
+                    bdt.fetch(&me.port.trace, &channel, missing, table).await;
+                });
+            }
+        }
+        self.enter(RequestState::PartialsWait);
+        let mut cdb = [0; CDB];
+        let cdb_len = c.cdb.len().min(CDB);
+        cdb[..cdb_len].copy_from_slice(&c.cdb[..cdb_len]);
+        let immediate = match c.data_out {
+            Buffer::Immediate { data } => {
+                // Where in the receive buffer it lies; the buffer stays with the command.
+                let at = usize::from(channel.context.immediate_offset.unwrap_or(0));
+                Some(buf.sub(at, data.len()))
+            }
+            _ => None,
+        };
+        let solicit = c.solicit;
+        let out_len = c.data_out.len();
+        let in_len = c.data_in.len();
+        let tag = c.tag;
+        self.enter(RequestState::Active);
+        let mut dma = Dma { request: self, immediate, state: Cell::new(DmaState::START) };
+        let result = match &attached {
+            Some(a) => a.execute(&channel.view, &cdb[..cdb_len], &mut dma).await,
+            None => {
+                let identity = &port.shared.identity;
+                execute_unmapped(
+                    &channel.view,
+                    identity,
+                    &port.pool,
+                    lun,
+                    &cdb[..cdb_len],
+                    &mut dma,
+                )
+                .await
+            }
+        };
+        drop(dma);
+        if let (Ok(o), Some(a)) = (&result, &attached)
+            && !o.abort_tasks_of.is_empty()
+        {
+            port.abort_nexuses(self, a, &o.abort_tasks_of).await;
+        }
+        if self.abort.get() != Abort::No {
+            self.enter(RequestState::Datc);
+        }
+        self.enter(RequestState::DmaDrainWait);
+        let answer = match result {
+            Ok(o) if !self.stopped() => Some(o),
+            // The data could not be moved though nobody stopped it: the descriptors are at fault.
+            Err(_) if !self.stopped() => None,
+            _ => return self.end_in_silence(channel, &attached).await,
+        };
+        match answer {
+            Some(o) => self.respond(channel, tag, &o, out_len, in_len, solicit).await,
+            None => self.answer_code(channel, tag, RspCode::FieldsInvalid).await,
+        }
+    }
+
+    /// Waits for a slot in the send queue; the later waits of the document are for resources that never
+    /// run short here (the response is encoded on the stack, completions take no slot).
+    #[inline]
+    async fn reserve(&self, channel: &Rc<Channel>) -> bool {
+        self.enter(RequestState::SendQueueWait);
+        if !channel.conn.send_slots().try_wait() {
+            channel.conn.send_slots().wait().await;
+        }
+        // An abort may have come while this waited.
+        if self.abort.get() != Abort::No {
+            channel.conn.send_slots().signal();
+            return false;
+        }
+        self.enter(RequestState::SendBufferWait);
+        self.enter(RequestState::CompletionQueueWait);
+        true
+    }
+
+    async fn respond(
+        &self,
+        channel: &Rc<Channel>,
+        tag: Tag,
+        o: &Outcome,
+        out_len: u32,
+        in_len: u32,
+        solicit: weir_proto_srp::Solicit,
+    ) {
+        if !self.reserve(channel).await {
+            return self.end_in_silence(channel, &None).await;
+        }
+        let residuals = Residuals {
+            data_out: Lengths { command: o.command_out, buffer: out_len },
+            data_in: Lengths { command: o.command_in, buffer: in_len },
+        }
+        .residuals(o.moved_out, o.moved_in);
+        let good = o.status == Status::Good.code();
+        let mut r = Response::scsi(tag, o.status, channel.release()).with_residuals(residuals);
+        r.solicited = solicit.wants(good);
+        if o.has_sense() {
+            let mut sense = [0; SENSE_LEN_MAX];
+            let n = o.encode_sense(&mut sense);
+            self.post(channel, &r.with_sense(&sense[..n]));
+        } else {
+            self.post(channel, &r);
+        }
+        self.let_go().await;
+    }
+
+    /// Answers with response data instead of a status.
+    async fn answer_code(&self, channel: &Rc<Channel>, tag: Tag, code: RspCode) {
+        // A short way for answers without a command: the states in between have nothing to wait for.
+        channel.conn.send_slots().wait().await;
+        let r = Response::code(tag, code, channel.release());
+        self.post(channel, &r);
+        if self.state.get() == RequestState::DmaDrainWait {
+            self.enter(RequestState::AsyncWait);
+        }
+        self.let_go().await;
+    }
+
+    fn post(&self, channel: &Rc<Channel>, r: &Response<'_>) {
+        let flags = SendFlags { solicited: r.solicited, invalidate: None };
+        let max = channel.response_len;
+        if r.sense.is_empty() {
+            let mut iu = [0; 48];
+            if let Ok(n) = r.encode(&mut iu, max) {
+                return channel.conn.send(&iu[..n], None, flags, Token::NONE);
+            }
+        }
+        let mut iu = [0; 512];
+        match r.encode(&mut iu, max) {
+            Ok(n) => channel.conn.send(&iu[..n], None, flags, Token::NONE),
+            // No response fits only when the negotiated length is below the least allowed.
+            Err(_) => channel.conn.send_slots().signal(),
+        }
+    }
+
+    /// The command is over without a response: aborted, or its channel is gone. Its credit goes back with
+    /// the next response, or with a CRED_REQ when there will be none.
+    #[cold]
+    async fn end_in_silence(&self, channel: &Rc<Channel>, attached: &Option<Rc<Attached>>) {
+        let tas = self.abort.get() == Abort::Other
+            && attached
+                .as_ref()
+                .is_some_and(|a| a.unit().shared().with(|s| s.task_aborted_status()));
+        if tas && !channel.is_lost() {
+            self.enter(RequestState::AsyncWait);
+            run_async().await;
+            channel.conn.send_slots().wait().await;
+            let r = Response::scsi(self.tag.get(), Status::TaskAborted.code(), channel.release());
+            self.post(channel, &r);
+        } else {
+            self.enter(RequestState::AsyncWait);
+            run_async().await;
+            channel.refund();
+        }
+        self.let_go().await;
+    }
+
+    /// BDT WAIT: gives the descriptor tables back.
+    #[inline]
+    async fn let_go(&self) {
+        self.enter(RequestState::BdtWait);
+        self.release_tables().await;
+    }
+
+    #[inline]
+    async fn release_tables(&self) {
+        self.data_out.release(&self.port.trace).await;
+        self.data_in.release(&self.port.trace).await;
+    }
+}

@@ -1,0 +1,288 @@
+//! A target port as a whole: logins, and what its reactors share.
+
+use crate::channel::Login;
+use crate::config::TargetConfig;
+use crate::nexus::{ChannelRef, Nexuses};
+use crate::port::Port;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use weir_base::MILLIS;
+use weir_fabric::{FabricError, Incoming, Listener, Provider};
+use weir_mem::BufPool;
+use weir_proto_scsi::identity::Identity;
+use weir_proto_srp::misc::LogoutReason;
+use weir_proto_srp::policy::MultiChannel;
+use weir_proto_srp::{Form, LoginReject, LoginRequest, PortId, RejectReason, Tag, evaluate};
+use weir_reactor::{Handle, completion, now, sleep, spawn_task};
+use weir_target_core::{Access, Units};
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// What all reactors of a target port share.
+pub(crate) struct TargetShared {
+    pub(crate) id: u64,
+    pub(crate) config: TargetConfig,
+    pub(crate) access: Arc<Access>,
+    /// Vendor and product for LUNs without a unit.
+    pub(crate) identity: Identity,
+    pub(crate) nexuses: Nexuses,
+    channels: AtomicUsize,
+    reactors: Mutex<Vec<Handle>>,
+    expected: usize,
+}
+
+impl TargetShared {
+    pub(crate) fn reactor_count(&self) -> usize {
+        self.expected.max(1)
+    }
+
+    pub(crate) fn channel_gone(&self) {
+        self.channels.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn reactors(&self) -> Vec<Handle> {
+        self.reactors.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    pub(crate) fn reject(&self, tag: Tag, reason: RejectReason) -> Vec<u8> {
+        let formats = weir_proto_srp::login::BufferFormats::BOTH;
+        LoginReject { reason, tag, formats }.to_bytes().to_vec()
+    }
+}
+
+/// A channel, for status displays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChannelInfo {
+    /// The peer's address.
+    pub peer: String,
+    /// Its initiator port.
+    pub initiator: PortId,
+    /// The host's name.
+    pub host: String,
+    /// Commands since login.
+    pub commands: u64,
+    /// Requests under way.
+    pub busy: u32,
+}
+
+/// A nexus, for status displays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NexusInfo {
+    /// The initiator port.
+    pub initiator: PortId,
+    /// Address of a host without a port identifier.
+    pub address: String,
+    /// Its channels.
+    pub channels: usize,
+}
+
+/// One SRP target port. Cloning gives another handle; it may be used on any reactor.
+#[derive(Clone)]
+pub struct Target(Arc<TargetShared>);
+
+impl Target {
+    /// A target port that will run on `reactors` reactors.
+    pub fn new(
+        config: TargetConfig,
+        access: Arc<Access>,
+        identity: Identity,
+        reactors: usize,
+    ) -> Self {
+        Target(Arc::new(TargetShared {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            config,
+            access,
+            identity,
+            nexuses: Nexuses::default(),
+            channels: AtomicUsize::new(0),
+            reactors: Mutex::default(),
+            expected: reactors,
+        }))
+    }
+
+    /// Adds the present reactor.
+    ///
+    /// # Errors
+    /// Not enough memory, or the provider refuses.
+    pub fn join(
+        &self,
+        provider: Rc<dyn Provider>,
+        units: Rc<Units>,
+        pool: BufPool,
+    ) -> Result<Rc<Port>, FabricError> {
+        let port = Port::start(self.0.clone(), provider, units, pool)?;
+        self.0.reactors.lock().unwrap_or_else(|e| e.into_inner()).push(weir_reactor::handle());
+        Ok(port)
+    }
+
+    /// Listens on `addr` with the present reactor's provider; logins are spread over all reactors.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub fn listen(&self, provider: &dyn Provider, addr: &str) -> Result<String, FabricError> {
+        let listener = provider.listen(addr)?;
+        let local = listener.local_addr();
+        spawn_task(serve(self.0.clone(), listener));
+        Ok(local)
+    }
+
+    /// The port's identifier.
+    pub fn port_id(&self) -> PortId {
+        self.0.config.port_id
+    }
+
+    /// Nexuses logged in.
+    pub fn nexuses(&self) -> Vec<NexusInfo> {
+        let all = self.0.nexuses.list();
+        all.into_iter()
+            .map(|(initiator, address, c)| NexusInfo { initiator, address, channels: c.len() })
+            .collect()
+    }
+
+    /// Channels of the present reactor.
+    pub fn local_channels(&self) -> Vec<ChannelInfo> {
+        let Some(port) = Port::local(self.0.id) else { return Vec::new() };
+        port.channels()
+            .iter()
+            .map(|c| ChannelInfo {
+                peer: c.peer.clone(),
+                initiator: c.initiator,
+                host: c.view.host(),
+                commands: c.served.get(),
+                busy: c.busy(),
+            })
+            .collect()
+    }
+
+    /// The port on the present reactor.
+    pub fn local_port(&self) -> Option<Rc<Port>> {
+        Port::local(self.0.id)
+    }
+
+    /// Ends all channels of the present reactor and the port's part here.
+    pub async fn leave(&self) {
+        let Some(port) = Port::local(self.0.id) else { return };
+        for c in port.channels() {
+            c.close("the target stops", Some(LogoutReason::Unspecified));
+        }
+        while !port.channels().is_empty() {
+            sleep(MILLIS).await;
+        }
+        if let Err(e) = port.check_idle() {
+            tracing::error!("resources missing at the end: {e}");
+        }
+        port.stop();
+    }
+}
+
+async fn serve(shared: Arc<TargetShared>, listener: Rc<dyn Listener>) {
+    loop {
+        match listener.next().await {
+            Ok(incoming) => {
+                spawn_task(login(shared.clone(), incoming));
+            }
+            Err(e) => {
+                tracing::error!(error = %e, "the listener ended");
+                return;
+            }
+        }
+    }
+}
+
+fn refuse(shared: &TargetShared, incoming: Box<dyn Incoming>, tag: Tag, reason: RejectReason) {
+    tracing::warn!(peer = %incoming.peer(), reason = %reason, "login refused");
+    let data = shared.reject(tag, reason);
+    incoming.reject(&data);
+}
+
+/// Judges a login, ends older channels where it says so, and hands it to the reactor that will serve it.
+async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
+    let form = if incoming.native_cm() { Form::IbCm } else { Form::RdmaCm };
+    let request = match LoginRequest::decode(incoming.private_data(), form) {
+        Ok(r) => r,
+        Err(e) => {
+            tracing::warn!(peer = %incoming.peer(), error = %e, "not an SRP login");
+            return incoming.reject(&[]);
+        }
+    };
+    let (mut response, negotiated) = match evaluate(&request, &shared.config.policy) {
+        Ok(r) => r,
+        Err(reason) => return refuse(&shared, incoming, request.tag, reason),
+    };
+    // An initiator that does not know the port's identifier asks for whatever is at the address: zero.
+    if request.target != shared.config.port_id && !request.target.is_zero() {
+        return refuse(&shared, incoming, request.tag, RejectReason::NoNexus);
+    }
+    // A host that nobody has made known has no business here.
+    if shared.access.map().host(&request.initiator.0).is_none() {
+        return refuse(&shared, incoming, request.tag, RejectReason::ChannelLimit);
+    }
+    if shared.channels.fetch_add(1, Ordering::AcqRel) >= shared.config.max_channels {
+        shared.channel_gone();
+        return refuse(&shared, incoming, request.tag, RejectReason::InsufficientResources);
+    }
+    let (name, joined) = shared.nexuses.join(&request.initiator, &incoming.peer());
+    if negotiated.multichannel == MultiChannel::Terminate && !joined.others.is_empty() {
+        shared.nexuses.terminate_wait(&name, true);
+        for c in &joined.others {
+            terminate(&shared, *c);
+        }
+        let until = now() + shared.config.terminate_timeout;
+        // A login must not wait for a dead channel for ever; its closing is bounded by itself.
+        while now() < until
+            && shared.nexuses.channels(&name).iter().any(|c| joined.others.contains(c))
+        {
+            sleep(MILLIS).await;
+        }
+        shared.nexuses.terminate_wait(&name, false);
+        response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
+    }
+    let reactors = shared.reactors();
+    let home = (joined.id + joined.ordinal) as usize % reactors.len().max(1);
+    let (initiator, nexus) = (request.initiator, joined.id);
+    let login = Login { incoming, name, nexus, initiator, response, negotiated };
+    let target = shared.id;
+    let go = move || match Port::local(target) {
+        Some(port) => port.take_login(login),
+        None => login.incoming.reject(&[]),
+    };
+    match reactors.get(home) {
+        Some(h) if h.id() != weir_reactor::current_id() => h.run(go),
+        _ => go(),
+    }
+}
+
+/// Ends a channel wherever it lives.
+fn terminate(shared: &TargetShared, c: ChannelRef) {
+    let target = shared.id;
+    weir_reactor::send_to(c.reactor, move || {
+        let Some(port) = Port::local(target) else { return };
+        if let Some(channel) = port.channels().into_iter().find(|x| x.id == c.channel) {
+            let reason = Some(LogoutReason::MultiChannelAction);
+            channel.close("a new login of its host ends it", reason);
+        }
+    });
+}
+
+/// Runs `f` on every reactor of the port, one after the other, and waits for all.
+pub(crate) async fn everywhere<F, Fut>(shared: &TargetShared, f: F)
+where
+    F: Fn(Rc<Port>) -> Fut + Send + Clone + 'static,
+    Fut: Future<Output = ()> + 'static,
+{
+    for h in shared.reactors() {
+        let (token, done) = completion();
+        let me = weir_reactor::handle();
+        let (f, target) = (f.clone(), shared.id);
+        h.run(move || {
+            spawn_task(async move {
+                if let Some(port) = Port::local(target) {
+                    f(port).await;
+                }
+                me.complete(token, weir_reactor::Completion::ok(0));
+            });
+        });
+        done.await;
+    }
+}

@@ -1,0 +1,126 @@
+//! Arguments of the commands that need the data path, for `crate::run`.
+
+mod bench;
+mod tools;
+
+pub(crate) use bench::*;
+pub(crate) use tools::*;
+
+use super::parse;
+use clap::{Args, ValueEnum};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use weir_control::config::{Config, Poll};
+
+/// How reactors wait for work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PollMode {
+    /// Poll while there is work, sleep when there is none.
+    Adaptive,
+    /// Always poll.
+    Busy,
+    /// Sleep whenever there is nothing to do at once.
+    Sleep,
+}
+
+impl From<PollMode> for Poll {
+    fn from(mode: PollMode) -> Poll {
+        match mode {
+            PollMode::Adaptive => Poll::Adaptive,
+            PollMode::Busy => Poll::Busy,
+            PollMode::Sleep => Poll::Sleep,
+        }
+    }
+}
+
+/// `weir serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  weir serve --config /etc/weir.toml\n  \
+    weir serve --data-dir /var/lib/weir --listen 0.0.0.0:5555\n\nOptions given here win over the file. \
+    The daemon's data directory is --data-dir, else `data_dir` in the file, else ./weir-data.")]
+pub(crate) struct ServeArgs {
+    /// Configuration file; docs/examples/weir.toml shows every key.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Address of the target port srp0, IP:PORT. May be repeated.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Vec<SocketAddr>,
+    /// TCP address for the REST interface, besides the socket in the data directory.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) api_tcp: Option<SocketAddr>,
+    /// Processor cores that get a reactor, e.g. 2,3.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub(crate) cores: Vec<u16>,
+    /// Memory for I/O buffers, all cores together.
+    #[arg(long, value_parser = parse::size, value_name = "SIZE")]
+    pub(crate) buffer_memory: Option<u64>,
+    /// How reactors wait for work.
+    #[arg(long, value_enum)]
+    pub(crate) poll: Option<PollMode>,
+    /// From the global `--data-dir`.
+    #[arg(skip)]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// From the global `--json`.
+    #[arg(skip)]
+    pub(crate) json: bool,
+}
+
+impl ServeArgs {
+    /// The configuration: defaults, then the file, then the command line.
+    pub(crate) fn config(&self) -> weir_control::Result<Config> {
+        let mut config = match &self.config {
+            Some(path) => Config::load(path)?,
+            None => Config::default(),
+        };
+        if let Some(dir) = &self.data_dir {
+            config.data_dir = dir.clone();
+        }
+        if !self.listen.is_empty() {
+            config.targets.clear();
+            config.listen = self.listen.iter().map(ToString::to_string).collect();
+        }
+        if self.api_tcp.is_some() {
+            config.api.tcp = self.api_tcp;
+        }
+        if !self.cores.is_empty() {
+            config.cores = self.cores.clone();
+        }
+        config.buffer_memory = self.buffer_memory.unwrap_or(config.buffer_memory);
+        config.poll = self.poll.map_or(config.poll, Into::into);
+        config.check()
+    }
+}
+
+/// `weir quickstart`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  weir quickstart\n  weir quickstart --once --json\n\n\
+    Makes a pool on a sparse file and a volume in the data directory (--data-dir, default ./weir-data), serves it, \
+    attaches to it over SRP, writes and verifies data, measures, says how other hosts attach, and serves until Ctrl-C. \
+    Started again, it finds the data of before. --once ends after the measurement, with exit code 0 only if every \
+    byte was verified.")]
+pub(crate) struct QuickstartArgs {
+    /// End after verification and benchmark instead of serving on.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Address to serve on; port 0 takes any free port.
+    #[arg(long, default_value = "0.0.0.0:5555", value_name = "ADDRESS")]
+    pub(crate) listen: SocketAddr,
+    /// Size of the volume.
+    #[arg(long, default_value = "1G", value_parser = parse::size)]
+    pub(crate) size: u64,
+    /// How much to write and verify; at most the volume's size.
+    #[arg(long, default_value = "64M", value_parser = parse::size, value_name = "SIZE")]
+    pub(crate) verify_size: u64,
+    /// How long the benchmark runs.
+    #[arg(long, default_value = "3s", value_parser = parse::duration)]
+    pub(crate) runtime: std::time::Duration,
+    /// Processor cores that get a reactor, e.g. 0,1.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub(crate) cores: Vec<u16>,
+    /// From the global `--data-dir`; none: `weir-data` in the working directory.
+    #[arg(skip)]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// From the global `--json`.
+    #[arg(skip)]
+    pub(crate) json: bool,
+}

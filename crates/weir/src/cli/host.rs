@@ -1,0 +1,120 @@
+//! `weir host`.
+
+use super::output::{self, Table};
+use super::parse::Switch;
+use clap::Subcommand;
+use weir_control::client::Client;
+use weir_control::model::{Host, HostPatch, HostSpec, InitiatorPort, Mapping};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Create a host from its SRP initiator ports.
+    #[command(
+        after_help = "Examples:\n  weir host create web-1 --port 0000000000000001:0002c90300a1b2c3\n  \
+        weir host create anyone --allow-any\n\n\
+        A Linux host's initiator port is its initiator_ext (from the add_target line, else 0) and the second half of \
+        its port's GID. Over siw that half is zero: give each such host a unique initiator_ext."
+    )]
+    Create {
+        /// Its name.
+        name: String,
+        /// An initiator port, EXT:GUID in hexadecimal. May be repeated.
+        #[arg(long = "port", value_name = "EXT:GUID")]
+        ports: Vec<InitiatorPort>,
+        /// Stands for every initiator port that no other host names.
+        #[arg(long)]
+        allow_any: bool,
+    },
+    /// List the hosts.
+    #[command(visible_alias = "ls", after_help = "Example:\n  weir host list")]
+    List,
+    /// Show one host with its ports and LUNs.
+    #[command(after_help = "Example:\n  weir host show web-1")]
+    Show {
+        /// The host.
+        name: String,
+    },
+    /// Add and remove initiator ports.
+    #[command(after_help = "Example:\n  weir host set web-1 --add-port 2:0002c90300a1b2c3")]
+    Set {
+        /// The host.
+        name: String,
+        /// A port to add. May be repeated.
+        #[arg(long = "add-port", value_name = "EXT:GUID")]
+        add_ports: Vec<InitiatorPort>,
+        /// A port to remove. May be repeated.
+        #[arg(long = "remove-port", value_name = "EXT:GUID")]
+        remove_ports: Vec<InitiatorPort>,
+        /// Whether it stands for every initiator port that no other host names.
+        #[arg(long, value_enum, required_unless_present_any = ["add_ports", "remove_ports"])]
+        allow_any: Option<Switch>,
+    },
+    /// Delete a host without mappings.
+    #[command(visible_alias = "rm", after_help = "Example:\n  weir host delete web-1")]
+    Delete {
+        /// The host.
+        name: String,
+    },
+}
+
+impl Command {
+    pub(crate) async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
+        match self {
+            Command::Create { name, ports, allow_any } => {
+                let host = client.create_host(&HostSpec { name, ports, allow_any }).await?;
+                output::show(json, &host, |h| format!("host {} created: {}", h.name, ports_of(h)))
+            }
+            Command::List => output::show(json, &client.hosts().await?, |h| table(h)),
+            Command::Show { name } => {
+                let host = client.host(&name).await?;
+                if json {
+                    return output::json(&host);
+                }
+                let maps = client.maps().await?;
+                output::text(&details(&host, &maps))
+            }
+            Command::Set { name, add_ports, remove_ports, allow_any } => {
+                let allow_any = allow_any.map(Switch::is_on);
+                let patch = HostPatch { add_ports, remove_ports, allow_any };
+                let host = client.patch_host(&name, &patch).await?;
+                output::show(json, &host, |h| format!("host {} is now: {}", h.name, ports_of(h)))
+            }
+            Command::Delete { name } => {
+                client.delete_host(&name).await?;
+                let gone = serde_json::json!({ "deleted": name });
+                output::show(json, &gone, |_| format!("host {name} deleted"))
+            }
+        }
+    }
+}
+
+fn ports_of(h: &Host) -> String {
+    let mut list: Vec<String> = h.ports.iter().map(ToString::to_string).collect();
+    if h.allow_any {
+        list.push("any other".into());
+    }
+    list.join(", ")
+}
+
+fn table(hosts: &[Host]) -> String {
+    if hosts.is_empty() {
+        return "no hosts; `weir host create --help` shows how to make one".into();
+    }
+    let mut t = Table::new(&["HOST", "INITIATOR PORTS"]);
+    for h in hosts {
+        t.row(vec![h.name.clone(), ports_of(h)]);
+    }
+    t.text()
+}
+
+fn details(h: &Host, maps: &[Mapping]) -> String {
+    let mut text = output::fields(&[("host", h.name.clone()), ("ports", ports_of(h))]);
+    let mut t = Table::new(&[">LUN", "VOLUME"]);
+    let mut any = false;
+    for m in maps.iter().filter(|m| m.host == h.name) {
+        t.row(vec![m.lun.to_string(), m.volume.clone()]);
+        any = true;
+    }
+    text.push('\n');
+    text + &if any { t.text() } else { "it sees no volumes\n".to_string() }
+}

@@ -1,0 +1,193 @@
+//! The command line.
+
+pub(crate) mod args;
+mod connect;
+mod declared;
+mod events;
+mod exit_codes;
+mod host;
+mod map;
+pub(crate) mod output;
+mod parse;
+mod pool;
+mod status;
+mod target;
+mod top;
+mod volume;
+
+use crate::run;
+use clap::{CommandFactory, Parser, Subcommand};
+use connect::Connection;
+use std::process::ExitCode;
+use weir_control::Error;
+
+/// A user-space storage server: pools, volumes, hosts, and an SRP target over software iWARP or RDMA adapters.
+#[derive(Debug, Parser)]
+#[command(
+    name = "weir",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    after_help = "Examples:\n  weir quickstart\n  weir serve --config /etc/weir.toml\n  \
+        weir volume create db-01 --size 100G\n  weir help exit-codes"
+)]
+struct Cli {
+    /// Print JSON instead of text, and errors as JSON on standard error.
+    #[arg(long, global = true)]
+    json: bool,
+
+    #[command(flatten)]
+    connection: Connection,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve a data directory until Ctrl-C or SIGTERM.
+    Serve(args::ServeArgs),
+    /// From nothing to a served and verified volume, with a short benchmark.
+    Quickstart(args::QuickstartArgs),
+    /// Storage that volumes are made of.
+    #[command(subcommand, visible_alias = "pools")]
+    Pool(pool::Command),
+    /// Volumes: create, resize, delete.
+    #[command(subcommand, visible_alias = "volumes")]
+    Volume(volume::Command),
+    /// Hosts: sets of initiator ports.
+    #[command(subcommand, visible_alias = "hosts")]
+    Host(host::Command),
+    /// Which host sees which volume under which LUN.
+    #[command(subcommand, visible_alias = "maps")]
+    Map(map::Command),
+    /// Target ports, and the line that attaches a Linux host to each.
+    #[command(subcommand, visible_alias = "targets")]
+    Target(target::Command),
+    /// Apply a declarative configuration file to a running daemon; twice is as good as once.
+    Apply(declared::Args),
+    /// What the daemon serves, who is logged in, what is not well.
+    Status(status::Args),
+    /// Live view of volumes, hosts and reactors.
+    Top(top::Args),
+    /// What happened; with --follow as it happens.
+    Events(events::Args),
+    /// Generate load on a target and measure.
+    Bench(Box<args::BenchArgs>),
+    /// Ask a LUN of any SRP target who it is.
+    Inquiry(args::InquiryArgs),
+    /// Read from a LUN of any SRP target.
+    Read(args::ReadArgs),
+    /// Write to a LUN of any SRP target.
+    Write(args::WriteArgs),
+    /// Copy between files and LUNs of SRP targets.
+    Copy(args::CopyArgs),
+    /// Print a completion script for a shell.
+    #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the table of exit codes and error codes.
+    #[command(after_help = exit_codes::table())]
+    ExitCodes,
+}
+
+/// Reads the command line, runs the command and gives the exit code.
+pub(crate) fn main() -> ExitCode {
+    weir_control::store::explain_damage();
+    let cli = Cli::parse();
+    let json = cli.json;
+    dispatch(cli).unwrap_or_else(|e| fail(&e, json))
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
+    let Cli { json, connection, command } = cli;
+    let done = |result: anyhow::Result<()>| result.map(|()| ExitCode::SUCCESS);
+    match command {
+        Command::Serve(mut args) => {
+            args.json = json;
+            args.data_dir = connection.data_dir;
+            output::log_to_stderr("info")?;
+            run::serve(args)
+        }
+        Command::Quickstart(mut args) => {
+            args.json = json;
+            args.data_dir = connection.data_dir;
+            output::log_to_stderr("warn")?;
+            run::quickstart(args)
+        }
+        Command::Bench(mut args) => {
+            args.json = json;
+            args.check()?;
+            run::bench(*args)
+        }
+        Command::Inquiry(mut args) => {
+            args.json = json;
+            run::inquiry(args)
+        }
+        Command::Read(mut args) => {
+            args.json = json;
+            run::read(args)
+        }
+        Command::Write(mut args) => {
+            args.json = json;
+            run::write(args)
+        }
+        Command::Copy(mut args) => {
+            args.json = json;
+            args.check()?;
+            run::copy(args)
+        }
+        Command::Pool(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Volume(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Host(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Map(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Target(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Apply(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Status(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Top(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Events(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "weir", &mut script);
+            done(output::text(&String::from_utf8_lossy(&script)))
+        }
+        Command::ExitCodes if json => done(output::json(&exit_codes::json())),
+        Command::ExitCodes => done(output::text(&exit_codes::table())),
+    }
+}
+
+/// Prints an error (what, why, what to do) and gives the exit code.
+fn fail(e: &anyhow::Error, json: bool) -> ExitCode {
+    if output::is_broken_pipe(e) {
+        // Whoever reads our output has seen enough.
+        return ExitCode::SUCCESS;
+    }
+    let known = e.downcast_ref::<Error>();
+    let code = known.map_or(1, |e| e.kind().exit_code());
+    if json {
+        let problem = known
+            .cloned()
+            .unwrap_or_else(|| Error::new(weir_control::Code::Internal, e.to_string()));
+        let problem = serde_json::json!({ "error": problem.problem(), "exit_code": code });
+        eprintln!("{problem}");
+        return code.into();
+    }
+    match known {
+        None => eprintln!("error: {e:#}"),
+        Some(e) => {
+            eprintln!("error: {}", e.message);
+            if !e.reason.is_empty() {
+                eprintln!("   why: {}", e.reason.replace('\n', "\n        "));
+            }
+            if !e.hint.is_empty() {
+                eprintln!("    do: {}", e.hint);
+            }
+        }
+    }
+    code.into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! What commands print: JSON, or tables for people.
+
+use serde::Serialize;
+use std::io::{self, IsTerminal, Write};
+use weir_control::{Code, Error};
+
+/// Prints text and a line end if it has none.
+pub(crate) fn text(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    if !text.is_empty() && !text.ends_with('\n') {
+        out.write_all(b"\n")?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints a value as indented JSON.
+pub(crate) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    text(&serde_json::to_string_pretty(value)?)
+}
+
+/// Prints a value as one line of JSON.
+pub(crate) fn json_line<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    text(&serde_json::to_string(value)?)
+}
+
+/// JSON if it is wanted, else what `f` makes of it.
+pub(crate) fn show<T: Serialize>(
+    as_json: bool,
+    value: &T,
+    f: impl FnOnce(&T) -> String,
+) -> anyhow::Result<()> {
+    if as_json { json(value) } else { text(&f(value)) }
+}
+
+/// Whether the error is that nobody reads our output any more.
+pub(crate) fn is_broken_pipe(e: &anyhow::Error) -> bool {
+    e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// A table with left-aligned columns; columns whose head begins with `>` are right-aligned.
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+    right: Vec<bool>,
+}
+
+impl Table {
+    pub(crate) fn new(head: &[&str]) -> Table {
+        let right = head.iter().map(|h| h.starts_with('>')).collect();
+        let head = head.iter().map(|h| h.trim_start_matches('>').to_string()).collect();
+        Table { rows: vec![head], right }
+    }
+
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let width = |c: usize| {
+            let cells = self.rows.iter().filter_map(|r| r.get(c));
+            cells.map(|t| t.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.right.len()).map(width).collect();
+        let mut out = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (c, cell) in row.iter().enumerate() {
+                let width = widths.get(c).copied().unwrap_or(0);
+                if c > 0 {
+                    line.push_str("  ");
+                }
+                if self.right.get(c) == Some(&true) {
+                    line.push_str(&format!("{cell:>width$}"));
+                } else {
+                    line.push_str(&format!("{cell:<width$}"));
+                }
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+/// Lines of `key: value` with aligned values.
+pub(crate) fn fields(pairs: &[(&str, String)]) -> String {
+    let width = pairs.iter().map(|(k, _)| k.len()).max().unwrap_or(0) + 1;
+    pairs.iter().map(|(k, v)| format!("{:<width$} {v}\n", format!("{k}:"))).collect()
+}
+
+/// Asks before something that cannot be undone, if there is a person to ask.
+pub(crate) fn confirm(yes: bool, question: &str) -> anyhow::Result<()> {
+    if yes || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Ok(());
+    }
+    eprint!("{question} [y/N] ");
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(Error::new(Code::InvalidRequest, "nothing was done")
+        .because("it was not confirmed")
+        .hint("answer `y`, or give --yes")
+        .into())
+}
+
+/// Sends log lines to standard error; `WEIR_LOG` sets what is logged (e.g. `debug`, `weir_control=trace`).
+pub(crate) fn log_to_stderr(default: &str) -> anyhow::Result<()> {
+    let filter = std::env::var("WEIR_LOG").unwrap_or_else(|_| default.to_string());
+    let filter = tracing_subscriber::EnvFilter::try_new(&filter).map_err(|e| {
+        Error::new(Code::InvalidRequest, format!("WEIR_LOG is `{filter}`"))
+            .because(e)
+            .hint("set it to error, warn, info, debug or trace")
+    })?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .try_init()
+        .map_err(|e| anyhow::anyhow!("the log cannot be set up: {e}"))
+}

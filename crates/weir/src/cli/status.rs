@@ -1,0 +1,74 @@
+//! `weir status`.
+
+use super::output::{self, Table};
+use weir_control::client::Client;
+use weir_control::live::Status;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  weir status\n  weir status --json | jq .live.volumes")]
+pub(crate) struct Args {}
+
+impl Args {
+    pub(crate) async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
+        output::show(json, &client.status().await?, text)
+    }
+}
+
+/// Seconds as `3d 4h`, `4h 5m`, `5m 6s`.
+fn uptime(s: u64) -> String {
+    match (s / 86_400, s / 3600 % 24, s / 60 % 60, s % 60) {
+        (0, 0, 0, s) => format!("{s}s"),
+        (0, 0, m, s) => format!("{m}m {s}s"),
+        (0, h, m, _) => format!("{h}h {m}m"),
+        (d, h, _, _) => format!("{d}d {h}h"),
+    }
+}
+
+fn text(s: &Status) -> String {
+    let health = match s.faults.len() {
+        0 => "all is well".to_string(),
+        n => format!("{n} fault(s), see below"),
+    };
+    let mut text = output::fields(&[
+        ("weir", format!("{}, process {}, up {}", s.version, s.pid, uptime(s.uptime_seconds))),
+        ("data directory", s.data_dir.clone()),
+        (
+            "configuration",
+            format!(
+                "revision {}: {} pools, {} volumes, {} hosts, {} mappings",
+                s.revision, s.pools, s.volumes, s.hosts, s.maps
+            ),
+        ),
+        ("health", health),
+    ]);
+    for f in &s.faults {
+        text.push_str(&format!("\nFAULT {}: {}\n      do: {}\n", f.object, f.text, f.hint));
+    }
+    if !s.live.ports.is_empty() {
+        let mut t =
+            Table::new(&["TARGET", "LISTENING", ">HOSTS", ">CHANNELS", ">LOGINS", ">REFUSED"]);
+        for p in &s.live.ports {
+            t.row(vec![
+                p.name.clone(),
+                p.listening.join(", "),
+                p.nexuses.len().to_string(),
+                p.channels.to_string(),
+                p.logins.to_string(),
+                p.rejects.to_string(),
+            ]);
+        }
+        text.push_str(&format!("\n{}", t.text()));
+    }
+    if s.live.ports.iter().any(|p| !p.nexuses.is_empty()) {
+        let mut t = Table::new(&["HOST", "INITIATOR", "PEER", "TARGET", ">CHANNELS"]);
+        for p in &s.live.ports {
+            for n in &p.nexuses {
+                let host = n.host.clone().unwrap_or_else(|| "-".into());
+                let channels = n.channels.to_string();
+                t.row(vec![host, n.initiator.clone(), n.peer.clone(), p.name.clone(), channels]);
+            }
+        }
+        text.push_str(&format!("\n{}", t.text()));
+    }
+    text + "\n`weir top` shows load and latencies.\n"
+}

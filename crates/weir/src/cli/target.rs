@@ -1,0 +1,114 @@
+//! `weir target`.
+
+use super::output::{self, Table};
+use clap::Subcommand;
+use weir_control::client::Client;
+use weir_control::live::PortLive;
+use weir_control::model::{TargetPort, Transport};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the target ports.
+    #[command(visible_alias = "ls", after_help = "Example:\n  weir target list --json")]
+    List,
+    /// Show one target port and how to attach a Linux host to it.
+    #[command(after_help = "Example:\n  weir target show srp0")]
+    Show {
+        /// The target port.
+        name: String,
+    },
+}
+
+impl Command {
+    pub(crate) async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
+        let live = |ports: Vec<PortLive>, name: &str| {
+            ports.into_iter().find(|p| p.name == name).unwrap_or_default()
+        };
+        match self {
+            Command::List => {
+                let targets = client.targets().await?;
+                if json {
+                    return output::json(&targets);
+                }
+                if targets.is_empty() {
+                    return output::text(
+                        "no target ports; `listen` in the configuration makes one",
+                    );
+                }
+                let status = client.status().await?;
+                let mut t =
+                    Table::new(&["TARGET", "FABRIC", "ID_EXT", "IOC_GUID", "LISTENING", ">HOSTS"]);
+                for target in &targets {
+                    let port = live(status.live.ports.clone(), &target.name);
+                    t.row(vec![
+                        target.name.clone(),
+                        fabric(target).into(),
+                        target.id_ext.to_string(),
+                        target.ioc_guid.to_string(),
+                        if port.listening.is_empty() {
+                            "no".into()
+                        } else {
+                            port.listening.join(", ")
+                        },
+                        port.nexuses.len().to_string(),
+                    ]);
+                }
+                output::text(&t.text())
+            }
+            Command::Show { name } => {
+                let target = client.target(&name).await?;
+                if json {
+                    return output::json(&target);
+                }
+                let status = client.status().await?;
+                output::text(&details(&target, &live(status.live.ports, &name)))
+            }
+        }
+    }
+}
+
+fn fabric(t: &TargetPort) -> &'static str {
+    match t.transport {
+        Transport::Iwarp => "iwarp",
+        Transport::Verbs => "verbs",
+    }
+}
+
+/// The line that a Linux host writes to `/sys/class/infiniband_srp/srp-DEVICE-PORT/add_target`.
+pub(crate) fn add_target_line(target: &TargetPort, address: &str) -> String {
+    format!("id_ext={},ioc_guid={},dest={address}", target.id_ext, target.ioc_guid)
+}
+
+fn details(t: &TargetPort, port: &PortLive) -> String {
+    let listening = if port.listening.is_empty() { &t.listen } else { &port.listening };
+    let cores = if t.cores.is_empty() { "all".into() } else { format!("{:?}", t.cores) };
+    let mut text = output::fields(&[
+        ("target", t.name.clone()),
+        ("fabric", fabric(t).into()),
+        ("id_ext", t.id_ext.to_string()),
+        ("ioc_guid", t.ioc_guid.to_string()),
+        ("listening", listening.join(", ")),
+        ("channels", format!("{} of {}", port.channels, t.channels)),
+        ("cores", cores),
+        ("logins", format!("{} ({} refused)", port.logins, port.rejects)),
+    ]);
+    if !port.nexuses.is_empty() {
+        let mut table = Table::new(&["HOST", "INITIATOR", "PEER", ">CHANNELS"]);
+        for n in &port.nexuses {
+            let host = n.host.clone().unwrap_or_else(|| "-".into());
+            table.row(vec![host, n.initiator.clone(), n.peer.clone(), n.channels.to_string()]);
+        }
+        text = format!("{text}\n{}", table.text());
+    }
+    text.push_str(
+        "\nTo attach a Linux host, write there as root (with an address that it can reach):\n",
+    );
+    for address in listening {
+        text.push_str(&format!(
+            "  echo '{}' > /sys/class/infiniband_srp/srp-DEVICE-1/add_target\n",
+            add_target_line(t, address)
+        ));
+    }
+    text.push_str("Hosts with siw add `,initiator_ext=` and 16 hexadecimal digits, different on every host.\n");
+    text
+}

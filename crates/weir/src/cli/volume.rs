@@ -1,0 +1,275 @@
+//! `weir volume`.
+
+use super::output::{self, Table};
+use super::parse::{self, NewSize, Switch};
+use clap::{Args, Subcommand, ValueEnum};
+use weir_control::client::Client;
+use weir_control::model::{Layout, Volume, VolumeKind, VolumePatch, VolumeSpec, VolumeState};
+use weir_control::units::format_size;
+use weir_control::{Code, Error};
+
+/// How a volume is laid out.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Kind {
+    /// A sparse file of its own on a `dir` device.
+    Thin,
+    /// One device after the other.
+    Concat,
+    /// Striped over several devices.
+    Stripe,
+    /// On the pool's `ram` devices.
+    Ram,
+    /// On the pool's `null` devices.
+    Null,
+}
+
+impl From<Kind> for VolumeKind {
+    fn from(kind: Kind) -> VolumeKind {
+        match kind {
+            Kind::Thin => VolumeKind::Thin,
+            Kind::Concat => VolumeKind::Concat,
+            Kind::Stripe => VolumeKind::Stripe,
+            Kind::Ram => VolumeKind::Ram,
+            Kind::Null => VolumeKind::Null,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Create {
+    /// Its name.
+    name: String,
+    /// Size, e.g. 10G.
+    #[arg(long, short, value_parser = parse::size)]
+    size: u64,
+    /// The pool that holds it; may be left out when there is only one.
+    #[arg(long, short)]
+    pool: Option<String>,
+    /// How to lay it out; left out: what suits the pool.
+    #[arg(long, short, value_enum)]
+    kind: Option<Kind>,
+    /// Logical block size in bytes: 512 or 4096.
+    #[arg(long, default_value = "512", value_parser = block_size)]
+    block_size: u32,
+    /// Stripes: bytes on one device before the next one's turn, 4k to 1M [default: 64k].
+    #[arg(long, value_parser = parse::size)]
+    chunk: Option<u64>,
+    /// Stripes: number of devices [default: all].
+    #[arg(long)]
+    columns: Option<usize>,
+    /// Hosts may only read it.
+    #[arg(long)]
+    read_only: bool,
+    /// Unit serial number [default: made from the world-wide name].
+    #[arg(long)]
+    serial: Option<String>,
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    match parse::size(text)? {
+        512 => Ok(512),
+        4096 => Ok(4096),
+        other => Err(format!("{other} bytes cannot be a block size; use 512 or 4096")),
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Create a volume.
+    #[command(after_help = "Examples:\n  weir volume create db-01 --size 100G\n  \
+        weir volume create scratch --pool fast --size 1T --kind stripe --chunk 128k")]
+    Create(Create),
+    /// List the volumes.
+    #[command(visible_alias = "ls", after_help = "Example:\n  weir volume list --pool main")]
+    List {
+        /// Only those of this pool.
+        #[arg(long, short)]
+        pool: Option<String>,
+    },
+    /// Show one volume with its layout.
+    #[command(after_help = "Example:\n  weir volume show db-01")]
+    Show {
+        /// The volume.
+        name: String,
+    },
+    /// Change a volume's size while it is in use.
+    #[command(
+        after_help = "Examples:\n  weir volume resize db-01 200G\n  weir volume resize db-01 +50G"
+    )]
+    Resize {
+        /// The volume.
+        name: String,
+        /// The new size, or with `+` in front how much to add.
+        #[arg(value_parser = parse::new_size)]
+        size: NewSize,
+        /// Allow a smaller size; what lies beyond the new end is lost.
+        #[arg(long)]
+        allow_shrink: bool,
+    },
+    /// Change whether hosts may write.
+    #[command(after_help = "Example:\n  weir volume set db-01 --read-only on")]
+    Set {
+        /// The volume.
+        name: String,
+        /// Whether hosts may only read it.
+        #[arg(long, value_enum)]
+        read_only: Switch,
+    },
+    /// Delete a volume that is not mapped, with its data.
+    #[command(visible_alias = "rm", after_help = "Example:\n  weir volume delete db-01 --yes")]
+    Delete {
+        /// The volume.
+        name: String,
+        /// Do not ask.
+        #[arg(long, short)]
+        yes: bool,
+    },
+}
+
+impl Command {
+    pub(crate) async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
+        match self {
+            Command::Create(args) => {
+                let volume = client.create_volume(&args.spec(&client).await?).await?;
+                output::show(json, &volume, |v| {
+                    format!(
+                        "volume {} created in pool {}: {}, naa.{}",
+                        v.name,
+                        v.pool,
+                        format_size(v.size),
+                        v.naa
+                    )
+                })
+            }
+            Command::List { pool } => {
+                let mut volumes = client.volumes().await?;
+                if let Some(pool) = pool {
+                    // A pool that does not exist is an error, not an empty list.
+                    client.pool(&pool).await?;
+                    volumes.retain(|v| v.pool == pool);
+                }
+                output::show(json, &volumes, |v| table(v))
+            }
+            Command::Show { name } => output::show(json, &client.volume(&name).await?, details),
+            Command::Resize { name, size, allow_shrink } => {
+                let size = match size {
+                    NewSize::To(size) => size,
+                    NewSize::By(more) => client.volume(&name).await?.size.saturating_add(more),
+                };
+                let patch = VolumePatch { size: Some(size), allow_shrink, read_only: None };
+                let volume = client.patch_volume(&name, &patch).await?;
+                output::show(json, &volume, |v| {
+                    format!("volume {} is now {}", v.name, format_size(v.size))
+                })
+            }
+            Command::Set { name, read_only } => {
+                let patch =
+                    VolumePatch { read_only: Some(read_only.is_on()), ..VolumePatch::default() };
+                let volume = client.patch_volume(&name, &patch).await?;
+                output::show(json, &volume, |v| {
+                    let how = if v.read_only { "read-only" } else { "writable" };
+                    format!("volume {} is now {how}", v.name)
+                })
+            }
+            Command::Delete { name, yes } => {
+                output::confirm(yes, &format!("Delete volume {name} and all its data?"))?;
+                client.delete_volume(&name).await?;
+                let gone = serde_json::json!({ "deleted": name });
+                output::show(json, &gone, |_| format!("volume {name} deleted"))
+            }
+        }
+    }
+}
+
+impl Create {
+    async fn spec(self, client: &Client) -> anyhow::Result<VolumeSpec> {
+        let pool = match self.pool {
+            Some(pool) => pool,
+            None => only_pool(client).await?,
+        };
+        Ok(VolumeSpec {
+            name: self.name,
+            pool,
+            size: self.size,
+            block_size: Some(self.block_size),
+            kind: self.kind.map(Into::into),
+            chunk: self.chunk,
+            columns: self.columns,
+            read_only: self.read_only,
+            serial: self.serial,
+        })
+    }
+}
+
+async fn only_pool(client: &Client) -> anyhow::Result<String> {
+    let mut pools = client.pools().await?;
+    match (pools.pop(), pools.len()) {
+        (Some(pool), 0) => Ok(pool.name),
+        (None, _) => Err(Error::new(Code::PoolNotFound, "there is no pool to put the volume into")
+            .hint("make one first, e.g. `weir pool create main --device file:/srv/weir/disk0.img:100G`")
+            .into()),
+        (Some(_), others) => Err(Error::new(Code::InvalidRequest, "it is not clear which pool is meant")
+            .because(format!("there are {}", others + 1))
+            .hint("name one with --pool; `weir pool list` shows them")
+            .into()),
+    }
+}
+
+fn table(volumes: &[Volume]) -> String {
+    if volumes.is_empty() {
+        return "no volumes; `weir volume create --help` shows how to make one".into();
+    }
+    let mut t = Table::new(&["VOLUME", "POOL", "KIND", ">SIZE", ">BLOCK", "STATE", "NAA"]);
+    for v in volumes {
+        t.row(vec![
+            v.name.clone(),
+            v.pool.clone(),
+            v.kind.as_str().into(),
+            format_size(v.size),
+            v.block_size.to_string(),
+            state(v).into(),
+            v.naa.to_string(),
+        ]);
+    }
+    t.text()
+}
+
+fn state(v: &Volume) -> &'static str {
+    match v.state {
+        VolumeState::Deleting => "deleting",
+        VolumeState::Ready if v.read_only => "read-only",
+        VolumeState::Ready => "ready",
+    }
+}
+
+fn details(v: &Volume) -> String {
+    let mut text = output::fields(&[
+        ("volume", v.name.clone()),
+        ("pool", v.pool.clone()),
+        ("kind", v.kind.as_str().into()),
+        ("size", format!("{} ({} bytes)", format_size(v.size), v.size)),
+        ("block size", v.block_size.to_string()),
+        ("state", state(v).into()),
+        ("serial", v.serial.clone()),
+        ("name", format!("naa.{}", v.naa)),
+        ("layout", String::new()),
+    ]);
+    draw(&v.layout, 1, &mut text);
+    text
+}
+
+fn draw(layout: &Layout, depth: usize, out: &mut String) {
+    let pad = "  ".repeat(depth);
+    let (line, below): (String, &[Layout]) = match layout {
+        Layout::File { device, file } => (format!("file {file} on device {device}"), &[]),
+        Layout::Extent { device, offset, length } => {
+            (format!("extent of device {device}: {} at {offset}", format_size(*length)), &[])
+        }
+        Layout::Concat { parts } => ("concat".into(), parts),
+        Layout::Stripe { chunk, columns } => {
+            (format!("stripe, chunk {}", format_size(*chunk)), columns)
+        }
+    };
+    out.push_str(&format!("{pad}{line}\n"));
+    below.iter().for_each(|l| draw(l, depth + 1, out));
+}

@@ -1,0 +1,119 @@
+//! From a volume's layout to the device graph that is built on each reactor.
+
+use std::path::Path;
+use weir_block::{GraphSpec, NodeSpec};
+use weir_control::model::{DeviceKind, Layout, Pool, Volume};
+use weir_control::{Code, Error, Result};
+
+/// Name of the node that front ends use.
+pub(crate) const TOP: &str = "top";
+
+/// The graph of a volume: `top`, and below it one node for each part of the layout.
+pub(crate) fn spec(volume: &Volume, pool: &Pool) -> Result<GraphSpec> {
+    let mut b = Builder { volume, pool, spec: GraphSpec::new(&volume.name, TOP), next: 0 };
+    b.node(TOP, &volume.layout)?;
+    Ok(b.spec)
+}
+
+/// The file of a volume that has one of its own.
+pub(crate) fn own_file(volume: &Volume, pool: &Pool) -> Result<Option<String>> {
+    let Layout::File { device, file } = &volume.layout else { return Ok(None) };
+    let dir = path(pool, *device)?;
+    Ok(Some(Path::new(&dir).join(file).display().to_string()))
+}
+
+fn path(pool: &Pool, device: usize) -> Result<String> {
+    let d = pool.devices.get(device).ok_or_else(|| missing(pool, device))?;
+    d.path.clone().ok_or_else(|| missing(pool, device))
+}
+
+fn missing(pool: &Pool, device: usize) -> Error {
+    Error::new(Code::Internal, format!("pool {} has no usable device {device}", pool.name))
+}
+
+struct Builder<'a> {
+    volume: &'a Volume,
+    pool: &'a Pool,
+    spec: GraphSpec,
+    next: usize,
+}
+
+impl Builder<'_> {
+    fn block(&self) -> &'static str {
+        if self.volume.block_size == 4096 { "4096" } else { "512" }
+    }
+
+    fn add(&mut self, n: NodeSpec) {
+        let spec = std::mem::replace(&mut self.spec, GraphSpec::new("", TOP));
+        self.spec = spec.with(n);
+    }
+
+    fn below(&mut self, layout: &Layout) -> Result<String> {
+        self.next += 1;
+        let id = format!("part-{}", self.next);
+        self.node(&id, layout)?;
+        Ok(id)
+    }
+
+    fn node(&mut self, id: &str, layout: &Layout) -> Result<()> {
+        match layout {
+            Layout::File { device, file } => {
+                let dir = path(self.pool, *device)?;
+                let full = Path::new(&dir).join(file).display().to_string();
+                let n = NodeSpec::new(id, "disk")
+                    .param("path", full)
+                    .param("create", true)
+                    .param("block-size", self.block())
+                    .param("len", self.volume.size);
+                self.add(n);
+            }
+            Layout::Extent { device, offset, length } => {
+                let d =
+                    self.pool.devices.get(*device).ok_or_else(|| missing(self.pool, *device))?;
+                match d.kind {
+                    DeviceKind::Ram | DeviceKind::Null => {
+                        let kind = if d.kind == DeviceKind::Ram { "ram" } else { "null" };
+                        let mut n = NodeSpec::new(id, kind)
+                            .param("block-size", self.block())
+                            .param("len", *length);
+                        if d.kind == DeviceKind::Ram {
+                            // An RDMA adapter may have it registered, so its pages stay.
+                            n = n.param("release", false);
+                        }
+                        self.add(n);
+                    }
+                    _ => {
+                        let disk = format!("{id}-disk");
+                        let mut n = NodeSpec::new(&disk, "disk")
+                            .param("path", path(self.pool, *device)?)
+                            .param("block-size", self.block());
+                        if d.kind == DeviceKind::File {
+                            n = n.param("create", true).param("len", d.size);
+                        }
+                        self.add(n);
+                        let part = NodeSpec::new(id, "linear")
+                            .param("offset", *offset)
+                            .param("len", *length)
+                            .over(&disk);
+                        self.add(part);
+                    }
+                }
+            }
+            Layout::Concat { parts } => {
+                let mut n = NodeSpec::new(id, "concat");
+                for p in parts {
+                    n = n.over(&self.below(p)?);
+                }
+                self.add(n);
+            }
+            Layout::Stripe { chunk, columns } => {
+                let mut n = NodeSpec::new(id, "stripe").param("unit", *chunk);
+                for c in columns {
+                    n = n.over(&self.below(c)?);
+                }
+                self.add(n);
+            }
+        }
+        Ok(())
+    }
+}

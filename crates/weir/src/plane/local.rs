@@ -1,0 +1,214 @@
+//! One reactor's part of the node.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use weir_block::{BuildContext, DiskSpec, Graph, Metering, Registry, Shared};
+use weir_control::{Code, Error, Result};
+use weir_disk::Disk;
+use weir_fabric::{FabricError, Provider};
+use weir_fabric_iwarp::{Config as IwarpConfig, CrcPolicy, Iwarp};
+use weir_fabric_verbs::Verbs;
+use weir_mem::{BufPool, PoolConfig};
+use weir_reactor::{Handle, LocalFuture, PollMode, Reactor, get_local, set_local, spawn_task};
+use weir_target_core::Units;
+use weir_uring::{FileDisk, OpenOptions, Ring, pin_to_core};
+
+/// What a reactor keeps for the work that is sent to it.
+pub(crate) struct Local {
+    reactor: Reactor,
+    ring: Ring,
+    registry: Registry,
+    pub(crate) shared: Shared,
+    pub(crate) pool: BufPool,
+    pub(crate) units: Rc<Units>,
+    pub(crate) graphs: RefCell<BTreeMap<String, Graph>>,
+    iwarp: RefCell<[Option<Iwarp>; 2]>,
+    verbs: RefCell<Option<Verbs>>,
+    pub(crate) core: Cell<Option<u16>>,
+    /// Where the kernel tells how long this thread ran.
+    pub(crate) schedstat: PathBuf,
+}
+
+impl Local {
+    /// The iWARP provider with this CRC policy.
+    pub(crate) fn iwarp(&self, crc: CrcPolicy) -> Rc<dyn Provider> {
+        let index = usize::from(crc != CrcPolicy::Off);
+        let mut all = self.iwarp.borrow_mut();
+        let provider = all[index].get_or_insert_with(|| {
+            let config = IwarpConfig { crc, ..IwarpConfig::default() };
+            Iwarp::new(&self.reactor, &self.ring, config)
+        });
+        Rc::new(provider.clone())
+    }
+
+    /// The provider for RDMA adapters; rdma-core is loaded when the first port wants it.
+    pub(crate) fn verbs(&self) -> std::result::Result<Rc<dyn Provider>, FabricError> {
+        let mut slot = self.verbs.borrow_mut();
+        let provider = match &*slot {
+            Some(v) => v.clone(),
+            None => {
+                let lib = weir_fabric_verbs::load()?;
+                let config = weir_fabric_verbs::Config::default();
+                Verbs::new(&self.reactor, &self.ring, lib, config)?
+            }
+        };
+        *slot = Some(provider.clone());
+        Ok(Rc::new(provider))
+    }
+
+    /// Figures of the run loop.
+    pub(crate) fn figures(&self) -> weir_reactor::Figures {
+        self.reactor.figures()
+    }
+
+    /// Runs `f` with what layers are built from.
+    pub(crate) fn build<R>(&self, f: impl FnOnce(&BuildContext<'_>) -> R) -> R {
+        let open = |spec: &DiskSpec| -> std::io::Result<Rc<dyn Disk>> {
+            let o = OpenOptions {
+                create: spec.create,
+                len: spec.len.filter(|_| spec.create),
+                direct: true,
+                read_only: spec.read_only,
+            };
+            Ok(Rc::new(FileDisk::open(&self.ring, &spec.path, o)?))
+        };
+        f(&BuildContext {
+            registry: &self.registry,
+            shared: &self.shared,
+            open_disk: &open,
+            pool: &self.pool,
+            metering: Metering::Top,
+        })
+    }
+}
+
+/// Settings of a reactor thread.
+pub(crate) struct Start {
+    pub(crate) core: Option<u16>,
+    pub(crate) mode: PollMode,
+    pub(crate) buffers: PoolConfig,
+    pub(crate) shared: Shared,
+}
+
+/// A running reactor thread.
+pub(crate) struct Thread {
+    pub(crate) handle: Handle,
+    pub(crate) core: Option<u16>,
+    stop: Arc<std::sync::atomic::AtomicBool>,
+    join: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Thread {
+    /// Starts a reactor on a thread of its own.
+    pub(crate) fn start(index: usize, start: Start) -> Result<Thread> {
+        let (tell, told) = std::sync::mpsc::channel();
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stopped = stop.clone();
+        let core = start.core;
+        let join = std::thread::Builder::new()
+            .name(format!("weir-reactor-{index}"))
+            .spawn(move || run(start, &tell, stopped))
+            .map_err(|e| Error::new(Code::IoError, "no thread for a reactor").because(e))?;
+        let handle = told.recv().unwrap_or_else(|_| Err("the reactor's thread ended".into()));
+        let handle = handle.map_err(|e| {
+            Error::new(Code::IoError, "a reactor does not start")
+                .because(e)
+                .hint("io_uring must be allowed (sysctl kernel.io_uring_disabled=0) and buffer_memory must fit the machine")
+        })?;
+        Ok(Thread { handle, core, stop, join: Some(join) })
+    }
+
+    /// Ends the thread and all tasks of its reactor.
+    pub(crate) fn end(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Release);
+        self.handle.run(|| {
+            if let Some(l) = get_local::<Stop>() {
+                l.0.signal();
+            }
+        });
+        if let Some(j) = self.join.take() {
+            // A panic of the thread has been reported by itself.
+            let _ = j.join();
+        }
+    }
+}
+
+/// Ends the run loop of a reactor.
+struct Stop(weir_reactor::WaitChannel);
+
+type Told = std::result::Result<Handle, String>;
+
+fn run(
+    start: Start,
+    tell: &std::sync::mpsc::Sender<Told>,
+    _stop: Arc<std::sync::atomic::AtomicBool>,
+) {
+    if let Some(core) = start.core
+        && let Err(e) = pin_to_core(usize::from(core))
+    {
+        let _ = tell.send(Err(format!("cannot run on core {core}: {e}")));
+        return;
+    }
+    let made = Ring::new().and_then(|ring| {
+        let reactor = Reactor::new(Rc::new(ring.clone()));
+        let pool = reactor.enter(|| BufPool::new(&start.buffers))?;
+        Ok((ring, reactor, pool))
+    });
+    let (ring, reactor, pool) = match made {
+        Ok(m) => m,
+        Err(e) => {
+            let _ = tell.send(Err(e.to_string()));
+            return;
+        }
+    };
+    let task = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+    let local = Local {
+        reactor: reactor.clone(),
+        ring,
+        registry: weir_layers::registry(),
+        shared: start.shared,
+        pool,
+        units: Rc::new(Units::default()),
+        graphs: RefCell::default(),
+        iwarp: RefCell::default(),
+        verbs: RefCell::default(),
+        core: Cell::new(start.core),
+        schedstat: PathBuf::from("/proc").join(task).join("schedstat"),
+    };
+    let mode = start.mode;
+    let handle = reactor.handle();
+    reactor.enter(|| {
+        set_local(Rc::new(local));
+        set_local(Rc::new(Stop(weir_reactor::WaitChannel::new(0))));
+    });
+    let _ = tell.send(Ok(handle));
+    reactor.block_on(mode, async {
+        if let Some(stop) = get_local::<Stop>() {
+            stop.0.wait().await;
+        }
+    });
+    reactor.shutdown();
+}
+
+/// Runs `f` on a reactor and waits for it from a Tokio thread.
+pub(crate) async fn on<R: Send + 'static>(
+    handle: &Handle,
+    f: impl FnOnce(Rc<Local>) -> LocalFuture<'static, Result<R>> + Send + 'static,
+) -> Result<R> {
+    let (tell, told) = oneshot::channel();
+    handle.run(move || {
+        let Some(local) = get_local::<Local>() else { return };
+        let work = f(local);
+        spawn_task(async move {
+            let _ = tell.send(work.await);
+        });
+    });
+    match told.await {
+        Ok(r) => r,
+        Err(_) => Err(Error::new(Code::Internal, "the reactor ended")),
+    }
+}

@@ -1,0 +1,8 @@
+//! The data plane: reactors on threads, and what the control plane asks of them.
+
+mod graph;
+mod local;
+mod node;
+mod status;
+
+pub(crate) use node::{Node, NodeConfig};

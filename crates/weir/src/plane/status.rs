@@ -1,0 +1,206 @@
+//! What the node is doing now.
+
+use super::graph::TOP;
+use super::local::{Local, on};
+use super::node::Node;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::PoisonError;
+use std::time::Instant;
+use weir_block::{Op, Snapshot};
+use weir_control::Result;
+use weir_control::live::{
+    CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, VolumeLive,
+};
+
+/// The reading before, for shares of time.
+#[derive(Default)]
+pub(crate) struct Last {
+    at: Option<Instant>,
+    /// Nanoseconds on the processor and (turns, busy turns), by reactor.
+    reactors: Vec<(u64, u64, u64)>,
+    volumes: BTreeMap<String, Snapshot>,
+}
+
+/// What one reactor says of itself.
+struct Reading {
+    core: u16,
+    on_cpu: u64,
+    turns: u64,
+    busy_turns: u64,
+    parked: u64,
+    pools: Vec<weir_mem::Census>,
+    used: BTreeMap<String, u64>,
+    ports: Vec<(String, Vec<weir_target_srp::ChannelInfo>, Option<weir_target_srp::PortCensus>)>,
+}
+
+fn on_cpu(local: &Local) -> u64 {
+    // The first number of schedstat is nanoseconds on the processor.
+    let text = std::fs::read_to_string(&local.schedstat).unwrap_or_default();
+    text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+fn io_stats(now: &Snapshot, before: Option<&Snapshot>, op: Op) -> IoStats {
+    let total = now.of(op);
+    let recent = before.map_or_else(|| now.clone(), |b| now.since(b));
+    let h = &recent.of(op).latency;
+    let q = |p: f64| h.quantile(p);
+    let n = h.count();
+    let latency = if n == 0 {
+        Latency::default()
+    } else {
+        Latency {
+            mean_ns: q(0.5),
+            p50_ns: q(0.5),
+            p95_ns: q(0.95),
+            p99_ns: q(0.99),
+            p999_ns: q(0.999),
+            max_ns: q(1.0),
+        }
+    };
+    IoStats {
+        ops: total.ops,
+        bytes: total.bytes,
+        errors: total.errors,
+        latency,
+        ..IoStats::default()
+    }
+}
+
+impl Node {
+    async fn read(&self, h: &weir_reactor::Handle) -> Result<Reading> {
+        let targets: Vec<_> = {
+            let t = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+            t.iter().map(|(n, t)| (n.clone(), t.target.clone())).collect()
+        };
+        on(h, move |local: Rc<Local>| {
+            Box::pin(async move {
+                let f = local.figures();
+                let ports = targets
+                    .into_iter()
+                    .map(|(n, t)| {
+                        let census = t.local_port().map(|p| p.census());
+                        (n, t.local_channels(), census)
+                    })
+                    .collect();
+                Ok(Reading {
+                    core: local.core.get().unwrap_or(0),
+                    on_cpu: on_cpu(&local),
+                    turns: f.turns,
+                    busy_turns: f.busy_turns,
+                    parked: f.parked,
+                    pools: local.pool.census(),
+                    used: BTreeMap::new(),
+                    ports,
+                })
+            })
+        })
+        .await
+    }
+
+    pub(crate) async fn live(&self) -> Result<LiveStatus> {
+        let mut readings = Vec::new();
+        for h in self.handles() {
+            readings.push(self.read(&h).await?);
+        }
+        let snapshots = self.shared.meters().snapshot();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let elapsed = last.at.map_or(0.0, |t| now.duration_since(t).as_secs_f64());
+        let mut live = LiveStatus::default();
+        for (key, s) in &snapshots {
+            let Some(name) = key.strip_suffix(TOP).and_then(|k| k.strip_suffix('/')) else {
+                continue;
+            };
+            let before = last.volumes.get(key);
+            live.volumes.push(VolumeLive {
+                name: name.to_owned(),
+                read: io_stats(s, before, Op::Read),
+                write: io_stats(s, before, Op::Write),
+                in_flight: s.in_flight,
+                used_bytes: readings.first().and_then(|r| r.used.get(name).copied()),
+            });
+        }
+        for (i, r) in readings.iter().enumerate() {
+            let (cpu0, turns0, busy0) = last.reactors.get(i).copied().unwrap_or_default();
+            let share = |ns: u64| if elapsed > 0.0 { ns as f64 / elapsed / 1e7 } else { 0.0 };
+            let awake = share(r.on_cpu.saturating_sub(cpu0)).min(100.0);
+            let turns = r.turns.saturating_sub(turns0).max(1);
+            let useful = r.busy_turns.saturating_sub(busy0) as f64 / turns as f64;
+            live.reactors.push(ReactorLive {
+                core: r.core,
+                busy_percent: awake * useful,
+                awake_percent: awake,
+                polls: r.turns,
+                useful_polls: r.busy_turns,
+                sleeps: r.parked,
+            });
+            for c in &r.pools {
+                live.census.push(CensusLive {
+                    name: format!("reactor{i}/buffers-{}", c.size),
+                    total: c.total as u64,
+                    free: c.free as u64,
+                    least_free: c.free as u64,
+                    waiting: c.waiting as u64,
+                    item_bytes: c.size as u64,
+                });
+            }
+            for (name, _, census) in &r.ports {
+                if let Some(c) = census {
+                    live.census.push(CensusLive {
+                        name: format!("{name}/requests-{i}"),
+                        total: c.requests as u64,
+                        free: (c.requests - c.requests_busy) as u64,
+                        least_free: (c.requests - c.requests_busy) as u64,
+                        waiting: c.requests_waiting as u64,
+                        item_bytes: 0,
+                    });
+                }
+            }
+        }
+        {
+            let targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+            for (name, t) in targets.iter() {
+                live.ports.push(port(name, t, &readings));
+            }
+        }
+        // Readings closer together than this would make shares of time meaningless.
+        if elapsed == 0.0 || elapsed > 0.5 {
+            last.at = Some(now);
+            last.reactors = readings.iter().map(|r| (r.on_cpu, r.turns, r.busy_turns)).collect();
+            last.volumes = snapshots;
+        }
+        Ok(live)
+    }
+}
+
+fn port(name: &str, t: &super::node::RunningTarget, readings: &[Reading]) -> PortLive {
+    let channels: Vec<_> = readings
+        .iter()
+        .flat_map(|r| r.ports.iter().filter(|(n, ..)| n == name).flat_map(|(_, c, _)| c))
+        .collect();
+    let nexuses = t
+        .target
+        .nexuses()
+        .into_iter()
+        .map(|n| {
+            let own: Vec<_> = channels.iter().filter(|c| c.initiator == n.initiator).collect();
+            let first = own.first();
+            NexusLive {
+                host: first.map(|c| c.host.clone()).filter(|h| !h.is_empty()),
+                initiator: format!("{:016x}:{:016x}", n.initiator.extension(), n.initiator.guid()),
+                peer: first.map_or(n.address, |c| c.peer.clone()),
+                channels: n.channels as u64,
+                in_flight: own.iter().map(|c| u64::from(c.busy)).sum(),
+            }
+        })
+        .collect();
+    PortLive {
+        name: name.to_owned(),
+        listening: t.listening.iter().map(ToString::to_string).collect(),
+        channels: channels.len() as u64,
+        nexuses,
+        commands: channels.iter().map(|c| c.commands).sum(),
+        ..PortLive::default()
+    }
+}

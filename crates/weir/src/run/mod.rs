@@ -1,0 +1,19 @@
+//! What the commands that need the data path do.
+
+mod bench;
+mod copy;
+mod flow;
+mod inquiry;
+mod quickstart;
+mod read;
+mod remote;
+mod serve;
+mod write;
+
+pub(crate) use bench::bench;
+pub(crate) use copy::copy;
+pub(crate) use inquiry::inquiry;
+pub(crate) use quickstart::quickstart;
+pub(crate) use read::read;
+pub(crate) use serve::serve;
+pub(crate) use write::write;

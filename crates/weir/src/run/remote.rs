@@ -1,0 +1,232 @@
+//! A logical unit of an SRP target, for the tools that run beside no daemon.
+
+use crate::cli::args::LoginArgs;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use weir_control::{Code, Error, Result};
+use weir_fabric_iwarp::{Config, CrcPolicy, Iwarp};
+use weir_initiator_srp::{Channel, ChannelConfig, ChannelError, Outcome};
+use weir_mem::Slice;
+use weir_proto_scsi::initiator as scsi;
+use weir_proto_scsi::lun::Lun;
+use weir_proto_srp::PortId;
+use weir_proto_srp::login::MultiChannelAction;
+use weir_reactor::{LocalFuture, PollMode, Reactor};
+use weir_uring::Ring;
+
+/// Runs `f` on a reactor of the calling thread.
+pub(crate) fn on_reactor<R: 'static>(
+    crc: bool,
+    f: impl FnOnce(Iwarp) -> LocalFuture<'static, Result<R>>,
+) -> Result<R> {
+    let ring = Ring::new().map_err(|e| {
+        Error::new(Code::IoError, "io_uring cannot be used")
+            .because(e)
+            .hint("allow it: sysctl kernel.io_uring_disabled=0")
+    })?;
+    let reactor = Reactor::new(Rc::new(ring.clone()));
+    let policy = if crc { CrcPolicy::Require } else { CrcPolicy::Off };
+    let provider = Iwarp::new(&reactor, &ring, Config { crc: policy, ..Config::default() });
+    let work = f(provider);
+    let result = reactor.block_on(PollMode::default(), work);
+    reactor.shutdown();
+    result
+}
+
+/// The initiator port of this process, unless one is given: tools must not end each other's sessions.
+pub(crate) fn initiator_port(login: &LoginArgs) -> PortId {
+    match login.initiator_port {
+        Some(p) => PortId(p.0),
+        None => {
+            // Each session of a process has a port of its own: a login ends other sessions of its port.
+            static SESSIONS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+            let n = SESSIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let pid = u64::from(n) << 24 | u64::from(std::process::id());
+            let host = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+            let id = u64::from_str_radix(host.get(..16).unwrap_or("0"), 16).unwrap_or(0);
+            PortId::new(0x5745_0000_0000_0000 | pid, id | 1)
+        }
+    }
+}
+
+/// Logs in to a target.
+pub(crate) async fn connect(
+    provider: &Iwarp,
+    target: SocketAddr,
+    login: &LoginArgs,
+    depth: u16,
+) -> Result<Rc<Channel>> {
+    if login.fabric == crate::cli::args::Fabric::Verbs {
+        return Err(Error::new(Code::Unsupported, "the verbs fabric is not in this build")
+            .hint("leave --fabric out"));
+    }
+    let half = |h: Option<weir_control::model::Hex64>| h.map_or(0, |h| h.0);
+    let port = PortId::new(half(login.id_ext), half(login.ioc_guid));
+    let config = ChannelConfig {
+        action: MultiChannelAction::Terminate,
+        depth,
+        command_timeout: login.timeout.as_nanos() as u64,
+        ..ChannelConfig::new(port, initiator_port(login))
+    };
+    Channel::connect(provider, &target.to_string(), config).await.map_err(|e| {
+        let hint = match &e {
+            ChannelError::Rejected(_) => {
+                "check --id-ext and --ioc-guid (`weir target show`) and that a host allows this initiator port (`weir host list`)"
+            }
+            _ => "check that the address is right and that a target listens there (`weir target list`)",
+        };
+        Error::new(Code::TargetUnreachable, format!("no session with {target}")).because(e).hint(hint)
+    })
+}
+
+/// A unit of a logged-in target.
+#[derive(Clone)]
+pub(crate) struct Remote {
+    channel: Rc<Channel>,
+    lun: Lun,
+    pub(crate) block_size: u32,
+    pub(crate) blocks: u64,
+}
+
+fn sense(o: &Outcome) -> String {
+    match scsi::parse_sense(o.sense()) {
+        Some(s) => s.to_string(),
+        None => format!("status {:#04x}", o.status),
+    }
+}
+
+/// Runs a command, once more after each unit attention.
+pub(crate) async fn command(
+    channel: &Channel,
+    lun: Lun,
+    cdb: &[u8],
+    out: Option<Slice>,
+    into: Option<Slice>,
+) -> Result<Outcome> {
+    for _ in 0..4 {
+        let o = channel
+            .command(lun.0, cdb, out.as_slice(), into.as_slice())
+            .await
+            .map_err(|e| Error::new(Code::IoError, "the session broke off").because(e))?;
+        let attention = scsi::parse_sense(o.sense())
+            .is_some_and(|s| s.key == weir_proto_scsi::sense::SenseKey::UnitAttention);
+        if o.is_good() {
+            return Ok(o);
+        }
+        if !attention {
+            return Err(Error::new(Code::IoError, format!("the command {:#04x} failed", cdb[0]))
+                .because(sense(&o)));
+        }
+    }
+    Err(Error::new(Code::IoError, "the unit reports one attention after the other"))
+}
+
+/// Data that a command returns.
+pub(crate) async fn ask(channel: &Channel, lun: Lun, cdb: &[u8], len: usize) -> Result<Vec<u8>> {
+    let buf = Slice::heap(len);
+    let o = command(channel, lun, cdb, None, Some(buf.sub(0, len))).await?;
+    let left = match o.in_residual {
+        weir_proto_srp::residual::Residual::Under(n) => n as usize,
+        _ => 0,
+    };
+    let mut v = buf.to_vec();
+    v.truncate(len.saturating_sub(left));
+    Ok(v)
+}
+
+/// The LUNs that the target reports.
+pub(crate) async fn luns(channel: &Channel) -> Result<Vec<Lun>> {
+    let b = ask(channel, Lun(0), &scsi::report_luns(4096).padded(), 4096).await?;
+    scsi::parse_report_luns(&b)
+        .map_err(|e| Error::new(Code::IoError, "the list of LUNs is cut short").because(e))
+}
+
+/// The name that a Weir target gives to a unit: its vendor-specific designator.
+pub(crate) async fn name(channel: &Channel, lun: Lun) -> Option<String> {
+    let b = ask(channel, lun, &scsi::vpd(0x83, 1024).padded(), 1024).await.ok()?;
+    let mut all = scsi::parse_designators(&b)?;
+    all.find(|d| d.kind == 0).map(|d| String::from_utf8_lossy(d.value).trim_end().to_owned())
+}
+
+/// Finds a unit: by LUN, else by name, else LUN 0.
+pub(crate) async fn find(channel: &Channel, lun: Option<u16>, volume: Option<&str>) -> Result<Lun> {
+    if let Some(n) = lun {
+        return Lun::from_index(n)
+            .ok_or_else(|| Error::new(Code::InvalidRequest, format!("{n} is not a LUN")));
+    }
+    let Some(wanted) = volume else { return Ok(Lun(0)) };
+    let mut have = Vec::new();
+    for lun in luns(channel).await? {
+        match name(channel, lun).await {
+            Some(n) if n == wanted => return Ok(lun),
+            n => have.push(n.unwrap_or_else(|| format!("LUN {}", lun.index().unwrap_or(0)))),
+        }
+    }
+    let list = if have.is_empty() { "none".into() } else { have.join(", ") };
+    Err(Error::new(Code::VolumeNotFound, format!("the target shows no volume called {wanted}"))
+        .because(format!("this initiator port sees: {list}"))
+        .hint(
+            "map the volume to a host that this port belongs to (`weir map create`), or use --lun",
+        ))
+}
+
+impl Remote {
+    /// A unit, with its size.
+    pub(crate) async fn open(channel: &Rc<Channel>, lun: Lun) -> Result<Remote> {
+        let (len, block_size) = Remote::capacity(channel, lun).await?;
+        Ok(Remote {
+            channel: channel.clone(),
+            lun,
+            block_size,
+            blocks: len / u64::from(block_size.max(1)),
+        })
+    }
+
+    /// Capacity in bytes, and the block size.
+    pub(crate) async fn capacity(channel: &Channel, lun: Lun) -> Result<(u64, u32)> {
+        let b = ask(channel, lun, &scsi::read_capacity_16(32).padded(), 32).await?;
+        let c = scsi::parse_capacity_16(&b)
+            .map_err(|e| Error::new(Code::IoError, "the capacity is cut short").because(e))?;
+        Ok(((c.last_lba + 1) * u64::from(c.block_size), c.block_size))
+    }
+
+    /// Capacity in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.blocks * u64::from(self.block_size)
+    }
+
+    /// Fills `buf` from byte `at`.
+    pub(crate) async fn read(&self, at: u64, buf: Slice) -> Result<()> {
+        let b = u64::from(self.block_size);
+        let cdb = scsi::read(at / b, (buf.len() as u64 / b) as u32, false);
+        command(&self.channel, self.lun, &cdb.padded(), None, Some(buf)).await.map(drop)
+    }
+
+    /// Writes `buf` at byte `at`.
+    pub(crate) async fn write(&self, at: u64, buf: Slice) -> Result<()> {
+        let b = u64::from(self.block_size);
+        let cdb = scsi::write(at / b, (buf.len() as u64 / b) as u32, false);
+        command(&self.channel, self.lun, &cdb.padded(), Some(buf), None).await.map(drop)
+    }
+
+    /// Whole blocks in `bytes`, rounded up.
+    pub(crate) fn round_up(&self, bytes: u64) -> u64 {
+        bytes.next_multiple_of(u64::from(self.block_size))
+    }
+
+    /// Gives the range back; it reads as zeros where the unit is thin.
+    pub(crate) async fn unmap(&self, at: u64, len: u64) -> Result<()> {
+        let b = u64::from(self.block_size);
+        let list = scsi::unmap_list(&[(at / b, (len / b) as u32)]);
+        let data = Slice::copy_of(&list).sub(0, list.len());
+        let cdb = scsi::unmap(list.len() as u16);
+        command(&self.channel, self.lun, &cdb.padded(), Some(data), None).await.map(drop)
+    }
+
+    /// Makes everything written durable.
+    pub(crate) async fn flush(&self) -> Result<()> {
+        command(&self.channel, self.lun, &scsi::sync_cache(0, 0).padded(), None, None)
+            .await
+            .map(drop)
+    }
+}

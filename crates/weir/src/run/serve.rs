@@ -1,0 +1,121 @@
+//! `weir serve`.
+
+use crate::cli::args::ServeArgs;
+use crate::plane::{Node, NodeConfig};
+use std::process::ExitCode;
+use std::sync::Arc;
+use weir_control::config::{Config, Poll};
+use weir_control::server::Server;
+use weir_control::{Code, Controller, Error, Result};
+use weir_reactor::PollMode;
+
+/// Runs the command.
+pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let config = args.config()?;
+    runtime()?.block_on(async {
+        let daemon = Daemon::start(&config).await?;
+        let socket = daemon.server_socket();
+        tracing::info!(data_dir = %config.data_dir.display(), api = %socket, "serving");
+        for (object, text) in daemon.faults().await {
+            tracing::error!(%object, "{text}");
+        }
+        daemon.run_until_signal().await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// The runtime of the control plane.
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("weir-control")
+        .enable_all()
+        .build()?)
+}
+
+/// A node with its control plane and REST interface.
+pub(crate) struct Daemon {
+    node: Arc<Node>,
+    pub(crate) controller: Arc<Controller>,
+    server: Server,
+}
+
+/// What a daemon's configuration means for its reactors.
+fn node_config(config: &Config) -> NodeConfig {
+    let cores = if config.cores.is_empty() {
+        let machine = std::thread::available_parallelism().map_or(1, usize::from);
+        // Not bound: on a shared machine the scheduler knows better which cores are free.
+        vec![None; machine.div_ceil(2)]
+    } else {
+        config.cores.iter().map(|c| Some(*c)).collect()
+    };
+    let poll = match config.poll {
+        Poll::Adaptive => PollMode::default(),
+        Poll::Busy => PollMode::Busy,
+        Poll::Sleep => PollMode::Sleep,
+    };
+    NodeConfig { cores, poll, buffer_memory: config.buffer_memory }
+}
+
+impl Daemon {
+    /// Brings everything up.
+    pub(crate) async fn start(config: &Config) -> Result<Daemon> {
+        let token = config.token()?;
+        std::fs::create_dir_all(&config.data_dir).map_err(|e| {
+            let dir = config.data_dir.display();
+            Error::new(Code::IoError, format!("the data directory {dir} cannot be made"))
+                .because(e)
+                .hint("choose another with --data-dir")
+        })?;
+        let node = Node::start(&node_config(config))?;
+        let controller = Controller::start(&config.data_dir, node.clone()).await?;
+        controller.declare(config.desired()).await?;
+        let server = Server::bind(controller.clone(), config.api.tcp, token).await?;
+        Ok(Daemon { node, controller, server })
+    }
+
+    fn server_socket(&self) -> String {
+        self.server.socket().display().to_string()
+    }
+
+    /// What did not start.
+    pub(crate) async fn faults(&self) -> Vec<(String, String)> {
+        match self.controller.status().await {
+            Ok(s) => s.faults.into_iter().map(|f| (f.object, f.text)).collect(),
+            Err(e) => vec![("node".into(), e.to_string())],
+        }
+    }
+
+    /// Serves until Ctrl-C or SIGTERM, then takes everything down in order.
+    pub(crate) async fn run_until_signal(self) -> Result<()> {
+        self.run(async {
+            let mut term =
+                tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
+            let terminated = async {
+                match &mut term {
+                    Some(t) => {
+                        t.recv().await;
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                () = terminated => {}
+            }
+        })
+        .await
+    }
+
+    /// Serves until `stop` is done.
+    pub(crate) async fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        let Daemon { node, controller, server } = self;
+        let served = server.run(stop).await;
+        tracing::info!("stopping");
+        let down = controller.shutdown().await;
+        tokio::task::spawn_blocking(move || node.end())
+            .await
+            .map_err(|e| Error::new(Code::Internal, "the reactors did not end").because(e))?;
+        served.and(down)
+    }
+}
