@@ -12,6 +12,8 @@ macro_rules! calls {
     ($($lib:ident $version:literal fn $name:ident($($arg:ty),*) $(-> $ret:ty)?;)*) => {
         pub(crate) struct Api {
             $(pub(crate) $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
+            /// Whether librdmacm can be trusted to list devices anew (see [`Library::forget_removed`]).
+            lists_anew: bool,
         }
 
         impl Api {
@@ -28,6 +30,7 @@ macro_rules! calls {
                             >(p)
                         }
                     },)*
+                    lists_anew: libs.cm.find("rdma_resolve_addrinfo", "RDMACM_1.4").is_ok(),
                 })
             }
         }
@@ -177,7 +180,14 @@ impl Library {
 
 impl Library {
     /// Has librdmacm close devices that are gone: it keeps them open until it lists devices the next time.
+    ///
+    /// Versions before 52 sort the list wrongly when they do, which can lock up the caller for ever.
+    /// They are left alone; the removal of a device whose driver waits for its users (rxe, siw) then lasts
+    /// until this program ends. The same holds for the system's last device, in all versions.
     pub(crate) fn forget_removed(self) {
+        if !self.0.lists_anew {
+            return;
+        }
         let mut n = 0;
         // SAFETY: fills in one int.
         let list = unsafe { (self.0.rdma_get_devices)(&raw mut n) };
