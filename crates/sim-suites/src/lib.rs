@@ -5,6 +5,7 @@
 //! `N passed, N failed`.
 
 mod args;
+pub mod load;
 mod runner;
 mod suites;
 

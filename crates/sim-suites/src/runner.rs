@@ -48,7 +48,11 @@ fn catch_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         std::panic::set_hook(Box::new(|info| {
-            let text = info.to_string();
+            let payload = info.payload();
+            let said = payload.downcast_ref::<String>().map(String::as_str);
+            let said = said.or(payload.downcast_ref::<&str>().copied()).unwrap_or("panicked");
+            let place = info.location().map(|l| format!(" ({}:{})", l.file(), l.line()));
+            let text = format!("{said}{}", place.unwrap_or_default());
             let kept = CURRENT.try_with(|c| {
                 let mut c = c.borrow_mut();
                 if !c.1.is_empty() {

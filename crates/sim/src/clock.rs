@@ -1,5 +1,6 @@
 //! What all reactors of one world share: virtual time, the order of events, the source of chance.
 
+use crate::chance::Odds;
 use crate::trace::Trace;
 use std::cell::{Cell, RefCell};
 use weir_base::{Nanos, Prng};
@@ -47,6 +48,10 @@ impl Clock {
         let k = self.rng.borrow_mut().below(n as u64);
         self.trace.mix(k);
         k as usize
+    }
+
+    pub(crate) fn hit(&self, odds: Odds) -> bool {
+        odds.hit(&mut self.rng.borrow_mut())
     }
 
     /// Uniform in `lo..=hi`.

@@ -65,6 +65,8 @@ pub(crate) struct Core {
     events: RefCell<BinaryHeap<Event<Action>>>,
     alive: Cell<bool>,
     paused_until: Cell<Nanos>,
+    /// Number of its reactor.
+    reactor: Cell<Option<u32>>,
 }
 
 impl Core {
@@ -84,7 +86,24 @@ impl Core {
             events: RefCell::default(),
             alive: Cell::new(true),
             paused_until: Cell::new(0),
+            reactor: Cell::new(None),
         })
+    }
+
+    pub(crate) fn set_reactor(&self, id: u32) {
+        self.reactor.set(Some(id));
+    }
+
+    /// What belongs to one reactor is used on that one only.
+    ///
+    /// # Panics
+    /// When called on another reactor, or on none.
+    pub(crate) fn check_here(&self, what: &str) {
+        assert!(
+            weir_reactor::try_current_id() == self.reactor.get(),
+            "{what} of {} used outside its reactor",
+            self.label
+        );
     }
 
     pub(crate) fn is_alive(&self) -> bool {

@@ -68,6 +68,7 @@ impl Node {
             let clock = world.clock.clone();
             let core = Core::new(world.core_number(), self.0.number, label, clock, self.0.offset);
             let reactor = Reactor::new(SimDriver::new(core.clone()));
+            core.set_reactor(reactor.handle().id());
             let fabric = Rc::new(SimFabric::new(world.net.clone(), core.clone()));
             let running = Running { core, reactor, fabric };
             world.add_core(running.clone());

@@ -1,5 +1,6 @@
 //! The world: virtual time and the seeded scheduler of all its reactors.
 
+use crate::chance::Odds;
 use crate::clock::Clock;
 use crate::core::Event;
 use crate::fabric::{Net, NetConfig};
@@ -10,7 +11,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use weir_base::{Nanos, Prng};
+use weir_base::{MICROS, Nanos, Prng};
 
 /// What a world is made with besides its seed.
 #[derive(Debug, Clone)]
@@ -20,11 +21,20 @@ pub struct Options {
     /// Least and greatest virtual time that one turn of a reactor takes, in nanoseconds. Never nothing,
     /// so that tasks which wait for each other by yielding do not stop the clock.
     pub turn_cost: (Nanos, Nanos),
+    /// After a turn a core may be away for a while, so that events pile up and their order is open.
+    pub away: Odds,
+    /// Longest time away, in nanoseconds.
+    pub away_max: Nanos,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { net: NetConfig::default(), turn_cost: (50, 500) }
+        Options {
+            net: NetConfig::default(),
+            turn_cost: (50, 500),
+            away: Odds::one_in(6),
+            away_max: 40 * MICROS,
+        }
     }
 }
 
@@ -69,7 +79,7 @@ pub(crate) struct Inner {
     seed: u64,
     pub(crate) clock: Rc<Clock>,
     pub(crate) net: Rc<Net>,
-    turn_cost: (Nanos, Nanos),
+    options: Options,
     nodes: RefCell<Vec<Node>>,
     cores: RefCell<Vec<Running>>,
     core_numbers: Cell<u32>,
@@ -117,6 +127,17 @@ impl Inner {
     }
 }
 
+/// A world's clock, to be read anywhere. Programs under test have their reactor's.
+#[derive(Clone)]
+pub struct Time(Rc<Clock>);
+
+impl Time {
+    /// Virtual time since the world began.
+    pub fn now(&self) -> Nanos {
+        self.0.now()
+    }
+}
+
 /// Several reactors in one thread under one clock and one seed.
 ///
 /// Everything that happens follows from the seed and from what the program does: the same program with
@@ -137,12 +158,12 @@ impl World {
         let mut rng = Prng::new(seed);
         let clock = Rc::new(Clock::new(rng.fork()));
         clock.trace.mix(seed);
-        let net = Net::new(clock.clone(), rng.fork(), options.net);
+        let net = Net::new(clock.clone(), rng.fork(), options.net.clone());
         World(Rc::new(Inner {
             seed,
             clock,
             net,
-            turn_cost: options.turn_cost,
+            options,
             nodes: RefCell::default(),
             cores: RefCell::default(),
             core_numbers: Cell::new(0),
@@ -162,6 +183,11 @@ impl World {
     /// Virtual time since the world began.
     pub fn now(&self) -> Nanos {
         self.0.clock.now()
+    }
+
+    /// The world's clock, for tasks whose times must be comparable between nodes and lives.
+    pub fn time(&self) -> Time {
+        Time(self.0.clock.clone())
     }
 
     /// A source of chance for the program, the same for the same seed and `purpose`, and independent of
@@ -330,8 +356,11 @@ impl World {
                 inner.in_turn.set(true);
                 r.reactor.turn();
                 inner.turns.set(inner.turns.get() + 1);
-                let (lo, hi) = inner.turn_cost;
-                inner.clock.advance_to(now + inner.clock.between(lo, hi));
+                let o = &inner.options;
+                inner.clock.advance_to(now + inner.clock.between(o.turn_cost.0, o.turn_cost.1));
+                if inner.clock.hit(o.away) {
+                    r.core.pause_until(self.now() + inner.clock.between(0, o.away_max));
+                }
             }
         }
         inner.end_turn();

@@ -7,3 +7,4 @@ mod mailbox;
 mod semaphore;
 mod semaphore_model;
 mod time;
+mod time_model;

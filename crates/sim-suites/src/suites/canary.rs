@@ -56,8 +56,7 @@ fn early_reuse(run: &Run) -> Result<Pass, Wrong> {
 
 /// Writes are reported as durable before the flush.
 fn early_ack(run: &Run) -> Result<Pass, Wrong> {
-    let load = disk::Load::new(true)?;
-    let w = disk::lives(run, &load, DiskConfig::default())?;
+    let (w, _) = disk::lives(run, DiskConfig::default(), true)?;
     Ok(Pass { trace: w.trace_hash(), ..Pass::default() })
 }
 

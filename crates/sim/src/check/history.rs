@@ -103,6 +103,7 @@ pub struct BlockHistory {
     next: u64,
     blocks: BTreeMap<u64, Register>,
     reads: u64,
+    volatile: bool,
     /// The last power cut: values from before it have been there since, or are gone.
     epoch: Nanos,
 }
@@ -116,8 +117,15 @@ impl BlockHistory {
             next: 1,
             blocks: BTreeMap::new(),
             reads: 0,
+            volatile: false,
             epoch: 0,
         }
+    }
+
+    /// As [`new`](BlockHistory::new), of a volume that may lose acknowledged writes with power until a
+    /// flush.
+    pub fn volatile(volume: u32) -> Self {
+        BlockHistory { volatile: true, ..BlockHistory::new(volume) }
     }
 
     fn begin(&mut self, first: u64, count: u64, at: Nanos, zeros: bool) -> WriteId {
@@ -170,8 +178,10 @@ impl BlockHistory {
     /// # Errors
     /// When what was read meanwhile excludes that.
     pub fn acked(&mut self, id: WriteId, at: Nanos) -> Result<(), Violation> {
+        let durable = !self.volatile;
         let w = self.write(id);
         w.outcome = Outcome::Acked(at);
+        w.durable |= durable;
         let blocks = w.first..w.first + w.count;
         blocks.into_iter().try_for_each(|b| self.learn(b, id.0, at, None))
     }
@@ -215,10 +225,13 @@ impl BlockHistory {
         self.write(id).durable = true;
     }
 
-    /// The volume lost power at `at` with a volatile cache: acknowledged writes that are not durable may
-    /// be gone, all of them or some, each block by itself; what is unknown is settled.
+    /// The volume lost power at `at`: what is unknown is settled, and if it is volatile, writes that are not
+    /// durable may be gone, all of them or some, each block by itself.
     pub fn power_cut(&mut self, at: Nanos) {
         self.settle_all(at);
+        if !self.volatile {
+            return;
+        }
         let (writes, last_cut) = (&self.writes, self.epoch);
         for r in self.blocks.values_mut() {
             // What was seen after the cut before, and is older than it, had been on the medium then; no
@@ -252,6 +265,29 @@ impl BlockHistory {
             if matches!(w.outcome, Outcome::Acked(_)) {
                 w.outcome = Outcome::Settled(at);
             }
+        }
+    }
+
+    /// Lets go of what cannot matter any more, when every operation that will yet be reported began at
+    /// `t` or later. A value that is gone for good is then simply not known any more.
+    pub fn forget_before(&mut self, t: Nanos) {
+        let writes = &self.writes;
+        for r in self.blocks.values_mut().filter(|r| r.zones.len() > 4) {
+            // The latest write that was certainly in place before `t`, and for good.
+            let in_place = |z: &&Zone| {
+                z.first_end.is_some_and(|f| f < t)
+                    && writes.get(&z.write).is_some_and(|w| w.durable)
+            };
+            let Some(by) = r.zones.iter().filter(in_place).map(|z| z.start).max() else { continue };
+            r.zones.retain(|z| {
+                let end = match (z.first_end, writes.get(&z.write).map(|w| w.outcome)) {
+                    (Some(f), _) => f.max(z.last_start),
+                    (None, Some(Outcome::Settled(at))) => at.max(z.start),
+                    (None, Some(Outcome::Refused)) => z.start,
+                    (None, _) => return true,
+                };
+                end >= by
+            });
         }
     }
 
@@ -370,7 +406,7 @@ impl BlockHistory {
         let zones = &self.blocks[&block].zones;
         let Some(index) = zones.iter().position(|z| z.write == write) else {
             let what = format!(
-                "write {write} is back, though a later one was durable; {}",
+                "write {write} is back, though it was gone for good; {}",
                 self.describe(block)
             );
             return Err(Violation { block, what });

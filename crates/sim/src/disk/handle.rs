@@ -45,6 +45,19 @@ enum Kind {
     Flush { mark: u64 },
 }
 
+impl Kind {
+    fn name(&self) -> String {
+        match self {
+            Kind::Read(buf) => format!("read of {}", buf.len()),
+            Kind::Write { buf, durable } => {
+                format!("write of {}{}", buf.len(), if *durable { ", forced" } else { "" })
+            }
+            Kind::Zero { len } => format!("zeroing of {len}"),
+            Kind::Flush { .. } => "flush".to_string(),
+        }
+    }
+}
+
 impl SimDisk {
     pub(crate) fn new(medium: SimMedium, core: Rc<Core>) -> Rc<SimDisk> {
         Rc::new(SimDisk { medium, core })
@@ -183,7 +196,9 @@ impl Disk for SimDisk {
         if !self.core.is_alive() {
             return;
         }
+        self.core.check_here("a disk");
         let op = self.plan(op, token);
+        self.core.say(|| format!("disk {}: {} at {}", self.medium.name(), op.kind.name(), op.at));
         let time = self.latency(&op.kind);
         let len = match &op.kind {
             Kind::Read(buf) | Kind::Write { buf, .. } if op.moves => buf.len(),

@@ -23,6 +23,47 @@ pub enum Style {
     Verbs,
 }
 
+/// A bug of a provider, planted to see that a checker finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// WRITE data is placed only after the message behind it was delivered.
+    LateWrite,
+    /// A range that is not inside the registration is ignored, not refused.
+    AnyRange,
+    /// The right of a registration is not looked at.
+    AnyRight,
+    /// Keys live on after they were deregistered or invalidated.
+    ImmortalKeys,
+    /// A request completes before its data has left.
+    EarlyCompletion,
+    /// The end of a connection is told before its requests have completed.
+    EarlyEnd,
+    /// Flushed requests do not give their slots back.
+    LostSlots,
+    /// A message is lost now and then.
+    LostMessage,
+    /// A message is delivered twice now and then.
+    DoubleMessage,
+    /// READ data is wrong in one byte now and then.
+    WrongRead,
+}
+
+impl Planted {
+    /// All there are.
+    pub const ALL: [Planted; 10] = [
+        Planted::LateWrite,
+        Planted::AnyRange,
+        Planted::AnyRight,
+        Planted::ImmortalKeys,
+        Planted::EarlyCompletion,
+        Planted::EarlyEnd,
+        Planted::LostSlots,
+        Planted::LostMessage,
+        Planted::DoubleMessage,
+        Planted::WrongRead,
+    ];
+}
+
 /// What the network does by itself.
 #[derive(Debug, Clone)]
 pub struct NetConfig {
@@ -58,6 +99,8 @@ pub struct NetConfig {
     pub cut: Odds,
     /// All delays grow for a while, drawn at each transmission.
     pub spike: Odds,
+    /// A bug.
+    pub planted: Option<Planted>,
 }
 
 impl Default for NetConfig {
@@ -90,6 +133,7 @@ impl Default for NetConfig {
             half_open: Odds::NEVER,
             cut: Odds::NEVER,
             spike: Odds::NEVER,
+            planted: None,
         }
     }
 }
@@ -178,6 +222,11 @@ impl Net {
 
     pub(crate) fn config<R>(&self, f: impl FnOnce(&NetConfig) -> R) -> R {
         f(&self.config.borrow())
+    }
+
+    /// True when this bug is planted.
+    pub(crate) fn has_bug(&self, bug: Planted) -> bool {
+        self.config(|c| c.planted) == Some(bug)
     }
 
     pub(crate) fn hit(&self, odds: impl FnOnce(&NetConfig) -> Odds) -> bool {

@@ -1,6 +1,6 @@
 //! Both sides of a connection: phases, registrations, closing and cutting.
 
-use super::net::Net;
+use super::net::{Net, Planted};
 use super::recv::SimRecvQueue;
 use super::transfer::{Frame, Lane};
 use crate::core::Core;
@@ -70,7 +70,8 @@ pub(crate) struct End {
     pub(crate) core: Rc<Core>,
     pub(crate) qp: u32,
     pub(crate) peer: String,
-    pub(crate) recv: Rc<SimRecvQueue>,
+    /// Let go of when the side goes down.
+    recv: RefCell<Option<Rc<SimRecvQueue>>>,
     pub(crate) send_slots: WaitChannel,
     send_depth: u32,
     pub(crate) read_slots: WaitChannel,
@@ -102,7 +103,7 @@ impl End {
             core: side.core,
             qp: net.id() as u32,
             peer: side.peer,
-            recv: own(&side.params.recv_queue),
+            recv: RefCell::new(Some(own(&side.params.recv_queue))),
             send_slots: WaitChannel::new(depth),
             send_depth: depth,
             read_slots: WaitChannel::new(u32::from(read_depth)),
@@ -127,8 +128,15 @@ impl End {
         self.phase.get() == Phase::Open
     }
 
-    pub(crate) fn queue(&self) -> &SimRecvQueue {
-        &self.recv
+    /// Runs `f` with the receive queue; `None` when the side is down.
+    pub(crate) fn with_queue<R>(&self, f: impl FnOnce(&SimRecvQueue) -> R) -> Option<R> {
+        let recv = self.recv.borrow().clone();
+        recv.map(|q| f(&q))
+    }
+
+    /// True when a message would have to wait.
+    pub(crate) fn has_no_receive(&self) -> bool {
+        self.with_queue(SimRecvQueue::is_empty).unwrap_or(true)
     }
 
     /// Takes a request's slots back and tells its token. `len` is meaningful for success.
@@ -239,6 +247,9 @@ impl Pair {
         access: Access,
     ) -> Result<Remote, FabricError> {
         let end = &self.ends[side];
+        if end.phase.get() == Phase::Down {
+            return Err(FabricError::Unavailable("the connection is down".to_string()));
+        }
         let mut regs = end.regs.borrow_mut();
         if regs.len() >= self.net.config(|c| c.max_registrations) {
             return Err(FabricError::Unavailable("no room for another registration".to_string()));
@@ -257,6 +268,9 @@ impl Pair {
     }
 
     pub(crate) fn deregister(&self, side: usize, key: u32) {
+        if self.net.has_bug(Planted::ImmortalKeys) {
+            return;
+        }
         let gone = self.ends[side].regs.borrow_mut().remove(&key);
         drop(gone);
     }
@@ -270,6 +284,7 @@ impl Pair {
         if !end.core.is_alive() {
             return;
         }
+        end.core.check_here("a connection");
         let under_way = end.work.borrow().len() as u32 + end.flushing.get();
         assert!(
             under_way + end.send_slots.count() < end.send_depth,
@@ -382,13 +397,13 @@ impl Pair {
         }
         self.give_reason(side, why);
         let regs = std::mem::take(&mut *end.regs.borrow_mut());
-        drop(regs);
+        drop((regs, end.recv.take()));
         let work = std::mem::take(&mut *end.work.borrow_mut());
         if let Some(token) = end.setup.take() {
             complete(token, Completion::ok(0));
         }
         // The device hands them back one after the other, and not at once.
-        let mut delay: Nanos = 0;
+        let mut delay: Nanos = if self.net.has_bug(Planted::EarlyEnd) { 5 * MILLIS } else { 0 };
         for (seq, request) in work {
             let result = match hit {
                 Some((s, code)) if s == seq => code,
@@ -400,9 +415,19 @@ impl Pair {
             end.core.after(delay, move || {
                 let end = &pair.ends[side];
                 end.flushing.set(end.flushing.get() - 1);
-                end.report(request, result, 0);
+                if pair.net.has_bug(Planted::LostSlots) {
+                    complete(request.token, Completion { result, ..Completion::default() });
+                } else {
+                    end.report(request, result, 0);
+                }
                 pair.settle_close(side);
             });
+        }
+        if self.net.has_bug(Planted::EarlyEnd) {
+            end.on_closed.take().into_iter().for_each(|t| complete(t, Completion::ok(0)));
+            let pair = self.clone();
+            end.core.after(MILLIS, move || pair.settle_close(side));
+            return;
         }
         self.settle_close(side);
     }
@@ -427,6 +452,10 @@ impl Pair {
 
     pub(crate) fn on_closed(&self, side: usize, token: Token) {
         let end = &self.ends[side];
+        if !end.core.is_alive() {
+            return;
+        }
+        end.core.check_here("a connection");
         if end.closed.get() {
             complete(token, Completion { source: end.qp, ..Completion::default() });
         } else {
@@ -526,7 +555,7 @@ impl Pair {
         end.closed.set(true);
         let work = std::mem::take(&mut *end.work.borrow_mut());
         let regs = std::mem::take(&mut *end.regs.borrow_mut());
-        drop((work, regs, end.on_closed.take()));
+        drop((work, regs, end.recv.take(), end.on_closed.take()));
     }
 
     pub(crate) fn forget_all(&self) {
@@ -539,7 +568,7 @@ impl Pair {
     pub(crate) fn describe(&self) -> Vec<String> {
         let mut out = Vec::new();
         for (side, end) in self.ends.iter().enumerate() {
-            let waits = match (end.queue().is_empty(), end.phase.get()) {
+            let waits = match (end.has_no_receive(), end.phase.get()) {
                 (true, Phase::Open) => ", no receive posted",
                 _ => "",
             };
@@ -560,5 +589,8 @@ impl Pair {
 }
 
 fn own(queue: &Rc<dyn RecvQueue>) -> Rc<SimRecvQueue> {
-    queue.clone().into_any().downcast().ok().expect("checked when the connection was set up")
+    match queue.clone().into_any().downcast() {
+        Ok(q) => q,
+        Err(_) => panic!("checked when the connection was set up"),
+    }
 }

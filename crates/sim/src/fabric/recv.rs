@@ -30,10 +30,10 @@ impl SimRecvQueue {
         }
     }
 
-    /// A posted buffer: not always the oldest, since a shared queue promises no order.
+    /// Any of the posted buffers: a shared queue promises no order.
     pub(crate) fn take(&self) -> Option<(Slice, Token)> {
         let mut posted = self.posted.borrow_mut();
-        let k = self.core.clock.pick(posted.len().min(4));
+        let k = self.core.clock.pick(posted.len());
         posted.remove(k)
     }
 
@@ -54,6 +54,7 @@ impl RecvQueue for SimRecvQueue {
         if !self.core.is_alive() {
             return;
         }
+        self.core.check_here("a receive queue");
         assert!(buf.len() <= self.max_len, "receive buffer longer than the queue was made for");
         let mut posted = self.posted.borrow_mut();
         assert!(posted.len() < self.depth, "more receives posted than the queue was made for");

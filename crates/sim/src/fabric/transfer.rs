@@ -1,6 +1,8 @@
 //! Moving data: transmission, arrival, placement, sampling.
 
+use super::net::Planted;
 use super::pair::{Cut, Pair, Phase, Work};
+use super::recv::SimRecvQueue;
 use crate::chance::pieces;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -8,7 +10,7 @@ use std::rc::Rc;
 use weir_base::{MICROS, Nanos};
 use weir_fabric::{Access, status};
 use weir_mem::Slice;
-use weir_reactor::{Completion, complete};
+use weir_reactor::{Completion, Token, complete};
 
 /// What goes over the wire. `seq` is the sender's request that it belongs to.
 pub(crate) enum Frame {
@@ -103,6 +105,12 @@ impl Pair {
         let latency = self.net.config(|c| c.transmit);
         let pair = self.clone();
         end.core.after(self.net.draw(|r| latency.draw(r)), move || pair.transmit(side));
+        if self.net.has_bug(Planted::EarlyCompletion)
+            && let Some(r) = end.work.borrow_mut().get_mut(&end.transmits.get())
+        {
+            let c = Completion { source: end.qp, ..Completion::default() };
+            complete(std::mem::replace(&mut r.token, Token::NONE), c);
+        }
     }
 
     /// Moves the next piece of the oldest request onto the wire.
@@ -221,7 +229,7 @@ impl Pair {
                 (Delivery::Done, _) => {}
                 (Delivery::Waits, frame) => {
                     l.wire.borrow_mut().push_front((at, frame));
-                    near.queue().wait(self, from);
+                    near.with_queue(|q| q.wait(self, from));
                     return;
                 }
             }
@@ -257,15 +265,23 @@ impl Pair {
         let to = 1 - from;
         let end = &self.ends[to];
         match frame {
-            Frame::Send { .. } if end.queue().is_empty() => return (Delivery::Waits, frame),
+            Frame::Send { .. } if end.has_no_receive() => {
+                end.core.say(|| format!("qp {}: a message waits for a receive", end.qp));
+                return (Delivery::Waits, frame);
+            }
             Frame::Send { seq, bytes, invalidate } => {
                 self.deliver_send(from, seq, &bytes, invalidate)
             }
             Frame::Write { seq, key, addr, bytes, last } => {
+                end.core
+                    .say(|| format!("qp {}: WRITE of {} by key {key:08x}", end.qp, bytes.len()));
                 let place = self.check(to, key, addr, bytes.len(), Access::RemoteWrite);
                 match place {
+                    Some((slice, at)) if self.net.has_bug(Planted::LateWrite) => {
+                        end.core.after(300 * MICROS, move || slice.write_at(at, &bytes));
+                    }
                     Some((slice, at)) => slice.write_at(at, &bytes),
-                    None if bytes.is_empty() => {}
+                    None if bytes.is_empty() || self.net.has_bug(Planted::AnyRange) => {}
                     None => {
                         self.refuse(
                             to,
@@ -281,6 +297,7 @@ impl Pair {
                 }
             }
             Frame::ReadRequest { seq, key, addr, len } => {
+                end.core.say(|| format!("qp {}: READ of {len} bytes by key {key:08x}", end.qp));
                 let max = self.net.config(|c| c.pieces);
                 let p = self.net.draw(|r| pieces(r, len, max));
                 self.sample(to, seq, key, addr, p, 0);
@@ -307,13 +324,20 @@ impl Pair {
         let to = 1 - from;
         let end = &self.ends[to];
         if let Some(key) = invalidate {
-            let known = end.regs.borrow_mut().remove(&key);
-            if known.is_none() {
+            let known = match self.net.has_bug(Planted::ImmortalKeys) {
+                true => end.regs.borrow().contains_key(&key),
+                false => end.regs.borrow_mut().remove(&key).is_some(),
+            };
+            if !known {
                 self.refuse(to, seq, status::REMOTE_ACCESS, "SEND invalidates a wrong key");
                 return;
             }
         }
-        let Some((buf, token)) = end.queue().take() else { return };
+        if self.net.has_bug(Planted::LostMessage) && self.net.draw(|r| r.chance(1, 100)) {
+            return self.acknowledge(to, seq);
+        }
+        let taken = end.with_queue(SimRecvQueue::take).flatten();
+        let Some((buf, token)) = taken else { return };
         if bytes.len() > buf.len() {
             let c = Completion { result: status::LENGTH, len: 0, source: end.qp, extra: 0 };
             drop(buf);
@@ -321,11 +345,19 @@ impl Pair {
             self.refuse(to, seq, status::LENGTH, "message longer than its receive buffer");
             return;
         }
+        end.core.say(|| format!("qp {}: message of {} bytes", end.qp, bytes.len()));
         buf.write_at(0, bytes);
         drop(buf);
         let extra = invalidate.unwrap_or(0);
         let c = Completion { result: 0, len: bytes.len() as u32, source: end.qp, extra };
         complete(token, c);
+        if self.net.has_bug(Planted::DoubleMessage)
+            && self.net.draw(|r| r.chance(1, 100))
+            && let Some((buf, token)) = end.with_queue(SimRecvQueue::take).flatten()
+        {
+            buf.write_at(0, bytes);
+            complete(token, c);
+        }
         self.acknowledge(to, seq);
     }
 
@@ -374,7 +406,8 @@ impl Pair {
         let r = regs.get(&key)?;
         let at = usize::try_from(addr.checked_sub(r.base)?).ok()?;
         let inside = at.checked_add(len).is_some_and(|end| end <= r.slice.len());
-        (inside && r.access == access).then(|| (r.slice.clone(), at))
+        let right = r.access == access || self.net.has_bug(Planted::AnyRight);
+        (inside && right).then(|| (r.slice.clone(), at))
     }
 
     /// Samples the next piece of a READ at side `to` some time from now, checking the key each time.
@@ -396,8 +429,13 @@ impl Pair {
             let (at, len) = pieces[next];
             let mut bytes = vec![0; len];
             match pair.check(to, key, addr.wrapping_add(at as u64), len, Access::RemoteRead) {
-                Some((slice, from)) => slice.read_at(from, &mut bytes),
-                None if len == 0 => {}
+                Some((slice, from)) => {
+                    slice.read_at(from, &mut bytes);
+                    if pair.net.has_bug(Planted::WrongRead) && len > 9 {
+                        bytes[9] ^= pair.net.draw(|r| u8::from(r.chance(1, 10)));
+                    }
+                }
+                None if len == 0 || pair.net.has_bug(Planted::AnyRange) => {}
                 None => {
                     pair.refuse(to, seq, status::REMOTE_ACCESS, "READ by a wrong key or range");
                     return;

@@ -360,6 +360,33 @@ fn wrong_keys_ranges_and_rights_end_the_connection() {
 }
 
 #[test]
+fn nothing_behind_a_refused_request_is_delivered() {
+    for seed in 0..60 {
+        let w = World::new(seed);
+        play(
+            &w,
+            |s| async move {
+                let bad = Remote { key: 1, addr: 0 };
+                s.conn.send_slots().wait_n(3).await;
+                s.conn.send(b"before", None, SendFlags::default(), Token::NONE);
+                s.conn.write(Slice::heap(100), bad, Token::NONE);
+                s.conn.send(b"behind", None, SendFlags::default(), Token::NONE);
+                s.closed().await;
+            },
+            move |s| async move {
+                let (_b1, first) = s.post_recv();
+                let (_b2, second) = s.post_recv();
+                let both = [first, second].map(spawn);
+                s.closed().await;
+                sleep(SECONDS).await;
+                assert_eq!(both.iter().filter(|h| h.is_finished()).count(), 1, "seed {seed}");
+                both.iter().for_each(|h| h.cancel());
+            },
+        );
+    }
+}
+
+#[test]
 fn send_with_invalidate_ends_the_key_and_says_which() {
     for seed in 0..30 {
         let w = World::new(seed);

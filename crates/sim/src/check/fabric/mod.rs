@@ -1,4 +1,4 @@
-//! A checker for any [`Provider`]: two peers talk at random over connections and verify everything.
+//! A checker for any [`Provider`](weir_fabric::Provider): two peers talk at random over connections and verify everything.
 //!
 //! Checked are: messages whole, once and in order; WRITE data in place before the message behind it, and
 //! not a byte beside it; READ data; keys dead when they should be; every request completed once and before

@@ -160,6 +160,13 @@ impl Peer {
         self.sessions.borrow_mut().clear();
     }
 
+    /// Lets go of everything, after its reactor has died.
+    pub fn abandon(&self) {
+        self.stopped.set(true);
+        self.sessions.borrow_mut().clear();
+        self.tasks.borrow_mut().clear();
+    }
+
     fn params(&self, private_data: Vec<u8>) -> Params {
         Params {
             private_data,

@@ -11,7 +11,10 @@ const ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 /// A history of one block, with two acknowledged writes: 10..20 and 30..40.
 fn two() -> (BlockHistory, Vec<u8>, Vec<u8>) {
-    let mut h = BlockHistory::new(1);
+    two_in(BlockHistory::new(1))
+}
+
+fn two_in(mut h: BlockHistory) -> (BlockHistory, Vec<u8>, Vec<u8>) {
     let a = h.begin_write(0, 1, 10);
     h.acked(a, 20).expect("first");
     let b = h.begin_write(0, 1, 30);
@@ -137,7 +140,7 @@ fn zeros_come_from_any_write_of_zeros() {
 #[test]
 fn after_a_power_cut_unflushed_values_may_be_gone_but_flushed_ones_not() {
     let history = || {
-        let (mut h, a, b) = two();
+        let (mut h, a, b) = two_in(BlockHistory::volatile(1));
         h.flushed(25);
         h.power_cut(100);
         (h, a, b)
@@ -164,8 +167,37 @@ fn after_a_power_cut_unflushed_values_may_be_gone_but_flushed_ones_not() {
 }
 
 #[test]
+fn a_volume_without_volatile_cache_loses_nothing_that_was_acknowledged_or_seen() {
+    let (mut h, a, b) = two();
+    let c = h.begin_write(0, 1, 45);
+    let dc = block(&h, c);
+    assert!(h.read(0, &dc, 50, 60).is_ok());
+    h.power_cut(100);
+    assert!(h.read(0, &a, 110, 120).is_err() && h.read(0, &b, 110, 120).is_err());
+    assert!(h.read(0, &dc, 110, 120).is_ok());
+}
+
+#[test]
+fn forgetting_keeps_what_a_power_cut_may_bring_back() {
+    let mut h = BlockHistory::volatile(1);
+    let mut first = Vec::new();
+    for i in 0..10 {
+        let id = h.begin_write(0, 1, 10 + 10 * i);
+        h.acked(id, 15 + 10 * i).expect("written");
+        if i == 3 {
+            h.forced(id);
+            first = block(&h, id);
+        }
+    }
+    h.forget_before(500);
+    assert!((6..9).contains(&h.blocks[&0].zones.len()), "{}", h.describe(0));
+    h.power_cut(600);
+    assert!(h.read(0, &first, 610, 620).is_ok());
+}
+
+#[test]
 fn the_first_zeros_come_back_only_before_anything_durable() {
-    let mut h = BlockHistory::new(1);
+    let mut h = BlockHistory::volatile(1);
     let a = h.begin_write(0, 1, 10);
     h.acked(a, 20).expect("written");
     let da = block(&h, a);
@@ -176,7 +208,7 @@ fn the_first_zeros_come_back_only_before_anything_durable() {
 
 #[test]
 fn a_durable_value_survives_any_number_of_cuts_with_old_failed_writes_around() {
-    let (mut h, _, b) = two();
+    let (mut h, _, b) = two_in(BlockHistory::volatile(1));
     let c = h.begin_write(0, 1, 45);
     h.unknown(c);
     let dc = block(&h, c);
@@ -202,8 +234,9 @@ enum Fault {
     Lost,
 }
 
-/// Runs random concurrent operations on a simulated register and gives the first violation.
-fn simulate(seed: u64, fault: Fault) -> Option<Violation> {
+/// Runs random concurrent operations on a simulated register and gives the first violation. With `forget`
+/// the history is kept short.
+fn simulate(seed: u64, fault: Fault, forget: bool) -> Option<Violation> {
     let mut rng = Prng::new(seed);
     let mut h = BlockHistory::new(1);
     let (mut value, mut before) = (ZEROS.to_vec(), ZEROS.to_vec());
@@ -253,6 +286,14 @@ fn simulate(seed: u64, fault: Fault) -> Option<Violation> {
                 return Some(v);
             }
         }
+        if forget {
+            let starts = under.iter().map(|(_, op)| match op {
+                Under::Write { id, .. } => h.writes[&id.0].start,
+                Under::Read { start, .. } => *start,
+            });
+            let oldest = starts.min().unwrap_or(now);
+            h.forget_before(oldest);
+        }
         if under.len() < 4 && rng.chance(1, 3) {
             let effect = now + rng.between(1, 8);
             let end = effect + rng.between(1, 8);
@@ -281,13 +322,17 @@ fn simulate(seed: u64, fault: Fault) -> Option<Violation> {
 #[test]
 fn histories_of_a_right_register_pass_and_those_of_wrong_ones_do_not() {
     for seed in 0..400 {
-        if let Some(v) = simulate(seed, Fault::None) {
-            panic!("seed {seed}: {v}");
+        for forget in [false, true] {
+            if let Some(v) = simulate(seed, Fault::None, forget) {
+                panic!("seed {seed}, forget {forget}: {v}");
+            }
         }
     }
     for fault in [Fault::Stale, Fault::GoesBack, Fault::Lost] {
-        let found = (0..400).filter(|s| simulate(*s, fault).is_some()).count();
+        let found = |forget| (0..400).filter(|s| simulate(*s, fault, forget).is_some()).count();
+        let (whole, short) = (found(false), found(true));
         // Not all: a write beside the lost one may explain what is read.
-        assert!(found > 120, "{fault:?}: {found} of 400");
+        assert!(whole > 120, "{fault:?}: {whole} of 400");
+        assert_eq!(whole, short, "forgetting misses nothing");
     }
 }

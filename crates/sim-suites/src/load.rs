@@ -1,0 +1,358 @@
+//! Concurrent, verified I/O on anything that stores blocks.
+//!
+//! A suite makes one [`Load`] per volume and starts [`Load::client`] as often as it likes, on any nodes, over
+//! any path to that volume. Everything written can be recognised, everything read is checked at once against
+//! the [`BlockHistory`]. What the suite does to the paths it tells the load: when writes of unknown outcome
+//! cannot come any more ([`Load::settle`]), when power went ([`Load::power_cut`]).
+
+use crate::Wrong;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult, Nanos, Prng};
+use weir_block::Volume;
+use weir_disk::{Disk, DiskOp};
+use weir_mem::{BufPool, Slice};
+use weir_reactor::{LocalFuture, sleep};
+use weir_sim::check::{BlockHistory, WriteId};
+use weir_sim::{SimDisk, Time};
+
+/// Requests after which the history is shortened.
+const FORGET: u32 = 32;
+const BLOCK: u64 = weir_sim::check::blocks::BLOCK as u64;
+
+/// A path to the blocks under test, of one reactor. Offsets and lengths are bytes.
+pub trait Io {
+    /// Fills `buf` from `at`.
+    fn read(&self, at: u64, buf: Slice) -> LocalFuture<'_, IoResult>;
+    /// Writes `buf` at `at`; durable when it is over if `fua`.
+    fn write(&self, at: u64, buf: Slice, fua: bool) -> LocalFuture<'_, IoResult>;
+    /// Makes durable what was acknowledged before.
+    fn flush(&self) -> LocalFuture<'_, IoResult>;
+    /// Zeros a range.
+    fn zero(&self, at: u64, len: u64) -> LocalFuture<'_, IoResult>;
+}
+
+/// A volume of the present reactor as a path.
+pub struct VolumeIo(pub Rc<dyn Volume>);
+
+impl Io for VolumeIo {
+    fn read(&self, at: u64, buf: Slice) -> LocalFuture<'_, IoResult> {
+        Box::pin(self.0.read(at, buf))
+    }
+    fn write(&self, at: u64, buf: Slice, fua: bool) -> LocalFuture<'_, IoResult> {
+        Box::pin(self.0.write(at, buf, fua))
+    }
+    fn flush(&self) -> LocalFuture<'_, IoResult> {
+        Box::pin(self.0.flush())
+    }
+    fn zero(&self, at: u64, len: u64) -> LocalFuture<'_, IoResult> {
+        Box::pin(self.0.write_zeroes(at, len, true))
+    }
+}
+
+impl Io for SimDisk {
+    fn read(&self, offset: u64, buf: Slice) -> LocalFuture<'_, IoResult> {
+        Box::pin(weir_disk::run(self, DiskOp::Read { offset, buf }))
+    }
+    fn write(&self, offset: u64, buf: Slice, fua: bool) -> LocalFuture<'_, IoResult> {
+        let fua = fua || !self.volatile_cache();
+        Box::pin(weir_disk::run(self, DiskOp::Write { offset, buf, fua }))
+    }
+    fn flush(&self) -> LocalFuture<'_, IoResult> {
+        Box::pin(weir_disk::run(self, DiskOp::Flush))
+    }
+    fn zero(&self, offset: u64, len: u64) -> LocalFuture<'_, IoResult> {
+        Box::pin(weir_disk::run(self, DiskOp::WriteZeroes { offset, len, unmap: true }))
+    }
+}
+
+/// What clients do.
+#[derive(Debug, Clone, Copy)]
+pub struct Mix {
+    /// First block that they use.
+    pub first: u64,
+    /// Blocks of 512 bytes that they use: few, so that they meet.
+    pub blocks: u64,
+    /// Unit of their requests, in blocks.
+    pub unit: u64,
+    /// Most units of one request.
+    pub most: u64,
+    /// In a hundred requests: writes, zeroings, flushes; the rest are reads.
+    pub writes: u32,
+    /// See `writes`.
+    pub zeros: u32,
+    /// See `writes`.
+    pub flushes: u32,
+    /// In a hundred writes: with forced unit access.
+    pub fua: u32,
+    /// Longest pause between requests of one client.
+    pub think: Nanos,
+    /// The volume may lose acknowledged writes with power until a flush.
+    pub volatile: bool,
+}
+
+impl Default for Mix {
+    fn default() -> Self {
+        Mix {
+            first: 0,
+            blocks: 32,
+            unit: 1,
+            most: 8,
+            writes: 40,
+            zeros: 4,
+            flushes: 8,
+            fua: 25,
+            think: 0,
+            volatile: false,
+        }
+    }
+}
+
+/// What was done and checked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Figures {
+    /// Blocks read and checked.
+    pub blocks_read: u64,
+    /// Writes and zeroings acknowledged.
+    pub writes: u64,
+    /// Flushes acknowledged.
+    pub flushes: u64,
+    /// Requests that failed.
+    pub errors: u64,
+}
+
+/// Verified I/O on one volume.
+pub struct Load {
+    time: Time,
+    mix: Mix,
+    history: RefCell<BlockHistory>,
+    figures: Cell<Figures>,
+    /// What is wrong, once something is.
+    wrong: RefCell<Option<String>>,
+    /// When requests under way began.
+    under_way: RefCell<Vec<Nanos>>,
+    requests: Cell<u32>,
+    stop: Cell<bool>,
+    /// Planted bug: acknowledged is taken for durable.
+    pub(crate) acks_lie: Cell<bool>,
+}
+
+/// A request under way, until it is over or its client is dropped.
+struct UnderWay<'a> {
+    load: &'a Load,
+    start: Nanos,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut all = self.load.under_way.borrow_mut();
+        if let Some(k) = all.iter().position(|s| *s == self.start) {
+            all.swap_remove(k);
+        }
+    }
+}
+
+impl Load {
+    /// A load on a volume of zeros; `volume` tells its blocks from other volumes'.
+    pub fn new(volume: u32, time: Time, mix: Mix) -> Rc<Load> {
+        Rc::new(Load {
+            time,
+            mix,
+            history: RefCell::new(match mix.volatile {
+                true => BlockHistory::volatile(volume),
+                false => BlockHistory::new(volume),
+            }),
+            figures: Cell::default(),
+            wrong: RefCell::default(),
+            under_way: RefCell::default(),
+            requests: Cell::new(0),
+            stop: Cell::new(false),
+            acks_lie: Cell::new(false),
+        })
+    }
+
+    /// What was done and checked.
+    pub fn figures(&self) -> Figures {
+        self.figures.get()
+    }
+
+    /// Requests under way.
+    pub fn under_way(&self) -> usize {
+        self.under_way.borrow().len()
+    }
+
+    fn begin(&self) -> UnderWay<'_> {
+        let start = self.time.now();
+        self.requests.set(self.requests.get() + 1);
+        if self.requests.get().is_multiple_of(FORGET) {
+            let oldest = self.under_way.borrow().iter().copied().min().unwrap_or(start);
+            self.history.borrow_mut().forget_before(oldest);
+        }
+        self.under_way.borrow_mut().push(start);
+        UnderWay { load: self, start }
+    }
+
+    /// Clients end after their present request.
+    pub fn stop(&self) {
+        self.stop.set(true);
+    }
+
+    /// What is wrong, if something is.
+    ///
+    /// # Errors
+    /// The first contradiction that was seen.
+    pub fn verdict(&self) -> Result<(), Wrong> {
+        match self.wrong.borrow().as_ref() {
+            None => Ok(()),
+            Some(w) => Err(Wrong(w.clone())),
+        }
+    }
+
+    /// True once something is wrong.
+    pub fn is_wrong(&self) -> bool {
+        self.wrong.borrow().is_some()
+    }
+
+    /// Writes of unknown outcome have been done by now or never will.
+    pub fn settle(&self) {
+        self.history.borrow_mut().settle_all(self.time.now());
+    }
+
+    /// Power went, and with it what was not durable if the volume is volatile.
+    pub fn power_cut(&self) {
+        self.history.borrow_mut().power_cut(self.time.now());
+    }
+
+    fn count(&self, f: impl FnOnce(&mut Figures)) {
+        let mut x = self.figures.get();
+        f(&mut x);
+        self.figures.set(x);
+    }
+
+    fn check<E: ToString>(&self, r: Result<(), E>) {
+        if let Err(e) = r {
+            self.wrong.borrow_mut().get_or_insert(e.to_string());
+        }
+    }
+
+    /// Random requests, one after the other, until [`stop`](Load::stop), `requests` are done, or the task is
+    /// dropped. A request that fails is counted; the next goes on with the same path.
+    pub async fn client(
+        self: Rc<Self>,
+        io: Rc<dyn Io>,
+        pool: BufPool,
+        mut rng: Prng,
+        requests: u64,
+    ) {
+        for _ in 0..requests {
+            if self.stop.get() || self.is_wrong() {
+                return;
+            }
+            let m = self.mix;
+            let kind = rng.below(100) as u32;
+            if kind < m.writes {
+                self.write(&*io, &pool, &mut rng).await;
+            } else if kind < m.writes + m.zeros {
+                self.zero(&*io, &mut rng).await;
+            } else if kind < m.writes + m.zeros + m.flushes {
+                self.flush(&*io).await;
+            } else {
+                let (first, count) = self.range(&mut rng);
+                self.read(&*io, &pool, first, count).await;
+            }
+            if m.think > 0 {
+                sleep(rng.below(m.think)).await;
+            }
+        }
+    }
+
+    /// Reads and checks every block that clients use.
+    pub async fn read_all(self: Rc<Self>, io: Rc<dyn Io>, pool: BufPool) {
+        let (m, step) = (self.mix, self.mix.most * self.mix.unit);
+        for first in (m.first..m.first + m.blocks).step_by(step as usize) {
+            self.read(&*io, &pool, first, step.min(m.first + m.blocks - first)).await;
+        }
+    }
+
+    /// First block and number of blocks.
+    fn range(&self, rng: &mut Prng) -> (u64, u64) {
+        let m = &self.mix;
+        let units = m.blocks / m.unit;
+        let count = rng.between(1, m.most.min(units));
+        let first = rng.below(units - count + 1);
+        (m.first + first * m.unit, count * m.unit)
+    }
+
+    fn ended(&self, id: WriteId, result: IoResult, durable: bool) {
+        let mut h = self.history.borrow_mut();
+        if result.is_err() {
+            h.unknown(id);
+            drop(h);
+            return self.count(|f| f.errors += 1);
+        }
+        let r = h.acked(id, self.time.now());
+        if durable || self.acks_lie.get() {
+            h.forced(id);
+        }
+        drop(h);
+        self.check(r);
+        self.count(|f| f.writes += 1);
+    }
+
+    async fn write(&self, io: &dyn Io, pool: &BufPool, rng: &mut Prng) {
+        let (first, count) = self.range(rng);
+        let fua = rng.below(100) < u64::from(self.mix.fua);
+        let buf = pool.alloc((count * BLOCK) as usize).await;
+        let under_way = self.begin();
+        let id = self.history.borrow_mut().begin_write(first, count, under_way.start);
+        let mut bytes = vec![0; buf.len()];
+        self.history.borrow().fill(id, &mut bytes);
+        buf.write_at(0, &bytes);
+        let result = io.write(first * BLOCK, buf.clone(), fua).await;
+        // The path must be done with it.
+        buf.fill(0xdd);
+        self.ended(id, result, fua);
+        drop(under_way);
+    }
+
+    async fn zero(&self, io: &dyn Io, rng: &mut Prng) {
+        let (first, count) = self.range(rng);
+        let under_way = self.begin();
+        let id = self.history.borrow_mut().begin_zero(first, count, under_way.start);
+        let result = io.zero(first * BLOCK, count * BLOCK).await;
+        self.ended(id, result, false);
+        drop(under_way);
+    }
+
+    async fn flush(&self, io: &dyn Io) {
+        let under_way = self.begin();
+        let start = under_way.start;
+        let result = io.flush().await;
+        match result {
+            Ok(()) => {
+                self.history.borrow_mut().flushed(start);
+                self.count(|f| f.flushes += 1);
+            }
+            Err(_) => self.count(|f| f.errors += 1),
+        }
+    }
+
+    async fn read(&self, io: &dyn Io, pool: &BufPool, first: u64, count: u64) {
+        let buf = pool.alloc((count * BLOCK) as usize).await;
+        // What is not overwritten by the read is not a block of anybody's.
+        buf.fill(0xbb);
+        let under_way = self.begin();
+        let start = under_way.start;
+        let result = io.read(first * BLOCK, buf.clone()).await;
+        match result {
+            Ok(()) => {
+                let now = self.time.now();
+                let r = self.history.borrow_mut().read(first, &buf.to_vec(), start, now);
+                self.check(r);
+                self.count(|f| f.blocks_read += count);
+            }
+            Err(IoError::OutOfRange) => self.check(Err("a read inside the volume: out of range")),
+            Err(_) => self.count(|f| f.errors += 1),
+        }
+    }
+}
