@@ -5,6 +5,7 @@ mod idle;
 mod points;
 
 use super::page::{Page, Section, Table};
+use super::reference::NEAR;
 use super::runner::Runner;
 use super::target::Medium;
 use super::{Scenario, ScenarioError};
@@ -18,8 +19,6 @@ pub(super) const LIMITS: Scenario =
     Scenario { name: "srp-limits", title: "SRP against the machine's own limits", run };
 
 const VOLUME: u64 = 256 << 20;
-/// Round trips of a cache line below this are between two threads of one core, in nanoseconds.
-const NEAR: f64 = 180.0;
 /// How often a measurement is made again when the cores moved meanwhile.
 const AGAIN: u32 = 2;
 
@@ -157,6 +156,7 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         ),
         sections,
         data: json!(data),
+        frame: None,
         passed,
         failed,
     })

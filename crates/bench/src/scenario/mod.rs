@@ -7,6 +7,7 @@
 mod cores;
 mod limits;
 mod page;
+mod reference;
 mod runner;
 mod s0_latency;
 mod s0_sizes;
@@ -19,6 +20,7 @@ mod tests;
 pub use page::Outcome;
 
 use crate::engine::RunError;
+use reference::{Frame, Reference};
 use runner::Runner;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -102,6 +104,8 @@ pub fn find(name: &str) -> Option<&'static Scenario> {
 /// It did not run to its end; nothing was written.
 pub fn run(scenario: &Scenario, setup: &Setup) -> Result<Outcome, ScenarioError> {
     let runner = Runner::new(setup);
-    let page = (scenario.run)(&runner)?;
+    let before = Reference::measure(&runner)?;
+    let mut page = (scenario.run)(&runner)?;
+    page.frame = before.zip(Reference::measure(&runner)?).map(|(a, b)| Frame(a, b));
     page.write(scenario, setup, &runner)
 }

@@ -1,5 +1,6 @@
 //! Pages about scenarios: Markdown, SVG and JSON next to each other.
 
+use super::reference::Frame;
 use super::runner::Runner;
 use super::{Scenario, ScenarioError, Setup};
 use crate::plot::{Chart, svg};
@@ -65,6 +66,8 @@ pub(super) struct Page {
     pub(super) method: String,
     pub(super) sections: Vec<Section>,
     pub(super) data: Value,
+    /// What the machine could do before and after.
+    pub(super) frame: Option<Frame>,
     pub(super) passed: u64,
     pub(super) failed: u64,
 }
@@ -121,11 +124,12 @@ impl Page {
         }
         let _ = write!(
             md,
-            "## How it was measured\n\n{}\n\n\
+            "## How it was measured\n\n{}\n\n{}\
              Weir {}, {}, on {}. Each point is the median of {} runs of {}.\n\n\
              ```sh\n{}\n```\n\n\
              The numbers: [{name}.json]({name}.json).\n",
             self.method,
+            self.frame.map_or_else(String::new, |f| f.text() + "\n\n"),
             setup.version,
             units::date(setup.unix_time),
             runner.machine.line(),
@@ -142,6 +146,7 @@ impl Page {
             "weir version": setup.version,
             "command": setup.command,
             "machine": runner.machine.json(),
+            "bare": self.frame.map(|f| f.json()),
             "runtime_s": setup.runtime as f64 / 1e9,
             "repeat": setup.repeat,
             "passed": self.passed,

@@ -97,6 +97,7 @@ fn run(r: &Runner<'_>, show: Show) -> Result<Page, ScenarioError> {
             Section::Table(table),
         ],
         data: json!(data),
+        frame: None,
         passed: points,
         failed: 0,
     })

@@ -87,6 +87,7 @@ fn latency(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         method: format!("{}; one read at a time from a null volume.", r.cores.text()),
         sections: caveat(r).into_iter().chain([figure, Section::Table(table)]).collect(),
         data: json!(data),
+        frame: None,
         passed: points,
         failed: 0,
     })
@@ -134,6 +135,7 @@ fn iops(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         method: format!("{}; random addresses of null volumes of {}.", r.cores.text(), units::size(VOLUME)),
         sections: caveat(r).into_iter().chain([figure, Section::Table(table)]).collect(),
         data: json!(data),
+        frame: None,
         passed: points,
         failed: 0,
     })

@@ -37,6 +37,7 @@ fn demo(_: &Runner<'_>) -> Result<Page, ScenarioError> {
             Section::Text("a note".into()),
         ],
         data: serde_json::json!([1, 2]),
+        frame: None,
         passed: 2,
         failed: 1,
     })

@@ -304,3 +304,56 @@ fn show(t: &SocketAddr) -> String {
 fn own_port() -> PortId {
     PortId::new(0x5745_4952_0000_0000 | u64::from(std::process::id()), 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: BenchArgs,
+    }
+
+    fn of(line: &str) -> JobSpec {
+        let all = format!("bench --target 127.0.0.1 --lun 0 {line}");
+        spec(&Line::try_parse_from(all.split_whitespace()).unwrap().args)
+    }
+
+    #[test]
+    fn time_and_size_mean_what_fio_means() {
+        let end = |line: &str| {
+            let s = of(line);
+            (s.runtime.map(|t| t / SECONDS), s.size, s.time_based)
+        };
+        assert_eq!(end(""), (Some(10), None, false));
+        assert_eq!(end("--runtime 5s"), (Some(5), None, false));
+        assert_eq!(end("--size 1M"), (None, Some(1 << 20), false));
+        assert_eq!(end("--size 1M --rw nop"), (Some(10), Some(1 << 20), false));
+        assert_eq!(end("--size 1M --runtime 5 --time-based"), (Some(5), Some(1 << 20), true));
+    }
+
+    #[test]
+    fn the_job_is_the_command_lines() {
+        let s = of("--rw randrw --rwmixread 70 --bs 64k --iodepth 8 --numjobs 3 --verify pattern \
+                    --rate 10M --rate-iops 100 --ramp-time 2 --offset 1M --randseed 9 --name x");
+        assert_eq!(
+            (s.rw, s.rwmixread, s.bs, s.iodepth, s.numjobs),
+            (Rw::RandMixed, 70, 65536, 8, 3)
+        );
+        assert_eq!((s.rate, s.rate_iops, s.ramp), (Some(10 << 20), Some(100), 2 * SECONDS));
+        assert_eq!((s.offset, s.randseed, s.verify), (1 << 20, 9, Some(Verify::Pattern)));
+        assert_eq!(s.name, "x");
+    }
+
+    #[test]
+    fn wrong_data_and_failed_io_have_their_exit_codes() {
+        let mut r = JobResult::default();
+        assert!(verdict(&r).is_ok());
+        r.errors = 1;
+        assert_eq!(verdict(&r).unwrap_err().kind().exit_code(), 1);
+        r.verify.errors = 1;
+        assert_eq!(verdict(&r).unwrap_err().code, Code::DataMismatch);
+    }
+}
