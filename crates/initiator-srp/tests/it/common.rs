@@ -72,7 +72,16 @@ pub(crate) async fn verify_at(
                 } else {
                     let b = Slice::heap(n).sub(0, n);
                     q.read(L0, base + t * part + at, b.clone()).await.unwrap();
-                    assert!(b.to_vec() == model[range], "wrong data in round {round}, seed {seed}, task {t}: {n} at {at}");
+                    let got = b.to_vec();
+                    if let Some(i) = (0..n).find(|i| got[*i] != model[range.start + i]) {
+                        let wrong = (0..n).filter(|i| got[*i] != model[range.start + i]).count();
+                        panic!(
+                            "round {round}, seed {seed}, task {t}: {n} bytes at {at}: {wrong} wrong, the \
+                             first at {i}: {:x?} instead of {:x?}",
+                            &got[i..(i + 16).min(n)],
+                            &model[range.start + i..][..16.min(n - i)]
+                        );
+                    }
                 }
             }
         }));
