@@ -169,7 +169,7 @@ check_pr() {
   pr_out $CONFLICT "$b" --reserve --param-rk=dead --prout-type=1      # not its key
 
   pr_out $OK "$a" --reserve --param-rk=aaaa --prout-type=1            # write exclusive
-  pr_holder "$b" | grep -qi 'aaaa' || fail "B does not see A's reservation: $(pr_holder "$b")"
+  grep -qi 'aaaa' <<<"$(pr_holder "$b")" || fail "B does not see A's reservation: $(pr_holder "$b")"
   pr_write $OK "$a"; pr_read $OK "$b"; pr_write $CONFLICT "$b"
   pr_out $CONFLICT "$b" --reserve --param-rk=bbbb --prout-type=1
   pr_out $OK "$a" --release --param-rk=aaaa --prout-type=1

@@ -43,6 +43,10 @@ fail() {
   exit 1
 }
 
+# kernel_said REGEX: whether the kernel did, since the guest was started. (A pipe into `grep -q` would not do:
+# what writes into it fails when grep has seen enough.)
+kernel_said() { grep -qE "$1" <<<"$(dmesg)"; }
+
 # let_go: ends the host's connections, so that nothing waits for a target that will not answer.
 let_go() {
   local d

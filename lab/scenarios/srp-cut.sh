@@ -19,12 +19,12 @@ cut() {
   before=$(ios "$D")
   victim=$(channels | sed -n "$(( $1 % 2 + 1 ))p")
   ss -K state established "sport = :$PORT" dst "$victim" >/dev/null
-  ! channels | grep -qF "$victim" || fail "the kernel did not cut $victim"
+  ! grep -qF "$victim" <<<"$(channels)" || fail "the kernel did not cut $victim"
   wait_for 60 new_channels "$victim"
   wait_for 60 moved "$before"
   still_firing
 }
-new_channels() { [ "$(channels | wc -l)" = 2 ] && ! channels | grep -qF "$1"; }
+new_channels() { [ "$(channels | wc -l)" = 2 ] && ! grep -qF "$1" <<<"$(channels)"; }
 
 open_fire "$D"
 for i in {1..10}; do

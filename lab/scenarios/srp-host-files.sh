@@ -53,7 +53,7 @@ blocks "$D" 0 2048 | cmp -s - /tmp/fill || fail "the disk gives back other data"
 step "multipath.conf"
 modprobe -a dm_multipath
 log multipath multipath -t || fail "multipath does not take its configuration"
-! grep -iE 'invalid|unknown|missing|error' "$LOGS/multipath" | grep -q multipath.conf || fail "multipath.conf: $(grep -m1 multipath.conf "$LOGS/multipath")"
+! grep -qiE 'multipath.conf.*(invalid|unknown|missing|error)' "$LOGS/multipath" || fail "multipath.conf: $(grep -m1 multipath.conf "$LOGS/multipath")"
 
 step "log out by the script"
 login_script stop || fail "srp-login stop ended with status $?"

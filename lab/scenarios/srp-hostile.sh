@@ -33,7 +33,7 @@ wait $attack || fail "hostile.py: $(tail -n 3 "$LOGS/hostile" | tr '\n' ' ')"
 step "$(tail -n 1 "$LOGS/hostile") bad peers; the target has $(files) files open and had up to $peak MiB"
 [ $((peak - rss0)) -lt 64 ] || fail "the target grew from $rss0 to $peak MiB"
 cease_fire
-! dmesg | grep -qE 'SRP abort called|reconnect attempt' || fail "the good host lost commands or its connection"
+! kernel_said 'SRP abort called|reconnect attempt' || fail "the good host lost commands or its connection"
 files_gone() { [ "$(files)" -le $((files0 + 2)) ]; }
 wait_for 20 files_gone
 # The bait is whole and can be reached by its real owner.

@@ -32,7 +32,7 @@ sleep 3
 stall 2 40     # long enough for every step
 sleep 3
 cease_fire
-dmesg | grep -q 'SRP abort called' || fail "the host did not abort anything: the stalls proved nothing"
-dmesg | grep -q 'SRP reset_device called' || fail "the host did not reset the unit: the stalls proved nothing"
+kernel_said 'SRP abort called' || fail "the host did not abort anything: the stalls proved nothing"
+kernel_said 'SRP reset_device called' || fail "the host did not reset the unit: the stalls proved nothing"
 [ "$(disk "$HOST" 0)" = "$D" ] || fail "the disk was given up and came back under another name"
 passed "stalls of 5 and 40 s: aborts, unit reset, new login; $PASSES passes of 32 MiB written and verified"
