@@ -257,6 +257,13 @@ impl Reactor {
         drop(locals);
     }
 
+    /// Gives up a reactor whose tasks cannot be dropped, since one of them has panicked: its number is free
+    /// again, everything else is leaked.
+    pub fn abandon(self) {
+        self.0.inbox.retire();
+        std::mem::forget(self);
+    }
+
     /// Figures since the start.
     pub fn figures(&self) -> Figures {
         let i = &self.0;

@@ -127,12 +127,21 @@ impl Inbox {
     }
 }
 
-impl Drop for Inbox {
-    fn drop(&mut self) {
+impl Inbox {
+    /// Gives the reactor's number free; mail sent to it from here on goes nowhere.
+    pub(crate) fn retire(&self) {
         let mut all = REGISTRY.write().unwrap_or_else(|e| e.into_inner());
-        if let Some(r) = all.get_mut((self.handle.id & 0x3ff) as usize) {
+        if let Some(r) = all.get_mut((self.handle.id & 0x3ff) as usize)
+            && u32::from(r.generation) == self.handle.id >> 10
+        {
             r.shared = None;
         }
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.retire();
     }
 }
 

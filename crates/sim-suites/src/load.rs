@@ -168,8 +168,9 @@ struct Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         if !self.whole.get() {
-            // The lock stays with the orphan.
-            return self.load.orphans.borrow_mut().push(self.lock.range);
+            // The lock stays with the orphan; whoever waits for these blocks takes it up.
+            self.load.orphans.borrow_mut().push(self.lock.range);
+            return self.load.unlocked.signal_all();
         }
         let mut locks = self.load.locks.borrow_mut();
         if let Some(k) = locks.iter().position(|l| *l == self.lock) {
@@ -336,7 +337,12 @@ impl Load {
         }
     }
 
-    async fn lock(&self, range: Range, writes: bool) -> Option<Held<'_>> {
+    async fn lock(
+        &self,
+        path: (&dyn Io, &BufPool),
+        range: Range,
+        writes: bool,
+    ) -> Option<Held<'_>> {
         if !self.mix.exclusive {
             return None;
         }
@@ -345,7 +351,10 @@ impl Load {
             !apart && (l.writes || writes)
         };
         while self.locks.borrow().iter().any(meets) {
-            self.unlocked.wait().await;
+            self.repair(path.0, path.1, &mut Prng::new(range.0)).await;
+            if self.locks.borrow().iter().any(meets) {
+                self.unlocked.wait().await;
+            }
         }
         let lock = Lock { range, writes };
         self.locks.borrow_mut().push(lock);
@@ -381,7 +390,7 @@ impl Load {
 
     async fn write(&self, io: &dyn Io, pool: &BufPool, rng: &mut Prng) {
         let range = self.range(rng);
-        match self.lock(range, true).await {
+        match self.lock((io, pool), range, true).await {
             Some(held) => self.write_range(io, pool, rng, &held).await,
             None => {
                 let _ = self.write_once(io, pool, rng, range).await;
@@ -425,7 +434,7 @@ impl Load {
 
     async fn zero(&self, io: &dyn Io, pool: &BufPool, rng: &mut Prng) {
         let (first, count) = self.range(rng);
-        let held = self.lock((first, count), true).await;
+        let held = self.lock((io, pool), (first, count), true).await;
         if let Some(h) = &held {
             h.whole.set(false);
         }
@@ -456,7 +465,7 @@ impl Load {
     }
 
     async fn read(&self, io: &dyn Io, pool: &BufPool, first: u64, count: u64) {
-        let _held = self.lock((first, count), false).await;
+        let _held = self.lock((io, pool), (first, count), false).await;
         let buf = pool.alloc((count * BLOCK) as usize).await;
         // What is not overwritten by the read is not a block of anybody's.
         buf.fill(0xbb);

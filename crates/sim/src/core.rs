@@ -159,11 +159,12 @@ impl Core {
 /// A reactor's driver in a simulated world.
 pub struct SimDriver {
     core: Rc<Core>,
+    fifo: bool,
 }
 
 impl SimDriver {
-    pub(crate) fn new(core: Rc<Core>) -> Rc<SimDriver> {
-        Rc::new(SimDriver { core })
+    pub(crate) fn new(core: Rc<Core>, fifo: bool) -> Rc<SimDriver> {
+        Rc::new(SimDriver { core, fifo })
     }
 }
 
@@ -212,6 +213,6 @@ impl Driver for SimDriver {
     }
 
     fn permutes(&self) -> bool {
-        true
+        !self.fifo
     }
 }

@@ -67,7 +67,7 @@ impl Node {
             };
             let clock = world.clock.clone();
             let core = Core::new(world.core_number(), self.0.number, label, clock, self.0.offset);
-            let reactor = Reactor::new(SimDriver::new(core.clone()));
+            let reactor = Reactor::new(SimDriver::new(core.clone(), world.options.fifo));
             core.set_reactor(reactor.handle().id());
             let fabric = Rc::new(SimFabric::new(world.net.clone(), core.clone()));
             let running = Running { core, reactor, fabric };
@@ -246,7 +246,10 @@ impl Node {
     /// For a world that ends in a panic: destructors are not run, since they could panic again.
     pub(crate) fn leak(&self) {
         let running = self.0.running.try_borrow_mut().map(|mut r| std::mem::take(&mut *r));
-        std::mem::forget(running);
+        for r in running.into_iter().flatten() {
+            r.reactor.abandon();
+            std::mem::forget((r.core, r.fabric));
+        }
     }
 
     pub(crate) fn describe(&self) -> Vec<String> {

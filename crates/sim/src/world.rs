@@ -21,6 +21,9 @@ pub struct Options {
     /// Least and greatest virtual time that one turn of a reactor takes, in nanoseconds. Never nothing,
     /// so that tasks which wait for each other by yielding do not stop the clock.
     pub turn_cost: (Nanos, Nanos),
+    /// Runnable tasks go in the order in which they became runnable, as on a real reactor, not in any order.
+    /// For programs that count on that.
+    pub fifo: bool,
     /// After a turn a core may be away for a while, so that events pile up and their order is open.
     pub away: Odds,
     /// Longest time away, in nanoseconds.
@@ -32,6 +35,7 @@ impl Default for Options {
         Options {
             net: NetConfig::default(),
             turn_cost: (50, 500),
+            fifo: false,
             away: Odds::one_in(6),
             away_max: 40 * MICROS,
         }
@@ -79,7 +83,7 @@ pub(crate) struct Inner {
     seed: u64,
     pub(crate) clock: Rc<Clock>,
     pub(crate) net: Rc<Net>,
-    options: Options,
+    pub(crate) options: Options,
     nodes: RefCell<Vec<Node>>,
     cores: RefCell<Vec<Running>>,
     core_numbers: Cell<u32>,

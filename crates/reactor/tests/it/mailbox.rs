@@ -39,6 +39,29 @@ fn a_reactor_that_has_ended_takes_no_work_and_its_number_is_not_confused() {
     assert_ne!(old.id(), new.handle().id());
 }
 
+#[test]
+fn an_abandoned_reactor_gives_its_number_free_and_drops_nothing() {
+    struct Loud;
+    impl Drop for Loud {
+        fn drop(&mut self) {
+            panic!("dropped");
+        }
+    }
+    // More than there are numbers for at once.
+    for _ in 0..1200 {
+        let (r, _) = manual();
+        let h = r.handle();
+        r.spawn(async {
+            let _loud = Loud;
+            std::future::pending::<()>().await;
+        });
+        r.turn();
+        r.abandon();
+        h.run(|| panic!("ran on an abandoned reactor"));
+        send_to(h.id(), || panic!("ran on another reactor"));
+    }
+}
+
 /// One reactor on a thread of its own, until the sender of `stop` goes away.
 fn on_thread(
     mode: PollMode,

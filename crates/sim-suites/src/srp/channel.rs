@@ -20,6 +20,7 @@ use weir_proto_srp::{
 use weir_reactor::{
     CompletionQueue, TaskId, Token, WaitChannel, cancel, completion, sleep, spawn_task, timeout,
 };
+use weir_sim::Odds;
 
 /// Receive buffers are of this length.
 const RECV: usize = 512;
@@ -77,6 +78,8 @@ pub(super) struct Style {
     pub(super) descriptors: usize,
     /// How long a command may take before it is aborted.
     pub(super) timeout: Nanos,
+    /// How often it is aborted for no reason, soon.
+    pub(super) impatient: Odds,
 }
 
 /// A request that waits for its response.
@@ -520,7 +523,10 @@ impl Channel {
 
     /// Waits for a command; aborts it when it takes too long.
     async fn watch(self: &Rc<Self>, tag: u64, call: &Rc<Call>) -> Ended {
-        let limit = self.style.timeout;
+        let limit = match self.draw(|r| self.style.impatient.hit(r)) {
+            true => self.draw(|r| r.below(500 * MICROS)),
+            false => self.style.timeout,
+        };
         if let Ok(e) = timeout(limit, self.end_of(call)).await {
             return e;
         }

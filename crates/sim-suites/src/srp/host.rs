@@ -26,7 +26,7 @@ pub struct HostConfig {
     pub target: PortId,
     /// Where the target listens.
     pub addr: String,
-    /// Channels.
+    /// Channels wanted; it makes do with less if only the first can be had.
     pub channels: usize,
     /// Longest immediate data in bytes; 0 for none.
     pub immediate: u32,
@@ -34,6 +34,8 @@ pub struct HostConfig {
     pub descriptors: usize,
     /// How long a command may take before it is aborted.
     pub timeout: Nanos,
+    /// How often a command is aborted for no reason, soon after it was sent.
+    pub impatient: weir_sim::Odds,
     /// Logins in the form of the IB connection manager.
     pub native_cm: bool,
     /// Logins that may fail before the host gives up.
@@ -126,7 +128,7 @@ impl Host {
 
     fn all_up(&self) -> Option<Rc<Channel>> {
         let all = self.channels.borrow();
-        if all.len() < self.config.channels || all.iter().any(|c| !c.is_up()) {
+        if all.is_empty() || all.iter().any(|c| !c.is_up()) {
             return None;
         }
         let k = self.draw(|r| r.below(all.len() as u64)) as usize;
@@ -166,7 +168,8 @@ impl Host {
             };
             match self.one(action).await {
                 Some(c) => self.channels.borrow_mut().push(c),
-                None => return false,
+                // The target may have no room for more than one.
+                None => return i > 0,
             }
         }
         true
@@ -181,7 +184,12 @@ impl Host {
             initiator: c.initiator,
             target: c.target,
             action,
-            style: Style { immediate: c.immediate, descriptors: c.descriptors, timeout: c.timeout },
+            style: Style {
+                immediate: c.immediate,
+                descriptors: c.descriptors,
+                timeout: c.timeout,
+                impatient: c.impatient,
+            },
             form: if c.native_cm { Form::IbCm } else { Form::RdmaCm },
             fault: self.fault.clone(),
         };

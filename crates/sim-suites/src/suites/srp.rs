@@ -16,7 +16,7 @@ use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
 use weir_proto_scsi::lu::LuState;
 use weir_proto_srp::{PortId, TargetPolicy, TaskFunction};
 use weir_reactor::sleep;
-use weir_sim::{Cut, DiskConfig, NetConfig, Node, Options, SimMedium, World};
+use weir_sim::{Cut, DiskConfig, NetConfig, Node, Odds, Options, SimMedium, World};
 use weir_target_core::{Access, AccessMap, HostRule, Unit, UnitShared, Units};
 use weir_target_srp::{Target, TargetConfig};
 
@@ -245,8 +245,9 @@ impl Play {
     fn storm(self: &Rc<Self>, w: &World, rng: &mut Prng, hosts: &[Node], deaths: bool) {
         let mut nodes = hosts.to_vec();
         nodes.push(self.target.clone());
-        for _ in 0..rng.below(9) {
-            let at = rng.below(300 * MILLIS);
+        let span = rng.between(2 * MILLIS, 60 * MILLIS);
+        for _ in 0..rng.below(20) {
+            let at = rng.below(span);
             let pick = |rng: &mut Prng| nodes[rng.below(nodes.len() as u64) as usize].clone();
             let (a, mut fork, me) = (pick(rng), rng.fork(), self.clone());
             let t = self.target.number();
@@ -302,7 +303,7 @@ impl Play {
                     me.old_pools.borrow_mut().extend(s.pools);
                 }
             }
-            let number = u64::from(node.number()) - 1;
+            let number = u64::from(node.number()).saturating_sub(1);
             w.after(back, move |_| {
                 node.restart();
                 let started = match is_target {
@@ -381,7 +382,7 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         true => NetConfig::hostile(&mut rng),
         false => NetConfig::default(),
     };
-    let w = run.world(Options { net, ..Options::default() });
+    let w = run.world(Options { net, fifo: true, ..Options::default() });
     let target = w.node_with("target", rng.between(1, 2) as usize);
     let stores: Vec<Store> =
         (0..rng.between(1, 2) as usize).map(|i| Store::draw(&mut rng, &unit_name(i))).collect();
@@ -407,10 +408,12 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
     let immediate = if rng.chance(1, 2) { rng.between(512, 8192) as u32 } else { 0 };
     let descriptors = rng.between(1, 12) as usize;
     let credits = rng.between(4, 16) as u32;
+    // Enough for a first channel of everybody, not always for the others.
+    let recv_buffers = (rng.between(5, 12) * u64::from(credits + 1)) as usize;
     let config = TargetConfig {
         port_id: TARGET,
-        requests: rng.between(40, 80) as usize,
-        recv_buffers: rng.between(24, 40) as usize,
+        requests: (recv_buffers + rng.below(20) as usize) * target.cores(),
+        recv_buffers,
         policy: TargetPolicy { credits, max_table_entries: 64, ..TargetPolicy::default() },
         reads_out: rng.between(1, 8) as u16,
         max_rdma: 4096 << rng.below(3),
@@ -426,6 +429,7 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         immediate,
         descriptors,
         timeout: rng.between(100 * MILLIS, 2 * SECONDS),
+        impatient: if hostile { Odds::one_in(rng.between(5, 100) as u32) } else { Odds::NEVER },
         native_cm: rng.chance(1, 2),
         tries: 200,
     };
@@ -436,7 +440,7 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         tas: rng.chance(1, 2),
         loads,
         fault: Fault::default(),
-        requests: rng.between(5, 40),
+        requests: rng.between(5, 80),
         host_config,
         serving: RefCell::default(),
         old_pools: RefCell::default(),
