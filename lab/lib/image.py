@@ -17,7 +17,7 @@ PACKAGES = """bash busybox-static coreutils diffutils e2fsprogs ethtool findutil
  util-linux xfsprogs
  """.split() + (ENV("KERNEL_LAB_PACKAGES") or "").split()
 # The guest's modules, besides those they need. Names that the kernel lacks are only reported.
-MODULES = """9p 9pnet_virtio overlay virtio_rng dummy veth bridge sch_netem tls configfs
+MODULES = """9p 9pnet_virtio overlay virtio_rng dummy veth bridge sch_netem inet_diag tcp_diag tls configfs
  rdma_rxe siw rdma_cm rdma_ucm ib_uverbs ib_umad iw_cm ib_srp ib_srpt ib_iser ib_isert
  scsi_transport_srp sd_mod sg scsi_debug scsi_dh_alua scsi_dh_rdac iscsi_tcp iscsi_target_mod
  target_core_mod target_core_file target_core_iblock target_core_user tcm_loop

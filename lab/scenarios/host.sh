@@ -47,6 +47,15 @@ srp_logout() {
 gone() { [ ! -e "$1" ]; }
 rport() { echo "/sys/class/srp_remote_ports/port-${1#host}:1"; }
 
+# wait_for_target HOST: has requests wait while the host logs in again (every second), instead of failing:
+# fast_io_fail_tmo is longer than any outage here. A set-up with multipath would have it short.
+wait_for_target() {
+  local dir; dir=$(rport "$1")
+  echo 600 >"$dir/dev_loss_tmo"
+  echo 300 >"$dir/fast_io_fail_tmo"
+  echo 1 >"$dir/reconnect_delay"
+}
+
 # luns HOST: the LUNs the host has found, one line.
 luns() {
   local d

@@ -22,6 +22,7 @@ log() { local name=$1; shift; { echo "+ $*"; "$@"; } >>"$LOGS/$name" 2>&1; }
 
 passed() {
   finish_target || fail "$FINISH"
+  let_go
   dmesg >"$LOGS/dmesg"
   # ib_srpt itself warns now and then when its channels are cut; a target of ours must not make the host warn.
   [ "$TARGET" = lio ] || ! grep -qE 'WARNING: |BUG: |blocked for more than' "$LOGS/dmesg" || fail "the kernel complains, see dmesg in the logs"
@@ -46,7 +47,7 @@ fail() {
 let_go() {
   local d
   for d in /sys/class/srp_remote_ports/*/delete; do [ ! -e "$d" ] || (echo 1 >"$d") & done
-  sleep 1
+  for _ in {1..50}; do ls /sys/class/srp_remote_ports/* >/dev/null 2>&1 || break; sleep 0.2; done
 }
 
 keep_state() {
@@ -71,4 +72,4 @@ ends_with() {
 # Statuses of the sg3-utils.
 OK=0 BAD_OPCODE=9 MISCOMPARE=14 BAD_LBA=22 CONFLICT=24
 
-for f in target host checks; do . "$LAB/scenarios/$f.sh"; done
+for f in target host checks fire; do . "$LAB/scenarios/$f.sh"; done

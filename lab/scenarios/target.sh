@@ -22,12 +22,13 @@ finish_target() { "finish_$TARGET"; }
 
 # ---- Weir ------------------------------------------------------------------------------------------
 
-# Its state is in a RAM file system: it survives the program, not the guest. The target port is in the
+# Its state is in a file system on a RAM disk: it survives the program, not the guest. The target port is in the
 # configuration file; pools, volumes, hosts and mappings are made by command, so that a restart has to
 # find them again by itself.
 #
 #   POOL      what the pool is made of: dir (default: thin volumes), file, stripe (two files), ram, null
 #   PROVIDER  the target's fabric: iwarp (default with siw) or verbs (default with rxe)
+#   CRC       require: with iwarp, ask for MPA's CRC (default: peer, if the host asks; siw does not)
 DATA=/tmp/weir-data
 weir() { log weir-commands "$WEIR" --data-dir $DATA "$@" || fail "weir $*: $(tail -n 3 "$LOGS/weir-commands" | tr '\n' ' ')"; }
 
@@ -36,8 +37,12 @@ start_weir() {
   [ -x "$WEIR" ] || fail "no Weir binary at $WEIR"
   case $FABRIC in siw) PROVIDER=${PROVIDER:-iwarp} ;; *) PROVIDER=${PROVIDER:-verbs} ;; esac
   ID_EXT=00000000000000e1 IOC_GUID=00000000000000e2 DEST=$IP:$PORT
+  # ext4 on a RAM disk: a file system that takes direct I/O in blocks of 512 bytes, as a real one does.
+  modprobe brd rd_nr=1 rd_size=$((1200 * 1024))
+  modprobe ext4
+  mkfs.ext4 -q /dev/ram0
   mkdir -p $DATA
-  mount -t tmpfs -o size=1500m tmpfs $DATA
+  mount /dev/ram0 $DATA
   cat >/tmp/weir.toml <<TOML
 data_dir = "$DATA"
 buffer_memory = "${BUFFERS:-128M}"
@@ -47,6 +52,7 @@ listen = ["$DEST"]
 transport = "$PROVIDER"
 id_ext = "$ID_EXT"
 ioc_guid = "$IOC_GUID"
+crc = "${CRC:-peer}"
 TOML
   cp /tmp/weir.toml "$LOGS"
   run_weir

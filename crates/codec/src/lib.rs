@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn pieces_equal_the_whole() {
-        let data: Vec<u8> = (0..10_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+        let data: Vec<u8> = (0..10_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
         for cut in [0, 1, 63, 4096, 9_999, 10_000] {
             let mut c = Crc32c::new();
             c.update(&data[..cut]);

@@ -1,17 +1,18 @@
-//! Target on one core, initiator on the other: `loop BLOCK DEPTH SECONDS read|write|tur [MODE]`.
+//! Target on one core, initiator on the other: `loop BLOCK DEPTH SECONDS
+//! read|write|tur [channel|queue|single]`.
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_base::IoResult;
 use weir_block::{Direct, Geometry, IoFuture, Volume, check_range};
 use weir_fabric_iwarp::{Config, Iwarp};
-use weir_initiator_srp::{Channel, ChannelConfig};
+use weir_initiator_srp::{Channel, ChannelConfig, QueueMode, Session, SessionConfig};
 use weir_mem::{Arena, BufPool, PoolConfig, Slice};
+use weir_proto_scsi::Lun;
 use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
 use weir_proto_scsi::lu::LuState;
 use weir_proto_srp::PortId;
-use weir_proto_srp::login::MultiChannelAction;
-use weir_reactor::{PollMode, Reactor, clock, completion, spawn};
+use weir_reactor::{PollMode, Reactor, clock, spawn};
 use weir_target_core::{Access, AccessMap, HostRule, Unit, UnitShared, Units};
 use weir_target_srp::{Target, TargetConfig};
 use weir_uring::{Ring, pin_to_core};
@@ -23,7 +24,9 @@ struct Ram {
 
 impl Ram {
     fn slice(&self, at: u64, len: usize) -> Slice {
+        // SAFETY: the volume checks ranges against its size, which is the arena's.
         let ptr = unsafe { self.mem.base().add(at as usize) };
+        // SAFETY: the slice keeps the arena; nobody holds references to its bytes.
         unsafe { Slice::from_raw(ptr, len as u32, self.mem.clone()) }
     }
 }
@@ -99,6 +102,7 @@ fn target(addr: std::sync::mpsc::Sender<String>) {
         let units = Rc::new(Units::default());
         let pool = BufPool::new(&PoolConfig::default()).unwrap();
         let mem = Rc::new(Arena::new(SIZE).unwrap());
+        // SAFETY: the whole arena, which nobody else uses yet.
         unsafe { std::ptr::write_bytes(mem.base().as_ptr(), 7, SIZE) };
         let shared = UnitShared::new("v", lu, None);
         units.insert(Unit::new(shared, Rc::new(Ram { mem, g }), pool.clone(), 1 << 20));
@@ -127,21 +131,29 @@ fn main() {
     static DONE: AtomicU64 = AtomicU64::new(0);
     reactor.block_on(PollMode::Busy, async move {
         let config = ChannelConfig {
-            target: TargetConfig::default().port_id,
-            initiator: PortId::new(1, 1),
-            action: MultiChannelAction::Terminate,
-            queue: 0,
             depth: depth as u16,
-            immediate: 8192,
-            reads: 16,
+            ..ChannelConfig::new(TargetConfig::default().port_id, PortId::new(1, 1))
         };
-        let c = Channel::connect(&provider, &addr, config).await.unwrap();
-        // Unit attention of a new nexus.
-        let _ = c.command(0, &[0; 16], None, None).await.unwrap();
+        let via = a.get(5).map_or("channel", |s| s.as_str());
+        let mut session = SessionConfig::new(&addr, config.target, config.initiator);
+        session.depth = depth as u16;
+        if via == "single" {
+            session.queue_mode = QueueMode::Single;
+        }
+        let (c, q) = if via == "channel" {
+            let c = Channel::connect(&provider, &addr, config).await.unwrap();
+            // Unit attention of a new nexus.
+            let _ = c.command(0, &[0; 16], &[], &[]).await.unwrap();
+            (Some(c), None)
+        } else {
+            let s = Session::connect(Rc::new(provider), session).await.unwrap();
+            s.queue().test_unit_ready(Lun::ZERO).await.unwrap();
+            (None, Some(s.queue()))
+        };
         let end = clock() + secs * 1_000_000_000;
         let mut tasks = Vec::new();
         for i in 0..depth {
-            let (c, op) = (c.clone(), op.clone());
+            let (c, q, op) = (c.clone(), q.clone(), op.clone());
             tasks.push(spawn(async move {
                 let buf = Slice::heap(block.max(1));
                 let mut rng = weir_base::Prng::new(i as u64);
@@ -154,16 +166,25 @@ fn main() {
                     }
                     let lba =
                         rng.below((SIZE / block.max(512)) as u64) * (block.max(512) / 512) as u64;
-                    let mut cdb = [0u8; 16];
-                    cdb[0] = if op == "write" { 0x2a } else { 0x28 };
-                    cdb[2..6].copy_from_slice(&(lba as u32).to_be_bytes());
-                    cdb[7..9].copy_from_slice(&((block / 512) as u16).to_be_bytes());
-                    let o = match op.as_str() {
-                        "read" => c.command(0, &cdb, None, Some(buf.clone())).await,
-                        "write" => c.command(0, &cdb, Some(buf.clone()), None).await,
-                        _ => c.command(0, &[0; 16], None, None).await,
-                    };
-                    assert!(o.unwrap().is_good(), "{o:x?}");
+                    if let Some(q) = &q {
+                        let at = lba * 512;
+                        match op.as_str() {
+                            "read" => q.read(Lun::ZERO, at, buf.clone()).await.unwrap(),
+                            "write" => q.write(Lun::ZERO, at, buf.clone(), false).await.unwrap(),
+                            _ => q.test_unit_ready(Lun::ZERO).await.unwrap(),
+                        }
+                    } else if let Some(c) = &c {
+                        let mut cdb = [0u8; 16];
+                        cdb[0] = if op == "write" { 0x2a } else { 0x28 };
+                        cdb[2..6].copy_from_slice(&(lba as u32).to_be_bytes());
+                        cdb[7..9].copy_from_slice(&((block / 512) as u16).to_be_bytes());
+                        let o = match op.as_str() {
+                            "read" => c.command(0, &cdb, &[], std::slice::from_ref(&buf)).await,
+                            "write" => c.command(0, &cdb, std::slice::from_ref(&buf), &[]).await,
+                            _ => c.command(0, &[0; 16], &[], &[]).await,
+                        };
+                        assert!(o.as_ref().is_ok_and(|o| o.is_good()), "{o:x?}");
+                    }
                     n += 1;
                     lat += clock() - t;
                 }
@@ -186,8 +207,6 @@ fn main() {
             (n as usize * block) as f64 / secs as f64 / 1e6,
             lat as f64 / n as f64 / 1e3
         );
-        let (t, d) = completion();
-        let _ = (t, d);
     });
     std::process::exit(0);
 }

@@ -144,11 +144,18 @@ impl Bdt {
         }
     }
 
-    /// The request is done with the table. A fetch under way is waited for: it writes into a buffer.
-    pub(crate) async fn release(&self, trace: &Trace) {
+    /// Waits until no fetch is under way: it reads the initiator's memory, which is the command's only
+    /// until the command is answered.
+    #[inline]
+    pub(crate) async fn settle(&self) {
         while !matches!(self.state.get(), BdtState::Free | BdtState::Ready | BdtState::Failed) {
             self.settled.wait().await;
         }
+    }
+
+    /// The request is done with the table.
+    pub(crate) async fn release(&self, trace: &Trace) {
+        self.settle().await;
         if self.state.get() != BdtState::Free {
             self.enter(trace, BdtState::Free);
         }

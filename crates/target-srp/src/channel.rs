@@ -209,7 +209,7 @@ impl Channel {
     }
 
     /// Ends a request without a response.
-    pub(crate) fn refund(&self) {
+    pub(crate) fn refund(self: &Rc<Self>) {
         let ask = {
             let mut c = self.credit.borrow_mut();
             c.release();
@@ -227,21 +227,21 @@ impl Channel {
     }
 
     /// Sends CRED_REQ with whatever credits are due, if nothing is unanswered.
-    fn ask(&self) {
+    fn ask(self: &Rc<Self>) {
         if self.is_lost() || self.asked.replace(true) {
             return;
         }
-        if !self.conn.send_slots().try_wait() {
-            self.asked.set(false);
-            return;
-        }
-        let delta = self.credit.borrow_mut().take_delta();
-        let r = CreditRequest { solicited: false, delta, tag: self.new_tag() };
-        self.conn.send(&r.to_bytes(), None, SendFlags::default(), Token::NONE);
+        let me = self.clone();
+        spawn_task(async move {
+            me.conn.send_slots().wait().await;
+            let delta = me.credit.borrow_mut().take_delta();
+            let r = CreditRequest { solicited: false, delta, tag: me.new_tag() };
+            me.conn.send(&r.to_bytes(), None, SendFlags::default(), Token::NONE);
+        });
     }
 
     /// The answer to our own request came.
-    pub(crate) fn answered(&self) {
+    pub(crate) fn answered(self: &Rc<Self>) {
         self.asked.set(false);
         if self.credit.borrow().needs_credit_request() {
             self.ask();

@@ -4,11 +4,11 @@
 //!
 //! | machine | here | one instance per |
 //! |---|---|---|
-//! | channel | [`channel`] | connection |
-//! | I_T nexus | [`nexus`] | initiator port and target port |
-//! | request | [`request`] | pooled request structure (2 000 per port) |
-//! | buffer descriptor table | [`bdt`] | command with data |
-//! | DMA | [`dma`] | transfer of a command |
+//! | channel | `channel` | connection |
+//! | I_T nexus | `nexus` | initiator port and target port |
+//! | request | `request` | pooled request structure (2 000 per port) |
+//! | buffer descriptor table | `bdt` | command with data |
+//! | DMA | `dma` | transfer of a command |
 //!
 //! A machine is a straight-line `async` function whose awaits are the named states; every change of state
 //! goes through one function that asserts the legal order and can write a trace.

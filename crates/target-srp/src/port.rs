@@ -190,6 +190,13 @@ impl Port {
         }
     }
 
+    /// Requests that wait for a message.
+    pub(crate) fn waiting_requests(&self) -> usize {
+        let waits =
+            |r: &Rc<Request>| r.state() == RequestState::RecvWait && r.channel.borrow().is_none();
+        self.requests.borrow().iter().filter(|r| waits(r)).count()
+    }
+
     /// What is in use.
     pub fn census(&self) -> PortCensus {
         let requests = self.requests.borrow();

@@ -233,12 +233,18 @@ impl Request {
         if let (Ok(o), Some(a)) = (&result, &attached)
             && !o.abort_tasks_of.is_empty()
         {
+            // It is done itself, and must not be waited for by those that it waits for.
+            self.attached.take();
+            self.ended.signal_all();
             port.abort_nexuses(self, a, &o.abort_tasks_of).await;
         }
         if self.abort.get() != Abort::No {
             self.enter(RequestState::Datc);
         }
         self.enter(RequestState::DmaDrainWait);
+        // Transfers have drained with the command itself; a table may still be on its way.
+        self.data_out.settle().await;
+        self.data_in.settle().await;
         let answer = match result {
             Ok(o) if !self.stopped() => Some(o),
             // The data could not be moved though nobody stopped it: the descriptors are at fault.

@@ -229,13 +229,21 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
             terminate(&shared, *c);
         }
         let until = now() + shared.config.terminate_timeout;
-        // A login must not wait for a dead channel for ever; its closing is bounded by itself.
-        while now() < until
-            && shared.nexuses.channels(&name).iter().any(|c| joined.others.contains(c))
-        {
+        let remain = || shared.nexuses.channels(&name).iter().any(|c| joined.others.contains(c));
+        while now() < until && remain() {
             sleep(MILLIS).await;
         }
         shared.nexuses.terminate_wait(&name, false);
+        if remain() {
+            // A command of an older channel may still write. The host repeats what it has no answer for as
+            // soon as it is in, so it has to wait: it will try again.
+            if let Some(n) = shared.nexuses.give_up(&name) {
+                forget(&shared, n);
+            }
+            shared.channel_gone();
+            let reason = RejectReason::InsufficientResources;
+            return refuse(&shared, incoming, request.tag, reason);
+        }
         response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
     }
     let reactors = shared.reactors();
@@ -250,6 +258,13 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     match reactors.get(home) {
         Some(h) if h.id() != weir_reactor::current_id() => h.run(go),
         _ => go(),
+    }
+}
+
+/// The units forget a nexus that was lost while its login waited.
+fn forget(shared: &TargetShared, nexus: u64) {
+    if let Some(port) = Port::local(shared.id) {
+        port.nexus_lost(nexus);
     }
 }
 

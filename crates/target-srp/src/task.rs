@@ -72,6 +72,13 @@ impl Port {
         tracing::info!(peer = %channel.peer, function = ?t.function, "task management");
         channel.view.refresh(&self.shared.access, &self.units);
         let nexus = channel.view.nexus();
+        // Commands that came before it may not have been looked at yet.
+        for _ in 0..64 {
+            if self.recv_queue.posted() >= self.waiting_requests() {
+                break;
+            }
+            weir_reactor::run_async().await;
+        }
         if t.function == TaskFunction::AbortTask {
             // On the command's own channel, so its request is one of this reactor's.
             let victim = self.requests.borrow().iter().find_map(|r| {

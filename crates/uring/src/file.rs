@@ -124,8 +124,7 @@ fn direct_block(file: &File, device: bool) -> u32 {
         }
         return 4096;
     }
-    // statx tells since Linux 6.1; before, 512 is right for nearly every file system on 512-byte
-    // sectors and 4096 for all.
+    // statx tells since Linux 6.1, on file systems that know. Elsewhere a read is tried.
     // SAFETY: an all-zero statx buffer is a valid value of that plain C struct.
     let mut sx: libc::statx = unsafe { std::mem::zeroed() };
     const STATX_DIOALIGN: u32 = 0x2000;
@@ -136,7 +135,10 @@ fn direct_block(file: &File, device: bool) -> u32 {
     if r == 0 && sx.stx_mask & STATX_DIOALIGN != 0 && sx.stx_dio_offset_align > 0 {
         return sx.stx_dio_offset_align.clamp(512, 4096);
     }
-    4096
+    let buf = weir_mem::Slice::heap(4096);
+    // SAFETY: reads at most 512 bytes into our own buffer, from a place that is a multiple of 512 only.
+    let n = unsafe { libc::pread(file.as_raw_fd(), buf.as_ptr().cast(), 512, 512) };
+    if n >= 0 { 512 } else { 4096 }
 }
 
 impl Disk for FileDisk {

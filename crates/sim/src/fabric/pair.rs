@@ -589,5 +589,8 @@ impl Pair {
 }
 
 fn own(queue: &Rc<dyn RecvQueue>) -> Rc<SimRecvQueue> {
-    queue.clone().into_any().downcast().expect("checked when the connection was set up")
+    match queue.clone().into_any().downcast() {
+        Ok(q) => q,
+        Err(_) => panic!("checked when the connection was set up"),
+    }
 }

@@ -73,9 +73,13 @@ impl Builder<'_> {
                 match d.kind {
                     DeviceKind::Ram | DeviceKind::Null => {
                         let kind = if d.kind == DeviceKind::Ram { "ram" } else { "null" };
-                        let n = NodeSpec::new(id, kind)
+                        let mut n = NodeSpec::new(id, kind)
                             .param("block-size", self.block())
                             .param("len", *length);
+                        if d.kind == DeviceKind::Ram {
+                            // An RDMA adapter may have it registered, so its pages stay.
+                            n = n.param("release", false);
+                        }
                         self.add(n);
                     }
                     _ => {

@@ -9,8 +9,9 @@ use tokio::sync::oneshot;
 use weir_block::{BuildContext, DiskSpec, Graph, Metering, Registry, Shared};
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
-use weir_fabric::Provider;
+use weir_fabric::{FabricError, Provider};
 use weir_fabric_iwarp::{Config as IwarpConfig, CrcPolicy, Iwarp};
+use weir_fabric_verbs::Verbs;
 use weir_mem::{BufPool, PoolConfig};
 use weir_reactor::{Handle, LocalFuture, PollMode, Reactor, get_local, set_local, spawn_task};
 use weir_target_core::Units;
@@ -26,6 +27,7 @@ pub(crate) struct Local {
     pub(crate) units: Rc<Units>,
     pub(crate) graphs: RefCell<BTreeMap<String, Graph>>,
     iwarp: RefCell<[Option<Iwarp>; 2]>,
+    verbs: RefCell<Option<Verbs>>,
     pub(crate) core: Cell<Option<u16>>,
     /// Where the kernel tells how long this thread ran.
     pub(crate) schedstat: PathBuf,
@@ -41,6 +43,21 @@ impl Local {
             Iwarp::new(&self.reactor, &self.ring, config)
         });
         Rc::new(provider.clone())
+    }
+
+    /// The provider for RDMA adapters; rdma-core is loaded when the first port wants it.
+    pub(crate) fn verbs(&self) -> std::result::Result<Rc<dyn Provider>, FabricError> {
+        let mut slot = self.verbs.borrow_mut();
+        let provider = match &*slot {
+            Some(v) => v.clone(),
+            None => {
+                let lib = weir_fabric_verbs::load()?;
+                let config = weir_fabric_verbs::Config::default();
+                Verbs::new(&self.reactor, &self.ring, lib, config)?
+            }
+        };
+        *slot = Some(provider.clone());
+        Ok(Rc::new(provider))
     }
 
     /// Figures of the run loop.
@@ -158,6 +175,7 @@ fn run(
         units: Rc::new(Units::default()),
         graphs: RefCell::default(),
         iwarp: RefCell::default(),
+        verbs: RefCell::default(),
         core: Cell::new(start.core),
         schedstat: PathBuf::from("/proc").join(task).join("schedstat"),
     };

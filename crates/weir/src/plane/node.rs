@@ -399,10 +399,11 @@ impl Node {
 fn provider(local: &Local, transport: Transport, crc: CrcPolicy) -> Result<Rc<dyn Provider>> {
     match transport {
         Transport::Iwarp => Ok(local.iwarp(crc)),
-        Transport::Verbs => {
-            Err(Error::new(Code::Unsupported, "the verbs fabric is not in this build")
-                .hint("use `fabric = \"iwarp\"`"))
-        }
+        Transport::Verbs => local.verbs().map_err(|e| {
+            Error::new(Code::IoError, "no RDMA adapter can be used").because(e).hint(
+                "install rdma-core's libraries and see `rdma link`, or use `transport = \"iwarp\"`",
+            )
+        }),
     }
 }
 

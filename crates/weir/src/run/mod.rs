@@ -2,6 +2,7 @@
 
 mod bench;
 mod copy;
+mod flow;
 mod inquiry;
 mod quickstart;
 mod read;
@@ -16,13 +17,3 @@ pub(crate) use quickstart::quickstart;
 pub(crate) use read::read;
 pub(crate) use serve::serve;
 pub(crate) use write::write;
-
-use weir_control::{Code, Error};
-
-/// The error of a command whose data path is not part of this build.
-fn absent(command: &str) -> anyhow::Error {
-    Error::new(Code::Unsupported, format!("`weir {command}` is not in this build yet"))
-        .because("the data path that it needs is not linked in")
-        .hint("build a later version from source")
-        .into()
-}

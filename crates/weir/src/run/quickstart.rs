@@ -242,7 +242,7 @@ fn exercise(
             report.verified_bytes = verify(&unit, seed, size).await?;
             keep(&marker, seed, size)?;
             report.bench = measure(&unit, runtime).await?;
-            channel.disconnect();
+            channel.disconnect(false);
             Ok((report, port))
         })
     })

@@ -34,14 +34,17 @@ pub(crate) fn on_reactor<R: 'static>(
 }
 
 /// The initiator port of this process, unless one is given: tools must not end each other's sessions.
-fn initiator_port(login: &LoginArgs) -> PortId {
+pub(crate) fn initiator_port(login: &LoginArgs) -> PortId {
     match login.initiator_port {
         Some(p) => PortId(p.0),
         None => {
-            let pid = u64::from(std::process::id());
+            // Each session of a process has a port of its own: a login ends other sessions of its port.
+            static SESSIONS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+            let n = SESSIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let pid = u64::from(n) << 24 | u64::from(std::process::id());
             let host = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
             let id = u64::from_str_radix(host.get(..16).unwrap_or("0"), 16).unwrap_or(0);
-            PortId::new(0x5745_4952_0000_0000 | pid, id | 1)
+            PortId::new(0x5745_0000_0000_0000 | pid, id | 1)
         }
     }
 }
@@ -58,14 +61,12 @@ pub(crate) async fn connect(
             .hint("leave --fabric out"));
     }
     let half = |h: Option<weir_control::model::Hex64>| h.map_or(0, |h| h.0);
+    let port = PortId::new(half(login.id_ext), half(login.ioc_guid));
     let config = ChannelConfig {
-        target: PortId::new(half(login.id_ext), half(login.ioc_guid)),
-        initiator: initiator_port(login),
         action: MultiChannelAction::Terminate,
-        queue: 0,
         depth,
-        immediate: 8192,
-        reads: 16,
+        command_timeout: login.timeout.as_nanos() as u64,
+        ..ChannelConfig::new(port, initiator_port(login))
     };
     Channel::connect(provider, &target.to_string(), config).await.map_err(|e| {
         let hint = match &e {
@@ -104,7 +105,7 @@ pub(crate) async fn command(
 ) -> Result<Outcome> {
     for _ in 0..4 {
         let o = channel
-            .command(lun.0, cdb, out.clone(), into.clone())
+            .command(lun.0, cdb, out.as_slice(), into.as_slice())
             .await
             .map_err(|e| Error::new(Code::IoError, "the session broke off").because(e))?;
         let attention = scsi::parse_sense(o.sense())
@@ -172,15 +173,21 @@ pub(crate) async fn find(channel: &Channel, lun: Option<u16>, volume: Option<&st
 impl Remote {
     /// A unit, with its size.
     pub(crate) async fn open(channel: &Rc<Channel>, lun: Lun) -> Result<Remote> {
-        let b = ask(channel, lun, &scsi::read_capacity_16(32).padded(), 32).await?;
-        let c = scsi::parse_capacity_16(&b)
-            .map_err(|e| Error::new(Code::IoError, "the capacity is cut short").because(e))?;
+        let (len, block_size) = Remote::capacity(channel, lun).await?;
         Ok(Remote {
             channel: channel.clone(),
             lun,
-            block_size: c.block_size,
-            blocks: c.last_lba + 1,
+            block_size,
+            blocks: len / u64::from(block_size.max(1)),
         })
+    }
+
+    /// Capacity in bytes, and the block size.
+    pub(crate) async fn capacity(channel: &Channel, lun: Lun) -> Result<(u64, u32)> {
+        let b = ask(channel, lun, &scsi::read_capacity_16(32).padded(), 32).await?;
+        let c = scsi::parse_capacity_16(&b)
+            .map_err(|e| Error::new(Code::IoError, "the capacity is cut short").because(e))?;
+        Ok(((c.last_lba + 1) * u64::from(c.block_size), c.block_size))
     }
 
     /// Capacity in bytes.
@@ -200,6 +207,20 @@ impl Remote {
         let b = u64::from(self.block_size);
         let cdb = scsi::write(at / b, (buf.len() as u64 / b) as u32, false);
         command(&self.channel, self.lun, &cdb.padded(), Some(buf), None).await.map(drop)
+    }
+
+    /// Whole blocks in `bytes`, rounded up.
+    pub(crate) fn round_up(&self, bytes: u64) -> u64 {
+        bytes.next_multiple_of(u64::from(self.block_size))
+    }
+
+    /// Gives the range back; it reads as zeros where the unit is thin.
+    pub(crate) async fn unmap(&self, at: u64, len: u64) -> Result<()> {
+        let b = u64::from(self.block_size);
+        let list = scsi::unmap_list(&[(at / b, (len / b) as u32)]);
+        let data = Slice::copy_of(&list).sub(0, list.len());
+        let cdb = scsi::unmap(list.len() as u16);
+        command(&self.channel, self.lun, &cdb.padded(), Some(data), None).await.map(drop)
     }
 
     /// Makes everything written durable.

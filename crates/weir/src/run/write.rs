@@ -1,10 +1,41 @@
 //! `weir write`.
 
+use super::flow::{self, End, Plan};
+use super::remote::{self, Remote};
 use crate::cli::args::WriteArgs;
+use crate::cli::output;
 use std::process::ExitCode;
 
 /// Runs the command.
 pub(crate) fn write(args: WriteArgs) -> anyhow::Result<ExitCode> {
-    let _ = args;
-    Err(super::absent("write"))
+    let (crc, json) = (args.login.crc, args.json);
+    let moved = remote::on_reactor(crc, move |provider| {
+        Box::pin(async move {
+            let from = if args.zero { End::Zeros } else { flow::input(&args.input)? };
+            let channel = remote::connect(&provider, args.lun.target, &args.login, 256).await?;
+            let lun = remote::find(&channel, args.lun.lun, args.lun.volume.as_deref()).await?;
+            let unit = Remote::open(&channel, lun).await?;
+            flow::check_range(&unit, args.offset, 0)?;
+            let room = unit.len() - args.offset;
+            let wanted = match (&from, args.length) {
+                (_, Some(n)) => n,
+                (End::File(f), None) => {
+                    f.metadata().map_or(room, |m| if m.is_file() { m.len() } else { room })
+                }
+                _ => room,
+            };
+            flow::check_range(&unit, args.offset, unit.round_up(wanted))?;
+            let plan = Plan {
+                to: args.offset,
+                verify: args.verify,
+                ..Plan::new(&args.flow, &unit, wanted)?
+            };
+            flow::run(from, End::Unit(unit), plan).await
+        })
+    })?;
+    output::show(json, &moved, |m| {
+        let verified = if m.verified_bytes > 0 { ", read back and compared" } else { "" };
+        format!("{} bytes written{verified} in {:.2} s", m.bytes, m.seconds)
+    })?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -110,7 +110,8 @@ pub(crate) struct BenchArgs {
     /// First byte of the range that is used.
     #[arg(long, default_value = "0", value_parser = parse::size, help_heading = "Load")]
     pub(crate) offset: u64,
-    /// Length of the range that is used [default: to the end]; without --runtime also how much each job moves.
+    /// Length of the range that is used [default: to the end]; each job ends when it has moved so much, unless
+    /// --time-based says otherwise.
     #[arg(long, value_parser = parse::size, help_heading = "Load")]
     pub(crate) size: Option<u64>,
     /// Bytes per second that each job may move.

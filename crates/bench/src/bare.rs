@@ -1,0 +1,359 @@
+//! What no target can beat on the same machine: TCP over loopback with both ends spinning, no protocol and
+//! no storage, and how near two cores are to each other.
+//!
+//! Sizes and depth are chosen to be those of a storage protocol: 72 bytes of command one way, 4 KiB of
+//! data the other way are a read.
+
+use crate::histogram::Histogram;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use weir_base::Nanos;
+use weir_reactor::Driver;
+use weir_uring::{Ring, TcpListener, TcpStream, pin_to_core};
+
+/// Bytes that one call receives or sends at most.
+const CHUNK: usize = 1 << 20;
+/// Connecting over loopback takes less.
+const CONNECT: Nanos = 5 * weir_base::SECONDS;
+
+/// Cores of the two ends; `None`: wherever the system puts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ends {
+    /// The end that answers, where a target would be.
+    pub far: Option<usize>,
+    /// The end that asks and measures.
+    pub near: Option<usize>,
+}
+
+/// What a loop did.
+#[derive(Debug, Clone, Default)]
+pub struct Bare {
+    /// Answers, or chunks of a stream.
+    pub ops: u64,
+    /// Payload bytes: of answers, or of requests where these are longer.
+    pub bytes: u64,
+    /// How long it took, nanoseconds.
+    pub time: Nanos,
+    /// From request to answer; empty for streams.
+    pub latency: Histogram,
+}
+
+impl Bare {
+    /// Answers per second.
+    pub fn iops(&self) -> f64 {
+        crate::engine::per_second(self.ops, self.time)
+    }
+
+    /// Bytes per second.
+    pub fn bandwidth(&self) -> f64 {
+        crate::engine::per_second(self.bytes, self.time)
+    }
+}
+
+fn pin(core: Option<usize>) -> io::Result<()> {
+    core.map_or(Ok(()), pin_to_core)
+}
+
+/// The clock that reactors use.
+struct Clock(Ring);
+
+impl Clock {
+    fn new() -> io::Result<Clock> {
+        Ok(Clock(Ring::new()?))
+    }
+
+    fn now(&self) -> Nanos {
+        self.0.now()
+    }
+}
+
+fn broken(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, what)
+}
+
+/// Runs `far` and `near` at the ends of a connection, each on a thread bound to its core. The stream of
+/// `near` is closed when it returns, which is how `far` is told to end.
+fn between<T: Send + 'static>(
+    ends: Ends,
+    far: impl FnOnce(TcpStream) -> io::Result<()> + Send + 'static,
+    near: impl FnOnce(&TcpStream, &Clock) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+    let addr = listener.local_addr()?;
+    let server = std::thread::Builder::new().name("bare-far".into()).spawn(move || {
+        pin(ends.far)?;
+        let clock = Clock::new()?;
+        let until = clock.now() + CONNECT;
+        let stream = loop {
+            if let Ok(s) = listener.try_accept(0)? {
+                break s;
+            }
+            if clock.now() > until {
+                return Err(broken("nobody connected"));
+            }
+        };
+        far(stream)
+    })?;
+    let client = std::thread::Builder::new().name("bare-near".into()).spawn(move || {
+        pin(ends.near)?;
+        let clock = Clock::new()?;
+        let stream = TcpStream::connect(addr, 0)?;
+        let until = clock.now() + CONNECT;
+        loop {
+            match stream.connected() {
+                Ok(()) => break,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && clock.now() < until => {}
+                Err(e) => return Err(e),
+            }
+        }
+        near(&stream, &clock)
+    })?;
+    let panicked = |_| io::Error::other("a thread panicked");
+    let result = client.join().map_err(panicked)?;
+    let served = server.join().map_err(panicked)?;
+    let result = result?;
+    served?;
+    Ok(result)
+}
+
+/// Sends all of `bytes`, spinning.
+fn put(s: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        if let Ok(n) = s.try_send(bytes)? {
+            bytes = &bytes[n..];
+        }
+    }
+    Ok(())
+}
+
+/// True for the ways in which the other end of a loop may go.
+fn is_end(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+}
+
+/// Receives what is there: `None` at the end of the stream, 0 when nothing is.
+fn get(s: &TcpStream, buf: &mut [u8]) -> io::Result<Option<usize>> {
+    match s.try_recv(&mut [io::IoSliceMut::new(buf)]) {
+        Ok(Ok(0)) => Ok(None),
+        Ok(Ok(n)) => Ok(Some(n)),
+        Ok(Err(_)) => Ok(Some(0)),
+        Err(e) if is_end(&e) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+fn answer(s: &TcpStream, request: usize, response: usize) -> io::Result<()> {
+    let mut incoming = vec![0u8; CHUNK];
+    let outgoing = vec![0u8; CHUNK];
+    let (mut part, mut owed) = (0, 0);
+    loop {
+        let Some(n) = get(s, &mut incoming)? else { return Ok(()) };
+        part += n;
+        owed += part / request * response;
+        part %= request;
+        while owed > 0 {
+            match s.try_send(&outgoing[..owed.min(CHUNK)]) {
+                Ok(Ok(n)) => owed -= n,
+                Ok(Err(_)) => break,
+                Err(e) if is_end(&e) => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+/// Requests of `request` bytes answered by `response` bytes, `depth` of them outstanding, for `time`
+/// nanoseconds.
+///
+/// # Errors
+/// What the operating system said.
+pub fn request_response(
+    ends: Ends,
+    request: usize,
+    response: usize,
+    depth: usize,
+    time: Nanos,
+) -> io::Result<Bare> {
+    let (request, response, depth) = (request.max(1), response.max(1), depth.max(1));
+    between(
+        ends,
+        move |s| answer(&s, request, response),
+        move |s, clock| {
+            let outgoing = vec![0u8; request * depth];
+            let mut incoming = vec![0u8; CHUNK];
+            let mut b = Bare::default();
+            let begun = clock.now();
+            let mut sent = vec![begun; depth];
+            let (mut got, mut head, mut t) = (0, 0, begun);
+            put(s, &outgoing)?;
+            while t < begun + time {
+                let Some(n) = get(s, &mut incoming)? else {
+                    return Err(broken("the far end closed the connection"));
+                };
+                t = clock.now();
+                got += n;
+                let done = got / response;
+                got %= response;
+                for _ in 0..done {
+                    b.latency.record(t - sent[head]);
+                    sent[head] = t;
+                    head = if head + 1 == depth { 0 } else { head + 1 };
+                }
+                b.ops += done as u64;
+                let mut left = done;
+                while left > 0 {
+                    let k = left.min(depth);
+                    put(s, &outgoing[..k * request])?;
+                    left -= k;
+                }
+            }
+            b.bytes = b.ops * request.max(response) as u64;
+            b.time = t - begun;
+            Ok(b)
+        },
+    )
+}
+
+/// One-way transfer in pieces of `chunk` bytes for `time` nanoseconds.
+///
+/// # Errors
+/// What the operating system said.
+pub fn stream(ends: Ends, chunk: usize, time: Nanos) -> io::Result<Bare> {
+    let chunk = chunk.max(1);
+    between(
+        ends,
+        move |s| {
+            let outgoing = vec![0u8; chunk];
+            loop {
+                match put(&s, &outgoing) {
+                    Ok(()) => {}
+                    Err(e) if is_end(&e) => return Ok(()),
+                    Err(e) => return Err(e),
+                }
+            }
+        },
+        move |s, clock| {
+            let mut incoming = vec![0u8; chunk];
+            let mut b = Bare::default();
+            let begun = clock.now();
+            let mut t = begun;
+            while t < begun + time {
+                let Some(n) = get(s, &mut incoming)? else {
+                    return Err(broken("the far end closed the connection"));
+                };
+                b.bytes += n as u64;
+                t = clock.now();
+            }
+            b.ops = b.bytes / chunk as u64;
+            b.time = t - begun;
+            Ok(b)
+        },
+    )
+}
+
+/// A cache line that nothing else shares (128 bytes: lines are fetched in pairs).
+#[repr(align(128))]
+struct Line(AtomicU32);
+
+const OVER: u32 = u32::MAX;
+/// Round trips between two looks at the clock.
+const BATCH: u32 = 64;
+
+/// Bounces a cache line between the two cores for `time` nanoseconds and gives the round trip in
+/// nanoseconds: the tenth percentile, which leaves out times when one end did not run.
+///
+/// Two virtual processors of one core take about 90 ns, of two cores about 300 ns.
+///
+/// # Errors
+/// What the operating system said.
+pub fn bounce(ends: Ends, time: Nanos) -> io::Result<f64> {
+    let line = Arc::new(Line(AtomicU32::new(0)));
+    let other = line.clone();
+    let far = std::thread::Builder::new().name("bare-far".into()).spawn(move || {
+        pin(ends.far)?;
+        let mut k = 1u32;
+        loop {
+            match other.0.load(Ordering::Acquire) {
+                OVER => return io::Result::Ok(()),
+                v if v == k => {
+                    other.0.store(k + 1, Ordering::Release);
+                    k += 2;
+                }
+                _ => std::hint::spin_loop(),
+            }
+        }
+    })?;
+    let stop = line.clone();
+    let near = std::thread::Builder::new().name("bare-near".into()).spawn(move || {
+        pin(ends.near)?;
+        let clock = Clock::new()?;
+        let mut h = Histogram::default();
+        let begun = clock.now();
+        let (mut t, mut k) = (begun, 1u32);
+        // The far end may be gone, or there may be one core for both: no batch may last for ever.
+        while t < begun + time && k < OVER - 2 * BATCH {
+            for _ in 0..BATCH {
+                line.0.store(k, Ordering::Release);
+                let mut spins = 0u32;
+                while line.0.load(Ordering::Acquire) != k + 1 {
+                    std::hint::spin_loop();
+                    spins += 1;
+                    if spins.is_multiple_of(1 << 20) && clock.now() > begun + time + CONNECT {
+                        return Err(broken("the far end does not answer"));
+                    }
+                }
+                k += 2;
+            }
+            let now = clock.now();
+            h.record(now - t);
+            t = now;
+        }
+        Ok(h.percentile(10.0) as f64 / f64::from(BATCH))
+    })?;
+    let panicked = |_| io::Error::other("a thread panicked");
+    let result = near.join().map_err(panicked)?;
+    stop.0.store(OVER, Ordering::Release);
+    far.join().map_err(panicked)??;
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_base::MILLIS;
+
+    #[test]
+    fn loops_run_at_any_size_and_depth() {
+        for (request, response, depth) in
+            [(72, 4096, 1), (72, 4096, 32), (4168, 16, 8), (72, 1 << 20, 4), (131_144, 16, 4)]
+        {
+            // On a busy machine the ends may not run at the same time for a while.
+            let b = (0..10)
+                .map(|i| {
+                    let time = (20 * MILLIS) << i;
+                    request_response(Ends::default(), request, response, depth, time).unwrap()
+                })
+                .find(|b| b.ops > 0);
+            let b = b.unwrap_or_else(|| panic!("{request} {response} {depth}: no answer"));
+            assert!(b.iops() > 0.0);
+            assert_eq!(b.latency.count(), b.ops);
+            assert_eq!(b.bytes, b.ops * request.max(response) as u64);
+        }
+        // On a busy machine the far end may not have its turn at first.
+        let some = (0..6).any(|i| {
+            stream(Ends::default(), 128 << 10, (50 * MILLIS) << i)
+                .is_ok_and(|b| b.bandwidth() > 0.0)
+        });
+        assert!(some, "no bytes in three seconds");
+    }
+
+    #[test]
+    fn cores_can_be_told_apart() {
+        let ns = (0..6).find_map(|i| bounce(Ends::default(), (20 * MILLIS) << i).ok());
+        assert!(ns.is_some_and(|ns| ns > 1.0), "{ns:?}");
+        let e = bounce(Ends { far: None, near: Some(1000) }, MILLIS);
+        assert!(e.is_err());
+    }
+}

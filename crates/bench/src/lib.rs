@@ -1,0 +1,24 @@
+//! `weir bench`: a load generator with fio's vocabulary, and the scenarios that redraw the figures of the
+//! founding documents.
+//!
+//! * [`job`] — what is to be done: [`JobSpec`](job::JobSpec);
+//! * [`client`] — whom it is done to: the trait [`BlockClient`](client::BlockClient), and [`srp`], which
+//!   implements it with Weir's own initiator;
+//! * [`engine`] — doing it: one reactor per core, no allocation and one clock reading per I/O;
+//! * [`report`], [`plot`] — what came of it: text and JSON with fio's field names, SVG;
+//! * [`bare`] — what no target can beat on this machine: a TCP request/response loop;
+//! * [`scenario`] — series of runs with a page about each in docs/benchmarks.
+#![forbid(unsafe_code)]
+
+pub mod bare;
+pub mod client;
+pub mod engine;
+pub mod histogram;
+pub mod job;
+pub mod machine;
+pub mod plot;
+pub mod report;
+pub mod scenario;
+pub mod srp;
+pub mod units;
+pub mod verify;

@@ -1,0 +1,109 @@
+//! A logical unit behind an SRP session.
+
+use crate::client::{BlockClient, ClientError, Geometry};
+use std::slice::from_ref;
+use weir_initiator_srp::{Error, LogicalUnit, Queue};
+use weir_mem::Slice;
+use weir_proto_scsi::Lun;
+use weir_proto_scsi::initiator::{self as scsi, Cdb};
+use weir_proto_srp::residual::Residual;
+
+/// A logical unit, as one reactor reaches it.
+pub struct SrpDisk {
+    queue: Queue,
+    lun: Lun,
+    geometry: Geometry,
+    shift: u32,
+}
+
+impl SrpDisk {
+    /// The unit with this number; asks for its size.
+    ///
+    /// # Errors
+    /// It is no disk, or cannot be read.
+    pub async fn open(queue: Queue, lun: Lun) -> Result<SrpDisk, Error> {
+        let unit: LogicalUnit = queue.identify(lun).await?;
+        // Whatever was wrong with the capacity is told by asking once more.
+        queue.test_unit_ready(lun).await?;
+        if unit.device_type != 0 || unit.block_size < 512 {
+            let what = format!(
+                "{} {} (device type {}) is not a disk with blocks of 512 bytes or more",
+                unit.vendor, unit.product, unit.device_type
+            );
+            return Err(Error::Invalid(what));
+        }
+        let geometry = Geometry { len: unit.len, block_size: unit.block_size };
+        Ok(SrpDisk { queue, lun, geometry, shift: unit.block_size.trailing_zeros() })
+    }
+
+    #[inline]
+    fn extent(&self, at: u64, len: usize) -> (u64, u32) {
+        (at >> self.shift, (len >> self.shift) as u32)
+    }
+
+    #[inline]
+    async fn run(&self, cdb: &Cdb, out: &[Slice], into: &[Slice]) -> Result<(), ClientError> {
+        match self.queue.execute(self.lun, cdb, out, into).await {
+            Ok(o) => match (o.in_residual, o.out_residual) {
+                (Residual::None, Residual::None) => Ok(()),
+                (Residual::Under(n), _) | (_, Residual::Under(n)) => {
+                    Err(ClientError::Short(u64::from(n)))
+                }
+                _ => Err(ClientError::Short(0)),
+            },
+            Err(e) => Err(failure(&e)),
+        }
+    }
+}
+
+/// An initiator's error as a client's.
+#[cold]
+fn failure(e: &Error) -> ClientError {
+    match e {
+        Error::Scsi { status, sense } => ClientError::Scsi { status: *status, sense: *sense },
+        Error::Short { wanted, moved } => ClientError::Short(wanted.saturating_sub(*moved)),
+        Error::TimedOut => ClientError::Other("the command took too long and was aborted"),
+        Error::InDoubt => {
+            ClientError::Other("the path was lost; whether the command was done is not known")
+        }
+        Error::PathDown | Error::Closed | Error::Login(_) => ClientError::Lost,
+        Error::Fabric(_) => ClientError::Other("the fabric has no room for the command"),
+        _ => ClientError::Other("the target refused the request"),
+    }
+}
+
+impl BlockClient for SrpDisk {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    async fn read(&self, at: u64, buf: Slice) -> Result<(), ClientError> {
+        let (lba, blocks) = self.extent(at, buf.len());
+        self.run(&scsi::read(lba, blocks, false), &[], from_ref(&buf)).await
+    }
+
+    async fn write(&self, at: u64, buf: Slice) -> Result<(), ClientError> {
+        let (lba, blocks) = self.extent(at, buf.len());
+        self.run(&scsi::write(lba, blocks, false), from_ref(&buf), &[]).await
+    }
+
+    async fn flush(&self) -> Result<(), ClientError> {
+        self.run(&scsi::sync_cache(0, 0), &[], &[]).await
+    }
+
+    async fn trim(&self, at: u64, len: u64, scratch: Slice) -> Result<(), ClientError> {
+        // One descriptor, as weir_proto_scsi::initiator::unmap_list makes it, without its allocation.
+        let mut list = [0u8; 24];
+        list[..2].copy_from_slice(&22u16.to_be_bytes());
+        list[2..4].copy_from_slice(&16u16.to_be_bytes());
+        list[8..16].copy_from_slice(&(at >> self.shift).to_be_bytes());
+        list[16..20].copy_from_slice(&((len >> self.shift) as u32).to_be_bytes());
+        scratch.write_at(0, &list);
+        let list = scratch.sub(0, list.len());
+        self.run(&scsi::unmap(24), from_ref(&list), &[]).await
+    }
+
+    async fn nop(&self) -> Result<(), ClientError> {
+        self.run(&scsi::test_unit_ready(), &[], &[]).await
+    }
+}

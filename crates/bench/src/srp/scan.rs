@@ -1,0 +1,109 @@
+//! Asking a target what it has.
+
+use super::login::Login;
+use crate::client::{ConnectError, ConnectKind};
+use crate::engine::Place;
+use std::rc::Rc;
+use std::slice::from_ref;
+use weir_initiator_srp::{Error, Queue, Session};
+use weir_mem::Slice;
+use weir_proto_scsi::Lun;
+use weir_proto_scsi::initiator as scsi;
+use weir_reactor::{PollMode, Reactor};
+use weir_uring::Ring;
+
+/// Bytes of a VPD page that are asked for.
+const PAGE: usize = 4096;
+
+/// A logical unit that a target offers to this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The LUN as a small number.
+    pub lun: u16,
+    /// Names by which the unit can be called, best first: that which the target gave it (a vendor specific
+    /// designator of VPD page 83h), the unit serial number, the product.
+    pub names: Vec<String>,
+    /// Vendor and product of its INQUIRY data.
+    pub product: String,
+    /// Unit serial number; empty when it has none.
+    pub serial: String,
+    /// Length in bytes; 0 when it would not tell.
+    pub len: u64,
+}
+
+impl Found {
+    /// Whether `name` calls this unit.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.names.iter().any(|n| n == name)
+    }
+}
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.names.first().map_or("without a name", String::as_str);
+        let size = crate::units::size(self.len);
+        write!(f, "LUN {} {name} ({}, serial {}, {size})", self.lun, self.product, self.serial)
+    }
+}
+
+/// Logs in, lists the disks that the target shows to this host, logs out.
+///
+/// # Errors
+/// The target cannot be reached, or refuses.
+pub fn scan(login: &Login) -> Result<Vec<Found>, ConnectError> {
+    let ring = Ring::new().map_err(|e| {
+        let hint = "io_uring must be allowed (sysctl kernel.io_uring_disabled=0)";
+        ConnectError::new(ConnectKind::Failed, "no connection can be made", e, hint)
+    })?;
+    let reactor = Reactor::new(Rc::new(ring.clone()));
+    let place = Place::alone(reactor.clone(), ring);
+    let login = login.clone();
+    let found = reactor.block_on(PollMode::default(), async move {
+        let mut config = login.session(login.initiator);
+        config.channels = 1;
+        let s = Session::connect(login.provider(&place), config).await;
+        let s = s.map_err(|e| login.explain(e))?;
+        let found = list(&s.queue()).await;
+        s.close().await;
+        found.map_err(|e| {
+            let message = format!("the target at {} does not list its units", login.place());
+            ConnectError::new(ConnectKind::Failed, message, e, "name the unit with --lun")
+        })
+    });
+    reactor.shutdown();
+    found
+}
+
+async fn list(queue: &Queue) -> Result<Vec<Found>, Error> {
+    let mut found = Vec::new();
+    for unit in queue.scan().await? {
+        let Some(lun) = unit.lun.index() else { continue };
+        if unit.device_type != 0 {
+            continue;
+        }
+        let serial = unit.serial.unwrap_or_default();
+        let mut names = given_names(queue, unit.lun).await;
+        names.push(serial.clone());
+        names.push(unit.product.clone());
+        names.retain(|n| !n.is_empty());
+        let product = format!("{} {}", unit.vendor, unit.product);
+        found.push(Found { lun, names, product, serial, len: unit.len });
+    }
+    Ok(found)
+}
+
+/// Names that a target gave to a unit: vendor specific designators (type 0) of the logical unit in ASCII or
+/// UTF-8, where Weir puts the volume's name.
+async fn given_names(queue: &Queue, lun: Lun) -> Vec<String> {
+    let buf = Slice::heap(PAGE);
+    let page = match queue.execute(lun, &scsi::vpd(0x83, PAGE as u16), &[], from_ref(&buf)).await {
+        Ok(_) => buf.to_vec(),
+        // A unit without the page has no names.
+        Err(_) => return Vec::new(),
+    };
+    let Some(all) = scsi::parse_designators(&page) else { return Vec::new() };
+    all.filter(|d| (d.association, d.kind) == (0, 0) && matches!(d.code_set, 2 | 3))
+        .filter_map(|d| std::str::from_utf8(d.value).ok())
+        .map(|s| s.trim_matches(['\0', ' ']).to_owned())
+        .collect()
+}

@@ -1,0 +1,131 @@
+//! The ladder for commands that take too long: ABORT TASK, then LUN RESET, then the end of the channel.
+
+use super::slot::State;
+use super::{Channel, TaskError};
+use std::rc::Rc;
+use weir_base::{MILLIS, Nanos, SECONDS};
+use weir_proto_srp::TaskFunction;
+use weir_reactor::{LocalFuture, now, timeout};
+
+/// Whoever can do more than one channel can.
+pub(crate) trait Escalate {
+    /// A rung of the ladder is being climbed.
+    fn climbing(&self, rung: Rung, lun: u64);
+
+    /// Resets a logical unit; true when the target has done it.
+    fn lun_reset(&self, lun: u64) -> LocalFuture<'_, bool>;
+
+    /// Nothing else helped.
+    fn give_up(&self, why: &str);
+}
+
+/// A rung of the ladder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rung {
+    /// ABORT TASK for one command.
+    AbortTask,
+    /// LOGICAL UNIT RESET.
+    LunReset,
+    /// All channels are closed.
+    Disconnect,
+    /// All channels are logged in again.
+    Reconnect,
+}
+
+/// A channel by itself.
+struct Alone(Rc<Channel>);
+
+impl Escalate for Alone {
+    fn climbing(&self, _: Rung, _: u64) {}
+    fn lun_reset(&self, lun: u64) -> LocalFuture<'_, bool> {
+        Box::pin(async move {
+            let done = self.0.manage(TaskFunction::LunReset, lun).await.is_ok();
+            if done {
+                self.0.expire(lun);
+            }
+            done
+        })
+    }
+    fn give_up(&self, _: &str) {
+        self.0.disconnect(true);
+    }
+}
+
+impl Channel {
+    /// A command whose time is up, or that nobody waits for.
+    fn overdue(&self, now: Nanos) -> Option<u16> {
+        let limit = self.config.command_timeout;
+        let t = self.table.borrow();
+        let at = t.slots.iter().position(|s| match s.state {
+            State::Orphan => !s.managed,
+            State::Sent => !s.managed && limit > 0 && now.saturating_sub(s.started) >= limit,
+            _ => false,
+        })?;
+        Some(at as u16)
+    }
+
+    /// The unit was reset: its commands are aborted one by one, each on its channel, because only the
+    /// answer to that says that no late response can come.
+    pub(crate) fn expire(&self, lun: u64) {
+        let mut any = false;
+        for s in self.table.borrow_mut().slots.iter_mut() {
+            if s.state == State::Sent && s.lun == lun {
+                s.started = 0;
+                any = true;
+            }
+        }
+        if any {
+            self.wake_ladder();
+        }
+    }
+}
+
+/// Watches the commands of a channel until it ends.
+pub(super) async fn supervise(channel: Rc<Channel>, escalate: Option<Rc<dyn Escalate>>) {
+    let escalate = escalate.unwrap_or_else(|| Rc::new(Alone(channel.clone())));
+    let limit = channel.config.command_timeout;
+    let tick = (limit / 8).clamp(10 * MILLIS, SECONDS);
+    while channel.is_up() {
+        if channel.table.borrow().in_use() == 0 || limit == 0 && channel.overdue(now()).is_none() {
+            // A command that starts, a dropped one, or the end wakes it.
+            channel.ladder_idle.set(limit > 0);
+            channel.ladder_work.wait().await;
+        } else {
+            let _ = timeout(tick, channel.ladder_work.wait()).await;
+        }
+        while let Some(index) = channel.overdue(now()) {
+            climb(&channel, &*escalate, index).await;
+            if !channel.is_up() {
+                return;
+            }
+        }
+    }
+}
+
+async fn climb(channel: &Channel, escalate: &dyn Escalate, index: u16) {
+    let lun = channel.table.borrow().slots[usize::from(index)].lun;
+    escalate.climbing(Rung::AbortTask, lun);
+    let patience = channel.config.task_timeout;
+    let number = match channel.send_abort(index).await {
+        Ok(n) => n,
+        // Answered meanwhile, or the channel is gone.
+        Err(TaskError::Lost) => return,
+        Err(e) => return escalate.give_up(&e.to_string()),
+    };
+    match channel.task_answer(number, patience).await {
+        Ok(_) | Err(TaskError::Lost) => return,
+        Err(_) => {}
+    }
+    escalate.climbing(Rung::LunReset, lun);
+    if !escalate.lun_reset(lun).await {
+        channel.forget_task(number);
+        return escalate.give_up("neither ABORT TASK nor LUN RESET was answered in time");
+    }
+    // The unit has no tasks now. The tag is not free before the abort is answered.
+    channel.resolve(index, false);
+    let answer = channel.task_answer(number, patience).await;
+    channel.forget_task(number);
+    if answer == Err(TaskError::Silent) {
+        escalate.give_up("the unit was reset, but ABORT TASK is not answered");
+    }
+}

@@ -1,0 +1,128 @@
+//! What the target sends.
+
+use super::slot::{Outcome, State};
+use super::{Channel, RESPONSE};
+use std::rc::Rc;
+use weir_fabric::{RecvQueue, SendFlags};
+use weir_mem::Slice;
+use weir_proto_srp::initiator_tag::InitiatorTag;
+use weir_proto_srp::misc::{CreditResponse, EventResponse};
+use weir_proto_srp::{Response, RspCode, TargetIu, decode_initiator};
+use weir_reactor::{Completion, CompletionQueue, Token};
+
+impl Channel {
+    /// Credits that came with an IU of the target.
+    #[inline]
+    fn credit(&self, delta: i32) {
+        let mut c = self.credits.borrow_mut();
+        let before = c.commands();
+        if c.add(delta).is_err() {
+            drop(c);
+            tracing::warn!(peer = %self.conn.peer(), "the target grants more credits than there are");
+            return self.conn.disconnect(true);
+        }
+        let n = c.commands().saturating_sub(before);
+        drop(c);
+        self.credit_units.signal_n(n);
+    }
+
+    /// A response came.
+    #[inline]
+    fn respond(&self, r: &Response<'_>) {
+        self.credit(r.delta);
+        match InitiatorTag::from_tag(r.tag) {
+            Some(InitiatorTag::Command { queue, index }) if queue == self.config.queue => {
+                self.ended_with(index, r);
+            }
+            Some(InitiatorTag::Task(n)) => self.task_answered(n, r.code),
+            _ => {
+                tracing::warn!(peer = %self.conn.peer(), tag = %r.tag, "response to an unknown tag")
+            }
+        }
+    }
+
+    #[inline]
+    fn ended_with(&self, index: u16, r: &Response<'_>) {
+        let mut t = self.table.borrow_mut();
+        let Some(s) = t.slots.get_mut(usize::from(index)) else { return };
+        match s.state {
+            State::Sent => {
+                let waker = s.waker.take();
+                s.outcome = Outcome {
+                    status: r.status,
+                    failure: r.code.filter(|c| *c != RspCode::Complete),
+                    out_residual: r.out_residual,
+                    in_residual: r.in_residual,
+                    sense: if r.sense.is_empty() { Box::default() } else { r.sense.into() },
+                };
+                s.state = State::Done;
+                drop(t);
+                if let Some(w) = waker {
+                    w.wake();
+                }
+            }
+            State::Orphan if s.managed => s.state = State::Spent,
+            State::Orphan => {
+                t.set_free(index);
+                drop(t);
+                self.slot_units.signal();
+            }
+            // Over already: a late answer after an abort, or a target that answers twice.
+            _ => {}
+        }
+    }
+
+    fn answer(&self, bytes: &[u8]) {
+        if self.conn.send_slots().try_wait() {
+            self.conn.send(bytes, None, SendFlags::default(), Token::NONE);
+        } else {
+            // It will ask again, or end the channel; commands of ours are leaving at full rate.
+            tracing::debug!(peer = %self.conn.peer(), "no room for an answer to the target");
+        }
+    }
+
+    /// Takes one message.
+    #[inline]
+    pub(super) fn message(&self, buf: &Slice, c: Completion) {
+        if !c.is_ok() {
+            return;
+        }
+        let iu = buf.sub(0, (c.len as usize).min(RESPONSE));
+        // SAFETY: the message is complete and the buffer is not posted again before this ends.
+        let bytes = unsafe { iu.bytes() };
+        match decode_initiator(bytes) {
+            Ok(TargetIu::Response(r)) => self.respond(&r),
+            Ok(TargetIu::CreditRequest(r)) => {
+                self.credit(r.delta);
+                self.answer(&CreditResponse { tag: r.tag }.to_bytes());
+            }
+            Ok(TargetIu::EventRequest(r)) => {
+                self.credit(r.delta);
+                self.answer(&EventResponse { tag: r.tag }.to_bytes());
+            }
+            Ok(TargetIu::TargetLogout(l)) => {
+                tracing::info!(peer = %self.conn.peer(), reason = ?l.reason, "the target logs out");
+                self.conn.disconnect(false);
+            }
+            Err(e) => {
+                tracing::warn!(peer = %self.conn.peer(), error = %e, "the target does not speak SRP");
+                self.conn.disconnect(true);
+            }
+        }
+    }
+}
+
+/// Harvests messages for as long as the channel lives.
+pub(super) async fn receive(
+    channel: Rc<Channel>,
+    queue: Rc<dyn RecvQueue>,
+    cq: Rc<CompletionQueue>,
+    buffers: Vec<Slice>,
+) {
+    loop {
+        let (user, c) = cq.next().await;
+        let buf = &buffers[user as usize];
+        channel.message(buf, c);
+        queue.post(buf.clone(), cq.token(user));
+    }
+}

@@ -1,0 +1,168 @@
+//! A reactor's handle for I/O: SCSI commands that are tried again where that is right.
+
+mod io;
+mod retry;
+
+use crate::channel::{Outcome, Unfinished};
+use crate::error::Error;
+use crate::session::local::Local;
+use retry::{Verdict, repeatable, verdict};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use weir_mem::Slice;
+use weir_proto_scsi::Lun;
+use weir_proto_scsi::initiator::Cdb;
+use weir_reactor::sleep;
+
+/// A hardware queue (S3): the present reactor's handle for I/O on a session. Cloning gives another handle to
+/// the same queue.
+///
+/// Commands complete on the reactor that submitted them. Their order is not kept. A future may be dropped:
+/// the command is aborted, and may have been done, in part or not at all.
+#[derive(Clone)]
+pub struct Queue {
+    local: Rc<Local>,
+}
+
+impl Queue {
+    pub(crate) fn new(local: Rc<Local>) -> Queue {
+        Queue { local }
+    }
+
+    /// Sends any CDB with data each way (empty for none) and gives what the target answered, whatever it is.
+    /// Only a loss of the path is made up for, by sending it again when that does no harm.
+    ///
+    /// # Errors
+    /// There was no answer: the path is down, the command took too long, or whether it was done is in doubt.
+    pub async fn raw(
+        &self,
+        lun: Lun,
+        cdb: &[u8],
+        data_out: &[Slice],
+        data_in: &[Slice],
+    ) -> Result<Outcome, Error> {
+        let mut aborted = 0;
+        loop {
+            match self.attempt(lun, cdb, data_out, data_in).await {
+                Err(Error::TimedOut) if aborted < self.local.shared.config.retries => {
+                    if !repeatable(cdb) {
+                        return Err(Error::TimedOut);
+                    }
+                    aborted += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Runs a command until it ends with GOOD, or for a reason that trying again does not remove.
+    ///
+    /// # Errors
+    /// That reason.
+    pub async fn execute(
+        &self,
+        lun: Lun,
+        cdb: &Cdb,
+        data_out: &[Slice],
+        data_in: &[Slice],
+    ) -> Result<Outcome, Error> {
+        let padded = cdb.padded();
+        let first = self.attempt(lun, &padded, data_out, data_in).await;
+        match first {
+            Ok(o) if o.is_good() => Ok(o),
+            // On the heap, so that the way of a command that ends well stays small.
+            other => Box::pin(self.again(lun, &padded, data_out, data_in, other)).await,
+        }
+    }
+
+    #[cold]
+    async fn again(
+        &self,
+        lun: Lun,
+        cdb: &[u8],
+        data_out: &[Slice],
+        data_in: &[Slice],
+        mut last: Result<Outcome, Error>,
+    ) -> Result<Outcome, Error> {
+        let shared = &self.local.shared;
+        let (mut tries, mut generation) = (0, self.local.generation());
+        loop {
+            let v = match &last {
+                Ok(o) if o.is_good() => return last,
+                Ok(o) => verdict(o, cdb),
+                Err(Error::TimedOut) if repeatable(cdb) => Verdict::Again,
+                Err(_) => return last,
+            };
+            let spent = tries >= shared.config.retries;
+            match v {
+                Verdict::Fail => return last.and_then(|o| Err(Error::of(&o))),
+                _ if spent => return last.and_then(|o| Err(Error::of(&o))),
+                Verdict::Attention => {
+                    shared.counts.unit_attentions.fetch_add(1, Ordering::Relaxed);
+                }
+                Verdict::Again => {}
+                Verdict::Later => sleep(retry::pause(tries)).await,
+            }
+            last = self.attempt(lun, cdb, data_out, data_in).await;
+            tries += 1;
+            if self.local.generation() != generation {
+                // A new login: what went wrong before has nothing to do with it, and it begins with a
+                // unit attention.
+                (tries, generation) = (0, self.local.generation());
+            }
+        }
+    }
+
+    /// Sends a command once for each time that the path is lost under it.
+    #[inline]
+    async fn attempt(
+        &self,
+        lun: Lun,
+        cdb: &[u8],
+        data_out: &[Slice],
+        data_in: &[Slice],
+    ) -> Result<Outcome, Error> {
+        let mut lost = None;
+        loop {
+            let (generation, result) = match (lost, self.local.channel()) {
+                (None, Some(c)) => {
+                    let generation = self.local.generation();
+                    (generation, c.command(lun.0, cdb, data_out, data_in).await)
+                }
+                _ => Box::pin(self.elsewhere(lost, lun, cdb, data_out, data_in)).await?,
+            };
+            match result {
+                Ok(o) => return Ok(o),
+                Err(Unfinished::InDoubt) if !repeatable(cdb) => return Err(Error::InDoubt),
+                Err(Unfinished::InDoubt | Unfinished::NotSent) => {
+                    self.local.shared.counts.resent.fetch_add(1, Ordering::Relaxed);
+                    // The target has ended what it had of the lost channels once it lets us log in again;
+                    // a command sent again before that could be overtaken by itself.
+                    lost = Some(generation);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// There is no channel here: waits for the path, or uses another reactor's channel.
+    #[cold]
+    async fn elsewhere(
+        &self,
+        lost: Option<u64>,
+        lun: Lun,
+        cdb: &[u8],
+        data_out: &[Slice],
+        data_in: &[Slice],
+    ) -> Result<(u64, Result<Outcome, Unfinished>), Error> {
+        self.local.usable(lost).await?;
+        let generation = self.local.generation();
+        let result = match (self.local.channel(), self.local.away()) {
+            (Some(c), _) => c.command(lun.0, cdb, data_out, data_in).await,
+            (None, Some(h)) => self.local.forward(&h, lun.0, cdb, data_out, data_in).await,
+            // The channels here are lost; that is about to be known.
+            (None, None) => Err(Unfinished::NotSent),
+        };
+        Ok((generation, result))
+    }
+}

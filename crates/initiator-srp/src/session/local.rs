@@ -1,0 +1,283 @@
+//! A session's part on one reactor.
+
+use super::control::Control;
+use super::{PathState, Shared};
+use crate::channel::{Channel, ChannelCensus, ChannelError, Escalate, Rung};
+use crate::error::Error;
+use crate::forward::lend::Name;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use weir_fabric::Provider;
+use weir_proto_scsi::Lun;
+use weir_proto_srp::TaskFunction;
+use weir_reactor::{
+    Handle, LocalFuture, TaskId, WaitChannel, get_local, send_to, set_local, spawn_task,
+};
+
+/// The sessions of a reactor.
+#[derive(Default)]
+struct Locals(RefCell<BTreeMap<u64, Rc<Local>>>);
+
+/// A reset of a logical unit that is under way.
+#[derive(Default)]
+struct Reset {
+    done: Cell<bool>,
+    over: WaitChannel,
+}
+
+/// A session's part on one reactor.
+pub(crate) struct Local {
+    pub(crate) shared: Arc<Shared>,
+    provider: Rc<dyn Provider>,
+    /// Numbers and channels, as far as logged in.
+    channels: RefCell<Vec<(usize, Rc<Channel>)>>,
+    turn: Cell<usize>,
+    state: Cell<PathState>,
+    /// Counts logins, so that a command that was lost waits for the next one.
+    generation: Cell<u64>,
+    /// Number of the newest change of the path that is known here.
+    change: Cell<u64>,
+    changed: WaitChannel,
+    /// Logical units whose reset is under way, and who else waits for that.
+    resets: RefCell<Vec<(u64, Rc<Reset>)>>,
+    /// Where commands go while no channel is here.
+    away: RefCell<Option<Handle>>,
+    direct: bool,
+    /// Commands of other reactors that run here, by reactor and number.
+    pub(crate) guests: RefCell<BTreeMap<Name, TaskId>>,
+    /// Sizes of logical blocks: unit and binary logarithm.
+    pub(crate) blocks: RefCell<Vec<(Lun, u32)>>,
+    pub(crate) control: RefCell<Option<Rc<Control>>>,
+    me: Weak<Local>,
+}
+
+impl Local {
+    pub(crate) fn start(shared: Arc<Shared>, provider: Rc<dyn Provider>) -> Rc<Local> {
+        let id = shared.id;
+        let direct = shared.single.is_none();
+        let local = Rc::new_cyclic(|me| Local {
+            shared,
+            provider,
+            channels: RefCell::default(),
+            turn: Cell::new(0),
+            state: Cell::new(PathState::New),
+            generation: Cell::new(0),
+            change: Cell::new(0),
+            resets: RefCell::default(),
+            changed: WaitChannel::new(0),
+            away: RefCell::default(),
+            direct,
+            guests: RefCell::default(),
+            blocks: RefCell::default(),
+            control: RefCell::default(),
+            me: me.clone(),
+        });
+        let all = get_local::<Locals>().unwrap_or_else(|| {
+            let l = Rc::new(Locals::default());
+            set_local(l.clone());
+            l
+        });
+        all.0.borrow_mut().insert(id, local.clone());
+        local
+    }
+
+    /// The part of session `id` on the present reactor.
+    pub(crate) fn find(id: u64) -> Option<Rc<Local>> {
+        get_local::<Locals>()?.0.borrow().get(&id).cloned()
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// A channel of this reactor for the next command. Round robin if there are several.
+    #[inline]
+    pub(crate) fn channel(&self) -> Option<Rc<Channel>> {
+        // With one queue for all, no reactor uses a channel by itself.
+        if self.direct { self.channel_here() } else { None }
+    }
+
+    #[inline]
+    pub(crate) fn channel_here(&self) -> Option<Rc<Channel>> {
+        if self.state.get() != PathState::Running {
+            return None;
+        }
+        let all = self.channels.borrow();
+        match all.as_slice() {
+            [] => None,
+            [(_, c)] => c.is_up().then(|| c.clone()),
+            many => {
+                let n = many.len();
+                let first = self.turn.get();
+                self.turn.set(if first + 1 >= n { 0 } else { first + 1 });
+                (0..n).map(|i| &many[(first + i) % n].1).find(|c| c.is_up()).cloned()
+            }
+        }
+    }
+
+    /// The reactor that has a channel for this one.
+    pub(crate) fn away(&self) -> Option<Handle> {
+        self.away.borrow().clone()
+    }
+
+    /// Waits until commands may run; for a command that was lost, in a login after `lost`.
+    pub(crate) async fn usable(&self, lost: Option<u64>) -> Result<(), Error> {
+        loop {
+            match self.state.get() {
+                PathState::Closed => return Err(Error::Closed),
+                PathState::Failing => return Err(Error::PathDown),
+                PathState::Running if lost.is_none_or(|g| self.generation.get() > g) => {
+                    return Ok(());
+                }
+                _ => self.changed.wait().await,
+            }
+        }
+    }
+
+    // What the control task asks of every reactor.
+
+    /// Takes note of a change of the path, unless a later one is known.
+    pub(crate) fn enter(
+        &self,
+        change: u64,
+        state: PathState,
+        generation: u64,
+        away: Option<Handle>,
+    ) {
+        if self.state.get() == PathState::Closed || change < self.change.get() {
+            return;
+        }
+        self.change.set(change);
+        self.state.set(state);
+        self.generation.set(generation);
+        *self.away.borrow_mut() = away;
+        self.changed.signal_all();
+    }
+
+    /// Logs a channel in, here.
+    pub(crate) async fn open(
+        self: Rc<Self>,
+        index: usize,
+        addr: String,
+        generation: u64,
+    ) -> Result<(), ChannelError> {
+        let config = self.shared.config.channel(index);
+        let escalate: Rc<dyn Escalate> = Rc::new(Ladder { local: self.me.clone(), generation });
+        let c = Channel::connect_with(&*self.provider, &addr, config, Some(escalate)).await?;
+        if self.state.get() == PathState::Closed {
+            c.disconnect(true);
+            return Err(ChannelError::NoReactor);
+        }
+        tracing::info!(peer = %c.peer(), channel = index, "channel logged in");
+        self.channels.borrow_mut().push((index, c.clone()));
+        spawn_task(async move {
+            c.ended().await;
+            tracing::warn!(channel = index, reason = %c.close_reason(), "channel lost");
+            self.lost(generation);
+        });
+        Ok(())
+    }
+
+    /// Closes all channels and waits for their end.
+    pub(crate) async fn shut(&self) {
+        let all = self.channels.take();
+        for (_, c) in &all {
+            c.disconnect(true);
+        }
+        for (_, c) in &all {
+            c.ended().await;
+        }
+    }
+
+    pub(crate) async fn close(&self) {
+        self.state.set(PathState::Closed);
+        self.changed.signal_all();
+        if let Some(q) = &self.shared.single {
+            q.clear();
+        }
+        self.shut().await;
+        *self.away.borrow_mut() = None;
+        if let Some(l) = get_local::<Locals>() {
+            l.0.borrow_mut().remove(&self.shared.id);
+        }
+    }
+
+    pub(crate) fn stop_control(&self) {
+        if let Some(c) = self.control.take() {
+            c.stop();
+        }
+    }
+
+    /// Tells the control task that a channel of login `generation` is no good.
+    fn lost(&self, generation: u64) {
+        let id = self.shared.id;
+        let home = self.shared.home.load(Ordering::Acquire);
+        send_to(home, move || {
+            let control = Local::find(id).and_then(|l| l.control.borrow().clone());
+            if let Some(c) = control {
+                c.lost(generation);
+            }
+        });
+    }
+
+    /// Resets a logical unit over the first channel, if that is here. Whoever wants the same meanwhile
+    /// shares the result.
+    pub(crate) async fn lun_reset(&self, lun: u64) -> bool {
+        let running = self.resets.borrow().iter().find(|(l, _)| *l == lun).map(|(_, r)| r.clone());
+        if let Some(r) = running {
+            r.over.wait().await;
+            return r.done.get();
+        }
+        let first = self.channels.borrow().iter().find(|(i, _)| *i == 0).map(|(_, c)| c.clone());
+        let Some(c) = first else { return false };
+        let r = Rc::new(Reset::default());
+        self.resets.borrow_mut().push((lun, r.clone()));
+        r.done.set(c.manage(TaskFunction::LunReset, lun).await.is_ok());
+        self.resets.borrow_mut().retain(|(l, _)| *l != lun);
+        r.over.signal_all();
+        r.done.get()
+    }
+
+    /// The unit was reset: commands to it are to be aborted.
+    pub(crate) fn expire(&self, lun: u64) {
+        for (_, c) in self.channels.borrow().iter() {
+            c.expire(lun);
+        }
+    }
+
+    pub(crate) fn census(&self) -> Vec<ChannelCensus> {
+        self.channels.borrow().iter().map(|(_, c)| c.census()).collect()
+    }
+}
+
+/// A channel's way to the session.
+struct Ladder {
+    local: Weak<Local>,
+    generation: u64,
+}
+
+impl Escalate for Ladder {
+    fn climbing(&self, rung: Rung, lun: u64) {
+        if let Some(l) = self.local.upgrade() {
+            tracing::warn!(?rung, lun, "a command takes too long or was given up");
+            l.shared.note(rung, lun);
+        }
+    }
+
+    fn lun_reset(&self, lun: u64) -> LocalFuture<'_, bool> {
+        Box::pin(async move {
+            let Some(l) = self.local.upgrade() else { return false };
+            super::control::lun_reset(&l.shared, lun).await
+        })
+    }
+
+    fn give_up(&self, why: &str) {
+        if let Some(l) = self.local.upgrade() {
+            tracing::error!(why, "the path is closed and made again");
+            l.lost(self.generation);
+        }
+    }
+}

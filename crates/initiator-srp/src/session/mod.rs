@@ -1,0 +1,289 @@
+//! A session: one initiator port at one target port, with several channels on several reactors.
+//!
+//! | | |
+//! |---|---|
+//! | [`Session`] | the handle, for any thread |
+//! | [`local`] | a reactor's part: its channels |
+//! | [`control`] | logins, loss and return of the path; runs on the reactor that logs in |
+//! | [`Queue`](crate::Queue) | a reactor's handle for I/O |
+
+mod call;
+mod config;
+pub(crate) mod control;
+pub(crate) mod local;
+
+pub use config::{QueueMode, SessionConfig};
+
+use crate::channel::{ChannelCensus, ChannelError, Rung};
+use crate::forward::single::SingleQueue;
+use crate::queue::Queue;
+use call::call;
+use local::Local;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use weir_base::Nanos;
+use weir_fabric::Provider;
+use weir_reactor::Handle;
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// Events kept for [`Session::events`].
+const EVENTS: usize = 256;
+
+/// State of the path to the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PathState {
+    /// Not logged in yet.
+    New,
+    /// Commands run.
+    Running,
+    /// Lost; commands wait.
+    Blocked,
+    /// Lost for longer than the time for fast I/O failure: commands fail. It is still tried to log in again.
+    Failing,
+    /// Closed by its owner.
+    Closed,
+}
+
+impl PathState {
+    const ALL: [PathState; 5] = [
+        PathState::New,
+        PathState::Running,
+        PathState::Blocked,
+        PathState::Failing,
+        PathState::Closed,
+    ];
+}
+
+/// Something that went wrong on the path, or was done about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// When, on the clock of the reactor where it happened.
+    pub at: Nanos,
+    /// What was done.
+    pub rung: Rung,
+    /// The logical unit, for task management.
+    pub lun: u64,
+}
+
+/// Counts since the session was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SessionFigures {
+    /// Channels logged in now.
+    pub channels: usize,
+    /// Commands aborted because their time was up, or nobody waited.
+    pub aborts: u64,
+    /// LOGICAL UNIT RESETs.
+    pub lun_resets: u64,
+    /// How often the path was lost.
+    pub losses: u64,
+    /// How often all channels were logged in again.
+    pub reconnects: u64,
+    /// Commands sent again after a loss of the path.
+    pub resent: u64,
+    /// Unit attentions met.
+    pub unit_attentions: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) aborts: AtomicU64,
+    pub(crate) lun_resets: AtomicU64,
+    pub(crate) losses: AtomicU64,
+    pub(crate) reconnects: AtomicU64,
+    pub(crate) resent: AtomicU64,
+    pub(crate) unit_attentions: AtomicU64,
+}
+
+/// What all reactors of a session share. Nothing of it is touched per command.
+pub(crate) struct Shared {
+    pub(crate) id: u64,
+    pub(crate) config: SessionConfig,
+    reactors: Mutex<Vec<Handle>>,
+    /// The reactor of the control task; 0 while there is none.
+    pub(crate) home: AtomicU32,
+    state: AtomicU8,
+    pub(crate) channels: AtomicU32,
+    pub(crate) counts: Counts,
+    /// Present in single-queue mode.
+    pub(crate) single: Option<Arc<SingleQueue>>,
+    events: Mutex<VecDeque<Event>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Shared {
+    pub(crate) fn reactors(&self) -> Vec<Handle> {
+        lock(&self.reactors).clone()
+    }
+
+    pub(crate) fn set_state(&self, s: PathState) {
+        self.state.store(s as u8, Ordering::Release);
+    }
+
+    /// As [`set_state`](Shared::set_state), unless the session was closed.
+    pub(crate) fn set_state_open(&self, s: PathState) {
+        if self.state() != PathState::Closed {
+            self.set_state(s);
+        }
+    }
+
+    pub(crate) fn state(&self) -> PathState {
+        PathState::ALL[usize::from(self.state.load(Ordering::Acquire))]
+    }
+
+    /// Notes a rung of the ladder.
+    pub(crate) fn note(&self, rung: Rung, lun: u64) {
+        let count = match rung {
+            Rung::AbortTask => &self.counts.aborts,
+            Rung::LunReset => &self.counts.lun_resets,
+            Rung::Disconnect => &self.counts.losses,
+            Rung::Reconnect => &self.counts.reconnects,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        let mut e = lock(&self.events);
+        if e.len() == EVENTS {
+            e.pop_front();
+        }
+        e.push_back(Event { at: weir_reactor::now(), rung, lun });
+    }
+}
+
+/// A session. Cloning gives another handle; it may be used on any thread.
+///
+/// Its reactors keep their part of it until [`close`](Session::close).
+#[derive(Clone)]
+pub struct Session(pub(crate) Arc<Shared>);
+
+impl Session {
+    /// A session that is not logged in. Every reactor that will submit commands or hold channels
+    /// [joins](Session::join) it, then one of them [logs in](Session::login).
+    pub fn new(config: SessionConfig) -> Session {
+        let single = (config.queue_mode == QueueMode::Single)
+            .then(|| Arc::new(SingleQueue::new(usize::from(config.depth.max(1)))));
+        Session(Arc::new(Shared {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            config,
+            reactors: Mutex::default(),
+            home: AtomicU32::new(0),
+            state: AtomicU8::new(PathState::New as u8),
+            channels: AtomicU32::new(0),
+            counts: Counts::default(),
+            single,
+            events: Mutex::default(),
+        }))
+    }
+
+    /// A session of the present reactor alone, logged in.
+    ///
+    /// # Errors
+    /// As [`login`](Session::login).
+    pub async fn connect(
+        provider: Rc<dyn Provider>,
+        config: SessionConfig,
+    ) -> Result<Session, ChannelError> {
+        let s = Session::new(config);
+        s.join(provider);
+        match s.login().await {
+            Ok(()) => Ok(s),
+            Err(e) => {
+                s.close().await;
+                Err(e)
+            }
+        }
+    }
+
+    /// Adds the present reactor, with the provider of its channels. Before the login.
+    pub fn join(&self, provider: Rc<dyn Provider>) {
+        if Local::find(self.0.id).is_none() {
+            Local::start(self.0.clone(), provider);
+            lock(&self.0.reactors).push(weir_reactor::handle());
+        }
+    }
+
+    /// Logs all channels in: the first ends what the target still has of this initiator port (action
+    /// terminate), the others join it. They are spread over the reactors in the order in which these
+    /// joined. Fewer channels than configured are no error, none is.
+    ///
+    /// From here on the present reactor looks after the path: when a channel is lost, all are closed and
+    /// logged in again.
+    ///
+    /// # Errors
+    /// Why the first channel could not be logged in.
+    ///
+    /// # Panics
+    /// When the present reactor has not joined, or the session has logged in before.
+    pub async fn login(&self) -> Result<(), ChannelError> {
+        control::Control::first_login(&self.0).await
+    }
+
+    /// The present reactor's handle for I/O.
+    ///
+    /// # Panics
+    /// When the reactor has not joined, or the session is closed.
+    pub fn queue(&self) -> Queue {
+        let local = Local::find(self.0.id).expect("the reactor has joined the session");
+        Queue::new(local)
+    }
+
+    /// State of the path.
+    pub fn state(&self) -> PathState {
+        self.0.state()
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &SessionConfig {
+        &self.0.config
+    }
+
+    /// Counts since the session was made.
+    pub fn figures(&self) -> SessionFigures {
+        let c = &self.0.counts;
+        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        SessionFigures {
+            channels: self.0.channels.load(Ordering::Relaxed) as usize,
+            aborts: get(&c.aborts),
+            lun_resets: get(&c.lun_resets),
+            losses: get(&c.losses),
+            reconnects: get(&c.reconnects),
+            resent: get(&c.resent),
+            unit_attentions: get(&c.unit_attentions),
+        }
+    }
+
+    /// What went wrong lately, oldest first; at most 256.
+    pub fn events(&self) -> Vec<Event> {
+        lock(&self.0.events).iter().copied().collect()
+    }
+
+    /// What the present reactor's channels hold.
+    pub fn census(&self) -> Vec<ChannelCensus> {
+        Local::find(self.0.id).map_or_else(Vec::new, |l| l.census())
+    }
+
+    /// Ends all channels; commands under way end in doubt, later ones fail. Waits until all is down.
+    pub async fn close(&self) {
+        self.0.set_state(PathState::Closed);
+        let home = self.0.home.load(Ordering::Acquire);
+        let id = self.0.id;
+        weir_reactor::send_to(home, move || {
+            if let Some(l) = Local::find(id) {
+                l.stop_control();
+            }
+        });
+        for h in self.0.reactors() {
+            call(&h, move || async move {
+                if let Some(l) = Local::find(id) {
+                    l.close().await;
+                }
+            })
+            .await;
+        }
+        lock(&self.0.reactors).clear();
+    }
+}

@@ -1,0 +1,10 @@
+//! The initiator against the real target, over iWARP on loopback and in simulated worlds.
+
+mod common;
+mod target;
+
+mod cores;
+mod iwarp;
+mod script;
+mod sim;
+mod trouble;

@@ -1,0 +1,141 @@
+//! A target with a disk in memory that can be slow, or deaf.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use weir_base::{IoResult, MILLIS, Nanos};
+use weir_block::{Geometry, IoFuture, Volume, check_range};
+use weir_fabric::Provider;
+use weir_mem::{BufPool, PoolConfig, Slice};
+use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
+use weir_proto_scsi::lu::LuState;
+use weir_proto_srp::PortId;
+use weir_reactor::sleep;
+use weir_target_core::{Access, AccessMap, HostRule, Unit, UnitShared, Units};
+use weir_target_srp::{Port, Target, TargetConfig};
+
+pub(crate) const BLOCK: usize = 512;
+pub(crate) const HOST: PortId = PortId::new(7, 1);
+
+/// What the disk holds outlives the target that serves it.
+pub(crate) type Medium = Arc<std::sync::Mutex<Vec<u8>>>;
+
+pub(crate) fn medium(len: usize) -> Medium {
+    Arc::new(std::sync::Mutex::new(vec![0; len]))
+}
+
+#[derive(Default)]
+pub(crate) struct Mood {
+    /// Each I/O takes this much longer.
+    pub(crate) delay: Cell<Nanos>,
+    /// I/O does not end while this is set.
+    pub(crate) stall: Cell<bool>,
+    /// I/Os begun.
+    pub(crate) begun: Cell<u64>,
+}
+
+struct Disk {
+    medium: Medium,
+    mood: Rc<Mood>,
+    g: Geometry,
+}
+
+impl Disk {
+    async fn wait(&self) {
+        self.mood.begun.set(self.mood.begun.get() + 1);
+        if self.mood.delay.get() > 0 {
+            sleep(self.mood.delay.get()).await;
+        }
+        while self.mood.stall.get() {
+            sleep(MILLIS).await;
+        }
+    }
+
+    fn with(&self, at: u64, len: u64, f: impl FnOnce(&mut [u8])) -> IoResult {
+        check_range(&self.g, at, len)?;
+        f(&mut self.medium.lock().unwrap()[at as usize..(at + len) as usize]);
+        Ok(())
+    }
+}
+
+impl Volume for Disk {
+    fn geometry(&self) -> Geometry {
+        self.g
+    }
+    fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
+        IoFuture::new(async move {
+            self.wait().await;
+            self.with(at, buf.len() as u64, |b| buf.write_at(0, b))
+        })
+    }
+    fn write(&self, at: u64, buf: Slice, _fua: bool) -> IoFuture<'_> {
+        IoFuture::new(async move {
+            self.wait().await;
+            self.with(at, buf.len() as u64, |b| buf.read_at(0, b))
+        })
+    }
+    fn flush(&self) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+    fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
+        IoFuture::ready(self.with(at, len, |b| b.fill(0)))
+    }
+    fn write_zeroes(&self, at: u64, len: u64, _unmap: bool) -> IoFuture<'_> {
+        IoFuture::ready(self.with(at, len, |b| b.fill(0)))
+    }
+}
+
+/// A target port of the present reactor.
+pub(crate) struct Served {
+    pub(crate) target: Target,
+    pub(crate) port: Rc<Port>,
+    pub(crate) mood: Rc<Mood>,
+    pub(crate) addr: String,
+}
+
+pub(crate) fn config() -> TargetConfig {
+    TargetConfig {
+        requests: 256,
+        recv_buffers: 200,
+        policy: weir_proto_srp::TargetPolicy { credits: 32, ..TargetConfig::default().policy },
+        ..TargetConfig::default()
+    }
+}
+
+/// Serves `medium` as LUNs 0 and 3 to everybody.
+pub(crate) fn serve(
+    provider: Rc<dyn Provider>,
+    addr: &str,
+    config: TargetConfig,
+    medium: &Medium,
+) -> Served {
+    let name = PortName::Srp(config.port_id.0);
+    let mut identity = Identity::new("WEIR", "TEST", "0001", "S1", [0x60; 16]);
+    identity.ports = vec![TargetPort { relative_id: 1, group: 1, name }];
+    let g = Geometry {
+        len: medium.lock().unwrap().len() as u64,
+        block_size: BLOCK as u32,
+        granularity: 4096,
+        thin: true,
+        volatile_cache: false,
+        read_only: false,
+    };
+    let luns = vec![(0, "v".into()), (3, "v".into())];
+    let rule = HostRule { host: "any".into(), any: true, luns, ..HostRule::default() };
+    let access = Arc::new(Access::new(AccessMap { hosts: vec![rule] }));
+    let units = Rc::new(Units::default());
+    let classes = vec![(4096, 256), (64 << 10, 64), (1 << 20, 4)];
+    let pool = BufPool::new(&PoolConfig { classes }).unwrap();
+    let lu = LuState::new(
+        identity.clone(),
+        weir_proto_scsi::geometry::Geometry::new(BLOCK as u32, g.blocks()),
+    );
+    let mood = Rc::new(Mood::default());
+    let disk = Disk { medium: medium.clone(), mood: mood.clone(), g };
+    let shared = UnitShared::new("v", lu, None);
+    units.insert(Unit::new(shared, Rc::new(disk), pool.clone(), 1 << 20));
+    let target = Target::new(config, access, identity, 1);
+    let port = target.join(provider.clone(), units, pool).unwrap();
+    let addr = target.listen(&*provider, addr).unwrap();
+    Served { target, port, mood, addr }
+}

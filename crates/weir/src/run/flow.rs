@@ -1,0 +1,350 @@
+//! Bytes from one place to another, several commands at once, with progress.
+
+use super::remote::Remote;
+use crate::cli::args::FlowArgs;
+use serde::Serialize;
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Instant;
+use weir_control::{Code, Error, Result};
+use weir_mem::Slice;
+use weir_reactor::spawn;
+
+/// One end of a flow.
+#[derive(Clone)]
+pub(crate) enum End {
+    /// A logical unit.
+    Unit(Remote),
+    /// A file or block device.
+    File(Rc<File>),
+    /// Standard input, or another stream to be read in order.
+    Input(Rc<RefCell<Box<dyn Read>>>),
+    /// Standard output, or another stream to be written in order.
+    Output(Rc<RefCell<Box<dyn Write>>>),
+    /// Nothing but zeros.
+    Zeros,
+}
+
+/// What a flow did; printed by `--json`.
+#[derive(Debug, Default, Clone, Serialize)]
+pub(crate) struct Moved {
+    pub(crate) bytes: u64,
+    /// Bytes read back from the destination and found right.
+    pub(crate) verified_bytes: u64,
+    /// Bytes of zeros that were unmapped instead of written.
+    pub(crate) unmapped_bytes: u64,
+    pub(crate) seconds: f64,
+}
+
+/// How a flow runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    /// Bytes at most; a stream may end earlier.
+    pub(crate) length: u64,
+    pub(crate) bs: u64,
+    pub(crate) depth: usize,
+    pub(crate) verify: bool,
+    pub(crate) sparse: bool,
+}
+
+fn broken(what: &str, e: impl std::fmt::Display) -> Error {
+    Error::new(Code::IoError, format!("{what} failed")).because(e)
+}
+
+impl End {
+    /// Fills `buf` from `at`, or from where a stream stands; gives the bytes that there were.
+    async fn read(&self, at: u64, buf: &Slice) -> Result<usize> {
+        match self {
+            End::Unit(u) => u.read(at, buf.clone()).await.map(|()| buf.len()),
+            End::Zeros => {
+                buf.fill(0);
+                Ok(buf.len())
+            }
+            End::File(f) => {
+                let mut v = vec![0; buf.len()];
+                let mut n = 0;
+                while n < v.len() {
+                    match f
+                        .read_at(&mut v[n..], at + n as u64)
+                        .map_err(|e| broken("reading the file", e))?
+                    {
+                        0 => break,
+                        k => n += k,
+                    }
+                }
+                buf.write_at(0, &v);
+                Ok(n)
+            }
+            End::Input(r) => {
+                let mut v = vec![0; buf.len()];
+                let mut n = 0;
+                while n < v.len() {
+                    match r
+                        .borrow_mut()
+                        .read(&mut v[n..])
+                        .map_err(|e| broken("reading the input", e))?
+                    {
+                        0 => break,
+                        k => n += k,
+                    }
+                }
+                buf.write_at(0, &v);
+                Ok(n)
+            }
+            End::Output(_) => Err(broken("reading", "an output cannot be read")),
+        }
+    }
+
+    async fn write(&self, at: u64, buf: &Slice) -> Result<()> {
+        match self {
+            End::Unit(u) => u.write(at, buf.clone()).await,
+            End::File(f) => {
+                f.write_all_at(&buf.to_vec(), at).map_err(|e| broken("writing the file", e))
+            }
+            End::Output(w) => {
+                w.borrow_mut().write_all(&buf.to_vec()).map_err(|e| broken("writing the output", e))
+            }
+            End::Input(_) | End::Zeros => Err(broken("writing", "an input cannot be written")),
+        }
+    }
+
+    async fn flush(&self) -> Result<()> {
+        match self {
+            End::Unit(u) => u.flush().await,
+            End::File(f) => f.sync_all().map_err(|e| broken("flushing the file", e)),
+            End::Output(w) => w.borrow_mut().flush().map_err(|e| broken("flushing the output", e)),
+            End::Input(_) | End::Zeros => Ok(()),
+        }
+    }
+
+    fn is_stream(&self) -> bool {
+        matches!(self, End::Input(_) | End::Output(_))
+    }
+}
+
+impl Plan {
+    /// A plan for `length` bytes, checked against the block size of the unit at one end.
+    pub(crate) fn new(flow: &FlowArgs, unit: &Remote, length: u64) -> Result<Plan> {
+        let block = u64::from(unit.block_size);
+        if flow.bs == 0 || !flow.bs.is_multiple_of(block) || flow.bs > 16 << 20 {
+            return Err(Error::new(Code::InvalidRequest, "--bs does not fit the unit")
+                .because(format!("its blocks have {block} bytes"))
+                .hint("use a multiple of that, up to 16M"));
+        }
+        Ok(Plan {
+            from: 0,
+            to: 0,
+            length,
+            bs: flow.bs,
+            depth: flow.iodepth as usize,
+            verify: false,
+            sparse: false,
+        })
+    }
+}
+
+/// Checks a range of a unit.
+pub(crate) fn check_range(unit: &Remote, offset: u64, length: u64) -> Result<()> {
+    let block = u64::from(unit.block_size);
+    if !offset.is_multiple_of(block) || !length.is_multiple_of(block) {
+        return Err(Error::new(Code::InvalidRequest, "the range is not in whole blocks")
+            .because(format!("blocks have {block} bytes"))
+            .hint("use multiples of that"));
+    }
+    if offset.checked_add(length).is_none_or(|end| end > unit.len()) {
+        return Err(Error::new(Code::InvalidRequest, "the range is beyond the end of the unit")
+            .because(format!("it has {} bytes", unit.len()))
+            .hint("use a smaller --offset or --length"));
+    }
+    Ok(())
+}
+
+/// Moves bytes. Blocks of a unit are filled up with zeros where a stream ends inside one.
+pub(crate) async fn run(from: End, to: End, plan: Plan) -> Result<Moved> {
+    let begun = Instant::now();
+    let mut moved = Moved::default();
+    let mut progress = Progress::new(plan.length);
+    let buffers: Vec<Slice> = (0..plan.depth).map(|_| Slice::heap(plan.bs as usize)).collect();
+    let check: Vec<Slice> = if plan.verify {
+        (0..plan.depth).map(|_| Slice::heap(plan.bs as usize)).collect()
+    } else {
+        Vec::new()
+    };
+    let mut ended = false;
+    while moved.bytes < plan.length && !ended {
+        // A round: as many pieces as go at once, first read, then written.
+        let mut round = Vec::new();
+        let mut at = moved.bytes;
+        for b in &buffers {
+            let n = plan.bs.min(plan.length - at);
+            if n == 0 {
+                break;
+            }
+            round.push((at, b.sub(0, n as usize)));
+            at += n;
+        }
+        let mut got = Vec::new();
+        if from.is_stream() {
+            for (at, b) in &round {
+                let n = from.read(plan.from + at, b).await?;
+                got.push(n);
+                if n < b.len() {
+                    break;
+                }
+            }
+        } else {
+            let jobs: Vec<_> = round
+                .iter()
+                .map(|(at, b)| {
+                    let (from, at, b) = (from.clone(), plan.from + at, b.clone());
+                    spawn(async move { from.read(at, &b).await })
+                })
+                .collect();
+            for j in jobs {
+                got.push(j.await.unwrap_or(Ok(0))?);
+            }
+        }
+        let mut writes = Vec::new();
+        for (((at, b), n), full) in round.iter().zip(got).zip(&buffers) {
+            if n == 0 {
+                ended = true;
+                break;
+            }
+            ended = n < b.len();
+            let whole = match &to {
+                End::Unit(u) => u.round_up(n as u64) as usize,
+                _ => n,
+            };
+            full.sub(n, whole - n).fill(0);
+            moved.bytes += n as u64;
+            writes.push((plan.to + at, full.sub(0, whole)));
+            if ended {
+                break;
+            }
+        }
+        write_round(&to, &writes, &plan, &mut moved).await?;
+        if plan.verify {
+            for ((at, b), c) in writes.iter().zip(&check) {
+                let c = c.sub(0, b.len());
+                to.read(*at, &c).await?;
+                let differs = b.to_vec().iter().zip(&c.to_vec()).position(|(x, y)| x != y);
+                if let Some(i) = differs {
+                    return Err(Error::new(
+                        Code::DataMismatch,
+                        format!(
+                            "byte {} of the destination is not what was written",
+                            at + i as u64
+                        ),
+                    ));
+                }
+                moved.verified_bytes += b.len() as u64;
+            }
+        }
+        progress.show(moved.bytes);
+    }
+    to.flush().await?;
+    progress.end();
+    moved.seconds = begun.elapsed().as_secs_f64();
+    Ok(moved)
+}
+
+async fn write_round(
+    to: &End,
+    writes: &[(u64, Slice)],
+    plan: &Plan,
+    moved: &mut Moved,
+) -> Result<()> {
+    if to.is_stream() {
+        for (at, b) in writes {
+            to.write(*at, b).await?;
+        }
+        return Ok(());
+    }
+    let mut jobs = Vec::new();
+    for (at, b) in writes {
+        let (to, at, b) = (to.clone(), *at, b.clone());
+        let zeros = plan.sparse && b.to_vec().iter().all(|x| *x == 0);
+        if zeros {
+            moved.unmapped_bytes += b.len() as u64;
+        }
+        jobs.push(spawn(async move {
+            match &to {
+                End::Unit(u) if zeros => u.unmap(at, b.len() as u64).await,
+                _ => to.write(at, &b).await,
+            }
+        }));
+    }
+    for j in jobs {
+        j.await.unwrap_or(Ok(()))?;
+    }
+    Ok(())
+}
+
+/// A line on the terminal, once a second.
+struct Progress {
+    total: u64,
+    shown: Option<Instant>,
+    terminal: bool,
+}
+
+impl Progress {
+    fn new(total: u64) -> Progress {
+        Progress { total, shown: None, terminal: std::io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, done: u64) {
+        if !self.terminal || self.shown.is_some_and(|t| t.elapsed().as_secs() < 1) {
+            return;
+        }
+        self.shown = Some(Instant::now());
+        let mib = |b: u64| b >> 20;
+        if self.total == u64::MAX {
+            eprint!("\r{} MiB", mib(done));
+        } else {
+            eprint!("\r{} of {} MiB", mib(done), mib(self.total));
+        }
+    }
+
+    fn end(&self) {
+        if self.shown.is_some() {
+            eprintln!();
+        }
+    }
+}
+
+/// Opens a file to read, `-` being standard input.
+pub(crate) fn input(path: &Path) -> Result<End> {
+    if path == Path::new("-") {
+        return Ok(End::Input(Rc::new(RefCell::new(Box::new(std::io::stdin())))));
+    }
+    File::open(path).map(|f| End::File(Rc::new(f))).map_err(|e| {
+        Error::new(Code::IoError, format!("{} cannot be read", path.display()))
+            .because(e)
+            .hint("check the path")
+    })
+}
+
+/// Opens a file to write, `-` being standard output.
+pub(crate) fn output(path: &Path) -> Result<End> {
+    if path == Path::new("-") {
+        return Ok(End::Output(Rc::new(RefCell::new(Box::new(std::io::stdout())))));
+    }
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .map(|f| End::File(Rc::new(f)))
+        .map_err(|e| {
+            Error::new(Code::IoError, format!("{} cannot be written", path.display()))
+                .because(e)
+                .hint("check the path and its permissions")
+        })
+}
