@@ -32,6 +32,10 @@ pub trait Io {
     fn flush(&self) -> LocalFuture<'_, IoResult>;
     /// Zeros a range.
     fn zero(&self, at: u64, len: u64) -> LocalFuture<'_, IoResult>;
+    /// Whose path it is: what a host failed to do can be [settled](Load::settle_owner) for itself.
+    fn owner(&self) -> u32 {
+        0
+    }
 }
 
 /// A volume of the present reactor as a path.
@@ -138,6 +142,8 @@ pub struct Load {
     /// When requests under way began.
     under_way: RefCell<Vec<Nanos>>,
     requests: Cell<u32>,
+    /// Writes of unknown outcome, and their owners.
+    given_up: RefCell<Vec<(WriteId, u32)>>,
     locks: RefCell<Vec<Lock>>,
     unlocked: WaitChannel,
     /// Blocks that may be half written, since who wrote them is gone. They stay locked.
@@ -185,6 +191,8 @@ impl Drop for Held<'_> {
 struct UnderWay<'a> {
     load: &'a Load,
     start: Nanos,
+    /// A write that has no end yet, and its owner.
+    write: Cell<Option<(WriteId, u32)>>,
 }
 
 impl Drop for UnderWay<'_> {
@@ -192,6 +200,10 @@ impl Drop for UnderWay<'_> {
         let mut all = self.load.under_way.borrow_mut();
         if let Some(k) = all.iter().position(|s| *s == self.start) {
             all.swap_remove(k);
+        }
+        drop(all);
+        if let Some((id, owner)) = self.write.get() {
+            self.load.give_up(id, owner);
         }
     }
 }
@@ -210,6 +222,7 @@ impl Load {
             wrong: RefCell::default(),
             under_way: RefCell::default(),
             requests: Cell::new(0),
+            given_up: RefCell::default(),
             locks: RefCell::default(),
             unlocked: WaitChannel::new(0),
             orphans: RefCell::default(),
@@ -236,7 +249,7 @@ impl Load {
             self.history.borrow_mut().forget_before(oldest);
         }
         self.under_way.borrow_mut().push(start);
-        UnderWay { load: self, start }
+        UnderWay { load: self, start, write: Cell::new(None) }
     }
 
     /// Clients end after their present request.
@@ -268,6 +281,25 @@ impl Load {
     /// Requests that had failed before `before` have been done by now or never will.
     pub fn settle_failed(&self, before: Nanos) {
         self.history.borrow_mut().settle_unknown(before, self.time.now());
+    }
+
+    /// Requests of this owner that have failed so far, or whose client is gone, have been done by now or
+    /// never will.
+    pub fn settle_owner(&self, owner: u32) {
+        let now = self.time.now();
+        let mut h = self.history.borrow_mut();
+        self.given_up.borrow_mut().retain(|(id, o)| {
+            if *o == owner {
+                h.settled(*id, now);
+            }
+            *o != owner
+        });
+    }
+
+    fn give_up(&self, id: WriteId, owner: u32) {
+        let now = self.time.now();
+        self.history.borrow_mut().unknown(id, now);
+        self.given_up.borrow_mut().push((id, owner));
     }
 
     /// Power went, and with it what was not durable if the volume is volatile.
@@ -369,16 +401,16 @@ impl Load {
         (m.first + first * m.unit, count * m.unit)
     }
 
-    fn ended(&self, id: WriteId, result: IoResult, durable: bool) {
-        let mut h = self.history.borrow_mut();
+    fn ended(&self, under_way: &UnderWay<'_>, result: IoResult, durable: bool) {
+        let Some((id, owner)) = under_way.write.take() else { return };
         if result.is_err() {
-            h.unknown(id, self.time.now());
+            self.give_up(id, owner);
             if result == Err(IoError::Aborted) {
-                h.settled(id, self.time.now());
+                self.history.borrow_mut().settled(id, self.time.now());
             }
-            drop(h);
             return self.count(|f| f.errors += 1);
         }
+        let mut h = self.history.borrow_mut();
         let r = h.acked(id, self.time.now());
         if durable || self.acks_lie.get() {
             h.forced(id);
@@ -421,13 +453,14 @@ impl Load {
         let buf = pool.alloc((count * BLOCK) as usize).await;
         let under_way = self.begin();
         let id = self.history.borrow_mut().begin_write(first, count, under_way.start);
+        under_way.write.set(Some((id, io.owner())));
         let mut bytes = vec![0; buf.len()];
         self.history.borrow().fill(id, &mut bytes);
         buf.write_at(0, &bytes);
         let result = io.write(first * BLOCK, buf.clone(), fua).await;
         // The path must be done with it.
         buf.fill(0xdd);
-        self.ended(id, result, fua);
+        self.ended(&under_way, result, fua);
         drop(under_way);
         result
     }
@@ -440,8 +473,9 @@ impl Load {
         }
         let under_way = self.begin();
         let id = self.history.borrow_mut().begin_zero(first, count, under_way.start);
+        under_way.write.set(Some((id, io.owner())));
         let result = io.zero(first * BLOCK, count * BLOCK).await;
-        self.ended(id, result, false);
+        self.ended(&under_way, result, false);
         drop(under_way);
         if let Some(h) = &held {
             match result {

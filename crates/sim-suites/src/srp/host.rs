@@ -2,6 +2,7 @@
 
 use super::channel::{Channel, Ended, Fault, Login, NoChannel, Style};
 use super::commands;
+use super::resets::Resets;
 use super::volume::BLOCK;
 use crate::load::{Io, Load};
 use std::cell::{Cell, RefCell};
@@ -40,6 +41,8 @@ pub struct HostConfig {
     pub native_cm: bool,
     /// Logins that may fail before the host gives up.
     pub tries: u32,
+    /// Where resets are recorded and commands checked against them.
+    pub resets: Resets,
 }
 
 /// What a host did.
@@ -126,6 +129,11 @@ impl Host {
         f(&mut self.rng.borrow_mut())
     }
 
+    /// This host among those that use a load, through all its lives.
+    fn owner(&self) -> u32 {
+        self.config.initiator.extension() as u32
+    }
+
     fn all_up(&self) -> Option<Rc<Channel>> {
         let all = self.channels.borrow();
         if all.is_empty() || all.iter().any(|c| !c.is_up()) {
@@ -167,7 +175,13 @@ impl Host {
                 _ => MultiChannelAction::Independent,
             };
             match self.one(action).await {
-                Some(c) => self.channels.borrow_mut().push(c),
+                Some(c) => {
+                    if i == 0 {
+                        // The nexus begins anew: nothing of what was lost before can happen any more.
+                        self.loads.iter().for_each(|l| l.settle_owner(self.owner()));
+                    }
+                    self.channels.borrow_mut().push(c);
+                }
                 // The target may have no room for more than one.
                 None => return i > 0,
             }
@@ -244,8 +258,9 @@ impl Host {
         let before = self.time.now();
         if c.manage(function, lun, 0).await {
             self.count(|f| f.functions += 1);
-            if function == TaskFunction::LunReset {
+            if matches!(function, TaskFunction::LunReset | TaskFunction::ClearTaskSet) {
                 self.loads[lun_index(lun)].settle_failed(before);
+                self.config.resets.completed(lun, before, self.time.now());
             }
         }
     }
@@ -261,6 +276,7 @@ impl Host {
     ) -> IoResult {
         loop {
             let Some(channel) = self.channel().await else { return Err(IoError::Offline) };
+            let sent = self.time.now();
             let ended = channel.command(lun, cdb, data_out, data_in).await;
             let answer = match ended {
                 Ended::Answered(a) => a,
@@ -280,6 +296,9 @@ impl Host {
             }
             match (answer.status, commands::sense(&answer.sense)) {
                 (0, _) => {
+                    if let Some(why) = self.config.resets.survived(lun, sent, self.time.now()) {
+                        self.fault.set(format!("command {cdb:02x?} {why}"));
+                    }
                     if !check(answer.out_residual, answer.in_residual) {
                         self.fault.set(format!("command {cdb:02x?}: residuals of {answer:?}"));
                     }
@@ -325,6 +344,10 @@ fn exact(out: Residual, data_in: Residual) -> bool {
 }
 
 impl Io for HostIo {
+    fn owner(&self) -> u32 {
+        self.host.owner()
+    }
+
     fn read(&self, at: u64, buf: Slice) -> LocalFuture<'_, IoResult> {
         Box::pin(async move {
             let blocks = buf.len() as u32 / BLOCK;

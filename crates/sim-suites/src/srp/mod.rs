@@ -3,9 +3,11 @@
 mod channel;
 mod commands;
 mod host;
+mod resets;
 mod volume;
 
 pub use channel::{Answer, Channel, Ended, Fault};
 pub(crate) use host::lun;
 pub use host::{Figures, Host, HostConfig, HostIo};
+pub use resets::Resets;
 pub use volume::{DiskVolume, MemVolume};

@@ -2,7 +2,7 @@
 //! nothing may be left anywhere.
 
 use crate::load::{Load, Mix, VolumeIo};
-use crate::srp::{DiskVolume, Fault, Host, HostConfig, HostIo, MemVolume};
+use crate::srp::{DiskVolume, Fault, Host, HostConfig, HostIo, MemVolume, Resets};
 use crate::{Pass, Run, Wrong};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -24,6 +24,19 @@ const TARGET: PortId = PortId::new(0x5745_4952, 1);
 /// Bytes of a volume.
 const LEN: u64 = 64 << 10;
 
+/// What happens besides I/O.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Weather {
+    /// Nothing.
+    Calm,
+    /// Resets of slow units, on a network without faults: what they end must end.
+    Resets,
+    /// Aborts, resets, cuts, partitions, duplicate logins, deaths.
+    Storm,
+    /// The same, on a network that does all it can by itself.
+    HostileNet,
+}
+
 /// What a logical unit is made of. It outlives the target.
 #[derive(Clone)]
 enum Store {
@@ -32,9 +45,13 @@ enum Store {
 }
 
 impl Store {
-    fn draw(rng: &mut Prng, name: &str) -> Store {
+    fn draw(rng: &mut Prng, name: &str, weather: Weather) -> Store {
         let memory = Slice::heap(LEN as usize);
         memory.fill(0);
+        if weather == Weather::Resets {
+            // Slow, so that resets meet commands that have been there for long.
+            return Store::Memory { memory, direct: false, delay: 80 * MILLIS };
+        }
         match rng.below(3) {
             0 => Store::Memory { memory, direct: true, delay: 0 },
             1 => Store::Memory { memory, direct: false, delay: rng.below(100 * MICROS) },
@@ -183,6 +200,19 @@ impl Play {
         let client = Client { node: node.clone(), life: node.lives(), host, pool, running };
         self.clients.borrow_mut().push(client);
         Ok(())
+    }
+
+    /// A host resets a unit.
+    fn reset(&self, rng: &mut Prng) {
+        let all = self.clients.borrow();
+        let c = &all[rng.below(all.len() as u64) as usize];
+        let lun = crate::srp::lun(rng.below(self.loads.len() as u64) as usize);
+        let host = c.host.clone();
+        let function = match rng.chance(1, 2) {
+            true => TaskFunction::LunReset,
+            false => TaskFunction::ClearTaskSet,
+        };
+        c.node.spawn(async move { host.manage(function, lun).await });
     }
 
     /// Something that a host does besides its I/O.
@@ -377,15 +407,22 @@ impl Play {
 
 pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
     let mut rng = Prng::new(run.seed ^ 0x5c51);
-    let hostile = rng.chance(2, 3);
-    let net = match hostile && rng.chance(1, 2) {
-        true => NetConfig::hostile(&mut rng),
-        false => NetConfig::default(),
+    let weather = match rng.below(10) {
+        0..=2 => Weather::Calm,
+        3 => Weather::Resets,
+        4..=6 => Weather::Storm,
+        _ => Weather::HostileNet,
     };
-    let w = run.world(Options { net, fifo: true, ..Options::default() });
+    let net = match weather {
+        Weather::HostileNet => NetConfig::hostile(&mut rng),
+        _ => NetConfig::default(),
+    };
+    let fifo = rng.chance(1, 3);
+    let w = run.world(Options { net, fifo, ..Options::default() });
     let target = w.node_with("target", rng.between(1, 2) as usize);
-    let stores: Vec<Store> =
-        (0..rng.between(1, 2) as usize).map(|i| Store::draw(&mut rng, &unit_name(i))).collect();
+    let stores: Vec<Store> = (0..rng.between(1, 2) as usize)
+        .map(|i| Store::draw(&mut rng, &unit_name(i), weather))
+        .collect();
     for s in &stores {
         if let Store::Disk(m) = s {
             target.attach(m);
@@ -428,10 +465,15 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         channels: 1,
         immediate,
         descriptors,
-        timeout: rng.between(100 * MILLIS, 2 * SECONDS),
-        impatient: if hostile { Odds::one_in(rng.between(5, 100) as u32) } else { Odds::NEVER },
+        timeout: rng.between(100 * MILLIS, 2 * SECONDS)
+            + if weather == Weather::Resets { SECONDS } else { 0 },
+        impatient: match weather {
+            Weather::Calm | Weather::Resets => Odds::NEVER,
+            _ => Odds::one_in(rng.between(5, 100) as u32),
+        },
         native_cm: rng.chance(1, 2),
         tries: 200,
+        resets: Resets::new(weather == Weather::Resets),
     };
     let play = Rc::new(Play {
         target: target.clone(),
@@ -455,7 +497,12 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         play.start_host(&node, i, &mut rng)?;
         hosts.push(node);
     }
-    if hostile {
+    if weather == Weather::Resets {
+        for _ in 0..rng.between(1, 6) {
+            let (me, mut fork) = (play.clone(), rng.fork());
+            w.after(rng.below(500 * MILLIS), move |_| me.reset(&mut fork));
+        }
+    } else if weather != Weather::Calm {
         let deaths = rng.chance(1, 3);
         play.storm(&w, &mut rng, &hosts, deaths);
         w.run_for(SECONDS);
