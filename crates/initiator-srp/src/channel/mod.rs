@@ -162,6 +162,8 @@ pub struct Channel {
     /// Descriptors of the command that is being written.
     scratch: RefCell<Vec<Descriptor>>,
     up: Cell<bool>,
+    /// An answer to the target waits for a place in the send queue.
+    answering: Cell<bool>,
     /// Released when the channel is down.
     ended: WaitChannel,
 }
@@ -250,6 +252,7 @@ impl Channel {
             ladder_work: WaitChannel::new(0),
             scratch: RefCell::default(),
             up: Cell::new(true),
+            answering: Cell::new(false),
             ended: WaitChannel::new(0),
             config,
         });

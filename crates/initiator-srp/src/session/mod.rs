@@ -198,12 +198,21 @@ impl Session {
         }
     }
 
-    /// Adds the present reactor, with the provider of its channels. Before the login.
+    /// Adds the present reactor, with the provider of its channels. One that joins after the login uses
+    /// the channels of others until the next login.
     pub fn join(&self, provider: Rc<dyn Provider>) {
-        if Local::find(self.0.id).is_none() {
-            Local::start(self.0.clone(), provider);
-            lock(&self.0.reactors).push(weir_reactor::handle());
+        if Local::find(self.0.id).is_some() || self.state() == PathState::Closed {
+            return;
         }
+        Local::start(self.0.clone(), provider);
+        lock(&self.0.reactors).push(weir_reactor::handle());
+        let id = self.0.id;
+        weir_reactor::send_to(self.0.home.load(Ordering::Acquire), move || {
+            let control = Local::find(id).and_then(|l| l.control.borrow().clone());
+            if let Some(c) = control {
+                c.joined();
+            }
+        });
     }
 
     /// Logs all channels in: the first ends what the target still has of this initiator port (action

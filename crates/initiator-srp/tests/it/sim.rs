@@ -350,6 +350,26 @@ fn a_path_that_stays_away_fails_fast_and_comes_back() {
 }
 
 #[test]
+fn a_core_may_join_late() {
+    let lab = Lab::new(11, 3);
+    let s = Session::new(SessionConfig { channels: 2, ..lab.session_config() });
+    lab.host.enter_on(0, || s.join(lab.host.provider_on(0)));
+    let login = s.clone();
+    lab.run(async move { login.login().await }).unwrap();
+    for core in 1..3 {
+        lab.host.enter_on(core, || s.join(lab.host.provider_on(core)));
+    }
+    lab.verify(&s, 10);
+    assert!(lab.host.enter_on(1, || s.census()).is_empty());
+    // The next login spreads the channels anew.
+    lab.world.net().cut_any(Cut::Both);
+    lab.world.run_for(SECONDS);
+    lab.verify(&s, 10);
+    assert_eq!(lab.host.enter_on(1, || s.census()).len(), 1);
+    lab.check_clean(&s);
+}
+
+#[test]
 fn closing_ends_what_is_under_way() {
     let lab = Lab::new(10, 2);
     let s = lab.session(SessionConfig { channels: 1, ..lab.session_config() });
