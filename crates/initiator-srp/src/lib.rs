@@ -41,7 +41,7 @@ pub use channel::{
     Unfinished,
 };
 pub use error::Error;
-pub use multipath::Multipath;
+pub use multipath::{Multipath, MultipathConfig, PathCondition, PathInfo, PathPolicy, Repeat};
 pub use queue::Queue;
 pub use session::{Event, PathState, QueueMode, Session, SessionConfig, SessionFigures};
 pub use unit::LogicalUnit;

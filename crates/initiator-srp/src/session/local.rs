@@ -89,6 +89,10 @@ impl Local {
         get_local::<Locals>()?.0.borrow().get(&id).cloned()
     }
 
+    pub(crate) fn state(&self) -> PathState {
+        self.state.get()
+    }
+
     pub(crate) fn generation(&self) -> u64 {
         self.generation.get()
     }

@@ -5,6 +5,7 @@ mod target;
 
 mod cores;
 mod iwarp;
+mod paths;
 mod script;
 mod sim;
 mod trouble;
