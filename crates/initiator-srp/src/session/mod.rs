@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use weir_base::Nanos;
 use weir_fabric::Provider;
-use weir_reactor::Handle;
+use weir_reactor::{Handle, sleep, spawn_task};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -229,6 +229,26 @@ impl Session {
     /// When the present reactor has not joined, or the session has logged in before.
     pub async fn login(&self) -> Result<(), ChannelError> {
         control::Control::first_login(&self.0).await
+    }
+
+    /// Logs in as soon as that is possible, in the background: for one of several paths whose
+    /// [`login`](Session::login) has failed. Commands wait until then.
+    ///
+    /// # Panics
+    /// When the present reactor has not joined, or the session has logged in before.
+    pub fn login_later(&self) {
+        let me = self.clone();
+        spawn_task(async move {
+            let c = me.config();
+            let (mut pause, most) = (c.reconnect_min.max(1), c.reconnect_max.max(c.reconnect_min));
+            loop {
+                sleep(pause).await;
+                if me.state() == PathState::Closed || me.login().await.is_ok() {
+                    return;
+                }
+                pause = (pause * 2).min(most);
+            }
+        });
     }
 
     /// The present reactor's handle for I/O.
