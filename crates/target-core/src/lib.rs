@@ -8,6 +8,7 @@
 
 mod access;
 mod execute;
+mod gate;
 mod media;
 mod transfer;
 mod unit;
