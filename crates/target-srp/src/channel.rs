@@ -135,10 +135,12 @@ impl Channel {
             peer = %channel.peer, initiator = %channel.initiator, host = %channel.view.host(),
             channel = id, credits, "channel established"
         );
-        spawn_task(Channel::probe(channel.clone()));
+        let probe = spawn_task(Channel::probe(channel.clone()));
         let (token, closed) = completion();
         channel.conn.on_closed(token);
         closed.await;
+        // It would hold the connection, and with it a file, until its next look.
+        weir_reactor::cancel(probe);
         channel.lost.set(true);
         tracing::info!(
             peer = %channel.peer, initiator = %channel.initiator, channel = id,
