@@ -108,6 +108,10 @@ impl Channel {
             Ok(TargetIu::EventRequest(r)) => {
                 self.credit(r.delta);
                 self.answer(EventResponse { tag: r.tag }.to_bytes());
+                let handler = self.on_event.borrow().clone();
+                if let Some(f) = handler {
+                    f(r.lun, r.sense);
+                }
             }
             Ok(TargetIu::TargetLogout(l)) => {
                 tracing::info!(peer = %self.conn.peer(), reason = ?l.reason, "the target logs out");

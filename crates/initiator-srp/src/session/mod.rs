@@ -25,6 +25,8 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use weir_base::Nanos;
 use weir_fabric::Provider;
+use weir_proto_scsi::Lun;
+use weir_proto_scsi::sense::Sense;
 use weir_reactor::{Handle, sleep, spawn_task};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -69,6 +71,18 @@ pub struct Event {
     pub lun: u64,
 }
 
+/// News of a unit that the target told by itself (SRP_AER_REQ). The next command to the unit meets the same as
+/// a unit attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Notice {
+    /// When it came, on the clock of the reactor of the first channel.
+    pub at: Nanos,
+    /// The logical unit.
+    pub lun: Lun,
+    /// What it says; `None` for sense data that cannot be read.
+    pub sense: Option<Sense>,
+}
+
 /// Counts since the session was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SessionFigures {
@@ -111,6 +125,7 @@ pub(crate) struct Shared {
     /// Present in single-queue mode.
     pub(crate) single: Option<Arc<SingleQueue>>,
     events: Mutex<VecDeque<Event>>,
+    notices: Mutex<VecDeque<Notice>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -135,6 +150,26 @@ impl Shared {
 
     pub(crate) fn state(&self) -> PathState {
         PathState::ALL[usize::from(self.state.load(Ordering::Acquire))]
+    }
+
+    /// The target has told an event. What is known of its units may be wrong now, on all reactors.
+    pub(crate) fn noticed(&self, lun: u64, sense: &[u8]) {
+        let notice = Notice { at: weir_reactor::now(), lun: Lun(lun), sense: Sense::parse(sense) };
+        tracing::info!(lun, sense = ?notice.sense, "event of the target");
+        let mut n = lock(&self.notices);
+        if n.len() == EVENTS {
+            n.pop_front();
+        }
+        n.push_back(notice);
+        drop(n);
+        let id = self.id;
+        for h in self.reactors() {
+            h.run(move || {
+                if let Some(l) = Local::find(id) {
+                    l.blocks.borrow_mut().clear();
+                }
+            });
+        }
     }
 
     /// Notes a rung of the ladder.
@@ -176,6 +211,7 @@ impl Session {
             counts: Counts::default(),
             single,
             events: Mutex::default(),
+            notices: Mutex::default(),
         }))
     }
 
@@ -288,6 +324,11 @@ impl Session {
     /// What went wrong lately, oldest first; at most 256.
     pub fn events(&self) -> Vec<Event> {
         lock(&self.0.events).iter().copied().collect()
+    }
+
+    /// What the target told of its units by itself lately, oldest first; at most 256.
+    pub fn notices(&self) -> Vec<Notice> {
+        lock(&self.0.notices).iter().copied().collect()
     }
 
     /// What the present reactor's channels hold.

@@ -4,6 +4,7 @@ mod common;
 mod target;
 
 mod cores;
+mod events;
 mod iwarp;
 mod paths;
 mod script;
