@@ -16,6 +16,9 @@ const DIRECT: usize = 4096;
 /// System calls of one connection in one turn, so that it cannot starve the others.
 const ROUNDS: usize = 2;
 
+/// Messages taken on the spot after which their answers leave, so that both ends work at the same time.
+const AHEAD: u32 = 32;
+
 /// The receiving half of a connection.
 pub(crate) struct Rx {
     receiver: Receiver,
@@ -192,6 +195,7 @@ impl Conn {
     fn consume(&self, rx: &mut Rx, bytes: &[u8]) -> (usize, Stop) {
         let mut at = 0;
         let tap = &*self.tap.borrow();
+        let mut answered = 0;
         loop {
             let (used, step) = match rx.receiver.next(&bytes[at..]) {
                 Ok(s) => s,
@@ -208,6 +212,11 @@ impl Conn {
                             _ => seg.mo == 0 && self.tapped(rx, tap, &seg, part),
                         };
                         if done {
+                            answered += 1;
+                            if answered == AHEAD {
+                                answered = 0;
+                                self.transmit_early();
+                            }
                             continue;
                         }
                     }

@@ -16,6 +16,10 @@ const COMPACT: usize = 64 << 10;
 /// Payload up to which copying next to the headers is cheaper than another piece.
 const COPY: usize = 256;
 
+/// Payload up to which it is fetched into the cache when it is queued. The kernel copies it a little later;
+/// of larger ones the processor fetches the rest by itself in time.
+const PREFETCH: usize = 1024;
+
 enum Piece {
     /// So many bytes of `heads`.
     Head(usize),
@@ -104,6 +108,9 @@ impl Tx {
                 self.copied(run);
                 run = 0;
                 self.queued += d.len() as u64;
+                if d.len() <= PREFETCH {
+                    d.prefetch();
+                }
                 self.pieces.push_back(Piece::Data(d));
             }
             Some(d) => {
@@ -316,6 +323,19 @@ impl Conn {
         }
         if self.state.get() == State::Draining && self.tx_idle() {
             self.half_close();
+        }
+    }
+
+    /// Sends what is queued before the end of the turn. A broken connection is left to the next call.
+    pub(crate) fn transmit_early(&self) {
+        let mut tx = self.tx.borrow_mut();
+        if tx.is_empty() || self.is_down() {
+            return;
+        }
+        tx.gather();
+        // SAFETY: the pieces are kept alive by the queue and readable.
+        if let Ok(Ok(n)) = unsafe { self.stream.try_send_raw(&tx.iov) } {
+            tx.advance(n);
         }
     }
 
