@@ -212,6 +212,14 @@ impl TcpStream {
         soft(io::Write::write_vectored(&mut &self.0, &[IoSlice::new(bytes)]))
     }
 
+    /// Sends bytes from several places.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn try_send_vectored(&self, bufs: &[IoSlice<'_>]) -> io::Result<Result<usize, WouldBlock>> {
+        soft(io::Write::write_vectored(&mut &self.0, bufs))
+    }
+
     /// Ends our direction, or both.
     pub fn shutdown(&self, both: bool) {
         let how = if both { std::net::Shutdown::Both } else { std::net::Shutdown::Write };
