@@ -5,16 +5,19 @@
 //! data the other way are a read.
 
 use crate::histogram::Histogram;
+use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use weir_base::Nanos;
 use weir_reactor::Driver;
-use weir_uring::{Ring, TcpListener, TcpStream, pin_to_core};
+use weir_uring::{Ring, SocketOptions, TcpListener, TcpStream, pin_to_core};
 
 /// Bytes that one call receives or sends at most.
 const CHUNK: usize = 1 << 20;
+/// Answers sent by one call at most.
+const GATHER: usize = 256;
 /// Connecting over loopback takes less.
 const CONNECT: Nanos = 5 * weir_base::SECONDS;
 
@@ -87,7 +90,7 @@ fn between<T: Send + 'static>(
         let clock = Clock::new()?;
         let until = clock.now() + CONNECT;
         let stream = loop {
-            if let Ok(s) = listener.try_accept(0)? {
+            if let Ok(s) = listener.try_accept(SocketOptions::default())? {
                 break s;
             }
             if clock.now() > until {
@@ -99,7 +102,7 @@ fn between<T: Send + 'static>(
     let client = std::thread::Builder::new().name("bare-near".into()).spawn(move || {
         pin(ends.near)?;
         let clock = Clock::new()?;
-        let stream = TcpStream::connect(addr, 0)?;
+        let stream = TcpStream::connect(addr, SocketOptions::default())?;
         let until = clock.now() + CONNECT;
         loop {
             match stream.connected() {
@@ -164,8 +167,47 @@ fn answer(s: &TcpStream, request: usize, response: usize) -> io::Result<()> {
     }
 }
 
+/// As [`answer`], with each answer from another place in `memory` bytes, as a volume in memory has to.
+fn answer_from(memory: usize, s: &TcpStream, request: usize, response: usize) -> io::Result<()> {
+    let mut incoming = vec![0u8; CHUNK];
+    let store = vec![1u8; memory.max(response)];
+    let places = (store.len() / response) as u64;
+    let mut rng = weir_base::Prng::new(1);
+    let mut part = 0;
+    // What is still to go of each answer.
+    let mut owed: VecDeque<&[u8]> = VecDeque::new();
+    loop {
+        let Some(n) = get(s, &mut incoming)? else { return Ok(()) };
+        part += n;
+        for _ in 0..part / request {
+            let at = rng.below(places) as usize * response;
+            owed.push_back(&store[at..at + response]);
+        }
+        part %= request;
+        while !owed.is_empty() {
+            let bufs: Vec<_> = owed.iter().take(GATHER).map(|b| io::IoSlice::new(b)).collect();
+            let mut sent = match s.try_send_vectored(&bufs) {
+                Ok(Ok(n)) => n,
+                Ok(Err(_)) => break,
+                Err(e) if is_end(&e) => return Ok(()),
+                Err(e) => return Err(e),
+            };
+            while let Some(front) = owed.front_mut() {
+                let n = sent.min(front.len());
+                *front = &front[n..];
+                sent -= n;
+                if !front.is_empty() {
+                    break;
+                }
+                owed.pop_front();
+            }
+        }
+    }
+}
+
 /// Requests of `request` bytes answered by `response` bytes, `depth` of them outstanding, for `time`
-/// nanoseconds.
+/// nanoseconds. With `memory` each answer comes from a place of its own in so many bytes, else all come from
+/// the same, which is in the cache.
 ///
 /// # Errors
 /// What the operating system said.
@@ -174,12 +216,16 @@ pub fn request_response(
     request: usize,
     response: usize,
     depth: usize,
+    memory: Option<usize>,
     time: Nanos,
 ) -> io::Result<Bare> {
     let (request, response, depth) = (request.max(1), response.max(1), depth.max(1));
     between(
         ends,
-        move |s| answer(&s, request, response),
+        move |s| match memory {
+            None => answer(&s, request, response),
+            Some(m) => answer_from(m, &s, request, response),
+        },
         move |s, clock| {
             let outgoing = vec![0u8; request * depth];
             let mut incoming = vec![0u8; CHUNK];
@@ -333,7 +379,9 @@ mod tests {
             let b = (0..10)
                 .map(|i| {
                     let time = (20 * MILLIS) << i;
-                    request_response(Ends::default(), request, response, depth, time).unwrap()
+                    let memory = [None, Some(1 << 20)][i % 2];
+                    request_response(Ends::default(), request, response, depth, memory, time)
+                        .unwrap()
                 })
                 .find(|b| b.ops > 0);
             let b = b.unwrap_or_else(|| panic!("{request} {response} {depth}: no answer"));

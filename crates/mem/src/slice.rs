@@ -83,6 +83,18 @@ impl Slice {
         self.ptr.as_ptr()
     }
 
+    /// Tells the processor that the bytes will be read soon, so that whoever copies them does not wait for
+    /// memory. Worth it for a few KiB at unforeseeable places.
+    #[inline]
+    pub fn prefetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        for at in (0..self.len()).step_by(64) {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            // SAFETY: within the slice; a prefetch reads nothing that could be seen.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(self.as_ptr().add(at).cast()) };
+        }
+    }
+
     /// A part of this slice.
     ///
     /// # Panics

@@ -132,7 +132,13 @@ pub struct StagTable<T> {
     buckets: Vec<Bucket>,
     cipher: Speck32,
     count: u32,
+    /// Keys made ahead, the next one last; [`AHEAD`] at a time cost little more than one.
+    ahead: [u32; AHEAD],
+    left: usize,
 }
+
+/// Keys made at once.
+const AHEAD: usize = 8;
 
 impl<T> StagTable<T> {
     /// Room for `capacity` registrations, at most 2^24. `prng` gives the secret behind the keys:
@@ -147,6 +153,8 @@ impl<T> StagTable<T> {
             buckets: vec![EMPTY; (capacity * 2).next_power_of_two()],
             cipher: Speck32::new(prng.next_u64()),
             count: prng.next_u64() as u32,
+            ahead: [0; AHEAD],
+            left: 0,
         }
     }
 
@@ -190,8 +198,7 @@ impl<T> StagTable<T> {
         // At most half of the buckets are used and keys differ, so both searches end.
         let mask = self.buckets.len() - 1;
         loop {
-            self.count = self.count.wrapping_add(1);
-            let key = self.cipher.encrypt(self.count);
+            let key = self.next_key();
             if key == 0 || self.find(key).is_some() {
                 continue;
             }
@@ -202,6 +209,19 @@ impl<T> StagTable<T> {
             self.buckets[at] = Bucket { key, slot: index };
             return Ok(key);
         }
+    }
+
+    #[inline]
+    fn next_key(&mut self) -> u32 {
+        if self.left == 0 {
+            self.ahead = self
+                .cipher
+                .encrypt(std::array::from_fn(|i| self.count.wrapping_add((AHEAD - i) as u32)));
+            self.count = self.count.wrapping_add(AHEAD as u32);
+            self.left = AHEAD;
+        }
+        self.left -= 1;
+        self.ahead[self.left]
     }
 
     /// The bucket that holds `key`.
@@ -333,13 +353,16 @@ impl Speck32 {
         Speck32(rounds)
     }
 
-    fn encrypt(&self, v: u32) -> u32 {
-        let (mut x, mut y) = ((v >> 16) as u16, v as u16);
+    fn encrypt<const N: usize>(&self, v: [u32; N]) -> [u32; N] {
+        let mut x = v.map(|v| (v >> 16) as u16);
+        let mut y = v.map(|v| v as u16);
         for k in self.0 {
-            x = x.rotate_right(7).wrapping_add(y) ^ k;
-            y = y.rotate_left(2) ^ x;
+            for i in 0..N {
+                x[i] = x[i].rotate_right(7).wrapping_add(y[i]) ^ k;
+                y[i] = y[i].rotate_left(2) ^ x[i];
+            }
         }
-        u32::from(x) << 16 | u32::from(y)
+        std::array::from_fn(|i| u32::from(x[i]) << 16 | u32::from(y[i]))
     }
 }
 

@@ -184,6 +184,13 @@ impl Drop for Comparing<'_> {
 }
 
 impl Unit {
+    /// True while a COMPARE AND WRITE of the range is between its read and its write. A write that begins and
+    /// ends without waiting in between needs to know no more.
+    #[inline]
+    pub(crate) fn is_comparing(&self, at: u64, len: u64) -> bool {
+        self.gate.shared.gate.is_announced(Areas::of(at, len))
+    }
+
     /// Waits while a COMPARE AND WRITE of the range is between its read and its write.
     #[inline]
     pub(crate) async fn write_gate(&self, at: u64, len: u64) -> Writing<'_> {

@@ -1,5 +1,6 @@
 //! The channel machine: one connection of a host, from its login to the last resource given back.
 
+use crate::at_once::AtOnceTap;
 use crate::events::Events;
 use crate::nexus::{ChannelRef, NexusName};
 use crate::port::Port;
@@ -134,6 +135,7 @@ impl Channel {
         }
         let me = ChannelRef { reactor: weir_reactor::current_id(), channel: id };
         port.add_channel(channel.clone());
+        channel.conn.set_tap(Some(Rc::new(AtOnceTap(Rc::downgrade(&channel)))));
         port.shared.nexuses.attach(&name, me);
         port.established.signal_all();
         tracing::info!(
@@ -150,6 +152,7 @@ impl Channel {
             weir_reactor::cancel(task);
         }
         channel.lost.set(true);
+        channel.conn.set_tap(None);
         tracing::info!(
             peer = %channel.peer, initiator = %channel.initiator, channel = id,
             reason = %channel.conn.close_reason(), commands = channel.served.get(), "channel closed"
@@ -174,11 +177,35 @@ impl Channel {
         self.lost.get() || !self.conn.is_open()
     }
 
+    /// The port that it belongs to.
+    #[inline]
+    pub(crate) fn port(&self) -> &Rc<Port> {
+        &self.port
+    }
+
+    /// In service, and its connection up.
+    #[inline]
+    pub(crate) fn is_established(&self) -> bool {
+        self.state.get() == ChannelState::Established && !self.is_lost()
+    }
+
+    /// Whether [`charge`](Channel::charge) will find a credit.
+    #[inline]
+    pub(crate) fn can_charge(&self) -> bool {
+        self.credit.borrow().granted() > 0
+    }
+
+    /// The host is there.
+    #[inline]
+    pub(crate) fn heard(&self) {
+        self.last_heard.set(now());
+    }
+
     /// A request takes hold of the channel.
     #[inline]
     pub(crate) fn begin(&self) {
         self.busy.set(self.busy.get() + 1);
-        self.last_heard.set(now());
+        self.heard();
     }
 
     /// A request lets go.
@@ -228,11 +255,6 @@ impl Channel {
         if ask {
             self.ask();
         }
-    }
-
-    /// The port's part on this reactor.
-    pub(crate) fn port(&self) -> Rc<Port> {
-        self.port.clone()
     }
 
     /// A request of ours is unanswered.

@@ -37,8 +37,8 @@ impl Reference {
         let measured = || -> std::io::Result<Reference> {
             Ok(Reference {
                 line: bounce(ends, TIME / 4)?,
-                serial: request_response(ends, 72, 4096, 1, TIME)?.latency.mean(),
-                rate: request_response(ends, 72, 4096, 32, TIME)?.iops(),
+                serial: request_response(ends, 72, 4096, 1, None, TIME)?.latency.mean(),
+                rate: request_response(ends, 72, 4096, 32, None, TIME)?.iops(),
             })
         };
         let reference =

@@ -54,7 +54,15 @@ pub(super) struct Point {
     bs: u32,
     depth: u32,
     measure: Measure,
+    /// The volume's size; also of the memory that the bare loop's answers come from, if `cold`.
+    pub(super) volume: u64,
+    cold: bool,
 }
+
+/// A volume that fits the cores' caches, as what the bare loop sends does.
+pub(super) const SMALL: u64 = 4 << 20;
+/// One that does not.
+pub(super) const LARGE: u64 = 256 << 20;
 
 pub(super) fn job(r: &Runner<'_>, rw: Rw, bs: u32, depth: u32, volume: u64) -> JobSpec {
     r.job(rw, bs, depth, volume)
@@ -70,12 +78,23 @@ pub(super) fn all() -> Vec<Point> {
         bs,
         depth,
         measure,
+        volume: SMALL,
+        cold: false,
+    };
+    let cold = |p: Point| Point {
+        name: format!("{}, from {}", p.name, units::size(LARGE)),
+        volume: LARGE,
+        cold: true,
+        ..p
     };
     let mut all = vec![
         small(4096, 1, Measure::Latency, "ns", Goal::AtMost(1.5)),
         small(4096, 32, Measure::Rate, "IOPS", Goal::AtLeast(0.7)),
         small(4096, 128, Measure::Rate, "IOPS", Goal::AtLeast(0.7)),
         small(512, 128, Measure::Rate, "IOPS", Goal::AtLeast(0.35)),
+        cold(small(4096, 32, Measure::Rate, "IOPS", Goal::AtLeast(0.7))),
+        cold(small(4096, 128, Measure::Rate, "IOPS", Goal::AtLeast(0.7))),
+        cold(small(512, 128, Measure::Rate, "IOPS", Goal::AtLeast(0.35))),
     ];
     for bs in [128 << 10, 1 << 20] {
         for rw in [Rw::RandRead, Rw::RandWrite] {
@@ -88,6 +107,8 @@ pub(super) fn all() -> Vec<Point> {
                 bs,
                 depth: LARGE_DEPTH,
                 measure: Measure::Bandwidth,
+                volume: LARGE,
+                cold: false,
             });
         }
     }
@@ -99,6 +120,8 @@ pub(super) fn all() -> Vec<Point> {
         bs: 4096,
         depth: 128,
         measure: Measure::Rate,
+        volume: SMALL,
+        cold: false,
     });
     all
 }
@@ -111,13 +134,13 @@ impl Point {
         target: &Target,
         way: &Way,
         ends: Ends,
-        volume: u64,
     ) -> Result<f64, ScenarioError> {
         let time = r.setup.runtime;
         let system = |e| ScenarioError::System("the bare TCP loop".into(), e);
         let bs = self.bs as usize;
         let exchange = |request, response| {
-            bare::request_response(ends, request, response, self.depth as usize, time)
+            let memory = self.cold.then_some(self.volume as usize);
+            bare::request_response(ends, request, response, self.depth as usize, memory, time)
                 .map_err(system)
         };
         let of = |b: &Bare| match self.measure {
@@ -127,7 +150,7 @@ impl Point {
         };
         Ok(match (self.rw, self.measure) {
             (Rw::Nop, _) => {
-                let spec = job(r, Rw::RandRead, self.bs, self.depth, volume);
+                let spec = job(r, Rw::RandRead, self.bs, self.depth, self.volume);
                 r.once(target, &spec, way)?.iops()
             }
             // The faster of a stream and of requests and answers: nobody shall say that the bar was low.
@@ -150,9 +173,8 @@ impl Point {
         r: &Runner<'_>,
         target: &Target,
         way: &Way,
-        volume: u64,
     ) -> Result<f64, ScenarioError> {
-        let j = r.once(target, &job(r, self.rw, self.bs, self.depth, volume), way)?;
+        let j = r.once(target, &job(r, self.rw, self.bs, self.depth, self.volume), way)?;
         Ok(match self.measure {
             Measure::Latency => j.total().latency.mean(),
             Measure::Rate => j.iops(),
@@ -169,6 +191,6 @@ mod tests {
     fn goals_are_bounds() {
         assert!(Goal::AtLeast(0.7).is_met(0.7) && !Goal::AtLeast(0.7).is_met(0.69));
         assert!(Goal::AtMost(1.5).is_met(1.5) && !Goal::AtMost(1.5).is_met(1.51));
-        assert_eq!(all().len(), 9);
+        assert_eq!(all().len(), 12);
     }
 }
