@@ -90,6 +90,8 @@ pub enum ConnectKind {
     Refused,
     /// The target has no such volume.
     NoVolume,
+    /// This machine has no such fabric.
+    NoFabric,
     /// The target answered something that makes no sense, or an error.
     Failed,
 }

@@ -11,7 +11,9 @@ use weir_base::{IoResult, MILLIS};
 use weir_bench::client::ConnectKind;
 use weir_bench::engine::{JobResult, Options, RunError, run};
 use weir_bench::job::{JobSpec, Op, Rw, Verify};
-use weir_bench::srp::{Login, QueueMode, Sessions, Srp, SrpOptions, scan};
+use weir_bench::srp::{
+    Fabric, Login, PathPolicy, QueueMode, Sessions, Srp, SrpOptions, open_paths, scan,
+};
 use weir_block::{Geometry, IoFuture, Volume, check_range};
 use weir_fabric_iwarp::{Config, Iwarp};
 use weir_mem::{BufPool, PoolConfig, Slice};
@@ -242,6 +244,67 @@ fn a_byte_that_the_target_stores_wrong_is_found() {
     assert_eq!((r.of(Op::Write).ios, r.verify.checked, r.verify.errors), (256, 256, 1));
 }
 
+/// An address where nobody listens: the port of a listener that is gone.
+fn nowhere() -> SocketAddr {
+    let l = weir_uring::TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    l.local_addr().unwrap()
+}
+
+#[test]
+fn a_load_uses_all_paths_that_are_there() {
+    let t = serve(true, None);
+    let here = t.login.addresses[0];
+    let mut spec = job(Rw::RandMixed);
+    (spec.numjobs, spec.iodepth, spec.verify) = (2, 4, Some(Verify::Crc32c));
+    for policy in [PathPolicy::ActivePassive, PathPolicy::RoundRobin] {
+        // To one target, so that each path needs a port of its own; one path is down all the time.
+        let login = Login {
+            addresses: vec![nowhere(), here, here],
+            multipath: Some(policy),
+            port_per_path: true,
+            ..t.login.clone()
+        };
+        assert_eq!(scan(&login).unwrap().len(), 2);
+        for sessions in [Sessions::Shared, Sessions::PerJob] {
+            let r = load(&login, &spec, |o| o.sessions = sessions);
+            assert_eq!((r.verify.errors, r.errors), (0, 0), "{policy:?} {:?}", r.first_error);
+            assert!(r.verify.checked > 0);
+        }
+        let ring = Ring::new().unwrap();
+        let reactor = Reactor::new(Rc::new(ring.clone()));
+        let place = weir_bench::engine::Place::alone(reactor.clone(), ring);
+        let provider = login.provider(&place).unwrap();
+        let commands = reactor.block_on(PollMode::Sleep, async move {
+            let (unit, g) = open_paths(&provider, &login, None, Some("disk-1")).await.unwrap();
+            assert_eq!((g.len, g.block_size), (LEN, 512));
+            for i in 0..10 {
+                unit.read(i * 512, Slice::heap(512).sub(0, 512)).await.unwrap();
+            }
+            unit.paths().iter().map(|p| p.commands).collect::<Vec<_>>()
+        });
+        let want = if policy == PathPolicy::RoundRobin { [0, 5, 5] } else { [0, 10, 0] };
+        assert_eq!(commands, want, "{policy:?}");
+        reactor.shutdown();
+    }
+}
+
+#[test]
+fn a_machine_without_rdma_devices_says_so() {
+    let t = serve(true, None);
+    let login = Login { fabric: Fabric::Verbs, ..t.login.clone() };
+    let there = weir_fabric_verbs::load().and_then(|lib| lib.devices());
+    match (there, scan(&login)) {
+        (Err(_), Err(e)) => {
+            assert_eq!(e.kind, ConnectKind::NoFabric, "{e}");
+            assert!(e.reason.contains("ibverbs-providers"), "{e}");
+            assert!(e.hint.contains("--fabric"), "{}", e.hint);
+        }
+        // With a device, it does not lead to an address of this test.
+        (Ok(_), Err(e)) => assert_ne!(e.kind, ConnectKind::NoFabric, "{e}"),
+        (_, Ok(found)) => panic!("{found:?}"),
+    }
+}
+
 #[test]
 fn failures_say_what_to_do() {
     let t = serve(false, None);
@@ -262,11 +325,6 @@ fn failures_say_what_to_do() {
     assert_eq!(scan(&stranger).unwrap_err().kind, ConnectKind::Refused);
     let lost = Login { target: PortId::new(1, 2), ..t.login.clone() };
     assert!(fail(&lost, 2).hint.contains("--id-ext"));
-    // Nobody listens on the port of a listener that is gone.
-    let gone: SocketAddr = {
-        let l = weir_uring::TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        l.local_addr().unwrap()
-    };
-    let nobody = Login { addresses: vec![gone], ..t.login.clone() };
+    let nobody = Login { addresses: vec![nowhere()], ..t.login.clone() };
     assert_eq!(fail(&nobody, 2).kind, ConnectKind::Unreachable);
 }

@@ -1,6 +1,6 @@
 //! The provider against itself through real RDMA devices; runs where there are some, e.g. in the kernel lab:
 //!
-//! `verbs_loopback IP [auto|direct|copied]`
+//! `verbs_loopback IP [auto|direct|copied|unshared]`
 //!
 //! Prints one line per check and at last `N passed, N failed`; the exit status is 0 when none failed.
 
@@ -29,6 +29,7 @@ struct Site {
     reactor: Reactor,
     lib: Library,
     ip: String,
+    receive: Receive,
     copied: bool,
     iwarp: bool,
 }
@@ -503,7 +504,7 @@ async fn many_logins_leak_nothing(s: Site) {
 async fn accepting_on_another_reactor(s: Site) {
     let (ready, is_ready) = mpsc::channel();
     let lib = s.lib;
-    let receive = if s.copied { Receive::Copied } else { Receive::Auto };
+    let receive = s.receive;
     let worker = std::thread::spawn(move || {
         let ring = Ring::new().unwrap();
         let reactor = Reactor::new(Rc::new(ring.clone()));
@@ -728,12 +729,13 @@ macro_rules! checks {
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let Some(ip) = args.first().cloned() else {
-        eprintln!("usage: verbs_loopback IP [auto|direct|copied] [CHECK]");
+        eprintln!("usage: verbs_loopback IP [auto|direct|copied|unshared] [CHECK]");
         std::process::exit(2);
     };
     let receive = match args.get(1).map(String::as_str) {
         Some("direct") => Receive::Direct,
         Some("copied") => Receive::Copied,
+        Some("unshared") => Receive::Unshared,
         _ => Receive::Auto,
     };
     let lib = load().unwrap_or_else(|e| {
@@ -777,8 +779,8 @@ fn main() {
             let reactor = Reactor::new(Rc::new(ring.clone()));
             let config = Config { receive, ..Config::default() };
             let p = Verbs::new(&reactor, &ring, lib, config).unwrap();
-            let copied = receive == Receive::Copied;
-            let site = Site { p, reactor: reactor.clone(), lib, ip, copied, iwarp };
+            let copied = matches!(receive, Receive::Copied | Receive::Unshared);
+            let site = Site { p, reactor: reactor.clone(), lib, ip, receive, copied, iwarp };
             reactor.block_on(PollMode::default(), async move {
                 timeout(60 * SECONDS, check(site)).await.expect("done in time");
             });

@@ -375,6 +375,12 @@ impl Device {
                         c.fail("the adapter reports an error of the queue pair");
                     }
                 }
+                // Which connections are on it does not matter: it should never happen.
+                IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR => {
+                    for c in self.connections() {
+                        c.fail("the adapter reports an error of a queue");
+                    }
+                }
                 IBV_EVENT_DEVICE_FATAL => self.died("the RDMA device failed or was removed"),
                 _ => {}
             }
@@ -411,6 +417,39 @@ impl Device {
         queue: &Rc<Queue>,
         conn: &Rc<Conn>,
     ) -> Result<Rc<Part>, String> {
-        if self.ctx.limits.srqs > 0 { queue.on_device(self) } else { queue.for_conn(self, conn) }
+        if self.ctx.limits.srqs == 0 || queue.unshared {
+            queue.for_conn(self, conn)
+        } else {
+            queue.on_device(self)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_completion_finds_nothing_in_a_place_that_was_used_again() {
+        let mut t = Table::EMPTY;
+        let (i, first) = t.reserve();
+        t.slots[i].1 = Some(Rc::new("first"));
+        assert_eq!(t.get(first | 77).as_deref(), Some(&"first"));
+        assert_eq!(t.get(RECV | READ | first).as_deref(), Some(&"first"));
+        t.remove(i);
+        let (j, second) = t.reserve();
+        t.slots[j].1 = Some(Rc::new("second"));
+        assert_eq!(i, j);
+        assert_eq!(t.get(first), None);
+        assert_eq!(t.get(second).as_deref(), Some(&"second"));
+        // Also after the generation has gone round.
+        for _ in 0..3 * (GENERATIONS + 1) {
+            t.remove(0);
+            let (_, base) = t.reserve();
+            assert_eq!(base & (RECV | READ), 0);
+            t.slots[0].1 = Some(Rc::new("later"));
+            assert!(t.get(base).is_some());
+        }
+        assert_eq!(t.get(wr_base(0, 1)), None);
     }
 }

@@ -343,11 +343,13 @@ constants! {
     IBV_WC_REM_INV_REQ_ERR: c_int = 9;
     IBV_WC_REM_ACCESS_ERR: c_int = 10;
     IBV_WC_WITH_INV: c_uint = 1 << 3;
+    IBV_EVENT_CQ_ERR: c_int = 0;
     IBV_EVENT_QP_FATAL: c_int = 1;
     IBV_EVENT_QP_REQ_ERR: c_int = 2;
     IBV_EVENT_QP_ACCESS_ERR: c_int = 3;
     IBV_EVENT_COMM_EST: c_int = 4;
     IBV_EVENT_DEVICE_FATAL: c_int = 8;
+    IBV_EVENT_SRQ_ERR: c_int = 14;
     IBV_EVENT_QP_LAST_WQE_REACHED: c_int = 16;
     RDMA_PS_TCP: c_int = 0x0106;
     RDMA_OPTION_ID: c_int = 0;

@@ -265,3 +265,34 @@ pub(crate) fn text(p: *const c_char) -> String {
     // SAFETY: the library gives pointers to constant strings.
     unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let e = Lib::open("libweir-has-no-such.so.9").err().unwrap();
+        assert!(e.contains("libweir-has-no-such.so.9"), "{e}");
+        let c = Lib::open("libc.so.6").unwrap();
+        let e = c.find("no_such_call", "GLIBC_2.2.5").err().unwrap();
+        assert!(e.contains("no_such_call") && e.contains("too old"), "{e}");
+        match load() {
+            Ok(lib) => {
+                // A machine without devices says how to get one.
+                if let Err(e) = lib.devices() {
+                    assert!(e.to_string().contains("ibverbs-providers"), "{e}");
+                }
+            }
+            Err(e) => assert!(e.to_string().contains("libibverbs1"), "{e}"),
+        }
+    }
+
+    #[test]
+    fn results_of_all_kinds_become_errors() {
+        assert!(check(0).is_ok());
+        for rc in [libc::ENOMEM, -libc::ENOMEM] {
+            assert_eq!(check(rc).err().and_then(|e| e.raw_os_error()), Some(libc::ENOMEM));
+        }
+    }
+}

@@ -29,6 +29,9 @@ pub enum Receive {
     Direct,
     /// Into buffers of the provider's own, from which messages are copied.
     Copied,
+    /// As `Copied`, with a queue of each connection's own, for adapters whose shared queues are no good.
+    /// What adapters without shared queues get anyway.
+    Unshared,
 }
 
 /// Settings of the provider.
@@ -427,7 +430,7 @@ impl Provider for Verbs {
         let shared = |d: &Rc<Device>| d.ctx.limits.srqs > 0;
         let copied = match self.0.config.receive {
             Receive::Direct => false,
-            Receive::Copied => true,
+            Receive::Copied | Receive::Unshared => true,
             Receive::Auto => devices.len() != 1 || !devices.iter().all(shared),
         };
         if !copied && let Some(d) = devices.iter().find(|d| !shared(d)) {
@@ -436,7 +439,8 @@ impl Provider for Verbs {
                 d.ctx.name
             )));
         }
-        Ok(Queue::new(depth, len, copied))
+        let unshared = self.0.config.receive == Receive::Unshared;
+        Ok(Queue::new(depth, len, copied, unshared))
     }
 
     fn register_region(&self, base: NonNull<u8>, len: usize) -> Result<(), FabricError> {

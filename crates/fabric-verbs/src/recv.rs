@@ -28,6 +28,8 @@ pub(crate) struct Queue {
     depth: usize,
     len: usize,
     copied: bool,
+    /// Each connection has receives of its own.
+    pub(crate) unshared: bool,
     /// Posted, and not with a device.
     waiting: RefCell<VecDeque<(Slice, Token)>>,
     /// Posted and with a device (direct mode).
@@ -80,11 +82,12 @@ struct Entry {
 }
 
 impl Queue {
-    pub(crate) fn new(depth: usize, len: usize, copied: bool) -> Rc<Queue> {
+    pub(crate) fn new(depth: usize, len: usize, copied: bool, unshared: bool) -> Rc<Queue> {
         Rc::new(Queue {
             depth,
             len,
             copied,
+            unshared,
             waiting: RefCell::default(),
             placed: Cell::new(0),
             parts: RefCell::default(),
@@ -335,7 +338,11 @@ impl Part {
     /// Copied mode: buffers of the queue's own.
     fn fill(&self, device: &Device, len: usize) -> io::Result<()> {
         let each = len.max(1).next_multiple_of(64);
-        let memory = Slice::heap(each * self.depth);
+        let total = each.saturating_mul(self.depth);
+        if u32::try_from(total).is_err() {
+            return Err(io::Error::other(format!("{} of {len} bytes are too many", self.depth)));
+        }
+        let memory = Slice::heap(total);
         let whole = device.memory.register(&memory, 0)?;
         for i in 0..self.depth {
             let buf = memory.sub(i * each, len);
@@ -384,7 +391,11 @@ impl Part {
             {
                 c.fail(&format!("receive: {}", device.ctx.status_text(wc.status)));
             }
-            return self.repost(entry);
+            // A connection's own receives end with it.
+            if matches!(self.target.borrow().as_ref(), Some(Target::Shared(_))) {
+                self.repost(entry);
+            }
+            return;
         };
         let len = wc.byte_len;
         let invalidated = if wc.wc_flags & IBV_WC_WITH_INV != 0 { wc.invalidated_rkey } else { 0 };

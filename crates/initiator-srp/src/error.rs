@@ -1,6 +1,7 @@
 //! How an operation on a logical unit fails.
 
 use crate::channel::{ChannelError, Outcome, Unfinished};
+use weir_base::Nanos;
 use weir_fabric::FabricError;
 use weir_proto_scsi::sense::Sense;
 use weir_proto_scsi::status::Status;
@@ -36,7 +37,16 @@ pub enum Error {
     /// been done or not.
     #[error("the path was lost while the command was under way; it may have been done or not")]
     InDoubt,
-    /// The path has been down for longer than the time for fast I/O failure.
+    /// The path was lost while the command was with the target, and has been down for longer than the time
+    /// for fast I/O failure. The command changes the medium and may have been done, or be done yet; it has
+    /// the same effect when it is sent again.
+    #[error("the path was lost while the command was under way; it may still be done")]
+    LostUnderWay {
+        /// When the connection had ended, on the reactor's clock (nanoseconds).
+        at: Nanos,
+    },
+    /// The path has been down for longer than the time for fast I/O failure. The command was not sent, or
+    /// changes nothing.
     #[error("the path to the target is down")]
     PathDown,
     /// The session was closed.
@@ -72,7 +82,14 @@ impl Error {
 
     /// True when another path to the same unit may do better.
     pub fn is_path(&self) -> bool {
-        matches!(self, Error::PathDown | Error::TimedOut | Error::Closed | Error::Login(_))
+        matches!(
+            self,
+            Error::PathDown
+                | Error::LostUnderWay { .. }
+                | Error::TimedOut
+                | Error::Closed
+                | Error::Login(_)
+        )
     }
 
     /// The sense data, if the target sent some.

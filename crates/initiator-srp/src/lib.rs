@@ -37,11 +37,11 @@ mod session;
 mod unit;
 
 pub use channel::{
-    Channel, ChannelCensus, ChannelConfig, ChannelError, MAX_TABLE, Outcome, Rung, TaskError,
-    Unfinished,
+    Channel, ChannelCensus, ChannelConfig, ChannelError, EventHandler, MAX_TABLE, Outcome, Rung,
+    TaskError, Unfinished,
 };
 pub use error::Error;
-pub use multipath::Multipath;
+pub use multipath::{Multipath, MultipathConfig, PathCondition, PathInfo, PathPolicy, Repeat};
 pub use queue::Queue;
-pub use session::{Event, PathState, QueueMode, Session, SessionConfig, SessionFigures};
+pub use session::{Event, Notice, PathState, QueueMode, Session, SessionConfig, SessionFigures};
 pub use unit::LogicalUnit;

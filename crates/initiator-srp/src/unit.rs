@@ -119,7 +119,7 @@ impl Queue {
     }
 
     /// A VPD page; `None` when the unit has none of this number.
-    async fn page(&self, lun: Lun, code: u8) -> Result<Option<Vec<u8>>, Error> {
+    pub(crate) async fn page(&self, lun: Lun, code: u8) -> Result<Option<Vec<u8>>, Error> {
         match self.ask(lun, &build::vpd(code, 4096), 4096).await {
             Ok(b) => Ok(Some(b)),
             Err(Error::Scsi { .. }) => Ok(None),

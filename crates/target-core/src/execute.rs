@@ -2,7 +2,6 @@
 
 use crate::transfer::{Stop, Transfer};
 use crate::unit::{Attached, Attachment};
-use std::cell::Cell;
 use weir_base::{IoError, IoResult};
 use weir_block::Direct;
 use weir_mem::Slice;
@@ -201,8 +200,8 @@ impl Attached {
         if len == 0 {
             return Ok(());
         }
-        let _writing = self.unit.write_gate().await;
         if let Some(slice) = self.unit.volume.direct(at, len as usize, Direct::Write) {
+            let _writing = self.unit.write_gate(at, len).await;
             if t.stopped() {
                 return Err(Failure::Stop);
             }
@@ -219,6 +218,8 @@ impl Attached {
             let buf = self.unit.pool.alloc(n).await;
             fetch(t, done, &buf).await?;
             out.moved_out += n as u32;
+            // Not before the data are there: their coming is up to the host, and holds nobody up.
+            let _writing = self.unit.write_gate(at + done, n as u64).await;
             if t.stopped() {
                 return Err(Failure::Stop);
             }
@@ -311,7 +312,7 @@ impl Attached {
         }
         if e.format.is_some() {
             let len = self.unit.volume.geometry().len;
-            let _writing = self.unit.write_gate().await;
+            let _writing = self.unit.write_gate(0, len).await;
             io(self.unit.volume.write_zeroes(0, len, true).await, Direction::Write, 0)?;
         }
         Ok(())
@@ -358,33 +359,4 @@ pub async fn execute_unmapped<T: Transfer>(
         out.moved_in = n as u32;
     }
     Ok(out)
-}
-
-/// Held while a write is between its start and its end.
-pub(crate) struct Writing<'a>(pub(crate) &'a crate::unit::Unit);
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        let n = &self.0.writing;
-        n.set(n.get() - 1);
-        if n.get() == 0 {
-            self.0.no_writes.signal_all();
-        }
-    }
-}
-
-impl crate::unit::Unit {
-    /// Waits while a COMPARE AND WRITE of this reactor is between its read and its write.
-    #[inline]
-    pub(crate) async fn write_gate(&self) -> Writing<'_> {
-        while self.comparing.get() > 0 {
-            self.may_write.wait().await;
-        }
-        bump(&self.writing);
-        Writing(self)
-    }
-}
-
-pub(crate) fn bump(n: &Cell<u32>) {
-    n.set(n.get() + 1);
 }

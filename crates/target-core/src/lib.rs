@@ -9,6 +9,7 @@
 mod access;
 mod at_once;
 mod execute;
+mod gate;
 mod media;
 mod transfer;
 mod unit;

@@ -1,9 +1,8 @@
 //! The commands of the medium that are not READ or WRITE.
 
-use crate::execute::{Failure, Outcome, bump, fetch, io};
+use crate::execute::{Failure, Outcome, fetch, io};
 use crate::transfer::Transfer;
-use crate::unit::{Attached, Unit};
-use std::sync::atomic::Ordering;
+use crate::unit::Attached;
 use weir_base::IoError;
 use weir_block::Allocation;
 use weir_mem::Slice;
@@ -13,7 +12,6 @@ use weir_proto_scsi::lba_status::{self, LbaStatus, Provisioning};
 use weir_proto_scsi::sense::Sense;
 use weir_proto_scsi::status::{Direction, ScsiError};
 use weir_proto_scsi::unmap;
-use weir_reactor::run_async;
 
 impl Attached {
     pub(crate) async fn medium<T: Transfer>(
@@ -31,17 +29,17 @@ impl Attached {
             Command::WriteVerify { lba, blocks, bytchk } => {
                 let len = u64::from(blocks) * bs;
                 need(t, len)?;
-                let _writing = self.unit.write_gate().await;
                 let mut done = 0;
                 while done < len {
                     let n = (len - done).min(self.half());
                     let (data, back) = self.two(n).await;
                     fetch(t, done, &data).await?;
                     out.moved_out += n as u32;
+                    let (at, lba) = (lba * bs + done, lba + done / bs);
+                    let _writing = self.unit.write_gate(at, n).await;
                     if t.stopped() {
                         return Err(Failure::Stop);
                     }
-                    let (at, lba) = (lba * bs + done, lba + done / bs);
                     io(volume.write(at, data.clone(), true).await, Direction::Write, lba)?;
                     io(volume.read(at, back.clone()).await, Direction::Read, lba)?;
                     if bytchk != ByteCheck::None {
@@ -69,8 +67,8 @@ impl Attached {
                     buf.read_at(0, &mut list);
                     out.moved_out = n as u32;
                 }
-                let _writing = self.unit.write_gate().await;
                 for (lba, blocks) in unmap::parse(&list, &g)? {
+                    let _writing = self.unit.write_gate(lba * bs, u64::from(blocks) * bs).await;
                     let r = volume.discard(lba * bs, u64::from(blocks) * bs).await;
                     io(r, Direction::Write, lba)?;
                 }
@@ -186,8 +184,8 @@ impl Attached {
         if t.stopped() {
             return Err(Failure::Stop);
         }
-        let _writing = self.unit.write_gate().await;
         let Some(pattern) = pattern else {
+            let _writing = self.unit.write_gate(lba * bs, len).await;
             let r = volume.write_zeroes(lba * bs, len, unmap).await;
             io(r, Direction::Write, lba)?;
             return if durable { io(volume.flush().await, Direction::Write, lba) } else { Ok(()) };
@@ -198,10 +196,11 @@ impl Attached {
         }
         let mut done = 0;
         while done < len {
+            let n = (len - done).min(piece.len() as u64);
+            let _writing = self.unit.write_gate(lba * bs + done, n).await;
             if t.stopped() {
                 return Err(Failure::Stop);
             }
-            let n = (len - done).min(piece.len() as u64);
             let r = volume.write(lba * bs + done, piece.sub(0, n as usize), durable).await;
             io(r, Direction::Write, lba + done / bs)?;
             done += n;
@@ -209,7 +208,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Atomic against every other COMPARE AND WRITE of the unit, and against writes of this reactor.
+    /// Atomic against every other COMPARE AND WRITE and write of the unit; see [`crate::gate`].
     async fn compare_and_write<T: Transfer>(
         &self,
         lba: u64,
@@ -227,7 +226,7 @@ impl Attached {
         let both = self.unit.pool.alloc(2 * len as usize).await;
         fetch(t, 0, &both).await?;
         out.moved_out = 2 * len as u32;
-        let _alone = self.unit.compare_gate().await;
+        let _alone = self.unit.compare_gate(lba * bs, len).await;
         if t.stopped() {
             return Err(Failure::Stop);
         }
@@ -270,37 +269,5 @@ fn compare(a: &Slice, b: &Slice, base: u64) -> Result<(), Failure> {
             let e = IoError::Miscompare(base + at as u64);
             Err(ScsiError::from_io_error(e, Direction::Read, 0).into())
         }
-    }
-}
-
-/// Held by the one COMPARE AND WRITE between its read and its write.
-struct Comparing<'a>(&'a Unit);
-
-impl Drop for Comparing<'_> {
-    fn drop(&mut self) {
-        let n = &self.0.comparing;
-        n.set(n.get() - 1);
-        self.0.shared.comparing.store(false, Ordering::Release);
-        self.0.may_write.signal_all();
-    }
-}
-
-impl Unit {
-    async fn compare_gate(&self) -> Comparing<'_> {
-        // Rare, short and mostly uncontended: other reactors are waited for by looking again.
-        while self
-            .shared
-            .comparing
-            .compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire)
-            .is_err()
-        {
-            run_async().await;
-        }
-        bump(&self.comparing);
-        let alone = Comparing(self);
-        while self.writing.get() > 0 {
-            self.no_writes.wait().await;
-        }
-        alone
     }
 }

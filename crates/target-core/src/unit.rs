@@ -1,10 +1,11 @@
 //! Logical units.
 
 use crate::access::Access;
+use crate::gate::{Gate, SharedGate};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use weir_block::Volume;
 use weir_mem::BufPool;
@@ -14,7 +15,6 @@ use weir_proto_scsi::lu::{FastPath, LuState, Nexus};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::status::ScsiError;
 use weir_proto_scsi::transport_id::TransportId;
-use weir_reactor::WaitChannel;
 
 /// Keeps persistent reservations with APTPL (SPC-4 5.13.5).
 pub trait ReservationStore: Send + Sync {
@@ -30,8 +30,7 @@ pub struct UnitShared {
     state: Mutex<LuState>,
     generation: AtomicU64,
     pub(crate) store: Option<Arc<dyn ReservationStore>>,
-    /// A COMPARE AND WRITE is between its read and its write.
-    pub(crate) comparing: AtomicBool,
+    pub(crate) gate: SharedGate,
 }
 
 impl UnitShared {
@@ -43,7 +42,7 @@ impl UnitShared {
             state: Mutex::new(state),
             generation,
             store,
-            comparing: AtomicBool::new(false),
+            gate: SharedGate::default(),
         })
     }
 
@@ -75,16 +74,11 @@ pub struct Unit {
     pub(crate) pool: BufPool,
     /// Longest piece that is moved through a buffer at once, in bytes.
     pub(crate) chunk: usize,
-    /// Writes of this reactor between start and end, and who waits for none.
-    pub(crate) writing: Cell<u32>,
-    pub(crate) no_writes: WaitChannel,
-    pub(crate) may_write: WaitChannel,
-    /// COMPARE AND WRITEs of this reactor.
-    pub(crate) comparing: Cell<u32>,
+    pub(crate) gate: Rc<Gate>,
 }
 
 impl Unit {
-    /// A unit over this reactor's handle to its volume.
+    /// A unit of the present reactor over its handle to the volume.
     pub fn new(
         shared: Arc<UnitShared>,
         volume: Rc<dyn Volume>,
@@ -93,16 +87,8 @@ impl Unit {
     ) -> Rc<Self> {
         let chunk = chunk.min(pool.max_len()) & !4095;
         assert!(chunk > 0, "a chunk is at least 4096 bytes");
-        Rc::new(Unit {
-            shared,
-            volume,
-            pool,
-            chunk,
-            writing: Cell::new(0),
-            no_writes: WaitChannel::new(0),
-            may_write: WaitChannel::new(0),
-            comparing: Cell::new(0),
-        })
+        let gate = Gate::new(shared.clone());
+        Rc::new(Unit { shared, volume, pool, chunk, gate })
     }
 
     /// What is shared with other reactors.

@@ -1,6 +1,7 @@
 //! The channel machine: one connection of a host, from its login to the last resource given back.
 
 use crate::at_once::AtOnceTap;
+use crate::events::Events;
 use crate::nexus::{ChannelRef, NexusName};
 use crate::port::Port;
 use std::cell::{Cell, RefCell};
@@ -24,6 +25,8 @@ pub(crate) struct Login {
     pub(crate) initiator: PortId,
     pub(crate) response: LoginResponse,
     pub(crate) negotiated: Negotiated,
+    /// The host wants asynchronous events on this channel.
+    pub(crate) events: bool,
 }
 
 /// An SRP channel in service.
@@ -45,6 +48,7 @@ pub(crate) struct Channel {
     asked: Cell<bool>,
     last_heard: Cell<Nanos>,
     next_tag: Cell<u64>,
+    pub(crate) events: Events,
     /// Commands since login.
     pub(crate) served: Cell<u64>,
     port: Rc<Port>,
@@ -59,7 +63,7 @@ impl Channel {
 
     /// Accepts a login on this reactor and serves it until it ends.
     pub(crate) async fn accept(port: Rc<Port>, login: Login) {
-        let Login { incoming, name, nexus, initiator, mut response, negotiated } = login;
+        let Login { incoming, name, nexus, initiator, mut response, negotiated, events } = login;
         let peer = incoming.peer();
         let lose = |port: &Port, name: &NexusName| {
             if let Some(n) = port.shared.nexuses.give_up(name) {
@@ -117,6 +121,7 @@ impl Channel {
             asked: Cell::new(false),
             last_heard: Cell::new(now()),
             next_tag: Cell::new(1),
+            events: Events::default(),
             served: Cell::new(0),
             port: port.clone(),
         });
@@ -137,10 +142,15 @@ impl Channel {
             peer = %channel.peer, initiator = %channel.initiator, host = %channel.view.host(),
             channel = id, credits, "channel established"
         );
-        spawn_task(Channel::probe(channel.clone()));
+        let probe = spawn_task(Channel::probe(channel.clone()));
+        let watch = events.then(|| spawn_task(Channel::watch_events(channel.clone())));
         let (token, closed) = completion();
         channel.conn.on_closed(token);
         closed.await;
+        // They would hold the connection, and with it a file, until their next look.
+        for task in [Some(probe), watch].into_iter().flatten() {
+            weir_reactor::cancel(task);
+        }
         channel.lost.set(true);
         channel.conn.set_tap(None);
         tracing::info!(
@@ -247,7 +257,23 @@ impl Channel {
         }
     }
 
-    fn new_tag(&self) -> Tag {
+
+    /// A request of ours is unanswered.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.asked.get()
+    }
+
+    /// Claims the right to the one request of ours; false when another has it.
+    pub(crate) fn begin_asking(&self) -> bool {
+        !self.asked.replace(true)
+    }
+
+    /// Credits that are due, for a message of ours to carry.
+    pub(crate) fn take_credits(&self) -> i32 {
+        self.credit.borrow_mut().take_delta()
+    }
+
+    pub(crate) fn new_tag(&self) -> Tag {
         let t = self.next_tag.get();
         self.next_tag.set(t + 1);
         Tag(t)
@@ -255,13 +281,13 @@ impl Channel {
 
     /// Sends CRED_REQ with whatever credits are due, if nothing is unanswered.
     fn ask(self: &Rc<Self>) {
-        if self.is_lost() || self.asked.replace(true) {
+        if self.is_lost() || !self.begin_asking() {
             return;
         }
         let me = self.clone();
         spawn_task(async move {
             me.conn.send_slots().wait().await;
-            let delta = me.credit.borrow_mut().take_delta();
+            let delta = me.take_credits();
             let r = CreditRequest { solicited: false, delta, tag: me.new_tag() };
             me.conn.send(&r.to_bytes(), None, SendFlags::default(), Token::NONE);
         });
@@ -273,6 +299,7 @@ impl Channel {
         if self.credit.borrow().needs_credit_request() {
             self.ask();
         }
+        self.tell_event();
     }
 
     /// Asks a silent host whether it is there, and ends the channel when it is not: a host that lost its

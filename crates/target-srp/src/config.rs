@@ -1,6 +1,6 @@
 //! Settings of a target port.
 
-use weir_base::{Nanos, SECONDS};
+use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_proto_srp::{PortId, TargetPolicy};
 
 /// Settings of one SRP target port. Numbers are per reactor unless they say otherwise.
@@ -29,6 +29,8 @@ pub struct TargetConfig {
     pub terminate_timeout: Nanos,
     /// How long a connection may stay without an IU of its host's before it is probed with CRED_REQ.
     pub probe_after: Nanos,
+    /// How often the units of a host that asked for asynchronous events (SRP_AER_REQ) are looked at.
+    pub event_period: Nanos,
 }
 
 impl Default for TargetConfig {
@@ -45,6 +47,7 @@ impl Default for TargetConfig {
             chunk: 1 << 20,
             terminate_timeout: 5 * SECONDS,
             probe_after: 60 * SECONDS,
+            event_period: 100 * MILLIS,
         }
     }
 }

@@ -21,6 +21,7 @@ mod bdt;
 mod channel;
 mod config;
 mod dma;
+mod events;
 mod nexus;
 mod port;
 mod request;

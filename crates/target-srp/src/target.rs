@@ -241,7 +241,8 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     let reactors = shared.reactors();
     let home = (joined.id + joined.ordinal) as usize % reactors.len().max(1);
     let (initiator, nexus) = (request.initiator, joined.id);
-    let login = Login { incoming, name, nexus, initiator, response, negotiated };
+    let events = request.event_solicited;
+    let login = Login { incoming, name, nexus, initiator, response, negotiated, events };
     let target = shared.id;
     let go = move || match Port::local(target) {
         Some(port) => port.take_login(login),

@@ -7,7 +7,8 @@ use crate::engine::{Connector, Meeting, Place};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
-use weir_initiator_srp::{Error, Queue, QueueMode, Session};
+use weir_fabric::Provider;
+use weir_initiator_srp::{ChannelError, Queue, QueueMode, Session};
 use weir_proto_scsi::Lun;
 use weir_proto_srp::PortId;
 use weir_reactor::{get_local, set_local};
@@ -57,7 +58,8 @@ impl SrpOptions {
 pub struct Srp {
     login: Login,
     options: SrpOptions,
-    shared: Session,
+    /// One, or one for each path.
+    shared: Vec<Session>,
     joined: Meeting,
     logged_in: Meeting,
     failed: Mutex<Option<ConnectError>>,
@@ -70,15 +72,18 @@ struct Open(RefCell<Vec<Session>>);
 impl Srp {
     /// A way to the units of `options`.
     pub fn new(login: Login, options: SrpOptions) -> Srp {
-        let mut config = login.session(login.initiator);
-        config.channels = options.channels;
-        config.queue_mode = options.queue_mode;
-        // Threads are not known yet, and jobs may be spread unevenly: every channel can take all.
-        config.depth = options.in_flight.clamp(1, 4096) as u16;
+        let mut shared = Vec::new();
+        for mut config in login.sessions(login.initiator) {
+            config.channels = options.channels;
+            config.queue_mode = options.queue_mode;
+            // Threads are not known yet, and jobs may be spread unevenly: every channel can take all.
+            config.depth = options.in_flight.clamp(1, 4096) as u16;
+            shared.push(Session::new(config));
+        }
         Srp {
             login,
             options,
-            shared: Session::new(config),
+            shared,
             joined: Meeting::default(),
             logged_in: Meeting::default(),
             failed: Mutex::new(None),
@@ -89,18 +94,24 @@ impl Srp {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Logs the shared session in, together with the other threads.
-    async fn join(&self, place: &Place) -> Result<Session, ConnectError> {
+    /// Logs the shared sessions in, together with the other threads.
+    async fn join(
+        &self,
+        place: &Place,
+        provider: &Rc<dyn Provider>,
+    ) -> Result<Vec<Session>, ConnectError> {
         let gone = || {
             let why = "another thread of the load generator did not start";
             ConnectError::new(ConnectKind::Failed, "there was no login", why, "its error says more")
         };
-        self.shared.join(self.login.provider(place));
+        for s in &self.shared {
+            s.join(provider.clone());
+        }
         if !place.meet(&self.joined).await {
             return Err(gone());
         }
         if place.worker == 0
-            && let Err(e) = self.shared.login().await
+            && let Err(e) = log_in(&self.shared).await
         {
             let e = self.login.explain(e);
             *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
@@ -114,19 +125,36 @@ impl Srp {
         }
     }
 
-    /// A session of a job's own.
-    async fn own(&self, place: &Place, job: u32) -> Result<Session, ConnectError> {
+    /// Sessions of a job's own.
+    async fn own(
+        &self,
+        provider: &Rc<dyn Provider>,
+        job: u32,
+    ) -> Result<Vec<Session>, ConnectError> {
         let mine = self.login.initiator;
         // Another extension: another initiator port of the same machine.
         let ext = mine.extension() ^ (u64::from(job) + 1) << 40;
-        let mut config = self.login.session(PortId::new(ext, mine.guid()));
-        config.channels = 1;
-        config.depth = (self.options.in_flight / self.options.jobs.max(1)).clamp(1, 4096) as u16;
-        let s = Session::connect(self.login.provider(place), config).await;
-        s.map_err(|e| self.login.explain(e))
+        let mut all = Vec::new();
+        for mut config in self.login.sessions(PortId::new(ext, mine.guid())) {
+            config.channels = 1;
+            config.depth =
+                (self.options.in_flight / self.options.jobs.max(1)).clamp(1, 4096) as u16;
+            let s = Session::new(config);
+            s.join(provider.clone());
+            all.push(s);
+        }
+        match log_in(&all).await {
+            Ok(()) => Ok(all),
+            Err(e) => {
+                for s in all {
+                    s.close().await;
+                }
+                Err(self.login.explain(e))
+            }
+        }
     }
 
-    async fn open(&self, queue: &Queue, lun: u16) -> Result<Rc<SrpDisk>, ConnectError> {
+    async fn open(&self, sessions: &[Session], lun: u16) -> Result<Rc<SrpDisk>, ConnectError> {
         let Some(wire) = Lun::from_index(lun) else {
             return Err(ConnectError::new(
                 ConnectKind::NoVolume,
@@ -135,27 +163,36 @@ impl Srp {
                 "give another --lun",
             ));
         };
-        let disk = SrpDisk::open(queue.clone(), wire).await;
-        disk.map(Rc::new).map_err(|e| self.no_disk(lun, &e))
+        let mut queues: Vec<Queue> = sessions.iter().map(Session::queue).collect();
+        let disk = match (self.login.multipath, queues.len()) {
+            (None, 1) => SrpDisk::open(queues.remove(0), wire).await,
+            (policy, _) => SrpDisk::open_paths(queues, wire, policy.unwrap_or_default()).await,
+        };
+        disk.map(Rc::new).map_err(|e| self.login.no_disk(lun, &e))
     }
+}
 
-    /// A unit that does not answer as a disk does.
-    fn no_disk(&self, lun: u16, e: &Error) -> ConnectError {
-        let at = self.login.place();
-        // LOGICAL UNIT NOT SUPPORTED, or no peripheral at this number.
-        let unknown = e.sense().is_some_and(|s| s.asc == 0x25)
-            || matches!(e, Error::Invalid(w) if w.contains("qualifier"));
-        if unknown {
-            return ConnectError::new(
-                ConnectKind::NoVolume,
-                format!("the target at {at} has no LUN {lun} for this host"),
-                e,
-                "`weir inquiry --target ADDRESS` lists what it has; map the volume to the host (`weir map create`)",
-            );
+/// Logs several paths in. One is enough to begin with; the others are tried again and again.
+///
+/// # Errors
+/// None could be logged in: why the last could not.
+pub(super) async fn log_in(sessions: &[Session]) -> Result<(), ChannelError> {
+    let mut failed = Vec::new();
+    for s in sessions {
+        if let Err(e) = s.login().await {
+            failed.push((s, e));
         }
-        let message = format!("LUN {lun} of the target at {at} cannot be used");
-        ConnectError::new(ConnectKind::Failed, message, e, "`weir inquiry` shows what it is")
     }
+    if failed.len() == sessions.len()
+        && let Some((_, e)) = failed.pop()
+    {
+        return Err(e);
+    }
+    for (s, e) in failed {
+        tracing::warn!(target = %s.config().addrs.join(", "), error = %e, "a path is down");
+        s.login_later();
+    }
+    Ok(())
 }
 
 impl Connector for Srp {
@@ -172,28 +209,28 @@ impl Connector for Srp {
     ) -> Result<Vec<Vec<Rc<SrpDisk>>>, ConnectError> {
         let open = Rc::new(Open::default());
         set_local(open.clone());
+        let provider = self.login.provider(place)?;
         let shared = match self.options.sessions {
-            Sessions::Shared => Some(self.join(place).await?),
+            Sessions::Shared => Some(self.join(place, &provider).await?),
             Sessions::PerJob => None,
         };
         // One thread closes for all.
         if let Some(s) = shared.as_ref().filter(|_| place.worker == 0) {
-            open.0.borrow_mut().push(s.clone());
+            open.0.borrow_mut().extend_from_slice(s);
         }
         let mut all = Vec::new();
         for (job, volumes) in jobs {
-            let session = match &shared {
+            let sessions = match &shared {
                 Some(s) => s.clone(),
                 None => {
-                    let s = self.own(place, *job).await?;
-                    open.0.borrow_mut().push(s.clone());
+                    let s = self.own(&provider, *job).await?;
+                    open.0.borrow_mut().extend_from_slice(&s);
                     s
                 }
             };
-            let queue = session.queue();
             let mut disks = Vec::new();
             for v in volumes {
-                disks.push(self.open(&queue, self.options.luns[*v]).await?);
+                disks.push(self.open(&sessions, self.options.luns[*v]).await?);
             }
             all.push(disks);
         }

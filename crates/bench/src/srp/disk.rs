@@ -1,17 +1,24 @@
 //! A logical unit behind an SRP session.
 
 use crate::client::{BlockClient, ClientError, Geometry};
+use std::rc::Rc;
 use std::slice::from_ref;
-use weir_initiator_srp::{Error, LogicalUnit, Queue};
+use weir_initiator_srp::{
+    Error, LogicalUnit, Multipath, MultipathConfig, PathPolicy, PathState, Queue,
+};
 use weir_mem::Slice;
 use weir_proto_scsi::Lun;
 use weir_proto_scsi::initiator::{self as scsi, Cdb};
 use weir_proto_srp::residual::Residual;
 
+enum Way {
+    One(Queue, Lun),
+    Many(Rc<Multipath>),
+}
+
 /// A logical unit, as one reactor reaches it.
 pub struct SrpDisk {
-    queue: Queue,
-    lun: Lun,
+    way: Way,
     geometry: Geometry,
     shift: u32,
 }
@@ -22,9 +29,43 @@ impl SrpDisk {
     /// # Errors
     /// It is no disk, or cannot be read.
     pub async fn open(queue: Queue, lun: Lun) -> Result<SrpDisk, Error> {
-        let unit: LogicalUnit = queue.identify(lun).await?;
+        let unit = queue.identify(lun).await?;
+        SrpDisk::check(&queue, &unit).await?;
+        Ok(SrpDisk::of(Way::One(queue, lun), &unit))
+    }
+
+    /// The unit that has this number on the first path that is there, over all paths.
+    ///
+    /// # Errors
+    /// As [`open`](SrpDisk::open), or the unit has no designator by which to know it on the other paths.
+    pub async fn open_paths(
+        queues: Vec<Queue>,
+        lun: Lun,
+        policy: PathPolicy,
+    ) -> Result<SrpDisk, Error> {
+        let first = queues.iter().find(|q| q.state() == PathState::Running);
+        let queue = first.ok_or(Error::PathDown)?.clone();
+        let unit = queue.identify(lun).await?;
+        SrpDisk::check(&queue, &unit).await?;
+        let naa = unit.naa.clone().ok_or_else(|| {
+            Error::Invalid("it has no NAA designator to know it by on other paths".into())
+        })?;
+        let config = MultipathConfig { policy, ..MultipathConfig::default() };
+        let paths = Multipath::open(queues, &naa, config).await?;
+        Ok(SrpDisk::of(Way::Many(Rc::new(paths)), &unit))
+    }
+
+    /// The paths, if there are several.
+    pub fn paths(&self) -> Option<&Rc<Multipath>> {
+        match &self.way {
+            Way::One(..) => None,
+            Way::Many(m) => Some(m),
+        }
+    }
+
+    async fn check(queue: &Queue, unit: &LogicalUnit) -> Result<(), Error> {
         // Whatever was wrong with the capacity is told by asking once more.
-        queue.test_unit_ready(lun).await?;
+        queue.test_unit_ready(unit.lun).await?;
         if unit.device_type != 0 || unit.block_size < 512 {
             let what = format!(
                 "{} {} (device type {}) is not a disk with blocks of 512 bytes or more",
@@ -32,8 +73,12 @@ impl SrpDisk {
             );
             return Err(Error::Invalid(what));
         }
+        Ok(())
+    }
+
+    fn of(way: Way, unit: &LogicalUnit) -> SrpDisk {
         let geometry = Geometry { len: unit.len, block_size: unit.block_size };
-        Ok(SrpDisk { queue, lun, geometry, shift: unit.block_size.trailing_zeros() })
+        SrpDisk { way, geometry, shift: unit.block_size.trailing_zeros() }
     }
 
     #[inline]
@@ -43,7 +88,11 @@ impl SrpDisk {
 
     #[inline]
     async fn run(&self, cdb: &Cdb, out: &[Slice], into: &[Slice]) -> Result<(), ClientError> {
-        match self.queue.execute(self.lun, cdb, out, into).await {
+        let ended = match &self.way {
+            Way::One(queue, lun) => queue.execute(*lun, cdb, out, into).await,
+            Way::Many(paths) => paths.execute(cdb, out, into).await,
+        };
+        match ended {
             Ok(o) => match (o.in_residual, o.out_residual) {
                 (Residual::None, Residual::None) => Ok(()),
                 (Residual::Under(n), _) | (_, Residual::Under(n)) => {
@@ -66,7 +115,9 @@ fn failure(e: &Error) -> ClientError {
         Error::InDoubt => {
             ClientError::Other("the path was lost; whether the command was done is not known")
         }
-        Error::PathDown | Error::Closed | Error::Login(_) => ClientError::Lost,
+        Error::PathDown | Error::LostUnderWay { .. } | Error::Closed | Error::Login(_) => {
+            ClientError::Lost
+        }
         Error::Fabric(_) => ClientError::Other("the fabric has no room for the command"),
         _ => ClientError::Other("the target refused the request"),
     }

@@ -4,17 +4,41 @@ use crate::client::{ConnectError, ConnectKind};
 use crate::engine::Place;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::slice::from_ref;
 use weir_base::{Nanos, SECONDS};
 use weir_fabric::{FabricError, Provider};
 use weir_fabric_iwarp::{Config, CrcPolicy, Iwarp};
-use weir_initiator_srp::{ChannelError, SessionConfig};
+use weir_fabric_verbs::Verbs;
+use weir_initiator_srp::{ChannelError, Error, PathPolicy, SessionConfig};
 use weir_proto_srp::{PortId, RejectReason};
+
+/// How to reach a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fabric {
+    /// iWARP in user space over TCP.
+    #[default]
+    Iwarp,
+    /// An RDMA adapter, by way of rdma-core.
+    Verbs,
+}
+
+/// Time without a path after which commands go over another.
+const FAST_IO_FAIL: Nanos = SECONDS;
+/// Longest pause between attempts to log in to one of several paths.
+const RECONNECT: Nanos = 2 * SECONDS;
 
 /// How to log in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Login {
-    /// Addresses of the target, one or more: paths to the same units.
+    /// How to reach the target.
+    pub fabric: Fabric,
+    /// Addresses, one or more: of one target port, whose channels are spread over them, unless `multipath`.
     pub addresses: Vec<SocketAddr>,
+    /// Each address is a target port of its own, by which the same units are reached, and has a session.
+    pub multipath: Option<PathPolicy>,
+    /// Each path may have an initiator port of its own: paths to one and the same target port then do not
+    /// end each other.
+    pub port_per_path: bool,
     /// The target port. All zero: whichever answers at the address, where the target allows that.
     pub target: PortId,
     /// Our port.
@@ -28,19 +52,64 @@ pub struct Login {
 impl Login {
     /// The defaults for this address and these ports.
     pub fn new(address: SocketAddr, target: PortId, initiator: PortId) -> Login {
-        Login { addresses: vec![address], target, initiator, crc: false, timeout: 30 * SECONDS }
+        Login {
+            fabric: Fabric::Iwarp,
+            addresses: vec![address],
+            multipath: None,
+            port_per_path: false,
+            target,
+            initiator,
+            crc: false,
+            timeout: 30 * SECONDS,
+        }
     }
 
-    pub(super) fn provider(&self, place: &Place) -> Rc<dyn Provider> {
-        let crc = if self.crc { CrcPolicy::Require } else { CrcPolicy::Off };
-        Rc::new(Iwarp::new(&place.reactor, &place.ring, Config { crc, ..Config::default() }))
+    /// The fabric of a reactor.
+    ///
+    /// # Errors
+    /// There is no RDMA device.
+    pub fn provider(&self, place: &Place) -> Result<Rc<dyn Provider>, ConnectError> {
+        match self.fabric {
+            Fabric::Iwarp => {
+                let crc = if self.crc { CrcPolicy::Require } else { CrcPolicy::Off };
+                let config = Config { crc, ..Config::default() };
+                Ok(Rc::new(Iwarp::new(&place.reactor, &place.ring, config)))
+            }
+            Fabric::Verbs => {
+                let verbs = weir_fabric_verbs::load().and_then(|lib| {
+                    lib.devices()?;
+                    let config = weir_fabric_verbs::Config::default();
+                    Verbs::new(&place.reactor, &place.ring, lib, config)
+                });
+                let verbs = verbs.map_err(|e| {
+                    let message = "the verbs fabric cannot be used on this machine";
+                    let hint = "make a device, or leave --fabric out to use iWARP in user space";
+                    ConnectError::new(ConnectKind::NoFabric, message, e, hint)
+                })?;
+                Ok(Rc::new(verbs))
+            }
+        }
     }
 
-    pub(super) fn session(&self, initiator: PortId) -> SessionConfig {
-        let mut c = SessionConfig::new("", self.target, initiator);
-        c.addrs = self.addresses.iter().map(ToString::to_string).collect();
-        c.command_timeout = self.timeout;
-        c
+    /// The sessions that the login stands for: one, or one for each path.
+    pub(super) fn sessions(&self, initiator: PortId) -> Vec<SessionConfig> {
+        let one = |addrs: &[SocketAddr], initiator| {
+            let mut c = SessionConfig::new("", self.target, initiator);
+            c.addrs = addrs.iter().map(ToString::to_string).collect();
+            c.command_timeout = self.timeout;
+            c
+        };
+        if self.multipath.is_none() {
+            return vec![one(&self.addresses, initiator)];
+        }
+        let path = |(i, a): (usize, &SocketAddr)| {
+            let other = if self.port_per_path { (i as u64) << 48 } else { 0 };
+            let port = PortId::new(initiator.extension() ^ other, initiator.guid());
+            let mut c = one(from_ref(a), port);
+            (c.fast_io_fail, c.reconnect_max) = (FAST_IO_FAIL, RECONNECT);
+            c
+        };
+        self.addresses.iter().enumerate().map(path).collect()
     }
 
     /// Where the target is, for messages.
@@ -97,8 +166,26 @@ impl Login {
                 ConnectKind::Failed,
                 format!("the login at {at} failed"),
                 e,
-                "whatever listens there may not be an SRP target over iWARP",
+                "whatever listens there may not be an SRP target of this fabric",
             ),
         }
+    }
+
+    /// A unit that does not answer as a disk does.
+    pub(super) fn no_disk(&self, lun: u16, e: &Error) -> ConnectError {
+        let at = self.place();
+        // LOGICAL UNIT NOT SUPPORTED, or no peripheral at this number.
+        let unknown = e.sense().is_some_and(|s| s.asc == 0x25)
+            || matches!(e, Error::Invalid(w) if w.contains("qualifier"));
+        if unknown {
+            return ConnectError::new(
+                ConnectKind::NoVolume,
+                format!("the target at {at} has no LUN {lun} for this host"),
+                e,
+                "`weir inquiry --target ADDRESS` lists what it has; map the volume to the host (`weir map create`)",
+            );
+        }
+        let message = format!("LUN {lun} of the target at {at} cannot be used");
+        ConnectError::new(ConnectKind::Failed, message, e, "`weir inquiry` shows what it is")
     }
 }

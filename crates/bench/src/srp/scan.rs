@@ -59,12 +59,22 @@ pub fn scan(login: &Login) -> Result<Vec<Found>, ConnectError> {
     let place = Place::alone(reactor.clone(), ring);
     let login = login.clone();
     let found = reactor.block_on(PollMode::default(), async move {
-        let mut config = login.session(login.initiator);
-        config.channels = 1;
-        let s = Session::connect(login.provider(&place), config).await;
-        let s = s.map_err(|e| login.explain(e))?;
-        let found = list(&s.queue()).await;
-        s.close().await;
+        let provider = login.provider(&place)?;
+        let mut last = None;
+        // Of several paths the first that is there.
+        for mut config in login.sessions(login.initiator) {
+            config.channels = 1;
+            match Session::connect(provider.clone(), config).await {
+                Ok(s) => {
+                    let found = list(&s.queue()).await;
+                    s.close().await;
+                    last = Some(Ok(found));
+                    break;
+                }
+                Err(e) => last = Some(Err(login.explain(e))),
+            }
+        }
+        let found = last.unwrap_or_else(|| Ok(Ok(Vec::new())))?;
         found.map_err(|e| {
             let message = format!("the target at {} does not list its units", login.place());
             ConnectError::new(ConnectKind::Failed, message, e, "name the unit with --lun")
@@ -74,7 +84,11 @@ pub fn scan(login: &Login) -> Result<Vec<Found>, ConnectError> {
     found
 }
 
-async fn list(queue: &Queue) -> Result<Vec<Found>, Error> {
+/// Lists the disks of a session.
+///
+/// # Errors
+/// What the target said to REPORT LUNS, or that the path is down.
+pub(super) async fn list(queue: &Queue) -> Result<Vec<Found>, Error> {
     let mut found = Vec::new();
     for unit in queue.scan().await? {
         let Some(lun) = unit.lun.index() else { continue };

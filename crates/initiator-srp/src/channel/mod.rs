@@ -63,6 +63,8 @@ pub struct ChannelConfig {
     pub command_timeout: Nanos,
     /// How long a task management function may take, in nanoseconds (Linux: 5 s).
     pub task_timeout: Nanos,
+    /// Ask the target to tell events of its units (AESOLNT); see [`Channel::on_event`].
+    pub events: bool,
 }
 
 impl ChannelConfig {
@@ -80,6 +82,7 @@ impl ChannelConfig {
             inline_entries: 12,
             command_timeout: 30 * SECONDS,
             task_timeout: 5 * SECONDS,
+            events: false,
         }
     }
 }
@@ -141,6 +144,9 @@ pub struct ChannelCensus {
     pub waiting: usize,
 }
 
+/// What is done about an event: gets the logical unit number and the sense data.
+pub type EventHandler = Rc<dyn Fn(u64, &[u8])>;
+
 /// A logged-in channel of the present reactor.
 pub struct Channel {
     conn: Rc<dyn Connection>,
@@ -162,6 +168,9 @@ pub struct Channel {
     /// Descriptors of the command that is being written.
     scratch: RefCell<Vec<Descriptor>>,
     up: Cell<bool>,
+    /// An answer to the target waits for a place in the send queue.
+    answering: Cell<bool>,
+    on_event: RefCell<Option<EventHandler>>,
     /// Released when the channel is down.
     ended: WaitChannel,
 }
@@ -198,7 +207,7 @@ impl Channel {
             target: config.target,
             logout_solicited: false,
             credit_solicited: false,
-            event_solicited: false,
+            event_solicited: config.events,
         };
         let mut bytes = [0; 64];
         let n = request
@@ -250,6 +259,8 @@ impl Channel {
             ladder_work: WaitChannel::new(0),
             scratch: RefCell::default(),
             up: Cell::new(true),
+            answering: Cell::new(false),
+            on_event: RefCell::default(),
             ended: WaitChannel::new(0),
             config,
         });
@@ -289,6 +300,12 @@ impl Channel {
         while self.up.get() {
             self.ended.wait().await;
         }
+    }
+
+    /// Has `f` told every event of a unit that the target sends (SRP_AER_REQ). What an event says is also a unit
+    /// attention of the next command.
+    pub fn on_event(&self, f: EventHandler) {
+        *self.on_event.borrow_mut() = Some(f);
     }
 
     /// Why it ended; empty while it is up.

@@ -6,9 +6,9 @@ use std::rc::{Rc, Weak};
 use weir_fabric::{RecvQueue, SendFlags, Tap};
 use weir_mem::Slice;
 use weir_proto_srp::initiator_tag::InitiatorTag;
-use weir_proto_srp::misc::{CreditResponse, EventResponse};
+use weir_proto_srp::misc::{CreditResponse, EventResponse, SMALL_LEN};
 use weir_proto_srp::{Response, RspCode, TargetIu, decode_initiator};
-use weir_reactor::{Completion, CompletionQueue, Token};
+use weir_reactor::{Completion, CompletionQueue, Token, spawn_task};
 
 impl Channel {
     /// Credits that came with an IU of the target. False: they cannot be, and nothing was done.
@@ -77,18 +77,27 @@ impl Channel {
         }
     }
 
-    fn answer(&self, bytes: &[u8]) {
+    /// Answers a request of the target. It costs no credit, but may have to wait for room; a target that
+    /// asks again before it has the answer breaks the protocol.
+    fn answer(self: &Rc<Self>, bytes: [u8; SMALL_LEN]) {
         if self.conn.send_slots().try_wait() {
-            self.conn.send(bytes, None, SendFlags::default(), Token::NONE);
-        } else {
-            // It will ask again, or end the channel; commands of ours are leaving at full rate.
-            tracing::debug!(peer = %self.conn.peer(), "no room for an answer to the target");
+            return self.conn.send(&bytes, None, SendFlags::default(), Token::NONE);
         }
+        if self.answering.replace(true) {
+            tracing::warn!(peer = %self.conn.peer(), "the target does not wait for answers");
+            return self.conn.disconnect(true);
+        }
+        let me = self.clone();
+        spawn_task(async move {
+            me.conn.send_slots().wait().await;
+            me.answering.set(false);
+            me.conn.send(&bytes, None, SendFlags::default(), Token::NONE);
+        });
     }
 
     /// Takes one message.
     #[inline]
-    pub(super) fn message(&self, buf: &Slice, c: Completion) {
+    pub(super) fn message(self: &Rc<Self>, buf: &Slice, c: Completion) {
         if !c.is_ok() {
             return;
         }
@@ -102,11 +111,15 @@ impl Channel {
             }
             Ok(TargetIu::CreditRequest(r)) => {
                 self.credit(r.delta);
-                self.answer(&CreditResponse { tag: r.tag }.to_bytes());
+                self.answer(CreditResponse { tag: r.tag }.to_bytes());
             }
             Ok(TargetIu::EventRequest(r)) => {
                 self.credit(r.delta);
-                self.answer(&EventResponse { tag: r.tag }.to_bytes());
+                self.answer(EventResponse { tag: r.tag }.to_bytes());
+                let handler = self.on_event.borrow().clone();
+                if let Some(f) = handler {
+                    f(r.lun, r.sense);
+                }
             }
             Ok(TargetIu::TargetLogout(l)) => {
                 tracing::info!(peer = %self.conn.peer(), reason = ?l.reason, "the target logs out");

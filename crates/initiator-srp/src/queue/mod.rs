@@ -3,16 +3,20 @@
 mod io;
 mod retry;
 
+pub(crate) use retry::{harmless, repeatable};
+
 use crate::channel::{Outcome, Unfinished};
 use crate::error::Error;
+use crate::session::PathState;
 use crate::session::local::Local;
-use retry::{Verdict, repeatable, verdict};
+use retry::{Verdict, verdict};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use weir_mem::Slice;
 use weir_proto_scsi::Lun;
 use weir_proto_scsi::initiator::Cdb;
-use weir_reactor::sleep;
+use weir_proto_srp::PortId;
+use weir_reactor::{now, sleep};
 
 /// A hardware queue (S3): the present reactor's handle for I/O on a session. Cloning gives another handle to
 /// the same queue.
@@ -27,6 +31,22 @@ pub struct Queue {
 impl Queue {
     pub(crate) fn new(local: Rc<Local>) -> Queue {
         Queue { local }
+    }
+
+    /// State of the path, as far as it is known on this reactor.
+    pub fn state(&self) -> PathState {
+        self.local.state()
+    }
+
+    /// Counts logins; changes with each.
+    pub(crate) fn generation(&self) -> u64 {
+        self.local.generation()
+    }
+
+    /// Our port and the target's.
+    pub(crate) fn ports(&self) -> (PortId, PortId) {
+        let c = &self.local.shared.config;
+        (c.initiator, c.target)
     }
 
     /// Sends any CDB with data each way (empty for none) and gives what the target answered, whatever it is.
@@ -123,18 +143,26 @@ impl Queue {
         data_in: &[Slice],
     ) -> Result<Outcome, Error> {
         let mut lost = None;
+        // When a command that changes the medium was last left with the target.
+        let mut doubt = None;
         loop {
             let (generation, result) = match (lost, self.local.channel()) {
                 (None, Some(c)) => {
                     let generation = self.local.generation();
                     (generation, c.command(lun.0, cdb, data_out, data_in).await)
                 }
-                _ => Box::pin(self.elsewhere(lost, lun, cdb, data_out, data_in)).await?,
+                _ => match Box::pin(self.elsewhere(lost, lun, cdb, data_out, data_in)).await {
+                    Ok(r) => r,
+                    Err(e) => return Err(doubt.map_or(e, |at| Error::LostUnderWay { at })),
+                },
             };
             match result {
                 Ok(o) => return Ok(o),
                 Err(Unfinished::InDoubt) if !repeatable(cdb) => return Err(Error::InDoubt),
-                Err(Unfinished::InDoubt | Unfinished::NotSent) => {
+                Err(e @ (Unfinished::InDoubt | Unfinished::NotSent)) => {
+                    if e == Unfinished::InDoubt && !harmless(cdb) {
+                        doubt = Some(now());
+                    }
                     self.local.shared.counts.resent.fetch_add(1, Ordering::Relaxed);
                     // The target has ended what it had of the lost channels once it lets us log in again;
                     // a command sent again before that could be overtaken by itself.

@@ -48,7 +48,7 @@ pub(super) fn pause(n: u32) -> Nanos {
 /// True for commands that may be run twice with the same effect as once, if nobody else writes meanwhile.
 /// Others (COMPARE AND WRITE, reservations, mode changes, unknown ones) are not sent again when it is not
 /// known whether they were done.
-pub(super) fn repeatable(cdb: &[u8]) -> bool {
+pub(crate) fn repeatable(cdb: &[u8]) -> bool {
     let action = cdb.get(1).map_or(0, |b| b & 0x1f);
     match cdb.first() {
         // TEST UNIT READY, REQUEST SENSE, INQUIRY, MODE SENSE, READ CAPACITY, REPORT LUNS, LOG SENSE.
@@ -57,6 +57,20 @@ pub(super) fn repeatable(cdb: &[u8]) -> bool {
         Some(0x08 | 0x28 | 0xa8 | 0x88 | 0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e) => true,
         Some(0x2f | 0xaf | 0x8f | 0x35 | 0x91 | 0x41 | 0x93 | 0x34 | 0x90 | 0x42) => true,
         // PERSISTENT RESERVE IN; SERVICE ACTION IN (16): READ CAPACITY, GET LBA STATUS; MAINTENANCE IN.
+        Some(0x5e | 0xa3) => true,
+        Some(0x9e) => matches!(action, 0x10 | 0x12),
+        _ => false,
+    }
+}
+
+/// True for commands that leave the medium as it is: an old one that is still at a target does no harm.
+pub(crate) fn harmless(cdb: &[u8]) -> bool {
+    let action = cdb.get(1).map_or(0, |b| b & 0x1f);
+    match cdb.first() {
+        // TEST UNIT READY, REQUEST SENSE, INQUIRY, MODE SENSE, READ CAPACITY, REPORT LUNS, LOG SENSE.
+        Some(0x00 | 0x03 | 0x12 | 0x1a | 0x5a | 0x25 | 0xa0 | 0x4d) => true,
+        // READ, VERIFY, SYNCHRONIZE CACHE, PRE-FETCH.
+        Some(0x08 | 0x28 | 0xa8 | 0x88 | 0x2f | 0xaf | 0x8f | 0x35 | 0x91 | 0x34 | 0x90) => true,
         Some(0x5e | 0xa3) => true,
         Some(0x9e) => matches!(action, 0x10 | 0x12),
         _ => false,
@@ -93,6 +107,21 @@ mod tests {
             assert!(!repeatable(c.as_bytes()), "{c:x?}");
         }
         assert!(!repeatable(&[]));
+    }
+
+    #[test]
+    fn what_does_no_harm_may_be_repeated() {
+        for op in 0..=255u8 {
+            for action in 0..32 {
+                assert!(!harmless(&[op, action]) || repeatable(&[op, action]), "{op:02x}");
+            }
+        }
+        assert!(harmless(build::read(0, 1, false).as_bytes()));
+        for c in
+            [build::write(0, 1, true), build::unmap(24), build::write_same_16(0, 8, true, true)]
+        {
+            assert!(!harmless(c.as_bytes()), "{c:x?}");
+        }
     }
 
     #[test]

@@ -51,6 +51,8 @@ pub struct SessionConfig {
     pub reconnect_max: Nanos,
     /// How long commands wait for a lost path before they fail; until then they wait to be sent again.
     pub fast_io_fail: Nanos,
+    /// Ask the target to tell events of its units; see [`Session::notices`](crate::Session::notices).
+    pub events: bool,
 }
 
 impl SessionConfig {
@@ -73,6 +75,7 @@ impl SessionConfig {
             reconnect_min: 100 * MILLIS,
             reconnect_max: 10 * SECONDS,
             fast_io_fail: 15 * SECONDS,
+            events: true,
         }
     }
 
@@ -102,6 +105,8 @@ impl SessionConfig {
             inline_entries: self.inline_entries,
             command_timeout: self.command_timeout,
             task_timeout: self.task_timeout,
+            // Once for all channels.
+            events: self.events && index == 0,
         }
     }
 }

@@ -31,6 +31,8 @@ pub(crate) struct Control {
     timer: Cell<Option<TaskId>>,
     /// Changes of state told so far.
     changes: Cell<u64>,
+    /// Reactors of the channels.
+    homes: RefCell<Vec<Handle>>,
 }
 
 impl Control {
@@ -48,6 +50,7 @@ impl Control {
             task: Cell::new(None),
             timer: Cell::new(None),
             changes: Cell::new(0),
+            homes: RefCell::default(),
         });
         *local.control.borrow_mut() = Some(control.clone());
         match control.login().await {
@@ -84,6 +87,17 @@ impl Control {
         for t in [self.task.take(), self.timer.take()].into_iter().flatten() {
             weir_reactor::cancel(t);
         }
+    }
+
+    /// A reactor has joined late: it learns how things are.
+    pub(crate) fn joined(self: &Rc<Self>) {
+        let me = self.clone();
+        spawn_task(async move {
+            if me.phase.get() == Phase::Running {
+                let homes = me.homes.borrow().clone();
+                me.tell(PathState::Running, &homes).await;
+            }
+        });
     }
 
     /// Ends waiting of commands when the path has been down for too long.
@@ -140,6 +154,7 @@ impl Control {
         }
         self.shared.channels.store(homes.len() as u32, Ordering::Relaxed);
         self.tell(PathState::Running, &homes).await;
+        *self.homes.borrow_mut() = homes;
         if self.phase.get() == Phase::LoggingIn(true) {
             self.tell(PathState::Blocked, &[]).await;
             return Err(ChannelError::BadResponse("a channel was lost during the login".into()));

@@ -89,6 +89,10 @@ impl Local {
         get_local::<Locals>()?.0.borrow().get(&id).cloned()
     }
 
+    pub(crate) fn state(&self) -> PathState {
+        self.state.get()
+    }
+
     pub(crate) fn generation(&self) -> u64 {
         self.generation.get()
     }
@@ -172,6 +176,8 @@ impl Local {
             return Err(ChannelError::NoReactor);
         }
         tracing::info!(peer = %c.peer(), channel = index, "channel logged in");
+        let shared = self.shared.clone();
+        c.on_event(Rc::new(move |lun, sense| shared.noticed(lun, sense)));
         self.channels.borrow_mut().push((index, c.clone()));
         spawn_task(async move {
             c.ended().await;

@@ -25,7 +25,9 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use weir_base::Nanos;
 use weir_fabric::Provider;
-use weir_reactor::Handle;
+use weir_proto_scsi::Lun;
+use weir_proto_scsi::sense::Sense;
+use weir_reactor::{Handle, sleep, spawn_task};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -67,6 +69,18 @@ pub struct Event {
     pub rung: Rung,
     /// The logical unit, for task management.
     pub lun: u64,
+}
+
+/// News of a unit that the target told by itself (SRP_AER_REQ). The next command to the unit meets the same as
+/// a unit attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Notice {
+    /// When it came, on the clock of the reactor of the first channel.
+    pub at: Nanos,
+    /// The logical unit.
+    pub lun: Lun,
+    /// What it says; `None` for sense data that cannot be read.
+    pub sense: Option<Sense>,
 }
 
 /// Counts since the session was made.
@@ -111,6 +125,7 @@ pub(crate) struct Shared {
     /// Present in single-queue mode.
     pub(crate) single: Option<Arc<SingleQueue>>,
     events: Mutex<VecDeque<Event>>,
+    notices: Mutex<VecDeque<Notice>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -135,6 +150,26 @@ impl Shared {
 
     pub(crate) fn state(&self) -> PathState {
         PathState::ALL[usize::from(self.state.load(Ordering::Acquire))]
+    }
+
+    /// The target has told an event. What is known of its units may be wrong now, on all reactors.
+    pub(crate) fn noticed(&self, lun: u64, sense: &[u8]) {
+        let notice = Notice { at: weir_reactor::now(), lun: Lun(lun), sense: Sense::parse(sense) };
+        tracing::info!(lun, sense = ?notice.sense, "event of the target");
+        let mut n = lock(&self.notices);
+        if n.len() == EVENTS {
+            n.pop_front();
+        }
+        n.push_back(notice);
+        drop(n);
+        let id = self.id;
+        for h in self.reactors() {
+            h.run(move || {
+                if let Some(l) = Local::find(id) {
+                    l.blocks.borrow_mut().clear();
+                }
+            });
+        }
     }
 
     /// Notes a rung of the ladder.
@@ -176,6 +211,7 @@ impl Session {
             counts: Counts::default(),
             single,
             events: Mutex::default(),
+            notices: Mutex::default(),
         }))
     }
 
@@ -198,12 +234,21 @@ impl Session {
         }
     }
 
-    /// Adds the present reactor, with the provider of its channels. Before the login.
+    /// Adds the present reactor, with the provider of its channels. One that joins after the login uses
+    /// the channels of others until the next login.
     pub fn join(&self, provider: Rc<dyn Provider>) {
-        if Local::find(self.0.id).is_none() {
-            Local::start(self.0.clone(), provider);
-            lock(&self.0.reactors).push(weir_reactor::handle());
+        if Local::find(self.0.id).is_some() || self.state() == PathState::Closed {
+            return;
         }
+        Local::start(self.0.clone(), provider);
+        lock(&self.0.reactors).push(weir_reactor::handle());
+        let id = self.0.id;
+        weir_reactor::send_to(self.0.home.load(Ordering::Acquire), move || {
+            let control = Local::find(id).and_then(|l| l.control.borrow().clone());
+            if let Some(c) = control {
+                c.joined();
+            }
+        });
     }
 
     /// Logs all channels in: the first ends what the target still has of this initiator port (action
@@ -220,6 +265,26 @@ impl Session {
     /// When the present reactor has not joined, or the session has logged in before.
     pub async fn login(&self) -> Result<(), ChannelError> {
         control::Control::first_login(&self.0).await
+    }
+
+    /// Logs in as soon as that is possible, in the background: for one of several paths whose
+    /// [`login`](Session::login) has failed. Commands wait until then.
+    ///
+    /// # Panics
+    /// When the present reactor has not joined, or the session has logged in before.
+    pub fn login_later(&self) {
+        let me = self.clone();
+        spawn_task(async move {
+            let c = me.config();
+            let (mut pause, most) = (c.reconnect_min.max(1), c.reconnect_max.max(c.reconnect_min));
+            loop {
+                sleep(pause).await;
+                if me.state() == PathState::Closed || me.login().await.is_ok() {
+                    return;
+                }
+                pause = (pause * 2).min(most);
+            }
+        });
     }
 
     /// The present reactor's handle for I/O.
@@ -259,6 +324,11 @@ impl Session {
     /// What went wrong lately, oldest first; at most 256.
     pub fn events(&self) -> Vec<Event> {
         lock(&self.0.events).iter().copied().collect()
+    }
+
+    /// What the target told of its units by itself lately, oldest first; at most 256.
+    pub fn notices(&self) -> Vec<Notice> {
+        lock(&self.0.notices).iter().copied().collect()
     }
 
     /// What the present reactor's channels hold.

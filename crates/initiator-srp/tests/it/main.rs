@@ -4,7 +4,9 @@ mod common;
 mod target;
 
 mod cores;
+mod events;
 mod iwarp;
+mod paths;
 mod script;
 mod sim;
 mod trouble;

@@ -5,42 +5,39 @@ use crate::target::{HOST, Medium, Served, config, medium, serve};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{MICROS, MILLIS, Nanos, SECONDS};
-use weir_initiator_srp::{
-    Error, Multipath, PathState, Queue, QueueMode, Rung, Session, SessionConfig,
-};
+use weir_initiator_srp::{Error, PathState, Queue, QueueMode, Rung, Session, SessionConfig};
 use weir_mem::Slice;
-use weir_proto_srp::PortId;
 use weir_reactor::{sleep, spawn, timeout};
 use weir_sim::{Cut, NetConfig, Node, World};
 use weir_target_srp::TargetConfig;
 
 /// `n` seeds, or as many as `WEIR_TEST_SEEDS` says.
-fn seeds(from: u64, n: u64) -> std::ops::Range<u64> {
+pub(crate) fn seeds(from: u64, n: u64) -> std::ops::Range<u64> {
     let n = std::env::var("WEIR_TEST_SEEDS").ok().and_then(|v| v.parse().ok()).unwrap_or(n);
     from..from + n
 }
 
-const PORT: u16 = 5555;
-const LEN: usize = 256 << 10;
+pub(crate) const PORT: u16 = 5555;
+pub(crate) const LEN: usize = 256 << 10;
 /// Nobody looks at what is there.
 const SCRATCH: u64 = LEN as u64;
 
-struct Lab {
-    world: World,
-    target: Node,
-    host: Node,
-    medium: Medium,
-    config: TargetConfig,
-    served: Rc<RefCell<Option<Served>>>,
+pub(crate) struct Lab {
+    pub(crate) world: World,
+    pub(crate) target: Node,
+    pub(crate) host: Node,
+    pub(crate) medium: Medium,
+    pub(crate) config: TargetConfig,
+    pub(crate) served: Rc<RefCell<Option<Served>>>,
 }
 
 impl Lab {
-    fn new(seed: u64, cores: usize) -> Lab {
+    pub(crate) fn new(seed: u64, cores: usize) -> Lab {
         // Less than a connection request of the simulated network waits.
         Lab::with(seed, cores, TargetConfig { terminate_timeout: 2 * SECONDS, ..config() })
     }
 
-    fn with(seed: u64, cores: usize, config: TargetConfig) -> Lab {
+    pub(crate) fn with(seed: u64, cores: usize, config: TargetConfig) -> Lab {
         let world = World::new(seed);
         let (target, host) = (world.node("target"), world.node_with("host", cores));
         let lab = Lab {
@@ -56,15 +53,15 @@ impl Lab {
     }
 
     /// Starts the target.
-    fn serve(&self) {
+    pub(crate) fn serve(&self) {
         start(&self.target, &self.config, &self.medium, &self.served);
     }
 
-    fn mood<R>(&self, f: impl FnOnce(&crate::target::Mood) -> R) -> R {
+    pub(crate) fn mood<R>(&self, f: impl FnOnce(&crate::target::Mood) -> R) -> R {
         f(&self.served.borrow().as_ref().unwrap().mood)
     }
 
-    fn session_config(&self) -> SessionConfig {
+    pub(crate) fn session_config(&self) -> SessionConfig {
         SessionConfig {
             command_timeout: 2 * SECONDS,
             task_timeout: SECONDS,
@@ -76,7 +73,7 @@ impl Lab {
     }
 
     /// A session of all cores of the host, logged in.
-    fn session(&self, config: SessionConfig) -> Session {
+    pub(crate) fn session(&self, config: SessionConfig) -> Session {
         let s = Session::new(config);
         for core in 0..self.host.cores() {
             self.host.enter_on(core, || s.join(self.host.provider_on(core)));
@@ -86,11 +83,11 @@ impl Lab {
         s
     }
 
-    fn queue(&self, s: &Session) -> Queue {
+    pub(crate) fn queue(&self, s: &Session) -> Queue {
         self.host.enter(|| s.queue())
     }
 
-    fn run<T: 'static>(&self, f: impl Future<Output = T> + 'static) -> T {
+    pub(crate) fn run<T: 'static>(&self, f: impl Future<Output = T> + 'static) -> T {
         match self.world.run(&self.host, 3600 * SECONDS, f) {
             Ok(v) => v,
             Err(stuck) => panic!("seed {}: {stuck}", self.world.seed()),
@@ -98,7 +95,7 @@ impl Lab {
     }
 
     /// Verifies on all cores at once, each its part of the disk.
-    fn verify(&self, s: &Session, rounds: usize) {
+    pub(crate) fn verify(&self, s: &Session, rounds: usize) {
         let part = LEN as u64 / self.host.cores() as u64 / 4096 * 4096;
         let all: Vec<_> = (0..self.host.cores())
             .map(|core| {
@@ -115,7 +112,7 @@ impl Lab {
     }
 
     /// Closes the session; nothing is held at either side then.
-    fn check_clean(&self, s: &Session) {
+    pub(crate) fn check_clean(&self, s: &Session) {
         self.world.run_for(20 * SECONDS);
         for core in 0..self.host.cores() {
             for c in self.host.enter_on(core, || s.census()) {
@@ -138,7 +135,7 @@ async fn read_block(q: &Queue) -> Result<(), Error> {
     q.read(L0, 0, Slice::heap(512).sub(0, 512)).await
 }
 
-fn start(
+pub(crate) fn start(
     node: &Node,
     config: &TargetConfig,
     medium: &Medium,
@@ -350,6 +347,26 @@ fn a_path_that_stays_away_fails_fast_and_comes_back() {
 }
 
 #[test]
+fn a_core_may_join_late() {
+    let lab = Lab::new(11, 3);
+    let s = Session::new(SessionConfig { channels: 2, ..lab.session_config() });
+    lab.host.enter_on(0, || s.join(lab.host.provider_on(0)));
+    let login = s.clone();
+    lab.run(async move { login.login().await }).unwrap();
+    for core in 1..3 {
+        lab.host.enter_on(core, || s.join(lab.host.provider_on(core)));
+    }
+    lab.verify(&s, 10);
+    assert!(lab.host.enter_on(1, || s.census()).is_empty());
+    // The next login spreads the channels anew.
+    lab.world.net().cut_any(Cut::Both);
+    lab.world.run_for(SECONDS);
+    lab.verify(&s, 10);
+    assert_eq!(lab.host.enter_on(1, || s.census()).len(), 1);
+    lab.check_clean(&s);
+}
+
+#[test]
 fn closing_ends_what_is_under_way() {
     let lab = Lab::new(10, 2);
     let s = lab.session(SessionConfig { channels: 1, ..lab.session_config() });
@@ -449,63 +466,5 @@ fn data_survives_storms() {
             lab.run(d).unwrap();
         }
         lab.check_clean(&s);
-    }
-}
-
-/// Two target ports in front of one medium; the host keeps writing while one after the other dies.
-#[test]
-fn a_unit_with_two_paths_survives_the_loss_of_either() {
-    for seed in seeds(400, 6) {
-        let a = Lab::new(seed, 1);
-        let other = TargetConfig { port_id: PortId::new(2, 2), ..a.config.clone() };
-        let (second, served) = (a.world.node("second"), Rc::default());
-        start(&second, &other, &a.medium, &served);
-        let config = SessionConfig { fast_io_fail: SECONDS, ..a.session_config() };
-        let s1 = a.session(config.clone());
-        let s2 = a.session(SessionConfig {
-            addrs: vec![second.addr(PORT)],
-            target: other.port_id,
-            ..config
-        });
-        let (q1, q2) = (a.queue(&s1), a.queue(&s2));
-        for t in [&a.served, &served] {
-            t.borrow().as_ref().unwrap().mood.delay.set(200 * MICROS);
-        }
-        let m = a.run(async move { Multipath::open(vec![q1, q2], &[0x60; 16]).await });
-        let m = Rc::new(m.unwrap());
-        assert_eq!(m.active(), 0);
-        let stop = Rc::new(Cell::new(false));
-        let (writer, enough) = (m.clone(), stop.clone());
-        let work = a.host.spawn(async move {
-            let mut i = 0u64;
-            while !enough.get() {
-                i += 1;
-                let b = Slice::heap(512).sub(0, 512);
-                b.write_at(0, &i.to_le_bytes());
-                writer.write((i % 64) * 512, b, false).await.unwrap();
-                if i.is_multiple_of(3) {
-                    let b = Slice::heap(512).sub(0, 512);
-                    writer.read((i % 64) * 512, b.clone()).await.unwrap();
-                    assert_eq!(b.to_vec()[..8], i.to_le_bytes());
-                }
-            }
-        });
-        a.world.run_for((20 + seed % 7) * MILLIS);
-        a.target.power_off();
-        a.world.run_until(60 * SECONDS, || m.active() == 1).unwrap();
-        a.world.run_for(30 * MILLIS);
-        a.target.restart();
-        a.serve();
-        a.mood(|x| x.delay.set(200 * MICROS));
-        a.world.run_until(60 * SECONDS, || s1.state() == PathState::Running).unwrap();
-        let path = a.world.net().clone();
-        path.partition(second.number(), a.host.number());
-        a.world.run_until(60 * SECONDS, || m.active() == 0).unwrap();
-        stop.set(true);
-        assert_eq!(a.run(work), Some(()));
-        assert_eq!(m.switches(), 2, "{:?}", m.last_error());
-        path.heal_all();
-        a.run(async move { s2.close().await });
-        a.check_clean(&s1);
     }
 }

@@ -91,6 +91,9 @@ pub(crate) struct Served {
     pub(crate) port: Rc<Port>,
     pub(crate) mood: Rc<Mood>,
     pub(crate) addr: String,
+    /// What all front ends share of the unit.
+    pub(crate) unit: Arc<UnitShared>,
+    pub(crate) access: Arc<Access>,
 }
 
 pub(crate) fn config() -> TargetConfig {
@@ -133,9 +136,9 @@ pub(crate) fn serve(
     let mood = Rc::new(Mood::default());
     let disk = Disk { medium: medium.clone(), mood: mood.clone(), g };
     let shared = UnitShared::new("v", lu, None);
-    units.insert(Unit::new(shared, Rc::new(disk), pool.clone(), 1 << 20));
-    let target = Target::new(config, access, identity, 1);
+    units.insert(Unit::new(shared.clone(), Rc::new(disk), pool.clone(), 1 << 20));
+    let target = Target::new(config, access.clone(), identity, 1);
     let port = target.join(provider.clone(), units, pool).unwrap();
     let addr = target.listen(&*provider, addr).unwrap();
-    Served { target, port, mood, addr }
+    Served { target, port, mood, addr, unit: shared, access }
 }

@@ -1,6 +1,7 @@
 //! Answers. All readers are total: short or foreign bytes give an error, never a panic.
 
 use crate::lba_status::{LbaStatus, Provisioning};
+use crate::lu::AluaState;
 use crate::lun::Lun;
 use crate::sense::Sense;
 use weir_wire::{Reader, Short};
@@ -139,6 +140,43 @@ pub fn parse_designators(b: &[u8]) -> Option<impl Iterator<Item = Designator<'_>
 /// The NAA designator of the logical unit in VPD page 83h.
 pub fn parse_naa(b: &[u8]) -> Option<&[u8]> {
     parse_designators(b)?.find(|d| (d.association, d.kind) == (0, 3)).map(|d| d.value)
+}
+
+/// The target port group of the port that was asked, in VPD page 83h.
+pub fn parse_port_group(b: &[u8]) -> Option<u16> {
+    let d = parse_designators(b)?.find(|d| (d.association, d.kind) == (1, 5))?;
+    d.value.get(2..4)?.first_chunk().map(|b| u16::from_be_bytes(*b))
+}
+
+/// A target port group as REPORT TARGET PORT GROUPS tells of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortGroup {
+    /// Target port group identifier.
+    pub id: u16,
+    /// Access state of the unit through its ports; `None` for a code that is not known here.
+    pub state: Option<AluaState>,
+    /// PREF.
+    pub preferred: bool,
+}
+
+/// Reads REPORT TARGET PORT GROUPS data with either header, as far as it arrived.
+pub fn parse_port_groups(b: &[u8]) -> Result<Vec<PortGroup>, Short> {
+    let mut r = Reader::new(b);
+    let len = r.u32()? as usize;
+    let list = &r.rest()[..len.min(r.remaining())];
+    // Format 1 begins with four bytes of the extended header.
+    let extended = list.first().is_some_and(|f| f >> 4 & 7 == 1);
+    let mut rest = list.get(if extended { 4 } else { 0 }..).unwrap_or(&[]);
+    let mut groups = Vec::new();
+    while let [state, _, high, low, _, _, _, ports, tail @ ..] = rest {
+        groups.push(PortGroup {
+            id: u16::from_be_bytes([*high, *low]),
+            state: AluaState::from_code(state & 0x0f),
+            preferred: state & 0x80 != 0,
+        });
+        rest = tail.get(usize::from(*ports) * 4..).unwrap_or(&[]);
+    }
+    Ok(groups)
 }
 
 /// What VPD page B0h says that an initiator acts upon.

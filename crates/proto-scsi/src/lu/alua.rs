@@ -26,6 +26,19 @@ pub enum AluaState {
 }
 
 impl AluaState {
+    /// From the wire code (SPC-4 table 306).
+    pub fn from_code(code: u8) -> Option<AluaState> {
+        Some(match code {
+            0x0 => AluaState::ActiveOptimized,
+            0x1 => AluaState::ActiveNonOptimized,
+            0x2 => AluaState::Standby,
+            0x3 => AluaState::Unavailable,
+            0xe => AluaState::Offline,
+            0xf => AluaState::Transitioning,
+            _ => return None,
+        })
+    }
+
     /// What commands refused in this state end with; `None` when everything is allowed.
     pub fn refusal(self) -> Option<Sense> {
         match self {

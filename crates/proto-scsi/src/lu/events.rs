@@ -22,6 +22,11 @@ impl LuState {
         self.touch();
     }
 
+    /// The unit attentions that a nexus has pending, oldest first; they stay pending.
+    pub fn attentions(&self, nexus: Nexus) -> Vec<Sense> {
+        self.nexuses.get(&nexus).map_or_else(Vec::new, |s| s.attentions.all().to_vec())
+    }
+
     /// Raises a unit attention for a pair of ports, if it is logged in. True if it was.
     pub(super) fn raise_ua_for(&mut self, who: &PortPair, sense: Sense) -> bool {
         let mut raised = false;

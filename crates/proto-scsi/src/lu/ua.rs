@@ -36,6 +36,10 @@ impl UaQueue {
         self.0.first().copied()
     }
 
+    pub(super) fn all(&self) -> &[Sense] {
+        &self.0
+    }
+
     pub(super) fn pop(&mut self) -> Option<Sense> {
         if self.0.is_empty() { None } else { Some(self.0.remove(0)) }
     }

@@ -162,7 +162,7 @@ impl Channel {
             target: l.target,
             logout_solicited: false,
             credit_solicited: rng.chance(1, 2),
-            event_solicited: false,
+            event_solicited: rng.chance(1, 2),
         };
         let mut bytes = [0; 64];
         let n = request.encode(l.form, &mut bytes).map_err(|e| NoChannel::Wrong(e.to_string()))?;

@@ -157,7 +157,10 @@ impl Play {
             let units = Rc::new(Units::default());
             for (i, s) in self.stores.iter().enumerate() {
                 let volume = s.volume(node, core, &unit_name(i));
-                units.insert(Unit::new(shared[i].clone(), volume, pool.clone(), self.config.chunk));
+                node.enter_on(core, || {
+                    let (unit, chunk) = (shared[i].clone(), self.config.chunk);
+                    units.insert(Unit::new(unit, volume, pool.clone(), chunk));
+                });
             }
             let provider: Rc<dyn Provider> = node.provider_on(core);
             let joined = node.enter_on(core, || target.join(provider, units, pool.clone()));

@@ -109,9 +109,13 @@ fn times_addresses_and_places() {
     assert_eq!(parse::target("::1"), Ok("[::1]:5555".parse().unwrap()));
     assert!(parse::target("192.0.2.1:x").is_err());
     let place = |t: &str| t.parse::<Place>();
-    let at = "192.0.2.7:5555".parse().unwrap();
-    assert_eq!(place("srp://192.0.2.7/3"), Ok(Place::Lun(at, 3)));
-    assert_eq!(place("srp://192.0.2.7:5555/db-01"), Ok(Place::Volume(at, "db-01".into())));
+    let at = vec!["192.0.2.7:5555".parse().unwrap()];
+    assert_eq!(place("srp://192.0.2.7/3"), Ok(Place::Lun(at.clone(), 3)));
+    assert_eq!(place("srp://192.0.2.7:5555/db-01"), Ok(Place::Volume(at.clone(), "db-01".into())));
+    let two = [at, vec!["[::1]:7".parse().unwrap()]].concat();
+    let paths = place("srp://192.0.2.7,[::1]:7/0").unwrap();
+    assert_eq!(paths, Place::Lun(two, 0));
+    assert_eq!(place(&paths.to_string()), Ok(paths));
     assert_eq!(place("disk.img"), Ok(Place::File("disk.img".into())));
     for bad in [
         "",
@@ -121,6 +125,7 @@ fn times_addresses_and_places() {
         "srp://192.0.2.7/",
         "srp:///1",
         "srp://192.0.2.7/16384",
+        "srp://192.0.2.7,/1",
         "srp://192.0.2.7/99999",
         "iscsi://x/1",
     ] {

@@ -1,6 +1,6 @@
 //! `weir bench`: from the command line to the load generator, and from its result to the reader.
 
-use super::remote::initiator_port;
+use super::remote::login;
 use crate::cli::args::{self, BenchArgs, BenchCommand, ScenarioArgs};
 use crate::cli::output;
 use std::io::IsTerminal;
@@ -82,29 +82,12 @@ fn spec(a: &BenchArgs) -> JobSpec {
     }
 }
 
-fn login(a: &BenchArgs) -> Result<Login> {
-    if a.login.fabric == args::Fabric::Verbs {
-        return Err(Error::new(
-            Code::Unsupported,
-            "the load generator does not use the verbs fabric yet",
-        )
-        .because("it makes its connections with iWARP in user space")
-        .hint("leave --fabric out"));
-    }
-    let half = |h: Option<weir_control::model::Hex64>| h.map_or(0, |h| h.0);
-    Ok(Login {
-        addresses: a.target.clone(),
-        target: PortId::new(half(a.login.id_ext), half(a.login.ioc_guid)),
-        initiator: initiator_port(&a.login),
-        crc: a.login.crc,
-        timeout: nanos(a.login.timeout),
-    })
-}
-
-fn refused(e: ConnectError) -> Error {
+/// A failed login as an error of the program.
+pub(crate) fn refused(e: ConnectError) -> Error {
     let code = match e.kind {
         ConnectKind::Unreachable | ConnectKind::Refused => Code::TargetUnreachable,
         ConnectKind::NoVolume => Code::VolumeNotFound,
+        ConnectKind::NoFabric => Code::Unsupported,
         ConnectKind::Failed => Code::IoError,
     };
     Error::new(code, e.message).because(e.reason).hint(e.hint)
@@ -150,7 +133,7 @@ fn luns(a: &BenchArgs, login: &Login) -> Result<Vec<u16>> {
 }
 
 fn run_job(a: &BenchArgs) -> anyhow::Result<ExitCode> {
-    let (spec, login) = (spec(a), login(a)?);
+    let (spec, login) = (spec(a), login(&a.login, &a.target, a.multipath));
     let luns = luns(a, &login)?;
     let mut srp = SrpOptions::new(luns.clone(), &spec);
     srp.channels = a.login.channels.map_or(0, usize::from);

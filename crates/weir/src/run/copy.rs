@@ -1,20 +1,22 @@
 //! `weir copy`.
 
 use super::flow::{self, End, Plan};
-use super::remote::{self, Remote};
-use crate::cli::args::{CopyArgs, LoginArgs, Place};
+use super::remote::{self, Remote, Wanted};
+use crate::cli::args::{CopyArgs, Place};
 use crate::cli::output;
 use std::process::ExitCode;
+use std::rc::Rc;
 use weir_control::{Code, Error, Result};
-use weir_fabric_iwarp::Iwarp;
+use weir_fabric::Provider;
 
 /// Runs the command.
 pub(crate) fn copy(args: CopyArgs) -> anyhow::Result<ExitCode> {
-    let (crc, json) = (args.login.crc, args.json);
-    let moved = remote::on_reactor(crc, move |provider| {
+    let json = args.json;
+    let login = remote::login(&args.login, &[], None);
+    let moved = remote::on_reactor(&login, move |provider| {
         Box::pin(async move {
-            let from = open(&provider, &args.source, &args.login, false).await?;
-            let to = open(&provider, &args.destination, &args.login, true).await?;
+            let from = open(&provider, &args.source, &args, false).await?;
+            let to = open(&provider, &args.destination, &args, true).await?;
             let there = len(&from)?.saturating_sub(args.source_offset);
             let length = args.length.unwrap_or(there);
             if length > there {
@@ -52,16 +54,19 @@ pub(crate) fn copy(args: CopyArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn open(provider: &Iwarp, place: &Place, login: &LoginArgs, write: bool) -> Result<End> {
-    let (target, lun, volume) = match place {
+async fn open(
+    provider: &Rc<dyn Provider>,
+    place: &Place,
+    args: &CopyArgs,
+    write: bool,
+) -> Result<End> {
+    let wanted = match place {
         Place::File(path) if write => return flow::output(path),
         Place::File(path) => return flow::input(path),
-        Place::Lun(t, n) => (t, Some(*n), None),
-        Place::Volume(t, name) => (t, None, Some(name.as_str())),
+        Place::Lun(t, n) => Wanted { targets: t, lun: Some(*n), volume: None },
+        Place::Volume(t, name) => Wanted { targets: t, lun: None, volume: Some(name) },
     };
-    let channel = remote::connect(provider, *target, login, 256).await?;
-    let lun = remote::find(&channel, lun, volume).await?;
-    Ok(End::Unit(Remote::open(&channel, lun).await?))
+    Ok(End::Unit(Remote::open(provider, wanted, &args.login, args.flow.multipath).await?))
 }
 
 fn len(end: &End) -> Result<u64> {

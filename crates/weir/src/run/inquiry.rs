@@ -14,6 +14,9 @@ use weir_proto_scsi::lun::Lun;
 /// What a unit says of itself.
 #[derive(Debug, Default, Serialize)]
 struct Unit {
+    /// Where it was seen, if several addresses were asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
     lun: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
@@ -35,18 +38,23 @@ struct Unit {
 
 /// Runs the command.
 pub(crate) fn inquiry(args: InquiryArgs) -> anyhow::Result<ExitCode> {
-    let (crc, json, raw) = (args.login.crc, args.json, args.raw);
-    let units = remote::on_reactor(crc, move |provider| {
+    let (json, raw) = (args.json, args.raw);
+    let login = remote::login(&args.login, &args.lun.target, None);
+    let units = remote::on_reactor(&login, move |provider| {
         Box::pin(async move {
-            let channel = remote::connect(&provider, args.lun.target, &args.login, 32).await?;
-            let luns = if args.all {
-                remote::luns(&channel).await?
-            } else {
-                vec![remote::find(&channel, args.lun.lun, args.lun.volume.as_deref()).await?]
-            };
             let mut units = Vec::new();
-            for lun in luns {
-                units.push(look(&channel, lun, args.page).await?);
+            let several = args.lun.target.len() > 1;
+            for target in &args.lun.target {
+                let channel = remote::connect(&*provider, *target, &args.login, 32).await?;
+                let luns = if args.all {
+                    remote::luns(&channel).await?
+                } else {
+                    vec![remote::find(&channel, args.lun.lun, args.lun.volume.as_deref()).await?]
+                };
+                for lun in luns {
+                    let at = several.then(|| target.to_string());
+                    units.push(Unit { target: at, ..look(&channel, lun, args.page).await? });
+                }
             }
             Ok(units)
         })
@@ -95,7 +103,8 @@ async fn look(channel: &Channel, lun: Lun, page: Option<u8>) -> Result<Unit> {
 }
 
 fn text(u: &Unit, raw: bool) -> String {
-    let mut t = format!("LUN {}: {} {} {}", u.lun, u.vendor, u.product, u.revision);
+    let at = u.target.as_deref().map(|t| format!("{t} ")).unwrap_or_default();
+    let mut t = format!("{at}LUN {}: {} {} {}", u.lun, u.vendor, u.product, u.revision);
     if let Some(n) = &u.name {
         t += &format!(", volume {n}");
     }

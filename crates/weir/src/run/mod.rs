@@ -15,5 +15,6 @@ pub(crate) use copy::copy;
 pub(crate) use inquiry::inquiry;
 pub(crate) use quickstart::quickstart;
 pub(crate) use read::read;
+pub(crate) use remote::Wanted;
 pub(crate) use serve::serve;
 pub(crate) use write::write;

@@ -1,8 +1,8 @@
 //! `weir quickstart`: from nothing to a served, verified and measured volume.
 
-use super::remote::{self, Remote};
+use super::remote::{self, Remote, Wanted};
 use super::serve::{Daemon, runtime};
-use crate::cli::args::{Fabric, LoginArgs, QuickstartArgs};
+use crate::cli::args::{Fabric, LoginArgs, Policy, QuickstartArgs};
 use crate::cli::output;
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -220,11 +220,11 @@ fn exercise(
     let port = port.clone();
     let earlier = kept(marker);
     let marker = marker.to_owned();
-    remote::on_reactor(false, move |provider| {
+    let way = remote::login(&login, &[address], None);
+    remote::on_reactor(&way, move |provider| {
         Box::pin(async move {
-            let channel = remote::connect(&provider, address, &login, 64).await?;
-            let lun = remote::find(&channel, Some(0), None).await?;
-            let unit = Remote::open(&channel, lun).await?;
+            let wanted = Wanted { targets: &[address], lun: Some(0), volume: None };
+            let unit = Remote::open(&provider, wanted, &login, Policy::ActivePassive).await?;
             let mut report = Report::default();
             report.served.volume = VOLUME.into();
             report.served.bytes = unit.len();
@@ -242,7 +242,7 @@ fn exercise(
             report.verified_bytes = verify(&unit, seed, size).await?;
             keep(&marker, seed, size)?;
             report.bench = measure(&unit, runtime).await?;
-            channel.disconnect(false);
+            unit.close();
             Ok((report, port))
         })
     })

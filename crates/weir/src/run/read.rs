@@ -19,12 +19,12 @@ pub(crate) fn read(args: ReadArgs) -> anyhow::Result<ExitCode> {
         .hint("name a file with --output")
         .into());
     }
-    let (crc, json, hex) = (args.login.crc, args.json, args.hex);
-    let moved = remote::on_reactor(crc, move |provider| {
+    let (json, hex) = (args.json, args.hex);
+    let login = remote::login(&args.login, &args.lun.target, None);
+    let moved = remote::on_reactor(&login, move |provider| {
         Box::pin(async move {
-            let channel = remote::connect(&provider, args.lun.target, &args.login, 256).await?;
-            let lun = remote::find(&channel, args.lun.lun, args.lun.volume.as_deref()).await?;
-            let unit = Remote::open(&channel, lun).await?;
+            let unit = Remote::open(&provider, args.lun.wanted(), &args.login, args.flow.multipath)
+                .await?;
             let length = args.length.unwrap_or(unit.len().saturating_sub(args.offset));
             flow::check_range(&unit, args.offset, length)?;
             let plan = Plan { from: args.offset, ..Plan::new(&args.flow, &unit, length)? };

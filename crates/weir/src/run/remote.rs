@@ -1,23 +1,26 @@
 //! A logical unit of an SRP target, for the tools that run beside no daemon.
 
-use crate::cli::args::LoginArgs;
+use super::bench::refused;
+use crate::cli::args::{self, LoginArgs};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use weir_bench::engine::Place;
+use weir_bench::srp::{self, Fabric, Login, PathPolicy};
 use weir_control::{Code, Error, Result};
-use weir_fabric_iwarp::{Config, CrcPolicy, Iwarp};
-use weir_initiator_srp::{Channel, ChannelConfig, ChannelError, Outcome};
+use weir_fabric::Provider;
+use weir_initiator_srp::{Channel, ChannelConfig, ChannelError, Multipath, Outcome};
 use weir_mem::Slice;
-use weir_proto_scsi::initiator as scsi;
+use weir_proto_scsi::initiator::{self as scsi, Cdb};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_srp::PortId;
 use weir_proto_srp::login::MultiChannelAction;
 use weir_reactor::{LocalFuture, PollMode, Reactor};
 use weir_uring::Ring;
 
-/// Runs `f` on a reactor of the calling thread.
+/// Runs `f` on a reactor of the calling thread, with the fabric of the login.
 pub(crate) fn on_reactor<R: 'static>(
-    crc: bool,
-    f: impl FnOnce(Iwarp) -> LocalFuture<'static, Result<R>>,
+    login: &Login,
+    f: impl FnOnce(Rc<dyn Provider>) -> LocalFuture<'static, Result<R>>,
 ) -> Result<R> {
     let ring = Ring::new().map_err(|e| {
         Error::new(Code::IoError, "io_uring cannot be used")
@@ -25,12 +28,37 @@ pub(crate) fn on_reactor<R: 'static>(
             .hint("allow it: sysctl kernel.io_uring_disabled=0")
     })?;
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let policy = if crc { CrcPolicy::Require } else { CrcPolicy::Off };
-    let provider = Iwarp::new(&reactor, &ring, Config { crc: policy, ..Config::default() });
+    let place = Place::alone(reactor.clone(), ring);
+    let provider = login.provider(&place).map_err(refused)?;
     let work = f(provider);
     let result = reactor.block_on(PollMode::default(), work);
     reactor.shutdown();
     result
+}
+
+/// What these options and addresses say of the way to a unit.
+pub(crate) fn login(
+    a: &LoginArgs,
+    addresses: &[SocketAddr],
+    multipath: Option<args::Policy>,
+) -> Login {
+    let half = |h: Option<weir_control::model::Hex64>| h.map_or(0, |h| h.0);
+    Login {
+        fabric: match a.fabric {
+            args::Fabric::Iwarp => Fabric::Iwarp,
+            args::Fabric::Verbs => Fabric::Verbs,
+        },
+        addresses: addresses.to_vec(),
+        multipath: multipath.map(|p| match p {
+            args::Policy::ActivePassive => PathPolicy::ActivePassive,
+            args::Policy::RoundRobin => PathPolicy::RoundRobin,
+        }),
+        port_per_path: a.initiator_port.is_none(),
+        target: PortId::new(half(a.id_ext), half(a.ioc_guid)),
+        initiator: initiator_port(a),
+        crc: a.crc,
+        timeout: u64::try_from(a.timeout.as_nanos()).unwrap_or(u64::MAX),
+    }
 }
 
 /// The initiator port of this process, unless one is given: tools must not end each other's sessions.
@@ -51,15 +79,11 @@ pub(crate) fn initiator_port(login: &LoginArgs) -> PortId {
 
 /// Logs in to a target.
 pub(crate) async fn connect(
-    provider: &Iwarp,
+    provider: &dyn Provider,
     target: SocketAddr,
     login: &LoginArgs,
     depth: u16,
 ) -> Result<Rc<Channel>> {
-    if login.fabric == crate::cli::args::Fabric::Verbs {
-        return Err(Error::new(Code::Unsupported, "the verbs fabric is not in this build")
-            .hint("leave --fabric out"));
-    }
     let half = |h: Option<weir_control::model::Hex64>| h.map_or(0, |h| h.0);
     let port = PortId::new(half(login.id_ext), half(login.ioc_guid));
     let config = ChannelConfig {
@@ -79,11 +103,18 @@ pub(crate) async fn connect(
     })
 }
 
+/// How a unit is reached.
+#[derive(Clone)]
+enum Way {
+    /// A channel, without anything that makes up for its loss.
+    One(Rc<Channel>, Lun),
+    Many(Rc<Multipath>),
+}
+
 /// A unit of a logged-in target.
 #[derive(Clone)]
 pub(crate) struct Remote {
-    channel: Rc<Channel>,
-    lun: Lun,
+    way: Way,
     pub(crate) block_size: u32,
     pub(crate) blocks: u64,
 }
@@ -170,16 +201,59 @@ pub(crate) async fn find(channel: &Channel, lun: Option<u16>, volume: Option<&st
         ))
 }
 
+/// Which unit is meant.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// One address for each path.
+    pub(crate) targets: &'a [SocketAddr],
+    /// The LUN; without one it is that of the volume, else 0.
+    pub(crate) lun: Option<u16>,
+    pub(crate) volume: Option<&'a str>,
+}
+
 impl Remote {
-    /// A unit, with its size.
-    pub(crate) async fn open(channel: &Rc<Channel>, lun: Lun) -> Result<Remote> {
-        let (len, block_size) = Remote::capacity(channel, lun).await?;
-        Ok(Remote {
-            channel: channel.clone(),
-            lun,
-            block_size,
-            blocks: len / u64::from(block_size.max(1)),
-        })
+    /// Logs in and finds the unit; with several addresses over all paths that are there.
+    pub(crate) async fn open(
+        provider: &Rc<dyn Provider>,
+        wanted: Wanted<'_>,
+        login: &LoginArgs,
+        policy: args::Policy,
+    ) -> Result<Remote> {
+        if let [target] = wanted.targets {
+            let channel = connect(&**provider, *target, login, 256).await?;
+            let lun = find(&channel, wanted.lun, wanted.volume).await?;
+            let (len, block_size) = Remote::capacity(&channel, lun).await?;
+            let blocks = len / u64::from(block_size.max(1));
+            return Ok(Remote { way: Way::One(channel, lun), block_size, blocks });
+        }
+        let login = self::login(login, wanted.targets, Some(policy));
+        let (paths, g) =
+            srp::open_paths(provider, &login, wanted.lun, wanted.volume).await.map_err(refused)?;
+        let blocks = g.len / u64::from(g.block_size.max(1));
+        Ok(Remote { way: Way::Many(paths), block_size: g.block_size, blocks })
+    }
+
+    /// Logs out; commands of later fail.
+    pub(crate) fn close(&self) {
+        if let Way::One(channel, _) = &self.way {
+            channel.disconnect(false);
+        }
+    }
+
+    /// Runs a command of which it does no harm if it is done twice.
+    async fn run(&self, cdb: &Cdb, out: Option<Slice>, into: Option<Slice>) -> Result<()> {
+        match &self.way {
+            Way::One(channel, lun) => {
+                command(channel, *lun, &cdb.padded(), out, into).await.map(drop)
+            }
+            Way::Many(paths) => {
+                let done = paths.execute(cdb, out.as_slice(), into.as_slice()).await;
+                done.map(drop).map_err(|e| {
+                    let what = format!("the command {:#04x} failed", cdb.as_bytes()[0]);
+                    Error::new(Code::IoError, what).because(e)
+                })
+            }
+        }
     }
 
     /// Capacity in bytes, and the block size.
@@ -199,14 +273,14 @@ impl Remote {
     pub(crate) async fn read(&self, at: u64, buf: Slice) -> Result<()> {
         let b = u64::from(self.block_size);
         let cdb = scsi::read(at / b, (buf.len() as u64 / b) as u32, false);
-        command(&self.channel, self.lun, &cdb.padded(), None, Some(buf)).await.map(drop)
+        self.run(&cdb, None, Some(buf)).await
     }
 
     /// Writes `buf` at byte `at`.
     pub(crate) async fn write(&self, at: u64, buf: Slice) -> Result<()> {
         let b = u64::from(self.block_size);
         let cdb = scsi::write(at / b, (buf.len() as u64 / b) as u32, false);
-        command(&self.channel, self.lun, &cdb.padded(), Some(buf), None).await.map(drop)
+        self.run(&cdb, Some(buf), None).await
     }
 
     /// Whole blocks in `bytes`, rounded up.
@@ -220,13 +294,11 @@ impl Remote {
         let list = scsi::unmap_list(&[(at / b, (len / b) as u32)]);
         let data = Slice::copy_of(&list).sub(0, list.len());
         let cdb = scsi::unmap(list.len() as u16);
-        command(&self.channel, self.lun, &cdb.padded(), Some(data), None).await.map(drop)
+        self.run(&cdb, Some(data), None).await
     }
 
     /// Makes everything written durable.
     pub(crate) async fn flush(&self) -> Result<()> {
-        command(&self.channel, self.lun, &scsi::sync_cache(0, 0).padded(), None, None)
-            .await
-            .map(drop)
+        self.run(&scsi::sync_cache(0, 0), None, None).await
     }
 }

@@ -8,13 +8,13 @@ use std::process::ExitCode;
 
 /// Runs the command.
 pub(crate) fn write(args: WriteArgs) -> anyhow::Result<ExitCode> {
-    let (crc, json) = (args.login.crc, args.json);
-    let moved = remote::on_reactor(crc, move |provider| {
+    let json = args.json;
+    let login = remote::login(&args.login, &args.lun.target, None);
+    let moved = remote::on_reactor(&login, move |provider| {
         Box::pin(async move {
             let from = if args.zero { End::Zeros } else { flow::input(&args.input)? };
-            let channel = remote::connect(&provider, args.lun.target, &args.login, 256).await?;
-            let lun = remote::find(&channel, args.lun.lun, args.lun.volume.as_deref()).await?;
-            let unit = Remote::open(&channel, lun).await?;
+            let unit = Remote::open(&provider, args.lun.wanted(), &args.login, args.flow.multipath)
+                .await?;
             flow::check_range(&unit, args.offset, 0)?;
             let room = unit.len() - args.offset;
             let wanted = match (&from, args.length) {

@@ -228,6 +228,17 @@ fn report_target_port_groups_golden() {
     let plain = bed.raw(a, &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 128, 0, 0], &[]).unwrap();
     assert_eq!(plain[..4], [0, 0, 0, 24]);
     assert_eq!(plain[4..], groups);
+    // An initiator reads either, and finds its own port's group in the unit's designators.
+    let want = [
+        i::PortGroup { id: 10, state: Some(AluaState::ActiveOptimized), preferred: false },
+        i::PortGroup { id: 20, state: Some(AluaState::ActiveNonOptimized), preferred: true },
+    ];
+    assert_eq!(i::parse_port_groups(&extended).unwrap(), want);
+    assert_eq!(i::parse_port_groups(&plain).unwrap(), want);
+    assert_eq!(i::parse_port_groups(&extended[..27]).unwrap(), want[..1]);
+    assert!(i::parse_port_groups(&[0; 3]).is_err());
+    let page = bed.run(a, i::vpd(0x83, 1024)).unwrap();
+    assert_eq!(i::parse_port_group(&page), Some(10));
     // Linux begins with 128 bytes and asks again if the length says so.
     let cut = bed.run(a, i::report_target_port_groups(10)).unwrap();
     assert_eq!(cut, extended[..10]);

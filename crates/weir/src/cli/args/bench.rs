@@ -1,6 +1,6 @@
 //! `weir bench`, with fio's vocabulary.
 
-use super::LoginArgs;
+use super::{LoginArgs, Policy};
 use crate::cli::parse;
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -64,6 +64,7 @@ pub(crate) enum QueueMode {
     subcommand_negates_reqs = true,
     after_help = "Examples:\n  weir bench --target 192.0.2.7 --volume fast --rw randread --bs 4k --iodepth 32 --runtime 5s\n  \
         weir bench --target 192.0.2.7 --volume db-01 --rw write --bs 1M --verify crc32c --size 1G --json\n  \
+        weir bench --target 192.0.2.7 --target 192.0.3.7 --multipath round-robin --volume db-01\n  \
         weir bench scenario --list\n\nWriting destroys the data of the volume. JSON fields are named as fio names them."
 )]
 pub(crate) struct BenchArgs {
@@ -73,9 +74,14 @@ pub(crate) struct BenchArgs {
     /// Initiator that makes the load.
     #[arg(long, value_enum, default_value = "srp")]
     pub(crate) initiator: Initiator,
-    /// The target's address, HOST or HOST:PORT (5555). Repeated: further paths to the same volume.
+    /// The target's address, HOST or HOST:PORT (5555). Repeated: further addresses of the same target port,
+    /// over which the session's channels are spread; with --multipath further paths to the same volume.
     #[arg(long, short, value_parser = parse::target, value_name = "ADDRESS", required = true)]
     pub(crate) target: Vec<SocketAddr>,
+    /// Log in at each --target and use these paths to the volume, which may be on different targets: one
+    /// at a time, or in turn. When one fails, its commands go over the others.
+    #[arg(long, value_enum, value_name = "POLICY", num_args = 0..=1, default_missing_value = "active-passive")]
+    pub(crate) multipath: Option<Policy>,
     /// The volume's name; its LUN is found by asking the target. May be repeated: the load is spread over all.
     #[arg(long, short, required_unless_present = "lun")]
     pub(crate) volume: Vec<String>,

@@ -23,7 +23,13 @@ pub(crate) enum Fabric {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LoginArgs {
     /// Fabric to reach the target by.
-    #[arg(long, value_enum, default_value = "iwarp", help_heading = "Login")]
+    #[arg(
+        long,
+        visible_alias = "transport",
+        value_enum,
+        default_value = "iwarp",
+        help_heading = "Login"
+    )]
     pub(crate) fabric: Fabric,
     /// First half of the target port identifier [default: whatever the target has, where it allows that].
     #[arg(long, value_name = "HEX", help_heading = "Login")]
@@ -45,18 +51,34 @@ pub(crate) struct LoginArgs {
     pub(crate) timeout: Duration,
 }
 
+/// How commands use several paths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Policy {
+    /// One path at a time, the others when it fails.
+    ActivePassive,
+    /// All of the best paths in turn.
+    RoundRobin,
+}
+
 /// Which LUN of which target.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LunArgs {
-    /// The target's address, HOST or HOST:PORT (5555).
-    #[arg(long, short, value_parser = parse::target, value_name = "ADDRESS")]
-    pub(crate) target: SocketAddr,
-    /// The LUN [default: 0, or that of --volume].
+    /// The target's address, HOST or HOST:PORT (5555). Repeated: further paths to the same unit.
+    #[arg(long, short, value_parser = parse::target, value_name = "ADDRESS", required = true)]
+    pub(crate) target: Vec<SocketAddr>,
+    /// The LUN, on the first path that is there [default: 0, or that of --volume].
     #[arg(long, short, value_parser = clap::value_parser!(u16).range(..=16383), conflicts_with = "volume")]
     pub(crate) lun: Option<u16>,
     /// The volume's name; its LUN is found by asking the target.
     #[arg(long, short)]
     pub(crate) volume: Option<String>,
+}
+
+impl LunArgs {
+    /// The unit.
+    pub(crate) fn wanted(&self) -> crate::run::Wanted<'_> {
+        crate::run::Wanted { targets: &self.target, lun: self.lun, volume: self.volume.as_deref() }
+    }
 }
 
 /// `weir inquiry`.
@@ -94,7 +116,8 @@ fn page(text: &str) -> Result<u8, String> {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  weir read --target 192.0.2.7 --volume db-01 --length 1M > first-megabyte\n  \
-    weir read --target 192.0.2.7 --lun 0 --offset 4k --length 512 --hex"
+    weir read --target 192.0.2.7 --lun 0 --offset 4k --length 512 --hex\n  \
+    weir read --target 192.0.2.7 --target 192.0.3.7 --volume db-01 --output disk.img"
 )]
 pub(crate) struct ReadArgs {
     #[command(flatten)]
@@ -159,6 +182,9 @@ pub(crate) struct FlowArgs {
     /// Bytes per command.
     #[arg(long, default_value = "256k", value_parser = parse::size)]
     pub(crate) bs: u64,
+    /// With several addresses: how they are used.
+    #[arg(long, value_enum, default_value = "active-passive", value_name = "POLICY")]
+    pub(crate) multipath: Policy,
     /// Commands in flight.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) iodepth: u32,
@@ -167,10 +193,10 @@ pub(crate) struct FlowArgs {
 /// One end of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A LUN of a target: `srp://HOST:PORT/LUN`.
-    Lun(SocketAddr, u16),
+    /// A LUN of a target: `srp://HOST:PORT/LUN`, with several addresses between commas if there are several paths.
+    Lun(Vec<SocketAddr>, u16),
     /// A volume of a target: `srp://HOST:PORT/NAME`.
-    Volume(SocketAddr, String),
+    Volume(Vec<SocketAddr>, String),
     /// A file or block device.
     File(PathBuf),
 }
@@ -189,7 +215,7 @@ impl FromStr for Place {
             .split_once('/')
             .filter(|(h, u)| !h.is_empty() && !u.is_empty())
             .ok_or_else(|| format!("`{text}` lacks a part; write srp://HOST[:PORT]/LUN"))?;
-        let target = parse::target(host)?;
+        let target = host.split(',').map(parse::target).collect::<Result<Vec<_>, _>>()?;
         match unit.parse::<u16>() {
             Ok(lun) if lun <= 16383 => Ok(Place::Lun(target, lun)),
             Ok(lun) => Err(format!("{lun} cannot be a LUN; the largest is 16383")),
@@ -205,19 +231,27 @@ impl FromStr for Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Lun(target, lun) => write!(f, "srp://{target}/{lun}"),
-            Place::Volume(target, name) => write!(f, "srp://{target}/{name}"),
+            Place::Lun(target, lun) => write!(f, "srp://{}/{lun}", addresses(target)),
+            Place::Volume(target, name) => write!(f, "srp://{}/{name}", addresses(target)),
             Place::File(path) => write!(f, "{}", path.display()),
         }
     }
 }
 
+/// Addresses between commas.
+pub(crate) fn addresses(all: &[SocketAddr]) -> String {
+    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+    all.join(",")
+}
+
 /// `weir copy`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  weir copy disk.img srp://192.0.2.7/db-01\n  \
-    weir copy srp://192.0.2.7/0 srp://192.0.2.8:5555/0 --verify")]
+    weir copy srp://192.0.2.7/0 srp://192.0.2.8:5555/0 --verify\n  \
+    weir copy srp://192.0.2.7,192.0.3.7/db-01 disk.img")]
 pub(crate) struct CopyArgs {
-    /// From: a file, a block device, srp://HOST:PORT/LUN or srp://HOST:PORT/VOLUME.
+    /// From: a file, a block device, srp://HOST:PORT/LUN or srp://HOST:PORT/VOLUME;
+    /// HOST:PORT,HOST:PORT for several paths.
     pub(crate) source: Place,
     /// To: the same.
     pub(crate) destination: Place,
