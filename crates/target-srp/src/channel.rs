@@ -257,7 +257,6 @@ impl Channel {
         }
     }
 
-
     /// A request of ours is unanswered.
     pub(crate) fn has_asked(&self) -> bool {
         self.asked.get()
