@@ -13,6 +13,10 @@ use weir_proto_scsi::sense::{SENSE_LEN_MAX, Sense, SenseFormat};
 use weir_proto_scsi::status::{Direction, ScsiError};
 use weir_reactor::completion;
 
+/// Most bytes of a write that are fetched into one buffer to be copied to a volume that is memory: they stay
+/// in a core's cache.
+const CACHED: u64 = 256 << 10;
+
 /// How a command ended.
 #[derive(Debug, Clone)]
 pub struct Outcome {
@@ -200,21 +204,24 @@ impl Attached {
         if len == 0 {
             return Ok(());
         }
+        let mut step = self.unit.chunk as u64;
         if let Some(slice) = self.unit.volume.direct(at, len as usize, Direct::Write) {
-            let _writing = self.unit.write_gate(at, len).await;
-            if t.stopped() {
-                return Err(Failure::Stop);
+            if let Some(data) = t.immediate() {
+                let _writing = self.unit.write_gate(at, len).await;
+                if t.stopped() {
+                    return Err(Failure::Stop);
+                }
+                slice.copy_from(0, &data, 0, len as usize);
+                out.moved_out = len as u32;
+                return Ok(());
             }
-            match t.immediate() {
-                Some(data) => slice.copy_from(0, &data, 0, len as usize),
-                None => t.fetch(0, slice).await?,
-            }
-            out.moved_out = len as u32;
-            return Ok(());
+            // Data are not fetched right to where they belong: a connection that ends meanwhile would
+            // leave a part of a block.
+            step = step.min(CACHED);
         }
         let mut done = 0;
         while done < len {
-            let n = (len - done).min(self.unit.chunk as u64) as usize;
+            let n = (len - done).min(step) as usize;
             let buf = self.unit.pool.alloc(n).await;
             fetch(t, done, &buf).await?;
             out.moved_out += n as u32;
@@ -223,8 +230,13 @@ impl Attached {
             if t.stopped() {
                 return Err(Failure::Stop);
             }
-            let r = self.unit.volume.write(at + done, buf, fua).await;
-            io(r, Direction::Write, lba + done / block)?;
+            match self.unit.volume.direct(at + done, n, Direct::Write) {
+                Some(slice) => slice.copy_from(0, &buf, 0, n),
+                None => {
+                    let r = self.unit.volume.write(at + done, buf, fua).await;
+                    io(r, Direction::Write, lba + done / block)?;
+                }
+            }
             done += n as u64;
         }
         Ok(())
