@@ -3,6 +3,7 @@
 use crate::{Allocation, Direct, Geometry, IoFuture, Volume};
 use weir_base::IoResult;
 use weir_mem::Slice;
+use weir_reactor::LocalFuture;
 
 /// A [`Volume`] over one other volume: what a layer does not override goes down unchanged.
 ///
@@ -66,6 +67,11 @@ pub trait Filter {
         self.lower().allocation(at, len)
     }
 
+    /// As [`Volume::find_allocation`].
+    fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
+        self.lower().find_allocation(at, len)
+    }
+
     /// As [`Volume::allocated`].
     fn allocated(&self) -> Option<u64> {
         self.lower().allocated()
@@ -116,6 +122,9 @@ impl<T: Filter> Volume for T {
     #[inline]
     fn allocation(&self, at: u64, len: u64) -> Allocation {
         Filter::allocation(self, at, len)
+    }
+    fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
+        Filter::find_allocation(self, at, len)
     }
     fn allocated(&self) -> Option<u64> {
         Filter::allocated(self)

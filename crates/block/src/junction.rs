@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, MICROS};
 use weir_mem::Slice;
-use weir_reactor::{WaitChannel, sleep};
+use weir_reactor::{LocalFuture, WaitChannel, sleep};
 
 /// How often a quiesce looks whether direct memory has been given back, in nanoseconds.
 const DIRECT_POLL: u64 = 20 * MICROS;
@@ -282,6 +282,11 @@ impl Volume for Junction {
 
     fn allocation(&self, at: u64, len: u64) -> Allocation {
         self.current.borrow().allocation(at, len)
+    }
+
+    fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
+        let lower = self.current.borrow().clone();
+        Box::pin(async move { lower.find_allocation(at, len).await })
     }
 
     fn allocated(&self) -> Option<u64> {

@@ -3,6 +3,7 @@
 use crate::IoFuture;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
+use weir_reactor::LocalFuture;
 
 /// Size and nature of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,9 +88,15 @@ pub trait Volume {
         None
     }
 
-    /// Whether space is behind `at..at+len`.
+    /// Whether space is behind `at..at+len`, as far as that is known without I/O.
     fn allocation(&self, _at: u64, len: u64) -> Allocation {
         Allocation { mapped: true, len }
+    }
+
+    /// Whether space is behind `at..at+len`, also where finding out takes a while (a file's holes). A layer
+    /// that forwards [`allocation`](Volume::allocation) forwards this.
+    fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
+        Box::pin(std::future::ready(self.allocation(at, len)))
     }
 
     /// Bytes of storage really in use, where that is known.

@@ -3,7 +3,7 @@
 
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
-use weir_reactor::{Completion, Token, completion};
+use weir_reactor::{Completion, LocalFuture, Token, completion};
 
 /// One operation on a disk. Offsets and lengths are bytes and multiples of the disk's block size.
 #[derive(Debug, Clone)]
@@ -44,6 +44,15 @@ pub enum DiskOp {
     },
 }
 
+/// A range of one kind (see [`Disk::extent`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// True: there is storage behind it. False: a hole, which reads as zeros.
+    pub mapped: bool,
+    /// Bytes from the asked start that are of this kind; not 0.
+    pub len: u64,
+}
+
 /// Something that stores bytes, as one reactor sees it.
 pub trait Disk {
     /// Capacity in bytes.
@@ -70,6 +79,11 @@ pub trait Disk {
     /// Changes the capacity of a disk that can (a file). Others say [`IoError::Unsupported`].
     fn set_len(&self, _len: u64) -> IoResult {
         Err(IoError::Unsupported)
+    }
+
+    /// Whether there is storage behind `at..at+len` (not empty). A disk that cannot tell says that there is.
+    fn extent(&self, _at: u64, len: u64) -> LocalFuture<'_, Extent> {
+        Box::pin(std::future::ready(Extent { mapped: true, len }))
     }
 
     /// Bytes of storage really in use below, where that is known (sparse files).

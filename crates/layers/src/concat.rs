@@ -9,6 +9,7 @@ use weir_block::{
     LayerKind, Node, Volume, check_len, check_range, join_parts,
 };
 use weir_mem::Slice;
+use weir_reactor::LocalFuture;
 
 /// The kind.
 pub(crate) struct Kind;
@@ -164,6 +165,16 @@ impl Volume for Concat {
                 self.children[c].allocation(there, n)
             }
             _ => Allocation { mapped: true, len },
+        }
+    }
+
+    fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
+        match self.touched(at, len) {
+            Ok((c, 1..)) => {
+                let (there, _, n) = self.part(c, at, len);
+                self.children[c].find_allocation(there, n)
+            }
+            _ => Box::pin(std::future::ready(Allocation { mapped: true, len })),
         }
     }
 

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::{
-    Arity, BuildContext, DiskSpec, Geometry, GraphError, GraphErrorKind, IoFuture, LayerKind, Node,
-    Param, ParamKind, Volume, check_len, check_range, join_parts,
+    Allocation, Arity, BuildContext, DiskSpec, Geometry, GraphError, GraphErrorKind, IoFuture,
+    LayerKind, Node, Param, ParamKind, Volume, check_len, check_range, join_parts,
 };
 use weir_disk::{Disk, DiskOp, run};
 use weir_mem::{BufPool, PoolConfig, Slice};
+use weir_reactor::LocalFuture;
 
 /// Largest single transfer in bytes; a longer I/O is several in parallel. Below what Linux takes in
 /// one call (2 GiB less a page), small enough that one I/O does not fill a device's queue.
@@ -285,6 +286,25 @@ impl Volume for DiskLeaf {
                 }
             }),
         }
+    }
+
+    fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
+        let whole = Allocation { mapped: true, len };
+        if len == 0 || self.check(at, len, false).is_err() {
+            return Box::pin(std::future::ready(whole));
+        }
+        Box::pin(async move {
+            let e = self.disk.extent(at, len).await;
+            // Blocks that are only in part a hole are mapped.
+            let block = u64::from(self.geometry.get().block_size);
+            if e.mapped {
+                Allocation { mapped: true, len: e.len.next_multiple_of(block).min(len) }
+            } else if e.len < block {
+                Allocation { mapped: true, len: block.min(len) }
+            } else {
+                Allocation { mapped: false, len: e.len / block * block }
+            }
+        })
     }
 
     fn allocated(&self) -> Option<u64> {

@@ -8,6 +8,7 @@ use weir_block::{
     LayerKind, Node, Param, ParamKind, Volume, check_len, check_range,
 };
 use weir_mem::Slice;
+use weir_reactor::LocalFuture;
 
 /// The kind.
 pub(crate) struct Kind;
@@ -138,6 +139,13 @@ impl Volume for Linear {
         match self.check(at, len) {
             Ok(()) => self.lower.allocation(self.offset + at, len),
             Err(_) => Allocation { mapped: true, len },
+        }
+    }
+
+    fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
+        match self.check(at, len) {
+            Ok(()) => self.lower.find_allocation(self.offset + at, len),
+            Err(_) => Box::pin(std::future::ready(Allocation { mapped: true, len })),
         }
     }
 

@@ -9,6 +9,7 @@ use weir_block::{
     LayerKind, Node, Param, ParamKind, Volume, check_range, join_parts,
 };
 use weir_mem::Slice;
+use weir_reactor::LocalFuture;
 
 /// Units that one answer about allocation looks at.
 const LOOK: u64 = 4096;
@@ -169,6 +170,51 @@ impl Stripe {
     }
 }
 
+/// A walk over units of the volumes below, as long as they are of one kind.
+struct Run {
+    at: u64,
+    end: u64,
+    /// Units that may still be looked at.
+    left: usize,
+    len: u64,
+    found: Option<Allocation>,
+}
+
+impl Run {
+    /// The next piece: volume, where there, how long.
+    fn next(&mut self, s: &Stripe) -> Option<(usize, u64, u64)> {
+        let n = (s.unit() - (self.at & (s.unit() - 1))).min(self.end - self.at);
+        if n == 0 || self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        let (child, there) = s.locate(self.at);
+        Some((child, there, n))
+    }
+
+    /// Adds what is so there, of a piece of `n` bytes; true if the walk goes on.
+    fn add(&mut self, a: Allocation, n: u64) -> bool {
+        match &mut self.found {
+            None => self.found = Some(a),
+            Some(f) if f.mapped == a.mapped => f.len += a.len,
+            Some(_) => return false,
+        }
+        self.at += a.len;
+        a.len >= n
+    }
+
+    fn end(self) -> Allocation {
+        self.found.unwrap_or(Allocation { mapped: true, len: self.len })
+    }
+}
+
+impl Stripe {
+    fn run(&self, at: u64, len: u64) -> Result<Run, IoError> {
+        self.units(at, len)?;
+        Ok(Run { at, end: at + len, left: LOOK as usize, len, found: None })
+    }
+}
+
 impl Volume for Stripe {
     #[inline]
     fn geometry(&self) -> Geometry {
@@ -214,29 +260,27 @@ impl Volume for Stripe {
     }
 
     fn allocation(&self, at: u64, len: u64) -> Allocation {
-        if self.units(at, len).is_err() {
-            return Allocation { mapped: true, len };
-        }
-        let mut found: Option<Allocation> = None;
-        let mut begin = at;
-        for _ in 0..LOOK {
-            let n = (self.unit() - (begin & (self.unit() - 1))).min(at + len - begin);
-            if n == 0 {
-                break;
-            }
-            let (child, there) = self.locate(begin);
+        let Ok(mut run) = self.run(at, len) else { return Allocation { mapped: true, len } };
+        while let Some((child, there, n)) = run.next(self) {
             let a = self.children[child].allocation(there, n);
-            match &mut found {
-                None => found = Some(a),
-                Some(f) if f.mapped == a.mapped => f.len += a.len,
-                Some(_) => break,
-            }
-            begin += a.len;
-            if a.len < n {
+            if !run.add(a, n) {
                 break;
             }
         }
-        found.unwrap_or(Allocation { mapped: true, len })
+        run.end()
+    }
+
+    fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
+        Box::pin(async move {
+            let Ok(mut run) = self.run(at, len) else { return Allocation { mapped: true, len } };
+            while let Some((child, there, n)) = run.next(self) {
+                let a = self.children[child].find_allocation(there, n).await;
+                if !run.add(a, n) {
+                    break;
+                }
+            }
+            run.end()
+        })
     }
 
     fn allocated(&self) -> Option<u64> {

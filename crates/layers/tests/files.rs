@@ -117,3 +117,55 @@ fn a_file_grows_and_shrinks_under_its_volume() {
         assert_eq!(read(&*v, (2 << 20) - 4096, 4096).await.unwrap(), [0; 4096]);
     });
 }
+
+/// Extents from `at` on: mapped or not, and how long.
+async fn extents(v: &dyn Volume, mut at: u64, to: u64) -> Vec<(bool, u64)> {
+    let mut all: Vec<(bool, u64)> = Vec::new();
+    while at < to {
+        let a = v.find_allocation(at, to - at).await;
+        assert!(a.len > 0 && a.len <= to - at);
+        match all.last_mut() {
+            Some(last) if last.0 == a.mapped => last.1 += a.len,
+            _ => all.push((a.mapped, a.len)),
+        }
+        at += a.len;
+    }
+    all
+}
+
+#[test]
+fn holes_of_files_are_found() {
+    const K: u64 = 1 << 10;
+    let dir = Dir::new("holes");
+    let spec = GraphSpec::new("v", "f").with(file("f", &dir, 1 << 20));
+    on_graph(spec, &Shared::new(), async move |v| {
+        assert_eq!(extents(&*v, 0, 1 << 20).await, [(false, 1 << 20)]);
+        write(&*v, 64 * K, &[1; 65536]).await.unwrap();
+        write(&*v, 512 * K, &[2; 4096]).await.unwrap();
+        v.flush().await.unwrap();
+        let want = [(false, 64), (true, 64), (false, 384), (true, 4), (false, 508)];
+        assert_eq!(extents(&*v, 0, 1 << 20).await, want.map(|(m, n)| (m, n * K)));
+        assert_eq!(extents(&*v, 68 * K, 72 * K).await, [(true, 4 * K)]);
+        v.discard(64 * K, 32 * K).await.unwrap();
+        assert_eq!(extents(&*v, 64 * K, 128 * K).await, [(false, 32 * K), (true, 32 * K)]);
+        // What is outside is somebody else's answer.
+        assert!(v.find_allocation(1 << 20, 4096).await.mapped);
+    });
+    let over = |kind: &str| {
+        GraphSpec::new("v", "s")
+            .with(NodeSpec::new("s", kind).over("a").over("b"))
+            .with(file("a", &dir, 1 << 20))
+            .with(file("b", &dir, 1 << 20))
+    };
+    let mut stripe = over("stripe");
+    stripe.node_mut("s").unwrap().params.insert("unit".into(), "16KiB".into());
+    for spec in [stripe, over("concat")] {
+        on_graph(spec, &Shared::new(), async move |v| {
+            v.discard(0, 2 << 20).await.unwrap();
+            write(&*v, 1016 * K, &[1; 16 << 10]).await.unwrap();
+            v.flush().await.unwrap();
+            let want = [(false, 1016), (true, 16), (false, 1016)];
+            assert_eq!(extents(&*v, 0, 2 << 20).await, want.map(|(m, n)| (m, n * K)));
+        });
+    }
+}

@@ -12,9 +12,10 @@ use crate::mpa::{self, CrcPolicy, Policy, Reply, Request};
 use crate::terminate::TerminateInfo;
 use weir_base::Prng;
 
-/// About how long a script becomes, in bytes: several messages of several segments, and short enough for millions
-/// of executions. Property tests make longer ones.
-const SCRIPT_BYTES: usize = 4096;
+/// About how long a script becomes, in bytes, and the most of one message: a few messages of a few segments, short
+/// enough for millions of executions. Property tests make longer ones.
+const SCRIPT_BYTES: usize = 1024;
+const SCRIPT_MESSAGE: usize = 4096;
 
 /// An incoming stream. The first byte chooses: CRC on, the rest is a script of valid operations
 /// (else raw wire bytes), one bit of the result is flipped.
@@ -26,7 +27,7 @@ pub fn fuzz_stream(data: &[u8]) {
     let crc = mode & 1 != 0;
     let mut script = Script::default();
     let mut stream = if mode & 2 != 0 {
-        script = Script::build(&mut Choices::new(rest, SCRIPT_BYTES), crc);
+        script = Script::build(&mut Choices::with(rest, SCRIPT_BYTES, SCRIPT_MESSAGE), crc);
         script.bytes.clone()
     } else {
         rest.to_vec()

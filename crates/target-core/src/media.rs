@@ -82,7 +82,7 @@ impl Attached {
                     .await
             }
             Command::GetLbaStatus { lba, alloc } => {
-                let answer = self.lba_status(lba, alloc, g);
+                let answer = self.lba_status(lba, alloc, g).await;
                 out.command_in = answer.len() as u64;
                 let n = answer.len().min(t.in_len() as usize).min(self.unit.chunk);
                 if n > 0 {
@@ -237,13 +237,13 @@ impl Attached {
         io(volume.write(lba * bs, data, fua).await, Direction::Write, lba)
     }
 
-    fn lba_status(&self, lba: u64, alloc: u32, g: Geometry) -> Vec<u8> {
+    async fn lba_status(&self, lba: u64, alloc: u32, g: Geometry) -> Vec<u8> {
         let bs = u64::from(g.block_size);
         let mut extents = Vec::new();
         let mut at = lba;
         while at < g.blocks && extents.len() < lba_status::descriptors_wanted(alloc).min(256) {
             let Allocation { mapped, len } =
-                self.unit.volume.allocation(at * bs, (g.blocks - at) * bs);
+                self.unit.volume.find_allocation(at * bs, (g.blocks - at) * bs).await;
             let blocks = (len / bs).clamp(1, u64::from(u32::MAX)).min(g.blocks - at);
             let status = if mapped { Provisioning::Mapped } else { Provisioning::Deallocated };
             extents.push(LbaStatus { lba: at, blocks: blocks as u32, status });

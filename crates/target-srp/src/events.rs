@@ -40,12 +40,12 @@ impl Events {
 impl Channel {
     /// Looks for events as long as the channel lives.
     pub(crate) async fn watch_events(channel: Rc<Channel>) {
-        let port = channel.port();
+        let period = channel.port().config.event_period;
         // What was so at the login is no news.
         channel.look_for_events();
         channel.events.waiting.borrow_mut().clear();
         loop {
-            sleep(port.config.event_period).await;
+            sleep(period).await;
             if channel.is_lost() {
                 return;
             }

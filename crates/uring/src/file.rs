@@ -1,16 +1,17 @@
 //! Files and block devices as disks.
 
-use crate::Ring;
+use crate::{Ring, holes};
 use io_uring::{opcode, types};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use weir_base::{IoError, IoResult};
-use weir_disk::{Disk, DiskOp, report};
-use weir_reactor::{Token, complete};
+use weir_disk::{Disk, DiskOp, Extent, report};
+use weir_reactor::{LocalFuture, Token, complete};
 
 /// The class of an operating system's error number.
 pub(crate) fn error_of(errno: i32) -> IoError {
@@ -56,6 +57,8 @@ pub struct FileDisk {
     block: u32,
     device: bool,
     read_only: bool,
+    /// For questions about holes.
+    asked: OnceCell<Arc<OwnedFd>>,
 }
 
 impl FileDisk {
@@ -99,6 +102,7 @@ impl FileDisk {
             block,
             device,
             read_only: o.read_only,
+            asked: OnceCell::new(),
         })
     }
 }
@@ -212,6 +216,24 @@ impl Disk for FileDisk {
         }
         self.len.set(len);
         Ok(())
+    }
+
+    fn extent(&self, at: u64, len: u64) -> LocalFuture<'_, Extent> {
+        Box::pin(async move {
+            let all = Extent { mapped: true, len };
+            if self.device {
+                return all;
+            }
+            // A descriptor of its own: the question may outlive the disk.
+            let file = match self.asked.get() {
+                Some(f) => f.clone(),
+                None => match self.fd.try_clone() {
+                    Ok(f) => self.asked.get_or_init(|| Arc::new(f)).clone(),
+                    Err(_) => return all,
+                },
+            };
+            holes::find(file, at, len).await.unwrap_or(all)
+        })
     }
 
     fn allocated(&self) -> Option<u64> {

@@ -6,6 +6,7 @@
 //! socket that falls silent is handed to the ring to watch.
 
 mod file;
+mod holes;
 mod net;
 mod ring;
 

@@ -339,11 +339,12 @@ impl Inner {
         }
     }
 
-    /// Looks at all paths, at each for as long as there is between two looks.
+    /// Looks at all paths. One that does not answer is given a few times the pause between two looks: a busy
+    /// machine is no lost path.
     async fn look(&self) {
         for p in &self.paths {
             let was = p.condition.get();
-            let patience = self.config.check_every.max(SECONDS / 100);
+            let patience = (5 * self.config.check_every).max(SECONDS);
             if timeout(patience, p.check(&self.naa)).await.is_err() {
                 p.set(PathCondition::Down);
             }

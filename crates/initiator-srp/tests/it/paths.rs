@@ -354,7 +354,7 @@ fn over_iwarp_a_target_dies_and_returns_under_load() {
         let s1 = Session::connect(p.clone(), c1).await.unwrap();
         let s2 = Session::connect(p, c2).await.unwrap();
         let config = MultipathConfig {
-            check_every: 20 * MILLIS,
+            check_every: 200 * MILLIS,
             failback: Some(50 * MILLIS),
             settle: 200 * MILLIS,
             ..Default::default()

@@ -343,7 +343,7 @@ impl Model {
             }
         }
         if len > 0 {
-            let a = self.volume.allocation(there, len as u64);
+            let a = self.volume.find_allocation(there, len as u64).await;
             assert!(a.len > 0 && a.len <= len as u64, "{a:?} of {len}");
             if !a.mapped {
                 let range = at..at + a.len as usize;

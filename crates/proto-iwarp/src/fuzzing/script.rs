@@ -11,13 +11,22 @@ pub struct Choices<'a> {
     prng: Prng,
     /// About how long the stream may become, bytes.
     size: usize,
+    /// Most payload of a message, bytes, and most segments that it has at a given length of these.
+    message: usize,
+    segments: usize,
 }
 
 impl<'a> Choices<'a> {
     /// From these bytes, for a stream of about `size` bytes at most.
     pub fn new(data: &'a [u8], size: usize) -> Self {
+        // Not more than a few dozen segments of one message.
+        Choices { segments: 40, ..Choices::with(data, size, size / 2) }
+    }
+
+    /// As [`new`](Choices::new), with messages of `message` bytes and a dozen segments at most.
+    pub(crate) fn with(data: &'a [u8], size: usize, message: usize) -> Self {
         let seed = data.iter().fold(0u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
-        Choices { data, prng: Prng::new(seed), size }
+        Choices { data, prng: Prng::new(seed), size, message, segments: 12 }
     }
 
     fn u8(&mut self) -> u8 {
@@ -100,8 +109,7 @@ impl Script {
     /// Payload, and the most of it in one FPDU.
     fn payload(c: &mut Choices<'_>, fpdu: usize) -> (Vec<u8>, usize) {
         let mtu = c.len(fpdu).max(1);
-        // Not more than a few dozen segments of one message.
-        let mut data = vec![0; c.len((c.size / 2).min(mtu * 40))];
+        let mut data = vec![0; c.len(c.message.min(mtu * c.segments))];
         c.prng.fill(&mut data);
         (data, mtu)
     }
