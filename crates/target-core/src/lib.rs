@@ -7,12 +7,14 @@
 //! one counter, read without a lock, has not moved.
 
 mod access;
+mod block_door;
 mod execute;
 mod media;
 mod transfer;
 mod unit;
 
 pub use access::{Access, AccessMap, HostRule};
+pub use block_door::{Refusal, WriteGuard};
 pub use execute::{Outcome, execute_unmapped};
 pub use transfer::{Stop, Transfer};
 pub use unit::{Attached, Attachment, ReservationStore, Unit, UnitShared, Units};

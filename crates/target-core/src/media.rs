@@ -274,7 +274,7 @@ fn compare(a: &Slice, b: &Slice, base: u64) -> Result<(), Failure> {
 }
 
 /// Held by the one COMPARE AND WRITE between its read and its write.
-struct Comparing<'a>(&'a Unit);
+pub(crate) struct Comparing<'a>(&'a Unit);
 
 impl Drop for Comparing<'_> {
     fn drop(&mut self) {
@@ -286,7 +286,7 @@ impl Drop for Comparing<'_> {
 }
 
 impl Unit {
-    async fn compare_gate(&self) -> Comparing<'_> {
+    pub(crate) async fn compare_gate(&self) -> Comparing<'_> {
         // Rare, short and mostly uncontended: other reactors are waited for by looking again.
         while self
             .shared
