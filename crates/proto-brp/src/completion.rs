@@ -21,6 +21,8 @@ pub mod flag {
     pub const SUMS: u8 = 1;
     /// The command had been done before it was sent again.
     pub const REPLAYED: u8 = 2;
+    /// The data went from memory that others may have written to between its checksum and its sending.
+    pub const LENT: u8 = 4;
 }
 
 /// How a command ended.

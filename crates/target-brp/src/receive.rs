@@ -162,7 +162,7 @@ impl Channel {
         }
         self.begin();
         match self.at_once(item, message, bytes) {
-            Some(ended) => self.ended(self.generation(), c, ended, &[]),
+            Some(ended) => self.ended(self.generation(), c, ended, &[], false),
             None => self.port.clone().submit(Work::new(self.clone(), item, message, bytes)),
         }
         Ok(())
@@ -243,6 +243,7 @@ impl Channel {
         c: &Command,
         ended: Ended,
         rdma_sums: &[u32],
+        lent: bool,
     ) {
         let (status, detail, data, stable) = match ended {
             Ended::Status(s, d) => (s, d, None, true),
@@ -262,6 +263,9 @@ impl Channel {
             if !rdma_sums.is_empty() {
                 completion.flags = completion::flag::SUMS;
                 completion.detail = rdma_sums.len() as u32;
+            }
+            if lent {
+                completion.flags |= completion::flag::LENT;
             }
             self.reply(Reply { completion, data, offset: c.offset, stable }, rdma_sums);
         }

@@ -145,6 +145,8 @@ struct Task {
     /// Checksums that came with the command, or of what was read.
     sums: Vec<[u8; 4]>,
     read_sums: Vec<u32>,
+    /// Data was sent from memory of the volume.
+    lent: bool,
 }
 
 /// The command that runs.
@@ -170,15 +172,10 @@ impl Task {
             self.sums.extend(part.iter().take(sums.1));
         }
         self.read_sums.clear();
+        self.lent = false;
         let inline = command.has(flag::INLINE_OUT).then(|| message.sub(data.0, data.1));
         drop(message);
-        let r = Running {
-            port,
-            channel: &channel,
-            generation,
-            c: command,
-            inline,
-        };
+        let r = Running { port, channel: &channel, generation, c: command, inline };
         let ended = match r.one_at_a_time(self).await {
             Ok(e) => e,
             Err(Stop(e)) => e,
@@ -188,7 +185,7 @@ impl Task {
             Ended::Status(Status::Ok, _) => &self.read_sums[..],
             _ => &[],
         };
-        channel.ended(generation, &command, ended, sums);
+        channel.ended(generation, &command, ended, sums, self.lent);
     }
 }
 
@@ -311,11 +308,15 @@ impl Running<'_> {
         let lend = !c.has(flag::STABLE) && !conn.needs_stable_data();
         let mut done = 0;
         while done < len {
-            let n = (len - done).min(CHUNK);
             let at = c.offset + done as u64;
+            // Cut where checksums are cut.
+            let n = (len - done).min(CHUNK - (at % sums::PIECE) as usize);
             let lent = if lend { volume.direct(at, n, Direct::Read) } else { None };
             let data = match lent {
-                Some(d) => d,
+                Some(d) => {
+                    t.lent = true;
+                    d
+                }
                 None => {
                     let buf = self.port.pool.alloc(n).await;
                     self.go_on()?;

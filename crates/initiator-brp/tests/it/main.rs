@@ -1,0 +1,6 @@
+//! Target and initiator together.
+
+mod common;
+mod iwarp;
+mod sim;
+mod target;
