@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use weir_base::Nanos;
 use weir_reactor::Driver;
-use weir_uring::{Ring, TcpListener, TcpStream, pin_to_core};
+use weir_uring::{Ring, SocketOptions, TcpListener, TcpStream, pin_to_core};
 
 /// Bytes that one call receives or sends at most.
 const CHUNK: usize = 1 << 20;
@@ -87,7 +87,7 @@ fn between<T: Send + 'static>(
         let clock = Clock::new()?;
         let until = clock.now() + CONNECT;
         let stream = loop {
-            if let Ok(s) = listener.try_accept(0)? {
+            if let Ok(s) = listener.try_accept(SocketOptions::default())? {
                 break s;
             }
             if clock.now() > until {
@@ -99,7 +99,7 @@ fn between<T: Send + 'static>(
     let client = std::thread::Builder::new().name("bare-near".into()).spawn(move || {
         pin(ends.near)?;
         let clock = Clock::new()?;
-        let stream = TcpStream::connect(addr, 0)?;
+        let stream = TcpStream::connect(addr, SocketOptions::default())?;
         let until = clock.now() + CONNECT;
         loop {
             match stream.connected() {

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use weir_base::Nanos;
-use weir_fabric::{Access, Connection, FabricError, Remote, SendFlags, SoftRecvQueue, status};
+use weir_fabric::{Access, Connection, FabricError, Remote, SendFlags, SoftRecvQueue, Tap, status};
 use weir_mem::Slice;
 use weir_proto_iwarp::Op;
 use weir_proto_iwarp::mpa::Negotiated;
@@ -45,6 +45,7 @@ pub(crate) struct Conn {
     pub(crate) reads_in: RefCell<Inbound>,
     sink_salt: u32,
     pub(crate) recv: Rc<SoftRecvQueue>,
+    pub(crate) tap: RefCell<Option<Rc<dyn Tap>>>,
     send_slots: WaitChannel,
     read_slots: WaitChannel,
     pub(crate) state: Cell<State>,
@@ -90,6 +91,7 @@ impl Conn {
             reads_in: RefCell::new(Inbound::new(agreed.reads_in)),
             sink_salt: shared.prng.borrow_mut().next_u64() as u32,
             recv,
+            tap: RefCell::default(),
             send_slots: WaitChannel::new(config.send_queue),
             read_slots: WaitChannel::new(u32::from(agreed.reads_out)),
             state: Cell::new(State::Open),
@@ -248,6 +250,11 @@ impl Connection for Conn {
             t.remove(key);
         }
         self.rx.borrow_mut().forget(key);
+    }
+
+    fn set_tap(&self, tap: Option<Rc<dyn Tap>>) -> bool {
+        *self.tap.borrow_mut() = tap;
+        true
     }
 
     fn disconnect(&self, at_once: bool) {

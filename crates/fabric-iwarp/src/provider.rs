@@ -10,10 +10,10 @@ use weir_base::{MILLIS, Nanos, Prng};
 use weir_fabric::{Connected, FabricError, Listener, Params, Provider, RecvQueue, SoftRecvQueue};
 use weir_proto_iwarp::mpa::{CrcPolicy, Policy};
 use weir_reactor::{LocalFuture, Poller, Reactor, now};
-use weir_uring::Ring;
+use weir_uring::{Congestion, Ring, SocketOptions};
 
 /// Bytes received from a socket at most in one go; shared by all connections of the reactor.
-pub(crate) const STAGING: usize = 256 << 10;
+pub(crate) const STAGING: usize = 128 << 10;
 /// A connection silent for so long is watched by the ring instead of polled.
 const SILENT: Nanos = 2 * MILLIS;
 
@@ -22,8 +22,8 @@ const SILENT: Nanos = 2 * MILLIS;
 pub struct Config {
     /// Whether FPDUs carry a CRC32C.
     pub crc: CrcPolicy,
-    /// Socket buffers in bytes; 0 leaves them to the kernel's tuning.
-    pub socket_buffer: usize,
+    /// Buffers and congestion control of the sockets.
+    pub socket: SocketOptions,
     /// Payload bytes of one FPDU at most, a multiple of 4096 up to 61440.
     pub fpdu_payload: usize,
     /// Work requests of one connection at once.
@@ -38,7 +38,8 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             crc: CrcPolicy::Off,
-            socket_buffer: 0,
+            // BBR, the default of some systems, stalls: it wants few packets in flight on a short link.
+            socket: SocketOptions { buffer: 0, congestion: Congestion::Cubic },
             fpdu_payload: 61440,
             send_queue: 4096,
             registrations: 4096,

@@ -2,7 +2,8 @@
 
 use crate::conn::{Conn, State};
 use crate::provider::{STAGING, Shared};
-use weir_fabric::SoftRecvQueue;
+use std::rc::Rc;
+use weir_fabric::{RecvQueue, SoftRecvQueue, Tap};
 use weir_mem::Slice;
 use weir_proto_iwarp::read_queue::Request;
 use weir_proto_iwarp::rx::{MIN_STAGING, Receiver, Segment, Step};
@@ -13,7 +14,7 @@ use weir_reactor::{Token, now};
 /// Payload from which it is received straight into its place.
 const DIRECT: usize = 4096;
 /// System calls of one connection in one turn, so that it cannot starve the others.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 2;
 
 /// The receiving half of a connection.
 pub(crate) struct Rx {
@@ -190,6 +191,7 @@ impl Conn {
     /// Takes steps as long as the bytes allow; gives the bytes used.
     fn consume(&self, rx: &mut Rx, bytes: &[u8]) -> (usize, Stop) {
         let mut at = 0;
+        let tap = &*self.tap.borrow();
         loop {
             let (used, step) = match rx.receiver.next(&bytes[at..]) {
                 Ok(s) => s,
@@ -200,6 +202,15 @@ impl Conn {
                 Step::Payload { seg, start, len, offset, remaining: _, last } => {
                     let part = &bytes[at + start..][..len];
                     at += used;
+                    if last && offset == 0 {
+                        let done = match seg.op {
+                            Op::Write => self.written(rx, &seg, part),
+                            _ => seg.mo == 0 && self.tapped(rx, tap, &seg, part),
+                        };
+                        if done {
+                            continue;
+                        }
+                    }
                     match self.payload(rx, &seg, part, offset, last) {
                         Ok(true) => {}
                         Ok(false) => {
@@ -222,6 +233,24 @@ impl Conn {
                 }
             }
         }
+    }
+
+    /// Places the whole last segment of a WRITE, if there is nothing wrong with it.
+    #[inline]
+    fn written(&self, rx: &mut Rx, seg: &Segment, part: &[u8]) -> bool {
+        let keys = self.keys.borrow();
+        let found = keys.as_ref().map(|t| t.check_write(seg.stag, seg.to, seg.total));
+        let Some(Ok(Some(s))) = found else { return false };
+        s.write_at(seg.to as usize, part);
+        rx.place = None;
+        true
+    }
+
+    /// Offers a whole message to the connection's tap. Without a posted receive it stalls as any other.
+    #[inline]
+    fn tapped(&self, rx: &Rx, tap: &Option<Rc<dyn Tap>>, seg: &Segment, part: &[u8]) -> bool {
+        let plain = matches!(seg.op, Op::Send | Op::SendSolicited) && rx.message.is_none();
+        plain && self.recv.posted() > 0 && tap.as_ref().is_some_and(|t| t.message(part))
     }
 
     /// A stalled message goes on when a receive has been posted.

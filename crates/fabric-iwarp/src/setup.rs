@@ -91,7 +91,7 @@ async fn accept_loop(
             if gone {
                 return;
             }
-            match socket.try_accept(shared.config.socket_buffer) {
+            match socket.try_accept(shared.config.socket) {
                 Ok(Ok(s)) => break s,
                 Ok(Err(_)) => {
                     let ready = shared.ring.ready(socket.as_raw_fd(), false);
@@ -231,7 +231,7 @@ pub(crate) async fn connect(
     let attempt = async {
         let shared = &provider.0;
         let unreachable = |e: std::io::Error| FabricError::Unreachable(format!("{addr}: {e}"));
-        let stream = TcpStream::connect(to, shared.config.socket_buffer).map_err(unreachable)?;
+        let stream = TcpStream::connect(to, shared.config.socket).map_err(unreachable)?;
         loop {
             shared.ring.ready(stream.as_raw_fd(), true).await;
             match stream.connected() {

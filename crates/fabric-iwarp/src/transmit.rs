@@ -70,38 +70,21 @@ impl Tx {
         self.pieces.is_empty()
     }
 
+    /// `n` more bytes of `heads` are to go out.
     #[inline]
-    fn head(&mut self, bytes: &[u8]) {
-        self.heads.extend_from_slice(bytes);
-        self.queued += bytes.len() as u64;
+    fn copied(&mut self, n: usize) {
+        self.queued += n as u64;
         match self.pieces.back_mut() {
-            Some(Piece::Head(n)) => *n += bytes.len(),
-            _ => self.pieces.push_back(Piece::Head(bytes.len())),
+            Some(Piece::Head(have)) => *have += n,
+            _ => self.pieces.push_back(Piece::Head(n)),
         }
-    }
-
-    #[inline]
-    fn data(&mut self, data: Slice) {
-        if data.len() <= COPY {
-            let at = self.heads.len();
-            self.heads.resize(at + data.len(), 0);
-            data.read_at(0, &mut self.heads[at..]);
-            self.queued += data.len() as u64;
-            match self.pieces.back_mut() {
-                Some(Piece::Head(n)) => *n += data.len(),
-                _ => self.pieces.push_back(Piece::Head(data.len())),
-            }
-            return;
-        }
-        self.queued += data.len() as u64;
-        self.pieces.push_back(Piece::Data(data));
     }
 
     /// Queues one FPDU: header, up to two payload parts, padding and CRC.
     #[inline]
-    fn fpdu(&mut self, header: &[u8], first: &[u8], data: Option<Slice>) {
+    fn fpdu<const H: usize>(&mut self, header: &[u8; H], first: &[u8], data: Option<Slice>) {
         let payload = first.len() + data.as_ref().map_or(0, Slice::len);
-        let ulpdu = header.len() - 2 + payload;
+        let ulpdu = H - 2 + payload;
         let (trailer, n) = if self.crc {
             let mut crc = tx::FpduCrc::new(header);
             crc.update(first);
@@ -113,16 +96,28 @@ impl Tx {
         } else {
             tx::trailer(ulpdu, None)
         };
-        self.head(header);
-        if !first.is_empty() {
-            self.head(first);
+        let mut run = H + first.len();
+        self.heads.extend_from_slice(header);
+        self.heads.extend_from_slice(first);
+        match data {
+            Some(d) if d.len() > COPY => {
+                self.copied(run);
+                run = 0;
+                self.queued += d.len() as u64;
+                self.pieces.push_back(Piece::Data(d));
+            }
+            Some(d) => {
+                let at = self.heads.len();
+                self.heads.resize(at + d.len(), 0);
+                d.read_at(0, &mut self.heads[at..]);
+                run += d.len();
+            }
+            None => {}
         }
-        if let Some(d) = data
-            && !d.is_empty()
-        {
-            self.data(d);
-        }
-        self.head(&trailer[..n]);
+        // Seven bytes are copied quicker than `n`, which is not known before.
+        self.heads.extend_from_slice(&trailer);
+        self.heads.truncate(self.heads.len() - (trailer.len() - n));
+        self.copied(run + n);
     }
 
     #[inline]
@@ -144,6 +139,10 @@ impl Tx {
     /// A Write or Read Response message.
     fn tagged_message(&mut self, op: Op, key: u32, to: u64, data: Slice) {
         let total = data.len();
+        if total <= self.fpdu_payload {
+            let header = tx::tagged_header(op, key, to, total, true);
+            return self.fpdu(&header, &[], Some(data));
+        }
         let mut at = 0;
         loop {
             let n = (total - at).min(self.fpdu_payload);
@@ -179,6 +178,11 @@ impl Tx {
         let msn = self.send_msn;
         self.send_msn = msn.wrapping_add(1);
         let total = head.len() + data.as_ref().map_or(0, Slice::len);
+        if total <= self.fpdu_payload {
+            let header = tx::untagged_header(op, key, 0, msn, 0, total, true);
+            self.fpdu(&header, head, data);
+            return self.mark(token);
+        }
         let mut at = 0;
         loop {
             let n = (total - at).min(self.fpdu_payload);
@@ -199,12 +203,13 @@ impl Tx {
 
     pub(crate) fn read_request(&mut self, msn: u32, sink: u32, size: u32, remote: Remote) {
         let frame = tx::read_request(msn, sink, 0, size, remote.key, remote.addr);
-        self.fpdu(&frame[..tx::UNTAGGED_HDR], &frame[tx::UNTAGGED_HDR..], None);
+        self.fpdu(&frame, &[], None);
     }
 
     /// A complete frame (Terminate).
     pub(crate) fn frame(&mut self, bytes: &[u8]) {
-        self.head(bytes);
+        self.heads.extend_from_slice(bytes);
+        self.copied(bytes.len());
     }
 
     /// Gathers from the front; gives the bytes gathered.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use weir_base::{MILLIS, Prng, SECONDS};
 use weir_fabric::{
-    Access, Connection, FabricError, Params, Provider, RecvQueue, Remote, SendFlags, status,
+    Access, Connection, FabricError, Params, Provider, RecvQueue, Remote, SendFlags, Tap, status,
 };
 use weir_fabric_iwarp::{Config, CrcPolicy, Iwarp};
 use weir_mem::Slice;
@@ -20,7 +20,7 @@ struct Pair {
 }
 
 fn params(provider: &Iwarp, data: &[u8]) -> Params {
-    let recv_queue = provider.recv_queue(64, 16384).unwrap();
+    let recv_queue = provider.recv_queue(64, 1 << 20).unwrap();
     Params { private_data: data.to_vec(), recv_queue, reads_out: 4, reads_in: 4 }
 }
 
@@ -182,6 +182,66 @@ fn wrong_keys_ranges_and_rights_end_the_connection_only() {
         assert_eq!(target.to_vec(), vec![0; 8192], "nothing was written");
         assert_eq!(p.connections(), 0);
     });
+}
+
+/// Takes messages that begin with a `t`, and answers them on the spot.
+struct Taker {
+    to: std::rc::Weak<dyn Connection>,
+    taken: std::cell::RefCell<Vec<Vec<u8>>>,
+}
+
+impl Tap for Taker {
+    fn message(&self, bytes: &[u8]) -> bool {
+        if bytes.first() != Some(&b't') {
+            return false;
+        }
+        self.taken.borrow_mut().push(bytes.to_vec());
+        let to = self.to.upgrade().unwrap();
+        assert!(to.send_slots().try_wait());
+        to.send(b"taken", None, SendFlags::default(), Token::NONE);
+        true
+    }
+}
+
+async fn taps(p: Iwarp) {
+    let l = pair(&p).await;
+    let taken = std::cell::RefCell::default();
+    let tap = Rc::new(Taker { to: Rc::downgrade(&l.b), taken });
+    assert!(l.b.set_tap(Some(tap.clone())));
+    // Without a posted receive even a tapped message waits.
+    send(&l.a, b"t1", None, SendFlags::default()).await;
+    sleep(5 * MILLIS).await;
+    assert!(tap.taken.borrow().is_empty());
+    let (buf, first) = recv(&l.qb, 16384);
+    let (answer, answered) = recv(&l.qa, 64);
+    assert_eq!(first.await.len, 2, "a message that has waited goes to its receive");
+    assert_eq!(buf.to_vec()[..2], *b"t1");
+    // With one, it is taken, and the receive stays for the next that is not.
+    let (buf, second) = recv(&l.qb, 16384);
+    send(&l.a, b"t2", Some(pattern(5000, 3)), SendFlags::default()).await;
+    assert_eq!(answered.await.len, 5);
+    assert_eq!(answer.to_vec()[..5], *b"taken");
+    assert_eq!(tap.taken.borrow()[0].len(), 5002);
+    assert_eq!(tap.taken.borrow()[0][2..], pattern(5000, 3).to_vec()[..]);
+    send(&l.a, b"other", None, SendFlags::default()).await;
+    assert_eq!(second.await.len, 5);
+    assert_eq!(buf.to_vec()[..5], *b"other");
+    // Longer than one FPDU: not whole at once, so not for the tap.
+    let (buf, third) = recv(&l.qb, 1 << 20);
+    send(&l.a, b"t3", Some(pattern(200_000, 4)), SendFlags::default()).await;
+    assert_eq!(third.await.len, 200_002);
+    assert_eq!(buf.to_vec()[2..200_002], pattern(200_000, 4).to_vec()[..]);
+    l.b.set_tap(None);
+    let (_, fourth) = recv(&l.qb, 16384);
+    send(&l.a, b"t4", None, SendFlags::default()).await;
+    assert_eq!(fourth.await.len, 2);
+    assert_eq!(tap.taken.borrow().len(), 1);
+}
+
+#[test]
+fn a_tap_takes_whole_messages_where_they_lie() {
+    with_provider(Config::default(), taps);
+    with_provider(Config { crc: CrcPolicy::Require, ..Config::default() }, taps);
 }
 
 #[test]

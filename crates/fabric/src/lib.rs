@@ -101,6 +101,13 @@ pub trait Connection {
     /// Ends a registration; the key is dead from here on.
     fn deregister(&self, key: u32);
 
+    /// Shows every whole message to `tap` first, where it lies, before a posted receive is used for it;
+    /// `None` ends that. False: this provider cannot (messages always go to posted receives).
+    fn set_tap(&self, tap: Option<Rc<dyn Tap>>) -> bool {
+        let _ = tap;
+        false
+    }
+
     /// Starts to close, in order (what is queued still goes out, within a time limit) or at once. Ends
     /// always, whatever the peer does. May be called again.
     fn disconnect(&self, now: bool);
@@ -120,6 +127,17 @@ pub trait Connection {
 
     /// Why it closed, in words for a log line; empty while open.
     fn close_reason(&self) -> String;
+}
+
+/// Takes messages that can be dealt with on the spot, so that they need no receive buffer, no completion
+/// and no task. See [`Connection::set_tap`].
+pub trait Tap {
+    /// A message, while a receive is posted for it. True: it is done with, and the posted receive stays.
+    /// False: it goes to the posted receive, and nothing has been done.
+    ///
+    /// Called from the provider's poll: it may post work on connections and take and give slots, but
+    /// not close, register or post receives.
+    fn message(&self, bytes: &[u8]) -> bool;
 }
 
 /// What an accepting or connecting side brings.

@@ -300,7 +300,51 @@ fn fixed(bytes: &[u8]) -> Result<Fixed<'_>, Short> {
 
 impl<'a> Command<'a> {
     /// Reads a SRP_CMD. `bytes` is the IU exactly as received: immediate data is measured by its end.
+    #[inline]
     pub fn decode(bytes: &'a [u8], ctx: &IuContext) -> Result<Self, IuError> {
+        match Self::plain(bytes, ctx) {
+            Some(c) => Ok(c),
+            None => Self::any(bytes, ctx),
+        }
+    }
+
+    /// The forms that nearly all commands have: a 16-byte CDB of a simple task with no data, one direct
+    /// DATA-IN descriptor, or immediate data. `None` says nothing about the IU.
+    #[inline]
+    fn plain(bytes: &'a [u8], ctx: &IuContext) -> Option<Self> {
+        let h = bytes.first_chunk::<CMD_LEN>()?;
+        // Attribute SIMPLE, no additional CDB bytes.
+        if h[29] & 0x07 != 0 || h[31] & !0x03 != 0 {
+            return None;
+        }
+        let (mut data_out, mut data_in) = (Buffer::None, Buffer::None);
+        match h[5] {
+            0 => {}
+            FORMAT_DIRECT => {
+                let d = Descriptor::from_bytes(bytes[CMD_LEN..].first_chunk()?);
+                if d.wraps() {
+                    return None;
+                }
+                data_in = Buffer::Direct(d);
+            }
+            0x30 => {
+                let len = u32::from_be_bytes(*bytes[CMD_LEN..].first_chunk()?);
+                data_out = immediate(bytes, CMD_LEN + 4, len, ctx.immediate_offset).ok()?;
+            }
+            _ => return None,
+        }
+        Some(Command {
+            tag: Tag::from_bytes(*h[8..].first_chunk()?),
+            lun: u64::from_be_bytes(*h[20..].first_chunk()?),
+            attribute: TaskAttribute::Simple,
+            cdb: &bytes[32..CMD_LEN],
+            data_out,
+            data_in,
+            solicit: Solicit::from_byte(h[1]),
+        })
+    }
+
+    fn any(bytes: &'a [u8], ctx: &IuContext) -> Result<Self, IuError> {
         let f = fixed(bytes).map_err(|_| IuError::Short {
             iu: IuType::Command,
             needed: CMD_LEN,
@@ -416,6 +460,7 @@ pub fn check_table(list: DescriptorList<'_>, total: u32) -> Result<(), Descripto
     Ok(())
 }
 
+#[inline]
 fn immediate(
     bytes: &[u8],
     end: usize,

@@ -180,6 +180,7 @@ pub enum Iu<'a> {
 
 impl<'a> Iu<'a> {
     /// Reads a message that a target received; `bytes` is the message exactly, without padding.
+    #[inline]
     pub fn decode(bytes: &'a [u8], ctx: &IuContext) -> Result<Self, IuError> {
         let &code = bytes.first().ok_or(IuError::Empty)?;
         if bytes.len() > ctx.max_iu_len as usize {
@@ -229,6 +230,7 @@ pub enum TargetIu<'a> {
 
 impl<'a> TargetIu<'a> {
     /// Reads a message that an initiator received.
+    #[inline]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, IuError> {
         let &code = bytes.first().ok_or(IuError::Empty)?;
         match IuType::from_code(code) {
@@ -254,6 +256,7 @@ impl<'a> TargetIu<'a> {
 }
 
 /// Reads a message that an initiator received: [`TargetIu::decode`].
+#[inline]
 pub fn decode_initiator(bytes: &[u8]) -> Result<TargetIu<'_>, IuError> {
     TargetIu::decode(bytes)
 }

@@ -141,7 +141,15 @@ impl<'a> Response<'a> {
 
     /// Writes the IU from the start of `out` and returns its length. Sense data is cut so that the
     /// IU stays within `max_len`, the negotiated target-to-initiator length, and within `out`.
+    #[inline]
     pub fn encode(&self, out: &mut [u8], max_len: usize) -> Result<usize, EncodeError> {
+        if self.is_plain()
+            && max_len >= RSP_LEN
+            && let Some(iu) = out.first_chunk_mut::<RSP_LEN>()
+        {
+            *iu = self.plain();
+            return Ok(RSP_LEN);
+        }
         let got = out.len().min(max_len);
         let response_len = if self.code.is_some() { RESPONSE_DATA_LEN } else { 0 };
         let needed = RSP_LEN + response_len;
@@ -180,9 +188,47 @@ impl<'a> Response<'a> {
         Ok(w.len())
     }
 
+    /// Nothing but a status and credits.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.code.is_none()
+            && self.sense.is_empty()
+            && self.out_residual == Residual::None
+            && self.in_residual == Residual::None
+    }
+
+    #[inline]
+    fn plain(&self) -> [u8; RSP_LEN] {
+        let mut iu = [0; RSP_LEN];
+        iu[0] = IuType::Response.code();
+        iu[1] = u8::from(self.solicited);
+        iu[4..8].copy_from_slice(&(self.delta as u32).to_be_bytes());
+        iu[8..16].copy_from_slice(&self.tag.to_bytes());
+        iu[19] = self.status;
+        iu
+    }
+
     /// Reads a SRP_RSP. Sense data that does not fit the bytes received is cut; lengths without
     /// their valid bit count as 0. With both residual bits of a direction, underflow is believed.
+    #[inline]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, IuError> {
+        // No valid bit is set: whatever the counts say, there is neither residual, sense nor code.
+        if let Some(h) = bytes.first_chunk::<RSP_LEN>()
+            && h[18] == 0
+        {
+            let word = |at: usize| [h[at], h[at + 1], h[at + 2], h[at + 3]];
+            let mut r = Response::scsi(
+                Tag::from_bytes([h[8], h[9], h[10], h[11], h[12], h[13], h[14], h[15]]),
+                h[19],
+                u32::from_be_bytes(word(4)) as i32,
+            );
+            r.solicited = h[1] & 1 != 0;
+            return Ok(r);
+        }
+        Self::any(bytes)
+    }
+
+    fn any(bytes: &'a [u8]) -> Result<Self, IuError> {
         Self::fields(bytes).map_err(|s| IuError::Short {
             iu: IuType::Response,
             needed: s.offset.saturating_add(s.wanted).max(RSP_LEN),

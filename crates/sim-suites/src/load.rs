@@ -278,9 +278,21 @@ impl Load {
         self.history.borrow_mut().settle_all(self.time.now());
     }
 
-    /// Requests that had failed before `before` have been done by now or never will.
-    pub fn settle_failed(&self, before: Nanos) {
-        self.history.borrow_mut().settle_unknown(before, self.time.now());
+    /// Requests of any owner that have failed so far have been done by now or never will. Those that still
+    /// go on may be sent again.
+    pub fn settle_given_up(&self) {
+        let now = self.time.now();
+        let mut h = self.history.borrow_mut();
+        self.given_up.borrow_mut().drain(..).for_each(|(id, _)| h.settled(id, now));
+    }
+
+    /// Requests of this owner that had failed before `before` have been done by now or never will.
+    pub fn settle_failed(&self, owner: u32, before: Nanos) {
+        let now = self.time.now();
+        let mut h = self.history.borrow_mut();
+        self.given_up
+            .borrow_mut()
+            .retain(|(id, o)| *o != owner || !h.settle_unknown(*id, before, now));
     }
 
     /// Requests of this owner that have failed so far, or whose client is gone, have been done by now or

@@ -1,6 +1,7 @@
 //! A channel: its slots and what it knows outlive its connections.
 
 use crate::port::Port;
+use crate::receive::CommandTap;
 use crate::reply::Replies;
 use crate::sessions::ChannelName;
 use crate::target::{ChannelInfo, Login, refuse};
@@ -213,6 +214,7 @@ impl Channel {
         *self.conn.borrow_mut() = Some(conn.clone());
         self.refresh();
         port.connect(qp, self.clone());
+        conn.set_tap(Some(Rc::new(CommandTap(Rc::downgrade(&self)))));
         port.more_held.signal();
         tracing::info!(
             %peer, initiator = %self.name.session.initiator, host = %self.view.host(),

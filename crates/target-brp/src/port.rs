@@ -2,7 +2,7 @@
 
 use crate::channel::Channel;
 use crate::config::TargetConfig;
-use crate::request::{Request, Work};
+use crate::request::{Parts, Request, Work};
 use crate::sessions::ChannelName;
 use crate::target::{Login, TargetShared};
 use std::cell::{Cell, RefCell};
@@ -36,8 +36,6 @@ pub struct PortCensus {
     pub channels: usize,
     /// Credits granted to connections.
     pub credits: u32,
-    /// Receive buffers.
-    pub recv_pool: Vec<Census>,
     /// Data buffers; the reactor's, shared with others.
     pub data_pool: Vec<Census>,
 }
@@ -49,14 +47,12 @@ pub struct Port {
     pub(crate) provider: Rc<dyn Provider>,
     pub(crate) units: Rc<Units>,
     pub(crate) pool: BufPool,
-    recv_pool: BufPool,
     pub(crate) recv_queue: Rc<dyn RecvQueue>,
     pub(crate) cq: CompletionQueue,
-    /// The buffer posted under each number of the completion queue.
-    posted: RefCell<Vec<Option<Slice>>>,
-    /// Numbers without one, since commands still hold all others; and whose credit each is.
-    missing: RefCell<VecDeque<(u32, Option<Rc<Channel>>)>>,
-    restock: WaitChannel,
+    /// Receive buffers, by their numbers in the completion queue. Nobody holds one beyond its message.
+    receives: Vec<Slice>,
+    /// Memory of commands' parts, to be used again.
+    pub(crate) spare: RefCell<Vec<Parts>>,
     /// Requests without work, the last used on top.
     pub(crate) idle: RefCell<Vec<Rc<Request>>>,
     pub(crate) work: RefCell<VecDeque<Work>>,
@@ -93,27 +89,26 @@ impl Port {
         let mut config = shared.config.clone();
         config.max_len = config.max_len.min(pool.max_len() as u32);
         let size = config.max_message.next_multiple_of(4096);
-        let classes = vec![(size, config.recv_buffers)];
-        let recv_pool = BufPool::new(&PoolConfig { classes })
+        let all = BufPool::new(&PoolConfig { classes: vec![(size, config.recv_buffers)] })
             .map_err(|e| FabricError::Unavailable(format!("receive buffers: {e}")))?;
-        for p in [&recv_pool, &pool] {
+        for p in [&all, &pool] {
             let (base, len) = p.region();
             provider.register_region(base, len)?;
         }
         let recv_queue = provider.recv_queue(config.recv_buffers, size)?;
-        let (buffers, requests) = (config.recv_buffers, config.requests.max(1));
+        let receives: Vec<Slice> =
+            (0..config.recv_buffers).map_while(|_| all.try_alloc(size)).collect();
+        let requests = config.requests.max(1);
         let port = Rc::new(Port {
             config,
             shared,
             provider,
             units,
             pool,
-            recv_pool,
             recv_queue,
             cq: CompletionQueue::new(),
-            posted: RefCell::new(vec![None; buffers]),
-            missing: RefCell::default(),
-            restock: WaitChannel::new(0),
+            receives,
+            spare: RefCell::default(),
             idle: RefCell::default(),
             work: RefCell::default(),
             requests: Cell::new(requests),
@@ -129,9 +124,8 @@ impl Port {
             head: RefCell::default(),
             committed: Cell::new(0),
         });
-        for number in 0..buffers as u32 {
-            let posted = port.try_post(number);
-            assert!(posted, "as many buffers as were made");
+        for number in 0..port.receives.len() as u32 {
+            port.post(number);
         }
         let mut tasks = Vec::new();
         for _ in 0..requests {
@@ -139,7 +133,6 @@ impl Port {
             port.idle.borrow_mut().push(r.clone());
             tasks.push(spawn_task(r.run()));
         }
-        tasks.push(spawn_task(port.clone().restock()));
         tasks.push(spawn_task(crate::receive::harvest(port.clone())));
         tasks.push(spawn_task(crate::receive::harvest_held(port.clone())));
         tasks.push(spawn_task(crate::reply::flush_later(port.clone())));
@@ -158,51 +151,16 @@ impl Port {
         get_local::<LocalPorts>()?.0.borrow().get(&target).cloned()
     }
 
-    fn recv_len(&self) -> usize {
-        self.config.max_message.next_multiple_of(4096)
-    }
-
-    /// Takes the buffer of a receive that has completed.
+    /// The buffer of a receive.
     #[inline]
-    pub(crate) fn take_buffer(&self, number: u32) -> Option<Slice> {
-        self.posted.borrow_mut()[number as usize].take()
+    pub(crate) fn buffer(&self, number: u32) -> &Slice {
+        &self.receives[number as usize]
     }
 
+    /// Posts a receive, for the first time or again.
     #[inline]
-    fn try_post(&self, number: u32) -> bool {
-        let Some(b) = self.recv_pool.try_alloc(self.recv_len()) else { return false };
-        self.post(number, b);
-        true
-    }
-
-    #[inline]
-    fn post(&self, number: u32, buf: Slice) {
-        self.posted.borrow_mut()[number as usize] = Some(buf.clone());
-        self.recv_queue.post(buf, self.cq.token(number));
-    }
-
-    /// Posts a receive again whose message has been looked at, and gives `channel` its credit back. That
-    /// may have to wait for a command that still holds its buffer.
-    #[inline]
-    pub(crate) fn repost(&self, number: u32, channel: Option<&Rc<Channel>>) {
-        if !self.missing.borrow().is_empty() || !self.try_post(number) {
-            self.missing.borrow_mut().push_back((number, channel.cloned()));
-            self.restock.signal();
-        } else if let Some(c) = channel {
-            c.credit_back();
-        }
-    }
-
-    async fn restock(self: Rc<Self>) {
-        loop {
-            self.restock.wait().await;
-            let buf = self.recv_pool.alloc(self.recv_len()).await;
-            let Some((number, channel)) = self.missing.borrow_mut().pop_front() else { continue };
-            self.post(number, buf);
-            if let Some(c) = channel {
-                c.credit_back();
-            }
-        }
+    pub(crate) fn post(&self, number: u32) {
+        self.recv_queue.post(self.receives[number as usize].clone(), self.cq.token(number));
     }
 
     /// Sets receives aside for a connection: as many credits as wanted or left, at least two.
@@ -289,7 +247,6 @@ impl Port {
             receives_posted: self.recv_queue.posted(),
             channels: self.channels.borrow().len(),
             credits: self.committed.get(),
-            recv_pool: self.recv_pool.census(),
             data_pool: self.pool.census(),
         }
     }
@@ -322,10 +279,8 @@ impl Port {
             weir_reactor::cancel(id);
         }
         self.idle.borrow_mut().clear();
-        for number in 0..self.posted.borrow().len() as u32 {
-            if self.recv_queue.cancel(self.cq.token(number)) {
-                self.take_buffer(number);
-            }
+        for number in 0..self.receives.len() as u32 {
+            self.recv_queue.cancel(self.cq.token(number));
         }
     }
 }

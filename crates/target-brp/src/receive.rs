@@ -4,10 +4,9 @@ use crate::channel::Channel;
 use crate::port::Port;
 use crate::reply::Reply;
 use crate::request::{Ended, Work};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use weir_block::{Direct, check_range};
-use weir_fabric::SendFlags;
-use weir_mem::Slice;
+use weir_fabric::{SendFlags, Tap};
 use weir_proto_brp::command::{Command, Commands, Item, flag};
 use weir_proto_brp::completion::{self, Completion};
 use weir_proto_brp::control::{Abort, GoodbyeReason, check_alone};
@@ -53,37 +52,84 @@ impl Port {
         if channel.is_none() && c.is_ok() && self.accepting.get() > 0 {
             return self.held.borrow_mut().push((number, c));
         }
-        let Some(buf) = self.take_buffer(number) else { return };
         if let Some(channel) = &channel {
-            channel.last_heard.set(now());
-            let message = buf.sub(0, c.len as usize);
-            if let Err(e) = channel.message(&message) {
+            let message = self.buffer(number).sub(0, c.len as usize);
+            // SAFETY: the message is complete; the provider writes no more to its buffer until it is posted again.
+            let bytes = unsafe { message.bytes() };
+            if let Err(e) = channel.message(bytes) {
                 tracing::warn!(peer = %channel.info().peer, error = %e, "bad message");
                 channel.close(GoodbyeReason::Protocol, false);
             }
         }
-        drop(buf);
-        self.repost(number, channel.as_ref());
+        self.post(number);
+        if let Some(channel) = channel {
+            channel.credit_back();
+        }
+    }
+}
+
+/// Takes commands right from the bytes on the wire; other messages are rare and may end the channel.
+pub(crate) struct CommandTap(pub(crate) Weak<Channel>);
+
+impl Tap for CommandTap {
+    #[inline]
+    fn message(&self, bytes: &[u8]) -> bool {
+        let Some(channel) = self.0.upgrade() else { return false };
+        let taken = channel.tapped(bytes);
+        if taken {
+            channel.credit_back();
+        }
+        taken
     }
 }
 
 impl Channel {
+    /// Takes a message of commands that is as it should be. False: nothing was done.
+    #[inline]
+    fn tapped(self: &Rc<Self>, bytes: &[u8]) -> bool {
+        let Ok(header) = Header::decode(bytes, true) else { return false };
+        if header.kind != Kind::Commands {
+            return false;
+        }
+        match Commands::decode(&header, bytes, self.agreed.get().integrity) {
+            Ok(all) if self.has_slots(&all) => {
+                self.commands_of(&all, bytes);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether all tags are those of slots.
+    #[inline]
+    fn has_slots(&self, all: &Commands<'_>) -> bool {
+        let n = self.slots.borrow().len();
+        all.iter().all(|i| usize::from(i.command.tag) < n)
+    }
+
+    #[inline]
+    fn commands_of(self: &Rc<Self>, all: &Commands<'_>, bytes: &[u8]) {
+        self.last_heard.set(now());
+        self.messages.set(self.messages.get() + 1);
+        self.refresh();
+        self.commands.set(self.commands.get() + all.len() as u64);
+        for item in all.iter() {
+            self.command(&item, bytes);
+        }
+    }
+
     /// Takes a message.
-    fn message(self: &Rc<Self>, message: &Slice) -> Result<(), MessageError> {
-        // SAFETY: the message is complete; the provider writes no more to its buffer until it is posted again,
-        // and that is after the last reference to it.
-        let bytes = unsafe { message.bytes() };
+    fn message(self: &Rc<Self>, bytes: &[u8]) -> Result<(), MessageError> {
+        self.last_heard.set(now());
         let integrity = self.agreed.get().integrity;
         let header = Header::decode(bytes, true)?;
-        self.messages.set(self.messages.get() + 1);
         match header.kind {
             Kind::Commands => {
                 let all = Commands::decode(&header, bytes, integrity)?;
-                self.refresh();
-                self.commands.set(self.commands.get() + all.len() as u64);
-                for item in all.iter() {
-                    self.command(&item, message, bytes)?;
+                if !self.has_slots(&all) {
+                    return Err(MessageError::Counts("slots"));
                 }
+                self.commands_of(&all, bytes);
             }
             Kind::Abort => {
                 for a in Abort::decode_all(&header, bytes, integrity)? {
@@ -126,18 +172,11 @@ impl Channel {
 
     /// One command: told from those seen before, then done at once or given to a request.
     #[inline]
-    fn command(
-        self: &Rc<Self>,
-        item: &Item<'_>,
-        message: &Slice,
-        bytes: &[u8],
-    ) -> Result<(), MessageError> {
+    fn command(self: &Rc<Self>, item: &Item<'_>, bytes: &[u8]) {
         let c = &item.command;
         {
             let mut slots = self.slots.borrow_mut();
-            let Some(s) = slots.get_mut(usize::from(c.tag)) else {
-                return Err(MessageError::Counts("slots"));
-            };
+            let Some(s) = slots.get_mut(usize::from(c.tag)) else { return };
             match s.slot.judge(c.seq) {
                 Verdict::New => {}
                 Verdict::Done(status, detail) => {
@@ -145,27 +184,24 @@ impl Channel {
                         drop(slots);
                         let mut e = Completion::new(c.tag, c.seq, status, detail);
                         e.flags = completion::flag::REPLAYED;
-                        self.answer(e);
-                        return Ok(());
+                        return self.answer(e);
                     }
                 }
                 // Twice on one connection: the first one is going to be answered.
-                Verdict::Running => return Ok(()),
+                Verdict::Running => return,
                 Verdict::Wrong => {
                     drop(slots);
-                    self.answer(Completion::new(c.tag, c.seq, Status::Sequence, 0));
-                    return Ok(());
+                    return self.answer(Completion::new(c.tag, c.seq, Status::Sequence, 0));
                 }
             }
             s.slot.begin(c.seq);
             s.aborted = false;
         }
         self.begin();
-        match self.at_once(item, message, bytes) {
+        match self.at_once(item, bytes) {
             Some(ended) => self.ended(self.generation(), c, ended, &[], false),
-            None => self.port.clone().submit(Work::new(self.clone(), item, message, bytes)),
+            None => self.port.submit(Work::new(self.clone(), item, bytes)),
         }
-        Ok(())
     }
 
     /// A completion without data.
@@ -175,7 +211,7 @@ impl Channel {
 
     /// Does what needs no waiting: inline data of a volume that is memory.
     #[inline]
-    fn at_once(&self, item: &Item<'_>, message: &Slice, bytes: &[u8]) -> Option<Ended> {
+    fn at_once(&self, item: &Item<'_>, bytes: &[u8]) -> Option<Ended> {
         let c = &item.command;
         if self.agreed.get().serial {
             return None;
@@ -206,7 +242,7 @@ impl Channel {
                     return Some(Ended::Status(Status::Checksum, bad));
                 }
                 let place = unit.volume().direct(c.offset, len, Direct::Write)?;
-                place.copy_from(0, message, at, len);
+                place.write_at(0, data);
                 Some(Ended::Status(Status::Ok, 0))
             }
             Some(Op::Nop) => Some(Ended::Status(Status::Ok, 0)),

@@ -36,36 +36,46 @@ impl From<Status> for Ended {
     }
 }
 
-/// A command for a request. Its parts stay in the receive buffer until it begins.
+/// Descriptors of a command, and checksums that came with it.
+#[derive(Default)]
+pub(crate) struct Parts {
+    descriptors: Vec<Descriptor>,
+    sums: Vec<[u8; 4]>,
+}
+
+/// A command for a request.
 pub(crate) struct Work {
     channel: Rc<Channel>,
     generation: u64,
     command: Command,
-    message: Slice,
-    /// Where descriptors, checksums and inline data are in the message, and how many.
-    descriptors: (usize, usize),
-    sums: (usize, usize),
-    data: (usize, usize),
+    parts: Parts,
+    /// Its inline data.
+    data: Option<Slice>,
 }
 
 impl Work {
-    pub(crate) fn new(
-        channel: Rc<Channel>,
-        item: &Item<'_>,
-        message: &Slice,
-        bytes: &[u8],
-    ) -> Work {
-        let place = |p: *const u8| (p as usize).wrapping_sub(bytes.as_ptr() as usize);
-        let generation = channel.generation();
-        Work {
-            channel,
-            generation,
-            command: item.command,
-            message: message.clone(),
-            descriptors: (place(item.descriptors.as_ptr().cast()), item.descriptors.len()),
-            sums: (place(item.sums.as_ptr().cast()), item.sums.len()),
-            data: item.data,
-        }
+    /// Takes what the command needs out of its message.
+    pub(crate) fn new(channel: Rc<Channel>, item: &Item<'_>, bytes: &[u8]) -> Work {
+        let port = &channel.port;
+        let mut parts = port.spare.borrow_mut().pop().unwrap_or_default();
+        parts.descriptors.clear();
+        parts.descriptors.extend(item.descriptors.iter().map(Descriptor::decode));
+        parts.sums.clear();
+        parts.sums.extend_from_slice(item.sums);
+        let (at, len) = item.data;
+        let data = bytes.get(at..at + len).filter(|d| !d.is_empty()).map(|d| {
+            // Memory of its own when buffers run short: the message cannot wait, and the number of such is
+            // limited by slots.
+            let short = || Slice::heap(len).sub(0, len);
+            let buf = match len <= port.pool.max_len() {
+                true => port.pool.try_alloc(len).unwrap_or_else(short),
+                false => short(),
+            };
+            buf.write_at(0, d);
+            buf
+        });
+        let (generation, command) = (channel.generation(), item.command);
+        Work { channel, generation, command, parts, data }
     }
 }
 
@@ -79,7 +89,7 @@ pub(crate) struct Request {
 impl Port {
     /// Gives a command to a request; it waits when there is none.
     #[inline]
-    pub(crate) fn submit(self: Rc<Self>, work: Work) {
+    pub(crate) fn submit(&self, work: Work) {
         let idle = self.idle.borrow_mut().pop();
         match idle {
             Some(r) => {
@@ -141,9 +151,8 @@ fn io<T>(r: Result<T, IoError>) -> Result<T, Stop> {
 /// One command's state; its vectors keep their memory.
 #[derive(Default)]
 struct Task {
-    descriptors: Vec<Descriptor>,
-    /// Checksums that came with the command, or of what was read.
-    sums: Vec<[u8; 4]>,
+    parts: Parts,
+    /// Checksums of what was read.
     read_sums: Vec<u32>,
     /// Data was sent from memory of the volume.
     lent: bool,
@@ -160,21 +169,10 @@ struct Running<'a> {
 
 impl Task {
     async fn run(&mut self, port: &Port, w: Work) {
-        let Work { channel, generation, command, message, descriptors, sums, data } = w;
-        {
-            // SAFETY: a complete message in a buffer that is not posted while this reference lives.
-            let bytes = unsafe { message.bytes() };
-            self.descriptors.clear();
-            let part = bytes.get(descriptors.0..).unwrap_or(&[]).as_chunks().0;
-            self.descriptors.extend(part.iter().take(descriptors.1).map(Descriptor::decode));
-            self.sums.clear();
-            let part = bytes.get(sums.0..).unwrap_or(&[]).as_chunks().0;
-            self.sums.extend(part.iter().take(sums.1));
-        }
+        let Work { channel, generation, command, parts, data: inline } = w;
+        self.parts = parts;
         self.read_sums.clear();
         self.lent = false;
-        let inline = command.has(flag::INLINE_OUT).then(|| message.sub(data.0, data.1));
-        drop(message);
         let r = Running { port, channel: &channel, generation, c: command, inline };
         let ended = match r.one_at_a_time(self).await {
             Ok(e) => e,
@@ -186,6 +184,7 @@ impl Task {
             _ => &[],
         };
         channel.ended(generation, &command, ended, sums, self.lent);
+        port.spare.borrow_mut().push(std::mem::take(&mut self.parts));
     }
 }
 
@@ -282,8 +281,8 @@ impl Running<'_> {
 
     /// The command's own memory must be what its data needs.
     fn check_descriptors(&self, t: &Task, len: u64) -> Result<(), Stop> {
-        let sum: u64 = t.descriptors.iter().map(|d| u64::from(d.len)).sum();
-        let many = t.descriptors.len() > usize::from(self.port.config.max_segments);
+        let sum: u64 = t.parts.descriptors.iter().map(|d| u64::from(d.len)).sum();
+        let many = t.parts.descriptors.len() > usize::from(self.port.config.max_segments);
         if sum != len || many { Err(Status::Invalid.into()) } else { Ok(()) }
     }
 
@@ -330,7 +329,9 @@ impl Running<'_> {
                 // and new bytes is summed, which the initiator finds out.
                 sums::each(at, unsafe { data.bytes() }, |s| t.read_sums.push(s));
             }
-            for (from, n, remote) in pieces(&t.descriptors, done, n, self.port.config.max_rdma) {
+            for (from, n, remote) in
+                pieces(&t.parts.descriptors, done, n, self.port.config.max_rdma)
+            {
                 if !conn.send_slots().try_wait() {
                     conn.send_slots().wait().await;
                 }
@@ -344,15 +345,13 @@ impl Running<'_> {
 
     /// Brings all data of the command into one buffer of its own and checks it.
     async fn fetch(&self, t: &Task, len: usize) -> Result<Slice, Stop> {
+        if let Some(d) = &self.inline {
+            return Ok(d.clone());
+        }
         let data = self.port.pool.alloc(len.max(1)).await.sub(0, len);
         self.go_on()?;
-        match &self.inline {
-            Some(d) => data.copy_from(0, d, 0, len),
-            None => {
-                self.check_descriptors(t, len as u64)?;
-                self.fetch_remote(t, &data).await?;
-            }
-        }
+        self.check_descriptors(t, len as u64)?;
+        self.fetch_remote(t, &data).await?;
         Ok(data)
     }
 
@@ -361,7 +360,7 @@ impl Running<'_> {
         let mut pending: [Option<CompletionFuture>; PARALLEL_READS] =
             [const { None }; PARALLEL_READS];
         let mut ok = true;
-        let all = pieces(&t.descriptors, 0, data.len(), self.port.config.max_rdma);
+        let all = pieces(&t.parts.descriptors, 0, data.len(), self.port.config.max_rdma);
         for (i, (from, n, remote)) in all.enumerate() {
             if let Some(f) = pending[i % PARALLEL_READS].take() {
                 ok &= f.await.is_ok();
@@ -398,7 +397,7 @@ impl Running<'_> {
         let c = &self.c;
         let (a, durable) = self.channel.admit(c, true)?;
         let data = self.fetch(t, c.len as usize).await?;
-        self.check(&data, &t.sums, 0)?;
+        self.check(&data, &t.parts.sums, 0)?;
         if data.is_empty() {
             return Ok(Status::Ok.into());
         }
@@ -418,7 +417,7 @@ impl Running<'_> {
         let len = c.len as usize;
         let both = self.fetch(t, 2 * len).await?;
         let (expected, data) = (both.sub(0, len), both.sub(len, len));
-        let (first, second) = t.sums.split_at(t.sums.len() / 2);
+        let (first, second) = t.parts.sums.split_at(t.parts.sums.len() / 2);
         self.check(&expected, first, 0)?;
         self.check(&data, second, first.len())?;
         // The second half lies where direct I/O may not like it.

@@ -7,6 +7,7 @@
 //! one counter, read without a lock, has not moved.
 
 mod access;
+mod at_once;
 mod block_door;
 mod execute;
 mod media;
@@ -14,6 +15,7 @@ mod transfer;
 mod unit;
 
 pub use access::{Access, AccessMap, HostRule};
+pub use at_once::AtOnce;
 pub use block_door::{Refusal, WriteGuard};
 pub use execute::{Outcome, execute_unmapped};
 pub use transfer::{Stop, Transfer};

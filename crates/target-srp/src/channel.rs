@@ -1,5 +1,6 @@
 //! The channel machine: one connection of a host, from its login to the last resource given back.
 
+use crate::at_once::AtOnceTap;
 use crate::nexus::{ChannelRef, NexusName};
 use crate::port::Port;
 use std::cell::{Cell, RefCell};
@@ -129,6 +130,7 @@ impl Channel {
         }
         let me = ChannelRef { reactor: weir_reactor::current_id(), channel: id };
         port.add_channel(channel.clone());
+        channel.conn.set_tap(Some(Rc::new(AtOnceTap(Rc::downgrade(&channel)))));
         port.shared.nexuses.attach(&name, me);
         port.established.signal_all();
         tracing::info!(
@@ -140,6 +142,7 @@ impl Channel {
         channel.conn.on_closed(token);
         closed.await;
         channel.lost.set(true);
+        channel.conn.set_tap(None);
         tracing::info!(
             peer = %channel.peer, initiator = %channel.initiator, channel = id,
             reason = %channel.conn.close_reason(), commands = channel.served.get(), "channel closed"
@@ -164,11 +167,35 @@ impl Channel {
         self.lost.get() || !self.conn.is_open()
     }
 
+    /// The port that it belongs to.
+    #[inline]
+    pub(crate) fn port(&self) -> &Rc<Port> {
+        &self.port
+    }
+
+    /// In service, and its connection up.
+    #[inline]
+    pub(crate) fn is_established(&self) -> bool {
+        self.state.get() == ChannelState::Established && !self.is_lost()
+    }
+
+    /// Whether [`charge`](Channel::charge) will find a credit.
+    #[inline]
+    pub(crate) fn can_charge(&self) -> bool {
+        self.credit.borrow().granted() > 0
+    }
+
+    /// The host is there.
+    #[inline]
+    pub(crate) fn heard(&self) {
+        self.last_heard.set(now());
+    }
+
     /// A request takes hold of the channel.
     #[inline]
     pub(crate) fn begin(&self) {
         self.busy.set(self.busy.get() + 1);
-        self.last_heard.set(now());
+        self.heard();
     }
 
     /// A request lets go.

@@ -16,6 +16,7 @@
 //! A [`Target`] is one SRP target port. It has a [`Port`] on every reactor that serves it, each with request
 //! structures, receive buffers and send queues of its own; channels are spread over them.
 
+mod at_once;
 mod bdt;
 mod channel;
 mod config;

@@ -60,6 +60,8 @@ pub struct Port {
     pub(crate) established: WaitChannel,
     committed: Cell<u32>,
     next_channel: Cell<u32>,
+    /// Requests that have posted a receive and not yet looked at its message.
+    armed: Cell<usize>,
 }
 
 impl Port {
@@ -102,6 +104,7 @@ impl Port {
             established: WaitChannel::new(0),
             committed: Cell::new(0),
             next_channel: Cell::new(0),
+            armed: Cell::new(0),
         });
         for id in 0..count as u32 {
             let r = Request::new(id, port.clone());
@@ -131,10 +134,12 @@ impl Port {
         self.next_channel.get()
     }
 
-    /// Sets receives aside for a channel: as many credits as wanted or left, at least two.
+    /// Sets receives aside for a channel: as many credits as wanted, but of what is left a part only, so
+    /// that more channels can come; at least two.
     pub(crate) fn commit(&self, wanted: u32) -> Option<u32> {
         let left = (self.config.recv_buffers as u32).saturating_sub(self.committed.get());
-        let credits = wanted.min(left.saturating_sub(1));
+        let share = (left / 4).max(16);
+        let credits = wanted.min(share).min(left.saturating_sub(1));
         if credits < 2 {
             return None;
         }
@@ -190,11 +195,22 @@ impl Port {
         }
     }
 
-    /// Requests that wait for a message.
-    pub(crate) fn waiting_requests(&self) -> usize {
-        let waits =
-            |r: &Rc<Request>| r.state() == RequestState::RecvWait && r.channel.borrow().is_none();
-        self.requests.borrow().iter().filter(|r| waits(r)).count()
+    /// A request has posted its receive.
+    #[inline]
+    pub(crate) fn arm(&self) {
+        self.armed.set(self.armed.get() + 1);
+    }
+
+    /// A request looks at its message.
+    #[inline]
+    pub(crate) fn disarm(&self) {
+        self.armed.set(self.armed.get() - 1);
+    }
+
+    /// A message has been received and not been looked at.
+    #[inline]
+    pub(crate) fn has_unseen(&self) -> bool {
+        self.recv_queue.posted() < self.armed.get()
     }
 
     /// What is in use.

@@ -103,11 +103,12 @@ impl Request {
             let buf = self.port.recv_pool.alloc(size).await;
             let (token, message) = completion();
             self.port.recv_queue.post(buf.clone(), token);
+            self.port.arm();
             self.enter(RequestState::RecvWait);
             let c = message.await;
-            if c.is_ok()
-                && let Some(channel) = self.port.sender(c.source).await
-            {
+            let channel = if c.is_ok() { self.port.sender(c.source).await } else { None };
+            self.port.disarm();
+            if let Some(channel) = channel {
                 channel.begin();
                 *self.channel.borrow_mut() = Some(channel.clone());
                 self.message(&channel, buf, c.len as usize).await;

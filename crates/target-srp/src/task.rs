@@ -74,7 +74,7 @@ impl Port {
         let nexus = channel.view.nexus();
         // Commands that came before it may not have been looked at yet.
         for _ in 0..64 {
-            if self.recv_queue.posted() >= self.waiting_requests() {
+            if !self.has_unseen() {
                 break;
             }
             weir_reactor::run_async().await;

@@ -37,6 +37,12 @@ impl Trace {
         self.on.set(size > 0);
     }
 
+    /// True while changes of state are kept.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.get()
+    }
+
     #[inline]
     pub(crate) fn note(&self, machine: &'static str, id: u32, state: &'static str) {
         if self.on.get() {

@@ -10,5 +10,5 @@ mod net;
 mod ring;
 
 pub use file::{FileDisk, OpenOptions};
-pub use net::{TcpListener, TcpStream, WouldBlock, pin_to_core};
+pub use net::{Congestion, SocketOptions, TcpListener, TcpStream, WouldBlock, pin_to_core};
 pub use ring::{Ring, Watch};

@@ -8,6 +8,52 @@ use std::os::fd::{AsRawFd, RawFd};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WouldBlock;
 
+/// How a stream's sender finds its rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Congestion {
+    /// As the system does by default.
+    #[default]
+    System,
+    /// CUBIC (RFC 9438), Linux's own default.
+    Cubic,
+    /// Reno (RFC 5681).
+    Reno,
+    /// BBR. On links with round trips of microseconds it allows only a few packets in flight, so that
+    /// small messages stall.
+    Bbr,
+    /// DCTCP (RFC 8257), for data centres whose switches mark packets.
+    Dctcp,
+}
+
+impl Congestion {
+    /// The kernel's name for it.
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Congestion::System => None,
+            Congestion::Cubic => Some("cubic"),
+            Congestion::Reno => Some("reno"),
+            Congestion::Bbr => Some("bbr"),
+            Congestion::Dctcp => Some("dctcp"),
+        }
+    }
+}
+
+/// What a stream is made with. The default leaves all to the system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SocketOptions {
+    /// Bytes of send and receive buffer each; 0 leaves them to the kernel's tuning.
+    pub buffer: usize,
+    /// Congestion control; the system's stays where the kernel does not have the one asked for.
+    pub congestion: Congestion,
+}
+
+/// Sets an option of a socket, if the kernel will.
+fn set_option(fd: RawFd, level: libc::c_int, name: libc::c_int, value: &[u8]) {
+    let len = value.len() as libc::socklen_t;
+    // SAFETY: passes readable bytes and their number.
+    unsafe { libc::setsockopt(fd, level, name, value.as_ptr().cast(), len) };
+}
+
 /// A connected stream. `Send`: a connection may be handed to another reactor.
 #[derive(Debug)]
 pub struct TcpStream(std::net::TcpStream);
@@ -23,23 +69,19 @@ fn soft<T>(r: io::Result<T>) -> io::Result<Result<T, WouldBlock>> {
 }
 
 impl TcpStream {
-    fn set_up(s: std::net::TcpStream, buffer: usize) -> io::Result<TcpStream> {
+    fn set_up(s: std::net::TcpStream, options: SocketOptions) -> io::Result<TcpStream> {
         s.set_nonblocking(true)?;
         s.set_nodelay(true)?;
-        if buffer > 0 {
-            let n = buffer as libc::c_int;
-            for opt in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
-                // SAFETY: passes one int by address and its size. Advisory: the kernel clips it.
-                unsafe {
-                    libc::setsockopt(
-                        s.as_raw_fd(),
-                        libc::SOL_SOCKET,
-                        opt,
-                        (&raw const n).cast(),
-                        size_of::<libc::c_int>() as libc::socklen_t,
-                    )
-                };
+        let fd = s.as_raw_fd();
+        // Both are advice: the kernel clips buffers, and may not have the algorithm.
+        if options.buffer > 0 {
+            let n = (options.buffer as libc::c_int).to_ne_bytes();
+            for name in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+                set_option(fd, libc::SOL_SOCKET, name, &n);
             }
+        }
+        if let Some(name) = options.congestion.name() {
+            set_option(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes());
         }
         Ok(TcpStream(s))
     }
@@ -48,7 +90,7 @@ impl TcpStream {
     ///
     /// # Errors
     /// What the operating system said.
-    pub fn connect(addr: SocketAddr, buffer: usize) -> io::Result<TcpStream> {
+    pub fn connect(addr: SocketAddr, options: SocketOptions) -> io::Result<TcpStream> {
         let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: plain system call; the result is checked.
@@ -58,7 +100,7 @@ impl TcpStream {
         }
         // SAFETY: a fresh socket that nobody else owns.
         let s = unsafe { <std::net::TcpStream as std::os::fd::FromRawFd>::from_raw_fd(fd) };
-        let s = TcpStream::set_up(s, buffer)?;
+        let s = TcpStream::set_up(s, options)?;
         let r = match addr {
             SocketAddr::V4(a) => {
                 let sa = libc::sockaddr_in {
@@ -223,9 +265,9 @@ impl TcpListener {
     ///
     /// # Errors
     /// What the operating system said.
-    pub fn try_accept(&self, buffer: usize) -> io::Result<Result<TcpStream, WouldBlock>> {
+    pub fn try_accept(&self, options: SocketOptions) -> io::Result<Result<TcpStream, WouldBlock>> {
         Ok(match soft(self.0.accept())? {
-            Ok((s, _)) => Ok(TcpStream::set_up(s, buffer)?),
+            Ok((s, _)) => Ok(TcpStream::set_up(s, options)?),
             Err(w) => Err(w),
         })
     }

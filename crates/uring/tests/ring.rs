@@ -7,7 +7,7 @@ use weir_base::{IoError, MILLIS};
 use weir_disk::{Disk, DiskOp, run};
 use weir_mem::Slice;
 use weir_reactor::{PollMode, Reactor, completion, sleep, spawn};
-use weir_uring::{FileDisk, OpenOptions, Ring, TcpListener, TcpStream};
+use weir_uring::{FileDisk, OpenOptions, Ring, SocketOptions, TcpListener, TcpStream};
 
 fn reactor() -> (Ring, Reactor) {
     let ring = Ring::new().expect("io_uring");
@@ -103,7 +103,7 @@ fn sleeps_until_timers_mail_and_sockets() {
     let s = r.block_on(PollMode::Sleep, async move {
         let j = spawn(async move {
             sleep(10 * MILLIS).await;
-            TcpStream::connect(addr, 0).unwrap()
+            TcpStream::connect(addr, SocketOptions::default()).unwrap()
         });
         while ready2.borrow().is_empty() {
             sleep(MILLIS).await;
@@ -112,6 +112,6 @@ fn sleeps_until_timers_mail_and_sockets() {
     });
     assert_eq!(ready.borrow_mut().pop_front(), Some(5));
     assert!(!watch.armed());
-    assert!(l.try_accept(0).unwrap().is_ok());
+    assert!(l.try_accept(SocketOptions::default()).unwrap().is_ok());
     drop(s);
 }

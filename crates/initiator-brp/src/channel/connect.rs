@@ -95,6 +95,7 @@ impl Channel {
         self.last_sent.set(now());
         *self.conn.borrow_mut() = Some(conn.clone());
         self.settle(&response);
+        conn.set_tap(Some(Rc::new(receive::CompletionTap(Rc::downgrade(self)))));
         let (token, closed) = completion();
         conn.on_closed(token);
         let receiver = spawn_task(receive::receive(self.clone(), queue, cq.clone()));

@@ -404,6 +404,11 @@ impl Channel {
     fn let_go(&self, tag: u16) {
         let mut t = self.table.borrow_mut();
         let s = &mut t.slots[usize::from(tag)];
+        if !s.keys.is_empty() {
+            // The memory may be used for something else from here on.
+            let conn = self.conn.borrow();
+            s.keys.drain(..).for_each(|k| conn.iter().for_each(|c| c.deregister(k)));
+        }
         match s.state {
             State::Done => {
                 t.set_free(tag);
@@ -420,11 +425,7 @@ impl Channel {
                 s.state = State::Orphan;
                 s.waker = None;
                 s.memory.clear();
-                let keys = std::mem::take(&mut s.keys);
                 drop(t);
-                if let Some(c) = self.conn.borrow().as_ref() {
-                    keys.iter().for_each(|k| c.deregister(*k));
-                }
                 self.aborts.borrow_mut().push_back(tag);
                 self.wake_dispatcher();
             }

@@ -3,8 +3,8 @@
 use super::slot::{Outcome, Slot, State};
 use super::{Channel, Path, add};
 use crate::config::MESSAGE;
-use std::rc::Rc;
-use weir_fabric::RecvQueue;
+use std::rc::{Rc, Weak};
+use weir_fabric::{RecvQueue, Tap};
 use weir_mem::Slice;
 use weir_proto_brp::completion::{Completions, Item, flag};
 use weir_proto_brp::control::{Event, GoodbyeReason, check_alone};
@@ -21,22 +21,22 @@ impl Channel {
         }
         let message = buf.sub(0, (c.len as usize).min(MESSAGE));
         self.last_heard.set(now());
-        if let Err(e) = self.take_message(&message) {
+        // SAFETY: the message is complete and its buffer is not posted again before this ends.
+        let bytes = unsafe { message.bytes() };
+        if let Err(e) = self.take_message(bytes) {
             tracing::warn!(channel = self.index, error = %e, "bad message of the target");
             self.shared.note_bad_message();
             self.disconnect(true);
         }
     }
 
-    fn take_message(&self, message: &Slice) -> Result<(), MessageError> {
-        // SAFETY: the message is complete and its buffer is not posted again before this ends.
-        let bytes = unsafe { message.bytes() };
+    fn take_message(&self, bytes: &[u8]) -> Result<(), MessageError> {
         let integrity = self.limits.get().features.has(Features::INTEGRITY);
         let header = Header::decode(bytes, false)?;
         match header.kind {
             Kind::Completions => {
                 let all = Completions::decode(&header, bytes, integrity)?;
-                self.completions(&all, message, bytes, integrity);
+                self.completions(&all, integrity);
             }
             Kind::Pong => check_alone(&header, bytes, integrity)?,
             Kind::Event => {
@@ -65,11 +65,29 @@ impl Channel {
         Ok(())
     }
 
-    fn completions(&self, all: &Completions<'_>, message: &Slice, bytes: &[u8], integrity: bool) {
+    /// Takes a message of completions that is as it should be. False: nothing was done.
+    #[inline]
+    fn tapped(&self, bytes: &[u8]) -> bool {
+        let integrity = self.limits.get().features.has(Features::INTEGRITY);
+        let Ok(header) = Header::decode(bytes, false) else { return false };
+        if header.kind != Kind::Completions {
+            return false;
+        }
+        let Ok(all) = Completions::decode(&header, bytes, integrity) else { return false };
+        self.last_heard.set(now());
+        self.completions(&all, integrity);
+        self.credits.set(self.credits.get().saturating_add(header.extra));
+        if !self.pending.borrow().is_empty() || !self.aborts.borrow().is_empty() {
+            self.wake_dispatcher();
+        }
+        true
+    }
+
+    fn completions(&self, all: &Completions<'_>, integrity: bool) {
         add(&self.counts.responses, 1);
         let before = self.table.borrow().in_use() as u32;
         for item in all.iter() {
-            self.complete(&item, message, bytes, integrity);
+            self.complete(&item, integrity);
         }
         let load = self.load.get().max(before);
         // It falls slowly, so that the waves in which completions come do not move it.
@@ -81,7 +99,7 @@ impl Channel {
 
     /// One completion.
     #[inline]
-    fn complete(&self, item: &Item<'_>, message: &Slice, bytes: &[u8], integrity: bool) {
+    fn complete(&self, item: &Item<'_>, integrity: bool) {
         let c = &item.completion;
         let mut table = self.table.borrow_mut();
         let Some(s) = table.slots.get_mut(usize::from(c.tag)) else {
@@ -89,11 +107,6 @@ impl Channel {
         };
         if !matches!(s.state, State::Sent | State::Orphan) || s.seq != c.seq {
             return add(&self.counts.stale, 1);
-        }
-        if !s.keys.is_empty()
-            && let Some(conn) = self.conn.borrow().as_ref()
-        {
-            s.keys.drain(..).for_each(|k| conn.deregister(k));
         }
         if c.flags & flag::REPLAYED != 0 {
             self.shared.note_replayed();
@@ -107,7 +120,7 @@ impl Channel {
             return;
         }
         s.outcome = match Status::from_code(c.status) {
-            Some(Status::Ok) => arrived(s, item, message, bytes, integrity),
+            Some(Status::Ok) => arrived(s, item, integrity),
             Some(Status::Aborted) if s.expired => Outcome::Lost(crate::error::Error::TimedOut),
             Some(Status::Checksum) if has_changed(s) => Outcome::MemoryChanged(c.detail),
             Some(status) => Outcome::Failed(status, c.detail),
@@ -138,7 +151,7 @@ fn has_changed(s: &Slot) -> bool {
 
 /// Brings inline data to its place and checks what has come.
 #[inline]
-fn arrived(s: &Slot, item: &Item<'_>, message: &Slice, bytes: &[u8], integrity: bool) -> Outcome {
+fn arrived(s: &Slot, item: &Item<'_>, integrity: bool) -> Outcome {
     let c = &s.command;
     let wanted = c.data_in() as usize;
     if wanted == 0 {
@@ -151,12 +164,11 @@ fn arrived(s: &Slot, item: &Item<'_>, message: &Slice, bytes: &[u8], integrity: 
         if short || came > wanted {
             return Outcome::Failed(Status::Internal, 0);
         }
-        let from = item.data.as_ptr() as usize - bytes.as_ptr() as usize;
-        let mut at = 0;
+        let mut data = item.data;
         for m in s.memory.iter() {
-            let n = m.len().min(came - at);
-            m.copy_from(0, message, from + at, n);
-            at += n;
+            let (now, rest) = data.split_at(m.len().min(data.len()));
+            m.write_at(0, now);
+            data = rest;
         }
     }
     if !integrity {
@@ -177,6 +189,16 @@ fn arrived(s: &Slot, item: &Item<'_>, message: &Slice, bytes: &[u8], integrity: 
     match bad {
         Some(piece) => Outcome::Damaged { piece, sure },
         None => Outcome::Done(came as u32),
+    }
+}
+
+/// Takes completions right from the bytes on the wire; other messages are rare and may end the connection.
+pub(super) struct CompletionTap(pub(super) Weak<Channel>);
+
+impl Tap for CompletionTap {
+    #[inline]
+    fn message(&self, bytes: &[u8]) -> bool {
+        self.0.upgrade().is_some_and(|c| c.tapped(bytes))
     }
 }
 

@@ -213,4 +213,3 @@ fn silence_ends_connections_of_both_sides_and_forgotten_sessions_go() {
         check_clean(&s, &t).await;
     });
 }
-

@@ -128,17 +128,13 @@ pub(crate) fn serve(
 ) -> Served {
     let name = PortName::Srp(config.port_id.0);
     let mut identity = Identity::new("WEIR", "TEST", "0001", "S1", [0x60; 16]);
-    identity.ports =
-        vec![TargetPort { relative_id: config.relative_port, group: 1, name }];
+    identity.ports = vec![TargetPort { relative_id: config.relative_port, group: 1, name }];
     let blocks = (memory.len() / BLOCK) as u64;
     let access = Arc::new(Access::new(map(&[0, 3])));
     let units = Rc::new(Units::default());
     let classes = vec![(4096, 256), (64 << 10, 64), (1 << 20, 8)];
     let pool = BufPool::new(&PoolConfig { classes }).unwrap();
-    let lu = LuState::new(
-        identity,
-        weir_proto_scsi::geometry::Geometry::new(BLOCK as u32, blocks),
-    );
+    let lu = LuState::new(identity, weir_proto_scsi::geometry::Geometry::new(BLOCK as u32, blocks));
     let mood = Rc::new(Mood::default());
     mood.direct.set(true);
     let disk = Disk { memory: memory.clone(), mood: mood.clone() };

@@ -253,6 +253,7 @@ impl Channel {
             ended: WaitChannel::new(0),
             config,
         });
+        channel.conn.set_tap(Some(Rc::new(receive::ResponseTap(Rc::downgrade(&channel)))));
         let (token, closed) = completion();
         channel.conn.on_closed(token);
         let receiver =
@@ -260,6 +261,7 @@ impl Channel {
         let c = channel.clone();
         spawn_task(async move {
             closed.await;
+            c.conn.set_tap(None);
             weir_reactor::cancel(receiver);
             // What came before the end still counts.
             while let Some((user, done)) = cq.try_next() {

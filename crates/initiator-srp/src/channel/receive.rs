@@ -2,8 +2,8 @@
 
 use super::slot::{Outcome, State};
 use super::{Channel, RESPONSE};
-use std::rc::Rc;
-use weir_fabric::{RecvQueue, SendFlags};
+use std::rc::{Rc, Weak};
+use weir_fabric::{RecvQueue, SendFlags, Tap};
 use weir_mem::Slice;
 use weir_proto_srp::initiator_tag::InitiatorTag;
 use weir_proto_srp::misc::{CreditResponse, EventResponse};
@@ -11,25 +11,30 @@ use weir_proto_srp::{Response, RspCode, TargetIu, decode_initiator};
 use weir_reactor::{Completion, CompletionQueue, Token};
 
 impl Channel {
-    /// Credits that came with an IU of the target.
+    /// Credits that came with an IU of the target. False: they cannot be, and nothing was done.
     #[inline]
-    fn credit(&self, delta: i32) {
+    fn try_credit(&self, delta: i32) -> bool {
         let mut c = self.credits.borrow_mut();
         let before = c.commands();
         if c.add(delta).is_err() {
-            drop(c);
-            tracing::warn!(peer = %self.conn.peer(), "the target grants more credits than there are");
-            return self.conn.disconnect(true);
+            return false;
         }
         let n = c.commands().saturating_sub(before);
         drop(c);
         self.credit_units.signal_n(n);
+        true
     }
 
-    /// A response came.
+    fn credit(&self, delta: i32) {
+        if !self.try_credit(delta) {
+            tracing::warn!(peer = %self.conn.peer(), "the target grants more credits than there are");
+            self.conn.disconnect(true);
+        }
+    }
+
+    /// A response came; its credits have been counted.
     #[inline]
     fn respond(&self, r: &Response<'_>) {
-        self.credit(r.delta);
         match InitiatorTag::from_tag(r.tag) {
             Some(InitiatorTag::Command { queue, index }) if queue == self.config.queue => {
                 self.ended_with(index, r);
@@ -91,7 +96,10 @@ impl Channel {
         // SAFETY: the message is complete and the buffer is not posted again before this ends.
         let bytes = unsafe { iu.bytes() };
         match decode_initiator(bytes) {
-            Ok(TargetIu::Response(r)) => self.respond(&r),
+            Ok(TargetIu::Response(r)) => {
+                self.credit(r.delta);
+                self.respond(&r);
+            }
             Ok(TargetIu::CreditRequest(r)) => {
                 self.credit(r.delta);
                 self.answer(&CreditResponse { tag: r.tag }.to_bytes());
@@ -108,6 +116,26 @@ impl Channel {
                 tracing::warn!(peer = %self.conn.peer(), error = %e, "the target does not speak SRP");
                 self.conn.disconnect(true);
             }
+        }
+    }
+}
+
+/// Takes responses where they were received; other messages are rare and may end the channel.
+pub(super) struct ResponseTap(pub(super) Weak<Channel>);
+
+impl Tap for ResponseTap {
+    #[inline]
+    fn message(&self, bytes: &[u8]) -> bool {
+        let Some(channel) = self.0.upgrade() else { return false };
+        match decode_initiator(bytes) {
+            Ok(TargetIu::Response(r)) if bytes.len() <= RESPONSE => {
+                let counted = channel.try_credit(r.delta);
+                if counted {
+                    channel.respond(&r);
+                }
+                counted
+            }
+            _ => false,
         }
     }
 }

@@ -393,6 +393,27 @@ impl AnyBuffer {
 
 proptest! {
     #[test]
+    fn the_short_way_reads_what_the_long_way_reads(
+        mut iu in proptest::collection::vec(any::<u8>(), 48..128),
+        form in 0usize..4,
+        plain in any::<bool>(),
+        len in 0u32..64,
+    ) {
+        iu[5] = [0, 1, 0x30, iu[5]][form];
+        if plain {
+            iu[29] = 0;
+            iu[31] = 0;
+            if form == 2 && iu.len() > 52 {
+                iu[48..52].copy_from_slice(&len.to_be_bytes());
+            }
+        }
+        let ctx = IuContext { immediate_offset: Some(68), ..CTX };
+        if let Some(c) = Command::plain(&iu, &ctx) {
+            prop_assert_eq!(Ok(c), Command::any(&iu, &ctx));
+        }
+    }
+
+    #[test]
     fn commands_round_trip(
         ids in (any::<u64>(), any::<u64>(), 0u8..4, 0u8..4),
         cdb in proptest::collection::vec(any::<u8>(), 0..60),

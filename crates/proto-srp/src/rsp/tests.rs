@@ -1,4 +1,5 @@
 use super::*;
+use proptest::prelude::*;
 
 const TAG: Tag = Tag(0x0807_0605_0403_0201);
 
@@ -115,4 +116,26 @@ fn a_targets_mistakes_are_read_safely() {
     b[24..28].copy_from_slice(&[0, 0, 0, 2]);
     let r = Response::decode(&b).unwrap();
     assert_eq!((r.out_residual, r.in_residual), (Residual::Under(1), Residual::Under(2)));
+}
+
+proptest! {
+    #[test]
+    fn the_short_way_reads_and_writes_what_the_long_way_does(
+        mut iu in proptest::collection::vec(any::<u8>(), 36..80),
+        valid in any::<bool>(),
+        ids in (any::<u64>(), any::<u8>(), any::<i32>(), any::<bool>()),
+    ) {
+        if !valid {
+            iu[18] = 0;
+        }
+        prop_assert_eq!(Response::decode(&iu), Response::any(&iu));
+        let (tag, status, delta, solicited) = ids;
+        let mut r = Response::scsi(Tag(tag), status, delta);
+        r.solicited = solicited;
+        let mut out = [0xff; 64];
+        let n = r.encode(&mut out, 64).unwrap();
+        prop_assert_eq!(Response::any(&out[..n]), Ok(r));
+        prop_assert_eq!(&out[..n], &r.plain()[..]);
+        prop_assert_eq!(r.encode(&mut out, 35).is_err(), r.encode(&mut out[..35], 64).is_err());
+    }
 }

@@ -18,7 +18,8 @@ use weir_proto_srp::{
     RspCode, Tag, TargetIu, TaskFunction, TaskManagement, decode_initiator,
 };
 use weir_reactor::{
-    CompletionQueue, TaskId, Token, WaitChannel, cancel, completion, sleep, spawn_task, timeout,
+    CompletionQueue, TaskId, Token, WaitChannel, cancel, completion, now, sleep, spawn_task,
+    timeout,
 };
 use weir_sim::Odds;
 
@@ -56,6 +57,8 @@ pub struct Answer {
     pub in_residual: Residual,
     /// Sense data.
     pub sense: Vec<u8>,
+    /// Since the request was sent, in nanoseconds.
+    pub took: Nanos,
 }
 
 /// How a request ended.
@@ -87,6 +90,7 @@ struct Call {
     ended: RefCell<Option<Ended>>,
     event: WaitChannel,
     lun: u64,
+    began: Nanos,
 }
 
 impl Call {
@@ -340,6 +344,7 @@ impl Channel {
             out_residual: r.out_residual,
             in_residual: r.in_residual,
             sense: r.sense.to_vec(),
+            took: now() - call.began,
         }));
     }
 
@@ -369,7 +374,8 @@ impl Channel {
 
     fn begin(&self, lun: u64) -> (u64, Rc<Call>) {
         let tag = self.tag();
-        let call = Call { ended: RefCell::default(), event: WaitChannel::new(0), lun };
+        let call =
+            Call { ended: RefCell::default(), event: WaitChannel::new(0), lun, began: now() };
         let call = Rc::new(call);
         self.calls.borrow_mut().insert(tag, call.clone());
         (tag, call)

@@ -251,15 +251,15 @@ impl Host {
         }
     }
 
-    /// Runs a task management function on a unit. After a reset whatever had failed before it was sent can
-    /// not happen any more.
+    /// Runs a task management function on a unit. After a reset whatever of this host had failed before it
+    /// was sent can not happen any more; what others sent may still be on its way.
     pub async fn manage(&self, function: TaskFunction, lun: u64) {
         let Some(c) = self.channel().await else { return };
         let before = self.time.now();
         if c.manage(function, lun, 0).await {
             self.count(|f| f.functions += 1);
             if matches!(function, TaskFunction::LunReset | TaskFunction::ClearTaskSet) {
-                self.loads[lun_index(lun)].settle_failed(before);
+                self.loads[lun_index(lun)].settle_failed(self.owner(), before);
                 self.config.resets.completed(lun, before, self.time.now());
             }
         }
@@ -276,7 +276,6 @@ impl Host {
     ) -> IoResult {
         loop {
             let Some(channel) = self.channel().await else { return Err(IoError::Offline) };
-            let sent = self.time.now();
             let ended = channel.command(lun, cdb, data_out, data_in).await;
             let answer = match ended {
                 Ended::Answered(a) => a,
@@ -296,7 +295,9 @@ impl Host {
             }
             match (answer.status, commands::sense(&answer.sense)) {
                 (0, _) => {
-                    if let Some(why) = self.config.resets.survived(lun, sent, self.time.now()) {
+                    let ended = self.time.now();
+                    let sent = ended - answer.took;
+                    if let Some(why) = self.config.resets.survived(lun, sent, ended) {
                         self.fault.set(format!("command {cdb:02x?} {why}"));
                     }
                     if !check(answer.out_residual, answer.in_residual) {

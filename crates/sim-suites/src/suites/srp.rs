@@ -328,7 +328,7 @@ impl Play {
             me.kills.set(me.kills.get() + 1);
             let is_target = node.number() == me.target.number();
             if is_target {
-                me.loads.iter().for_each(|l| l.settle());
+                me.loads.iter().for_each(|l| l.settle_given_up());
                 if let Some(s) = me.serving.take() {
                     me.old_pools.borrow_mut().extend(s.pools);
                 }

@@ -211,14 +211,14 @@ impl BlockHistory {
         }
     }
 
-    /// As [`settled`](BlockHistory::settled), for all writes that were given up before `before`; those that
-    /// still wait for their answers go on.
-    pub fn settle_unknown(&mut self, before: Nanos, at: Nanos) {
-        for w in self.writes.values_mut() {
-            if matches!(w.outcome, Outcome::Unknown(t) if t <= before) {
-                w.outcome = Outcome::Settled(at);
-            }
+    /// As [`settled`](BlockHistory::settled), if the write was given up before `before`; tells whether it was.
+    pub fn settle_unknown(&mut self, id: WriteId, before: Nanos, at: Nanos) -> bool {
+        let w = self.write(id);
+        let early = matches!(w.outcome, Outcome::Unknown(t) if t <= before);
+        if early {
+            w.outcome = Outcome::Settled(at);
         }
+        early
     }
 
     /// The write failed and certainly changed nothing.

@@ -2,7 +2,7 @@
 
 use super::pair::{End, Pair, Work};
 use std::rc::Rc;
-use weir_fabric::{Access, Connection, FabricError, Remote, SendFlags};
+use weir_fabric::{Access, Connection, FabricError, Remote, SendFlags, Tap};
 use weir_mem::Slice;
 use weir_reactor::{Token, WaitChannel};
 
@@ -64,6 +64,11 @@ impl Connection for SimConnection {
 
     fn deregister(&self, key: u32) {
         self.pair.deregister(self.side, key);
+    }
+
+    fn set_tap(&self, tap: Option<Rc<dyn Tap>>) -> bool {
+        *self.end().tap.borrow_mut() = tap;
+        self.pair.habits.taps
     }
 
     fn disconnect(&self, now: bool) {

@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_base::{MICROS, MILLIS, Nanos};
-use weir_fabric::{Access, FabricError, Params, RecvQueue, Remote, status};
+use weir_fabric::{Access, FabricError, Params, RecvQueue, Remote, Tap, status};
 use weir_mem::Slice;
 use weir_reactor::{Completion, Token, WaitChannel, complete};
 
@@ -92,6 +92,7 @@ pub(crate) struct End {
     fin_sent: Cell<bool>,
     closed: Cell<bool>,
     on_closed: RefCell<Vec<Token>>,
+    pub(crate) tap: RefCell<Option<Rc<dyn Tap>>>,
 }
 
 impl End {
@@ -121,6 +122,7 @@ impl End {
             fin_sent: Cell::new(false),
             closed: Cell::new(false),
             on_closed: RefCell::default(),
+            tap: RefCell::default(),
         }
     }
 
@@ -160,6 +162,8 @@ pub(crate) struct Habits {
     pub(crate) one_stream: bool,
     /// Requests complete when their data has left.
     pub(crate) early: bool,
+    /// Messages are shown to taps.
+    pub(crate) taps: bool,
 }
 
 pub(crate) struct Pair {
@@ -176,11 +180,12 @@ impl Pair {
     /// Side 0 has connected, side 1 accepts; `setup` completes when side 1 is established or down.
     pub(crate) fn new(net: Rc<Net>, connector: Side, acceptor: Side, setup: Token) -> Rc<Pair> {
         use super::net::Style;
+        let taps = net.draw(|r| r.chance(1, 2));
         let habits = match net.config(|c| c.style) {
-            Style::Iwarp => Habits { one_stream: true, early: true },
-            Style::Verbs => Habits { one_stream: false, early: false },
+            Style::Iwarp => Habits { one_stream: true, early: true, taps },
+            Style::Verbs => Habits { one_stream: false, early: false, taps },
             Style::Any => {
-                net.draw(|r| Habits { one_stream: r.chance(1, 2), early: r.chance(1, 2) })
+                net.draw(|r| Habits { one_stream: r.chance(1, 2), early: r.chance(1, 2), taps })
             }
         };
         let reads0 = connector.params.reads_out.min(acceptor.params.reads_in);

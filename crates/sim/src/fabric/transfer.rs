@@ -336,6 +336,13 @@ impl Pair {
         if self.net.has_bug(Planted::LostMessage) && self.net.draw(|r| r.chance(1, 100)) {
             return self.acknowledge(to, seq);
         }
+        if self.habits.taps && invalidate.is_none() {
+            let tap = end.tap.borrow().clone();
+            if tap.is_some_and(|t| t.message(bytes)) {
+                end.core.say(|| format!("qp {}: tapped {} bytes", end.qp, bytes.len()));
+                return self.acknowledge(to, seq);
+            }
+        }
         let taken = end.with_queue(SimRecvQueue::take).flatten();
         let Some((buf, token)) = taken else { return };
         if bytes.len() > buf.len() {

@@ -91,8 +91,9 @@ fn only_what_was_given_up_before_is_settled() {
     let c = h.begin_write(0, 1, 45);
     let d = h.begin_write(0, 1, 46);
     h.unknown(c, 50);
-    h.settle_unknown(49, 60);
-    h.settle_unknown(51, 60);
+    assert!(!h.settle_unknown(c, 49, 60));
+    assert!(h.settle_unknown(c, 51, 60));
+    assert!(!h.settle_unknown(d, 51, 60));
     let (dc, dd) = (block(&h, c), block(&h, d));
     assert!(h.read(0, &b, 100, 110).is_ok());
     assert!(h.read(0, &dc, 120, 130).is_err());
