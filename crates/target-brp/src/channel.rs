@@ -74,6 +74,8 @@ pub(crate) struct Channel {
     logging_in: WaitChannel,
     pub(crate) replies: Replies,
     pub(crate) buffers: BufPool,
+    /// The connection sends data from several places in one message, as far as is known.
+    pub(crate) gathers: Cell<bool>,
     /// Credits to be given back.
     pub(crate) owed: Cell<u16>,
     /// A flush of this channel waits for something by itself.
@@ -118,6 +120,7 @@ impl Channel {
             logging_in: WaitChannel::new(1),
             replies: Replies::default(),
             buffers,
+            gathers: Cell::new(true),
             owed: Cell::new(0),
             stuck: Cell::new(false),
             last_heard: Cell::new(now()),
@@ -209,6 +212,7 @@ impl Channel {
         self.agreed.set(agreed);
         self.owed.set(0);
         self.told.set(false);
+        self.gathers.set(!conn.needs_stable_data());
         self.last_heard.set(now());
         self.generation.set(self.generation.get() + 1);
         *self.conn.borrow_mut() = Some(conn.clone());

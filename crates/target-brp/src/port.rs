@@ -72,6 +72,8 @@ pub struct Port {
     pub(crate) harvesting: Cell<bool>,
     /// The control part that is being written.
     pub(crate) head: RefCell<Vec<u8>>,
+    /// The data that goes with it.
+    pub(crate) list: RefCell<Vec<Slice>>,
     committed: Cell<u32>,
 }
 
@@ -122,6 +124,7 @@ impl Port {
             flusher: WaitChannel::new(0),
             harvesting: Cell::new(false),
             head: RefCell::default(),
+            list: RefCell::default(),
             committed: Cell::new(0),
         });
         for number in 0..port.receives.len() as u32 {

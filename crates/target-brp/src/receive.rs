@@ -217,19 +217,14 @@ impl Channel {
             return None;
         }
         match c.operation() {
-            Some(Op::Read) if c.has(flag::INLINE_IN) => {
-                let a = match self.admit(c, false) {
-                    Ok((a, _)) => a,
-                    Err(s) => return Some(Ended::Status(s, 0)),
-                };
+            Some(Op::Read) if c.has(flag::INLINE_IN) && !c.has(flag::STABLE) => {
+                // Whatever is wrong with it is found out by a request.
+                let a = self.allowed(c, false).ok()?.0;
                 let data = a.unit().volume().direct(c.offset, c.len as usize, Direct::Read)?;
                 Some(Ended::Data { data, stable: false })
             }
             Some(Op::Write) if c.has(flag::INLINE_OUT) => {
-                let a = match self.admit(c, true) {
-                    Ok((a, _)) => a,
-                    Err(s) => return Some(Ended::Status(s, 0)),
-                };
+                let a = self.allowed(c, true).ok()?.0;
                 let unit = a.unit();
                 if !unit.may_write_now() {
                     return None;
@@ -254,6 +249,17 @@ impl Channel {
     /// Looks whether a command may read or write its volume. Tells as well whether writes must be durable.
     #[inline]
     pub(crate) fn admit(&self, c: &Command, writes: bool) -> Result<(Rc<Attached>, bool), Status> {
+        let (a, durable) = self.allowed(c, writes)?;
+        let g = a.unit().volume().geometry();
+        match check_range(&g, c.offset, u64::from(c.len)) {
+            Ok(()) => Ok((a, durable)),
+            Err(_) => Err(Status::OutOfRange),
+        }
+    }
+
+    /// As [`admit`](Channel::admit), whatever the range.
+    #[inline]
+    fn allowed(&self, c: &Command, writes: bool) -> Result<(Rc<Attached>, bool), Status> {
         let a = self.volume(c.volume, c.guard)?;
         let durable = a.admit_block(self.view.nexus(), writes).map_err(|r| {
             use weir_target_core::Refusal;
@@ -264,10 +270,6 @@ impl Channel {
                 _ => Status::Offline,
             }
         })?;
-        let g = a.unit().volume().geometry();
-        if check_range(&g, c.offset, u64::from(c.len)).is_err() {
-            return Err(Status::OutOfRange);
-        }
         Ok((a, durable))
     }
 

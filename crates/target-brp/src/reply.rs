@@ -41,6 +41,19 @@ impl Replies {
     }
 }
 
+/// The data of a message in one piece, for a provider that turned out to take no other.
+#[cold]
+fn gathered(list: &mut Vec<Slice>) -> Slice {
+    let len = list.iter().map(Slice::len).sum();
+    let all = Slice::heap(len).sub(0, len);
+    let mut at = 0;
+    for d in list.drain(..) {
+        all.copy_from(at, &d, 0, d.len());
+        at += d.len();
+    }
+    all
+}
+
 /// What goes into one message.
 struct Batch {
     layout: Layout,
@@ -115,10 +128,12 @@ impl Channel {
             if b.layout.completions == 0 && !due {
                 break;
             }
-            let alone = b.pieces == 1 && b.stable;
+            // From where the data lies, if the provider can do that; else by way of a buffer.
+            let alone = b.pieces == 1 && (b.stable || !conn.needs_stable_data());
+            let gather = b.pieces > 1 && self.gathers.get();
             let buf = match b.pieces {
                 0 => None,
-                _ if alone => None,
+                _ if alone || gather => None,
                 _ => match self.buffers.try_alloc(b.data) {
                     Some(buf) => Some(buf),
                     None => return self.unstick(b.data),
@@ -129,27 +144,39 @@ impl Channel {
             }
             self.owed.set(0);
             let mut head = self.port.head.borrow_mut();
-            let data = self.write(&mut head, &b, credits, buf);
-            conn.send(&head, data, SendFlags::default(), Token::NONE);
+            let mut list = self.port.list.borrow_mut();
+            list.clear();
+            self.write(&mut head, &b, credits, buf.as_ref(), &mut list);
+            let flags = SendFlags::default();
+            match buf {
+                Some(_) => conn.send(&head, buf, flags, Token::NONE),
+                None if list.len() > 1 => {
+                    if !conn.send_gathered(&head, &mut list, flags, Token::NONE) {
+                        self.gathers.set(false);
+                        conn.send(&head, Some(gathered(&mut list)), flags, Token::NONE);
+                    }
+                }
+                None => conn.send(&head, list.pop(), flags, Token::NONE),
+            }
         }
         self.tell(&*conn);
     }
 
-    /// Writes the control part and gathers the data.
+    /// Writes the control part; copies the data into `buf`, or lists it.
     fn write(
         &self,
         head: &mut Vec<u8>,
         b: &Batch,
         credits: u16,
-        buf: Option<Slice>,
-    ) -> Option<Slice> {
+        buf: Option<&Slice>,
+        list: &mut Vec<Slice>,
+    ) {
         let integrity = self.agreed.get().integrity;
         let layout = &b.layout;
         head.clear();
         head.resize(layout.control(), 0);
         head[..HEADER].copy_from_slice(&layout.header(credits, b.data as u32).encode());
         let (mut at, mut sum_at, mut data_at) = (HEADER, layout.sums_at(), 0);
-        let mut only = None;
         let mut queue = self.replies.queue.borrow_mut();
         for _ in 0..layout.completions {
             let Some(mut r) = queue.pop_front() else { break };
@@ -162,7 +189,7 @@ impl Channel {
             match r.data.take() {
                 Some(d) => {
                     r.completion.inline = d.len() as u32;
-                    let d = match &buf {
+                    let d = match buf {
                         Some(buf) => {
                             let part = buf.sub(data_at, d.len());
                             part.copy_from(0, &d, 0, d.len());
@@ -172,10 +199,16 @@ impl Channel {
                         None => d,
                     };
                     if integrity {
-                        // SAFETY: the buffer is ours alone until it is sent, or the data is stable.
+                        // SAFETY: the data is ours alone, or lent memory that others may write to: then some mix
+                        // of old and new bytes is summed, which the initiator finds out.
                         sums::each(r.offset, unsafe { d.bytes() }, &mut put);
                     }
-                    only = Some(d);
+                    if buf.is_none() && !d.is_empty() {
+                        if !r.stable {
+                            r.completion.flags |= flag::LENT;
+                        }
+                        list.push(d);
+                    }
                 }
                 None => {
                     let mut all = self.replies.sums.borrow_mut();
@@ -192,7 +225,6 @@ impl Channel {
         if integrity {
             seal(head);
         }
-        buf.or(only.filter(|_| b.pieces == 1))
     }
 
     /// Waits for a send buffer or a place in the send queue, then goes on.

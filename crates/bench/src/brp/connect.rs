@@ -186,7 +186,9 @@ fn explain(at: &str, e: &Error) -> ConnectError {
                 RejectReason::NoTarget => {
                     "compare --id-ext and --ioc-guid with what `weir target list` prints at the target"
                 }
-                RejectReason::Resources => "use fewer --channels, or wait until other hosts have left",
+                RejectReason::Resources => {
+                    "use fewer --channels, or wait until other hosts have left"
+                }
                 _ => "the target's log says more",
             };
             let message = format!("the target at {at} refused the login");

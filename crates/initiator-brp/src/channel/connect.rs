@@ -91,6 +91,7 @@ impl Channel {
         });
         self.credits.set(response.credits);
         self.stuck.set(false);
+        self.gathers.set(!conn.needs_stable_data());
         self.last_heard.set(now());
         self.last_sent.set(now());
         *self.conn.borrow_mut() = Some(conn.clone());

@@ -153,6 +153,9 @@ pub(crate) struct Channel {
     load: Cell<u32>,
     head: RefCell<Vec<u8>>,
     keys: RefCell<Vec<(u64, u32, u32)>>,
+    list: RefCell<Vec<Slice>>,
+    /// The connection sends data from several places in one message, as far as is known.
+    gathers: Cell<bool>,
     send_pool: BufPool,
     receives: Vec<Slice>,
     last_sent: Cell<Nanos>,
@@ -212,6 +215,8 @@ impl Channel {
             load: Cell::new(0),
             head: RefCell::default(),
             keys: RefCell::default(),
+            list: RefCell::default(),
+            gathers: Cell::new(true),
             send_pool,
             receives: (0..n).map(|i| all.sub(i * MESSAGE, MESSAGE)).collect(),
             last_sent: Cell::new(now()),

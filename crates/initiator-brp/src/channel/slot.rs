@@ -73,12 +73,6 @@ impl Memory {
     pub(super) fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.more.len()
     }
-
-    /// The only piece.
-    #[inline]
-    pub(super) fn only(&self) -> Option<&Slice> {
-        self.first.as_ref().filter(|_| self.more.is_empty())
-    }
 }
 
 /// One slot.

@@ -159,7 +159,7 @@ impl Channel {
             if batch.layout.commands > 0 && !fits {
                 break;
             }
-            if pieces > 0 && batch.pieces + pieces > 1 && buf.is_none() {
+            if pieces > 0 && batch.pieces + pieces > 1 && buf.is_none() && !self.gathers.get() {
                 // Data from several places is gathered in one buffer.
                 buf = self.send_pool.try_alloc(limits.max_message);
                 if buf.is_none() && batch.layout.commands > 0 {
@@ -193,7 +193,8 @@ impl Channel {
         if batch.layout.commands == 0 {
             return false;
         }
-        if batch.pieces > 1 {
+        let gather = batch.pieces > 1 && self.gathers.get();
+        if batch.pieces > 1 && !gather {
             // One command in several pieces may find no buffer free.
             let b = buf.take().unwrap_or_else(|| Slice::heap(batch.data));
             buf = Some(b.sub(0, batch.data));
@@ -204,7 +205,8 @@ impl Channel {
         head.resize(layout.control(), 0);
         head[..HEADER].copy_from_slice(&layout.header(batch.data as u32).encode());
         let (mut at, mut sum_at, mut data_at) = (HEADER, layout.sums_at(), 0);
-        let mut only: Option<Slice> = None;
+        let mut list = self.list.borrow_mut();
+        list.clear();
         let now = now();
         for _ in 0..layout.commands {
             let Some(tag) = pending.pop_front() else { break };
@@ -232,7 +234,7 @@ impl Channel {
                             data_at += m.len();
                         }
                     }
-                    None => only = s.memory.only().cloned(),
+                    None => list.extend(s.memory.iter().filter(|m| !m.is_empty()).cloned()),
                 }
             }
         }
@@ -244,7 +246,20 @@ impl Channel {
         if integrity {
             seal(&mut head);
         }
-        conn.send(&head, buf.or(only), SendFlags::default(), Token::NONE);
+        let flags = SendFlags::default();
+        if list.len() < 2 {
+            conn.send(&head, buf.or_else(|| list.pop()), flags, Token::NONE);
+        } else if !conn.send_gathered(&head, &mut list, flags, Token::NONE) {
+            // From here on data is copied into one buffer.
+            self.gathers.set(false);
+            let all = Slice::heap(batch.data).sub(0, batch.data);
+            let mut at = 0;
+            for m in list.drain(..) {
+                all.copy_from(at, &m, 0, m.len());
+                at += m.len();
+            }
+            conn.send(&head, Some(all), flags, Token::NONE);
+        }
         self.credits.set(self.credits.get() - 1);
         self.last_sent.set(now);
         add(&self.counts.messages, 1);

@@ -97,7 +97,11 @@ fn counter_block(n: u64) -> Vec<u8> {
 fn counter_value(b: &[u8]) -> Result<u64, String> {
     let word = |at: usize| b[at..at + 8].iter().rev().fold(0u64, |n, x| n << 8 | u64::from(*x));
     let n = word(0);
-    if b == counter_block(n) { Ok(n) } else { Err(format!("the counter's block is no counter's: {n}")) }
+    if b == counter_block(n) {
+        Ok(n)
+    } else {
+        Err(format!("the counter's block is no counter's: {n}"))
+    }
 }
 
 /// What is wrong, once something is.

@@ -204,7 +204,8 @@ fn run_job(a: &BenchArgs) -> anyhow::Result<ExitCode> {
         progress: !a.json && std::io::stderr().is_terminal(),
     };
     let target = if is_brp {
-        let all: Vec<String> = a.volume.iter().cloned().chain(luns.iter().map(|l| format!("LUN {l}"))).collect();
+        let all: Vec<String> =
+            a.volume.iter().cloned().chain(luns.iter().map(|l| format!("LUN {l}"))).collect();
         format!("brp ({}) {} volume {}", variant(a).name(), login.place(), all.join(", "))
     } else {
         let names = if a.volume.is_empty() {
