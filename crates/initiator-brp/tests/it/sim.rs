@@ -1,1 +1,0 @@
-//! In simulated worlds.
