@@ -16,6 +16,7 @@ pub mod client;
 pub mod engine;
 pub mod histogram;
 pub mod job;
+pub mod local;
 pub mod machine;
 pub mod plot;
 pub mod report;
