@@ -393,7 +393,7 @@ impl Session {
 /// A number for a session: not a secret, but no two alike.
 fn draw(id: u64) -> u64 {
     let mut seed = weir_reactor::try_current_id().map_or(0, |_| weir_reactor::clock());
-    seed ^= u64::from(std::process::id()) << 32 ^ id << 17;
+    seed ^= id << 17;
     let address = &raw const NEXT as u64;
     Prng::new(seed ^ address).next_u64() | 1
 }

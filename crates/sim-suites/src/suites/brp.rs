@@ -239,7 +239,9 @@ impl Play {
             let units = Rc::new(Units::default());
             for (i, s) in self.stores.iter().enumerate() {
                 let volume = s.volume(node, core, &unit_name(i));
-                units.insert(Unit::new(shared[i].clone(), volume, pool.clone(), 16384));
+                node.enter_on(core, || {
+                    units.insert(Unit::new(shared[i].clone(), volume, pool.clone(), 16384));
+                });
             }
             let provider: Rc<dyn Provider> = node.provider_on(core);
             let joined = node.enter_on(core, || target.join(provider, units, pool.clone()));
