@@ -43,11 +43,13 @@ impl Attached {
             Command::Write { lba, blocks, .. } if fast.writes && in_len == 0 => {
                 let len = u64::from(blocks) * block;
                 let data = data.filter(|d| !d.is_empty() && d.len() as u64 == len)?;
-                // While a COMPARE AND WRITE of the range is under way, writes wait their turn.
-                if self.unit.is_comparing(lba * block, len) {
+                let at = lba * block;
+                // A COMPARE AND WRITE that begins later waits for this write by its message, which is
+                // looked at when this is over.
+                if self.unit.is_compared(at, len) {
                     return None;
                 }
-                let slice = self.unit.volume.direct(lba * block, data.len(), Direct::Write)?;
+                let slice = self.unit.volume.direct(at, data.len(), Direct::Write)?;
                 slice.write_at(0, data);
                 Some(AtOnce::Done)
             }

@@ -80,7 +80,7 @@ impl Unit {
     /// True when a write of the range that ends at once need not wait for anything.
     #[inline]
     pub fn may_write_now(&self, at: u64, len: u64) -> bool {
-        !self.is_comparing(at, len)
+        !self.is_compared(at, len)
     }
 
     /// Writes `data` at `at` if `expected` is there; atomic against all other writes to the range.

@@ -184,10 +184,9 @@ impl Drop for Comparing<'_> {
 }
 
 impl Unit {
-    /// True while a COMPARE AND WRITE of the range is between its read and its write. A write that begins and
-    /// ends without waiting in between needs to know no more.
+    /// True while a COMPARE AND WRITE of the range is between its read and its write: writes wait.
     #[inline]
-    pub(crate) fn is_comparing(&self, at: u64, len: u64) -> bool {
+    pub(crate) fn is_compared(&self, at: u64, len: u64) -> bool {
         self.gate.shared.gate.is_announced(Areas::of(at, len))
     }
 

@@ -1,0 +1,178 @@
+//! COMPARE AND WRITE against plain writes on two cores that really run at the same time.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weir_block::{Geometry, IoFuture, Volume};
+use weir_mem::{BufPool, PoolConfig, Slice};
+use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
+use weir_proto_scsi::initiator::{self as build, Cdb};
+use weir_proto_scsi::lu::{LuState, Nexus};
+use weir_proto_scsi::lun::Lun;
+use weir_proto_scsi::transport_id::TransportId;
+use weir_reactor::{LocalFuture, PollMode, Reactor, run_async};
+use weir_target_core::{
+    Access, AccessMap, Attachment, HostRule, Stop, Transfer, Unit, UnitShared, Units,
+};
+use weir_uring::Ring;
+
+const BLOCK: usize = 512;
+
+/// One block, of which only the first eight bytes are kept.
+struct Word(Arc<AtomicU64>);
+
+impl Volume for Word {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            len: BLOCK as u64,
+            block_size: BLOCK as u32,
+            granularity: 512,
+            thin: false,
+            volatile_cache: false,
+            read_only: false,
+        }
+    }
+    fn read(&self, _at: u64, buf: Slice) -> IoFuture<'_> {
+        IoFuture::new(async move {
+            buf.fill(0);
+            buf.write_at(0, &self.0.load(Ordering::SeqCst).to_le_bytes());
+            // Some time for others between this and what follows.
+            run_async().await;
+            Ok(())
+        })
+    }
+    fn write(&self, _at: u64, buf: Slice, _fua: bool) -> IoFuture<'_> {
+        let mut b = [0; 8];
+        buf.read_at(0, &mut b);
+        self.0.store(u64::from_le_bytes(b), Ordering::SeqCst);
+        IoFuture::ready(Ok(()))
+    }
+    fn flush(&self) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+    fn discard(&self, _at: u64, _len: u64) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+    fn write_zeroes(&self, _at: u64, _len: u64, _unmap: bool) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+}
+
+/// What goes with a command: each block begins with a number, the rest of it is zero.
+struct Data(Vec<u64>);
+
+impl Transfer for Data {
+    fn out_len(&self) -> u64 {
+        (self.0.len() * BLOCK) as u64
+    }
+    fn in_len(&self) -> u64 {
+        0
+    }
+    fn immediate(&self) -> Option<Slice> {
+        None
+    }
+    fn needs_stable_data(&self) -> bool {
+        false
+    }
+    fn stopped(&self) -> bool {
+        false
+    }
+    async fn fetch(&mut self, _at: u64, into: Slice) -> Result<(), Stop> {
+        into.fill(0);
+        for (i, v) in self.0.iter().enumerate() {
+            into.write_at(i * BLOCK, &v.to_le_bytes());
+        }
+        Ok(())
+    }
+    async fn deliver(&mut self, _at: u64, _from: Slice) -> Result<(), Stop> {
+        Ok(())
+    }
+}
+
+/// Sends a command with its data; gives the status.
+type Send = Rc<dyn Fn(Cdb, Vec<u64>) -> LocalFuture<'static, u8>>;
+
+/// Runs `f` on a reactor of the calling thread, which has the unit.
+fn on_core<R: 'static, F: Future<Output = R> + 'static>(
+    core: u64,
+    shared: &Arc<UnitShared>,
+    word: &Arc<AtomicU64>,
+    f: impl FnOnce(Send) -> F + 'static,
+) -> R {
+    let ring = Ring::new().unwrap();
+    let reactor = Reactor::new(Rc::new(ring));
+    let (shared, word) = (shared.clone(), word.clone());
+    let result = reactor.block_on(PollMode::default(), async move {
+        let pool = BufPool::new(&PoolConfig { classes: vec![(4096, 8)] }).unwrap();
+        let units = Units::default();
+        units.insert(Unit::new(shared, Rc::new(Word(word)), pool, 4096));
+        let luns = vec![(0, "v".into())];
+        let rule = HostRule { host: "h".into(), any: true, luns, ..HostRule::default() };
+        let access = Access::new(AccessMap { hosts: vec![rule] });
+        let id = TransportId::srp([core as u8; 16]);
+        let view = Rc::new(Attachment::new(Nexus(core), vec![core as u8], id, 1));
+        view.refresh(&access, &units);
+        let send: Send = Rc::new(move |cdb, data| {
+            let view = view.clone();
+            Box::pin(async move {
+                let unit = view.find(Lun::ZERO).unwrap();
+                unit.execute(&view, cdb.as_bytes(), &mut Data(data)).await.unwrap().status
+            })
+        });
+        // The unit attention of a new nexus.
+        send(build::test_unit_ready(), Vec::new()).await;
+        f(send).await
+    });
+    reactor.shutdown();
+    result
+}
+
+#[test]
+fn a_write_is_never_lost_to_a_compare_and_write_of_another_core() {
+    let mut identity = Identity::new("WEIR", "TEST", "0001", "S1", [0x60; 16]);
+    identity.ports = vec![TargetPort { relative_id: 1, group: 1, name: PortName::Srp([1; 16]) }];
+    let g = weir_proto_scsi::geometry::Geometry::new(BLOCK as u32, 1);
+    let shared = UnitShared::new("v", LuState::new(identity, g), None);
+    let word = Arc::new(AtomicU64::new(0));
+    let (over, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(Barrier::new(2)));
+    let comparer = {
+        let (shared, word, over, begun) =
+            (shared.clone(), word.clone(), over.clone(), begun.clone());
+        std::thread::spawn(move || {
+            on_core(1, &shared, &word.clone(), move |send| async move {
+                let mut equal = 0u64;
+                begun.wait();
+                while !over.load(Ordering::Acquire) {
+                    // Changes the lowest bit of what is there.
+                    let old = word.load(Ordering::SeqCst);
+                    let cdb = build::compare_and_write(0, 1, false);
+                    equal += u64::from(send(cdb, vec![old, old ^ 1]).await == 0);
+                    run_async().await;
+                }
+                equal
+            })
+        })
+    };
+    on_core(2, &shared, &word.clone(), move |send| async move {
+        begun.wait();
+        let (mut n, mut swaps) = (0u64, 0);
+        while n < 300 || swaps < 20 {
+            n += 1;
+            assert_eq!(send(build::write(0, 1, false), vec![n << 1]).await, 0);
+            // The other core gets its chance: its messages are looked at between turns.
+            for _ in 0..n % 64 {
+                run_async().await;
+            }
+            let found = word.load(Ordering::SeqCst);
+            assert_eq!(found >> 1, n, "the write was acknowledged, and is gone");
+            swaps += found & 1;
+        }
+        over.store(true, Ordering::Release);
+        // The last COMPARE AND WRITE wants this core's answer.
+        while Arc::strong_count(&over) > 1 {
+            weir_reactor::sleep(100_000).await;
+        }
+    });
+    assert!(comparer.join().unwrap() >= 20);
+}
