@@ -24,6 +24,8 @@ pub enum ClientError {
         /// What it said about it.
         sense: Option<Sense>,
     },
+    /// A BRP target answered with an error.
+    Brp(weir_initiator_brp::Status),
     /// Fewer bytes were moved than asked for, by this many.
     Short(u64),
     /// The way to the target is gone and will not come back.
@@ -42,6 +44,7 @@ impl std::fmt::Display for ClientError {
                 Some(s) => write!(f, "SCSI status {status:#04x} ({s:?})"),
                 None => write!(f, "SCSI status {status:#04x}"),
             },
+            ClientError::Brp(s) => s.fmt(f),
             ClientError::Short(n) => write!(f, "{n} bytes were not moved"),
             ClientError::Lost => f.write_str("the path to the target is down"),
             ClientError::Io(e) => e.fmt(f),

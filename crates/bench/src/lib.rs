@@ -2,8 +2,8 @@
 //! founding documents.
 //!
 //! * [`job`] — what is to be done: [`JobSpec`](job::JobSpec);
-//! * [`client`] — whom it is done to: the trait [`BlockClient`](client::BlockClient), and [`srp`], which
-//!   implements it with Weir's own initiator;
+//! * [`client`] — whom it is done to: the trait [`BlockClient`](client::BlockClient), and [`srp`] and [`brp`],
+//!   which implement it with Weir's own initiators;
 //! * [`engine`] — doing it: one reactor per core, no allocation and one clock reading per I/O;
 //! * [`report`], [`plot`] — what came of it: text and JSON with fio's field names, SVG;
 //! * [`bare`] — what no target can beat on this machine: a TCP request/response loop;
@@ -11,10 +11,12 @@
 #![forbid(unsafe_code)]
 
 pub mod bare;
+pub mod brp;
 pub mod client;
 pub mod engine;
 pub mod histogram;
 pub mod job;
+pub mod local;
 pub mod machine;
 pub mod plot;
 pub mod report;

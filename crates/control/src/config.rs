@@ -2,7 +2,7 @@
 
 use crate::declare::Desired;
 use crate::error::{Code, Error, Result};
-use crate::model::{HostSpec, MapSpec, PoolSpec, TargetSpec, VolumeSpec};
+use crate::model::{HostSpec, MapSpec, PoolSpec, Protocol, TargetSpec, VolumeSpec};
 use crate::units;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ pub struct Api {
 pub struct Config {
     /// Where the node keeps its configuration.
     pub data_dir: PathBuf,
-    /// Addresses of the target port `srp0`; for more ports or more settings use `[[target]]` instead.
+    /// Addresses of the target port `srp0` (SRP); `brp0` speaks BRP at the same addresses and the next port. For more ports or more settings use `[[target]]` instead.
     pub listen: Vec<String>,
     /// Processor cores that get a reactor; empty: one core for every two that the machine has.
     pub cores: Vec<u16>,
@@ -72,6 +72,8 @@ pub const DEFAULT_LISTEN: &str = "0.0.0.0:5555";
 pub const DEFAULT_DATA_DIR: &str = "weir-data";
 /// Name of the target port that `listen` stands for.
 pub const DEFAULT_TARGET: &str = "srp0";
+/// Name of the target port that speaks BRP next to it, at the same addresses and the next port.
+pub const DEFAULT_BRP_TARGET: &str = "brp0";
 /// Least memory for buffers in bytes.
 pub const MIN_BUFFER_MEMORY: u64 = 16 << 20;
 
@@ -164,16 +166,20 @@ impl Config {
             if listen.is_empty() {
                 listen.push(DEFAULT_LISTEN.to_string());
             }
-            targets.push(TargetSpec {
-                name: DEFAULT_TARGET.to_string(),
+            let port = |name: &str, listen, protocol| TargetSpec {
+                name: name.to_string(),
                 listen,
+                protocol,
                 transport: Default::default(),
                 id_ext: None,
                 ioc_guid: None,
                 channels: None,
                 cores: Vec::new(),
                 crc: Default::default(),
-            });
+            };
+            let behind = listen.iter().map(|a| brp_address(a)).collect();
+            targets.push(port(DEFAULT_TARGET, listen, Protocol::Srp));
+            targets.push(port(DEFAULT_BRP_TARGET, behind, Protocol::Brp));
         }
         Desired {
             pools: self.pools.clone(),
@@ -202,6 +208,17 @@ impl Config {
                 .hint("make it with e.g. `openssl rand -hex 32`"));
         }
         Ok(Some(token))
+    }
+}
+
+/// Where BRP is served next to SRP at `listen`: the port behind it, so that one rule of a firewall covers both.
+/// What is no address stays as it is, to be refused with the other.
+fn brp_address(listen: &str) -> String {
+    match listen.parse::<std::net::SocketAddr>() {
+        Ok(a) if a.port() != 0 => {
+            std::net::SocketAddr::new(a.ip(), a.port().wrapping_add(1)).to_string()
+        }
+        _ => listen.to_string(),
     }
 }
 

@@ -202,6 +202,28 @@ impl Connection for Conn {
         self.ring_later();
     }
 
+    fn send_gathered(
+        &self,
+        head: &[u8],
+        data: &mut Vec<Slice>,
+        flags: SendFlags,
+        token: Token,
+    ) -> bool {
+        if flags.invalidate.is_some() {
+            return false;
+        }
+        if !self.usable(token) {
+            data.clear();
+            return true;
+        }
+        let op = if flags.solicited { Op::SendSolicited } else { Op::Send };
+        let sent = self.tx.borrow_mut().send_gathered(op, head, data, token);
+        if sent {
+            self.ring_later();
+        }
+        sent
+    }
+
     fn write(&self, local: Slice, remote: Remote, token: Token) {
         if !self.usable(token) {
             return;

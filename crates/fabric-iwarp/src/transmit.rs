@@ -208,6 +208,41 @@ impl Tx {
         self.mark(token);
     }
 
+    /// A message of one FPDU from several places. False: it is longer, or a CRC would have to be taken.
+    pub(crate) fn send_gathered(
+        &mut self,
+        op: Op,
+        head: &[u8],
+        data: &mut Vec<Slice>,
+        token: Token,
+    ) -> bool {
+        let total = head.len() + data.iter().map(Slice::len).sum::<usize>();
+        if total > self.fpdu_payload || self.crc {
+            return false;
+        }
+        let header = tx::untagged_header(op, 0, 0, self.send_msn, 0, total, true);
+        self.send_msn = self.send_msn.wrapping_add(1);
+        self.heads.extend_from_slice(&header);
+        self.heads.extend_from_slice(head);
+        self.copied(header.len() + head.len());
+        for d in data.drain(..) {
+            if d.len() > COPY {
+                self.queued += d.len() as u64;
+                self.pieces.push_back(Piece::Data(d));
+            } else {
+                let at = self.heads.len();
+                self.heads.resize(at + d.len(), 0);
+                d.read_at(0, &mut self.heads[at..]);
+                self.copied(d.len());
+            }
+        }
+        let (trailer, n) = tx::trailer(header.len() - 2 + total, None);
+        self.heads.extend_from_slice(&trailer[..n]);
+        self.copied(n);
+        self.mark(token);
+        true
+    }
+
     pub(crate) fn read_request(&mut self, msn: u32, sink: u32, size: u32, remote: Remote) {
         let frame = tx::read_request(msn, sink, 0, size, remote.key, remote.addr);
         self.fpdu(&frame, &[], None);

@@ -245,6 +245,34 @@ fn a_tap_takes_whole_messages_where_they_lie() {
 }
 
 #[test]
+fn one_message_from_several_places() {
+    with_provider(Config::default(), |p| async move {
+        let pair = pair(&p).await;
+        let sizes = [0, 1, 256, 257, 4096, 9000];
+        let parts: Vec<Slice> =
+            sizes.iter().map(|n| pattern(n + 1, *n as u64).sub(1, *n)).collect();
+        let (buf, done) = recv(&pair.qb, 61440);
+        pair.a.send_slots().wait().await;
+        let mut data = parts.clone();
+        assert!(pair.a.send_gathered(b"head", &mut data, SendFlags::default(), Token::NONE));
+        assert!(data.is_empty());
+        let n = done.await.len as usize;
+        let whole: Vec<u8> =
+            b"head".iter().copied().chain(parts.iter().flat_map(|p| p.to_vec())).collect();
+        assert!(buf.sub(0, n).to_vec() == whole);
+        // Longer than one FPDU: nothing is done.
+        let mut long = vec![Slice::heap(40000), Slice::heap(40000)];
+        assert!(!pair.a.send_gathered(b"head", &mut long, SendFlags::default(), Token::NONE));
+        assert_eq!(long.len(), 2);
+        // What follows is in order.
+        let (buf, done) = recv(&pair.qb, 64);
+        send(&pair.a, b"after", None, SendFlags::default()).await;
+        let n = done.await.len as usize;
+        assert_eq!(buf.sub(0, n).to_vec(), b"after");
+    });
+}
+
+#[test]
 fn messages_wait_for_a_receive() {
     with_provider(Config::default(), |p| async move {
         let l = pair(&p).await;

@@ -85,6 +85,19 @@ pub trait Connection {
     /// `token` (use [`Token::NONE`] when the answer tells enough).
     fn send(&self, head: &[u8], data: Option<Slice>, flags: SendFlags, token: Token);
 
+    /// As [`send`](Connection::send), with data from several places, in their order; takes them out of `data`.
+    /// False: this provider cannot, or not for a message of this length, and nothing was done.
+    fn send_gathered(
+        &self,
+        head: &[u8],
+        data: &mut Vec<Slice>,
+        flags: SendFlags,
+        token: Token,
+    ) -> bool {
+        let _ = (head, data, flags, token);
+        false
+    }
+
     /// RDMA WRITE of `local` to the peer's memory. The data must not change before completion.
     fn write(&self, local: Slice, remote: Remote, token: Token);
 

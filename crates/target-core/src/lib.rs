@@ -8,6 +8,7 @@
 
 mod access;
 mod at_once;
+mod block_door;
 mod execute;
 mod gate;
 mod media;
@@ -16,6 +17,7 @@ mod unit;
 
 pub use access::{Access, AccessMap, HostRule};
 pub use at_once::AtOnce;
+pub use block_door::{Refusal, WriteGuard};
 pub use execute::{Outcome, execute_unmapped};
 pub use transfer::{Stop, Transfer};
 pub use unit::{Attached, Attachment, ReservationStore, Unit, UnitShared, Units};

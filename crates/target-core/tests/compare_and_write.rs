@@ -311,11 +311,11 @@ fn other_areas_are_not_held_up() {
     let lab = Lab::new(7, 2);
     let memory = Slice::heap(BLOCK * BLOCKS);
     let (a, b) = (lab.host(0, MICROS, None), lab.host(1, MICROS, Some(memory)));
-    let slow = b.clone();
+    let slow = lab.host(1, 10 * SECONDS, None);
     let stuck = lab.node.spawn_on(1, async move {
         greet(&slow).await;
-        // Straight into the medium, from a host that takes its time.
-        slow.write(0, 1, 10 * SECONDS).await;
+        // On its way into a medium that takes its time.
+        slow.write(0, 1, 0).await;
         now()
     });
     lab.world.run_for(SECONDS);

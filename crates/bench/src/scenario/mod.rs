@@ -4,6 +4,7 @@
 //! takes medians, and writes a page with a table, a drawing and how to measure again. A page says what was
 //! measured where, and nothing else.
 
+mod brp;
 mod cores;
 mod limits;
 mod page;
@@ -70,6 +71,10 @@ pub static ALL: &[Scenario] = &[
     s3::LATENCY,
     s3::IOPS,
     limits::LIMITS,
+    brp::TABLE2,
+    brp::FIG4,
+    brp::FIG5,
+    brp::FIG6,
 ];
 
 /// Why a scenario did not run to its end.

@@ -60,13 +60,15 @@ fn the_example_shows_every_key_and_is_right() {
 }
 
 #[test]
-fn an_empty_file_is_a_node_with_one_target_port() {
+fn an_empty_file_is_a_node_with_a_target_port_for_each_protocol() {
     let config = Config::parse("").unwrap();
     assert_eq!(config.poll, Poll::Adaptive);
     assert!(config.data_dir.is_absolute());
     let desired = config.desired();
     assert_eq!(desired.targets[0].name, DEFAULT_TARGET);
     assert_eq!(desired.targets[0].listen, [DEFAULT_LISTEN]);
+    assert_eq!(desired.targets[1].protocol, crate::model::Protocol::Brp);
+    assert_eq!(desired.targets[1].listen, ["0.0.0.0:5556"]);
 }
 
 #[test]

@@ -213,6 +213,7 @@ impl Model {
             id_ext: spec.id_ext.or(present.map(|t| t.id_ext)).unwrap_or_else(|| fresh(64)),
             ioc_guid: spec.ioc_guid.or(present.map(|t| t.ioc_guid)).unwrap_or_else(|| fresh(0)),
             listen,
+            protocol: spec.protocol,
             transport: spec.transport,
             channels,
             cores: spec.cores,

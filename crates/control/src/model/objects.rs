@@ -332,6 +332,17 @@ pub enum Transport {
     Verbs,
 }
 
+/// Which protocol a target port speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// The SCSI RDMA protocol.
+    #[default]
+    Srp,
+    /// Weir's block RDMA protocol.
+    Brp,
+}
+
 /// What a target port does about MPA's CRC (RFC 5044 section 4.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -351,6 +362,9 @@ pub struct TargetSpec {
     pub name: String,
     /// Addresses to listen on, `IP:PORT`; `[IPv6]:PORT`.
     pub listen: Vec<String>,
+    /// The protocol.
+    #[serde(default)]
+    pub protocol: Protocol,
     /// The fabric.
     #[serde(default)]
     pub transport: Transport,
@@ -373,13 +387,16 @@ pub struct TargetSpec {
     pub crc: CrcPolicy,
 }
 
-/// An SRP target port.
+/// A target port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TargetPort {
     /// Its name.
     pub name: String,
     /// Addresses to listen on.
     pub listen: Vec<String>,
+    /// The protocol.
+    #[serde(default)]
+    pub protocol: Protocol,
     /// The fabric.
     pub transport: Transport,
     /// First half of the target port identifier, 16 hexadecimal digits.

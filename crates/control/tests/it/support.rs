@@ -74,6 +74,7 @@ pub(crate) fn target(name: &str, listen: &str) -> TargetSpec {
     TargetSpec {
         name: name.into(),
         listen: vec![listen.into()],
+        protocol: Default::default(),
         transport: Default::default(),
         id_ext: None,
         ioc_guid: None,

@@ -1,5 +1,6 @@
 //! The suites.
 
+mod brp;
 mod canary;
 mod disk;
 mod fabric;
@@ -45,6 +46,12 @@ pub const SUITES: &[Suite] = &[
         about: "hosts and an SRP target through aborts, resets, cuts, duplicate logins and deaths, with verified data",
         planted: false,
         run: srp::run,
+    },
+    Suite {
+        name: "brp",
+        about: "hosts and a BRP target through cuts, partitions and deaths: verified data, every compare and write once",
+        planted: false,
+        run: brp::run,
     },
     Suite {
         name: "canary-fabric",

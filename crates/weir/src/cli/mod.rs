@@ -18,6 +18,7 @@ mod volume;
 use crate::run;
 use clap::{CommandFactory, Parser, Subcommand};
 use connect::Connection;
+pub(crate) use parse::DEFAULT_PORT;
 use std::process::ExitCode;
 use weir_control::Error;
 

@@ -1,5 +1,6 @@
 //! The node: its reactors, and the control plane's wishes carried out on them.
 
+use super::door::Door;
 use super::graph;
 use super::local::{Local, Start, Thread, on};
 use std::collections::BTreeMap;
@@ -20,10 +21,9 @@ use weir_proto_scsi::geometry::Geometry;
 use weir_proto_scsi::identity::{Identity, PortName, TargetPort as ScsiPort};
 use weir_proto_scsi::lu::LuState;
 use weir_proto_scsi::pr::Import;
-use weir_proto_srp::{PortId, TargetPolicy};
+use weir_proto_srp::PortId;
 use weir_reactor::PollMode;
 use weir_target_core::{Access, AccessMap, HostRule, ReservationStore, Unit, UnitShared};
-use weir_target_srp::{Target, TargetConfig};
 
 /// Longest piece of a command that passes through a buffer.
 const CHUNK: usize = 1 << 20;
@@ -39,7 +39,7 @@ pub(crate) struct NodeConfig {
 }
 
 pub(crate) struct RunningTarget {
-    pub(crate) target: Target,
+    pub(crate) target: Door,
     pub(crate) listening: Vec<SocketAddr>,
     spec: TargetPort,
 }
@@ -306,15 +306,13 @@ impl Node {
             model::CrcPolicy::Peer => CrcPolicy::Off,
             model::CrcPolicy::Require => CrcPolicy::Require,
         };
-        let config = TargetConfig {
-            port_id: id,
-            relative_port: relative,
-            max_channels: usize::from(port.channels),
-            policy: TargetPolicy { credits: 256, ..TargetPolicy::default() },
-            ..TargetConfig::default()
-        };
-        let target =
-            Target::new(config, self.access.clone(), identity("none", [0; 16]), handles.len());
+        let target = Door::new(
+            port,
+            relative,
+            self.access.clone(),
+            identity("none", [0; 16]),
+            handles.len(),
+        );
         let transport = port.transport;
         let name = port.name.clone();
         for h in &handles {
@@ -322,13 +320,10 @@ impl Node {
             on(h, move |local: Rc<Local>| {
                 Box::pin(async move {
                     let provider = provider(&local, transport, crc)?;
-                    target
-                        .join(provider, local.units.clone(), local.pool.clone())
-                        .map(drop)
-                        .map_err(|e| {
-                            Error::new(Code::IoError, format!("target port {name} does not start"))
-                                .because(e)
-                        })
+                    target.join(provider, local.units.clone(), local.pool.clone()).map_err(|e| {
+                        Error::new(Code::IoError, format!("target port {name} does not start"))
+                            .because(e)
+                    })
                 })
             })
             .await?;

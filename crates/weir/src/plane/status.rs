@@ -1,5 +1,6 @@
 //! What the node is doing now.
 
+use super::door::{ChannelLine, RequestsLine};
 use super::graph::TOP;
 use super::local::{Local, on};
 use super::node::Node;
@@ -31,7 +32,7 @@ struct Reading {
     parked: u64,
     pools: Vec<weir_mem::Census>,
     used: BTreeMap<String, u64>,
-    ports: Vec<(String, Vec<weir_target_srp::ChannelInfo>, Option<weir_target_srp::PortCensus>)>,
+    ports: Vec<(String, Vec<ChannelLine>, Option<RequestsLine>)>,
 }
 
 fn on_cpu(local: &Local) -> u64 {
@@ -79,8 +80,8 @@ impl Node {
                 let ports = targets
                     .into_iter()
                     .map(|(n, t)| {
-                        let census = t.local_port().map(|p| p.census());
-                        (n, t.local_channels(), census)
+                        let requests = t.requests();
+                        (n, t.channels(), requests)
                     })
                     .collect();
                 Ok(Reading {
@@ -149,10 +150,10 @@ impl Node {
                 if let Some(c) = census {
                     live.census.push(CensusLive {
                         name: format!("{name}/requests-{i}"),
-                        total: c.requests as u64,
-                        free: (c.requests - c.requests_busy) as u64,
-                        least_free: (c.requests - c.requests_busy) as u64,
-                        waiting: c.requests_waiting as u64,
+                        total: c.total as u64,
+                        free: (c.total - c.busy) as u64,
+                        least_free: (c.total - c.busy) as u64,
+                        waiting: c.waiting as u64,
                         item_bytes: 0,
                     });
                 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_base::{Nanos, SECONDS};
+use weir_bench::brp::{Brp, BrpOptions, Variant, Which};
 use weir_bench::client::{ConnectError, ConnectKind};
 use weir_bench::engine::{self, JobResult, Options, RunError, Sample};
 use weir_bench::job::{JobSpec, Rw, Verify};
@@ -132,9 +133,46 @@ fn luns(a: &BenchArgs, login: &Login) -> Result<Vec<u16>> {
         .collect()
 }
 
+fn variant(a: &BenchArgs) -> Variant {
+    match a.variant {
+        args::BrpVariant::Auto => Variant::Auto,
+        args::BrpVariant::Brp1 => Variant::Brp1,
+        args::BrpVariant::Brp2 => Variant::Brp2,
+        args::BrpVariant::Brp3t => Variant::Brp3T,
+        args::BrpVariant::Brp3 => Variant::BRP3,
+    }
+}
+
+/// The load through BRP.
+fn brp(a: &BenchArgs, login: &Login, spec: &JobSpec) -> BrpOptions {
+    let number = a.lun.iter().map(|n| Which::Number(*n));
+    let named = a.volume.iter().map(|n| Which::Name(n.clone()));
+    let volumes = number.chain(named).collect();
+    // Where only a host is given, the port of SRP stands for it.
+    let at = |mut t: SocketAddr| {
+        if t.port() == crate::cli::DEFAULT_PORT {
+            t.set_port(weir_proto_brp::DEFAULT_PORT);
+        }
+        t
+    };
+    let first = login.addresses.first().copied().unwrap_or(([127, 0, 0, 1], 0).into());
+    BrpOptions {
+        addresses: login.addresses.iter().copied().map(at).collect(),
+        target: weir_bench::brp::PortId(login.target.0),
+        channels: a.login.channels.map_or(0, usize::from),
+        variant: variant(a),
+        integrity: !a.no_integrity,
+        inline: a.inline.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        crc: login.crc,
+        timeout: login.timeout,
+        ..BrpOptions::new(first, weir_bench::brp::PortId(login.initiator.0), volumes, spec)
+    }
+}
+
 fn run_job(a: &BenchArgs) -> anyhow::Result<ExitCode> {
     let (spec, login) = (spec(a), login(&a.login, &a.target, a.multipath));
-    let luns = luns(a, &login)?;
+    let is_brp = a.initiator == args::Initiator::Brp;
+    let luns = if is_brp { a.lun.clone() } else { luns(a, &login)? };
     let mut srp = SrpOptions::new(luns.clone(), &spec);
     srp.channels = a.login.channels.map_or(0, usize::from);
     srp.queue_mode = match a.queue_mode {
@@ -148,7 +186,11 @@ fn run_job(a: &BenchArgs) -> anyhow::Result<ExitCode> {
         sample_every: if a.svg.is_some() { (time / SAMPLES).max(SECONDS / 100) } else { 0 },
         progress: !a.json && std::io::stderr().is_terminal(),
     };
-    let target = {
+    let target = if is_brp {
+        let all: Vec<String> =
+            a.volume.iter().cloned().chain(luns.iter().map(|l| format!("LUN {l}"))).collect();
+        format!("brp ({}) {} volume {}", variant(a).name(), login.place(), all.join(", "))
+    } else {
         let names = if a.volume.is_empty() {
             String::new()
         } else {
@@ -157,7 +199,12 @@ fn run_job(a: &BenchArgs) -> anyhow::Result<ExitCode> {
         let luns: Vec<String> = luns.iter().map(ToString::to_string).collect();
         format!("srp {}{names} (LUN {})", login.place(), luns.join(", "))
     };
-    let results = engine::run(Srp::new(login, srp), &spec, &options).map_err(failed)?;
+    let results = if is_brp {
+        engine::run(Brp::new(brp(a, &login, &spec)), &spec, &options)
+    } else {
+        engine::run(Srp::new(login, srp), &spec, &options)
+    };
+    let results = results.map_err(failed)?;
     let report = Report {
         spec,
         all: JobResult::merge(&results),

@@ -13,6 +13,27 @@ use weir_control::{Code, Error};
 pub(crate) enum Initiator {
     /// SRP.
     Srp,
+    /// BRP, without a SCSI layer.
+    Brp,
+}
+
+/// When commands of BRP share a message (S1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BrpVariant {
+    /// When the initiator has learned that it is faster.
+    Auto,
+    /// Never, and the target runs one command at a time.
+    #[value(name = "brp-1")]
+    Brp1,
+    /// Never.
+    #[value(name = "brp-2")]
+    Brp2,
+    /// Always.
+    #[value(name = "brp-3t")]
+    Brp3t,
+    /// From a fixed number of commands in flight on.
+    #[value(name = "brp-3")]
+    Brp3,
 }
 
 /// What the I/Os are, in fio's words.
@@ -74,7 +95,7 @@ pub(crate) struct BenchArgs {
     /// Initiator that makes the load.
     #[arg(long, value_enum, default_value = "srp")]
     pub(crate) initiator: Initiator,
-    /// The target's address, HOST or HOST:PORT (5555). Repeated: further addresses of the same target port,
+    /// The target's address, HOST or HOST:PORT (5555, where BRP takes the 5556 next to it). Repeated: further addresses of the same target port,
     /// over which the session's channels are spread; with --multipath further paths to the same volume.
     #[arg(long, short, value_parser = parse::target, value_name = "ADDRESS", required = true)]
     pub(crate) target: Vec<SocketAddr>,
@@ -152,6 +173,15 @@ pub(crate) struct BenchArgs {
         help_heading = "Initiator"
     )]
     pub(crate) queue_mode: QueueMode,
+    /// When commands share a message; for `--initiator brp`.
+    #[arg(long, value_enum, default_value = "auto", help_heading = "Initiator")]
+    pub(crate) variant: BrpVariant,
+    /// Without checksums of messages and data; for `--initiator brp`.
+    #[arg(long, help_heading = "Initiator")]
+    pub(crate) no_integrity: bool,
+    /// Largest I/O whose data travels in messages instead of by RDMA; for `--initiator brp`.
+    #[arg(long, value_parser = parse::size, value_name = "SIZE", help_heading = "Initiator")]
+    pub(crate) inline: Option<u64>,
     /// Processor cores of the jobs, e.g. 1,3.
     #[arg(
         long,

@@ -1,0 +1,249 @@
+//! Logins, and what happens when a connection is lost: it is made again, and what is in doubt is settled.
+
+use super::slot::{Outcome, State};
+use super::{Channel, Limits, Path, receive};
+use crate::config::MESSAGE;
+use crate::error::Error;
+use std::rc::Rc;
+use weir_base::{MILLIS, Nanos, Prng};
+use weir_fabric::{Connection, FabricError, Params};
+use weir_proto_brp::command::flag;
+use weir_proto_brp::login::{KEEP_ALIVE_UNIT, VERSION, bytes, units};
+use weir_proto_brp::{LoginReject, LoginRequest, LoginResponse, Op, RejectReason};
+use weir_reactor::{CompletionQueue, completion, now, sleep, spawn_task};
+
+/// A connection that nobody owns yet.
+struct Unclaimed(Option<Rc<dyn Connection>>);
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if let Some(c) = &self.0 {
+            c.disconnect(true);
+        }
+    }
+}
+
+impl Channel {
+    /// Logs in at the first address that lets it.
+    pub(crate) async fn connect(self: &Rc<Self>) -> Result<(), Error> {
+        let n = self.config.addrs.len();
+        let mut last = Error::Invalid("the session has no address");
+        for i in 0..n {
+            let addr = &self.config.addrs[(usize::from(self.index) + i) % n];
+            match self.connect_to(addr).await {
+                Ok(()) => return Ok(()),
+                Err(e) => last = e,
+            }
+        }
+        Err(last)
+    }
+
+    async fn connect_to(self: &Rc<Self>, addr: &str) -> Result<(), Error> {
+        let c = &self.config;
+        let keep_alive = (c.keep_alive / MILLIS).div_ceil(KEEP_ALIVE_UNIT);
+        let request = LoginRequest {
+            version_min: VERSION,
+            version_max: VERSION,
+            features: c.features(),
+            initiator: c.initiator,
+            target: c.target,
+            session: self.shared.number,
+            channel: self.index,
+            depth: c.depth.max(1),
+            max_message: units(MESSAGE),
+            keep_alive: keep_alive.min(u64::from(u16::MAX)) as u16,
+        };
+        let queue = self.provider.recv_queue(self.receives.len(), MESSAGE)?;
+        let cq = Rc::new(CompletionQueue::new());
+        for (i, b) in self.receives.iter().enumerate() {
+            queue.post(b.clone(), cq.token(i as u32));
+        }
+        let params = Params {
+            private_data: request.encode().to_vec(),
+            recv_queue: queue.clone(),
+            reads_out: 0,
+            reads_in: c.reads,
+        };
+        let (conn, answer) = self.provider.connect(addr, params).await.map_err(|e| match e {
+            FabricError::Rejected(data) => Error::Rejected(
+                LoginReject::decode(&data).map_or(RejectReason::Unspecified, |r| r.reason),
+            ),
+            e => Error::Fabric(e),
+        })?;
+        let mut unclaimed = Unclaimed(Some(conn));
+        let bad = |e: &dyn std::fmt::Display| Error::Protocol(e.to_string());
+        let response = LoginResponse::decode(&answer).map_err(|e| bad(&e))?;
+        if response.version != VERSION || !request.features.has(response.features) {
+            return Err(bad(&"a version or feature that was not asked for"));
+        }
+        if self.path.get() == Path::Closed {
+            return Err(Error::Closed);
+        }
+        self.take_depth(response.depth)?;
+        let Some(conn) = unclaimed.0.take() else { return Err(Error::Closed) };
+        self.limits.set(Limits {
+            features: response.features,
+            max_message: bytes(response.max_message).min(MESSAGE),
+            max_len: response.max_len,
+            max_segments: response.max_segments,
+            max_commands: usize::from(response.max_commands),
+            keep_alive: u64::from(response.keep_alive) * KEEP_ALIVE_UNIT * MILLIS,
+        });
+        self.credits.set(response.credits);
+        self.stuck.set(false);
+        self.gathers.set(!conn.needs_stable_data());
+        self.last_heard.set(now());
+        self.last_sent.set(now());
+        *self.conn.borrow_mut() = Some(conn.clone());
+        self.settle(&response);
+        conn.set_tap(Some(Rc::new(receive::CompletionTap(Rc::downgrade(self)))));
+        let (token, closed) = completion();
+        conn.on_closed(token);
+        let receiver = spawn_task(receive::receive(self.clone(), queue, cq.clone()));
+        let me = self.clone();
+        spawn_task(async move {
+            closed.await;
+            weir_reactor::cancel(receiver);
+            // What came before the end still counts.
+            while let Some((user, done)) = cq.try_next() {
+                me.message(&me.receives[user as usize], done);
+            }
+            me.lost(&conn);
+        });
+        self.set_path(Path::Up);
+        self.pump(true);
+        Ok(())
+    }
+
+    /// The target may give fewer slots than asked for, at the first login.
+    fn take_depth(&self, granted: u16) -> Result<(), Error> {
+        let mut t = self.table.borrow_mut();
+        let have = t.slots.len();
+        let granted = usize::from(granted);
+        if granted >= have {
+            return Ok(());
+        }
+        if t.in_use() > 0 || !self.slot_units.try_wait_n((have - granted) as u32) {
+            return Err(Error::Protocol("the target gives fewer slots than before".into()));
+        }
+        t.slots.truncate(granted);
+        t.free.retain(|tag| usize::from(*tag) < granted);
+        Ok(())
+    }
+
+    /// Decides what becomes of commands that were with the target when the last connection was lost.
+    fn settle(&self, response: &LoginResponse) {
+        let first = self.incarnation.replace(response.incarnation) == 0;
+        if self.power.replace(response.power) != response.power && !first {
+            self.shared.note_power_loss();
+        }
+        let mut wakers = Vec::new();
+        let mut freed = 0;
+        {
+            let mut table = self.table.borrow_mut();
+            let mut doubt: Vec<(u64, u16)> = Vec::new();
+            for (tag, s) in table.slots.iter_mut().enumerate() {
+                let with_target =
+                    s.numbered && matches!(s.state, State::Sent | State::Orphan | State::Waiting);
+                if !response.resumed {
+                    // A target that knows nothing of this channel counts from the beginning.
+                    s.seq = u32::from(with_target);
+                }
+                if with_target {
+                    doubt.push((s.order, tag as u16));
+                }
+            }
+            doubt.sort_unstable();
+            let mut pending = self.pending.borrow_mut();
+            let replayed = |tag: &u16| doubt.iter().any(|(_, t)| t == tag);
+            pending.retain(|tag| !replayed(tag));
+            for &(_, tag) in doubt.iter().rev() {
+                let s = &mut table.slots[usize::from(tag)];
+                let orphan = s.state == State::Orphan;
+                let lost_for_good = s.command.operation() == Some(Op::CompareAndWrite);
+                if !response.resumed && (orphan || lost_for_good) {
+                    s.seq = 0;
+                    if orphan {
+                        freed += u32::from(table.bury(tag));
+                        continue;
+                    }
+                    s.outcome = Outcome::Lost(Error::InDoubt);
+                    s.state = State::Done;
+                    wakers.extend(s.waker.take());
+                    continue;
+                }
+                if orphan {
+                    // Nobody waits for it: if the target has not seen it, nothing is done in its place.
+                    s.command.op = Op::Nop as u8;
+                    s.command.flags = 0;
+                    s.command.len = 0;
+                    s.sums.clear();
+                } else {
+                    s.state = State::Waiting;
+                }
+                if response.resumed {
+                    s.command.flags |= flag::REPLAY;
+                }
+                pending.push_front(tag);
+            }
+            self.shared.note_resent(doubt.len() as u64);
+        }
+        self.slot_units.signal_n(freed);
+        wakers.into_iter().for_each(|w| w.wake());
+    }
+
+    /// Ends the connection; a new one will be made.
+    pub(super) fn disconnect(&self, at_once: bool) {
+        if let Some(c) = self.conn.borrow().as_ref() {
+            c.disconnect(at_once);
+        }
+    }
+
+    /// The connection is gone.
+    fn lost(self: &Rc<Self>, conn: &Rc<dyn Connection>) {
+        let present = self.conn.borrow().as_ref().is_some_and(|c| Rc::ptr_eq(c, conn));
+        if !present {
+            return;
+        }
+        tracing::warn!(channel = self.index, reason = %conn.close_reason(), "connection lost");
+        self.conn.borrow_mut().take();
+        self.credits.set(0);
+        for s in self.table.borrow_mut().slots.iter_mut() {
+            s.keys.clear();
+        }
+        self.aborts.borrow_mut().clear();
+        self.lost_at.set(now());
+        if self.path.get() == Path::Closed {
+            return;
+        }
+        self.shared.note_loss();
+        if self.path.get() == Path::Replaced {
+            return;
+        }
+        self.set_path(Path::Blocked);
+        let me = self.clone();
+        let task = spawn_task(async move { me.recover().await });
+        self.tasks.borrow_mut().push(task);
+    }
+
+    /// Logs in again, until that works.
+    async fn recover(self: Rc<Self>) {
+        let mut rng = Prng::new(self.shared.number ^ u64::from(self.index) ^ now());
+        let mut pause: Nanos = 0;
+        loop {
+            if pause > 0 {
+                // Hosts that lost the same target do not come back in step.
+                sleep(pause + rng.below(pause / 4 + 1)).await;
+            }
+            if self.path.get() == Path::Closed {
+                return;
+            }
+            match self.connect().await {
+                Ok(()) => break,
+                Err(e) => tracing::info!(channel = self.index, error = %e, "login failed"),
+            }
+            pause = (pause * 2).clamp(self.config.reconnect_min, self.config.reconnect_max);
+        }
+        self.shared.note_reconnect();
+    }
+}

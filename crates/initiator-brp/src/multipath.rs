@@ -1,0 +1,182 @@
+//! One volume over several sessions: when a path fails, its commands go over another.
+
+use crate::disk::Disk;
+use crate::error::Error;
+use crate::queue::Queue;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use weir_mem::Slice;
+use weir_reactor::WaitChannel;
+
+struct Path {
+    queue: Queue,
+    /// The volume on this path, where it was last found.
+    disk: RefCell<Option<Rc<Disk>>>,
+}
+
+/// A volume that is reached over several paths, one of them at a time; a handle of the present reactor.
+///
+/// Paths are sessions with different target ports, or from different initiator ports; the volume is recognised
+/// by its identity, whatever its number on each. A path is left when its session fails fast
+/// ([`fast_io_fail`](crate::SessionConfig::fast_io_fail)) or the target says that the volume cannot be used there. What was
+/// under way on it is sent again over the next.
+///
+/// A target that has lost its host gives the connection up after the keep-alive time, and then nothing of it
+/// can happen any more. So `fast_io_fail` must be longer than [`keep_alive`](crate::SessionConfig::keep_alive) where writes go on over another
+/// target, which [`open`](Multipath::open) checks.
+pub struct Multipath {
+    uid: [u8; 16],
+    paths: Vec<Path>,
+    active: Cell<usize>,
+    /// One change of path at a time.
+    switching: WaitChannel,
+    switches: Cell<u64>,
+    last_error: RefCell<Option<Error>>,
+}
+
+impl Multipath {
+    /// Finds the volume with this identity on each path. Paths that are down now are looked at when they are
+    /// needed.
+    ///
+    /// # Errors
+    /// No path has the volume, or a path would be left before its target has given up.
+    pub async fn open(queues: Vec<Queue>, uid: &[u8; 16]) -> Result<Multipath, Error> {
+        for q in &queues {
+            let c = &q.local.shared.config;
+            if queues.len() > 1 && c.fast_io_fail <= c.keep_alive {
+                return Err(Error::Invalid(
+                    "with several paths, fast_io_fail has to be longer than keep_alive",
+                ));
+            }
+        }
+        let path = |queue| Path { queue, disk: RefCell::default() };
+        let m = Multipath {
+            uid: *uid,
+            paths: queues.into_iter().map(path).collect(),
+            active: Cell::new(0),
+            switching: WaitChannel::new(1),
+            switches: Cell::new(0),
+            last_error: RefCell::default(),
+        };
+        for i in 0..m.paths.len() {
+            if m.find(i).await.is_ok() {
+                m.active.set(i);
+                return Ok(m);
+            }
+        }
+        Err(Error::NoVolume("with this identity on any path".into()))
+    }
+
+    /// Number of the path in use, in the order in which they were given.
+    pub fn active(&self) -> usize {
+        self.active.get()
+    }
+
+    /// How often the path was changed.
+    pub fn switches(&self) -> u64 {
+        self.switches.get()
+    }
+
+    /// Why the last path was left.
+    pub fn last_error(&self) -> Option<Error> {
+        self.last_error.borrow().clone()
+    }
+
+    /// The volume on the path in use.
+    pub fn disk(&self) -> Option<Rc<Disk>> {
+        self.paths[self.active.get()].disk.borrow().clone()
+    }
+
+    /// As [`Disk::read`].
+    ///
+    /// # Errors
+    /// What the target said, or that no path is left.
+    pub async fn read(&self, at: u64, buf: Slice) -> Result<(), Error> {
+        self.run(async |d: &Disk| d.read(at, buf.clone()).await).await
+    }
+
+    /// As [`Disk::write`].
+    ///
+    /// # Errors
+    /// What the target said, or that no path is left.
+    pub async fn write(&self, at: u64, buf: Slice, fua: bool) -> Result<(), Error> {
+        self.run(async |d: &Disk| d.write(at, buf.clone(), fua).await).await
+    }
+
+    /// As [`Disk::flush`].
+    ///
+    /// # Errors
+    /// What the target said, or that no path is left.
+    pub async fn flush(&self) -> Result<(), Error> {
+        self.run(async |d: &Disk| d.flush().await).await
+    }
+
+    /// As [`Disk::discard`].
+    ///
+    /// # Errors
+    /// What the target said, or that no path is left.
+    pub async fn discard(&self, at: u64, len: u64) -> Result<(), Error> {
+        self.run(async |d: &Disk| d.discard(at, len).await).await
+    }
+
+    /// As [`Disk::write_zeroes`].
+    ///
+    /// # Errors
+    /// What the target said, or that no path is left.
+    pub async fn write_zeroes(&self, at: u64, len: u64, unmap: bool) -> Result<(), Error> {
+        self.run(async |d: &Disk| d.write_zeroes(at, len, unmap).await).await
+    }
+
+    /// Runs an operation on the path in use, and on the others when paths fail under it. It must be one that may
+    /// be done twice in a row.
+    ///
+    /// # Errors
+    /// What the operation failed with, or that no path is left.
+    pub async fn run<T>(&self, op: impl AsyncFn(&Disk) -> Result<T, Error>) -> Result<T, Error> {
+        for _ in 0..=self.paths.len() {
+            let at = self.active.get();
+            let disk = self.paths[at].disk.borrow().clone();
+            let failed = match disk {
+                Some(d) => match op(&d).await {
+                    Err(e) if e.is_path() => e,
+                    other => return other,
+                },
+                None => Error::PathDown,
+            };
+            self.switch(at, failed).await?;
+        }
+        Err(self.last_error().unwrap_or(Error::PathDown))
+    }
+
+    /// Goes from path `from` to the next that has the volume, if nobody has done so meanwhile.
+    async fn switch(&self, from: usize, why: Error) -> Result<(), Error> {
+        let _one = self.switching.acquire(1).await;
+        if self.active.get() != from {
+            return Ok(());
+        }
+        *self.last_error.borrow_mut() = Some(why.clone());
+        let n = self.paths.len();
+        // The present path comes last: it may be back.
+        for i in (1..=n).map(|i| (from + i) % n) {
+            if self.find(i).await.is_ok() {
+                tracing::warn!(from, to = i, why = %why, "path changed");
+                self.active.set(i);
+                self.switches.set(self.switches.get() + u64::from(i != from));
+                return Ok(());
+            }
+        }
+        Err(why)
+    }
+
+    /// Finds the volume on a path; it may have another number than last time.
+    async fn find(&self, i: usize) -> Result<(), Error> {
+        let path = &self.paths[i];
+        let known = path.disk.borrow().clone();
+        if let Some(d) = known {
+            return d.refresh(true).await;
+        }
+        let disk = path.queue.open_uid(&self.uid).await?;
+        *path.disk.borrow_mut() = Some(Rc::new(disk));
+        Ok(())
+    }
+}

@@ -1,0 +1,431 @@
+//! A session: one initiator port at one target port, with channels on one or more reactors. Every reactor
+//! that submits has channels of its own; nothing is shared per command.
+
+use crate::channel::{Channel, ChannelCensus, ChannelFigures, Path};
+use crate::config::SessionConfig;
+use crate::error::{Error, Hop};
+use crate::queue::Queue;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_base::Prng;
+use weir_fabric::Provider;
+use weir_proto_brp::control::EventKind;
+use weir_reactor::{Completion, Handle, completion, get_local, set_local, spawn_task};
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+/// Events kept for [`Session::events`].
+const EVENTS: usize = 256;
+
+/// Something that the target told, or that happened to the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A volume has another size.
+    Resized {
+        /// Its number.
+        volume: u16,
+        /// Bytes.
+        len: u64,
+    },
+    /// The list of volumes has changed.
+    Volumes,
+    /// This path to a volume has another state.
+    PathState {
+        /// Its number.
+        volume: u16,
+        /// As in the volume's description.
+        state: u8,
+    },
+    /// The target is about to end.
+    Leaving,
+    /// The target has found damage.
+    Damage {
+        /// The volume's number.
+        volume: u16,
+        /// First byte of the damaged piece.
+        at: u64,
+    },
+    /// This initiator has met damaged data.
+    Damaged {
+        /// Where it was changed.
+        hop: Hop,
+        /// First byte of the damaged piece.
+        at: u64,
+    },
+    /// A connection was lost.
+    Lost,
+    /// A connection was made again.
+    Reconnected,
+    /// The target's machine lost power since the last login.
+    PowerLost,
+}
+
+/// Counts since the session was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SessionFigures {
+    /// Connections lost.
+    pub losses: u64,
+    /// Connections made again.
+    pub reconnects: u64,
+    /// Commands sent again after a loss.
+    pub resent: u64,
+    /// Of these, commands that the target had done already.
+    pub replayed: u64,
+    /// Commands aborted because their time was up.
+    pub aborts: u64,
+    /// Messages of the target that made no sense or were changed on their way.
+    pub bad_messages: u64,
+    /// I/Os that met damaged data, whether or not another try helped.
+    pub damaged: u64,
+}
+
+#[derive(Default)]
+struct Counts {
+    losses: AtomicU64,
+    reconnects: AtomicU64,
+    resent: AtomicU64,
+    replayed: AtomicU64,
+    aborts: AtomicU64,
+    bad_messages: AtomicU64,
+    damaged: AtomicU64,
+    power_losses: AtomicU64,
+}
+
+/// What all reactors of a session share. Nothing of it is touched per command.
+pub(crate) struct Shared {
+    id: u64,
+    /// The session's number on the wire.
+    pub(crate) number: u64,
+    pub(crate) config: SessionConfig,
+    reactors: Mutex<Vec<Handle>>,
+    counts: Counts,
+    events: Mutex<VecDeque<Event>>,
+    /// Goes up when volumes may not be what they were.
+    pub(crate) volumes: AtomicU64,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bump(n: &AtomicU64) {
+    n.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Shared {
+    fn note(&self, e: Event) {
+        let mut all = lock(&self.events);
+        if all.len() == EVENTS {
+            all.pop_front();
+        }
+        all.push_back(e);
+    }
+
+    pub(crate) fn note_loss(&self) {
+        bump(&self.counts.losses);
+        self.note(Event::Lost);
+    }
+
+    pub(crate) fn note_reconnect(&self) {
+        bump(&self.counts.reconnects);
+        // Another target may have other volumes.
+        bump(&self.volumes);
+        self.note(Event::Reconnected);
+    }
+
+    pub(crate) fn note_resent(&self, n: u64) {
+        self.counts.resent.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_replayed(&self) {
+        bump(&self.counts.replayed);
+    }
+
+    pub(crate) fn note_abort(&self) {
+        bump(&self.counts.aborts);
+    }
+
+    pub(crate) fn note_bad_message(&self) {
+        bump(&self.counts.bad_messages);
+    }
+
+    pub(crate) fn note_damage(&self, hop: Hop, at: u64) {
+        bump(&self.counts.damaged);
+        self.note(Event::Damaged { hop, at });
+    }
+
+    pub(crate) fn note_power_loss(&self) {
+        self.counts.power_losses.fetch_add(1, Ordering::AcqRel);
+        self.note(Event::PowerLost);
+    }
+
+    pub(crate) fn power_losses(&self) -> u64 {
+        self.counts.power_losses.load(Ordering::Acquire)
+    }
+
+    /// The target tells something.
+    pub(crate) fn event(&self, e: weir_proto_brp::control::Event) {
+        let Some(kind) = EventKind::from_code(e.kind) else { return };
+        self.note(match kind {
+            EventKind::Resized => Event::Resized { volume: e.volume, len: e.value },
+            EventKind::PathState => Event::PathState { volume: e.volume, state: e.value as u8 },
+            EventKind::Volumes => Event::Volumes,
+            EventKind::Leaving => Event::Leaving,
+            EventKind::Damage => Event::Damage { volume: e.volume, at: e.value },
+        });
+        bump(&self.volumes);
+    }
+}
+
+/// The sessions of a reactor.
+#[derive(Default)]
+struct Locals(RefCell<BTreeMap<u64, Rc<Local>>>);
+
+/// A session's part on one reactor.
+pub(crate) struct Local {
+    pub(crate) shared: Arc<Shared>,
+    provider: Rc<dyn Provider>,
+    channels: RefCell<Vec<Rc<Channel>>>,
+    turn: Cell<usize>,
+}
+
+impl Local {
+    fn find(id: u64) -> Option<Rc<Local>> {
+        get_local::<Locals>()?.0.borrow().get(&id).cloned()
+    }
+
+    /// The channel for the next command: the next in turn that is up, else whichever.
+    #[inline]
+    pub(crate) fn channel(&self) -> Result<Rc<Channel>, Error> {
+        let all = self.channels.borrow();
+        match all.as_slice() {
+            [] => Err(Error::Closed),
+            [c] => Ok(c.clone()),
+            many => {
+                let (n, first) = (many.len(), self.turn.get());
+                self.turn.set(if first + 1 >= n { 0 } else { first + 1 });
+                let up = (0..n).map(|i| &many[(first + i) % n]).find(|c| c.path() == Path::Up);
+                Ok(up.unwrap_or(&many[first % n]).clone())
+            }
+        }
+    }
+
+    async fn open(&self, index: u16) -> Result<(), Error> {
+        let c = Channel::new(self.shared.clone(), self.provider.clone(), index)?;
+        if let Err(e) = c.connect().await {
+            c.close().await;
+            return Err(e);
+        }
+        self.channels.borrow_mut().push(c);
+        Ok(())
+    }
+
+    async fn close(&self) {
+        for c in self.channels.take() {
+            c.close().await;
+        }
+        if let Some(l) = get_local::<Locals>() {
+            l.0.borrow_mut().remove(&self.shared.id);
+        }
+    }
+}
+
+/// A session. Cloning gives another handle; it may be used on any thread.
+#[derive(Clone)]
+pub struct Session(Arc<Shared>);
+
+impl Session {
+    /// A session that is not logged in. Every reactor that will submit commands [joins](Session::join) it, then
+    /// one of them [logs in](Session::login).
+    pub fn new(config: SessionConfig) -> Session {
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let number = match config.session {
+            0 => draw(id),
+            n => n,
+        };
+        Session(Arc::new(Shared {
+            id,
+            number,
+            config,
+            reactors: Mutex::default(),
+            counts: Counts::default(),
+            events: Mutex::default(),
+            volumes: AtomicU64::new(1),
+        }))
+    }
+
+    /// A session of the present reactor alone, logged in.
+    ///
+    /// # Errors
+    /// As [`login`](Session::login).
+    pub async fn connect(
+        provider: Rc<dyn Provider>,
+        config: SessionConfig,
+    ) -> Result<Session, Error> {
+        let s = Session::new(config);
+        s.join(provider);
+        match s.login().await {
+            Ok(()) => Ok(s),
+            Err(e) => {
+                s.close().await;
+                Err(e)
+            }
+        }
+    }
+
+    /// Adds the present reactor, with the provider of its channels. Before the login.
+    pub fn join(&self, provider: Rc<dyn Provider>) {
+        if Local::find(self.0.id).is_some() {
+            return;
+        }
+        let local = Rc::new(Local {
+            shared: self.0.clone(),
+            provider,
+            channels: RefCell::default(),
+            turn: Cell::new(0),
+        });
+        let all = get_local::<Locals>().unwrap_or_else(|| {
+            let l = Rc::new(Locals::default());
+            set_local(l.clone());
+            l
+        });
+        all.0.borrow_mut().insert(self.0.id, local);
+        lock(&self.0.reactors).push(weir_reactor::handle());
+    }
+
+    /// Logs all channels in, spread over the reactors in the order in which these joined.
+    ///
+    /// # Errors
+    /// A reactor would be left without a channel; why.
+    pub async fn login(&self) -> Result<(), Error> {
+        let reactors = lock(&self.0.reactors).clone();
+        let wanted = self.0.config.channel_count(reactors.len());
+        for index in 0..wanted {
+            let opened = self.open(&reactors[index % reactors.len()], index as u16).await;
+            match opened {
+                Ok(()) => {}
+                Err(e) if index < reactors.len() => return Err(e),
+                Err(e) => {
+                    tracing::warn!(error = %e, "only {index} of {wanted} channels");
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn open(&self, there: &Handle, index: u16) -> Result<(), Error> {
+        let id = self.0.id;
+        let opened = on(there, move || async move {
+            match Local::find(id) {
+                Some(l) => l.open(index).await,
+                None => Err(Error::Closed),
+            }
+        });
+        opened.await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// The present reactor's handle for I/O.
+    ///
+    /// # Panics
+    /// When the reactor has not joined, or the session is closed.
+    pub fn queue(&self) -> Queue {
+        let local = Local::find(self.0.id).expect("the reactor has joined the session");
+        Queue::new(local)
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &SessionConfig {
+        &self.0.config
+    }
+
+    /// Counts since the session was made.
+    pub fn figures(&self) -> SessionFigures {
+        let c = &self.0.counts;
+        let get = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        SessionFigures {
+            losses: get(&c.losses),
+            reconnects: get(&c.reconnects),
+            resent: get(&c.resent),
+            replayed: get(&c.replayed),
+            aborts: get(&c.aborts),
+            bad_messages: get(&c.bad_messages),
+            damaged: get(&c.damaged),
+        }
+    }
+
+    /// What the present reactor's channels have done, and what their merge controllers have decided.
+    pub fn channels(&self) -> Vec<ChannelFigures> {
+        Local::find(self.0.id)
+            .map_or_else(Vec::new, |l| l.channels.borrow().iter().map(|c| c.figures()).collect())
+    }
+
+    /// What the present reactor's channels hold.
+    pub fn census(&self) -> Vec<ChannelCensus> {
+        Local::find(self.0.id)
+            .map_or_else(Vec::new, |l| l.channels.borrow().iter().map(|c| c.census()).collect())
+    }
+
+    /// What happened lately, oldest first; at most 256.
+    pub fn events(&self) -> Vec<Event> {
+        lock(&self.0.events).iter().copied().collect()
+    }
+
+    /// Ends all channels and waits until all is down. Commands under way fail.
+    pub async fn close(&self) {
+        let id = self.0.id;
+        let reactors = std::mem::take(&mut *lock(&self.0.reactors));
+        for h in reactors {
+            // A reactor that has ended has closed its channels with itself.
+            let _ = on(&h, move || async move {
+                if let Some(l) = Local::find(id) {
+                    l.close().await;
+                }
+            })
+            .await;
+        }
+    }
+}
+
+/// A number for a session: not a secret, but no two alike.
+fn draw(id: u64) -> u64 {
+    let mut seed = weir_reactor::try_current_id().map_or(0, |_| weir_reactor::clock());
+    seed ^= id << 17;
+    let address = &raw const NEXT as u64;
+    Prng::new(seed ^ address).next_u64() | 1
+}
+
+/// Runs `f` on another reactor (or here) and waits for its result; `None` when that reactor has ended.
+async fn on<R, F, Fut>(there: &Handle, f: F) -> Option<R>
+where
+    R: Send + 'static,
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = R> + 'static,
+{
+    if there.id() == weir_reactor::current_id() {
+        return Some(f().await);
+    }
+    /// Wakes the caller, also when the work is dropped with its reactor.
+    struct Caller(Handle, weir_reactor::Token);
+    impl Drop for Caller {
+        fn drop(&mut self) {
+            self.0.complete(self.1, Completion::ok(0));
+        }
+    }
+    let (token, done) = completion();
+    let caller = Caller(weir_reactor::handle(), token);
+    let result = Arc::new(Mutex::new(None));
+    let cell = result.clone();
+    there.run(move || {
+        spawn_task(async move {
+            let r = f().await;
+            *lock(&cell) = Some(r);
+            drop(caller);
+        });
+    });
+    done.await;
+    lock(&result).take()
+}

@@ -1,0 +1,7 @@
+//! Target and initiator together.
+
+mod common;
+mod flip;
+mod integrity;
+mod iwarp;
+mod target;

@@ -1,0 +1,453 @@
+//! A channel: its slots and what it knows outlive its connections.
+
+use crate::port::Port;
+use crate::receive::CommandTap;
+use crate::reply::Replies;
+use crate::sessions::ChannelName;
+use crate::target::{ChannelInfo, Login, refuse};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use weir_base::{MILLIS, Nanos};
+use weir_fabric::{Connection, Incoming, Params, SendFlags};
+use weir_mem::{BufPool, PoolConfig};
+use weir_proto_brp::control::{Event, GoodbyeReason};
+use weir_proto_brp::login::{KEEP_ALIVE_UNIT, VERSION, bytes, units};
+use weir_proto_brp::slot::Slot;
+use weir_proto_brp::{
+    Features, Header, Kind, LoginRequest, LoginResponse, RejectReason, Status, VolumeInfo,
+};
+use weir_proto_scsi::lu::Nexus;
+use weir_proto_scsi::transport_id::TransportId;
+use weir_reactor::{Token, WaitChannel, completion, now, spawn_task, timeout};
+use weir_target_core::{Attached, Attachment};
+
+/// Send buffers of a channel: small data of many completions is gathered in one.
+const SEND_BUFFERS: usize = 16;
+
+/// A volume as the channel sees it.
+#[derive(Clone)]
+pub(crate) struct Known {
+    pub(crate) number: u16,
+    pub(crate) guard: u32,
+    pub(crate) attached: Rc<Attached>,
+}
+
+/// A command slot.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct SlotState {
+    pub(crate) slot: Slot,
+    /// The command is to end without further effect.
+    pub(crate) aborted: bool,
+}
+
+/// What the present connection was granted.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Agreed {
+    pub(crate) integrity: bool,
+    pub(crate) coalesce: bool,
+    pub(crate) serial: bool,
+    /// Longest message that the initiator receives, in bytes.
+    pub(crate) max_message: usize,
+    pub(crate) keep_alive: Nanos,
+    pub(crate) credits: u16,
+}
+
+/// A channel of a session.
+pub(crate) struct Channel {
+    pub(crate) name: ChannelName,
+    pub(crate) port: Rc<Port>,
+    pub(crate) view: Attachment,
+    volumes: RefCell<Vec<Known>>,
+    /// Generation of the access map that `volumes` are of.
+    volumes_at: Cell<u64>,
+    pub(crate) slots: RefCell<Vec<SlotState>>,
+    conn: RefCell<Option<Rc<dyn Connection>>>,
+    /// Counts connections: a command's answer goes to the one that it came by.
+    generation: Cell<u64>,
+    pub(crate) agreed: Cell<Agreed>,
+    /// Commands between their begin and their end, and who waits for none.
+    busy: Cell<u32>,
+    drained: WaitChannel,
+    /// One at a time in serial sessions.
+    pub(crate) serial: WaitChannel,
+    /// One login at a time.
+    logging_in: WaitChannel,
+    pub(crate) replies: Replies,
+    pub(crate) buffers: BufPool,
+    /// The connection sends data from several places in one message, as far as is known.
+    pub(crate) gathers: Cell<bool>,
+    /// Credits to be given back.
+    pub(crate) owed: Cell<u16>,
+    /// A flush of this channel waits for something by itself.
+    pub(crate) stuck: Cell<bool>,
+    pub(crate) last_heard: Cell<Nanos>,
+    /// Since when there is no connection.
+    pub(crate) silent_since: Cell<Nanos>,
+    ending: Cell<bool>,
+    /// Events not told yet; whether one was told and not acknowledged.
+    pub(crate) events: RefCell<Vec<Event>>,
+    pub(crate) told: Cell<bool>,
+    /// Number, size and guard of volumes when events were last looked for.
+    pub(crate) seen: RefCell<Vec<(u16, u32, u64)>>,
+    pub(crate) commands: Cell<u64>,
+    pub(crate) messages: Cell<u64>,
+}
+
+impl Channel {
+    fn new(port: Rc<Port>, login: &Login, slots: usize) -> std::io::Result<Rc<Channel>> {
+        let initiator = login.name.session.initiator;
+        let view = Attachment::new(
+            Nexus(login.nexus),
+            initiator.0.to_vec(),
+            TransportId::srp(initiator.0),
+            port.config.relative_port,
+        );
+        let size = port.config.max_message.next_multiple_of(4096);
+        let buffers = BufPool::new(&PoolConfig { classes: vec![(size, SEND_BUFFERS)] })?;
+        Ok(Rc::new(Channel {
+            name: login.name,
+            port,
+            view,
+            volumes: RefCell::default(),
+            volumes_at: Cell::new(0),
+            slots: RefCell::new(vec![SlotState::default(); slots]),
+            conn: RefCell::default(),
+            generation: Cell::new(0),
+            agreed: Cell::default(),
+            busy: Cell::new(0),
+            drained: WaitChannel::new(0),
+            serial: WaitChannel::new(1),
+            logging_in: WaitChannel::new(1),
+            replies: Replies::default(),
+            buffers,
+            gathers: Cell::new(true),
+            owed: Cell::new(0),
+            stuck: Cell::new(false),
+            last_heard: Cell::new(now()),
+            silent_since: Cell::new(now()),
+            ending: Cell::new(false),
+            events: RefCell::default(),
+            told: Cell::new(false),
+            seen: RefCell::default(),
+            commands: Cell::new(0),
+            messages: Cell::new(0),
+        }))
+    }
+
+    /// Serves a login on this reactor, until its connection is gone.
+    pub(crate) async fn login(port: Rc<Port>, login: Login, draining: bool) {
+        let (channel, known) = match port.find(&login.name) {
+            Some(c) => (c, true),
+            None if draining => {
+                port.forget(&login.name);
+                port.shared.channel_gone();
+                return refuse(login.incoming, RejectReason::Draining);
+            }
+            None => {
+                let slots = login.request.depth.min(port.config.depth);
+                match Channel::new(port.clone(), &login, usize::from(slots)) {
+                    Ok(c) => {
+                        port.add_channel(c.clone());
+                        (c, false)
+                    }
+                    Err(e) => {
+                        tracing::warn!(error = %e, "no memory for a channel");
+                        port.forget(&login.name);
+                        port.shared.channel_gone();
+                        return refuse(login.incoming, RejectReason::Resources);
+                    }
+                }
+            }
+        };
+        let served = channel.clone().serve(login, known).await;
+        if !served && !known && channel.conn().is_none() {
+            // It has never been in service: there is nothing to remember.
+            port.remove_channel(&channel);
+        }
+        port.shared.channel_gone();
+    }
+
+    /// Accepts, and waits for the end. False when it was not accepted.
+    async fn serve(self: Rc<Self>, login: Login, known: bool) -> bool {
+        let Login { incoming, request, .. } = login;
+        let port = self.port.clone();
+        let turn = self.logging_in.acquire(1).await;
+        if self.ending.get() {
+            refuse(incoming, RejectReason::Draining);
+            return false;
+        }
+        // The host has logged in anew, so its old connection is no good even if we do not know it yet.
+        self.close(GoodbyeReason::Replaced, true);
+        if !self.drain(port.config.drain_timeout).await {
+            refuse(incoming, RejectReason::Draining);
+            return false;
+        }
+        let Some(credits) = port.commit(port.config.credits) else {
+            tracing::warn!("no receive buffers left");
+            refuse(incoming, RejectReason::Resources);
+            return false;
+        };
+        let (agreed, response) = self.settle(&*incoming, &request, credits, known);
+        let params = Params {
+            private_data: response.encode().to_vec(),
+            recv_queue: port.recv_queue.clone(),
+            reads_out: port.config.reads_out.min(incoming.peer_serves_reads()).max(1),
+            reads_in: 0,
+        };
+        let peer = incoming.peer();
+        port.accepting.set(port.accepting.get() + 1);
+        let accepted = incoming.accept(&*port.provider, params).await;
+        port.accepting.set(port.accepting.get() - 1);
+        let conn = match accepted {
+            Ok(c) => c,
+            Err(e) => {
+                tracing::warn!(%peer, error = %e, "connection failed while being accepted");
+                port.uncommit(credits);
+                port.more_held.signal();
+                self.silent_since.set(now());
+                return false;
+            }
+        };
+        let qp = conn.qp();
+        self.agreed.set(agreed);
+        self.owed.set(0);
+        self.told.set(false);
+        self.gathers.set(!conn.needs_stable_data());
+        self.last_heard.set(now());
+        self.generation.set(self.generation.get() + 1);
+        *self.conn.borrow_mut() = Some(conn.clone());
+        self.refresh();
+        port.connect(qp, self.clone());
+        conn.set_tap(Some(Rc::new(CommandTap(Rc::downgrade(&self)))));
+        port.more_held.signal();
+        tracing::info!(
+            %peer, initiator = %self.name.session.initiator, host = %self.view.host(),
+            channel = self.name.channel, resumed = known, features = ?response.features,
+            "channel in service"
+        );
+        drop(turn);
+        let (token, closed) = completion();
+        conn.on_closed(token);
+        closed.await;
+        // What was not looked at by now counts as never arrived.
+        port.disconnect(qp);
+        tracing::info!(%peer, channel = self.name.channel, reason = %conn.close_reason(), "connection closed");
+        self.replies.clear();
+        self.conn.borrow_mut().take();
+        self.silent_since.set(now());
+        port.uncommit(credits);
+        self.drained_maybe();
+        true
+    }
+
+    fn settle(
+        &self,
+        incoming: &dyn Incoming,
+        request: &LoginRequest,
+        credits: u16,
+        resumed: bool,
+    ) -> (Agreed, LoginResponse) {
+        let c = &self.port.config;
+        let features = request.features.and(c.features);
+        let most = (c.keep_alive / MILLIS / KEEP_ALIVE_UNIT).min(u64::from(u16::MAX)) as u16;
+        let keep_alive = request.keep_alive.min(most);
+        let agreed = Agreed {
+            integrity: features.has(Features::INTEGRITY),
+            coalesce: features.has(Features::COALESCE),
+            serial: features.has(Features::SERIAL),
+            max_message: bytes(request.max_message).min(c.max_message),
+            keep_alive: u64::from(keep_alive) * KEEP_ALIVE_UNIT * MILLIS,
+            credits,
+        };
+        let jumbo = features.has(Features::JUMBO);
+        let response = LoginResponse {
+            version: VERSION,
+            resumed,
+            features,
+            incarnation: c.incarnation,
+            power: c.power,
+            depth: self.slots.borrow().len() as u16,
+            credits,
+            max_message: units(c.max_message),
+            keep_alive,
+            max_len: c.max_len,
+            max_segments: if incoming.peer_serves_reads() == 0 { 1 } else { c.max_segments },
+            max_commands: if jumbo { c.max_commands } else { 1 },
+            target: c.port_id,
+        };
+        (agreed, response)
+    }
+
+    /// The present connection.
+    #[inline]
+    pub(crate) fn conn(&self) -> Option<Rc<dyn Connection>> {
+        self.conn.borrow().clone()
+    }
+
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.get()
+    }
+
+    /// True when an answer to what came by connection `generation` would go nowhere.
+    #[inline]
+    pub(crate) fn is_lost(&self, generation: u64) -> bool {
+        self.generation.get() != generation
+            || self.conn.borrow().as_ref().is_none_or(|c| !c.is_open())
+    }
+
+    /// A command begins.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        self.busy.set(self.busy.get() + 1);
+    }
+
+    /// It is over.
+    #[inline]
+    pub(crate) fn over(&self) {
+        self.busy.set(self.busy.get() - 1);
+        if self.busy.get() == 0 && self.drained.waiting() > 0 {
+            self.drained_maybe();
+        }
+    }
+
+    fn drained_maybe(&self) {
+        if self.busy.get() == 0 && self.conn.borrow().is_none() {
+            self.drained.signal_all();
+        }
+    }
+
+    /// Waits until there is neither a connection nor a command under way.
+    async fn drain(&self, patience: Nanos) -> bool {
+        let drained = async {
+            while self.busy.get() > 0 || self.conn.borrow().is_some() {
+                self.drained.wait().await;
+            }
+        };
+        timeout(patience, drained).await.is_ok()
+    }
+
+    /// Closes the connection, if there is one.
+    pub(crate) fn close(&self, reason: GoodbyeReason, at_once: bool) {
+        let Some(conn) = self.conn() else { return };
+        if conn.is_open() && conn.send_slots().try_wait() {
+            let header = Header { flags: reason as u8, ..Header::new(Kind::Goodbye) };
+            let m = header.alone(self.agreed.get().integrity);
+            conn.send(&m, None, SendFlags::default(), Token::NONE);
+        }
+        tracing::debug!(peer = %conn.peer(), ?reason, "closing a connection");
+        conn.disconnect(at_once);
+    }
+
+    /// Ends the channel for good: what it remembers is gone.
+    pub(crate) async fn end(self: Rc<Self>, reason: GoodbyeReason) {
+        if self.ending.replace(true) {
+            return;
+        }
+        let _turn = self.logging_in.acquire(1).await;
+        self.close(reason, false);
+        // However long that takes: as long as something runs it has not ended.
+        while !self.drain(Nanos::from(u32::MAX)).await {}
+        self.port.remove_channel(&self);
+    }
+
+    /// The receive buffer of one of its messages is posted again.
+    #[inline]
+    pub(crate) fn credit_back(self: &Rc<Self>) {
+        let owed = self.owed.get() + 1;
+        self.owed.set(owed);
+        if owed * 2 >= self.agreed.get().credits && self.conn.borrow().is_some() {
+            self.make_dirty();
+        }
+    }
+
+    /// Brings the volumes up to date with the access map.
+    #[inline]
+    pub(crate) fn refresh(&self) {
+        if self.volumes_at.get() != self.port.shared.access.generation() {
+            self.reload();
+        }
+    }
+
+    #[cold]
+    fn reload(&self) {
+        let access = &self.port.shared.access;
+        self.volumes_at.set(access.generation());
+        self.view.refresh(access, &self.port.units);
+        let mut all = Vec::new();
+        for lun in self.view.luns() {
+            if let (Some(number), Some(attached)) = (lun.index(), self.view.find(lun)) {
+                all.push(Known { number, guard: guard(&attached), attached });
+            }
+        }
+        *self.volumes.borrow_mut() = all;
+    }
+
+    /// The volume of this number, if the guard fits.
+    #[inline]
+    pub(crate) fn volume(&self, number: u16, guard: u32) -> Result<Rc<Attached>, Status> {
+        let all = self.volumes.borrow();
+        match all.iter().find(|k| k.number == number) {
+            Some(k) if k.guard == guard => Ok(k.attached.clone()),
+            Some(_) => Err(Status::WrongVolume),
+            None => Err(Status::NoVolume),
+        }
+    }
+
+    /// All volumes, ascending by number.
+    pub(crate) fn volumes(&self) -> Vec<Known> {
+        self.volumes.borrow().clone()
+    }
+
+    /// For status displays.
+    pub(crate) fn info(&self) -> ChannelInfo {
+        ChannelInfo {
+            peer: self.conn().map_or_else(String::new, |c| c.peer()),
+            initiator: self.name.session.initiator,
+            host: self.view.host(),
+            commands: self.commands.get(),
+            messages: self.messages.get(),
+            busy: self.busy.get(),
+        }
+    }
+
+    /// Ends the channel without anybody waiting for it.
+    pub(crate) fn end_later(self: &Rc<Self>, reason: GoodbyeReason) {
+        spawn_task(self.clone().end(reason));
+    }
+}
+
+/// What commands to a volume carry: it follows from the volume's identity.
+pub(crate) fn guard(a: &Attached) -> u32 {
+    a.unit().shared().with(|s| weir_codec::crc32c(&s.identity().naa))
+}
+
+impl Known {
+    /// What GEOMETRY and LIST tell.
+    pub(crate) fn info(&self, nexus: Nexus) -> VolumeInfo {
+        let unit = self.attached.unit();
+        let g = unit.volume().geometry();
+        let (uid, label, read_only) = unit.shared().with(|s| {
+            let id = s.identity();
+            (id.naa, id.label.clone(), s.write_protected())
+        });
+        let state = match self.attached.admit_block(nexus, false) {
+            Err(weir_target_core::Refusal::NotReady) => weir_proto_brp::volume::PathState::Standby,
+            _ => weir_proto_brp::volume::PathState::Optimized,
+        };
+        VolumeInfo {
+            len: g.len,
+            block_size: g.block_size,
+            granularity: g.granularity,
+            thin: g.thin,
+            volatile_cache: g.volatile_cache,
+            read_only: read_only || g.read_only,
+            keeps_sums: false,
+            guard: self.guard,
+            uid,
+            volume: self.number,
+            state,
+            name: if label.is_empty() { unit.shared().name().to_owned() } else { label },
+        }
+    }
+}

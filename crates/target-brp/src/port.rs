@@ -1,0 +1,289 @@
+//! A target port's part on one reactor: its pools, its requests, its channels.
+
+use crate::channel::Channel;
+use crate::config::TargetConfig;
+use crate::request::{Parts, Request, Work};
+use crate::sessions::ChannelName;
+use crate::target::{Login, TargetShared};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use weir_fabric::{FabricError, Provider, RecvQueue};
+use weir_mem::{BufPool, Census, PoolConfig, Slice};
+use weir_proto_scsi::lu::Nexus;
+use weir_reactor::{
+    Completion, CompletionQueue, TaskId, WaitChannel, get_local, set_local, spawn_task,
+};
+use weir_target_core::Units;
+
+/// Ports of the present reactor, by target.
+#[derive(Default)]
+struct LocalPorts(RefCell<BTreeMap<u64, Rc<Port>>>);
+
+/// What of a port's resources is in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortCensus {
+    /// Requests.
+    pub requests: usize,
+    /// Those that run a command.
+    pub requests_busy: usize,
+    /// Commands that wait for a request.
+    pub waiting: usize,
+    /// Receive buffers posted.
+    pub receives_posted: usize,
+    /// Channels, with or without a connection.
+    pub channels: usize,
+    /// Credits granted to connections.
+    pub credits: u32,
+    /// Data buffers; the reactor's, shared with others.
+    pub data_pool: Vec<Census>,
+}
+
+/// A target port on one reactor.
+pub struct Port {
+    pub(crate) config: TargetConfig,
+    pub(crate) shared: Arc<TargetShared>,
+    pub(crate) provider: Rc<dyn Provider>,
+    pub(crate) units: Rc<Units>,
+    pub(crate) pool: BufPool,
+    pub(crate) recv_queue: Rc<dyn RecvQueue>,
+    pub(crate) cq: CompletionQueue,
+    /// Receive buffers, by their numbers in the completion queue. Nobody holds one beyond its message.
+    receives: Vec<Slice>,
+    /// Memory of commands' parts, to be used again.
+    pub(crate) spare: RefCell<Vec<Parts>>,
+    /// Requests without work, the last used on top.
+    pub(crate) idle: RefCell<Vec<Rc<Request>>>,
+    pub(crate) work: RefCell<VecDeque<Work>>,
+    requests: Cell<usize>,
+    tasks: RefCell<Vec<TaskId>>,
+    channels: RefCell<BTreeMap<ChannelName, Rc<Channel>>>,
+    /// Channels with a connection, ascending by its number.
+    connected: RefCell<Vec<(u32, Rc<Channel>)>>,
+    /// Accepts under way: messages of unknown connections may belong to one of them.
+    pub(crate) accepting: Cell<u32>,
+    /// Such messages.
+    pub(crate) held: RefCell<Vec<(u32, Completion)>>,
+    pub(crate) more_held: WaitChannel,
+    /// Channels with something to send, and who sends it.
+    pub(crate) dirty: RefCell<Vec<Rc<Channel>>>,
+    pub(crate) flusher: WaitChannel,
+    pub(crate) harvesting: Cell<bool>,
+    /// The control part that is being written.
+    pub(crate) head: RefCell<Vec<u8>>,
+    /// The data that goes with it.
+    pub(crate) list: RefCell<Vec<Slice>>,
+    committed: Cell<u32>,
+}
+
+impl Port {
+    /// Puts the target on the present reactor.
+    ///
+    /// # Errors
+    /// Not enough memory, or the provider refuses.
+    pub(crate) fn start(
+        shared: Arc<TargetShared>,
+        provider: Rc<dyn Provider>,
+        units: Rc<Units>,
+        pool: BufPool,
+    ) -> Result<Rc<Port>, FabricError> {
+        let mut config = shared.config.clone();
+        config.max_len = config.max_len.min(pool.max_len() as u32);
+        let size = config.max_message.next_multiple_of(4096);
+        let all = BufPool::new(&PoolConfig { classes: vec![(size, config.recv_buffers)] })
+            .map_err(|e| FabricError::Unavailable(format!("receive buffers: {e}")))?;
+        for p in [&all, &pool] {
+            let (base, len) = p.region();
+            provider.register_region(base, len)?;
+        }
+        let recv_queue = provider.recv_queue(config.recv_buffers, size)?;
+        let receives: Vec<Slice> =
+            (0..config.recv_buffers).map_while(|_| all.try_alloc(size)).collect();
+        let requests = config.requests.max(1);
+        let port = Rc::new(Port {
+            config,
+            shared,
+            provider,
+            units,
+            pool,
+            recv_queue,
+            cq: CompletionQueue::new(),
+            receives,
+            spare: RefCell::default(),
+            idle: RefCell::default(),
+            work: RefCell::default(),
+            requests: Cell::new(requests),
+            tasks: RefCell::default(),
+            channels: RefCell::default(),
+            connected: RefCell::default(),
+            accepting: Cell::new(0),
+            held: RefCell::default(),
+            more_held: WaitChannel::new(0),
+            dirty: RefCell::default(),
+            flusher: WaitChannel::new(0),
+            harvesting: Cell::new(false),
+            head: RefCell::default(),
+            list: RefCell::default(),
+            committed: Cell::new(0),
+        });
+        for number in 0..port.receives.len() as u32 {
+            port.post(number);
+        }
+        let mut tasks = Vec::new();
+        for _ in 0..requests {
+            let r = Request::new(port.clone());
+            port.idle.borrow_mut().push(r.clone());
+            tasks.push(spawn_task(r.run()));
+        }
+        tasks.push(spawn_task(crate::receive::harvest(port.clone())));
+        tasks.push(spawn_task(crate::receive::harvest_held(port.clone())));
+        tasks.push(spawn_task(crate::reply::flush_later(port.clone())));
+        tasks.push(spawn_task(crate::tick::tick(port.clone())));
+        *port.tasks.borrow_mut() = tasks;
+        let ports = get_local::<LocalPorts>().unwrap_or_else(|| {
+            set_local(Rc::new(LocalPorts::default()));
+            get_local().expect("just set")
+        });
+        ports.0.borrow_mut().insert(port.shared.id, port.clone());
+        Ok(port)
+    }
+
+    /// The part of a target on the present reactor.
+    pub(crate) fn local(target: u64) -> Option<Rc<Port>> {
+        get_local::<LocalPorts>()?.0.borrow().get(&target).cloned()
+    }
+
+    /// The buffer of a receive.
+    #[inline]
+    pub(crate) fn buffer(&self, number: u32) -> &Slice {
+        &self.receives[number as usize]
+    }
+
+    /// Posts a receive, for the first time or again.
+    #[inline]
+    pub(crate) fn post(&self, number: u32) {
+        self.recv_queue.post(self.receives[number as usize].clone(), self.cq.token(number));
+    }
+
+    /// Sets receives aside for a connection: as many credits as wanted or left, at least two.
+    pub(crate) fn commit(&self, wanted: u16) -> Option<u16> {
+        let left = (self.config.recv_buffers as u32).saturating_sub(self.committed.get());
+        let credits = u32::from(wanted).min(left);
+        if credits < 2 {
+            return None;
+        }
+        self.committed.set(self.committed.get() + credits);
+        Some(credits as u16)
+    }
+
+    pub(crate) fn uncommit(&self, credits: u16) {
+        self.committed.set(self.committed.get() - u32::from(credits));
+    }
+
+    /// Accepts a login here; `draining` when what it replaces has not ended.
+    pub(crate) fn take_login(self: &Rc<Self>, login: Login, draining: bool) {
+        spawn_task(Channel::login(self.clone(), login, draining));
+    }
+
+    /// A channel by name.
+    pub(crate) fn find(&self, name: &ChannelName) -> Option<Rc<Channel>> {
+        self.channels.borrow().get(name).cloned()
+    }
+
+    /// The channels here.
+    pub(crate) fn channels(&self) -> Vec<Rc<Channel>> {
+        self.channels.borrow().values().cloned().collect()
+    }
+
+    pub(crate) fn add_channel(&self, c: Rc<Channel>) {
+        self.channels.borrow_mut().insert(c.name, c);
+    }
+
+    /// A channel is over; with the last one of a session the units forget it.
+    pub(crate) fn remove_channel(&self, c: &Rc<Channel>) {
+        let known = self.find(&c.name);
+        if known.is_some_and(|k| Rc::ptr_eq(&k, c)) {
+            self.channels.borrow_mut().remove(&c.name);
+            self.forget(&c.name);
+        }
+    }
+
+    /// Takes a channel's name off the table of sessions.
+    pub(crate) fn forget(&self, name: &ChannelName) {
+        if let Some(nexus) = self.shared.sessions.leave(name) {
+            for u in self.units.all() {
+                u.shared().with(|s| s.nexus_lost(Nexus(nexus)));
+            }
+        }
+    }
+
+    pub(crate) fn connect(&self, qp: u32, c: Rc<Channel>) {
+        let mut all = self.connected.borrow_mut();
+        let at = all.partition_point(|(q, _)| *q < qp);
+        all.insert(at, (qp, c));
+    }
+
+    pub(crate) fn disconnect(&self, qp: u32) {
+        self.connected.borrow_mut().retain(|(q, _)| *q != qp);
+    }
+
+    /// The channel behind a connection number.
+    #[inline]
+    pub(crate) fn by_qp(&self, qp: u32) -> Option<Rc<Channel>> {
+        let all = self.connected.borrow();
+        // Usually there are few, and the busiest came first.
+        if let [(q, c)] = all.as_slice() {
+            return (*q == qp).then(|| c.clone());
+        }
+        let at = all.binary_search_by_key(&qp, |(q, _)| *q).ok()?;
+        Some(all[at].1.clone())
+    }
+
+    /// What is in use.
+    pub fn census(&self) -> PortCensus {
+        let idle = self.idle.borrow().len();
+        PortCensus {
+            requests: self.requests.get(),
+            requests_busy: self.requests.get().saturating_sub(idle),
+            waiting: self.work.borrow().len(),
+            receives_posted: self.recv_queue.posted(),
+            channels: self.channels.borrow().len(),
+            credits: self.committed.get(),
+            data_pool: self.pool.census(),
+        }
+    }
+
+    /// Leaks nothing while nothing runs: every request is idle, every receive posted, no credit out without a
+    /// channel.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn check_idle(&self) -> Result<(), String> {
+        let c = self.census();
+        if c.requests_busy != 0 || c.waiting != 0 {
+            return Err(format!("requests hold commands: {c:?}"));
+        }
+        if c.receives_posted != self.config.recv_buffers {
+            return Err(format!("not all receives are posted: {c:?}"));
+        }
+        if c.channels == 0 && c.credits != 0 {
+            return Err(format!("credits without a channel: {c:?}"));
+        }
+        Ok(())
+    }
+
+    /// Ends the port on this reactor; its channels must be gone.
+    pub(crate) fn stop(&self) {
+        if let Some(l) = get_local::<LocalPorts>() {
+            l.0.borrow_mut().remove(&self.shared.id);
+        }
+        for id in self.tasks.take() {
+            weir_reactor::cancel(id);
+        }
+        self.idle.borrow_mut().clear();
+        for number in 0..self.receives.len() as u32 {
+            self.recv_queue.cancel(self.cq.token(number));
+        }
+    }
+}

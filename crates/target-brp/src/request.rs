@@ -1,0 +1,489 @@
+//! Commands that wait: for a device, for the wire, or for each other. Each has a request of a pool.
+
+use crate::channel::Channel;
+use crate::port::Port;
+use std::cell::RefCell;
+use std::rc::Rc;
+use weir_base::IoError;
+use weir_block::Direct;
+use weir_fabric::Remote;
+use weir_mem::Slice;
+use weir_proto_brp::command::{Command, Descriptor, Item, flag};
+use weir_proto_brp::volume::VOLUME_INFO;
+use weir_proto_brp::{Op, Status, sums};
+use weir_reactor::{CompletionFuture, Token, WaitChannel, completion};
+
+/// Most bytes of each half of a COMPARE AND WRITE.
+pub(crate) const COMPARE_MAX: u32 = 64 << 10;
+/// RDMA READs of one command at once; more wait their turn.
+const PARALLEL_READS: usize = 16;
+/// Longest piece of a large read that is moved in one step, in bytes.
+const CHUNK: usize = 256 << 10;
+
+/// How a command ended.
+pub(crate) enum Ended {
+    /// With a status and its detail, and without inline data.
+    Status(Status, u32),
+    /// Well, with inline data.
+    Data { data: Slice, stable: bool },
+    /// It had no effect, and whoever sent it is gone.
+    Lost,
+}
+
+impl From<Status> for Ended {
+    fn from(s: Status) -> Ended {
+        Ended::Status(s, 0)
+    }
+}
+
+/// Descriptors of a command, and checksums that came with it.
+#[derive(Default)]
+pub(crate) struct Parts {
+    descriptors: Vec<Descriptor>,
+    sums: Vec<[u8; 4]>,
+}
+
+/// A command for a request.
+pub(crate) struct Work {
+    channel: Rc<Channel>,
+    generation: u64,
+    command: Command,
+    parts: Parts,
+    /// Its inline data.
+    data: Option<Slice>,
+}
+
+impl Work {
+    /// Takes what the command needs out of its message.
+    pub(crate) fn new(channel: Rc<Channel>, item: &Item<'_>, bytes: &[u8]) -> Work {
+        let port = &channel.port;
+        let mut parts = port.spare.borrow_mut().pop().unwrap_or_default();
+        parts.descriptors.clear();
+        parts.descriptors.extend(item.descriptors.iter().map(Descriptor::decode));
+        parts.sums.clear();
+        parts.sums.extend_from_slice(item.sums);
+        let (at, len) = item.data;
+        let data = bytes.get(at..at + len).filter(|d| !d.is_empty()).map(|d| {
+            // Memory of its own when buffers run short: the message cannot wait, and the number of such is
+            // limited by slots.
+            let short = || Slice::heap(len).sub(0, len);
+            let buf = match len <= port.pool.max_len() {
+                true => port.pool.try_alloc(len).unwrap_or_else(short),
+                false => short(),
+            };
+            buf.write_at(0, d);
+            buf
+        });
+        let (generation, command) = (channel.generation(), item.command);
+        Work { channel, generation, command, parts, data }
+    }
+}
+
+/// A request. Its memory is used again and again.
+pub(crate) struct Request {
+    port: Rc<Port>,
+    work: RefCell<Option<Work>>,
+    wake: WaitChannel,
+}
+
+impl Port {
+    /// Gives a command to a request; it waits when there is none.
+    #[inline]
+    pub(crate) fn submit(&self, work: Work) {
+        let idle = self.idle.borrow_mut().pop();
+        match idle {
+            Some(r) => {
+                *r.work.borrow_mut() = Some(work);
+                r.wake.signal();
+            }
+            None => self.work.borrow_mut().push_back(work),
+        }
+    }
+}
+
+impl Request {
+    pub(crate) fn new(port: Rc<Port>) -> Rc<Request> {
+        Rc::new(Request { port, work: RefCell::default(), wake: WaitChannel::new(0) })
+    }
+
+    /// The request's loop.
+    pub(crate) async fn run(self: Rc<Self>) {
+        let mut task = Task::default();
+        loop {
+            self.wake.wait().await;
+            let mut next = self.work.take();
+            while let Some(w) = next {
+                task.run(&self.port, w).await;
+                next = self.port.work.borrow_mut().pop_front();
+            }
+            self.port.idle.borrow_mut().push(self.clone());
+        }
+    }
+}
+
+/// Why a command goes no further.
+struct Stop(Ended);
+
+impl From<Status> for Stop {
+    fn from(s: Status) -> Stop {
+        Stop(s.into())
+    }
+}
+
+fn io<T>(r: Result<T, IoError>) -> Result<T, Stop> {
+    r.map_err(|e| {
+        let (status, detail) = match e {
+            IoError::OutOfRange => (Status::OutOfRange, 0),
+            IoError::Medium => (Status::Medium, 0),
+            IoError::NoSpace => (Status::NoSpace, 0),
+            IoError::ReadOnly => (Status::ReadOnly, 0),
+            IoError::Miscompare(at) => (Status::Miscompare, at as u32),
+            IoError::Busy => (Status::Busy, 0),
+            IoError::Aborted => (Status::Aborted, 0),
+            IoError::Offline => (Status::Offline, 0),
+            IoError::Unsupported => (Status::Unsupported, 0),
+            _ => (Status::Internal, 0),
+        };
+        Stop(Ended::Status(status, detail))
+    })
+}
+
+/// One command's state; its vectors keep their memory.
+#[derive(Default)]
+struct Task {
+    parts: Parts,
+    /// Checksums of what was read.
+    read_sums: Vec<u32>,
+    /// Data was sent from memory of the volume.
+    lent: bool,
+}
+
+/// The command that runs.
+struct Running<'a> {
+    port: &'a Port,
+    channel: &'a Rc<Channel>,
+    generation: u64,
+    c: Command,
+    inline: Option<Slice>,
+}
+
+impl Task {
+    async fn run(&mut self, port: &Port, w: Work) {
+        let Work { channel, generation, command, parts, data: inline } = w;
+        self.parts = parts;
+        self.read_sums.clear();
+        self.lent = false;
+        let r = Running { port, channel: &channel, generation, c: command, inline };
+        let ended = match r.one_at_a_time(self).await {
+            Ok(e) => e,
+            Err(Stop(e)) => e,
+        };
+        drop(r);
+        let sums = match ended {
+            Ended::Status(Status::Ok, _) => &self.read_sums[..],
+            _ => &[],
+        };
+        channel.ended(generation, &command, ended, sums, self.lent);
+        port.spare.borrow_mut().push(std::mem::take(&mut self.parts));
+    }
+}
+
+impl Running<'_> {
+    async fn one_at_a_time(&self, t: &mut Task) -> Result<Ended, Stop> {
+        if self.channel.agreed.get().serial {
+            let _turn = self.channel.serial.acquire(1).await;
+            return self.execute(t).await;
+        }
+        self.execute(t).await
+    }
+
+    /// The command goes no further when it was aborted, or nobody is there to answer. Not once it may have
+    /// had an effect: then its end is remembered.
+    fn go_on(&self) -> Result<(), Stop> {
+        if self.channel.is_lost(self.generation) {
+            return Err(Stop(Ended::Lost));
+        }
+        let slots = self.channel.slots.borrow();
+        match slots.get(usize::from(self.c.tag)) {
+            Some(s) if s.aborted => Err(Status::Aborted.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn integrity(&self) -> bool {
+        self.channel.agreed.get().integrity
+    }
+
+    async fn execute(&self, t: &mut Task) -> Result<Ended, Stop> {
+        self.go_on()?;
+        let c = &self.c;
+        if c.len > self.port.config.max_len {
+            return Err(Status::Invalid.into());
+        }
+        let (at, len) = (c.offset, u64::from(c.len));
+        match c.operation() {
+            Some(Op::Read) => self.read(t).await,
+            Some(Op::Write) => self.write(t).await,
+            Some(Op::CompareAndWrite) => self.compare_and_write(t).await,
+            Some(Op::Flush) => {
+                let a = self.volume_only()?;
+                io(a.unit().volume().flush().await)?;
+                Ok(Status::Ok.into())
+            }
+            Some(op @ (Op::Discard | Op::WriteZeroes)) => {
+                let (a, durable) = self.channel.admit(c, true)?;
+                let volume = a.unit().volume();
+                let _writing = a.unit().begin_write(at, len).await;
+                self.go_on()?;
+                match op {
+                    Op::Discard => io(volume.discard(at, len).await)?,
+                    _ => io(volume.write_zeroes(at, len, c.has(flag::UNMAP)).await)?,
+                }
+                if op == Op::WriteZeroes && (durable || c.has(flag::FUA)) {
+                    io(volume.flush().await)?;
+                }
+                Ok(Status::Ok.into())
+            }
+            Some(Op::Geometry | Op::List) => self.describe().await,
+            Some(Op::Nop) => Ok(Status::Ok.into()),
+            None => Err(Status::Unsupported.into()),
+        }
+    }
+
+    /// The volume of a command without a range.
+    fn volume_only(&self) -> Result<Rc<weir_target_core::Attached>, Stop> {
+        let c = Command { offset: 0, len: 0, ..self.c };
+        Ok(self.channel.admit(&c, false).map(|(a, _)| a)?)
+    }
+
+    async fn describe(&self) -> Result<Ended, Stop> {
+        let nexus = self.channel.view.nexus();
+        let all = self.channel.volumes();
+        let wanted: Vec<_> = match self.c.operation() {
+            Some(Op::List) => all.iter().skip(self.c.offset as usize).collect(),
+            _ => all.iter().filter(|k| k.number == self.c.volume).collect(),
+        };
+        if wanted.is_empty() && self.c.operation() == Some(Op::Geometry) {
+            return Err(Status::NoVolume.into());
+        }
+        let room = (self.c.len as usize / VOLUME_INFO).min(
+            (self.channel.agreed.get().max_message - weir_proto_brp::message::MIN_MESSAGE / 2)
+                / VOLUME_INFO,
+        );
+        let n = wanted.len().min(room);
+        // Rare: memory of its own, so that a list never waits for data buffers.
+        let data = Slice::heap((n * VOLUME_INFO).max(1));
+        for (i, k) in wanted.iter().take(n).enumerate() {
+            data.write_at(i * VOLUME_INFO, &k.info(nexus).encode());
+        }
+        Ok(Ended::Data { data: data.sub(0, n * VOLUME_INFO), stable: true })
+    }
+
+    /// The command's own memory must be what its data needs.
+    fn check_descriptors(&self, t: &Task, len: u64) -> Result<(), Stop> {
+        let sum: u64 = t.parts.descriptors.iter().map(|d| u64::from(d.len)).sum();
+        let many = t.parts.descriptors.len() > usize::from(self.port.config.max_segments);
+        if sum != len || many { Err(Status::Invalid.into()) } else { Ok(()) }
+    }
+
+    async fn read(&self, t: &mut Task) -> Result<Ended, Stop> {
+        let c = &self.c;
+        let (a, _) = self.channel.admit(c, false)?;
+        let volume = a.unit().volume();
+        let len = c.len as usize;
+        if c.has(flag::INLINE_IN) {
+            if len > self.channel.agreed.get().max_message.saturating_sub(256) {
+                return Err(Status::Invalid.into());
+            }
+            let data = self.port.pool.alloc(len.max(1)).await.sub(0, len);
+            self.go_on()?;
+            if len > 0 {
+                io(volume.read(c.offset, data.clone()).await)?;
+            }
+            return Ok(Ended::Data { data, stable: true });
+        }
+        self.check_descriptors(t, u64::from(c.len))?;
+        let Some(conn) = self.channel.conn() else { return Err(Stop(Ended::Lost)) };
+        let lend = !c.has(flag::STABLE) && !conn.needs_stable_data();
+        let mut done = 0;
+        while done < len {
+            let at = c.offset + done as u64;
+            // Cut where checksums are cut.
+            let n = (len - done).min(CHUNK - (at % sums::PIECE) as usize);
+            let lent = if lend { volume.direct(at, n, Direct::Read) } else { None };
+            let data = match lent {
+                Some(d) => {
+                    t.lent = true;
+                    d
+                }
+                None => {
+                    let buf = self.port.pool.alloc(n).await;
+                    self.go_on()?;
+                    io(volume.read(at, buf.clone()).await)?;
+                    buf
+                }
+            };
+            self.go_on()?;
+            if self.integrity() {
+                // SAFETY: the buffer is ours, or lent memory that others may write to: then some mix of old
+                // and new bytes is summed, which the initiator finds out.
+                sums::each(at, unsafe { data.bytes() }, |s| t.read_sums.push(s));
+            }
+            for (from, n, remote) in
+                pieces(&t.parts.descriptors, done, n, self.port.config.max_rdma)
+            {
+                if !conn.send_slots().try_wait() {
+                    conn.send_slots().wait().await;
+                }
+                self.go_on().inspect_err(|_| conn.send_slots().signal())?;
+                conn.write(data.sub(from, n), remote, Token::NONE);
+            }
+            done += n;
+        }
+        Ok(Status::Ok.into())
+    }
+
+    /// Brings all data of the command into one buffer of its own and checks it.
+    async fn fetch(&self, t: &Task, len: usize) -> Result<Slice, Stop> {
+        if let Some(d) = &self.inline {
+            return Ok(d.clone());
+        }
+        let data = self.port.pool.alloc(len.max(1)).await.sub(0, len);
+        self.go_on()?;
+        self.check_descriptors(t, len as u64)?;
+        self.fetch_remote(t, &data).await?;
+        Ok(data)
+    }
+
+    async fn fetch_remote(&self, t: &Task, data: &Slice) -> Result<(), Stop> {
+        let Some(conn) = self.channel.conn() else { return Err(Stop(Ended::Lost)) };
+        let mut pending: [Option<CompletionFuture>; PARALLEL_READS] =
+            [const { None }; PARALLEL_READS];
+        let mut ok = true;
+        let all = pieces(&t.parts.descriptors, 0, data.len(), self.port.config.max_rdma);
+        for (i, (from, n, remote)) in all.enumerate() {
+            if let Some(f) = pending[i % PARALLEL_READS].take() {
+                ok &= f.await.is_ok();
+            }
+            if !ok || self.go_on().is_err() {
+                break;
+            }
+            conn.send_slots().wait().await;
+            conn.read_slots().wait().await;
+            let (token, done) = completion();
+            conn.read(data.sub(from, n), remote, token);
+            pending[i % PARALLEL_READS] = Some(done);
+        }
+        // Whatever was posted writes into the buffer until it completes.
+        for f in pending.iter_mut().filter_map(Option::take) {
+            ok &= f.await.is_ok();
+        }
+        self.go_on()?;
+        if ok { Ok(()) } else { Err(Status::Invalid.into()) }
+    }
+
+    fn check(&self, data: &Slice, stored: &[[u8; 4]], base: usize) -> Result<(), Stop> {
+        if !self.integrity() {
+            return Ok(());
+        }
+        // SAFETY: the data has arrived whole; nobody writes to this buffer any more.
+        match sums::verify(self.c.offset, unsafe { data.bytes() }, stored) {
+            None => Ok(()),
+            Some(bad) => Err(Stop(Ended::Status(Status::Checksum, bad + base as u32))),
+        }
+    }
+
+    async fn write(&self, t: &mut Task) -> Result<Ended, Stop> {
+        let c = &self.c;
+        let (a, durable) = self.channel.admit(c, true)?;
+        let data = self.fetch(t, c.len as usize).await?;
+        self.check(&data, &t.parts.sums, 0)?;
+        if data.is_empty() {
+            return Ok(Status::Ok.into());
+        }
+        let _writing = a.unit().begin_write(c.offset, data.len() as u64).await;
+        self.go_on()?;
+        let fua = durable || c.has(flag::FUA);
+        io(a.unit().volume().write(c.offset, data, fua).await)?;
+        Ok(Status::Ok.into())
+    }
+
+    async fn compare_and_write(&self, t: &mut Task) -> Result<Ended, Stop> {
+        let c = &self.c;
+        if c.len > COMPARE_MAX || c.len == 0 {
+            return Err(Status::Invalid.into());
+        }
+        let (a, durable) = self.channel.admit(c, true)?;
+        let len = c.len as usize;
+        let both = self.fetch(t, 2 * len).await?;
+        let (expected, data) = (both.sub(0, len), both.sub(len, len));
+        let (first, second) = t.parts.sums.split_at(t.parts.sums.len() / 2);
+        self.check(&expected, first, 0)?;
+        self.check(&data, second, first.len())?;
+        // The second half lies where direct I/O may not like it.
+        let aligned = Slice::heap(len);
+        aligned.copy_from(0, &data, 0, len);
+        self.go_on()?;
+        let fua = durable || c.has(flag::FUA);
+        io(a.unit().compare_and_write(c.offset, &expected, aligned, fua).await)?;
+        Ok(Status::Ok.into())
+    }
+}
+
+/// The RDMA operations for `len` bytes from byte `at` of the memory that `list` describes: (offset from `at`,
+/// length, remote place).
+fn pieces(
+    list: &[Descriptor],
+    at: usize,
+    len: usize,
+    max: u32,
+) -> impl Iterator<Item = (usize, usize, Remote)> + '_ {
+    let max = (max as usize).max(4096);
+    let (mut i, mut skip, mut done) = (0, at, 0);
+    std::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
+        loop {
+            let d = list.get(i)?;
+            let own = d.len as usize;
+            if skip >= own {
+                skip -= own;
+                i += 1;
+                continue;
+            }
+            let n = (own - skip).min(len - done).min(max);
+            let remote = Remote { key: d.key, addr: d.addr.wrapping_add(skip as u64) };
+            let from = done;
+            done += n;
+            skip += n;
+            return Some((from, n, remote));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_cover_the_data_once() {
+        let d = |addr, len| Descriptor { addr, key: 7, len };
+        let list = [d(1000, 100), d(0, 0), d(5000, 9000), d(1, 4096)];
+        let all: Vec<_> = pieces(&list, 50, 10_000, 4096).collect();
+        let sizes: Vec<_> = all.iter().map(|(from, n, r)| (*from, *n, r.addr)).collect();
+        assert_eq!(
+            sizes,
+            [
+                (0, 50, 1050),
+                (50, 4096, 5000),
+                (4146, 4096, 9096),
+                (8242, 808, 13192),
+                (9050, 950, 1)
+            ]
+        );
+        assert_eq!(pieces(&list, 0, 0, 0).count(), 0);
+        // A list that is too short gives what there is; its sum was checked before.
+        assert_eq!(pieces(&list[..1], 0, 200, 0).map(|p| p.1).sum::<usize>(), 100);
+    }
+}

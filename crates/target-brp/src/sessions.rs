@@ -1,0 +1,153 @@
+//! Which channels belong together. Only logins and the ends of channels come here.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use weir_proto_brp::PortId;
+
+/// Names a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SessionName {
+    pub(crate) initiator: PortId,
+    pub(crate) session: u64,
+}
+
+/// Names a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ChannelName {
+    pub(crate) session: SessionName,
+    pub(crate) channel: u16,
+}
+
+struct Session {
+    nexus: u64,
+    /// Reactor of each channel, as an index.
+    channels: BTreeMap<u16, usize>,
+}
+
+/// All sessions of a target port.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    table: Mutex<BTreeMap<SessionName, Session>>,
+    next: AtomicU64,
+}
+
+/// What a login found.
+pub(crate) struct Joined {
+    /// The session as a nexus of the logical units.
+    pub(crate) nexus: u64,
+    /// Index of the reactor that has the channel.
+    pub(crate) reactor: usize,
+    /// Channels of other sessions of this initiator port, which are to end: only for a new session.
+    pub(crate) others: Vec<(ChannelName, usize)>,
+}
+
+/// Nexus numbers of BRP sessions are apart from those of other front ends of the same units.
+const NEXUS_BASE: u64 = 1 << 62;
+static NEXT_PORT: AtomicU64 = AtomicU64::new(0);
+
+impl Sessions {
+    pub(crate) fn new() -> Sessions {
+        let port = NEXT_PORT.fetch_add(1, Ordering::Relaxed);
+        Sessions { table: Mutex::default(), next: AtomicU64::new(NEXUS_BASE | port << 40) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionName, Session>> {
+        self.table.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Finds or makes session and channel. `reactors` are spread over in turn.
+    pub(crate) fn join(&self, name: ChannelName, reactors: usize, keep_others: bool) -> Joined {
+        let mut t = self.lock();
+        let mut others = Vec::new();
+        if !t.contains_key(&name.session) && !keep_others {
+            let same = |n: &SessionName| n.initiator == name.session.initiator;
+            for (n, s) in t.iter().filter(|(n, _)| same(n)) {
+                let of = |(c, r): (&u16, &usize)| (ChannelName { session: *n, channel: *c }, *r);
+                others.extend(s.channels.iter().map(of));
+            }
+        }
+        let s = t.entry(name.session).or_insert_with(|| Session {
+            nexus: self.next.fetch_add(1, Ordering::Relaxed) + 1,
+            channels: BTreeMap::new(),
+        });
+        let home = (s.nexus as usize).wrapping_add(usize::from(name.channel)) % reactors.max(1);
+        let reactor = *s.channels.entry(name.channel).or_insert(home);
+        Joined { nexus: s.nexus, reactor, others }
+    }
+
+    /// True while any of these is known.
+    pub(crate) fn any(&self, names: &[(ChannelName, usize)]) -> bool {
+        let t = self.lock();
+        let known = |n: &ChannelName| {
+            t.get(&n.session).is_some_and(|s| s.channels.contains_key(&n.channel))
+        };
+        names.iter().any(|(n, _)| known(n))
+    }
+
+    /// A channel is over. Gives the nexus when its session is over by that.
+    pub(crate) fn leave(&self, name: &ChannelName) -> Option<u64> {
+        let mut t = self.lock();
+        let s = t.get_mut(&name.session)?;
+        s.channels.remove(&name.channel);
+        let (nexus, over) = (s.nexus, s.channels.is_empty());
+        if over {
+            t.remove(&name.session);
+        }
+        over.then_some(nexus)
+    }
+
+    /// The lowest channel of a session: that which hears of events.
+    pub(crate) fn is_first(&self, name: &ChannelName) -> bool {
+        let t = self.lock();
+        let first = t.get(&name.session).and_then(|s| s.channels.keys().next().copied());
+        first == Some(name.channel)
+    }
+
+    /// (initiator port, session, channels) of all.
+    pub(crate) fn list(&self) -> Vec<(PortId, u64, usize)> {
+        let t = self.lock();
+        t.iter().map(|(n, s)| (n.initiator, n.session, s.channels.len())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(port: u8, session: u64, channel: u16) -> ChannelName {
+        let session = SessionName { initiator: PortId([port; 16]), session };
+        ChannelName { session, channel }
+    }
+
+    #[test]
+    fn channels_stay_where_they_are_and_the_last_one_ends_the_session() {
+        let s = Sessions::new();
+        let a = s.join(name(1, 7, 0), 2, false);
+        let b = s.join(name(1, 7, 1), 2, false);
+        assert!(a.nexus == b.nexus && a.reactor != b.reactor && b.others.is_empty());
+        assert_eq!(s.join(name(1, 7, 0), 2, false).reactor, a.reactor);
+        assert!(s.is_first(&name(1, 7, 0)) && !s.is_first(&name(1, 7, 1)));
+        assert_eq!(s.leave(&name(1, 7, 0)), None);
+        assert!(s.is_first(&name(1, 7, 1)));
+        assert_eq!(s.leave(&name(1, 7, 1)), Some(a.nexus));
+        assert_eq!(s.leave(&name(1, 7, 1)), None);
+    }
+
+    #[test]
+    fn a_new_session_names_those_it_replaces() {
+        let s = Sessions::new();
+        s.join(name(1, 7, 0), 1, false);
+        s.join(name(1, 7, 3), 1, false);
+        s.join(name(2, 9, 0), 1, false);
+        let kept = s.join(name(1, 8, 0), 1, true);
+        assert!(kept.others.is_empty());
+        let new = s.join(name(1, 10, 0), 1, false);
+        assert_eq!(new.others.len(), 3);
+        assert!(s.any(&new.others));
+        for (n, _) in &new.others {
+            s.leave(n);
+        }
+        assert!(!s.any(&new.others) && s.list().len() == 2);
+    }
+}

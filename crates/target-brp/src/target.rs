@@ -1,0 +1,250 @@
+//! A target port as a whole: logins, and what its reactors share.
+
+use crate::config::TargetConfig;
+use crate::port::Port;
+use crate::sessions::{ChannelName, Joined, SessionName, Sessions};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use weir_base::MILLIS;
+use weir_fabric::{FabricError, Incoming, Listener, Provider};
+use weir_mem::BufPool;
+use weir_proto_brp::control::GoodbyeReason;
+use weir_proto_brp::login::VERSION;
+use weir_proto_brp::{Features, LoginReject, LoginRequest, PortId, RejectReason};
+use weir_reactor::{Handle, now, sleep, spawn_task};
+use weir_target_core::{Access, Units};
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// What all reactors of a target port share. Nothing of it is touched per command but a counter of `access`.
+pub(crate) struct TargetShared {
+    pub(crate) id: u64,
+    pub(crate) config: TargetConfig,
+    pub(crate) access: Arc<Access>,
+    pub(crate) sessions: Sessions,
+    channels: AtomicUsize,
+    reactors: Mutex<Vec<Handle>>,
+}
+
+impl TargetShared {
+    pub(crate) fn reactors(&self) -> Vec<Handle> {
+        self.reactors.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn channel_gone(&self) {
+        self.channels.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A login on its way to the reactor that will serve it.
+pub(crate) struct Login {
+    pub(crate) incoming: Box<dyn Incoming>,
+    pub(crate) request: LoginRequest,
+    pub(crate) name: ChannelName,
+    pub(crate) nexus: u64,
+}
+
+/// A session, for status displays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionInfo {
+    /// Initiator port.
+    pub initiator: PortId,
+    /// The session's number.
+    pub session: u64,
+    /// Its channels.
+    pub channels: usize,
+}
+
+/// A channel, for status displays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChannelInfo {
+    /// The peer's address; empty while there is no connection.
+    pub peer: String,
+    /// Initiator port.
+    pub initiator: PortId,
+    /// The host that it belongs to.
+    pub host: String,
+    /// Commands since the first login.
+    pub commands: u64,
+    /// Messages that they came in.
+    pub messages: u64,
+    /// Commands under way.
+    pub busy: u32,
+}
+
+/// One BRP target port. Cloning gives another handle; it may be used on any reactor.
+#[derive(Clone)]
+pub struct Target(Arc<TargetShared>);
+
+impl Target {
+    /// A target port. Every reactor that is to serve it [joins](Target::join).
+    pub fn new(config: TargetConfig, access: Arc<Access>) -> Target {
+        Target(Arc::new(TargetShared {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            config,
+            access,
+            sessions: Sessions::new(),
+            channels: AtomicUsize::new(0),
+            reactors: Mutex::default(),
+        }))
+    }
+
+    /// Adds the present reactor.
+    ///
+    /// # Errors
+    /// Not enough memory, or the provider refuses.
+    pub fn join(
+        &self,
+        provider: Rc<dyn Provider>,
+        units: Rc<Units>,
+        pool: BufPool,
+    ) -> Result<Rc<Port>, FabricError> {
+        let port = Port::start(self.0.clone(), provider, units, pool)?;
+        let mut all = self.0.reactors.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(weir_reactor::handle());
+        Ok(port)
+    }
+
+    /// Listens on `addr` with the present reactor's provider; channels are spread over all reactors.
+    ///
+    /// # Errors
+    /// The address cannot be listened on.
+    pub fn listen(&self, provider: &dyn Provider, addr: &str) -> Result<String, FabricError> {
+        let listener = provider.listen(addr)?;
+        let local = listener.local_addr();
+        spawn_task(serve(self.0.clone(), listener));
+        Ok(local)
+    }
+
+    /// The port's identifier.
+    pub fn port_id(&self) -> PortId {
+        self.0.config.port_id
+    }
+
+    /// Sessions that are known, with or without connections.
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        let all = self.0.sessions.list().into_iter();
+        all.map(|(initiator, session, channels)| SessionInfo { initiator, session, channels })
+            .collect()
+    }
+
+    /// Channels of the present reactor.
+    pub fn local_channels(&self) -> Vec<ChannelInfo> {
+        let Some(port) = Port::local(self.0.id) else { return Vec::new() };
+        port.channels().iter().map(|c| c.info()).collect()
+    }
+
+    /// The port on the present reactor.
+    pub fn local_port(&self) -> Option<Rc<Port>> {
+        Port::local(self.0.id)
+    }
+
+    /// Ends all channels of the present reactor and the port's part here.
+    pub async fn leave(&self) {
+        let Some(port) = Port::local(self.0.id) else { return };
+        for c in port.channels() {
+            spawn_task(c.end(GoodbyeReason::Leaving));
+        }
+        while !port.channels().is_empty() {
+            sleep(MILLIS).await;
+        }
+        if let Err(e) = port.check_idle() {
+            tracing::error!("resources missing at the end: {e}");
+        }
+        port.stop();
+    }
+}
+
+async fn serve(shared: Arc<TargetShared>, listener: Rc<dyn Listener>) {
+    loop {
+        match listener.next().await {
+            Ok(incoming) => {
+                spawn_task(login(shared.clone(), incoming));
+            }
+            Err(e) => {
+                tracing::error!(error = %e, "the listener ended");
+                return;
+            }
+        }
+    }
+}
+
+/// Refuses a login.
+pub(crate) fn refuse(incoming: Box<dyn Incoming>, reason: RejectReason) {
+    tracing::warn!(peer = %incoming.peer(), %reason, "login refused");
+    incoming.reject(&LoginReject { reason, version: VERSION }.encode());
+}
+
+fn judge(shared: &TargetShared, r: &LoginRequest) -> Result<(), RejectReason> {
+    if r.version_min > VERSION || r.version_max < VERSION {
+        return Err(RejectReason::Version);
+    }
+    if r.target != shared.config.port_id && !r.target.is_zero() {
+        return Err(RejectReason::NoTarget);
+    }
+    match shared.access.map().host(&r.initiator.0) {
+        Some(_) => Ok(()),
+        None => Err(RejectReason::NotAllowed),
+    }
+}
+
+/// Judges a login, ends what it replaces, and hands it to the reactor that has the channel.
+async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
+    let request = match LoginRequest::decode(incoming.private_data()) {
+        Ok(r) => r,
+        Err(e) => {
+            tracing::warn!(peer = %incoming.peer(), error = %e, "not a BRP login");
+            return refuse(incoming, RejectReason::Invalid);
+        }
+    };
+    if let Err(reason) = judge(&shared, &request) {
+        return refuse(incoming, reason);
+    }
+    if shared.channels.fetch_add(1, Ordering::AcqRel) >= shared.config.max_channels {
+        shared.channel_gone();
+        return refuse(incoming, RejectReason::Resources);
+    }
+    let session = SessionName { initiator: request.initiator, session: request.session };
+    let name = ChannelName { session, channel: request.channel };
+    let reactors = shared.reactors();
+    let keep = request.features.has(Features::KEEP_OTHERS);
+    let Joined { nexus, reactor, others } = shared.sessions.join(name, reactors.len(), keep);
+    for (other, home) in &others {
+        end(&shared, &reactors, *other, *home);
+    }
+    let until = now() + shared.config.drain_timeout;
+    while shared.sessions.any(&others) && now() < until {
+        sleep(MILLIS).await;
+    }
+    let target = shared.id;
+    let draining = shared.sessions.any(&others);
+    let go = move || match Port::local(target) {
+        Some(port) => port.take_login(Login { incoming, request, name, nexus }, draining),
+        None => refuse(incoming, RejectReason::Unspecified),
+    };
+    match reactors.get(reactor) {
+        Some(h) if h.id() != weir_reactor::current_id() => h.run(go),
+        _ => go(),
+    }
+}
+
+/// Ends a channel wherever it lives.
+fn end(shared: &TargetShared, reactors: &[Handle], name: ChannelName, home: usize) {
+    let Some(h) = reactors.get(home) else { return };
+    let target = shared.id;
+    h.run(move || {
+        let channel = Port::local(target).and_then(|p| p.find(&name));
+        match channel {
+            Some(c) => {
+                spawn_task(c.end(GoodbyeReason::Replaced));
+            }
+            // A login that never came to anything has left its name behind.
+            None => {
+                if let Some(p) = Port::local(target) {
+                    p.forget(&name);
+                }
+            }
+        }
+    });
+}
