@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     hot: RefCell<Vec<Rc<Conn>>>,
     /// Connections with something to transmit.
     pub(crate) dirty: RefCell<Vec<Rc<Conn>>>,
+    /// Kept for its memory.
+    flushing: Cell<Vec<Rc<Conn>>>,
     pub(crate) ready: Rc<RefCell<VecDeque<u64>>>,
     pub(crate) staging: RefCell<Vec<u8>>,
     next_qp: Cell<u32>,
@@ -78,6 +80,7 @@ impl Iwarp {
             free: RefCell::default(),
             hot: RefCell::default(),
             dirty: RefCell::default(),
+            flushing: Cell::default(),
             ready: Rc::default(),
             staging: RefCell::new(vec![0; STAGING]),
             next_qp: Cell::new(1),
@@ -174,10 +177,16 @@ impl Poller for Shared {
     }
 
     fn flush(&self) {
-        while let Some(c) = { self.dirty.borrow_mut().pop() } {
-            c.dirty.set(false);
-            c.transmit(self);
+        // In the order in which they came.
+        let mut now = self.flushing.take();
+        while !self.dirty.borrow().is_empty() {
+            std::mem::swap(&mut now, &mut self.dirty.borrow_mut());
+            for c in now.drain(..) {
+                c.dirty.set(false);
+                c.transmit(self);
+            }
         }
+        self.flushing.set(now);
     }
 
     fn arm(&self) -> bool {

@@ -13,6 +13,8 @@ use weir_reactor::Token;
 const GATHER: usize = 512;
 /// Bytes of headers after which sent ones are dropped from the front.
 const COMPACT: usize = 64 << 10;
+/// Bytes of one connection in one turn, about.
+const BURST: usize = 1 << 20;
 /// Payload up to which copying next to the headers is cheaper than another piece.
 const COPY: usize = 256;
 
@@ -274,6 +276,9 @@ impl Tx {
             skip = 0;
             total += len;
             self.iov.push(libc::iovec { iov_base: base.cast(), iov_len: len });
+            if total >= BURST {
+                break;
+            }
         }
         total
     }
@@ -334,12 +339,16 @@ impl Conn {
         let mut broken = None;
         {
             let mut tx = self.tx.borrow_mut();
-            while !tx.is_empty() {
+            // A peer that takes as fast as we send must not keep us from the other connections; what is
+            // left goes in the next turn.
+            let mut left = BURST;
+            while !tx.is_empty() && left > 0 {
                 let total = tx.gather();
                 // SAFETY: the pieces are kept alive by the queue and readable.
                 match unsafe { self.stream.try_send_raw(&tx.iov) } {
                     Ok(Ok(n)) => {
                         tx.advance(n);
+                        left = left.saturating_sub(n);
                         if n < total {
                             break;
                         }
