@@ -214,6 +214,10 @@ impl Local {
     }
 
     async fn open(&self, index: u16) -> Result<(), Error> {
+        if self.channels.borrow().iter().any(|c| c.index() == index) {
+            // Of an earlier login that did not get all channels.
+            return Ok(());
+        }
         let c = Channel::new(self.shared.clone(), self.provider.clone(), index)?;
         if let Err(e) = c.connect().await {
             c.close().await;
@@ -296,7 +300,8 @@ impl Session {
         lock(&self.0.reactors).push(weir_reactor::handle());
     }
 
-    /// Logs all channels in, spread over the reactors in the order in which these joined.
+    /// Logs all channels in, spread over the reactors in the order in which these joined. After a failure it may
+    /// be called again.
     ///
     /// # Errors
     /// A reactor would be left without a channel; why.

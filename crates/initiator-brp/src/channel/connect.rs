@@ -89,6 +89,7 @@ impl Channel {
             max_commands: usize::from(response.max_commands),
             keep_alive: u64::from(response.keep_alive) * KEEP_ALIVE_UNIT * MILLIS,
         });
+        self.up_since.set(now());
         self.credits.set(response.credits);
         self.stuck.set(false);
         self.gathers.set(!conn.needs_stable_data());
@@ -229,7 +230,11 @@ impl Channel {
     /// Logs in again, until that works.
     async fn recover(self: Rc<Self>) {
         let mut rng = Prng::new(self.shared.number ^ u64::from(self.index) ^ now());
-        let mut pause: Nanos = 0;
+        // At once after a connection that lasted; else ever later.
+        let lasted = now().saturating_sub(self.up_since.get()) > self.config.reconnect_max;
+        let longer =
+            |pause: Nanos| (pause * 2).clamp(self.config.reconnect_min, self.config.reconnect_max);
+        let mut pause = if lasted { 0 } else { longer(self.pause.get()) };
         loop {
             if pause > 0 {
                 // Hosts that lost the same target do not come back in step.
@@ -242,8 +247,9 @@ impl Channel {
                 Ok(()) => break,
                 Err(e) => tracing::info!(channel = self.index, error = %e, "login failed"),
             }
-            pause = (pause * 2).clamp(self.config.reconnect_min, self.config.reconnect_max);
+            pause = longer(pause);
         }
+        self.pause.set(pause);
         self.shared.note_reconnect();
     }
 }

@@ -161,6 +161,9 @@ pub(crate) struct Channel {
     last_sent: Cell<Nanos>,
     last_heard: Cell<Nanos>,
     lost_at: Cell<Nanos>,
+    /// When the present connection was made, and the pause before it.
+    up_since: Cell<Nanos>,
+    pause: Cell<Nanos>,
     ping: Cell<u16>,
     incarnation: Cell<u64>,
     power: Cell<u64>,
@@ -222,6 +225,8 @@ impl Channel {
             last_sent: Cell::new(now()),
             last_heard: Cell::new(now()),
             lost_at: Cell::new(now()),
+            up_since: Cell::new(now()),
+            pause: Cell::new(0),
             ping: Cell::new(0),
             incarnation: Cell::new(0),
             power: Cell::new(0),
@@ -236,6 +241,11 @@ impl Channel {
         ];
         *channel.tasks.borrow_mut() = tasks;
         Ok(channel)
+    }
+
+    /// Number of the channel in its session.
+    pub(crate) fn index(&self) -> u16 {
+        self.index
     }
 
     /// The path.
