@@ -5,6 +5,7 @@ mod disk;
 mod fabric;
 mod reactor;
 mod srp;
+mod store;
 
 use crate::{Pass, Run, Wrong};
 
@@ -45,6 +46,12 @@ pub const SUITES: &[Suite] = &[
         about: "hosts and an SRP target through aborts, resets, cuts, duplicate logins and deaths, with verified data",
         planted: false,
         run: srp::run,
+    },
+    Suite {
+        name: "store",
+        about: "pools of redirect-on-write volumes through crashes, damage, lost devices, snapshots and want of space",
+        planted: false,
+        run: store::run,
     },
     Suite {
         name: "canary-fabric",

@@ -42,6 +42,11 @@ impl Cache {
         self.live.read(at, out);
     }
 
+    /// What reads see, all of it on the medium.
+    pub(crate) fn settled(&self) -> Cache {
+        Cache { base: self.live.clone(), live: self.live.clone(), ..Cache::default() }
+    }
+
     pub(crate) fn live(&self) -> &Pages {
         &self.live
     }

@@ -20,6 +20,8 @@ pub struct Layout {
     pub blocks: u64,
     /// Pages of the log ring.
     pub log_pages: u64,
+    /// Blocks of each of the two copies of the table of slabs.
+    pub table_pages: u64,
     /// Blocks that replace ones that cannot be written any more.
     pub spares: u64,
     /// Blocks in a slab, as a power of two.
@@ -32,15 +34,23 @@ impl Layout {
     const FRONT: u64 = 2;
 
     /// Lays out a device; `None` when it is too small for one slab or a number is out of range.
-    pub fn plan(blocks: u64, slab_shift: u8, log_pages: u64, spares: u64) -> Option<Layout> {
+    pub fn plan(
+        blocks: u64,
+        slab_shift: u8,
+        log_pages: u64,
+        table_pages: u64,
+        spares: u64,
+    ) -> Option<Layout> {
         if !(6..=20).contains(&slab_shift) || !(MIN_LOG..=1 << 32).contains(&log_pages) {
             return None;
         }
-        let fixed = 2 * (Self::FRONT + SUPER_SLOTS);
-        let used = log_pages.checked_add(spares)?.checked_add(fixed)?;
-        let extents = blocks.checked_sub(used)? >> slab_shift;
+        if !(1..=1 << 24).contains(&table_pages) || spares > 1 << 31 {
+            return None;
+        }
+        let fixed = 2 * (Self::FRONT + SUPER_SLOTS + table_pages);
+        let extents = blocks.checked_sub(log_pages + spares + fixed)? >> slab_shift;
         let extents = u32::try_from(extents).ok().filter(|n| *n > 0)?;
-        Some(Layout { blocks, log_pages, spares, slab_shift, extents })
+        Some(Layout { blocks, log_pages, table_pages, spares, slab_shift, extents })
     }
 
     /// Block of a copy of the label.
@@ -62,9 +72,14 @@ impl Layout {
         Self::FRONT + SUPER_SLOTS + lsn % self.log_pages
     }
 
-    /// First spare block.
+    /// Block of a page of the first (0) or second (1) copy of the table of slabs.
+    pub fn table(&self, which: u8, page: u64) -> u64 {
+        Self::FRONT + SUPER_SLOTS + self.log_pages + u64::from(which & 1) * self.table_pages + page
+    }
+
+    /// A spare block.
     pub fn spare(&self, n: u64) -> u64 {
-        Self::FRONT + SUPER_SLOTS + self.log_pages + n
+        self.table(1, self.table_pages) + n
     }
 
     /// First block of an extent.
@@ -106,6 +121,7 @@ impl Label {
         put64(&mut b[..], 64, self.layout.log_pages);
         put64(&mut b[..], 72, self.layout.spares);
         put32(&mut b[..], 80, self.layout.extents);
+        put64(&mut b[..], 88, self.layout.table_pages);
         let crc = crc64(&b[..CRC_AT]);
         put64(&mut b[..], CRC_AT, crc);
         b
@@ -130,7 +146,7 @@ impl Label {
         if incompat & !INCOMPAT != 0 {
             return Err(FormatError::Feature(incompat & !INCOMPAT));
         }
-        let planned = Layout::plan(get64(b, 56), b[13], get64(b, 64), get64(b, 72));
+        let planned = Layout::plan(get64(b, 56), b[13], get64(b, 64), get64(b, 88), get64(b, 72));
         let layout = planned.ok_or(FormatError::Range("layout"))?;
         ensure(layout.extents == get32(b, 80), "number of slabs")?;
         ensure(b[12] < 4, "copy")?;

@@ -1,7 +1,7 @@
 use super::label::{Label, Layout};
 use super::log::{Entry, PageBuilder, PageHead, decode_entries, decode_head};
 use super::page::{Header, NodePtr, PageKind, seal};
-use super::superblock::{BlobRoot, Member, MemberState, Superblock};
+use super::superblock::{BlobRoot, Member, MemberState, Superblock, TableRoot};
 use super::tree::{FIRST_VBN, LEAF, MapEntry};
 use super::*;
 use proptest::prelude::*;
@@ -83,7 +83,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
             epoch: a.max_birth.max(b.max_birth),
             previous: x[2] ^ x[3],
             datasets: BlobRoot { ptr: a, height: 2, len: 1 + x[0] % (1 << 33) },
-            space: BlobRoot { ptr: b, height: 0, len: 77 },
+            space: TableRoot { which: 1, len: 77, crc: b.crc },
             base_lsn: x[1],
             base_chain: x[0] ^ 5,
             log_set: [Some((x[0] % members.len() as u64) as u16), None],
@@ -134,12 +134,13 @@ proptest! {
     fn labels_survive_and_layouts_do_not_overlap(
         blocks in 300..10_000_000u64, shift in 6..20u8, log in 16..5000u64, spares in 0..500u64,
     ) {
-        let Some(layout) = Layout::plan(blocks, shift, log, spares) else { return Ok(()) };
+        let Some(layout) = Layout::plan(blocks, shift, log, 3, spares) else { return Ok(()) };
         let l = Label { pool: 5, device: 6, layout, incompat: 0, compat: 1, copy: 3 };
         prop_assert_eq!(Label::decode(&l.encode()), Ok(l));
         let marks = [
             layout.label(0), layout.label(1), layout.superblock(0, 0), layout.superblock(0, 63),
-            layout.log(0), layout.log(log - 1), layout.spare(0), layout.extent(0),
+            layout.log(0), layout.log(log - 1), layout.table(0, 0),
+            layout.table(1, 2), layout.spare(0), layout.extent(0),
             layout.extent(layout.extents - 1) + (1 << shift) - 1, layout.superblock(1, 64),
             layout.superblock(1, 127), layout.label(2), layout.label(3),
         ];
@@ -219,7 +220,7 @@ fn sizes_are_as_documented() {
 
 #[test]
 fn unknown_features_are_refused() {
-    let layout = Layout::plan(10_000, 8, 64, 16).unwrap();
+    let layout = Layout::plan(10_000, 8, 64, 2, 16).unwrap();
     let l = Label { pool: 5, device: 6, layout, incompat: 8, compat: 0, copy: 0 };
     assert_eq!(Label::decode(&l.encode()), Err(FormatError::Feature(8)));
 }
