@@ -31,20 +31,14 @@ pub enum Bug {
     PoisonForgotten,
     /// Writes of parts of a block do not lock it.
     PartialWriteUnlocked,
-    /// Pages of the log are overwritten before the checkpoint.
-    LogReusedEarly,
+    /// A checkpoint lets go of log pages that were written while it was made.
+    LogCutTooFar,
     /// Recovery does not begin a new incarnation.
     SameIncarnation,
-    /// Freed blocks are handed out while reads of them are under way.
-    FreedUnderReader,
     /// A snapshot does not wait for writes under way.
     SnapshotInTheMiddle,
     /// What overwrites a snapshot's block frees it.
     DeadEntryLost,
-    /// A resync copies blocks without verifying them.
-    ResyncUnverified,
-    /// A resync leaves out what was written while it ran.
-    ResyncMissesNew,
 }
 
 impl Bug {
@@ -64,13 +58,10 @@ impl Bug {
         Bug::ZerosForDamage,
         Bug::PoisonForgotten,
         Bug::PartialWriteUnlocked,
-        Bug::LogReusedEarly,
+        Bug::LogCutTooFar,
         Bug::SameIncarnation,
-        Bug::FreedUnderReader,
         Bug::SnapshotInTheMiddle,
         Bug::DeadEntryLost,
-        Bug::ResyncUnverified,
-        Bug::ResyncMissesNew,
     ];
 }
 

@@ -149,6 +149,12 @@ impl Cache {
         }
     }
 
+    /// Changes bytes, on the medium and in the cache.
+    pub(crate) fn poke(&mut self, at: u64, bytes: &[u8]) {
+        self.base.write(at, bytes);
+        self.live.write(at, bytes);
+    }
+
     pub(crate) fn truncate(&mut self, len: u64) {
         self.log.retain(|e| e.at < len);
         self.base.truncate(len);

@@ -216,6 +216,11 @@ impl SimMedium {
         i.cache.borrow_mut().rot(at, len, bits, &mut i.rng.borrow_mut());
     }
 
+    /// Changes bytes on the medium behind everybody's back.
+    pub fn poke(&self, at: u64, bytes: &[u8]) {
+        self.0.cache.borrow_mut().poke(at, bytes);
+    }
+
     /// Makes one coming operation go wrong. Several calls add up.
     pub fn next_is(&self, what: Next) {
         self.0.next.borrow_mut().push(what);

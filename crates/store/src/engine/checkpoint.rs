@@ -207,9 +207,9 @@ impl Inner {
         let mut cx = Merge::default();
         // Snapshots made from here on belong to the next checkpoint.
         let all: Vec<_> = self.datasets.borrow().values().cloned().collect();
+        let layers: Vec<Below> = all.iter().map(|d| d.top.below.borrow().clone()).collect();
         let mut roots: Vec<(u32, MapRoot, u64)> = Vec::with_capacity(all.len());
-        for ds in &all {
-            let below = ds.top.below.borrow().clone();
+        for (ds, below) in all.iter().zip(layers) {
             let (root, mapped) = self.resolve(&mut cx, below).await?;
             roots.push((ds.id, root, mapped));
         }
@@ -234,7 +234,10 @@ impl Inner {
             (s.lineage, s.parent_lineage) = self.lineage.get();
             s.datasets = datasets;
             s.space = space;
-            s.base_lsn = cut.lsn;
+            s.base_lsn = match has(Bug::LogCutTooFar) {
+                true => self.log.next_lsn.get(),
+                false => cut.lsn,
+            };
             s.base_chain = cut.chain;
             s.next_dataset = self.next_dataset.get();
             s.log_set = [cut.log_set.first().copied(), cut.log_set.get(1).copied()];
@@ -251,9 +254,7 @@ impl Inner {
             }
         }
         // What was looked up before this may still be on its way to a reader.
-        if !has(Bug::FreedUnderReader) {
-            self.pins.grace().await;
-        }
+        self.pins.grace().await;
         let mut space = self.space.borrow_mut();
         for vbn in cut.pending.into_iter().chain(cx.frees) {
             if has(Bug::ReuseBeforeCheckpoint) && !space.is_used(vbn) {

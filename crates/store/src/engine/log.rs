@@ -110,9 +110,6 @@ impl Inner {
     pub(crate) fn log_has_room(&self) -> bool {
         let open = self.log.open.borrow().pages.borrow().len();
         let ring = self.durable.borrow().log_pages;
-        if has(Bug::LogReusedEarly) {
-            return open < GROUP_PAGES - 4;
-        }
         open < GROUP_PAGES - 4 && self.log_used() + 4 + MARGIN <= ring
     }
 

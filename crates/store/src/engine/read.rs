@@ -54,10 +54,7 @@ impl Inner {
         at: usize,
         locked: bool,
     ) -> IoResult<usize> {
-        let pin = match has(Bug::FreedUnderReader) {
-            true => None,
-            false => Some(self.pins.pin()),
-        };
+        let pin = self.pins.pin();
         let count = buf.len() / BLOCK - at;
         let mut leaf = None;
         let first = self.entry_near(ds, lba, &mut leaf).await?;

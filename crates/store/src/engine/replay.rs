@@ -142,8 +142,14 @@ impl Inner {
                         continue;
                     }
                     if !self.space.borrow_mut().take(vbn) {
+                        let by = match self.space.borrow().is_on_disk(vbn) {
+                            true => "the checkpoint",
+                            false => "another entry",
+                        };
                         return Err(damaged(format!(
-                            "the log writes block {vbn}, which is in use"
+                            "the log writes block {vbn} for dataset {id} in epoch {birth}, which {by} \
+                             uses; the checkpoint is of epoch {}",
+                            self.durable.borrow().epoch
                         )));
                     }
                     self.apply_put(&ds, lba, entry);

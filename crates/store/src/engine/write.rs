@@ -83,6 +83,9 @@ impl Inner {
             }
         };
         self.check_running()?;
+        if ds.deleting.get() {
+            return Err(IoError::Offline);
+        }
         let g = self.open_group();
         let (done, result) = self.place(&g, ds, lba, &buf);
         if done == 0 {
@@ -141,6 +144,9 @@ impl Inner {
             }
         };
         self.check_running()?;
+        if ds.deleting.get() {
+            return Err(IoError::Offline);
+        }
         let g = self.open_group();
         let entry = Entry::Trim { dataset: ds.id, lba, blocks };
         self.add_entry(&g, &entry, Effect::Wipe(ds.clone(), lba, blocks));

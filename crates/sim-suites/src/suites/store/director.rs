@@ -9,7 +9,7 @@ use weir_block::Volume;
 use weir_mem::Slice;
 use weir_reactor::sleep;
 use weir_sim::{SimMedium, Time};
-use weir_store::{Pool, StoreVolume};
+use weir_store::{Pool, StoreError, StoreVolume};
 
 /// Blocks of the director's own volume that it uses.
 const BLOCKS: u64 = 24;
@@ -17,7 +17,6 @@ const BLOCKS: u64 = 24;
 /// A snapshot or clone that was acknowledged, and what it must hold.
 struct Kept {
     name: String,
-    volume: String,
     at: u64,
     bytes: Vec<u8>,
 }
@@ -33,6 +32,8 @@ pub(crate) struct Director {
     verified: Cell<u64>,
     /// Blocks of the director's volume whose data is lost.
     lost: RefCell<Vec<u64>>,
+    /// The pool is being closed: what is under way may fail.
+    closing: Cell<bool>,
 }
 
 async fn read(v: &StoreVolume, at: u64, len: usize) -> Result<Vec<u8>, IoError> {
@@ -51,6 +52,7 @@ impl Director {
             count: Cell::new(0),
             verified: Cell::new(0),
             lost: RefCell::default(),
+            closing: Cell::new(false),
         })
     }
 
@@ -65,7 +67,14 @@ impl Director {
         }
     }
 
+    pub(crate) fn closing(&self, yes: bool) {
+        self.closing.set(yes);
+    }
+
     fn is_wrong(&self, text: String) {
+        if self.closing.get() {
+            return;
+        }
         self.wrong.borrow_mut().get_or_insert(text);
     }
 
@@ -176,8 +185,7 @@ impl Director {
             match read(&s, at, len).await {
                 Ok(bytes) => {
                     v.load.check_copy(&bytes, start, end);
-                    let volume = v.name.clone();
-                    self.kept.borrow_mut().push(Kept { name, volume, at, bytes });
+                    self.kept.borrow_mut().push(Kept { name, at, bytes });
                     self.verified.set(self.verified.get() + 1);
                 }
                 Err(e) => self.is_wrong(format!("reading a new snapshot: {e}")),
@@ -225,7 +233,7 @@ impl Director {
             bytes[block..block + 512].fill(fill);
         }
         self.fading.borrow_mut().retain(|f| *f != name);
-        self.kept.borrow_mut().push(Kept { name, volume: origin, at, bytes });
+        self.kept.borrow_mut().push(Kept { name, at, bytes });
         Some(())
     }
 
@@ -269,7 +277,6 @@ impl Director {
     async fn delete(&self, pool: &Pool) -> Option<()> {
         let kind = if self.below(2) == 0 { "c" } else { "s" };
         let Some((name, ..)) = self.pick(kind) else { return Some(()) };
-        let in_use = self.kept.borrow().iter().any(|k| k.volume == name);
         let id = pool.find(&name)?;
         self.fading.borrow_mut().push(name.clone());
         match pool.delete(id).await {
@@ -279,9 +286,10 @@ impl Director {
                     self.is_wrong(format!("{name} was deleted and is there"));
                 }
             }
-            Err(_) => self.fading.borrow_mut().retain(|f| *f != name),
+            // It has clones. After other errors nobody knows.
+            Err(StoreError::Request(_)) => self.fading.borrow_mut().retain(|f| *f != name),
+            Err(_) => return None,
         }
-        let _ = in_use;
         Some(())
     }
 
@@ -310,8 +318,10 @@ impl Director {
                 return;
             }
             let Ok(places) = v.locate(at).await else { return };
-            for (device, byte) in places {
-                media[usize::from(device)].rot(byte, 4096, 1);
+            for (device, byte) in &places {
+                let mut b = [0];
+                media[usize::from(*device)].peek(*byte, &mut b);
+                media[usize::from(*device)].poke(*byte, &[b[0] ^ 0x40]);
             }
             self.lost.borrow_mut().push(at);
             for _ in 0..2 {
@@ -321,6 +331,14 @@ impl Director {
                         "a block without a good copy was read: {:?}",
                         other.map(|b| b[..8].to_vec())
                     )),
+                }
+            }
+            if self.below(2) == 0 {
+                // The copies come good again, as marginal ones do: the answer stays.
+                for (device, byte) in &places {
+                    let mut b = [0];
+                    media[usize::from(*device)].peek(*byte, &mut b);
+                    media[usize::from(*device)].poke(*byte, &[b[0] ^ 0x40]);
                 }
             }
         }

@@ -334,7 +334,12 @@ impl Story {
             Trouble::Stall if life == 1 => {
                 let (m, at) = (self.media[self.victim].clone(), self.rng.below(5 * MILLIS));
                 self.faults += 1;
-                self.w.after(at, move |_| m.stall(10 * SECONDS));
+                let (node, life) = (self.node.clone(), self.node.lives());
+                self.w.after(at, move |_| {
+                    if node.lives() == life {
+                        m.stall(10 * SECONDS);
+                    }
+                });
             }
             Trouble::BothCopies => {
                 let io = self.io(&pool, "director")?;
@@ -371,7 +376,9 @@ impl Story {
         let (m, at) = (self.media[self.victim].clone(), self.rng.below(10 * MILLIS));
         let what = self.rng.below(3);
         self.faults += 1;
+        let (node, life) = (self.node.clone(), self.node.lives());
         self.w.after(at, move |_| match what {
+            _ if node.lives() != life || !node.is_alive() => {}
             0 => m.next_is(Next::WriteError),
             1 => m.next_is(Next::FlushError),
             _ => m.set_offline(true),
@@ -384,6 +391,10 @@ impl Story {
         if self.rng.chance(1, 8) && self.spec.copies == 2 {
             let pool = self.running()?;
             self.volumes.iter().for_each(|v| v.load.stop());
+            self.director.closing(true);
+            let volumes = self.volumes.clone();
+            let idle = || volumes.iter().all(|v| v.load.under_way() == 0);
+            self.w.run_until(PATIENCE, idle)?;
             let closed = self.w.run(&self.node, PATIENCE, async move { pool.close().await })?;
             if let Err(e) = closed
                 && self.trouble != Trouble::Full
@@ -393,6 +404,7 @@ impl Story {
         }
         self.crash();
         self.volumes.iter().for_each(|v| v.load.go_on());
+        self.director.closing(false);
         self.verdict()?;
         if self.trouble == Trouble::HalfLost && self.missing.is_empty() && self.rng.chance(1, 2) {
             self.missing.push(self.victim);
@@ -494,19 +506,23 @@ impl Story {
     /// In a full pool deletions work, and then so do writes.
     fn make_room(&mut self) -> Result<(), Wrong> {
         let pool = self.running()?;
-        let first = self.volumes[0].clone();
-        let io = self.io(&pool, &first.name)?;
+        let mut all = Vec::new();
+        for v in &self.volumes {
+            all.push(self.io(&pool, &v.name)?);
+        }
         let done = self.w.run(&self.node, PATIENCE, async move {
-            io.volume.write_zeroes(0, io.volume.geometry().len, true).await?;
+            for io in &all {
+                io.volume.write_zeroes(0, io.volume.geometry().len, true).await?;
+            }
             let buf = Slice::heap(65536);
             for n in 0..4 {
-                io.volume.write(n << 16, buf.clone(), false).await?;
+                all[0].volume.write(n << 16, buf.clone(), false).await?;
             }
-            io.volume.write_zeroes(0, 1 << 20, true).await?;
+            all[0].volume.write_zeroes(0, 1 << 20, true).await?;
             Ok::<_, IoError>(())
         })?;
         done.map_err(|e| Wrong(format!("a full pool after a deletion: {e}")))?;
-        self.volumes.remove(0);
+        self.volumes.clear();
         Ok(())
     }
 
