@@ -127,7 +127,8 @@ impl Check {
     async fn run(&mut self) {
         let i = self.i.clone();
         let epoch = i.durable.borrow().epoch;
-        for vbn in i.ckpt.table.borrow().clone() {
+        let table = i.ckpt.table.borrow().clone();
+        for vbn in table {
             self.refer(vbn, "table of datasets");
         }
         let all: Vec<Rc<Dataset>> = i.datasets.borrow().values().cloned().collect();
@@ -235,7 +236,8 @@ impl Check {
     async fn data(&mut self, family: u32, lba: u64, e: MapEntry, new: bool, who: &str) {
         let first = self.refer(e.vbn, who);
         if new && !first && self.owners.get(&e.vbn).is_some_and(|o| o == who) {
-            // A volume's block may also be its snapshot's, but then the leaf is another.
+            // It may be a snapshot's too, but in one map a block has one address.
+            self.find(who, e.vbn, format!("is used twice, the second time for block {lba}"));
         }
         if first && self.i.space.borrow().is_place(e.vbn) {
             let id = self.i.identity(family, lba, e.birth, e.vbn);

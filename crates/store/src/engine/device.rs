@@ -93,6 +93,14 @@ impl Device {
         }
     }
 
+    /// A spare has taken the place of a block. What no program would have recorded is left out.
+    pub(crate) fn take_remap(&self, from: u64, spare: u32) {
+        if u64::from(spare) < self.layout.spares && from < self.layout.blocks {
+            self.remap.borrow_mut().insert(from, spare);
+            self.spares_used.set(self.spares_used.get().max(spare + 1));
+        }
+    }
+
     /// It can be talked to.
     pub(crate) fn usable(&self) -> bool {
         self.disk.is_some() && self.failed.get().is_none()

@@ -24,7 +24,9 @@ impl Inner {
             next.previous = next.chain();
             next.seq += 1;
             change(&mut next);
-            next.members = self.devices.borrow().iter().map(|d| d.member()).collect();
+            if !has(Bug::NoMembershipRecord) {
+                next.members = self.devices.borrow().iter().map(|d| d.member()).collect();
+            }
             for d in &mut next.log_set {
                 *d = d.filter(|n| self.device(*n).is_some_and(|d| d.is_current()));
             }

@@ -3,6 +3,7 @@
 use super::device::{self, Device, Pending};
 use super::{Inner, block_of};
 use crate::format::dataset::MapRoot;
+use crate::format::dead;
 use crate::format::page::{FANOUT, Header, NodePtr, PageKind};
 use crate::format::tree::{self, LEAF, MapEntry, span};
 use crate::format::{BLOCK, Block};
@@ -83,8 +84,33 @@ impl Inner {
         }
         let good = |b: &Block| ptr.verify(b, self.tag, kind).is_ok();
         let block: Rc<Block> = Rc::from(self.proved(ptr.vbn, good).await?);
+        if !self.is_sane(&block, kind) {
+            return Err(IoError::Medium);
+        }
         self.cache.borrow_mut().put(*ptr, block.clone());
         Ok(block)
+    }
+
+    /// Whether a whole block says nothing impossible: what it refers to exists.
+    fn is_sane(&self, b: &Block, kind: PageKind) -> bool {
+        let space = self.space.borrow();
+        let Ok(h) = Header::get(b) else { return false };
+        let pointer = |p: NodePtr| p.is_none() || space.is_place(p.vbn);
+        match kind {
+            PageKind::Leaf => {
+                let place = |e: MapEntry| !e.is_data() || space.is_place(e.vbn);
+                tree::check_leaf(b, h.max_birth).is_ok()
+                    && (0..LEAF).all(|i| place(tree::entry(b, i)))
+            }
+            PageKind::Inner | PageKind::BlobIndex => {
+                tree::check_inner(b, h.max_birth).is_ok()
+                    && (0..FANOUT).all(|i| tree::pointer(b, i).is_ok_and(pointer))
+            }
+            PageKind::Dead => dead::decode(b).is_ok_and(|(older, list)| {
+                pointer(older) && list.iter().all(|(vbn, _)| space.is_place(*vbn))
+            }),
+            PageKind::Blob | PageKind::SlabMeta | PageKind::Bitmap => true,
+        }
     }
 
     /// Reads a block from whatever copy satisfies `good`, and mends those that do not.

@@ -201,7 +201,9 @@ impl Inner {
         if crate::planted::has(crate::planted::Bug::ReuseBeforeCheckpoint)
             && !self.space.borrow().is_on_disk(vbn)
         {
-            self.space.borrow_mut().release(vbn);
+            let mut space = self.space.borrow_mut();
+            space.release(vbn);
+            space.rewind();
             return;
         }
         self.pending.borrow_mut().push(vbn);

@@ -197,8 +197,7 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
     };
     for r in remaps {
         if let Some(d) = devices.get(usize::from(r.device)) {
-            d.remap.borrow_mut().insert(r.from, r.spare);
-            d.spares_used.set(d.spares_used.get().max(r.spare + 1));
+            d.take_remap(r.from, r.spare);
         }
     }
     let mut space = Space::new(best.slab_shift);
@@ -278,7 +277,8 @@ async fn find(
         return pool_error("no device has a readable superblock");
     };
     // The one before it, where that is still there, must be the one that it names.
-    let before = all.iter().find(|(_, s)| s.seq + 1 == best.seq && s.lineage == best.lineage);
+    let before =
+        all.iter().find(|(_, s)| s.seq.wrapping_add(1) == best.seq && s.lineage == best.lineage);
     if before.is_some_and(|(_, s)| s.chain() != best.previous) {
         return pool_error("the newest superblock does not follow the one before it");
     }
@@ -294,6 +294,11 @@ async fn find(
                 d.name()
             ));
         }
+    }
+    let alike =
+        |l: &Label| l.layout.slab_shift == best.slab_shift && l.layout.log_pages == best.log_pages;
+    if let Some((d, _)) = found.iter().find(|(_, l)| !alike(l)) {
+        return pool_error(format!("`{}` is laid out in another way than its pool", d.name()));
     }
     let devices = members(&best, &found, any);
     let mut lineage = (best.lineage, best.parent_lineage);

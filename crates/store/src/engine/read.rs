@@ -21,7 +21,7 @@ impl Inner {
             (Some(a), Some(b)) => {
                 self.round.set(self.round.get().wrapping_add(1));
                 let (x, y) = (a.0.busy.get(), b.0.busy.get());
-                let first = x < y || (x == y && self.round.get() % 2 == 0);
+                let first = x < y || (x == y && self.round.get().is_multiple_of(2));
                 Some(if first { a } else { b })
             }
             (a, b) => a.or(b),

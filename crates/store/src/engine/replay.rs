@@ -84,9 +84,10 @@ impl Inner {
         for number in halves {
             let Some(d) = self.device(number).filter(|d| d.is_current()) else { continue };
             let (mut lsn, mut last) = (base, base);
-            while lsn < base + ring && lsn <= last + WINDOW {
+            let end = base.saturating_add(ring);
+            while lsn < end && lsn <= last.saturating_add(WINDOW) {
                 let slot = lsn % ring;
-                let n = CHUNK.min(ring - slot).min(base + ring - lsn);
+                let n = CHUNK.min(ring - slot).min(end - lsn);
                 let buf = Slice::heap(n as usize * BLOCK);
                 let whole = d.read(d.layout.log(lsn), &buf, self.options.deadline).await.is_ok();
                 for i in 0..n {
@@ -172,8 +173,7 @@ impl Inner {
             }
             Entry::Remap { device, from, spare } => {
                 if let Some(d) = self.device(device) {
-                    d.remap.borrow_mut().insert(from, spare);
-                    d.spares_used.set(d.spares_used.get().max(spare + 1));
+                    d.take_remap(from, spare);
                 }
             }
         }

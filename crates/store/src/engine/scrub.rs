@@ -129,7 +129,8 @@ impl Inner {
             let page = self.scrub_meta(ptr, PageKind::Dead).await;
             ptr = page.and_then(|b| dead::decode(&b).ok()).map_or(NodePtr::NONE, |(p, _)| p);
         }
-        for vbn in self.ckpt.table.borrow().clone() {
+        let table = self.ckpt.table.borrow().clone();
+        for vbn in table {
             let good =
                 |b: &Slice| crate::format::page::open(&block_of(b)).is_ok_and(|h| h.vbn == vbn);
             let _pin = self.pins.pin();

@@ -12,6 +12,7 @@ use crate::format::{BLOCK, MAX_LBA};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::IoError;
+use weir_block::Volume;
 
 /// A volume or snapshot of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -365,6 +366,11 @@ impl Pool {
             return Err(StoreError::Request(format!(
                 "dataset {volume} cannot be made {len} bytes long"
             )));
+        }
+        if len < v.len.get() && !len.is_multiple_of(BLOCK as u64) {
+            // The rest of the last block must not be there again when the volume grows.
+            let rest = (BLOCK as u64 - len % BLOCK as u64).min(v.len.get() - len);
+            self.volume(volume)?.write_zeroes(len, rest, true).await?;
         }
         let old = v.blocks();
         let new = len.div_ceil(BLOCK as u64);

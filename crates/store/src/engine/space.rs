@@ -176,6 +176,13 @@ impl Space {
         self.free += 1;
     }
 
+    /// Looks for free blocks from the start again.
+    pub(crate) fn rewind(&mut self) {
+        for lane in &mut self.lanes {
+            lane.cursor = reserved(self.shift);
+        }
+    }
+
     /// The checkpoint being made uses the block.
     pub(crate) fn disk_set(&mut self, vbn: u64, epoch: u32) {
         let (s, i) = self.place(vbn);

@@ -177,7 +177,7 @@ impl Volume for StoreVolume {
         let len = buf.len() as u64;
         match self.check(at, len, false) {
             Err(e) => IoFuture::ready(Err(e)),
-            Ok(()) if (at | len) % B == 0 => self.read_whole(at, buf),
+            Ok(()) if (at | len).is_multiple_of(B) => self.read_whole(at, buf),
             Ok(()) => IoFuture::new(self.read_any(at, buf)),
         }
     }
@@ -186,7 +186,7 @@ impl Volume for StoreVolume {
         let len = buf.len() as u64;
         match self.check(at, len, true) {
             Err(e) => IoFuture::ready(Err(e)),
-            Ok(()) if (at | len) % B == 0 => self.write_pieces(at, buf),
+            Ok(()) if (at | len).is_multiple_of(B) => self.write_pieces(at, buf),
             Ok(()) => IoFuture::new(self.write_any(at, buf)),
         }
     }

@@ -5,7 +5,7 @@ use super::locks::RangeLock;
 use super::log::{Effect, Group};
 use super::{Inner, slice_crc};
 use crate::format::log::Entry;
-use crate::format::tree::MapEntry;
+use crate::format::tree::{LEAF, MAX_HEIGHT, MapEntry};
 use crate::format::{BLOCK, MAX_LBA};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
@@ -33,7 +33,9 @@ impl Inner {
         let datasets = self.datasets.borrow();
         let nodes: u64 = datasets.values().map(|d| d.nodes()).sum();
         let tables = datasets.len() as u64 / 15 + 2 + entries / 256;
-        nodes + more * 6 + tables + 16
+        // What comes is in a row: it touches few nodes of each level.
+        let levels = u64::from(MAX_HEIGHT) + 1;
+        nodes + (more / LEAF as u64 + 2) * levels + tables + 16
     }
 
     /// Whether there is space for `blocks` more.

@@ -318,10 +318,13 @@ impl Director {
                 return;
             }
             let Ok(places) = v.locate(at).await else { return };
-            for (device, byte) in &places {
-                let mut b = [0];
-                media[usize::from(*device)].peek(*byte, &mut b);
-                media[usize::from(*device)].poke(*byte, &[b[0] ^ 0x40]);
+            let mut damaged = Vec::new();
+            for (device, byte) in places {
+                let (m, mut b) = (media[usize::from(device)].clone(), vec![0; 4096]);
+                m.peek(byte, &mut b);
+                b[0] ^= 0x40;
+                m.poke(byte, &b[..1]);
+                damaged.push((m, byte, b));
             }
             self.lost.borrow_mut().push(at);
             for _ in 0..2 {
@@ -335,10 +338,12 @@ impl Director {
             }
             if self.below(2) == 0 {
                 // The copies come good again, as marginal ones do: the answer stays.
-                for (device, byte) in &places {
-                    let mut b = [0];
-                    media[usize::from(*device)].peek(*byte, &mut b);
-                    media[usize::from(*device)].poke(*byte, &[b[0] ^ 0x40]);
+                for (m, byte, b) in damaged {
+                    let mut now = vec![0; 4096];
+                    m.peek(byte, &mut now);
+                    if now == b {
+                        m.poke(byte, &[b[0] ^ 0x40]);
+                    }
                 }
             }
         }

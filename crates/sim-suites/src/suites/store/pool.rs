@@ -12,7 +12,7 @@ use weir_block::Volume;
 use weir_disk::Disk;
 use weir_mem::{BufPool, PoolConfig, Slice};
 use weir_reactor::LocalFuture;
-use weir_sim::{DiskConfig, Next, Node, Options as WorldOptions, SimMedium, World};
+use weir_sim::{DiskConfig, Next, Node, Odds, Options as WorldOptions, SimMedium, World};
 use weir_store::{Options, Pool, PoolSpec, StoreVolume, check, create};
 
 /// Longest time that anything may take that must end.
@@ -287,6 +287,7 @@ impl Story {
             m.stall(0);
             // It is back when the machine is.
             m.set_offline(false);
+            m.set_config(|c| c.flush_error = Odds::NEVER);
         }
         self.volumes.iter().for_each(|v| v.load.settle());
         self.node.restart();
@@ -380,7 +381,8 @@ impl Story {
         self.w.after(at, move |_| match what {
             _ if node.lives() != life || !node.is_alive() => {}
             0 => m.next_is(Next::WriteError),
-            1 => m.next_is(Next::FlushError),
+            // It goes on failing: whoever does not mind the first loses more.
+            1 => m.set_config(|c| c.flush_error = Odds::one_in(2)),
             _ => m.set_offline(true),
         });
     }
