@@ -8,23 +8,19 @@ use std::time::{Duration, Instant};
 use weir_base::{Nanos, Prng};
 use weir_block::Volume;
 use weir_disk::{Disk, DiskOp, report};
-use weir_mem::{Arena, Slice};
+use weir_mem::Slice;
 use weir_reactor::{Driver, PollMode, Reactor, Token, Unpark, complete, run_async, spawn};
 use weir_store::{Options, Pool, PoolSpec, create};
 
 /// A device in memory that completes at once.
 struct Ram {
     name: String,
-    arena: Rc<Arena>,
     all: Slice,
-    volatile: bool,
 }
 
 impl Ram {
-    fn new(n: usize, len: usize, volatile: bool) -> Rc<dyn Disk> {
-        let all = Slice::heap(len);
-        let arena = Rc::new(Arena::new(4096).expect("memory"));
-        Rc::new(Ram { name: format!("ram{n}"), arena, all, volatile })
+    fn disk(n: usize, len: usize) -> Rc<dyn Disk> {
+        Rc::new(Ram { name: format!("ram{n}"), all: Slice::heap(len) })
     }
 }
 
@@ -33,11 +29,10 @@ impl Disk for Ram {
         self.all.len() as u64
     }
     fn block_size(&self) -> u32 {
-        let _ = &self.arena;
         4096
     }
     fn volatile_cache(&self) -> bool {
-        self.volatile
+        true
     }
     fn name(&self) -> &str {
         &self.name
@@ -138,7 +133,7 @@ async fn load(v: Rc<dyn Volume>, c: Case, time: Duration) -> f64 {
 }
 
 async fn pool(copies: u8, devices: usize, sum_data: bool) -> Pool {
-    let disks: Vec<_> = (0..devices).map(|n| Ram::new(n, (4 << 30) / devices, true)).collect();
+    let disks: Vec<_> = (0..devices).map(|n| Ram::disk(n, (3 << 30) / devices)).collect();
     let spec = PoolSpec {
         pool: 7,
         copies,
@@ -220,6 +215,5 @@ async fn all(time: Duration) {
 fn main() {
     let seconds: f64 = std::env::args().nth(1).and_then(|s| s.parse().ok()).unwrap_or(2.0);
     let reactor = Reactor::new(Rc::new(Real(Instant::now())));
-    let _ = reactor
-        .block_on(PollMode::Busy, async move { all(Duration::from_secs_f64(seconds)).await });
+    reactor.block_on(PollMode::Busy, async move { all(Duration::from_secs_f64(seconds)).await });
 }

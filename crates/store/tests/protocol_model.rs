@@ -59,6 +59,8 @@ struct Media {
 }
 
 type Halves = [bool; 2];
+/// The map, and the copies of data to complete: (half, write).
+type Decision = ([usize; LBAS], Vec<(usize, usize)>);
 
 impl Media {
     fn new(writes: &[Write]) -> Media {
@@ -73,8 +75,8 @@ impl Media {
         }
     }
 
-    /// What recovery decides to be there, and which copies of data it has to complete: (half, write).
-    fn recover(&self, with: Halves, bug: Bug) -> Option<([usize; LBAS], Vec<(usize, usize)>)> {
+    /// What recovery decides to be there, and what it has to complete.
+    fn recover(&self, with: Halves, bug: Bug) -> Option<Decision> {
         let halves: Vec<usize> = (0..2).filter(|h| with[*h]).collect();
         if halves.iter().any(|h| self.checkpoint[*h]) {
             return Some((self.map, Vec::new()));
