@@ -25,6 +25,7 @@ usage: cargo xtask COMMAND
                                             fmt clippy tests sim fuzz docs
   tidy                                      floors, pure crates, banned calls, file sizes, licences
   sim SUITE --seeds N [--start S] [ARG...]  simulation suites; `sim --list` names them, `sim all` runs them
+  sim SUITE --planted BUG | all             bugs on purpose, which the suite must catch
   fuzz [TARGET] --runs N [--jobs J]         coverage-guided fuzzing; `fuzz --list` names the targets
   fuzz TARGET --replay FILE                 run one input again
   fuzz TARGET --minimise                    rewrite the checked-in corpus from what was found

@@ -41,6 +41,9 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<Tally> {
         return Ok(Tally { passed: suites.len() as u64, failed: 0 });
     }
     let suite = args.positional().context("name a suite, or `all`; `--list` names them")?;
+    if let Some(bug) = args.option::<String>("--planted")? {
+        return planted(&suite, &bug, &args.rest());
+    }
     let seeds: u64 = args.option("--seeds")?.context("--seeds N is missing")?;
     let start: u64 = args.option("--start")?.unwrap_or(0);
     if seeds == 0 {
@@ -53,6 +56,16 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<Tally> {
         tally += run_suite(Build::Sim, suite, seeds, start, &rest, LIMIT)?;
     }
     Ok(tally)
+}
+
+/// Runs a suite against bugs on purpose. The program's last line, which counts those caught and missed, is
+/// the last line of this command, too.
+fn planted(suite: &str, bug: &str, rest: &[String]) -> Result<Tally> {
+    let mut command = process::cargo();
+    command.args(["run", "--quiet", "--profile", "sim", "--features", "planted"]);
+    command.args(["--package", PACKAGE, "--", suite, "--planted", bug]).args(rest);
+    let done = process::run(&mut command, LIMIT)?;
+    std::process::exit(i32::from(!done.success));
 }
 
 /// Whether this workspace has suites at all.

@@ -11,6 +11,16 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// CRC-64/NVME of `bytes`, as the store's metadata uses it.
+///
+/// ```
+/// assert_eq!(weir_codec::crc64(b"123456789"), 0xae8b_1486_0a79_9888);
+/// ```
+#[inline]
+pub fn crc64(bytes: &[u8]) -> u64 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
+}
+
 /// A CRC32C taken over several pieces.
 #[derive(Clone)]
 pub struct Crc32c(crc_fast::Digest);

@@ -6,6 +6,8 @@
 
 mod args;
 pub mod load;
+#[cfg(feature = "planted")]
+pub mod planted;
 mod runner;
 pub mod srp;
 mod suites;

@@ -257,6 +257,11 @@ impl Load {
         self.stop.set(true);
     }
 
+    /// Clients started from here on do not end at once.
+    pub fn go_on(&self) {
+        self.stop.set(false);
+    }
+
     /// What is wrong, if something is.
     ///
     /// # Errors
@@ -361,6 +366,23 @@ impl Load {
                 sleep(rng.below(m.think)).await;
             }
         }
+    }
+
+    /// While this lives, what was there at this moment is not forgotten.
+    pub fn hold(&self) -> impl Drop + '_ {
+        self.begin()
+    }
+
+    /// Checks that all that clients use, as it was read from a copy that was made between `start` and `end`, is
+    /// what the volume could have held then.
+    pub fn check_copy(&self, bytes: &[u8], start: Nanos, end: Nanos) {
+        let r = self.history.borrow_mut().read(self.mix.first, bytes, start, end);
+        self.check(r.map_err(|v| format!("copy of {start}..{end}: {v}")));
+    }
+
+    /// The bytes that clients use: the first, and how many.
+    pub fn extent(&self) -> (u64, usize) {
+        (self.mix.first * BLOCK, (self.mix.blocks * BLOCK) as usize)
     }
 
     /// Reads and checks every block that clients use.

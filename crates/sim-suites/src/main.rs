@@ -26,10 +26,34 @@ fn main() -> ExitCode {
         eprintln!("no suite {}; there are {}", args.suite, known.join(", "));
         return ExitCode::from(2);
     };
+    if let Some(bug) = &args.planted {
+        return planted(suite, &args, bug);
+    }
     let tally = run(suite, &args);
     print!("{tally}");
     match tally.failures.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
+}
+
+/// Shows that a suite catches bugs on purpose.
+#[cfg(feature = "planted")]
+fn planted(suite: &weir_sim_suites::Suite, args: &Args, bug: &str) -> ExitCode {
+    match weir_sim_suites::planted::hunt(suite, args, bug) {
+        Ok(hunt) => {
+            print!("{hunt}");
+            if hunt.missed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(e) => {
+            eprintln!("{e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(not(feature = "planted"))]
+fn planted(_: &weir_sim_suites::Suite, _: &Args, _: &str) -> ExitCode {
+    eprintln!("this build has no bugs on purpose: use cargo xtask sim SUITE --planted BUG");
+    ExitCode::from(2)
 }

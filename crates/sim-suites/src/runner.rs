@@ -44,7 +44,7 @@ thread_local! {
 }
 
 /// Keeps a panic's message for the report, instead of many threads' messages on the screen.
-fn catch_panics() {
+pub(crate) fn catch_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         std::panic::set_hook(Box::new(|info| {
@@ -69,7 +69,7 @@ fn catch_panics() {
 }
 
 /// Runs one seed once.
-fn once(suite: &Suite, run: Run) -> Result<Pass, Wrong> {
+pub(crate) fn once(suite: &Suite, run: Run) -> Result<Pass, Wrong> {
     CURRENT.with(|c| *c.borrow_mut() = (run.seed, String::new()));
     let result = catch_unwind(AssertUnwindSafe(|| (suite.run)(&run)));
     result.unwrap_or_else(|_| Err(Wrong(CURRENT.with(|c| std::mem::take(&mut c.borrow_mut().1)))))

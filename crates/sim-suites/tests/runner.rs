@@ -16,7 +16,8 @@ fn text(o: &Output) -> String {
 }
 
 fn args(suite: &str, seeds: u64, start: u64, jobs: usize) -> Args {
-    Args { suite: suite.to_string(), seeds, start, jobs, words: false, list: false }
+    let suite = suite.to_string();
+    Args { suite, seeds, start, jobs, words: false, planted: None, list: false }
 }
 
 #[test]
@@ -52,7 +53,7 @@ fn every_planted_bug_of_a_provider_is_found() {
 
 #[test]
 fn suites_that_must_pass_do() {
-    for (suite, seeds) in [("reactor", 60), ("fabric", 60), ("disk", 30)] {
+    for (suite, seeds) in [("reactor", 60), ("fabric", 60), ("disk", 30), ("store", 30)] {
         let o = command(&format!("{suite} --seeds {seeds} --start 1000 --jobs 2"));
         assert!(o.status.success(), "{}", text(&o));
         assert!(text(&o).ends_with(&format!("{seeds} passed, 0 failed\n")), "{}", text(&o));

@@ -82,6 +82,7 @@ const BANS: &[Ban] = &[
             "fabric-verbs",
             "block",
             "layers",
+            "store",
             "target-core",
             "target-srp",
             "target-brp",

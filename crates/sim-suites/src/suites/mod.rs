@@ -6,6 +6,7 @@ mod disk;
 mod fabric;
 mod reactor;
 mod srp;
+mod store;
 
 use crate::{Pass, Run, Wrong};
 
@@ -52,6 +53,12 @@ pub const SUITES: &[Suite] = &[
         about: "hosts and a BRP target through cuts, partitions and deaths: verified data, every compare and write once",
         planted: false,
         run: brp::run,
+    },
+    Suite {
+        name: "store",
+        about: "pools of redirect-on-write volumes through crashes, damage, lost devices, snapshots and want of space",
+        planted: false,
+        run: store::run,
     },
     Suite {
         name: "canary-fabric",

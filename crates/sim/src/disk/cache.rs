@@ -42,6 +42,11 @@ impl Cache {
         self.live.read(at, out);
     }
 
+    /// What reads see, all of it on the medium.
+    pub(crate) fn settled(&self) -> Cache {
+        Cache { base: self.live.clone(), live: self.live.clone(), ..Cache::default() }
+    }
+
     pub(crate) fn live(&self) -> &Pages {
         &self.live
     }
@@ -142,6 +147,12 @@ impl Cache {
                 pages.write(byte, &[b[0] ^ bit]);
             }
         }
+    }
+
+    /// Changes bytes, on the medium and in the cache.
+    pub(crate) fn poke(&mut self, at: u64, bytes: &[u8]) {
+        self.base.write(at, bytes);
+        self.live.write(at, bytes);
     }
 
     pub(crate) fn truncate(&mut self, len: u64) {

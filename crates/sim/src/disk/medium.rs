@@ -136,6 +136,22 @@ impl SimMedium {
         }))
     }
 
+    /// Another medium with the content that a read of this one sees now, all of it durable, and with none of
+    /// its faults.
+    pub fn copy(&self, name: &str, seed: u64) -> SimMedium {
+        let config = DiskConfig {
+            lost_write: Odds::NEVER,
+            misdirected_write: Odds::NEVER,
+            read_error: Odds::NEVER,
+            write_error: Odds::NEVER,
+            flush_error: Odds::NEVER,
+            ..self.0.config.borrow().clone()
+        };
+        let copy = SimMedium::new(name, self.len(), config, seed);
+        *copy.0.cache.borrow_mut() = self.0.cache.borrow().settled();
+        copy
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.0.name
@@ -200,9 +216,19 @@ impl SimMedium {
         i.cache.borrow_mut().rot(at, len, bits, &mut i.rng.borrow_mut());
     }
 
+    /// Changes bytes on the medium behind everybody's back.
+    pub fn poke(&self, at: u64, bytes: &[u8]) {
+        self.0.cache.borrow_mut().poke(at, bytes);
+    }
+
     /// Makes one coming operation go wrong. Several calls add up.
     pub fn next_is(&self, what: Next) {
         self.0.next.borrow_mut().push(what);
+    }
+
+    /// Takes back what was demanded of coming operations.
+    pub fn forget_next(&self) {
+        self.0.next.borrow_mut().clear();
     }
 
     /// While offline every operation ends with [`IoError::Offline`].

@@ -1,0 +1,86 @@
+//! Bugs on purpose: each is switched on and hunted with a suite's seeds until one catches it.
+
+use crate::runner::once;
+use crate::{Args, Run, Suite, Wrong};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weir_store::planted::{Bug, plant};
+
+/// What came of one bug.
+struct Quarry {
+    bug: Bug,
+    /// Seeds run.
+    seeds: u64,
+    /// The lowest seed that caught it among those that ran, and what it saw.
+    caught: Option<(u64, String)>,
+}
+
+/// What was caught and what was missed.
+pub struct Hunt(Vec<Quarry>);
+
+impl Hunt {
+    /// Bugs that no seed caught.
+    pub fn missed(&self) -> usize {
+        self.0.iter().filter(|q| q.caught.is_none()).count()
+    }
+}
+
+impl std::fmt::Display for Hunt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for q in &self.0 {
+            match &q.caught {
+                Some((seed, what)) => {
+                    let line = what.lines().next().unwrap_or("");
+                    writeln!(f, "caught {:?} with seed {seed} of {}: {line}", q.bug, q.seeds)?;
+                }
+                None => writeln!(f, "MISSED {:?} in {} seeds", q.bug, q.seeds)?,
+            }
+        }
+        let caught = self.0.len() - self.missed();
+        writeln!(f, "planted bugs: {caught} caught, {} missed", self.missed())
+    }
+}
+
+/// Hunts the bug with this name, or all.
+///
+/// # Errors
+/// There is no such bug.
+pub fn hunt(suite: &Suite, args: &Args, name: &str) -> Result<Hunt, String> {
+    let wanted = |b: &&Bug| name == "all" || format!("{b:?}").eq_ignore_ascii_case(name);
+    let bugs: Vec<Bug> = Bug::ALL.iter().filter(wanted).copied().collect();
+    if bugs.is_empty() {
+        return Err(format!("no planted bug {name}; there are {:?}", Bug::ALL));
+    }
+    crate::runner::catch_panics();
+    Ok(Hunt(bugs.into_iter().map(|bug| one(suite, args, bug)).collect()))
+}
+
+fn one(suite: &Suite, args: &Args, bug: Bug) -> Quarry {
+    let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let caught: Mutex<Option<(u64, String)>> = Mutex::new(None);
+    std::thread::scope(|s| {
+        for _ in 0..args.jobs {
+            s.spawn(|| {
+                plant(Some(bug));
+                while !over.load(Ordering::Relaxed) {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    if n >= args.seeds {
+                        break;
+                    }
+                    let seed = args.start.wrapping_add(n);
+                    let run = Run { seed, words: args.words };
+                    if let Err(Wrong(what)) = once(suite, run) {
+                        over.store(true, Ordering::Relaxed);
+                        let mut c = caught.lock().unwrap_or_else(|e| e.into_inner());
+                        if c.as_ref().is_none_or(|(s, _)| *s > seed) {
+                            *c = Some((seed, what));
+                        }
+                    }
+                }
+                plant(None);
+            });
+        }
+    });
+    let caught = caught.into_inner().unwrap_or_else(|e| e.into_inner());
+    Quarry { bug, seeds: next.into_inner().min(args.seeds), caught }
+}

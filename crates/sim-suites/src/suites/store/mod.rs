@@ -1,0 +1,47 @@
+//! The pool store through lives that end by kill or power cut, also inside recovery, on devices that
+//! lose, misdirect, rot, fail, stall, vanish and run full.
+//!
+//! One seed is one story: a pool, volumes under verified load, one kind of trouble. In the end everything is
+//! read again, from all devices and with each one missing, and the offline verifier looks at the rest.
+
+mod director;
+mod pool;
+mod trouble;
+
+use crate::{Pass, Run, Wrong};
+use pool::Story;
+use trouble::Trouble;
+use weir_base::{MICROS, MILLIS};
+
+pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
+    let mut s = Story::new(run)?;
+    s.create()?;
+    let lives = s.rng.between(2, 5);
+    for life in 0..lives {
+        // The first life ends on time, so that there is something to recover.
+        if life > 0 && s.rng.chance(1, 3) {
+            s.crash_while_opening()?;
+        }
+        s.open()?;
+        s.check_snapshots()?;
+        s.start_load(life)?;
+        s.start_trouble(life)?;
+        let time = s.rng.between(MILLIS / 2, 25 * MILLIS);
+        s.w.run_for(time);
+        s.end_life()?;
+        let pause = s.rng.between(10 * MICROS, MILLIS);
+        s.w.run_for(pause);
+    }
+    s.finish()
+}
+
+/// What the trouble of a story may excuse.
+pub(crate) fn excused(t: Trouble, copies: u8, e: weir_base::IoError, write: bool) -> bool {
+    use weir_base::IoError::*;
+    match t {
+        Trouble::Full => e == NoSpace && write,
+        Trouble::BothCopies => e == Medium,
+        Trouble::DeviceFails | Trouble::Stall if copies == 1 => matches!(e, Offline | Medium),
+        _ => false,
+    }
+}

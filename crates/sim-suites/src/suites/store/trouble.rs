@@ -1,0 +1,39 @@
+//! What goes wrong in a story besides crashes.
+
+use weir_base::Prng;
+
+/// The kind of trouble of one story.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Crashes only.
+    None,
+    /// One device loses, misdirects and damages what was written.
+    Latent,
+    /// One device is not there any more after a crash.
+    HalfLost,
+    /// One device fails a write or a flush, or goes away, in service.
+    DeviceFails,
+    /// One device is slow beyond patience.
+    Stall,
+    /// All copies of some blocks are damaged.
+    BothCopies,
+    /// There is more to write than space.
+    Full,
+    /// Snapshots, clones and deletions.
+    Snapshots,
+}
+
+impl Trouble {
+    pub(crate) fn draw(rng: &mut Prng) -> Trouble {
+        match rng.below(16) {
+            0 | 1 => Trouble::None,
+            2..=5 => Trouble::Latent,
+            6 | 7 => Trouble::HalfLost,
+            8 | 9 => Trouble::DeviceFails,
+            10 => Trouble::Stall,
+            11 => Trouble::BothCopies,
+            12 => Trouble::Full,
+            _ => Trouble::Snapshots,
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Making a pool: labels, the slabs' places, the first superblock.
+
+use super::open::read_block;
+use super::{StoreError, StoreResult};
+use crate::format::label::{Label, Layout};
+use crate::format::page::{self, Header, PAYLOAD, PageKind, seal};
+use crate::format::slab::{self, Placement, SlabRecord};
+use crate::format::superblock::{
+    BlobRoot, MAX_MEMBERS, Member, MemberState, Superblock, TableRoot, tag,
+};
+use crate::format::{BLOCK, blob, zeroed};
+use std::rc::Rc;
+use weir_base::IoError;
+use weir_codec::crc64;
+use weir_disk::{Disk, DiskOp, run};
+use weir_mem::Slice;
+
+/// How a pool is made.
+#[derive(Debug, Clone)]
+pub struct PoolSpec {
+    /// Its identity: from a good source of chance.
+    pub pool: u128,
+    /// Copies of each block: 1 (RAID-0) or 2 (RAID-1, and RAID-10 from four devices on).
+    pub copies: u8,
+    /// Blocks in a slab, as a power of two: 6 to 20. 18 is 1 GiB.
+    pub slab_shift: u8,
+    /// Pages of the log on each device.
+    pub log_pages: u64,
+    /// Blocks on each device that replace ones which cannot be written any more.
+    pub spares: u64,
+    /// Use devices that hold a pool already.
+    pub overwrite: bool,
+}
+
+impl PoolSpec {
+    /// Slabs, log and spares that suit devices of this many bytes in all.
+    pub fn fitting(pool: u128, copies: u8, bytes: u64) -> PoolSpec {
+        let slab_shift = match bytes {
+            0..=0x3fff_ffff => 10,
+            0x4000_0000..=0xf_ffff_ffff => 14,
+            _ => 18,
+        };
+        // 512 MiB of log for a TiB.
+        let log_pages = (bytes / 2048 / BLOCK as u64).clamp(1024, 1 << 18);
+        PoolSpec { pool, copies, slab_shift, log_pages, spares: 256, overwrite: false }
+    }
+}
+
+/// Pages for the table of slabs: enough for the pool to grow a good deal.
+fn table_pages(slabs: u64) -> u64 {
+    (slabs * 4 * slab::RECORD as u64).div_ceil(PAYLOAD as u64) + 2
+}
+
+/// Where the slabs of a pool go: on the devices with the most room, so that mirrored pairs form and
+/// alternate.
+pub(crate) fn place(
+    room: &mut [u32],
+    copies: usize,
+    next: &mut [u32],
+) -> Vec<[Option<Placement>; 2]> {
+    let mut slabs = Vec::new();
+    loop {
+        let mut order: Vec<usize> = (0..room.len()).filter(|d| room[*d] > 0).collect();
+        order.sort_by_key(|d| (std::cmp::Reverse(room[*d]), *d));
+        if order.len() < copies {
+            return slabs;
+        }
+        let mut slab = [None; 2];
+        for (c, d) in slab.iter_mut().zip(order.into_iter().take(copies)) {
+            *c = Some(Placement { device: d as u16, extent: next[d], filling: false });
+            room[d] -= 1;
+            next[d] += 1;
+        }
+        slabs.push(slab);
+    }
+}
+
+/// Makes a pool on devices. What was on them is lost.
+///
+/// # Errors
+/// A device is too small or holds a pool already, or cannot be written.
+pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
+    let request = |m: String| Err(StoreError::Request(m));
+    let copies = usize::from(spec.copies);
+    if !(1..=2).contains(&copies) || disks.len() < copies || disks.len() > MAX_MEMBERS {
+        return request(format!(
+            "{} devices do not make a pool of {copies} copies: it takes at least as many devices as \
+             copies, one or two copies, and at most {MAX_MEMBERS} devices",
+            disks.len()
+        ));
+    }
+    let slabs_at_most: u64 =
+        disks.iter().map(|d| (d.len() / BLOCK as u64) >> spec.slab_shift).sum();
+    let mut layouts = Vec::new();
+    for d in disks {
+        let blocks = d.len() / BLOCK as u64;
+        let table = table_pages(slabs_at_most);
+        let layout = Layout::plan(blocks, spec.slab_shift, spec.log_pages, table, spec.spares);
+        let Some(layout) = layout else {
+            return request(format!(
+                "`{}` with {} bytes has no room for a log of {} pages and a slab of {} blocks",
+                d.name(),
+                d.len(),
+                spec.log_pages,
+                1u64 << spec.slab_shift
+            ));
+        };
+        if !spec.overwrite
+            && let Ok(b) = read_block(d, 0).await
+            && let Ok(l) = Label::decode(&b)
+        {
+            return request(format!("`{}` belongs to pool {:032x}", d.name(), l.pool));
+        }
+        layouts.push(layout);
+    }
+    let mut room: Vec<u32> = layouts.iter().map(|l| l.extents).collect();
+    let slabs = place(&mut room, copies, &mut vec![0; disks.len()]);
+    let free = ((1u64 << spec.slab_shift) - slab::reserved(spec.slab_shift)) as u32;
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(&(slabs.len() as u64).to_le_bytes());
+    for copies in slabs {
+        let mut p = [0; slab::RECORD];
+        SlabRecord { copies, free, ..SlabRecord::default() }.put(&mut p);
+        bytes.extend_from_slice(&p);
+    }
+    let id = |n: usize| crc64(&[&spec.pool.to_le_bytes()[..], &[n as u8, 0x5a]].concat());
+    let members = layouts.iter().enumerate().map(|(n, l)| Member {
+        device: id(n),
+        state: MemberState::InSync,
+        draining: false,
+        since: 0,
+        blocks: l.blocks,
+        spares_used: 0,
+    });
+    let first = Superblock {
+        pool: spec.pool,
+        lineage: id(255),
+        parent_lineage: 0,
+        seq: 1,
+        incarnation: 1,
+        owner_epoch: 0,
+        epoch: 1,
+        previous: 0,
+        datasets: BlobRoot::default(),
+        space: TableRoot { which: 0, len: bytes.len() as u64, crc: crc64(&bytes) },
+        base_lsn: 1,
+        base_chain: 0,
+        log_set: [Some(0), (copies > 1).then_some(1)],
+        copies: spec.copies,
+        slab_shift: spec.slab_shift,
+        log_pages: spec.log_pages,
+        next_dataset: 1,
+        members: members.collect(),
+        incompat: 0,
+        compat: 0,
+    };
+    for (n, (d, layout)) in disks.iter().zip(&layouts).enumerate() {
+        let put = async |block: u64, b: &crate::format::Block| -> Result<(), IoError> {
+            let op =
+                DiskOp::Write { offset: block * BLOCK as u64, buf: Slice::copy_of(b), fua: false };
+            run(&**d, op).await
+        };
+        for (i, part) in bytes.chunks(PAYLOAD).enumerate() {
+            let mut b = zeroed();
+            b[page::HEADER..page::HEADER + part.len()].copy_from_slice(part);
+            let header = Header {
+                kind: PageKind::Blob,
+                level: 0,
+                entry_format: 0,
+                pool: tag(spec.pool),
+                owner: blob::SPACE,
+                index: i as u64,
+                birth: 1,
+                max_birth: 1,
+                vbn: 0,
+                count: 0,
+            };
+            seal(&mut b, &header);
+            put(layout.table(0, i as u64), &b).await?;
+        }
+        for area in 0..2 {
+            let at = layout.superblock(u64::from(area), first.seq);
+            put(at, &first.encode(id(n), area)).await?;
+        }
+        run(&**d, DiskOp::Flush).await?;
+    }
+    // Labels last: what has no label is no part of a pool.
+    for (n, (d, layout)) in disks.iter().zip(&layouts).enumerate() {
+        for copy in 0..4 {
+            let label = Label {
+                pool: spec.pool,
+                device: id(n),
+                layout: *layout,
+                incompat: 0,
+                compat: 0,
+                copy: copy as u8,
+            };
+            let op = DiskOp::Write {
+                offset: layout.label(copy) * BLOCK as u64,
+                buf: Slice::copy_of(&label.encode()[..]),
+                fua: false,
+            };
+            run(&**d, op).await?;
+        }
+        run(&**d, DiskOp::Flush).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! The devices of a pool: physical I/O, replaced blocks, standing.
+
+use crate::format::BLOCK;
+use crate::format::label::Layout;
+use crate::format::superblock::{Member, MemberState};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use weir_base::{IoError, IoResult, Nanos};
+use weir_disk::{Disk, DiskOp, run, status};
+use weir_mem::Slice;
+use weir_reactor::{CompletionFuture, completion, timeout};
+
+/// A device, present or not.
+pub(crate) struct Device {
+    pub(crate) number: u16,
+    pub(crate) id: u64,
+    /// `None`: it was not found.
+    pub(crate) disk: Option<Rc<dyn Disk>>,
+    pub(crate) layout: Layout,
+    pub(crate) state: Cell<MemberState>,
+    pub(crate) since: Cell<u32>,
+    pub(crate) draining: Cell<bool>,
+    pub(crate) spares_used: Cell<u32>,
+    /// Blocks that live in spares.
+    pub(crate) remap: RefCell<BTreeMap<u64, u32>>,
+    /// It failed in this life: nothing is sent to it any more.
+    pub(crate) failed: Cell<Option<IoError>>,
+    /// Operations under way, for the choice of a copy.
+    pub(crate) busy: Cell<u32>,
+    pub(crate) writes: Cell<u64>,
+    pub(crate) reads: Cell<u64>,
+}
+
+/// Runs of a physical range: first block, blocks, and first block of the range that it stands for.
+struct Pieces<'a> {
+    device: &'a Device,
+    at: u64,
+    end: u64,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = (u64, u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64, u64)> {
+        if self.at >= self.end {
+            return None;
+        }
+        let at = self.at;
+        let remap = self.device.remap.borrow();
+        if let Some(spare) = remap.get(&at) {
+            self.at += 1;
+            return Some((self.device.layout.spare(u64::from(*spare)), 1, at));
+        }
+        let end = remap.range(at..self.end).next().map_or(self.end, |(b, _)| *b);
+        self.at = end;
+        Some((at, end - at, at))
+    }
+}
+
+impl Device {
+    pub(crate) fn new(
+        number: u16,
+        member: &Member,
+        layout: Layout,
+        disk: Option<Rc<dyn Disk>>,
+    ) -> Rc<Device> {
+        Rc::new(Device {
+            number,
+            id: member.device,
+            disk,
+            layout,
+            state: Cell::new(member.state),
+            since: Cell::new(member.since),
+            draining: Cell::new(member.draining),
+            spares_used: Cell::new(member.spares_used),
+            remap: RefCell::default(),
+            failed: Cell::new(None),
+            busy: Cell::new(0),
+            writes: Cell::new(0),
+            reads: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn member(&self) -> Member {
+        Member {
+            device: self.id,
+            state: self.state.get(),
+            draining: self.draining.get(),
+            since: self.since.get(),
+            blocks: self.layout.blocks,
+            spares_used: self.spares_used.get(),
+        }
+    }
+
+    /// A spare has taken the place of a block. What no program would have recorded is left out.
+    pub(crate) fn take_remap(&self, from: u64, spare: u32) {
+        if u64::from(spare) < self.layout.spares && from < self.layout.blocks {
+            self.remap.borrow_mut().insert(from, spare);
+            self.spares_used.set(self.spares_used.get().max(spare + 1));
+        }
+    }
+
+    /// It can be talked to.
+    pub(crate) fn usable(&self) -> bool {
+        self.disk.is_some() && self.failed.get().is_none()
+    }
+
+    /// Whatever is written is written here too.
+    pub(crate) fn is_written(&self) -> bool {
+        self.usable() && matches!(self.state.get(), MemberState::InSync | MemberState::Syncing)
+    }
+
+    /// What is here is current.
+    pub(crate) fn is_current(&self) -> bool {
+        self.usable() && self.state.get() == MemberState::InSync
+    }
+
+    pub(crate) fn volatile(&self) -> bool {
+        self.disk.as_ref().is_some_and(|d| d.volatile_cache())
+    }
+
+    fn pieces(&self, block: u64, count: u64) -> Pieces<'_> {
+        Pieces { device: self, at: block, end: block + count }
+    }
+
+    fn takes(&self, buf: &Slice) -> bool {
+        let unit = self.disk.as_ref().map_or(1, |d| d.block_size() as usize);
+        buf.as_ptr().addr() & (unit - 1) == 0
+    }
+
+    /// Starts the write of whole blocks; the completions go to `out`.
+    pub(crate) fn submit_write(&self, block: u64, buf: &Slice, out: &mut Vec<Pending>) {
+        let Some(disk) = &self.disk else { return };
+        let buf = if self.takes(buf) {
+            buf.clone()
+        } else {
+            let copy = Slice::heap(buf.len());
+            copy.copy_from(0, buf, 0, buf.len());
+            copy
+        };
+        for (at, n, from) in self.pieces(block, (buf.len() / BLOCK) as u64) {
+            let part = match n as usize * BLOCK == buf.len() {
+                true => buf.clone(),
+                false => buf.sub((from - block) as usize * BLOCK, n as usize * BLOCK),
+            };
+            let (token, done) = completion();
+            let op = DiskOp::Write { offset: at * BLOCK as u64, buf: part, fua: false };
+            disk.submit(op, token);
+            self.writes.set(self.writes.get() + n);
+            out.push(Pending { device: self.number, done: Some(done) });
+        }
+    }
+
+    /// Writes whole blocks.
+    pub(crate) async fn write(&self, block: u64, buf: &Slice, limit: Nanos) -> IoResult {
+        let mut all = Vec::new();
+        if !self.usable() {
+            return Err(IoError::Offline);
+        }
+        self.submit_write(block, buf, &mut all);
+        wait(&mut all, limit).await.into_iter().next().map_or(Ok(()), |(_, e)| Err(e))
+    }
+
+    /// Reads whole blocks.
+    pub(crate) async fn read(&self, block: u64, buf: &Slice, limit: Nanos) -> IoResult {
+        let Some(disk) = self.disk.as_ref().filter(|_| self.failed.get().is_none()) else {
+            return Err(IoError::Offline);
+        };
+        let count = (buf.len() / BLOCK) as u64;
+        self.reads.set(self.reads.get() + count);
+        let _busy = Busy::new(self);
+        if self.remap.borrow().is_empty() && self.takes(buf) {
+            let op = DiskOp::Read { offset: block * BLOCK as u64, buf: buf.clone() };
+            return within(limit, run(&**disk, op)).await;
+        }
+        let pieces: Vec<_> = self.pieces(block, count).collect();
+        for (at, n, from) in pieces {
+            let pos = (from - block) as usize * BLOCK;
+            let part = Slice::heap(n as usize * BLOCK);
+            let op = DiskOp::Read { offset: at * BLOCK as u64, buf: part.clone() };
+            within(limit, run(&**disk, op)).await?;
+            buf.copy_from(pos, &part, 0, part.len());
+        }
+        Ok(())
+    }
+
+    /// Starts a flush; the completion goes to `out`.
+    pub(crate) fn submit_flush(&self, out: &mut Vec<Pending>) {
+        let Some(disk) = &self.disk else { return };
+        let (token, done) = completion();
+        disk.submit(DiskOp::Flush, token);
+        out.push(Pending { device: self.number, done: Some(done) });
+    }
+
+    /// Makes durable what was written before.
+    pub(crate) async fn flush(&self, limit: Nanos) -> IoResult {
+        let Some(disk) = self.disk.as_ref().filter(|_| self.failed.get().is_none()) else {
+            return Err(IoError::Offline);
+        };
+        if !disk.volatile_cache() {
+            return Ok(());
+        }
+        within(limit, run(&**disk, DiskOp::Flush)).await
+    }
+}
+
+async fn within(limit: Nanos, io: impl Future<Output = IoResult>) -> IoResult {
+    timeout(limit, io).await.unwrap_or(Err(IoError::Offline))
+}
+
+/// Counts an operation for as long as it lives.
+struct Busy<'a>(&'a Device);
+
+impl<'a> Busy<'a> {
+    fn new(d: &'a Device) -> Self {
+        d.busy.set(d.busy.get() + 1);
+        Busy(d)
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.busy.set(self.0.busy.get() - 1);
+    }
+}
+
+/// A write under way.
+pub(crate) struct Pending {
+    pub(crate) device: u16,
+    done: Option<CompletionFuture>,
+}
+
+/// Waits for all writes and says which failed. What has not ended after `limit` has failed.
+pub(crate) async fn wait(all: &mut Vec<Pending>, limit: Nanos) -> Vec<(u16, IoError)> {
+    let mut failed = Vec::new();
+    let ended = {
+        let (all, failed) = (&mut *all, &mut failed);
+        timeout(limit, async move {
+            for p in all.iter_mut() {
+                if let Some(done) = &mut p.done {
+                    let c = done.await;
+                    p.done = None;
+                    if let Err(e) = status(c) {
+                        failed.push((p.device, e));
+                    }
+                }
+            }
+        })
+        .await
+    };
+    if ended.is_err() {
+        // One look at each: some may have ended while the first was waited for.
+        for p in all.iter_mut() {
+            if let Some(mut done) = p.done.take() {
+                let now = std::future::poll_fn(|cx| {
+                    std::task::Poll::Ready(std::pin::Pin::new(&mut done).poll(cx))
+                });
+                match now.await {
+                    std::task::Poll::Ready(c) => {
+                        if let Err(e) = status(c) {
+                            failed.push((p.device, e));
+                        }
+                    }
+                    std::task::Poll::Pending => failed.push((p.device, IoError::Offline)),
+                }
+            }
+        }
+    }
+    all.clear();
+    failed
+}

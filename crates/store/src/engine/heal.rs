@@ -1,0 +1,236 @@
+//! Damage: found by checksum, mended from the other copy, moved to a spare, or owned up to.
+
+use super::dataset::Dataset;
+use super::device::Device;
+use super::stage::Found;
+use super::{Inner, slice_crc};
+use crate::format::BLOCK;
+use crate::format::log::Entry;
+use crate::format::tree::MapEntry;
+use crate::planted::{Bug, has};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_mem::Slice;
+use weir_reactor::spawn_task;
+
+impl Inner {
+    /// Writes verified data over a damaged copy, and looks whether it took; else replaces the block.
+    pub(crate) async fn mend(&self, d: &Rc<Device>, at: u64, data: &Slice) {
+        for _ in 0..2 {
+            if !d.usable() || self.options.read_only {
+                return;
+            }
+            if self.rewrite(d, at, data).await {
+                self.count(|c| c.repaired += 1);
+                return;
+            }
+        }
+        if d.usable() && !self.options.read_only && self.replace(d, at, data).await.is_ok() {
+            self.count(|c| {
+                c.repaired += 1;
+                c.relocated += 1;
+            });
+        }
+    }
+
+    async fn rewrite(&self, d: &Rc<Device>, at: u64, data: &Slice) -> bool {
+        let limit = self.options.deadline;
+        self.count(|c| c.media_writes += 1);
+        match d.write(at, data, limit).await {
+            Ok(()) => {}
+            // A block that cannot be written is replaced; the device need not be given up for it.
+            Err(IoError::Medium) => return false,
+            Err(e) => {
+                self.device_failed(d, e);
+                return false;
+            }
+        }
+        if let Err(e) = d.flush(limit).await {
+            self.device_failed(d, e);
+            return false;
+        }
+        let back = Slice::heap(BLOCK);
+        d.read(at, &back, limit).await.is_ok() && back.to_vec() == data.to_vec()
+    }
+
+    /// Lets a spare block of the device take the place of one that does not hold what is written.
+    async fn replace(&self, d: &Rc<Device>, at: u64, data: &Slice) -> IoResult {
+        let spare = d.spares_used.get();
+        if u64::from(spare) >= d.layout.spares {
+            return Err(IoError::NoSpace);
+        }
+        d.spares_used.set(spare + 1);
+        if !self.rewrite(d, d.layout.spare(u64::from(spare)), data).await {
+            return Err(IoError::Medium);
+        }
+        d.remap.borrow_mut().insert(at, spare);
+        if !self.serving.get() {
+            // The checkpoint at the end of recovery has it.
+            return Ok(());
+        }
+        // Before the entry is durable, a crash forgets the spare, and the damage is found again.
+        self.log_one(Entry::Remap { device: d.number, from: at, spare }).await
+    }
+
+    /// Reads one block of data whose first copy did not verify. `locked`: the caller has locked the block.
+    pub(crate) async fn heal(
+        self: &Rc<Self>,
+        ds: &Rc<Dataset>,
+        lba: u64,
+        dst: &Slice,
+        locked: bool,
+    ) -> IoResult {
+        let _lock = match locked {
+            true => None,
+            false => Some(ds.locks.lock(lba, lba + 1).await),
+        };
+        let pin = self.pins.pin();
+        let entry = self.entry(ds, lba).await?;
+        if entry.is_poison() {
+            return Err(IoError::Medium);
+        }
+        if !entry.is_data() {
+            dst.fill(0);
+            return Ok(());
+        }
+        let result = self.heal_entry(ds.family, lba, entry, dst).await;
+        // What follows may wait for a checkpoint, which waits for readers.
+        drop(pin);
+        if result == Err(IoError::Medium) {
+            if has(Bug::ZerosForDamage) {
+                dst.fill(0);
+                return Ok(());
+            }
+            if ds.is_volume() {
+                let birth = self.epoch.get();
+                self.poison(ds, lba, birth).await?;
+            }
+        }
+        result
+    }
+
+    /// Reads a block from whatever copy verifies, and mends those that do not. Medium error: no copy is
+    /// good, and none is missing that might be.
+    pub(crate) async fn heal_entry(
+        &self,
+        family: u32,
+        lba: u64,
+        entry: MapEntry,
+        dst: &Slice,
+    ) -> IoResult {
+        let id = self.identity(family, lba, entry.birth, entry.vbn);
+        let mut copies: Vec<_> = self.copies_of(entry.vbn).into_iter().flatten().collect();
+        // What is out of date may still have it; the checksum tells.
+        copies.sort_by_key(|(d, _)| !d.is_current());
+        let (mut bad, mut good, mut gone) = (Vec::new(), None, false);
+        for (d, at) in copies {
+            if !d.usable() {
+                gone = true;
+                continue;
+            }
+            if good.is_some() && !d.is_current() {
+                continue;
+            }
+            let buf = Slice::heap(BLOCK);
+            match d.read(at, &buf, self.options.deadline).await {
+                Ok(()) if slice_crc(&id, &buf, 0) == entry.crc => {
+                    good.get_or_insert(buf);
+                }
+                Err(IoError::Offline) => {
+                    self.device_failed(&d, IoError::Offline);
+                    gone = true;
+                }
+                _ if d.is_current() => {
+                    self.count(|c| c.damaged += 1);
+                    bad.push((d, at));
+                }
+                _ => {}
+            }
+        }
+        let Some(buf) = good else {
+            if gone {
+                return Err(IoError::Offline);
+            }
+            self.count(|c| c.lost += 1);
+            return Err(IoError::Medium);
+        };
+        dst.copy_from(0, &buf, 0, BLOCK);
+        for (d, at) in bad {
+            self.mend(&d, at, &buf).await;
+        }
+        Ok(())
+    }
+
+    /// The entry of a block, wherever it is.
+    pub(crate) async fn entry(&self, ds: &Dataset, lba: u64) -> IoResult<MapEntry> {
+        match ds.top.find(lba) {
+            Found::Entry(e) => Ok(e),
+            Found::Tree(root) => self.entry_in(root, ds.family, lba).await,
+        }
+    }
+
+    /// Where the copies of a logical block are: number and block of each device. Empty: nowhere.
+    pub(crate) async fn locate(&self, ds: &Dataset, lba: u64) -> IoResult<Vec<(u16, u64)>> {
+        let e = self.entry(ds, lba).await?;
+        if !e.is_data() {
+            return Ok(Vec::new());
+        }
+        let copies = self.copies_of(e.vbn).into_iter().flatten();
+        Ok(copies.map(|(d, at)| (d.number, at)).collect())
+    }
+
+    /// A device does not do what it should: nothing is sent to it any more.
+    pub(crate) fn device_failed(&self, d: &Rc<Device>, why: IoError) {
+        if d.failed.get().is_some() || d.disk.is_none() {
+            return;
+        }
+        d.failed.set(Some(why));
+        self.count(|c| c.devices_failed += 1);
+        use crate::format::superblock::MemberState::{InSync, Out, Syncing};
+        match d.state.get() {
+            InSync => {
+                d.state.set(Out);
+                // What the checkpoint under way or the open log holds may be missing there.
+                d.since.set(self.durable.borrow().epoch);
+                self.unrecorded.set(true);
+            }
+            Syncing => d.state.set(Out),
+            _ => {}
+        }
+        if !self.standing().0 {
+            self.suspend(why);
+        }
+        self.arrange();
+        self.ckpt.wake();
+    }
+
+    pub(crate) fn note_failures(&self, failed: Vec<(u16, IoError)>) {
+        for (number, e) in failed {
+            if let Some(d) = self.device(number) {
+                self.device_failed(&d, e);
+            }
+        }
+    }
+
+    /// Decides on which slabs new blocks are put.
+    pub(crate) fn arrange(&self) {
+        let devices = self.devices.borrow();
+        self.space.borrow_mut().arrange(|s| {
+            let fit = |d: &Device| d.is_current() && !d.draining.get();
+            let all: Vec<_> = s.copies.iter().flatten().collect();
+            let of = |c: &crate::format::slab::Placement| devices.get(usize::from(c.device));
+            let drained = all.iter().any(|c| of(c).is_some_and(|d| d.draining.get()));
+            !drained && all.iter().any(|c| !c.filling && of(c).is_some_and(|d| fit(d)))
+        });
+    }
+
+    /// Looks after what failed, without anybody waiting.
+    pub(crate) fn record_soon(self: &Rc<Self>) {
+        if self.unrecorded.get() && self.suspended.get().is_none() {
+            let me = self.clone();
+            spawn_task(async move {
+                let _ = me.record_membership().await;
+            });
+        }
+    }
+}

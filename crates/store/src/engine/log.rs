@@ -1,0 +1,338 @@
+//! The log: entries gather in a group; its pages and its data are written at the same time to all halves;
+//! one flush per device makes it durable; then it takes effect in memory and is acknowledged.
+
+use super::Inner;
+use super::dataset::Dataset;
+use super::device::{self, Pending};
+use super::locks::{Pass, RangeLock};
+use crate::format::BLOCK;
+use crate::format::log::{Entry, PageBuilder, PageHead, blocks_in};
+use crate::format::tree::MapEntry;
+use crate::planted::{Bug, has};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_mem::Slice;
+use weir_reactor::{WaitChannel, run_async, spawn_task};
+
+/// Groups under way at once: one is flushed while the next is written.
+const IN_FLIGHT: u32 = 2;
+/// Pages of a group at most.
+const GROUP_PAGES: usize = 200;
+/// Recovery looks this far behind the last page that it finds; no group reaches so far.
+pub(crate) const WINDOW: u64 = 2 * GROUP_PAGES as u64 + 112;
+/// Pages of the ring that ordinary writes leave alone.
+const MARGIN: u64 = 8;
+
+/// A change that takes effect when its group is durable.
+pub(crate) enum Effect {
+    /// A dataset's block is at an entry.
+    Put(Rc<Dataset>, u64, MapEntry),
+    /// A range of a dataset reads as zeros.
+    Wipe(Rc<Dataset>, u64, u64),
+    /// Nothing in memory, or done already.
+    None,
+}
+
+/// What is committed together.
+#[derive(Default)]
+pub(crate) struct Group {
+    pages: RefCell<Vec<PageBuilder>>,
+    io: RefCell<Vec<Pending>>,
+    effects: RefCell<Vec<Effect>>,
+    /// Held until the group is over.
+    guards: RefCell<Vec<(Option<RangeLock>, Pass)>>,
+    over: Cell<Option<IoResult>>,
+    ended: WaitChannel,
+}
+
+impl Group {
+    /// Waits until it is durable, or has failed.
+    pub(crate) async fn wait(&self) -> IoResult {
+        loop {
+            if let Some(r) = self.over.get() {
+                return r;
+            }
+            self.ended.wait().await;
+        }
+    }
+
+    fn end(&self, result: IoResult) {
+        self.over.set(Some(result));
+        self.guards.borrow_mut().clear();
+        self.ended.signal_all();
+    }
+}
+
+/// The state of the log.
+pub(crate) struct Log {
+    /// Signalled when there is something to commit.
+    pub(crate) work: WaitChannel,
+    open: RefCell<Rc<Group>>,
+    slots: WaitChannel,
+    pub(crate) next_lsn: Cell<u64>,
+    pub(crate) chain: Cell<u64>,
+    /// Every page before this one is durable with its data.
+    pub(crate) stable: Cell<u64>,
+    /// Devices that pages are written to.
+    pub(crate) set: RefCell<Vec<u16>>,
+    /// Groups closed, and groups that are over: they end in order.
+    closed: Cell<u64>,
+    ended: Cell<u64>,
+    in_order: WaitChannel,
+}
+
+impl Log {
+    pub(crate) fn new(next_lsn: u64, chain: u64, set: Vec<u16>) -> Log {
+        Log {
+            work: WaitChannel::new(0),
+            open: RefCell::default(),
+            slots: WaitChannel::new(IN_FLIGHT),
+            next_lsn: Cell::new(next_lsn),
+            chain: Cell::new(chain),
+            stable: Cell::new(next_lsn),
+            set: RefCell::new(set),
+            closed: Cell::new(0),
+            ended: Cell::new(0),
+            in_order: WaitChannel::new(0),
+        }
+    }
+}
+
+impl Inner {
+    /// Pages of the ring in use, with those of the open group.
+    pub(crate) fn log_used(&self) -> u64 {
+        let open = self.log.open.borrow().pages.borrow().len() as u64;
+        self.log.next_lsn.get() + open - self.durable.borrow().base_lsn
+    }
+
+    /// Whether a write may add to the log now.
+    pub(crate) fn log_has_room(&self) -> bool {
+        let open = self.log.open.borrow().pages.borrow().len();
+        let ring = self.durable.borrow().log_pages;
+        open < GROUP_PAGES - 4 && self.log_used() + 4 + MARGIN <= ring
+    }
+
+    /// Waits until the open group is on its way.
+    pub(crate) async fn log_moves(&self) -> IoResult {
+        let g = self.log.open.borrow().clone();
+        match g.pages.borrow().is_empty() {
+            true => return Ok(()),
+            false => self.log.work.signal(),
+        }
+        g.wait().await
+    }
+
+    /// The group that is open, for the caller to add to without waiting in between.
+    pub(crate) fn open_group(&self) -> Rc<Group> {
+        self.log.open.borrow().clone()
+    }
+
+    /// Adds a run of written blocks to a group: its data goes on its way, its entry into a page.
+    pub(crate) fn add_write(
+        &self,
+        g: &Group,
+        ds: &Rc<Dataset>,
+        lba: u64,
+        first: MapEntry,
+        crcs: &[u32],
+        data: &Slice,
+    ) -> IoResult {
+        if !self.submit(first.vbn, data, &mut g.io.borrow_mut()) {
+            return Err(IoError::Offline);
+        }
+        self.count(|c| c.blocks_written += crcs.len() as u64);
+        let (mut done, mut pages) = (0, g.pages.borrow_mut());
+        while done < crcs.len() {
+            let room = pages.last().map_or(0, |p| blocks_in(p.room()));
+            if room == 0 {
+                pages.push(PageBuilder::default());
+                continue;
+            }
+            let n = room.min(crcs.len() - done);
+            let at = MapEntry { vbn: first.vbn + done as u64, ..first };
+            if let Some(p) = pages.last_mut() {
+                p.write(ds.id, lba + done as u64, at, &crcs[done..done + n]);
+            }
+            done += n;
+        }
+        let mut effects = g.effects.borrow_mut();
+        for (i, crc) in crcs.iter().enumerate() {
+            let e = MapEntry { vbn: first.vbn + i as u64, birth: first.birth, crc: *crc };
+            effects.push(Effect::Put(ds.clone(), lba + i as u64, e));
+        }
+        Ok(())
+    }
+
+    /// Adds an entry to a group.
+    pub(crate) fn add_entry(&self, g: &Group, entry: &Entry, effect: Effect) {
+        let mut pages = g.pages.borrow_mut();
+        if !(has(Bug::TrimNotLogged) && matches!(entry, Entry::Trim { .. })) {
+            if pages.last().is_none_or(|p| p.room() < entry.slots()) {
+                pages.push(PageBuilder::default());
+            }
+            if let Some(p) = pages.last_mut() {
+                p.push(entry);
+            }
+        } else if pages.is_empty() {
+            pages.push(PageBuilder::default());
+        }
+        g.effects.borrow_mut().push(effect);
+    }
+
+    /// The group may be committed; `lock` and `pass` are held until it is over.
+    pub(crate) fn submit_group(&self, g: &Group, lock: Option<RangeLock>, pass: Pass) {
+        g.guards.borrow_mut().push((lock, pass));
+        if self.log.work.count() == 0 {
+            self.log.work.signal();
+        }
+    }
+
+    /// Logs one entry that has no effect on maps, whatever room there is.
+    pub(crate) async fn log_one(&self, entry: Entry) -> IoResult {
+        self.check_running()?;
+        let g = self.open_group();
+        self.add_entry(&g, &entry, Effect::None);
+        self.submit_group(&g, None, self.gate.pass());
+        g.wait().await
+    }
+
+    /// The task that closes groups, one after the other.
+    pub(crate) async fn committer(self: Rc<Self>) {
+        loop {
+            self.log.work.wait().await;
+            self.log.slots.wait().await;
+            // Whoever is runnable now may still join.
+            run_async().await;
+            while self.log.work.try_wait() {}
+            let g = self.log.open.replace(Rc::default());
+            if g.pages.borrow().is_empty() {
+                self.log.slots.signal();
+                g.end(self.check_running());
+                if self.ckpt.is_closed() {
+                    return;
+                }
+                continue;
+            }
+            let ticket = self.log.closed.get();
+            self.log.closed.set(ticket + 1);
+            self.seal(&g);
+            let me = self.clone();
+            let last = self.log.next_lsn.get();
+            spawn_task(async move { me.finish(g, ticket, last).await });
+        }
+    }
+
+    /// Numbers the pages of a group and starts writing them.
+    fn seal(&self, g: &Group) {
+        let log = &self.log;
+        let mut io = g.io.borrow_mut();
+        let pages = std::mem::take(&mut *g.pages.borrow_mut());
+        let base_seq = self.durable.borrow().seq;
+        for p in pages {
+            let lsn = log.next_lsn.get();
+            let head = PageHead {
+                pool: self.tag,
+                incarnation: self.incarnation.get(),
+                owner_epoch: 0,
+                lsn,
+                previous: log.chain.get(),
+                stable: log.stable.get(),
+                base_seq,
+            };
+            let (block, crc) = p.seal(&head);
+            log.next_lsn.set(lsn + 1);
+            log.chain.set(crc);
+            self.count(|c| c.log_pages += 1);
+            let buf = self.bufs.try_alloc(BLOCK).unwrap_or_else(|| Slice::heap(BLOCK));
+            buf.write_at(0, &block[..]);
+            for number in log.set.borrow().iter() {
+                if let Some(d) = self.device(*number).filter(|d| d.is_current()) {
+                    self.count(|c| c.media_writes += 1);
+                    d.submit_write(d.layout.log(lsn), &buf, &mut io);
+                }
+            }
+        }
+    }
+
+    /// Waits for a group's writes, flushes, lets it take effect in its turn.
+    async fn finish(self: Rc<Self>, g: Rc<Group>, ticket: u64, last: u64) {
+        let mut io = g.io.take();
+        if has(Bug::AckAfterOneHalf) {
+            io.retain(|p| p.device % 2 == 0);
+        }
+        self.flush_after(&mut io).await;
+        while self.log.ended.get() != ticket {
+            self.log.in_order.wait().await;
+        }
+        if self.unrecorded.get() && !has(Bug::NoMembershipRecord) {
+            let _ = self.record_membership().await;
+        }
+        let result = self.check_running();
+        if result.is_ok() {
+            for e in g.effects.take() {
+                self.apply(e);
+            }
+            self.log.stable.set(last);
+        }
+        self.count(|c| c.groups += 1);
+        self.log.ended.set(ticket + 1);
+        self.log.in_order.signal_all();
+        g.end(result);
+        self.log.slots.signal();
+        if self.log_used() * 2 > self.durable.borrow().log_pages {
+            self.ckpt.kick();
+        }
+    }
+
+    /// Waits for writes and flushes the devices that they went to. Failures are noted.
+    pub(crate) async fn flush_after(&self, io: &mut Vec<Pending>) {
+        let mut touched: u128 = io.iter().fold(0, |m, p| m | 1 << p.device);
+        let failed = device::wait(io, self.options.deadline).await;
+        for (d, _) in &failed {
+            touched &= !(1 << d);
+        }
+        self.note_failures(failed);
+        if !has(Bug::AckBeforeFlush) {
+            self.flush_devices(touched).await;
+        }
+    }
+
+    /// Flushes the devices of a set, all at once.
+    pub(crate) async fn flush_devices(&self, set: u128) {
+        let devices: Vec<_> = self.devices.borrow().clone();
+        let mut io = Vec::new();
+        for d in devices.iter().filter(|d| set >> d.number & 1 == 1 && d.usable() && d.volatile()) {
+            d.submit_flush(&mut io);
+        }
+        let failed = device::wait(&mut io, self.options.deadline).await;
+        if !has(Bug::FlushFailureIgnored) {
+            self.note_failures(failed);
+        }
+    }
+
+    fn apply(&self, effect: Effect) {
+        match effect {
+            Effect::Put(ds, lba, entry) => self.apply_put(&ds, lba, entry),
+            Effect::Wipe(ds, lba, blocks) => self.apply_wipe(&ds, lba, blocks),
+            Effect::None => {}
+        }
+    }
+
+    pub(crate) fn apply_put(&self, ds: &Dataset, lba: u64, entry: MapEntry) {
+        let old = ds.top.active.borrow_mut().map.insert(lba, entry);
+        match old {
+            Some(o) if o.is_data() => self.free_later(o.vbn),
+            Some(_) => {}
+            None => self.ckpt.entries.set(self.ckpt.entries.get() + 1),
+        }
+    }
+
+    pub(crate) fn apply_wipe(&self, ds: &Dataset, lba: u64, blocks: u64) {
+        let gone = ds.top.active.borrow_mut().wipe(lba, blocks);
+        self.ckpt.entries.set(self.ckpt.entries.get() + 2);
+        for e in gone.iter().filter(|e| e.is_data()) {
+            self.free_later(e.vbn);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Superblocks: written to every device that can be written, one at a time.
+
+use super::Inner;
+use super::device::{Device, Pending};
+use crate::format::superblock::{MemberState, Superblock};
+use crate::planted::{Bug, has};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_mem::Slice;
+
+impl Inner {
+    fn super_devices(&self) -> Vec<Rc<Device>> {
+        let gets =
+            |d: &Rc<Device>| d.is_written() || (d.usable() && d.state.get() == MemberState::Spare);
+        self.devices.borrow().iter().filter(|d| gets(d)).cloned().collect()
+    }
+
+    /// Makes a superblock durable; `change` makes it from the newest. The caller holds `super_lock`.
+    pub(crate) async fn write_super(&self, change: impl Fn(&mut Superblock)) -> IoResult {
+        let mut last = self.durable.borrow().clone();
+        loop {
+            self.check_running()?;
+            let mut next = last.clone();
+            next.previous = next.chain();
+            next.seq += 1;
+            change(&mut next);
+            if !has(Bug::NoMembershipRecord) {
+                next.members = self.devices.borrow().iter().map(|d| d.member()).collect();
+            }
+            for d in &mut next.log_set {
+                *d = d.filter(|n| self.device(*n).is_some_and(|d| d.is_current()));
+            }
+            if next.log_set.iter().all(Option::is_none) {
+                self.suspend(IoError::Offline);
+                return Err(IoError::Offline);
+            }
+            self.unrecorded.set(false);
+            let mut io: Vec<Pending> = Vec::new();
+            for d in self.super_devices() {
+                for area in 0..2 {
+                    let block = next.encode(d.id, area);
+                    let buf = Slice::copy_of(&block[..]);
+                    self.count(|c| c.media_writes += 1);
+                    d.submit_write(d.layout.superblock(u64::from(area), next.seq), &buf, &mut io);
+                }
+            }
+            self.flush_after_always(&mut io).await;
+            if self.unrecorded.get() {
+                // Another device failed meanwhile: what was just written calls it current.
+                last = next;
+                continue;
+            }
+            self.durable.replace(next);
+            return Ok(());
+        }
+    }
+
+    async fn flush_after_always(&self, io: &mut Vec<Pending>) {
+        let touched: u128 = io.iter().fold(0, |m, p| m | 1 << p.device);
+        let failed = super::device::wait(io, self.options.deadline).await;
+        self.note_failures(failed);
+        self.flush_devices(touched).await;
+    }
+
+    /// Records which devices are current, before anything is acknowledged that the others have not.
+    pub(crate) async fn record_membership(&self) -> IoResult {
+        let _only = self.super_lock.acquire(1).await;
+        if !self.unrecorded.get() || has(Bug::NoMembershipRecord) {
+            return self.check_running();
+        }
+        self.write_super(|_| {}).await
+    }
+}

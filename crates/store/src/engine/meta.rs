@@ -1,0 +1,252 @@
+//! Metadata blocks: read with proof, cached, written to all copies.
+
+use super::device::{self, Device, Pending};
+use super::{Inner, block_of};
+use crate::format::dataset::MapRoot;
+use crate::format::dead;
+use crate::format::page::{FANOUT, Header, NodePtr, PageKind};
+use crate::format::tree::{self, LEAF, MapEntry, span};
+use crate::format::{BLOCK, Block};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_mem::Slice;
+
+/// Writes under way of one batch at most, before it waits.
+const BATCH: usize = 128;
+
+/// Map nodes in memory.
+pub(crate) struct Cache {
+    pages: BTreeMap<u64, (NodePtr, Rc<Block>, bool)>,
+    /// In the order of a clock's hand.
+    order: VecDeque<u64>,
+    limit: usize,
+}
+
+impl Cache {
+    /// A cache of at most this many bytes of nodes.
+    pub(crate) fn new(bytes: usize) -> Cache {
+        let limit = (bytes / BLOCK).max(8);
+        Cache { pages: BTreeMap::new(), order: VecDeque::new(), limit }
+    }
+
+    fn get(&mut self, ptr: &NodePtr) -> Option<Rc<Block>> {
+        let (have, page, used) = self.pages.get_mut(&ptr.vbn)?;
+        if have != ptr {
+            return None;
+        }
+        *used = true;
+        Some(page.clone())
+    }
+
+    pub(crate) fn put(&mut self, ptr: NodePtr, page: Rc<Block>) {
+        if self.pages.insert(ptr.vbn, (ptr, page, false)).is_none() {
+            self.order.push_back(ptr.vbn);
+        }
+        while self.pages.len() > self.limit {
+            let Some(v) = self.order.pop_front() else { return };
+            match self.pages.get_mut(&v) {
+                Some((.., used)) if *used => {
+                    *used = false;
+                    self.order.push_back(v);
+                }
+                _ => {
+                    self.pages.remove(&v);
+                }
+            }
+        }
+    }
+}
+
+/// Metadata writes under way.
+#[derive(Default)]
+pub(crate) struct Batch {
+    io: Vec<Pending>,
+}
+
+impl Batch {
+    /// Starts a write to one device.
+    pub(crate) fn push(&mut self, d: &Device, block: u64, buf: &Slice) {
+        d.submit_write(block, buf, &mut self.io);
+    }
+}
+
+impl Inner {
+    /// A metadata block, if it is in memory.
+    pub(crate) fn cached(&self, ptr: &NodePtr) -> Option<Rc<Block>> {
+        self.cache.borrow_mut().get(ptr)
+    }
+
+    /// Reads a metadata block and proves it by the pointer to it. A damaged copy is mended.
+    pub(crate) async fn meta(&self, ptr: &NodePtr, kind: PageKind) -> IoResult<Rc<Block>> {
+        if let Some(b) = self.cached(ptr) {
+            return Ok(b);
+        }
+        let good = |b: &Block| ptr.verify(b, self.tag, kind).is_ok();
+        let block: Rc<Block> = Rc::from(self.proved(ptr.vbn, good).await?);
+        if !self.is_sane(&block, kind) {
+            return Err(IoError::Medium);
+        }
+        self.cache.borrow_mut().put(*ptr, block.clone());
+        Ok(block)
+    }
+
+    /// Whether a whole block says nothing impossible: what it refers to exists.
+    fn is_sane(&self, b: &Block, kind: PageKind) -> bool {
+        let space = self.space.borrow();
+        let Ok(h) = Header::get(b) else { return false };
+        let pointer = |p: NodePtr| p.is_none() || space.is_place(p.vbn);
+        match kind {
+            PageKind::Leaf => {
+                let place = |e: MapEntry| !e.is_data() || space.is_place(e.vbn);
+                tree::check_leaf(b, h.max_birth).is_ok()
+                    && (0..LEAF).all(|i| place(tree::entry(b, i)))
+            }
+            PageKind::Inner | PageKind::BlobIndex => {
+                tree::check_inner(b, h.max_birth).is_ok()
+                    && (0..FANOUT).all(|i| tree::pointer(b, i).is_ok_and(pointer))
+            }
+            PageKind::Dead => dead::decode(b).is_ok_and(|(older, list)| {
+                pointer(older) && list.iter().all(|(vbn, _)| space.is_place(*vbn))
+            }),
+            PageKind::Blob | PageKind::SlabMeta | PageKind::Bitmap => true,
+        }
+    }
+
+    /// Reads a block from whatever copy satisfies `good`, and mends those that do not.
+    pub(crate) async fn proved(
+        &self,
+        vbn: u64,
+        good: impl Fn(&Block) -> bool,
+    ) -> IoResult<Box<Block>> {
+        let _pin = self.pins.pin();
+        let mut copies: Vec<_> = self.copies_of(vbn).into_iter().flatten().collect();
+        // What is out of date may still have it; the proof tells.
+        copies.sort_by_key(|(d, _)| !d.is_current());
+        let mut bad = Vec::new();
+        let mut found = None;
+        let mut gone = false;
+        for (d, at) in copies {
+            if !d.usable() || (found.is_some() && !d.is_current()) {
+                gone |= !d.usable();
+                continue;
+            }
+            let buf = Slice::heap(BLOCK);
+            match d.read(at, &buf, self.options.deadline).await {
+                Err(IoError::Offline) => {
+                    self.device_failed(&d, IoError::Offline);
+                    gone = true;
+                    continue;
+                }
+                Ok(()) => {
+                    let b = block_of(&buf);
+                    if good(&b) {
+                        found = Some((b, buf));
+                        break;
+                    }
+                }
+                Err(_) => {}
+            }
+            if d.is_current() {
+                self.count(|c| c.damaged += 1);
+                bad.push((d, at));
+            }
+        }
+        let Some((b, buf)) = found else {
+            self.count(|c| c.lost += 1);
+            return Err(if gone && bad.is_empty() { IoError::Offline } else { IoError::Medium });
+        };
+        for (d, at) in bad {
+            self.mend(&d, at, &buf).await;
+        }
+        Ok(b)
+    }
+
+    /// Starts writing a metadata block to its copies.
+    pub(crate) async fn put_meta(
+        &self,
+        batch: &mut Batch,
+        vbn: u64,
+        block: Box<Block>,
+        ptr: Option<NodePtr>,
+    ) -> IoResult {
+        let buf = match self.bufs.try_alloc(BLOCK) {
+            Some(b) => b,
+            None => Slice::heap(BLOCK),
+        };
+        buf.write_at(0, &block[..]);
+        if let Some(p) = ptr {
+            self.cache.borrow_mut().put(p, Rc::from(block));
+        }
+        if !self.submit(vbn, &buf, &mut batch.io) {
+            return Err(IoError::Offline);
+        }
+        if batch.io.len() >= BATCH {
+            self.settle(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the writes of a batch.
+    pub(crate) async fn settle(&self, batch: &mut Batch) -> IoResult {
+        let failed = device::wait(&mut batch.io, self.options.deadline).await;
+        self.note_failures(failed);
+        match self.standing().0 {
+            true => Ok(()),
+            false => Err(self.suspended.get().unwrap_or(IoError::Offline)),
+        }
+    }
+
+    /// The leaf that holds a logical block; `None`: there is none, all holes.
+    pub(crate) async fn leaf(
+        &self,
+        root: MapRoot,
+        family: u32,
+        lba: u64,
+    ) -> IoResult<Option<Rc<Block>>> {
+        if lba >= span(root.height) {
+            return Ok(None);
+        }
+        let (mut ptr, mut level) = (root.ptr, root.height);
+        loop {
+            if ptr.is_none() {
+                return Ok(None);
+            }
+            let node = self.map_node(&ptr, family, level, lba / span(level)).await?;
+            if level == 0 {
+                return Ok(Some(node));
+            }
+            level -= 1;
+            let i = (lba / span(level)) % FANOUT as u64;
+            ptr = tree::pointer(&node, i as usize).map_err(|_| IoError::Medium)?;
+        }
+    }
+
+    /// A node of a map, checked to be the one that is meant.
+    pub(crate) async fn map_node(
+        &self,
+        ptr: &NodePtr,
+        family: u32,
+        level: u8,
+        index: u64,
+    ) -> IoResult<Rc<Block>> {
+        let kind = if level == 0 { PageKind::Leaf } else { PageKind::Inner };
+        let node = self.meta(ptr, kind).await?;
+        let h = Header::get(&node).map_err(|_| IoError::Medium)?;
+        match (h.owner, h.level, h.index) == (u64::from(family), level, index) {
+            true => Ok(node),
+            false => Err(IoError::Medium),
+        }
+    }
+
+    /// The entry of a logical block in a map.
+    pub(crate) async fn entry_in(
+        &self,
+        root: MapRoot,
+        family: u32,
+        lba: u64,
+    ) -> IoResult<MapEntry> {
+        let leaf = self.leaf(root, family, lba).await?;
+        Ok(leaf.map_or(MapEntry::HOLE, |l| tree::entry(&l, (lba % LEAF as u64) as usize)))
+    }
+}

@@ -1,0 +1,330 @@
+//! The engine: one pool on its home reactor.
+
+mod check;
+mod checkpoint;
+mod create;
+mod dataset;
+mod dead;
+mod device;
+mod heal;
+mod locks;
+mod log;
+mod membership;
+mod merge;
+mod meta;
+mod open;
+mod ranges;
+mod read;
+mod replay;
+mod scrub;
+mod snapshot;
+mod space;
+mod stage;
+mod volume;
+mod write;
+
+pub use check::{Finding, Report, check};
+pub use create::{PoolSpec, create};
+pub use open::{Options, label_of};
+pub use scrub::ScrubReport;
+pub use snapshot::DatasetInfo;
+pub use volume::StoreVolume;
+
+use crate::format::superblock::{MemberState, Superblock};
+use crate::format::{BLOCK, Block, Identity, data_crc};
+use dataset::Dataset;
+use device::Device;
+use locks::Gate;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_mem::{BufPool, Slice};
+use weir_reactor::WaitChannel;
+
+/// Why the store did not do what it was asked to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// A device failed, or the pool is full.
+    #[error("{0}")]
+    Io(IoError),
+    /// What is on the devices does not allow it.
+    #[error("{0}")]
+    Pool(String),
+    /// The request makes no sense for this pool.
+    #[error("{0}")]
+    Request(String),
+}
+
+impl From<IoError> for StoreError {
+    fn from(e: IoError) -> Self {
+        StoreError::Io(e)
+    }
+}
+
+pub(crate) type StoreResult<T = ()> = Result<T, StoreError>;
+
+/// What happened in a pool since it was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Blocks written by volumes.
+    pub blocks_written: u64,
+    /// Blocks read by volumes.
+    pub blocks_read: u64,
+    /// Blocks written to all devices, of any kind.
+    pub media_writes: u64,
+    /// Log pages, each counted once.
+    pub log_pages: u64,
+    /// Groups of writes committed together.
+    pub groups: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Map nodes written by checkpoints.
+    pub nodes_written: u64,
+    /// Copies of blocks found damaged.
+    pub damaged: u64,
+    /// Of those, mended from the other copy.
+    pub repaired: u64,
+    /// Of those, moved to a spare block.
+    pub relocated: u64,
+    /// Blocks without a good copy.
+    pub lost: u64,
+    /// Devices that failed.
+    pub devices_failed: u64,
+    /// Log entries taken up by recovery.
+    pub replayed: u64,
+    /// Copies that recovery completed.
+    pub replay_repairs: u64,
+    /// Blocks that recovery found not to have been written.
+    pub replay_dropped: u64,
+}
+
+pub(crate) struct Inner {
+    pub(crate) options: Options,
+    pub(crate) pool: u128,
+    pub(crate) tag: u64,
+    pub(crate) devices: RefCell<Vec<Rc<Device>>>,
+    pub(crate) space: RefCell<space::Space>,
+    pub(crate) datasets: RefCell<BTreeMap<u32, Rc<Dataset>>>,
+    pub(crate) next_dataset: Cell<u32>,
+    /// The newest durable superblock.
+    pub(crate) durable: RefCell<Superblock>,
+    /// Only one superblock is made at a time.
+    pub(crate) super_lock: WaitChannel,
+    pub(crate) epoch: Cell<u32>,
+    pub(crate) incarnation: Cell<u32>,
+    pub(crate) lineage: Cell<(u64, u64)>,
+    pub(crate) log: log::Log,
+    pub(crate) gate: Gate,
+    /// Blocks freed since the last cut; they are free after the next checkpoint.
+    pub(crate) pending: RefCell<Vec<u64>>,
+    pub(crate) cache: RefCell<meta::Cache>,
+    pub(crate) pins: locks::Pins,
+    pub(crate) bufs: BufPool,
+    pub(crate) ckpt: checkpoint::Control,
+    /// A device failed and no superblock says so yet.
+    pub(crate) unrecorded: Cell<bool>,
+    /// Nothing is written any more, and why.
+    pub(crate) suspended: Cell<Option<IoError>>,
+    pub(crate) counters: Cell<Counters>,
+    /// Recovery is over: the log is written.
+    pub(crate) serving: Cell<bool>,
+    pub(crate) round: Cell<u32>,
+}
+
+impl Inner {
+    pub(crate) fn count(&self, f: impl FnOnce(&mut Counters)) {
+        let mut c = self.counters.get();
+        f(&mut c);
+        self.counters.set(c);
+    }
+
+    pub(crate) fn device(&self, number: u16) -> Option<Rc<Device>> {
+        self.devices.borrow().get(usize::from(number)).cloned()
+    }
+
+    pub(crate) fn copies_of(&self, vbn: u64) -> [Option<(Rc<Device>, u64)>; 2] {
+        let space = self.space.borrow();
+        let slab = space.slab_of(vbn);
+        let offset = vbn & ((1 << space.shift) - 1);
+        let Some(slab) = space.slabs.get(slab) else { return [None, None] };
+        slab.copies.map(|c| {
+            let c = c?;
+            let d = self.device(c.device)?;
+            let block = d.layout.extent(c.extent) + offset;
+            Some((d, block))
+        })
+    }
+
+    /// Starts writing a run of blocks that lies in one slab to every copy. False when no current copy
+    /// could be written.
+    pub(crate) fn submit(&self, vbn: u64, buf: &Slice, out: &mut Vec<device::Pending>) -> bool {
+        let mut current = false;
+        for (d, block) in self.copies_of(vbn).into_iter().flatten() {
+            if d.is_written() {
+                self.count(|c| c.media_writes += (buf.len() / BLOCK) as u64);
+                d.submit_write(block, buf, out);
+                current |= d.is_current();
+            }
+        }
+        current
+    }
+
+    pub(crate) fn identity(&self, family: u32, lba: u64, birth: u32, vbn: u64) -> Identity {
+        Identity { pool: self.tag, family, lba, birth, vbn }
+    }
+
+    /// Nothing is written any more; what is there can still be read.
+    pub(crate) fn suspend(&self, why: IoError) {
+        if self.suspended.get().is_none() {
+            if std::env::var("WDBG").is_ok() {
+                eprintln!(
+                    "SUSPEND {why:?} free {} pending {} {}",
+                    self.space.borrow().free(),
+                    self.pending.borrow().len(),
+                    std::backtrace::Backtrace::force_capture()
+                );
+            }
+            self.suspended.set(Some(why));
+        }
+        self.log.work.signal();
+        self.ckpt.wake();
+        self.ckpt.over.signal_all();
+    }
+
+    pub(crate) fn check_running(&self) -> IoResult {
+        self.suspended.get().map_or(Ok(()), Err)
+    }
+
+    /// A block is not used by the state in memory any more.
+    pub(crate) fn free_later(&self, vbn: u64) {
+        if crate::planted::has(crate::planted::Bug::ReuseBeforeCheckpoint)
+            && !self.space.borrow().is_on_disk(vbn)
+        {
+            let mut space = self.space.borrow_mut();
+            space.release(vbn);
+            space.rewind();
+            return;
+        }
+        self.pending.borrow_mut().push(vbn);
+    }
+
+    /// Whether every slab has a current copy, and whether every slab has all its copies.
+    pub(crate) fn standing(&self) -> (bool, bool) {
+        let space = self.space.borrow();
+        let copies = usize::from(self.durable.borrow().copies);
+        let (mut served, mut whole) = (true, true);
+        for s in &space.slabs {
+            let n = s
+                .copies
+                .iter()
+                .flatten()
+                .filter(|c| !c.filling && self.device(c.device).is_some_and(|d| d.is_current()))
+                .count();
+            served &= n > 0;
+            whole &= n >= copies;
+        }
+        (served, whole)
+    }
+
+    pub(crate) fn current_devices(&self) -> Vec<Rc<Device>> {
+        self.devices.borrow().iter().filter(|d| d.is_current()).cloned().collect()
+    }
+}
+
+/// The checksum of a block of data in a buffer.
+#[inline]
+pub(crate) fn slice_crc(id: &Identity, buf: &Slice, at: usize) -> u32 {
+    let part = buf.sub(at, BLOCK);
+    // SAFETY: the caller of a write leaves its buffer alone until completion (the contract of Volume),
+    // and a buffer that was read into belongs to the reader once the device has completed.
+    data_crc(id, unsafe { part.bytes() })
+}
+
+pub(crate) fn block_of(buf: &Slice) -> Box<Block> {
+    let mut b = crate::format::zeroed();
+    buf.read_at(0, &mut b[..]);
+    b
+}
+
+/// A pool, open on the present reactor. Clones are the same pool.
+#[derive(Clone)]
+pub struct Pool(pub(crate) Rc<Inner>);
+
+/// How a device of a pool stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its number in the pool.
+    pub number: u16,
+    /// Its identity.
+    pub id: u64,
+    /// What it is called now; `None`: it is missing.
+    pub name: Option<String>,
+    /// How it stands.
+    pub state: MemberState,
+    /// It failed since the pool was opened.
+    pub failed: bool,
+    /// Size in bytes.
+    pub len: u64,
+    /// Blocks replaced by spares.
+    pub replaced: u32,
+}
+
+/// How a pool stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// Its identity.
+    pub pool: u128,
+    /// Its devices.
+    pub devices: Vec<DeviceInfo>,
+    /// Copies of each block.
+    pub copies: u8,
+    /// Bytes for data and maps.
+    pub total: u64,
+    /// Bytes free now.
+    pub free: u64,
+    /// Every block has all its copies.
+    pub whole: bool,
+    /// Nothing can be written, and why.
+    pub suspended: Option<IoError>,
+    /// The current epoch.
+    pub epoch: u32,
+}
+
+impl Pool {
+    /// What happened since it was opened.
+    pub fn counters(&self) -> Counters {
+        self.0.counters.get()
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> Status {
+        let i = &self.0;
+        let devices = i
+            .devices
+            .borrow()
+            .iter()
+            .filter(|d| d.state.get() != MemberState::Gone)
+            .map(|d| DeviceInfo {
+                number: d.number,
+                id: d.id,
+                name: d.disk.as_ref().map(|x| x.name().to_string()),
+                state: d.state.get(),
+                failed: d.failed.get().is_some(),
+                len: d.layout.blocks * BLOCK as u64,
+                replaced: d.spares_used.get(),
+            })
+            .collect();
+        let space = i.space.borrow();
+        Status {
+            pool: i.pool,
+            devices,
+            copies: i.durable.borrow().copies,
+            total: space.total() * BLOCK as u64,
+            free: space.free() * BLOCK as u64,
+            whole: i.standing().1,
+            suspended: i.suspended.get(),
+            epoch: i.epoch.get(),
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Opening a pool: labels, the newest superblock, tables, and then recovery.
+
+use super::checkpoint::Control;
+use super::dataset::Dataset;
+use super::device::Device;
+use super::log::Log;
+use super::meta::Cache;
+use super::space::Space;
+use super::{Inner, Pool, StoreError, StoreResult, block_of};
+use crate::format::dataset::{DatasetRecord, RECORD};
+use crate::format::label::{Label, Layout, SUPER_SLOTS};
+use crate::format::page::{FANOUT, HEADER, Header, NodePtr, PAYLOAD, PageKind};
+use crate::format::slab::{self, REMAP, RemapRecord, SlabHead, SlabRecord, bitmap_pages};
+use crate::format::superblock::{MemberState, Superblock};
+use crate::format::{BLOCK, Block, blob, page, tree};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult, Nanos, SECONDS};
+use weir_codec::crc64;
+use weir_disk::{Disk, DiskOp, run};
+use weir_mem::{BufPool, PoolConfig, Slice};
+use weir_reactor::spawn_task;
+
+/// How a pool is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Longest time of one operation of a device in nanoseconds; a slower one counts as failed.
+    pub deadline: Nanos,
+    /// Bytes of map nodes kept in memory. The `lean` tier is half a GiB for a TiB of volumes, `full` keeps all.
+    pub cache: usize,
+    /// Bytes of buffers for metadata and parts of blocks.
+    pub buffers: usize,
+    /// Open without devices that belong to the pool. What they may have that the others have not is lost.
+    pub force: bool,
+    /// A number from a good source of chance, for the new lineage when `force` leaves a device out.
+    pub lineage: u64,
+    /// Nothing is written, also no repairs: for looking at a pool that nobody serves.
+    pub read_only: bool,
+    /// Checksums cover the data. False only to measure what they cost: such a pool is not protected.
+    pub sum_data: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            deadline: 20 * SECONDS,
+            cache: 64 << 20,
+            buffers: 4 << 20,
+            force: false,
+            lineage: 1,
+            read_only: false,
+            sum_data: true,
+        }
+    }
+}
+
+pub(crate) async fn read_block(d: &Rc<dyn Disk>, block: u64) -> IoResult<Box<Block>> {
+    let buf = Slice::heap(BLOCK);
+    run(&**d, DiskOp::Read { offset: block * BLOCK as u64, buf: buf.clone() }).await?;
+    Ok(block_of(&buf))
+}
+
+/// Reads a device's label from whichever copy is good.
+///
+/// # Errors
+/// None is; the reason of the first.
+pub async fn label_of(d: &Rc<dyn Disk>) -> StoreResult<Label> {
+    let blocks = d.len() / BLOCK as u64;
+    let mut why = None;
+    for at in [0, 1, blocks.saturating_sub(2), blocks.saturating_sub(1)] {
+        let text = match read_block(d, at).await {
+            Ok(b) => match Label::decode(&b) {
+                Ok(l) => return Ok(l),
+                Err(e) => e.to_string(),
+            },
+            Err(e) => e.to_string(),
+        };
+        why.get_or_insert(text);
+    }
+    let why = why.unwrap_or_default();
+    Err(StoreError::Pool(format!("`{}` has no label of a pool: {why}", d.name())))
+}
+
+/// The newest superblock of a device, and all others that are readable.
+pub(crate) async fn superblocks(d: &Rc<dyn Disk>, label: &Label) -> Vec<Superblock> {
+    let mut found: Vec<Superblock> = Vec::new();
+    for area in 0..2u8 {
+        let first = label.layout.superblock(u64::from(area), 0);
+        let buf = Slice::heap(SUPER_SLOTS as usize * BLOCK);
+        let whole = run(&**d, DiskOp::Read { offset: first * BLOCK as u64, buf: buf.clone() })
+            .await
+            .is_ok();
+        for slot in 0..SUPER_SLOTS {
+            let b = match whole {
+                true => block_of(&buf.sub(slot as usize * BLOCK, BLOCK)),
+                false => match read_block(d, first + slot).await {
+                    Ok(b) => b,
+                    Err(_) => continue,
+                },
+            };
+            if let Ok(s) = Superblock::decode(&b, label.pool, label.device, area, slot)
+                && !found.contains(&s)
+            {
+                found.push(s);
+            }
+        }
+    }
+    found.sort_by_key(|s| std::cmp::Reverse(s.seq));
+    found
+}
+
+/// The table of slabs, from the first device that has it whole.
+pub(crate) async fn space_table(devices: &[Rc<Device>], s: &Superblock) -> Option<Vec<u8>> {
+    for d in devices {
+        let Some(disk) = &d.disk else { continue };
+        let mut bytes = Vec::new();
+        for i in 0..s.space.len.div_ceil(PAYLOAD as u64) {
+            if i >= d.layout.table_pages {
+                break;
+            }
+            let Ok(b) = read_block(disk, d.layout.table(s.space.which, i)).await else { break };
+            let ours = |h: Header| h.pool == s.tag() && h.owner == blob::SPACE && h.index == i;
+            if !page::open(&b).is_ok_and(ours) {
+                break;
+            }
+            bytes.extend_from_slice(&b[HEADER..]);
+        }
+        if bytes.len() as u64 >= s.space.len {
+            bytes.truncate(s.space.len as usize);
+            if crc64(&bytes) == s.space.crc {
+                return Some(bytes);
+            }
+        }
+    }
+    None
+}
+
+/// What the table of slabs says.
+pub(crate) fn parse_space(bytes: &[u8]) -> Option<(Vec<SlabRecord>, Vec<RemapRecord>)> {
+    let count = usize::try_from(u64::from_le_bytes(bytes.first_chunk().copied()?)).ok()?;
+    let end = count.checked_mul(slab::RECORD)?.checked_add(8)?;
+    let slabs = bytes.get(8..end)?.chunks(slab::RECORD).map(SlabRecord::get);
+    let slabs: Vec<SlabRecord> = slabs.collect::<Result<_, _>>().ok()?;
+    let remaps = bytes[end..].chunks_exact(REMAP).map(RemapRecord::get).collect();
+    Some((slabs, remaps))
+}
+
+/// The devices of a pool as a superblock has them, with the disks that were found.
+pub(crate) fn members(
+    best: &Superblock,
+    found: &[(Rc<dyn Disk>, Label)],
+    any: Label,
+) -> Vec<Rc<Device>> {
+    let all = best.members.iter().enumerate();
+    all.map(|(n, m)| {
+        let here = found.iter().find(|(_, l)| l.device == m.device);
+        // A missing one is laid out as the others are, in its own size.
+        let y = any.layout;
+        let like =
+            |blocks| Layout::plan(blocks, y.slab_shift, y.log_pages, y.table_pages, y.spares);
+        let layout = here.map(|(_, l)| l.layout).or(like(m.blocks)).unwrap_or(y);
+        Device::new(n as u16, m, layout, here.map(|(d, _)| d.clone()))
+    })
+    .collect()
+}
+
+fn pool_error<T>(text: impl Into<String>) -> StoreResult<T> {
+    Err(StoreError::Pool(text.into()))
+}
+
+impl Pool {
+    /// Opens a pool of which `disks` are the devices, in any order, and recovers what its last life left.
+    ///
+    /// # Errors
+    /// Devices are missing or damaged, or belong to several pools.
+    pub async fn open(disks: Vec<Rc<dyn Disk>>, options: Options) -> StoreResult<Pool> {
+        let inner = assemble(disks, options).await?;
+        inner.recover().await?;
+        inner.serving.set(true);
+        spawn_task(inner.clone().committer());
+        spawn_task(inner.clone().checkpointer());
+        if inner.is_reaping() {
+            inner.ckpt.kick();
+        }
+        Ok(Pool(inner))
+    }
+}
+
+/// A pool as of its newest checkpoint, with its log not looked at.
+pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> StoreResult<Rc<Inner>> {
+    let (best, devices, lineage) = find(disks, &options).await?;
+    let Some(bytes) = space_table(&devices, &best).await else {
+        return pool_error("no device has a whole table of slabs");
+    };
+    let Some((slabs, remaps)) = parse_space(&bytes) else {
+        return pool_error("the table of slabs makes no sense");
+    };
+    for r in remaps {
+        if let Some(d) = devices.get(usize::from(r.device)) {
+            d.take_remap(r.from, r.spare);
+        }
+    }
+    let mut space = Space::new(best.slab_shift);
+    for s in &slabs {
+        let exists = |p: &slab::Placement| {
+            devices.get(usize::from(p.device)).is_some_and(|d| p.extent < d.layout.extents)
+        };
+        if !s.copies.iter().flatten().all(exists) {
+            return pool_error("a slab lies on a device that does not exist");
+        }
+        space.add(s);
+    }
+    let log_set = best.log_set.iter().flatten().copied().collect();
+    let classes = vec![(BLOCK, (options.buffers / BLOCK).max(16))];
+    let bufs = BufPool::new(&PoolConfig { classes });
+    let Ok(bufs) = bufs else { return pool_error("no memory for buffers") };
+    let inner = Rc::new(Inner {
+        pool: best.pool,
+        tag: best.tag(),
+        devices: RefCell::new(devices),
+        space: RefCell::new(space),
+        datasets: RefCell::default(),
+        next_dataset: Cell::new(best.next_dataset),
+        super_lock: weir_reactor::WaitChannel::new(1),
+        epoch: Cell::new(best.epoch + 1),
+        incarnation: Cell::new(best.incarnation),
+        lineage: Cell::new(lineage),
+        log: Log::new(best.base_lsn, best.base_chain, log_set),
+        durable: RefCell::new(best),
+        gate: Default::default(),
+        pending: RefCell::default(),
+        cache: RefCell::new(Cache::new(options.cache)),
+        pins: Default::default(),
+        bufs,
+        ckpt: Control::default(),
+        unrecorded: Cell::new(false),
+        suspended: Cell::new(None),
+        counters: Cell::default(),
+        serving: Cell::new(false),
+        round: Cell::new(0),
+        options,
+    });
+    if !inner.standing().0 {
+        return pool_error(
+            "a part of the pool is on no device that is there and current; \
+                 plug the missing devices in",
+        );
+    }
+    inner.load().await?;
+    Ok(inner)
+}
+
+/// Finds the pool that disks belong to, its newest superblock and its devices.
+async fn find(
+    disks: Vec<Rc<dyn Disk>>,
+    options: &Options,
+) -> StoreResult<(Superblock, Vec<Rc<Device>>, (u64, u64))> {
+    let mut found: Vec<(Rc<dyn Disk>, Label)> = Vec::new();
+    let mut unlabelled = None;
+    for d in disks {
+        match label_of(&d).await {
+            Ok(l) => found.push((d, l)),
+            Err(e) => unlabelled = Some(e),
+        }
+    }
+    let Some(any) = found.first().map(|(_, l)| *l) else {
+        return Err(unlabelled.unwrap_or(StoreError::Pool("no devices were given".into())));
+    };
+    if let Some((d, l)) = found.iter().find(|(_, l)| l.pool != any.pool) {
+        return pool_error(format!("`{}` belongs to another pool, {:032x}", d.name(), l.pool));
+    }
+    let mut all: Vec<(usize, Superblock)> = Vec::new();
+    for (n, (d, l)) in found.iter().enumerate() {
+        all.extend(superblocks(d, l).await.into_iter().map(|s| (n, s)));
+    }
+    let Some(best) = all.iter().map(|(_, s)| s).max_by_key(|s| s.seq).cloned() else {
+        return pool_error("no device has a readable superblock");
+    };
+    // The one before it, where that is still there, must be the one that it names.
+    let before =
+        all.iter().find(|(_, s)| s.seq.wrapping_add(1) == best.seq && s.lineage == best.lineage);
+    if before.is_some_and(|(_, s)| s.chain() != best.previous) {
+        return pool_error("the newest superblock does not follow the one before it");
+    }
+    for (n, (d, l)) in found.iter().enumerate() {
+        let newest = all.iter().filter(|(k, _)| *k == n).map(|(_, s)| s).max_by_key(|s| s.seq);
+        if let Some(s) = newest
+            && s.lineage != best.lineage
+            && s.lineage != best.parent_lineage
+            && best.members.iter().any(|m| m.device == l.device && m.state == MemberState::InSync)
+        {
+            return pool_error(format!(
+                "`{}` went its own way: the pool was opened by force without it and with it",
+                d.name()
+            ));
+        }
+    }
+    let alike =
+        |l: &Label| l.layout.slab_shift == best.slab_shift && l.layout.log_pages == best.log_pages;
+    if let Some((d, _)) = found.iter().find(|(_, l)| !alike(l)) {
+        return pool_error(format!("`{}` is laid out in another way than its pool", d.name()));
+    }
+    let devices = members(&best, &found, any);
+    let mut lineage = (best.lineage, best.parent_lineage);
+    for d in &devices {
+        if d.disk.is_some() || d.state.get() != MemberState::InSync {
+            continue;
+        }
+        if !options.force {
+            return pool_error(format!(
+                "device {} ({:016x}) is missing, and may have what the others have not; open by force \
+                 to go on without it",
+                d.number, d.id
+            ));
+        }
+        d.state.set(MemberState::Out);
+        d.since.set(best.epoch);
+        lineage = (options.lineage, best.lineage);
+    }
+    // What was being filled is begun anew; nothing of it was relied on.
+    for d in devices.iter().filter(|d| d.state.get() == MemberState::Syncing) {
+        d.state.set(MemberState::Out);
+    }
+    Ok((best, devices, lineage))
+}
+
+impl Inner {
+    /// Loads tables and bitmaps as of the superblock.
+    async fn load(&self) -> StoreResult {
+        let (datasets, shift) = {
+            let s = self.durable.borrow();
+            (s.datasets, s.slab_shift)
+        };
+        let mut bytes = Vec::new();
+        let mut here = vec![datasets.ptr];
+        let lost = |e: IoError| StoreError::Pool(format!("the table of datasets is lost: {e}"));
+        if datasets.len > 0 {
+            for level in (0..=datasets.height).rev() {
+                let mut below = Vec::new();
+                for ptr in &here {
+                    let kind = if level == 0 { PageKind::Blob } else { PageKind::BlobIndex };
+                    let b = self.meta(ptr, kind).await.map_err(lost)?;
+                    self.ckpt.table.borrow_mut().push(ptr.vbn);
+                    if level == 0 {
+                        bytes.extend_from_slice(&b[HEADER..]);
+                        continue;
+                    }
+                    let all = (0..FANOUT).map(|i| tree::pointer(&b, i));
+                    let all: Result<Vec<NodePtr>, _> = all.collect();
+                    let all = all.map_err(|_| lost(IoError::Medium))?;
+                    below.extend(all.into_iter().filter(|p| !p.is_none()));
+                }
+                here = below;
+            }
+        }
+        bytes.truncate(datasets.len as usize);
+        for p in bytes.chunks_exact(RECORD) {
+            let r = DatasetRecord::get(p);
+            let r = r.map_err(|e| StoreError::Pool(format!("the table of datasets: {e}")))?;
+            self.datasets.borrow_mut().insert(r.id, Dataset::new(&r));
+        }
+        let slabs = self.space.borrow().slabs.len();
+        for s in 0..slabs {
+            let (which, crc, birth) = {
+                let space = self.space.borrow();
+                let slab = &space.slabs[s];
+                (slab.which, slab.crc, slab.birth)
+            };
+            let Some(which) = which else { continue };
+            let lost =
+                |e: IoError| StoreError::Pool(format!("the bitmap of slab {s} is lost: {e}"));
+            let vbn = ((s as u64) << shift) + u64::from(which) * slab::meta_pages(shift);
+            let ptr = NodePtr { vbn, birth, max_birth: birth, crc };
+            let good = |b: &Block| ptr.verify(b, self.tag, PageKind::SlabMeta).is_ok();
+            let head = self.proved(vbn, good).await.map_err(lost)?;
+            let head = SlabHead::decode(&head, shift).map_err(|_| lost(IoError::Medium))?;
+            let mut words = Vec::new();
+            for i in 0..bitmap_pages(shift) {
+                let crc = head.bitmaps[i as usize];
+                let ptr = NodePtr { vbn: vbn + 1 + i, birth, max_birth: birth, crc };
+                let good = |b: &Block| ptr.verify(b, self.tag, PageKind::Bitmap).is_ok();
+                let b = self.proved(ptr.vbn, good).await.map_err(lost)?;
+                words.extend((0..slab::BITS / 64).map(|i| slab::bits(&b, i)));
+            }
+            words.truncate((1 << shift) / 64);
+            let mut space = self.space.borrow_mut();
+            space.slabs[s].regions = head.regions;
+            space.load(s, words);
+        }
+        self.arrange();
+        Ok(())
+    }
+}

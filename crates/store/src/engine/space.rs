@@ -1,0 +1,361 @@
+//! The allocator: which blocks of the pool are in use, now and as of the checkpoint being made.
+
+use crate::format::slab::{self, Placement, SlabRecord, reserved};
+use std::collections::BTreeMap;
+
+/// Blocks taken from one lane before the next has its turn.
+const WINDOW: u32 = 64;
+
+/// A slab in memory.
+#[derive(Default)]
+pub(crate) struct Slab {
+    pub(crate) copies: [Option<Placement>; 2],
+    /// A copy that is being made elsewhere, to take the place of one of `copies`.
+    pub(crate) which: Option<u8>,
+    pub(crate) crc: u64,
+    pub(crate) birth: u32,
+    /// Blocks that must not be handed out. `None`: only the slab's own metadata.
+    used: Option<Box<[u64]>>,
+    /// Blocks in use as of the checkpoint being made.
+    disk: Option<Box<[u64]>>,
+    pub(crate) regions: Vec<u32>,
+    free: u32,
+    /// Its metadata must be written with the next checkpoint.
+    pub(crate) dirty: bool,
+}
+
+/// Slabs on the same devices; writes go round over lanes, which is the striping.
+struct Lane {
+    slabs: Vec<u32>,
+    current: Option<u32>,
+    cursor: u64,
+}
+
+/// All slabs.
+pub(crate) struct Space {
+    pub(crate) shift: u8,
+    pub(crate) slabs: Vec<Slab>,
+    lanes: Vec<Lane>,
+    turn: usize,
+    window: u32,
+    free: u64,
+}
+
+fn bit(words: &[u64], i: u64) -> bool {
+    words[(i / 64) as usize] >> (i % 64) & 1 == 1
+}
+
+impl Space {
+    pub(crate) fn new(shift: u8) -> Space {
+        Space { shift, slabs: Vec::new(), lanes: Vec::new(), turn: 0, window: WINDOW, free: 0 }
+    }
+
+    fn fresh(&self) -> Box<[u64]> {
+        let words = (1usize << self.shift) / 64;
+        let mut w = vec![0u64; words].into_boxed_slice();
+        for i in 0..reserved(self.shift) {
+            w[(i / 64) as usize] |= 1 << (i % 64);
+        }
+        w
+    }
+
+    /// Blocks of a slab that can hold data.
+    pub(crate) fn room(&self) -> u64 {
+        (1 << self.shift) - reserved(self.shift)
+    }
+
+    /// Adds a slab as its record says; its bitmap comes with [`load`](Space::load).
+    pub(crate) fn add(&mut self, r: &SlabRecord) {
+        let room = self.room();
+        let regions = ((1u64 << self.shift) / slab::region_blocks(self.shift)) as usize;
+        self.slabs.push(Slab {
+            copies: r.copies,
+            which: r.which,
+            crc: r.crc,
+            birth: r.birth,
+            regions: vec![0; regions],
+            free: room as u32,
+            ..Slab::default()
+        });
+        self.free += room;
+    }
+
+    /// Sets a slab's bitmap to what a checkpoint has.
+    pub(crate) fn load(&mut self, s: usize, words: Vec<u64>) {
+        let fresh = self.fresh();
+        let mut disk = words.into_boxed_slice();
+        for (w, f) in disk.iter_mut().zip(&fresh) {
+            *w |= f;
+        }
+        let slab = &mut self.slabs[s];
+        let used: u32 = disk.iter().map(|w| w.count_ones()).sum();
+        self.free -= u64::from(slab.free);
+        slab.free = (1 << self.shift) - used;
+        self.free += u64::from(slab.free);
+        slab.used = Some(disk.clone());
+        slab.disk = Some(disk);
+    }
+
+    pub(crate) fn slab_of(&self, vbn: u64) -> usize {
+        (vbn >> self.shift) as usize
+    }
+
+    fn place(&self, vbn: u64) -> (usize, u64) {
+        (self.slab_of(vbn), vbn & ((1 << self.shift) - 1))
+    }
+
+    /// True when the block exists and can hold data.
+    pub(crate) fn is_place(&self, vbn: u64) -> bool {
+        let (s, i) = self.place(vbn);
+        s < self.slabs.len() && i >= reserved(self.shift)
+    }
+
+    /// Blocks that can be handed out.
+    pub(crate) fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Blocks that can hold data.
+    pub(crate) fn total(&self) -> u64 {
+        self.slabs.len() as u64 * self.room()
+    }
+
+    pub(crate) fn is_used(&self, vbn: u64) -> bool {
+        let (s, i) = self.place(vbn);
+        match &self.slabs[s].used {
+            Some(w) => bit(w, i),
+            None => i < reserved(self.shift),
+        }
+    }
+
+    pub(crate) fn is_on_disk(&self, vbn: u64) -> bool {
+        let (s, i) = self.place(vbn);
+        match &self.slabs[s].disk {
+            Some(w) => bit(w, i),
+            None => i < reserved(self.shift),
+        }
+    }
+
+    /// Takes a particular block; false when it is taken.
+    pub(crate) fn take(&mut self, vbn: u64) -> bool {
+        if self.is_used(vbn) {
+            return false;
+        }
+        self.take_run(vbn, 1);
+        true
+    }
+
+    fn take_run(&mut self, vbn: u64, len: u64) {
+        let (s, at) = self.place(vbn);
+        if self.slabs[s].used.is_none() {
+            self.slabs[s].used = Some(self.fresh());
+        }
+        let slab = &mut self.slabs[s];
+        if let Some(used) = &mut slab.used {
+            for i in at..at + len {
+                used[(i / 64) as usize] |= 1 << (i % 64);
+            }
+        }
+        slab.free -= len as u32;
+        self.free -= len;
+    }
+
+    /// Gives a block back to be handed out.
+    ///
+    /// # Panics
+    /// When it is not in use: somebody freed it twice, and what is on it now would be lost next.
+    pub(crate) fn release(&mut self, vbn: u64) {
+        let (s, i) = self.place(vbn);
+        assert!(self.is_used(vbn), "block {vbn} is freed twice");
+        assert!(!self.is_on_disk(vbn), "block {vbn} is freed while a checkpoint has it");
+        let slab = &mut self.slabs[s];
+        if let Some(used) = &mut slab.used {
+            used[(i / 64) as usize] &= !(1 << (i % 64));
+        }
+        slab.free += 1;
+        self.free += 1;
+    }
+
+    /// Looks for free blocks from the start again.
+    pub(crate) fn rewind(&mut self) {
+        for lane in &mut self.lanes {
+            lane.cursor = reserved(self.shift);
+        }
+    }
+
+    /// The checkpoint being made uses the block.
+    pub(crate) fn disk_set(&mut self, vbn: u64, epoch: u32) {
+        let (s, i) = self.place(vbn);
+        if self.slabs[s].disk.is_none() {
+            self.slabs[s].disk = Some(self.fresh());
+        }
+        let region = (i / slab::region_blocks(self.shift)) as usize;
+        let slab = &mut self.slabs[s];
+        slab.dirty = true;
+        slab.regions[region] = slab.regions[region].max(epoch);
+        if let Some(disk) = &mut slab.disk {
+            assert!(!bit(disk, i), "block {vbn} is used twice");
+            disk[(i / 64) as usize] |= 1 << (i % 64);
+        }
+    }
+
+    /// The checkpoint being made does not use the block any more.
+    pub(crate) fn disk_clear(&mut self, vbn: u64) {
+        assert!(self.is_on_disk(vbn), "block {vbn} is not in use");
+        let (s, i) = self.place(vbn);
+        let slab = &mut self.slabs[s];
+        slab.dirty = true;
+        if let Some(disk) = &mut slab.disk {
+            disk[(i / 64) as usize] &= !(1 << (i % 64));
+        }
+    }
+
+    /// The bitmap of a slab as of the checkpoint being made, and its free blocks.
+    pub(crate) fn disk_words(&self, s: usize) -> (Vec<u64>, u32) {
+        let words = match &self.slabs[s].disk {
+            Some(w) => w.to_vec(),
+            None => self.fresh().to_vec(),
+        };
+        let used: u32 = words.iter().map(|w| w.count_ones()).sum();
+        (words, (1 << self.shift) - used)
+    }
+
+    /// Sorts slabs into lanes. `fit` says whether new blocks may be put on a slab.
+    pub(crate) fn arrange(&mut self, fit: impl Fn(&Slab) -> bool) {
+        let mut lanes: BTreeMap<Vec<u16>, Vec<u32>> = BTreeMap::new();
+        for (i, s) in self.slabs.iter().enumerate() {
+            if fit(s) {
+                let key = s.copies.iter().flatten().map(|c| c.device).collect();
+                lanes.entry(key).or_default().push(i as u32);
+            }
+        }
+        self.lanes =
+            lanes.into_values().map(|slabs| Lane { slabs, current: None, cursor: 0 }).collect();
+        self.turn = 0;
+    }
+
+    /// Takes up to `want` blocks in a row: the first and how many. `None`: the pool is full.
+    pub(crate) fn alloc(&mut self, want: u64) -> Option<(u64, u64)> {
+        for _ in 0..self.lanes.len() {
+            if self.window == 0 {
+                self.turn = (self.turn + 1) % self.lanes.len();
+                self.window = WINDOW;
+            }
+            if let Some((vbn, len)) = self.find(self.turn, want) {
+                self.take_run(vbn, len);
+                self.window = self.window.saturating_sub(len as u32);
+                return Some((vbn, len));
+            }
+            self.window = 0;
+        }
+        None
+    }
+
+    fn find(&mut self, lane: usize, want: u64) -> Option<(u64, u64)> {
+        let reserved = reserved(self.shift);
+        for _ in 0..2 {
+            let Lane { current, cursor, .. } = self.lanes[lane];
+            if let Some(s) = current {
+                let base = u64::from(s) << self.shift;
+                let found = match &self.slabs[s as usize].used {
+                    Some(used) => find_run(used, cursor, want),
+                    None => Some((reserved, want.min((1 << self.shift) - reserved))),
+                };
+                if let Some((at, len)) = found {
+                    self.lanes[lane].cursor = at + len;
+                    return Some((base + at, len));
+                }
+            }
+            let slabs = &self.slabs;
+            let best = self.lanes[lane]
+                .slabs
+                .iter()
+                .filter(|s| slabs[**s as usize].free > 0)
+                .max_by_key(|s| (slabs[**s as usize].free, std::cmp::Reverse(**s)))
+                .copied()?;
+            self.lanes[lane].current = Some(best);
+            self.lanes[lane].cursor = reserved;
+        }
+        None
+    }
+}
+
+/// The first free bits at or after `from`: at most `want` in a row.
+fn find_run(words: &[u64], from: u64, want: u64) -> Option<(u64, u64)> {
+    let end = words.len() as u64 * 64;
+    let mut at = from;
+    while at < end {
+        let w = !words[(at / 64) as usize] >> (at % 64);
+        if w == 0 {
+            at = (at / 64 + 1) * 64;
+            continue;
+        }
+        at += u64::from(w.trailing_zeros());
+        let mut len = 1;
+        while len < want && at + len < end && !bit(words, at + len) {
+            len += 1;
+        }
+        return Some((at, len));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(slabs: u32) -> Space {
+        let mut s = Space::new(8);
+        for i in 0..slabs {
+            let place = |device| Some(Placement { device, extent: i, filling: false });
+            let copies = [place((i % 2 * 2) as u16), place((i % 2 * 2 + 1) as u16)];
+            s.add(&SlabRecord { copies, ..SlabRecord::default() });
+        }
+        s.arrange(|_| true);
+        s
+    }
+
+    #[test]
+    fn hands_out_every_block_once_in_runs_over_all_lanes() {
+        let mut s = space(4);
+        let total = s.total();
+        let mut seen = std::collections::BTreeSet::new();
+        let mut lanes = std::collections::BTreeSet::new();
+        for _ in 0..16 {
+            let (vbn, len) = s.alloc(16).unwrap();
+            assert_eq!(len, 16, "nearly empty: whole runs");
+            lanes.insert(s.slab_of(vbn) % 2);
+            seen.extend(vbn..vbn + len);
+        }
+        assert_eq!(lanes.len(), 2, "striped");
+        while let Some((vbn, len)) = s.alloc(7) {
+            for v in vbn..vbn + len {
+                assert!(s.is_place(v) && seen.insert(v), "{v}");
+            }
+        }
+        assert_eq!((seen.len() as u64, s.free()), (total, 0));
+        for v in &seen {
+            s.release(*v);
+        }
+        assert_eq!(s.free(), total);
+        assert!(s.alloc(1).is_some());
+    }
+
+    #[test]
+    #[should_panic(expected = "freed twice")]
+    fn freeing_twice_is_noticed() {
+        let mut s = space(1);
+        let (v, _) = s.alloc(1).unwrap();
+        s.release(v);
+        s.release(v);
+    }
+
+    #[test]
+    #[should_panic(expected = "while a checkpoint has it")]
+    fn what_a_checkpoint_has_is_not_freed() {
+        let mut s = space(1);
+        let (v, _) = s.alloc(1).unwrap();
+        s.disk_set(v, 1);
+        s.release(v);
+    }
+}

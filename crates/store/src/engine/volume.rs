@@ -1,0 +1,251 @@
+//! A volume or snapshot as others see it: [`Volume`].
+
+use super::dataset::Dataset;
+use super::locks::RangeLock;
+use super::stage::Found;
+use super::write::MOST;
+use super::{Inner, Pool, StoreResult};
+use crate::format::BLOCK;
+use crate::format::dataset::Kind;
+use crate::planted::{Bug, has};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_block::{Allocation, Geometry, IoFuture, Volume, check_range, join_parts};
+use weir_mem::Slice;
+
+const B: u64 = BLOCK as u64;
+/// Bytes of one piece of a long transfer.
+const PIECE: u64 = MOST * B;
+
+/// The home reactor's handle to a volume or snapshot.
+pub struct StoreVolume {
+    pool: Rc<Inner>,
+    ds: Rc<Dataset>,
+}
+
+impl Pool {
+    /// A handle to a volume or snapshot, for the pool's home reactor.
+    ///
+    /// # Errors
+    /// There is no such dataset.
+    pub fn volume(&self, id: u32) -> StoreResult<Rc<StoreVolume>> {
+        let ds = self.0.dataset(id)?;
+        Ok(Rc::new(StoreVolume { pool: self.0.clone(), ds }))
+    }
+}
+
+impl StoreVolume {
+    /// Where the copies of the block at `at` are: number of the device, and byte on it. Empty: nowhere.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub async fn locate(&self, at: u64) -> IoResult<Vec<(u16, u64)>> {
+        let found = self.pool.locate(&self.ds, at / B).await?;
+        Ok(found.into_iter().map(|(d, block)| (d, block * B)).collect())
+    }
+}
+
+/// A range as part of a first block, whole blocks, and part of a last block; bytes, relative to the start.
+fn split(at: u64, len: u64) -> [(u64, u64); 3] {
+    let head = ((B - at % B) % B).min(len);
+    let tail = if head == len { 0 } else { (at + len) % B };
+    [(0, head), (head, len - head - tail), (len - tail, tail)]
+}
+
+impl StoreVolume {
+    fn check(&self, at: u64, len: u64, write: bool) -> IoResult {
+        check_range(&self.geometry(), at, len)?;
+        if self.ds.deleting.get() {
+            return Err(IoError::Offline);
+        }
+        match write && self.ds.kind != Kind::Volume {
+            true => Err(IoError::ReadOnly),
+            false => Ok(()),
+        }
+    }
+
+    async fn lock(&self, lba: u64, count: u64) -> RangeLock {
+        self.ds.locks.lock(lba, lba + count).await
+    }
+
+    async fn block_buffer(&self) -> Slice {
+        self.pool.bufs.alloc(BLOCK).await
+    }
+
+    /// Reads a part of a block.
+    async fn read_part(&self, at: u64, buf: Slice) -> IoResult {
+        let whole = self.block_buffer().await;
+        self.pool.read_blocks(&self.ds, at / B, &whole, false).await?;
+        buf.copy_from(0, &whole, (at % B) as usize, buf.len());
+        Ok(())
+    }
+
+    /// Writes a part of a block; `None`: zeros.
+    async fn write_part(&self, at: u64, len: usize, data: Option<Slice>) -> IoResult {
+        let whole = self.block_buffer().await;
+        let lba = at / B;
+        let unlocked = has(Bug::PartialWriteUnlocked);
+        let lock = if unlocked { None } else { Some(self.lock(lba, 1).await) };
+        self.pool.read_blocks(&self.ds, lba, &whole, !unlocked).await?;
+        match data {
+            Some(d) => whole.copy_from((at % B) as usize, &d, 0, len),
+            None => whole.sub((at % B) as usize, len).fill(0),
+        }
+        self.pool.write_locked(&self.ds, lba, whole, lock).await
+    }
+
+    async fn write_whole(&self, at: u64, buf: Slice) -> IoResult {
+        let (lba, count) = (at / B, buf.len() as u64 / B);
+        let lock = self.lock(lba, count).await;
+        self.pool.write_locked(&self.ds, lba, buf, Some(lock)).await
+    }
+
+    async fn read_any(&self, at: u64, buf: Slice) -> IoResult {
+        for (k, (from, n)) in split(at, buf.len() as u64).into_iter().enumerate() {
+            let part = buf.sub(from as usize, n as usize);
+            match (n, k) {
+                (0, _) => {}
+                (_, 1) => self.read_whole(at + from, part).await?,
+                _ => self.read_part(at + from, part).await?,
+            }
+        }
+        Ok(())
+    }
+
+    fn read_whole(&self, at: u64, buf: Slice) -> IoFuture<'_> {
+        let len = buf.len() as u64;
+        join_parts(len.div_ceil(PIECE) as usize, move |i| {
+            let from = i as u64 * PIECE;
+            let part = buf.sub(from as usize, PIECE.min(len - from) as usize);
+            IoFuture::new(async move {
+                self.pool.read_blocks(&self.ds, (at + from) / B, &part, false).await
+            })
+        })
+    }
+
+    async fn write_any(&self, at: u64, buf: Slice) -> IoResult {
+        for (k, (from, n)) in split(at, buf.len() as u64).into_iter().enumerate() {
+            let part = buf.sub(from as usize, n as usize);
+            match (n, k) {
+                (0, _) => {}
+                (_, 1) => self.write_pieces(at + from, part).await?,
+                _ => self.write_part(at + from, n as usize, Some(part)).await?,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_pieces(&self, at: u64, buf: Slice) -> IoFuture<'_> {
+        let len = buf.len() as u64;
+        join_parts(len.div_ceil(PIECE) as usize, move |i| {
+            let from = i as u64 * PIECE;
+            let part = buf.sub(from as usize, PIECE.min(len - from) as usize);
+            IoFuture::new(self.write_whole(at + from, part))
+        })
+    }
+
+    async fn zero_any(&self, at: u64, len: u64) -> IoResult {
+        for (k, (from, n)) in split(at, len).into_iter().enumerate() {
+            match (n, k) {
+                (0, _) => {}
+                (_, 1) => {
+                    let (lba, count) = ((at + from) / B, n / B);
+                    let lock = self.lock(lba, count).await;
+                    self.pool.wipe_locked(&self.ds, lba, count, lock).await?;
+                }
+                _ => self.write_part(at + from, n as usize, None).await?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Volume for StoreVolume {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            len: self.ds.len.get(),
+            block_size: self.ds.block_size,
+            granularity: BLOCK as u32,
+            thin: true,
+            // What is acknowledged is on the media of all halves.
+            volatile_cache: false,
+            read_only: self.ds.kind != Kind::Volume,
+        }
+    }
+
+    fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
+        let len = buf.len() as u64;
+        match self.check(at, len, false) {
+            Err(e) => IoFuture::ready(Err(e)),
+            Ok(()) if (at | len).is_multiple_of(B) => self.read_whole(at, buf),
+            Ok(()) => IoFuture::new(self.read_any(at, buf)),
+        }
+    }
+
+    fn write(&self, at: u64, buf: Slice, _fua: bool) -> IoFuture<'_> {
+        let len = buf.len() as u64;
+        match self.check(at, len, true) {
+            Err(e) => IoFuture::ready(Err(e)),
+            Ok(()) if (at | len).is_multiple_of(B) => self.write_pieces(at, buf),
+            Ok(()) => IoFuture::new(self.write_any(at, buf)),
+        }
+    }
+
+    /// Nothing is left to do: what was acknowledged is durable.
+    fn flush(&self) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+
+    fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
+        self.write_zeroes(at, len, true)
+    }
+
+    fn write_zeroes(&self, at: u64, len: u64, _unmap: bool) -> IoFuture<'_> {
+        match self.check(at, len, true) {
+            Err(e) => IoFuture::ready(Err(e)),
+            Ok(()) if len == 0 => IoFuture::ready(Ok(())),
+            Ok(()) => IoFuture::new(self.zero_any(at, len)),
+        }
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> Allocation {
+        let lba = at / B;
+        let mapped = match self.ds.top.find(lba) {
+            Found::Entry(e) => e.vbn != 0,
+            // A map that is not looked into here may have it.
+            Found::Tree(root) => !root.ptr.is_none(),
+        };
+        Allocation { mapped, len: len.min((lba + 1) * B - at) }
+    }
+
+    fn allocated(&self) -> Option<u64> {
+        let mapped = match &*self.ds.top.below.borrow() {
+            super::stage::Below::Root(_, mapped) => *mapped,
+            super::stage::Below::Stage(s) => s.merged.get().map_or(0, |(_, m)| m),
+        };
+        Some((mapped + self.ds.top.active.borrow().map.len() as u64) * B)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_cut_at_blocks() {
+        assert_eq!(split(0, 8192), [(0, 0), (0, 8192), (8192, 0)]);
+        assert_eq!(split(512, 512), [(0, 512), (512, 0), (512, 0)]);
+        assert_eq!(split(512, 8192), [(0, 3584), (3584, 4096), (7680, 512)]);
+        assert_eq!(split(4096, 512), [(0, 0), (0, 0), (0, 512)]);
+        assert_eq!(split(3584, 1024), [(0, 512), (512, 0), (512, 512)]);
+        for at in (0..9000).step_by(512) {
+            for len in (512..13000).step_by(512) {
+                let [a, b, c] = split(at, len);
+                assert_eq!((a.0, a.1 + b.1 + c.1), (0, len));
+                assert_eq!((b.0, c.0), (a.1, a.1 + b.1));
+                assert!(b.1 == 0 || ((at + b.0) % B == 0 && b.1 % B == 0));
+                assert!(a.1 == 0 || at / B == (at + a.1 - 1) / B);
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The write path: lock, admit, place, sum, log and write at once, commit.
+
+use super::dataset::Dataset;
+use super::locks::RangeLock;
+use super::log::{Effect, Group};
+use super::{Inner, slice_crc};
+use crate::format::log::Entry;
+use crate::format::tree::{LEAF, MAX_HEIGHT, MapEntry};
+use crate::format::{BLOCK, MAX_LBA};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_mem::Slice;
+
+/// Blocks of one write at most; longer ones are cut.
+pub(crate) const MOST: u64 = 256;
+/// Blocks of one trim entry at most.
+const TRIM: u64 = 1 << 32;
+
+impl Inner {
+    /// Blocks that stay free for maps and deletions.
+    pub(crate) fn reserve(&self) -> u64 {
+        (self.space.borrow().total() / 25).max(32)
+    }
+
+    /// Blocks that the next checkpoint writes at most, when `more` blocks are written before.
+    fn checkpoint_needs(&self, more: u64, free: u64) -> u64 {
+        let entries = self.ckpt.entries.get() + more;
+        // Most of the time a rough bound is enough.
+        let rough = entries * 7 + 16;
+        if rough < free / 2 {
+            return rough;
+        }
+        let datasets = self.datasets.borrow();
+        let nodes: u64 = datasets.values().map(|d| d.nodes()).sum();
+        let tables = datasets.len() as u64 / 15 + 2 + entries / 256;
+        // What comes is in a row: it touches few nodes of each level.
+        let levels = u64::from(MAX_HEIGHT) + 1;
+        nodes + (more / LEAF as u64 + 2) * levels + tables + 16
+    }
+
+    /// Whether there is space for `blocks` more.
+    fn has_space(&self, blocks: u64, keep_reserve: bool) -> bool {
+        let free = self.space.borrow().free();
+        let reserve = if keep_reserve { self.reserve() } else { 0 };
+        let changes = blocks.max(2);
+        free >= blocks + reserve + self.checkpoint_needs(changes, free)
+    }
+
+    /// Waits until a change of `blocks` blocks fits the log and the pool. It may not fit any more once
+    /// the caller has waited for something else.
+    pub(crate) async fn admit(&self, blocks: u64, keep_reserve: bool) -> IoResult {
+        let mut checkpoints = 0;
+        loop {
+            self.check_running()?;
+            let (log, space) = (self.log_has_room(), self.has_space(blocks, keep_reserve));
+            if log && space {
+                return Ok(());
+            }
+            if log && checkpoints >= 3 && !self.is_reaping() {
+                return Err(IoError::NoSpace);
+            }
+            self.log_moves().await?;
+            if !self.log_has_room() || !self.has_space(blocks, keep_reserve) {
+                self.checkpoint_now().await?;
+                checkpoints += 1;
+            }
+        }
+    }
+
+    /// Writes whole blocks under a lock that the caller holds.
+    pub(crate) async fn write_locked(
+        self: &Rc<Self>,
+        ds: &Rc<Dataset>,
+        lba: u64,
+        buf: Slice,
+        lock: Option<RangeLock>,
+    ) -> IoResult {
+        let count = (buf.len() / BLOCK) as u64;
+        debug_assert!(count <= MOST);
+        let pass = loop {
+            self.admit(count, true).await?;
+            let pass = self.gate.enter().await;
+            if self.log_has_room() && self.has_space(count, true) {
+                break pass;
+            }
+        };
+        self.check_running()?;
+        if ds.deleting.get() {
+            return Err(IoError::Offline);
+        }
+        let g = self.open_group();
+        let (done, result) = self.place(&g, ds, lba, &buf);
+        if done == 0 {
+            return result;
+        }
+        self.submit_group(&g, lock, pass);
+        g.wait().await.and(result)
+    }
+
+    /// Places, sums and logs whole blocks, and starts writing them. Nothing waits: what is placed is
+    /// logged. Returns how many blocks were placed, and why not all.
+    fn place(&self, g: &Group, ds: &Rc<Dataset>, lba: u64, buf: &Slice) -> (u64, IoResult) {
+        let count = (buf.len() / BLOCK) as u64;
+        let birth = self.epoch.get();
+        let mut crcs = [0u32; MOST as usize];
+        let mut done = 0;
+        while done < count {
+            let found = self.space.borrow_mut().alloc(count - done);
+            let Some((vbn, n)) = found else { return (done, Err(IoError::NoSpace)) };
+            let sums = &mut crcs[..n as usize];
+            for (i, crc) in sums.iter_mut().enumerate() {
+                let (k, at) = (i as u64, (done as usize + i) * BLOCK);
+                let id = self.identity(ds.family, lba + done + k, birth, vbn + k);
+                *crc = match self.options.sum_data {
+                    true => slice_crc(&id, buf, at),
+                    false => id.mask(),
+                };
+            }
+            let data = buf.sub(done as usize * BLOCK, n as usize * BLOCK);
+            let first = MapEntry { vbn, birth, crc: 0 };
+            if let Err(e) = self.add_write(g, ds, lba + done, first, sums, &data) {
+                return (done, Err(e));
+            }
+            done += n;
+        }
+        (done, Ok(()))
+    }
+
+    /// Makes whole blocks read as zeros, under a lock that the caller holds.
+    pub(crate) async fn wipe_locked(
+        self: &Rc<Self>,
+        ds: &Rc<Dataset>,
+        lba: u64,
+        blocks: u64,
+        lock: RangeLock,
+    ) -> IoResult {
+        if blocks == 0 {
+            return Ok(());
+        }
+        debug_assert!(blocks <= TRIM && lba + blocks <= MAX_LBA);
+        let pass = loop {
+            self.admit(0, false).await?;
+            let pass = self.gate.enter().await;
+            if self.log_has_room() {
+                break pass;
+            }
+        };
+        self.check_running()?;
+        if ds.deleting.get() {
+            return Err(IoError::Offline);
+        }
+        let g = self.open_group();
+        let entry = Entry::Trim { dataset: ds.id, lba, blocks };
+        self.add_entry(&g, &entry, Effect::Wipe(ds.clone(), lba, blocks));
+        self.submit_group(&g, Some(lock), pass);
+        g.wait().await
+    }
+
+    /// Makes the loss of a block permanent until it is written, under a lock that the caller holds.
+    pub(crate) async fn poison(&self, ds: &Rc<Dataset>, lba: u64, birth: u32) -> IoResult {
+        self.check_running()?;
+        self.admit(0, false).await?;
+        let pass = self.gate.enter().await;
+        let g = self.open_group();
+        let entry = Entry::Poison { dataset: ds.id, lba, birth };
+        let effect = Effect::Put(ds.clone(), lba, MapEntry::poison(birth));
+        self.add_entry(&g, &entry, effect);
+        self.submit_group(&g, None, pass);
+        g.wait().await
+    }
+}

@@ -1,0 +1,20 @@
+//! The pool store: redirect-on-write volumes over mirrored and striped devices.
+//!
+//! A [`Pool`] lives on one reactor, its home. Data and log entry of a write go to all halves at the same time; one
+//! flush makes both durable; then the write takes effect in memory and is acknowledged. A checkpoint
+//! merges what is in memory into the maps on disk. Recovery reads the log of all halves and decides by
+//! checksum what was written.
+//!
+//! * [`format`] — what is on the devices, sans-IO;
+//! * `engine` — devices, space, log, layers, maps, checkpoints, recovery, healing, snapshots;
+//! * [`planted`] — bugs on purpose, for the proof of the tests.
+
+mod engine;
+pub mod format;
+pub mod fuzzing;
+pub mod planted;
+
+pub use engine::{
+    Counters, DatasetInfo, DeviceInfo, Finding, Options, Pool, PoolSpec, Report, ScrubReport,
+    Status, StoreError, StoreVolume, check, create, label_of,
+};

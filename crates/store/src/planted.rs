@@ -1,0 +1,98 @@
+//! Bugs on purpose, for the proof of the test suites. Without the feature `planted` there are none.
+
+/// A bug that can be switched on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// A write is acknowledged when one half has it.
+    AckAfterOneHalf,
+    /// A write is acknowledged before the flush.
+    AckBeforeFlush,
+    /// Freed blocks are handed out before the checkpoint that frees them.
+    ReuseBeforeCheckpoint,
+    /// Recovery believes log entries without looking at the data.
+    ReplayWithoutData,
+    /// Recovery reads one half's log only.
+    ReplayOneLog,
+    /// Recovery does not bring data to the half that misses it.
+    ServeBeforeRepair,
+    /// The superblock is written without waiting for what it refers to.
+    SuperblockBeforeFlush,
+    /// A half that failed is left out without a record of that.
+    NoMembershipRecord,
+    /// A trim is not logged.
+    TrimNotLogged,
+    /// A flush that failed is taken for success.
+    FlushFailureIgnored,
+    /// Reads are not verified.
+    ReadUnverified,
+    /// Damaged data is answered with zeros.
+    ZerosForDamage,
+    /// A poisoned block is forgotten at the checkpoint.
+    PoisonForgotten,
+    /// Writes of parts of a block do not lock it.
+    PartialWriteUnlocked,
+    /// A checkpoint lets go of log pages that were written while it was made.
+    LogCutTooFar,
+    /// Recovery does not begin a new incarnation.
+    SameIncarnation,
+    /// A snapshot does not wait for writes under way.
+    SnapshotInTheMiddle,
+    /// What overwrites a snapshot's block frees it.
+    DeadEntryLost,
+}
+
+impl Bug {
+    /// All there are.
+    pub const ALL: &[Bug] = &[
+        Bug::AckAfterOneHalf,
+        Bug::AckBeforeFlush,
+        Bug::ReuseBeforeCheckpoint,
+        Bug::ReplayWithoutData,
+        Bug::ReplayOneLog,
+        Bug::ServeBeforeRepair,
+        Bug::SuperblockBeforeFlush,
+        Bug::NoMembershipRecord,
+        Bug::TrimNotLogged,
+        Bug::FlushFailureIgnored,
+        Bug::ReadUnverified,
+        Bug::ZerosForDamage,
+        Bug::PoisonForgotten,
+        Bug::PartialWriteUnlocked,
+        Bug::LogCutTooFar,
+        Bug::SameIncarnation,
+        Bug::SnapshotInTheMiddle,
+        Bug::DeadEntryLost,
+    ];
+}
+
+#[cfg(feature = "planted")]
+mod switch {
+    use super::Bug;
+    use std::cell::Cell;
+
+    thread_local! {
+        static ON: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Switches one bug on for this thread, or all off.
+    pub fn plant(bug: Option<Bug>) {
+        ON.with(|o| o.set(bug));
+    }
+
+    pub(crate) fn has(bug: Bug) -> bool {
+        ON.with(|o| o.get() == Some(bug))
+    }
+}
+
+#[cfg(not(feature = "planted"))]
+mod switch {
+    /// There are no bugs on purpose in this build.
+    #[inline(always)]
+    pub(crate) const fn has(_bug: super::Bug) -> bool {
+        false
+    }
+}
+
+pub(crate) use switch::has;
+#[cfg(feature = "planted")]
+pub use switch::plant;
