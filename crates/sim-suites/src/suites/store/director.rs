@@ -94,7 +94,8 @@ impl Director {
             self.check_one(&pool, k).await;
         }
         if let Some(v) = pool.find("director").and_then(|id| pool.volume(id).ok()) {
-            for at in self.lost.borrow().clone() {
+            let lost = self.lost.borrow().clone();
+            for at in lost {
                 match read(&v, at, 4096).await {
                     Err(IoError::Medium) => {}
                     other => self.is_wrong(format!(
