@@ -234,11 +234,11 @@ impl Check {
     }
 
     async fn data(&mut self, family: u32, lba: u64, e: MapEntry, new: bool, who: &str) {
-        let first = self.refer(e.vbn, who);
-        if new && !first && self.owners.get(&e.vbn).is_some_and(|o| o == who) {
+        if new && self.owners.get(&e.vbn).is_some_and(|o| o == who) {
             // It may be a snapshot's too, but in one map a block has one address.
             self.find(who, e.vbn, format!("is used twice, the second time for block {lba}"));
         }
+        let first = self.refer(e.vbn, who);
         if first && self.i.space.borrow().is_place(e.vbn) {
             let id = self.i.identity(family, lba, e.birth, e.vbn);
             self.copies(e.vbn, who, |b| slice_crc(&id, b, 0) == e.crc).await;

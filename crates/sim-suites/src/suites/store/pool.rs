@@ -288,6 +288,10 @@ impl Story {
             // It is back when the machine is.
             m.set_offline(false);
             m.set_config(|c| c.flush_error = Odds::NEVER);
+            if self.spec.copies == 1 {
+                // A pool with one copy cannot even be opened while its device fails.
+                m.forget_next();
+            }
         }
         self.volumes.iter().for_each(|v| v.load.settle());
         self.node.restart();
