@@ -176,7 +176,9 @@ impl Channel {
         let Login { incoming, request, .. } = login;
         let port = self.port.clone();
         let turn = self.logging_in.acquire(1).await;
-        if self.ending.get() {
+        // The login before this one may have come to nothing, and the channel with it.
+        let present = port.find(&self.name).is_some_and(|c| Rc::ptr_eq(&c, &self));
+        if self.ending.get() || !present {
             refuse(incoming, RejectReason::Draining);
             return false;
         }
