@@ -192,7 +192,8 @@ impl LoginRequest {
 pub struct LoginResponse {
     /// The version spoken from here on.
     pub version: u8,
-    /// The target still has the slots of this channel: what is in doubt can be settled exactly once.
+    /// The target knows this channel from an earlier login. Whether that is one that the initiator knows of
+    /// as well is told by `incarnation` and `memory`.
     pub resumed: bool,
     /// Granted.
     pub features: Features,
@@ -216,6 +217,8 @@ pub struct LoginResponse {
     pub max_commands: u16,
     /// The target's port.
     pub target: PortId,
+    /// Names what the target remembers of the channel's slots, within this incarnation.
+    pub memory: u64,
 }
 
 impl LoginResponse {
@@ -236,6 +239,7 @@ impl LoginResponse {
         b[36..38].copy_from_slice(&self.max_segments.to_le_bytes());
         b[38..40].copy_from_slice(&self.max_commands.to_le_bytes());
         b[40..56].copy_from_slice(&self.target.0);
+        b[56..].copy_from_slice(&self.memory.to_le_bytes());
         b
     }
 
@@ -261,6 +265,7 @@ impl LoginResponse {
             max_segments: u16_at(b, 36),
             max_commands: u16_at(b, 38),
             target: PortId(id_at(b, 40)),
+            memory: u64_at(b, 56),
         };
         if r.depth == 0 || r.max_segments == 0 || r.max_commands == 0 || r.max_len == 0 {
             return Err(LoginError::Value("limit"));

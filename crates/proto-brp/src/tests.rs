@@ -162,6 +162,25 @@ fn logins_are_these_bytes() {
     let mut bad = b;
     bad[50..52].fill(0);
     assert!(LoginRequest::decode(&bad).is_err());
+    let answer = LoginResponse {
+        version: 1,
+        resumed: true,
+        features: Features::USUAL,
+        incarnation: 5,
+        power: 6,
+        depth: 256,
+        credits: 128,
+        max_message: 960,
+        keep_alive: 50,
+        max_len: 1 << 20,
+        max_segments: 256,
+        max_commands: 64,
+        target: PortId([2; 16]),
+        memory: 0x0807_0605_0403_0201,
+    };
+    let b = answer.encode();
+    assert_eq!((&b[..6], b[56..] == [1, 2, 3, 4, 5, 6, 7, 8]), (&b"BRPr\x01\x01"[..], true));
+    assert_eq!(LoginResponse::decode(&b), Ok(answer));
     for reason in 0..8 {
         let x = LoginReject { reason: RejectReason::from_code(reason), version: 1 };
         assert_eq!(LoginReject::decode(&x.encode()), Ok(x));

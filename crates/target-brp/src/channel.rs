@@ -61,6 +61,8 @@ pub(crate) struct Channel {
     /// Generation of the access map that `volumes` are of.
     volumes_at: Cell<u64>,
     pub(crate) slots: RefCell<Vec<SlotState>>,
+    /// Names these slots.
+    memory: u64,
     conn: RefCell<Option<Rc<dyn Connection>>>,
     /// Counts connections: a command's answer goes to the one that it came by.
     generation: Cell<u64>,
@@ -104,6 +106,7 @@ impl Channel {
         );
         let size = port.config.max_message.next_multiple_of(4096);
         let buffers = BufPool::new(&PoolConfig { classes: vec![(size, SEND_BUFFERS)] })?;
+        let memory = port.shared.next_memory();
         Ok(Rc::new(Channel {
             name: login.name,
             port,
@@ -111,6 +114,7 @@ impl Channel {
             volumes: RefCell::default(),
             volumes_at: Cell::new(0),
             slots: RefCell::new(vec![SlotState::default(); slots]),
+            memory,
             conn: RefCell::default(),
             generation: Cell::new(0),
             agreed: Cell::default(),
@@ -172,7 +176,9 @@ impl Channel {
         let Login { incoming, request, .. } = login;
         let port = self.port.clone();
         let turn = self.logging_in.acquire(1).await;
-        if self.ending.get() {
+        // The login before this one may have come to nothing, and the channel with it.
+        let present = port.find(&self.name).is_some_and(|c| Rc::ptr_eq(&c, &self));
+        if self.ending.get() || !present {
             refuse(incoming, RejectReason::Draining);
             return false;
         }
@@ -274,6 +280,7 @@ impl Channel {
             max_segments: if incoming.peer_serves_reads() == 0 { 1 } else { c.max_segments },
             max_commands: if jumbo { c.max_commands } else { 1 },
             target: c.port_id,
+            memory: self.memory,
         };
         (agreed, response)
     }

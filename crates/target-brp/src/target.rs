@@ -24,12 +24,18 @@ pub(crate) struct TargetShared {
     pub(crate) access: Arc<Access>,
     pub(crate) sessions: Sessions,
     channels: AtomicUsize,
+    memories: AtomicU64,
     reactors: Mutex<Vec<Handle>>,
 }
 
 impl TargetShared {
     pub(crate) fn reactors(&self) -> Vec<Handle> {
         self.reactors.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Names the slots of a new channel.
+    pub(crate) fn next_memory(&self) -> u64 {
+        self.memories.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     pub(crate) fn channel_gone(&self) {
@@ -86,6 +92,7 @@ impl Target {
             access,
             sessions: Sessions::new(),
             channels: AtomicUsize::new(0),
+            memories: AtomicU64::new(0),
             reactors: Mutex::default(),
         }))
     }

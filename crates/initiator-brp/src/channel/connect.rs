@@ -134,7 +134,13 @@ impl Channel {
 
     /// Decides what becomes of commands that were with the target when the last connection was lost.
     fn settle(&self, response: &LoginResponse) {
-        let first = self.incarnation.replace(response.incarnation) == 0;
+        let before = (self.incarnation.get(), self.memory.get());
+        let first = before.0 == 0;
+        self.incarnation.set(response.incarnation);
+        self.memory.set(response.memory);
+        // The target may know the channel from a login whose response never came here: then its slots are new
+        // to us, and unused.
+        let resumed = response.resumed && before == (response.incarnation, response.memory);
         if self.power.replace(response.power) != response.power && !first {
             self.shared.note_power_loss();
         }
@@ -146,7 +152,7 @@ impl Channel {
             for (tag, s) in table.slots.iter_mut().enumerate() {
                 let with_target =
                     s.numbered && matches!(s.state, State::Sent | State::Orphan | State::Waiting);
-                if !response.resumed {
+                if !resumed {
                     // A target that knows nothing of this channel counts from the beginning.
                     s.seq = u32::from(with_target);
                 }
@@ -162,7 +168,7 @@ impl Channel {
                 let s = &mut table.slots[usize::from(tag)];
                 let orphan = s.state == State::Orphan;
                 let lost_for_good = s.command.operation() == Some(Op::CompareAndWrite);
-                if !response.resumed && (orphan || lost_for_good) {
+                if !resumed && (orphan || lost_for_good) {
                     s.seq = 0;
                     if orphan {
                         freed += u32::from(table.bury(tag));
@@ -182,7 +188,7 @@ impl Channel {
                 } else {
                     s.state = State::Waiting;
                 }
-                if response.resumed {
+                if resumed {
                     s.command.flags |= flag::REPLAY;
                 }
                 pending.push_front(tag);

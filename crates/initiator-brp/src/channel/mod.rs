@@ -165,7 +165,9 @@ pub(crate) struct Channel {
     up_since: Cell<Nanos>,
     pause: Cell<Nanos>,
     ping: Cell<u16>,
+    /// Run of the target's program, and what names its memory of our slots: of the last login that worked.
     incarnation: Cell<u64>,
+    memory: Cell<u64>,
     power: Cell<u64>,
     counts: Counts,
     tasks: RefCell<Vec<TaskId>>,
@@ -229,6 +231,7 @@ impl Channel {
             pause: Cell::new(0),
             ping: Cell::new(0),
             incarnation: Cell::new(0),
+            memory: Cell::new(0),
             power: Cell::new(0),
             counts: Counts::default(),
             tasks: RefCell::default(),

@@ -4,7 +4,7 @@ use super::output::{self, Table};
 use clap::Subcommand;
 use weir_control::client::Client;
 use weir_control::live::PortLive;
-use weir_control::model::{TargetPort, Transport};
+use weir_control::model::{Protocol, TargetPort, Transport};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -68,9 +68,11 @@ impl Command {
 }
 
 fn fabric(t: &TargetPort) -> &'static str {
-    match t.transport {
-        Transport::Iwarp => "iwarp",
-        Transport::Verbs => "verbs",
+    match (t.protocol, t.transport) {
+        (Protocol::Srp, Transport::Iwarp) => "iwarp",
+        (Protocol::Srp, Transport::Verbs) => "verbs",
+        (Protocol::Brp, Transport::Iwarp) => "iwarp (brp)",
+        (Protocol::Brp, Transport::Verbs) => "verbs (brp)",
     }
 }
 
@@ -99,6 +101,10 @@ fn details(t: &TargetPort, port: &PortLive) -> String {
             table.row(vec![host, n.initiator.clone(), n.peer.clone(), n.channels.to_string()]);
         }
         text = format!("{text}\n{}", table.text());
+    }
+    if t.protocol == Protocol::Brp {
+        text.push_str("\nBRP is Weir's own protocol: `weir bench --initiator brp`, and the library initiator-brp.\n");
+        return text;
     }
     text.push_str(
         "\nTo attach a Linux host, write there as root (with an address that it can reach):\n",

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use weir_base::Prng;
 use weir_control::config::Config;
 use weir_control::model::{
-    DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, TargetPort, VolumeSpec,
+    DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, Protocol, TargetPort, VolumeSpec,
 };
 use weir_control::{Code, Error, Result};
 use weir_mem::Slice;
@@ -44,6 +44,7 @@ struct Served {
     volume: String,
     bytes: u64,
     address: String,
+    brp_address: String,
     id_ext: String,
     ioc_guid: String,
     api: String,
@@ -100,6 +101,10 @@ pub(crate) fn quickstart(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
             .map_err(|e| Error::new(Code::Internal, "the initiator ended").because(e))??;
         report.served.data_dir = config.data_dir.display().to_string();
         report.served.address = address.to_string();
+        if let Some(brp) = port_of(&daemon, Protocol::Brp) {
+            let at = address_of(&daemon, &brp.name).await?;
+            report.served.brp_address = at.map_or_else(String::new, |a| a.to_string());
+        }
         report.served.seconds_to_serve = seconds;
         report.served.api = config.data_dir.join("weir.sock").display().to_string();
         report.served.id_ext = port.id_ext.to_string();
@@ -160,15 +165,23 @@ fn config(args: &QuickstartArgs) -> Result<Config> {
 }
 
 async fn serving(daemon: &Daemon) -> Result<(TargetPort, SocketAddr)> {
-    let model = daemon.controller.model();
-    let port = model.targets.values().next().cloned();
+    let port = port_of(daemon, Protocol::Srp);
     let port = port.ok_or_else(|| Error::new(Code::Internal, "there is no target port"))?;
-    let status = daemon.controller.status().await?;
-    let live = status.live.ports.iter().find(|p| p.name == port.name);
-    let address = live.and_then(|p| p.listening.first()).and_then(|a| a.parse().ok());
+    let address = address_of(daemon, &port.name).await?;
     let address =
         address.ok_or_else(|| Error::new(Code::Internal, "the target port does not listen"))?;
     Ok((port, address))
+}
+
+/// The first target port that speaks `protocol`.
+fn port_of(daemon: &Daemon, protocol: Protocol) -> Option<TargetPort> {
+    daemon.controller.model().targets.values().find(|t| t.protocol == protocol).cloned()
+}
+
+async fn address_of(daemon: &Daemon, port: &str) -> Result<Option<SocketAddr>> {
+    let status = daemon.controller.status().await?;
+    let live = status.live.ports.iter().find(|p| p.name == port);
+    Ok(live.and_then(|p| p.listening.first()).and_then(|a| a.parse().ok()))
 }
 
 /// An address of this machine for a listening one.
@@ -403,6 +416,12 @@ fn summary(r: &Report) -> String {
         mb(r.served.bytes),
         r.served.address
     );
+    if !r.served.brp_address.is_empty() {
+        t += &format!(
+            "and by BRP at {0}: weir bench --initiator brp --target {0} --volume {1}\n",
+            r.served.brp_address, r.served.volume
+        );
+    }
     t += "To attach another Linux host with its own SRP initiator (docs/srp-linux-hosts.md), as root there:\n";
     for l in &r.attach {
         t += &format!("  {l}\n");
