@@ -184,6 +184,10 @@ impl Poller for Shared {
             for c in now.drain(..) {
                 c.dirty.set(false);
                 c.transmit(self);
+                // What did not leave is tried again in every turn, however silent the peer is.
+                if !c.tx_idle() && !c.is_down() {
+                    self.make_hot(c);
+                }
             }
         }
         self.flushing.set(now);

@@ -5,7 +5,7 @@
 //! merges what is in memory into the maps on disk. Recovery reads the log of all halves and decides by
 //! checksum what was written.
 //!
-//! * [`format`] — what is on the devices, sans-IO;
+//! * [`mod@format`] — what is on the devices, sans-IO;
 //! * `engine` — devices, space, log, layers, maps, checkpoints, recovery, healing, snapshots;
 //! * [`planted`] — bugs on purpose, for the proof of the tests.
 
