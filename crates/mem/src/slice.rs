@@ -162,6 +162,20 @@ impl Slice {
         unsafe { std::ptr::copy(src.as_ptr().add(src_at), self.as_ptr().add(at), len) }
     }
 
+    /// As [`copy_from`](Slice::copy_from), to memory that is not read again soon.
+    ///
+    /// # Panics
+    /// When either range is outside its slice.
+    #[inline]
+    pub fn stream_from(&self, at: usize, src: &Slice, src_at: usize, len: usize) {
+        self.check(at, len);
+        src.check(src_at, len);
+        // SAFETY: as in copy_from.
+        unsafe {
+            crate::streaming::copy(src.as_ptr().add(src_at), self.as_ptr().add(at), len);
+        }
+    }
+
     /// Sets all bytes.
     pub fn fill(&self, value: u8) {
         // SAFETY: the whole slice is valid for writes.
