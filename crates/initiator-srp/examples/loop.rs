@@ -1,5 +1,5 @@
 //! Target on one core, initiator on the other: `loop BLOCK DEPTH SECONDS
-//! read|write|tur [channel|queue|single]`.
+//! read|write|tur [channel|queue|single] [MIB of the volume]`.
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,13 +62,16 @@ impl Ram {
         if read {
             buf.copy_from(0, &s, 0, buf.len())
         } else {
-            s.copy_from(0, buf, 0, buf.len())
+            s.stream_from(0, buf, 0, buf.len())
         }
         Ok(())
     }
 }
 
-const SIZE: usize = 4 << 20;
+/// Bytes of the volume.
+fn size() -> usize {
+    std::env::args().nth(6).map_or(4, |a| a.parse().unwrap()) << 20
+}
 
 fn target(addr: std::sync::mpsc::Sender<String>) {
     pin_to_core(0).unwrap();
@@ -81,7 +84,7 @@ fn target(addr: std::sync::mpsc::Sender<String>) {
         let name = PortName::Srp(config.port_id.0);
         identity.ports = vec![TargetPort { relative_id: 1, group: 1, name }];
         let g = Geometry {
-            len: SIZE as u64,
+            len: size() as u64,
             block_size: 512,
             granularity: 4096,
             thin: false,
@@ -101,9 +104,9 @@ fn target(addr: std::sync::mpsc::Sender<String>) {
         let access = Arc::new(Access::new(AccessMap { hosts: vec![rule] }));
         let units = Rc::new(Units::default());
         let pool = BufPool::new(&PoolConfig::default()).unwrap();
-        let mem = Rc::new(Arena::new(SIZE).unwrap());
+        let mem = Rc::new(Arena::new(size()).unwrap());
         // SAFETY: the whole arena, which nobody else uses yet.
-        unsafe { std::ptr::write_bytes(mem.base().as_ptr(), 7, SIZE) };
+        unsafe { std::ptr::write_bytes(mem.base().as_ptr(), 7, size()) };
         let shared = UnitShared::new("v", lu, None);
         units.insert(Unit::new(shared, Rc::new(Ram { mem, g }), pool.clone(), 1 << 20));
         let t = Target::new(config, access, identity, 1);
@@ -150,6 +153,7 @@ fn main() {
             s.queue().test_unit_ready(Lun::ZERO).await.unwrap();
             (None, Some(s.queue()))
         };
+        let size = size();
         let end = clock() + secs * 1_000_000_000;
         let mut tasks = Vec::new();
         for i in 0..depth {
@@ -165,7 +169,7 @@ fn main() {
                         break;
                     }
                     let lba =
-                        rng.below((SIZE / block.max(512)) as u64) * (block.max(512) / 512) as u64;
+                        rng.below((size / block.max(512)) as u64) * (block.max(512) / 512) as u64;
                     if let Some(q) = &q {
                         let at = lba * 512;
                         match op.as_str() {

@@ -8,6 +8,7 @@
 mod arena;
 mod pool;
 mod slice;
+pub mod streaming;
 
 pub use arena::Arena;
 pub use pool::{BufPool, Census, PoolConfig};

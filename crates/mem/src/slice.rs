@@ -83,12 +83,12 @@ impl Slice {
         self.ptr.as_ptr()
     }
 
-    /// Tells the processor that the bytes will be read soon, so that whoever copies them does not wait for
-    /// memory. Worth it for a few KiB at unforeseeable places.
+    /// Tells the processor that the first `len` bytes will be read soon, so that whoever copies them does not wait
+    /// for memory. Worth it for less than a KiB at unforeseeable places: what follows the processor foresees.
     #[inline]
-    pub fn prefetch(&self) {
+    pub fn prefetch(&self, len: usize) {
         #[cfg(target_arch = "x86_64")]
-        for at in (0..self.len()).step_by(64) {
+        for at in (0..self.len().min(len)).step_by(64) {
             use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             // SAFETY: within the slice; a prefetch reads nothing that could be seen.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(self.as_ptr().add(at).cast()) };
@@ -160,6 +160,20 @@ impl Slice {
         src.check(src_at, len);
         // SAFETY: both ranges are inside memory kept alive by their slices; copy() allows overlap.
         unsafe { std::ptr::copy(src.as_ptr().add(src_at), self.as_ptr().add(at), len) }
+    }
+
+    /// As [`copy_from`](Slice::copy_from), to memory that is not read again soon.
+    ///
+    /// # Panics
+    /// When either range is outside its slice.
+    #[inline]
+    pub fn stream_from(&self, at: usize, src: &Slice, src_at: usize, len: usize) {
+        self.check(at, len);
+        src.check(src_at, len);
+        // SAFETY: as in copy_from.
+        unsafe {
+            crate::streaming::copy(src.as_ptr().add(src_at), self.as_ptr().add(at), len);
+        }
     }
 
     /// Sets all bytes.

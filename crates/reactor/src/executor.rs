@@ -159,6 +159,10 @@ impl Reactor {
             busy |= p.poll();
             i += 1;
         }
+        if busy {
+            // Taking in what came can have taken a while, and it is here only now.
+            inner.now.set(inner.driver.now());
+        }
         busy |= inner.drain_inbox();
         busy |= inner.expire_timers();
         busy |= inner.run_tasks();
@@ -404,7 +408,7 @@ fn spawn_boxed(future: Pin<Box<dyn Future<Output = ()>>>) -> TaskId {
     })
 }
 
-/// The time at the start of this turn: one clock read serves all.
+/// The time at which this turn had taken in what came, before it ran any task: one clock read serves all.
 #[inline]
 pub fn now() -> Nanos {
     with(|i| i.now.get())

@@ -231,7 +231,7 @@ impl Attached {
                 return Err(Failure::Stop);
             }
             match self.unit.volume.direct(at + done, n, Direct::Write) {
-                Some(slice) => slice.copy_from(0, &buf, 0, n),
+                Some(slice) => slice.stream_from(0, &buf, 0, n),
                 None => {
                     let r = self.unit.volume.write(at + done, buf, fua).await;
                     io(r, Direction::Write, lba + done / block)?;

@@ -351,6 +351,21 @@ impl Channel {
         InFlight { channel: self, index }.await
     }
 
+    /// Sends a command if there is nothing to wait for; see [`command`](Channel::command).
+    #[inline]
+    pub(crate) fn try_command(
+        &self,
+        lun: u64,
+        cdb: &[u8],
+        data_out: &[Slice],
+        data_in: &[Slice],
+    ) -> Option<Result<InFlight<'_>, Unfinished>> {
+        self.try_acquire().then(|| {
+            let index = self.submit(lun, cdb, data_out, data_in)?;
+            Ok(InFlight { channel: self, index })
+        })
+    }
+
     /// Takes a slot, a credit and a place in the send queue, if all are there.
     #[inline]
     fn try_acquire(&self) -> bool {
@@ -481,7 +496,7 @@ impl Drop for Unclaimed {
 }
 
 /// A command with the target.
-struct InFlight<'a> {
+pub(crate) struct InFlight<'a> {
     channel: &'a Channel,
     index: u16,
 }

@@ -191,7 +191,7 @@ impl Region {
             return Err(IoError::OutOfRange);
         }
         // SAFETY: as in read, the other way round.
-        unsafe { std::ptr::copy(buf.as_ptr(), self.at(at), buf.len()) };
+        unsafe { weir_mem::streaming::copy(buf.as_ptr(), self.at(at), buf.len()) };
         Ok(())
     }
 
