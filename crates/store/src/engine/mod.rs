@@ -177,14 +177,6 @@ impl Inner {
     /// Nothing is written any more; what is there can still be read.
     pub(crate) fn suspend(&self, why: IoError) {
         if self.suspended.get().is_none() {
-            if std::env::var("WDBG").is_ok() {
-                eprintln!(
-                    "SUSPEND {why:?} free {} pending {} {}",
-                    self.space.borrow().free(),
-                    self.pending.borrow().len(),
-                    std::backtrace::Backtrace::force_capture()
-                );
-            }
             self.suspended.set(Some(why));
         }
         self.log.work.signal();
