@@ -139,9 +139,8 @@ impl Inner {
         let number = self.upkeep.next_walk();
         let mut w = Walk { number, into, look, prove, seen: BTreeSet::new() };
         loop {
-            let all = self.datasets.borrow();
-            let next = all.values().find(|d| d.walked.get() != w.number).cloned();
-            drop(all);
+            let unseen = |d: &&Rc<Dataset>| d.walked.get() != w.number;
+            let next = self.datasets.borrow().values().find(unseen).cloned();
             let Some(ds) = next else { break };
             // Whoever gives it another map meanwhile takes the mark away again.
             ds.walked.set(w.number);
