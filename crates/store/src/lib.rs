@@ -15,6 +15,6 @@ pub mod fuzzing;
 pub mod planted;
 
 pub use engine::{
-    Counters, DatasetInfo, DeviceInfo, Finding, Options, Pool, PoolSpec, Report, ScrubReport,
-    Status, StoreError, StoreVolume, check, create, label_of,
+    Counters, DatasetInfo, DeviceInfo, Finding, Options, Pool, PoolSpec, Progress, Report,
+    ScrubReport, Status, StoreError, StoreVolume, Work, check, create, label_of,
 };

@@ -39,6 +39,16 @@ pub enum Bug {
     SnapshotInTheMiddle,
     /// What overwrites a snapshot's block frees it.
     DeadEntryLost,
+    /// Bringing a device back leaves out a part of each slab.
+    ResyncSkipsRegion,
+    /// A device that was filled is not read again before it counts as current.
+    FillNotProved,
+    /// A slab's new place counts before its copy is complete.
+    SwitchedBeforeCopied,
+    /// What is written while a slab moves goes to the old place only.
+    MoveMissesWrites,
+    /// What happened while a device was away is looked for from too late an epoch on.
+    ResyncFromNow,
 }
 
 impl Bug {
@@ -62,6 +72,11 @@ impl Bug {
         Bug::SameIncarnation,
         Bug::SnapshotInTheMiddle,
         Bug::DeadEntryLost,
+        Bug::ResyncSkipsRegion,
+        Bug::FillNotProved,
+        Bug::SwitchedBeforeCopied,
+        Bug::MoveMissesWrites,
+        Bug::ResyncFromNow,
     ];
 }
 

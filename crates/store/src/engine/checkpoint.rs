@@ -8,9 +8,9 @@ use super::stage::Below;
 use crate::format::blob::{self, DATASETS, SPACE};
 use crate::format::dataset::{DatasetRecord, Kind, MapRoot, RECORD};
 use crate::format::page::{FANOUT, Header, NodePtr, PAYLOAD, PageKind, seal};
-use crate::format::slab::{self, REMAP, RemapRecord, SlabHead, SlabRecord, bitmap_pages};
+use crate::format::slab::{self, REMAP, RemapRecord, SlabHead, bitmap_pages};
 use crate::format::superblock::{BlobRoot, LOG_COPIES, TableRoot};
-use crate::format::{MAX_EPOCH, page, tree, zeroed};
+use crate::format::{GIVEN_UP_SLABS, MAX_EPOCH, page, tree, zeroed};
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -140,8 +140,11 @@ impl Inner {
         let closed = self.gate.close().await;
         let epoch = self.epoch.get();
         self.epoch.set(epoch + 1);
+        // No write is under way, and the last checkpoint waited for all readers.
+        self.space.borrow_mut().leaving.clear();
         for action in self.ckpt.actions.take() {
             action(self);
+            self.upkeep.lists_change();
         }
         self.pass_on_dead();
         for ds in self.datasets.borrow().values() {
@@ -173,6 +176,7 @@ impl Inner {
         for s in fresh {
             s.fresh.set(false);
             if let Some(v) = datasets.get(&s.parent.get()) {
+                self.upkeep.lists_change();
                 s.dead.set(v.dead.replace((NodePtr::NONE, 0)));
             }
         }
@@ -240,6 +244,10 @@ impl Inner {
             };
             s.base_chain = cut.chain;
             s.next_dataset = self.next_dataset.get();
+            s.incompat = match self.has_gaps() {
+                true => s.incompat | GIVEN_UP_SLABS,
+                false => s.incompat & !GIVEN_UP_SLABS,
+            };
             s.log_set = [cut.log_set.first().copied(), cut.log_set.get(1).copied()];
             change(s);
         })
@@ -247,6 +255,7 @@ impl Inner {
         drop(only);
         self.settle(&mut cx.batch).await?;
         self.log.set.replace(cut.log_set);
+        self.settle_moves();
         // Garbage that the checkpoint itself took pieces of has its map already.
         for (id, root, mapped) in roots {
             if let Some(ds) = self.datasets.borrow().get(&id).filter(|d| d.kind != Kind::Garbage) {
@@ -405,20 +414,9 @@ impl Inner {
         let space = self.space.borrow();
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&(space.slabs.len() as u64).to_le_bytes());
-        for (s, slab) in space.slabs.iter().enumerate() {
-            let free = match slab.which {
-                Some(_) => space.disk_words(s).1,
-                None => space.room() as u32,
-            };
-            let r = SlabRecord {
-                copies: slab.copies,
-                which: slab.which,
-                crc: slab.crc,
-                birth: slab.birth,
-                free,
-            };
+        for s in 0..space.slabs.len() {
             let mut p = [0; slab::RECORD];
-            r.put(&mut p);
+            space.record(s).put(&mut p);
             bytes.extend_from_slice(&p);
         }
         for d in self.devices.borrow().iter() {
@@ -433,6 +431,7 @@ impl Inner {
 
     /// Writes the table of slabs to every device, in the place that the last checkpoint does not use.
     async fn write_space(&self, batch: &mut Batch, epoch: u32) -> IoResult<TableRoot> {
+        self.tell_moves();
         let bytes = self.space_bytes();
         let which = 1 - self.durable.borrow().space.which;
         let pages: Vec<_> = bytes

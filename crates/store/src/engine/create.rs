@@ -128,6 +128,7 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
         device: id(n),
         state: MemberState::InSync,
         draining: false,
+        leaving: false,
         since: 0,
         blocks: l.blocks,
         spares_used: 0,

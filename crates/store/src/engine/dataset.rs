@@ -20,6 +20,8 @@ pub(crate) struct Dataset {
     pub(crate) deleting: Cell<bool>,
     /// Of a snapshot being deleted: it has taken over the next one's dead list.
     pub(crate) swapped: Cell<bool>,
+    /// The last walk that took in all of its map.
+    pub(crate) walked: Cell<u64>,
     /// A snapshot that no checkpoint has yet.
     pub(crate) fresh: Cell<bool>,
     pub(crate) len: Cell<u64>,
@@ -45,6 +47,7 @@ impl Dataset {
             floor: Cell::new(r.floor),
             deleting: Cell::new(r.deleting),
             swapped: Cell::new(r.deleting),
+            walked: Cell::new(0),
             fresh: Cell::new(false),
             len: Cell::new(r.len),
             block_size: r.block_size,

@@ -73,6 +73,7 @@ impl Inner {
         for ds in snapshots.into_iter().filter(|d| !d.swapped.get()) {
             let Some(next) = self.next_in_line(ds) else { return Err(IoError::Internal) };
             ds.swapped.set(true);
+            self.upkeep.lists_change();
             let mine = ds.dead.replace(next.dead.get());
             next.dead.set(mine);
             // What is not on a page yet belongs to the list that is taken over.

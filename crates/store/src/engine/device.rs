@@ -11,6 +11,9 @@ use weir_disk::{Disk, DiskOp, run, status};
 use weir_mem::Slice;
 use weir_reactor::{CompletionFuture, completion, timeout};
 
+/// Writes that were given up and have not ended: they may still change the device.
+pub(crate) type Late = Rc<RefCell<Vec<CompletionFuture>>>;
+
 /// A device, present or not.
 pub(crate) struct Device {
     pub(crate) number: u16,
@@ -21,6 +24,15 @@ pub(crate) struct Device {
     pub(crate) state: Cell<MemberState>,
     pub(crate) since: Cell<u32>,
     pub(crate) draining: Cell<bool>,
+    /// It leaves the pool when it is drained.
+    pub(crate) leaving: Cell<bool>,
+    /// Nothing on it is believed when it is brought back.
+    pub(crate) foreign: Cell<bool>,
+    /// It is not brought back by itself: somebody stopped that, or it went its own way.
+    pub(crate) held: Cell<bool>,
+    /// When it went out of service, in the reactor's time.
+    pub(crate) out_at: Cell<Nanos>,
+    pub(crate) late: Late,
     pub(crate) spares_used: Cell<u32>,
     /// Blocks that live in spares.
     pub(crate) remap: RefCell<BTreeMap<u64, u32>>,
@@ -73,6 +85,11 @@ impl Device {
             state: Cell::new(member.state),
             since: Cell::new(member.since),
             draining: Cell::new(member.draining),
+            leaving: Cell::new(member.leaving),
+            foreign: Cell::new(false),
+            held: Cell::new(false),
+            out_at: Cell::new(0),
+            late: Late::default(),
             spares_used: Cell::new(member.spares_used),
             remap: RefCell::default(),
             failed: Cell::new(None),
@@ -87,6 +104,7 @@ impl Device {
             device: self.id,
             state: self.state.get(),
             draining: self.draining.get(),
+            leaving: self.leaving.get(),
             since: self.since.get(),
             blocks: self.layout.blocks,
             spares_used: self.spares_used.get(),
@@ -148,7 +166,18 @@ impl Device {
             let op = DiskOp::Write { offset: at * BLOCK as u64, buf: part, fua: false };
             disk.submit(op, token);
             self.writes.set(self.writes.get() + n);
-            out.push(Pending { device: self.number, done: Some(done) });
+            out.push(Pending { device: self.number, done: Some(done), late: self.late.clone() });
+        }
+    }
+
+    /// Waits until no write that was given up is under way any more; false: `limit` was not enough.
+    pub(crate) async fn is_quiet(&self, limit: Nanos) -> bool {
+        loop {
+            let Some(mut one) = self.late.borrow_mut().pop() else { return true };
+            if timeout(limit, &mut one).await.is_err() {
+                self.late.borrow_mut().push(one);
+                return false;
+            }
         }
     }
 
@@ -190,7 +219,7 @@ impl Device {
         let Some(disk) = &self.disk else { return };
         let (token, done) = completion();
         disk.submit(DiskOp::Flush, token);
-        out.push(Pending { device: self.number, done: Some(done) });
+        out.push(Pending { device: self.number, done: Some(done), late: self.late.clone() });
     }
 
     /// Makes durable what was written before.
@@ -229,6 +258,7 @@ impl Drop for Busy<'_> {
 pub(crate) struct Pending {
     pub(crate) device: u16,
     done: Option<CompletionFuture>,
+    late: Late,
 }
 
 /// Waits for all writes and says which failed. What has not ended after `limit` has failed.
@@ -262,7 +292,10 @@ pub(crate) async fn wait(all: &mut Vec<Pending>, limit: Nanos) -> Vec<(u16, IoEr
                             failed.push((p.device, e));
                         }
                     }
-                    std::task::Poll::Pending => failed.push((p.device, IoError::Offline)),
+                    std::task::Poll::Pending => {
+                        p.late.borrow_mut().push(done);
+                        failed.push((p.device, IoError::Offline));
+                    }
                 }
             }
         }

@@ -185,6 +185,8 @@ impl Inner {
             return;
         }
         d.failed.set(Some(why));
+        d.out_at.set(weir_reactor::now());
+        self.upkeep.wake();
         self.count(|c| c.devices_failed += 1);
         use crate::format::superblock::MemberState::{InSync, Out, Syncing};
         match d.state.get() {
@@ -216,11 +218,10 @@ impl Inner {
     pub(crate) fn arrange(&self) {
         let devices = self.devices.borrow();
         self.space.borrow_mut().arrange(|s| {
-            let fit = |d: &Device| d.is_current() && !d.draining.get();
-            let all: Vec<_> = s.copies.iter().flatten().collect();
-            let of = |c: &crate::format::slab::Placement| devices.get(usize::from(c.device));
-            let drained = all.iter().any(|c| of(c).is_some_and(|d| d.draining.get()));
-            !drained && all.iter().any(|c| !c.filling && of(c).is_some_and(|d| fit(d)))
+            let current = |c: &crate::format::slab::Placement| {
+                !c.filling && devices.get(usize::from(c.device)).is_some_and(|d| d.is_current())
+            };
+            s.offered && s.copies.iter().flatten().any(current)
         });
     }
 

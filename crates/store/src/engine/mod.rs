@@ -6,13 +6,17 @@ mod create;
 mod dataset;
 mod dead;
 mod device;
+mod devices;
+mod fill;
 mod heal;
 mod locks;
 mod log;
 mod membership;
 mod merge;
 mod meta;
+mod moves;
 mod open;
+mod plan;
 mod ranges;
 mod read;
 mod replay;
@@ -20,6 +24,7 @@ mod scrub;
 mod snapshot;
 mod space;
 mod stage;
+mod upkeep;
 mod volume;
 mod write;
 
@@ -28,10 +33,12 @@ pub use create::{PoolSpec, create};
 pub use open::{Options, label_of};
 pub use scrub::ScrubReport;
 pub use snapshot::DatasetInfo;
+pub use upkeep::{Progress, Work};
 pub use volume::StoreVolume;
 
 use crate::format::superblock::{MemberState, Superblock};
 use crate::format::{BLOCK, Block, Identity, data_crc};
+use crate::planted::{Bug, has};
 use dataset::Dataset;
 use device::Device;
 use locks::Gate;
@@ -122,6 +129,7 @@ pub(crate) struct Inner {
     pub(crate) pins: locks::Pins,
     pub(crate) bufs: BufPool,
     pub(crate) ckpt: checkpoint::Control,
+    pub(crate) upkeep: upkeep::Upkeep,
     /// A device failed and no superblock says so yet.
     pub(crate) unrecorded: Cell<bool>,
     /// Nothing is written any more, and why.
@@ -156,6 +164,16 @@ impl Inner {
         })
     }
 
+    /// Where a block's slab is being moved to.
+    #[inline]
+    pub(crate) fn moving_to(&self, vbn: u64) -> Option<(Rc<Device>, u64)> {
+        let space = self.space.borrow();
+        let to = space.slabs.get(space.slab_of(vbn))?.moving?.to;
+        let d = self.device(to.device)?;
+        let block = d.layout.extent(to.extent) + (vbn & ((1 << space.shift) - 1));
+        Some((d, block))
+    }
+
     /// Starts writing a run of blocks that lies in one slab to every copy. False when no current copy
     /// could be written.
     pub(crate) fn submit(&self, vbn: u64, buf: &Slice, out: &mut Vec<device::Pending>) -> bool {
@@ -167,6 +185,12 @@ impl Inner {
                 current |= d.is_current();
             }
         }
+        if let Some((d, block)) = self.moving_to(vbn).filter(|(d, _)| d.is_written())
+            && !has(Bug::MoveMissesWrites)
+        {
+            self.count(|c| c.media_writes += (buf.len() / BLOCK) as u64);
+            d.submit_write(block, buf, out);
+        }
         current
     }
 
@@ -177,19 +201,12 @@ impl Inner {
     /// Nothing is written any more; what is there can still be read.
     pub(crate) fn suspend(&self, why: IoError) {
         if self.suspended.get().is_none() {
-            if std::env::var("WDBG").is_ok() {
-                eprintln!(
-                    "SUSPEND {why:?} free {} pending {} {}",
-                    self.space.borrow().free(),
-                    self.pending.borrow().len(),
-                    std::backtrace::Backtrace::force_capture()
-                );
-            }
             self.suspended.set(Some(why));
         }
         self.log.work.signal();
         self.ckpt.wake();
         self.ckpt.over.signal_all();
+        self.upkeep.wake();
     }
 
     pub(crate) fn check_running(&self) -> IoResult {
@@ -198,9 +215,7 @@ impl Inner {
 
     /// A block is not used by the state in memory any more.
     pub(crate) fn free_later(&self, vbn: u64) {
-        if crate::planted::has(crate::planted::Bug::ReuseBeforeCheckpoint)
-            && !self.space.borrow().is_on_disk(vbn)
-        {
+        if has(Bug::ReuseBeforeCheckpoint) && !self.space.borrow().is_on_disk(vbn) {
             let mut space = self.space.borrow_mut();
             space.release(vbn);
             space.rewind();
@@ -214,7 +229,7 @@ impl Inner {
         let space = self.space.borrow();
         let copies = usize::from(self.durable.borrow().copies);
         let (mut served, mut whole) = (true, true);
-        for s in &space.slabs {
+        for s in space.slabs.iter().filter(|s| s.exists()) {
             let n = s
                 .copies
                 .iter()
@@ -264,6 +279,12 @@ pub struct DeviceInfo {
     pub state: MemberState,
     /// It failed since the pool was opened.
     pub failed: bool,
+    /// Its slabs are being moved to other devices, or have been.
+    pub draining: bool,
+    /// Copies of slabs that it holds.
+    pub slabs: u32,
+    /// Copies of slabs that it has room for, with those that it holds.
+    pub room: u32,
     /// Size in bytes.
     pub len: u64,
     /// Blocks replaced by spares.
@@ -289,6 +310,10 @@ pub struct Status {
     pub suspended: Option<IoError>,
     /// The current epoch.
     pub epoch: u32,
+    /// What is being done about its devices, and how far that is.
+    pub work: Option<Progress>,
+    /// Why something that should be done about its devices is not done.
+    pub trouble: Option<String>,
 }
 
 impl Pool {
@@ -311,6 +336,9 @@ impl Pool {
                 name: d.disk.as_ref().map(|x| x.name().to_string()),
                 state: d.state.get(),
                 failed: d.failed.get().is_some(),
+                draining: d.draining.get(),
+                slabs: i.space.borrow().held_by(d.number),
+                room: d.layout.extents,
                 len: d.layout.blocks * BLOCK as u64,
                 replaced: d.spares_used.get(),
             })
@@ -325,6 +353,8 @@ impl Pool {
             whole: i.standing().1,
             suspended: i.suspended.get(),
             epoch: i.epoch.get(),
+            work: i.upkeep.progress(),
+            trouble: i.upkeep.trouble(),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::device::Device;
 use super::log::Log;
 use super::meta::Cache;
 use super::space::Space;
+use super::upkeep::Upkeep;
 use super::{Inner, Pool, StoreError, StoreResult, block_of};
 use crate::format::dataset::{DatasetRecord, RECORD};
 use crate::format::label::{Label, Layout, SUPER_SLOTS};
@@ -34,6 +35,14 @@ pub struct Options {
     pub force: bool,
     /// A number from a good source of chance, for the new lineage when `force` leaves a device out.
     pub lineage: u64,
+    /// Bring a device back by itself that missed something while it was away. [`Pool::resync`] does it in any case.
+    pub resync: bool,
+    /// Nanoseconds after which a spare takes the place of a device that failed or is missing; `None`: never
+    /// by itself.
+    pub spare_after: Option<Nanos>,
+    /// Bytes a second that copying from device to device takes at most; 0: as fast as possible.
+    /// [`Pool::set_fill_rate`] changes it.
+    pub fill_rate: u64,
     /// Nothing is written, also no repairs: for looking at a pool that nobody serves.
     pub read_only: bool,
     /// Checksums cover the data. False only to measure what they cost: such a pool is not protected.
@@ -48,6 +57,9 @@ impl Default for Options {
             buffers: 4 << 20,
             force: false,
             lineage: 1,
+            resync: true,
+            spare_after: Some(60 * SECONDS),
+            fill_rate: 0,
             read_only: false,
             sum_data: true,
         }
@@ -179,6 +191,9 @@ impl Pool {
         inner.serving.set(true);
         spawn_task(inner.clone().committer());
         spawn_task(inner.clone().checkpointer());
+        if !inner.options.read_only {
+            spawn_task(inner.clone().upkeeper());
+        }
         if inner.is_reaping() {
             inner.ckpt.kick();
         }
@@ -233,6 +248,7 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
         pins: Default::default(),
         bufs,
         ckpt: Control::default(),
+        upkeep: Upkeep::new(options.fill_rate),
         unrecorded: Cell::new(false),
         suspended: Cell::new(None),
         counters: Cell::default(),
@@ -317,11 +333,29 @@ async fn find(
         d.since.set(best.epoch);
         lineage = (options.lineage, best.lineage);
     }
+    for d in devices.iter().filter(|d| d.disk.is_some()) {
+        let newest = found.iter().position(|(_, l)| l.device == d.id).and_then(|n| {
+            let mine = all.iter().filter(|(k, _)| *k == n).map(|(_, s)| s);
+            mine.max_by_key(|s| s.seq)
+        });
+        let (foreign, held) = history(newest, &best, d.since.get());
+        d.foreign.set(foreign);
+        d.held.set(held);
+    }
     // What was being filled is begun anew; nothing of it was relied on.
     for d in devices.iter().filter(|d| d.state.get() == MemberState::Syncing) {
         d.state.set(MemberState::Out);
     }
     Ok((best, devices, lineage))
+}
+
+/// Whether nothing of a device that is out of sync may be believed, and whether it has a history of its own,
+/// which bringing it back would end. It missed what was written in and after epoch `since`.
+pub(crate) fn history(newest: Option<&Superblock>, best: &Superblock, since: u32) -> (bool, bool) {
+    let Some(s) = newest else { return (true, false) };
+    // A lineage is changed by whoever goes on without a device that is in sync; so one never forks.
+    let ours = s.lineage == best.lineage || (s.lineage == best.parent_lineage && s.epoch <= since);
+    (!ours, !ours)
 }
 
 impl Inner {

@@ -13,7 +13,7 @@ use weir_mem::Slice;
 
 impl Inner {
     /// The copy to read from: the less busy of the current ones, else in turn.
-    fn choose(&self, vbn: u64) -> Option<(Rc<Device>, u64)> {
+    pub(super) fn choose(&self, vbn: u64) -> Option<(Rc<Device>, u64)> {
         let [a, b] = self.copies_of(vbn);
         let a = a.filter(|(d, _)| d.is_current());
         let b = b.filter(|(d, _)| d.is_current());

@@ -187,18 +187,29 @@ impl Inner {
     /// The pointer to a node of a dataset's map, as it is now.
     async fn pointer_now(&self, ds: &Dataset, level: u8, index: u64) -> Option<NodePtr> {
         let root = bottom(&ds.top.below.borrow());
-        let lba = index.checked_mul(tree::span(level))?;
+        self.pointer_in(root, ds.family, level, index).await.ok().flatten()
+    }
+
+    /// The pointer to a node of a map; `None`: the map has no such node.
+    pub(super) async fn pointer_in(
+        &self,
+        root: MapRoot,
+        family: u32,
+        level: u8,
+        index: u64,
+    ) -> IoResult<Option<NodePtr>> {
+        let Some(lba) = index.checked_mul(tree::span(level)) else { return Ok(None) };
         let (mut ptr, mut at) = (root.ptr, root.height);
         if at < level || lba >= tree::span(at) {
-            return None;
+            return Ok(None);
         }
         while at > level && !ptr.is_none() {
-            let node = self.map_node(&ptr, ds.family, at, lba / tree::span(at)).await.ok()?;
+            let node = self.map_node(&ptr, family, at, lba / tree::span(at)).await?;
             at -= 1;
             let i = (lba / tree::span(at)) % FANOUT as u64;
-            ptr = tree::pointer(&node, i as usize).ok()?;
+            ptr = tree::pointer(&node, i as usize).map_err(|_| IoError::Medium)?;
         }
-        (!ptr.is_none()).then_some(ptr)
+        Ok((!ptr.is_none()).then_some(ptr))
     }
 
     /// Verifies the copies of a block, if the map still says what it did.

@@ -100,7 +100,8 @@ impl Inner {
         self.epoch.set(self.epoch.get().max(epoch + 1));
     }
 
-    async fn act(&self, action: Action) -> StoreResult {
+    /// Has a change take part in the next checkpoint; returns when that is durable.
+    pub(crate) async fn act(&self, action: Action) -> StoreResult {
         self.check_running()?;
         self.ckpt.actions.borrow_mut().push(action);
         Ok(self.checkpoint_now().await?)
@@ -331,6 +332,7 @@ impl Pool {
                 }
                 let old = v.top.below.replace(s2.top.below.borrow().clone());
                 v.len.set(s2.len.get());
+                v.walked.set(0);
                 if s2.fresh.get() {
                     // No checkpoint since the snapshot: nothing else was changed.
                     return;
@@ -395,6 +397,7 @@ impl Pool {
     /// # Errors
     /// The checkpoint could not be made; the log still has everything.
     pub async fn close(&self) -> StoreResult {
+        self.0.end_upkeep().await;
         let result = self.0.checkpoint_now().await;
         self.0.ckpt.close();
         self.0.log.work.signal();

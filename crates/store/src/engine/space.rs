@@ -1,5 +1,6 @@
 //! The allocator: which blocks of the pool are in use, now and as of the checkpoint being made.
 
+use super::moves::Move;
 use crate::format::slab::{self, Placement, SlabRecord, reserved};
 use std::collections::BTreeMap;
 
@@ -11,15 +12,18 @@ const WINDOW: u32 = 64;
 pub(crate) struct Slab {
     pub(crate) copies: [Option<Placement>; 2],
     /// A copy that is being made elsewhere, to take the place of one of `copies`.
+    pub(crate) moving: Option<Move>,
+    /// A durable superblock knows it: blocks may be taken from it.
+    pub(crate) offered: bool,
     pub(crate) which: Option<u8>,
     pub(crate) crc: u64,
     pub(crate) birth: u32,
     /// Blocks that must not be handed out. `None`: only the slab's own metadata.
-    used: Option<Box<[u64]>>,
+    pub(crate) used: Option<Box<[u64]>>,
     /// Blocks in use as of the checkpoint being made.
-    disk: Option<Box<[u64]>>,
+    pub(crate) disk: Option<Box<[u64]>>,
     pub(crate) regions: Vec<u32>,
-    free: u32,
+    pub(crate) free: u32,
     /// Its metadata must be written with the next checkpoint.
     pub(crate) dirty: bool,
 }
@@ -38,16 +42,33 @@ pub(crate) struct Space {
     lanes: Vec<Lane>,
     turn: usize,
     window: u32,
-    free: u64,
+    pub(crate) free: u64,
+    /// Extents that nothing uses any more, and that something may still be on its way to.
+    pub(crate) leaving: Vec<Placement>,
 }
 
 fn bit(words: &[u64], i: u64) -> bool {
     words[(i / 64) as usize] >> (i % 64) & 1 == 1
 }
 
+impl Slab {
+    /// It has a place. One that was given up has none, and its number can be used again.
+    pub(crate) fn exists(&self) -> bool {
+        self.copies.iter().any(Option::is_some)
+    }
+}
+
 impl Space {
     pub(crate) fn new(shift: u8) -> Space {
-        Space { shift, slabs: Vec::new(), lanes: Vec::new(), turn: 0, window: WINDOW, free: 0 }
+        Space {
+            shift,
+            slabs: Vec::new(),
+            lanes: Vec::new(),
+            turn: 0,
+            window: WINDOW,
+            free: 0,
+            leaving: Vec::new(),
+        }
     }
 
     fn fresh(&self) -> Box<[u64]> {
@@ -67,17 +88,24 @@ impl Space {
     /// Adds a slab as its record says; its bitmap comes with [`load`](Space::load).
     pub(crate) fn add(&mut self, r: &SlabRecord) {
         let room = self.room();
-        let regions = ((1u64 << self.shift) / slab::region_blocks(self.shift)) as usize;
+        let offered = r.copies.iter().any(Option::is_some);
         self.slabs.push(Slab {
             copies: r.copies,
+            offered,
             which: r.which,
             crc: r.crc,
             birth: r.birth,
-            regions: vec![0; regions],
+            regions: self.no_regions(),
             free: room as u32,
             ..Slab::default()
         });
-        self.free += room;
+        if offered {
+            self.free += room;
+        }
+    }
+
+    pub(crate) fn no_regions(&self) -> Vec<u32> {
+        vec![0; ((1u64 << self.shift) / slab::region_blocks(self.shift)) as usize]
     }
 
     /// Sets a slab's bitmap to what a checkpoint has.
@@ -107,7 +135,7 @@ impl Space {
     /// True when the block exists and can hold data.
     pub(crate) fn is_place(&self, vbn: u64) -> bool {
         let (s, i) = self.place(vbn);
-        s < self.slabs.len() && i >= reserved(self.shift)
+        i >= reserved(self.shift) && self.slabs.get(s).is_some_and(Slab::exists)
     }
 
     /// Blocks that can be handed out.
@@ -117,7 +145,7 @@ impl Space {
 
     /// Blocks that can hold data.
     pub(crate) fn total(&self) -> u64 {
-        self.slabs.len() as u64 * self.room()
+        self.slabs.iter().filter(|s| s.offered).count() as u64 * self.room()
     }
 
     pub(crate) fn is_used(&self, vbn: u64) -> bool {
@@ -301,61 +329,4 @@ fn find_run(words: &[u64], from: u64, want: u64) -> Option<(u64, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn space(slabs: u32) -> Space {
-        let mut s = Space::new(8);
-        for i in 0..slabs {
-            let place = |device| Some(Placement { device, extent: i, filling: false });
-            let copies = [place((i % 2 * 2) as u16), place((i % 2 * 2 + 1) as u16)];
-            s.add(&SlabRecord { copies, ..SlabRecord::default() });
-        }
-        s.arrange(|_| true);
-        s
-    }
-
-    #[test]
-    fn hands_out_every_block_once_in_runs_over_all_lanes() {
-        let mut s = space(4);
-        let total = s.total();
-        let mut seen = std::collections::BTreeSet::new();
-        let mut lanes = std::collections::BTreeSet::new();
-        for _ in 0..16 {
-            let (vbn, len) = s.alloc(16).unwrap();
-            assert_eq!(len, 16, "nearly empty: whole runs");
-            lanes.insert(s.slab_of(vbn) % 2);
-            seen.extend(vbn..vbn + len);
-        }
-        assert_eq!(lanes.len(), 2, "striped");
-        while let Some((vbn, len)) = s.alloc(7) {
-            for v in vbn..vbn + len {
-                assert!(s.is_place(v) && seen.insert(v), "{v}");
-            }
-        }
-        assert_eq!((seen.len() as u64, s.free()), (total, 0));
-        for v in &seen {
-            s.release(*v);
-        }
-        assert_eq!(s.free(), total);
-        assert!(s.alloc(1).is_some());
-    }
-
-    #[test]
-    #[should_panic(expected = "freed twice")]
-    fn freeing_twice_is_noticed() {
-        let mut s = space(1);
-        let (v, _) = s.alloc(1).unwrap();
-        s.release(v);
-        s.release(v);
-    }
-
-    #[test]
-    #[should_panic(expected = "while a checkpoint has it")]
-    fn what_a_checkpoint_has_is_not_freed() {
-        let mut s = space(1);
-        let (v, _) = s.alloc(1).unwrap();
-        s.disk_set(v, 1);
-        s.release(v);
-    }
-}
+mod tests;

@@ -53,6 +53,12 @@ impl Layout {
         Some(Layout { blocks, log_pages, table_pages, spares, slab_shift, extents })
     }
 
+    /// Blocks that a device has at least, to be laid out in this way with one slab.
+    pub fn least(&self) -> u64 {
+        let fixed = 2 * (Self::FRONT + SUPER_SLOTS + self.table_pages);
+        self.log_pages + self.spares + fixed + (1 << self.slab_shift)
+    }
+
     /// Block of a copy of the label.
     pub fn label(&self, copy: u64) -> u64 {
         if copy < 2 { copy } else { self.blocks - 4 + copy }

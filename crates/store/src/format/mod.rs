@@ -31,8 +31,11 @@ pub type Block = [u8; BLOCK];
 /// Version of the format. A change that older programs would misread is a feature bit, not a version.
 pub const VERSION: u32 = 1;
 
+/// Feature: the table of slabs has places without copies, of slabs that were given up.
+pub const GIVEN_UP_SLABS: u64 = 1;
+
 /// Incompatible features that this program knows. A pool with any other bit is not opened.
-pub const INCOMPAT: u64 = 0;
+pub const INCOMPAT: u64 = GIVEN_UP_SLABS;
 
 /// Largest pool block number, exclusive: 36 bits, 256 TiB.
 pub const MAX_VBN: u64 = 1 << 36;

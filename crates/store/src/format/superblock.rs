@@ -62,6 +62,8 @@ pub struct Member {
     pub state: MemberState,
     /// Its slabs are being moved away; nothing new is put on it.
     pub draining: bool,
+    /// It leaves the pool when it holds nothing any more.
+    pub leaving: bool,
     /// First epoch of which it may miss something, when it is not in sync.
     pub since: u32,
     /// Its size in blocks.
@@ -212,7 +214,7 @@ impl Superblock {
             let p = &mut p[MEMBERS_AT + i * MEMBER..][..MEMBER];
             put64(p, 0, m.device);
             p[8] = m.state.number();
-            p[9] = u8::from(m.draining);
+            p[9] = u8::from(m.draining) | u8::from(m.leaving) << 1;
             put32(p, 12, m.since);
             put64(p, 16, m.blocks);
             put32(p, 24, m.spares_used);
@@ -259,6 +261,7 @@ impl Superblock {
                 device: get64(p, 0),
                 state: MemberState::new(p[8])?,
                 draining: p[9] != 0,
+                leaving: p[9] & 2 != 0,
                 since: get32(p, 12),
                 blocks: get64(p, 16),
                 spares_used: get32(p, 24),

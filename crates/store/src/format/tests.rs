@@ -66,6 +66,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
                 MemberState::Spare,
             ][usize::from(state)],
             draining,
+            leaving: draining && since % 2 == 1,
             since,
             blocks,
             spares_used: since,

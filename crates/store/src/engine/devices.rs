@@ -1,0 +1,417 @@
+//! Devices join and leave: adding, spares, replacing, draining, removing.
+
+use super::device::Device;
+use super::open::{history, superblocks};
+use super::upkeep::{BATCH, no_room};
+use super::{Inner, Pool, StoreError, StoreResult, label_of};
+use crate::format::BLOCK;
+use crate::format::label::{Label, Layout, SUPER_SLOTS};
+use crate::format::superblock::{MAX_MEMBERS, Member, MemberState};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_codec::crc64;
+use weir_disk::Disk;
+use weir_mem::Slice;
+
+/// Blocks that are wiped with one write.
+const PIECE: u64 = 256;
+
+fn refused<T>(text: String) -> StoreResult<T> {
+    Err(StoreError::Request(text))
+}
+
+impl Inner {
+    async fn wipe(&self, d: &Device, first: u64, blocks: u64) -> IoResult {
+        let zeros = Slice::heap((PIECE.min(blocks) as usize) * BLOCK);
+        zeros.fill(0);
+        let mut at = first;
+        while at < first + blocks {
+            let n = PIECE.min(first + blocks - at);
+            let part = zeros.sub(0, n as usize * BLOCK);
+            d.write(at, &part, self.options.deadline).await?;
+            at += n;
+        }
+        Ok(())
+    }
+
+    /// Nothing that an earlier life of a device left is a superblock or a page of the log.
+    pub(crate) async fn wipe_rings(&self, d: &Device) -> IoResult {
+        for area in 0..2 {
+            self.wipe(d, d.layout.superblock(area, 0), SUPER_SLOTS).await?;
+        }
+        self.wipe(d, d.layout.log(0), d.layout.log_pages).await?;
+        d.flush(self.options.deadline).await
+    }
+
+    async fn write_labels(&self, d: &Device) -> IoResult {
+        for copy in 0..4u8 {
+            let label = Label {
+                pool: self.pool,
+                device: d.id,
+                layout: d.layout,
+                incompat: 0,
+                compat: 0,
+                copy,
+            };
+            let at = d.layout.label(u64::from(copy));
+            d.write(at, &Slice::copy_of(&label.encode()[..]), self.options.deadline).await?;
+        }
+        d.flush(self.options.deadline).await
+    }
+
+    /// A device that is out of service answers, is the one that it was, and nothing old is on its way to it.
+    pub(crate) async fn still_there(&self, d: &Rc<Device>) -> StoreResult {
+        let Some(disk) = d.disk.clone() else { return Err(IoError::Offline.into()) };
+        if !d.is_quiet(self.options.deadline).await {
+            return Err(StoreError::Pool(format!(
+                "device {} still has writes under way that were given up; it cannot be brought back \
+                 before they have ended",
+                d.number
+            )));
+        }
+        let label = weir_reactor::timeout(self.options.deadline, label_of(&disk)).await;
+        let label = label.map_err(|_| IoError::Offline)??;
+        if label.device != d.id || label.pool != self.pool {
+            return Err(StoreError::Pool(format!(
+                "`{}` is not device {} ({:016x}) any more: its label names device {:016x} of pool {:032x}",
+                disk.name(),
+                d.number,
+                d.id,
+                label.device,
+                label.pool
+            )));
+        }
+        d.failed.set(None);
+        Ok(())
+    }
+
+    /// A disk that is to be a new device, with its label on it.
+    async fn prepare(&self, disk: Rc<dyn Disk>, state: MemberState) -> StoreResult<Rc<Device>> {
+        if let Ok(l) = label_of(&disk).await {
+            let member = self.devices.borrow().iter().find(|d| d.id == l.device).cloned();
+            let here = member.filter(|d| d.state.get() != MemberState::Gone);
+            if let Some(d) = here.filter(|_| l.pool == self.pool) {
+                return refused(format!(
+                    "`{}` is device {} of this pool already; if it was away, bring it back instead",
+                    disk.name(),
+                    d.number
+                ));
+            }
+            if l.pool != self.pool {
+                return refused(format!(
+                    "`{}` belongs to pool {:032x}: remove it from there first, or wipe its first and last \
+                     8 KiB",
+                    disk.name(),
+                    l.pool
+                ));
+            }
+        }
+        let devices = self.devices.borrow().clone();
+        let gone = devices.iter().position(|d| d.state.get() == MemberState::Gone);
+        let number = gone.unwrap_or(devices.len());
+        if number >= MAX_MEMBERS {
+            return refused(format!(
+                "the pool has {MAX_MEMBERS} devices, more are not possible: remove one first"
+            ));
+        }
+        let Some(like) = devices.first().map(|d| d.layout) else {
+            return Err(IoError::Internal.into());
+        };
+        let blocks = disk.len() / BLOCK as u64;
+        let layout =
+            Layout::plan(blocks, like.slab_shift, like.log_pages, like.table_pages, like.spares);
+        let Some(layout) = layout else {
+            return refused(format!(
+                "`{}` has {} bytes; a device of this pool needs at least {}, for its log and one slab",
+                disk.name(),
+                disk.len(),
+                like.least() * BLOCK as u64
+            ));
+        };
+        let (seq, epoch) = (self.durable.borrow().seq, self.epoch.get());
+        let mut name = [0; 34];
+        name[..16].copy_from_slice(&self.pool.to_le_bytes());
+        name[16..24].copy_from_slice(&seq.to_le_bytes());
+        name[24..28].copy_from_slice(&epoch.to_le_bytes());
+        name[28..32].copy_from_slice(&self.incarnation.get().to_le_bytes());
+        name[32..].copy_from_slice(&(number as u16).to_le_bytes());
+        let mut id = crc64(&name);
+        while devices.iter().any(|d| d.id == id) {
+            id = id.wrapping_add(1);
+        }
+        let member = Member {
+            device: id,
+            state,
+            draining: false,
+            leaving: false,
+            since: 0,
+            blocks,
+            spares_used: 0,
+        };
+        let d = Device::new(number as u16, &member, layout, Some(disk));
+        self.wipe_rings(&d).await?;
+        // Before a superblock names it: what is named and not found keeps a pool from being opened.
+        self.write_labels(&d).await?;
+        Ok(d)
+    }
+
+    /// Makes a prepared device a member.
+    fn admit_device(&self, d: &Rc<Device>) {
+        let n = usize::from(d.number);
+        let mut devices = self.devices.borrow_mut();
+        match n < devices.len() {
+            true => devices[n] = d.clone(),
+            false => devices.push(d.clone()),
+        }
+        drop(devices);
+        self.arrange();
+    }
+
+    async fn join(&self, d: Rc<Device>, and: impl FnOnce(&Inner) + 'static) -> StoreResult<u16> {
+        let n = d.number;
+        let new = d.clone();
+        self.act(Box::new(move |i| {
+            i.admit_device(&new);
+            and(i);
+        }))
+        .await?;
+        self.upkeep.retry();
+        match d.usable() {
+            true => Ok(n),
+            false => Err(StoreError::Pool(format!(
+                "device {n} failed as soon as it was written to; replace it by another"
+            ))),
+        }
+    }
+
+    fn member(&self, number: u16) -> StoreResult<Rc<Device>> {
+        let d = self.device(number).filter(|d| d.state.get() != MemberState::Gone);
+        d.ok_or_else(|| StoreError::Request(format!("this pool has no device {number}")))
+    }
+
+    /// Whether everything on a device could go elsewhere, with `more` to help.
+    fn can_drain(&self, number: u16, more: Option<&Device>) -> StoreResult {
+        let mut view = self.view();
+        if let Some(d) = more {
+            view.sites.push(super::plan::Site {
+                number: d.number,
+                fit: true,
+                current: true,
+                draining: false,
+                vacant: (0..d.layout.extents).collect(),
+            });
+        }
+        for s in view.sites.iter_mut().filter(|s| s.number == number) {
+            (s.draining, s.fit) = (true, false);
+        }
+        view.can_clear(BATCH).map_err(|(n, unreadable)| no_room(number, n, unreadable))
+    }
+
+    /// A device that holds nothing leaves for good.
+    pub(crate) async fn dismiss(&self, number: u16) -> StoreResult {
+        let d = self.member(number)?;
+        let go = d.clone();
+        self.act(Box::new(move |i| {
+            if i.space.borrow().occupied().all(|p| p.device != go.number) {
+                go.state.set(MemberState::Gone);
+                go.draining.set(false);
+                go.leaving.set(false);
+                i.arrange();
+            }
+        }))
+        .await?;
+        if d.state.get() != MemberState::Gone {
+            return refused(format!("device {number} got slabs meanwhile: drain it again"));
+        }
+        // Nothing refers to it any more; it must not be found as a part of this pool again.
+        if d.usable() && d.is_quiet(self.options.deadline).await {
+            for copy in 0..4 {
+                let _ = self.wipe(&d, d.layout.label(copy), 1).await;
+            }
+            for area in 0..2 {
+                let _ = self.wipe(&d, d.layout.superblock(area, 0), SUPER_SLOTS).await;
+            }
+            let _ = d.flush(self.options.deadline).await;
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// Adds a disk: the pool grows by what it holds, at once where two devices have room, else as slabs are moved
+    /// to it in the background. What was on it is lost. Returns its number.
+    ///
+    /// # Errors
+    /// It is too small or belongs to a pool, or cannot be written.
+    pub async fn add(&self, disk: Rc<dyn Disk>) -> StoreResult<u16> {
+        let i = &self.0;
+        let _only = i.upkeep.changes.acquire(1).await;
+        i.check_running()?;
+        let d = i.prepare(disk, MemberState::InSync).await?;
+        i.join(d, |_| {}).await
+    }
+
+    /// Adds a disk that takes the place of a device that fails. What was on it is lost. Returns its number.
+    ///
+    /// # Errors
+    /// It is too small or belongs to a pool, or cannot be written.
+    pub async fn add_spare(&self, disk: Rc<dyn Disk>) -> StoreResult<u16> {
+        let i = &self.0;
+        let _only = i.upkeep.changes.acquire(1).await;
+        i.check_running()?;
+        let d = i.prepare(disk, MemberState::Spare).await?;
+        i.join(d, |_| {}).await
+    }
+
+    /// Lets a disk take the place of a device, which leaves the pool when everything is off it. It goes on in the
+    /// background. The old device is read as long as it answers. Returns the number of the new one.
+    ///
+    /// # Errors
+    /// The new disk is too small or belongs to a pool; slabs of the old one are nowhere else; or the pool
+    /// cannot be written.
+    pub async fn replace(&self, number: u16, disk: Rc<dyn Disk>) -> StoreResult<u16> {
+        let i = &self.0;
+        let _only = i.upkeep.changes.acquire(1).await;
+        i.check_running()?;
+        i.member(number)?;
+        let d = i.prepare(disk, MemberState::InSync).await?;
+        if let Err(e) = i.can_drain(number, Some(&d)) {
+            let _ = i.wipe(&d, d.layout.label(0), 2).await;
+            let _ = i.wipe(&d, d.layout.label(2), 2).await;
+            return Err(e);
+        }
+        i.join(d, move |i| {
+            if let Some(old) = i.device(number) {
+                old.draining.set(true);
+                old.leaving.set(true);
+            }
+        })
+        .await
+    }
+
+    /// Moves everything off a device, in the background; [`settled`](Pool::settled) waits for it. Nothing new is
+    /// put there meanwhile but what belongs to slabs that have not been moved yet.
+    ///
+    /// # Errors
+    /// Other devices have no room, or not without both copies of a slab on the same one.
+    pub async fn drain(&self, number: u16) -> StoreResult {
+        let i = &self.0;
+        let _only = i.upkeep.changes.acquire(1).await;
+        i.check_running()?;
+        let d = i.member(number)?;
+        if d.state.get() == MemberState::Spare {
+            return refused(format!("device {number} is a spare and holds nothing: remove it"));
+        }
+        let carries_log = i.durable.borrow().log_set.contains(&Some(number));
+        let others = i.current_devices();
+        let others = others.iter().filter(|o| o.number != number && !o.draining.get()).count();
+        let copies = usize::from(i.durable.borrow().copies);
+        if d.is_current() && carries_log && others < copies {
+            return refused(format!(
+                "device {number} cannot be drained: {others} other devices are current, and it takes \
+                 {copies} to keep what the pool has {copies} times; add a device first"
+            ));
+        }
+        i.can_drain(number, None)?;
+        i.act(Box::new(move |i| {
+            if let Some(d) = i.device(number) {
+                d.draining.set(true);
+            }
+        }))
+        .await?;
+        i.upkeep.retry();
+        Ok(())
+    }
+
+    /// Stops what is being done about a device: it is not drained or replaced any more (what has been moved stays
+    /// where it is), or not brought back until [`resync`](Pool::resync) is called.
+    ///
+    /// # Errors
+    /// There is no such device, nothing is being done about it, or the pool cannot be written.
+    pub async fn cancel(&self, number: u16) -> StoreResult {
+        let i = &self.0;
+        let _only = i.upkeep.changes.acquire(1).await;
+        i.check_running()?;
+        let d = i.member(number)?;
+        let mine = i.upkeep.progress().is_some_and(|p| p.device == number);
+        let waiting = d.state.get() == MemberState::Out && !d.held.get();
+        if !d.draining.get() && !mine && !waiting {
+            return refused(format!("nothing is being done about device {number}"));
+        }
+        if mine {
+            i.upkeep.cancel();
+        }
+        d.held.set(matches!(d.state.get(), MemberState::Out | MemberState::Syncing));
+        i.act(Box::new(move |i| {
+            if let Some(d) = i.device(number) {
+                d.draining.set(false);
+                d.leaving.set(false);
+            }
+        }))
+        .await?;
+        i.upkeep.wake();
+        Ok(())
+    }
+
+    /// Removes a device that holds nothing: a spare, or one that was drained. Its label is wiped, if it answers.
+    ///
+    /// # Errors
+    /// It holds slabs, or the pool cannot be written.
+    pub async fn remove(&self, number: u16) -> StoreResult {
+        let i = &self.0;
+        let _only = i.upkeep.changes.acquire(1).await;
+        i.check_running()?;
+        let d = i.member(number)?;
+        let held = i.space.borrow().held_by(number);
+        if held > 0 {
+            return refused(format!(
+                "device {number} holds {held} slabs: drain or replace it first, and wait until that is done"
+            ));
+        }
+        let idle =
+            d.draining.get() || matches!(d.state.get(), MemberState::Spare | MemberState::Out);
+        if !idle {
+            return refused(format!(
+                "device {number} is in use, new slabs may be put on it: drain it first"
+            ));
+        }
+        i.dismiss(number).await
+    }
+
+    /// Takes a disk back that is a device of this pool, and was missing or failed. It is brought up to date in
+    /// the background, unless it went its own way: then [`resync`](Pool::resync) does that. Returns its number.
+    ///
+    /// # Errors
+    /// It is no device of this pool, or is in service.
+    pub async fn attach(&self, disk: Rc<dyn Disk>) -> StoreResult<u16> {
+        let i = &self.0;
+        let _only = i.upkeep.changes.acquire(1).await;
+        i.check_running()?;
+        let label = label_of(&disk).await?;
+        let old = i.devices.borrow().iter().find(|d| d.id == label.device).cloned();
+        let old = old.filter(|d| label.pool == i.pool && d.state.get() != MemberState::Gone);
+        let Some(old) = old else {
+            return refused(format!("`{}` is no device of this pool: add it", disk.name()));
+        };
+        let spare = old.state.get() == MemberState::Spare && !old.usable();
+        if old.state.get() != MemberState::Out && !spare {
+            return refused(format!("device {} is in service", old.number));
+        }
+        if !old.is_quiet(i.options.deadline).await {
+            return Err(StoreError::Pool(format!(
+                "device {} still has writes under way that were given up: try again when they have ended",
+                old.number
+            )));
+        }
+        let newest = superblocks(&disk, &label).await.into_iter().max_by_key(|s| s.seq);
+        let (foreign, held) = history(newest.as_ref(), &i.durable.borrow(), old.since.get());
+        let d = Device::new(old.number, &old.member(), label.layout, Some(disk));
+        d.remap.replace(old.remap.borrow().clone());
+        d.foreign.set(foreign);
+        d.held.set(held);
+        let n = d.number;
+        i.act(Box::new(move |i| i.admit_device(&d))).await?;
+        i.upkeep.retry();
+        Ok(n)
+    }
+}

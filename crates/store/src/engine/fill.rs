@@ -1,0 +1,448 @@
+//! Filling: what a device misses, or what a slab's new place needs, is copied from verified copies.
+//!
+//! The maps are walked, so that every block that is copied is verified by what refers to it. From before the
+//! walk on everything that is written is written to the destination too; so the walk has to see what was there
+//! when it began and still is. Places are not used again while a reader looks at them (`pins`): what is found
+//! and copied under one pin is still what belongs there.
+
+use super::dataset::Dataset;
+use super::device::Device;
+use super::stage::Below;
+use super::{Inner, block_of, slice_crc};
+use crate::format::dataset::MapRoot;
+use crate::format::dead;
+use crate::format::page::{FANOUT, NodePtr, PageKind};
+use crate::format::slab::{SlabHead, bitmap_pages, meta_pages, region_blocks};
+use crate::format::tree::{self, LEAF, MapEntry};
+use crate::format::{BLOCK, Block};
+use crate::planted::{Bug, has};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_block::{IoFuture, join_parts};
+use weir_mem::Slice;
+use weir_reactor::LocalFuture;
+
+/// Blocks that are copied with one read and one write at most.
+const RUN: usize = 64;
+/// Checkpoints to wait for when a node cannot be read: it may be on its way still.
+const PATIENCE: u32 = 2;
+
+/// What is being filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Into {
+    /// What a device misses since an epoch; 0 for all.
+    Device(u16, u32),
+    /// The new places of slabs that move.
+    Moves,
+}
+
+/// One walk over everything that is in use.
+struct Walk {
+    number: u64,
+    into: Into,
+    /// What is at the destination is looked at first, and left alone when it is good.
+    look: bool,
+    /// What is at the destination must be good, but for single blocks.
+    prove: bool,
+    /// Nodes and pages all below which has been seen to.
+    seen: BTreeSet<(u64, u32)>,
+}
+
+/// Blocks of a dataset that lie together.
+struct Run {
+    device: Rc<Device>,
+    at: u64,
+    blocks: Vec<(u64, MapEntry)>,
+}
+
+/// The map on disk as of the last checkpoint. What a checkpoint being made has merged may not be there yet.
+fn durable_bottom(below: &Below) -> MapRoot {
+    match below {
+        Below::Root(root, _) => *root,
+        Below::Stage(s) => durable_bottom(&s.below.borrow()),
+    }
+}
+
+impl Inner {
+    /// Copies everything that the destinations need, reads it again from there, and returns when all of it is
+    /// durable and proved. A checkpoint that ended after the destinations had begun to be written must have been
+    /// made.
+    pub(crate) async fn fill(self: &Rc<Self>, into: Into) -> IoResult {
+        let look = matches!(into, Into::Device(_, since) if since > 0);
+        self.walk(into, look, false).await?;
+        self.flush_filled(into).await?;
+        if has(Bug::FillNotProved) {
+            return Ok(());
+        }
+        self.walk(into, true, true).await?;
+        self.flush_filled(into).await
+    }
+
+    /// Blocks that filling copies at most, as far as that is known.
+    pub(crate) fn fill_estimate(&self, into: Into) -> u64 {
+        let space = self.space.borrow();
+        let region = region_blocks(space.shift);
+        let mut blocks = 0;
+        for (s, slab) in space.slabs.iter().enumerate() {
+            let since = match into {
+                Into::Device(n, e) if slab.copies.iter().flatten().any(|c| c.device == n) => e,
+                Into::Moves if slab.moving.is_some() => 0,
+                _ => continue,
+            };
+            let (words, _) = space.disk_words(s);
+            for (r, epoch) in slab.regions.iter().enumerate() {
+                if *epoch < since {
+                    continue;
+                }
+                let (from, to) = (r as u64 * region, (r as u64 + 1) * region);
+                for i in from..to.min(1 << space.shift) {
+                    blocks += words[(i / 64) as usize] >> (i % 64) & 1;
+                }
+            }
+        }
+        blocks
+    }
+
+    /// Where a block is to be brought, if anywhere.
+    fn destination(&self, into: Into, vbn: u64) -> Option<(Rc<Device>, u64)> {
+        match into {
+            Into::Device(n, _) => {
+                if has(Bug::ResyncSkipsRegion) && vbn >> 5 & 1 == 1 {
+                    return None;
+                }
+                self.copies_of(vbn).into_iter().flatten().find(|(d, _)| d.number == n)
+            }
+            Into::Moves => self.moving_to(vbn),
+        }
+    }
+
+    async fn flush_filled(&self, into: Into) -> IoResult {
+        let mut set = 0u128;
+        match into {
+            Into::Device(n, _) => set |= 1 << n,
+            Into::Moves => {
+                for m in self.space.borrow().slabs.iter().filter_map(|s| s.moving) {
+                    set |= 1 << m.to.device;
+                }
+            }
+        }
+        self.flush_devices(set).await;
+        let devices = self.devices.borrow();
+        match devices.iter().any(|d| set >> d.number & 1 == 1 && !d.is_written()) {
+            true => Err(IoError::Offline),
+            false => Ok(()),
+        }
+    }
+
+    async fn walk(self: &Rc<Self>, into: Into, look: bool, prove: bool) -> IoResult {
+        let number = self.upkeep.next_walk();
+        let mut w = Walk { number, into, look, prove, seen: BTreeSet::new() };
+        loop {
+            let unseen = |d: &&Rc<Dataset>| d.walked.get() != w.number;
+            let next = self.datasets.borrow().values().find(unseen).cloned();
+            let Some(ds) = next else { break };
+            // Whoever gives it another map meanwhile takes the mark away again.
+            ds.walked.set(w.number);
+            let height = durable_bottom(&ds.top.below.borrow()).height;
+            self.fill_node(&mut w, &ds, height, 0).await?;
+        }
+        loop {
+            // A list that goes over to another dataset may be missed: then all are looked at again.
+            let before = self.upkeep.lists();
+            let all: Vec<Rc<Dataset>> = self.datasets.borrow().values().cloned().collect();
+            for ds in all {
+                self.fill_list(&mut w, &ds).await?;
+            }
+            if self.upkeep.lists() == before {
+                break;
+            }
+        }
+        let slabs = self.space.borrow().slabs.len();
+        for s in 0..slabs {
+            self.fill_slab(&w, s).await?;
+        }
+        Ok(())
+    }
+
+    fn is_wanted(&self, w: &Walk, birth: u32) -> bool {
+        !matches!(w.into, Into::Device(_, since) if birth < since)
+    }
+
+    /// A node of a dataset's map as the last checkpoint has it. `None`: there is none, or none that can be read.
+    async fn node_now(
+        &self,
+        w: &Walk,
+        ds: &Dataset,
+        level: u8,
+        index: u64,
+    ) -> IoResult<Option<(NodePtr, Rc<Block>)>> {
+        let root = durable_bottom(&ds.top.below.borrow());
+        let Some(ptr) = self.pointer_in(root, ds.family, level, index).await? else {
+            return Ok(None);
+        };
+        if !self.is_wanted(w, ptr.birth) || w.seen.contains(&(ptr.vbn, ptr.birth)) {
+            return Ok(None);
+        }
+        let node = self.map_node(&ptr, ds.family, level, index).await?;
+        Ok(Some((ptr, node)))
+    }
+
+    fn fill_node<'a>(
+        self: &'a Rc<Self>,
+        w: &'a mut Walk,
+        ds: &'a Rc<Dataset>,
+        level: u8,
+        index: u64,
+    ) -> LocalFuture<'a, IoResult> {
+        Box::pin(async move {
+            let mut tries = 0;
+            let (ptr, node) = loop {
+                self.upkeep_goes_on().await?;
+                let pin = self.pins.pin();
+                let found = self.node_now(w, ds, level, index).await;
+                match found {
+                    Ok(None) => return Ok(()),
+                    Ok(Some((ptr, node))) => {
+                        self.fill_meta(w, ptr, &node).await?;
+                        if level == 0 {
+                            self.fill_leaf(w, ds, index, &node).await?;
+                        }
+                        drop(pin);
+                        break (ptr, node);
+                    }
+                    Err(IoError::Medium) if tries < PATIENCE => {
+                        drop(pin);
+                        tries += 1;
+                        self.checkpoint_now().await?;
+                    }
+                    // Lost on all copies: there is nothing to bring.
+                    Err(IoError::Medium) => return Ok(()),
+                    Err(e) => return Err(e),
+                }
+            };
+            if level > 0 {
+                for k in 0..FANOUT {
+                    let child = tree::pointer(&node, k).map_err(|_| IoError::Medium)?;
+                    if !child.is_none() && self.is_wanted(w, child.birth) {
+                        let at = index * FANOUT as u64 + k as u64;
+                        self.fill_node(w, ds, level - 1, at).await?;
+                    }
+                }
+            }
+            let root = durable_bottom(&ds.top.below.borrow());
+            let _pin = self.pins.pin();
+            if self.pointer_in(root, ds.family, level, index).await == Ok(Some(ptr)) {
+                // It was this one all the time, so all below was its.
+                w.seen.insert((ptr.vbn, ptr.birth));
+            }
+            Ok(())
+        })
+    }
+
+    async fn fill_list(self: &Rc<Self>, w: &mut Walk, ds: &Dataset) -> IoResult {
+        let mut tries = 0;
+        'again: loop {
+            self.upkeep_goes_on().await?;
+            let pin = self.pins.pin();
+            let mut ptr = ds.dead.get().0;
+            while !ptr.is_none() && !w.seen.contains(&(ptr.vbn, ptr.birth)) {
+                let page = match self.meta(&ptr, PageKind::Dead).await {
+                    Err(IoError::Medium) if tries < PATIENCE => {
+                        drop(pin);
+                        tries += 1;
+                        self.checkpoint_now().await?;
+                        continue 'again;
+                    }
+                    Err(IoError::Medium) => return Ok(()),
+                    other => other?,
+                };
+                if self.is_wanted(w, ptr.birth) {
+                    self.fill_meta(w, ptr, &page).await?;
+                }
+                w.seen.insert((ptr.vbn, ptr.birth));
+                ptr = dead::decode(&page).map_or(NodePtr::NONE, |(older, _)| older);
+            }
+            return Ok(());
+        }
+    }
+
+    async fn fill_slab(self: &Rc<Self>, w: &Walk, s: usize) -> IoResult {
+        self.upkeep_goes_on().await?;
+        let shift = self.space.borrow().shift;
+        let base = (s as u64) << shift;
+        // A second checkpoint would write this place anew; it waits for readers.
+        let _pin = self.pins.pin();
+        let (which, crc, birth) = {
+            let space = self.space.borrow();
+            let Some(slab) = space.slabs.get(s) else { return Ok(()) };
+            let Some(which) = slab.which else { return Ok(()) };
+            (which, slab.crc, slab.birth)
+        };
+        if !self.is_wanted(w, birth) || self.destination(w.into, base).is_none() {
+            return Ok(());
+        }
+        let vbn = base + u64::from(which) * meta_pages(shift);
+        let ptr = NodePtr { vbn, birth, max_birth: birth, crc };
+        let head = match self.meta(&ptr, PageKind::SlabMeta).await {
+            // A checkpoint that is writing a new one will bring it here itself.
+            Err(IoError::Medium) => return Ok(()),
+            other => other?,
+        };
+        self.fill_meta(w, ptr, &head).await?;
+        let Ok(head) = SlabHead::decode(&head, shift) else { return Ok(()) };
+        for k in 0..bitmap_pages(shift) {
+            let crc = head.bitmaps[k as usize];
+            let ptr = NodePtr { vbn: vbn + 1 + k, birth, max_birth: birth, crc };
+            match self.meta(&ptr, PageKind::Bitmap).await {
+                Ok(page) => self.fill_meta(w, ptr, &page).await?,
+                Err(IoError::Medium) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings a verified block of metadata.
+    async fn fill_meta(&self, w: &Walk, ptr: NodePtr, page: &Block) -> IoResult {
+        let Some((d, at)) = self.destination(w.into, ptr.vbn) else { return Ok(()) };
+        let data = Slice::copy_of(&page[..]);
+        self.upkeep.add_done(1);
+        if w.look {
+            let have = Slice::heap(BLOCK);
+            let read = d.read(at, &have, self.options.deadline).await;
+            if read.is_ok() && block_of(&have)[..] == page[..] {
+                return Ok(());
+            }
+            if w.prove {
+                return self.put_right(&d, at, &data).await;
+            }
+        }
+        self.write_filled(&d, at, &data).await
+    }
+
+    /// Brings the blocks of a leaf. The caller holds a pin.
+    async fn fill_leaf(
+        self: &Rc<Self>,
+        w: &Walk,
+        ds: &Rc<Dataset>,
+        index: u64,
+        node: &Block,
+    ) -> IoResult {
+        let mut all: Vec<(u64, MapEntry)> = (0..LEAF)
+            .map(|k| (index * LEAF as u64 + k as u64, tree::entry(node, k)))
+            .filter(|(_, e)| e.is_data() && self.is_wanted(w, e.birth))
+            .collect();
+        all.sort_by_key(|(_, e)| e.vbn);
+        let mut runs: Vec<Run> = Vec::new();
+        for (lba, e) in all {
+            let Some((device, at)) = self.destination(w.into, e.vbn) else { continue };
+            let follows = |r: &&mut Run| {
+                let n = r.blocks.len();
+                n < RUN
+                    && r.device.number == device.number
+                    && r.at + n as u64 == at
+                    && r.blocks[n - 1].1.vbn + 1 == e.vbn
+            };
+            match runs.last_mut().filter(follows) {
+                Some(r) => r.blocks.push((lba, e)),
+                None => runs.push(Run { device, at, blocks: vec![(lba, e)] }),
+            }
+        }
+        let (runs, ds) = (&runs, &**ds);
+        join_parts(runs.len(), move |i| IoFuture::new(self.fill_run(w, ds, &runs[i]))).await
+    }
+
+    fn is_good(&self, ds: &Dataset, block: &(u64, MapEntry), buf: &Slice, at: usize) -> bool {
+        let id = self.identity(ds.family, block.0, block.1.birth, block.1.vbn);
+        !self.options.sum_data || slice_crc(&id, buf, at * BLOCK) == block.1.crc
+    }
+
+    async fn fill_run(&self, w: &Walk, ds: &Dataset, r: &Run) -> IoResult {
+        let limit = self.options.deadline;
+        let n = r.blocks.len();
+        let buf = Slice::heap(n * BLOCK);
+        self.upkeep.add_done(n as u64);
+        if w.look {
+            let read = r.device.read(r.at, &buf, limit).await.is_ok();
+            let good = |i: usize| read && self.is_good(ds, &r.blocks[i], &buf, i);
+            let bad: Vec<usize> = (0..n).filter(|i| !good(*i)).collect();
+            if bad.is_empty() {
+                return Ok(());
+            }
+            if w.prove {
+                for i in bad {
+                    let one = Slice::heap(BLOCK);
+                    if self.fetch(ds, &r.blocks[i], &one).await? {
+                        self.put_right(&r.device, r.at + i as u64, &one).await?;
+                    }
+                }
+                return Ok(());
+            }
+        }
+        // One read of a current copy, verified; what is not good there is looked for elsewhere.
+        let mut read = false;
+        if let Some((d, at)) = self.choose(r.blocks[0].1.vbn) {
+            match d.read(at, &buf, limit).await {
+                Ok(()) => read = true,
+                Err(IoError::Offline) => self.device_failed(&d, IoError::Offline),
+                Err(_) => {}
+            }
+        }
+        for (i, b) in r.blocks.iter().enumerate() {
+            if !read || !self.is_good(ds, b, &buf, i) {
+                // A block that no copy has is as lost in the new place as in the old ones.
+                self.fetch(ds, b, &buf.sub(i * BLOCK, BLOCK)).await?;
+            }
+        }
+        self.write_filled(&r.device, r.at, &buf).await
+    }
+
+    /// Reads one block from whatever copy verifies; false: no copy is good.
+    async fn fetch(&self, ds: &Dataset, b: &(u64, MapEntry), dst: &Slice) -> IoResult<bool> {
+        match self.heal_entry(ds.family, b.0, b.1, dst).await {
+            Ok(()) => Ok(true),
+            Err(IoError::Medium) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn write_filled(&self, d: &Rc<Device>, at: u64, data: &Slice) -> IoResult {
+        if !d.is_written() {
+            return Err(IoError::Offline);
+        }
+        self.count(|c| c.media_writes += (data.len() / BLOCK) as u64);
+        match d.write(at, data, self.options.deadline).await {
+            Ok(()) => Ok(()),
+            Err(IoError::Medium) => {
+                // Some block cannot be written there: each by itself, with a spare if need be.
+                for i in 0..(data.len() / BLOCK) as u64 {
+                    let one = data.sub(i as usize * BLOCK, BLOCK);
+                    self.put_right(d, at + i, &one).await?;
+                }
+                Ok(())
+            }
+            Err(e) => {
+                self.device_failed(d, e);
+                Err(e)
+            }
+        }
+    }
+
+    /// Writes a block where another was found, and sees to it that it is there.
+    async fn put_right(&self, d: &Rc<Device>, at: u64, data: &Slice) -> IoResult {
+        if !d.is_written() {
+            return Err(IoError::Offline);
+        }
+        self.mend(d, at, data).await;
+        let have = Slice::heap(data.len());
+        match d.read(at, &have, self.options.deadline).await {
+            Ok(()) if have.to_vec() == data.to_vec() => Ok(()),
+            _ => {
+                // It does not hold what is written, and has no spare blocks: it is of no use.
+                self.device_failed(d, IoError::Medium);
+                Err(IoError::Offline)
+            }
+        }
+    }
+}

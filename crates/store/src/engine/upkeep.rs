@@ -1,0 +1,633 @@
+//! What is done about devices by itself, one thing at a time: bringing back, spares, draining, growing.
+
+use super::device::Device;
+use super::fill::Into;
+use super::plan::{Plan, Plot, Site, View};
+use super::{Inner, Pool, StoreError, StoreResult};
+use crate::format::slab::{Placement, RECORD, REMAP};
+use crate::format::superblock::MemberState;
+use crate::format::{BLOCK, MAX_VBN, page};
+use crate::planted::{Bug, has};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult, Nanos, SECONDS};
+use weir_reactor::{WaitChannel, now, run_async, sleep, timeout};
+
+/// Slabs that move at the same time: a walk over the maps serves all of them, and a crash forgets all of them.
+pub(crate) const BATCH: usize = 64;
+/// Pause before something that failed is tried again; it doubles up to the longest.
+const PAUSE: Nanos = 30 * SECONDS;
+const LONGEST: Nanos = 3600 * SECONDS;
+
+/// What is being done about a pool's devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// A device that was away is brought up to date.
+    Resync,
+    /// Slabs go from a device to others.
+    Drain,
+    /// Slabs go to a device that has much room, so that the pool can grow.
+    Balance,
+}
+
+/// How far something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// What is done.
+    pub work: Work,
+    /// Number of the device that it is about.
+    pub device: u16,
+    /// Bytes copied, or found to be there already, and bytes proved after that.
+    pub done: u64,
+    /// Bytes in all, as far as that is known: twice what is copied.
+    pub total: u64,
+}
+
+/// What is to be done next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Job {
+    Resync(u16),
+    TakeSpare(u16, u16),
+    Drain(u16),
+    Dismiss(u16),
+    Spread,
+}
+
+impl Job {
+    fn about(self, e: &StoreError) -> String {
+        match self {
+            Job::Resync(n) => format!("device {n} is not brought back: {e}"),
+            Job::TakeSpare(n, s) => format!("spare {s} does not take the place of device {n}: {e}"),
+            Job::Drain(n) | Job::Dismiss(n) => format!("device {n} is not cleared: {e}"),
+            Job::Spread => format!("new devices are not made use of: {e}"),
+        }
+    }
+}
+
+/// A job that could not be done.
+struct Failed {
+    why: String,
+    /// When it is tried again, and how long it is left alone if it fails then.
+    again: Nanos,
+    pause: Nanos,
+}
+
+/// The state of upkeep.
+pub(crate) struct Upkeep {
+    work: WaitChannel,
+    /// Signalled when a job is over.
+    over: WaitChannel,
+    idle: Cell<bool>,
+    progress: Cell<Option<Progress>>,
+    /// What could not be done.
+    failed: RefCell<BTreeMap<Job, Failed>>,
+    cancelled: Cell<bool>,
+    /// Devices that somebody asked to bring back.
+    pub(crate) asked: RefCell<BTreeSet<u16>>,
+    /// Blocks a second that are copied at most; 0: no limit.
+    rate: Cell<u64>,
+    /// Blocks copied since the last pause.
+    debt: Cell<u64>,
+    walks: Cell<u64>,
+    lists: Cell<u64>,
+    /// The pool may be able to grow, or to be balanced.
+    spread: Cell<bool>,
+    /// Only one change of the set of devices is asked for at a time.
+    pub(crate) changes: WaitChannel,
+    closing: Cell<bool>,
+    running: Cell<bool>,
+}
+
+impl Upkeep {
+    pub(crate) fn new(rate: u64) -> Upkeep {
+        Upkeep {
+            work: WaitChannel::new(1),
+            over: WaitChannel::new(0),
+            idle: Cell::new(false),
+            progress: Cell::new(None),
+            failed: RefCell::default(),
+            cancelled: Cell::new(false),
+            asked: RefCell::default(),
+            rate: Cell::new(rate.div_ceil(BLOCK as u64)),
+            debt: Cell::new(0),
+            walks: Cell::new(0),
+            lists: Cell::new(0),
+            spread: Cell::new(true),
+            changes: WaitChannel::new(1),
+            closing: Cell::new(false),
+            running: Cell::new(false),
+        }
+    }
+
+    pub(crate) fn wake(&self) {
+        self.idle.set(false);
+        self.work.signal();
+    }
+
+    /// What has failed is tried again now.
+    pub(crate) fn retry(&self) {
+        self.failed.borrow_mut().clear();
+        self.spread.set(true);
+        self.wake();
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.cancelled.set(true);
+        self.wake();
+    }
+
+    pub(crate) fn next_walk(&self) -> u64 {
+        self.walks.set(self.walks.get() + 1);
+        self.walks.get()
+    }
+
+    /// Dead lists may have gone from dataset to dataset.
+    pub(crate) fn lists_change(&self) {
+        self.lists.set(self.lists.get() + 1);
+    }
+
+    pub(crate) fn lists(&self) -> u64 {
+        self.lists.get()
+    }
+
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        self.progress.get()
+    }
+
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.failed.borrow().values().next().map(|f| f.why.clone())
+    }
+
+    /// Blocks have been copied or proved.
+    pub(crate) fn add_done(&self, blocks: u64) {
+        self.debt.set(self.debt.get() + blocks);
+        if let Some(mut p) = self.progress.get() {
+            p.done += blocks * BLOCK as u64;
+            p.total = p.total.max(p.done);
+            self.progress.set(Some(p));
+        }
+    }
+
+    fn begin(&self, work: Work, device: u16) {
+        self.progress.set(Some(Progress { work, device, done: 0, total: 0 }));
+    }
+
+    fn expect(&self, blocks: u64) {
+        if let Some(mut p) = self.progress.get() {
+            // Each block is copied once and proved once.
+            p.total = p.done + 2 * blocks * BLOCK as u64;
+            self.progress.set(Some(p));
+        }
+    }
+}
+
+impl Inner {
+    /// Whether filling goes on; here it gives way to others, and keeps to its rate.
+    pub(crate) async fn upkeep_goes_on(&self) -> IoResult {
+        let u = &self.upkeep;
+        let pause = (u.debt.get() * SECONDS).checked_div(u.rate.get());
+        match pause.filter(|p| *p > 0) {
+            Some(pause) => {
+                u.debt.set(0);
+                sleep(pause).await;
+            }
+            None => run_async().await,
+        }
+        self.check_running()?;
+        match u.closing.get() || u.cancelled.get() {
+            true => Err(IoError::Aborted),
+            false => Ok(()),
+        }
+    }
+
+    /// The task that looks after the devices.
+    pub(crate) async fn upkeeper(self: Rc<Self>) {
+        let start = now();
+        self.upkeep.running.set(true);
+        self.devices.borrow().iter().for_each(|d| d.out_at.set(start));
+        loop {
+            let u = &self.upkeep;
+            while u.work.try_wait() {}
+            if u.closing.get() || self.suspended.get().is_some() {
+                break;
+            }
+            let (job, later) = self.next_job();
+            let Some(job) = job else {
+                u.idle.set(true);
+                u.progress.set(None);
+                u.over.signal_all();
+                match later {
+                    Some(at) => {
+                        let _ = timeout(at.saturating_sub(now()).max(1), u.work.wait()).await;
+                    }
+                    None => u.work.wait().await,
+                }
+                continue;
+            };
+            u.cancelled.set(false);
+            let result = self.run(job).await;
+            u.progress.set(None);
+            if u.closing.get() || self.suspended.get().is_some() {
+                break;
+            }
+            let before = u.failed.borrow_mut().remove(&job);
+            match result {
+                // The second: somebody wanted that.
+                Ok(()) | Err(StoreError::Io(IoError::Aborted)) => {}
+                Err(e) => {
+                    let pause = before.map_or(PAUSE, |f| f.pause);
+                    let (why, again) = (job.about(&e), now() + pause);
+                    let pause = (pause * 2).min(LONGEST);
+                    u.failed.borrow_mut().insert(job, Failed { why, again, pause });
+                }
+            }
+            u.over.signal_all();
+        }
+        self.upkeep.idle.set(true);
+        self.upkeep.running.set(false);
+        self.upkeep.over.signal_all();
+    }
+
+    /// What is to be done now, or when to look again.
+    fn next_job(&self) -> (Option<Job>, Option<Nanos>) {
+        let (u, t) = (&self.upkeep, now());
+        let devices = self.devices.borrow();
+        let failed = u.failed.borrow();
+        let mut later: Option<Nanos> = None;
+        // Whether a job may be done that became due at some time; else when to look again.
+        let mut is_due = |job: Job, since: Nanos| {
+            let at = failed.get(&job).map_or(since, |f| f.again.max(since));
+            if at > t {
+                later = Some(later.map_or(at, |l: Nanos| l.min(at)));
+            }
+            at <= t
+        };
+        for d in devices.iter().filter(|d| d.state.get() == MemberState::Out && d.disk.is_some()) {
+            let job = Job::Resync(d.number);
+            let asked = u.asked.borrow().contains(&d.number);
+            let wanted = self.options.resync && !d.held.get() && !d.draining.get();
+            // One that failed may answer again.
+            let since = d.failed.get().map_or(0, |_| d.out_at.get() + PAUSE);
+            if asked || (wanted && is_due(job, since)) {
+                return (Some(job), None);
+            }
+        }
+        for d in devices.iter().filter(|d| d.draining.get()) {
+            let job = match self.space.borrow().held_by(d.number) {
+                0 if d.leaving.get() && d.state.get() != MemberState::Gone => {
+                    Job::Dismiss(d.number)
+                }
+                0 => continue,
+                _ => Job::Drain(d.number),
+            };
+            if is_due(job, 0) {
+                return (Some(job), None);
+            }
+        }
+        let spare = devices.iter().find(|d| d.state.get() == MemberState::Spare && d.usable());
+        if let (Some(after), Some(spare)) = (self.options.spare_after, spare) {
+            for d in devices.iter() {
+                let lost = d.state.get() == MemberState::Out && !d.usable() && !d.draining.get();
+                if lost && self.space.borrow().held_by(d.number) > 0 {
+                    let job = Job::TakeSpare(d.number, spare.number);
+                    if is_due(job, d.out_at.get() + after) {
+                        return (Some(job), None);
+                    }
+                }
+            }
+        }
+        if u.spread.get() && self.standing().1 {
+            match self.new_slabs().is_empty() && self.levelling().is_empty() {
+                true => u.spread.set(false),
+                false if is_due(Job::Spread, 0) => return (Some(Job::Spread), None),
+                false => {}
+            }
+        }
+        (None, later)
+    }
+
+    async fn run(self: &Rc<Self>, job: Job) -> StoreResult {
+        match job {
+            Job::Resync(n) => {
+                let Some(d) = self.device(n) else { return Ok(()) };
+                self.upkeep.begin(Work::Resync, n);
+                let result = self.bring_back(&d).await;
+                self.upkeep.asked.borrow_mut().remove(&n);
+                if result.is_err() {
+                    if d.state.get() == MemberState::Syncing {
+                        d.state.set(MemberState::Out);
+                    }
+                    d.out_at.set(now());
+                    if self.upkeep.cancelled.get() {
+                        d.held.set(true);
+                    }
+                }
+                result
+            }
+            Job::TakeSpare(lost, spare) => {
+                // Whatever it was in an earlier life, nothing of that may be believed.
+                let Some(s) = self.device(spare) else { return Ok(()) };
+                if let Err(e) = self.wipe_rings(&s).await {
+                    self.device_failed(&s, e);
+                    return Err(e.into());
+                }
+                let give = move |i: &Inner| {
+                    let (Some(s), Some(d)) = (i.device(spare), i.device(lost)) else { return };
+                    if s.state.get() == MemberState::Spare && s.usable() && !d.is_current() {
+                        s.state.set(MemberState::InSync);
+                        d.draining.set(true);
+                        i.upkeep.spread.set(true);
+                    }
+                };
+                self.act(Box::new(give)).await
+            }
+            Job::Drain(n) => {
+                self.upkeep.begin(Work::Drain, n);
+                self.clear(n).await
+            }
+            Job::Dismiss(n) => self.dismiss(n).await,
+            Job::Spread => self.spread().await,
+        }
+    }
+
+    /// Brings a device up to date that missed something.
+    async fn bring_back(self: &Rc<Self>, d: &Rc<Device>) -> StoreResult {
+        let n = d.number;
+        self.still_there(d).await?;
+        if d.foreign.get() {
+            // What its log and superblocks say must never be believed again.
+            self.wipe_rings(d).await?;
+        }
+        let since = match d.foreign.get() {
+            true => 0,
+            false if has(Bug::ResyncFromNow) => self.epoch.get(),
+            false => d.since.get(),
+        };
+        let begin = move |i: &Inner| {
+            if let Some(d) = i.device(n).filter(|d| d.usable() && d.state.get() == MemberState::Out)
+            {
+                d.state.set(MemberState::Syncing);
+            }
+        };
+        self.act(Box::new(begin)).await?;
+        self.upkeep.expect(self.fill_estimate(Into::Device(n, since)));
+        if !d.is_written() {
+            return Err(IoError::Offline.into());
+        }
+        self.fill(Into::Device(n, since)).await?;
+        let end = move |i: &Inner| {
+            let d = i.device(n);
+            if let Some(d) = d.filter(|d| d.usable() && d.state.get() == MemberState::Syncing) {
+                d.state.set(MemberState::InSync);
+                d.foreign.set(false);
+                i.arrange();
+            }
+        };
+        self.act(Box::new(end)).await?;
+        match d.is_current() {
+            true => Ok(()),
+            false => Err(IoError::Offline.into()),
+        }
+    }
+
+    /// Moves everything off the devices that are drained.
+    async fn clear(self: &Rc<Self>, n: u16) -> StoreResult {
+        loop {
+            self.upkeep_goes_on().await?;
+            let view = self.view();
+            let left: u64 = view
+                .plots
+                .iter()
+                .filter(|p| p.copies.iter().flatten().any(|c| c.device == n))
+                .map(|p| p.used)
+                .sum();
+            self.upkeep.expect(left);
+            let plan = view.evacuate(BATCH);
+            if !plan.is_empty() {
+                self.carry_out(plan).await?;
+                continue;
+            }
+            return match plan.stuck {
+                0 => Ok(()),
+                _ => Err(no_room(n, plan.stuck, plan.unreadable)),
+            };
+        }
+    }
+
+    /// Gives up what a plan gives up, and moves what it moves.
+    async fn carry_out(self: &Rc<Self>, plan: Plan) -> StoreResult {
+        let moves = plan.moves.clone();
+        let begin = move |i: &Inner| {
+            let mut space = i.space.borrow_mut();
+            for s in plan.give_up {
+                // It may have been written to since.
+                if space.is_empty_slab(s) {
+                    space.give_up(s);
+                }
+            }
+            for (s, index, to) in plan.moves {
+                let good = i.device(to.device).is_some_and(|d| d.is_current());
+                if good && space.slabs[s].exists() && space.is_vacant(&to) {
+                    space.begin_move(s, index, to);
+                }
+            }
+            drop(space);
+            i.arrange();
+        };
+        self.act(Box::new(begin)).await?;
+        if moves.is_empty() {
+            return Ok(());
+        }
+        let mut filled = Ok(());
+        if !has(Bug::SwitchedBeforeCopied) {
+            filled = self.fill(Into::Moves).await;
+        }
+        if let Err(e) = filled {
+            self.space.borrow_mut().abandon_moves();
+            return Err(e.into());
+        }
+        let end = move |i: &Inner| {
+            for s in &mut i.space.borrow_mut().slabs {
+                if let Some(m) = &mut s.moving {
+                    m.ready = i.device(m.to.device).is_some_and(|d| d.is_current());
+                }
+            }
+            // What cannot be used any more is begun anew by the next plan.
+            i.space.borrow_mut().abandon_moves();
+        };
+        self.act(Box::new(end)).await
+    }
+
+    /// What the pool looks like to plans.
+    pub(crate) fn view(&self) -> View {
+        let space = self.space.borrow();
+        let mut taken: BTreeSet<(u16, u32)> = BTreeSet::new();
+        taken.extend(space.occupied().map(|p| (p.device, p.extent)));
+        let sites = self.devices.borrow();
+        let sites = sites.iter().filter(|d| d.state.get() != MemberState::Gone).map(|d| Site {
+            number: d.number,
+            fit: d.is_current() && !d.draining.get(),
+            current: d.is_current(),
+            draining: d.draining.get(),
+            vacant: (0..d.layout.extents).filter(|e| !taken.contains(&(d.number, *e))).collect(),
+        });
+        let room = space.room();
+        let plots = space.slabs.iter().enumerate().filter(|(_, s)| s.exists());
+        let plots = plots.map(|(slab, s)| Plot {
+            slab,
+            copies: s.copies,
+            empty: space.is_empty_slab(slab),
+            used: room - u64::from(s.free),
+        });
+        let (sites, plots) = (sites.collect(), plots.collect());
+        // The pool must not be too full without them.
+        let keep = self.keep_free();
+        let expendable = space.free().saturating_sub(keep) / room.max(1);
+        drop(space);
+        let copies = usize::from(self.durable.borrow().copies);
+        View { sites, plots, copies, expendable: expendable as usize }
+    }
+
+    /// Blocks that must stay free whatever is given up.
+    fn keep_free(&self) -> u64 {
+        let nodes: u64 = self.datasets.borrow().values().map(|d| d.nodes()).sum();
+        2 * self.reserve() + nodes + 256.min(self.space.borrow().total() / 4)
+    }
+
+    /// New slabs that what is vacant makes possible.
+    fn new_slabs(&self) -> Vec<[Option<Placement>; 2]> {
+        let devices = self.devices.borrow();
+        let members = devices.iter().filter(|d| d.state.get() != MemberState::Gone);
+        let pages = members.clone().map(|d| d.layout.table_pages).min().unwrap_or(0);
+        let remaps: u64 = members.map(|d| d.layout.spares).sum();
+        // The table of slabs has a fixed place.
+        let bytes = (pages * page::PAYLOAD as u64).saturating_sub(8 + remaps * REMAP as u64);
+        drop(devices);
+        let space = self.space.borrow();
+        let there = space.slabs.iter().filter(|s| s.exists()).count() as u64;
+        let most = (bytes / RECORD as u64).min(MAX_VBN >> space.shift).saturating_sub(there);
+        drop(space);
+        self.view().grow(most as usize)
+    }
+
+    /// Moves that make new slabs possible.
+    fn levelling(&self) -> Vec<(usize, usize, Placement)> {
+        self.view().balance(BATCH)
+    }
+
+    /// Makes new slabs of what is vacant, after moves if need be.
+    async fn spread(self: &Rc<Self>) -> StoreResult {
+        loop {
+            let new = self.new_slabs();
+            if !new.is_empty() {
+                let grow = move |i: &Inner| {
+                    let mut space = i.space.borrow_mut();
+                    for copies in new {
+                        let good = |c: &Placement| {
+                            i.device(c.device).is_some_and(|d| d.is_current() && !d.draining.get())
+                        };
+                        let mut all = copies.iter().flatten();
+                        if all.all(|c| good(c) && space.is_vacant(c)) {
+                            space.grow(copies);
+                        }
+                    }
+                };
+                self.act(Box::new(grow)).await?;
+                // What the extents of earlier slabs leave is vacant after one more.
+                self.checkpoint_now().await?;
+            }
+            let moves = self.levelling();
+            let Some((.., to)) = moves.first() else {
+                self.upkeep.spread.set(!self.new_slabs().is_empty());
+                return Ok(());
+            };
+            self.upkeep.begin(Work::Balance, to.device);
+            let view = self.view();
+            let moved = |p: &&Plot| moves.iter().any(|(s, ..)| *s == p.slab);
+            self.upkeep.expect(view.plots.iter().filter(moved).map(|p| p.used).sum());
+            self.carry_out(Plan { moves, ..Plan::default() }).await?;
+            self.checkpoint_now().await?;
+        }
+    }
+}
+
+/// Why a device cannot be drained.
+pub(crate) fn no_room(device: u16, copies: usize, unreadable: usize) -> StoreError {
+    let mut text = format!(
+        "device {device} cannot be drained: {copies} slabs on it find no place on another device that is \
+         current and has not the other copy; add a device, or delete data"
+    );
+    if unreadable > 0 {
+        text = format!(
+            "device {device} cannot be drained: {unreadable} slabs on it are on no device that is there \
+             and current; bring the device back first"
+        );
+    }
+    StoreError::Request(text)
+}
+
+impl Inner {
+    /// Ends upkeep; what is under way is given up, and goes on when the pool is opened again.
+    pub(crate) async fn end_upkeep(&self) {
+        let u = &self.upkeep;
+        u.closing.set(true);
+        u.wake();
+        while u.running.get() {
+            u.over.wait().await;
+        }
+    }
+}
+
+impl Pool {
+    /// Brings every device back that is out of sync and answers. It goes on in the background;
+    /// [`settled`](Pool::settled) waits for it. A device that failed is looked at again, and one that had a history of
+    /// its own (the pool was opened by force without it, and with it) loses that.
+    ///
+    /// # Errors
+    /// No device is out of sync, or the pool cannot be written.
+    pub async fn resync(&self) -> StoreResult {
+        let i = &self.0;
+        i.check_running()?;
+        let mut some = false;
+        for d in i.devices.borrow().iter() {
+            if d.state.get() == MemberState::Out && d.disk.is_some() {
+                d.held.set(false);
+                i.upkeep.asked.borrow_mut().insert(d.number);
+                some = true;
+            }
+        }
+        if !some {
+            return Err(StoreError::Request(
+                "no device that is there is out of sync: nothing has to be brought back; for a device \
+                 that is missing, plug it in and attach it"
+                    .into(),
+            ));
+        }
+        i.upkeep.retry();
+        Ok(())
+    }
+
+    /// Waits until nothing more is done about devices, and says why if something could not be done.
+    ///
+    /// # Errors
+    /// Something could not be done; [`Status::trouble`](super::Status::trouble) says the same.
+    pub async fn settled(&self) -> StoreResult {
+        let u = &self.0.upkeep;
+        while !u.idle.get() {
+            self.0.check_running()?;
+            u.over.wait().await;
+        }
+        self.0.check_running()?;
+        match u.trouble() {
+            Some(t) => Err(StoreError::Pool(t)),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes a second that copying from device to device takes from now on at most; 0: as fast as possible.
+    pub fn set_fill_rate(&self, bytes: u64) {
+        self.0.upkeep.rate.set(bytes.div_ceil(BLOCK as u64));
+        self.0.upkeep.debt.set(0);
+    }
+}
