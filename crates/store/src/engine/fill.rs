@@ -56,14 +56,6 @@ struct Run {
     blocks: Vec<(u64, MapEntry)>,
 }
 
-/// The map on disk as of the last checkpoint. What a checkpoint being made has merged may not be there yet.
-fn durable_bottom(below: &Below) -> MapRoot {
-    match below {
-        Below::Root(root, _) => *root,
-        Below::Stage(s) => durable_bottom(&s.below.borrow()),
-    }
-}
-
 impl Inner {
     /// Copies everything that the destinations need, reads it again from there, and returns when all of it is
     /// durable and proved. A checkpoint that ended after the destinations had begun to be written must have been
@@ -144,7 +136,7 @@ impl Inner {
             let Some(ds) = next else { break };
             // Whoever gives it another map meanwhile takes the mark away again.
             ds.walked.set(w.number);
-            let height = durable_bottom(&ds.top.below.borrow()).height;
+            let height = self.durable_map(&ds).height;
             self.fill_node(&mut w, &ds, height, 0).await?;
         }
         loop {
@@ -169,6 +161,21 @@ impl Inner {
         !matches!(w.into, Into::Device(_, since) if birth < since)
     }
 
+    /// A dataset's map as of the last checkpoint. What the one being made has merged may not be on disk yet.
+    fn durable_map(&self, ds: &Dataset) -> MapRoot {
+        let epoch = self.durable.borrow().epoch;
+        let mut at = ds.top.below.borrow().clone();
+        loop {
+            at = match at {
+                Below::Root(root, _) => return root,
+                Below::Stage(s) => match s.merged.get().filter(|_| s.epoch <= epoch) {
+                    Some((root, _)) => return root,
+                    None => s.below.borrow().clone(),
+                },
+            };
+        }
+    }
+
     /// A node of a dataset's map as the last checkpoint has it. `None`: there is none, or none that can be read.
     async fn node_now(
         &self,
@@ -177,7 +184,7 @@ impl Inner {
         level: u8,
         index: u64,
     ) -> IoResult<Option<(NodePtr, Rc<Block>)>> {
-        let root = durable_bottom(&ds.top.below.borrow());
+        let root = self.durable_map(ds);
         let Some(ptr) = self.pointer_in(root, ds.family, level, index).await? else {
             return Ok(None);
         };
@@ -230,7 +237,7 @@ impl Inner {
                     }
                 }
             }
-            let root = durable_bottom(&ds.top.below.borrow());
+            let root = self.durable_map(ds);
             let _pin = self.pins.pin();
             if self.pointer_in(root, ds.family, level, index).await == Ok(Some(ptr)) {
                 // It was this one all the time, so all below was its.
