@@ -41,9 +41,8 @@ pub(crate) enum Into {
 struct Walk {
     number: u64,
     into: Into,
-    /// What is at the destination is looked at first, and left alone when it is good.
-    look: bool,
-    /// What is at the destination must be good, but for single blocks.
+    /// Nothing is copied, but what is at the destination is read and must be good. To leave out what looks good there
+    /// already would not do: a device that failed a flush shows what it will have lost when power goes.
     prove: bool,
     /// Nodes and pages all below which has been seen to.
     seen: BTreeSet<(u64, u32)>,
@@ -61,13 +60,12 @@ impl Inner {
     /// durable and proved. A checkpoint that ended after the destinations had begun to be written must have been
     /// made.
     pub(crate) async fn fill(self: &Rc<Self>, into: Into) -> IoResult {
-        let look = matches!(into, Into::Device(_, since) if since > 0);
-        self.walk(into, look, false).await?;
+        self.walk(into, false).await?;
         self.flush_filled(into).await?;
         if has(Bug::FillNotProved) {
             return Ok(());
         }
-        self.walk(into, true, true).await?;
+        self.walk(into, true).await?;
         self.flush_filled(into).await
     }
 
@@ -127,9 +125,9 @@ impl Inner {
         }
     }
 
-    async fn walk(self: &Rc<Self>, into: Into, look: bool, prove: bool) -> IoResult {
+    async fn walk(self: &Rc<Self>, into: Into, prove: bool) -> IoResult {
         let number = self.upkeep.next_walk();
-        let mut w = Walk { number, into, look, prove, seen: BTreeSet::new() };
+        let mut w = Walk { number, into, prove, seen: BTreeSet::new() };
         loop {
             let unseen = |d: &&Rc<Dataset>| d.walked.get() != w.number;
             let next = self.datasets.borrow().values().find(unseen).cloned();
@@ -315,17 +313,15 @@ impl Inner {
         let Some((d, at)) = self.destination(w.into, ptr.vbn) else { return Ok(()) };
         let data = Slice::copy_of(&page[..]);
         self.upkeep.add_done(1);
-        if w.look {
-            let have = Slice::heap(BLOCK);
-            let read = d.read(at, &have, self.options.deadline).await;
-            if read.is_ok() && block_of(&have)[..] == page[..] {
-                return Ok(());
-            }
-            if w.prove {
-                return self.put_right(&d, at, &data).await;
-            }
+        if !w.prove {
+            return self.write_filled(&d, at, &data).await;
         }
-        self.write_filled(&d, at, &data).await
+        let have = Slice::heap(BLOCK);
+        let read = d.read(at, &have, self.options.deadline).await;
+        match read.is_ok() && block_of(&have)[..] == page[..] {
+            true => Ok(()),
+            false => self.put_right(&d, at, &data).await,
+        }
     }
 
     /// Brings the blocks of a leaf. The caller holds a pin.
@@ -370,22 +366,15 @@ impl Inner {
         let n = r.blocks.len();
         let buf = Slice::heap(n * BLOCK);
         self.upkeep.add_done(n as u64);
-        if w.look {
+        if w.prove {
             let read = r.device.read(r.at, &buf, limit).await.is_ok();
-            let good = |i: usize| read && self.is_good(ds, &r.blocks[i], &buf, i);
-            let bad: Vec<usize> = (0..n).filter(|i| !good(*i)).collect();
-            if bad.is_empty() {
-                return Ok(());
-            }
-            if w.prove {
-                for i in bad {
-                    let one = Slice::heap(BLOCK);
-                    if self.fetch(ds, &r.blocks[i], &one).await? {
-                        self.put_right(&r.device, r.at + i as u64, &one).await?;
-                    }
+            for (i, b) in r.blocks.iter().enumerate() {
+                let one = Slice::heap(BLOCK);
+                if (!read || !self.is_good(ds, b, &buf, i)) && self.fetch(ds, b, &one).await? {
+                    self.put_right(&r.device, r.at + i as u64, &one).await?;
                 }
-                return Ok(());
             }
+            return Ok(());
         }
         // One read of a current copy, verified; what is not good there is looked for elsewhere.
         let mut read = false;
