@@ -83,6 +83,12 @@ impl Slice {
         self.ptr.as_ptr()
     }
 
+    /// First byte.
+    #[inline]
+    pub fn base(&self) -> NonNull<u8> {
+        self.ptr
+    }
+
     /// Tells the processor that the first `len` bytes will be read soon, so that whoever copies them does not wait
     /// for memory. Worth it for less than a KiB at unforeseeable places: what follows the processor foresees.
     #[inline]

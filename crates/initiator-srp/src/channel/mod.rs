@@ -23,7 +23,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use weir_base::{Nanos, SECONDS};
-use weir_fabric::{Connection, FabricError, Params, Provider};
+use weir_fabric::{Connection, FabricError, Params, Provider, Unclaimed};
 use weir_mem::Slice;
 use weir_proto_srp::credit::Credits;
 use weir_proto_srp::login::{BufferFormats, MultiChannelAction};
@@ -237,7 +237,7 @@ impl Channel {
             e => ChannelError::Fabric(e),
         })?;
         // From here on the connection must not outlive this future unless a channel comes of it.
-        let conn = Unclaimed(Some(conn));
+        let conn = Unclaimed::new(conn);
         let bad = |e: String| ChannelError::BadResponse(e);
         let response = LoginResponse::decode(&answer).map_err(|e| bad(e.to_string()))?;
         let agreed =
@@ -475,23 +475,6 @@ impl Channel {
         self.credit_units.signal_n(n);
         self.wake_ladder();
         self.ended.signal_all();
-    }
-}
-
-/// A connection that nobody owns yet.
-struct Unclaimed(Option<Rc<dyn Connection>>);
-
-impl Unclaimed {
-    fn claim(mut self) -> Rc<dyn Connection> {
-        self.0.take().expect("claimed once")
-    }
-}
-
-impl Drop for Unclaimed {
-    fn drop(&mut self) {
-        if let Some(c) = &self.0 {
-            c.disconnect(true);
-        }
     }
 }
 

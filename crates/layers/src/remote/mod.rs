@@ -1,6 +1,6 @@
 //! A volume that lives on one reactor, used from others.
 //!
-//! [`Home`] is its owner on its own reactor; an [`Entrance`] may be given to any thread and makes a [`Volume`]
+//! [`Home`] is its owner on its own reactor; an [`Entrance`] may be given to any thread and makes a [`Volume`](weir_block::Volume)
 //! there: the volume itself at home, elsewhere a handle that sends each I/O to the home reactor and completes it
 //! where it was submitted.
 //!

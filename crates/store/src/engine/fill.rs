@@ -41,9 +41,8 @@ pub(crate) enum Into {
 struct Walk {
     number: u64,
     into: Into,
-    /// What is at the destination is looked at first, and left alone when it is good.
-    look: bool,
-    /// What is at the destination must be good, but for single blocks.
+    /// Nothing is copied, but what is at the destination is read and must be good. To leave out what looks good there
+    /// already would not do: a device that failed a flush shows what it will have lost when power goes.
     prove: bool,
     /// Nodes and pages all below which has been seen to.
     seen: BTreeSet<(u64, u32)>,
@@ -56,26 +55,17 @@ struct Run {
     blocks: Vec<(u64, MapEntry)>,
 }
 
-/// The map on disk as of the last checkpoint. What a checkpoint being made has merged may not be there yet.
-fn durable_bottom(below: &Below) -> MapRoot {
-    match below {
-        Below::Root(root, _) => *root,
-        Below::Stage(s) => durable_bottom(&s.below.borrow()),
-    }
-}
-
 impl Inner {
     /// Copies everything that the destinations need, reads it again from there, and returns when all of it is
     /// durable and proved. A checkpoint that ended after the destinations had begun to be written must have been
     /// made.
     pub(crate) async fn fill(self: &Rc<Self>, into: Into) -> IoResult {
-        let look = matches!(into, Into::Device(_, since) if since > 0);
-        self.walk(into, look, false).await?;
+        self.walk(into, false).await?;
         self.flush_filled(into).await?;
         if has(Bug::FillNotProved) {
             return Ok(());
         }
-        self.walk(into, true, true).await?;
+        self.walk(into, true).await?;
         self.flush_filled(into).await
     }
 
@@ -135,16 +125,16 @@ impl Inner {
         }
     }
 
-    async fn walk(self: &Rc<Self>, into: Into, look: bool, prove: bool) -> IoResult {
+    async fn walk(self: &Rc<Self>, into: Into, prove: bool) -> IoResult {
         let number = self.upkeep.next_walk();
-        let mut w = Walk { number, into, look, prove, seen: BTreeSet::new() };
+        let mut w = Walk { number, into, prove, seen: BTreeSet::new() };
         loop {
             let unseen = |d: &&Rc<Dataset>| d.walked.get() != w.number;
             let next = self.datasets.borrow().values().find(unseen).cloned();
             let Some(ds) = next else { break };
             // Whoever gives it another map meanwhile takes the mark away again.
             ds.walked.set(w.number);
-            let height = durable_bottom(&ds.top.below.borrow()).height;
+            let height = self.durable_map(&ds).height;
             self.fill_node(&mut w, &ds, height, 0).await?;
         }
         loop {
@@ -169,6 +159,21 @@ impl Inner {
         !matches!(w.into, Into::Device(_, since) if birth < since)
     }
 
+    /// A dataset's map as of the last checkpoint. What the one being made has merged may not be on disk yet.
+    fn durable_map(&self, ds: &Dataset) -> MapRoot {
+        let epoch = self.durable.borrow().epoch;
+        let mut at = ds.top.below.borrow().clone();
+        loop {
+            at = match at {
+                Below::Root(root, _) => return root,
+                Below::Stage(s) => match s.merged.get().filter(|_| s.epoch <= epoch) {
+                    Some((root, _)) => return root,
+                    None => s.below.borrow().clone(),
+                },
+            };
+        }
+    }
+
     /// A node of a dataset's map as the last checkpoint has it. `None`: there is none, or none that can be read.
     async fn node_now(
         &self,
@@ -177,7 +182,7 @@ impl Inner {
         level: u8,
         index: u64,
     ) -> IoResult<Option<(NodePtr, Rc<Block>)>> {
-        let root = durable_bottom(&ds.top.below.borrow());
+        let root = self.durable_map(ds);
         let Some(ptr) = self.pointer_in(root, ds.family, level, index).await? else {
             return Ok(None);
         };
@@ -230,7 +235,7 @@ impl Inner {
                     }
                 }
             }
-            let root = durable_bottom(&ds.top.below.borrow());
+            let root = self.durable_map(ds);
             let _pin = self.pins.pin();
             if self.pointer_in(root, ds.family, level, index).await == Ok(Some(ptr)) {
                 // It was this one all the time, so all below was its.
@@ -308,17 +313,15 @@ impl Inner {
         let Some((d, at)) = self.destination(w.into, ptr.vbn) else { return Ok(()) };
         let data = Slice::copy_of(&page[..]);
         self.upkeep.add_done(1);
-        if w.look {
-            let have = Slice::heap(BLOCK);
-            let read = d.read(at, &have, self.options.deadline).await;
-            if read.is_ok() && block_of(&have)[..] == page[..] {
-                return Ok(());
-            }
-            if w.prove {
-                return self.put_right(&d, at, &data).await;
-            }
+        if !w.prove {
+            return self.write_filled(&d, at, &data).await;
         }
-        self.write_filled(&d, at, &data).await
+        let have = Slice::heap(BLOCK);
+        let read = d.read(at, &have, self.options.deadline).await;
+        match read.is_ok() && block_of(&have)[..] == page[..] {
+            true => Ok(()),
+            false => self.put_right(&d, at, &data).await,
+        }
     }
 
     /// Brings the blocks of a leaf. The caller holds a pin.
@@ -363,22 +366,15 @@ impl Inner {
         let n = r.blocks.len();
         let buf = Slice::heap(n * BLOCK);
         self.upkeep.add_done(n as u64);
-        if w.look {
+        if w.prove {
             let read = r.device.read(r.at, &buf, limit).await.is_ok();
-            let good = |i: usize| read && self.is_good(ds, &r.blocks[i], &buf, i);
-            let bad: Vec<usize> = (0..n).filter(|i| !good(*i)).collect();
-            if bad.is_empty() {
-                return Ok(());
-            }
-            if w.prove {
-                for i in bad {
-                    let one = Slice::heap(BLOCK);
-                    if self.fetch(ds, &r.blocks[i], &one).await? {
-                        self.put_right(&r.device, r.at + i as u64, &one).await?;
-                    }
+            for (i, b) in r.blocks.iter().enumerate() {
+                let one = Slice::heap(BLOCK);
+                if (!read || !self.is_good(ds, b, &buf, i)) && self.fetch(ds, b, &one).await? {
+                    self.put_right(&r.device, r.at + i as u64, &one).await?;
                 }
-                return Ok(());
             }
+            return Ok(());
         }
         // One read of a current copy, verified; what is not good there is looked for elsewhere.
         let mut read = false;

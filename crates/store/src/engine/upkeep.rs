@@ -327,7 +327,9 @@ impl Inner {
             }
             Job::TakeSpare(lost, spare) => {
                 // Whatever it was in an earlier life, nothing of that may be believed.
-                let Some(s) = self.device(spare) else { return Ok(()) };
+                let _only = self.upkeep.changes.acquire(1).await;
+                let held = self.device(spare).filter(|s| s.state.get() == MemberState::Spare);
+                let Some(s) = held else { return Ok(()) };
                 if let Err(e) = self.wipe_rings(&s).await {
                     self.device_failed(&s, e);
                     return Err(e.into());
@@ -346,7 +348,11 @@ impl Inner {
                 self.upkeep.begin(Work::Drain, n);
                 self.clear(n).await
             }
-            Job::Dismiss(n) => self.dismiss(n).await,
+            Job::Dismiss(n) => {
+                // The disk may be added again as soon as it is not listed any more.
+                let _only = self.upkeep.changes.acquire(1).await;
+                self.dismiss(n).await
+            }
             Job::Spread => self.spread().await,
         }
     }

@@ -1,11 +1,13 @@
 //! The pool store through lives that end by kill or power cut, also inside recovery, on devices that
-//! lose, misdirect, rot, fail, stall, vanish and run full.
+//! lose, misdirect, rot, fail, stall, vanish and run full, and that come, go and are replaced.
 //!
 //! One seed is one story: a pool, volumes under verified load, one kind of trouble. In the end everything is
 //! read again, from all devices and with each one missing, and the offline verifier looks at the rest.
 
 mod director;
+mod finish;
 mod pool;
+mod steward;
 mod trouble;
 
 use crate::{Pass, Run, Wrong};
@@ -26,7 +28,12 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         s.check_snapshots()?;
         s.start_load(life)?;
         s.start_trouble(life)?;
-        let time = s.rng.between(MILLIS / 2, 25 * MILLIS);
+        let longest = match s.trouble {
+            // Filling takes its time.
+            Trouble::Away | Trouble::Devices | Trouble::Lies => 90 * MILLIS,
+            _ => 25 * MILLIS,
+        };
+        let time = s.rng.between(MILLIS / 2, longest);
         s.w.run_for(time);
         s.end_life()?;
         let pause = s.rng.between(10 * MICROS, MILLIS);

@@ -2,21 +2,22 @@
 
 use super::director::Director;
 use super::excused;
+use super::steward::{Bay, Steward};
 use super::trouble::Trouble;
 use crate::load::{Io, Load, Mix};
-use crate::{Pass, Run, Wrong};
+use crate::{Run, Wrong};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult, MICROS, MILLIS, Prng, SECONDS};
+use weir_base::{IoResult, MICROS, MILLIS, Prng, SECONDS};
 use weir_block::Volume;
 use weir_disk::Disk;
 use weir_mem::{BufPool, PoolConfig, Slice};
 use weir_reactor::LocalFuture;
 use weir_sim::{DiskConfig, Next, Node, Odds, Options as WorldOptions, SimMedium, World};
-use weir_store::{Options, Pool, PoolSpec, StoreVolume, check, create};
+use weir_store::{Options, Pool, PoolSpec, StoreVolume, create};
 
 /// Longest time that anything may take that must end.
-const PATIENCE: u64 = 120 * SECONDS;
+pub(crate) const PATIENCE: u64 = 120 * SECONDS;
 
 /// A volume under load.
 pub(crate) struct Loaded {
@@ -33,7 +34,7 @@ pub(crate) struct Errors {
 
 /// A path to a volume that judges errors.
 pub(crate) struct StoreIo {
-    volume: Rc<StoreVolume>,
+    pub(crate) volume: Rc<StoreVolume>,
     errors: Rc<Errors>,
     trouble: Trouble,
     copies: u8,
@@ -81,6 +82,8 @@ pub(crate) struct Story {
     pub(crate) trouble: Trouble,
     pub(crate) spec: PoolSpec,
     pub(crate) media: Vec<SimMedium>,
+    /// Of the media, those that the pool was made on.
+    pub(crate) first: usize,
     /// Devices that are not there any more.
     pub(crate) missing: Vec<usize>,
     /// The one device that may have faults.
@@ -91,11 +94,12 @@ pub(crate) struct Story {
     pub(crate) errors: Rc<Errors>,
     pub(crate) pool: Rc<RefCell<Option<Pool>>>,
     pub(crate) director: Rc<Director>,
+    pub(crate) steward: Rc<Steward>,
     pub(crate) crashes: u64,
     pub(crate) crashes_in_recovery: u64,
     pub(crate) faults: u64,
-    replayed: u64,
-    repaired: u64,
+    pub(crate) replayed: u64,
+    pub(crate) repaired: u64,
 }
 
 impl Story {
@@ -105,7 +109,7 @@ impl Story {
         let trouble = Trouble::draw(&mut rng);
         let copies = if rng.chance(1, 7) { 1 } else { 2 };
         let copies = match trouble {
-            Trouble::Latent | Trouble::HalfLost => 2,
+            Trouble::Latent | Trouble::HalfLost | Trouble::Away | Trouble::Lies => 2,
             _ => copies,
         };
         let devices = match copies {
@@ -130,7 +134,12 @@ impl Story {
         let node = w.node("store");
         let mut media = Vec::new();
         let small = trouble == Trouble::Full;
-        for n in 0..devices {
+        let more = match trouble {
+            Trouble::Devices => rng.between(1, 3),
+            Trouble::Lies => 1,
+            _ => 0,
+        };
+        for n in 0..devices + more {
             let data = if small { 512 } else { rng.between(900, 1600) };
             let blocks = 150 + spec.log_pages + spec.spares + 16 + data;
             let m = SimMedium::new(&format!("d{n}"), blocks * 4096, config.clone(), rng.next_u64());
@@ -159,12 +168,14 @@ impl Story {
         }
         let victim = rng.below(devices) as usize;
         let director = Director::new(rng.fork());
+        let steward = Steward::new(rng.fork(), copies == 2);
         Ok(Story {
             w,
             rng,
             trouble,
             spec,
             media,
+            first: devices as usize,
             missing: Vec::new(),
             victim,
             node,
@@ -173,6 +184,7 @@ impl Story {
             errors: Rc::default(),
             pool: Rc::default(),
             director,
+            steward,
             crashes: 0,
             crashes_in_recovery: 0,
             faults: 0,
@@ -181,21 +193,22 @@ impl Story {
         })
     }
 
-    fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> Options {
         Options {
             deadline: match self.trouble {
-                Trouble::Stall => 40 * MILLIS,
+                Trouble::Stall | Trouble::Away => 40 * MILLIS,
                 _ => 20 * SECONDS,
             },
             cache: 64 << 10,
             buffers: 256 << 10,
             force: !self.missing.is_empty(),
+            spare_after: Some(self.spec.log_pages % 4 * MILLIS),
             lineage: self.spec.pool as u64 ^ self.w.now() | 1,
             ..Options::default()
         }
     }
 
-    fn disks(&self) -> Vec<Rc<dyn Disk>> {
+    pub(crate) fn disks(&self) -> Vec<Rc<dyn Disk>> {
         let here = (0..self.media.len()).filter(|n| !self.missing.contains(n));
         let mut disks: Vec<Rc<dyn Disk>> =
             here.map(|n| self.node.disk(&format!("d{n}")) as Rc<dyn Disk>).collect();
@@ -205,7 +218,8 @@ impl Story {
     }
 
     pub(crate) fn create(&mut self) -> Result<(), Wrong> {
-        let (disks, spec) = (self.disks(), self.spec.clone());
+        let (mut disks, spec) = (self.disks(), self.spec.clone());
+        disks.truncate(self.first);
         let made = self.w.run(&self.node, PATIENCE, async move { create(&disks, &spec).await })?;
         made.map_err(|e| Wrong(format!("creating the pool: {e}")))?;
         self.open()?;
@@ -288,7 +302,8 @@ impl Story {
             // It is back when the machine is.
             m.set_offline(false);
             m.set_config(|c| c.flush_error = Odds::NEVER);
-            if self.spec.copies == 1 {
+            self.steward.all_back();
+            if self.spec.copies == 1 || self.trouble == Trouble::Lies {
                 // A pool with one copy cannot even be opened while its device fails.
                 m.forget_next();
             }
@@ -297,7 +312,7 @@ impl Story {
         self.node.restart();
     }
 
-    fn io(&self, pool: &Pool, name: &str) -> Result<Rc<StoreIo>, Wrong> {
+    pub(crate) fn io(&self, pool: &Pool, name: &str) -> Result<Rc<StoreIo>, Wrong> {
         let id = pool.find(name).ok_or_else(|| Wrong(format!("volume {name} is gone")))?;
         let volume = pool.volume(id).map_err(|e| Wrong(e.to_string()))?;
         Ok(Rc::new(StoreIo {
@@ -308,7 +323,10 @@ impl Story {
         }))
     }
 
-    pub(crate) fn start_load(&mut self, _life: u64) -> Result<(), Wrong> {
+    pub(crate) fn start_load(&mut self, life: u64) -> Result<(), Wrong> {
+        if self.trouble == Trouble::Lies && life == 1 {
+            return Ok(());
+        }
         let pool = self.running()?;
         for v in self.volumes.clone() {
             for _ in 0..self.rng.between(1, 6) {
@@ -352,6 +370,20 @@ impl Story {
                 self.node.spawn(d.damage(pool, io.volume.clone(), self.media.clone()));
                 self.faults += 1;
             }
+            Trouble::Away => {
+                self.snapshots(&pool);
+                let (s, bay) = (self.steward.clone(), self.bay(self.victim));
+                self.node.spawn(s.comes_and_goes(pool, bay));
+            }
+            Trouble::Devices => {
+                self.snapshots(&pool);
+                let bays = (0..self.media.len()).map(|n| self.bay(n)).collect();
+                self.node.spawn(self.steward.clone().rebuilds(pool, bays));
+            }
+            Trouble::Lies if life == 1 => {
+                let (s, bay) = (self.steward.clone(), self.bay(self.first));
+                self.node.spawn(s.liar(pool, self.victim as u16, bay));
+            }
             Trouble::Snapshots => {
                 let volumes = self.volumes.clone();
                 let d = self.director.clone();
@@ -360,6 +392,19 @@ impl Story {
             _ => {}
         }
         Ok(())
+    }
+
+    /// In half of the stories there are snapshots besides.
+    fn snapshots(&self, pool: &Pool) {
+        if self.spec.log_pages.is_multiple_of(2) {
+            let (d, volumes) = (self.director.clone(), self.volumes.clone());
+            self.node.spawn(d.snapshots(pool.clone(), volumes, self.w.time()));
+        }
+    }
+
+    fn bay(&self, n: usize) -> Bay {
+        let name = format!("d{n}");
+        Bay { disk: self.node.disk(&name), medium: self.media[n].clone(), name }
     }
 
     fn latent(&mut self) {
@@ -398,6 +443,7 @@ impl Story {
             let pool = self.running()?;
             self.volumes.iter().for_each(|v| v.load.stop());
             self.director.closing(true);
+            self.steward.closing(true);
             let volumes = self.volumes.clone();
             let idle = || volumes.iter().all(|v| v.load.under_way() == 0);
             self.w.run_until(PATIENCE, idle)?;
@@ -411,7 +457,16 @@ impl Story {
         self.crash();
         self.volumes.iter().for_each(|v| v.load.go_on());
         self.director.closing(false);
+        self.steward.closing(false);
         self.verdict()?;
+        if self.trouble == Trouble::Away {
+            // It may not be there when the pool is opened next, and be there the time after.
+            self.missing.clear();
+            if self.rng.chance(1, 3) {
+                self.missing.push(self.victim);
+                self.faults += 1;
+            }
+        }
         if self.trouble == Trouble::HalfLost && self.missing.is_empty() && self.rng.chance(1, 2) {
             self.missing.push(self.victim);
             self.faults += 1;
@@ -422,6 +477,7 @@ impl Story {
     pub(crate) fn verdict(&self) -> Result<(), Wrong> {
         self.volumes.iter().try_for_each(|v| v.load.verdict())?;
         self.director.verdict()?;
+        self.steward.verdict()?;
         match self.errors.wrong.borrow().as_ref() {
             Some(e) => Err(Wrong(e.clone())),
             None => Ok(()),
@@ -432,154 +488,5 @@ impl Story {
         let (d, pool) = (self.director.clone(), self.running()?);
         self.w.run(&self.node, PATIENCE, d.check(pool))?;
         self.verdict()
-    }
-
-    fn read_all(&mut self, times: u32) -> Result<(), Wrong> {
-        let pool = self.running()?;
-        for _ in 0..times {
-            for v in self.volumes.clone() {
-                let io = self.io(&pool, &v.name)?;
-                self.w.run(&self.node, PATIENCE, v.load.clone().read_all(io, self.bufs.clone()))?;
-            }
-        }
-        self.verdict()
-    }
-
-    /// Reads everything in every way.
-    pub(crate) fn finish(mut self) -> Result<Pass, Wrong> {
-        let dead =
-            self.spec.copies == 1 && matches!(self.trouble, Trouble::DeviceFails | Trouble::Stall);
-        for m in &self.media {
-            m.set_offline(false);
-        }
-        self.open()?;
-        self.check_snapshots()?;
-        self.read_all(2)?;
-        let mut damaged = 0;
-        if self.trouble == Trouble::Full {
-            self.make_room()?;
-        }
-        if self.trouble == Trouble::Latent {
-            // Faults that wait for a write must not come while everything is put right.
-            let (pool, m) = (self.running()?, self.media[self.victim].clone());
-            m.forget_next();
-            let done = self.w.run(&self.node, PATIENCE, async move { pool.scrub(0).await })?;
-            let report = done.map_err(|e| Wrong(format!("scrubbing: {e}")))?;
-            damaged = report.damaged;
-            if report.lost > 0 || report.repaired != report.damaged {
-                return Err(Wrong(format!("scrub did not mend everything: {report:?}")));
-            }
-            self.read_all(1)?;
-        }
-        let pool = self.running()?;
-        let c = pool.counters();
-        let closed = self.w.run(&self.node, PATIENCE, async move { pool.close().await })?;
-        if let Err(e) = closed
-            && !dead
-        {
-            return Err(Wrong(format!("closing: {e}")));
-        }
-        self.node.kill();
-        self.pool.take();
-        self.volumes.iter().for_each(|v| v.load.settle());
-        self.node.restart();
-        self.verify()?;
-        let whole = self.missing.is_empty()
-            && !matches!(self.trouble, Trouble::DeviceFails | Trouble::Stall | Trouble::BothCopies);
-        if self.spec.copies == 2 && whole {
-            self.each_half_alone()?;
-        }
-        let sum = |f: fn(&crate::load::Figures) -> u64| {
-            self.volumes.iter().map(|v| f(&v.load.figures())).sum::<u64>()
-        };
-        Ok(Pass {
-            trace: self.w.trace_hash(),
-            figures: vec![
-                ("blocks verified", sum(|f| f.blocks_read)),
-                ("writes acknowledged", sum(|f| f.writes)),
-                ("crashes", self.crashes),
-                ("of them in recovery", self.crashes_in_recovery),
-                ("faults", self.faults),
-                ("errors excused", self.errors.excused.get()),
-                ("damaged copies found by scrub", damaged),
-                ("copies repaired", c.repaired + self.repaired),
-                ("log entries replayed", self.replayed),
-                ("snapshots verified", self.director.verified()),
-            ],
-        })
-    }
-
-    /// In a full pool deletions work, and then so do writes.
-    fn make_room(&mut self) -> Result<(), Wrong> {
-        let pool = self.running()?;
-        let mut all = Vec::new();
-        for v in &self.volumes {
-            all.push(self.io(&pool, &v.name)?);
-        }
-        let done = self.w.run(&self.node, PATIENCE, async move {
-            for io in &all {
-                io.volume.write_zeroes(0, io.volume.geometry().len, true).await?;
-            }
-            let buf = Slice::heap(65536);
-            for n in 0..4 {
-                all[0].volume.write(n << 16, buf.clone(), false).await?;
-            }
-            all[0].volume.write_zeroes(0, 1 << 20, true).await?;
-            Ok::<_, IoError>(())
-        })?;
-        done.map_err(|e| Wrong(format!("a full pool after a deletion: {e}")))?;
-        self.volumes.clear();
-        Ok(())
-    }
-
-    /// The offline verifier finds nothing.
-    fn verify(&mut self) -> Result<(), Wrong> {
-        let (disks, options) = (self.disks(), self.options());
-        let report =
-            self.w.run(&self.node, PATIENCE, async move { check(disks, options).await })?;
-        let report = report.map_err(|e| Wrong(format!("verifying: {e}")))?;
-        let all = report.findings.iter();
-        let findings: Vec<_> = match self.trouble {
-            Trouble::BothCopies => report
-                .structural()
-                .filter(|f| f.what != "no good copy" || !f.layer.starts_with("dataset"))
-                .collect(),
-            _ => all.collect(),
-        };
-        if let Some(f) = findings.first() {
-            return Err(Wrong(format!(
-                "the verifier in a story of {:?}: {}: block {}: {} ({} findings)",
-                self.trouble,
-                f.layer,
-                f.vbn,
-                f.what,
-                findings.len()
-            )));
-        }
-        Ok(())
-    }
-
-    /// Everything is read again with each device missing in turn.
-    fn each_half_alone(&mut self) -> Result<(), Wrong> {
-        for gone in 0..self.media.len() {
-            let node = self.w.node(&format!("without-d{gone}"));
-            let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
-            for (n, m) in self.media.iter().enumerate().filter(|(n, _)| *n != gone) {
-                let name = format!("c{gone}-{n}");
-                node.attach(&m.copy(&name, n as u64));
-                disks.push(node.disk(&name));
-            }
-            let options = Options { force: true, ..self.options() };
-            let opened = self.w.run(&node, PATIENCE, Pool::open(disks, options))?;
-            let pool = opened.map_err(|e| Wrong(format!("without device {gone}: {e}")))?;
-            for v in self.volumes.clone() {
-                let io = self.io(&pool, &v.name)?;
-                self.w.run(&node, PATIENCE, v.load.clone().read_all(io, self.bufs.clone()))?;
-            }
-            self.w.run(&node, PATIENCE, self.director.clone().check(pool))?;
-            node.kill();
-            self.verdict().map_err(|w| Wrong(format!("without device {gone}: {}", w.0)))?;
-        }
-        Ok(())
     }
 }

@@ -21,11 +21,17 @@ pub(crate) enum Trouble {
     Full,
     /// Snapshots, clones and deletions.
     Snapshots,
+    /// One device is away at times, also when the pool is opened, and comes back.
+    Away,
+    /// Devices are added, replaced, drained and removed, fail, and have spares.
+    Devices,
+    /// A new device swallows writes while it is filled.
+    Lies,
 }
 
 impl Trouble {
     pub(crate) fn draw(rng: &mut Prng) -> Trouble {
-        match rng.below(16) {
+        match rng.below(24) {
             0 | 1 => Trouble::None,
             2..=5 => Trouble::Latent,
             6 | 7 => Trouble::HalfLost,
@@ -33,7 +39,10 @@ impl Trouble {
             10 => Trouble::Stall,
             11 => Trouble::BothCopies,
             12 => Trouble::Full,
-            _ => Trouble::Snapshots,
+            13..=15 => Trouble::Snapshots,
+            16..=18 => Trouble::Away,
+            19..=22 => Trouble::Devices,
+            _ => Trouble::Lies,
         }
     }
 }

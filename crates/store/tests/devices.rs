@@ -1,0 +1,342 @@
+//! Devices come and go under a pool: what is asked for, refused, kept.
+
+use std::rc::Rc;
+use weir_base::{IoError, SECONDS};
+use weir_block::Volume;
+use weir_disk::Disk;
+use weir_mem::Slice;
+use weir_sim::{DiskConfig, Next, Node, SimMedium, World};
+use weir_store::format::superblock::MemberState;
+use weir_store::{Options, Pool, PoolSpec, StoreError, Work, check, create};
+
+const LIMIT: u64 = 1000 * SECONDS;
+const MIB: u64 = 1 << 20;
+
+fn spec(copies: u8) -> PoolSpec {
+    PoolSpec { pool: 77, copies, slab_shift: 8, log_pages: 64, spares: 8, overwrite: false }
+}
+
+fn options() -> Options {
+    Options { spare_after: Some(SECONDS), ..Options::default() }
+}
+
+struct Bench {
+    w: World,
+    n: Node,
+    media: Vec<SimMedium>,
+}
+
+impl Bench {
+    fn new(devices: usize) -> Bench {
+        let w = World::new(5);
+        let n = w.node("store");
+        let media: Vec<SimMedium> = (0..devices)
+            .map(|i| SimMedium::new(&format!("d{i}"), 8 * MIB, DiskConfig::default(), i as u64))
+            .collect();
+        media.iter().for_each(|m| n.attach(m));
+        Bench { w, n, media }
+    }
+
+    fn disks(&self, which: &[usize]) -> Vec<Rc<dyn Disk>> {
+        which.iter().map(|i| self.n.disk(&format!("d{i}")) as Rc<dyn Disk>).collect()
+    }
+
+    fn disk(&self, i: usize) -> Rc<dyn Disk> {
+        self.n.disk(&format!("d{i}"))
+    }
+
+    fn run<T: 'static>(&self, f: impl Future<Output = T> + 'static) -> T {
+        self.w.run(&self.n, LIMIT, f).expect("it ends")
+    }
+
+    /// A pool on the first devices, with a volume `v` whose first MiB was written.
+    fn pool(&self, devices: usize, copies: u8) -> Pool {
+        let disks = self.disks(&(0..devices).collect::<Vec<_>>());
+        self.run(async move {
+            create(&disks, &spec(copies)).await.unwrap();
+            let p = Pool::open(disks, options()).await.unwrap();
+            let id = p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+            write(&p, id, 0, MIB, 1).await;
+            p.settled().await.unwrap();
+            p
+        })
+    }
+
+    /// The pool is closed; the offline verifier finds nothing; each set of devices alone gives what is expected.
+    fn proves(&self, pool: Pool, all: &[usize], alone: &[&[usize]], want: &[(u64, u8)]) {
+        self.run(async move { pool.close().await }).unwrap();
+        let disks = self.disks(all);
+        let report = self.run(async move { check(disks, options()).await }).unwrap();
+        assert_eq!(report.findings, []);
+        for (k, set) in alone.iter().enumerate() {
+            let node = self.w.node(&format!("alone{k}"));
+            let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
+            for i in set.iter() {
+                let name = format!("a{k}-{i}");
+                node.attach(&self.media[*i].copy(&name, 1));
+                disks.push(node.disk(&name));
+            }
+            let want = want.to_vec();
+            let o = Options { force: true, lineage: 9 + k as u64, resync: false, ..options() };
+            let done = self.w.run(&node, LIMIT, async move {
+                let p = Pool::open(disks, o).await.expect("opens");
+                for (at, value) in want {
+                    assert_eq!(read(&p, 1, at * MIB, 65536).await, Ok(vec![value; 65536]));
+                }
+            });
+            done.unwrap();
+            node.kill();
+        }
+    }
+}
+
+async fn write(p: &Pool, id: u32, at: u64, len: u64, value: u8) {
+    let buf = Slice::heap(len as usize);
+    buf.fill(value);
+    p.volume(id).unwrap().write(at, buf, false).await.unwrap();
+}
+
+async fn read(p: &Pool, id: u32, at: u64, len: usize) -> Result<Vec<u8>, IoError> {
+    let buf = Slice::heap(len);
+    p.volume(id).unwrap().read(at, buf.clone()).await?;
+    Ok(buf.to_vec())
+}
+
+#[test]
+fn a_device_that_was_away_gets_what_it_missed_and_no_more() {
+    let b = Bench::new(2);
+    let p = b.pool(2, 2);
+    let q = p.clone();
+    b.run(async move {
+        write(&q, 1, 8 * MIB, 2 * MIB, 2).await;
+        q.checkpoint().await.unwrap();
+    });
+    b.media[1].set_offline(true);
+    let q = p.clone();
+    b.run(async move {
+        write(&q, 1, 0, 65536, 3).await;
+        assert_eq!(q.status().devices[1].state, MemberState::Out);
+        assert!(!q.status().whole);
+    });
+    b.media[1].set_offline(false);
+    let before = p.counters().media_writes;
+    let q = p.clone();
+    b.run(async move {
+        q.resync().await.unwrap();
+        q.settled().await.unwrap();
+        let s = q.status();
+        assert!(s.whole && s.devices[1].state == MemberState::InSync && s.trouble.is_none());
+        assert!(matches!(q.resync().await, Err(StoreError::Request(_))), "nothing is left to do");
+        write(&q, 1, 4 * MIB, 65536, 4).await;
+    });
+    // It had 3 MiB; 64 KiB changed. What was written besides are checkpoints.
+    let written = p.counters().media_writes - before;
+    assert!(written < 200, "{written} blocks written");
+    b.proves(p, &[0, 1], &[&[0], &[1]], &[(0, 3), (4, 4), (8, 2)]);
+}
+
+#[test]
+fn a_device_that_comes_back_when_the_pool_is_opened_is_brought_back() {
+    let b = Bench::new(2);
+    let p = b.pool(2, 2);
+    b.run(async move { p.close().await }).unwrap();
+    let (one, two) = (b.disks(&[0]), b.disks(&[0, 1]));
+    let p = b.run(async move {
+        let o = Options { force: true, lineage: 4, ..options() };
+        let p = Pool::open(one, o).await.unwrap();
+        write(&p, 1, MIB, MIB, 5).await;
+        p.close().await.unwrap();
+        let p = Pool::open(two, options()).await.unwrap();
+        p.settled().await.unwrap();
+        assert!(p.status().whole);
+        p
+    });
+    b.proves(p, &[0, 1], &[&[0], &[1]], &[(0, 1), (1, 5)]);
+}
+
+#[test]
+fn a_device_with_a_history_of_its_own_is_not_believed() {
+    let b = Bench::new(2);
+    let p = b.pool(2, 2);
+    b.run(async move { p.close().await }).unwrap();
+    let (one, other, two) = (b.disks(&[0]), b.disks(&[1]), b.disks(&[0, 1]));
+    let p = b.run(async move {
+        for (disks, lineage, value, times) in [(other, 5, 6, 1), (one, 4, 7, 3)] {
+            let o = Options { force: true, lineage, ..options() };
+            let p = Pool::open(disks, o).await.unwrap();
+            for _ in 0..times {
+                write(&p, 1, MIB, MIB, value).await;
+                p.checkpoint().await.unwrap();
+            }
+            p.close().await.unwrap();
+        }
+        let p = Pool::open(two, options()).await.unwrap();
+        p.settled().await.unwrap();
+        assert_eq!(p.status().devices[1].state, MemberState::Out, "only when somebody says so");
+        p.resync().await.unwrap();
+        p.settled().await.unwrap();
+        assert!(p.status().whole);
+        p
+    });
+    b.proves(p, &[0, 1], &[&[0], &[1]], &[(0, 1), (1, 7)]);
+}
+
+#[test]
+fn a_device_is_replaced() {
+    let b = Bench::new(3);
+    let p = b.pool(2, 2);
+    let (q, new) = (p.clone(), b.disk(2));
+    b.run(async move {
+        let n = q.replace(0, new).await.unwrap();
+        assert_eq!(n, 2);
+        q.settled().await.unwrap();
+        let s = q.status();
+        assert!(s.whole && s.devices.len() == 2, "{s:?}");
+        assert_eq!(s.devices.iter().map(|d| d.number).collect::<Vec<_>>(), [1, 2]);
+        write(&q, 1, 2 * MIB, MIB, 8).await;
+    });
+    let old = b.disk(0);
+    let found = b.run(async move { weir_store::label_of(&old).await });
+    assert!(found.is_err(), "its label is wiped: {found:?}");
+    b.proves(p, &[1, 2], &[&[1], &[2]], &[(0, 1), (2, 8)]);
+}
+
+#[test]
+fn a_device_that_is_gone_is_replaced_and_its_number_used_again() {
+    let b = Bench::new(4);
+    let p = b.pool(2, 2);
+    b.media[0].set_offline(true);
+    let (q, new, more) = (p.clone(), b.disk(2), b.disk(3));
+    b.run(async move {
+        write(&q, 1, MIB, MIB, 2).await;
+        assert_eq!(q.replace(0, new).await, Ok(2));
+        q.settled().await.unwrap();
+        assert!(q.status().whole);
+        let before = q.status().total;
+        assert_eq!(q.add(more).await, Ok(0));
+        q.settled().await.unwrap();
+        assert!(q.status().total > before * 4 / 3, "half of it makes new room in a mirror");
+        write(&q, 1, 2 * MIB, MIB, 3).await;
+    });
+    let all = [(0, 1), (1, 2), (2, 3)];
+    b.proves(p, &[1, 2, 3], &[&[1, 2], &[2, 3], &[1, 3]], &all);
+}
+
+#[test]
+fn a_spare_takes_over() {
+    let b = Bench::new(3);
+    let p = b.pool(2, 2);
+    let (q, new) = (p.clone(), b.disk(2));
+    b.run(async move {
+        assert_eq!(q.add_spare(new).await, Ok(2));
+        assert_eq!(q.status().devices[2].state, MemberState::Spare);
+    });
+    b.media[0].set_offline(true);
+    let q = p.clone();
+    b.run(async move {
+        write(&q, 1, MIB, MIB, 2).await;
+        weir_reactor::sleep(2 * SECONDS).await;
+        q.settled().await.unwrap();
+        let s = q.status();
+        assert!(s.whole, "{s:?}");
+        assert_eq!((s.devices[0].slabs, s.devices[0].draining), (0, true));
+        q.remove(0).await.unwrap();
+        assert_eq!(q.status().devices.len(), 2);
+    });
+    b.proves(p, &[1, 2], &[&[1], &[2]], &[(0, 1), (1, 2)]);
+}
+
+#[test]
+fn a_device_is_drained_and_removed() {
+    let b = Bench::new(3);
+    let p = b.pool(3, 2);
+    let q = p.clone();
+    b.run(async move {
+        write(&q, 1, MIB, MIB, 2).await;
+        assert!(matches!(q.remove(1).await, Err(StoreError::Request(_))));
+        q.drain(1).await.unwrap();
+        q.settled().await.unwrap();
+        let s = q.status();
+        assert!(s.whole && s.devices[1].slabs == 0, "{s:?}");
+        q.remove(1).await.unwrap();
+        write(&q, 1, 2 * MIB, MIB, 3).await;
+        let text = q.drain(0).await.unwrap_err().to_string();
+        assert!(text.contains("add a device"), "{text}");
+    });
+    b.proves(p, &[0, 2], &[&[0], &[2]], &[(0, 1), (1, 2), (2, 3)]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let b = Bench::new(4);
+    let p = b.pool(2, 2);
+    let other = b.disks(&[3]);
+    let small = SimMedium::new("small", MIB / 2, DiskConfig::default(), 1);
+    b.n.attach(&small);
+    let (q, used, new) = (p.clone(), b.disk(1), b.disk(2));
+    let small: Rc<dyn Disk> = b.n.disk("small");
+    b.run(async move {
+        create(&other, &PoolSpec { pool: 78, ..spec(1) }).await.unwrap();
+        let text = |r: Result<u16, StoreError>| r.expect_err("refused").to_string();
+        assert!(text(q.add(used.clone()).await).contains("already"));
+        assert!(text(q.add(other[0].clone()).await).contains("belongs to pool"));
+        assert!(text(q.add_spare(small).await).contains("needs at least"));
+        assert!(text(q.replace(9, new.clone()).await).contains("no device 9"));
+        assert!(text(q.attach(used).await).contains("in service"));
+        assert!(text(q.attach(other[0].clone()).await).contains("no device of this pool"));
+        assert!(q.drain(0).await.is_err() && q.cancel(0).await.is_err());
+        let n = q.add_spare(new).await.unwrap();
+        assert!(q.drain(n).await.is_err());
+        q.remove(n).await.unwrap();
+        assert!(q.remove(n).await.is_err());
+        assert_eq!(q.status().devices.len(), 2);
+    });
+}
+
+#[test]
+fn filling_is_slow_if_asked_and_can_be_cancelled() {
+    let b = Bench::new(3);
+    let p = b.pool(2, 2);
+    let (q, new) = (p.clone(), b.disk(2));
+    b.run(async move {
+        write(&q, 1, 16 * MIB, 4 * MIB, 9).await;
+        q.set_fill_rate(512 << 10);
+        let n = q.replace(0, new).await.unwrap();
+        weir_reactor::sleep(3 * SECONDS).await;
+        let w = q.status().work.expect("it goes on");
+        assert!(w.work == Work::Drain && w.device == 0, "{w:?}");
+        assert!(w.done >= MIB && w.done < 4 * MIB && w.total >= 10 * MIB, "{w:?}");
+        q.cancel(0).await.unwrap();
+        q.set_fill_rate(0);
+        q.settled().await.unwrap();
+        let s = q.status();
+        assert!(s.whole && !s.devices[0].draining && s.devices[0].slabs > 0, "{s:?}");
+        q.drain(n).await.unwrap();
+        q.settled().await.unwrap();
+        q.remove(n).await.unwrap();
+    });
+    b.proves(p, &[0, 1], &[&[0], &[1]], &[(0, 1), (17, 9)]);
+}
+
+#[test]
+fn what_a_new_device_swallows_is_noticed_before_it_counts() {
+    let b = Bench::new(3);
+    let p = b.pool(2, 2);
+    let (q, new) = (p.clone(), b.disk(2));
+    b.run(async move {
+        q.set_fill_rate(256 << 10);
+        q.replace(0, new).await.unwrap();
+        weir_reactor::sleep(SECONDS).await;
+        assert!(q.status().work.is_some());
+    });
+    for _ in 0..3 {
+        b.media[2].next_is(Next::LostWrite);
+    }
+    let q = p.clone();
+    b.run(async move {
+        q.set_fill_rate(0);
+        q.settled().await.unwrap();
+        assert!(q.counters().repaired >= 3);
+    });
+    b.proves(p, &[1, 2], &[&[1], &[2]], &[(0, 1)]);
+}
