@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use weir_base::SECONDS;
 use weir_block::{Graph, GraphError, Shared};
-use weir_control::dataplane::{DataPlane, Hooks, Work};
-use weir_control::live::{GraphLive, LiveStatus, SnapshotLive};
+use weir_control::dataplane::{DataPlane, Hooks, ScrubAction, Work};
+use weir_control::live::{GraphLive, LiveStatus, ScrubLive, SnapshotLive};
 use weir_control::model::{self, DeviceKind, Layout, Pool, TargetPort, Transport, Volume};
 use weir_control::{Code, Error, Result};
 use weir_fabric::Provider;
@@ -519,6 +519,10 @@ impl DataPlane for Node {
         snapshot: &'a str,
     ) -> Work<'a, ()> {
         Box::pin(self.revert_in_store(pool, volume, snapshot))
+    }
+
+    fn scrub<'a>(&'a self, pool: &'a Pool, action: ScrubAction) -> Work<'a, Option<ScrubLive>> {
+        Box::pin(self.scrub_store(pool, action))
     }
 
     fn graph<'a>(&'a self, volume: &'a str) -> Work<'a, GraphLive> {

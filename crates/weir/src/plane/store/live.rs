@@ -67,6 +67,7 @@ impl OpenPool {
                 devices_failed: c.devices_failed,
                 replayed: c.replayed,
             },
+            scrub: self.scrub_live(),
             ..PoolLive::default()
         }
     }

@@ -3,6 +3,7 @@
 mod leaf;
 mod live;
 mod open;
+mod scrub;
 
 pub(crate) use leaf::{KIND, Kind};
 
@@ -46,13 +47,20 @@ pub(crate) struct OpenPool {
     unused: Vec<String>,
     /// Volumes that are open, by name on the devices, with the volume's name.
     homes: RefCell<BTreeMap<String, (Home, String)>>,
+    scrub: RefCell<Option<Rc<scrub::Scrub>>>,
     /// Keeps others off the devices.
     _locks: Vec<File>,
 }
 
 impl OpenPool {
     fn new(pool: weir_store::Pool, unused: Vec<String>, locks: Vec<File>) -> OpenPool {
-        OpenPool { pool, unused, homes: RefCell::default(), _locks: locks }
+        OpenPool {
+            pool,
+            unused,
+            homes: RefCell::default(),
+            scrub: RefCell::default(),
+            _locks: locks,
+        }
     }
 
     fn find(&self, dataset: &str) -> Option<DatasetInfo> {
@@ -146,6 +154,7 @@ impl Node {
             Box::pin(async move {
                 let open = local.stores.borrow_mut().remove(&name);
                 let Some(open) = open else { return Ok(()) };
+                open.stop_scrub();
                 let homes = open.homes.take();
                 drop(homes);
                 let closed = open.pool.close().await;
