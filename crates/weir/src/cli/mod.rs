@@ -83,6 +83,10 @@ enum Command {
     Write(args::WriteArgs),
     /// Copy between files and LUNs of SRP targets.
     Copy(args::CopyArgs),
+    /// Give this host a disk: a volume of a Weir or SRP target.
+    Attach(Box<args::AttachArgs>),
+    /// Take an attached disk away.
+    Detach(args::DetachArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
     Completions {
@@ -139,6 +143,20 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             args.json = json;
             args.check()?;
             run::copy(args)
+        }
+        Command::Attach(mut args) => {
+            args.json = json;
+            args.check()?;
+            match (args.background_child, args.foreground) {
+                (true, _) => run::become_background(&args)?,
+                (false, true) => output::log_to_stderr("info")?,
+                (false, false) => {}
+            }
+            run::attach(*args, || Ok(connection.client()))
+        }
+        Command::Detach(mut args) => {
+            args.json = json;
+            run::detach(args)
         }
         Command::Pool(c) => done(connection.run(|client| c.run(client, json))),
         Command::Volume(c) => done(connection.run(|client| c.run(client, json))),

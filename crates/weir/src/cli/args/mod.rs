@@ -1,8 +1,10 @@
 //! Arguments of the commands that need the data path, for `crate::run`.
 
+mod attach;
 mod bench;
 mod tools;
 
+pub(crate) use attach::*;
 pub(crate) use bench::*;
 pub(crate) use tools::*;
 
