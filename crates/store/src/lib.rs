@@ -7,12 +7,14 @@
 //!
 //! * [`mod@format`] — what is on the devices, sans-IO;
 //! * `engine` — devices, space, log, layers, maps, checkpoints, recovery, healing, snapshots;
+//! * [`policy`] — periodic snapshots as a decision without I/O;
 //! * [`planted`] — bugs on purpose, for the proof of the tests.
 
 mod engine;
 pub mod format;
 pub mod fuzzing;
 pub mod planted;
+pub mod policy;
 
 pub use engine::{
     Counters, DatasetInfo, DeviceInfo, Finding, Options, Pool, PoolSpec, Progress, Report,
