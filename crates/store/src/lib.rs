@@ -8,6 +8,7 @@
 //! * [`mod@format`] — what is on the devices, sans-IO;
 //! * `engine` — devices, space, log, layers, maps, checkpoints, recovery, healing, snapshots;
 //! * [`dump`] — any block explained;
+//! * [`policy`] — periodic snapshots as a decision without I/O;
 //! * [`planted`] — bugs on purpose, for the proof of the tests.
 
 pub mod dump;
@@ -15,6 +16,7 @@ mod engine;
 pub mod format;
 pub mod fuzzing;
 pub mod planted;
+pub mod policy;
 
 pub use engine::{
     Counters, DatasetInfo, DeviceInfo, Finding, Options, Pool, PoolSpec, Progress, Report,

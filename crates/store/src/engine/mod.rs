@@ -19,6 +19,7 @@ mod open;
 mod plan;
 mod ranges;
 mod read;
+mod rebuild;
 mod replay;
 mod scrub;
 mod snapshot;
