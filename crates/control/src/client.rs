@@ -5,11 +5,12 @@ use crate::controller::ApplyReport;
 use crate::declare::Desired;
 use crate::error::{Code, Error, Problem, Result};
 use crate::events::EventPage;
-use crate::live::Status;
+use crate::live::{GraphLive, ScrubLive, SnapshotLive, Status};
 use crate::model::{
-    Host, HostPatch, HostSpec, MapSpec, Mapping, PoolInfo, PoolPatch, PoolSpec, TargetPort,
-    TargetSpec, Volume, VolumePatch, VolumeSpec, check_name,
+    CloneSpec, Host, HostPatch, HostSpec, MapSpec, Mapping, PoolInfo, PoolPatch, PoolSpec,
+    TargetPort, TargetSpec, Volume, VolumePatch, VolumeSpec, check_name,
 };
+use crate::server::{ScrubSpec, SnapshotSpec};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, header};
@@ -217,6 +218,65 @@ impl Client {
     /// Changes a pool.
     pub async fn patch_pool(&self, name: &str, patch: &PoolPatch) -> Result<PoolInfo> {
         self.send(Method::PATCH, &path("pools", &[("pool", name)])?, patch).await
+    }
+
+    /// Opens a protected pool without devices that may have what the others have not.
+    pub async fn force_pool(&self, name: &str) -> Result<PoolInfo> {
+        let path = path("pools", &[("pool", name)])? + "/force";
+        decode(&self.call(Method::POST, &path, None).await?)
+    }
+
+    /// How the scrub of a pool stands; none if there was none since the pool was opened.
+    pub async fn scrub(&self, pool: &str) -> Result<Option<ScrubLive>> {
+        self.get(&(path("pools", &[("pool", pool)])? + "/scrub")).await
+    }
+
+    /// Begins a scrub.
+    pub async fn start_scrub(&self, pool: &str, spec: &ScrubSpec) -> Result<Option<ScrubLive>> {
+        self.send(Method::POST, &(path("pools", &[("pool", pool)])? + "/scrub"), spec).await
+    }
+
+    /// Ends a scrub.
+    pub async fn stop_scrub(&self, pool: &str) -> Result<Option<ScrubLive>> {
+        let path = path("pools", &[("pool", pool)])? + "/scrub";
+        decode(&self.call(Method::DELETE, &path, None).await?)
+    }
+
+    /// All snapshots, or those of one volume.
+    pub async fn snapshots(&self, volume: Option<&str>) -> Result<Vec<SnapshotLive>> {
+        match volume {
+            None => self.get("/v1/snapshots").await,
+            Some(v) => {
+                check_name("volume", v)?;
+                self.get(&format!("/v1/snapshots?volume={v}")).await
+            }
+        }
+    }
+
+    /// Makes snapshots at one instant.
+    pub async fn create_snapshots(&self, spec: &SnapshotSpec) -> Result<Vec<SnapshotLive>> {
+        self.send(Method::POST, "/v1/snapshots", spec).await
+    }
+
+    /// Deletes a snapshot.
+    pub async fn delete_snapshot(&self, volume: &str, name: &str) -> Result<()> {
+        self.delete(&path("snapshots", &[("volume", volume), ("snapshot", name)])?).await
+    }
+
+    /// Makes a volume what it was at its newest snapshot.
+    pub async fn revert(&self, volume: &str, name: &str) -> Result<Volume> {
+        let path = path("snapshots", &[("volume", volume), ("snapshot", name)])? + "/revert";
+        decode(&self.call(Method::POST, &path, None).await?)
+    }
+
+    /// Makes a volume of a snapshot.
+    pub async fn create_clone(&self, spec: &CloneSpec) -> Result<Volume> {
+        self.send(Method::POST, "/v1/clones", spec).await
+    }
+
+    /// The device graph of a volume.
+    pub async fn graph(&self, volume: &str) -> Result<GraphLive> {
+        self.get(&(path("volumes", &[("volume", volume)])? + "/graph")).await
     }
 
     /// Deletes a pool.

@@ -7,6 +7,7 @@
 mod bring_up;
 mod declared;
 mod effect;
+mod protect;
 
 pub use declared::ApplyReport;
 
@@ -121,6 +122,7 @@ impl Controller {
         let mut new = Model::clone(&old);
         let changes = new.apply(command.clone(), entropy()?)?;
         self.check_ready(&command, &old)?;
+        self.check_unused(&command, &old).await?;
         if changes.is_empty() && !matches!(command, Command::DeleteVolume { .. }) {
             return Ok(old);
         }
@@ -164,7 +166,8 @@ impl Controller {
             text: e.to_string(),
             hint: e.hint.clone(),
         };
-        let faults = self.up().faults.iter().map(fault).collect();
+        let mut faults: Vec<Fault> = self.up().faults.iter().map(fault).collect();
+        faults.extend(live.pools.iter().filter_map(protect::fault));
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),

@@ -4,9 +4,9 @@
 //! reactors as a message and answers when it is in effect there. Everything may be called again with the same
 //! arguments: after a failure the controller repeats or undoes, and after a restart it opens everything anew.
 
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
-use crate::live::LiveStatus;
+use crate::live::{GraphLive, LiveStatus, ScrubLive, SnapshotLive};
 use crate::model::{AccessMap, Pool, TargetPort, Volume};
 use crate::store::ReservationStore;
 use std::net::SocketAddr;
@@ -24,6 +24,26 @@ pub struct Hooks {
     pub events: EventLog,
 }
 
+/// What to do about a pool's scrub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScrubAction {
+    /// Tell how it stands.
+    Status,
+    /// Begin one, at most so many bytes a second; 0 for as fast as possible.
+    Start {
+        /// Bytes a second.
+        rate: u64,
+    },
+    /// End it.
+    Stop,
+}
+
+fn cannot<'a, T: Send + 'a>(what: &str) -> Work<'a, T> {
+    let e = Error::new(Code::Unsupported, format!("this data plane has no {what}"))
+        .hint("use the `weir` program");
+    Box::pin(std::future::ready(Err(e)))
+}
+
 /// The data path as the control plane sees it.
 pub trait DataPlane: Send + Sync + 'static {
     /// Called once, before anything else.
@@ -32,6 +52,56 @@ pub trait DataPlane: Send + Sync + 'static {
     /// Opens the devices of a pool, making files that do not exist, and gives the size of each in bytes (0 for a
     /// directory). Called again after devices were added or given a larger size: opens what is new, grows what must.
     fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<u64>>;
+
+    /// Opens a protected pool though devices are missing that may have what the others have not; that is lost then.
+    /// Gives sizes as [`start_pool`](Self::start_pool) does.
+    fn force_pool<'a>(&'a self, _pool: &'a Pool) -> Work<'a, Vec<u64>> {
+        cannot("protected pools")
+    }
+
+    /// Makes what a new volume of a protected pool is on the devices, or finds that it is there.
+    fn create_volume<'a>(&'a self, _volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// The snapshots of a protected pool.
+    fn snapshots<'a>(&'a self, _pool: &'a Pool) -> Work<'a, Vec<SnapshotLive>> {
+        cannot("snapshots")
+    }
+
+    /// Makes snapshots of volumes of one pool at one instant: pairs of the volume's identity and the snapshot's name.
+    fn take_snapshots<'a>(
+        &'a self,
+        _pool: &'a Pool,
+        _wanted: &'a [(String, String)],
+    ) -> Work<'a, ()> {
+        cannot("snapshots")
+    }
+
+    /// Deletes a snapshot, by what it is called on the devices.
+    fn delete_snapshot<'a>(&'a self, _pool: &'a Pool, _dataset: &'a str) -> Work<'a, ()> {
+        cannot("snapshots")
+    }
+
+    /// Makes a volume what it was when a snapshot, its newest, was made.
+    fn revert_volume<'a>(
+        &'a self,
+        _pool: &'a Pool,
+        _volume: &'a Volume,
+        _snapshot: &'a str,
+    ) -> Work<'a, ()> {
+        cannot("snapshots")
+    }
+
+    /// Begins, ends or looks at a scrub. `None`: there was none since the pool was opened.
+    fn scrub<'a>(&'a self, _pool: &'a Pool, _action: ScrubAction) -> Work<'a, Option<ScrubLive>> {
+        cannot("scrub")
+    }
+
+    /// The device graph of an open volume.
+    fn graph<'a>(&'a self, _volume: &'a str) -> Work<'a, GraphLive> {
+        cannot("device graphs")
+    }
 
     /// Closes the devices of a pool. All its volumes are closed by then. Data stays.
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()>;

@@ -2,8 +2,8 @@
 
 use crate::error::{Code, Error, Result};
 use crate::model::{
-    Command, DeviceGrow, HostPatch, HostSpec, MapSpec, Model, PoolPatch, PoolSpec, TargetSpec,
-    VolumePatch, VolumeSpec,
+    Command, DeviceGrow, HostPatch, HostSpec, MapSpec, Model, PoolPatch, PoolSpec, Raid,
+    TargetSpec, VolumePatch, VolumeSpec,
 };
 use crate::units::format_size;
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,11 @@ pub(crate) fn pool(model: &Model, spec: &PoolSpec) -> Result<Option<Command>> {
         return Ok(Some(Command::CreatePool(spec.clone())));
     };
     let object = format!("pool `{}`", spec.name);
+    let raid = |r: Option<Raid>| r.map_or("plain".to_string(), |r| format!("raid {r}"));
+    let is = pool.protection.as_ref().map(|p| p.raid);
+    if spec.raid != is {
+        return Err(immutable(&object, "protection", &raid(is), &raid(spec.raid)));
+    }
     if spec.devices.len() < pool.devices.len() {
         let (is, wanted) = (pool.devices.len(), spec.devices.len());
         return Err(immutable(&object, "number of devices", &is.to_string(), &wanted.to_string()));
@@ -96,7 +101,8 @@ pub(crate) fn pool(model: &Model, spec: &PoolSpec) -> Result<Option<Command>> {
                 &show(wanted.kind, &wanted.path),
             ));
         }
-        if let Some(size) = wanted.size.filter(|s| *s != is.size) {
+        // A protected pool's devices have the size that they were made with.
+        if let Some(size) = wanted.size.filter(|s| *s != is.size && spec.raid.is_none()) {
             patch.grow.push(DeviceGrow { device: i, size });
         }
     }

@@ -107,6 +107,8 @@ codes! {
     PoolNotFound = "pool_not_found", NotFound;
     /// No such volume.
     VolumeNotFound = "volume_not_found", NotFound;
+    /// No such snapshot.
+    SnapshotNotFound = "snapshot_not_found", NotFound;
     /// No such host.
     HostNotFound = "host_not_found", NotFound;
     /// No such mapping.
@@ -117,6 +119,8 @@ codes! {
     PoolExists = "pool_exists", Conflict;
     /// A volume of that name exists.
     VolumeExists = "volume_exists", Conflict;
+    /// The volume has a snapshot of that name.
+    SnapshotExists = "snapshot_exists", Conflict;
     /// A host of that name exists.
     HostExists = "host_exists", Conflict;
     /// The volume is mapped to that host already.
@@ -125,6 +129,10 @@ codes! {
     PoolInUse = "pool_in_use", Conflict;
     /// The volume is still mapped.
     VolumeMapped = "volume_mapped", Conflict;
+    /// A volume was made of the snapshot, or newer snapshots need it.
+    SnapshotInUse = "snapshot_in_use", Conflict;
+    /// A scrub of the pool is under way already.
+    ScrubRunning = "scrub_running", Conflict;
     /// The volume is being deleted.
     VolumeDeleting = "volume_deleting", Conflict;
     /// The host still has mappings.
@@ -159,6 +167,10 @@ codes! {
     DataMismatch = "data_mismatch", Mismatch;
     /// The operating system failed an operation on a file, device or socket.
     IoError = "io_error", Failed;
+    /// A protected pool serves with less protection than it was made for.
+    PoolDegraded = "pool_degraded", Failed;
+    /// A protected pool's devices are missing or damaged, or are not that pool's.
+    PoolDamaged = "pool_damaged", Failed;
     /// The configuration store on disk is damaged or of another version.
     StoreUnusable = "store_unusable", Failed;
     /// A fault inside Weir.

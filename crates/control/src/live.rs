@@ -134,6 +134,171 @@ pub struct CensusLive {
     pub item_bytes: u64,
 }
 
+/// A device of a protected pool.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct PoolDeviceLive {
+    /// Its number in the pool.
+    pub number: u16,
+    /// Its identity, 16 hexadecimal digits.
+    pub id: String,
+    /// What it is called now; none: it is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// `in-sync`, `syncing`, `out` (it misses what was written meanwhile), `spare`, `missing` or `failed`.
+    pub state: String,
+    /// Size in bytes.
+    pub size: u64,
+    /// Blocks that live in spare ones.
+    pub replaced: u32,
+}
+
+/// What happened in a protected pool since it was opened. Blocks have 4096 bytes.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct PoolCounters {
+    /// Blocks written by volumes.
+    pub blocks_written: u64,
+    /// Blocks read by volumes.
+    pub blocks_read: u64,
+    /// Blocks written to all devices, of any kind.
+    pub media_writes: u64,
+    /// Groups of writes committed together.
+    pub groups: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Copies of blocks found damaged.
+    pub damaged: u64,
+    /// Of those, mended from the other copy.
+    pub repaired: u64,
+    /// Of those, moved to a spare block.
+    pub relocated: u64,
+    /// Blocks without a good copy.
+    pub lost: u64,
+    /// Devices that failed.
+    pub devices_failed: u64,
+    /// Log entries taken up when it was opened.
+    pub replayed: u64,
+}
+
+/// A protected pool at work.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct PoolLive {
+    /// The pool's name.
+    pub name: String,
+    /// `healthy`; `degraded`: not every block has all its copies, or a device is not in use; `suspended`: it can be
+    /// read and not written until it is opened again.
+    pub state: String,
+    /// Why, unless it is healthy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Copies of each block.
+    pub copies: u8,
+    /// Bytes for data and maps.
+    pub total: u64,
+    /// Bytes of these that are free.
+    pub free: u64,
+    /// Its devices.
+    pub devices: Vec<PoolDeviceLive>,
+    /// Paths of the configuration that are not in use, and why not.
+    pub unused: Vec<String>,
+    /// What happened since it was opened.
+    pub counters: PoolCounters,
+    /// The reactor that it lives on, from 0.
+    pub reactor: usize,
+    /// The scrub that runs or ran last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scrub: Option<ScrubLive>,
+}
+
+/// Damage that a scrub found.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ScrubFinding {
+    /// What it concerns: data, a map, a table, with the volume or snapshot and the address where there is one.
+    pub layer: String,
+    /// The pool's block; 0 for none in particular.
+    pub block: u64,
+    /// What is wrong, and what became of it.
+    pub what: String,
+}
+
+/// A scrub: every copy of everything is read, verified and mended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ScrubLive {
+    /// `running`, `done`, `stopped` or `failed`.
+    pub state: String,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Bytes a second at most; 0 for as fast as possible.
+    pub rate: u64,
+    /// Blocks of which every copy was read.
+    pub blocks: u64,
+    /// Blocks in use when it began; what it reads may be more or less.
+    pub of_blocks: u64,
+    /// Copies found damaged.
+    pub damaged: u64,
+    /// Of those, mended.
+    pub repaired: u64,
+    /// Blocks without a good copy.
+    pub lost: u64,
+    /// Seconds that it has taken.
+    pub seconds: u64,
+    /// The first thousand findings.
+    pub findings: Vec<ScrubFinding>,
+}
+
+/// A snapshot, as the pool on the devices has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct SnapshotLive {
+    /// The volume; empty: the configuration has none of that identity.
+    pub volume: String,
+    /// The snapshot's name.
+    pub name: String,
+    /// What it is called on the devices.
+    pub dataset: String,
+    /// The pool.
+    pub pool: String,
+    /// The volume's size then, in bytes.
+    pub size: u64,
+    /// Bytes of data in it, much of which it shares with others; as of the last checkpoint.
+    pub used: u64,
+    /// Bytes that only older snapshots of the volume still hold, not this one; as of the last checkpoint.
+    pub older: u64,
+    /// When it was made, in seconds since 1970.
+    pub created: u64,
+    /// Volumes made of it.
+    pub clones: Vec<String>,
+}
+
+/// One layer of a device graph.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct GraphNodeLive {
+    /// Its name in the graph.
+    pub id: String,
+    /// The kind of layer.
+    pub kind: String,
+    /// Its parameters, as text.
+    pub params: std::collections::BTreeMap<String, String>,
+    /// The layers that it stands on.
+    pub children: Vec<String>,
+}
+
+/// The device graph of a volume, the top first.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct GraphLive {
+    /// The volume.
+    pub volume: String,
+    /// Its layers.
+    pub nodes: Vec<GraphNodeLive>,
+}
+
 /// Everything at work.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
@@ -146,6 +311,8 @@ pub struct LiveStatus {
     pub reactors: Vec<ReactorLive>,
     /// Buffer and request pools.
     pub census: Vec<CensusLive>,
+    /// Protected pools that are open.
+    pub pools: Vec<PoolLive>,
 }
 
 impl LiveStatus {

@@ -7,6 +7,11 @@
 //! A busy socket is read and written without waiting once per turn of the reactor; one that falls
 //! silent is handed to the ring to watch, so that an idle node sleeps.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 mod close;
 mod conn;
 mod provider;

@@ -167,7 +167,7 @@ impl Poller for Shared {
                 c.hot.set(false);
                 self.hot.borrow_mut().swap_remove(i);
                 if !c.is_down() {
-                    c.watch().arm(false);
+                    c.arm(false);
                 }
                 continue;
             }
@@ -198,7 +198,7 @@ impl Poller for Shared {
         for c in hot.iter() {
             // A stalled connection waits for a task to post a receive, not for its socket.
             if !c.is_stalled() {
-                c.watch().arm(!c.tx_idle());
+                c.arm(!c.tx_idle());
             }
         }
         self.ready.borrow().is_empty()

@@ -115,9 +115,10 @@ impl Conn {
             let direct = rx
                 .receiver
                 .direct()
-                .filter(|d| carried == 0 && d.remaining as usize >= DIRECT && rx.place.is_some());
-            let result = match (direct, &rx.place) {
-                (Some(d), Some((place, _))) => {
+                .filter(|d| carried == 0 && d.remaining as usize >= DIRECT)
+                .and_then(|d| Some((d, rx.place.as_ref()?.0.clone())));
+            let result = match &direct {
+                Some((d, place)) => {
                     let n = d.remaining as usize;
                     assert!(d.offset as usize + n <= place.len(), "a segment fits its place");
                     // SAFETY: within the slice, checked above.
@@ -129,7 +130,7 @@ impl Conn {
                     // SAFETY: the first is device memory kept by its slice, the second our own buffer.
                     unsafe { self.stream.try_recv_raw(&mut iov) }
                 }
-                _ => {
+                None => {
                     staging[..carried].copy_from_slice(&rx.carry);
                     // SAFETY: `carried` is less than the buffer's length.
                     let base = unsafe { staging.as_mut_ptr().add(carried) };
@@ -159,10 +160,9 @@ impl Conn {
             self.last_rx.set(now());
             let (mut from, mut end) = (0, carried + n);
             let mut wanted = STAGING - carried;
-            if let Some(d) = direct {
+            if let Some((d, place)) = direct {
                 let placed = n.min(d.remaining as usize);
                 if rx.receiver.crc() {
-                    let (place, _) = rx.place.as_ref().expect("the place received into");
                     let part = place.sub(d.offset as usize, placed);
                     // SAFETY: the bytes were just received by this thread; nobody else places here.
                     rx.receiver.direct_done(unsafe { part.bytes() });
@@ -321,17 +321,15 @@ impl Conn {
                 let r = self.reads_out.borrow_mut().accept(seg);
                 let r = r.map_err(|reason| Box::new(Fault::in_segment(reason, seg)))?;
                 let sinks = self.sinks.borrow();
-                let sink = sinks.front().expect("a sink for each READ");
+                let unexpected = || Box::new(Fault::in_segment(Reason::UnexpectedResponse, seg));
+                let sink = sinks.front().ok_or_else(unexpected)?;
                 rx.place = Some((sink.sub(r.at as usize, seg.total as usize), 0));
             }
             _ => {
-                if rx.message.is_none() {
-                    match self.recv.take() {
-                        Some(m) => rx.message = Some(m),
-                        None => return Ok(false),
-                    }
-                }
-                let (buf, _) = rx.message.as_ref().expect("set above");
+                let Some(m) = rx.message.take().or_else(|| self.recv.take()) else {
+                    return Ok(false);
+                };
+                let (buf, _) = rx.message.insert(m);
                 let end = u64::from(seg.mo) + u64::from(seg.total);
                 if end > buf.len() as u64 {
                     let limit = buf.len() as u32;

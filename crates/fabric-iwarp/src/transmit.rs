@@ -18,9 +18,11 @@ const BURST: usize = 1 << 20;
 /// Payload up to which copying next to the headers is cheaper than another piece.
 const COPY: usize = 256;
 
-/// Payload up to which it is fetched into the cache when it is queued. The kernel copies it a little later;
-/// of larger ones the processor fetches the rest by itself in time.
-const PREFETCH: usize = 1024;
+/// Bytes of a payload that are fetched into the cache when it is queued, since the kernel copies it a little later.
+/// The rest the processor fetches by itself in time.
+const PREFETCH: usize = 512;
+/// Payload from which waiting for its first bytes does not matter.
+const LARGE: usize = 16 << 10;
 
 enum Piece {
     /// So many bytes of `heads`.
@@ -110,8 +112,8 @@ impl Tx {
                 self.copied(run);
                 run = 0;
                 self.queued += d.len() as u64;
-                if d.len() <= PREFETCH {
-                    d.prefetch();
+                if d.len() < LARGE {
+                    d.prefetch(PREFETCH);
                 }
                 self.pieces.push_back(Piece::Data(d));
             }

@@ -19,9 +19,16 @@
 //! * Work posted in one turn of the reactor leaves together at its end (one doorbell).
 //! * On one connection a SEND is delivered after the data of all WRITEs posted before it.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 mod recv;
+mod unclaimed;
 
 pub use recv::{RecvQueue, SoftRecvQueue, soft_queue};
+pub use unclaimed::Unclaimed;
 
 use std::rc::Rc;
 use weir_mem::Slice;

@@ -6,14 +6,14 @@ use crate::config::SessionConfig;
 use crate::error::{Error, Hop};
 use crate::queue::Queue;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_base::Prng;
 use weir_fabric::Provider;
 use weir_proto_brp::control::EventKind;
-use weir_reactor::{Completion, Handle, completion, get_local, set_local, spawn_task};
+use weir_reactor::{Completion, Handle, completion, get_part, remove_part, set_part, spawn_task};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 /// Events kept for [`Session::events`].
@@ -180,10 +180,6 @@ impl Shared {
     }
 }
 
-/// The sessions of a reactor.
-#[derive(Default)]
-struct Locals(RefCell<BTreeMap<u64, Rc<Local>>>);
-
 /// A session's part on one reactor.
 pub(crate) struct Local {
     pub(crate) shared: Arc<Shared>,
@@ -194,7 +190,7 @@ pub(crate) struct Local {
 
 impl Local {
     fn find(id: u64) -> Option<Rc<Local>> {
-        get_local::<Locals>()?.0.borrow().get(&id).cloned()
+        get_part(id)
     }
 
     /// The channel for the next command: the next in turn that is up, else whichever.
@@ -231,9 +227,7 @@ impl Local {
         for c in self.channels.take() {
             c.close().await;
         }
-        if let Some(l) = get_local::<Locals>() {
-            l.0.borrow_mut().remove(&self.shared.id);
-        }
+        remove_part::<Local>(self.shared.id);
     }
 }
 
@@ -291,12 +285,7 @@ impl Session {
             channels: RefCell::default(),
             turn: Cell::new(0),
         });
-        let all = get_local::<Locals>().unwrap_or_else(|| {
-            let l = Rc::new(Locals::default());
-            set_local(l.clone());
-            l
-        });
-        all.0.borrow_mut().insert(self.0.id, local);
+        set_part(self.0.id, local);
         lock(&self.0.reactors).push(weir_reactor::handle());
     }
 
@@ -304,9 +293,14 @@ impl Session {
     /// be called again.
     ///
     /// # Errors
-    /// A reactor would be left without a channel; why.
+    /// A reactor would be left without a channel; why. [`Error::Closed`] when no reactor has joined, or the session was
+    /// closed.
     pub async fn login(&self) -> Result<(), Error> {
         let reactors = lock(&self.0.reactors).clone();
+        if reactors.is_empty() {
+            // It was closed meanwhile.
+            return Err(Error::Closed);
+        }
         let wanted = self.0.config.channel_count(reactors.len());
         for index in 0..wanted {
             let opened = self.open(&reactors[index % reactors.len()], index as u16).await;
@@ -337,6 +331,10 @@ impl Session {
     ///
     /// # Panics
     /// When the reactor has not joined, or the session is closed.
+    #[expect(
+        clippy::expect_used,
+        reason = "documented misuse; nothing that a target sends leads here"
+    )]
     pub fn queue(&self) -> Queue {
         let local = Local::find(self.0.id).expect("the reactor has joined the session");
         Queue::new(local)

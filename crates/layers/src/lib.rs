@@ -10,6 +10,7 @@ mod linear;
 mod null;
 mod pieces;
 mod ram;
+pub mod remote;
 mod select;
 mod stats;
 mod stripe;

@@ -14,6 +14,11 @@
 //!
 //! Fields are little-endian and naturally aligned. Reserved bytes are sent as 0 and ignored on receipt.
 //! Every decoder is total: any bytes give a value or an error.
+
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
 #![forbid(unsafe_code)]
 
 pub mod command;

@@ -8,6 +8,11 @@
 //! - [`terminate`], [`fault`]: what was wrong, for the peer and for the log.
 //!
 //! Nothing here touches a socket, a clock or another core. After start-up nothing allocates.
+
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
 #![forbid(unsafe_code)]
 
 pub mod fault;

@@ -10,6 +10,11 @@
 //!   commands are answered by [`lu::LuState::control`]. LUNs without a volume go to
 //!   [`lun::execute_no_lu`].
 //! * **Initiator.** [`initiator`] builds CDBs and parameter lists and reads the answers.
+
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
 #![forbid(unsafe_code)]
 
 pub mod cdb;

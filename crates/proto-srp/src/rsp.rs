@@ -197,6 +197,14 @@ impl<'a> Response<'a> {
             && self.in_residual == Residual::None
     }
 
+    /// The IU of a command that ended with GOOD and moved all its data. Any agreed length has room for it.
+    #[inline]
+    pub fn good(tag: Tag, delta: i32, solicited: bool) -> [u8; RSP_LEN] {
+        let mut r = Response::scsi(tag, 0, delta);
+        r.solicited = solicited;
+        r.plain()
+    }
+
     #[inline]
     fn plain(&self) -> [u8; RSP_LEN] {
         let mut iu = [0; RSP_LEN];

@@ -33,7 +33,7 @@ pub(crate) struct Inner {
     turns: Cell<u64>,
     busy_turns: Cell<u64>,
     parked: Cell<u64>,
-    locals: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
+    pub(crate) locals: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
     turning: Cell<bool>,
 }
 
@@ -158,6 +158,10 @@ impl Reactor {
         while let Some(p) = { inner.pollers.borrow().get(i).cloned() } {
             busy |= p.poll();
             i += 1;
+        }
+        if busy {
+            // Taking in what came can have taken a while, and it is here only now.
+            inner.now.set(inner.driver.now());
         }
         busy |= inner.drain_inbox();
         busy |= inner.expire_timers();
@@ -404,7 +408,7 @@ fn spawn_boxed(future: Pin<Box<dyn Future<Output = ()>>>) -> TaskId {
     })
 }
 
-/// The time at the start of this turn: one clock read serves all.
+/// The time at which this turn had taken in what came, before it ran any task: one clock read serves all.
 #[inline]
 pub fn now() -> Nanos {
     with(|i| i.now.get())
@@ -449,30 +453,4 @@ impl Future for RunAsync {
 
 pub(crate) fn now_of(i: &Inner) -> Nanos {
     i.now.get()
-}
-
-/// Keeps `value` with the present reactor, in place of another of its type, so that work sent by other
-/// reactors finds it.
-pub fn set_local<T: 'static>(value: Rc<T>) {
-    let old = with(|i| {
-        let mut all = i.locals.borrow_mut();
-        let key = TypeId::of::<T>();
-        match all.iter_mut().find(|(k, _)| *k == key) {
-            Some(slot) => Some(std::mem::replace(&mut slot.1, value)),
-            None => {
-                all.push((key, value));
-                None
-            }
-        }
-    });
-    drop(old);
-}
-
-/// What [`set_local`] kept, if anything.
-pub fn get_local<T: 'static>() -> Option<Rc<T>> {
-    let found = with(|i| {
-        let all = i.locals.borrow();
-        all.iter().find(|(k, _)| *k == TypeId::of::<T>()).map(|(_, v)| v.clone())
-    });
-    found.and_then(|v| v.downcast().ok())
 }

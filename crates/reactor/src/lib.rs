@@ -11,6 +11,7 @@ mod completion;
 mod completion_queue;
 mod driver;
 mod executor;
+mod local;
 mod mailbox;
 mod task;
 mod timer;
@@ -20,9 +21,9 @@ pub use completion::{Completion, CompletionFuture, Token, complete, completion};
 pub use completion_queue::CompletionQueue;
 pub use driver::{Driver, PollMode, Poller, Unpark};
 pub use executor::{
-    Figures, Reactor, cancel, clock, current_id, get_local, now, run_async, set_local, spawn,
-    spawn_task, try_current_id,
+    Figures, Reactor, cancel, clock, current_id, now, run_async, spawn, spawn_task, try_current_id,
 };
+pub use local::{get_local, get_part, local_or_default, remove_part, set_local, set_part};
 pub use mailbox::{Handle, handle, send_to};
 pub use task::{JoinHandle, TaskId};
 pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout};

@@ -14,6 +14,11 @@
 //! command whose data is inline and whose volume is memory ends while its message is being read; any other
 //! takes one of the pooled requests. Nothing is allocated per command.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 mod channel;
 mod config;
 mod port;

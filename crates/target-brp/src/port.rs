@@ -13,13 +13,9 @@ use weir_fabric::{FabricError, Provider, RecvQueue};
 use weir_mem::{BufPool, Census, PoolConfig, Slice};
 use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{
-    Completion, CompletionQueue, TaskId, WaitChannel, get_local, set_local, spawn_task,
+    Completion, CompletionQueue, TaskId, WaitChannel, get_part, remove_part, set_part, spawn_task,
 };
 use weir_target_core::Units;
-
-/// Ports of the present reactor, by target.
-#[derive(Default)]
-struct LocalPorts(RefCell<BTreeMap<u64, Rc<Port>>>);
 
 /// What of a port's resources is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,17 +137,13 @@ impl Port {
         tasks.push(spawn_task(crate::reply::flush_later(port.clone())));
         tasks.push(spawn_task(crate::tick::tick(port.clone())));
         *port.tasks.borrow_mut() = tasks;
-        let ports = get_local::<LocalPorts>().unwrap_or_else(|| {
-            set_local(Rc::new(LocalPorts::default()));
-            get_local().expect("just set")
-        });
-        ports.0.borrow_mut().insert(port.shared.id, port.clone());
+        set_part(port.shared.id, port.clone());
         Ok(port)
     }
 
     /// The part of a target on the present reactor.
     pub(crate) fn local(target: u64) -> Option<Rc<Port>> {
-        get_local::<LocalPorts>()?.0.borrow().get(&target).cloned()
+        get_part(target)
     }
 
     /// The buffer of a receive.
@@ -275,9 +267,7 @@ impl Port {
 
     /// Ends the port on this reactor; its channels must be gone.
     pub(crate) fn stop(&self) {
-        if let Some(l) = get_local::<LocalPorts>() {
-            l.0.borrow_mut().remove(&self.shared.id);
-        }
+        remove_part::<Port>(self.shared.id);
         for id in self.tasks.take() {
             weir_reactor::cancel(id);
         }

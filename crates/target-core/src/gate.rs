@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use weir_reactor::{
-    Completion, Handle, Token, WaitChannel, completion, get_local, set_local, spawn_task,
+    Completion, Handle, Token, WaitChannel, completion, get_local, local_or_default, spawn_task,
 };
 
 /// Bytes of an area, as a power of two.
@@ -101,11 +101,7 @@ impl Gate {
             may_write: WaitChannel::new(0),
             shared,
         });
-        let all = get_local::<Gates>().unwrap_or_else(|| {
-            let all = Rc::new(Gates::default());
-            set_local(all.clone());
-            all
-        });
+        let all = local_or_default::<Gates>();
         let mut all = all.0.borrow_mut();
         all.retain(|_, g| g.strong_count() > 0);
         all.insert(number, Rc::downgrade(&gate));

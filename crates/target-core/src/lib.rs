@@ -6,6 +6,11 @@
 //! own handle to the volume. Reads and writes are admitted by a copy of the rules that is valid as long as
 //! one counter, read without a lock, has not moved.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 mod access;
 mod at_once;
 mod block_door;

@@ -96,7 +96,7 @@ impl Attached {
             Command::Read { .. }
             | Command::Write { .. }
             | Command::TestUnitReady
-            | Command::Control(_) => unreachable!("run elsewhere"),
+            | Command::Control(_) => Err(Sense::INTERNAL_TARGET_FAILURE.into()), // Run elsewhere.
         }
     }
 

@@ -65,12 +65,10 @@ impl Channel {
         if let (AtOnce::Deliver(slice), Some(d)) = (done, target) {
             self.conn.write(slice, Remote { key: d.key, addr: d.addr }, Token::NONE);
         }
-        let mut r = Response::scsi(c.tag, 0, self.release());
-        r.solicited = c.solicit.wants(true);
-        let mut iu = [0; 48];
-        let n = r.encode(&mut iu, self.response_len).expect("a response without sense data fits");
-        let flags = SendFlags { solicited: r.solicited, invalidate: None };
-        self.conn.send(&iu[..n], None, flags, Token::NONE);
+        let solicited = c.solicit.wants(true);
+        let iu = Response::good(c.tag, self.release(), solicited);
+        let flags = SendFlags { solicited, invalidate: None };
+        self.conn.send(&iu, None, flags, Token::NONE);
         self.heard();
         Some(())
     }

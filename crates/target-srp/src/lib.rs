@@ -16,6 +16,11 @@
 //! A [`Target`] is one SRP target port. It has a [`Port`] on every reactor that serves it, each with request
 //! structures, receive buffers and send queues of its own; channels are spread over them.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 mod at_once;
 mod bdt;
 mod channel;

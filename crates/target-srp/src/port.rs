@@ -6,19 +6,14 @@ use crate::request::Request;
 use crate::target::TargetShared;
 use crate::trace::Trace;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_fabric::{FabricError, Provider, RecvQueue};
 use weir_mem::{BufPool, Census, PoolConfig};
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_srp::states::RequestState;
-use weir_reactor::{TaskId, WaitChannel, get_local, set_local, spawn_task};
+use weir_reactor::{TaskId, WaitChannel, get_part, remove_part, set_part, spawn_task};
 use weir_target_core::Units;
-
-/// Ports of the present reactor, by target.
-#[derive(Default)]
-struct LocalPorts(RefCell<BTreeMap<u64, Rc<Port>>>);
 
 /// What of a port's resources is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,17 +106,13 @@ impl Port {
             port.requests.borrow_mut().push(r.clone());
             port.tasks.borrow_mut().push(spawn_task(r.run()));
         }
-        let ports = get_local::<LocalPorts>().unwrap_or_else(|| {
-            set_local(Rc::new(LocalPorts::default()));
-            get_local().expect("just set")
-        });
-        ports.0.borrow_mut().insert(port.shared.id, port.clone());
+        set_part(port.shared.id, port.clone());
         Ok(port)
     }
 
     /// The part of a target on the present reactor.
     pub(crate) fn local(target: u64) -> Option<Rc<Port>> {
-        get_local::<LocalPorts>()?.0.borrow().get(&target).cloned()
+        get_part(target)
     }
 
     /// Accepts a login here.
@@ -262,9 +253,7 @@ impl Port {
 
     /// Ends the port on this reactor; its channels must be gone.
     pub(crate) fn stop(&self) {
-        if let Some(l) = get_local::<LocalPorts>() {
-            l.0.borrow_mut().remove(&self.shared.id);
-        }
+        remove_part::<Port>(self.shared.id);
         for id in self.tasks.take() {
             weir_reactor::cancel(id);
         }

@@ -73,6 +73,7 @@ impl Request {
     }
 
     /// The channel that the message came by.
+    #[expect(clippy::expect_used, reason = "set with the message, before anything looks at it")]
     pub(crate) fn channel(&self) -> Rc<Channel> {
         self.channel.borrow().clone().expect("a request with a message has a channel")
     }

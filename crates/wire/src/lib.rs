@@ -2,6 +2,11 @@
 //!
 //! Every protocol core reads through [`Reader`] and writes through [`Writer`]: out-of-range access is
 //! an error value, never a panic, so a hostile peer cannot reach an index check.
+
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
 #![forbid(unsafe_code)]
 
 /// A read past the end of the bytes at hand: what was wanted and where.

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use weir_base::{Nanos, Prng, SECONDS};
 use weir_mem::Slice;
-use weir_reactor::{JoinHandle, clock, sleep_until, spawn, timeout};
+use weir_reactor::{JoinHandle, clock, now, sleep_until, spawn, timeout};
 
 /// How long the last I/Os are waited for.
 const GRACE: Nanos = 60 * SECONDS;
@@ -251,7 +251,8 @@ impl<C: BlockClient> JobTask<C> {
                 Op::Trim => watched(c.trim(at, bs, buf.clone())).await,
                 Op::Nop => watched(c.nop()).await,
             };
-            let done = clock();
+            // What was waited for came when this turn took it in; all that goes out in a turn leaves at its end.
+            let done = if waited { now() } else { clock() };
             match result {
                 // What ends later is not part of the measurement.
                 Ok(()) if done <= self.end.get() => self.record(op, t, done),

@@ -25,6 +25,9 @@ impl Controller {
                 Ok(_) if volume.state == VolumeState::Deleting => {
                     self.finish_deletion(name).await.map(drop)
                 }
+                Ok(_) if volume.state == VolumeState::Creating => {
+                    self.finish_creation(name).await.map(drop)
+                }
                 Ok(pool) if waiting => self.open_volume(volume, pool).await,
                 Ok(_) => Ok(()),
                 Err(e) => Err(e),

@@ -1,13 +1,14 @@
 //! From the model to the data plane, and back when the data plane refuses.
 
 use super::*;
-use crate::model::{Pool, Volume};
+use crate::model::{CloneSpec, Pool, Volume, VolumeSpec, VolumeState};
 
 impl Controller {
     /// Refuses commands on objects whose pool or volume did not start, before anything is written.
     pub(super) fn check_ready(&self, command: &Command, model: &Model) -> Result<()> {
         let pool = match command {
             Command::CreateVolume(spec) => &spec.pool,
+            Command::CloneVolume { spec, .. } => &model.volume(&spec.volume)?.pool,
             Command::PatchVolume { name, .. } => {
                 if !self.up().volumes.contains(name) {
                     return Err(self.not_ready("volume", name));
@@ -19,7 +20,7 @@ impl Controller {
         if self.up().pools.contains(pool) { Ok(()) } else { Err(self.not_ready("pool", pool)) }
     }
 
-    fn not_ready(&self, what: &str, name: &str) -> Error {
+    pub(super) fn not_ready(&self, what: &str, name: &str) -> Error {
         let up = self.up();
         let fault = up.faults.get(&format!("{what}/{name}"));
         let e = Error::new(Code::NotReady, format!("{what} `{name}` is not up"));
@@ -63,10 +64,8 @@ impl Controller {
                 up.pools.remove(name);
                 up.faults.remove(&format!("pool/{name}"));
             }
-            Command::CreateVolume(spec) => {
-                let volume = new.volume(&spec.name)?;
-                self.open_volume(volume, new.pool(&volume.pool)?).await?;
-            }
+            Command::CreateVolume(spec) => return self.finish_creation(&spec.name).await,
+            Command::CloneVolume { spec, .. } => return self.finish_creation(&spec.name).await,
             Command::PatchVolume { name, .. } => {
                 let volume = new.volume(name)?;
                 self.plane.update_volume(volume, new.pool(&volume.pool)?).await?;
@@ -84,6 +83,7 @@ impl Controller {
                 up.faults.remove(&format!("target/{name}"));
             }
             Command::SizePool { .. }
+            | Command::ReadyVolume { .. }
             | Command::DeleteVolume { .. }
             | Command::ForgetVolume { .. } => {
                 debug_assert!(old.revision <= new.revision);
@@ -95,6 +95,11 @@ impl Controller {
     /// Opens a pool's devices and records their sizes.
     pub(super) async fn start_pool(&self, pool: &Pool) -> Result<Arc<Model>> {
         let sizes = self.plane.start_pool(pool).await?;
+        self.pool_started(pool, sizes).await
+    }
+
+    /// Records the sizes that a pool's devices have.
+    pub(super) async fn pool_started(&self, pool: &Pool, sizes: Vec<u64>) -> Result<Arc<Model>> {
         let old = self.model();
         let mut new = Model::clone(&old);
         let name = pool.name.clone();
@@ -104,6 +109,21 @@ impl Controller {
         up.faults.remove(&format!("pool/{name}"));
         up.pools.insert(name);
         Ok(now)
+    }
+
+    /// Makes a volume of a protected pool on the devices, if that is not done yet, and opens it. May be repeated.
+    pub(super) async fn finish_creation(&self, name: &str) -> Result<Arc<Model>> {
+        let mut model = self.model();
+        let volume = model.volume(name)?;
+        if volume.state == VolumeState::Creating {
+            self.plane.create_volume(volume, model.pool(&volume.pool)?).await?;
+            let mut new = Model::clone(&model);
+            new.apply(Command::ReadyVolume { name: name.to_string() }, 0)?;
+            model = self.commit(&model, new).await?;
+        }
+        let volume = model.volume(name)?;
+        self.open_volume(volume, model.pool(&volume.pool)?).await?;
+        Ok(model)
     }
 
     pub(super) async fn open_volume(&self, volume: &Volume, pool: &Pool) -> Result<()> {
@@ -175,8 +195,9 @@ impl Controller {
             Command::PatchPool { name, .. } => {
                 self.plane.start_pool(back.pool(name)?).await.map(drop)
             }
-            Command::CreateVolume(spec) => {
-                self.discard(present.volume(&spec.name)?, &present).await
+            Command::CreateVolume(VolumeSpec { name, .. })
+            | Command::CloneVolume { spec: CloneSpec { name, .. }, .. } => {
+                self.discard(present.volume(name)?, &present).await
             }
             Command::PatchVolume { name, .. } => {
                 let volume = back.volume(name)?;

@@ -29,6 +29,18 @@ pub enum Command {
     },
     /// Create a volume.
     CreateVolume(VolumeSpec),
+    /// Make a volume of a snapshot.
+    CloneVolume {
+        /// What is wanted.
+        spec: CloneSpec,
+        /// The snapshot's size in bytes, as the pool says.
+        size: u64,
+    },
+    /// A volume of a protected pool has been made there; follows [`Command::CreateVolume`].
+    ReadyVolume {
+        /// The volume.
+        name: String,
+    },
     /// Change a volume.
     PatchVolume {
         /// The volume.
@@ -155,11 +167,13 @@ impl Model {
     /// gives no changes and keeps the revision. `entropy` should be random; new identities come from it.
     pub fn apply(&mut self, command: Command, entropy: u128) -> Result<Vec<Change>> {
         let changes = match command {
-            Command::CreatePool(spec) => self.create_pool(spec),
+            Command::CreatePool(spec) => self.create_pool(spec, entropy),
             Command::SizePool { name, sizes } => self.size_pool(&name, &sizes),
             Command::PatchPool { name, patch } => self.patch_pool(&name, patch),
             Command::DeletePool { name } => self.delete_pool(&name),
             Command::CreateVolume(spec) => self.create_volume(spec, entropy),
+            Command::CloneVolume { spec, size } => self.clone_volume(spec, size, entropy),
+            Command::ReadyVolume { name } => self.ready_volume(&name),
             Command::PatchVolume { name, patch } => self.patch_volume(&name, patch),
             Command::DeleteVolume { name } => self.delete_volume(&name),
             Command::ForgetVolume { name } => self.forget_volume(&name),

@@ -31,6 +31,14 @@ pub enum Layout {
         /// Length in bytes.
         length: u64,
     },
+    /// A volume of the pool store, in a protected pool.
+    Store {
+        /// What it is called on the devices: the volume's identity.
+        dataset: String,
+        /// The snapshot that it was made of, as it is called on the devices.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        origin: Option<String>,
+    },
     /// Parts one after the other.
     Concat {
         /// The parts in address order.
@@ -48,10 +56,10 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Bytes that the layout gives; `None` for a file, which has the volume's size.
+    /// Bytes that the layout gives; `None` for a file and in a protected pool, which give the volume's size.
     pub fn capacity(&self) -> Option<u64> {
         match self {
-            Layout::File { .. } => None,
+            Layout::File { .. } | Layout::Store { .. } => None,
             Layout::Extent { length, .. } => Some(*length),
             Layout::Concat { parts } => parts.iter().map(Layout::capacity).sum(),
             Layout::Stripe { columns, .. } => {
@@ -64,7 +72,7 @@ impl Layout {
     /// Calls `f(device, offset, length)` for every extent.
     pub fn for_each_extent(&self, f: &mut impl FnMut(usize, u64, u64)) {
         match self {
-            Layout::File { .. } => {}
+            Layout::File { .. } | Layout::Store { .. } => {}
             Layout::Extent { device, offset, length } => f(*device, *offset, *length),
             Layout::Concat { parts: below } | Layout::Stripe { columns: below, .. } => {
                 below.iter().for_each(|l| l.for_each_extent(f));
@@ -110,7 +118,7 @@ impl Layout {
     /// The layout cut to the first `size` bytes, rounded up to whole extents.
     pub(super) fn shrunk(&self, size: u64) -> Layout {
         match self {
-            Layout::File { .. } => self.clone(),
+            Layout::File { .. } | Layout::Store { .. } => self.clone(),
             Layout::Extent { .. } | Layout::Concat { .. } => {
                 let mut left = round_up(size);
                 let mut kept = self.extents();
@@ -271,7 +279,7 @@ impl FreeSpace {
         size: u64,
     ) -> Option<Layout> {
         match layout {
-            Layout::File { .. } => Some(layout.clone()),
+            Layout::File { .. } | Layout::Store { .. } => Some(layout.clone()),
             Layout::Extent { .. } | Layout::Concat { .. } => {
                 let need = round_up(size).saturating_sub(layout.capacity()?);
                 let mut extents = layout.extents();

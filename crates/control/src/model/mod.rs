@@ -10,12 +10,16 @@ mod ids;
 mod layout;
 mod objects;
 mod pools;
+mod protection;
 mod volumes;
 
 pub use apply::{Action, Change, Command, ObjectKind};
 pub use ids::{Hex64, InitiatorPort, Naa, check_name};
 pub use layout::{EXTENT_ALIGN, Layout, MAX_CHUNK, MIN_CHUNK};
 pub use objects::*;
+pub use protection::{
+    CloneSpec, MAX_SNAPSHOT_NAME, PoolId, Protection, Raid, check_snapshot_name, snapshot_dataset,
+};
 
 use crate::error::{Code, Error, Result};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,7 @@
 //! The objects of the desired state and the specifications that make them.
 
-use super::{Hex64, InitiatorPort, Layout, Naa};
+use super::{Hex64, InitiatorPort, Layout, Naa, Protection, Raid};
+use crate::live::PoolLive;
 use crate::units;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -78,6 +79,13 @@ pub struct PoolSpec {
     pub name: String,
     /// Its devices; at least one.
     pub devices: Vec<DeviceSpec>,
+    /// Protect its volumes: copies, checksums, snapshots. Left out: a plain pool, whose volumes are as safe as its
+    /// devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raid: Option<Raid>,
+    /// Protected pools: take devices that belong to another pool; what is on them is lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overwrite: bool,
 }
 
 /// Storage that volumes are made of.
@@ -87,10 +95,13 @@ pub struct Pool {
     pub name: String,
     /// Its devices. Layouts name a device by its index here, which never changes.
     pub devices: Vec<Device>,
+    /// Makes it a protected one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protection: Option<Protection>,
 }
 
 /// A pool with its use of space.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PoolInfo {
     /// Its name.
     pub name: String,
@@ -106,6 +117,12 @@ pub struct PoolInfo {
     pub provisioned: u64,
     /// Number of volumes.
     pub volumes: usize,
+    /// Makes it a protected one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protection: Option<Protection>,
+    /// How a protected pool stands; none while it is not up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live: Option<PoolLive>,
 }
 
 /// A change to a pool's devices. Nothing can be taken away.
@@ -145,6 +162,8 @@ pub enum VolumeKind {
     Ram,
     /// On the pool's `null` devices.
     Null,
+    /// In a protected pool: thin, with copies, checksums and snapshots.
+    Protected,
 }
 
 impl VolumeKind {
@@ -156,6 +175,7 @@ impl VolumeKind {
             VolumeKind::Stripe => "stripe",
             VolumeKind::Ram => "ram",
             VolumeKind::Null => "null",
+            VolumeKind::Protected => "protected",
         }
     }
 }
@@ -174,7 +194,7 @@ pub struct VolumeSpec {
     /// Logical block size: 512 (the default) or 4096 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u32>,
-    /// How to lay it out. Left out: `thin` on a pool of directories, `ram` or `null` on a pool of these, `stripe`
+    /// How to lay it out. Left out: `protected` in a protected pool, `thin` on a pool of directories, `ram` or `null` on a pool of these, `stripe`
     /// over several devices, else `concat`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<VolumeKind>,
@@ -203,6 +223,8 @@ pub enum VolumeState {
     /// To be used.
     #[default]
     Ready,
+    /// Being made in a protected pool; goes on after a restart.
+    Creating,
     /// Being deleted; goes on after a restart.
     Deleting,
 }

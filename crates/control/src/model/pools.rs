@@ -2,6 +2,7 @@
 
 use super::apply::check_count;
 use super::layout::FreeSpace;
+use super::protection::check_devices;
 use super::*;
 use crate::units::format_size;
 use std::path::{Component, Path};
@@ -24,10 +25,12 @@ impl Model {
             free,
             provisioned: self.volumes_of_pool(name).fold(0u64, |sum, v| sum.saturating_add(v.size)),
             volumes: self.volumes_of_pool(name).count(),
+            protection: pool.protection.clone(),
+            live: None,
         })
     }
 
-    pub(super) fn create_pool(&mut self, spec: PoolSpec) -> Result<Vec<Change>> {
+    pub(super) fn create_pool(&mut self, spec: PoolSpec, entropy: u128) -> Result<Vec<Change>> {
         check_name("pool", &spec.name)?;
         if self.pools.contains_key(&spec.name) {
             return Err(Error::new(Code::PoolExists, format!("pool `{}` exists", spec.name))
@@ -38,10 +41,22 @@ impl Model {
             return Err(Error::new(Code::InvalidDevice, "a pool needs at least one device")
                 .hint("add e.g. `--device file:/srv/weir/disk0.img:100G`"));
         }
+        if let Some(raid) = spec.raid {
+            check_devices(raid, &spec.devices)?;
+        } else if spec.overwrite {
+            return Err(Error::new(
+                Code::InvalidRequest,
+                "a plain pool takes no labels off devices",
+            )
+            .hint("leave --overwrite out, or protect the pool with --raid"));
+        }
         let devices = self.new_devices(&[], &spec.devices)?;
         let text = format!("pool `{}` created with {} device(s)", spec.name, devices.len());
         let change = Change::new(ObjectKind::Pool, Action::Created, &spec.name, text);
-        self.pools.insert(spec.name.clone(), Pool { name: spec.name, devices });
+        let overwrite = spec.overwrite;
+        let protect = |raid| Protection { raid, id: PoolId(entropy), formatted: false, overwrite };
+        let protection = spec.raid.map(protect);
+        self.pools.insert(spec.name.clone(), Pool { name: spec.name, devices, protection });
         Ok(vec![change])
     }
 
@@ -110,19 +125,31 @@ impl Model {
                 .hint("give the device its former size back; its data beyond the end is missing"));
             }
         }
-        if pool.devices.iter().zip(sizes).all(|(d, s)| d.size == *s) {
+        let labelled = pool.protection.as_ref().is_none_or(|p| p.formatted);
+        if labelled && pool.devices.iter().zip(sizes).all(|(d, s)| d.size == *s) {
             return Ok(Vec::new());
         }
         let total = sizes.iter().fold(0u64, |sum, s| sum.saturating_add(*s));
         if let Some(pool) = self.pools.get_mut(name) {
             pool.devices.iter_mut().zip(sizes).for_each(|(d, s)| d.size = *s);
+            if let Some(p) = &mut pool.protection {
+                (p.formatted, p.overwrite) = (true, false);
+            }
         }
         let text = format!("pool `{name}` has {} on its devices", format_size(total));
         Ok(vec![Change::new(ObjectKind::Pool, Action::Updated, name, text)])
     }
 
     pub(super) fn patch_pool(&mut self, name: &str, patch: PoolPatch) -> Result<Vec<Change>> {
-        let mut devices = self.pool(name)?.devices.clone();
+        let pool = self.pool(name)?;
+        let mut devices = pool.devices.clone();
+        if pool.protection.is_some() && patch != PoolPatch::default() {
+            return Err(Error::new(
+                Code::Unsupported,
+                format!("the devices of the protected pool `{name}` cannot be changed yet"),
+            )
+            .hint("make a new pool with more devices and copy its volumes over"));
+        }
         for grow in &patch.grow {
             let Some(device) = devices.get_mut(grow.device) else {
                 return Err(Error::new(

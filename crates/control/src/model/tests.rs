@@ -20,7 +20,7 @@ fn ram(size: u64) -> DeviceSpec {
 }
 
 fn pool(name: &str, devices: Vec<DeviceSpec>) -> Command {
-    Command::CreatePool(PoolSpec { name: name.into(), devices })
+    Command::CreatePool(PoolSpec { name: name.into(), devices, raid: None, overwrite: false })
 }
 
 fn spec(name: &str, pool: &str, size: u64) -> VolumeSpec {
@@ -357,7 +357,7 @@ fn check(m: &Model) {
 /// The first bytes of every volume stay where they are while it grows: where byte `at` of a layout lies.
 fn locate(l: &Layout, at: u64) -> Option<(usize, u64)> {
     match l {
-        Layout::File { .. } => None,
+        Layout::File { .. } | Layout::Store { .. } => None,
         Layout::Extent { device, offset, length } => {
             (at < *length).then_some((*device, offset + at))
         }

@@ -13,12 +13,12 @@ impl Model {
         check_name("volume", &spec.name)?;
         if let Some(v) = self.volumes.get(&spec.name) {
             let code = match v.state {
-                VolumeState::Ready => Code::VolumeExists,
+                VolumeState::Ready | VolumeState::Creating => Code::VolumeExists,
                 VolumeState::Deleting => Code::VolumeDeleting,
             };
             return Err(Error::new(code, format!("volume `{}` exists", spec.name))
                 .because(match v.state {
-                    VolumeState::Ready => "names are used once only",
+                    VolumeState::Ready | VolumeState::Creating => "names are used once only",
                     VolumeState::Deleting => "it is being deleted",
                 })
                 .hint("choose another name"));
@@ -59,7 +59,7 @@ impl Model {
             read_only: spec.read_only,
             serial,
             naa,
-            state: VolumeState::Ready,
+            state: first_state(kind),
         };
         self.volumes.insert(spec.name, volume);
         Ok(vec![change])
@@ -91,9 +91,20 @@ impl Model {
             )
             .hint("ask for kind `stripe`, or leave both out"));
         }
+        if kind == VolumeKind::Protected && pool.protection.is_some() {
+            return Ok(Layout::Store { dataset: naa.to_string(), origin: None });
+        }
         let devices = eligible(pool, kind);
         if devices.is_empty() {
             let wanted = match kind {
+                VolumeKind::Protected => {
+                    return Err(Error::new(
+                        Code::InvalidLayout,
+                        format!("pool `{}` cannot hold a `protected` volume", pool.name),
+                    )
+                    .because("it is a plain pool")
+                    .hint("name a pool that was made with --raid"));
+                }
                 VolumeKind::Thin => "`dir`",
                 VolumeKind::Ram => "`ram`",
                 VolumeKind::Null => "`null`",
@@ -197,6 +208,57 @@ impl Model {
         full(pool, size - volume.size, largest(&free, &devices, columns))
     }
 
+    /// Makes a volume of a snapshot that has this size.
+    pub(super) fn clone_volume(
+        &mut self,
+        spec: CloneSpec,
+        size: u64,
+        entropy: u128,
+    ) -> Result<Vec<Change>> {
+        check_name("volume", &spec.name)?;
+        check_snapshot_name(&spec.snapshot)?;
+        let source = self.usable(&spec.volume)?.clone();
+        let origin = snapshot_dataset(source.naa, &spec.snapshot);
+        let like = VolumeSpec {
+            name: spec.name.clone(),
+            pool: source.pool,
+            size,
+            block_size: Some(source.block_size),
+            kind: Some(VolumeKind::Protected),
+            chunk: None,
+            columns: None,
+            read_only: spec.read_only,
+            serial: None,
+        };
+        let mut changes = self.create_volume(like, entropy)?;
+        if let Some(v) = self.volumes.get_mut(&spec.name)
+            && let Layout::Store { origin: o, .. } = &mut v.layout
+        {
+            *o = Some(origin);
+        }
+        if let Some(c) = changes.first_mut() {
+            c.text = format!(
+                "volume `{}` made of snapshot `{}@{}`",
+                spec.name, spec.volume, spec.snapshot
+            );
+        }
+        Ok(changes)
+    }
+
+    /// A volume of a protected pool is there.
+    pub(super) fn ready_volume(&mut self, name: &str) -> Result<Vec<Change>> {
+        let volume = self.volume(name)?;
+        if volume.state != VolumeState::Creating {
+            return Err(Error::new(Code::Internal, format!("volume `{name}` is not being made"))
+                .hint("`weir volume show` tells how it stands"));
+        }
+        if let Some(v) = self.volumes.get_mut(name) {
+            v.state = VolumeState::Ready;
+        }
+        let text = format!("volume `{name}` is ready");
+        Ok(vec![Change::new(ObjectKind::Volume, Action::Updated, name, text)])
+    }
+
     /// The volume, unless it is being deleted.
     pub(super) fn usable(&self, name: &str) -> Result<&Volume> {
         let volume = self.volume(name)?;
@@ -248,7 +310,15 @@ fn full(pool: &Pool, need: u64, largest: u64) -> Error {
         .hint("ask for less, delete a volume, or add a device with `weir pool resize`")
 }
 
+/// A volume of a protected pool is there once the pool says so.
+fn first_state(kind: VolumeKind) -> VolumeState {
+    if kind == VolumeKind::Protected { VolumeState::Creating } else { VolumeState::Ready }
+}
+
 fn default_kind(pool: &Pool) -> VolumeKind {
+    if pool.protection.is_some() {
+        return VolumeKind::Protected;
+    }
     let all = |kind| pool.devices.iter().all(|d| d.kind == kind);
     if all(DeviceKind::Dir) {
         VolumeKind::Thin
@@ -270,7 +340,12 @@ fn eligible(pool: &Pool, kind: VolumeKind) -> Vec<usize> {
         VolumeKind::Ram => d.kind == DeviceKind::Ram,
         VolumeKind::Null => d.kind == DeviceKind::Null,
         VolumeKind::Concat | VolumeKind::Stripe => d.kind != DeviceKind::Dir,
+        VolumeKind::Protected => false,
     };
+    if pool.protection.is_some() {
+        // Its devices are the store's.
+        return Vec::new();
+    }
     (0..pool.devices.len()).filter(|i| fits(&pool.devices[*i])).collect()
 }
 

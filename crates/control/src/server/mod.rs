@@ -7,9 +7,11 @@
 mod extract;
 mod metrics;
 mod openapi;
+mod protect;
 mod routes;
 
 pub use openapi::document as openapi_document;
+pub use protect::{ScrubSpec, SnapshotSpec, SnapshotWish};
 
 use crate::Controller;
 use crate::error::{Code, Error, Result};

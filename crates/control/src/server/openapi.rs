@@ -1,6 +1,6 @@
 //! The OpenAPI description, made from the handlers and types.
 
-use super::routes;
+use super::{protect, routes};
 use utoipa::OpenApi;
 
 #[derive(OpenApi)]
@@ -16,6 +16,16 @@ use utoipa::OpenApi;
         routes::get_pool,
         routes::patch_pool,
         routes::delete_pool,
+        protect::force_pool,
+        protect::get_scrub,
+        protect::start_scrub,
+        protect::stop_scrub,
+        protect::list_snapshots,
+        protect::create_snapshots,
+        protect::delete_snapshot,
+        protect::revert,
+        protect::create_clone,
+        protect::get_graph,
         routes::list_volumes,
         routes::create_volume,
         routes::get_volume,

@@ -1,7 +1,7 @@
 //! The routes. Each handler is a line or two: the controller does the work.
 
 use super::extract::{Failure, JsonBody, Names, Params};
-use super::{MAX_BODY, Reply, metrics, openapi};
+use super::{MAX_BODY, Reply, metrics, openapi, protect};
 use crate::controller::{ApplyReport, Controller};
 use crate::declare::Desired;
 use crate::error::{Code, Error, Problem};
@@ -14,7 +14,7 @@ use crate::model::{
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::IntoResponse;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use utoipa::IntoParams;
 
 #[derive(Clone)]
 pub(super) struct App {
-    controller: Arc<Controller>,
+    pub(super) controller: Arc<Controller>,
     stop: watch::Receiver<bool>,
 }
 
-type Ctl = State<App>;
-type Created<T> = Reply<(StatusCode, Json<T>)>;
+pub(super) type Ctl = State<App>;
+pub(super) type Created<T> = Reply<(StatusCode, Json<T>)>;
 
 /// Longest wait of `GET /v1/events`, in milliseconds.
 const MAX_WAIT_MS: u64 = 60_000;
@@ -40,6 +40,16 @@ pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -
     Router::new()
         .route("/v1/pools", get(list_pools).post(create_pool))
         .route("/v1/pools/{name}", get(get_pool).patch(patch_pool).delete(delete_pool))
+        .route("/v1/pools/{name}/force", post(protect::force_pool))
+        .route(
+            "/v1/pools/{name}/scrub",
+            get(protect::get_scrub).post(protect::start_scrub).delete(protect::stop_scrub),
+        )
+        .route("/v1/snapshots", get(protect::list_snapshots).post(protect::create_snapshots))
+        .route("/v1/snapshots/{volume}/{name}", delete(protect::delete_snapshot))
+        .route("/v1/snapshots/{volume}/{name}/revert", post(protect::revert))
+        .route("/v1/clones", post(protect::create_clone))
+        .route("/v1/volumes/{name}/graph", get(protect::get_graph))
         .route("/v1/volumes", get(list_volumes).post(create_volume))
         .route("/v1/volumes/{name}", get(get_volume).patch(patch_volume).delete(delete_volume))
         .route("/v1/hosts", get(list_hosts).post(create_host))
@@ -73,7 +83,7 @@ async fn no_method(method: Method, uri: Uri) -> Failure {
     )
 }
 
-fn made<T>(object: T) -> Created<T> {
+pub(super) fn made<T>(object: T) -> Created<T> {
     Ok((StatusCode::CREATED, Json(object)))
 }
 
@@ -85,9 +95,7 @@ async fn run(app: &App, command: Command) -> Reply<Arc<Model>> {
 #[utoipa::path(get, path = "/v1/pools", tag = "pools", responses(
     (status = 200, body = Vec<PoolInfo>), (status = "default", body = Problem)))]
 pub(super) async fn list_pools(State(app): Ctl) -> Reply<Json<Vec<PoolInfo>>> {
-    let model = app.controller.model();
-    let all: Result<Vec<_>, _> = model.pools.keys().map(|n| model.pool_info(n)).collect();
-    Ok(Json(all?))
+    Ok(Json(app.controller.pool_infos().await?))
 }
 
 /// Create a pool.
@@ -98,14 +106,15 @@ pub(super) async fn create_pool(
     JsonBody(spec): JsonBody<PoolSpec>,
 ) -> Created<PoolInfo> {
     let name = spec.name.clone();
-    made(run(&app, Command::CreatePool(spec)).await?.pool_info(&name)?)
+    run(&app, Command::CreatePool(spec)).await?;
+    made(app.controller.pool_info(&name).await?)
 }
 
 /// One pool.
 #[utoipa::path(get, path = "/v1/pools/{name}", tag = "pools", params(("name" = String, Path)),
     responses((status = 200, body = PoolInfo), (status = "default", body = Problem)))]
 pub(super) async fn get_pool(State(app): Ctl, Names(name): Names<String>) -> Reply<Json<PoolInfo>> {
-    Ok(Json(app.controller.model().pool_info(&name)?))
+    Ok(Json(app.controller.pool_info(&name).await?))
 }
 
 /// Add devices to a pool, or grow them.
@@ -117,8 +126,8 @@ pub(super) async fn patch_pool(
     Names(name): Names<String>,
     JsonBody(patch): JsonBody<PoolPatch>,
 ) -> Reply<Json<PoolInfo>> {
-    let model = run(&app, Command::PatchPool { name: name.clone(), patch }).await?;
-    Ok(Json(model.pool_info(&name)?))
+    run(&app, Command::PatchPool { name: name.clone(), patch }).await?;
+    Ok(Json(app.controller.pool_info(&name).await?))
 }
 
 /// Delete a pool that holds no volumes.

@@ -120,6 +120,7 @@ impl Fake {
                 waiting: 0,
                 item_bytes: 512,
             }],
+            pools: Vec::new(),
         }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) fn pool(name: &str, devices: &[(DeviceKind, Option<&str>, Option<u64>
         path: path.map(str::to_string),
         size: *size,
     });
-    PoolSpec { name: name.into(), devices: devices.collect() }
+    PoolSpec { name: name.into(), devices: devices.collect(), raid: None, overwrite: false }
 }
 
 pub(crate) fn ram_pool(name: &str, size: u64) -> PoolSpec {

@@ -6,22 +6,11 @@ use crate::config::MESSAGE;
 use crate::error::Error;
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, Prng};
-use weir_fabric::{Connection, FabricError, Params};
+use weir_fabric::{Connection, FabricError, Params, Unclaimed};
 use weir_proto_brp::command::flag;
 use weir_proto_brp::login::{KEEP_ALIVE_UNIT, VERSION, bytes, units};
 use weir_proto_brp::{LoginReject, LoginRequest, LoginResponse, Op, RejectReason};
 use weir_reactor::{CompletionQueue, completion, now, sleep, spawn_task};
-
-/// A connection that nobody owns yet.
-struct Unclaimed(Option<Rc<dyn Connection>>);
-
-impl Drop for Unclaimed {
-    fn drop(&mut self) {
-        if let Some(c) = &self.0 {
-            c.disconnect(true);
-        }
-    }
-}
 
 impl Channel {
     /// Logs in at the first address that lets it.
@@ -70,7 +59,7 @@ impl Channel {
             ),
             e => Error::Fabric(e),
         })?;
-        let mut unclaimed = Unclaimed(Some(conn));
+        let unclaimed = Unclaimed::new(conn);
         let bad = |e: &dyn std::fmt::Display| Error::Protocol(e.to_string());
         let response = LoginResponse::decode(&answer).map_err(|e| bad(&e))?;
         if response.version != VERSION || !request.features.has(response.features) {
@@ -80,7 +69,7 @@ impl Channel {
             return Err(Error::Closed);
         }
         self.take_depth(response.depth)?;
-        let Some(conn) = unclaimed.0.take() else { return Err(Error::Closed) };
+        let conn = unclaimed.claim();
         self.limits.set(Limits {
             features: response.features,
             max_message: bytes(response.max_message).min(MESSAGE),

@@ -188,9 +188,7 @@ impl Channel {
         let depth = config.depth.max(1);
         let n = usize::from(depth) + EXTRA_RECEIVES;
         let all = Slice::heap(n * MESSAGE);
-        for (base, len) in
-            [send_pool.region(), (std::ptr::NonNull::new(all.as_ptr()).expect("memory"), all.len())]
-        {
+        for (base, len) in [send_pool.region(), (all.base(), all.len())] {
             provider.register_region(base, len)?;
         }
         let channel = Rc::new_cyclic(|me| Channel {

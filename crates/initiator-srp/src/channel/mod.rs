@@ -23,7 +23,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use weir_base::{Nanos, SECONDS};
-use weir_fabric::{Connection, FabricError, Params, Provider};
+use weir_fabric::{Connection, FabricError, Params, Provider, Unclaimed};
 use weir_mem::Slice;
 use weir_proto_srp::credit::Credits;
 use weir_proto_srp::login::{BufferFormats, MultiChannelAction};
@@ -237,7 +237,7 @@ impl Channel {
             e => ChannelError::Fabric(e),
         })?;
         // From here on the connection must not outlive this future unless a channel comes of it.
-        let conn = Unclaimed(Some(conn));
+        let conn = Unclaimed::new(conn);
         let bad = |e: String| ChannelError::BadResponse(e);
         let response = LoginResponse::decode(&answer).map_err(|e| bad(e.to_string()))?;
         let agreed =
@@ -349,6 +349,21 @@ impl Channel {
         }
         let index = self.submit(lun, cdb, data_out, data_in)?;
         InFlight { channel: self, index }.await
+    }
+
+    /// Sends a command if there is nothing to wait for; see [`command`](Channel::command).
+    #[inline]
+    pub(crate) fn try_command(
+        &self,
+        lun: u64,
+        cdb: &[u8],
+        data_out: &[Slice],
+        data_in: &[Slice],
+    ) -> Option<Result<InFlight<'_>, Unfinished>> {
+        self.try_acquire().then(|| {
+            let index = self.submit(lun, cdb, data_out, data_in)?;
+            Ok(InFlight { channel: self, index })
+        })
     }
 
     /// Takes a slot, a credit and a place in the send queue, if all are there.
@@ -463,25 +478,8 @@ impl Channel {
     }
 }
 
-/// A connection that nobody owns yet.
-struct Unclaimed(Option<Rc<dyn Connection>>);
-
-impl Unclaimed {
-    fn claim(mut self) -> Rc<dyn Connection> {
-        self.0.take().expect("claimed once")
-    }
-}
-
-impl Drop for Unclaimed {
-    fn drop(&mut self) {
-        if let Some(c) = &self.0 {
-            c.disconnect(true);
-        }
-    }
-}
-
 /// A command with the target.
-struct InFlight<'a> {
+pub(crate) struct InFlight<'a> {
     channel: &'a Channel,
     index: u16,
 }

@@ -26,6 +26,7 @@ impl Channel {
         data_in: &[Slice],
     ) -> Result<u16, Unfinished> {
         let mut t = self.table.borrow_mut();
+        #[expect(clippy::expect_used, reason = "units are given back with their slots only")]
         let index = t.free.pop().expect("a unit was taken for this slot");
         let s = &mut t.slots[usize::from(index)];
         s.state = State::Sent;

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use weir_mem::{Backing, Slice};
-use weir_reactor::{Handle, get_local, handle, set_local};
+use weir_reactor::{Handle, handle, local_or_default};
 
 /// Names a loan: the owner's reactor, and a number that is never used again.
 pub(crate) type Name = (u32, u64);
@@ -38,11 +38,7 @@ struct Loans {
 
 impl Loans {
     fn here() -> Rc<Loans> {
-        get_local::<Loans>().unwrap_or_else(|| {
-            let l = Rc::new(Loans::default());
-            set_local(l.clone());
-            l
-        })
+        local_or_default()
     }
 
     fn release(&self, index: u32) {

@@ -87,15 +87,38 @@ impl Queue {
         data_in: &[Slice],
     ) -> Result<Outcome, Error> {
         let padded = cdb.padded();
-        let first = self.attempt(lun, &padded, data_out, data_in).await;
-        match first {
-            Ok(o) if o.is_good() => Ok(o),
-            // On the heap, so that the way of a command that ends well stays small.
-            other => Box::pin(self.again(lun, &padded, data_out, data_in, other)).await,
+        let mut first = None;
+        if let Some(c) = self.local.channel()
+            && let Some(sent) = c.try_command(lun.0, &padded, data_out, data_in)
+        {
+            let generation = self.local.generation();
+            let ended = match sent {
+                Ok(flight) => flight.await,
+                Err(e) => Err(e),
+            };
+            match ended {
+                Ok(o) if o.is_good() => return Ok(o),
+                ended => first = Some((generation, ended)),
+            }
         }
+        // On the heap, so that the way of a command that waits for nothing and ends well stays small.
+        Box::pin(self.execute_on(lun, &padded, data_out, data_in, first)).await
     }
 
+    /// Goes on with a command after `first`, what became of it when it was sent under that generation.
     #[cold]
+    async fn execute_on(
+        &self,
+        lun: Lun,
+        cdb: &[u8],
+        data_out: &[Slice],
+        data_in: &[Slice],
+        first: Option<(u64, Result<Outcome, Unfinished>)>,
+    ) -> Result<Outcome, Error> {
+        let ended = self.attempt_on(lun, cdb, data_out, data_in, first).await;
+        self.again(lun, cdb, data_out, data_in, ended).await
+    }
+
     async fn again(
         &self,
         lun: Lun,
@@ -134,7 +157,6 @@ impl Queue {
     }
 
     /// Sends a command once for each time that the path is lost under it.
-    #[inline]
     async fn attempt(
         &self,
         lun: Lun,
@@ -142,12 +164,25 @@ impl Queue {
         data_out: &[Slice],
         data_in: &[Slice],
     ) -> Result<Outcome, Error> {
+        self.attempt_on(lun, cdb, data_out, data_in, None).await
+    }
+
+    /// As [`attempt`](Queue::attempt), after the command was sent once already.
+    async fn attempt_on(
+        &self,
+        lun: Lun,
+        cdb: &[u8],
+        data_out: &[Slice],
+        data_in: &[Slice],
+        mut first: Option<(u64, Result<Outcome, Unfinished>)>,
+    ) -> Result<Outcome, Error> {
         let mut lost = None;
         // When a command that changes the medium was last left with the target.
         let mut doubt = None;
         loop {
-            let (generation, result) = match (lost, self.local.channel()) {
-                (None, Some(c)) => {
+            let (generation, result) = match (first.take(), lost, self.local.channel()) {
+                (Some(sent), ..) => sent,
+                (None, None, Some(c)) => {
                     let generation = self.local.generation();
                     (generation, c.command(lun.0, cdb, data_out, data_in).await)
                 }

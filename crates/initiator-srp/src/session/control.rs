@@ -37,7 +37,7 @@ pub(crate) struct Control {
 
 impl Control {
     pub(crate) async fn first_login(shared: &Arc<Shared>) -> Result<(), ChannelError> {
-        let local = Local::find(shared.id).expect("the reactor that logs in has joined");
+        let local = Local::find(shared.id).ok_or(ChannelError::NoReactor)?;
         let before = shared.home.swap(current_id(), Ordering::AcqRel);
         assert!(before == 0, "a session logs in once");
         let seed = shared.config.initiator.extension() ^ shared.config.initiator.guid();

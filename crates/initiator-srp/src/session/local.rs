@@ -14,12 +14,8 @@ use weir_fabric::Provider;
 use weir_proto_scsi::Lun;
 use weir_proto_srp::TaskFunction;
 use weir_reactor::{
-    Handle, LocalFuture, TaskId, WaitChannel, get_local, send_to, set_local, spawn_task,
+    Handle, LocalFuture, TaskId, WaitChannel, get_part, remove_part, send_to, set_part, spawn_task,
 };
-
-/// The sessions of a reactor.
-#[derive(Default)]
-struct Locals(RefCell<BTreeMap<u64, Rc<Local>>>);
 
 /// A reset of a logical unit that is under way.
 #[derive(Default)]
@@ -75,18 +71,13 @@ impl Local {
             control: RefCell::default(),
             me: me.clone(),
         });
-        let all = get_local::<Locals>().unwrap_or_else(|| {
-            let l = Rc::new(Locals::default());
-            set_local(l.clone());
-            l
-        });
-        all.0.borrow_mut().insert(id, local.clone());
+        set_part(id, local.clone());
         local
     }
 
     /// The part of session `id` on the present reactor.
     pub(crate) fn find(id: u64) -> Option<Rc<Local>> {
-        get_local::<Locals>()?.0.borrow().get(&id).cloned()
+        get_part(id)
     }
 
     pub(crate) fn state(&self) -> PathState {
@@ -206,9 +197,7 @@ impl Local {
         }
         self.shut().await;
         *self.away.borrow_mut() = None;
-        if let Some(l) = get_local::<Locals>() {
-            l.0.borrow_mut().remove(&self.shared.id);
-        }
+        remove_part::<Local>(self.shared.id);
     }
 
     pub(crate) fn stop_control(&self) {

@@ -291,6 +291,10 @@ impl Session {
     ///
     /// # Panics
     /// When the reactor has not joined, or the session is closed.
+    #[expect(
+        clippy::expect_used,
+        reason = "documented misuse; nothing that a target sends leads here"
+    )]
     pub fn queue(&self) -> Queue {
         let local = Local::find(self.0.id).expect("the reactor has joined the session");
         Queue::new(local)

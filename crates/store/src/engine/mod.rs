@@ -29,10 +29,11 @@ mod upkeep;
 mod volume;
 mod write;
 
-pub use check::{Finding, Report, check};
+pub use check::{Finding, Report, check, check_watched};
 pub use create::{PoolSpec, create};
 pub use open::{Options, label_of};
-pub use scrub::ScrubReport;
+pub(crate) use open::{parse_space, read_block, space_table, superblocks};
+pub use scrub::{ScrubReport, ScrubWatch};
 pub use snapshot::DatasetInfo;
 pub use upkeep::{Progress, Work};
 pub use volume::StoreVolume;

@@ -4,7 +4,9 @@ use super::output::{self, Table};
 use super::parse;
 use clap::Subcommand;
 use weir_control::client::Client;
-use weir_control::model::{DeviceGrow, DeviceSpec, PoolInfo, PoolPatch, PoolSpec};
+use weir_control::model::{
+    DeviceGrow, DeviceSpec, PoolInfo, PoolPatch, PoolSpec, Protection, Raid,
+};
 use weir_control::units::format_size;
 
 #[derive(Debug, Subcommand)]
@@ -13,7 +15,9 @@ pub(crate) enum Command {
     #[command(
         after_help = "Examples:\n  weir pool create main --device file:/srv/weir/disk0.img:100G\n  \
         weir pool create fast --device /dev/nvme1n1 --device /dev/nvme2n1\n  \
-        weir pool create thin --device dir:/srv/weir/thin\n  weir pool create mem --device ram:4G"
+        weir pool create thin --device dir:/srv/weir/thin\n  weir pool create mem --device ram:4G\n  \
+        weir pool create safe --raid 1 --device /dev/nvme1n1 --device /dev/nvme2n1\n  \
+        weir pool create big --raid 10 -d /dev/sda -d /dev/sdb -d /dev/sdc -d /dev/sdd"
     )]
     Create {
         /// Its name.
@@ -21,6 +25,13 @@ pub(crate) enum Command {
         /// A device: file:PATH:SIZE, dir:PATH, block:PATH (or /dev/…), ram:SIZE, null:SIZE. May be repeated.
         #[arg(long = "device", short = 'd', required = true, value_parser = parse::device)]
         devices: Vec<DeviceSpec>,
+        /// Protect its volumes with checksums, snapshots and copies. 0: one copy; 1: two devices with the same
+        /// data; 10: pairs of copies over three or more devices. For files and block devices.
+        #[arg(long, value_name = "0|1|10")]
+        raid: Option<Raid>,
+        /// Protected pools: take devices that belong to another pool; what is on them is lost.
+        #[arg(long, requires = "raid")]
+        overwrite: bool,
     },
     /// List the pools.
     #[command(visible_alias = "ls", after_help = "Example:\n  weir pool list --json")]
@@ -44,6 +55,15 @@ pub(crate) enum Command {
         #[arg(long, value_parser = parse::grow)]
         grow: Vec<DeviceGrow>,
     },
+    /// Open a protected pool though devices are missing that may have what the others have not; that is lost then.
+    #[command(after_help = "Example:\n  weir pool force safe --yes")]
+    Force {
+        /// The pool.
+        name: String,
+        /// Do not ask.
+        #[arg(long, short)]
+        yes: bool,
+    },
     /// Delete a pool that holds no volumes. Its files and devices stay as they are.
     #[command(visible_alias = "rm", after_help = "Example:\n  weir pool delete main")]
     Delete {
@@ -55,8 +75,9 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
         match self {
-            Command::Create { name, devices } => {
-                let pool = client.create_pool(&PoolSpec { name, devices }).await?;
+            Command::Create { name, devices, raid, overwrite } => {
+                let spec = PoolSpec { name, devices, raid, overwrite };
+                let pool = client.create_pool(&spec).await?;
                 output::show(json, &pool, |p| {
                     format!("pool {} created, {} free", p.name, format_size(p.free))
                 })
@@ -73,6 +94,12 @@ impl Command {
                         format_size(p.free)
                     )
                 })
+            }
+            Command::Force { name, yes } => {
+                let question =
+                    format!("Open pool {name} and give up what only the missing devices have?");
+                output::confirm(yes, &question)?;
+                output::show(json, &client.force_pool(&name).await?, details)
             }
             Command::Delete { name } => {
                 client.delete_pool(&name).await?;
@@ -110,12 +137,56 @@ fn details(p: &PoolInfo) -> String {
         ("free", format_size(p.free)),
         ("provisioned", format_size(p.provisioned)),
     ]);
+    if let Some(pr) = &p.protection {
+        text.push_str(&protection(p, pr));
+        if p.live.is_some() {
+            return text;
+        }
+    }
     text.push('\n');
     let mut t = Table::new(&[">#", "KIND", ">SIZE", "PATH"]);
     for (i, d) in p.devices.iter().enumerate() {
         let size = if d.size == 0 { "-".to_string() } else { format_size(d.size) };
         let path = d.path.clone().unwrap_or_default();
         t.row(vec![i.to_string(), d.kind.as_str().into(), size, path]);
+    }
+    text + &t.text()
+}
+
+fn protection(p: &PoolInfo, pr: &Protection) -> String {
+    let mut fields = vec![("raid", pr.raid.to_string()), ("identity", pr.id.to_string())];
+    let Some(l) = &p.live else {
+        fields.push(("state", "not up; `weir status` says why".into()));
+        return output::fields(&fields);
+    };
+    let why = l.reason.as_ref().map_or(String::new(), |r| format!(": {r}"));
+    let c = &l.counters;
+    fields.push(("state", format!("{}{why}", l.state)));
+    fields.push(("copies", l.copies.to_string()));
+    fields.push(("reactor", l.reactor.to_string()));
+    fields
+        .push(("written", format!("{} blocks, {} to the media", c.blocks_written, c.media_writes)));
+    fields.push(("read", format!("{} blocks", c.blocks_read)));
+    fields.push((
+        "damaged",
+        format!(
+            "{} copies, {} mended ({} moved to spare blocks), {} blocks lost",
+            c.damaged, c.repaired, c.relocated, c.lost
+        ),
+    ));
+    fields.push(("recovery", format!("{} log entries taken up at the last start", c.replayed)));
+    let mut text = output::fields(&fields);
+    text.push('\n');
+    let mut t = Table::new(&[">#", "STATE", ">SIZE", ">REPLACED", "DEVICE", "PATH"]);
+    for d in &l.devices {
+        t.row(vec![
+            d.number.to_string(),
+            d.state.clone(),
+            format_size(d.size),
+            d.replaced.to_string(),
+            d.id.clone(),
+            d.path.clone().unwrap_or_else(|| "-".into()),
+        ]);
     }
     text + &t.text()
 }

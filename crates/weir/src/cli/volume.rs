@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Ram,
     /// On the pool's `null` devices.
     Null,
+    /// In a protected pool: thin, with copies, checksums and snapshots.
+    Protected,
 }
 
 impl From<Kind> for VolumeKind {
@@ -31,6 +33,7 @@ impl From<Kind> for VolumeKind {
             Kind::Stripe => VolumeKind::Stripe,
             Kind::Ram => VolumeKind::Ram,
             Kind::Null => VolumeKind::Null,
+            Kind::Protected => VolumeKind::Protected,
         }
     }
 }
@@ -236,6 +239,7 @@ fn table(volumes: &[Volume]) -> String {
 
 fn state(v: &Volume) -> &'static str {
     match v.state {
+        VolumeState::Creating => "creating",
         VolumeState::Deleting => "deleting",
         VolumeState::Ready if v.read_only => "read-only",
         VolumeState::Ready => "ready",
@@ -264,6 +268,10 @@ fn draw(layout: &Layout, depth: usize, out: &mut String) {
         Layout::File { device, file } => (format!("file {file} on device {device}"), &[]),
         Layout::Extent { device, offset, length } => {
             (format!("extent of device {device}: {} at {offset}", format_size(*length)), &[])
+        }
+        Layout::Store { dataset, origin } => {
+            let of = origin.as_ref().map_or(String::new(), |o| format!(", made of {o}"));
+            (format!("dataset {dataset} of the protected pool{of}"), &[])
         }
         Layout::Concat { parts } => ("concat".into(), parts),
         Layout::Stripe { chunk, columns } => {

@@ -99,6 +99,12 @@ impl Builder<'_> {
                     }
                 }
             }
+            Layout::Store { dataset, .. } => {
+                let n = NodeSpec::new(id, super::store::KIND)
+                    .param("pool", self.pool.name.as_str())
+                    .param("dataset", dataset.as_str());
+                self.add(n);
+            }
             Layout::Concat { parts } => {
                 let mut n = NodeSpec::new(id, "concat");
                 for p in parts {

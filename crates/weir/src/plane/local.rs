@@ -1,8 +1,9 @@
 //! One reactor's part of the node.
 
+use super::store::{self, OpenPools};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -26,6 +27,8 @@ pub(crate) struct Local {
     pub(crate) pool: BufPool,
     pub(crate) units: Rc<Units>,
     pub(crate) graphs: RefCell<BTreeMap<String, Graph>>,
+    /// Protected pools that live here.
+    pub(crate) stores: OpenPools,
     iwarp: RefCell<[Option<Iwarp>; 2]>,
     verbs: RefCell<Option<Verbs>>,
     pub(crate) core: Cell<Option<u16>>,
@@ -65,6 +68,11 @@ impl Local {
         self.reactor.figures()
     }
 
+    /// Opens a file or block device on this reactor.
+    pub(crate) fn open_file(&self, path: &Path, o: OpenOptions) -> std::io::Result<Rc<dyn Disk>> {
+        Ok(Rc::new(FileDisk::open(&self.ring, path, o)?))
+    }
+
     /// Runs `f` with what layers are built from.
     pub(crate) fn build<R>(&self, f: impl FnOnce(&BuildContext<'_>) -> R) -> R {
         let open = |spec: &DiskSpec| -> std::io::Result<Rc<dyn Disk>> {
@@ -74,7 +82,7 @@ impl Local {
                 direct: true,
                 read_only: spec.read_only,
             };
-            Ok(Rc::new(FileDisk::open(&self.ring, &spec.path, o)?))
+            self.open_file(&spec.path, o)
         };
         f(&BuildContext {
             registry: &self.registry,
@@ -169,11 +177,12 @@ fn run(
     let local = Local {
         reactor: reactor.clone(),
         ring,
-        registry: weir_layers::registry(),
+        registry: weir_layers::registry().with(&store::Kind),
         shared: start.shared,
         pool,
         units: Rc::new(Units::default()),
         graphs: RefCell::default(),
+        stores: RefCell::default(),
         iwarp: RefCell::default(),
         verbs: RefCell::default(),
         core: Cell::new(start.core),

@@ -5,5 +5,6 @@ mod graph;
 mod local;
 mod node;
 mod status;
+mod store;
 
 pub(crate) use node::{Node, NodeConfig};

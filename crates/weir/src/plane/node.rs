@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use weir_base::SECONDS;
 use weir_block::{Graph, GraphError, Shared};
-use weir_control::dataplane::{DataPlane, Hooks, Work};
-use weir_control::live::LiveStatus;
-use weir_control::model::{self, DeviceKind, Pool, TargetPort, Transport, Volume};
+use weir_control::dataplane::{DataPlane, Hooks, ScrubAction, Work};
+use weir_control::live::{GraphLive, LiveStatus, ScrubLive, SnapshotLive};
+use weir_control::model::{self, DeviceKind, Layout, Pool, TargetPort, Transport, Volume};
 use weir_control::{Code, Error, Result};
 use weir_fabric::Provider;
 use weir_fabric_iwarp::CrcPolicy;
@@ -54,6 +54,7 @@ pub(crate) struct Node {
     ports: Mutex<BTreeMap<String, ScsiPort>>,
     hooks: OnceLock<Hooks>,
     pub(crate) last: Mutex<super::status::Last>,
+    pub(crate) stores: Mutex<super::store::Stores>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -102,6 +103,7 @@ impl Node {
             ports: Mutex::default(),
             hooks: OnceLock::new(),
             last: Mutex::default(),
+            stores: Mutex::default(),
         }))
     }
 
@@ -134,6 +136,9 @@ impl Node {
     }
 
     async fn open(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        if Node::is_store(pool) {
+            self.open_in_store(volume, pool).await?;
+        }
         let spec = graph::spec(volume, pool)?;
         let name = volume.name.clone();
         let known = lock(&self.units).get(&name).cloned();
@@ -218,10 +223,13 @@ impl Node {
             .await?;
         }
         self.access.touch();
-        Ok(())
+        self.close_in_store(name).await
     }
 
     async fn update(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        if Node::is_store(pool) {
+            self.resize_in_store(volume, pool).await?;
+        }
         let spec = graph::spec(volume, pool)?;
         for h in self.handles() {
             let (spec, name) = (spec.clone(), volume.name.clone());
@@ -261,7 +269,9 @@ impl Node {
     }
 
     async fn delete(&self, volume: &Volume, pool: &Pool) -> Result<()> {
-        if let Some(file) = graph::own_file(volume, pool)? {
+        if let Layout::Store { dataset, .. } = &volume.layout {
+            self.delete_in_store(dataset.clone(), pool).await?;
+        } else if let Some(file) = graph::own_file(volume, pool)? {
             match std::fs::remove_file(&file) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     return Err(
@@ -456,6 +466,9 @@ impl DataPlane for Node {
 
     fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<u64>> {
         Box::pin(async move {
+            if Node::is_store(pool) {
+                return self.open_store(pool, false).await;
+            }
             let mut sizes = Vec::new();
             for d in &pool.devices {
                 let size = device_size(d).map_err(|e| {
@@ -470,9 +483,50 @@ impl DataPlane for Node {
         })
     }
 
-    fn stop_pool<'a>(&'a self, _name: &'a str) -> Work<'a, ()> {
-        // Devices are opened by the volumes on them.
-        Box::pin(async { Ok(()) })
+    fn force_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<u64>> {
+        Box::pin(self.open_store(pool, true))
+    }
+
+    fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
+        // Devices of a plain pool are opened by the volumes on them.
+        Box::pin(self.close_store(name))
+    }
+
+    fn create_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
+        Box::pin(self.make_in_store(volume, pool))
+    }
+
+    fn snapshots<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<SnapshotLive>> {
+        Box::pin(self.list_snapshots(pool))
+    }
+
+    fn take_snapshots<'a>(
+        &'a self,
+        pool: &'a Pool,
+        wanted: &'a [(String, String)],
+    ) -> Work<'a, ()> {
+        Box::pin(self.snapshot_in_store(pool, wanted.to_vec()))
+    }
+
+    fn delete_snapshot<'a>(&'a self, pool: &'a Pool, dataset: &'a str) -> Work<'a, ()> {
+        Box::pin(self.delete_in_store(dataset.to_owned(), pool))
+    }
+
+    fn revert_volume<'a>(
+        &'a self,
+        pool: &'a Pool,
+        volume: &'a Volume,
+        snapshot: &'a str,
+    ) -> Work<'a, ()> {
+        Box::pin(self.revert_in_store(pool, volume, snapshot))
+    }
+
+    fn scrub<'a>(&'a self, pool: &'a Pool, action: ScrubAction) -> Work<'a, Option<ScrubLive>> {
+        Box::pin(self.scrub_store(pool, action))
+    }
+
+    fn graph<'a>(&'a self, volume: &'a str) -> Work<'a, GraphLive> {
+        Box::pin(self.graph_of(volume))
     }
 
     fn open_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {

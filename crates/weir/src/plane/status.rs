@@ -9,10 +9,11 @@ use std::rc::Rc;
 use std::sync::PoisonError;
 use std::time::Instant;
 use weir_block::{Op, Snapshot};
-use weir_control::Result;
 use weir_control::live::{
-    CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, VolumeLive,
+    CensusLive, GraphLive, GraphNodeLive, IoStats, Latency, LiveStatus, NexusLive, PoolLive,
+    PortLive, ReactorLive, VolumeLive,
 };
+use weir_control::{Code, Error, Result};
 
 /// The reading before, for shares of time.
 #[derive(Default)]
@@ -32,6 +33,7 @@ struct Reading {
     parked: u64,
     pools: Vec<weir_mem::Census>,
     used: BTreeMap<String, u64>,
+    stores: Vec<PoolLive>,
     ports: Vec<(String, Vec<ChannelLine>, Option<RequestsLine>)>,
 }
 
@@ -91,9 +93,40 @@ impl Node {
                     busy_turns: f.busy_turns,
                     parked: f.parked,
                     pools: local.pool.census(),
-                    used: BTreeMap::new(),
+                    used: local.stores.borrow().values().flat_map(|p| p.used()).collect(),
+                    stores: local.stores.borrow().iter().map(|(n, p)| p.live(n)).collect(),
                     ports,
                 })
+            })
+        })
+        .await
+    }
+
+    /// The device graph of an open volume.
+    pub(crate) async fn graph_of(&self, volume: &str) -> Result<GraphLive> {
+        let Some(h) = self.handles().into_iter().next() else { return Ok(GraphLive::default()) };
+        let name = volume.to_owned();
+        on(&h, move |local: Rc<Local>| {
+            Box::pin(async move {
+                let graphs = local.graphs.borrow();
+                let Some(graph) = graphs.get(&name) else {
+                    let e = Error::new(Code::NotReady, format!("volume {name} is not open"));
+                    return Err(e.hint("`weir status` says why"));
+                };
+                let spec = graph.spec();
+                let mut nodes: Vec<_> = spec
+                    .nodes
+                    .iter()
+                    .map(|n| GraphNodeLive {
+                        id: n.id.clone(),
+                        kind: n.kind.clone(),
+                        params: n.params.iter().map(|(k, v)| (k.clone(), v.to_string())).collect(),
+                        children: n.children.clone(),
+                    })
+                    .collect();
+                nodes.sort_by_key(|n| n.id != spec.top);
+                drop(graphs);
+                Ok(GraphLive { volume: name, nodes })
             })
         })
         .await
@@ -119,7 +152,7 @@ impl Node {
                 read: io_stats(s, before, Op::Read),
                 write: io_stats(s, before, Op::Write),
                 in_flight: s.in_flight,
-                used_bytes: readings.first().and_then(|r| r.used.get(name).copied()),
+                used_bytes: readings.iter().find_map(|r| r.used.get(name).copied()),
             });
         }
         for (i, r) in readings.iter().enumerate() {
@@ -163,6 +196,13 @@ impl Node {
             let targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
             for (name, t) in targets.iter() {
                 live.ports.push(port(name, t, &readings));
+            }
+        }
+        {
+            let stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+            for mut p in readings.iter_mut().flat_map(|r| r.stores.drain(..)) {
+                p.reactor = stores.reactor_of(&p.name);
+                live.pools.push(p);
             }
         }
         // Readings closer together than this would make shares of time meaningless.

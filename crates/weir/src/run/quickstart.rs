@@ -147,6 +147,8 @@ fn config(args: &QuickstartArgs) -> Result<Config> {
             path: Some(file.display().to_string()),
             size: Some((args.size.next_multiple_of(1 << 20) + (64 << 20)).max(there)),
         }],
+        raid: None,
+        overwrite: false,
     }];
     c.volumes = vec![VolumeSpec {
         name: VOLUME.into(),

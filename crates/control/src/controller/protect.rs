@@ -1,0 +1,321 @@
+//! Protected pools: how they stand, snapshots, clones, scrub.
+
+use super::*;
+use crate::dataplane::ScrubAction;
+use crate::live::{GraphLive, PoolLive, ScrubLive, SnapshotLive};
+use crate::model::{
+    CloneSpec, Pool, PoolInfo, Volume, VolumeState, check_name, check_snapshot_name,
+};
+use std::collections::BTreeMap;
+
+/// A pool that serves and is not well.
+pub(super) fn fault(pool: &PoolLive) -> Option<Fault> {
+    let hint = match pool.state.as_str() {
+        "healthy" => return None,
+        "suspended" => "read what you need, see to the devices, then restart the daemon",
+        _ => "`weir pool show` tells which device it is",
+    };
+    let why = pool.reason.as_ref().map_or(String::new(), |r| format!(": {r}"));
+    Some(Fault {
+        object: format!("pool/{}", pool.name),
+        code: Code::PoolDegraded.as_str().to_string(),
+        text: format!("pool `{}` is {}{why}", pool.name, pool.state),
+        hint: hint.to_string(),
+    })
+}
+
+fn no_snapshot(volume: &str, name: &str) -> Error {
+    Error::new(Code::SnapshotNotFound, format!("there is no snapshot `{volume}@{name}`"))
+        .hint("`weir snapshot list` shows what there is")
+}
+
+impl Controller {
+    /// One pool, with what a protected one says of itself.
+    pub async fn pool_info(&self, name: &str) -> Result<PoolInfo> {
+        let info = self.model().pool_info(name)?;
+        Ok(self.with_live(vec![info]).await?.remove(0))
+    }
+
+    /// All pools.
+    pub async fn pool_infos(&self) -> Result<Vec<PoolInfo>> {
+        let model = self.model();
+        let all: Result<Vec<_>> = model.pools.keys().map(|n| model.pool_info(n)).collect();
+        self.with_live(all?).await
+    }
+
+    async fn with_live(&self, mut pools: Vec<PoolInfo>) -> Result<Vec<PoolInfo>> {
+        if pools.iter().all(|p| p.protection.is_none()) {
+            return Ok(pools);
+        }
+        let live = self.plane.status().await?.pools;
+        for p in pools.iter_mut().filter(|p| p.protection.is_some()) {
+            let found = live.iter().find(|l| l.name == p.name).cloned();
+            (p.capacity, p.free) = found.as_ref().map_or((0, 0), |l| (l.total, l.free));
+            p.allocated = p.capacity - p.free.min(p.capacity);
+            p.live = found;
+        }
+        Ok(pools)
+    }
+
+    /// The protected pool of that name, which must be up.
+    fn protected<'a>(&self, model: &'a Model, name: &str) -> Result<&'a Pool> {
+        let pool = model.pool(name)?;
+        if pool.protection.is_none() {
+            return Err(Error::new(Code::Unsupported, format!("pool `{name}` is a plain pool"))
+                .because("snapshots, clones and scrub are those of protected pools")
+                .hint("make one with `weir pool create NAME --raid 1 --device … --device …`"));
+        }
+        if !self.up().pools.contains(name) {
+            return Err(self.not_ready("pool", name));
+        }
+        Ok(pool)
+    }
+
+    /// All snapshots, or those of one volume.
+    pub async fn snapshots(&self, volume: Option<&str>) -> Result<Vec<SnapshotLive>> {
+        let model = self.model();
+        let names: BTreeMap<String, &Volume> =
+            model.volumes.values().map(|v| (v.naa.to_string(), v)).collect();
+        let pools: Vec<&Pool> = match volume {
+            Some(v) => vec![self.protected(&model, &model.volume(v)?.pool)?],
+            None => {
+                let up = self.up().pools.clone();
+                let all = model.pools.values();
+                all.filter(|p| p.protection.is_some() && up.contains(&p.name)).collect()
+            }
+        };
+        let name_of = |naa: &str| names.get(naa).map(|v| v.name.clone());
+        let mut found = Vec::new();
+        for pool in pools {
+            for mut s in self.plane.snapshots(pool).await? {
+                let (naa, name) = s.dataset.split_once('@').unwrap_or((&s.dataset, ""));
+                s.volume = name_of(naa).unwrap_or_default();
+                s.name = name.to_string();
+                s.pool.clone_from(&pool.name);
+                s.clones = s.clones.iter().map(|c| name_of(c).unwrap_or(c.clone())).collect();
+                if volume.is_none_or(|v| v == s.volume) {
+                    found.push(s);
+                }
+            }
+        }
+        found.sort_by(|a, b| (&a.volume, a.created, &a.name).cmp(&(&b.volume, b.created, &b.name)));
+        Ok(found)
+    }
+
+    async fn snapshot(&self, volume: &str, name: &str) -> Result<SnapshotLive> {
+        check_snapshot_name(name)?;
+        let all = self.snapshots(Some(volume)).await?;
+        all.into_iter().find(|s| s.name == name).ok_or_else(|| no_snapshot(volume, name))
+    }
+
+    /// Makes snapshots of several volumes at one instant.
+    pub async fn take_snapshots(
+        self: &Arc<Self>,
+        wanted: Vec<(String, String)>,
+    ) -> Result<Vec<SnapshotLive>> {
+        let me = self.clone();
+        finish(tokio::spawn(async move {
+            let _one = me.changes.lock().await;
+            me.take_snapshots_locked(&wanted).await
+        }))
+        .await
+    }
+
+    /// Refuses to delete a volume that has snapshots: once begun, a deletion goes on to its end.
+    pub(super) async fn check_unused(&self, command: &Command, model: &Model) -> Result<()> {
+        let Command::DeleteVolume { name } = command else { return Ok(()) };
+        let volume = model.volume(name)?;
+        let is_protected = model.pool(&volume.pool)?.protection.is_some();
+        if volume.state != VolumeState::Ready || !is_protected {
+            return Ok(());
+        }
+        let found = self.snapshots(Some(name)).await?;
+        let Some(first) = found.first() else { return Ok(()) };
+        Err(Error::new(Code::SnapshotInUse, format!("volume `{name}` has snapshots"))
+            .because(format!("{} of them, for example `{name}@{}`", found.len(), first.name))
+            .hint(format!("delete them first: weir snapshot delete {name}@{}", first.name)))
+    }
+
+    async fn take_snapshots_locked(
+        &self,
+        wanted: &[(String, String)],
+    ) -> Result<Vec<SnapshotLive>> {
+        let model = self.model();
+        let Some((first, _)) = wanted.first() else {
+            return Err(Error::new(Code::InvalidRequest, "no volume is named")
+                .hint("name at least one, e.g. `weir snapshot create db-01@before`"));
+        };
+        let pool = self.protected(&model, &model.volume(first)?.pool)?;
+        let mut asked = Vec::new();
+        for (i, (volume, name)) in wanted.iter().enumerate() {
+            check_snapshot_name(name)?;
+            let v = model.volume(volume)?;
+            if v.pool != pool.name {
+                return Err(Error::new(Code::InvalidRequest, "the volumes are in several pools")
+                    .because(format!("`{first}` is in `{}`, `{volume}` in `{}`", pool.name, v.pool))
+                    .hint("snapshots of one instant are possible within a pool; make them one after the other"));
+            }
+            if !self.up().volumes.contains(volume) {
+                return Err(self.not_ready("volume", volume));
+            }
+            let twice = wanted[..i].contains(&wanted[i]);
+            if twice || self.snapshot(volume, name).await.is_ok() {
+                return Err(Error::new(
+                    Code::SnapshotExists,
+                    format!("snapshot `{volume}@{name}` exists"),
+                )
+                .hint("choose another name"));
+            }
+            asked.push((v.naa.to_string(), name.clone()));
+        }
+        self.plane.take_snapshots(pool, &asked).await?;
+        let mut made = Vec::new();
+        for (volume, name) in wanted {
+            let s = self.snapshot(volume, name).await?;
+            self.tell("snapshot.created", volume, name, "made");
+            made.push(s);
+        }
+        Ok(made)
+    }
+
+    fn tell(&self, kind: &str, volume: &str, name: &str, what: &str) {
+        let object = format!("snapshot/{volume}@{name}");
+        self.events.publish(kind, &object, &format!("snapshot `{volume}@{name}` {what}"));
+    }
+
+    /// Deletes a snapshot that no volume was made of.
+    pub async fn delete_snapshot(self: &Arc<Self>, volume: String, name: String) -> Result<()> {
+        let me = self.clone();
+        finish(tokio::spawn(async move {
+            let _one = me.changes.lock().await;
+            let model = me.model();
+            let s = me.snapshot(&volume, &name).await?;
+            if let Some(c) = s.clones.first() {
+                return Err(Error::new(
+                    Code::SnapshotInUse,
+                    format!("snapshot `{volume}@{name}` is needed"),
+                )
+                .because(format!("volume `{c}` was made of it"))
+                .hint("delete that volume first"));
+            }
+            let pool = me.protected(&model, &s.pool)?;
+            me.plane.delete_snapshot(pool, &s.dataset).await?;
+            me.tell("snapshot.deleted", &volume, &name, "deleted");
+            Ok(())
+        }))
+        .await
+    }
+
+    /// Makes a volume that no host sees what it was at its newest snapshot.
+    pub async fn revert(self: &Arc<Self>, volume: String, name: String) -> Result<Volume> {
+        let me = self.clone();
+        finish(tokio::spawn(async move {
+            let _one = me.changes.lock().await;
+            let model = me.model();
+            let v = model.volume(&volume)?;
+            let s = me.snapshot(&volume, &name).await?;
+            if let Some(m) = model.maps.iter().find(|m| m.volume == volume) {
+                return Err(Error::new(
+                    Code::VolumeMapped,
+                    format!("volume `{volume}` is still mapped"),
+                )
+                .because(format!(
+                    "host `{}` sees it as LUN {}, and has some of it in memory",
+                    m.host, m.lun
+                ))
+                .hint(format!("unmap it first: weir map delete {} {volume}", m.host)));
+            }
+            if s.size != v.size {
+                return Err(Error::new(
+                    Code::InvalidSize,
+                    format!("volume `{volume}` had another size when `{volume}@{name}` was made"),
+                )
+                .because(format!("{} bytes, now {}", s.size, v.size))
+                .hint(format!(
+                    "give it that size first: weir volume resize {volume} {} --allow-shrink",
+                    s.size
+                )));
+            }
+            let pool = me.protected(&model, &s.pool)?;
+            me.plane.revert_volume(pool, v, &s.dataset).await?;
+            me.tell("snapshot.reverted", &volume, &name, "is what the volume is again");
+            Ok(v.clone())
+        }))
+        .await
+    }
+
+    /// Makes a volume of a snapshot.
+    pub async fn clone_volume(self: &Arc<Self>, spec: CloneSpec) -> Result<Arc<Model>> {
+        let me = self.clone();
+        finish(tokio::spawn(async move {
+            let _one = me.changes.lock().await;
+            check_name("volume", &spec.name)?;
+            let size = me.snapshot(&spec.volume, &spec.snapshot).await?.size;
+            me.change(Command::CloneVolume { spec, size }).await
+        }))
+        .await
+    }
+
+    /// Begins, ends or looks at a scrub.
+    pub async fn scrub(&self, pool: &str, action: ScrubAction) -> Result<Option<ScrubLive>> {
+        let model = self.model();
+        self.plane.scrub(self.protected(&model, pool)?, action).await
+    }
+
+    /// Opens a protected pool that lacks devices which may have what the others have not.
+    pub async fn force_pool(self: &Arc<Self>, name: String) -> Result<PoolInfo> {
+        let me = self.clone();
+        finish(tokio::spawn(async move {
+            let _one = me.changes.lock().await;
+            let model = me.model();
+            let pool = model.pool(&name)?;
+            if pool.protection.is_none() {
+                return me.protected(&model, &name).map(drop).and(me.pool_info(&name).await);
+            }
+            if !me.up().pools.contains(&name) {
+                let sizes = me.plane.force_pool(pool).await?;
+                me.pool_started(pool, sizes).await?;
+                let object = format!("pool/{name}");
+                me.events.publish(
+                    "pool.forced",
+                    &object,
+                    &format!("pool `{name}` opened by force"),
+                );
+                me.bring_up().await;
+            }
+            me.pool_info(&name).await
+        }))
+        .await
+    }
+
+    /// The device graph of a volume.
+    pub async fn graph(&self, volume: &str) -> Result<GraphLive> {
+        let model = self.model();
+        model.volume(volume)?;
+        if !self.up().volumes.contains(volume) {
+            return Err(self.not_ready("volume", volume));
+        }
+        self.plane.graph(volume).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::snapshot_dataset;
+
+    #[test]
+    fn what_is_well_is_no_fault() {
+        let pool = |state: &str| PoolLive {
+            name: "p".into(),
+            state: state.into(),
+            reason: Some("device 1 is missing".into()),
+            ..PoolLive::default()
+        };
+        assert_eq!(fault(&pool("healthy")), None);
+        let f = fault(&pool("degraded")).expect("a fault");
+        assert_eq!((f.object.as_str(), f.code.as_str()), ("pool/p", "pool_degraded"));
+        assert_eq!(f.text, "pool `p` is degraded: device 1 is missing");
+        assert_eq!(snapshot_dataset(crate::model::Naa(6 << 124), "s").len(), 34);
+    }
+}

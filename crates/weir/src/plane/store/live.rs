@@ -1,0 +1,88 @@
+//! How protected pools stand.
+
+use super::{OpenPool, Stores};
+use weir_control::live::{PoolCounters, PoolDeviceLive, PoolLive};
+use weir_store::DeviceInfo;
+use weir_store::format::superblock::MemberState;
+
+fn state(d: &DeviceInfo) -> &'static str {
+    match d.state {
+        _ if d.failed => "failed",
+        _ if d.name.is_none() => "missing",
+        MemberState::InSync => "in-sync",
+        MemberState::Syncing => "syncing",
+        MemberState::Out => "out",
+        MemberState::Spare => "spare",
+        MemberState::Gone => "gone",
+    }
+}
+
+impl OpenPool {
+    /// How the pool stands.
+    pub(in crate::plane) fn live(&self, name: &str) -> PoolLive {
+        let s = self.pool.status();
+        let c = self.pool.counters();
+        let ill: Vec<String> = s
+            .devices
+            .iter()
+            .filter(|d| !matches!(state(d), "in-sync" | "spare"))
+            .map(|d| format!("device {} is {}", d.number, state(d)))
+            .chain(self.unused.iter().cloned())
+            .collect();
+        let (state_now, reason) = match s.suspended {
+            Some(e) => ("suspended", Some(e.to_string())),
+            None if !s.whole || !ill.is_empty() => {
+                let why = if ill.is_empty() { "blocks lack a copy".into() } else { ill.join("; ") };
+                ("degraded", Some(why))
+            }
+            None => ("healthy", None),
+        };
+        let device = |d: &DeviceInfo| PoolDeviceLive {
+            number: d.number,
+            id: format!("{:016x}", d.id),
+            path: d.name.clone(),
+            state: state(d).into(),
+            size: d.len,
+            replaced: d.replaced,
+        };
+        PoolLive {
+            name: name.to_owned(),
+            state: state_now.into(),
+            reason,
+            copies: s.copies,
+            total: s.total,
+            free: s.free,
+            devices: s.devices.iter().map(device).collect(),
+            unused: self.unused.clone(),
+            counters: PoolCounters {
+                blocks_written: c.blocks_written,
+                blocks_read: c.blocks_read,
+                media_writes: c.media_writes,
+                groups: c.groups,
+                checkpoints: c.checkpoints,
+                damaged: c.damaged,
+                repaired: c.repaired,
+                relocated: c.relocated,
+                lost: c.lost,
+                devices_failed: c.devices_failed,
+                replayed: c.replayed,
+            },
+            scrub: self.scrub_live(),
+            ..PoolLive::default()
+        }
+    }
+
+    /// Bytes in use by open volumes, as of the last checkpoint.
+    pub(in crate::plane) fn used(&self) -> Vec<(String, u64)> {
+        let homes = self.homes.borrow();
+        let all = self.pool.datasets().into_iter();
+        all.filter_map(|d| homes.get(&d.name).map(|(_, v)| (v.clone(), d.mapped))).collect()
+    }
+}
+
+impl Stores {
+    /// The reactor that a pool lives on, from 0.
+    pub(in crate::plane) fn reactor_of(&self, pool: &str) -> usize {
+        self.pools.get(pool).map_or(0, |p| p.reactor)
+    }
+}

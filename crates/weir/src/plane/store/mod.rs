@@ -1,0 +1,360 @@
+//! Protected pools: each lives on one reactor, its home, and is used from all.
+
+mod leaf;
+mod live;
+mod open;
+mod scrub;
+
+pub(crate) use leaf::{KIND, Kind};
+
+use super::local::{Local, on};
+use super::node::Node;
+use leaf::Doors;
+use open::failed;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::rc::Rc;
+use std::sync::PoisonError;
+use std::time::{SystemTime, UNIX_EPOCH};
+use weir_control::live::SnapshotLive;
+use weir_control::model::{Layout, Pool, Volume};
+use weir_control::{Code, Error, Result};
+use weir_layers::remote::Home;
+use weir_reactor::{Handle, LocalFuture};
+use weir_store::{DatasetInfo, StoreError};
+
+/// Where the protected pools are, and which volumes are theirs.
+#[derive(Default)]
+pub(crate) struct Stores {
+    pools: BTreeMap<String, Placed>,
+    /// Open volumes: pool, and name on the devices.
+    volumes: BTreeMap<String, (String, String)>,
+    /// Pools opened so far.
+    opened: usize,
+}
+
+#[derive(Clone)]
+struct Placed {
+    home: Handle,
+    reactor: usize,
+}
+
+/// A pool that is open on the present reactor.
+pub(crate) struct OpenPool {
+    pool: weir_store::Pool,
+    /// Devices of the configuration that are not in use.
+    unused: Vec<String>,
+    /// Volumes that are open, by name on the devices, with the volume's name.
+    homes: RefCell<BTreeMap<String, (Home, String)>>,
+    scrub: RefCell<Option<Rc<scrub::Scrub>>>,
+    /// Keeps others off the devices.
+    _locks: Vec<File>,
+}
+
+impl OpenPool {
+    fn new(pool: weir_store::Pool, unused: Vec<String>, locks: Vec<File>) -> OpenPool {
+        OpenPool {
+            pool,
+            unused,
+            homes: RefCell::default(),
+            scrub: RefCell::default(),
+            _locks: locks,
+        }
+    }
+
+    fn find(&self, dataset: &str) -> Option<DatasetInfo> {
+        self.pool.datasets().into_iter().find(|d| d.name == dataset && !d.deleting)
+    }
+
+    fn id(&self, dataset: &str) -> Result<u32> {
+        self.find(dataset).map(|d| d.id).ok_or_else(|| {
+            Error::new(Code::SnapshotNotFound, format!("`{dataset}` is not on the devices"))
+                .hint("`weir snapshot list` shows what there is")
+        })
+    }
+}
+
+/// The pools of a reactor.
+pub(crate) type OpenPools = RefCell<BTreeMap<String, Rc<OpenPool>>>;
+
+fn is_protected(pool: &Pool) -> bool {
+    pool.protection.is_some()
+}
+
+/// The volume's name on the devices, and that of the snapshot that it was made of.
+fn names(volume: &Volume) -> Result<(String, Option<String>)> {
+    match &volume.layout {
+        Layout::Store { dataset, origin } => Ok((dataset.clone(), origin.clone())),
+        _ => Err(Error::new(Code::Internal, format!("volume {} is a plain one", volume.name))),
+    }
+}
+
+impl Node {
+    fn placed(&self, pool: &str) -> Result<Placed> {
+        let stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.pools.get(pool).cloned().ok_or_else(|| {
+            Error::new(Code::NotReady, format!("pool {pool} is not open"))
+                .hint("`weir status` says why")
+        })
+    }
+
+    /// Runs `f` with an open pool on its reactor.
+    pub(super) async fn with_pool<R: Send + 'static>(
+        &self,
+        pool: &str,
+        f: impl FnOnce(Rc<OpenPool>) -> LocalFuture<'static, Result<R>> + Send + 'static,
+    ) -> Result<R> {
+        let placed = self.placed(pool)?;
+        let name = pool.to_owned();
+        on(&placed.home, move |local: Rc<Local>| {
+            Box::pin(async move {
+                let open = local.stores.borrow().get(&name).cloned();
+                match open {
+                    Some(p) => f(p).await,
+                    None => Err(Error::new(Code::NotReady, format!("pool {name} is not open"))),
+                }
+            })
+        })
+        .await
+    }
+
+    /// Opens a protected pool on a reactor whose turn it is.
+    pub(super) async fn open_store(&self, pool: &Pool, force: bool) -> Result<Vec<u64>> {
+        if self.placed(&pool.name).is_ok() {
+            return Ok(pool.devices.iter().map(|d| d.size).collect());
+        }
+        let handles = self.handles();
+        let turn = self.stores.lock().unwrap_or_else(PoisonError::into_inner).opened;
+        let reactor = turn % handles.len().max(1);
+        let Some(home) = handles.get(reactor).cloned() else {
+            return Err(Error::new(Code::Internal, "there is no reactor"));
+        };
+        let wanted = pool.clone();
+        let sizes = on(&home, move |local: Rc<Local>| {
+            Box::pin(async move {
+                let (opened, sizes) = open::open(&local, &wanted, force).await?;
+                local.stores.borrow_mut().insert(wanted.name, Rc::new(opened));
+                Ok(sizes)
+            })
+        })
+        .await?;
+        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.opened += 1;
+        stores.pools.insert(pool.name.clone(), Placed { home, reactor });
+        Ok(sizes)
+    }
+
+    /// Closes a protected pool after a last checkpoint. Does nothing when it is not open.
+    pub(super) async fn close_store(&self, pool: &str) -> Result<()> {
+        let placed = self.stores.lock().unwrap_or_else(PoisonError::into_inner).pools.remove(pool);
+        let Some(placed) = placed else { return Ok(()) };
+        let name = pool.to_owned();
+        on(&placed.home, move |local: Rc<Local>| {
+            Box::pin(async move {
+                let open = local.stores.borrow_mut().remove(&name);
+                let Some(open) = open else { return Ok(()) };
+                open.stop_scrub();
+                let homes = open.homes.take();
+                drop(homes);
+                let closed = open.pool.close().await;
+                closed.map_err(|e| failed(format!("pool {name} was not closed in order"), &e))
+            })
+        })
+        .await
+    }
+
+    /// Makes a volume on the devices, or finds that it is there.
+    pub(super) async fn make_in_store(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        let (dataset, origin) = names(volume)?;
+        let (name, size, block) = (volume.name.clone(), volume.size, volume.block_size);
+        self.with_pool(&pool.name, move |p| {
+            Box::pin(async move {
+                let wrong = |e: StoreError| failed(format!("volume {name} cannot be made"), &e);
+                if let Some(d) = p.find(&dataset) {
+                    if (d.snapshot, d.block_size) == (false, block) {
+                        return Ok(());
+                    }
+                    return Err(Error::new(
+                        Code::PoolDamaged,
+                        format!("volume {name} is there as something else"),
+                    ));
+                }
+                match origin {
+                    None => p.pool.create_volume(&dataset, size, block).await.map_err(wrong)?,
+                    Some(o) => {
+                        let snapshot = p.id(&o)?;
+                        p.pool.clone_snapshot(snapshot, &dataset).await.map_err(wrong)?
+                    }
+                };
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Opens a volume at home, so that graphs on all reactors can have it as their leaf.
+    pub(super) async fn open_in_store(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        let (dataset, _) = names(volume)?;
+        let (name, size, doors) = (volume.name.clone(), volume.size, Doors::of(&self.shared));
+        let pool_name = pool.name.clone();
+        let wanted = dataset.clone();
+        self.with_pool(&pool.name, move |p| {
+            Box::pin(async move {
+                let wrong =
+                    |e: StoreError| failed(format!("volume {name} cannot be opened"), &e);
+                let Some(d) = p.find(&wanted) else {
+                    return Err(Error::new(
+                        Code::PoolDamaged,
+                        format!("the data of volume {name} is missing"),
+                    )
+                    .because(format!("pool {pool_name} has no dataset `{wanted}` on its devices"))
+                    .hint("these may be older devices, or another pool's; an empty volume is not made in its place"));
+                };
+                if d.len != size {
+                    // A change of size that a crash has cut off.
+                    p.pool.resize(d.id, size).await.map_err(wrong)?;
+                }
+                let home = Home::open(p.pool.volume(d.id).map_err(wrong)?);
+                doors.open(&pool_name, &wanted, home.entrance());
+                p.homes.borrow_mut().insert(wanted, (home, name));
+                Ok(())
+            })
+        })
+        .await?;
+        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.volumes.insert(volume.name.clone(), (pool.name.clone(), dataset));
+        Ok(())
+    }
+
+    /// Closes a volume at home, if it is one of a protected pool.
+    pub(super) async fn close_in_store(&self, volume: &str) -> Result<()> {
+        let known = {
+            let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+            stores.volumes.remove(volume)
+        };
+        let Some((pool, dataset)) = known else { return Ok(()) };
+        Doors::of(&self.shared).close(&pool, &dataset);
+        if self.placed(&pool).is_err() {
+            return Ok(());
+        }
+        self.with_pool(&pool, move |p| {
+            Box::pin(async move {
+                drop(p.homes.borrow_mut().remove(&dataset));
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Gives a volume of a protected pool its size.
+    pub(super) async fn resize_in_store(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        let (dataset, _) = names(volume)?;
+        let (name, size) = (volume.name.clone(), volume.size);
+        self.with_pool(&pool.name, move |p| {
+            Box::pin(async move {
+                let id = p.id(&dataset)?;
+                if p.find(&dataset).is_some_and(|d| d.len != size) {
+                    let done = p.pool.resize(id, size).await;
+                    done.map_err(|e| failed(format!("volume {name} cannot be resized"), &e))?;
+                }
+                if let Some((home, _)) = p.homes.borrow().get(&dataset) {
+                    home.refresh();
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Deletes a volume on the devices, if it is there; or a snapshot.
+    pub(super) async fn delete_in_store(&self, dataset: String, pool: &Pool) -> Result<()> {
+        self.with_pool(&pool.name, move |p| {
+            Box::pin(async move {
+                let Some(d) = p.find(&dataset) else { return Ok(()) };
+                let gone = p.pool.delete(d.id).await;
+                gone.map_err(|e| match e {
+                    StoreError::Request(why) => {
+                        Error::new(Code::SnapshotInUse, format!("`{dataset}` cannot be deleted"))
+                            .because(why)
+                            .hint("delete what was made of it first")
+                    }
+                    e => failed(format!("`{dataset}` cannot be deleted"), &e),
+                })
+            })
+        })
+        .await
+    }
+
+    pub(super) async fn list_snapshots(&self, pool: &Pool) -> Result<Vec<SnapshotLive>> {
+        self.with_pool(&pool.name, |p| {
+            Box::pin(async move {
+                let all = p.pool.datasets();
+                let clones = |id: u32| {
+                    let of = |d: &&DatasetInfo| !d.snapshot && d.parent == id && !d.deleting;
+                    all.iter().filter(of).map(|d| d.name.clone()).collect()
+                };
+                let info = |d: &DatasetInfo| SnapshotLive {
+                    dataset: d.name.clone(),
+                    size: d.len,
+                    used: d.mapped,
+                    older: d.dead,
+                    created: d.created,
+                    clones: clones(d.id),
+                    ..SnapshotLive::default()
+                };
+                Ok(all.iter().filter(|d| d.snapshot && !d.deleting).map(info).collect())
+            })
+        })
+        .await
+    }
+
+    pub(super) async fn snapshot_in_store(
+        &self,
+        pool: &Pool,
+        wanted: Vec<(String, String)>,
+    ) -> Result<()> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        self.with_pool(&pool.name, move |p| {
+            Box::pin(async move {
+                let mut all = Vec::new();
+                for (volume, name) in &wanted {
+                    all.push((p.id(volume)?, format!("{volume}@{name}")));
+                }
+                let named: Vec<_> = all.iter().map(|(id, n)| (*id, n.as_str())).collect();
+                let made = p.pool.snapshot(&named, now).await;
+                made.map(drop).map_err(|e| failed("no snapshot was made".into(), &e))
+            })
+        })
+        .await
+    }
+
+    pub(super) async fn revert_in_store(
+        &self,
+        pool: &Pool,
+        volume: &Volume,
+        snapshot: &str,
+    ) -> Result<()> {
+        let (dataset, _) = names(volume)?;
+        let (name, snapshot) = (volume.name.clone(), snapshot.to_owned());
+        self.with_pool(&pool.name, move |p| {
+            Box::pin(async move {
+                let (v, s) = (p.id(&dataset)?, p.id(&snapshot)?);
+                p.pool.revert(v, s).await.map_err(|e| match e {
+                    StoreError::Request(why) => {
+                        Error::new(Code::SnapshotInUse, format!("volume {name} cannot be reverted"))
+                            .because(why)
+                            .hint("delete the newer snapshots, or make a clone of this one")
+                    }
+                    e => failed(format!("volume {name} cannot be reverted"), &e),
+                })
+            })
+        })
+        .await
+    }
+
+    /// Whether the pool is a protected one that this node must treat so.
+    pub(super) fn is_store(pool: &Pool) -> bool {
+        is_protected(pool)
+    }
+}

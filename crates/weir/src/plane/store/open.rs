@@ -1,0 +1,157 @@
+//! Opening a protected pool on its home reactor: devices, labels, recovery.
+
+use super::OpenPool;
+use crate::plane::local::Local;
+use std::fs::{File, TryLockError};
+use std::path::Path;
+use std::rc::Rc;
+use weir_control::model::{Device, DeviceKind, Pool, Protection};
+use weir_control::{Code, Error, Result};
+use weir_disk::Disk;
+use weir_store::{Options, PoolSpec, StoreError};
+use weir_uring::OpenOptions;
+
+/// Part of a pool's space that is kept of its maps in memory: half a GiB for a TiB.
+const CACHE_SHARE: u64 = 2048;
+/// Least memory for maps in bytes.
+const CACHE_MIN: u64 = 32 << 20;
+
+/// A device that could be opened.
+struct Found {
+    index: usize,
+    disk: Rc<dyn Disk>,
+    lock: File,
+}
+
+/// What the control plane is told of a failure of the store.
+pub(super) fn failed(what: String, e: &StoreError) -> Error {
+    match e {
+        StoreError::Io(weir_base::IoError::NoSpace) => Error::new(Code::PoolFull, what)
+            .because(e)
+            .hint("delete snapshots or volumes, or discard what hosts no longer need"),
+        StoreError::Io(_) => Error::new(Code::IoError, what)
+            .because(e)
+            .hint("`weir pool show` tells how the devices stand"),
+        StoreError::Pool(_) => Error::new(Code::PoolDamaged, what)
+            .because(e)
+            .hint("`weir check` looks at the devices without changing them"),
+        StoreError::Request(_) => Error::new(Code::InvalidRequest, what)
+            .because(e)
+            .hint("`weir snapshot list` and `weir pool show` tell what is there"),
+    }
+}
+
+fn random() -> Result<u64> {
+    use std::io::Read;
+    let mut b = [0; 8];
+    File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut b))
+        .map_err(|e| Error::new(Code::IoError, "no random bits for a new lineage").because(e))?;
+    Ok(u64::from_le_bytes(b))
+}
+
+/// Opens one device and keeps other daemons and tools from it.
+fn device(
+    local: &Local,
+    d: &Device,
+    make: bool,
+) -> std::result::Result<(Rc<dyn Disk>, File), String> {
+    let path = d.path.as_deref().ok_or("it has no path")?;
+    let options = OpenOptions {
+        create: make && d.kind == DeviceKind::File,
+        len: (make && d.size > 0).then_some(d.size),
+        direct: true,
+        read_only: false,
+    };
+    let disk = local.open_file(Path::new(path), options).map_err(|e| e.to_string())?;
+    let lock = File::open(path).map_err(|e| e.to_string())?;
+    match lock.try_lock() {
+        Ok(()) => Ok((disk, lock)),
+        Err(TryLockError::WouldBlock) => Err("another program uses it".into()),
+        Err(TryLockError::Error(e)) => Err(e.to_string()),
+    }
+}
+
+async fn format(pool: &Pool, p: &Protection, found: &[Found]) -> Result<()> {
+    let bytes = found.iter().map(|f| f.disk.len()).sum();
+    let mut spec = PoolSpec::fitting(p.id.0, p.raid.copies(), bytes);
+    // What an earlier try of this pool has left may be written over; nobody has used it.
+    let mut own = true;
+    for f in found {
+        if let Ok(l) = weir_store::label_of(&f.disk).await {
+            own &= l.pool == p.id.0;
+        }
+    }
+    spec.overwrite = p.overwrite || own;
+    let disks: Vec<_> = found.iter().map(|f| f.disk.clone()).collect();
+    weir_store::create(&disks, &spec).await.map_err(|e| {
+        let code =
+            if matches!(e, StoreError::Request(_)) { Code::InvalidDevice } else { Code::IoError };
+        Error::new(code, format!("pool {} cannot be made", pool.name)).because(e).hint(
+            "give larger devices; --overwrite takes devices of another pool, whose data is lost",
+        )
+    })
+}
+
+/// Opens the pool, making it when it has not been made yet; gives it and the sizes of its devices.
+pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(OpenPool, Vec<u64>)> {
+    let Some(p) = &pool.protection else {
+        return Err(Error::new(Code::Internal, format!("pool {} is a plain one", pool.name)));
+    };
+    let mut sizes: Vec<u64> = pool.devices.iter().map(|d| d.size).collect();
+    let (mut found, mut unused) = (Vec::new(), Vec::new());
+    for (index, d) in pool.devices.iter().enumerate() {
+        let path = d.path.as_deref().unwrap_or("a device");
+        match device(local, d, !p.formatted) {
+            Ok((disk, lock)) => {
+                sizes[index] = disk.len();
+                found.push(Found { index, disk, lock });
+            }
+            Err(why) => unused.push(format!("{path}: {why}")),
+        }
+    }
+    if !p.formatted {
+        if let Some(why) = unused.first() {
+            return Err(Error::new(Code::IoError, format!("pool {} cannot be made", pool.name))
+                .because(why)
+                .hint("check that the path exists, is yours to write, and is not in use"));
+        }
+        format(pool, p, &found).await?;
+    }
+    let mut ours = Vec::new();
+    for f in found {
+        let path = pool.devices[f.index].path.as_deref().unwrap_or("a device");
+        match weir_store::label_of(&f.disk).await {
+            Ok(l) if l.pool == p.id.0 => ours.push(f),
+            Ok(l) => unused.push(format!("{path}: it belongs to pool {:032x}", l.pool)),
+            Err(e) => unused.push(e.to_string()),
+        }
+    }
+    let bytes: u64 = ours.iter().map(|f| f.disk.len()).sum();
+    let options = Options {
+        cache: (bytes / CACHE_SHARE).max(CACHE_MIN) as usize,
+        force,
+        lineage: random()?,
+        ..Options::default()
+    };
+    let disks = ours.iter().map(|f| f.disk.clone()).collect();
+    let opened = weir_store::Pool::open(disks, options).await.map_err(|e| {
+        let mut reason = e.to_string();
+        for u in &unused {
+            reason.push_str("; ");
+            reason.push_str(u);
+        }
+        Error::new(Code::PoolDamaged, format!("pool {} cannot be opened", pool.name))
+            .because(reason)
+            .hint(format!(
+                "bring the missing devices back; if they are gone for good, `weir pool force {}` goes on without them",
+                pool.name
+            ))
+    })?;
+    if opened.status().pool != p.id.0 {
+        return Err(Error::new(Code::PoolDamaged, format!("pool {} is another pool", pool.name))
+            .because("its devices carry another identity than the configuration"));
+    }
+    let locks = ours.into_iter().map(|f| f.lock).collect();
+    Ok((OpenPool::new(opened, unused, locks), sizes))
+}

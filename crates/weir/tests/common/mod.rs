@@ -1,0 +1,185 @@
+//! The real daemon on a port of its own, for tests that stop, kill and restart it.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "a module of several tests, each of which uses a part"
+)]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A data directory, and the daemon in it when one runs.
+pub struct Daemon {
+    pub dir: PathBuf,
+    child: Option<Child>,
+}
+
+pub fn weir(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(args)
+        .env_clear()
+        .env("WEIR_DATA_DIR", dir)
+        .stdin(Stdio::null())
+        .output()
+        .expect("weir runs")
+}
+
+pub fn texts(out: &Output) -> (String, String) {
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    (text(&out.stdout), text(&out.stderr))
+}
+
+impl Daemon {
+    /// An empty directory under the one for temporary files of tests, which is on a disk.
+    pub fn new(name: &str) -> Daemon {
+        let dir =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&dir));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        Daemon { dir, child: None }
+    }
+
+    /// Starts the daemon on two reactors and waits until it answers.
+    pub fn start(&mut self) {
+        self.start_only();
+        let begin = Instant::now();
+        while !weir(&self.dir, &["status"]).status.success() {
+            assert!(begin.elapsed() < Duration::from_secs(30), "it answers: {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts the daemon.
+    pub fn start_only(&mut self) {
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.dir.join("log"))
+            .expect("a log");
+        let child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--cores", "0,1", "--poll", "sleep"])
+            .args(["--buffer-memory", "64M"])
+            .env_clear()
+            .env("WEIR_DATA_DIR", &self.dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("weir serve runs");
+        self.child = Some(child);
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+
+    /// The process, for a killer thread.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// kill -9, and waits for the end.
+    pub fn kill(&mut self) {
+        if let Some(mut c) = self.child.take() {
+            drop(c.kill());
+            c.wait().expect("its end");
+        }
+    }
+
+    /// SIGTERM, and waits for an orderly end.
+    pub fn stop(&mut self) {
+        let Some(mut c) = self.child.take() else { return };
+        let status = Command::new("kill").arg(c.id().to_string()).status().expect("kill runs");
+        assert!(status.success());
+        let ended = c.wait().expect("its end");
+        assert!(ended.success(), "{ended}: {}", self.log());
+    }
+
+    /// A file of the directory.
+    pub fn path(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+
+    /// Runs a command line, wants success, gives standard output.
+    pub fn ok(&self, line: &str) -> String {
+        let args: Vec<&str> = line.split_whitespace().collect();
+        let out = weir(&self.dir, &args);
+        let (stdout, stderr) = texts(&out);
+        assert!(out.status.success(), "weir {line}: {stdout}{stderr}\n{}", self.log());
+        stdout
+    }
+
+    pub fn json(&self, line: &str) -> Value {
+        let text = self.ok(&format!("{line} --json"));
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("weir {line}: {e}: {text}"))
+    }
+
+    /// Runs it, wants this exit code, gives the code of the error and standard error.
+    pub fn fails(&self, line: &str, exit: i32) -> (String, String) {
+        let line = format!("{line} --json");
+        let args: Vec<&str> = line.split_whitespace().collect();
+        let out = weir(&self.dir, &args);
+        let (stdout, stderr) = texts(&out);
+        assert_eq!(out.status.code(), Some(exit), "weir {line}: {stdout}{stderr}");
+        let json: Value = serde_json::from_str(&stderr).unwrap_or_default();
+        (json["error"]["code"].as_str().unwrap_or_default().to_owned(), stderr)
+    }
+
+    /// Where the target port listens.
+    pub fn target(&self) -> String {
+        let status = self.json("status");
+        let ports = status["live"]["ports"].as_array().cloned().unwrap_or_default();
+        let srp = ports.iter().find(|p| p["name"] == "srp0");
+        let listening = srp.and_then(|p| p["listening"][0].as_str());
+        listening.unwrap_or_else(|| panic!("it listens: {status}")).to_owned()
+    }
+
+    /// The devices of a pool as options, files of this size in the directory.
+    pub fn devices(&self, n: usize, size: &str) -> String {
+        (0..n)
+            .map(|i| format!("--device file:{}:{size} ", self.path(&format!("disk{i}"))))
+            .collect()
+    }
+
+    /// Writes a file to a volume over SRP.
+    pub fn write(&self, volume: &str, file: &str) {
+        let target = self.target();
+        self.ok(&format!("write --target {target} --volume {volume} --input {file} --bs 64k"));
+    }
+
+    /// Reads the first bytes of a volume over SRP.
+    pub fn read(&self, volume: &str, len: usize) -> Vec<u8> {
+        let (target, out) = (self.target(), self.path("read-back"));
+        // The tool writes into a file that is there and leaves its length alone.
+        drop(std::fs::remove_file(&out));
+        self.ok(&format!(
+            "read --target {target} --volume {volume} --length {len} --output {out} --bs 64k"
+        ));
+        std::fs::read(out).expect("what was read")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(mut c) = self.child.take() {
+            drop(c.kill());
+            drop(c.wait());
+        }
+        if !std::thread::panicking() {
+            drop(std::fs::remove_dir_all(&self.dir));
+        }
+    }
+}
+
+/// Bytes that look like nothing, different for each seed.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut rng = weir_base::Prng::new(seed);
+    let mut v = Vec::with_capacity(len + 8);
+    while v.len() < len {
+        v.extend_from_slice(&rng.next_u64().to_le_bytes());
+    }
+    v.truncate(len);
+    v
+}

@@ -1,0 +1,213 @@
+//! Protected pools end to end: the real program, files as devices, data over SRP.
+
+mod common;
+
+use common::{Daemon, noise};
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn a_mirrored_pool_keeps_data_over_restarts_and_kills() {
+    let mut d = Daemon::new("mirror");
+    d.start();
+    let devices = d.devices(2, "128M");
+    let made = d.ok(&format!("pool create safe --raid 1 {devices}"));
+    assert!(made.contains("pool safe created"), "{made}");
+    d.ok("volume create db-01 --size 1G");
+    d.ok("volume create db-02 --size 64M --block-size 4096");
+    d.ok("host create all --allow-any");
+    d.ok("map create all db-01");
+    d.ok("map create all db-02");
+    let (a, b) = (noise(1, 5 * MIB + 512), noise(2, MIB));
+    let (fa, fb) = (d.path("a"), d.path("b"));
+    std::fs::write(&fa, &a).expect("written");
+    std::fs::write(&fb, &b).expect("written");
+    d.write("db-01", &fa);
+    d.write("db-02", &fb);
+    let check = |d: &Daemon| {
+        assert!(d.read("db-01", 5 * MIB + 512) == a, "db-01");
+        assert!(d.read("db-02", MIB) == b, "db-02");
+    };
+    check(&d);
+
+    let p = d.json("pool show safe");
+    assert_eq!((&p["live"]["state"], &p["protection"]["raid"]), (&"healthy".into(), &"1".into()));
+    assert_eq!(p["live"]["devices"].as_array().map(Vec::len), Some(2));
+    assert!(p["free"].as_u64() > Some(90 << 20), "thin: {p}");
+    assert!(d.ok("pool show safe").contains("in-sync"));
+    assert!(d.ok("volume show db-01").contains("of the protected pool"));
+
+    d.stop();
+    d.start();
+    check(&d);
+    d.kill();
+    d.start();
+    check(&d);
+    // The daemon has two reactors, and the tools log in on both.
+    let status = d.json("status");
+    assert_eq!(status["faults"].as_array().map(Vec::len), Some(0), "{status}");
+    assert_eq!(status["live"]["pools"][0]["name"], "safe");
+
+    d.ok("volume resize db-02 +64M");
+    assert!(d.read("db-02", 128 * MIB)[MIB..].iter().all(|b| *b == 0), "the new part is empty");
+    assert_eq!(d.fails("pool resize safe --grow 0:1G", 7).0, "unsupported");
+    d.ok("map delete all db-02");
+    d.ok("volume delete db-02 --yes");
+    d.stop();
+    d.start();
+    assert_eq!(d.json("volume list").as_array().map(Vec::len), Some(1));
+    assert!(d.read("db-01", 5 * MIB + 512) == a);
+    d.stop();
+}
+
+#[test]
+fn what_is_missing_is_said_and_never_made_anew() {
+    let mut d = Daemon::new("missing");
+    d.start();
+    assert_eq!(
+        d.fails(&format!("pool create p --raid 1 {}", d.devices(1, "64M")), 2).0,
+        "invalid_device"
+    );
+    assert_eq!(d.fails("pool create p --raid 0 --device ram:64M", 2).0, "invalid_device");
+    assert_eq!(
+        d.fails(&format!("pool create p --raid 1 {}", d.devices(2, "1M")), 2).0,
+        "invalid_device"
+    );
+    d.ok(&format!("pool create p --raid 1 {}", d.devices(2, "64M")));
+    d.ok("volume create v --size 16M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    let data = noise(3, MIB);
+    let file = d.path("data");
+    std::fs::write(&file, &data).expect("written");
+    d.write("v", &file);
+    d.stop();
+
+    // A device that was in sync is gone: the pool says so and is not up.
+    std::fs::rename(d.path("disk1"), d.path("gone")).expect("moved");
+    d.start();
+    let status = d.json("status");
+    let text = status["faults"].to_string();
+    assert!(text.contains("pool_damaged") && text.contains("weir pool force p"), "{text}");
+    assert!(!std::path::Path::new(&d.path("disk1")).exists(), "no device is made in its place");
+    assert_eq!(d.fails("volume create w --size 1M --pool p", 4).0, "not_ready");
+    let forced = d.json("pool force p --yes");
+    assert_eq!(forced["live"]["state"], "degraded", "{forced}");
+    assert!(d.read("v", MIB) == data, "degraded and served");
+    let fault = d.json("status")["faults"][0].clone();
+    assert_eq!((&fault["object"], &fault["code"]), (&"pool/p".into(), &"pool_degraded".into()));
+    d.stop();
+    // From then on it is known to be out, and the pool opens without it.
+    d.start();
+    assert!(d.read("v", MIB) == data);
+    d.stop();
+
+    // Devices of another pool are no pool: the volume is missing, and no empty one takes its place.
+    for n in ["disk0", "gone"] {
+        std::fs::remove_file(d.path(n)).expect("removed");
+    }
+    d.start();
+    let text = d.json("status")["faults"].to_string();
+    assert!(text.contains("pool/p") && text.contains("volume/v"), "{text}");
+    d.stop();
+}
+
+#[test]
+fn snapshots_clones_scrub_check_and_dump() {
+    let mut d = Daemon::new("tools");
+    d.start();
+    d.ok(&format!("pool create p --raid 10 {}", d.devices(4, "64M")));
+    d.ok("pool create plain --device ram:64M");
+    d.ok("volume create a --pool p --size 32M");
+    d.ok("volume create b --pool p --size 32M");
+    d.ok("volume create c --pool plain --size 16M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all a");
+    d.ok("map create all b");
+    let (file, before, after) = (d.path("data"), noise(4, MIB), noise(5, MIB));
+    std::fs::write(&file, &before).expect("written");
+    d.write("a", &file);
+    d.write("b", &file);
+    let made = d.json("snapshot create a@s1 b@s1");
+    assert_eq!(made.as_array().map(Vec::len), Some(2), "{made}");
+    std::fs::write(&file, &after).expect("written");
+    d.write("a", &file);
+    let listed = d.json("snapshot list a");
+    assert_eq!((&listed[0]["name"], &listed[0]["volume"]), (&"s1".into(), &"a".into()));
+    assert!(d.ok("snapshot list").contains("b@s1"));
+    for (line, exit, code) in [
+        ("snapshot create a@s1", 4, "snapshot_exists"),
+        ("snapshot create c", 7, "unsupported"),
+        ("snapshot create a c", 2, "invalid_request"),
+        ("snapshot delete a@none --yes", 3, "snapshot_not_found"),
+        ("snapshot revert a@s1 --yes", 4, "volume_mapped"),
+        ("volume delete b --yes", 4, "volume_mapped"),
+        ("clone create a@none x", 3, "snapshot_not_found"),
+        ("clone create a@s1 b", 4, "volume_exists"),
+        ("scrub start plain", 7, "unsupported"),
+        ("graph none", 3, "volume_not_found"),
+    ] {
+        assert_eq!(d.fails(line, exit).0, code, "weir {line}");
+    }
+    d.ok("clone create a@s1 old");
+    d.ok("map create all old");
+    assert!(d.read("old", MIB) == before && d.read("a", MIB) == after);
+    assert_eq!(d.fails("snapshot delete a@s1 --yes", 4).0, "snapshot_in_use");
+    std::fs::write(&file, noise(6, 4096)).expect("written");
+    d.write("old", &file);
+    assert!(d.read("a", MIB) == after, "a clone is a volume of its own");
+
+    d.ok("snapshot create b");
+    assert_eq!(d.json("snapshot list b").as_array().map(Vec::len), Some(2));
+    d.ok("map delete all b");
+    assert_eq!(d.fails("volume delete b --yes", 4).0, "snapshot_in_use");
+    assert_eq!(d.fails("snapshot revert b@s1 --yes", 4).0, "snapshot_in_use");
+    d.ok("map delete all a");
+    d.ok("snapshot revert a@s1 --yes");
+    d.ok("map create all a");
+    assert!(d.read("a", MIB) == before, "reverted");
+    assert!(d.ok("graph a").contains("store"));
+    assert_eq!(d.json("graph a")["nodes"][0]["params"]["pool"], "p");
+
+    // Half of one device rots; hosts see nothing of it and the scrub mends it.
+    d.stop();
+    let disk = d.path("disk2");
+    let mut bytes = std::fs::read(&disk).expect("the device");
+    let label = d.json(&format!("dump --device {disk} label"));
+    let first = label["parts"][0]["first_slab_block"].as_u64().expect("a layout") as usize;
+    let used: Vec<usize> = (first..bytes.len() / 4096)
+        .filter(|b| bytes[b * 4096..(b + 1) * 4096].iter().any(|x| *x != 0))
+        .collect();
+    assert!(used.len() > 100, "{} blocks in use", used.len());
+    for b in used.iter().step_by(2) {
+        bytes[b * 4096 + 77] ^= 0x10;
+    }
+    std::fs::write(&disk, &bytes).expect("written");
+    let all: String =
+        (0..4).map(|i| format!("--device {} ", d.path(&format!("disk{i}")))).collect();
+    let (_, report) = d.fails(&format!("check {all}"), 1);
+    assert_eq!(report, "", "findings are the report, not an error");
+    d.start();
+    assert!(d.read("a", MIB) == before, "read from the other copy");
+    let scrub = d.json("scrub start p --wait");
+    assert_eq!((&scrub["state"], &scrub["lost"]), (&"done".into(), &0.into()), "{scrub}");
+    assert!(d.ok("scrub status p").contains("0 blocks"));
+    assert!(d.json("pool show p")["live"]["counters"]["repaired"].as_u64() > Some(50));
+    assert_eq!(d.fails(&format!("check {all}"), 4).0, "device_in_use");
+    d.stop();
+    let report = d.json(&format!("check {all}"));
+    assert_eq!(report["clean"], true, "{report}");
+
+    for what in ["label", "superblock", "log", "slab", "datasets", "map 1 0", "block 0", "block 70"]
+    {
+        assert!(d.json(&format!("dump {all} {what}"))["what"].is_string(), "{what}");
+        assert!(d.ok(&format!("dump {all} {what}")).len() > 20, "{what}");
+    }
+    let first = format!("dump --device {}", d.path("disk0"));
+    for n in (0..64 * 256).step_by(101) {
+        let item = d.json(&format!("{first} block {n}"));
+        assert!(item["place"].is_string(), "{item}");
+    }
+    assert_eq!(d.fails(&format!("{first} block 16384"), 2).0, "invalid_request");
+    assert_eq!(d.fails(&format!("dump --device {file} label"), 1).0, "pool_damaged");
+}
