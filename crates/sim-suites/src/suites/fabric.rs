@@ -1,5 +1,6 @@
 //! Random traffic between peers, on a network from kind to hostile.
 
+use crate::suites::scene::partition;
 use crate::{Pass, Run, Wrong};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -136,16 +137,7 @@ impl Play {
                 1 => w.after(at, move |w| {
                     w.net().cut_between(a.number(), b.number(), Cut::Any);
                 }),
-                2 => {
-                    let (for_long, one_way) = (rng.below(3 * SECONDS), rng.chance(1, 2));
-                    w.after(at, move |w| {
-                        w.net().partition_one_way(a.number(), b.number());
-                        if !one_way {
-                            w.net().partition_one_way(b.number(), a.number());
-                        }
-                        w.after(for_long, move |w| w.net().heal(a.number(), b.number()));
-                    });
-                }
+                2 => partition(w, rng, at, (a.number(), b.number()), 3 * SECONDS),
                 3 => {
                     let extra = rng.below(20 * MILLIS);
                     w.after(at, move |w| w.net().spike(100 * MILLIS, extra));

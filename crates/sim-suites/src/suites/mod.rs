@@ -5,6 +5,7 @@ mod canary;
 mod disk;
 mod fabric;
 mod reactor;
+mod scene;
 mod srp;
 mod store;
 

@@ -104,6 +104,10 @@ enum Command {
     Check(args::CheckArgs),
     /// Explain any block of a protected pool's devices.
     Dump(args::DumpArgs),
+    /// Give this host a disk: a volume of a Weir or SRP target.
+    Attach(Box<args::AttachArgs>),
+    /// Take an attached disk away.
+    Detach(args::DetachArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
     Completions {
@@ -174,6 +178,20 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Scrub(c) => done(connection.run(|client| c.run(client, json))),
         Command::Graph { volume } => {
             done(connection.run(|client| async move { scrub::graph(client, &volume, json).await }))
+        }
+        Command::Attach(mut args) => {
+            args.json = json;
+            args.check()?;
+            match (args.background_child, args.foreground) {
+                (true, _) => run::become_background(&args)?,
+                (false, true) => output::log_to_stderr("info")?,
+                (false, false) => {}
+            }
+            run::attach(*args, || Ok(connection.client()))
+        }
+        Command::Detach(mut args) => {
+            args.json = json;
+            run::detach(args)
         }
         Command::Pool(c) => done(connection.run(|client| c.run(client, json))),
         Command::Volume(c) => done(connection.run(|client| c.run(client, json))),

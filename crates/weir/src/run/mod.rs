@@ -1,5 +1,6 @@
 //! What the commands that need the data path do.
 
+mod attach;
 mod bench;
 mod copy;
 mod flow;
@@ -11,6 +12,7 @@ mod remote;
 mod serve;
 mod write;
 
+pub(crate) use attach::{attach, become_background, detach};
 pub(crate) use bench::bench;
 pub(crate) use copy::copy;
 pub(crate) use inquiry::inquiry;
