@@ -12,7 +12,9 @@ use weir_base::SECONDS;
 use weir_block::{Graph, GraphError, Shared};
 use weir_control::dataplane::{DataPlane, Hooks, ScrubAction, Work};
 use weir_control::live::{GraphLive, LiveStatus, ScrubLive, SnapshotLive};
-use weir_control::model::{self, DeviceKind, Layout, Pool, TargetPort, Transport, Volume};
+use weir_control::model::{
+    self, DeviceAction, DeviceKind, Layout, Pool, TargetPort, Transport, Volume,
+};
 use weir_control::{Code, Error, Result};
 use weir_fabric::Provider;
 use weir_fabric_iwarp::CrcPolicy;
@@ -490,6 +492,10 @@ impl DataPlane for Node {
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
         // Devices of a plain pool are opened by the volumes on them.
         Box::pin(self.close_store(name))
+    }
+
+    fn change_device<'a>(&'a self, pool: &'a Pool, action: &'a DeviceAction) -> Work<'a, ()> {
+        Box::pin(self.change_store_device(pool, action))
     }
 
     fn create_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {

@@ -43,26 +43,26 @@ pub(crate) struct DumpArgs {
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum DumpWhat {
     /// Every copy of the label.
-    #[command(after_help = "Example:\n  weir dump -d /srv/a label")]
+    #[command(after_help = "Example:\n  weir dump --device /srv/a label")]
     Label,
     /// The superblocks, the newest first.
-    #[command(after_help = "Example:\n  weir dump -d /srv/a superblock")]
+    #[command(after_help = "Example:\n  weir dump --device /srv/a superblock")]
     Superblock,
     /// The pages of the log that count.
-    #[command(after_help = "Example:\n  weir dump -d /srv/a log --old")]
+    #[command(after_help = "Example:\n  weir dump --device /srv/a log --old")]
     Log {
         /// Also those of earlier laps.
         #[arg(long)]
         old: bool,
     },
     /// The table of slabs.
-    #[command(after_help = "Example:\n  weir dump -d /srv/a slab")]
+    #[command(after_help = "Example:\n  weir dump --device /srv/a slab")]
     Slab,
     /// Volumes and snapshots.
-    #[command(after_help = "Example:\n  weir dump -d /srv/a -d /srv/b datasets")]
+    #[command(after_help = "Example:\n  weir dump --device /srv/a datasets")]
     Datasets,
     /// The way through the map of a dataset to a block of it.
-    #[command(after_help = "Example:\n  weir dump -d /srv/a -d /srv/b map 1 0")]
+    #[command(after_help = "Example:\n  weir dump --device /srv/a map 1 0")]
     Map {
         /// The dataset's number; `weir dump … datasets` shows it.
         dataset: u32,
@@ -71,7 +71,7 @@ pub(crate) enum DumpWhat {
         lba: u64,
     },
     /// Any block of the first device, by its number there.
-    #[command(after_help = "Example:\n  weir dump -d /srv/a block 66 --json")]
+    #[command(after_help = "Example:\n  weir dump --device /srv/a block 66")]
     Block {
         /// The block of 4096 bytes.
         number: u64,
