@@ -16,6 +16,8 @@ const FOR_EVER: Nanos = 100 * 365 * 24 * 3600 * SECONDS;
 const LEAVE_PATH: Nanos = SECONDS;
 /// How often a new size is looked for.
 const LOOK: Nanos = 2 * SECONDS;
+/// Of so many looks one asks the target whether or not it has told of something.
+const ANYWAY: u64 = 15;
 
 /// Which volume of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,13 +148,16 @@ impl Reached {
         workers.call(0, move |_| {
             spawn_task(async move {
                 let mut seen = None;
-                while let Some(v) = volume() {
+                for round in 0u64.. {
                     sleep(LOOK).await;
+                    let Some(v) = volume() else { return };
                     let news = news(&sessions);
-                    if seen == Some(news) {
+                    // Also without news now and then: what changed just after a login may not have been told.
+                    let anyway = round % ANYWAY == 0;
+                    if seen == Some(news) && !anyway {
                         continue;
                     }
-                    if let Some(len) = v.ask_len().await {
+                    if let Some(len) = v.ask_len(anyway).await {
                         seen = Some(news);
                         if len != crate::disk::Disk::geometry(&*v).len {
                             told(len);

@@ -99,12 +99,13 @@ impl Volume {
         self.geometry.set(Geometry { len, ..self.geometry.get() });
     }
 
-    /// Asks the target for the length, where it does not tell by itself; `None` when that fails.
-    pub(crate) async fn ask_len(&self) -> Option<u64> {
+    /// The length by the target's word; `None` when that cannot be had. BRP targets tell news by themselves and are asked
+    /// only when they did, or if `anyway`.
+    pub(crate) async fn ask_len(&self, anyway: bool) -> Option<u64> {
         match &self.way {
             Way::Brp(paths) => {
                 let disk: Rc<brp::Disk> = paths.disk()?;
-                disk.refresh(false).await.ok()?;
+                disk.refresh(anyway).await.ok()?;
                 Some(disk.info().len)
             }
             Way::Srp(paths) => {

@@ -77,7 +77,13 @@ pub(crate) fn configure(file: &Path, block_size: u32, read_only: bool) -> Result
             sys::make_block_node(&path, MAJOR, n)
                 .map_err(|e| failed("a loop device has no file in /dev", &e))?;
         }
-        let device = open(&path).map_err(|e| failed("a loop device cannot be opened", &e))?;
+        // A device that is opened for reading only becomes a read-only one.
+        let device = OpenOptions::new()
+            .read(true)
+            .write(!read_only)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(&path)
+            .map_err(|e| failed("a loop device cannot be opened", &e))?;
         match sys::ioctl_struct(device.as_fd(), CONFIGURE, &mut config) {
             Ok(_) => return Ok(path),
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
