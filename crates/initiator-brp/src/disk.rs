@@ -16,6 +16,15 @@ use weir_reactor::sleep;
 /// Most bytes of each half of a compare and write (docs/brp.md).
 const COMPARE_MAX: usize = 64 << 10;
 
+/// One command, or several of the same kind in a row; its memory goes beside it.
+#[derive(Clone, Copy)]
+struct Request {
+    op: Op,
+    flags: u8,
+    at: u64,
+    len: usize,
+}
+
 /// A volume as the present reactor reaches it.
 ///
 /// Commands complete on the reactor that submitted them, in any order. Memory given to a write must not change before
@@ -79,7 +88,8 @@ impl Disk {
     /// What the target said, that the data was damaged on its way again and again, or that the path is down.
     #[inline]
     pub async fn read(&self, at: u64, buf: Slice) -> Result<(), Error> {
-        self.run(Op::Read, 0, at, buf.len(), from_ref(&buf)).await
+        let request = Request { op: Op::Read, flags: 0, at, len: buf.len() };
+        self.run(request, from_ref(&buf)).await
     }
 
     /// Fills several buffers, one after the other, by one command.
@@ -87,7 +97,8 @@ impl Disk {
     /// # Errors
     /// As [`read`](Disk::read).
     pub async fn read_to(&self, at: u64, bufs: &[Slice]) -> Result<(), Error> {
-        self.run(Op::Read, 0, at, bufs.iter().map(Slice::len).sum(), bufs).await
+        let len = bufs.iter().map(Slice::len).sum();
+        self.run(Request { op: Op::Read, flags: 0, at, len }, bufs).await
     }
 
     /// Writes `buf` at `at`. With `fua` it is on the medium at the end.
@@ -97,7 +108,8 @@ impl Disk {
     #[inline]
     pub async fn write(&self, at: u64, buf: Slice, fua: bool) -> Result<(), Error> {
         let flags = if fua { flag::FUA } else { 0 };
-        self.run(Op::Write, flags, at, buf.len(), from_ref(&buf)).await
+        let request = Request { op: Op::Write, flags, at, len: buf.len() };
+        self.run(request, from_ref(&buf)).await
     }
 
     /// Writes several buffers, one after the other, by one command.
@@ -106,7 +118,8 @@ impl Disk {
     /// As [`read`](Disk::read).
     pub async fn write_from(&self, at: u64, bufs: &[Slice], fua: bool) -> Result<(), Error> {
         let flags = if fua { flag::FUA } else { 0 };
-        self.run(Op::Write, flags, at, bufs.iter().map(Slice::len).sum(), bufs).await
+        let len = bufs.iter().map(Slice::len).sum();
+        self.run(Request { op: Op::Write, flags, at, len }, bufs).await
     }
 
     /// Everything completed before is on the medium afterwards.
@@ -115,7 +128,7 @@ impl Disk {
     /// As [`read`](Disk::read), and [`Error::LostCache`] when something completed before is lost.
     pub async fn flush(&self) -> Result<(), Error> {
         let before = self.dirty_since.take();
-        let r = self.run(Op::Flush, 0, 0, 0, &[]).await;
+        let r = self.run(Request { op: Op::Flush, flags: 0, at: 0, len: 0 }, &[]).await;
         match (before, &r) {
             (Some(n), Ok(())) if n != self.queue.local.shared.power_losses() => {
                 Err(Error::LostCache)
@@ -149,7 +162,8 @@ impl Disk {
         let mut done = 0;
         while done < len {
             let n = (len - done).min(most);
-            self.one(op, flags, at + done, n as usize, &[]).await?;
+            let part = Request { op, flags, at: at + done, len: n as usize };
+            Box::pin(self.run(part, &[])).await?;
             done += n;
         }
         Ok(())
@@ -163,7 +177,8 @@ impl Disk {
         if !both.len().is_multiple_of(2) || both.len() / 2 > COMPARE_MAX || both.is_empty() {
             return Err(Error::Invalid("compare and write takes two halves of at most 64 KiB"));
         }
-        self.one(Op::CompareAndWrite, 0, at, both.len() / 2, from_ref(&both)).await
+        let request = Request { op: Op::CompareAndWrite, flags: 0, at, len: both.len() / 2 };
+        Box::pin(self.run(request, from_ref(&both))).await
     }
 
     fn max_len(&self) -> Result<u32, Error> {
@@ -172,42 +187,24 @@ impl Disk {
     }
 
     #[inline]
-    async fn run(
-        &self,
-        op: Op,
-        flags: u8,
-        at: u64,
-        len: usize,
-        memory: &[Slice],
-    ) -> Result<(), Error> {
+    async fn run(&self, request: Request, memory: &[Slice]) -> Result<(), Error> {
         let channel = self.queue.local.channel()?;
-        if len > channel.limits().max_len as usize {
-            return Box::pin(self.split(op, flags, at, len, memory)).await;
+        if request.len > channel.limits().max_len as usize {
+            return Box::pin(self.split(request, memory)).await;
         }
-        let io = self.io(op, flags, at, len, memory);
-        match channel.run(io).await {
+        match channel.run(self.io(request, memory)).await {
             Outcome::Done(_) => {
-                self.done(op, flags);
+                self.done(request);
                 Ok(())
             }
             // On the heap, so that the way of a command that ends well stays small.
-            other => Box::pin(self.again(op, flags, at, len, memory, other)).await,
+            other => Box::pin(self.again(request, memory, other)).await,
         }
     }
 
-    async fn one(
-        &self,
-        op: Op,
-        flags: u8,
-        at: u64,
-        len: usize,
-        memory: &[Slice],
-    ) -> Result<(), Error> {
-        Box::pin(self.run(op, flags, at, len, memory)).await
-    }
-
     #[inline]
-    fn io<'a>(&self, op: Op, flags: u8, at: u64, len: usize, memory: &'a [Slice]) -> Io<'a> {
+    fn io<'a>(&self, request: Request, memory: &'a [Slice]) -> Io<'a> {
+        let Request { op, flags, at, len } = request;
         Io {
             op,
             flags,
@@ -220,7 +217,7 @@ impl Disk {
     }
 
     #[inline]
-    fn done(&self, op: Op, flags: u8) {
+    fn done(&self, Request { op, flags, .. }: Request) {
         let writes = matches!(op, Op::Write | Op::WriteZeroes | Op::CompareAndWrite | Op::Discard);
         if writes && flags & flag::FUA == 0 && self.dirty_since.get().is_none() {
             self.dirtied();
@@ -236,20 +233,13 @@ impl Disk {
 
     /// More than one command moves.
     #[cold]
-    async fn split(
-        &self,
-        op: Op,
-        flags: u8,
-        at: u64,
-        len: usize,
-        memory: &[Slice],
-    ) -> Result<(), Error> {
+    async fn split(&self, whole: Request, memory: &[Slice]) -> Result<(), Error> {
         let most = self.max_len()? as usize;
         let mut done = 0;
-        while done < len {
-            let n = (len - done).min(most);
-            let part = cut(memory, done, n);
-            self.run(op, flags, at + done as u64, n, &part).await?;
+        while done < whole.len {
+            let n = (whole.len - done).min(most);
+            let part = Request { at: whole.at + done as u64, len: n, ..whole };
+            self.run(part, &cut(memory, done, n)).await?;
             done += n;
         }
         Ok(())
@@ -259,26 +249,24 @@ impl Disk {
     #[cold]
     async fn again(
         &self,
-        op: Op,
-        mut flags: u8,
-        at: u64,
-        len: usize,
+        mut request: Request,
         memory: &[Slice],
         mut last: Outcome,
     ) -> Result<(), Error> {
         let shared = &self.queue.local.shared;
+        let at = request.at;
         let piece = |n: u32| if n == 0 { at } else { (at / PIECE + u64::from(n)) * PIECE };
         let mut tries = 0;
         loop {
             let spent = tries >= shared.config.retries;
             let damage = match last {
                 Outcome::Done(_) => {
-                    self.done(op, flags);
+                    self.done(request);
                     return Ok(());
                 }
                 Outcome::Damaged { piece: n, sure } => {
                     // Somebody may have written to it while it was being sent: from here on it is copied first.
-                    flags |= flag::STABLE;
+                    request.flags |= flag::STABLE;
                     (sure || tries > 0).then_some((Hop::WireToInitiator, n))
                 }
                 Outcome::MemoryChanged(n) => Some((Hop::InitiatorMemory, n)),
@@ -305,8 +293,7 @@ impl Disk {
             } else if spent {
                 return Err(plain(last));
             }
-            let io = self.io(op, flags, at, len, memory);
-            last = self.queue.local.channel()?.run(io).await;
+            last = self.queue.local.channel()?.run(self.io(request, memory)).await;
             tries += 1;
         }
     }

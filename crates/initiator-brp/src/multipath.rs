@@ -5,8 +5,13 @@ use crate::error::Error;
 use crate::queue::Queue;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use weir_base::{Nanos, SECONDS};
 use weir_mem::Slice;
-use weir_reactor::WaitChannel;
+use weir_reactor::{WaitChannel, sleep};
+
+/// How much later than the keep-alive time says a target may give a connection up: it looks now and then only, and
+/// what was on its way counts as heard when it comes.
+const LATE: Nanos = SECONDS;
 
 struct Path {
     queue: Queue,
@@ -22,8 +27,10 @@ struct Path {
 /// under way on it is sent again over the next.
 ///
 /// A target that has lost its host gives the connection up after the keep-alive time, and then nothing of it
-/// can happen any more. So `fast_io_fail` must be longer than [`keep_alive`](crate::SessionConfig::keep_alive) where writes go on over another
-/// target, which [`open`](Multipath::open) checks.
+/// can happen any more. So there has to be a keep-alive time, and `fast_io_fail` must be longer than
+/// [`keep_alive`](crate::SessionConfig::keep_alive) by a second, which [`open`](Multipath::open) checks. What changes the volume
+/// and was given up earlier, because it took too long or the session was closed, waits for as long before it
+/// is sent over the next path, or fails: its old target might else do it after newer writes.
 pub struct Multipath {
     uid: [u8; 16],
     paths: Vec<Path>,
@@ -39,13 +46,18 @@ impl Multipath {
     /// needed.
     ///
     /// # Errors
-    /// No path has the volume, or a path would be left before its target has given up.
+    /// No path has the volume, or a path would be left before its target has given up, or one that never does.
     pub async fn open(queues: Vec<Queue>, uid: &[u8; 16]) -> Result<Multipath, Error> {
         for q in &queues {
             let c = &q.local.shared.config;
-            if queues.len() > 1 && c.fast_io_fail <= c.keep_alive {
+            if queues.len() > 1 && c.keep_alive == 0 {
                 return Err(Error::Invalid(
-                    "with several paths, fast_io_fail has to be longer than keep_alive",
+                    "with several paths, keep_alive must not be 0: a target would never give a lost host up",
+                ));
+            }
+            if queues.len() > 1 && c.fast_io_fail < c.keep_alive + LATE {
+                return Err(Error::Invalid(
+                    "with several paths, fast_io_fail has to be longer than keep_alive by a second",
                 ));
             }
         }
@@ -59,9 +71,13 @@ impl Multipath {
             last_error: RefCell::default(),
         };
         for i in 0..m.paths.len() {
-            if m.find(i).await.is_ok() {
-                m.active.set(i);
-                return Ok(m);
+            match m.find(i).await {
+                Ok(()) => {
+                    m.active.set(i);
+                    return Ok(m);
+                }
+                Err(e @ Error::Invalid(_)) => return Err(e),
+                Err(_) => {}
             }
         }
         Err(Error::NoVolume("with this identity on any path".into()))
@@ -92,7 +108,7 @@ impl Multipath {
     /// # Errors
     /// What the target said, or that no path is left.
     pub async fn read(&self, at: u64, buf: Slice) -> Result<(), Error> {
-        self.run(async |d: &Disk| d.read(at, buf.clone()).await).await
+        self.attempt(false, async |d: &Disk| d.read(at, buf.clone()).await).await
     }
 
     /// As [`Disk::write`].
@@ -133,6 +149,15 @@ impl Multipath {
     /// # Errors
     /// What the operation failed with, or that no path is left.
     pub async fn run<T>(&self, op: impl AsyncFn(&Disk) -> Result<T, Error>) -> Result<T, Error> {
+        self.attempt(true, op).await
+    }
+
+    /// As [`run`](Multipath::run); `changes` says that the operation may change the volume.
+    async fn attempt<T>(
+        &self,
+        changes: bool,
+        op: impl AsyncFn(&Disk) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         for _ in 0..=self.paths.len() {
             let at = self.active.get();
             let disk = self.paths[at].disk.borrow().clone();
@@ -143,7 +168,13 @@ impl Multipath {
                 },
                 None => Error::PathDown,
             };
-            self.switch(at, failed).await?;
+            // A path that is down has been so for long enough; these ends come at once.
+            let early = matches!(failed, Error::TimedOut | Error::Closed);
+            let switched = self.switch(at, failed).await;
+            if changes && early {
+                sleep(self.paths[at].queue.local.shared.config.keep_alive + LATE).await;
+            }
+            switched?;
         }
         Err(self.last_error().unwrap_or(Error::PathDown))
     }
@@ -172,11 +203,18 @@ impl Multipath {
     async fn find(&self, i: usize) -> Result<(), Error> {
         let path = &self.paths[i];
         let known = path.disk.borrow().clone();
-        if let Some(d) = known {
-            return d.refresh(true).await;
+        match known {
+            Some(d) => d.refresh(true).await?,
+            None => {
+                let disk = path.queue.open_uid(&self.uid).await?;
+                *path.disk.borrow_mut() = Some(Rc::new(disk));
+            }
         }
-        let disk = path.queue.open_uid(&self.uid).await?;
-        *path.disk.borrow_mut() = Some(Rc::new(disk));
+        if self.paths.len() > 1 && path.queue.local.channel()?.limits().keep_alive == 0 {
+            return Err(Error::Invalid(
+                "with several paths, a target has to agree to a keep-alive time",
+            ));
+        }
         Ok(())
     }
 }

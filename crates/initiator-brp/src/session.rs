@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_base::Prng;
 use weir_fabric::Provider;
 use weir_proto_brp::control::EventKind;
-use weir_reactor::{Completion, Handle, completion, get_part, remove_part, set_part, spawn_task};
+use weir_reactor::{Handle, call, get_part, remove_part, set_part};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 /// Events kept for [`Session::events`].
@@ -401,34 +401,12 @@ fn draw(id: u64) -> u64 {
     Prng::new(seed ^ address).next_u64() | 1
 }
 
-/// Runs `f` on another reactor (or here) and waits for its result; `None` when that reactor has ended.
+/// As [`call`], but here at once and without a task.
 async fn on<R, F, Fut>(there: &Handle, f: F) -> Option<R>
 where
     R: Send + 'static,
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = R> + 'static,
 {
-    if there.id() == weir_reactor::current_id() {
-        return Some(f().await);
-    }
-    /// Wakes the caller, also when the work is dropped with its reactor.
-    struct Caller(Handle, weir_reactor::Token);
-    impl Drop for Caller {
-        fn drop(&mut self) {
-            self.0.complete(self.1, Completion::ok(0));
-        }
-    }
-    let (token, done) = completion();
-    let caller = Caller(weir_reactor::handle(), token);
-    let result = Arc::new(Mutex::new(None));
-    let cell = result.clone();
-    there.run(move || {
-        spawn_task(async move {
-            let r = f().await;
-            *lock(&cell) = Some(r);
-            drop(caller);
-        });
-    });
-    done.await;
-    lock(&result).take()
+    if there.id() == weir_reactor::current_id() { Some(f().await) } else { call(there, f).await }
 }

@@ -7,6 +7,7 @@
 //! The asynchronous semaphore of S0 section V is [`WaitChannel`]. It is the one tool for mutexes,
 //! resource pools, one-shot events and barriers.
 
+mod call;
 mod completion;
 mod completion_queue;
 mod driver;
@@ -17,6 +18,7 @@ mod task;
 mod timer;
 mod wait_channel;
 
+pub use call::call;
 pub use completion::{Completion, CompletionFuture, Token, complete, completion};
 pub use completion_queue::CompletionQueue;
 pub use driver::{Driver, PollMode, Poller, Unpark};

@@ -144,7 +144,7 @@ impl Channel {
             Some(c) => (c, true),
             None if draining => {
                 port.forget(&login.name);
-                port.shared.channel_gone();
+                port.shared.spread.channel_gone();
                 return refuse(login.incoming, RejectReason::Draining);
             }
             None => {
@@ -157,7 +157,7 @@ impl Channel {
                     Err(e) => {
                         tracing::warn!(error = %e, "no memory for a channel");
                         port.forget(&login.name);
-                        port.shared.channel_gone();
+                        port.shared.spread.channel_gone();
                         return refuse(login.incoming, RejectReason::Resources);
                     }
                 }
@@ -168,7 +168,7 @@ impl Channel {
             // It has never been in service: there is nothing to remember.
             port.remove_channel(&channel);
         }
-        port.shared.channel_gone();
+        port.shared.spread.channel_gone();
     }
 
     /// Accepts, and waits for the end. False when it was not accepted.

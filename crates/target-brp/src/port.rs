@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_fabric::{FabricError, Provider, RecvQueue};
-use weir_mem::{BufPool, Census, PoolConfig, Slice};
+use weir_mem::{BufPool, Census, Slice};
 use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{
     Completion, CompletionQueue, TaskId, WaitChannel, get_part, remove_part, set_part, spawn_task,
 };
-use weir_target_core::Units;
+use weir_target_core::{Units, spread};
 
 /// What of a port's resources is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,13 +87,7 @@ impl Port {
         let mut config = shared.config.clone();
         config.max_len = config.max_len.min(pool.max_len() as u32);
         let size = config.max_message.next_multiple_of(4096);
-        let all = BufPool::new(&PoolConfig { classes: vec![(size, config.recv_buffers)] })
-            .map_err(|e| FabricError::Unavailable(format!("receive buffers: {e}")))?;
-        for p in [&all, &pool] {
-            let (base, len) = p.region();
-            provider.register_region(base, len)?;
-        }
-        let recv_queue = provider.recv_queue(config.recv_buffers, size)?;
+        let (all, recv_queue) = spread::receives(&*provider, &pool, size, config.recv_buffers)?;
         let receives: Vec<Slice> =
             (0..config.recv_buffers).map_while(|_| all.try_alloc(size)).collect();
         let requests = config.requests.max(1);
@@ -137,7 +131,7 @@ impl Port {
         tasks.push(spawn_task(crate::reply::flush_later(port.clone())));
         tasks.push(spawn_task(crate::tick::tick(port.clone())));
         *port.tasks.borrow_mut() = tasks;
-        set_part(port.shared.id, port.clone());
+        set_part(port.shared.spread.id(), port.clone());
         Ok(port)
     }
 
@@ -267,7 +261,7 @@ impl Port {
 
     /// Ends the port on this reactor; its channels must be gone.
     pub(crate) fn stop(&self) {
-        remove_part::<Port>(self.shared.id);
+        remove_part::<Port>(self.shared.spread.id());
         for id in self.tasks.take() {
             weir_reactor::cancel(id);
         }

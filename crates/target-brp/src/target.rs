@@ -4,42 +4,30 @@ use crate::config::TargetConfig;
 use crate::port::Port;
 use crate::sessions::{ChannelName, Joined, SessionName, Sessions};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use weir_base::MILLIS;
-use weir_fabric::{FabricError, Incoming, Listener, Provider};
+use weir_fabric::{FabricError, Incoming, Provider};
 use weir_mem::BufPool;
 use weir_proto_brp::control::GoodbyeReason;
 use weir_proto_brp::login::VERSION;
 use weir_proto_brp::{Features, LoginReject, LoginRequest, PortId, RejectReason};
 use weir_reactor::{Handle, now, sleep, spawn_task};
-use weir_target_core::{Access, Units};
-
-static NEXT: AtomicU64 = AtomicU64::new(1);
+use weir_target_core::{Access, Spread, Units, spread};
 
 /// What all reactors of a target port share. Nothing of it is touched per command but a counter of `access`.
 pub(crate) struct TargetShared {
-    pub(crate) id: u64,
+    pub(crate) spread: Spread,
     pub(crate) config: TargetConfig,
     pub(crate) access: Arc<Access>,
     pub(crate) sessions: Sessions,
-    channels: AtomicUsize,
     memories: AtomicU64,
-    reactors: Mutex<Vec<Handle>>,
 }
 
 impl TargetShared {
-    pub(crate) fn reactors(&self) -> Vec<Handle> {
-        self.reactors.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// Names the slots of a new channel.
     pub(crate) fn next_memory(&self) -> u64 {
         self.memories.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    pub(crate) fn channel_gone(&self) {
-        self.channels.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -87,13 +75,11 @@ impl Target {
     /// A target port. Every reactor that is to serve it [joins](Target::join).
     pub fn new(config: TargetConfig, access: Arc<Access>) -> Target {
         Target(Arc::new(TargetShared {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            spread: Spread::default(),
             config,
             access,
             sessions: Sessions::new(),
-            channels: AtomicUsize::new(0),
             memories: AtomicU64::new(0),
-            reactors: Mutex::default(),
         }))
     }
 
@@ -108,8 +94,7 @@ impl Target {
         pool: BufPool,
     ) -> Result<Rc<Port>, FabricError> {
         let port = Port::start(self.0.clone(), provider, units, pool)?;
-        let mut all = self.0.reactors.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(weir_reactor::handle());
+        self.0.spread.join();
         Ok(port)
     }
 
@@ -118,10 +103,8 @@ impl Target {
     /// # Errors
     /// The address cannot be listened on.
     pub fn listen(&self, provider: &dyn Provider, addr: &str) -> Result<String, FabricError> {
-        let listener = provider.listen(addr)?;
-        let local = listener.local_addr();
-        spawn_task(serve(self.0.clone(), listener));
-        Ok(local)
+        let shared = self.0.clone();
+        spread::listen(provider, addr, move |incoming| login(shared.clone(), incoming))
     }
 
     /// The port's identifier.
@@ -138,18 +121,18 @@ impl Target {
 
     /// Channels of the present reactor.
     pub fn local_channels(&self) -> Vec<ChannelInfo> {
-        let Some(port) = Port::local(self.0.id) else { return Vec::new() };
+        let Some(port) = Port::local(self.0.spread.id()) else { return Vec::new() };
         port.channels().iter().map(|c| c.info()).collect()
     }
 
     /// The port on the present reactor.
     pub fn local_port(&self) -> Option<Rc<Port>> {
-        Port::local(self.0.id)
+        Port::local(self.0.spread.id())
     }
 
     /// Ends all channels of the present reactor and the port's part here.
     pub async fn leave(&self) {
-        let Some(port) = Port::local(self.0.id) else { return };
+        let Some(port) = Port::local(self.0.spread.id()) else { return };
         for c in port.channels() {
             spawn_task(c.end(GoodbyeReason::Leaving));
         }
@@ -160,20 +143,6 @@ impl Target {
             tracing::error!("resources missing at the end: {e}");
         }
         port.stop();
-    }
-}
-
-async fn serve(shared: Arc<TargetShared>, listener: Rc<dyn Listener>) {
-    loop {
-        match listener.next().await {
-            Ok(incoming) => {
-                spawn_task(login(shared.clone(), incoming));
-            }
-            Err(e) => {
-                tracing::error!(error = %e, "the listener ended");
-                return;
-            }
-        }
     }
 }
 
@@ -208,13 +177,12 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     if let Err(reason) = judge(&shared, &request) {
         return refuse(incoming, reason);
     }
-    if shared.channels.fetch_add(1, Ordering::AcqRel) >= shared.config.max_channels {
-        shared.channel_gone();
+    if !shared.spread.admit(shared.config.max_channels) {
         return refuse(incoming, RejectReason::Resources);
     }
     let session = SessionName { initiator: request.initiator, session: request.session };
     let name = ChannelName { session, channel: request.channel };
-    let reactors = shared.reactors();
+    let reactors = shared.spread.reactors();
     let keep = request.features.has(Features::KEEP_OTHERS);
     let Joined { nexus, reactor, others } = shared.sessions.join(name, reactors.len(), keep);
     for (other, home) in &others {
@@ -224,22 +192,18 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     while shared.sessions.any(&others) && now() < until {
         sleep(MILLIS).await;
     }
-    let target = shared.id;
+    let target = shared.spread.id();
     let draining = shared.sessions.any(&others);
-    let go = move || match Port::local(target) {
+    spread::run_at(&reactors, reactor, move || match Port::local(target) {
         Some(port) => port.take_login(Login { incoming, request, name, nexus }, draining),
         None => refuse(incoming, RejectReason::Unspecified),
-    };
-    match reactors.get(reactor) {
-        Some(h) if h.id() != weir_reactor::current_id() => h.run(go),
-        _ => go(),
-    }
+    });
 }
 
 /// Ends a channel wherever it lives.
 fn end(shared: &TargetShared, reactors: &[Handle], name: ChannelName, home: usize) {
     let Some(h) = reactors.get(home) else { return };
-    let target = shared.id;
+    let target = shared.spread.id();
     h.run(move || {
         let channel = Port::local(target).and_then(|p| p.find(&name));
         match channel {

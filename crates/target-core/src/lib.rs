@@ -17,6 +17,7 @@ mod block_door;
 mod execute;
 mod gate;
 mod media;
+pub mod spread;
 mod transfer;
 mod unit;
 
@@ -24,5 +25,6 @@ pub use access::{Access, AccessMap, HostRule};
 pub use at_once::AtOnce;
 pub use block_door::{Refusal, WriteGuard};
 pub use execute::{Outcome, execute_unmapped};
+pub use spread::Spread;
 pub use transfer::{Stop, Transfer};
 pub use unit::{Attached, Attachment, ReservationStore, Unit, UnitShared, Units};

@@ -69,7 +69,7 @@ impl Channel {
             if let Some(n) = port.shared.nexuses.give_up(name) {
                 port.nexus_lost(n);
             }
-            port.shared.channel_gone();
+            port.shared.spread.channel_gone();
         };
         // RESOURCE WAIT: receives for all credits granted, and one for the answer to our own request.
         let Some(credits) = port.commit(response.credits as u32) else {
@@ -168,7 +168,7 @@ impl Channel {
         if let Some(n) = port.shared.nexuses.detach(&name, me) {
             port.nexus_lost(n);
         }
-        port.shared.channel_gone();
+        port.shared.spread.channel_gone();
     }
 
     /// True once there is nobody to answer.

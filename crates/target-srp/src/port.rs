@@ -9,11 +9,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_fabric::{FabricError, Provider, RecvQueue};
-use weir_mem::{BufPool, Census, PoolConfig};
+use weir_mem::{BufPool, Census};
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_srp::states::RequestState;
 use weir_reactor::{TaskId, WaitChannel, get_part, remove_part, set_part, spawn_task};
-use weir_target_core::Units;
+use weir_target_core::{Units, spread};
 
 /// What of a port's resources is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,16 +72,10 @@ impl Port {
     ) -> Result<Rc<Port>, FabricError> {
         let config = shared.config.clone();
         let size = (config.policy.max_iu_len as usize).next_multiple_of(4096);
-        let classes = vec![(size, config.recv_buffers)];
-        let recv_pool = BufPool::new(&PoolConfig { classes })
-            .map_err(|e| FabricError::Unavailable(format!("receive buffers: {e}")))?;
         let table = crate::bdt::table_bytes(config.policy.max_table_entries);
         assert!(table <= pool.max_len(), "a descriptor table fits a buffer");
-        for p in [&recv_pool, &pool] {
-            let (base, len) = p.region();
-            provider.register_region(base, len)?;
-        }
-        let recv_queue = provider.recv_queue(config.recv_buffers, size)?;
+        let (recv_pool, recv_queue) =
+            spread::receives(&*provider, &pool, size, config.recv_buffers)?;
         let count = config.requests.div_ceil(shared.reactor_count()).max(1);
         let port = Rc::new(Port {
             config,
@@ -106,7 +100,7 @@ impl Port {
             port.requests.borrow_mut().push(r.clone());
             port.tasks.borrow_mut().push(spawn_task(r.run()));
         }
-        set_part(port.shared.id, port.clone());
+        set_part(port.shared.spread.id(), port.clone());
         Ok(port)
     }
 
@@ -253,7 +247,7 @@ impl Port {
 
     /// Ends the port on this reactor; its channels must be gone.
     pub(crate) fn stop(&self) {
-        remove_part::<Port>(self.shared.id);
+        remove_part::<Port>(self.shared.spread.id());
         for id in self.tasks.take() {
             weir_reactor::cancel(id);
         }

@@ -5,44 +5,31 @@ use crate::config::TargetConfig;
 use crate::nexus::{ChannelRef, Nexuses};
 use crate::port::Port;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use weir_base::MILLIS;
-use weir_fabric::{FabricError, Incoming, Listener, Provider};
+use weir_fabric::{FabricError, Incoming, Provider};
 use weir_mem::BufPool;
 use weir_proto_scsi::identity::Identity;
 use weir_proto_srp::misc::LogoutReason;
 use weir_proto_srp::policy::MultiChannel;
 use weir_proto_srp::{Form, LoginReject, LoginRequest, PortId, RejectReason, Tag, evaluate};
-use weir_reactor::{Handle, completion, now, sleep, spawn_task};
-use weir_target_core::{Access, Units};
-
-static NEXT: AtomicU64 = AtomicU64::new(1);
+use weir_reactor::{call, now, sleep};
+use weir_target_core::{Access, Spread, Units, spread};
 
 /// What all reactors of a target port share.
 pub(crate) struct TargetShared {
-    pub(crate) id: u64,
+    pub(crate) spread: Spread,
     pub(crate) config: TargetConfig,
     pub(crate) access: Arc<Access>,
     /// Vendor and product for LUNs without a unit.
     pub(crate) identity: Identity,
     pub(crate) nexuses: Nexuses,
-    channels: AtomicUsize,
-    reactors: Mutex<Vec<Handle>>,
     expected: usize,
 }
 
 impl TargetShared {
     pub(crate) fn reactor_count(&self) -> usize {
         self.expected.max(1)
-    }
-
-    pub(crate) fn channel_gone(&self) {
-        self.channels.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn reactors(&self) -> Vec<Handle> {
-        self.reactors.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
     pub(crate) fn reject(&self, tag: Tag, reason: RejectReason) -> Vec<u8> {
@@ -90,13 +77,11 @@ impl Target {
         reactors: usize,
     ) -> Self {
         Target(Arc::new(TargetShared {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            spread: Spread::default(),
             config,
             access,
             identity,
             nexuses: Nexuses::default(),
-            channels: AtomicUsize::new(0),
-            reactors: Mutex::default(),
             expected: reactors,
         }))
     }
@@ -112,7 +97,7 @@ impl Target {
         pool: BufPool,
     ) -> Result<Rc<Port>, FabricError> {
         let port = Port::start(self.0.clone(), provider, units, pool)?;
-        self.0.reactors.lock().unwrap_or_else(|e| e.into_inner()).push(weir_reactor::handle());
+        self.0.spread.join();
         Ok(port)
     }
 
@@ -121,10 +106,8 @@ impl Target {
     /// # Errors
     /// The address cannot be listened on.
     pub fn listen(&self, provider: &dyn Provider, addr: &str) -> Result<String, FabricError> {
-        let listener = provider.listen(addr)?;
-        let local = listener.local_addr();
-        spawn_task(serve(self.0.clone(), listener));
-        Ok(local)
+        let shared = self.0.clone();
+        spread::listen(provider, addr, move |incoming| login(shared.clone(), incoming))
     }
 
     /// The port's identifier.
@@ -142,7 +125,7 @@ impl Target {
 
     /// Channels of the present reactor.
     pub fn local_channels(&self) -> Vec<ChannelInfo> {
-        let Some(port) = Port::local(self.0.id) else { return Vec::new() };
+        let Some(port) = Port::local(self.0.spread.id()) else { return Vec::new() };
         port.channels()
             .iter()
             .map(|c| ChannelInfo {
@@ -157,12 +140,12 @@ impl Target {
 
     /// The port on the present reactor.
     pub fn local_port(&self) -> Option<Rc<Port>> {
-        Port::local(self.0.id)
+        Port::local(self.0.spread.id())
     }
 
     /// Ends all channels of the present reactor and the port's part here.
     pub async fn leave(&self) {
-        let Some(port) = Port::local(self.0.id) else { return };
+        let Some(port) = Port::local(self.0.spread.id()) else { return };
         for c in port.channels() {
             c.close("the target stops", Some(LogoutReason::Unspecified));
         }
@@ -173,20 +156,6 @@ impl Target {
             tracing::error!("resources missing at the end: {e}");
         }
         port.stop();
-    }
-}
-
-async fn serve(shared: Arc<TargetShared>, listener: Rc<dyn Listener>) {
-    loop {
-        match listener.next().await {
-            Ok(incoming) => {
-                spawn_task(login(shared.clone(), incoming));
-            }
-            Err(e) => {
-                tracing::error!(error = %e, "the listener ended");
-                return;
-            }
-        }
     }
 }
 
@@ -218,8 +187,7 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     if shared.access.map().host(&request.initiator.0).is_none() {
         return refuse(&shared, incoming, request.tag, RejectReason::ChannelLimit);
     }
-    if shared.channels.fetch_add(1, Ordering::AcqRel) >= shared.config.max_channels {
-        shared.channel_gone();
+    if !shared.spread.admit(shared.config.max_channels) {
         return refuse(&shared, incoming, request.tag, RejectReason::InsufficientResources);
     }
     let (name, joined) = shared.nexuses.join(&request.initiator, &incoming.peer());
@@ -238,25 +206,21 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
         shared.nexuses.terminate_wait(&name, false);
         response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
     }
-    let reactors = shared.reactors();
+    let reactors = shared.spread.reactors();
     let home = (joined.id + joined.ordinal) as usize % reactors.len().max(1);
     let (initiator, nexus) = (request.initiator, joined.id);
     let events = request.event_solicited;
     let login = Login { incoming, name, nexus, initiator, response, negotiated, events };
-    let target = shared.id;
-    let go = move || match Port::local(target) {
+    let target = shared.spread.id();
+    spread::run_at(&reactors, home, move || match Port::local(target) {
         Some(port) => port.take_login(login),
         None => login.incoming.reject(&[]),
-    };
-    match reactors.get(home) {
-        Some(h) if h.id() != weir_reactor::current_id() => h.run(go),
-        _ => go(),
-    }
+    });
 }
 
 /// Ends a channel wherever it lives.
 fn terminate(shared: &TargetShared, c: ChannelRef) {
-    let target = shared.id;
+    let target = shared.spread.id();
     weir_reactor::send_to(c.reactor, move || {
         let Some(port) = Port::local(target) else { return };
         if let Some(channel) = port.channels().into_iter().find(|x| x.id == c.channel) {
@@ -272,18 +236,14 @@ where
     F: Fn(Rc<Port>) -> Fut + Send + Clone + 'static,
     Fut: Future<Output = ()> + 'static,
 {
-    for h in shared.reactors() {
-        let (token, done) = completion();
-        let me = weir_reactor::handle();
-        let (f, target) = (f.clone(), shared.id);
-        h.run(move || {
-            spawn_task(async move {
-                if let Some(port) = Port::local(target) {
-                    f(port).await;
-                }
-                me.complete(token, weir_reactor::Completion::ok(0));
-            });
-        });
-        done.await;
+    for h in shared.spread.reactors() {
+        let (f, target) = (f.clone(), shared.spread.id());
+        // A reactor that has ended has nothing left to be done.
+        let _ = call(&h, move || async move {
+            if let Some(port) = Port::local(target) {
+                f(port).await;
+            }
+        })
+        .await;
     }
 }

@@ -4,4 +4,5 @@ mod common;
 mod flip;
 mod integrity;
 mod iwarp;
+mod paths;
 mod target;

@@ -1,6 +1,5 @@
 //! The path as a whole: first login, loss, return.
 
-use super::call::call;
 use super::local::Local;
 use super::{PathState, Shared};
 use crate::channel::{ChannelError, Rung};
@@ -9,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_base::{Nanos, Prng};
-use weir_reactor::{Handle, TaskId, current_id, sleep, spawn_task};
+use weir_reactor::{Handle, TaskId, call, current_id, sleep, spawn_task};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {

@@ -7,7 +7,6 @@
 //! | [`control`] | logins, loss and return of the path; runs on the reactor that logs in |
 //! | [`Queue`](crate::Queue) | a reactor's handle for I/O |
 
-mod call;
 mod config;
 pub(crate) mod control;
 pub(crate) mod local;
@@ -17,7 +16,6 @@ pub use config::{QueueMode, SessionConfig};
 use crate::channel::{ChannelCensus, ChannelError, Rung};
 use crate::forward::single::SingleQueue;
 use crate::queue::Queue;
-use call::call;
 use local::Local;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -27,7 +25,7 @@ use weir_base::Nanos;
 use weir_fabric::Provider;
 use weir_proto_scsi::Lun;
 use weir_proto_scsi::sense::Sense;
-use weir_reactor::{Handle, sleep, spawn_task};
+use weir_reactor::{Handle, call, sleep, spawn_task};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 

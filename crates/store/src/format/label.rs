@@ -6,7 +6,8 @@ use super::{BLOCK, Block, FormatError, INCOMPAT, Result, VERSION, ensure};
 use weir_codec::crc64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"WeirPool");
-const CRC_AT: usize = BLOCK - 8;
+/// Where labels and superblocks have their checksum.
+pub(super) const CRC_AT: usize = BLOCK - 8;
 
 /// Slots of each of the two superblock areas of a device.
 pub const SUPER_SLOTS: u64 = 64;
@@ -94,6 +95,26 @@ impl Layout {
     }
 }
 
+/// Judges what labels and superblocks begin and end with: magic, version, features, checksum. Gives the
+/// features without which the rest cannot be understood, all of which are known.
+pub(super) fn open_block(b: &Block, magic: u64) -> Result<u64> {
+    if get64(b, 0) != magic {
+        return Err(FormatError::Magic);
+    }
+    if crc64(&b[..CRC_AT]) != get64(b, CRC_AT) {
+        return Err(FormatError::Checksum);
+    }
+    let version = get32(b, 8);
+    if version != VERSION {
+        return Err(FormatError::Version(version));
+    }
+    let incompat = get64(b, 16);
+    if incompat & !INCOMPAT != 0 {
+        return Err(FormatError::Feature(incompat & !INCOMPAT));
+    }
+    Ok(incompat)
+}
+
 /// A device label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
@@ -138,20 +159,7 @@ impl Label {
     /// # Errors
     /// It is no label, damaged, or needs a newer program.
     pub fn decode(b: &Block) -> Result<Label> {
-        if get64(b, 0) != MAGIC {
-            return Err(FormatError::Magic);
-        }
-        if crc64(&b[..CRC_AT]) != get64(b, CRC_AT) {
-            return Err(FormatError::Checksum);
-        }
-        let version = get32(b, 8);
-        if version != VERSION {
-            return Err(FormatError::Version(version));
-        }
-        let incompat = get64(b, 16);
-        if incompat & !INCOMPAT != 0 {
-            return Err(FormatError::Feature(incompat & !INCOMPAT));
-        }
+        let incompat = open_block(b, MAGIC)?;
         let planned = Layout::plan(get64(b, 56), b[13], get64(b, 64), get64(b, 88), get64(b, 72));
         let layout = planned.ok_or(FormatError::Range("layout"))?;
         ensure(layout.extents == get32(b, 80), "number of slabs")?;

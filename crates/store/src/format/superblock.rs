@@ -1,12 +1,12 @@
 //! The superblock: the root of everything, in a ring of 64 slots in two areas of each device.
 
+use super::label::{CRC_AT, open_block};
 use super::le::*;
 use super::page::NodePtr;
-use super::{BLOCK, Block, FormatError, INCOMPAT, MAX_EPOCH, Result, VERSION, ensure};
+use super::{Block, FormatError, MAX_EPOCH, Result, VERSION, ensure};
 use weir_codec::crc64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"WeirSupr");
-const CRC_AT: usize = BLOCK - 8;
 const MEMBERS_AT: usize = 512;
 const MEMBER: usize = 40;
 /// Most devices of a pool.
@@ -234,20 +234,7 @@ impl Superblock {
     /// # Errors
     /// It is no superblock, damaged, misplaced, or needs a newer program.
     pub fn decode(b: &Block, pool: u128, device: u64, area: u8, slot: u64) -> Result<Superblock> {
-        if get64(b, 0) != MAGIC {
-            return Err(FormatError::Magic);
-        }
-        if crc64(&b[..CRC_AT]) != get64(b, CRC_AT) {
-            return Err(FormatError::Checksum);
-        }
-        let version = get32(b, 8);
-        if version != VERSION {
-            return Err(FormatError::Version(version));
-        }
-        let incompat = get64(b, 16);
-        if incompat & !INCOMPAT != 0 {
-            return Err(FormatError::Feature(incompat & !INCOMPAT));
-        }
+        let incompat = open_block(b, MAGIC)?;
         let same = |good: bool, what| if good { Ok(()) } else { Err(FormatError::Identity(what)) };
         same(get128(b, 32) == pool, "pool")?;
         same(get64(b, 128) == device, "device")?;

@@ -1,8 +1,10 @@
 //! Calls between reactors.
 
+use crate::completion::{Completion, Token, completion};
+use crate::executor::spawn_task;
+use crate::mailbox::{Handle, handle};
 use std::future::Future;
-use std::sync::{Arc, Mutex};
-use weir_reactor::{Completion, Handle, Token, completion, spawn_task};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Completes the caller's token, also when the call is dropped undone because its reactor has ended.
 struct Answer {
@@ -16,27 +18,27 @@ impl Drop for Answer {
     }
 }
 
-/// Runs `f` and the future that it gives on another reactor (or here), and waits for the result. `None`:
-/// that reactor has ended.
+/// Runs `f` and the future that it gives on another reactor (or here), in a task of its own, and waits for the
+/// result. `None`: that reactor has ended. A caller that is dropped meanwhile does not end the task.
 ///
 /// For control paths: it allocates and takes an (uncontended) lock.
-pub(crate) async fn call<R, F, Fut>(there: &Handle, f: F) -> Option<R>
+pub async fn call<R, F, Fut>(there: &Handle, f: F) -> Option<R>
 where
     R: Send + 'static,
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = R> + 'static,
 {
     let (token, done) = completion();
-    let answer = Answer { caller: weir_reactor::handle(), token };
+    let answer = Answer { caller: handle(), token };
     let result = Arc::new(Mutex::new(None));
     let cell = result.clone();
     there.run(move || {
         spawn_task(async move {
             let r = f().await;
-            *cell.lock().unwrap_or_else(|e| e.into_inner()) = Some(r);
+            *cell.lock().unwrap_or_else(PoisonError::into_inner) = Some(r);
             drop(answer);
         });
     });
     done.await;
-    result.lock().unwrap_or_else(|e| e.into_inner()).take()
+    result.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
