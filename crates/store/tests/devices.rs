@@ -157,6 +157,38 @@ fn a_device_that_comes_back_when_the_pool_is_opened_is_brought_back() {
 }
 
 #[test]
+fn an_old_copy_of_a_device_is_not_taken_for_the_device() {
+    let mut b = Bench::new(2);
+    let p = b.pool(2, 2);
+    b.run(async move { p.close().await }).unwrap();
+    let old = b.media[1].copy("d2", 1);
+    b.n.attach(&old);
+    b.media.push(old);
+    let (both, with_old) = (b.disks(&[0, 1]), b.disks(&[0, 2]));
+    let p = b.run(async move {
+        let p = Pool::open(both, options()).await.unwrap();
+        for value in 5..9 {
+            write(&p, 1, MIB, MIB, value).await;
+            p.checkpoint().await.unwrap();
+        }
+        p.close().await.unwrap();
+        let p = Pool::open(with_old, Options { resync: false, ..options() }).await.unwrap();
+        assert_eq!(p.status().devices[1].state, MemberState::Out);
+        p.close().await.unwrap();
+        p
+    });
+    drop(p);
+    let with_old = b.disks(&[0, 2]);
+    let p = b.run(async move {
+        let p = Pool::open(with_old, options()).await.unwrap();
+        p.settled().await.unwrap();
+        assert!(p.status().whole);
+        p
+    });
+    b.proves(p, &[0, 2], &[&[0], &[2]], &[(0, 1), (1, 8)]);
+}
+
+#[test]
 fn a_device_with_a_history_of_its_own_is_not_believed() {
     let b = Bench::new(2);
     let p = b.pool(2, 2);

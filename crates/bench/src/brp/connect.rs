@@ -180,7 +180,7 @@ pub fn explain(at: &str, e: &Error) -> ConnectError {
         Error::Rejected(reason) => {
             let hint = match reason {
                 RejectReason::NotAllowed => {
-                    "make a host for the initiator port (`weir host create`) or one for all (`--any`), and map a \
+                    "make a host for the initiator port (`weir host create`) or one for all (`--allow-any`), and map a \
                      volume to it; --initiator-port sets the port"
                 }
                 RejectReason::NoTarget => {

@@ -147,7 +147,7 @@ impl Login {
                     }
                     RejectReason::ChannelLimit => {
                         "the target may not know this initiator port: make a host for it (`weir host create`) \
-                         or one for all (`--any`), and map a volume to it; --initiator-port sets the port"
+                         or one for all (`--allow-any`), and map a volume to it; --initiator-port sets the port"
                     }
                     RejectReason::InsufficientResources => {
                         "use fewer --channels, or wait until other hosts have left"

@@ -342,9 +342,20 @@ async fn find(
             let mine = all.iter().filter(|(k, _)| *k == n).map(|(_, s)| s);
             mine.max_by_key(|s| s.seq)
         });
+        // A superblock is begun when the one before it is on every device in sync. Whatever is further behind is not what
+        // it was: an old copy of the device, or a device that forgets.
+        if d.state.get() == MemberState::InSync
+            && newest.is_none_or(|s| s.seq.saturating_add(1) < best.seq)
+        {
+            d.state.set(MemberState::Out);
+            d.since.set(newest.map_or(0, |s| s.epoch));
+        }
         let (foreign, held) = history(newest, &best, d.since.get());
         d.foreign.set(foreign);
         d.held.set(held);
+    }
+    if !devices.iter().any(|d| d.disk.is_some() && d.state.get() == MemberState::InSync) {
+        return pool_error("no device has what the newest superblock tells of");
     }
     // What was being filled is begun anew; nothing of it was relied on.
     for d in devices.iter().filter(|d| d.state.get() == MemberState::Syncing) {
