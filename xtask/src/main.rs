@@ -5,6 +5,7 @@
 mod args;
 mod bench;
 mod fuzz;
+mod kill;
 mod lab;
 mod metadata;
 mod process;
@@ -29,6 +30,7 @@ usage: cargo xtask COMMAND
   fuzz [TARGET] --runs N [--jobs J]         coverage-guided fuzzing; `fuzz --list` names the targets
   fuzz TARGET --replay FILE                 run one input again
   fuzz TARGET --minimise                    rewrite the checked-in corpus from what was found
+  kill [--cycles N]                         kill -9 of the daemon in the middle of writes; nothing is lost
   lab SCENARIO | all | --list               scenarios against a stock Linux kernel in a virtual machine
   bench SCENARIO [ARG...]                   a benchmark scenario of `weir bench`, release build
 
@@ -67,6 +69,7 @@ fn dispatch() -> Result<Tally> {
         "tidy" => tidy::run(&root).map(Tally::one),
         "sim" => sim::run(&root, &rest),
         "fuzz" => fuzz::run(&root, &rest),
+        "kill" => kill::run(&rest),
         "lab" => lab::run(&root, &rest),
         "bench" => bench::run(&root, &rest),
         other => bail!("unknown command `{other}`\n\n{USAGE}"),

@@ -11,7 +11,14 @@ use weir_mem::{BufPool, PoolConfig, Slice};
 pub struct LocalDisk {
     volume: Rc<dyn Volume>,
     /// Keeps what the volume is made of.
-    _graph: Graph,
+    _graph: Option<Graph>,
+}
+
+impl LocalDisk {
+    /// A volume of the present reactor.
+    pub fn of(volume: Rc<dyn Volume>) -> LocalDisk {
+        LocalDisk { volume, _graph: None }
+    }
 }
 
 impl BlockClient for LocalDisk {
@@ -79,7 +86,7 @@ impl Local {
             },
         );
         let graph = graph.map_err(|e| failed(&e))?;
-        Ok(LocalDisk { volume: graph.top(), _graph: graph })
+        Ok(LocalDisk { volume: graph.top(), _graph: Some(graph) })
     }
 }
 

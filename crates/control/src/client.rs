@@ -7,8 +7,8 @@ use crate::error::{Code, Error, Problem, Result};
 use crate::events::EventPage;
 use crate::live::{GraphLive, ScrubLive, SnapshotLive, Status};
 use crate::model::{
-    CloneSpec, Host, HostPatch, HostSpec, MapSpec, Mapping, PoolInfo, PoolPatch, PoolSpec,
-    TargetPort, TargetSpec, Volume, VolumePatch, VolumeSpec, check_name,
+    CloneSpec, DeviceAction, Host, HostPatch, HostSpec, MapSpec, Mapping, PoolInfo, PoolPatch,
+    PoolSpec, TargetPort, TargetSpec, Volume, VolumePatch, VolumeSpec, check_name,
 };
 use crate::server::{ScrubSpec, SnapshotSpec};
 use http_body_util::{BodyExt, Full, Limited};
@@ -224,6 +224,11 @@ impl Client {
     pub async fn force_pool(&self, name: &str) -> Result<PoolInfo> {
         let path = path("pools", &[("pool", name)])? + "/force";
         decode(&self.call(Method::POST, &path, None).await?)
+    }
+
+    /// Does something about the devices of a protected pool.
+    pub async fn pool_device(&self, name: &str, action: &DeviceAction) -> Result<PoolInfo> {
+        self.send(Method::POST, &(path("pools", &[("pool", name)])? + "/devices"), action).await
     }
 
     /// How the scrub of a pool stands; none if there was none since the pool was opened.

@@ -194,7 +194,13 @@ impl Controller {
     }
 
     async fn sample(&self) {
+        // What is read must not be older than the configuration that is tidied by it.
+        let one = self.changes.try_lock();
         if let Ok(live) = self.plane.status().await {
+            if one.is_ok() {
+                self.tidy_devices(&live.pools).await;
+            }
+            drop(one);
             let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
             samples[0] = samples[1].take();
             samples[1] = Some((Instant::now(), live));

@@ -7,7 +7,7 @@
 use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
 use crate::live::{GraphLive, LiveStatus, ScrubLive, SnapshotLive};
-use crate::model::{AccessMap, Pool, TargetPort, Volume};
+use crate::model::{AccessMap, DeviceAction, Pool, TargetPort, Volume};
 use crate::store::ReservationStore;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -56,6 +56,12 @@ pub trait DataPlane: Send + Sync + 'static {
     /// Opens a protected pool though devices are missing that may have what the others have not; that is lost then.
     /// Gives sizes as [`start_pool`](Self::start_pool) does.
     fn force_pool<'a>(&'a self, _pool: &'a Pool) -> Work<'a, Vec<u64>> {
+        cannot("protected pools")
+    }
+
+    /// Does something about the devices of an open protected pool. A device that is taken in is named by the
+    /// configuration already.
+    fn change_device<'a>(&'a self, _pool: &'a Pool, _action: &'a DeviceAction) -> Work<'a, ()> {
         cannot("protected pools")
     }
 

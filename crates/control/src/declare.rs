@@ -84,6 +84,10 @@ pub(crate) fn pool(model: &Model, spec: &PoolSpec) -> Result<Option<Command>> {
     if spec.raid != is {
         return Err(immutable(&object, "protection", &raid(is), &raid(spec.raid)));
     }
+    if spec.raid.is_some() {
+        // Its devices come and go by commands; those of the declaration are the ones that it was made of.
+        return Ok(None);
+    }
     if spec.devices.len() < pool.devices.len() {
         let (is, wanted) = (pool.devices.len(), spec.devices.len());
         return Err(immutable(&object, "number of devices", &is.to_string(), &wanted.to_string()));
@@ -101,8 +105,7 @@ pub(crate) fn pool(model: &Model, spec: &PoolSpec) -> Result<Option<Command>> {
                 &show(wanted.kind, &wanted.path),
             ));
         }
-        // A protected pool's devices have the size that they were made with.
-        if let Some(size) = wanted.size.filter(|s| *s != is.size && spec.raid.is_none()) {
+        if let Some(size) = wanted.size.filter(|s| *s != is.size) {
             patch.grow.push(DeviceGrow { device: i, size });
         }
     }

@@ -151,6 +151,26 @@ pub struct PoolDeviceLive {
     pub size: u64,
     /// Blocks that live in spare ones.
     pub replaced: u32,
+    /// Its slabs are being moved to other devices, or have been.
+    pub draining: bool,
+    /// Copies of slabs that it holds.
+    pub slabs: u32,
+    /// Copies of slabs that it has room for.
+    pub room: u32,
+}
+
+/// What is being done about a protected pool's devices.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct PoolWorkLive {
+    /// `resync`, `drain` or `balance`.
+    pub work: String,
+    /// Number of the device that it is about.
+    pub device: u16,
+    /// Bytes copied and proved.
+    pub done: u64,
+    /// Bytes in all, as far as that is known.
+    pub total: u64,
 }
 
 /// What happened in a protected pool since it was opened. Blocks have 4096 bytes.
@@ -203,6 +223,12 @@ pub struct PoolLive {
     pub devices: Vec<PoolDeviceLive>,
     /// Paths of the configuration that are not in use, and why not.
     pub unused: Vec<String>,
+    /// What is being done about its devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work: Option<PoolWorkLive>,
+    /// Why something that should be done about its devices is not done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     /// What happened since it was opened.
     pub counters: PoolCounters,
     /// The reactor that it lives on, from 0.

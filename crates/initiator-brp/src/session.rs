@@ -293,9 +293,14 @@ impl Session {
     /// be called again.
     ///
     /// # Errors
-    /// A reactor would be left without a channel; why.
+    /// A reactor would be left without a channel; why. [`Error::Closed`] when no reactor has joined, or the session was
+    /// closed.
     pub async fn login(&self) -> Result<(), Error> {
         let reactors = lock(&self.0.reactors).clone();
+        if reactors.is_empty() {
+            // It was closed meanwhile.
+            return Err(Error::Closed);
+        }
         let wanted = self.0.config.channel_count(reactors.len());
         for index in 0..wanted {
             let opened = self.open(&reactors[index % reactors.len()], index as u16).await;

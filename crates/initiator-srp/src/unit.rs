@@ -67,6 +67,27 @@ impl Queue {
         Ok(page.and_then(|b| build::parse_naa(&b).map(<[u8]>::to_vec)))
     }
 
+    /// The unit's size in bytes, asked for now.
+    ///
+    /// # Errors
+    /// What the target said to READ CAPACITY, or that the path is down.
+    pub async fn size(&self, lun: Lun) -> Result<u64, Error> {
+        let c = self.capacity(lun).await?;
+        Ok(c.last_lba.saturating_add(1).saturating_mul(c.block_size.into()))
+    }
+
+    /// Names that the target gave to the unit: vendor specific designators (VPD page 83h, type 0) of the logical
+    /// unit in ASCII or UTF-8, where Weir puts the volume's name. A unit without the page has no names.
+    pub async fn names(&self, lun: Lun) -> Vec<String> {
+        let Ok(Some(page)) = self.page(lun, 0x83).await else { return Vec::new() };
+        let Some(all) = build::parse_designators(&page) else { return Vec::new() };
+        all.filter(|d| (d.association, d.kind) == (0, 0) && matches!(d.code_set, 2 | 3))
+            .filter_map(|d| std::str::from_utf8(d.value).ok())
+            .map(|s| s.trim_matches(['\0', ' ']).to_owned())
+            .filter(|s| !s.is_empty())
+            .collect()
+    }
+
     /// What a unit says of itself.
     ///
     /// # Errors

@@ -7,14 +7,19 @@
 //!
 //! * [`mod@format`] — what is on the devices, sans-IO;
 //! * `engine` — devices, space, log, layers, maps, checkpoints, recovery, healing, snapshots;
+//! * [`dump`] — any block explained;
+//! * [`policy`] — periodic snapshots as a decision without I/O;
 //! * [`planted`] — bugs on purpose, for the proof of the tests.
 
+pub mod dump;
 mod engine;
 pub mod format;
 pub mod fuzzing;
 pub mod planted;
+pub mod policy;
 
 pub use engine::{
     Counters, DatasetInfo, DeviceInfo, Finding, Options, Pool, PoolSpec, Progress, Report,
-    ScrubReport, Status, StoreError, StoreVolume, Work, check, create, label_of,
+    ScrubReport, ScrubWatch, Status, StoreError, StoreVolume, Work, check, check_watched, create,
+    label_of,
 };

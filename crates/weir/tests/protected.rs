@@ -84,7 +84,8 @@ fn what_is_missing_is_said_and_never_made_anew() {
     d.stop();
 
     // A device that was in sync is gone: the pool says so and is not up.
-    std::fs::rename(d.path("disk1"), d.path("gone")).expect("moved");
+    std::fs::create_dir(d.path("elsewhere")).expect("a directory");
+    std::fs::rename(d.path("disk1"), d.path("elsewhere/gone")).expect("moved");
     d.start();
     let status = d.json("status");
     let text = status["faults"].to_string();
@@ -103,11 +104,226 @@ fn what_is_missing_is_said_and_never_made_anew() {
     d.stop();
 
     // Devices of another pool are no pool: the volume is missing, and no empty one takes its place.
-    for n in ["disk0", "gone"] {
+    for n in ["disk0", "elsewhere/gone"] {
         std::fs::remove_file(d.path(n)).expect("removed");
     }
     d.start();
     let text = d.json("status")["faults"].to_string();
     assert!(text.contains("pool/p") && text.contains("volume/v"), "{text}");
     d.stop();
+}
+
+#[test]
+fn snapshots_clones_scrub_check_and_dump() {
+    let mut d = Daemon::new("tools");
+    d.start();
+    d.ok(&format!("pool create p --raid 10 {}", d.devices(4, "64M")));
+    d.ok("pool create plain --device ram:64M");
+    d.ok("volume create a --pool p --size 32M");
+    d.ok("volume create b --pool p --size 32M");
+    d.ok("volume create c --pool plain --size 16M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all a");
+    d.ok("map create all b");
+    let (file, before, after) = (d.path("data"), noise(4, MIB), noise(5, MIB));
+    std::fs::write(&file, &before).expect("written");
+    d.write("a", &file);
+    d.write("b", &file);
+    let made = d.json("snapshot create a@s1 b@s1");
+    assert_eq!(made.as_array().map(Vec::len), Some(2), "{made}");
+    std::fs::write(&file, &after).expect("written");
+    d.write("a", &file);
+    let listed = d.json("snapshot list a");
+    assert_eq!((&listed[0]["name"], &listed[0]["volume"]), (&"s1".into(), &"a".into()));
+    assert!(d.ok("snapshot list").contains("b@s1"));
+    for (line, exit, code) in [
+        ("snapshot create a@s1", 4, "snapshot_exists"),
+        ("snapshot create c", 7, "unsupported"),
+        ("snapshot create a c", 2, "invalid_request"),
+        ("snapshot delete a@none --yes", 3, "snapshot_not_found"),
+        ("snapshot revert a@s1 --yes", 4, "volume_mapped"),
+        ("volume delete b --yes", 4, "volume_mapped"),
+        ("clone create a@none x", 3, "snapshot_not_found"),
+        ("clone create a@s1 b", 4, "volume_exists"),
+        ("scrub start plain", 7, "unsupported"),
+        ("graph none", 3, "volume_not_found"),
+    ] {
+        assert_eq!(d.fails(line, exit).0, code, "weir {line}");
+    }
+    d.ok("clone create a@s1 old");
+    d.ok("map create all old");
+    assert!(d.read("old", MIB) == before && d.read("a", MIB) == after);
+    assert_eq!(d.fails("snapshot delete a@s1 --yes", 4).0, "snapshot_in_use");
+    std::fs::write(&file, noise(6, 4096)).expect("written");
+    d.write("old", &file);
+    assert!(d.read("a", MIB) == after, "a clone is a volume of its own");
+
+    d.ok("snapshot create b");
+    assert_eq!(d.json("snapshot list b").as_array().map(Vec::len), Some(2));
+    d.ok("map delete all b");
+    assert_eq!(d.fails("volume delete b --yes", 4).0, "snapshot_in_use");
+    assert_eq!(d.fails("snapshot revert b@s1 --yes", 4).0, "snapshot_in_use");
+    d.ok("map delete all a");
+    d.ok("snapshot revert a@s1 --yes");
+    d.ok("map create all a");
+    assert!(d.read("a", MIB) == before, "reverted");
+    assert!(d.ok("graph a").contains("store"));
+    assert_eq!(d.json("graph a")["nodes"][0]["params"]["pool"], "p");
+
+    // Half of one device rots; hosts see nothing of it and the scrub mends it.
+    d.stop();
+    let disk = d.path("disk2");
+    let mut bytes = std::fs::read(&disk).expect("the device");
+    let label = d.json(&format!("dump --device {disk} label"));
+    let first = label["parts"][0]["first_slab_block"].as_u64().expect("a layout") as usize;
+    let used: Vec<usize> = (first..bytes.len() / 4096)
+        .filter(|b| bytes[b * 4096..(b + 1) * 4096].iter().any(|x| *x != 0))
+        .collect();
+    assert!(used.len() > 100, "{} blocks in use", used.len());
+    for b in used.iter().step_by(2) {
+        bytes[b * 4096 + 77] ^= 0x10;
+    }
+    std::fs::write(&disk, &bytes).expect("written");
+    let all: String =
+        (0..4).map(|i| format!("--device {} ", d.path(&format!("disk{i}")))).collect();
+    let (_, report) = d.fails(&format!("check {all}"), 1);
+    assert_eq!(report, "", "findings are the report, not an error");
+    d.start();
+    assert!(d.read("a", MIB) == before, "read from the other copy");
+    let scrub = d.json("scrub start p --wait");
+    assert_eq!((&scrub["state"], &scrub["lost"]), (&"done".into(), &0.into()), "{scrub}");
+    assert!(d.ok("scrub status p").contains("0 blocks"));
+    assert!(d.json("pool show p")["live"]["counters"]["repaired"].as_u64() > Some(50));
+    assert_eq!(d.fails(&format!("check {all}"), 4).0, "device_in_use");
+    d.stop();
+    let report = d.json(&format!("check {all}"));
+    assert_eq!(report["clean"], true, "{report}");
+
+    for what in ["label", "superblock", "log", "slab", "datasets", "map 1 0", "block 0", "block 70"]
+    {
+        assert!(d.json(&format!("dump {all} {what}"))["what"].is_string(), "{what}");
+        assert!(d.ok(&format!("dump {all} {what}")).len() > 20, "{what}");
+    }
+    let first = format!("dump --device {}", d.path("disk0"));
+    for n in (0..64 * 256).step_by(101) {
+        let item = d.json(&format!("{first} block {n}"));
+        assert!(item["place"].is_string(), "{item}");
+    }
+    assert_eq!(d.fails(&format!("{first} block 16384"), 2).0, "invalid_request");
+    assert_eq!(d.fails(&format!("dump --device {file} label"), 1).0, "pool_damaged");
+}
+
+fn until(d: &Daemon, what: &str, good: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+    for _ in 0..600 {
+        let p = d.json("pool show p");
+        if good(&p) {
+            return p;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{what}: {}", d.json("pool show p"));
+}
+
+#[test]
+fn devices_come_and_go_while_the_volume_is_served() {
+    let mut d = Daemon::new("devices");
+    d.start();
+    d.ok(&format!("pool create p --raid 1 {}", d.devices(2, "64M")));
+    d.ok("volume create v --size 48M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    let (file, data) = (d.path("data"), noise(7, 8 * MIB));
+    std::fs::write(&file, &data).expect("written");
+    d.write("v", &file);
+    let small = d.path("small");
+    assert_eq!(d.fails(&format!("pool add p --device file:{small}:1M"), 2).0, "invalid_device");
+    assert_eq!(d.fails("pool add p --device ram:64M", 2).0, "invalid_device");
+    assert_eq!(d.fails("pool drain p 0", 2).0, "invalid_device");
+    assert_eq!(d.json("pool show p")["devices"].as_array().map(Vec::len), Some(2), "not named");
+
+    let new = d.path("new");
+    d.ok(&format!("pool replace p 1 --device file:{new}:64M"));
+    let gone = |p: &serde_json::Value| {
+        let live = p["live"]["devices"].as_array().expect("devices");
+        live.len() == 2
+            && p["live"]["state"] == "healthy"
+            && p["devices"].as_array().map(Vec::len) == Some(2)
+    };
+    let p = until(&d, "the old device leaves", gone);
+    assert!(p["devices"].to_string().contains("/new"), "{p}");
+    assert!(d.read("v", 8 * MIB) == data);
+
+    // The new device goes away while the daemon is down; by force it goes on, and it comes back.
+    d.stop();
+    std::fs::create_dir(d.path("elsewhere")).expect("a directory");
+    std::fs::rename(&new, d.path("elsewhere/away")).expect("moved");
+    d.start();
+    d.ok("pool force p --yes");
+    let data = noise(8, 8 * MIB);
+    std::fs::write(&file, &data).expect("written");
+    d.write("v", &file);
+    std::fs::rename(d.path("elsewhere/away"), &new).expect("moved");
+    d.ok(&format!("pool attach p --device file:{new}"));
+    until(&d, "in sync again", |p| p["live"]["state"] == "healthy");
+    d.stop();
+    // Whichever of the two is read: both have what was written.
+    d.start();
+    assert!(d.read("v", 8 * MIB) == data);
+    let scrub = d.json("scrub start p --wait");
+    assert_eq!((&scrub["damaged"], &scrub["lost"]), (&0.into(), &0.into()), "{scrub}");
+    // Devices are found by their labels, whatever they are called now; the configuration follows.
+    d.stop();
+    std::fs::rename(&new, d.path("swap")).expect("renamed");
+    std::fs::rename(d.path("disk0"), &new).expect("renamed");
+    std::fs::rename(d.path("swap"), d.path("other")).expect("renamed");
+    d.start();
+    assert!(d.read("v", 8 * MIB) == data);
+    let follows = |p: &serde_json::Value| {
+        let named = p["devices"].to_string();
+        p["live"]["state"] == "healthy" && named.contains("/other") && !named.contains("disk0")
+    };
+    until(&d, "the configuration follows", follows);
+    let more = d.path("more");
+    d.ok(&format!("pool add p --spare --device file:{more}:64M"));
+    let p = d.json("pool show p");
+    let spare =
+        p["live"]["devices"].as_array().and_then(|l| l.iter().find(|x| x["state"] == "spare"));
+    let number = spare.expect("a spare")["number"].clone();
+    d.ok(&format!("pool remove p {number}"));
+    assert_eq!(d.json("pool show p")["devices"].as_array().map(Vec::len), Some(2));
+    d.stop();
+}
+
+#[test]
+fn a_full_pool_says_so_and_deleting_helps() {
+    let mut d = Daemon::new("full");
+    d.start();
+    d.ok(&format!("pool create p --raid 0 {}", d.devices(1, "32M")));
+    d.ok("volume create a --size 8M");
+    d.ok("volume create b --size 64M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all a");
+    d.ok("map create all b");
+    let (file, big) = (d.path("data"), d.path("big"));
+    let data = noise(9, 4 * MIB);
+    std::fs::write(&file, &data).expect("written");
+    std::fs::write(&big, noise(10, 48 * MIB)).expect("written");
+    d.write("a", &file);
+    let target = d.target();
+    let (_, text) =
+        d.fails(&format!("write --target {target} --volume b --input {big} --bs 64k"), 1);
+    assert!(text.to_lowercase().contains("space allocation failed"), "{text}");
+    assert!(d.read("a", 4 * MIB) == data, "what was written before is there");
+    d.ok("map delete all b");
+    d.ok("volume delete b --yes");
+    for _ in 0..200 {
+        if d.json("pool show p")["free"].as_u64() > Some(12 << 20) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    d.write("a", &file);
+    d.stop();
+    let report = d.json(&format!("check --device {}", d.path("disk0")));
+    assert_eq!(report["clean"], true, "{report}");
 }

@@ -174,8 +174,8 @@ impl Brp {
     }
 }
 
-/// A failed login in words.
-fn explain(at: &str, e: &Error) -> ConnectError {
+/// A failed login at `at` in words.
+pub fn explain(at: &str, e: &Error) -> ConnectError {
     match e {
         Error::Rejected(reason) => {
             let hint = match reason {

@@ -3,6 +3,6 @@
 mod connect;
 mod disk;
 
-pub use connect::{Brp, BrpOptions, Which};
+pub use connect::{Brp, BrpOptions, Which, explain};
 pub use disk::BrpDisk;
 pub use weir_initiator_brp::{PortId, Variant};

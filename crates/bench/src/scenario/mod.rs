@@ -14,6 +14,7 @@ mod s0_latency;
 mod s0_sizes;
 mod s0_zero;
 mod s3;
+mod store;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -75,6 +76,7 @@ pub static ALL: &[Scenario] = &[
     brp::FIG4,
     brp::FIG5,
     brp::FIG6,
+    store::OVERHEAD,
 ];
 
 /// Why a scenario did not run to its end.

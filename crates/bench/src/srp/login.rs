@@ -11,6 +11,8 @@ use weir_fabric_iwarp::{Config, CrcPolicy, Iwarp};
 use weir_fabric_verbs::Verbs;
 use weir_initiator_srp::{ChannelError, Error, PathPolicy, SessionConfig};
 use weir_proto_srp::{PortId, RejectReason};
+use weir_reactor::Reactor;
+use weir_uring::Ring;
 
 /// How to reach a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,22 +66,34 @@ impl Login {
         }
     }
 
-    /// The fabric of a reactor.
+    /// The fabric of a reactor of the load generator.
     ///
     /// # Errors
     /// There is no RDMA device.
     pub fn provider(&self, place: &Place) -> Result<Rc<dyn Provider>, ConnectError> {
+        self.provider_on(&place.reactor, &place.ring)
+    }
+
+    /// The fabric of a reactor.
+    ///
+    /// # Errors
+    /// There is no RDMA device.
+    pub fn provider_on(
+        &self,
+        reactor: &Reactor,
+        ring: &Ring,
+    ) -> Result<Rc<dyn Provider>, ConnectError> {
         match self.fabric {
             Fabric::Iwarp => {
                 let crc = if self.crc { CrcPolicy::Require } else { CrcPolicy::Off };
                 let config = Config { crc, ..Config::default() };
-                Ok(Rc::new(Iwarp::new(&place.reactor, &place.ring, config)))
+                Ok(Rc::new(Iwarp::new(reactor, ring, config)))
             }
             Fabric::Verbs => {
                 let verbs = weir_fabric_verbs::load().and_then(|lib| {
                     lib.devices()?;
                     let config = weir_fabric_verbs::Config::default();
-                    Verbs::new(&place.reactor, &place.ring, lib, config)
+                    Verbs::new(reactor, ring, lib, config)
                 });
                 let verbs = verbs.map_err(|e| {
                     let message = "the verbs fabric cannot be used on this machine";
@@ -92,7 +106,7 @@ impl Login {
     }
 
     /// The sessions that the login stands for: one, or one for each path.
-    pub(super) fn sessions(&self, initiator: PortId) -> Vec<SessionConfig> {
+    pub fn sessions(&self, initiator: PortId) -> Vec<SessionConfig> {
         let one = |addrs: &[SocketAddr], initiator| {
             let mut c = SessionConfig::new("", self.target, initiator);
             c.addrs = addrs.iter().map(ToString::to_string).collect();
@@ -119,7 +133,7 @@ impl Login {
     }
 
     /// A failed login in words.
-    pub(super) fn explain(&self, e: ChannelError) -> ConnectError {
+    pub fn explain(&self, e: ChannelError) -> ConnectError {
         let at = self.place();
         match e {
             ChannelError::Rejected(reason) => {

@@ -4,16 +4,9 @@ use super::login::Login;
 use crate::client::{ConnectError, ConnectKind};
 use crate::engine::Place;
 use std::rc::Rc;
-use std::slice::from_ref;
 use weir_initiator_srp::{Error, Queue, Session};
-use weir_mem::Slice;
-use weir_proto_scsi::Lun;
-use weir_proto_scsi::initiator as scsi;
 use weir_reactor::{PollMode, Reactor};
 use weir_uring::Ring;
-
-/// Bytes of a VPD page that are asked for.
-const PAGE: usize = 4096;
 
 /// A logical unit that a target offers to this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +89,7 @@ pub(super) async fn list(queue: &Queue) -> Result<Vec<Found>, Error> {
             continue;
         }
         let serial = unit.serial.unwrap_or_default();
-        let mut names = given_names(queue, unit.lun).await;
+        let mut names = queue.names(unit.lun).await;
         names.push(serial.clone());
         names.push(unit.product.clone());
         names.retain(|n| !n.is_empty());
@@ -104,20 +97,4 @@ pub(super) async fn list(queue: &Queue) -> Result<Vec<Found>, Error> {
         found.push(Found { lun, names, product, serial, len: unit.len });
     }
     Ok(found)
-}
-
-/// Names that a target gave to a unit: vendor specific designators (type 0) of the logical unit in ASCII or
-/// UTF-8, where Weir puts the volume's name.
-async fn given_names(queue: &Queue, lun: Lun) -> Vec<String> {
-    let buf = Slice::heap(PAGE);
-    let page = match queue.execute(lun, &scsi::vpd(0x83, PAGE as u16), &[], from_ref(&buf)).await {
-        Ok(_) => buf.to_vec(),
-        // A unit without the page has no names.
-        Err(_) => return Vec::new(),
-    };
-    let Some(all) = scsi::parse_designators(&page) else { return Vec::new() };
-    all.filter(|d| (d.association, d.kind) == (0, 0) && matches!(d.code_set, 2 | 3))
-        .filter_map(|d| std::str::from_utf8(d.value).ok())
-        .map(|s| s.trim_matches(['\0', ' ']).to_owned())
-        .collect()
 }

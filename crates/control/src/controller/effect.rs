@@ -83,6 +83,8 @@ impl Controller {
                 up.faults.remove(&format!("target/{name}"));
             }
             Command::SizePool { .. }
+            | Command::PutDevice { .. }
+            | Command::DropDevice { .. }
             | Command::ReadyVolume { .. }
             | Command::DeleteVolume { .. }
             | Command::ForgetVolume { .. } => {

@@ -4,7 +4,8 @@ use super::*;
 use crate::dataplane::ScrubAction;
 use crate::live::{GraphLive, PoolLive, ScrubLive, SnapshotLive};
 use crate::model::{
-    CloneSpec, Pool, PoolInfo, Volume, VolumeState, check_name, check_snapshot_name,
+    CloneSpec, DeviceAction, DeviceKind, DeviceSpec, DeviceUse, Pool, PoolInfo, Volume,
+    VolumeState, check_name, check_snapshot_name,
 };
 use std::collections::BTreeMap;
 
@@ -22,6 +23,24 @@ pub(super) fn fault(pool: &PoolLive) -> Option<Fault> {
         text: format!("pool `{}` is {}{why}", pool.name, pool.state),
         hint: hint.to_string(),
     })
+}
+
+fn told(action: &DeviceAction) -> String {
+    match action {
+        DeviceAction::Put { device, r#as } => {
+            let path = device.path.as_deref().unwrap_or_default();
+            match r#as {
+                DeviceUse::Member => format!("{path} added"),
+                DeviceUse::Spare => format!("{path} added as a spare"),
+                DeviceUse::Replace(n) => format!("{path} takes the place of device {n}"),
+                DeviceUse::Back => format!("{path} is back"),
+            }
+        }
+        DeviceAction::Drain { number } => format!("everything is moved off device {number}"),
+        DeviceAction::Cancel { number } => format!("nothing more is done about device {number}"),
+        DeviceAction::Remove { number } => format!("device {number} removed"),
+        DeviceAction::Resync => "brought up to date".into(),
+    }
 }
 
 fn no_snapshot(volume: &str, name: &str) -> Error {
@@ -286,6 +305,93 @@ impl Controller {
             me.pool_info(&name).await
         }))
         .await
+    }
+
+    /// Does something about the devices of a protected pool. What takes long goes on in the background.
+    pub async fn pool_device(
+        self: &Arc<Self>,
+        name: String,
+        action: DeviceAction,
+    ) -> Result<PoolInfo> {
+        let me = self.clone();
+        finish(tokio::spawn(async move {
+            let _one = me.changes.lock().await;
+            let model = me.model();
+            me.protected(&model, &name)?;
+            let before = me.pool_info(&name).await?;
+            if let DeviceAction::Put { device, .. } = &action {
+                // The configuration names it first: a device that the pool has must be found at the next start.
+                let mut new = Model::clone(&model);
+                new.apply(Command::PutDevice { name: name.clone(), device: device.clone() }, 0)?;
+                me.commit(&model, new).await?;
+            }
+            let now = me.model();
+            if let Err(e) = me.plane.change_device(now.pool(&name)?, &action).await {
+                if let DeviceAction::Put { device, .. } = &action
+                    && !before.devices.iter().any(|d| d.path == device.path)
+                {
+                    let path = device.path.clone().unwrap_or_default();
+                    me.drop_device(&name, path).await?;
+                }
+                return Err(e);
+            }
+            if let DeviceAction::Remove { number } = action {
+                let live = before.live.iter().flat_map(|l| &l.devices);
+                let path = live.filter(|d| d.number == number).find_map(|d| d.path.clone());
+                if let Some(path) = path {
+                    me.drop_device(&name, path).await?;
+                }
+            }
+            let text = format!("devices of pool `{name}`: {}", told(&action));
+            me.events.publish("pool.devices", &format!("pool/{name}"), &text);
+            me.pool_info(&name).await
+        }))
+        .await
+    }
+
+    async fn drop_device(&self, name: &str, path: String) -> Result<()> {
+        let model = self.model();
+        let mut new = Model::clone(&model);
+        let changes = new.apply(Command::DropDevice { name: name.to_string(), path }, 0)?;
+        if !changes.is_empty() {
+            self.commit(&model, new).await?;
+            for c in &changes {
+                self.events.publish("pool.updated", &format!("pool/{name}"), &c.text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Names devices as their pools know them: those that have left in the background no longer, and those that were
+    /// found under another path by that. The caller holds `changes`.
+    pub(super) async fn tidy_devices(&self, live: &[PoolLive]) {
+        let model = self.model();
+        for l in live.iter().filter(|l| l.devices.iter().all(|d| d.path.is_some())) {
+            let Ok(pool) = model.pool(&l.name) else { continue };
+            let used = |p: &String| l.devices.iter().any(|d| d.path.as_ref() == Some(p));
+            let named = |p: &&String| pool.devices.iter().any(|d| d.path.as_ref() == Some(*p));
+            for path in l.devices.iter().filter_map(|d| d.path.as_ref()).filter(|p| !named(p)) {
+                let kind = match path.starts_with("/dev/") {
+                    true => DeviceKind::Block,
+                    false => DeviceKind::File,
+                };
+                let device = DeviceSpec { kind, path: Some(path.clone()), size: None };
+                let mut new = Model::clone(&self.model());
+                let command = Command::PutDevice { name: l.name.clone(), device };
+                let done = match new.apply(command, 0) {
+                    Ok(_) => self.commit(&self.model(), new).await.map(drop),
+                    Err(e) => Err(e),
+                };
+                if let Err(e) = done {
+                    tracing::warn!("pool {}: {e}", l.name);
+                }
+            }
+            for path in pool.devices.iter().filter_map(|d| d.path.clone()).filter(|p| !used(p)) {
+                if let Err(e) = self.drop_device(&l.name, path).await {
+                    tracing::warn!("pool {}: {e}", l.name);
+                }
+            }
+        }
     }
 
     /// The device graph of a volume.

@@ -22,6 +22,20 @@ pub enum Command {
         /// What to change.
         patch: PoolPatch,
     },
+    /// Name a device of a protected pool, before the pool takes it in.
+    PutDevice {
+        /// The pool.
+        name: String,
+        /// The device.
+        device: DeviceSpec,
+    },
+    /// Name a device of a protected pool no longer.
+    DropDevice {
+        /// The pool.
+        name: String,
+        /// The device's path.
+        path: String,
+    },
     /// Delete a pool without volumes.
     DeletePool {
         /// The pool.
@@ -170,6 +184,8 @@ impl Model {
             Command::CreatePool(spec) => self.create_pool(spec, entropy),
             Command::SizePool { name, sizes } => self.size_pool(&name, &sizes),
             Command::PatchPool { name, patch } => self.patch_pool(&name, patch),
+            Command::PutDevice { name, device } => self.put_device(&name, &device),
+            Command::DropDevice { name, path } => self.drop_device(&name, &path),
             Command::DeletePool { name } => self.delete_pool(&name),
             Command::CreateVolume(spec) => self.create_volume(spec, entropy),
             Command::CloneVolume { spec, size } => self.clone_volume(spec, size, entropy),

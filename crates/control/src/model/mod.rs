@@ -18,7 +18,8 @@ pub use ids::{Hex64, InitiatorPort, Naa, check_name};
 pub use layout::{EXTENT_ALIGN, Layout, MAX_CHUNK, MIN_CHUNK};
 pub use objects::*;
 pub use protection::{
-    CloneSpec, MAX_SNAPSHOT_NAME, PoolId, Protection, Raid, check_snapshot_name, snapshot_dataset,
+    CloneSpec, DeviceAction, DeviceUse, MAX_SNAPSHOT_NAME, PoolId, Protection, Raid,
+    check_snapshot_name, snapshot_dataset,
 };
 
 use crate::error::{Code, Error, Result};

@@ -2,7 +2,7 @@
 
 use super::apply::check_count;
 use super::layout::FreeSpace;
-use super::protection::check_devices;
+use super::protection::{check_devices, check_kind};
 use super::*;
 use crate::units::format_size;
 use std::path::{Component, Path};
@@ -146,9 +146,9 @@ impl Model {
         if pool.protection.is_some() && patch != PoolPatch::default() {
             return Err(Error::new(
                 Code::Unsupported,
-                format!("the devices of the protected pool `{name}` cannot be changed yet"),
+                format!("`{name}` is a protected pool, whose devices do not grow in place"),
             )
-            .hint("make a new pool with more devices and copy its volumes over"));
+            .hint("add a device with `weir pool add`, or replace one by a larger one with `weir pool replace`"));
         }
         for grow in &patch.grow {
             let Some(device) = devices.get_mut(grow.device) else {
@@ -186,6 +186,39 @@ impl Model {
             pool.devices = devices;
         }
         let text = format!("pool `{name}` changed");
+        Ok(vec![Change::new(ObjectKind::Pool, Action::Updated, name, text)])
+    }
+
+    pub(super) fn put_device(&mut self, name: &str, spec: &DeviceSpec) -> Result<Vec<Change>> {
+        let pool = self.pool(name)?;
+        if pool.protection.is_none() {
+            return Err(Error::new(Code::Unsupported, format!("`{name}` is a plain pool"))
+                .hint("add devices to it with `weir pool resize --add`"));
+        }
+        check_kind(spec)?;
+        if pool.devices.iter().any(|d| d.path == spec.path) {
+            // It was named before; whether it is in use is for the pool to say.
+            return Ok(Vec::new());
+        }
+        let added = self.new_devices(&pool.devices, std::slice::from_ref(spec))?;
+        if let Some(pool) = self.pools.get_mut(name) {
+            pool.devices.extend(added);
+        }
+        let path = spec.path.as_deref().unwrap_or_default();
+        let text = format!("pool `{name}` gets {path}");
+        Ok(vec![Change::new(ObjectKind::Pool, Action::Updated, name, text)])
+    }
+
+    pub(super) fn drop_device(&mut self, name: &str, path: &str) -> Result<Vec<Change>> {
+        let pool = self.pool(name)?;
+        let named = pool.devices.iter().any(|d| d.path.as_deref() == Some(path));
+        if pool.protection.is_none() || !named || pool.devices.len() == 1 {
+            return Ok(Vec::new());
+        }
+        if let Some(pool) = self.pools.get_mut(name) {
+            pool.devices.retain(|d| d.path.as_deref() != Some(path));
+        }
+        let text = format!("{path} is no device of pool `{name}` any more");
         Ok(vec![Change::new(ObjectKind::Pool, Action::Updated, name, text)])
     }
 

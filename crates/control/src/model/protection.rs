@@ -151,12 +151,61 @@ pub(super) fn check_devices(raid: Raid, devices: &[DeviceSpec]) -> Result<()> {
             |e: Error| e.hint("--raid 0: one or more devices; 1: two; 10: three or more"),
         );
     }
-    let other = |d: &&DeviceSpec| !matches!(d.kind, DeviceKind::File | DeviceKind::Block);
-    if let Some(d) = devices.iter().find(other) {
-        return wrong(format!("a protected pool cannot have a `{}` device", d.kind.as_str()))
-            .map_err(|e: Error| e.hint("use files and block devices"));
+    devices.iter().try_for_each(check_kind)
+}
+
+/// Checks that a device can be one of a protected pool.
+pub(super) fn check_kind(d: &DeviceSpec) -> Result<()> {
+    if matches!(d.kind, DeviceKind::File | DeviceKind::Block) {
+        return Ok(());
     }
-    Ok(())
+    let word = d.kind.as_str();
+    Err(Error::new(Code::InvalidDevice, format!("a protected pool cannot have a `{word}` device"))
+        .hint("use files and block devices"))
+}
+
+/// What a device becomes in a protected pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceUse {
+    /// A part of it.
+    Member,
+    /// Takes the place of a device that fails.
+    Spare,
+    /// Takes the place of the device with this number, which leaves when everything is off it.
+    Replace(u16),
+    /// It was a part of it before, and is brought up to date.
+    Back,
+}
+
+/// Something to do about the devices of a protected pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "action", rename_all = "lowercase", deny_unknown_fields)]
+pub enum DeviceAction {
+    /// Take a device in.
+    Put {
+        /// The device.
+        device: DeviceSpec,
+        /// As what.
+        r#as: DeviceUse,
+    },
+    /// Move everything off a device, in the background.
+    Drain {
+        /// Its number.
+        number: u16,
+    },
+    /// Stop what is being done about a device.
+    Cancel {
+        /// Its number.
+        number: u16,
+    },
+    /// Let a device go that holds nothing.
+    Remove {
+        /// Its number.
+        number: u16,
+    },
+    /// Bring every device back that is out of sync and answers.
+    Resync,
 }
 
 /// Longest name of a snapshot: with the volume's identity in front it is a name on the devices, of 63 bytes.

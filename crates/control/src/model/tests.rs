@@ -464,3 +464,85 @@ fn random_commands_keep_the_invariants() {
         }
     }
 }
+
+fn protected(name: &str, raid: Raid, devices: Vec<DeviceSpec>) -> Command {
+    Command::CreatePool(PoolSpec { name: name.into(), devices, raid: Some(raid), overwrite: false })
+}
+
+#[test]
+fn protected_pools_are_checked() {
+    let files = |n: usize| (0..n).map(|i| file(&format!("/p/{i}"), GIB)).collect::<Vec<_>>();
+    let m = Model::default();
+    for (raid, n) in
+        [(Raid::One, 1), (Raid::One, 3), (Raid::Ten, 2), (Raid::Zero, 0), (Raid::Ten, 33)]
+    {
+        refused(&m, protected("p", raid, files(n)), Code::InvalidDevice);
+    }
+    refused(&m, protected("p", Raid::Zero, vec![ram(GIB)]), Code::InvalidDevice);
+    let plain = PoolSpec { name: "p".into(), devices: files(1), raid: None, overwrite: true };
+    refused(&m, Command::CreatePool(plain), Code::InvalidRequest);
+
+    let mut m = with(vec![protected("p", Raid::One, files(2)), pool("q", vec![ram(GIB)])]);
+    assert!(m.pools["p"].protection.as_ref().is_some_and(|p| !p.formatted && p.raid.copies() == 2));
+    m.apply(Command::SizePool { name: "p".into(), sizes: vec![GIB, GIB] }, 0).expect("sized");
+    assert!(m.pools["p"].protection.as_ref().is_some_and(|p| p.formatted));
+    let grow = PoolPatch { add: Vec::new(), grow: vec![DeviceGrow { device: 0, size: 2 * GIB }] };
+    refused(&m, Command::PatchPool { name: "p".into(), patch: grow }, Code::Unsupported);
+    // Devices join and leave by name; one that is named already, or is not, changes nothing.
+    let put = |d: DeviceSpec| Command::PutDevice { name: "p".into(), device: d };
+    let drop = |path: &str| Command::DropDevice { name: "p".into(), path: path.into() };
+    m.apply(put(file("/p/2", GIB)), 0).expect("named");
+    assert!(m.apply(put(file("/p/2", GIB)), 0).expect("known").is_empty());
+    refused(&m, put(ram(GIB)), Code::InvalidDevice);
+    let other = Command::PutDevice { name: "q".into(), device: file("/p/9", GIB) };
+    refused(&m, other, Code::Unsupported);
+    m.apply(drop("/p/0"), 0).expect("dropped");
+    assert!(m.apply(drop("/p/0"), 0).expect("unknown").is_empty());
+    assert_eq!(m.pools["p"].devices.len(), 2);
+}
+
+#[test]
+fn volumes_of_protected_pools_are_made_in_two_steps() {
+    let files = (0..4).map(|i| file(&format!("/p/{i}"), GIB)).collect();
+    let mut m = with(vec![protected("p", Raid::Ten, files), pool("q", vec![ram(GIB)])]);
+    let of = |kind| Command::CreateVolume(VolumeSpec { kind: Some(kind), ..spec("w", "p", MIB) });
+    refused(&m, of(VolumeKind::Stripe), Code::InvalidLayout);
+    let plain = VolumeSpec { kind: Some(VolumeKind::Protected), ..spec("w", "q", MIB) };
+    refused(&m, Command::CreateVolume(plain), Code::InvalidLayout);
+    // Thin: larger than the pool.
+    m.apply(volume("v", "p", 64 * GIB), 5).expect("made");
+    let v = m.volumes["v"].clone();
+    assert_eq!((v.kind, v.state), (VolumeKind::Protected, VolumeState::Creating));
+    assert_eq!(v.layout, Layout::Store { dataset: v.naa.to_string(), origin: None });
+    refused(&m, volume("v", "p", MIB), Code::VolumeExists);
+    let ready = Command::ReadyVolume { name: "v".into() };
+    m.apply(ready.clone(), 0).expect("ready");
+    refused(&m, ready, Code::Internal);
+    m.apply(resize("v", GIB, true), 0).expect("shrunk");
+    m.apply(resize("v", 2 * GIB, false), 0).expect("grown");
+
+    let clone = |snapshot: &str, name: &str| {
+        let (snapshot, name) = (snapshot.to_string(), name.to_string());
+        let spec = CloneSpec { volume: "v".into(), snapshot, name, read_only: false };
+        Command::CloneVolume { spec, size: 3 * GIB }
+    };
+    refused(&m, clone(&"s".repeat(31), "c"), Code::InvalidName);
+    refused(&m, clone("s", "v"), Code::VolumeExists);
+    m.apply(clone("s", "c"), 6).expect("cloned");
+    let c = &m.volumes["c"];
+    let origin = Some(snapshot_dataset(v.naa, "s"));
+    assert_eq!(c.layout, Layout::Store { dataset: c.naa.to_string(), origin });
+    assert_eq!((c.size, c.state, c.pool.as_str()), (3 * GIB, VolumeState::Creating, "p"));
+}
+
+#[test]
+fn a_configuration_writes_raid_as_it_likes() {
+    for text in [r#""10""#, "10"] {
+        assert_eq!(serde_json::from_str::<Raid>(text).expect("read"), Raid::Ten);
+    }
+    assert_eq!(serde_json::to_string(&Raid::Zero).expect("written"), r#""0""#);
+    assert!(serde_json::from_str::<Raid>("5").is_err());
+    // What an earlier version wrote has no protection.
+    let old = r#"{"name":"p","devices":[]}"#;
+    assert_eq!(serde_json::from_str::<Pool>(old).expect("read").protection, None);
+}

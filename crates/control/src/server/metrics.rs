@@ -1,6 +1,6 @@
 //! Prometheus text format, version 0.0.4.
 
-use crate::live::Status;
+use crate::live::{PoolCounters, Status};
 use crate::model::Model;
 use std::fmt::Write;
 
@@ -42,15 +42,20 @@ pub(super) fn text(status: &Status, model: &Model) -> String {
     );
     t.gauge("weir_config_revision", "Revision of the configuration.", status.revision as f64);
     t.gauge("weir_faults", "Objects that are not well.", status.faults.len() as f64);
-    pools(&mut t, model);
+    pools(&mut t, status, model);
     volumes(&mut t, status, model);
     ports(&mut t, status);
     reactors(&mut t, status);
     t.0
 }
 
-fn pools(t: &mut Text, model: &Model) {
-    let infos: Vec<_> = model.pools.keys().filter_map(|n| model.pool_info(n).ok()).collect();
+fn pools(t: &mut Text, status: &Status, model: &Model) {
+    let mut infos: Vec<_> = model.pools.keys().filter_map(|n| model.pool_info(n).ok()).collect();
+    let live = &status.live.pools;
+    for p in infos.iter_mut().filter(|p| p.protection.is_some()) {
+        let found = live.iter().find(|l| l.name == p.name);
+        (p.capacity, p.free) = found.map_or((0, 0), |l| (l.total, l.free));
+    }
     t.family("weir_pool_capacity_bytes", "gauge", "Bytes that volumes can be laid out on.");
     for p in &infos {
         t.sample("weir_pool_capacity_bytes", &[("pool", &p.name)], p.capacity as f64);
@@ -59,6 +64,30 @@ fn pools(t: &mut Text, model: &Model) {
     for p in &infos {
         t.sample("weir_pool_free_bytes", &[("pool", &p.name)], p.free as f64);
     }
+    if live.is_empty() {
+        return;
+    }
+    t.family("weir_pool_healthy", "gauge", "1 when every block has all its copies.");
+    for l in live {
+        let healthy = f64::from(u8::from(l.state == "healthy"));
+        t.sample("weir_pool_healthy", &[("pool", &l.name)], healthy);
+    }
+    let each = |t: &mut Text, name: &str, help: &str, f: fn(&PoolCounters) -> u64| {
+        t.family(name, "counter", help);
+        for l in live {
+            t.sample(name, &[("pool", &l.name)], f(&l.counters) as f64);
+        }
+    };
+    let blocks = "Blocks of 4096 bytes";
+    let help = |what: &str| format!("{blocks} {what}.");
+    let written = help("written by volumes");
+    each(t, "weir_pool_blocks_written_total", &written, |c| c.blocks_written);
+    each(t, "weir_pool_blocks_read_total", &help("read by volumes"), |c| c.blocks_read);
+    let media = help("written to devices");
+    each(t, "weir_pool_media_blocks_total", &media, |c| c.media_writes);
+    each(t, "weir_pool_damaged_total", "Copies found damaged.", |c| c.damaged);
+    each(t, "weir_pool_repaired_total", "Damaged copies mended.", |c| c.repaired);
+    each(t, "weir_pool_lost_total", "Blocks without a good copy.", |c| c.lost);
 }
 
 fn volumes(t: &mut Text, status: &Status, model: &Model) {

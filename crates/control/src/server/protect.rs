@@ -6,7 +6,7 @@ use super::routes::{Created, Ctl, made};
 use crate::dataplane::ScrubAction;
 use crate::error::Problem;
 use crate::live::{GraphLive, ScrubLive, SnapshotLive};
-use crate::model::{CloneSpec, PoolInfo, Volume};
+use crate::model::{CloneSpec, DeviceAction, PoolInfo, Volume};
 use crate::units;
 use axum::Json;
 use axum::extract::State;
@@ -153,6 +153,18 @@ pub(super) async fn force_pool(
     Names(name): Names<String>,
 ) -> Reply<Json<PoolInfo>> {
     Ok(Json(app.controller.force_pool(name).await?))
+}
+
+/// Do something about the devices of a protected pool. What takes long goes on in the background.
+#[utoipa::path(post, path = "/v1/pools/{name}/devices", tag = "pools",
+    params(("name" = String, Path)), request_body = DeviceAction,
+    responses((status = 200, body = PoolInfo), (status = "default", body = Problem)))]
+pub(super) async fn pool_device(
+    State(app): Ctl,
+    Names(name): Names<String>,
+    JsonBody(action): JsonBody<DeviceAction>,
+) -> Reply<Json<PoolInfo>> {
+    Ok(Json(app.controller.pool_device(name, action).await?))
 }
 
 /// The device graph of a volume.

@@ -40,6 +40,7 @@ pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -
     Router::new()
         .route("/v1/pools", get(list_pools).post(create_pool))
         .route("/v1/pools/{name}", get(get_pool).patch(patch_pool).delete(delete_pool))
+        .route("/v1/pools/{name}/devices", post(protect::pool_device))
         .route("/v1/pools/{name}/force", post(protect::force_pool))
         .route(
             "/v1/pools/{name}/scrub",

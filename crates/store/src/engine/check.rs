@@ -13,6 +13,7 @@ use crate::format::page::{FANOUT, Header, NodePtr, PageKind};
 use crate::format::slab::{self, bitmap_pages, meta_pages};
 use crate::format::tree::{self, LEAF, MapEntry, span};
 use crate::format::{BLOCK, Block};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use weir_base::IoResult;
@@ -56,8 +57,25 @@ impl Report {
 /// # Errors
 /// The pool cannot be opened at all.
 pub async fn check(disks: Vec<Rc<dyn Disk>>, options: Options) -> StoreResult<Report> {
+    check_watched(disks, options, Rc::default()).await
+}
+
+/// As [`check`]; `watch` shows copies of blocks read so far, and how many blocks are in use in all.
+///
+/// # Errors
+/// The pool cannot be opened at all.
+pub async fn check_watched(
+    disks: Vec<Rc<dyn Disk>>,
+    options: Options,
+    watch: Rc<Cell<(u64, u64)>>,
+) -> StoreResult<Report> {
     let inner = assemble(disks, Options { read_only: true, ..options }).await?;
-    let mut c = Check { i: inner, report: Report::default(), owners: BTreeMap::new() };
+    let used = {
+        let space = inner.space.borrow();
+        space.total() - space.free()
+    };
+    watch.set((0, used));
+    let mut c = Check { i: inner, report: Report::default(), owners: BTreeMap::new(), watch };
     c.run().await;
     Ok(c.report)
 }
@@ -67,6 +85,8 @@ struct Check {
     report: Report,
     /// Who refers to a block first.
     owners: BTreeMap<u64, String>,
+    /// Copies read, and blocks in use.
+    watch: Rc<Cell<(u64, u64)>>,
 }
 
 impl Check {
@@ -98,6 +118,7 @@ impl Check {
             let buf = Slice::heap(BLOCK);
             let read: IoResult = d.read(at, &buf, self.i.options.deadline).await;
             self.report.copies += 1;
+            self.watch.set((self.report.copies, self.watch.get().1));
             match read {
                 Ok(()) if good(&buf) => {
                     found.get_or_insert(buf);

@@ -256,11 +256,9 @@ impl Inner {
         self.settle(&mut cx.batch).await?;
         self.log.set.replace(cut.log_set);
         self.settle_moves();
-        // Garbage that the checkpoint itself took pieces of has its map already.
-        for (id, root, mapped) in roots {
-            if let Some(ds) = self.datasets.borrow().get(&id).filter(|d| d.kind != Kind::Garbage) {
-                self.settle_below(&ds.top.below, root, mapped);
-            }
+        // Also of snapshots that were made meanwhile: their layers may be the same ones.
+        for ds in self.datasets.borrow().values() {
+            Self::settle_layers(&ds.top.below, cut.epoch);
         }
         // What was looked up before this may still be on its way to a reader.
         self.pins.grace().await;
@@ -276,20 +274,17 @@ impl Inner {
         Ok(())
     }
 
-    /// A map is on disk now: layers up to the cut are not needed any more. Layers that were frozen since, by
-    /// a snapshot, stay above it.
-    fn settle_below(&self, below: &RefCell<Below>, root: MapRoot, mapped: u64) {
+    /// Layers that a checkpoint has merged are not needed any more, and what was below them is gone. Layers that
+    /// were frozen since, by a snapshot, stay above the map.
+    fn settle_layers(below: &RefCell<Below>, epoch: u32) {
         let now = below.borrow().clone();
-        match now {
-            Below::Root(..) => {
-                below.replace(Below::Root(root, mapped));
-            }
-            Below::Stage(s) => match s.merged.get() {
+        if let Below::Stage(s) = now {
+            match s.merged.get().filter(|_| s.epoch <= epoch) {
                 Some((root, mapped)) => {
                     below.replace(Below::Root(root, mapped));
                 }
-                None => self.settle_below(&s.below, root, mapped),
-            },
+                None => Self::settle_layers(&s.below, epoch),
+            }
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::device::Device;
 use super::open::{history, superblocks};
-use super::upkeep::{BATCH, no_room};
+use super::rebuild::no_room;
+use super::upkeep::BATCH;
 use super::{Inner, Pool, StoreError, StoreResult, label_of};
 use crate::format::BLOCK;
 use crate::format::label::{Label, Layout, SUPER_SLOTS};

@@ -105,8 +105,9 @@ impl Space {
         }
     }
 
-    /// What a superblock tells of is durable.
-    fn settle(&mut self) {
+    /// What a superblock tells of is durable. Says whether that changes where blocks may be put.
+    fn settle(&mut self) -> bool {
+        let mut changed = false;
         for s in &mut self.slabs {
             if let Some(m) = s.moving.take_if(|m| m.ready) {
                 let gone = match m.told {
@@ -115,14 +116,17 @@ impl Space {
                     false => Some(m.to),
                 };
                 self.leaving.extend(gone);
+                changed = true;
             }
         }
         for s in 0..self.slabs.len() {
             if self.slabs[s].exists() && !self.slabs[s].offered {
                 self.slabs[s].offered = true;
                 self.free += u64::from(self.slabs[s].free);
+                changed = true;
             }
         }
+        changed
     }
 
     /// A slab's record as the checkpoint being made has it.
@@ -150,8 +154,11 @@ impl Inner {
     }
 
     pub(crate) fn settle_moves(&self) {
-        self.space.borrow_mut().settle();
-        self.arrange();
+        let changed = self.space.borrow_mut().settle();
+        if changed {
+            // Only then: writes go on where they were.
+            self.arrange();
+        }
     }
 
     /// Whether a slab was given up and its number not used again.

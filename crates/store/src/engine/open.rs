@@ -122,15 +122,17 @@ pub(crate) async fn superblocks(d: &Rc<dyn Disk>, label: &Label) -> Vec<Superblo
 }
 
 /// The table of slabs, from the first device that has it whole.
-pub(crate) async fn space_table(devices: &[Rc<Device>], s: &Superblock) -> Option<Vec<u8>> {
-    for d in devices {
-        let Some(disk) = &d.disk else { continue };
+pub(crate) async fn space_table(
+    disks: &[(Rc<dyn Disk>, Layout)],
+    s: &Superblock,
+) -> Option<Vec<u8>> {
+    for (disk, layout) in disks {
         let mut bytes = Vec::new();
         for i in 0..s.space.len.div_ceil(PAYLOAD as u64) {
-            if i >= d.layout.table_pages {
+            if i >= layout.table_pages {
                 break;
             }
-            let Ok(b) = read_block(disk, d.layout.table(s.space.which, i)).await else { break };
+            let Ok(b) = read_block(disk, layout.table(s.space.which, i)).await else { break };
             let ours = |h: Header| h.pool == s.tag() && h.owner == blob::SPACE && h.index == i;
             if !page::open(&b).is_ok_and(ours) {
                 break;
@@ -204,7 +206,9 @@ impl Pool {
 /// A pool as of its newest checkpoint, with its log not looked at.
 pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> StoreResult<Rc<Inner>> {
     let (best, devices, lineage) = find(disks, &options).await?;
-    let Some(bytes) = space_table(&devices, &best).await else {
+    let here = |d: &Rc<Device>| d.disk.clone().map(|disk| (disk, d.layout));
+    let disks: Vec<_> = devices.iter().filter_map(here).collect();
+    let Some(bytes) = space_table(&disks, &best).await else {
         return pool_error("no device has a whole table of slabs");
     };
     let Some((slabs, remaps)) = parse_space(&bytes) else {

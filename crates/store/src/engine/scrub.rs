@@ -1,5 +1,6 @@
 //! Scrub: every copy of every block is read and verified, and mended where it is damaged.
 
+use super::check::Finding;
 use super::dataset::Dataset;
 use super::stage::Below;
 use super::{Inner, Pool, StoreResult, block_of};
@@ -9,10 +10,11 @@ use crate::format::page::{FANOUT, NodePtr, PageKind};
 use crate::format::slab::{SlabHead, bitmap_pages, meta_pages};
 use crate::format::tree::{self, LEAF};
 use crate::format::{BLOCK, Block};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult, SECONDS};
+use weir_base::{IoError, IoResult, MILLIS, Nanos, SECONDS};
 use weir_mem::Slice;
-use weir_reactor::{LocalFuture, sleep};
+use weir_reactor::{LocalFuture, now, sleep};
 
 /// What a scrub did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,18 +29,53 @@ pub struct ScrubReport {
     pub lost: u64,
 }
 
+/// Most findings that a watch keeps.
+const MOST_FINDINGS: usize = 1000;
+/// A scrub that is less ahead of its rate does not pause, since short pauses take longer than they should.
+const AHEAD: Nanos = 2 * MILLIS;
+
+/// What can be seen of a scrub while it runs, and afterwards.
+#[derive(Debug, Default)]
+pub struct ScrubWatch {
+    blocks: Cell<u64>,
+    findings: RefCell<Vec<Finding>>,
+}
+
+impl ScrubWatch {
+    /// Blocks of which every copy was read.
+    pub fn blocks(&self) -> u64 {
+        self.blocks.get()
+    }
+
+    /// The first thousand findings.
+    pub fn findings(&self) -> Vec<Finding> {
+        self.findings.borrow().clone()
+    }
+
+    fn find(&self, layer: String, vbn: u64, what: String) {
+        let mut all = self.findings.borrow_mut();
+        if all.len() < MOST_FINDINGS {
+            all.push(Finding { layer, vbn, what });
+        }
+    }
+}
+
 /// How fast, and how far it is.
 struct Pace {
     /// Blocks a second; 0 for as fast as possible.
     rate: u64,
-    blocks: u64,
+    /// When the block after this one is due.
+    due: Nanos,
+    watch: Rc<ScrubWatch>,
 }
 
 impl Pace {
     async fn step(&mut self) {
-        self.blocks += 1;
-        if let Some(pause) = SECONDS.checked_div(self.rate) {
-            sleep(pause).await;
+        self.watch.blocks.set(self.watch.blocks.get() + 1);
+        let Some(each) = SECONDS.checked_div(self.rate) else { return };
+        self.due = self.due.max(now()) + each;
+        if self.due > now() + AHEAD {
+            sleep(self.due - now()).await;
         }
     }
 }
@@ -50,26 +87,44 @@ impl Pool {
     /// # Errors
     /// The pool cannot be written.
     pub async fn scrub(&self, rate: u64) -> StoreResult<ScrubReport> {
+        self.scrub_watched(rate, Rc::default()).await
+    }
+
+    /// As [`scrub`](Pool::scrub); `watch` shows how far it is and what it finds. Dropping the future ends it.
+    ///
+    /// # Errors
+    /// The pool cannot be written.
+    pub async fn scrub_watched(
+        &self,
+        rate: u64,
+        watch: Rc<ScrubWatch>,
+    ) -> StoreResult<ScrubReport> {
         let i = &self.0;
         let before = self.counters();
         // Everything that is there now gets its place in a map.
         i.checkpoint_now().await?;
-        let mut pace = Pace { rate, blocks: 0 };
+        let mut pace = Pace { rate, due: 0, watch: watch.clone() };
         let ids: Vec<u32> = i.datasets.borrow().keys().copied().collect();
         for id in ids {
             let Some(ds) = i.datasets.borrow().get(&id).cloned() else { continue };
             i.scrub_dataset(&ds, &mut pace).await?;
         }
         i.scrub_slabs(&mut pace).await?;
-        i.scrub_super().await?;
+        i.scrub_super(&watch).await?;
         let now = self.counters();
         Ok(ScrubReport {
-            blocks: pace.blocks,
+            blocks: watch.blocks(),
             damaged: now.damaged - before.damaged,
             repaired: now.repaired - before.repaired,
             lost: now.lost - before.lost,
         })
     }
+}
+
+/// A dataset as findings name it.
+fn called(ds: &Dataset) -> String {
+    let name = String::from_utf8_lossy(&ds.name.borrow()).into_owned();
+    format!("dataset {} `{name}`", ds.id)
 }
 
 fn bottom(below: &Below) -> MapRoot {
@@ -84,7 +139,13 @@ fn bottom(below: &Below) -> MapRoot {
 
 impl Inner {
     /// Reads every current copy of a block and mends those that `good` does not like.
-    pub(crate) async fn scrub_copies(&self, vbn: u64, good: impl Fn(&Slice) -> bool) -> bool {
+    async fn scrub_copies(
+        &self,
+        vbn: u64,
+        good: impl Fn(&Slice) -> bool,
+        watch: &ScrubWatch,
+        layer: impl Fn() -> String,
+    ) -> bool {
         let (mut bad, mut data) = (Vec::new(), None);
         for (d, at) in self.copies_of(vbn).into_iter().flatten() {
             if !d.is_current() {
@@ -99,18 +160,34 @@ impl Inner {
                 _ => bad.push((d, at)),
             }
         }
-        let Some(data) = data else { return bad.is_empty() };
+        let Some(data) = data else {
+            if !bad.is_empty() {
+                watch.find(layer(), vbn, "no copy is good".into());
+            }
+            return bad.is_empty();
+        };
         self.count(|c| c.damaged += bad.len() as u64);
         for (d, at) in bad {
+            let before = self.counters.get().repaired;
             self.mend(&d, at, &data).await;
+            let done = if self.counters.get().repaired > before { "mended" } else { "not mended" };
+            let text = format!("copy on device {} at block {at} was damaged: {done}", d.number);
+            watch.find(layer(), vbn, text);
         }
         true
     }
 
-    async fn scrub_meta(&self, ptr: NodePtr, kind: PageKind) -> Option<Rc<Block>> {
+    async fn scrub_meta(
+        &self,
+        ptr: NodePtr,
+        kind: PageKind,
+        watch: &ScrubWatch,
+        layer: impl Fn() -> String,
+    ) -> Option<Rc<Block>> {
         let _pin = self.pins.pin();
         let tag = self.tag;
-        self.scrub_copies(ptr.vbn, |b| ptr.verify(&block_of(b), tag, kind).is_ok()).await;
+        let good = |b: &Slice| ptr.verify(&block_of(b), tag, kind).is_ok();
+        self.scrub_copies(ptr.vbn, good, watch, layer).await;
         self.meta(&ptr, kind).await.ok()
     }
 
@@ -126,7 +203,8 @@ impl Inner {
         let mut ptr = ds.dead.get().0;
         while !ptr.is_none() {
             pace.step().await;
-            let page = self.scrub_meta(ptr, PageKind::Dead).await;
+            let layer = || format!("dead list of {}", called(ds));
+            let page = self.scrub_meta(ptr, PageKind::Dead, &pace.watch, layer).await;
             ptr = page.and_then(|b| dead::decode(&b).ok()).map_or(NodePtr::NONE, |(p, _)| p);
         }
         let table = self.ckpt.table.borrow().clone();
@@ -135,7 +213,8 @@ impl Inner {
                 |b: &Slice| crate::format::page::open(&block_of(b)).is_ok_and(|h| h.vbn == vbn);
             let _pin = self.pins.pin();
             if self.ckpt.table.borrow().contains(&vbn) {
-                self.scrub_copies(vbn, good).await;
+                let layer = || "table of volumes and snapshots".to_string();
+                self.scrub_copies(vbn, good, &pace.watch, layer).await;
             }
         }
         Ok(())
@@ -160,7 +239,9 @@ impl Inner {
             let pin = self.pins.pin();
             // A checkpoint may have moved it meanwhile, and another block may be where it was.
             let Some(ptr) = self.pointer_now(ds, level, index).await else { return Ok(()) };
-            let Some(node) = self.scrub_meta(ptr, kind).await else { return Ok(()) };
+            let layer = || format!("map of {}, level {level}, node {index}", called(ds));
+            let node = self.scrub_meta(ptr, kind, &pace.watch, layer).await;
+            let Some(node) = node else { return Ok(()) };
             drop(pin);
             if level > 0 {
                 for k in 0..FANOUT {
@@ -177,7 +258,8 @@ impl Inner {
                 let e = tree::entry(&node, k);
                 if e.is_data() && e.birth > shared {
                     pace.step().await;
-                    self.scrub_block(ds, index * LEAF as u64 + k as u64, e.vbn).await;
+                    let lba = index * LEAF as u64 + k as u64;
+                    self.scrub_block(ds, lba, e.vbn, &pace.watch).await;
                 }
             }
             Ok(())
@@ -213,7 +295,13 @@ impl Inner {
     }
 
     /// Verifies the copies of a block, if the map still says what it did.
-    async fn scrub_block(self: &Rc<Self>, ds: &Rc<Dataset>, lba: u64, vbn: u64) {
+    async fn scrub_block(
+        self: &Rc<Self>,
+        ds: &Rc<Dataset>,
+        lba: u64,
+        vbn: u64,
+        watch: &ScrubWatch,
+    ) {
         let pin = self.pins.pin();
         let Ok(e) = self.entry(ds, lba).await else { return };
         if e.vbn != vbn || !e.is_data() {
@@ -221,7 +309,8 @@ impl Inner {
         }
         let id = self.identity(ds.family, lba, e.birth, e.vbn);
         let good = |b: &Slice| super::slice_crc(&id, b, 0) == e.crc;
-        let found = self.scrub_copies(vbn, good).await;
+        let layer = || format!("data of {} at byte {}", called(ds), lba * BLOCK as u64);
+        let found = self.scrub_copies(vbn, good, watch, layer).await;
         drop(pin);
         if !found {
             // It is lost; the volume learns that in the same way as from a read.
@@ -244,13 +333,17 @@ impl Inner {
             let Some((which, crc, birth)) = of(self) else { continue };
             let first = ((s as u64) << shift) + u64::from(which) * meta_pages(shift);
             let ptr = NodePtr { vbn: first, birth, max_birth: birth, crc };
-            let Some(b) = self.scrub_meta(ptr, PageKind::SlabMeta).await else { continue };
+            let (w, layer) = (pace.watch.clone(), || format!("metadata of slab {s}"));
+            let Some(b) = self.scrub_meta(ptr, PageKind::SlabMeta, &w, layer).await else {
+                continue;
+            };
             let Ok(head) = SlabHead::decode(&b, shift) else { continue };
             for k in 0..bitmap_pages(shift) {
                 let crc = head.bitmaps[k as usize];
                 let vbn = first + 1 + k;
-                self.scrub_meta(NodePtr { vbn, birth, max_birth: birth, crc }, PageKind::Bitmap)
-                    .await;
+                let ptr = NodePtr { vbn, birth, max_birth: birth, crc };
+                let layer = || format!("bitmap of slab {s}");
+                self.scrub_meta(ptr, PageKind::Bitmap, &w, layer).await;
             }
         }
         Ok(())
@@ -258,7 +351,7 @@ impl Inner {
 
     /// Labels, superblocks and the table of slabs have no copies to compare on the same device: a checkpoint
     /// writes them anew, labels are put right from what is known.
-    async fn scrub_super(&self) -> IoResult {
+    async fn scrub_super(&self, watch: &ScrubWatch) -> IoResult {
         for d in self.current_devices() {
             for copy in 0..4u8 {
                 let label = crate::format::label::Label {
@@ -276,6 +369,8 @@ impl Inner {
                 if read.is_err() || have.to_vec() != want.to_vec() {
                     self.count(|c| c.damaged += 1);
                     self.mend(&d, at, &want).await;
+                    let text = format!("label {copy} of device {} was written anew", d.number);
+                    watch.find("labels".into(), 0, text);
                 }
             }
         }

@@ -1,13 +1,8 @@
 //! What is done about devices by itself, one thing at a time: bringing back, spares, draining, growing.
 
-use super::device::Device;
-use super::fill::Into;
-use super::plan::{Plan, Plot, Site, View};
 use super::{Inner, Pool, StoreError, StoreResult};
-use crate::format::slab::{Placement, RECORD, REMAP};
+use crate::format::BLOCK;
 use crate::format::superblock::MemberState;
-use crate::format::{BLOCK, MAX_VBN, page};
-use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -92,7 +87,7 @@ pub(crate) struct Upkeep {
     walks: Cell<u64>,
     lists: Cell<u64>,
     /// The pool may be able to grow, or to be balanced.
-    spread: Cell<bool>,
+    pub(super) spread: Cell<bool>,
     /// Only one change of the set of devices is asked for at a time.
     pub(crate) changes: WaitChannel,
     closing: Cell<bool>,
@@ -169,11 +164,11 @@ impl Upkeep {
         }
     }
 
-    fn begin(&self, work: Work, device: u16) {
+    pub(super) fn begin(&self, work: Work, device: u16) {
         self.progress.set(Some(Progress { work, device, done: 0, total: 0 }));
     }
 
-    fn expect(&self, blocks: u64) {
+    pub(super) fn expect(&self, blocks: u64) {
         if let Some(mut p) = self.progress.get() {
             // Each block is copied once and proved once.
             p.total = p.done + 2 * blocks * BLOCK as u64;
@@ -356,221 +351,6 @@ impl Inner {
             Job::Spread => self.spread().await,
         }
     }
-
-    /// Brings a device up to date that missed something.
-    async fn bring_back(self: &Rc<Self>, d: &Rc<Device>) -> StoreResult {
-        let n = d.number;
-        self.still_there(d).await?;
-        if d.foreign.get() {
-            // What its log and superblocks say must never be believed again.
-            self.wipe_rings(d).await?;
-        }
-        let since = match d.foreign.get() {
-            true => 0,
-            false if has(Bug::ResyncFromNow) => self.epoch.get(),
-            false => d.since.get(),
-        };
-        let begin = move |i: &Inner| {
-            if let Some(d) = i.device(n).filter(|d| d.usable() && d.state.get() == MemberState::Out)
-            {
-                d.state.set(MemberState::Syncing);
-            }
-        };
-        self.act(Box::new(begin)).await?;
-        self.upkeep.expect(self.fill_estimate(Into::Device(n, since)));
-        if !d.is_written() {
-            return Err(IoError::Offline.into());
-        }
-        self.fill(Into::Device(n, since)).await?;
-        let end = move |i: &Inner| {
-            let d = i.device(n);
-            if let Some(d) = d.filter(|d| d.usable() && d.state.get() == MemberState::Syncing) {
-                d.state.set(MemberState::InSync);
-                d.foreign.set(false);
-                i.arrange();
-            }
-        };
-        self.act(Box::new(end)).await?;
-        match d.is_current() {
-            true => Ok(()),
-            false => Err(IoError::Offline.into()),
-        }
-    }
-
-    /// Moves everything off the devices that are drained.
-    async fn clear(self: &Rc<Self>, n: u16) -> StoreResult {
-        loop {
-            self.upkeep_goes_on().await?;
-            let view = self.view();
-            let left: u64 = view
-                .plots
-                .iter()
-                .filter(|p| p.copies.iter().flatten().any(|c| c.device == n))
-                .map(|p| p.used)
-                .sum();
-            self.upkeep.expect(left);
-            let plan = view.evacuate(BATCH);
-            if !plan.is_empty() {
-                self.carry_out(plan).await?;
-                continue;
-            }
-            return match plan.stuck {
-                0 => Ok(()),
-                _ => Err(no_room(n, plan.stuck, plan.unreadable)),
-            };
-        }
-    }
-
-    /// Gives up what a plan gives up, and moves what it moves.
-    async fn carry_out(self: &Rc<Self>, plan: Plan) -> StoreResult {
-        let moves = plan.moves.clone();
-        let begin = move |i: &Inner| {
-            let mut space = i.space.borrow_mut();
-            for s in plan.give_up {
-                // It may have been written to since.
-                if space.is_empty_slab(s) {
-                    space.give_up(s);
-                }
-            }
-            for (s, index, to) in plan.moves {
-                let good = i.device(to.device).is_some_and(|d| d.is_current());
-                if good && space.slabs[s].exists() && space.is_vacant(&to) {
-                    space.begin_move(s, index, to);
-                }
-            }
-            drop(space);
-            i.arrange();
-        };
-        self.act(Box::new(begin)).await?;
-        if moves.is_empty() {
-            return Ok(());
-        }
-        let mut filled = Ok(());
-        if !has(Bug::SwitchedBeforeCopied) {
-            filled = self.fill(Into::Moves).await;
-        }
-        if let Err(e) = filled {
-            self.space.borrow_mut().abandon_moves();
-            return Err(e.into());
-        }
-        let end = move |i: &Inner| {
-            for s in &mut i.space.borrow_mut().slabs {
-                if let Some(m) = &mut s.moving {
-                    m.ready = i.device(m.to.device).is_some_and(|d| d.is_current());
-                }
-            }
-            // What cannot be used any more is begun anew by the next plan.
-            i.space.borrow_mut().abandon_moves();
-        };
-        self.act(Box::new(end)).await
-    }
-
-    /// What the pool looks like to plans.
-    pub(crate) fn view(&self) -> View {
-        let space = self.space.borrow();
-        let mut taken: BTreeSet<(u16, u32)> = BTreeSet::new();
-        taken.extend(space.occupied().map(|p| (p.device, p.extent)));
-        let sites = self.devices.borrow();
-        let sites = sites.iter().filter(|d| d.state.get() != MemberState::Gone).map(|d| Site {
-            number: d.number,
-            fit: d.is_current() && !d.draining.get(),
-            current: d.is_current(),
-            draining: d.draining.get(),
-            vacant: (0..d.layout.extents).filter(|e| !taken.contains(&(d.number, *e))).collect(),
-        });
-        let room = space.room();
-        let plots = space.slabs.iter().enumerate().filter(|(_, s)| s.exists());
-        let plots = plots.map(|(slab, s)| Plot {
-            slab,
-            copies: s.copies,
-            empty: space.is_empty_slab(slab),
-            used: room - u64::from(s.free),
-        });
-        let (sites, plots) = (sites.collect(), plots.collect());
-        // The pool must not be too full without them.
-        let keep = self.keep_free();
-        let expendable = space.free().saturating_sub(keep) / room.max(1);
-        drop(space);
-        let copies = usize::from(self.durable.borrow().copies);
-        View { sites, plots, copies, expendable: expendable as usize }
-    }
-
-    /// Blocks that must stay free whatever is given up.
-    fn keep_free(&self) -> u64 {
-        let nodes: u64 = self.datasets.borrow().values().map(|d| d.nodes()).sum();
-        2 * self.reserve() + nodes + 256.min(self.space.borrow().total() / 4)
-    }
-
-    /// New slabs that what is vacant makes possible.
-    fn new_slabs(&self) -> Vec<[Option<Placement>; 2]> {
-        let devices = self.devices.borrow();
-        let members = devices.iter().filter(|d| d.state.get() != MemberState::Gone);
-        let pages = members.clone().map(|d| d.layout.table_pages).min().unwrap_or(0);
-        let remaps: u64 = members.map(|d| d.layout.spares).sum();
-        // The table of slabs has a fixed place.
-        let bytes = (pages * page::PAYLOAD as u64).saturating_sub(8 + remaps * REMAP as u64);
-        drop(devices);
-        let space = self.space.borrow();
-        let there = space.slabs.iter().filter(|s| s.exists()).count() as u64;
-        let most = (bytes / RECORD as u64).min(MAX_VBN >> space.shift).saturating_sub(there);
-        drop(space);
-        self.view().grow(most as usize)
-    }
-
-    /// Moves that make new slabs possible.
-    fn levelling(&self) -> Vec<(usize, usize, Placement)> {
-        self.view().balance(BATCH)
-    }
-
-    /// Makes new slabs of what is vacant, after moves if need be.
-    async fn spread(self: &Rc<Self>) -> StoreResult {
-        loop {
-            let new = self.new_slabs();
-            if !new.is_empty() {
-                let grow = move |i: &Inner| {
-                    let mut space = i.space.borrow_mut();
-                    for copies in new {
-                        let good = |c: &Placement| {
-                            i.device(c.device).is_some_and(|d| d.is_current() && !d.draining.get())
-                        };
-                        let mut all = copies.iter().flatten();
-                        if all.all(|c| good(c) && space.is_vacant(c)) {
-                            space.grow(copies);
-                        }
-                    }
-                };
-                self.act(Box::new(grow)).await?;
-                // What the extents of earlier slabs leave is vacant after one more.
-                self.checkpoint_now().await?;
-            }
-            let moves = self.levelling();
-            let Some((.., to)) = moves.first() else {
-                self.upkeep.spread.set(!self.new_slabs().is_empty());
-                return Ok(());
-            };
-            self.upkeep.begin(Work::Balance, to.device);
-            let view = self.view();
-            let moved = |p: &&Plot| moves.iter().any(|(s, ..)| *s == p.slab);
-            self.upkeep.expect(view.plots.iter().filter(moved).map(|p| p.used).sum());
-            self.carry_out(Plan { moves, ..Plan::default() }).await?;
-            self.checkpoint_now().await?;
-        }
-    }
-}
-
-/// Why a device cannot be drained.
-pub(crate) fn no_room(device: u16, copies: usize, unreadable: usize) -> StoreError {
-    let mut text = format!(
-        "device {device} cannot be drained: {copies} slabs on it find no place on another device that is \
-         current and has not the other copy; add a device, or delete data"
-    );
-    if unreadable > 0 {
-        text = format!(
-            "device {device} cannot be drained: {unreadable} slabs on it are on no device that is there \
-             and current; bring the device back first"
-        );
-    }
-    StoreError::Request(text)
 }
 
 impl Inner {

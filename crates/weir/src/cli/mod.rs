@@ -10,6 +10,8 @@ mod map;
 pub(crate) mod output;
 mod parse;
 mod pool;
+mod scrub;
+mod snapshot;
 mod status;
 mod target;
 mod top;
@@ -56,6 +58,21 @@ enum Command {
     /// Volumes: create, resize, delete.
     #[command(subcommand, visible_alias = "volumes")]
     Volume(volume::Command),
+    /// Snapshots of volumes of protected pools.
+    #[command(subcommand, visible_alias = "snapshots")]
+    Snapshot(snapshot::Command),
+    /// Volumes made of snapshots.
+    #[command(subcommand)]
+    Clone(snapshot::CloneCommand),
+    /// Verification of protected pools while they are served.
+    #[command(subcommand)]
+    Scrub(scrub::Command),
+    /// Show the layers that a volume is made of.
+    #[command(after_help = "Example:\n  weir graph db-01 --json")]
+    Graph {
+        /// The volume.
+        volume: String,
+    },
     /// Hosts: sets of initiator ports.
     #[command(subcommand, visible_alias = "hosts")]
     Host(host::Command),
@@ -83,6 +100,14 @@ enum Command {
     Write(args::WriteArgs),
     /// Copy between files and LUNs of SRP targets.
     Copy(args::CopyArgs),
+    /// Verify a protected pool that no daemon serves, reading only.
+    Check(args::CheckArgs),
+    /// Explain any block of a protected pool's devices.
+    Dump(args::DumpArgs),
+    /// Give this host a disk: a volume of a Weir or SRP target.
+    Attach(Box<args::AttachArgs>),
+    /// Take an attached disk away.
+    Detach(args::DetachArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  weir completions bash > /etc/bash_completion.d/weir")]
     Completions {
@@ -139,6 +164,34 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             args.json = json;
             args.check()?;
             run::copy(args)
+        }
+        Command::Check(mut args) => {
+            args.json = json;
+            run::check(args)
+        }
+        Command::Dump(mut args) => {
+            args.json = json;
+            run::dump(args)
+        }
+        Command::Snapshot(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Clone(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Scrub(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Graph { volume } => {
+            done(connection.run(|client| async move { scrub::graph(client, &volume, json).await }))
+        }
+        Command::Attach(mut args) => {
+            args.json = json;
+            args.check()?;
+            match (args.background_child, args.foreground) {
+                (true, _) => run::become_background(&args)?,
+                (false, true) => output::log_to_stderr("info")?,
+                (false, false) => {}
+            }
+            run::attach(*args, || Ok(connection.client()))
+        }
+        Command::Detach(mut args) => {
+            args.json = json;
+            run::detach(args)
         }
         Command::Pool(c) => done(connection.run(|client| c.run(client, json))),
         Command::Volume(c) => done(connection.run(|client| c.run(client, json))),

@@ -5,7 +5,8 @@ use super::parse;
 use clap::Subcommand;
 use weir_control::client::Client;
 use weir_control::model::{
-    DeviceGrow, DeviceSpec, PoolInfo, PoolPatch, PoolSpec, Protection, Raid,
+    DeviceAction, DeviceGrow, DeviceSpec, DeviceUse, PoolInfo, PoolPatch, PoolSpec, Protection,
+    Raid,
 };
 use weir_control::units::format_size;
 
@@ -64,6 +65,69 @@ pub(crate) enum Command {
         #[arg(long, short)]
         yes: bool,
     },
+    /// Give a protected pool a further device.
+    #[command(after_help = "Examples:\n  weir pool add safe --device /dev/nvme3n1\n  \
+        weir pool add safe --spare --device file:/srv/weir/spare.img:100G")]
+    Add {
+        /// The pool.
+        name: String,
+        /// The device, written as for `weir pool create`.
+        #[arg(long, short, value_parser = parse::device)]
+        device: DeviceSpec,
+        /// Keep it for when another one fails.
+        #[arg(long)]
+        spare: bool,
+    },
+    /// Let a device take the place of another, which leaves when everything is off it; in the background.
+    #[command(after_help = "Example:\n  weir pool replace safe 1 --device /dev/nvme3n1")]
+    Replace {
+        /// The pool.
+        name: String,
+        /// Number of the device that leaves; `weir pool show` numbers them.
+        number: u16,
+        /// The new device, written as for `weir pool create`.
+        #[arg(long, short, value_parser = parse::device)]
+        device: DeviceSpec,
+    },
+    /// Take a device back that was missing or failed; it is brought up to date in the background.
+    #[command(after_help = "Example:\n  weir pool attach safe --device /dev/nvme2n1")]
+    Attach {
+        /// The pool.
+        name: String,
+        /// The device, under its present name.
+        #[arg(long, short, value_parser = parse::device)]
+        device: DeviceSpec,
+    },
+    /// Move everything off a device, in the background.
+    #[command(after_help = "Example:\n  weir pool drain safe 1")]
+    Drain {
+        /// The pool.
+        name: String,
+        /// Number of the device.
+        number: u16,
+    },
+    /// Let a device go that holds nothing: a spare, or one that was drained.
+    #[command(after_help = "Example:\n  weir pool remove safe 1")]
+    Remove {
+        /// The pool.
+        name: String,
+        /// Number of the device.
+        number: u16,
+    },
+    /// Bring every device back that is out of sync and answers.
+    #[command(after_help = "Example:\n  weir pool resync safe")]
+    Resync {
+        /// The pool.
+        name: String,
+    },
+    /// Stop what is being done about a device: drain, replace, resync.
+    #[command(after_help = "Example:\n  weir pool cancel safe 1")]
+    Cancel {
+        /// The pool.
+        name: String,
+        /// Number of the device.
+        number: u16,
+    },
     /// Delete a pool that holds no volumes. Its files and devices stay as they are.
     #[command(visible_alias = "rm", after_help = "Example:\n  weir pool delete main")]
     Delete {
@@ -101,6 +165,27 @@ impl Command {
                 output::confirm(yes, &question)?;
                 output::show(json, &client.force_pool(&name).await?, details)
             }
+            Command::Add { name, device, spare } => {
+                let r#as = if spare { DeviceUse::Spare } else { DeviceUse::Member };
+                act(client, json, &name, DeviceAction::Put { device, r#as }).await
+            }
+            Command::Replace { name, number, device } => {
+                let r#as = DeviceUse::Replace(number);
+                act(client, json, &name, DeviceAction::Put { device, r#as }).await
+            }
+            Command::Attach { name, device } => {
+                act(client, json, &name, DeviceAction::Put { device, r#as: DeviceUse::Back }).await
+            }
+            Command::Drain { name, number } => {
+                act(client, json, &name, DeviceAction::Drain { number }).await
+            }
+            Command::Remove { name, number } => {
+                act(client, json, &name, DeviceAction::Remove { number }).await
+            }
+            Command::Cancel { name, number } => {
+                act(client, json, &name, DeviceAction::Cancel { number }).await
+            }
+            Command::Resync { name } => act(client, json, &name, DeviceAction::Resync).await,
             Command::Delete { name } => {
                 client.delete_pool(&name).await?;
                 let gone = serde_json::json!({ "deleted": name });
@@ -108,6 +193,10 @@ impl Command {
             }
         }
     }
+}
+
+async fn act(client: Client, json: bool, name: &str, action: DeviceAction) -> anyhow::Result<()> {
+    output::show(json, &client.pool_device(name, &action).await?, details)
 }
 
 fn table(pools: &[PoolInfo]) -> String {
@@ -175,14 +264,27 @@ fn protection(p: &PoolInfo, pr: &Protection) -> String {
         ),
     ));
     fields.push(("recovery", format!("{} log entries taken up at the last start", c.replayed)));
+    if let Some(w) = &l.work {
+        let percent = (w.done * 100).checked_div(w.total).unwrap_or(0);
+        fields.push(("under way", format!("{} of device {}, {percent} %", w.work, w.device)));
+    }
+    if let Some(t) = &l.trouble {
+        fields.push(("trouble", t.clone()));
+    }
+    if !l.unused.is_empty() {
+        fields.push(("not in use", l.unused.join("; ")));
+    }
     let mut text = output::fields(&fields);
     text.push('\n');
-    let mut t = Table::new(&[">#", "STATE", ">SIZE", ">REPLACED", "DEVICE", "PATH"]);
+    let mut t =
+        Table::new(&[">#", "STATE", ">SIZE", ">SLABS", ">ROOM", ">REPLACED", "DEVICE", "PATH"]);
     for d in &l.devices {
         t.row(vec![
             d.number.to_string(),
-            d.state.clone(),
+            if d.draining { format!("{}, draining", d.state) } else { d.state.clone() },
             format_size(d.size),
+            d.slabs.to_string(),
+            d.room.to_string(),
             d.replaced.to_string(),
             d.id.clone(),
             d.path.clone().unwrap_or_else(|| "-".into()),

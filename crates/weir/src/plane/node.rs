@@ -10,9 +10,11 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use weir_base::SECONDS;
 use weir_block::{Graph, GraphError, Shared};
-use weir_control::dataplane::{DataPlane, Hooks, Work};
-use weir_control::live::{GraphLive, LiveStatus, SnapshotLive};
-use weir_control::model::{self, DeviceKind, Layout, Pool, TargetPort, Transport, Volume};
+use weir_control::dataplane::{DataPlane, Hooks, ScrubAction, Work};
+use weir_control::live::{GraphLive, LiveStatus, ScrubLive, SnapshotLive};
+use weir_control::model::{
+    self, DeviceAction, DeviceKind, Layout, Pool, TargetPort, Transport, Volume,
+};
 use weir_control::{Code, Error, Result};
 use weir_fabric::Provider;
 use weir_fabric_iwarp::CrcPolicy;
@@ -492,6 +494,10 @@ impl DataPlane for Node {
         Box::pin(self.close_store(name))
     }
 
+    fn change_device<'a>(&'a self, pool: &'a Pool, action: &'a DeviceAction) -> Work<'a, ()> {
+        Box::pin(self.change_store_device(pool, action))
+    }
+
     fn create_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
         Box::pin(self.make_in_store(volume, pool))
     }
@@ -519,6 +525,10 @@ impl DataPlane for Node {
         snapshot: &'a str,
     ) -> Work<'a, ()> {
         Box::pin(self.revert_in_store(pool, volume, snapshot))
+    }
+
+    fn scrub<'a>(&'a self, pool: &'a Pool, action: ScrubAction) -> Work<'a, Option<ScrubLive>> {
+        Box::pin(self.scrub_store(pool, action))
     }
 
     fn graph<'a>(&'a self, volume: &'a str) -> Work<'a, GraphLive> {

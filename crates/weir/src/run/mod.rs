@@ -1,18 +1,22 @@
 //! What the commands that need the data path do.
 
+mod attach;
 mod bench;
 mod copy;
 mod flow;
 mod inquiry;
+mod offline;
 mod quickstart;
 mod read;
 mod remote;
 mod serve;
 mod write;
 
+pub(crate) use attach::{attach, become_background, detach};
 pub(crate) use bench::bench;
 pub(crate) use copy::copy;
 pub(crate) use inquiry::inquiry;
+pub(crate) use offline::{check, dump};
 pub(crate) use quickstart::quickstart;
 pub(crate) use read::read;
 pub(crate) use remote::Wanted;

@@ -17,16 +17,19 @@ use weir_proto_srp::login::MultiChannelAction;
 use weir_reactor::{LocalFuture, PollMode, Reactor};
 use weir_uring::Ring;
 
+/// Why there is no ring, and what to do.
+pub(crate) fn no_ring(e: std::io::Error) -> Error {
+    Error::new(Code::IoError, "io_uring cannot be used")
+        .because(e)
+        .hint("allow it: sysctl kernel.io_uring_disabled=0")
+}
+
 /// Runs `f` on a reactor of the calling thread, with the fabric of the login.
 pub(crate) fn on_reactor<R: 'static>(
     login: &Login,
     f: impl FnOnce(Rc<dyn Provider>) -> LocalFuture<'static, Result<R>>,
 ) -> Result<R> {
-    let ring = Ring::new().map_err(|e| {
-        Error::new(Code::IoError, "io_uring cannot be used")
-            .because(e)
-            .hint("allow it: sysctl kernel.io_uring_disabled=0")
-    })?;
+    let ring = Ring::new().map_err(no_ring)?;
     let reactor = Reactor::new(Rc::new(ring.clone()));
     let place = Place::alone(reactor.clone(), ring);
     let provider = login.provider(&place).map_err(refused)?;

@@ -32,9 +32,17 @@ impl Story {
         }
         self.missing.retain(|_| self.trouble == Trouble::HalfLost);
         self.open()?;
+        if self.trouble == Trouble::Lies {
+            self.end_filling()?;
+        }
         self.check_snapshots()?;
         self.read_all(2)?;
         let mut damaged = 0;
+        let found = self.running()?.counters().damaged;
+        if self.trouble == Trouble::Lies && found > 0 {
+            // It was called in sync, and since then nothing happened to it.
+            return Err(Wrong(format!("{found} damaged copies on a device that was filled")));
+        }
         self.settle_devices()?;
         if self.trouble == Trouble::Full {
             self.make_room()?;
@@ -89,6 +97,20 @@ impl Story {
                 ("blocks of slabs moved or brought back", self.steward.filled()),
             ],
         })
+    }
+
+    /// What was begun is brought to its end, and the pool opened again.
+    fn end_filling(&mut self) -> Result<(), Wrong> {
+        let (pool, s) = (self.running()?, self.steward.clone());
+        let closed = self.w.run(&self.node, PATIENCE, async move {
+            s.settle(pool.clone(), true).await;
+            pool.close().await
+        })?;
+        closed.map_err(|e| Wrong(format!("closing after filling: {e}")))?;
+        self.node.kill();
+        self.pool.take();
+        self.node.restart();
+        self.open()
     }
 
     /// In the end every device that is there is in sync, and every block has all its copies.

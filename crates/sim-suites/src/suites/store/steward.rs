@@ -197,7 +197,7 @@ impl Steward {
             return;
         }
         // Some of them are those of the checkpoint that begins the move, and are made good by it.
-        for _ in 0..4 + self.below(8) {
+        for _ in 0..6 + self.below(8) {
             bay.medium.next_is(Next::LostWrite);
         }
         loop {

@@ -41,7 +41,7 @@ impl Trouble {
             12 => Trouble::Full,
             13..=15 => Trouble::Snapshots,
             16..=18 => Trouble::Away,
-            19..=22 => Trouble::Devices,
+            19..=21 => Trouble::Devices,
             _ => Trouble::Lies,
         }
     }

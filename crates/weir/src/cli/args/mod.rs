@@ -1,9 +1,13 @@
 //! Arguments of the commands that need the data path, for `crate::run`.
 
+mod attach;
 mod bench;
+mod offline;
 mod tools;
 
+pub(crate) use attach::*;
 pub(crate) use bench::*;
+pub(crate) use offline::*;
 pub(crate) use tools::*;
 
 use super::parse;

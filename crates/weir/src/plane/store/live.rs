@@ -1,7 +1,7 @@
 //! How protected pools stand.
 
 use super::{OpenPool, Stores};
-use weir_control::live::{PoolCounters, PoolDeviceLive, PoolLive};
+use weir_control::live::{PoolCounters, PoolDeviceLive, PoolLive, PoolWorkLive};
 use weir_store::DeviceInfo;
 use weir_store::format::superblock::MemberState;
 
@@ -27,13 +27,20 @@ impl OpenPool {
             .iter()
             .filter(|d| !matches!(state(d), "in-sync" | "spare"))
             .map(|d| format!("device {} is {}", d.number, state(d)))
-            .chain(self.unused.iter().cloned())
             .collect();
+        self.let_go();
+        let unused: Vec<String> =
+            self.unused.borrow().iter().map(|(path, why)| format!("{path}: {why}")).collect();
         let (state_now, reason) = match s.suspended {
             Some(e) => ("suspended", Some(e.to_string())),
             None if !s.whole || !ill.is_empty() => {
-                let why = if ill.is_empty() { "blocks lack a copy".into() } else { ill.join("; ") };
-                ("degraded", Some(why))
+                let mut why = ill;
+                if why.is_empty() {
+                    why.push("blocks lack a copy".into());
+                }
+                why.extend(unused.iter().cloned());
+                why.extend(s.trouble.clone());
+                ("degraded", Some(why.join("; ")))
             }
             None => ("healthy", None),
         };
@@ -44,6 +51,9 @@ impl OpenPool {
             state: state(d).into(),
             size: d.len,
             replaced: d.replaced,
+            draining: d.draining,
+            slabs: d.slabs,
+            room: d.room,
         };
         PoolLive {
             name: name.to_owned(),
@@ -53,7 +63,14 @@ impl OpenPool {
             total: s.total,
             free: s.free,
             devices: s.devices.iter().map(device).collect(),
-            unused: self.unused.clone(),
+            unused,
+            work: s.work.map(|w| PoolWorkLive {
+                work: format!("{:?}", w.work).to_lowercase(),
+                device: w.device,
+                done: w.done,
+                total: w.total,
+            }),
+            trouble: s.trouble,
             counters: PoolCounters {
                 blocks_written: c.blocks_written,
                 blocks_read: c.blocks_read,
@@ -67,6 +84,7 @@ impl OpenPool {
                 devices_failed: c.devices_failed,
                 replayed: c.replayed,
             },
+            scrub: self.scrub_live(),
             ..PoolLive::default()
         }
     }

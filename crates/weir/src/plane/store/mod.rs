@@ -1,8 +1,10 @@
 //! Protected pools: each lives on one reactor, its home, and is used from all.
 
+mod devices;
 mod leaf;
 mod live;
 mod open;
+mod scrub;
 
 pub(crate) use leaf::{KIND, Kind};
 
@@ -42,17 +44,34 @@ struct Placed {
 /// A pool that is open on the present reactor.
 pub(crate) struct OpenPool {
     pool: weir_store::Pool,
-    /// Devices of the configuration that are not in use.
-    unused: Vec<String>,
+    /// Devices of the configuration that are not in use, and why not.
+    unused: RefCell<Vec<(String, String)>>,
     /// Volumes that are open, by name on the devices, with the volume's name.
     homes: RefCell<BTreeMap<String, (Home, String)>>,
+    scrub: RefCell<Option<Rc<scrub::Scrub>>>,
     /// Keeps others off the devices.
-    _locks: Vec<File>,
+    locks: RefCell<BTreeMap<String, File>>,
 }
 
 impl OpenPool {
-    fn new(pool: weir_store::Pool, unused: Vec<String>, locks: Vec<File>) -> OpenPool {
-        OpenPool { pool, unused, homes: RefCell::default(), _locks: locks }
+    fn new(
+        pool: weir_store::Pool,
+        unused: Vec<(String, String)>,
+        locks: BTreeMap<String, File>,
+    ) -> OpenPool {
+        OpenPool {
+            pool,
+            unused: RefCell::new(unused),
+            homes: RefCell::default(),
+            scrub: RefCell::default(),
+            locks: RefCell::new(locks),
+        }
+    }
+
+    /// Unlocks devices that have left the pool.
+    fn let_go(&self) {
+        let here: Vec<_> = self.pool.status().devices.into_iter().filter_map(|d| d.name).collect();
+        self.locks.borrow_mut().retain(|path, _| here.contains(path));
     }
 
     fn find(&self, dataset: &str) -> Option<DatasetInfo> {
@@ -146,6 +165,7 @@ impl Node {
             Box::pin(async move {
                 let open = local.stores.borrow_mut().remove(&name);
                 let Some(open) = open else { return Ok(()) };
+                open.stop_scrub();
                 let homes = open.homes.take();
                 drop(homes);
                 let closed = open.pool.close().await;

@@ -2,6 +2,7 @@
 
 use super::OpenPool;
 use crate::plane::local::Local;
+use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::rc::Rc;
@@ -18,7 +19,7 @@ const CACHE_MIN: u64 = 32 << 20;
 
 /// A device that could be opened.
 struct Found {
-    index: usize,
+    path: String,
     disk: Rc<dyn Disk>,
     lock: File,
 }
@@ -51,7 +52,7 @@ fn random() -> Result<u64> {
 }
 
 /// Opens one device and keeps other daemons and tools from it.
-fn device(
+pub(super) fn device(
     local: &Local,
     d: &Device,
     make: bool,
@@ -93,6 +94,59 @@ async fn format(pool: &Pool, p: &Protection, found: &[Found]) -> Result<()> {
     })
 }
 
+/// Files looked at in a directory, at most.
+const MOST_FILES: usize = 256;
+
+/// Where devices may be that are not where they were: all block devices, and what lies beside files that are.
+fn candidates(pool: &Pool) -> Vec<String> {
+    let mut found = Vec::new();
+    let partitions = std::fs::read_to_string("/proc/partitions").unwrap_or_default();
+    for line in partitions.lines().skip(2) {
+        found.extend(line.split_whitespace().nth(3).map(|name| format!("/dev/{name}")));
+    }
+    let files = pool.devices.iter().filter(|d| d.kind == DeviceKind::File);
+    let dirs: BTreeSet<_> = files.filter_map(|d| Path::new(d.path.as_deref()?).parent()).collect();
+    for entries in dirs.into_iter().filter_map(|d| std::fs::read_dir(d).ok()) {
+        let files = entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_file()));
+        found.extend(files.take(MOST_FILES).map(|e| e.path().display().to_string()));
+    }
+    found.retain(|p| pool.devices.iter().all(|d| d.path.as_ref() != Some(p)));
+    found
+}
+
+/// Number of the newest superblock of a device.
+async fn newest(disk: &Rc<dyn Disk>) -> Option<u64> {
+    let dump = weir_store::dump::Dump::open(vec![disk.clone()]).await.ok()?;
+    let fields = dump.superblocks().await.ok()?.parts.into_iter().next()?.fields;
+    fields.into_iter().find_map(|(name, value)| match value {
+        weir_store::dump::Value::Number(n) if name == "seq" => Some(n),
+        _ => None,
+    })
+}
+
+/// What is known of the devices that are there.
+struct Known {
+    pool: u128,
+    devices: BTreeSet<u64>,
+    seq: u64,
+}
+
+/// Opens what is at a path if it is a device of the pool that is not there yet, as new as the others: no old copy.
+async fn renamed(local: &Local, path: &str, known: &Known) -> Option<(Rc<dyn Disk>, File)> {
+    let options = OpenOptions { create: false, len: None, direct: true, read_only: true };
+    let seen = local.open_file(Path::new(path), options).ok()?;
+    let label = weir_store::label_of(&seen).await.ok()?;
+    if label.pool != known.pool || known.devices.contains(&label.device) {
+        return None;
+    }
+    // The last superblock may have reached some of the devices only.
+    if newest(&seen).await? + 1 < known.seq {
+        return None;
+    }
+    let d = Device { kind: DeviceKind::Block, path: Some(path.to_owned()), size: 0 };
+    device(local, &d, false).ok()
+}
+
 /// Opens the pool, making it when it has not been made yet; gives it and the sizes of its devices.
 pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(OpenPool, Vec<u64>)> {
     let Some(p) = &pool.protection else {
@@ -105,26 +159,39 @@ pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(Ope
         match device(local, d, !p.formatted) {
             Ok((disk, lock)) => {
                 sizes[index] = disk.len();
-                found.push(Found { index, disk, lock });
+                found.push(Found { path: path.to_owned(), disk, lock });
             }
-            Err(why) => unused.push(format!("{path}: {why}")),
+            Err(why) => unused.push((path.to_owned(), why)),
         }
     }
     if !p.formatted {
-        if let Some(why) = unused.first() {
+        if let Some((path, why)) = unused.first() {
             return Err(Error::new(Code::IoError, format!("pool {} cannot be made", pool.name))
-                .because(why)
+                .because(format!("{path}: {why}"))
                 .hint("check that the path exists, is yours to write, and is not in use"));
         }
         format(pool, p, &found).await?;
     }
     let mut ours = Vec::new();
     for f in found {
-        let path = pool.devices[f.index].path.as_deref().unwrap_or("a device");
         match weir_store::label_of(&f.disk).await {
             Ok(l) if l.pool == p.id.0 => ours.push(f),
-            Ok(l) => unused.push(format!("{path}: it belongs to pool {:032x}", l.pool)),
-            Err(e) => unused.push(e.to_string()),
+            Ok(l) => unused.push((f.path, format!("it belongs to pool {:032x}", l.pool))),
+            Err(e) => unused.push((f.path, e.to_string())),
+        }
+    }
+    if p.formatted && ours.len() < pool.devices.len() {
+        let mut known = Known { pool: p.id.0, devices: BTreeSet::new(), seq: 0 };
+        for f in &ours {
+            known.devices.extend(weir_store::label_of(&f.disk).await.ok().map(|l| l.device));
+            known.seq = known.seq.max(newest(&f.disk).await.unwrap_or(0));
+        }
+        for path in candidates(pool) {
+            if let Some((disk, lock)) = renamed(local, &path, &known).await {
+                known.devices.extend(weir_store::label_of(&disk).await.ok().map(|l| l.device));
+                known.seq = known.seq.max(newest(&disk).await.unwrap_or(0));
+                ours.push(Found { path, disk, lock });
+            }
         }
     }
     let bytes: u64 = ours.iter().map(|f| f.disk.len()).sum();
@@ -137,9 +204,8 @@ pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(Ope
     let disks = ours.iter().map(|f| f.disk.clone()).collect();
     let opened = weir_store::Pool::open(disks, options).await.map_err(|e| {
         let mut reason = e.to_string();
-        for u in &unused {
-            reason.push_str("; ");
-            reason.push_str(u);
+        for (path, why) in &unused {
+            reason.push_str(&format!("; {path}: {why}"));
         }
         Error::new(Code::PoolDamaged, format!("pool {} cannot be opened", pool.name))
             .because(reason)
@@ -152,6 +218,6 @@ pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(Ope
         return Err(Error::new(Code::PoolDamaged, format!("pool {} is another pool", pool.name))
             .because("its devices carry another identity than the configuration"));
     }
-    let locks = ours.into_iter().map(|f| f.lock).collect();
+    let locks = ours.into_iter().map(|f| (f.path, f.lock)).collect();
     Ok((OpenPool::new(opened, unused, locks), sizes))
 }

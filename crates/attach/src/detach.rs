@@ -1,0 +1,192 @@
+//! The end of an attachment, by its own process or by another; also of one whose process was killed.
+
+use crate::attachment::is_ours;
+use crate::error::{Error, Kind};
+use crate::host::{loopdev, users};
+use crate::state::{Method, Place, State};
+use crate::sys;
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// How long what was written may take to get to the volume.
+const FLUSH: Duration = Duration::from_secs(30);
+/// How long the kernel and the process may take to let go.
+const LET_GO: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_millis(20);
+
+/// What was done, beside what was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Detached {
+    /// What the reader should know, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Ends an attachment. By `force` also when it is in use or its target does not answer: what was written and has not
+/// reached the volume is lost then.
+///
+/// # Errors
+/// There is none, it is in use, or the kernel does not let go of it.
+pub fn detach(run_dir: &Path, name: &str, force: bool) -> Result<Detached, Error> {
+    let place = Place::of(run_dir, name)?;
+    if !place.exists() {
+        let all: Vec<String> = crate::state::list(run_dir).into_iter().map(|(n, _)| n).collect();
+        let have = if all.is_empty() { "there is none".into() } else { all.join(", ") };
+        let message = format!("there is no attachment {name}");
+        return Err(Error::new(Kind::NotFound, message, have, "`weir attach --list` shows all"));
+    }
+    if !sys::is_root() {
+        let (message, why) = ("only root can take a disk away", "unmounting is for root");
+        return Err(Error::new(Kind::Denied, message, why, "run it as root"));
+    }
+    let mut done = Detached::default();
+    let Some(state) = place.read() else {
+        if !force {
+            return Err(Error::new(
+                Kind::Busy,
+                format!("the attachment {name} is not finished"),
+                "another `weir attach` is making it, or was killed doing so",
+                "wait a moment; if it stays, use --force",
+            ));
+        }
+        let _ = sys::unmount(&place.disk(), true);
+        place.remove();
+        done.notes.push("it had never been finished".into());
+        return Ok(done);
+    };
+    let alive = state.is_alive();
+    if !force {
+        unused(&state)?;
+        if alive {
+            flush(&state)?;
+        }
+    }
+    if !alive {
+        done.notes.push(format!(
+            "its process {} had ended before; what it had not written to the volume then is lost",
+            state.pid
+        ));
+    } else if force {
+        // With its process, whatever waits for it ends.
+        let _ = sys::kill(state.pid, libc::SIGKILL);
+        wait_for("the process does not end", || !state.is_alive())?;
+    }
+    take_away(&place, &state, force, &mut done)?;
+    let ended = wait_for("the process does not end", || !state.is_alive());
+    if ended.is_err() {
+        let _ = sys::kill(state.pid, libc::SIGKILL);
+        done.notes.push(format!("its process {} did not end by itself and was killed", state.pid));
+    }
+    // What the process removes itself is gone by now; the rest is for us.
+    place.remove();
+    Ok(done)
+}
+
+/// As the process of the attachment itself, which ends once the kernel has let go.
+pub(crate) fn detach_own(place: &Place, state: &State) -> Result<(), Error> {
+    unused(state)?;
+    flush(state)?;
+    take_away(place, state, false, &mut Detached::default())
+}
+
+fn unused(state: &State) -> Result<(), Error> {
+    let uses = users::of(&state.device);
+    if uses.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Busy,
+        format!("the disk of {} is in use", state.name),
+        uses.join("\n"),
+        "unmount it and end what uses it; --force takes it away all the same, and what is not written yet is lost",
+    ))
+}
+
+/// Has everything written that the kernel still has, and flushed by the target.
+fn flush(state: &State) -> Result<(), Error> {
+    let (tell, told) = channel();
+    let device = state.device.clone();
+    let failed = |e: &std::io::Error| {
+        let message = format!("what was written to {} cannot be flushed", state.name);
+        let hint = "see the log of the attachment; --force gives up what is not on the volume";
+        Error::new(Kind::Failed, message, e, hint)
+    };
+    // On a thread of its own, as it may wait for the target for ever.
+    let thread = std::thread::Builder::new().name("weir-flush".into()).spawn(move || {
+        let _ = tell.send(std::fs::File::open(device).and_then(|f| f.sync_all()));
+    });
+    thread.map_err(|e| failed(&e))?;
+    match told.recv_timeout(FLUSH) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(e)) => Err(failed(&e)),
+        Err(_) => Err(Error::new(
+            Kind::Busy,
+            format!("what was written to {} is not on the volume yet", state.name),
+            format!("the target has not answered for {} s", FLUSH.as_secs()),
+            "bring the target back, or use --force and lose what is not written",
+        )),
+    }
+}
+
+/// Takes the disk away from the kernel.
+fn take_away(place: &Place, state: &State, force: bool, done: &mut Detached) -> Result<(), Error> {
+    let device = &state.device;
+    match state.method {
+        Method::Fuse => {
+            if is_ours(place, device) {
+                let failed =
+                    |e| Error::system(format!("{} cannot be cleared", device.display()), &e);
+                loopdev::clear(device).map_err(failed)?;
+                let gone = || loopdev::is_free(device) || !is_ours(place, device);
+                if wait_for("", gone).is_err() {
+                    if !force {
+                        return Err(Error::new(
+                            Kind::Busy,
+                            format!("somebody has opened {} meanwhile", device.display()),
+                            users::of(device).join("\n"),
+                            "it is cleared when they close it; run `weir detach` again then",
+                        ));
+                    }
+                    done.notes.push(format!(
+                        "{} is still in use and gives errors; it goes away when it is closed",
+                        device.display()
+                    ));
+                }
+            }
+            unmount(place, force)
+        }
+        Method::Ublk => Ok(()),
+    }
+}
+
+fn unmount(place: &Place, force: bool) -> Result<(), Error> {
+    let dir = place.disk();
+    let mut last = Ok(());
+    let unmounted = wait_for("", || {
+        last = sys::unmount(&dir, force);
+        match &last {
+            Ok(()) => true,
+            // Not mounted, or not there.
+            Err(e) => matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)),
+        }
+    });
+    match (unmounted, last) {
+        (Err(_), Err(e)) => {
+            Err(Error::system(format!("{} cannot be unmounted", dir.display()), &e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits until something is so.
+fn wait_for(otherwise: &str, mut so: impl FnMut() -> bool) -> Result<(), Error> {
+    let steps = LET_GO.as_millis() / STEP.as_millis();
+    for _ in 0..steps {
+        if so() {
+            return Ok(());
+        }
+        std::thread::sleep(STEP);
+    }
+    let why = format!("it had {} s", LET_GO.as_secs());
+    Err(Error::new(Kind::Failed, otherwise, why, "see the log of the attachment"))
+}

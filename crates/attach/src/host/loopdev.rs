@@ -1,0 +1,133 @@
+//! Loop devices.
+
+use crate::error::{Error, Kind};
+use crate::sys;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+const CONTROL: &str = "/dev/loop-control";
+const MAJOR: u32 = 7;
+
+// linux/loop.h
+const CTL_GET_FREE: u64 = 0x4c82;
+const CONFIGURE: u64 = 0x4c0a;
+const CLR_FD: u64 = 0x4c01;
+const GET_STATUS64: u64 = 0x4c05;
+const SET_CAPACITY: u64 = 0x4c07;
+const READ_ONLY: u32 = 1;
+const PARTSCAN: u32 = 8;
+const DIRECT_IO: u32 = 16;
+/// `struct loop_info64`, and where its flags and its name are.
+const INFO: usize = 232;
+const FLAGS: usize = 52;
+const FILE_NAME: usize = 56;
+/// `struct loop_config`: descriptor, block size, info, reserved.
+const CONFIG: usize = 8 + INFO + 64;
+
+/// Whether this machine has loop devices.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn probe() -> Result<(), Error> {
+    if Path::new(CONTROL).exists() {
+        return Ok(());
+    }
+    let hint = "load it (`modprobe loop`), or give the container the devices";
+    Err(Error::new(
+        Kind::Unsupported,
+        "this kernel has no loop devices",
+        format!("there is no {CONTROL}"),
+        hint,
+    ))
+}
+
+/// Makes a disk of `file`, which is read and written past the page cache; gives the disk's path.
+///
+/// # Errors
+/// What the operating system said.
+pub(crate) fn configure(file: &Path, block_size: u32, read_only: bool) -> Result<PathBuf, Error> {
+    probe()?;
+    let failed = |what: &str, e: &io::Error| Error::system(what.to_owned(), e);
+    let control = OpenOptions::new().read(true).write(true).open(CONTROL);
+    let control = control.map_err(|e| failed("/dev/loop-control cannot be opened", &e))?;
+    let backing = OpenOptions::new()
+        .read(true)
+        .write(!read_only)
+        .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC)
+        .open(file)
+        .map_err(|e| failed("the file of the volume cannot be opened", &e))?;
+    let mut config = [0; CONFIG];
+    config[..4].copy_from_slice(&(backing.as_raw_fd() as u32).to_ne_bytes());
+    config[4..8].copy_from_slice(&block_size.to_ne_bytes());
+    let info = &mut config[8..8 + INFO];
+    let flags = DIRECT_IO | PARTSCAN | if read_only { READ_ONLY } else { 0 };
+    info[FLAGS..FLAGS + 4].copy_from_slice(&flags.to_ne_bytes());
+    let name = file.as_os_str().as_encoded_bytes();
+    let n = name.len().min(63);
+    info[FILE_NAME..FILE_NAME + n].copy_from_slice(&name[..n]);
+    // Somebody else may take the free one first.
+    for _ in 0..64 {
+        let n = sys::ioctl(control.as_fd(), CTL_GET_FREE, 0);
+        let n = n.map_err(|e| failed("there is no free loop device", &e))? as u32;
+        let path = PathBuf::from(format!("/dev/loop{n}"));
+        if !path.exists() {
+            sys::make_block_node(&path, MAJOR, n)
+                .map_err(|e| failed("a loop device has no file in /dev", &e))?;
+        }
+        // A device that is opened for reading only becomes a read-only one.
+        let device = OpenOptions::new()
+            .read(true)
+            .write(!read_only)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(&path)
+            .map_err(|e| failed("a loop device cannot be opened", &e))?;
+        match sys::ioctl_struct(device.as_fd(), CONFIGURE, &mut config) {
+            Ok(_) => return Ok(path),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
+            Err(e) => return Err(failed("a loop device does not take the volume", &e)),
+        }
+    }
+    Err(Error::new(
+        Kind::Failed,
+        "no loop device could be had",
+        "others were faster, 64 times",
+        "try again",
+    ))
+}
+
+fn open(device: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_CLOEXEC).open(device)
+}
+
+/// The file behind a loop device, or `None` when there is none.
+pub(crate) fn backing(device: &Path) -> Option<String> {
+    let name = device.file_name()?.to_str()?;
+    let path = format!("/sys/block/{name}/loop/backing_file");
+    std::fs::read_to_string(path).ok().map(|s| s.trim_end().to_owned())
+}
+
+/// Takes the file away from a loop device. While somebody has the device open that happens later.
+pub(crate) fn clear(device: &Path) -> io::Result<()> {
+    let d = open(device)?;
+    match sys::ioctl(d.as_fd(), CLR_FD, 0) {
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(()),
+        r => r.map(drop),
+    }
+}
+
+/// True when the device has no file.
+pub(crate) fn is_free(device: &Path) -> bool {
+    let Ok(d) = open(device) else { return true };
+    let mut info = [0; INFO];
+    let status = sys::ioctl_struct(d.as_fd(), GET_STATUS64, &mut info);
+    status.is_err_and(|e| e.raw_os_error() == Some(libc::ENXIO))
+}
+
+/// Has the device take the length of its file over.
+pub(crate) fn update_capacity(device: &Path) -> io::Result<()> {
+    let d = open(device)?;
+    sys::ioctl(d.as_fd(), SET_CAPACITY, 0).map(drop)
+}

@@ -1,0 +1,113 @@
+//! Who uses a disk.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Uses of a block device (and its partitions) that stand against taking it away, in words.
+pub(crate) fn of(device: &Path) -> Vec<String> {
+    let Some(name) = device.file_name().and_then(|n| n.to_str()) else { return Vec::new() };
+    let mut disks = vec![name.to_owned()];
+    let entries = fs::read_dir(format!("/sys/block/{name}")).into_iter().flatten().flatten();
+    disks.extend(
+        entries
+            .filter_map(|e| e.file_name().into_string().ok())
+            .filter(|n| n.starts_with(name) && n.len() > name.len()),
+    );
+    let mut uses = Vec::new();
+    for disk in &disks {
+        let numbers = number_of(name, disk);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        uses.extend(mounted_at(&mounts, &numbers).map(|at| format!("{disk} is mounted at {at}")));
+        let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+        let path = format!("/dev/{disk} ");
+        if swaps.lines().any(|l| l.starts_with(&path)) {
+            uses.push(format!("{disk} is swap space"));
+        }
+        let holders = fs::read_dir(format!("/sys/class/block/{disk}/holders"));
+        for h in holders.into_iter().flatten().flatten() {
+            uses.push(format!("{disk} is part of {}", h.file_name().to_string_lossy()));
+        }
+        uses.extend(openers(&format!("/dev/{disk}")));
+    }
+    uses
+}
+
+/// `major:minor` of a disk or of one of its partitions.
+fn number_of(whole: &str, disk: &str) -> String {
+    let path = if whole == disk {
+        format!("/sys/block/{whole}/dev")
+    } else {
+        format!("/sys/block/{whole}/{disk}/dev")
+    };
+    fs::read_to_string(path).unwrap_or_default().trim_end().to_owned()
+}
+
+/// Where a device is mounted, by the lines of a `mountinfo` file.
+fn mounted_at<'a>(mountinfo: &'a str, number: &'a str) -> impl Iterator<Item = String> + 'a {
+    mountinfo.lines().filter_map(move |line| {
+        let mut words = line.split(' ');
+        let at = (words.nth(2) == Some(number)).then(|| words.nth(1)).flatten()?;
+        Some(unescape(at))
+    })
+}
+
+/// Blanks and the like are octal numbers behind a backslash.
+fn unescape(text: &str) -> String {
+    let mut out = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|_| *first == b'\\');
+        let octal = octal.and_then(|d| std::str::from_utf8(d).ok());
+        match octal.and_then(|d| u8::from_str_radix(d, 8).ok()) {
+            Some(c) => {
+                out.push(c);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Processes that have the device open.
+fn openers(device: &str) -> Vec<String> {
+    let Ok(wanted) = fs::metadata(device).map(|m| m.rdev()) else { return Vec::new() };
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
+            continue;
+        };
+        let fds = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        // By name first: asking every file may have to wait for a file system that is gone.
+        let has = fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|to| {
+            to.starts_with("/dev") && fs::metadata(&to).is_ok_and(|m| m.rdev() == wanted)
+        });
+        if has && pid != std::process::id() {
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            found.push(format!("process {pid} ({}) has {device} open", name.trim_end()));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_found_by_number() {
+        let info = "22 1 7:3 / /mnt/a\\040b rw - ext4 /dev/loop3 rw\n23 1 7:30 / /x rw - ext4 /dev/loop30 rw\n";
+        assert_eq!(mounted_at(info, "7:3").collect::<Vec<_>>(), ["/mnt/a b"]);
+        assert_eq!(mounted_at(info, "7:4").count(), 0);
+        assert_eq!(unescape("a\\134b\\"), "a\\b\\");
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_has_no_users() {
+        assert!(of(Path::new("/dev/no-such-disk")).is_empty());
+    }
+}

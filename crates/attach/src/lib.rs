@@ -1,0 +1,25 @@
+//! A volume as a disk of this host.
+//!
+//! | | |
+//! |---|---|
+//! | [`disk`] | the contract: what the kernel asks for, and whoever does it |
+//! | [`reach`], [`volume`] | a volume behind the initiators; what fails because of the way to it is done again |
+//! | [`fuse`] | a file of the volume's size, of which the kernel's loop device makes a disk |
+//! | [`attachment`], [`mod@detach`] | from the making of a disk to its end |
+//! | [`state`] | the files that an attachment is known by, also after its process was killed |
+//! | [`workers`] | the reactors, one queue of the kernel's each |
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+pub mod attachment;
+pub mod detach;
+pub mod disk;
+pub mod error;
+pub mod fuse;
+mod host;
+pub mod reach;
+pub mod state;
+mod sys;
+pub mod volume;
+pub mod workers;
+
+pub use sys::{close_stdout, is_root, leave_session};

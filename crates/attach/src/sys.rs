@@ -1,0 +1,190 @@
+//! The system calls that the standard library does not have. All `unsafe` code of the crate is here.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use weir_mem::Slice;
+
+fn done(r: libc::c_int) -> io::Result<libc::c_int> {
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r) }
+}
+
+fn text(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// An `ioctl` whose argument is a number, or none.
+pub(crate) fn ioctl(fd: BorrowedFd<'_>, request: u64, arg: u64) -> io::Result<libc::c_int> {
+    // SAFETY: the requests that this crate makes with a number take it as such, and touch no memory of ours.
+    done(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, arg) })
+}
+
+/// An `ioctl` whose argument is a structure.
+///
+/// `arg` is as long as the request's structure; all callers pass arrays of its size.
+pub(crate) fn ioctl_struct(
+    fd: BorrowedFd<'_>,
+    request: u64,
+    arg: &mut [u8],
+) -> io::Result<libc::c_int> {
+    // SAFETY: the kernel reads and writes the structure of that request at an address where as many bytes are ours.
+    done(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, arg.as_mut_ptr()) })
+}
+
+/// Mounts a FUSE file system at `dir`.
+pub(crate) fn mount_fuse(dir: &Path, options: &str) -> io::Result<()> {
+    let (dir, options) = (text(dir)?, text(Path::new(options))?);
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_NOATIME;
+    // SAFETY: all pointers are to strings with an end that live during the call.
+    let r = unsafe {
+        libc::mount(
+            c"weir".as_ptr(),
+            dir.as_ptr(),
+            c"fuse.weir".as_ptr(),
+            flags,
+            options.as_ptr().cast(),
+        )
+    };
+    done(r).map(drop)
+}
+
+/// Unmounts what is mounted at `dir`; `lazily` takes it out of sight at once and ends it when nobody uses it any more.
+pub(crate) fn unmount(dir: &Path, lazily: bool) -> io::Result<()> {
+    let dir = text(dir)?;
+    let flags = libc::UMOUNT_NOFOLLOW | if lazily { libc::MNT_DETACH } else { 0 };
+    // SAFETY: the path is a string with an end that lives during the call.
+    done(unsafe { libc::umount2(dir.as_ptr(), flags) }).map(drop)
+}
+
+/// Reads one message: its head to `head`, what does not fit there to `rest`.
+pub(crate) fn read_two(fd: BorrowedFd<'_>, head: &mut [u8], rest: &Slice) -> io::Result<usize> {
+    let parts = [
+        libc::iovec { iov_base: head.as_mut_ptr().cast(), iov_len: head.len() },
+        libc::iovec { iov_base: rest.as_ptr().cast(), iov_len: rest.len() },
+    ];
+    // SAFETY: both parts are valid for writes of their lengths; the slice keeps its memory alive.
+    let n = unsafe { libc::readv(fd.as_raw_fd(), parts.as_ptr(), 2) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Writes one message of a head and what follows it.
+pub(crate) fn write_two(
+    fd: BorrowedFd<'_>,
+    head: &[u8],
+    rest: Option<&Slice>,
+) -> io::Result<usize> {
+    let (base, len) = rest.map_or((std::ptr::null_mut(), 0), |r| (r.as_ptr(), r.len()));
+    let parts = [
+        libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
+        libc::iovec { iov_base: base.cast(), iov_len: len },
+    ];
+    let n = if rest.is_some() { 2 } else { 1 };
+    // SAFETY: the parts are valid for reads of their lengths, and writev does not write to them.
+    let n = unsafe { libc::writev(fd.as_raw_fd(), parts.as_ptr(), n) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
+}
+
+/// Whether the file descriptor is broken (its other end is gone).
+pub(crate) fn is_broken(fd: BorrowedFd<'_>) -> bool {
+    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one entry, which is ours.
+    let n = unsafe { libc::poll(&mut p, 1, 0) };
+    n > 0 && p.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
+}
+
+/// Makes a block device's file.
+pub(crate) fn make_block_node(path: &Path, major: u32, minor: u32) -> io::Result<()> {
+    let path = text(path)?;
+    let device = libc::makedev(major, minor);
+    // SAFETY: the path is a string with an end that lives during the call.
+    done(unsafe { libc::mknod(path.as_ptr(), libc::S_IFBLK | 0o600, device) }).map(drop)
+}
+
+/// True for root.
+pub fn is_root() -> bool {
+    // SAFETY: has no conditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Makes this process one of its own session, without a terminal.
+///
+/// # Errors
+/// It leads a process group.
+pub fn leave_session() -> io::Result<()> {
+    // SAFETY: has no conditions.
+    done(unsafe { libc::setsid() }).map(drop)
+}
+
+/// Points standard output to nowhere.
+///
+/// # Errors
+/// There is no `/dev/null`.
+pub fn close_stdout() -> io::Result<()> {
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
+    // SAFETY: both descriptors are open; nobody owns number 1 but the process as a whole.
+    done(unsafe { libc::dup2(null.as_raw_fd(), libc::STDOUT_FILENO) }).map(drop)
+}
+
+/// Tells the kernel that this process serves a disk: memory is not reclaimed for it by writing to that very disk, it is
+/// not swapped out, and it is the last to be killed for want of memory. Without the rights for that it goes without.
+pub(crate) fn become_io_server() {
+    const PR_SET_IO_FLUSHER: libc::c_int = 57;
+    // SAFETY: neither call has conditions on memory.
+    unsafe {
+        libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0);
+        const MCL_ONFAULT: libc::c_int = 4;
+        libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | MCL_ONFAULT);
+    }
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+}
+
+/// Sends a signal.
+pub(crate) fn kill(pid: u32, signal: libc::c_int) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
+    // SAFETY: has no conditions.
+    done(unsafe { libc::kill(pid, signal) }).map(drop)
+}
+
+/// The signals that end an attachment.
+pub(crate) struct Signals(libc::sigset_t);
+
+impl Signals {
+    /// Holds SIGINT, SIGTERM and SIGHUP back from this thread and those that it starts.
+    pub(crate) fn hold() -> io::Result<Signals> {
+        // SAFETY: a zeroed set is a valid value of that plain C type; sigemptyset makes it an empty one.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the set is ours, and the numbers are signals.
+        let r = unsafe {
+            libc::sigemptyset(&mut set);
+            for s in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                libc::sigaddset(&mut set, s);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut())
+        };
+        if r != 0 { Err(io::Error::from_raw_os_error(r)) } else { Ok(Signals(set)) }
+    }
+
+    /// Waits for one of them.
+    pub(crate) fn wait(&self) {
+        let mut signal = 0;
+        // SAFETY: the set is ours; the number goes to a local.
+        unsafe { libc::sigwait(&self.0, &mut signal) };
+    }
+}
+
+/// Opens a device of the FUSE kind, or another, for reading and writing without waiting.
+pub(crate) fn open_nonblocking(path: &Path) -> io::Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK)
+        .open(path)
+}
+
+/// The number of a descriptor, for mount options.
+pub(crate) fn number(fd: BorrowedFd<'_>) -> RawFd {
+    fd.as_raw_fd()
+}

@@ -1,0 +1,296 @@
+//! A volume behind the initiators, as one reactor reaches it: what fails because of the way to it is done again, until it
+//! works or the time for it is over.
+
+use crate::disk::{Disk, Errno, Geometry, Request, check};
+use std::cell::Cell;
+use std::rc::Rc;
+use weir_base::{MILLIS, Nanos, SECONDS};
+use weir_initiator_brp as brp;
+use weir_initiator_srp as srp;
+use weir_proto_scsi::sense::{Sense, SenseKey};
+use weir_proto_scsi::{Lun, Status};
+use weir_reactor::{now, sleep, timeout};
+
+/// Longest pause between two tries.
+const PAUSE: Nanos = SECONDS;
+/// How long a write of which a lost path may still do something is left alone.
+const SETTLE: Nanos = 5 * SECONDS;
+/// Blocks of one command where the unit does not say how many it takes.
+const BLOCKS: u64 = 1 << 16;
+
+/// The way to a volume.
+pub(crate) enum Way {
+    /// BRP, over one or more paths.
+    Brp(brp::Multipath),
+    /// SRP, over one or more paths, known by its designator.
+    Srp(srp::Multipath),
+    /// SRP, a unit that has no designator to know it by.
+    Plain(srp::Queue, Lun),
+}
+
+/// Why an operation failed, and whether it is worth another try.
+struct Fault {
+    errno: i32,
+    /// It may be tried again, after this time at least.
+    again: Option<Nanos>,
+    why: String,
+}
+
+/// A volume behind the initiators.
+pub struct Volume {
+    way: Way,
+    geometry: Cell<Geometry>,
+    /// Most bytes of one UNMAP, and of one WRITE SAME; SRP.
+    limits: (u64, u64),
+    /// The host gets an error when a request could not be done for so long.
+    fail_after: Option<Nanos>,
+    /// Requests that wait for the way to the volume.
+    waiting: Cell<u32>,
+    last_told: Cell<Nanos>,
+}
+
+impl Volume {
+    pub(crate) fn brp(paths: brp::Multipath, fail_after: Option<Nanos>) -> Option<Volume> {
+        let info = paths.disk()?.info();
+        let geometry = Geometry {
+            len: info.len,
+            block_size: info.block_size,
+            thin: info.thin,
+            read_only: info.read_only,
+        };
+        Some(Volume::new(Way::Brp(paths), geometry, (u64::MAX, u64::MAX), fail_after))
+    }
+
+    pub(crate) fn srp(way: Way, unit: &srp::LogicalUnit, fail_after: Option<Nanos>) -> Volume {
+        let block = u64::from(unit.block_size);
+        // 0 says nothing.
+        let told = |n: Option<u64>| n.filter(|n| *n > 0).unwrap_or(BLOCKS);
+        let unmap = told(unit.limits.map(|l| l.max_unmap_blocks.into()));
+        let same = told(unit.limits.map(|l| l.max_write_same_blocks));
+        // A length in blocks has 32 bits.
+        let bytes = |blocks: u64| blocks.min(u64::from(u32::MAX)).saturating_mul(block);
+        let geometry = Geometry {
+            len: unit.len,
+            block_size: unit.block_size,
+            thin: unit.unmap,
+            read_only: false,
+        };
+        Volume::new(way, geometry, (bytes(unmap), bytes(same)), fail_after)
+    }
+
+    fn new(way: Way, geometry: Geometry, limits: (u64, u64), fail_after: Option<Nanos>) -> Volume {
+        Volume {
+            way,
+            geometry: Cell::new(geometry),
+            limits,
+            fail_after,
+            waiting: Cell::new(0),
+            last_told: Cell::new(0),
+        }
+    }
+
+    /// Has the volume refuse changes here, whatever the target would do.
+    pub(crate) fn set_read_only(&self) {
+        self.geometry.set(Geometry { read_only: true, ..self.geometry.get() });
+    }
+
+    /// Takes a new length over.
+    pub(crate) fn set_len(&self, len: u64) {
+        self.geometry.set(Geometry { len, ..self.geometry.get() });
+    }
+
+    /// The length by the target's word; `None` when that cannot be had. BRP targets tell news by themselves and are asked
+    /// only when they did, or if `anyway`.
+    pub(crate) async fn ask_len(&self, anyway: bool) -> Option<u64> {
+        match &self.way {
+            Way::Brp(paths) => {
+                let disk: Rc<brp::Disk> = paths.disk()?;
+                disk.refresh(anyway).await.ok()?;
+                Some(disk.info().len)
+            }
+            Way::Srp(paths) => {
+                let op = async |q: &srp::Queue, lun| q.size(lun).await;
+                paths.run(srp::Repeat::Always, op).await.ok()
+            }
+            Way::Plain(q, lun) => q.size(*lun).await.ok(),
+        }
+    }
+
+    async fn once(&self, r: &Request) -> Result<(), Fault> {
+        match &self.way {
+            Way::Brp(p) => match r {
+                Request::Read { at, buf } => p.read(*at, buf.clone()).await,
+                Request::Write { at, buf, fua } => p.write(*at, buf.clone(), *fua).await,
+                Request::Flush => p.flush().await,
+                Request::Discard { at, len } => p.discard(*at, *len).await,
+                Request::WriteZeroes { at, len, unmap } => p.write_zeroes(*at, *len, *unmap).await,
+            }
+            .map_err(|e| brp_fault(&e)),
+            Way::Srp(p) => match r {
+                Request::Read { at, buf } => p.read(*at, buf.clone()).await,
+                Request::Write { at, buf, fua } => p.write(*at, buf.clone(), *fua).await,
+                Request::Flush => p.flush().await,
+                Request::Discard { at, len } => {
+                    let most = self.limits.0;
+                    pieces(*at, *len, most, async |at, len| p.unmap(&[(at, len)]).await).await
+                }
+                Request::WriteZeroes { at, len, unmap } => {
+                    let most = self.limits.1;
+                    let op = async |at, len| p.write_zeroes(at, len, *unmap).await;
+                    pieces(*at, *len, most, op).await
+                }
+            }
+            .map_err(|e| srp_fault(&e)),
+            Way::Plain(q, lun) => match r {
+                Request::Read { at, buf } => q.read(*lun, *at, buf.clone()).await,
+                Request::Write { at, buf, fua } => q.write(*lun, *at, buf.clone(), *fua).await,
+                Request::Flush => q.flush(*lun).await,
+                Request::Discard { at, len } => {
+                    let most = self.limits.0;
+                    pieces(*at, *len, most, async |at, len| q.unmap(*lun, &[(at, len)]).await).await
+                }
+                Request::WriteZeroes { at, len, unmap } => {
+                    let most = self.limits.1;
+                    let op = async |at, len| q.write_zeroes(*lun, at, len, *unmap).await;
+                    pieces(*at, *len, most, op).await
+                }
+            }
+            .map_err(|e| srp_fault(&e)),
+        }
+    }
+
+    /// Tries again and again.
+    #[cold]
+    async fn again(&self, r: &Request, first: Fault) -> Result<(), Errno> {
+        self.waiting.set(self.waiting.get() + 1);
+        let mut fault = first;
+        let mut pause = 10 * MILLIS;
+        let ended = loop {
+            let Some(least) = fault.again else { break Err(Errno(fault.errno)) };
+            self.tell(&fault.why);
+            sleep(pause.max(least)).await;
+            pause = (pause * 2).min(PAUSE);
+            match self.once(r).await {
+                Ok(()) => break Ok(()),
+                Err(f) => fault = f,
+            }
+        };
+        self.waiting.set(self.waiting.get() - 1);
+        if ended.is_err() {
+            tracing::error!(error = %fault.why, range = ?r.range(), "a request fails");
+        }
+        ended
+    }
+
+    /// Says that requests wait, once in ten seconds.
+    fn tell(&self, why: &str) {
+        if self.last_told.get() == 0 || now() - self.last_told.get() > 10 * SECONDS {
+            self.last_told.set(now());
+            tracing::warn!(requests = self.waiting.get(), why, "requests wait for the volume");
+        }
+    }
+
+    async fn patiently(&self, r: &Request) -> Result<(), Errno> {
+        match self.once(r).await {
+            Ok(()) => Ok(()),
+            Err(f) => Box::pin(self.again(r, f)).await,
+        }
+    }
+}
+
+impl Disk for Volume {
+    fn geometry(&self) -> Geometry {
+        self.geometry.get()
+    }
+
+    async fn run(&self, r: &Request) -> Result<(), Errno> {
+        check(&self.geometry.get(), r)?;
+        let Some(limit) = self.fail_after else { return self.patiently(r).await };
+        match timeout(limit, self.patiently(r)).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                tracing::error!(range = ?r.range(), "a request waited for too long and fails");
+                Err(Errno(libc::EIO))
+            }
+        }
+    }
+}
+
+/// Runs an operation on a range in pieces of at most `most` bytes.
+async fn pieces(
+    at: u64,
+    len: u64,
+    most: u64,
+    op: impl AsyncFn(u64, u64) -> Result<(), srp::Error>,
+) -> Result<(), srp::Error> {
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(most.max(1));
+        op(at + done, n).await?;
+        done += n;
+    }
+    Ok(())
+}
+
+/// What a failure over BRP means.
+#[cold]
+fn brp_fault(e: &brp::Error) -> Fault {
+    use brp::Status as S;
+    let (errno, again) = match e {
+        brp::Error::Status(s) => match s {
+            S::Busy | S::Aborted | S::NotReady | S::Offline | S::NoVolume | S::WrongVolume => {
+                (libc::EIO, Some(0))
+            }
+            S::NoSpace => (libc::ENOSPC, None),
+            S::ReadOnly => (libc::EROFS, None),
+            S::Unsupported => (libc::EOPNOTSUPP, None),
+            S::Reserved => (libc::EBADE, None),
+            S::OutOfRange | S::Invalid => (libc::EINVAL, None),
+            S::Medium | S::ChecksumMedium => (libc::ENODATA, None),
+            _ => (libc::EIO, None),
+        },
+        // Nothing of it is under way at the target any more, or what is has the same effect again.
+        e if e.is_path() => (libc::EIO, Some(0)),
+        // LostCache, Damaged and the like: the host has to know.
+        _ => (libc::EIO, None),
+    };
+    Fault { errno, again, why: e.to_string() }
+}
+
+/// What a failure over SRP means.
+#[cold]
+fn srp_fault(e: &srp::Error) -> Fault {
+    let (errno, again) = match e {
+        srp::Error::LostUnderWay { .. } => (libc::EIO, Some(SETTLE)),
+        srp::Error::Fabric(_) => (libc::EIO, Some(0)),
+        srp::Error::Scsi { status, sense } => scsi_fault(*status, sense.as_ref()),
+        e if e.is_path() => (libc::EIO, Some(0)),
+        _ => (libc::EIO, None),
+    };
+    Fault { errno, again, why: e.to_string() }
+}
+
+fn scsi_fault(status: u8, sense: Option<&Sense>) -> (i32, Option<Nanos>) {
+    let Some(s) = sense else {
+        return match Status::from_code(status) {
+            Some(Status::ReservationConflict) => (libc::EBADE, None),
+            Some(Status::Busy | Status::TaskSetFull) => (libc::EIO, Some(0)),
+            _ => (libc::EIO, None),
+        };
+    };
+    match (s.key, s.asc) {
+        // LOGICAL UNIT NOT SUPPORTED: the target has just started, or the volume was unmapped.
+        (SenseKey::IllegalRequest, 0x25) => (libc::EIO, Some(0)),
+        (SenseKey::NotReady | SenseKey::UnitAttention | SenseKey::AbortedCommand, _) => {
+            (libc::EIO, Some(0))
+        }
+        // INVALID COMMAND OPERATION CODE, INVALID FIELD IN CDB: not offered by this unit.
+        (SenseKey::IllegalRequest, 0x20 | 0x24) => (libc::EOPNOTSUPP, None),
+        (SenseKey::IllegalRequest, _) => (libc::EINVAL, None),
+        // SPACE ALLOCATION FAILED WRITE PROTECT
+        (SenseKey::DataProtect, 0x27) if s.ascq == 7 => (libc::ENOSPC, None),
+        (SenseKey::DataProtect, _) => (libc::EROFS, None),
+        (SenseKey::MediumError, _) => (libc::ENODATA, None),
+        _ => (libc::EIO, None),
+    }
+}

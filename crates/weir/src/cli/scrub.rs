@@ -1,0 +1,118 @@
+//! `weir scrub` and `weir graph`.
+
+use super::output::{self, Table};
+use super::parse;
+use clap::Subcommand;
+use std::time::Duration;
+use weir_control::client::Client;
+use weir_control::live::{GraphLive, ScrubLive};
+use weir_control::server::ScrubSpec;
+use weir_control::units::format_size;
+use weir_control::{Code, Error};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Read and verify every copy of everything in a protected pool, in the background, and mend what is damaged.
+    #[command(
+        after_help = "Examples:\n  weir scrub start safe --rate 200M\n  weir scrub start safe --wait"
+    )]
+    Start {
+        /// The pool.
+        pool: String,
+        /// Bytes a second at most [default: as fast as possible].
+        #[arg(long, value_parser = parse::size)]
+        rate: Option<u64>,
+        /// Wait for the end; exit code 9 if something was lost.
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Show how far the scrub is, or how the last one ended, with what it found.
+    #[command(after_help = "Example:\n  weir scrub status safe --json")]
+    Status {
+        /// The pool.
+        pool: String,
+    },
+    /// End the scrub.
+    #[command(after_help = "Example:\n  weir scrub stop safe")]
+    Stop {
+        /// The pool.
+        pool: String,
+    },
+}
+
+impl Command {
+    pub(crate) async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
+        match self {
+            Command::Start { pool, rate, wait } => {
+                let mut live = client.start_scrub(&pool, &ScrubSpec { rate }).await?;
+                while wait && live.as_ref().is_some_and(|l| l.state == "running") {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                    live = client.scrub(&pool).await?;
+                }
+                output::show(json, &live, text)?;
+                match live {
+                    Some(l) if wait && l.lost > 0 => Err(Error::new(
+                        Code::DataMismatch,
+                        format!("{} blocks of pool {pool} have no good copy", l.lost),
+                    )
+                    .hint("`weir scrub status` lists them; restore what they belong to")
+                    .into()),
+                    Some(l) if wait && l.state == "failed" => {
+                        Err(Error::new(Code::IoError, format!("the scrub of pool {pool} failed"))
+                            .because(l.reason.unwrap_or_default())
+                            .into())
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Command::Status { pool } => output::show(json, &client.scrub(&pool).await?, text),
+            Command::Stop { pool } => output::show(json, &client.stop_scrub(&pool).await?, text),
+        }
+    }
+}
+
+fn text(live: &Option<ScrubLive>) -> String {
+    let Some(l) = live else { return "no scrub since the pool was opened".into() };
+    let percent = (l.blocks * 100).checked_div(l.of_blocks).unwrap_or(100);
+    let rate = if l.rate == 0 { "no limit".into() } else { format!("{}/s", format_size(l.rate)) };
+    let why = l.reason.as_ref().map_or(String::new(), |r| format!(": {r}"));
+    let mut text = output::fields(&[
+        ("state", format!("{}{why}", l.state)),
+        ("read", format!("{} blocks of about {} ({percent} %)", l.blocks, l.of_blocks)),
+        ("rate", rate),
+        ("time", format!("{} s", l.seconds)),
+        ("damaged", format!("{} copies", l.damaged)),
+        ("mended", format!("{} copies", l.repaired)),
+        ("lost", format!("{} blocks", l.lost)),
+    ]);
+    if !l.findings.is_empty() {
+        let mut t = Table::new(&[">BLOCK", "WHAT", "WHERE"]);
+        for f in &l.findings {
+            t.row(vec![f.block.to_string(), f.what.clone(), f.layer.clone()]);
+        }
+        text.push('\n');
+        text.push_str(&t.text());
+    }
+    text
+}
+
+/// The device graph of a volume.
+pub(crate) async fn graph(client: Client, volume: &str, json: bool) -> anyhow::Result<()> {
+    output::show(json, &client.graph(volume).await?, |g| {
+        let mut out = format!("{}\n", g.volume);
+        if let Some(top) = g.nodes.first() {
+            draw(g, &top.id, 1, &mut out);
+        }
+        out
+    })
+}
+
+fn draw(g: &GraphLive, id: &str, depth: usize, out: &mut String) {
+    let Some(n) = g.nodes.iter().find(|n| n.id == id) else { return };
+    let params: Vec<String> = n.params.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    out.push_str(&format!("{}{} {} {}\n", "  ".repeat(depth), n.id, n.kind, params.join(" ")));
+    // Graphs have no cycles; the bound is for an answer that is not ours.
+    if depth < 64 {
+        n.children.iter().for_each(|c| draw(g, c, depth + 1, out));
+    }
+}

@@ -1,0 +1,413 @@
+//! `weir attach` and `weir detach`: the way to the volume, and a process for each disk.
+
+use super::remote::{initiator_port, login};
+use crate::cli::args::{AttachArgs, AttachMethod, AttachProtocol, DetachArgs};
+use crate::cli::output::{self, Table};
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use weir_attach::attachment::{self, Attachment, NotAttached, Spec};
+use weir_attach::error::{Error as AttachError, Kind};
+use weir_attach::reach::{Failure, Paths, Wanted, Which};
+use weir_attach::state::{self, Method, Place, State};
+use weir_bench::client::ConnectError;
+use weir_bench::srp::Login;
+use weir_control::client::Client;
+use weir_control::model::Protocol;
+use weir_control::{Code, Error, Result};
+use weir_initiator_brp as brp;
+use weir_proto_srp::PortId;
+
+/// Environment variable that `--background-child` stands beside, so that nobody gives it by accident.
+const CHILD: &str = "--background-child";
+/// Commands in flight per channel: what a queue of the kernel's can have under way.
+const DEPTH: u16 = 256;
+
+/// Where a target listens.
+struct Addresses {
+    brp: Vec<SocketAddr>,
+    srp: Vec<SocketAddr>,
+}
+
+/// Runs `weir attach`. `daemon` is asked for addresses when none is given.
+pub(crate) fn attach(
+    args: AttachArgs,
+    daemon: impl FnOnce() -> anyhow::Result<Client>,
+) -> anyhow::Result<ExitCode> {
+    if args.list {
+        return list(&args);
+    }
+    if args.foreground || args.background_child {
+        let found = match args.target.is_empty() {
+            true => asked(daemon()?),
+            false => Ok(given(&args)),
+        };
+        let attached = found.and_then(|at| make(&args, &at));
+        return if args.background_child {
+            serve_child(attached)
+        } else {
+            serve_here(&args, attached)
+        };
+    }
+    start_child(&args)
+}
+
+/// The addresses of the command line.
+fn given(args: &AttachArgs) -> Addresses {
+    let with = |from: u16, to: u16| {
+        let change = move |mut a: SocketAddr| {
+            if a.port() == from {
+                a.set_port(to);
+            }
+            a
+        };
+        args.target.iter().copied().map(change).collect::<Vec<_>>()
+    };
+    let (srp, brp) = (crate::cli::DEFAULT_PORT, weir_proto_brp::DEFAULT_PORT);
+    // Where only a host is given, the port of SRP stands for it. A port that was given is tried as it is.
+    Addresses { brp: with(srp, brp), srp: with(brp, srp) }
+}
+
+/// Where the daemon of this machine listens.
+fn asked(client: Client) -> Result<Addresses> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|e| Error::new(Code::Internal, "the daemon cannot be asked").because(e))?;
+    let (targets, status) =
+        runtime.block_on(async { Ok((client.targets().await?, client.status().await?)) }).map_err(
+            |e: Error| e.hint("start one with `weir serve`, or name a target with --target"),
+        )?;
+    let mut found = Addresses { brp: Vec::new(), srp: Vec::new() };
+    for target in &targets {
+        let port = status.live.ports.iter().find(|p| p.name == target.name);
+        let listening = port.map_or(&[][..], |p| &p.listening);
+        // One address of each port is enough on the same machine.
+        if let Some(at) = listening.iter().find_map(|a| a.parse::<SocketAddr>().ok()) {
+            match target.protocol {
+                Protocol::Brp => found.brp.push(local(at)),
+                Protocol::Srp => found.srp.push(local(at)),
+            }
+        }
+    }
+    // Several ports of one daemon are no further paths.
+    found.brp.truncate(1);
+    found.srp.truncate(1);
+    if found.brp.is_empty() && found.srp.is_empty() {
+        return Err(Error::new(Code::TargetUnreachable, "the daemon serves no target port")
+            .because(format!("the one at {} listens nowhere", client.endpoint()))
+            .hint("`weir target list` shows its ports; or name another target with --target"));
+    }
+    Ok(found)
+}
+
+/// An address that is good on this machine.
+fn local(mut at: SocketAddr) -> SocketAddr {
+    if at.ip().is_unspecified() {
+        at.set_ip(match at.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    at
+}
+
+/// The attachment's name.
+fn name(args: &AttachArgs) -> String {
+    args.name.clone().or_else(|| args.volume.clone()).unwrap_or_default()
+}
+
+/// The initiator port of an attachment: the same for the same name on the same machine, so that its login ends what is
+/// left of one whose process was killed.
+fn port(args: &AttachArgs) -> PortId {
+    if args.login.initiator_port.is_some() {
+        return initiator_port(&args.login);
+    }
+    let host = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let id = u64::from_str_radix(host.get(..16).unwrap_or("0"), 16).unwrap_or(0);
+    // FNV-1a; the upper half of the extension is for the number of the path.
+    let hash = name(args)
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    PortId::new(0x5741_0000_0000_0000 | (hash & 0xffff_ffff_ffff) ^ hash >> 48, id | 1)
+}
+
+/// BRP sessions, one for each path.
+fn brp_sessions(login: &Login) -> Vec<brp::SessionConfig> {
+    let several = login.addresses.len() > 1;
+    let path = |(i, at): (usize, &SocketAddr)| {
+        let other = if login.port_per_path { (i as u64) << 48 } else { 0 };
+        let port = PortId::new(login.initiator.extension() ^ other, login.initiator.guid());
+        brp::SessionConfig {
+            target: brp::PortId(login.target.0),
+            depth: DEPTH,
+            // Paths with one port would end each other.
+            keep_others: several && !login.port_per_path,
+            command_timeout: login.timeout,
+            ..brp::SessionConfig::new(&at.to_string(), brp::PortId(port.0))
+        }
+    };
+    login.addresses.iter().enumerate().map(path).collect()
+}
+
+/// The ways to the volume, best first, with the login each stands for.
+fn ways(args: &AttachArgs, at: &Addresses) -> Vec<(Login, Wanted)> {
+    let which = match (&args.volume, args.lun) {
+        (Some(name), _) => Which::Name(name.clone()),
+        (None, n) => Which::Number(n.unwrap_or(0)),
+    };
+    let base = |addresses: &[SocketAddr], multipath| Login {
+        initiator: port(args),
+        ..login(&args.login, addresses, multipath)
+    };
+    let wanted = |paths| Wanted {
+        which: which.clone(),
+        paths,
+        fail_after: args.fail_after.map(|d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
+        read_only: args.read_only,
+    };
+    let mut ways = Vec::new();
+    if args.protocol != AttachProtocol::Srp && !at.brp.is_empty() {
+        let login = base(&at.brp, None);
+        let mut sessions = brp_sessions(&login);
+        for s in &mut sessions {
+            s.channels = args.login.channels.map_or(0, usize::from);
+        }
+        ways.push((login, wanted(Paths::Brp(sessions))));
+    }
+    if args.protocol != AttachProtocol::Brp && !at.srp.is_empty() {
+        let policy = (at.srp.len() > 1).then_some(args.multipath);
+        let login = base(&at.srp, policy);
+        let mut sessions = login.sessions(login.initiator);
+        for s in &mut sessions {
+            s.depth = DEPTH;
+            s.channels = args.login.channels.map_or(0, usize::from);
+        }
+        let policy = login.multipath.unwrap_or_default();
+        ways.push((login, wanted(Paths::Srp(sessions, policy))));
+    }
+    ways
+}
+
+/// Makes the disk.
+fn make(args: &AttachArgs, at: &Addresses) -> Result<Attachment> {
+    let ways = ways(args, at);
+    let Some((first, _)) = ways.first() else {
+        let what = format!("the daemon has no port for {:?}", args.protocol).to_lowercase();
+        return Err(Error::new(Code::TargetUnreachable, what)
+            .because("`listen` in its configuration makes one of each")
+            .hint("leave --protocol out, or name another target with --target"));
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let spec = Spec {
+        run_dir: args.run.run_dir.clone(),
+        name: name(args),
+        ways: ways.iter().map(|(_, w)| w.clone()).collect(),
+        method: match args.method {
+            AttachMethod::Ublk => Some(Method::Ublk),
+            AttachMethod::Fuse => Some(Method::Fuse),
+            AttachMethod::Auto | AttachMethod::Nbd => None,
+        },
+        queues: args.queues.map_or((cores / 2).clamp(1, 4), usize::from),
+        initiator_port: first.initiator.to_string(),
+    };
+    let login = first.clone();
+    let provider: weir_attach::workers::MakeProvider =
+        Arc::new(move |reactor, ring| login.provider_on(reactor, ring).map_err(|e| e.to_string()));
+    attachment::attach(&spec, &provider).map_err(|e| match e {
+        NotAttached::Other(e) => said(e),
+        NotAttached::Unreached(all) => unreached(&ways, all),
+    })
+}
+
+/// What kept us from the volume, by every way that was tried.
+fn unreached(ways: &[(Login, Wanted)], all: Vec<(usize, Failure)>) -> Error {
+    let mut errors: Vec<Error> = all
+        .into_iter()
+        .map(|(i, failure)| {
+            let (login, wanted) = &ways[i];
+            match failure {
+                Failure::Brp(e) => refused(weir_bench::brp::explain(&login.place(), &e)),
+                Failure::Srp(e) => refused(login.explain(e)),
+                Failure::Other(e) => said(e),
+                Failure::NoVolume(have) => {
+                    let have = if have.is_empty() {
+                        "it shows none to this host".into()
+                    } else {
+                        format!("it shows {}", have.join(", "))
+                    };
+                    let what = format!(
+                        "the target at {} has no volume {} for this host",
+                        login.place(),
+                        wanted.which
+                    );
+                    Error::new(Code::VolumeNotFound, what).because(have).hint(format!(
+                        "name one of these, or map the volume to this host (`weir map create`); its initiator port is {}",
+                        login.initiator
+                    ))
+                }
+            }
+        })
+        .collect();
+    let Some(mut last) = errors.pop() else {
+        return Error::new(Code::TargetUnreachable, "no target was asked");
+    };
+    // What the other protocol said goes before.
+    for e in errors {
+        last.reason = format!("{}: {}\n{}", e.message, e.reason, last.reason);
+    }
+    last
+}
+
+fn refused(e: ConnectError) -> Error {
+    super::bench::refused(e)
+}
+
+/// An error of the attachment as one of the program.
+fn said(e: AttachError) -> Error {
+    let code = match e.kind {
+        Kind::Denied => Code::Unauthorized,
+        Kind::Unsupported => Code::Unsupported,
+        Kind::Exists | Kind::Busy => Code::DeviceInUse,
+        Kind::NotFound => Code::NotFound,
+        Kind::Unreachable => Code::TargetUnreachable,
+        Kind::NoVolume => Code::VolumeNotFound,
+        Kind::Invalid => Code::InvalidName,
+        Kind::Failed => Code::IoError,
+    };
+    Error::new(code, e.message).because(e.reason).hint(e.hint)
+}
+
+fn text(s: &State) -> String {
+    let size = weir_bench::units::size(s.size);
+    let ro = if s.read_only { ", read-only" } else { "" };
+    let disk = s.link.as_ref().unwrap_or(&s.device).display();
+    let device = s.device.display();
+    format!(
+        "{disk} ({device}) is volume {}, {size}{ro}, by {} and {}\n`weir detach {}` takes it away",
+        s.volume, s.protocol, s.method, s.name
+    )
+}
+
+fn serve_here(args: &AttachArgs, attached: Result<Attachment>) -> anyhow::Result<ExitCode> {
+    let a = attached?;
+    output::show(args.json, a.state(), text)?;
+    a.serve();
+    Ok(ExitCode::SUCCESS)
+}
+
+/// In the background: tells the process that waits, and serves.
+fn serve_child(attached: Result<Attachment>) -> anyhow::Result<ExitCode> {
+    match attached {
+        Ok(a) => {
+            output::json_line(&serde_json::json!({ "attached": a.state() }))?;
+            weir_attach::close_stdout()?;
+            a.serve();
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(e) => {
+            output::json_line(&serde_json::json!({ "error": e.problem() }))?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// Starts the process that serves the disk, and waits until there is a disk.
+fn start_child(args: &AttachArgs) -> anyhow::Result<ExitCode> {
+    let failed = |e: std::io::Error| {
+        Error::new(Code::IoError, "no process can be started for the disk").because(e)
+    };
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut child = Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .arg(CHILD)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(failed)?;
+    let mut line = String::new();
+    if let Some(out) = child.stdout.take() {
+        BufReader::new(out).read_line(&mut line)?;
+    }
+    let said: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+    if let Some(problem) = said.get("error") {
+        let problem: weir_control::error::Problem = serde_json::from_value(problem.clone())?;
+        child.wait()?;
+        return Err(Error::from(problem).into());
+    }
+    let Some(attached) = said.get("attached") else {
+        let status = child.wait()?;
+        return Err(Error::new(Code::Internal, "the process for the disk ended")
+            .because(status)
+            .hint("run it again with --foreground to see why")
+            .into());
+    };
+    let state: State = serde_json::from_value(attached.clone())?;
+    output::show(args.json, &state, text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prepares the process in the background: it belongs to no terminal, and logs to a file.
+pub(crate) fn become_background(args: &AttachArgs) -> anyhow::Result<()> {
+    weir_attach::leave_session()?;
+    let log = Place::of(&args.run.run_dir, &name(args)).map(|p| p.log());
+    output::log_to_file("info", log.ok())
+}
+
+fn list(args: &AttachArgs) -> anyhow::Result<ExitCode> {
+    let all = state::list(&args.run.run_dir);
+    if args.json {
+        let line = |(name, s): &(String, Option<State>)| match s {
+            Some(s) => {
+                let mut v = serde_json::to_value(s).unwrap_or_default();
+                v["alive"] = s.is_alive().into();
+                v
+            }
+            None => serde_json::json!({ "name": name, "alive": false }),
+        };
+        output::json(&all.iter().map(line).collect::<Vec<_>>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if all.is_empty() {
+        output::text("nothing is attached; `weir attach VOLUME` attaches a volume")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut t = Table::new(&["NAME", "VOLUME", "DISK", ">SIZE", "BY", "TARGETS", "PROCESS"]);
+    for (name, s) in all {
+        match s {
+            Some(s) => {
+                let process = match s.is_alive() {
+                    true => s.pid.to_string(),
+                    false => format!("{} has ended; `weir detach {name}` cleans up", s.pid),
+                };
+                let by = format!("{}, {}", s.protocol, s.method);
+                let size = weir_bench::units::size(s.size);
+                let disk = s.device.display().to_string();
+                t.row(vec![name, s.volume, disk, size, by, s.targets.join(", "), process]);
+            }
+            None => {
+                let dash = || "-".to_owned();
+                let unfinished = "not finished".to_owned();
+                t.row(vec![name, dash(), dash(), dash(), dash(), dash(), unfinished]);
+            }
+        }
+    }
+    output::text(&t.text())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `weir detach`.
+pub(crate) fn detach(args: DetachArgs) -> anyhow::Result<ExitCode> {
+    let done =
+        weir_attach::detach::detach(&args.run.run_dir, &args.name, args.force).map_err(said)?;
+    let value = serde_json::json!({ "detached": args.name, "notes": done.notes });
+    output::show(args.json, &value, |_| {
+        let mut text = format!("{} is detached\n", args.name);
+        for n in &done.notes {
+            text.push_str(&format!("note: {n}\n"));
+        }
+        text
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,192 @@
+//! `weir check` and `weir dump`.
+
+use super::remote::no_ring;
+use crate::cli::args::{CheckArgs, DumpArgs, DumpWhat};
+use crate::cli::output;
+use std::cell::Cell;
+use std::fs::{File, TryLockError};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use weir_base::MILLIS;
+use weir_control::{Code, Error, Result};
+use weir_disk::Disk;
+use weir_reactor::{LocalFuture, PollMode, Reactor, sleep, spawn};
+use weir_store::dump::{Dump, Item, Value};
+use weir_store::{Options, Report, StoreError, check_watched};
+use weir_uring::{FileDisk, OpenOptions, Ring};
+
+fn failed(e: &StoreError) -> Error {
+    let code = match e {
+        StoreError::Io(_) => Code::IoError,
+        StoreError::Pool(_) => Code::PoolDamaged,
+        StoreError::Request(_) => Code::InvalidRequest,
+    };
+    Error::new(code, "the pool cannot be looked at").because(e).hint(
+        "name all devices of the pool; `weir dump --device FILE label` says whose a device is",
+    )
+}
+
+/// The devices, opened for reading, and what keeps daemons from them meanwhile.
+type Devices = (Vec<Rc<dyn Disk>>, Vec<File>);
+
+fn open(ring: &Ring, paths: &[PathBuf]) -> Result<Devices> {
+    let options = OpenOptions { create: false, len: None, direct: true, read_only: true };
+    let (mut disks, mut locks): Devices = Default::default();
+    for path in paths {
+        let wrong = |e: &dyn std::fmt::Display| {
+            Error::new(Code::IoError, format!("{} cannot be read", path.display()))
+                .because(e)
+                .hint("name files and block devices that you may read")
+        };
+        disks.push(Rc::new(FileDisk::open(ring, path, options).map_err(|e| wrong(&e))?));
+        let lock = File::open(path).map_err(|e| wrong(&e))?;
+        match lock.try_lock_shared() {
+            Ok(()) => locks.push(lock),
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::new(Code::DeviceInUse, format!("{} is in use", path.display()))
+                    .because("a daemon serves the pool, and changes what would be read")
+                    .hint("use `weir scrub` while the pool is served, or stop the daemon"));
+            }
+            Err(TryLockError::Error(e)) => return Err(wrong(&e)),
+        }
+    }
+    Ok((disks, locks))
+}
+
+fn with_devices<R: 'static>(
+    paths: &[PathBuf],
+    f: impl FnOnce(Vec<Rc<dyn Disk>>) -> LocalFuture<'static, Result<R>>,
+) -> Result<R> {
+    let ring = Ring::new().map_err(no_ring)?;
+    let reactor = Reactor::new(Rc::new(ring.clone()));
+    let (disks, locks) = reactor.enter(|| open(&ring, paths))?;
+    let work = f(disks);
+    let result = reactor.block_on(PollMode::default(), work);
+    reactor.shutdown();
+    drop(locks);
+    result
+}
+
+/// Runs `weir check`.
+pub(crate) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
+    let (json, force) = (args.json, args.force);
+    let report = with_devices(&args.devices, move |disks| {
+        Box::pin(async move {
+            let watch = Rc::new(Cell::new((0, 0)));
+            let seen = watch.clone();
+            let shown = !json && std::io::stderr().is_terminal();
+            let progress = spawn(async move {
+                if !shown {
+                    return;
+                }
+                loop {
+                    sleep(200 * MILLIS).await;
+                    let (copies, blocks) = seen.get();
+                    eprint!("\r{copies} copies read, {blocks} blocks in use ");
+                }
+            });
+            let options = Options { force, ..Options::default() };
+            let report = check_watched(disks, options, watch).await;
+            progress.cancel();
+            if shown {
+                eprintln!();
+            }
+            report.map_err(|e| failed(&e))
+        })
+    })?;
+    output::show(json, &as_json(&report), |_| text(&report))?;
+    Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn as_json(r: &Report) -> serde_json::Value {
+    let findings: Vec<_> = r
+        .findings
+        .iter()
+        .map(|f| serde_json::json!({ "layer": f.layer, "block": f.vbn, "what": f.what }))
+        .collect();
+    serde_json::json!({
+        "clean": r.findings.is_empty(),
+        "datasets": r.datasets,
+        "blocks": r.blocks,
+        "copies": r.copies,
+        "findings": findings,
+    })
+}
+
+fn text(r: &Report) -> String {
+    let mut out = format!(
+        "{} volumes and snapshots, {} blocks referred to, {} copies read and verified\n",
+        r.datasets, r.blocks, r.copies
+    );
+    for f in &r.findings {
+        out.push_str(&format!("block {}, {}: {}\n", f.vbn, f.layer, f.what));
+    }
+    out.push_str(&match r.findings.len() {
+        0 => "everything is as it should be".to_string(),
+        n => format!("{n} findings"),
+    });
+    out
+}
+
+/// Runs `weir dump`.
+pub(crate) fn dump(args: DumpArgs) -> anyhow::Result<ExitCode> {
+    let json = args.json;
+    let what = args.what.clone();
+    let item = with_devices(&args.devices, move |disks| {
+        Box::pin(async move {
+            let d = Dump::open(disks).await.map_err(|e| failed(&e))?;
+            let item = match what.unwrap_or(DumpWhat::Superblock) {
+                DumpWhat::Label => d.labels().await,
+                DumpWhat::Superblock => d.superblocks().await,
+                DumpWhat::Log { old } => d.log(old).await,
+                DumpWhat::Slab => d.slabs(),
+                DumpWhat::Datasets => d.datasets().await,
+                DumpWhat::Map { dataset, lba } => d.map(dataset, lba).await,
+                DumpWhat::Block { number } => d.block(number).await,
+            };
+            item.map_err(|e| failed(&e))
+        })
+    })?;
+    output::show(json, &item_json(&item), |_| {
+        let mut out = String::new();
+        draw(&item, 0, &mut out);
+        out
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn item_json(i: &Item) -> serde_json::Value {
+    let mut map = serde_json::Map::new();
+    map.insert("what".into(), i.what.clone().into());
+    for (name, value) in &i.fields {
+        let value = match value {
+            Value::Number(n) => (*n).into(),
+            Value::Flag(b) => (*b).into(),
+            v => v.to_string().into(),
+        };
+        map.insert((*name).into(), value);
+    }
+    if !i.parts.is_empty() {
+        map.insert("parts".into(), i.parts.iter().map(item_json).collect());
+    }
+    map.into()
+}
+
+fn draw(i: &Item, depth: usize, out: &mut String) {
+    let pad = "  ".repeat(depth);
+    let fields: Vec<String> = i.fields.iter().map(|(n, v)| format!("{n} {v}")).collect();
+    let line = format!("{pad}{}: {}", i.what, fields.join(", "));
+    // Short ones on a line, long ones a field on each.
+    if line.len() <= 110 {
+        out.push_str(line.trim_end_matches([':', ' ']));
+        out.push('\n');
+    } else {
+        out.push_str(&format!("{pad}{}\n", i.what));
+        for (n, v) in &i.fields {
+            out.push_str(&format!("{pad}  {n}: {v}\n"));
+        }
+    }
+    i.parts.iter().for_each(|p| draw(p, depth + 1, out));
+}

@@ -1,0 +1,412 @@
+//! A disk of this host on a volume of a target that is killed under it. For root with /dev/fuse and loop devices; elsewhere
+//! the test says that it did nothing.
+
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest that anything here may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// Whether this machine can run the tests.
+fn can() -> bool {
+    let root =
+        fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    let mkfs = ["/sbin/mkfs.ext4", "/usr/sbin/mkfs.ext4"].iter().any(|p| Path::new(p).exists());
+    for (there, what) in [
+        (root, "root"),
+        (Path::new("/dev/fuse").exists(), "/dev/fuse"),
+        (Path::new("/dev/loop-control").exists(), "/dev/loop-control"),
+        (mkfs, "mkfs.ext4"),
+    ] {
+        if !there {
+            println!("SKIPPED: it needs {what}, which is not here");
+            return false;
+        }
+    }
+    true
+}
+
+fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < PATIENCE, "{what} takes too long");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Runs a command with a limit of its time, and wants success.
+fn run(program: &str, args: &[&str]) -> String {
+    let out = Command::new("timeout")
+        .args(["-k", "5", "60", program])
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|e| panic!("{program}: {e}"));
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    assert!(out.status.success(), "{program} {args:?}: {}{}", text(&out.stdout), text(&out.stderr));
+    text(&out.stdout)
+}
+
+/// A target in a directory of its own, which may be killed and started again.
+struct Target {
+    dir: PathBuf,
+    port: u16,
+    process: Option<Child>,
+}
+
+impl Target {
+    fn new(volumes: &[(&str, &str)]) -> Target {
+        let n = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("weir-attach-it-{}-{n}", std::process::id()));
+        fs::create_dir_all(dir.join("mnt")).unwrap();
+        // Two ports in a row that are free now.
+        let port = (0..100)
+            .find_map(|_| {
+                let a = TcpListener::bind("127.0.0.1:0").ok()?;
+                let port = a.local_addr().ok()?.port();
+                TcpListener::bind(("127.0.0.1", port.checked_add(1)?)).ok().map(|_| port)
+            })
+            .unwrap();
+        let mut t = format!(
+            "data_dir = {:?}\nlisten = [\"127.0.0.1:{port}\"]\nbuffer_memory = \"32M\"\n\
+             [[pool]]\nname = \"thin\"\ndevices = [{{ kind = \"dir\", path = \"thin\" }}]\n\
+             [[host]]\nname = \"anyone\"\nallow_any = true\n",
+            dir.join("data")
+        );
+        for (name, size) in volumes {
+            t += &format!(
+                "[[volume]]\nname = \"{name}\"\npool = \"thin\"\nsize = \"{size}\"\n\
+                 [[map]]\nhost = \"anyone\"\nvolume = \"{name}\"\n"
+            );
+        }
+        fs::write(dir.join("weir.toml"), t).unwrap();
+        let mut target = Target { dir, port, process: None };
+        target.start();
+        target
+    }
+
+    fn start(&mut self) {
+        let log = fs::OpenOptions::new().append(true).create(true).open(self.dir.join("log"));
+        let child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["serve", "--config"])
+            .arg(self.dir.join("weir.toml"))
+            .stdin(Stdio::null())
+            .stderr(log.unwrap())
+            .spawn()
+            .unwrap();
+        self.process = Some(child);
+        wait_for("the target's start", || self.weir("target list").status.success());
+    }
+
+    fn kill(&mut self) {
+        let mut child = self.process.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn weir(&self, line: &str) -> Output {
+        Command::new("timeout")
+            .args(["-k", "5", "60", env!("CARGO_BIN_EXE_weir")])
+            .args(line.split_whitespace())
+            .env("WEIR_DATA_DIR", self.dir.join("data"))
+            .env("WEIR_RUN_DIR", self.dir.join("run"))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    fn ok(&self, line: &str) -> String {
+        let out = self.weir(line);
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        assert!(out.status.success(), "weir {line}: {}{}", text(&out.stdout), text(&out.stderr));
+        text(&out.stdout)
+    }
+
+    /// Runs it, wants this exit code, and gives what it said.
+    fn fails(&self, line: &str, exit: i32) -> String {
+        let out = self.weir(line);
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(exit), "weir {line}: {text}");
+        text
+    }
+
+    fn attach(&self, line: &str) -> Value {
+        serde_json::from_str(&self.ok(&format!("attach {line} --json"))).unwrap()
+    }
+
+    fn mnt(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    fn mount(&self, device: &str) {
+        run("mount", &[device, self.mnt().to_str().unwrap()]);
+    }
+
+    fn unmount(&self) {
+        run("umount", &[self.mnt().to_str().unwrap()]);
+    }
+
+    /// Nothing of an attachment is left.
+    fn all_gone(&self, attached: &Value) {
+        let device = attached["device"].as_str().unwrap();
+        let pid = attached["pid"].as_u64().unwrap();
+        let name = attached["name"].as_str().unwrap();
+        wait_for("the end of the process", || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.is_empty() || stat.contains(") Z ")
+        });
+        let backing = format!("/sys/block/{}/loop/backing_file", &device["/dev/".len()..]);
+        let backing = fs::read_to_string(backing).unwrap_or_default();
+        assert!(!backing.contains(self.dir.to_str().unwrap()), "{device} still has {backing}");
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(!mounts.contains(self.dir.to_str().unwrap()), "{mounts}");
+        assert!(fs::symlink_metadata(format!("/dev/weir/{name}")).is_err());
+        assert_eq!(fs::read_dir(self.dir.join("run")).map_or(0, Iterator::count), 0);
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // After a failure: what can be taken away is.
+        let mnt = self.mnt();
+        if fs::read_to_string("/proc/self/mounts").is_ok_and(|m| m.contains(mnt.to_str().unwrap()))
+        {
+            let _ = Command::new("umount").arg("-l").arg(&mnt).status();
+        }
+        for entry in fs::read_dir(self.dir.join("run")).into_iter().flatten().flatten() {
+            self.weir(&format!("detach --force {}", entry.file_name().to_string_lossy()));
+        }
+        if let Some(mut child) = self.process.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Bytes that depend on file and place.
+fn content(file: u64, len: usize) -> Vec<u8> {
+    let mut x = file.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        out.extend(x.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+/// mkfs, mount, files, and two deaths of the target while more are written; every byte is there afterwards.
+fn files_outlive_the_target(protocol: &str) {
+    const LEN: usize = 1 << 20;
+    let mut target = Target::new(&[("disk", "512M")]);
+    let a = target.attach(&format!("disk --protocol {protocol} --queues 2 --name it-{protocol}"));
+    assert_eq!((&a["protocol"], &a["method"]), (&protocol.into(), &"fuse".into()));
+    assert_eq!(a["size"], 512 << 20);
+    let device = a["device"].as_str().unwrap().to_owned();
+    assert_eq!(fs::canonicalize(a["link"].as_str().unwrap()).unwrap(), Path::new(&device));
+    run("mkfs.ext4", &["-q", &device]);
+    target.mount(&device);
+    let busy = target.fails(&format!("detach it-{protocol}"), 4);
+    assert!(busy.contains("is mounted at"), "{busy}");
+
+    let (stop, count) = (AtomicBool::new(false), AtomicU32::new(0));
+    let mnt = target.mnt();
+    std::thread::scope(|s| {
+        let (stop, count, mnt) = (&stop, &count, &mnt);
+        for writer in 0..4u64 {
+            s.spawn(move || {
+                let mut i = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let path = mnt.join(format!("{writer}-{}", i % 16));
+                    let mut f = fs::File::create(path).unwrap();
+                    f.write_all(&content(writer << 32 | i, LEN)).unwrap();
+                    f.sync_all().expect("the host sees no error");
+                    count.fetch_add(1, Ordering::Relaxed);
+                    i += 1;
+                }
+                fs::write(mnt.join(format!("{writer}-last")), i.to_string()).unwrap();
+            });
+        }
+        for _ in 0..2 {
+            let before = count.load(Ordering::Relaxed);
+            wait_for("writing", || count.load(Ordering::Relaxed) > before + 8);
+            target.kill();
+            std::thread::sleep(Duration::from_millis(1500));
+            let stuck = count.load(Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(300));
+            assert_eq!(
+                count.load(Ordering::Relaxed),
+                stuck,
+                "something is written without a target"
+            );
+            target.start();
+            wait_for("going on", || count.load(Ordering::Relaxed) > stuck);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    target.unmount();
+    run("fsck.ext4", &["-n", "-f", &device]);
+    // A second attachment reads what is on the volume, not what some cache has.
+    target.ok(&format!("detach it-{protocol}"));
+    target.all_gone(&a);
+    let a = target.attach(&format!("disk --protocol {protocol} --read-only --name it-{protocol}"));
+    let device = a["device"].as_str().unwrap();
+    run("mount", &["-o", "ro,noload", device, mnt.to_str().unwrap()]);
+    for writer in 0..4u64 {
+        let n: u64 =
+            fs::read_to_string(mnt.join(format!("{writer}-last"))).unwrap().parse().unwrap();
+        for i in n.saturating_sub(16)..n {
+            let got = fs::read(mnt.join(format!("{writer}-{}", i % 16))).unwrap();
+            assert!(got == content(writer << 32 | i, LEN), "writer {writer}, file {i}");
+        }
+    }
+    target.unmount();
+    assert!(fs::write(device, [0; 512]).is_err(), "it is read-only");
+    target.ok(&format!("detach it-{protocol}"));
+    target.all_gone(&a);
+}
+
+#[test]
+fn files_outlive_the_target_by_brp() {
+    if can() {
+        files_outlive_the_target("brp");
+    }
+}
+
+#[test]
+fn files_outlive_the_target_by_srp() {
+    if can() {
+        files_outlive_the_target("srp");
+    }
+}
+
+#[test]
+fn an_attachment_whose_process_was_killed_is_cleaned_up() {
+    if !can() {
+        return;
+    }
+    let target = Target::new(&[("disk", "64M")]);
+    let a = target.attach("disk --name it-killed");
+    let again = target.fails("attach disk --name it-killed", 4);
+    assert!(again.contains("there is an attachment it-killed already"), "{again}");
+    run("kill", &["-9", &a["pid"].to_string()]);
+    wait_for("the end of the process", || target.ok("attach --list").contains("has ended"));
+    assert_eq!(
+        serde_json::from_str::<Value>(&target.ok("attach --list --json")).unwrap()[0]["alive"],
+        false
+    );
+    let said = target.ok("detach it-killed");
+    assert!(said.contains("had ended before"), "{said}");
+    target.all_gone(&a);
+    target.fails("detach it-killed", 3);
+}
+
+#[test]
+fn a_disk_whose_target_is_gone_is_taken_away_by_force_only() {
+    if !can() {
+        return;
+    }
+    let mut target = Target::new(&[("disk", "64M")]);
+    let a = target.attach("disk --name it-gone");
+    target.kill();
+    // Something that waits for the target.
+    let mut dd = Command::new("dd")
+        .args(["if=/dev/zero", "bs=64k", "count=1", "oflag=direct"])
+        .arg(format!("of={}", a["device"].as_str().unwrap()))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(dd.try_wait().unwrap().is_none(), "it waits");
+    let busy = target.fails("detach it-gone", 4);
+    assert!(busy.contains("open"), "{busy}");
+    target.ok("detach it-gone --force");
+    wait_for("the error", || dd.try_wait().unwrap().is_some_and(|s| !s.success()));
+    target.all_gone(&a);
+}
+
+#[test]
+fn an_error_after_a_time_is_for_those_who_ask_for_it() {
+    if !can() {
+        return;
+    }
+    let mut target = Target::new(&[("disk", "64M")]);
+    let a = target.attach("disk --name it-fail --fail-after 1s");
+    target.kill();
+    let device = format!("if={}", a["device"].as_str().unwrap());
+    let start = Instant::now();
+    let read = Command::new("dd")
+        .args([&device, "of=/dev/null", "bs=4k", "count=1", "iflag=direct"])
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(!read.success() && start.elapsed() > Duration::from_millis(900));
+    target.start();
+    wait_for("the target's return", || {
+        let dd = Command::new("dd")
+            .args([&device, "of=/dev/null", "bs=4k", "count=1", "iflag=direct"])
+            .stderr(Stdio::null())
+            .status();
+        dd.unwrap().success()
+    });
+    target.ok("detach it-fail");
+    target.all_gone(&a);
+}
+
+#[test]
+fn the_disk_grows_with_the_volume() {
+    if !can() {
+        return;
+    }
+    let target = Target::new(&[("disk", "64M")]);
+    for protocol in ["brp", "srp"] {
+        let a = target.attach(&format!("disk --name it-grow --protocol {protocol}"));
+        let device = a["device"].as_str().unwrap();
+        let size = || run("blockdev", &["--getsize64", device]).trim().parse::<u64>().unwrap();
+        let (before, more) = (size(), 64 << 20);
+        target.ok(&format!("volume resize disk {}M", (before + more) >> 20));
+        wait_for("the new size", || size() == before + more);
+        // The new part is there.
+        let seek = format!("seek={}", (before + more) / 4096 - 1);
+        let of = format!("of={device}");
+        run("dd", &["if=/dev/zero", &of, "bs=4k", "count=1", "oflag=direct", &seek]);
+        target.ok("detach it-grow");
+        target.all_gone(&a);
+    }
+}
+
+#[test]
+fn what_cannot_be_attached_is_said() {
+    if !can() {
+        return;
+    }
+    let target = Target::new(&[("disk", "64M")]);
+    let none = target.fails("attach no-such-volume", 3);
+    assert!(none.contains("no volume no-such-volume") && none.contains("disk"), "{none}");
+    let nobody = target.fails("attach disk --target 127.0.0.1:9 --name it-no", 5);
+    assert!(nobody.contains("no target answers"), "{nobody}");
+    let ublk = target.fails("attach disk --method nbd", 7);
+    assert!(ublk.contains("NBD"), "{ublk}");
+    target.fails("attach disk --name ../x", 2);
+    // Nothing is left of any of them.
+    assert_eq!(fs::read_dir(target.dir.join("run")).map_or(0, Iterator::count), 0);
+    assert!(target.ok("attach --list").contains("nothing is attached"));
+    // An address of the target port is taken for what it speaks.
+    for (add, protocol) in [(0, "srp"), (1, "brp")] {
+        let a =
+            target.attach(&format!("disk --target 127.0.0.1:{} --name it-auto", target.port + add));
+        assert_eq!(a["protocol"], protocol);
+        target.ok("detach it-auto");
+        target.all_gone(&a);
+    }
+}
