@@ -1,23 +1,20 @@
 //! COMPARE AND WRITE against plain writes of the same unit on other reactors, in simulated worlds.
 
+mod common;
+
+use common::{BLOCK, Data, attach, shared_unit};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use weir_base::{IoResult, MICROS, Nanos, SECONDS};
 use weir_block::{Direct, Geometry, IoFuture, Volume, check_range};
-use weir_mem::{BufPool, PoolConfig, Slice};
-use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
+use weir_mem::Slice;
 use weir_proto_scsi::initiator::{self as build, Cdb};
-use weir_proto_scsi::lu::{LuState, Nexus};
 use weir_proto_scsi::lun::Lun;
-use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::{now, sleep};
 use weir_sim::{Node, World};
-use weir_target_core::{
-    Access, AccessMap, Attachment, HostRule, Outcome, Stop, Transfer, Unit, UnitShared, Units,
-};
+use weir_target_core::{Attachment, Outcome, UnitShared};
 
-const BLOCK: usize = 512;
 const BLOCKS: usize = 8192;
 
 /// What was done to the medium: who, whether it was a write, which block.
@@ -96,38 +93,6 @@ impl Volume for Disk {
     }
 }
 
-/// A command's data, which takes a while to come.
-struct Data {
-    bytes: Vec<u8>,
-    time: Nanos,
-}
-
-impl Transfer for Data {
-    fn out_len(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-    fn in_len(&self) -> u64 {
-        0
-    }
-    fn immediate(&self) -> Option<Slice> {
-        None
-    }
-    fn needs_stable_data(&self) -> bool {
-        false
-    }
-    fn stopped(&self) -> bool {
-        false
-    }
-    async fn fetch(&mut self, at: u64, into: Slice) -> Result<(), Stop> {
-        sleep(self.time).await;
-        into.write_at(0, &self.bytes[at as usize..at as usize + into.len()]);
-        Ok(())
-    }
-    async fn deliver(&mut self, _at: u64, _from: Slice) -> Result<(), Stop> {
-        Ok(())
-    }
-}
-
 struct Lab {
     world: World,
     node: Node,
@@ -163,11 +128,7 @@ impl Lab {
     fn new(seed: u64, cores: usize) -> Lab {
         let world = World::new(seed);
         let node = world.node_with("target", cores);
-        let mut identity = Identity::new("WEIR", "TEST", "0001", "S1", [0x60; 16]);
-        identity.ports =
-            vec![TargetPort { relative_id: 1, group: 1, name: PortName::Srp([1; 16]) }];
-        let g = weir_proto_scsi::geometry::Geometry::new(BLOCK as u32, BLOCKS as u64);
-        let shared = UnitShared::new("v", LuState::new(identity, g), None);
+        let shared = shared_unit(BLOCKS as u64);
         let bytes = vec![0; BLOCK * BLOCKS];
         let medium = Arc::new(Mutex::new(Medium { bytes, log: Vec::new() }));
         Lab { world, node, medium, shared }
@@ -176,22 +137,8 @@ impl Lab {
     /// A host on `core`, with a handle to the disk that takes `time` for an I/O.
     fn host(&self, core: usize, time: Nanos, lend: Option<Slice>) -> Host {
         self.node.enter_on(core, || {
-            let pool = BufPool::new(&PoolConfig { classes: vec![(4096, 64)] }).unwrap();
             let disk = Disk { core, medium: self.medium.clone(), time: Cell::new(time), lend };
-            let units = Units::default();
-            units.insert(Unit::new(self.shared.clone(), Rc::new(disk), pool, 4096));
-            let rule = HostRule {
-                host: "h".into(),
-                any: true,
-                luns: vec![(0, "v".into())],
-                ..HostRule::default()
-            };
-            let access = Access::new(AccessMap { hosts: vec![rule] });
-            let nexus = Nexus(1 + core as u64);
-            let id = TransportId::srp([core as u8; 16]);
-            let view = Attachment::new(nexus, vec![core as u8; 16], id, 1);
-            view.refresh(&access, &units);
-            Host(Rc::new(view))
+            Host(Rc::new(attach(core, &self.shared, Rc::new(disk))))
         })
     }
 

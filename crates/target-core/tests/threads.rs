@@ -1,23 +1,19 @@
 //! COMPARE AND WRITE against plain writes on two cores that really run at the same time.
 
+mod common;
+
+use common::{BLOCK, Data, attach, shared_unit};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_block::{Geometry, IoFuture, Volume};
-use weir_mem::{BufPool, PoolConfig, Slice};
-use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
+use weir_mem::Slice;
 use weir_proto_scsi::initiator::{self as build, Cdb};
-use weir_proto_scsi::lu::{LuState, Nexus};
 use weir_proto_scsi::lun::Lun;
-use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::{LocalFuture, PollMode, Reactor, run_async};
-use weir_target_core::{
-    Access, AccessMap, Attachment, HostRule, Stop, Transfer, Unit, UnitShared, Units,
-};
+use weir_target_core::UnitShared;
 use weir_uring::Ring;
-
-const BLOCK: usize = 512;
 
 /// One block, of which only the first eight bytes are kept.
 struct Word(Arc<AtomicU64>);
@@ -59,35 +55,13 @@ impl Volume for Word {
     }
 }
 
-/// What goes with a command: each block begins with a number, the rest of it is zero.
-struct Data(Vec<u64>);
-
-impl Transfer for Data {
-    fn out_len(&self) -> u64 {
-        (self.0.len() * BLOCK) as u64
+/// Data of a command: each block begins with a number, the rest of it is zero.
+fn blocks(numbers: &[u64]) -> Data {
+    let mut bytes = vec![0; numbers.len() * BLOCK];
+    for (b, n) in bytes.chunks_exact_mut(BLOCK).zip(numbers) {
+        b[..8].copy_from_slice(&n.to_le_bytes());
     }
-    fn in_len(&self) -> u64 {
-        0
-    }
-    fn immediate(&self) -> Option<Slice> {
-        None
-    }
-    fn needs_stable_data(&self) -> bool {
-        false
-    }
-    fn stopped(&self) -> bool {
-        false
-    }
-    async fn fetch(&mut self, _at: u64, into: Slice) -> Result<(), Stop> {
-        into.fill(0);
-        for (i, v) in self.0.iter().enumerate() {
-            into.write_at(i * BLOCK, &v.to_le_bytes());
-        }
-        Ok(())
-    }
-    async fn deliver(&mut self, _at: u64, _from: Slice) -> Result<(), Stop> {
-        Ok(())
-    }
+    Data { bytes, time: 0 }
 }
 
 /// Sends a command with its data; gives the status.
@@ -95,7 +69,7 @@ type Send = Rc<dyn Fn(Cdb, Vec<u64>) -> LocalFuture<'static, u8>>;
 
 /// Runs `f` on a reactor of the calling thread, which has the unit.
 fn on_core<R: 'static, F: Future<Output = R> + 'static>(
-    core: u64,
+    core: usize,
     shared: &Arc<UnitShared>,
     word: &Arc<AtomicU64>,
     f: impl FnOnce(Send) -> F + 'static,
@@ -104,20 +78,12 @@ fn on_core<R: 'static, F: Future<Output = R> + 'static>(
     let reactor = Reactor::new(Rc::new(ring));
     let (shared, word) = (shared.clone(), word.clone());
     let result = reactor.block_on(PollMode::default(), async move {
-        let pool = BufPool::new(&PoolConfig { classes: vec![(4096, 8)] }).unwrap();
-        let units = Units::default();
-        units.insert(Unit::new(shared, Rc::new(Word(word)), pool, 4096));
-        let luns = vec![(0, "v".into())];
-        let rule = HostRule { host: "h".into(), any: true, luns, ..HostRule::default() };
-        let access = Access::new(AccessMap { hosts: vec![rule] });
-        let id = TransportId::srp([core as u8; 16]);
-        let view = Rc::new(Attachment::new(Nexus(core), vec![core as u8], id, 1));
-        view.refresh(&access, &units);
+        let view = Rc::new(attach(core, &shared, Rc::new(Word(word))));
         let send: Send = Rc::new(move |cdb, data| {
             let view = view.clone();
             Box::pin(async move {
                 let unit = view.find(Lun::ZERO).unwrap();
-                unit.execute(&view, cdb.as_bytes(), &mut Data(data)).await.unwrap().status
+                unit.execute(&view, cdb.as_bytes(), &mut blocks(&data)).await.unwrap().status
             })
         });
         // The unit attention of a new nexus.
@@ -130,10 +96,7 @@ fn on_core<R: 'static, F: Future<Output = R> + 'static>(
 
 #[test]
 fn a_write_is_never_lost_to_a_compare_and_write_of_another_core() {
-    let mut identity = Identity::new("WEIR", "TEST", "0001", "S1", [0x60; 16]);
-    identity.ports = vec![TargetPort { relative_id: 1, group: 1, name: PortName::Srp([1; 16]) }];
-    let g = weir_proto_scsi::geometry::Geometry::new(BLOCK as u32, 1);
-    let shared = UnitShared::new("v", LuState::new(identity, g), None);
+    let shared = shared_unit(1);
     let word = Arc::new(AtomicU64::new(0));
     let (over, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(Barrier::new(2)));
     let comparer = {

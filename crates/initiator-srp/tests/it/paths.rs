@@ -73,6 +73,14 @@ impl Two {
         [p[0].commands, p[1].commands]
     }
 
+    /// The first target, which was down, is up again, and so is its path.
+    fn first_returns(&self) {
+        self.lab.target.restart();
+        self.lab.serve();
+        let up = || self.sessions[0].state() == PathState::Running;
+        self.lab.world.run_until(60 * SECONDS, up).unwrap();
+    }
+
     fn close(self) {
         let Two { lab, sessions: [s1, s2], unit, .. } = self;
         drop(unit);
@@ -217,9 +225,7 @@ fn what_must_not_be_done_twice_is_in_doubt() {
     let r = two.lab.run(async move { m.compare_and_write(0, again).await });
     assert_eq!(r, Ok(true));
     assert_eq!(two.unit.active(), 1);
-    two.lab.target.restart();
-    two.lab.serve();
-    w.run_until(60 * SECONDS, || two.sessions[0].state() == PathState::Running).unwrap();
+    two.first_returns();
     two.close();
 }
 
@@ -284,9 +290,7 @@ fn without_any_path_commands_fail_in_time() {
         }
     });
     assert_eq!(two.unit.active(), 1);
-    two.lab.target.restart();
-    two.lab.serve();
-    w.run_until(60 * SECONDS, || two.sessions[0].state() == PathState::Running).unwrap();
+    two.first_returns();
     two.close();
 }
 

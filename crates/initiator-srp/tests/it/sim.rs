@@ -57,6 +57,33 @@ impl Lab {
         start(&self.target, &self.config, &self.medium, &self.served);
     }
 
+    /// The target dies every now and then, `times` times, and is back a millisecond later with a disk that is slow
+    /// by `delay`.
+    fn deaths(
+        &self,
+        times: u32,
+        every: Nanos,
+        delay: Nanos,
+        silent: impl Fn(&World) -> bool + 'static,
+    ) {
+        let (node, config, medium, served) =
+            (self.target.clone(), self.config.clone(), self.medium.clone(), self.served.clone());
+        let death = move |w: &World| {
+            match silent(w) {
+                true => node.power_off(),
+                false => node.kill(),
+            }
+            served.borrow_mut().take();
+            let (n, c, m, s) = (node.clone(), config.clone(), medium.clone(), served.clone());
+            w.after(MILLIS, move |_| {
+                n.restart();
+                start(&n, &c, &m, &s);
+                s.borrow().as_ref().unwrap().mood.delay.set(delay);
+            });
+        };
+        now_and_then(&self.world, times, every, Rc::new(death));
+    }
+
     pub(crate) fn mood<R>(&self, f: impl FnOnce(&crate::target::Mood) -> R) -> R {
         f(&self.served.borrow().as_ref().unwrap().mood)
     }
@@ -177,26 +204,7 @@ fn data_survives_a_restart_of_the_target() {
     for seed in seeds(100, 8) {
         let lab = Lab::new(seed, 2);
         let s = lab.session(lab.session_config());
-        let (node, config, medium, served) =
-            (lab.target.clone(), lab.config.clone(), lab.medium.clone(), lab.served.clone());
-        now_and_then(
-            &lab.world,
-            3,
-            10 * MILLIS,
-            Rc::new(move |w| {
-                if seed % 2 == 0 {
-                    node.kill()
-                } else {
-                    node.power_off()
-                }
-                served.borrow_mut().take();
-                let (n, c, m, s) = (node.clone(), config.clone(), medium.clone(), served.clone());
-                w.after(MILLIS, move |_| {
-                    n.restart();
-                    start(&n, &c, &m, &s);
-                });
-            }),
-        );
+        lab.deaths(3, 10 * MILLIS, 0, move |_| seed % 2 != 0);
         lab.mood(|m| m.delay.set(500 * MICROS));
         lab.verify(&s, 80);
         assert!(s.figures().reconnects > 0, "seed {seed}: {:?}", s.figures());
@@ -411,28 +419,8 @@ fn data_survives_storms() {
         });
         let delay = rng.below(2) * 300 * MICROS;
         lab.mood(|m| m.delay.set(delay));
-        let (node, config, medium, served) =
-            (lab.target.clone(), lab.config.clone(), lab.medium.clone(), lab.served.clone());
-        let restarts = rng.below(3) as u32;
-        now_and_then(
-            &lab.world,
-            restarts,
-            100 * MILLIS,
-            Rc::new(move |w| {
-                if w.rng(w.now()).chance(1, 2) {
-                    node.kill()
-                } else {
-                    node.power_off()
-                }
-                served.borrow_mut().take();
-                let (n, c, m, s) = (node.clone(), config.clone(), medium.clone(), served.clone());
-                w.after(MILLIS, move |_| {
-                    n.restart();
-                    start(&n, &c, &m, &s);
-                    s.borrow().as_ref().unwrap().mood.delay.set(delay);
-                });
-            }),
-        );
+        let deaths = rng.below(3) as u32;
+        lab.deaths(deaths, 100 * MILLIS, delay, |w| !w.rng(w.now()).chance(1, 2));
         // Commands of no consequence, most of them given up.
         let stop = Rc::new(Cell::new(false));
         let droppers: Vec<_> = (0..cores)

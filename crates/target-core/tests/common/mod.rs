@@ -1,0 +1,72 @@
+//! What tests share: a logical unit that every host sees, and commands with data.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use weir_base::Nanos;
+use weir_block::Volume;
+use weir_mem::{BufPool, PoolConfig, Slice};
+use weir_proto_scsi::geometry::Geometry;
+use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
+use weir_proto_scsi::lu::{LuState, Nexus};
+use weir_proto_scsi::transport_id::TransportId;
+use weir_reactor::sleep;
+use weir_target_core::{
+    Access, AccessMap, Attachment, HostRule, Stop, Transfer, Unit, UnitShared, Units,
+};
+
+pub(crate) const BLOCK: usize = 512;
+
+/// A command's data, which takes a while to come.
+pub(crate) struct Data {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) time: Nanos,
+}
+
+impl Transfer for Data {
+    fn out_len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+    fn in_len(&self) -> u64 {
+        0
+    }
+    fn immediate(&self) -> Option<Slice> {
+        None
+    }
+    fn needs_stable_data(&self) -> bool {
+        false
+    }
+    fn stopped(&self) -> bool {
+        false
+    }
+    async fn fetch(&mut self, at: u64, into: Slice) -> Result<(), Stop> {
+        if self.time > 0 {
+            sleep(self.time).await;
+        }
+        into.write_at(0, &self.bytes[at as usize..at as usize + into.len()]);
+        Ok(())
+    }
+    async fn deliver(&mut self, _at: u64, _from: Slice) -> Result<(), Stop> {
+        Ok(())
+    }
+}
+
+/// What all cores share of a unit of this many blocks.
+pub(crate) fn shared_unit(blocks: u64) -> Arc<UnitShared> {
+    let mut identity = Identity::new("WEIR", "TEST", "0001", "S1", [0x60; 16]);
+    identity.ports = vec![TargetPort { relative_id: 1, group: 1, name: PortName::Srp([1; 16]) }];
+    UnitShared::new("v", LuState::new(identity, Geometry::new(BLOCK as u32, blocks)), None)
+}
+
+/// A host on the present core, which has the unit with `volume`; its nexus and port have the core's number.
+pub(crate) fn attach(core: usize, shared: &Arc<UnitShared>, volume: Rc<dyn Volume>) -> Attachment {
+    let pool = BufPool::new(&PoolConfig { classes: vec![(4096, 64)] }).unwrap();
+    let units = Units::default();
+    units.insert(Unit::new(shared.clone(), volume, pool, 4096));
+    let luns = vec![(0, "v".into())];
+    let rule = HostRule { host: "h".into(), any: true, luns, ..HostRule::default() };
+    let access = Access::new(AccessMap { hosts: vec![rule] });
+    let id = TransportId::srp([core as u8; 16]);
+    let view = Attachment::new(Nexus(1 + core as u64), vec![core as u8; 16], id, 1);
+    view.refresh(&access, &units);
+    view
+}
