@@ -247,7 +247,7 @@ impl Superblock {
             members.push(Member {
                 device: get64(p, 0),
                 state: MemberState::new(p[8])?,
-                draining: p[9] != 0,
+                draining: p[9] & 1 != 0,
                 leaving: p[9] & 2 != 0,
                 since: get32(p, 12),
                 blocks: get64(p, 16),

@@ -66,7 +66,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
                 MemberState::Spare,
             ][usize::from(state)],
             draining,
-            leaving: draining && since % 2 == 1,
+            leaving: since % 2 == 1,
             since,
             blocks,
             spares_used: since,
