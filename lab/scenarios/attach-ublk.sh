@@ -4,7 +4,7 @@
 # lab-seconds: 900
 . "$(dirname "$0")/lib.sh"
 modprobe -a ublk_drv || fail "this kernel has no ublk_drv"
-modprobe -a brd ext4
+modprobe ext4
 modprobe brd rd_nr=1 rd_size=$((1200 * 1024))
 mkfs.ext4 -q /dev/ram0
 mkdir -p $DATA /mnt/disk
@@ -50,7 +50,8 @@ outage() {
 }
 no_disk() { [ ! -e "$D" ]; }
 
-for PROTOCOL in brp srp; do
+# PROTOCOLS: those to be tried.
+for PROTOCOL in ${PROTOCOLS:-brp srp}; do
   step "attach by $PROTOCOL"
   weir attach disk0 --protocol $PROTOCOL --method ublk --queues 2
   D=$(readlink -f /dev/weir/disk0)
