@@ -7,12 +7,14 @@ use crate::host::loopdev;
 use crate::reach::{self, Failure, Paths, Reached, Wanted};
 use crate::state::{Method, Place, State, started};
 use crate::sys::{self, Signals};
+use crate::ublk;
 use crate::volume::Volume;
 use crate::workers::{MakeProvider, Workers};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use weir_mem::PoolConfig;
 
 /// What is to be attached, and how.
 #[derive(Debug, Clone)]
@@ -76,10 +78,17 @@ struct Cleanup {
 
 impl Drop for Cleanup {
     fn drop(&mut self) {
-        if let Some((Method::Fuse, device)) = &self.device
-            && is_ours(&self.place, device)
-        {
-            let _ = loopdev::clear(device);
+        match &self.device {
+            Some((Method::Fuse, device)) if is_ours(&self.place, device) => {
+                let _ = loopdev::clear(device);
+            }
+            Some((Method::Ublk, disk)) => {
+                if let Some(d) = ublk::Device::of(disk).filter(|d| d.exists()) {
+                    let _ = d.stop();
+                    d.delete();
+                }
+            }
+            _ => {}
         }
         let _ = sys::unmount(&self.place.disk(), true);
         self.place.remove();
@@ -106,18 +115,24 @@ fn choose(method: Option<Method>) -> Result<Method, Error> {
         ));
     }
     match method {
-        Some(Method::Ublk) => Err(Error::new(
-            Kind::Unsupported,
-            "ublk is not there yet",
-            "this version attaches by FUSE and a loop device only",
-            "use --method fuse",
-        )),
-        Some(Method::Fuse) | None => {
-            fuse::probe()?;
-            loopdev::probe()?;
-            Ok(Method::Fuse)
-        }
+        Some(Method::Ublk) => ublk::probe().map(|()| Method::Ublk),
+        Some(Method::Fuse) => by_fuse(),
+        None => match ublk::probe() {
+            Ok(()) => Ok(Method::Ublk),
+            Err(no_ublk) => by_fuse().map_err(|e| {
+                let message = "this kernel has nothing to make a disk with";
+                let why = format!("{}\n{}", no_ublk.reason, e.reason);
+                let hint = format!("for ublk: {}; or: {}", no_ublk.hint, e.hint);
+                Error::new(e.kind, message, why, hint)
+            }),
+        },
     }
+}
+
+fn by_fuse() -> Result<Method, Error> {
+    fuse::probe()?;
+    loopdev::probe()?;
+    Ok(Method::Fuse)
 }
 
 /// Makes a disk of a volume. From here on SIGINT, SIGTERM and SIGHUP are held back for [`Attachment::serve`].
@@ -131,23 +146,25 @@ pub fn attach(spec: &Spec, provider: &MakeProvider) -> Result<Attachment, NotAtt
     let mut cleanup = Cleanup { place: place.clone(), device: None };
     sys::become_io_server();
     let signals = Signals::hold().map_err(|e| Error::system("signals cannot be held back", &e))?;
-    let workers = Workers::start(spec.queues, &fuse::Queue::<Volume>::buffers(), provider)?;
+    let workers = Workers::start(spec.queues, &buffers(method), provider)?;
     let (reached, way) = reach_one(&workers, &spec.ways)?;
-    let made = present(&workers, &place, &mut cleanup, method);
     let (tell, events) = channel();
-    let made = made.and_then(|p| {
-        serve_queues(&workers, &p, &tell)?;
-        let device =
-            loopdev::configure(&p.mount.file(), p.geometry.block_size, p.geometry.read_only)?;
+    let made = geometry(&workers).and_then(|g| {
+        let len = Arc::new(AtomicU64::new(g.len));
+        let device = match method {
+            Method::Fuse => make_loop(&workers, &place, g, &len, &tell)?,
+            Method::Ublk => make_ublk(&workers, g, &mut cleanup, &tell)?,
+        };
         cleanup.device = Some((method, device.clone()));
-        Ok((p, device))
+        Ok((g, len, device))
     });
-    let (p, device) = match made {
+    let (g, len, device) = match made {
         Ok(m) => m,
         Err(e) => {
-            // The kernel's end first: nobody waits for what will not be answered.
-            drop(cleanup);
             reached.close(&workers);
+            // The reactors before what they serve: a device of ublk ends only when nobody has it open.
+            drop(workers);
+            drop(cleanup);
             return Err(e.into());
         }
     };
@@ -163,9 +180,9 @@ pub fn attach(spec: &Spec, provider: &MakeProvider) -> Result<Attachment, NotAtt
         method,
         link: place.make_link(&device),
         device,
-        size: p.geometry.len,
-        block_size: p.geometry.block_size,
-        read_only: p.geometry.read_only,
+        size: g.len,
+        block_size: g.block_size,
+        read_only: g.read_only,
         queues: workers.len(),
         pid: me,
         started: started(me).unwrap_or(0),
@@ -176,7 +193,7 @@ pub fn attach(spec: &Spec, provider: &MakeProvider) -> Result<Attachment, NotAtt
         let _ = resized.send(Event::Resized(len));
     })?;
     watch_signals(signals, tell)?;
-    Ok(Attachment { place, state, len: p.len, workers, reached, events, _cleanup: cleanup })
+    Ok(Attachment { place, state, len, workers, reached, events, _cleanup: cleanup })
 }
 
 fn reach_one(workers: &Workers, ways: &[Wanted]) -> Result<(Reached, usize), NotAttached> {
@@ -201,34 +218,32 @@ fn describe(paths: &Paths) -> (&'static str, Vec<String>) {
     }
 }
 
-/// A mounted file system that nobody serves yet.
-struct Presented {
-    mount: fuse::Mount,
-    geometry: Geometry,
-    len: Arc<AtomicU64>,
+/// Buffers of each reactor: queues of ublk have their own.
+fn buffers(method: Method) -> PoolConfig {
+    match method {
+        Method::Fuse => fuse::Queue::<Volume>::buffers(),
+        Method::Ublk => PoolConfig { classes: vec![(4096, 16)] },
+    }
 }
 
-fn present(
+fn geometry(workers: &Workers) -> Result<Geometry, Error> {
+    let g = workers.call(0, |_| Box::pin(async { reach::volume().map(|v| v.geometry()) }))?;
+    g.ok_or_else(|| {
+        Error::new(Kind::Failed, "the volume is gone", "its session has ended", "try again")
+    })
+}
+
+/// A FUSE file, a queue of it on every reactor, and a loop device.
+fn make_loop(
     workers: &Workers,
     place: &Place,
-    cleanup: &mut Cleanup,
-    method: Method,
-) -> Result<Presented, Error> {
-    debug_assert_eq!((method, cleanup.device.is_none()), (Method::Fuse, true));
-    let geometry =
-        workers.call(0, |_| Box::pin(async { reach::volume().map(|v| v.geometry()) }))?;
-    let geometry = geometry.ok_or_else(|| {
-        Error::new(Kind::Failed, "the volume is gone", "its session has ended", "try again")
-    })?;
+    g: Geometry,
+    len: &Arc<AtomicU64>,
+    tell: &Sender<Event>,
+) -> Result<PathBuf, Error> {
     let mount = fuse::Mount::new(&place.disk())?;
-    let len = Arc::new(AtomicU64::new(geometry.len));
-    Ok(Presented { mount, geometry, len })
-}
-
-/// Starts a queue on every reactor.
-fn serve_queues(workers: &Workers, p: &Presented, tell: &Sender<Event>) -> Result<(), Error> {
     for i in 0..workers.len() {
-        let (connection, len, tell) = (p.mount.connection()?, p.len.clone(), tell.clone());
+        let (connection, len, tell) = (mount.connection()?, len.clone(), tell.clone());
         workers.call(i, move |here| {
             if let Some(disk) = reach::volume() {
                 let ended = move || {
@@ -240,7 +255,38 @@ fn serve_queues(workers: &Workers, p: &Presented, tell: &Sender<Event>) -> Resul
             Box::pin(async {})
         })?;
     }
-    Ok(())
+    loopdev::configure(&mount.file(), g.block_size, g.read_only)
+}
+
+/// A device of the ublk driver with a queue for every reactor.
+fn make_ublk(
+    workers: &Workers,
+    g: Geometry,
+    cleanup: &mut Cleanup,
+    tell: &Sender<Event>,
+) -> Result<PathBuf, Error> {
+    let device = ublk::Device::add(workers.len(), g)?;
+    // By the name that its disk will have.
+    cleanup.device = Some((Method::Ublk, format!("/dev/ublkb{}", device.number).into()));
+    let file = device.open()?;
+    for i in 0..workers.len() {
+        let failed = |e: &std::io::Error| Error::system("a queue of ublk cannot be served", e);
+        let (connection, tell) = (file.try_clone().map_err(|e| failed(&e))?, tell.clone());
+        let started = workers.call(i, move |here| {
+            let ended = move || {
+                let _ = tell.send(Event::Ended);
+            };
+            let started = match reach::volume() {
+                Some(disk) => {
+                    ublk::Queue::start(&here.ring, connection.into(), i as u16, disk, ended)
+                }
+                None => Err(std::io::Error::other("the volume is gone")),
+            };
+            Box::pin(async { started })
+        })?;
+        started.map_err(|e| failed(&e))?;
+    }
+    device.start()
 }
 
 fn watch_signals(signals: Signals, tell: Sender<Event>) -> Result<(), Error> {
@@ -286,6 +332,9 @@ impl Attachment {
         self.len.store(len, Ordering::Release);
         let done = self.reached.set_len(&self.workers, len).and_then(|()| {
             let failed = |e: &std::io::Error| Error::system("the disk keeps its old size", e);
+            if let Some(d) = ublk::Device::of(&self.state.device) {
+                return d.resize(len).map_err(|e| failed(&e));
+            }
             // The file's length is the volume's; the kernel learns it from the answer.
             let file = std::fs::OpenOptions::new()
                 .write(true)

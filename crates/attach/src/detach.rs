@@ -5,6 +5,7 @@ use crate::error::{Error, Kind};
 use crate::host::{loopdev, users};
 use crate::state::{Method, Place, State};
 use crate::sys;
+use crate::ublk;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -78,6 +79,11 @@ pub fn detach(run_dir: &Path, name: &str, force: bool) -> Result<Detached, Error
         done.notes.push(format!("its process {} did not end by itself and was killed", state.pid));
     }
     // What the process removes itself is gone by now; the rest is for us.
+    if let (Method::Ublk, Some(d)) = (state.method, ublk::Device::of(&state.device))
+        && d.exists()
+    {
+        d.delete();
+    }
     place.remove();
     Ok(done)
 }
@@ -155,7 +161,11 @@ fn take_away(place: &Place, state: &State, force: bool, done: &mut Detached) -> 
             }
             unmount(place, force)
         }
-        Method::Ublk => Ok(()),
+        Method::Ublk => {
+            let Some(d) = ublk::Device::of(device).filter(|d| d.exists()) else { return Ok(()) };
+            d.stop()
+                .map_err(|e| Error::system(format!("{} cannot be stopped", device.display()), &e))
+        }
     }
 }
 

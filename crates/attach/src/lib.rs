@@ -5,6 +5,7 @@
 //! | [`disk`] | the contract: what the kernel asks for, and whoever does it |
 //! | [`reach`], [`volume`] | a volume behind the initiators; what fails because of the way to it is done again |
 //! | [`fuse`] | a file of the volume's size, of which the kernel's loop device makes a disk |
+//! | [`ublk`] | a disk of the kernel's driver for block devices in user space |
 //! | [`attachment`], [`mod@detach`] | from the making of a disk to its end |
 //! | [`state`] | the files that an attachment is known by, also after its process was killed |
 //! | [`workers`] | the reactors, one queue of the kernel's each |
@@ -19,6 +20,7 @@ mod host;
 pub mod reach;
 pub mod state;
 mod sys;
+pub mod ublk;
 pub mod volume;
 pub mod workers;
 

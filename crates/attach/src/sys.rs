@@ -94,6 +94,86 @@ pub(crate) fn is_broken(fd: BorrowedFd<'_>) -> bool {
     n > 0 && p.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
 }
 
+/// A shared mapping of a device, for reading.
+pub(crate) struct Mapping {
+    base: std::ptr::NonNull<u8>,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd` from `offset` on.
+    pub(crate) fn new(fd: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<Mapping> {
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, flags, fd.as_raw_fd(), offset)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = std::ptr::NonNull::new(base.cast()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Mapping { base, len })
+    }
+
+    /// The `N` bytes at `at`, which the kernel does not change meanwhile; zeroes beyond the end.
+    pub(crate) fn read<const N: usize>(&self, at: usize) -> [u8; N] {
+        if at.checked_add(N).is_none_or(|end| end > self.len) {
+            return [0; N];
+        }
+        // SAFETY: within the mapping, which lives as long as self. Volatile, as another writes there between calls.
+        unsafe { std::ptr::read_volatile(self.base.as_ptr().add(at).cast()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nobody has a reference into it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Gives the ublk driver a control command whose buffer is `buf`.
+pub(crate) fn ublk_control(
+    fd: BorrowedFd<'_>,
+    op: u32,
+    device: u32,
+    buf: &mut [u8],
+    data: u64,
+) -> io::Result<i32> {
+    let mut c = [0u8; 80];
+    c[..4].copy_from_slice(&device.to_ne_bytes());
+    // No queue.
+    c[4..6].copy_from_slice(&u16::MAX.to_ne_bytes());
+    if !buf.is_empty() {
+        c[6..8].copy_from_slice(&(buf.len() as u16).to_ne_bytes());
+        c[8..16].copy_from_slice(&(buf.as_mut_ptr() as u64).to_ne_bytes());
+    }
+    c[16..24].copy_from_slice(&data.to_ne_bytes());
+    // SAFETY: the driver reads and writes at most as many bytes of the buffer as the command says, which are ours.
+    unsafe { weir_uring::control(fd, op, c) }
+}
+
+/// Gives the ublk driver the command of one I/O; it may read from and write to `buf` until the completion.
+pub(crate) async fn ublk_io(
+    ring: &weir_uring::Ring,
+    fd: &std::rc::Rc<std::os::fd::OwnedFd>,
+    op: u32,
+    queue: u16,
+    tag: u16,
+    result: i32,
+    buf: &Slice,
+) -> i32 {
+    let mut c = [0u8; 16];
+    c[..2].copy_from_slice(&queue.to_ne_bytes());
+    c[2..4].copy_from_slice(&tag.to_ne_bytes());
+    c[4..8].copy_from_slice(&result.to_ne_bytes());
+    c[8..].copy_from_slice(&(buf.as_ptr() as u64).to_ne_bytes());
+    // SAFETY: the buffer of a tag is as long as the longest request that the driver was told of. Its owner keeps it for
+    // as long as the device's file, without which the driver does not touch it.
+    unsafe { ring.command(fd, op, c) }.await.result
+}
+
 /// Makes a block device's file.
 pub(crate) fn make_block_node(path: &Path, major: u32, minor: u32) -> io::Result<()> {
     let path = text(path)?;

@@ -5,11 +5,13 @@
 //! that are busy (one system call moves a whole batch either way, see ARCHITECTURE.md, "Sockets"); a
 //! socket that falls silent is handed to the ring to watch.
 
+mod control;
 mod file;
 mod holes;
 mod net;
 mod ring;
 
+pub use control::control;
 pub use file::{FileDisk, OpenOptions};
 pub use net::{Congestion, SocketOptions, TcpListener, TcpStream, WouldBlock, pin_to_core};
 pub use ring::{Ring, Watch};

@@ -34,6 +34,11 @@ enum Pending {
         token: Token,
         _fd: Rc<OwnedFd>,
     },
+    /// A command of a driver, whose result is told as it is.
+    Command {
+        token: Token,
+        _fd: Rc<OwnedFd>,
+    },
     Watch(Rc<WatchState>),
     Ready(Token),
 }
@@ -275,6 +280,19 @@ impl Ring {
         self.push(entry.user_data(u64::from(index)));
     }
 
+    /// Gives the driver behind `fd` a command of its own (`IORING_OP_URING_CMD`). The completion's `result` is the
+    /// driver's: negative error numbers of the operating system, or what the driver says.
+    ///
+    /// # Safety
+    /// Memory that the command names must stay valid for what the driver does with it, until the completion.
+    pub unsafe fn command(&self, fd: &Rc<OwnedFd>, op: u32, command: [u8; 16]) -> CompletionFuture {
+        let (token, done) = completion();
+        let index = self.insert(Pending::Command { token, _fd: fd.clone() });
+        let e = opcode::UringCmd16::new(types::Fd(fd.as_raw_fd()), op).cmd(command).build();
+        self.push(e.user_data(u64::from(index)));
+        done
+    }
+
     fn harvest(&self) -> bool {
         let mut any = false;
         loop {
@@ -331,6 +349,9 @@ impl Ring {
             Pending::Plain { token, .. } => {
                 let r = if result < 0 { Err(crate::file::error_of(-result)) } else { Ok(()) };
                 complete(token, weir_disk::report(r));
+            }
+            Pending::Command { token, .. } => {
+                complete(token, Completion { result, ..Completion::default() });
             }
             Pending::Watch(w) => {
                 if w.index.get() == index {

@@ -103,7 +103,7 @@ fn details(t: &TargetPort, port: &PortLive) -> String {
         text = format!("{text}\n{}", table.text());
     }
     if t.protocol == Protocol::Brp {
-        text.push_str("\nBRP is Weir's own protocol: `weir bench --initiator brp`, and the library initiator-brp.\n");
+        text.push_str("\nBRP is Weir's own protocol: `weir attach VOLUME --target ADDRESS`, `weir bench --initiator brp`.\n");
         return text;
     }
     text.push_str(
