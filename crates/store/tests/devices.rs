@@ -1,7 +1,7 @@
 //! Devices come and go under a pool: what is asked for, refused, kept.
 
 use std::rc::Rc;
-use weir_base::{IoError, SECONDS};
+use weir_base::{IoError, MILLIS, SECONDS};
 use weir_block::Volume;
 use weir_disk::Disk;
 use weir_mem::Slice;
@@ -28,10 +28,21 @@ struct Bench {
 
 impl Bench {
     fn new(devices: usize) -> Bench {
-        let w = World::new(5);
+        Bench::seeded(devices, 0)
+    }
+
+    fn seeded(devices: usize, seed: u64) -> Bench {
+        let w = World::new(5 + seed);
         let n = w.node("store");
         let media: Vec<SimMedium> = (0..devices)
-            .map(|i| SimMedium::new(&format!("d{i}"), 8 * MIB, DiskConfig::default(), i as u64))
+            .map(|i| {
+                SimMedium::new(
+                    &format!("d{i}"),
+                    8 * MIB,
+                    DiskConfig::default(),
+                    seed << 8 | i as u64,
+                )
+            })
             .collect();
         media.iter().for_each(|m| n.attach(m));
         Bench { w, n, media }
@@ -373,4 +384,69 @@ fn what_a_new_device_swallows_is_noticed_before_it_counts() {
         assert!(q.counters().repaired >= 3);
     });
     b.proves(p, &[1, 2], &[&[1], &[2]], &[(0, 1)]);
+}
+
+/// A pool of two devices that waits 20 ms for each; the second takes longer for now, the first almost as long.
+fn stalled(b: &Bench) -> Pool {
+    let p = b.pool(2, 2);
+    let disks = b.disks(&[0, 1]);
+    let o = Options { deadline: 20 * MILLIS, resync: false, ..options() };
+    let p = b.run(async move {
+        p.close().await.unwrap();
+        let p = Pool::open(disks, o).await.unwrap();
+        p.create_volume("sectors", 64 * MIB, 512).await.unwrap();
+        write(&p, 2, 0, MIB, 1).await;
+        p.settled().await.unwrap();
+        p
+    });
+    b.media[0].stall(12 * MILLIS);
+    b.media[1].stall(56 * MILLIS);
+    p
+}
+
+#[test]
+fn a_read_that_was_given_up_does_not_change_what_is_written() {
+    for seed in 0..40 {
+        let b = Bench::seeded(2, seed);
+        let p = stalled(&b);
+        let q = p.clone();
+        b.run(async move {
+            // One of the two reads what it does not write from the slow device.
+            for at in [0, 65536] {
+                write(&q, 2, at, 512, 2).await;
+            }
+            assert_eq!(q.status().devices[1].state, MemberState::Out);
+            weir_reactor::sleep(SECONDS).await;
+            for at in [0, 65536] {
+                let have = read(&q, 2, at, 4096).await.expect("its checksum is right");
+                assert_eq!(have[..512], [2; 512], "seed {seed}");
+                assert_eq!(have[512..], [1; 3584], "seed {seed}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_read_that_was_given_up_does_not_change_what_was_read() {
+    for seed in 0..4 {
+        let b = Bench::seeded(2, seed);
+        let p = stalled(&b);
+        for at in 0..8 * MIB / 4096 {
+            b.media[1].rot(at * 4096, 4096, 3);
+        }
+        b.media[1].stall(500 * MILLIS);
+        let q = p.clone();
+        b.run(async move {
+            let v = q.volume(2).unwrap();
+            let bufs = [Slice::heap(65536), Slice::heap(65536)];
+            for buf in &bufs {
+                v.read(0, buf.clone()).await.unwrap();
+            }
+            weir_reactor::sleep(SECONDS).await;
+            assert_eq!(q.status().devices[1].state, MemberState::Out);
+            for buf in &bufs {
+                assert!(buf.to_vec() == [1; 65536], "seed {seed}");
+            }
+        });
+    }
 }

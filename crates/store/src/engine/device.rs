@@ -44,6 +44,14 @@ pub(crate) struct Device {
     pub(crate) reads: Cell<u64>,
 }
 
+/// Why a read did not bring what was asked for.
+pub(crate) enum Unread {
+    /// It ended with an error.
+    Failed(IoError),
+    /// It took too long. Until this ends, the device may still write to the memory.
+    GivenUp(CompletionFuture),
+}
+
 /// Runs of a physical range: first block, blocks, and first block of the range that it stands for.
 struct Pieces<'a> {
     device: &'a Device,
@@ -191,24 +199,43 @@ impl Device {
         wait(&mut all, limit).await.into_iter().next().map_or(Ok(()), |(_, e)| Err(e))
     }
 
-    /// Reads whole blocks.
+    /// Reads whole blocks. After an error the memory must not be used for anything: a read that was given up may
+    /// still change it.
     pub(crate) async fn read(&self, block: u64, buf: &Slice, limit: Nanos) -> IoResult {
+        self.read_into(block, buf, limit).await.map_err(|e| match e {
+            Unread::Failed(e) => e,
+            Unread::GivenUp(_) => IoError::Offline,
+        })
+    }
+
+    /// Reads whole blocks into memory that is also used if that fails.
+    pub(crate) async fn read_into(
+        &self,
+        block: u64,
+        buf: &Slice,
+        limit: Nanos,
+    ) -> Result<(), Unread> {
         let Some(disk) = self.disk.as_ref().filter(|_| self.failed.get().is_none()) else {
-            return Err(IoError::Offline);
+            return Err(Unread::Failed(IoError::Offline));
         };
         let count = (buf.len() / BLOCK) as u64;
         self.reads.set(self.reads.get() + count);
         let _busy = Busy::new(self);
         if self.remap.borrow().is_empty() && self.takes(buf) {
             let op = DiskOp::Read { offset: block * BLOCK as u64, buf: buf.clone() };
-            return within(limit, run(&**disk, op)).await;
+            let (token, mut done) = completion();
+            disk.submit(op, token);
+            return match timeout(limit, &mut done).await {
+                Ok(c) => status(c).map_err(Unread::Failed),
+                Err(_) => Err(Unread::GivenUp(done)),
+            };
         }
         let pieces: Vec<_> = self.pieces(block, count).collect();
         for (at, n, from) in pieces {
             let pos = (from - block) as usize * BLOCK;
             let part = Slice::heap(n as usize * BLOCK);
             let op = DiskOp::Read { offset: at * BLOCK as u64, buf: part.clone() };
-            within(limit, run(&**disk, op)).await?;
+            within(limit, run(&**disk, op)).await.map_err(Unread::Failed)?;
             buf.copy_from(pos, &part, 0, part.len());
         }
         Ok(())

@@ -364,7 +364,7 @@ impl Inner {
     async fn fill_run(&self, w: &Walk, ds: &Dataset, r: &Run) -> IoResult {
         let limit = self.options.deadline;
         let n = r.blocks.len();
-        let buf = Slice::heap(n * BLOCK);
+        let mut buf = Slice::heap(n * BLOCK);
         self.upkeep.add_done(n as u64);
         if w.prove {
             let read = r.device.read(r.at, &buf, limit).await.is_ok();
@@ -384,6 +384,10 @@ impl Inner {
                 Err(IoError::Offline) => self.device_failed(&d, IoError::Offline),
                 Err(_) => {}
             }
+        }
+        if !read {
+            // A read that was given up may still write to that memory.
+            buf = Slice::heap(n * BLOCK);
         }
         for (i, b) in r.blocks.iter().enumerate() {
             if !read || !self.is_good(ds, b, &buf, i) {

@@ -1,7 +1,7 @@
 //! The read path: find, read from one copy, verify, else heal.
 
 use super::dataset::Dataset;
-use super::device::Device;
+use super::device::{Device, Unread};
 use super::stage::Found;
 use super::{Inner, slice_crc};
 use crate::format::BLOCK;
@@ -10,6 +10,15 @@ use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
+use weir_reactor::CompletionFuture;
+
+/// What became of a read from one copy.
+enum Got {
+    /// So many blocks are there and verified.
+    Blocks(usize),
+    /// The first block has to be read from another copy. With a read that was given up and has not ended.
+    Bad(Option<CompletionFuture>),
+}
 
 impl Inner {
     /// The copy to read from: the less busy of the current ones, else in turn.
@@ -28,32 +37,65 @@ impl Inner {
         }
     }
 
-    /// Reads whole blocks. `locked`: the caller has locked them.
+    /// Reads whole blocks. The memory is the caller's again only when no device writes to it any more.
     pub(crate) async fn read_blocks(
         self: &Rc<Self>,
         ds: &Rc<Dataset>,
         lba: u64,
         buf: &Slice,
-        locked: bool,
     ) -> IoResult {
         let count = buf.len() / BLOCK;
         self.count(|c| c.blocks_read += count as u64);
         let mut done = 0;
         while done < count {
-            done += self.read_some(ds, lba + done as u64, buf, done, locked).await?;
+            let at = lba + done as u64;
+            done += match self.read_some(ds, at, buf, done).await? {
+                Got::Blocks(n) => n,
+                Got::Bad(late) => {
+                    if let Some(late) = late {
+                        // The memory is the device's. What another copy gives is put there when nothing can
+                        // overwrite it any more.
+                        let _ = late.await;
+                    }
+                    self.heal(ds, at, &buf.sub(done * BLOCK, BLOCK), false).await?;
+                    self.record_soon();
+                    1
+                }
+            };
         }
         Ok(())
     }
 
-    /// Reads as many blocks as lie together, from block `at` of the buffer on; returns how many.
+    /// Reads one block; returns the memory that it is in, to which nobody else writes: `buf`, which is the engine's own,
+    /// or another. `locked`: the caller has locked the block.
+    pub(crate) async fn read_one(
+        self: &Rc<Self>,
+        ds: &Rc<Dataset>,
+        lba: u64,
+        buf: Slice,
+        locked: bool,
+    ) -> IoResult<Slice> {
+        self.count(|c| c.blocks_read += 1);
+        match self.read_some(ds, lba, &buf, 0).await? {
+            Got::Blocks(_) => Ok(buf),
+            Got::Bad(late) => {
+                // A device that was given up may write to its buffer when this one has other data in it already.
+                let other = if late.is_some() { Slice::heap(BLOCK) } else { buf };
+                self.heal(ds, lba, &other, locked).await?;
+                self.record_soon();
+                Ok(other)
+            }
+        }
+    }
+
+    /// Reads as many blocks as lie together, from block `at` of the buffer on.
     async fn read_some(
         self: &Rc<Self>,
         ds: &Rc<Dataset>,
         lba: u64,
         buf: &Slice,
         at: usize,
-        locked: bool,
-    ) -> IoResult<usize> {
+    ) -> IoResult<Got> {
         let pin = self.pins.pin();
         let count = buf.len() / BLOCK - at;
         let mut leaf = None;
@@ -81,12 +123,12 @@ impl Inner {
         }
         if !first.is_data() {
             buf.sub(at * BLOCK, n * BLOCK).fill(0);
-            return Ok(n);
+            return Ok(Got::Blocks(n));
         }
         let part = buf.sub(at * BLOCK, n * BLOCK);
-        let mut good = 0;
+        let (mut good, mut late) = (0, None);
         if let Some((d, block)) = self.choose(first.vbn) {
-            match d.read(block, &part, self.options.deadline).await {
+            match d.read_into(block, &part, self.options.deadline).await {
                 Ok(()) => {
                     let verified = |i: usize| {
                         let e = if i == 0 { first } else { others[i - 1] };
@@ -101,21 +143,23 @@ impl Inner {
                         false => (0..n).position(|i| !verified(i)).unwrap_or(n),
                     };
                 }
-                Err(IoError::Offline) => {
+                Err(Unread::Failed(IoError::Offline)) => {
                     self.device_failed(&d, IoError::Offline);
                     self.record_soon();
                 }
-                Err(_) => {}
+                Err(Unread::Failed(_)) => {}
+                Err(Unread::GivenUp(end)) => {
+                    self.device_failed(&d, IoError::Offline);
+                    self.record_soon();
+                    late = Some(end);
+                }
             }
         }
         drop(pin);
-        if good == 0 {
-            let one = part.sub(0, BLOCK);
-            self.heal(ds, lba, &one, locked).await?;
-            self.record_soon();
-            good = 1;
+        match good {
+            0 => Ok(Got::Bad(late)),
+            n => Ok(Got::Blocks(n)),
         }
-        Ok(good)
     }
 
     fn same_slab(&self, a: &MapEntry, b: &MapEntry) -> bool {

@@ -91,7 +91,11 @@ impl Inner {
                 let buf = Slice::heap(n as usize * BLOCK);
                 let whole = d.read(d.layout.log(lsn), &buf, self.options.deadline).await.is_ok();
                 for i in 0..n {
-                    let part = buf.sub(i as usize * BLOCK, BLOCK);
+                    let part = match whole {
+                        true => buf.sub(i as usize * BLOCK, BLOCK),
+                        // A read that was given up may still write to the other memory.
+                        false => Slice::heap(BLOCK),
+                    };
                     let at = lsn + i;
                     if !whole
                         && d.read(d.layout.log(at), &part, self.options.deadline).await.is_err()

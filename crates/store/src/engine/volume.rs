@@ -75,7 +75,7 @@ impl StoreVolume {
     /// Reads a part of a block.
     async fn read_part(&self, at: u64, buf: Slice) -> IoResult {
         let whole = self.block_buffer().await;
-        self.pool.read_blocks(&self.ds, at / B, &whole, false).await?;
+        let whole = self.pool.read_one(&self.ds, at / B, whole, false).await?;
         buf.copy_from(0, &whole, (at % B) as usize, buf.len());
         Ok(())
     }
@@ -86,7 +86,7 @@ impl StoreVolume {
         let lba = at / B;
         let unlocked = has(Bug::PartialWriteUnlocked);
         let lock = if unlocked { None } else { Some(self.lock(lba, 1).await) };
-        self.pool.read_blocks(&self.ds, lba, &whole, !unlocked).await?;
+        let whole = self.pool.read_one(&self.ds, lba, whole, !unlocked).await?;
         match data {
             Some(d) => whole.copy_from((at % B) as usize, &d, 0, len),
             None => whole.sub((at % B) as usize, len).fill(0),
@@ -117,9 +117,9 @@ impl StoreVolume {
         join_parts(len.div_ceil(PIECE) as usize, move |i| {
             let from = i as u64 * PIECE;
             let part = buf.sub(from as usize, PIECE.min(len - from) as usize);
-            IoFuture::new(async move {
-                self.pool.read_blocks(&self.ds, (at + from) / B, &part, false).await
-            })
+            IoFuture::new(
+                async move { self.pool.read_blocks(&self.ds, (at + from) / B, &part).await },
+            )
         })
     }
 

@@ -48,7 +48,9 @@ impl Story {
             self.make_room()?;
         }
         if self.trouble == Trouble::Latent {
-            // Faults that wait for a write must not come while everything is put right.
+            // Faults must not come while everything is put right: neither those whose time has not come, nor those
+            // that wait for a write.
+            self.w.run_for((self.faults_until + 1).saturating_sub(self.w.now()));
             let (pool, m) = (self.running()?, self.media[self.victim].clone());
             m.forget_next();
             let done = self.w.run(&self.node, PATIENCE, async move { pool.scrub(0).await })?;

@@ -98,6 +98,8 @@ pub(crate) struct Story {
     pub(crate) crashes: u64,
     pub(crate) crashes_in_recovery: u64,
     pub(crate) faults: u64,
+    /// When the last of the faults that were planned for a time comes.
+    pub(crate) faults_until: u64,
     pub(crate) replayed: u64,
     pub(crate) repaired: u64,
 }
@@ -188,6 +190,7 @@ impl Story {
             crashes: 0,
             crashes_in_recovery: 0,
             faults: 0,
+            faults_until: 0,
             replayed: 0,
             repaired: 0,
         })
@@ -411,6 +414,7 @@ impl Story {
         let m = self.media[self.victim].clone();
         for _ in 0..self.rng.between(1, 12) {
             let at = self.rng.below(20 * MILLIS);
+            self.faults_until = self.faults_until.max(self.w.now() + at);
             let (what, place, m) = (self.rng.below(5), self.rng.below(m.len() / 4096), m.clone());
             self.faults += 1;
             self.w.after(at, move |_| match what {
