@@ -196,13 +196,13 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
             d.ok(&format!("snapshot delete v@s{} --yes", cycle - 2));
         }
         let (pid, delay) = (d.pid(), rng.between(50, 600));
-        let killer = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(delay));
-            let status = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
-            assert!(status.expect("kill runs").success());
-        });
         let before = truth;
         let written = attached(d.target(), before, next, async move |host: Rc<Host>| {
+            // From here on, so that there is load however slow the machine is.
+            let killer = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(delay));
+                std::process::Command::new("kill").args(["-9", &pid.to_string()]).status()
+            });
             let seed = move |w| cycle << 8 | w;
             let one = |w| {
                 let h = host.clone();
@@ -211,11 +211,12 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
             for t in (0..WRITERS).map(one).collect::<Vec<_>>() {
                 t.await.expect("it runs to its end");
             }
+            let killed = killer.join().expect("the killer ends").expect("kill runs");
+            assert!(killed.success(), "the daemon was there to be killed");
             host.acknowledged.get()
         });
         (truth, next) = (written.1, written.2);
         total += written.0;
-        killer.join().expect("killed");
         d.kill();
         if rng.chance(1, 3) {
             // Once more while it recovers.
