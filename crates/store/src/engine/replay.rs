@@ -184,13 +184,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the data of an entry was written to any half; if so, it is brought to all others.
+    /// Whether the data of an entry was written to any half; if so, it is brought to all others. What reads well is written
+    /// again too: after a flush that failed, a device can still show from its cache what the medium never got, and
+    /// later flushes do not bring it there.
     async fn complete(&self, family: u32, lba: u64, e: MapEntry) -> IoResult<bool> {
         if has(Bug::ReplayWithoutData) {
             return Ok(true);
         }
         let id = self.identity(family, lba, e.birth, e.vbn);
-        let (mut good, mut bad) = (None, Vec::new());
+        let (mut data, mut good, mut bad) = (None, Vec::new(), Vec::new());
         for (d, at) in self.copies_of(e.vbn).into_iter().flatten() {
             if !d.is_current() {
                 continue;
@@ -198,15 +200,27 @@ impl Inner {
             let buf = Slice::heap(BLOCK);
             match d.read(at, &buf, self.options.deadline).await {
                 Ok(()) if !self.options.sum_data || slice_crc(&id, &buf, 0) == e.crc => {
-                    good.get_or_insert(buf);
+                    data.get_or_insert(buf);
+                    good.push((d, at));
                 }
                 Err(IoError::Offline) => return Err(IoError::Offline),
                 _ => bad.push((d, at)),
             }
         }
-        let Some(data) = good else { return Ok(false) };
+        let Some(data) = data else { return Ok(false) };
         if has(Bug::ServeBeforeRepair) {
             return Ok(true);
+        }
+        for (d, at) in good {
+            if !d.usable() || self.options.read_only {
+                continue;
+            }
+            self.count(|c| c.media_writes += 1);
+            match d.write(at, &data, self.options.deadline).await {
+                Ok(()) => {}
+                Err(IoError::Medium) => bad.push((d, at)),
+                Err(e) => self.device_failed(&d, e),
+            }
         }
         for (d, at) in bad {
             self.count(|c| c.replay_repairs += 1);
