@@ -27,6 +27,7 @@ fn class_of(layout: Layout) -> Option<usize> {
     CLASSES.iter().position(|c| layout.size() <= *c)
 }
 
+#[expect(clippy::expect_used, reason = "a table of this file")]
 fn slot_layout(class: usize) -> Layout {
     Layout::from_size_align(CLASSES[class], ALIGN).expect("sizes are small and aligned")
 }

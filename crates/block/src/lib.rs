@@ -18,6 +18,11 @@
 //! on one reactor, a [`Junction`] is an edge at which the graph can be changed under I/O. Kinds of
 //! layers are listed in a [`Registry`]; `docs/layers.md` shows how one is written.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 mod filter;
 mod future;
 mod graph;

@@ -1,6 +1,11 @@
 //! The contract between layers and whatever stores bytes: files and block devices through io_uring
 //! (`weir-uring`), or simulated disks that tear, lose and rot (`weir-sim`).
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
 use weir_reactor::{Completion, LocalFuture, Token, completion};

@@ -13,6 +13,11 @@
 //! its turn), or every so often; a READ always. Completion queues are polled in every turn; before the
 //! reactor sleeps they are armed, and the ring watches their channel.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 mod close;
 mod cm;
 mod conn;

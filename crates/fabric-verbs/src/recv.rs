@@ -275,6 +275,7 @@ impl Part {
         }
     }
 
+    #[expect(clippy::expect_used, reason = "our own bookkeeping, whatever was received")]
     fn bytes(&self, entry: u32) -> Slice {
         let entries = self.entries.borrow();
         entries[entry as usize].as_ref().expect("a held message has its entry").buf.clone()

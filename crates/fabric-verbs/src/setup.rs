@@ -256,11 +256,13 @@ impl Drop for Attempt {
 }
 
 impl Attempt {
+    #[expect(clippy::expect_used, reason = "taken by value once; nothing received leads here")]
     fn conn(&self) -> &Rc<Conn> {
         self.0.as_ref().expect("present until it succeeds")
     }
 
     /// The connection is established.
+    #[expect(clippy::expect_used, reason = "taken by value once; nothing received leads here")]
     fn succeed(mut self, reads: u8) -> Rc<Conn> {
         let c = self.0.take().expect("succeeds once");
         c.established(u16::from(reads));
@@ -281,10 +283,12 @@ impl Entry {
         Entry { shared: shared.clone(), id: Some(id) }
     }
 
+    #[expect(clippy::expect_used, reason = "taken by value once; nothing received leads here")]
     fn id(&self) -> &CmId {
         self.id.as_ref().expect("present until a connection owns it")
     }
 
+    #[expect(clippy::expect_used, reason = "taken by value once; nothing received leads here")]
     fn take(mut self) -> CmId {
         self.id.take().expect("taken once")
     }

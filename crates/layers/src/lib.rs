@@ -2,6 +2,11 @@
 //!
 //! One file per layer, one line per layer in [`registry`]. `docs/layers.md` shows how one is written.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 mod concat;
 mod delay;
 mod disk;

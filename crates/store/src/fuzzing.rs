@@ -3,6 +3,9 @@
 //! Each returns whether the bytes got past the first checks. Checksums are put right first, since no fuzzer
 //! guesses them: what is tested is everything behind them.
 
+// Here a panic is how a finding is told.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)]
+
 use crate::format::page::{self, Header, NodePtr, PageKind};
 use crate::format::{BLOCK, Block, dataset, dead, label, log, slab, superblock, tree, zeroed};
 

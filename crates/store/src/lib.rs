@@ -11,6 +11,11 @@
 //! * [`policy`] — periodic snapshots as a decision without I/O;
 //! * [`planted`] — bugs on purpose, for the proof of the tests.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 pub mod dump;
 mod engine;
 pub mod format;

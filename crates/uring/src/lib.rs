@@ -5,6 +5,11 @@
 //! that are busy (one system call moves a whole batch either way, see ARCHITECTURE.md, "Sockets"); a
 //! socket that falls silent is handed to the ring to watch.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 mod control;
 mod file;
 mod holes;

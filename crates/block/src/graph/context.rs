@@ -55,6 +55,7 @@ impl Shared {
     ///
     /// # Panics
     /// When it is there with another type: two layers chose the same key.
+    #[expect(clippy::panic, reason = "a mistake in the program; keys are made by layers")]
     pub fn get_or_try<T, E>(
         &self,
         key: &str,
