@@ -231,6 +231,7 @@ impl Inner {
             self.flush_devices(u128::MAX).await;
             self.check_running()?;
         }
+        self.check_space()?;
         let only = self.super_lock.acquire(1).await;
         self.write_super(|s| {
             s.epoch = cut.epoch;
@@ -271,7 +272,7 @@ impl Inner {
         }
         drop(space);
         self.count(|c| c.checkpoints += 1);
-        Ok(())
+        self.check_space()
     }
 
     /// Layers that a checkpoint has merged are not needed any more, and what was below them is gone. Layers that

@@ -215,6 +215,15 @@ impl Inner {
         self.suspended.get().map_or(Ok(()), Err)
     }
 
+    /// Suspends the pool when its use of blocks contradicts itself: then what is on the devices, or this program, is
+    /// not what it should be, and another checkpoint would make it worse.
+    pub(crate) fn check_space(&self) -> IoResult {
+        if self.space.borrow().contradiction.is_some() {
+            self.suspend(IoError::Internal);
+        }
+        self.check_running()
+    }
+
     /// A block is not used by the state in memory any more.
     pub(crate) fn free_later(&self, vbn: u64) {
         if has(Bug::ReuseBeforeCheckpoint) && !self.space.borrow().is_on_disk(vbn) {
@@ -314,7 +323,7 @@ pub struct Status {
     pub epoch: u32,
     /// What is being done about its devices, and how far that is.
     pub work: Option<Progress>,
-    /// Why something that should be done about its devices is not done.
+    /// Why something that should be done about its devices is not done; of a suspended pool, what contradicts itself.
     pub trouble: Option<String>,
 }
 
@@ -356,7 +365,7 @@ impl Pool {
             suspended: i.suspended.get(),
             epoch: i.epoch.get(),
             work: i.upkeep.progress(),
-            trouble: i.upkeep.trouble(),
+            trouble: space.contradiction.clone().or_else(|| i.upkeep.trouble()),
         }
     }
 }

@@ -34,7 +34,7 @@ impl Inner {
             }
         };
         self.act(Box::new(begin)).await?;
-        self.upkeep.expect(self.fill_estimate(Into::Device(n, since)));
+        self.upkeep.plan_for(self.fill_estimate(Into::Device(n, since)));
         if !d.is_written() {
             return Err(IoError::Offline.into());
         }
@@ -65,7 +65,7 @@ impl Inner {
                 .filter(|p| p.copies.iter().flatten().any(|c| c.device == n))
                 .map(|p| p.used)
                 .sum();
-            self.upkeep.expect(left);
+            self.upkeep.plan_for(left);
             let plan = view.evacuate(BATCH);
             if !plan.is_empty() {
                 self.carry_out(plan).await?;
@@ -208,7 +208,7 @@ impl Inner {
             self.upkeep.begin(Work::Balance, to.device);
             let view = self.view();
             let moved = |p: &&Plot| moves.iter().any(|(s, ..)| *s == p.slab);
-            self.upkeep.expect(view.plots.iter().filter(moved).map(|p| p.used).sum());
+            self.upkeep.plan_for(view.plots.iter().filter(moved).map(|p| p.used).sum());
             self.carry_out(Plan { moves, ..Plan::default() }).await?;
             self.checkpoint_now().await?;
         }

@@ -45,6 +45,9 @@ pub(crate) struct Space {
     pub(crate) free: u64,
     /// Extents that nothing uses any more, and that something may still be on its way to.
     pub(crate) leaving: Vec<Placement>,
+    /// What of the use of blocks contradicts itself. Nothing was done about it, and the pool must not go on: somebody
+    /// else's block would be handed out next.
+    pub(crate) contradiction: Option<String>,
 }
 
 fn bit(words: &[u64], i: u64) -> bool {
@@ -68,6 +71,7 @@ impl Space {
             window: WINDOW,
             free: 0,
             leaving: Vec::new(),
+            contradiction: None,
         }
     }
 
@@ -150,18 +154,28 @@ impl Space {
 
     pub(crate) fn is_used(&self, vbn: u64) -> bool {
         let (s, i) = self.place(vbn);
-        match &self.slabs[s].used {
-            Some(w) => bit(w, i),
-            None => i < reserved(self.shift),
+        match self.slabs.get(s).map(|s| &s.used) {
+            Some(Some(w)) => bit(w, i),
+            Some(None) => i < reserved(self.shift),
+            None => false,
         }
     }
 
     pub(crate) fn is_on_disk(&self, vbn: u64) -> bool {
         let (s, i) = self.place(vbn);
-        match &self.slabs[s].disk {
-            Some(w) => bit(w, i),
-            None => i < reserved(self.shift),
+        match self.slabs.get(s).map(|s| &s.disk) {
+            Some(Some(w)) => bit(w, i),
+            Some(None) => i < reserved(self.shift),
+            None => false,
         }
+    }
+
+    /// Whether `good` holds of a block; if not, that is kept as a contradiction.
+    fn demand(&mut self, good: bool, vbn: u64, what: &str) -> bool {
+        if !good {
+            self.contradiction.get_or_insert_with(|| format!("block {vbn} {what}"));
+        }
+        good
     }
 
     /// Takes a particular block; false when it is taken.
@@ -188,14 +202,16 @@ impl Space {
         self.free -= len;
     }
 
-    /// Gives a block back to be handed out.
-    ///
-    /// # Panics
-    /// When it is not in use: somebody freed it twice, and what is on it now would be lost next.
+    /// Gives a block back to be handed out. It stays as it is when it is not in use (somebody freed it twice, and what is
+    /// on it now would be lost next), or when a checkpoint has it.
     pub(crate) fn release(&mut self, vbn: u64) {
         let (s, i) = self.place(vbn);
-        assert!(self.is_used(vbn), "block {vbn} is freed twice");
-        assert!(!self.is_on_disk(vbn), "block {vbn} is freed while a checkpoint has it");
+        let ours = self.is_place(vbn) && self.is_used(vbn);
+        if !self.demand(ours, vbn, "is freed twice")
+            || !self.demand(!self.is_on_disk(vbn), vbn, "is freed while a checkpoint has it")
+        {
+            return;
+        }
         let slab = &mut self.slabs[s];
         if let Some(used) = &mut slab.used {
             used[(i / 64) as usize] &= !(1 << (i % 64));
@@ -214,6 +230,10 @@ impl Space {
     /// The checkpoint being made uses the block.
     pub(crate) fn disk_set(&mut self, vbn: u64, epoch: u32) {
         let (s, i) = self.place(vbn);
+        let free = self.is_place(vbn) && !self.is_on_disk(vbn);
+        if !self.demand(free, vbn, "is used twice") {
+            return;
+        }
         if self.slabs[s].disk.is_none() {
             self.slabs[s].disk = Some(self.fresh());
         }
@@ -222,14 +242,16 @@ impl Space {
         slab.dirty = true;
         slab.regions[region] = slab.regions[region].max(epoch);
         if let Some(disk) = &mut slab.disk {
-            assert!(!bit(disk, i), "block {vbn} is used twice");
             disk[(i / 64) as usize] |= 1 << (i % 64);
         }
     }
 
     /// The checkpoint being made does not use the block any more.
     pub(crate) fn disk_clear(&mut self, vbn: u64) {
-        assert!(self.is_on_disk(vbn), "block {vbn} is not in use");
+        let ours = self.is_place(vbn) && self.is_on_disk(vbn);
+        if !self.demand(ours, vbn, "is given back by a map that does not have it") {
+            return;
+        }
         let (s, i) = self.place(vbn);
         let slab = &mut self.slabs[s];
         slab.dirty = true;

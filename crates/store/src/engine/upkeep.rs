@@ -168,7 +168,7 @@ impl Upkeep {
         self.progress.set(Some(Progress { work, device, done: 0, total: 0 }));
     }
 
-    pub(super) fn expect(&self, blocks: u64) {
+    pub(super) fn plan_for(&self, blocks: u64) {
         if let Some(mut p) = self.progress.get() {
             // Each block is copied once and proved once.
             p.total = p.done + 2 * blocks * BLOCK as u64;

@@ -40,19 +40,35 @@ fn hands_out_every_block_once_in_runs_over_all_lanes() {
 }
 
 #[test]
-#[should_panic(expected = "freed twice")]
 fn freeing_twice_is_noticed() {
     let mut s = space(1);
     let (v, _) = s.alloc(1).unwrap();
     s.release(v);
+    assert_eq!(s.contradiction, None);
+    let free = s.free();
     s.release(v);
+    assert_eq!(s.contradiction, Some(format!("block {v} is freed twice")));
+    assert_eq!(s.free(), free, "it is not handed out once more");
 }
 
 #[test]
-#[should_panic(expected = "while a checkpoint has it")]
+fn blocks_that_do_not_exist_are_a_contradiction_and_no_panic() {
+    for v in [1 << 40, u64::MAX, 0] {
+        for f in [Space::release, |s: &mut Space, v| s.disk_set(v, 1), Space::disk_clear] {
+            let mut s = space(1);
+            let free = s.free();
+            f(&mut s, v);
+            assert!(s.contradiction.is_some() && s.free() == free, "{v}");
+        }
+    }
+}
+
+#[test]
 fn what_a_checkpoint_has_is_not_freed() {
     let mut s = space(1);
     let (v, _) = s.alloc(1).unwrap();
     s.disk_set(v, 1);
     s.release(v);
+    assert_eq!(s.contradiction, Some(format!("block {v} is freed while a checkpoint has it")));
+    assert!(s.is_used(v));
 }
