@@ -35,8 +35,6 @@ use weir_block::{IoFuture, Junction, Quiesced, SwapError, Volume};
 use weir_mem::BufPool;
 use weir_reactor::{now, spawn_task, timeout};
 
-/// How long the destination may take for an I/O: a host waits for it.
-const PATIENCE: Nanos = 8 * SECONDS;
 /// Ranges to be copied again that are kept apart.
 const RANGES: usize = 256;
 
@@ -53,11 +51,15 @@ pub struct Plan {
     pub rate: u64,
     /// Bytes copied as one piece, a multiple of 4096: changes of it wait that long.
     pub chunk: u64,
+    /// Nanoseconds that the destination may take for an I/O, as a host waits for it; then it has failed.
+    pub patience: Nanos,
 }
 
 impl Plan {
     /// A good size of pieces in bytes.
     pub const CHUNK: u64 = 256 << 10;
+    /// A good time to wait for the destination in nanoseconds: hosts wait longer than that.
+    pub const PATIENCE: Nanos = 8 * SECONDS;
 }
 
 /// How far it is.
@@ -184,7 +186,7 @@ impl Inner {
         match io.result() {
             Some(r) => IoFuture::ready(r),
             None => IoFuture::new(async move {
-                timeout(PATIENCE, io).await.unwrap_or(Err(IoError::Offline))
+                timeout(self.plan.patience, io).await.unwrap_or(Err(IoError::Offline))
             }),
         }
     }

@@ -212,6 +212,7 @@ impl Story {
                 0
             },
             chunk: 4096 << self.rng.below(3),
+            patience: 30 * MILLIS,
         };
         let (source, destination) = (self.place(0, home), self.place(0, 1 - home));
         let made = self.node.enter_on(0, || Migration::new(source, destination, plan));
@@ -238,7 +239,7 @@ impl Story {
                 _ => {}
             },
             Trouble::DestinationStalls if self.rng.chance(1, 2) => {
-                there.stall(self.rng.between(SECONDS, 30 * SECONDS));
+                there.stall(self.rng.between(10 * MILLIS, 200 * MILLIS));
             }
             Trouble::SourceFails => {
                 self.judge.lenient.set(true);
@@ -254,6 +255,7 @@ impl Story {
     fn end_trouble(&self) {
         for m in &self.media {
             m.forget_next();
+            m.stall(0);
             m.set_config(|c| {
                 c.write_error = Odds::NEVER;
                 c.read_error = Odds::NEVER;
@@ -262,11 +264,11 @@ impl Story {
     }
 
     /// Everything up to the moment when I/O goes on at the destination, as a task of the daemon.
-    fn cut_over(&mut self) {
+    fn cut_over(&mut self, quiet: bool) {
         let Some(moving) = self.moving.clone() else { return };
         let (told, media) = (self.told.clone(), self.media.clone());
         let (len, mut rng) = (self.len as usize, self.rng.fork());
-        let doubt = self.trouble == Trouble::CommitFails && self.rng.chance(1, 2);
+        let doubt = !quiet && self.trouble == Trouble::CommitFails && self.rng.chance(1, 2);
         told.cut.set(Some(Cut::UnderWay));
         self.node.spawn_on(0, async move {
             let held = match moving.hold(3 * SECONDS).await {
@@ -310,11 +312,12 @@ impl Story {
         let home = self.told.home.get();
         self.end_trouble();
         self.regraph(|s, core| s.place(core, home))?;
-        self.node.enter_on(0, || {
-            if let Some(m) = self.moving.take() {
-                m.stop();
-            }
-        });
+        if let Some(m) = self.moving.take() {
+            self.node.enter_on(0, || m.stop());
+            // What nobody waits for any more must not come to a place that is made anew.
+            self.w.run_until(PATIENCE, || m.under_way() == 0)?;
+            self.node.enter_on(0, || drop(m));
+        }
         self.judge.lenient.set(false);
         Ok(())
     }
@@ -338,7 +341,7 @@ impl Story {
         self.told.cut.set(None);
         self.told.doubtful.set(false);
         self.judge.lenient.set(false);
-        self.w.run_for(40 * SECONDS);
+        self.w.run_for(SECONDS);
         self.node.restart();
     }
 
@@ -378,7 +381,7 @@ impl Story {
                     return Ok(true);
                 }
                 // Once it is not known what is durable, only a restart tells.
-                (_, Phase::Ready) if !doubtful => self.cut_over(),
+                (_, Phase::Ready) if !doubtful => self.cut_over(quiet),
                 (_, _) if doubtful && self.rng.chance(1, 40) => {
                     self.crash();
                     return Ok(false);

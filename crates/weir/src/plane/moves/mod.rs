@@ -232,6 +232,7 @@ impl Node {
             verify: m.verify,
             rate: m.rate,
             chunk: Plan::CHUNK,
+            patience: Plan::PATIENCE,
         };
         let (entrances, paused) = (Entrances::of(&self.shared), m.paused);
         let name2 = name.clone();
