@@ -275,6 +275,13 @@ impl Story {
                 Ok(h) => h,
                 Err(_) => return told.cut.set(Some(Cut::NotYet)),
             };
+            // From here on it may be the volume, whose failures hosts do see.
+            let there = &media[1 - told.home.get()];
+            there.forget_next();
+            there.set_config(|c| {
+                c.write_error = Odds::NEVER;
+                c.read_error = Odds::NEVER;
+            });
             let [a, b] = [&media[0], &media[1]].map(|m| {
                 let mut bytes = vec![0; len];
                 m.peek(0, &mut bytes);
