@@ -8,7 +8,7 @@ mod common;
 use common::Daemon;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_base::{Prng, SECONDS};
 use weir_fabric::Provider;
 use weir_fabric_iwarp::{Config, Iwarp};
@@ -235,4 +235,29 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
     assert_eq!(report["clean"], true, "{report}");
     println!("{cycles} kills, {total} blocks acknowledged, none lost");
     assert!(total > cycles * 50, "only {total} blocks were written");
+}
+
+/// A program that ends without a word leaves no daemon behind.
+#[test]
+fn a_daemon_ends_with_the_pipe_of_whoever_started_it() {
+    let d = Daemon::new("until-stdin-closes");
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--cores", "0", "--until-stdin-closes"])
+        .args(["--buffer-memory", "64M"])
+        .env_clear()
+        .env("WEIR_DATA_DIR", &d.dir)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("weir serve runs");
+    let begin = Instant::now();
+    while !common::weir(&d.dir, &["status"]).status.success() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "it answers");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(child.stdin.take());
+    let out = child.wait_with_output().expect("its end");
+    let log = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success() && log.contains("stopping"), "{}: {log}", out.status);
 }
