@@ -39,7 +39,7 @@ pub use upkeep::{Progress, Work};
 pub use volume::StoreVolume;
 
 use crate::format::superblock::{MemberState, Superblock};
-use crate::format::{BLOCK, Block, Identity, data_crc};
+use crate::format::{BLOCK, Block, Identity};
 use crate::planted::{Bug, has};
 use dataset::Dataset;
 use device::Device;
@@ -261,10 +261,24 @@ impl Inner {
 /// The checksum of a block of data in a buffer.
 #[inline]
 pub(crate) fn slice_crc(id: &Identity, buf: &Slice, at: usize) -> u32 {
+    bare_crc(buf, at) ^ id.mask()
+}
+
+/// The CRC32C of a block of data in a buffer.
+#[inline]
+pub(crate) fn bare_crc(buf: &Slice, at: usize) -> u32 {
     let part = buf.sub(at, BLOCK);
     // SAFETY: the caller of a write leaves its buffer alone until completion (the contract of Volume),
     // and a buffer that was read into belongs to the reader once the device has completed.
-    data_crc(id, unsafe { part.bytes() })
+    weir_codec::crc32c(unsafe { part.bytes() })
+}
+
+/// The checksum number `i` of those that go with data ([`Volume::write_summed`](weir_block::Volume::write_summed)).
+#[inline]
+pub(crate) fn sum_at(sums: &Slice, i: usize) -> u32 {
+    let mut b = [0; 4];
+    sums.read_at(i * 4, &mut b);
+    u32::from_le_bytes(b)
 }
 
 pub(crate) fn block_of(buf: &Slice) -> Box<Block> {
