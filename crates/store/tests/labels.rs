@@ -67,6 +67,15 @@ impl Bench {
         b
     }
 
+    /// Number of the newest superblock of the first device.
+    fn newest(&self, y: &Layout) -> u64 {
+        let slots = (0..64).map(|n| {
+            let block = self.block(0, y.superblock(0, n));
+            Superblock::decode_any(&block, 0, n)
+        });
+        slots.flatten().map(|(_, s)| s.seq).max().expect("there are superblocks")
+    }
+
     fn has_label(&self, n: usize, at: u64) -> bool {
         Label::decode(&self.block(n, at)).is_ok()
     }
@@ -145,8 +154,7 @@ fn scrub_lists_and_mends_labels_and_superblocks() {
     let p = b.open().unwrap();
     let q = p.clone();
     b.run(async move { q.checkpoint().await }).unwrap();
-    let slots = (0..64).map(|n| Superblock::decode_any(&b.block(0, y.superblock(0, n)), 0, n));
-    let newest = slots.flatten().map(|(_, s)| s.seq).max().expect("there are superblocks");
+    let newest = b.newest(&y);
     b.spoil(0, y.label(2));
     b.media[1].fail_reads(y.label(0) * 4096, 4096);
     b.spoil(0, y.superblock(0, newest));
@@ -165,4 +173,24 @@ fn scrub_lists_and_mends_labels_and_superblocks() {
     let (report, findings) = scrub(&p);
     assert_eq!((report.damaged, findings), (0, vec![]));
     b.run(async move { p.close().await }).unwrap();
+}
+
+/// A life that ends while it writes a superblock may leave it on some devices only. If the next one left it at that and ended
+/// in the same way, the others would lack two and be taken for devices that forget.
+#[test]
+fn the_newest_superblock_is_on_all_devices_before_the_next_is_begun() {
+    let b = Bench::new();
+    b.life();
+    let y = b.layout(0);
+    let newest = b.newest(&y);
+    for area in 0..2 {
+        b.spoil(1, y.superblock(area, newest));
+    }
+    b.life();
+    assert!(b.newest(&y) > newest);
+    for area in 0..2u8 {
+        let block = b.block(1, y.superblock(u64::from(area), newest));
+        let (_, s) = Superblock::decode_any(&block, area, newest % 64).expect("it was completed");
+        assert_eq!(s.seq, newest);
+    }
 }

@@ -186,6 +186,37 @@ impl Inner {
         }
     }
 
+    /// Brings the newest superblock to the devices in sync that do not have it, as the life that was writing it did not. The
+    /// next one is begun when all have it: who lacks two is taken for one that forgets.
+    pub(crate) async fn complete_super(&self) -> IoResult {
+        let newest = self.durable.borrow().clone();
+        // Also where it reads well: it may be in the device's cache only.
+        let mut touched = 0;
+        for d in self.current_devices() {
+            touched |= 1 << d.number;
+            for area in 0..2 {
+                let want = Slice::copy_of(&newest.encode(d.id, area)[..]);
+                let (at, have) =
+                    (d.layout.superblock(u64::from(area), newest.seq), Slice::heap(BLOCK));
+                let limit = self.options.deadline;
+                if d.read(at, &have, limit).await.is_ok() && have.to_vec() == want.to_vec() {
+                    continue;
+                }
+                if self.options.read_only {
+                    continue;
+                }
+                self.count(|c| c.media_writes += 1);
+                if let Err(e) = d.write(at, &want, limit).await {
+                    self.device_failed(&d, e);
+                }
+            }
+        }
+        if !self.options.read_only {
+            self.flush_devices(touched).await;
+        }
+        self.check_running()
+    }
+
     /// Reads the superblocks that this life has written, and writes damaged ones anew.
     pub(crate) async fn scrub_rings(&self, watch: &ScrubWatch) {
         let _only = self.super_lock.acquire(1).await;

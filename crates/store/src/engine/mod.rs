@@ -336,6 +336,18 @@ impl Pool {
         self.0.counters.get()
     }
 
+    /// The blocks that the newest checkpoint uses, with the places of their copies: number of the device and byte. For
+    /// tests that damage them.
+    pub fn blocks_in_use(&self) -> Vec<(u64, Vec<(u16, u64)>)> {
+        let i = &self.0;
+        let blocks = i.space.borrow().in_use();
+        let places = |vbn| {
+            let copies = i.copies_of(vbn).into_iter().flatten();
+            copies.map(|(d, at)| (d.number, d.real(at) * BLOCK as u64)).collect()
+        };
+        blocks.into_iter().map(|vbn| (vbn, places(vbn))).collect()
+    }
+
     /// How it stands.
     pub fn status(&self) -> Status {
         let i = &self.0;
