@@ -9,6 +9,7 @@ mod device;
 mod devices;
 mod fill;
 mod heal;
+mod labels;
 mod locks;
 mod log;
 mod membership;
@@ -31,8 +32,10 @@ mod write;
 
 pub use check::{Finding, Report, check, check_watched};
 pub use create::{PoolSpec, create};
-pub use open::{Options, label_of};
-pub(crate) use open::{parse_space, read_block, space_table, superblocks};
+pub use labels::label_of;
+pub(crate) use labels::{read_block, superblocks};
+pub use open::Options;
+pub(crate) use open::{parse_space, space_table};
 pub use scrub::{ScrubReport, ScrubWatch};
 pub use snapshot::DatasetInfo;
 pub use upkeep::{Progress, Work};
@@ -345,6 +348,18 @@ impl Pool {
     /// What happened since it was opened.
     pub fn counters(&self) -> Counters {
         self.0.counters.get()
+    }
+
+    /// The blocks that the newest checkpoint uses, with the places of their copies: number of the device and byte. For
+    /// tests that damage them.
+    pub fn blocks_in_use(&self) -> Vec<(u64, Vec<(u16, u64)>)> {
+        let i = &self.0;
+        let blocks = i.space.borrow().in_use();
+        let places = |vbn| {
+            let copies = i.copies_of(vbn).into_iter().flatten();
+            copies.map(|(d, at)| (d.number, d.real(at) * BLOCK as u64)).collect()
+        };
+        blocks.into_iter().map(|vbn| (vbn, places(vbn))).collect()
     }
 
     /// How it stands.
