@@ -53,7 +53,8 @@ pub struct PolicyError {
     why: String,
 }
 
-fn period(seconds: u64) -> String {
+/// A period of so many seconds in its longest whole unit, such as `10m`.
+pub fn period(seconds: u64) -> String {
     let whole = |(_, s): &&(char, u64)| seconds.is_multiple_of(*s);
     match UNITS.iter().find(whole) {
         Some((unit, s)) => format!("{}{unit}", seconds / s),

@@ -253,7 +253,7 @@ fn a_full_pool_is_told_once_and_tried_again_without_a_storm() {
             let mut n = 0u64;
             while go.get() {
                 n = n * 25 % 16381 + 1;
-                drop(v.write(n * 4096, filled(4096), false).await);
+                let _ = v.write(n * 4096, filled(4096), false).await;
                 sleep(20 * MILLIS).await;
             }
         });

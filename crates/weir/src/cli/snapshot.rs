@@ -38,7 +38,10 @@ fn to_make(text: &str) -> Result<Named, String> {
 pub(crate) fn time(seconds: u64) -> String {
     let d = weir_base::Date::of(seconds);
     let (date, clock) = ((d.year, d.month, d.day), (d.hour, d.minute, d.second));
-    format!("{:04}-{:02}-{:02} {:02}:{:02}:{:02}", date.0, date.1, date.2, clock.0, clock.1, clock.2)
+    format!(
+        "{:04}-{:02}-{:02} {:02}:{:02}:{:02}",
+        date.0, date.1, date.2, clock.0, clock.1, clock.2
+    )
 }
 
 #[derive(Debug, Subcommand)]
@@ -70,6 +73,9 @@ pub(crate) enum Command {
         #[arg(long, short)]
         yes: bool,
     },
+    /// Periodic snapshots.
+    #[command(subcommand)]
+    Policy(super::policy::Command),
     /// Make a volume that no host sees what it was at its newest snapshot.
     #[command(after_help = "Example:\n  weir snapshot revert db-01@before --yes")]
     Revert {
@@ -114,6 +120,7 @@ impl Command {
             Command::List { volume } => {
                 output::show(json, &client.snapshots(volume.as_deref()).await?, |s| table(s))
             }
+            Command::Policy(command) => command.run(client, json).await,
             Command::Delete { snapshot: Named { volume, name }, yes } => {
                 output::confirm(yes, &format!("Delete snapshot {volume}@{name}?"))?;
                 client.delete_snapshot(&volume, &name).await?;
