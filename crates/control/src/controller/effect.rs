@@ -67,8 +67,10 @@ impl Controller {
             Command::CreateVolume(spec) => return self.finish_creation(&spec.name).await,
             Command::CloneVolume { spec, .. } => return self.finish_creation(&spec.name).await,
             Command::PatchVolume { name, .. } => {
-                let volume = new.volume(name)?;
-                self.plane.update_volume(volume, new.pool(&volume.pool)?).await?;
+                let (was, volume) = (old.volume(name)?, new.volume(name)?);
+                if (was.size, was.read_only) != (volume.size, volume.read_only) {
+                    self.plane.update_volume(volume, new.pool(&volume.pool)?).await?;
+                }
             }
             Command::CreateHost(_)
             | Command::PatchHost { .. }
@@ -85,6 +87,7 @@ impl Controller {
             Command::SizePool { .. }
             | Command::PutDevice { .. }
             | Command::DropDevice { .. }
+            | Command::SetSnapshotRules(_)
             | Command::ReadyVolume { .. }
             | Command::DeleteVolume { .. }
             | Command::ForgetVolume { .. } => {
@@ -205,6 +208,8 @@ impl Controller {
                 let volume = back.volume(name)?;
                 self.plane.update_volume(volume, back.pool(&volume.pool)?).await
             }
+            // The pools follow the configuration anyhow.
+            Command::SetSnapshotRules(_) => Ok(()),
             Command::PutTarget(spec) => match back.targets.get(&spec.name) {
                 Some(port) => self.plane.start_target(port).await.map(drop),
                 None => self.plane.stop_target(&spec.name).await,

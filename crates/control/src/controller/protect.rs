@@ -5,7 +5,7 @@ use crate::dataplane::ScrubAction;
 use crate::live::{GraphLive, PoolLive, ScrubLive, SnapshotLive};
 use crate::model::{
     CloneSpec, DeviceAction, DeviceKind, DeviceSpec, DeviceUse, Pool, PoolInfo, Volume,
-    VolumeState, check_name, check_snapshot_name,
+    VolumeState, check_name, check_own_name, check_snapshot_name,
 };
 use std::collections::BTreeMap;
 
@@ -167,7 +167,7 @@ impl Controller {
         let pool = self.protected(&model, &model.volume(first)?.pool)?;
         let mut asked = Vec::new();
         for (i, (volume, name)) in wanted.iter().enumerate() {
-            check_snapshot_name(name)?;
+            check_own_name(name)?;
             let v = model.volume(volume)?;
             if v.pool != pool.name {
                 return Err(Error::new(Code::InvalidRequest, "the volumes are in several pools")

@@ -7,6 +7,7 @@
 mod extract;
 mod metrics;
 mod openapi;
+mod policies;
 mod protect;
 mod routes;
 

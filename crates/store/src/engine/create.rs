@@ -40,8 +40,9 @@ impl PoolSpec {
             0x4000_0000..=0xf_ffff_ffff => 14,
             _ => 18,
         };
-        // 512 MiB of log for a TiB.
-        let log_pages = (bytes / 2048 / BLOCK as u64).clamp(1024, 1 << 18);
+        // 512 MiB of log for a TiB that can be used.
+        let usable = bytes / u64::from(copies.max(1));
+        let log_pages = (usable / 2048 / BLOCK as u64).clamp(1024, 1 << 18);
         PoolSpec { pool, copies, slab_shift, log_pages, spares: 256, overwrite: false }
     }
 }

@@ -9,6 +9,7 @@ mod host;
 mod map;
 pub(crate) mod output;
 mod parse;
+mod policy;
 mod pool;
 mod scrub;
 mod snapshot;

@@ -10,8 +10,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use weir_base::SECONDS;
 use weir_block::{Graph, GraphError, Shared};
+use weir_control::controller::PoolRules;
 use weir_control::dataplane::{DataPlane, Hooks, ScrubAction, Work};
-use weir_control::live::{GraphLive, LiveStatus, ScrubLive, SnapshotLive};
+use weir_control::live::{GraphLive, LiveStatus, ScrubLive, SnapshotLive, SnapshotRuleLive};
 use weir_control::model::{
     self, DeviceAction, DeviceKind, Layout, Pool, TargetPort, Transport, Volume,
 };
@@ -516,6 +517,15 @@ impl DataPlane for Node {
 
     fn delete_snapshot<'a>(&'a self, pool: &'a Pool, dataset: &'a str) -> Work<'a, ()> {
         Box::pin(self.delete_in_store(dataset.to_owned(), pool))
+    }
+
+    fn set_snapshot_rules<'a>(&'a self, pool: &'a Pool, rules: &'a PoolRules) -> Work<'a, ()> {
+        let events = self.hooks.get().map(|h| h.events.clone());
+        Box::pin(self.set_store_rules(pool, rules, events))
+    }
+
+    fn snapshot_rules<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<SnapshotRuleLive>> {
+        Box::pin(self.store_rules(pool))
     }
 
     fn revert_volume<'a>(
