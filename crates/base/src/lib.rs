@@ -1,9 +1,11 @@
 //! Ids, units, limits and the seeded generator that everything above shares.
 #![forbid(unsafe_code)]
 
+pub mod date;
 pub mod prng;
 pub mod status;
 
+pub use date::Date;
 pub use prng::Prng;
 pub use status::{IoError, IoResult};
 

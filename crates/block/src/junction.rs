@@ -264,6 +264,18 @@ impl Volume for Junction {
         self.pass(move |v| v.write(at, buf, fua))
     }
 
+    fn keeps_sums(&self) -> bool {
+        self.current.borrow().keeps_sums()
+    }
+
+    fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
+        self.pass(move |v| v.read_summed(at, buf, sums))
+    }
+
+    fn write_summed(&self, at: u64, buf: Slice, sums: Slice, fua: bool) -> IoFuture<'_> {
+        self.pass(move |v| v.write_summed(at, buf, sums, fua))
+    }
+
     fn flush(&self) -> IoFuture<'_> {
         self.pass(|v| v.flush())
     }

@@ -7,10 +7,11 @@ use crate::controller::ApplyReport;
 use crate::declare::Desired;
 use crate::error::{Code, Error, Problem, Result};
 use crate::events::EventPage;
-use crate::live::{GraphLive, ScrubLive, SnapshotLive, Status};
+use crate::live::{GraphLive, ScrubLive, SnapshotLive, SnapshotRuleLive, Status};
 use crate::model::{
     CloneSpec, DeviceAction, Host, HostPatch, HostSpec, MapSpec, Mapping, PoolInfo, PoolPatch,
-    PoolSpec, TargetPort, TargetSpec, Volume, VolumePatch, VolumeSpec, check_name,
+    PoolSpec, SnapshotPolicySpec, TargetPort, TargetSpec, Volume, VolumePatch, VolumeSpec,
+    check_name,
 };
 use crate::server::{ScrubSpec, SnapshotSpec};
 use http_body_util::{BodyExt, Full, Limited};
@@ -263,6 +264,22 @@ impl Client {
     /// Makes snapshots at one instant.
     pub async fn create_snapshots(&self, spec: &SnapshotSpec) -> Result<Vec<SnapshotLive>> {
         self.send(Method::POST, "/v1/snapshots", spec).await
+    }
+
+    /// The rules for periodic snapshots of all volumes or of one, and how they stand.
+    pub async fn policies(&self, volume: Option<&str>) -> Result<Vec<SnapshotRuleLive>> {
+        match volume {
+            None => self.get("/v1/snapshot-policies").await,
+            Some(v) => {
+                check_name("volume", v)?;
+                self.get(&format!("/v1/snapshot-policies?volume={v}")).await
+            }
+        }
+    }
+
+    /// Gives volumes rules for periodic snapshots.
+    pub async fn set_policy(&self, spec: &SnapshotPolicySpec) -> Result<Vec<SnapshotRuleLive>> {
+        self.send(Method::PUT, "/v1/snapshot-policies", spec).await
     }
 
     /// Deletes a snapshot.

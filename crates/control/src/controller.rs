@@ -8,9 +8,11 @@ mod bring_up;
 mod declared;
 mod effect;
 mod migrate;
+mod policies;
 mod protect;
 
 pub use declared::ApplyReport;
+pub use policies::PoolRules;
 
 use crate::dataplane::{DataPlane, Hooks};
 use crate::error::{Code, Error, Result};
@@ -36,6 +38,8 @@ struct Up {
     volumes: BTreeSet<String>,
     targets: BTreeSet<String>,
     faults: BTreeMap<String, Error>,
+    /// Rules for snapshots that the pools follow.
+    rules: BTreeMap<String, PoolRules>,
 }
 
 /// The control plane of one node.
@@ -132,7 +136,9 @@ impl Controller {
             return Ok(old);
         }
         let new = self.commit(&old, new).await?;
-        match self.take_effect(&command, &old, &new).await {
+        let done = self.take_effect(&command, &old, &new).await;
+        self.put_rules().await;
+        match done {
             Ok(now) => {
                 for c in &changes {
                     let object = format!("{}/{}", c.kind, c.name);
@@ -173,6 +179,9 @@ impl Controller {
         };
         let mut faults: Vec<Fault> = self.up().faults.iter().map(fault).collect();
         faults.extend(live.pools.iter().filter_map(protect::fault));
+        for p in &live.pools {
+            faults.extend(p.overdue.iter().map(|o| policies::fault(&p.name, o)));
+        }
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),
@@ -204,6 +213,7 @@ impl Controller {
         if let Ok(live) = self.plane.status().await {
             if one.is_ok() {
                 self.tidy_devices(&live.pools).await;
+                self.put_rules().await;
             }
             drop(one);
             let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,9 +4,12 @@
 //! reactors as a message and answers when it is in effect there. Everything may be called again with the same
 //! arguments: after a failure the controller repeats or undoes, and after a restart it opens everything anew.
 
+use crate::controller::PoolRules;
 use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
-use crate::live::{GraphLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive};
+use crate::live::{
+    GraphLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive, SnapshotRuleLive,
+};
 use crate::model::{
     AccessMap, DeviceAction, ImageFound, Migration, Pool, TargetPort, Told, Volume,
 };
@@ -119,6 +122,20 @@ pub trait DataPlane: Send + Sync + 'static {
 
     /// Deletes a snapshot, by what it is called on the devices.
     fn delete_snapshot<'a>(&'a self, _pool: &'a Pool, _dataset: &'a str) -> Work<'a, ()> {
+        cannot("snapshots")
+    }
+
+    /// Has a pool make and delete periodic snapshots by these rules, in place of those before, of which nothing is
+    /// under way any more when this ends. A pool that was opened has none.
+    fn set_snapshot_rules<'a>(&'a self, _pool: &'a Pool, rules: &'a PoolRules) -> Work<'a, ()> {
+        match rules.is_empty() {
+            true => Box::pin(std::future::ready(Ok(()))),
+            false => cannot("snapshots"),
+        }
+    }
+
+    /// How the rules of a pool stand. Volumes by name.
+    fn snapshot_rules<'a>(&'a self, _pool: &'a Pool) -> Work<'a, Vec<SnapshotRuleLive>> {
         cannot("snapshots")
     }
 

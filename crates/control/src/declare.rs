@@ -150,11 +150,12 @@ fn volume(model: &Model, spec: &VolumeSpec) -> Result<Option<Command>> {
             ))
             .hint("correct the declaration; a declaration never shrinks a volume"));
     }
-    if (spec.size, spec.read_only) == (volume.size, volume.read_only) {
+    let snapshots = spec.snapshots.clone().filter(|s| *s != volume.snapshots);
+    if (spec.size, spec.read_only) == (volume.size, volume.read_only) && snapshots.is_none() {
         return Ok(None);
     }
-    let patch =
-        VolumePatch { size: Some(spec.size), allow_shrink: false, read_only: Some(spec.read_only) };
+    let (size, read_only) = (Some(spec.size), Some(spec.read_only));
+    let patch = VolumePatch { size, allow_shrink: false, read_only, snapshots };
     Ok(Some(Command::PatchVolume { name: spec.name.clone(), patch }))
 }
 

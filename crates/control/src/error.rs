@@ -177,6 +177,8 @@ codes! {
     MigrationFailed = "migration_failed", Failed;
     /// A protected pool serves with less protection than it was made for.
     PoolDegraded = "pool_degraded", Failed;
+    /// A periodic snapshot is not made, or one that is too many not deleted.
+    SnapshotOverdue = "snapshot_overdue", Failed;
     /// A protected pool's devices are missing or damaged, or are not that pool's.
     PoolDamaged = "pool_damaged", Failed;
     /// The configuration store on disk is damaged or of another version.

@@ -240,6 +240,45 @@ pub struct PoolLive {
     /// The scrub that runs or ran last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scrub: Option<ScrubLive>,
+    /// Periodic snapshots that should be made or deleted and are not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub overdue: Vec<SnapshotOverdue>,
+}
+
+/// Periodic snapshots that should be made or deleted and are not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct SnapshotOverdue {
+    /// The volume, or the group.
+    pub name: String,
+    /// It is a group.
+    pub group: bool,
+    /// The period, such as `10m`.
+    pub every: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A rule for periodic snapshots of a volume, and how it stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct SnapshotRuleLive {
+    /// The volume.
+    pub volume: String,
+    /// The pool.
+    pub pool: String,
+    /// The rule, such as `every=10m,keep=24`.
+    pub rule: String,
+    /// The newest snapshot of the rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+    /// Snapshots of the rule that are there.
+    pub kept: usize,
+    /// When the next one is due, in seconds since 1970; 0: not known.
+    pub next: u64,
+    /// Why what is due is not done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 /// Damage that a scrub found.

@@ -197,19 +197,22 @@ impl Conn {
         let tap = &*self.tap.borrow();
         let mut answered = 0;
         loop {
-            let (used, step) = match rx.receiver.next(&bytes[at..]) {
-                Ok(s) => s,
-                Err(f) => return (at, Stop::Fault(Box::new(f))),
+            // The step stays where it is: to move it, many fields at a time, would wait until each has left the store
+            // buffer, where all of the last payload is before them.
+            let next = rx.receiver.next(&bytes[at..]);
+            let (used, step) = match &next {
+                Ok((used, step)) => (*used, step),
+                Err(f) => return (at, Stop::Fault(Box::new(*f))),
             };
             match step {
                 Step::More(_) => return (at, Stop::Empty),
-                Step::Payload { seg, start, len, offset, remaining: _, last } => {
+                &Step::Payload { ref seg, start, len, offset, remaining: _, last } => {
                     let part = &bytes[at + start..][..len];
                     at += used;
                     if last && offset == 0 {
                         let done = match seg.op {
-                            Op::Write => self.written(rx, &seg, part),
-                            _ => seg.mo == 0 && self.tapped(rx, tap, &seg, part),
+                            Op::Write => self.written(rx, seg, part),
+                            _ => seg.mo == 0 && self.tapped(rx, tap, seg, part),
                         };
                         if done {
                             answered += 1;
@@ -220,16 +223,17 @@ impl Conn {
                             continue;
                         }
                     }
-                    match self.payload(rx, &seg, part, offset, last) {
+                    match self.payload(rx, seg, part, offset, last) {
                         Ok(true) => {}
                         Ok(false) => {
-                            rx.stalled = Some(Stalled { seg, part: part.to_vec(), offset, last });
+                            rx.stalled =
+                                Some(Stalled { seg: *seg, part: part.to_vec(), offset, last });
                             return (at, Stop::Stall);
                         }
                         Err(f) => return (at, Stop::Fault(f)),
                     }
                 }
-                Step::ReadRequest { sink_stag, sink_to, size, src_stag, src_to } => {
+                &Step::ReadRequest { sink_stag, sink_to, size, src_stag, src_to } => {
                     at += used;
                     let r = Request { sink_stag, sink_to, size, src_stag, src_to };
                     if let Err(f) = self.serve_read(r) {

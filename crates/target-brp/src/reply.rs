@@ -28,7 +28,7 @@ pub(crate) struct Reply {
 #[derive(Default)]
 pub(crate) struct Replies {
     queue: RefCell<VecDeque<Reply>>,
-    /// Checksums of data that went by RDMA, in that order.
+    /// Checksums that were taken before, in that order: of data that went by RDMA, or was read into a buffer.
     sums: RefCell<VecDeque<u32>>,
     dirty: std::cell::Cell<bool>,
 }
@@ -198,7 +198,12 @@ impl Channel {
                         }
                         None => d,
                     };
-                    if integrity {
+                    if r.completion.flags & flag::SUMS != 0 {
+                        // Taken when it was read.
+                        let mut all = self.replies.sums.borrow_mut();
+                        let n = sums::count(r.offset, d.len() as u64);
+                        (0..n).for_each(|_| put(all.pop_front().unwrap_or(0)));
+                    } else if integrity {
                         // SAFETY: the data is ours alone, or lent memory that others may write to: then some mix
                         // of old and new bytes is summed, which the initiator finds out.
                         sums::each(r.offset, unsafe { d.bytes() }, &mut put);

@@ -8,13 +8,16 @@ mod brp;
 mod cores;
 mod limits;
 mod page;
+mod pooled;
 mod reference;
 mod runner;
 mod s0_latency;
 mod s0_sizes;
 mod s0_zero;
+mod s2;
 mod s3;
 mod store;
+mod store_snapshots;
 mod target;
 #[cfg(test)]
 mod tests;
@@ -77,6 +80,10 @@ pub static ALL: &[Scenario] = &[
     brp::FIG5,
     brp::FIG6,
     store::OVERHEAD,
+    store_snapshots::SNAPSHOTS,
+    s2::IOMETER,
+    s2::ORION,
+    s2::JETSTRESS,
 ];
 
 /// Why a scenario did not run to its end.

@@ -1,6 +1,7 @@
 //! What protection costs: the pool store without and with checksums of the data, and with steady snapshots.
 
 use super::page::{Page, Section, Table};
+use super::pooled::{Folder, store_failed};
 use super::runner::Runner;
 use super::{Scenario, ScenarioError};
 use crate::engine::{JobResult, JobTask, Lane, Options, Progress, run_jobs};
@@ -9,7 +10,7 @@ use crate::local::LocalDisk;
 use crate::units;
 use serde_json::{Value, json};
 use std::cell::Cell;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use weir_base::{Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, report};
@@ -128,10 +129,6 @@ struct Found {
     media: Option<f64>,
 }
 
-fn store_failed(e: &StoreError) -> ScenarioError {
-    ScenarioError::Io(format!("the pool: {e}"))
-}
-
 /// A pool with one volume, filled.
 struct Scene {
     kind: Kind,
@@ -146,13 +143,13 @@ impl Scene {
             .disks(ring, kind as usize)
             .map_err(|e| ScenarioError::System("a device of the pool".into(), e))?;
         let spec = PoolSpec { overwrite: true, ..PoolSpec::fitting(7, 2, VOLUME * ROOM) };
-        create(&disks, &spec).await.map_err(|e| store_failed(&e))?;
+        create(&disks, &spec).await.map_err(store_failed)?;
         let options =
             PoolOptions { sum_data: kind != Kind::Plain, cache: CACHE, ..PoolOptions::default() };
-        let pool = Pool::open(disks, options).await.map_err(|e| store_failed(&e))?;
+        let pool = Pool::open(disks, options).await.map_err(store_failed)?;
         let made = pool.create_volume("v", VOLUME, 4096).await;
-        let volume = made.map_err(|e| store_failed(&e))?;
-        let client = Rc::new(LocalDisk::of(pool.volume(volume).map_err(|e| store_failed(&e))?));
+        let volume = made.map_err(store_failed)?;
+        let client = Rc::new(LocalDisk::of(pool.volume(volume).map_err(store_failed)?));
         let scene = Scene { kind, pool, volume, client };
         let fill = JobSpec {
             name: "fill".into(),
@@ -206,10 +203,10 @@ impl Scene {
         let rate = self.load(spec).await;
         over.set(true);
         if let Some(c) = capture {
-            c.await.unwrap_or(Ok(())).map_err(|e| store_failed(&e))?;
+            c.await.unwrap_or(Ok(())).map_err(store_failed)?;
         }
         // What is left to do of these writes is not the next measurement's.
-        self.pool.checkpoint().await.map_err(|e| store_failed(&e))?;
+        self.pool.checkpoint().await.map_err(store_failed)?;
         rate
     }
 }
@@ -220,7 +217,7 @@ fn media(before: &Counters, after: &Counters) -> Option<f64> {
     (blocks > 0).then(|| written as f64 / 2.0 / blocks as f64)
 }
 
-fn median(mut all: Vec<f64>) -> f64 {
+pub(super) fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or(0.0)
 }
@@ -259,7 +256,7 @@ async fn on(
         found.push(Found { spec, iops, media });
     }
     for s in scenes {
-        s.pool.close().await.map_err(|e| store_failed(&e))?;
+        s.pool.close().await.map_err(store_failed)?;
     }
     Ok(found)
 }
@@ -290,27 +287,8 @@ fn measured(
     })
 }
 
-/// A directory for the devices, removed in the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(at: &Path) -> Result<Folder, ScenarioError> {
-        let dir = at.join(format!("weir-store-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&dir)
-            .map_err(|e| ScenarioError::System(dir.display().to_string(), e))?;
-        Ok(Folder(dir))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is in the way of nobody but is told by its name.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// In percent.
-fn cost(of: f64, against: f64) -> f64 {
+pub(super) fn cost(of: f64, against: f64) -> f64 {
     (1.0 - of / against) * 100.0
 }
 
@@ -323,7 +301,7 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
             specs.push(r.job(rw, bs, depth, VOLUME));
         }
     }
-    let folder = Folder::new(&std::env::temp_dir())?;
+    let folder = Folder::new(&std::env::temp_dir(), "store-bench")?;
     let mut table = Table::new(&[
         "devices, workload, in flight",
         "no checksums",
@@ -403,7 +381,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_pool_is_measured_on_every_backing() {
-        let folder = Folder::new(&std::env::temp_dir()).unwrap();
+        let folder = Folder::new(&std::env::temp_dir(), "store-bench").unwrap();
         for backing in [Backing::Memory, Backing::Files(folder.0.clone())] {
             let spec = JobSpec {
                 rw: Rw::RandWrite,

@@ -36,6 +36,7 @@ impl Controller {
                 self.fault(format!("volume/{name}"), e);
             }
         }
+        self.put_rules().await;
         // Mappings before ports: no host may log in and find its LUNs missing.
         match self.plane.set_mappings(&self.model().access()).await {
             Ok(()) => drop(self.up().faults.remove("mappings")),
@@ -69,6 +70,7 @@ impl Controller {
         let (targets, volumes, pools) = {
             let mut up = self.up();
             up.faults.clear();
+            up.rules.clear();
             (
                 std::mem::take(&mut up.targets),
                 std::mem::take(&mut up.volumes),

@@ -72,8 +72,10 @@ impl Controller {
             Command::CloneVolume { spec, .. } => return self.finish_creation(&spec.name).await,
             Command::AdoptVolume { spec, .. } => return self.finish_creation(&spec.name).await,
             Command::PatchVolume { name, .. } => {
-                let volume = new.volume(name)?;
-                self.plane.update_volume(volume, new.pool_at(&volume.pool)?).await?;
+                let (was, volume) = (old.volume(name)?, new.volume(name)?);
+                if (was.size, was.read_only) != (volume.size, volume.read_only) {
+                    self.plane.update_volume(volume, new.pool_at(&volume.pool)?).await?;
+                }
             }
             Command::CreateHost(_)
             | Command::PatchHost { .. }
@@ -90,6 +92,7 @@ impl Controller {
             Command::SizePool { .. }
             | Command::PutDevice { .. }
             | Command::DropDevice { .. }
+            | Command::SetSnapshotRules(_)
             | Command::ReadyVolume { .. }
             | Command::StartMigration { .. }
             | Command::ChangeMigration { .. }
@@ -215,6 +218,8 @@ impl Controller {
                 let volume = back.volume(name)?;
                 self.plane.update_volume(volume, back.pool_at(&volume.pool)?).await
             }
+            // The pools follow the configuration anyhow.
+            Command::SetSnapshotRules(_) => Ok(()),
             Command::PutTarget(spec) => match back.targets.get(&spec.name) {
                 Some(port) => self.plane.start_target(port).await.map(drop),
                 None => self.plane.stop_target(&spec.name).await,

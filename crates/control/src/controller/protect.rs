@@ -5,7 +5,7 @@ use crate::dataplane::ScrubAction;
 use crate::live::{GraphLive, PoolLive, ScrubLive, SnapshotLive};
 use crate::model::{
     CloneSpec, DeviceAction, DeviceKind, DeviceSpec, DeviceUse, IMAGES, Pool, PoolInfo, Volume,
-    VolumeState, check_name, check_snapshot_name,
+    VolumeState, check_name, check_own_name, check_snapshot_name,
 };
 use std::collections::BTreeMap;
 
@@ -183,7 +183,7 @@ impl Controller {
         let pool = self.protected(&model, &model.volume(first)?.pool)?;
         let mut asked = Vec::new();
         for (i, (volume, name)) in wanted.iter().enumerate() {
-            check_snapshot_name(name)?;
+            check_own_name(name)?;
             let v = model.volume(volume)?;
             model.check_still(volume)?;
             if v.pool != pool.name {

@@ -62,6 +62,8 @@ pub enum Command {
         /// What to change.
         patch: VolumePatch,
     },
+    /// Give volumes rules for periodic snapshots.
+    SetSnapshotRules(SnapshotPolicySpec),
     /// Begin to delete a volume without mappings: from now on it cannot be used.
     DeleteVolume {
         /// The volume.
@@ -224,6 +226,7 @@ impl Model {
             Command::CloneVolume { spec, size } => self.clone_volume(spec, size, entropy),
             Command::ReadyVolume { name } => self.ready_volume(&name),
             Command::PatchVolume { name, patch } => self.patch_volume(&name, patch),
+            Command::SetSnapshotRules(spec) => self.set_rules(spec),
             Command::DeleteVolume { name } => self.delete_volume(&name),
             Command::ForgetVolume { name } => self.forget_volume(&name),
             Command::AdoptVolume { spec, found } => self.adopt_volume(spec, &found, entropy),

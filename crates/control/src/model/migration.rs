@@ -257,6 +257,7 @@ impl Model {
             columns: None,
             read_only: spec.read_only,
             serial: spec.serial,
+            snapshots: None,
         };
         let layout = Layout::Image { path: found.path.clone(), read_only: spec.read_only };
         let mut changes =
@@ -283,6 +284,14 @@ impl Model {
                 .hint("try again in a moment"));
         }
         self.check_still(name)?;
+        if !volume.snapshots.is_empty() {
+            return Err(Error::new(
+                Code::SnapshotInUse,
+                format!("volume `{name}` has rules for periodic snapshots"),
+            )
+            .because("snapshots belong to a pool and cannot go along")
+            .hint(format!("take the rules away first: weir snapshot policy clear {name}")));
+        }
         let wrong = |text: &str, hint: &str| {
             Err(Error::new(Code::InvalidRequest, text.to_string()).hint(hint))
         };
@@ -314,6 +323,7 @@ impl Model {
                     columns: None,
                     read_only: volume.read_only,
                     serial: None,
+                    snapshots: None,
                 };
                 (pool.name.clone(), kind, self.lay_out(pool, &like, kind, volume.naa)?)
             }

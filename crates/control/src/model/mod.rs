@@ -12,6 +12,7 @@ mod migration;
 mod objects;
 mod pools;
 mod protection;
+mod snapshots;
 mod volumes;
 
 pub use apply::{Action, Change, Command, ObjectKind};
@@ -25,6 +26,8 @@ pub use protection::{
     CloneSpec, DeviceAction, DeviceUse, MAX_SNAPSHOT_NAME, PoolId, Protection, Raid,
     check_snapshot_name, snapshot_dataset,
 };
+
+pub use snapshots::{MAX_RULES, SnapshotPolicySpec, SnapshotRule, check_own_name};
 
 use crate::error::{Code, Error, Result};
 use serde::{Deserialize, Serialize};

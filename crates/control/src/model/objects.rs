@@ -1,6 +1,6 @@
 //! The objects of the desired state and the specifications that make them.
 
-use super::{Hex64, InitiatorPort, Layout, Migration, Naa, Protection, Raid, Told};
+use super::{Hex64, InitiatorPort, Layout, Migration, Naa, Protection, Raid, SnapshotRule, Told};
 use crate::live::PoolLive;
 use crate::units;
 use serde::{Deserialize, Serialize};
@@ -217,6 +217,11 @@ pub struct VolumeSpec {
     /// Unit serial number, 1 to 32 printable characters; left out: made from the world-wide name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
+    /// Rules for periodic snapshots, such as `every=10m,keep=24`, of a volume of a protected pool. In a declaration:
+    /// left out, they stay as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub snapshots: Option<Vec<SnapshotRule>>,
 }
 
 /// Whether a volume is there to be used.
@@ -257,6 +262,10 @@ pub struct Volume {
     /// Whether it is there to be used.
     #[serde(default)]
     pub state: VolumeState,
+    /// Rules for periodic snapshots, each with another period.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub snapshots: Vec<SnapshotRule>,
     /// Its other place, while it moves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration: Option<Migration>,
@@ -289,6 +298,10 @@ pub struct VolumePatch {
     /// Whether hosts may only read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<bool>,
+    /// Rules for periodic snapshots from now on; an empty list ends them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub snapshots: Option<Vec<SnapshotRule>>,
 }
 
 /// A host to create.

@@ -34,6 +34,7 @@ fn spec(name: &str, pool: &str, size: u64) -> VolumeSpec {
         columns: None,
         read_only: false,
         serial: None,
+        snapshots: None,
     }
 }
 
@@ -42,7 +43,7 @@ fn volume(name: &str, pool: &str, size: u64) -> Command {
 }
 
 fn resize(name: &str, size: u64, allow_shrink: bool) -> Command {
-    let patch = VolumePatch { size: Some(size), allow_shrink, read_only: None };
+    let patch = VolumePatch { size: Some(size), allow_shrink, ..VolumePatch::default() };
     Command::PatchVolume { name: name.into(), patch }
 }
 
@@ -545,4 +546,68 @@ fn a_configuration_writes_raid_as_it_likes() {
     // What an earlier version wrote has no protection.
     let old = r#"{"name":"p","devices":[]}"#;
     assert_eq!(serde_json::from_str::<Pool>(old).expect("read").protection, None);
+}
+
+#[test]
+fn rules_for_snapshots_are_checked_and_kept() {
+    let mut m = Model::default();
+    let device = |kind, path: &str| DeviceSpec {
+        kind,
+        path: (!path.is_empty()).then(|| path.to_string()),
+        size: Some(GIB),
+    };
+    let pool =
+        |name: &str, raid, devices| PoolSpec { name: name.into(), devices, raid, overwrite: false };
+    let two = vec![device(DeviceKind::File, "/a"), device(DeviceKind::File, "/b")];
+    m.apply(Command::CreatePool(pool("p", Some(Raid::One), two)), 1).unwrap();
+    m.apply(Command::CreatePool(pool("q", None, vec![device(DeviceKind::Ram, "")])), 2).unwrap();
+    let rules =
+        |all: &[&str]| -> Vec<SnapshotRule> { all.iter().map(|r| r.parse().unwrap()).collect() };
+    let create = |name: &str, pool: &str, r: &[&str]| {
+        Command::CreateVolume(VolumeSpec { snapshots: Some(rules(r)), ..spec(name, pool, MIB) })
+    };
+    let code = |r: Result<Vec<Change>>| r.expect_err("refused").code;
+    assert_eq!(code(m.apply(create("x", "q", &["every=1m,keep=2"]), 3)), Code::Unsupported);
+    m.apply(create("v", "p", &["every=1m,keep=2", "every=1h,keep=2"]), 4).unwrap();
+    assert_eq!(m.volumes["v"].snapshots.len(), 2);
+    let set = |volumes: &[String], r: &[&str]| {
+        Command::SetSnapshotRules(SnapshotPolicySpec { volumes: volumes.to_vec(), rules: rules(r) })
+    };
+    let v = ["v".to_string()];
+    assert_eq!(
+        code(m.apply(set(&v, &["every=60s,keep=2", "every=1m,keep=3"]), 0)),
+        Code::InvalidRequest
+    );
+    assert_eq!(code(m.apply(set(&[], &[]), 0)), Code::InvalidRequest);
+    assert_eq!(code(m.apply(set(&["none".to_string()], &[]), 0)), Code::VolumeNotFound);
+    let nine: Vec<String> = (1..=9).map(|n| format!("every={n}s,keep=1")).collect();
+    let nine: Vec<&str> = nine.iter().map(String::as_str).collect();
+    assert_eq!(code(m.apply(set(&v, &nine), 0)), Code::InvalidRequest);
+    // The store's file and the interface have them as text.
+    let text = serde_json::to_string(&m.volumes["v"]).unwrap();
+    assert!(text.contains(r#""snapshots":["every=1m,keep=2","every=1h,keep=2"]"#), "{text}");
+    assert_eq!(serde_json::from_str::<Volume>(&text).unwrap(), m.volumes["v"]);
+    // What rules are followed for is not deleted.
+    assert_eq!(code(m.apply(Command::DeleteVolume { name: "v".into() }, 0)), Code::SnapshotInUse);
+    assert_eq!(m.apply(set(&v, &[]), 0).unwrap().len(), 1);
+    assert_eq!(m.apply(set(&v, &[]), 0).unwrap().len(), 0, "nothing changes");
+    m.apply(Command::DeleteVolume { name: "v".into() }, 0).unwrap();
+    // A group has a bound, and one that is too large changes nothing.
+    let names: Vec<String> = (0..65).map(|n| format!("g{n}")).collect();
+    for (n, name) in names.iter().enumerate() {
+        m.apply(create(name, "p", &[]), 100 + n as u128).unwrap();
+    }
+    let before = m.clone();
+    assert_eq!(code(m.apply(set(&names, &["every=1m,keep=1,group=g"]), 0)), Code::InvalidRequest);
+    assert_eq!(m, before);
+    m.apply(set(&names[..64], &["every=1m,keep=1,group=g"]), 0).unwrap();
+    m.apply(set(&names[64..], &["every=1h,keep=1,group=g"]), 0).unwrap();
+    let patch = VolumePatch {
+        snapshots: Some(rules(&["every=1m,keep=1,group=g"])),
+        ..VolumePatch::default()
+    };
+    assert_eq!(
+        code(m.apply(Command::PatchVolume { name: "g64".into(), patch }, 0)),
+        Code::InvalidRequest
+    );
 }

@@ -72,10 +72,16 @@ impl Model {
             serial,
             naa,
             state: first_state(kind),
+            snapshots: spec.snapshots.unwrap_or_default(),
             migration: None,
             place: 0,
             told: None,
         };
+        if !volume.snapshots.is_empty() {
+            let mut with = self.volumes.clone();
+            with.insert(spec.name.clone(), volume.clone());
+            self.check_rules(&volume, &with)?;
+        }
         self.volumes.insert(spec.name, volume);
         Ok(vec![change])
     }
@@ -223,6 +229,12 @@ impl Model {
         if let Some(read_only) = patch.read_only {
             volume.read_only = read_only;
         }
+        if let Some(rules) = patch.snapshots {
+            volume.snapshots = rules;
+            let mut with = self.volumes.clone();
+            with.insert(name.to_string(), volume.clone());
+            self.check_rules(&volume, &with)?;
+        }
         if self.volumes.get(name) == Some(&volume) {
             return Ok(Vec::new());
         }
@@ -265,6 +277,7 @@ impl Model {
             columns: None,
             read_only: spec.read_only,
             serial: None,
+            snapshots: None,
         };
         let mut changes = self.create_volume(like, entropy)?;
         if let Some(v) = self.volumes.get_mut(&spec.name)
@@ -317,6 +330,14 @@ impl Model {
             return Err(Error::new(Code::VolumeMapped, format!("volume `{name}` is still mapped"))
                 .because(format!("host `{}` sees it as LUN {}", m.host, m.lun))
                 .hint(format!("unmap it first: weir map delete {} {name}", m.host)));
+        }
+        if !self.volume(name)?.snapshots.is_empty() {
+            return Err(Error::new(
+                Code::SnapshotInUse,
+                format!("volume `{name}` has periodic snapshots"),
+            )
+            .because("it has rules for them, by which more would be made")
+            .hint(format!("end them first: weir snapshot policy clear {name}")));
         }
         if let Some(v) = self.volumes.get_mut(name) {
             v.state = VolumeState::Deleting;

@@ -8,6 +8,7 @@ mod extract;
 mod metrics;
 mod migrate;
 mod openapi;
+mod policies;
 mod protect;
 mod routes;
 

@@ -1,6 +1,6 @@
 //! The OpenAPI description, made from the handlers and types.
 
-use super::{migrate, protect, routes};
+use super::{migrate, policies, protect, routes};
 use utoipa::OpenApi;
 
 #[derive(OpenApi)]
@@ -24,6 +24,8 @@ use utoipa::OpenApi;
         protect::list_snapshots,
         protect::create_snapshots,
         protect::delete_snapshot,
+        policies::list_policies,
+        policies::put_policies,
         protect::revert,
         protect::create_clone,
         protect::get_graph,

@@ -1,7 +1,7 @@
 //! The routes. Each handler is a line or two: the controller does the work.
 
 use super::extract::{Failure, JsonBody, Names, Params};
-use super::{MAX_BODY, Reply, metrics, migrate, openapi, protect};
+use super::{MAX_BODY, Reply, metrics, migrate, openapi, policies, protect};
 use crate::controller::{ApplyReport, Controller};
 use crate::declare::Desired;
 use crate::error::{Code, Error, Problem};
@@ -49,6 +49,7 @@ pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -
         .route("/v1/snapshots", get(protect::list_snapshots).post(protect::create_snapshots))
         .route("/v1/snapshots/{volume}/{name}", delete(protect::delete_snapshot))
         .route("/v1/snapshots/{volume}/{name}/revert", post(protect::revert))
+        .route("/v1/snapshot-policies", get(policies::list_policies).put(policies::put_policies))
         .route("/v1/clones", post(protect::create_clone))
         .route("/v1/volumes/{name}/graph", get(protect::get_graph))
         .route(

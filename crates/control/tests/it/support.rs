@@ -58,6 +58,7 @@ pub(crate) fn volume(name: &str, pool: &str, size: u64) -> VolumeSpec {
         columns: None,
         read_only: false,
         serial: None,
+        snapshots: None,
     }
 }
 

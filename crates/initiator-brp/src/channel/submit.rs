@@ -326,7 +326,7 @@ fn register(
     let access = if s.command.data_out() > 0 { Access::RemoteRead } else { Access::RemoteWrite };
     let before = keys.len();
     for m in s.memory.iter().filter(|m| !m.is_empty()) {
-        match conn.register(m.clone(), access) {
+        match conn.register(m, access) {
             Ok(r) => {
                 s.keys.push(r.key);
                 keys.push((r.addr, r.key, m.len() as u32));

@@ -155,6 +155,11 @@ impl Device {
         buf.as_ptr().addr() & (unit - 1) == 0
     }
 
+    /// Where a block really is: there, or in the spare that has taken its place.
+    pub(crate) fn real(&self, block: u64) -> u64 {
+        self.pieces(block, 1).next().map_or(block, |(at, ..)| at)
+    }
+
     /// Starts the write of whole blocks; the completions go to `out`.
     pub(crate) fn submit_write(&self, block: u64, buf: &Slice, out: &mut Vec<Pending>) {
         let Some(disk) = &self.disk else { return };

@@ -1,7 +1,8 @@
 //! Devices join and leave: adding, spares, replacing, draining, removing.
 
 use super::device::Device;
-use super::open::{history, superblocks};
+use super::labels::superblocks;
+use super::open::history;
 use super::rebuild::no_room;
 use super::upkeep::BATCH;
 use super::{Inner, Pool, StoreError, StoreResult, label_of};
@@ -101,7 +102,7 @@ impl Inner {
             if l.pool != self.pool {
                 return refused(format!(
                     "`{}` belongs to pool {:032x}: remove it from there first, or wipe its first and last \
-                     8 KiB",
+                     264 KiB",
                     disk.name(),
                     l.pool
                 ));

@@ -205,6 +205,11 @@ impl Pool {
             false => i.gate.close().await,
         };
         i.check_running()?;
+        // Others may have been at it while this waited.
+        for (source, name) in &wanted {
+            i.dataset(source.id)?;
+            self.is_new(&String::from_utf8_lossy(name))?;
+        }
         let epoch = i.epoch.get();
         let g = i.open_group();
         let mut ids = Vec::new();

@@ -10,6 +10,7 @@ mod map;
 mod migrate;
 pub(crate) mod output;
 mod parse;
+mod policy;
 mod pool;
 mod scrub;
 mod snapshot;

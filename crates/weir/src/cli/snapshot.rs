@@ -36,16 +36,12 @@ fn to_make(text: &str) -> Result<Named, String> {
 
 /// Seconds since 1970 as date and time, UTC.
 pub(crate) fn time(seconds: u64) -> String {
-    let (days, rest) = ((seconds / 86400) as i64, seconds % 86400);
-    // Civil from days: 400-year eras from 1 March of year 0.
-    let z = days + 719_468;
-    let (era, doe) = (z.div_euclid(146_097), z.rem_euclid(146_097));
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let (d, m) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
-    let y = yoe + era * 400 + i64::from(m <= 2);
-    format!("{y:04}-{m:02}-{d:02} {:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
+    let d = weir_base::Date::of(seconds);
+    let (date, clock) = ((d.year, d.month, d.day), (d.hour, d.minute, d.second));
+    format!(
+        "{:04}-{:02}-{:02} {:02}:{:02}:{:02}",
+        date.0, date.1, date.2, clock.0, clock.1, clock.2
+    )
 }
 
 #[derive(Debug, Subcommand)]
@@ -77,6 +73,9 @@ pub(crate) enum Command {
         #[arg(long, short)]
         yes: bool,
     },
+    /// Periodic snapshots.
+    #[command(subcommand)]
+    Policy(super::policy::Command),
     /// Make a volume that no host sees what it was at its newest snapshot.
     #[command(after_help = "Example:\n  weir snapshot revert db-01@before --yes")]
     Revert {
@@ -121,6 +120,7 @@ impl Command {
             Command::List { volume } => {
                 output::show(json, &client.snapshots(volume.as_deref()).await?, |s| table(s))
             }
+            Command::Policy(command) => command.run(client, json).await,
             Command::Delete { snapshot: Named { volume, name }, yes } => {
                 output::confirm(yes, &format!("Delete snapshot {volume}@{name}?"))?;
                 client.delete_snapshot(&volume, &name).await?;

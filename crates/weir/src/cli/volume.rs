@@ -5,7 +5,9 @@ use super::output::{self, Table};
 use super::parse::{self, NewSize, Switch};
 use clap::{Args, Subcommand, ValueEnum};
 use weir_control::client::Client;
-use weir_control::model::{Layout, Volume, VolumeKind, VolumePatch, VolumeSpec, VolumeState};
+use weir_control::model::{
+    Layout, SnapshotRule, Volume, VolumeKind, VolumePatch, VolumeSpec, VolumeState,
+};
 use weir_control::units::format_size;
 use weir_control::{Code, Error};
 
@@ -67,6 +69,9 @@ pub(crate) struct Create {
     /// Unit serial number [default: made from the world-wide name].
     #[arg(long)]
     serial: Option<String>,
+    /// Have snapshots made periodically, e.g. every=10m,keep=24; may be given several times.
+    #[arg(long = "snapshot", value_name = "RULE", value_parser = super::policy::rule)]
+    snapshots: Vec<SnapshotRule>,
 }
 
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
@@ -81,7 +86,8 @@ pub(crate) fn block_size(text: &str) -> Result<u32, String> {
 pub(crate) enum Command {
     /// Create a volume.
     #[command(after_help = "Examples:\n  weir volume create db-01 --size 100G\n  \
-        weir volume create scratch --pool fast --size 1T --kind stripe --chunk 128k")]
+        weir volume create scratch --pool fast --size 1T --kind stripe --chunk 128k\n  \
+        weir volume create db-02 --pool safe --size 1T --snapshot every=10m,keep=24")]
     Create(Create),
     /// List the volumes.
     #[command(visible_alias = "ls", after_help = "Example:\n  weir volume list --pool main")]
@@ -170,7 +176,8 @@ impl Command {
                     NewSize::To(size) => size,
                     NewSize::By(more) => client.volume(&name).await?.size.saturating_add(more),
                 };
-                let patch = VolumePatch { size: Some(size), allow_shrink, read_only: None };
+                let patch =
+                    VolumePatch { size: Some(size), allow_shrink, ..VolumePatch::default() };
                 let volume = client.patch_volume(&name, &patch).await?;
                 output::show(json, &volume, |v| {
                     format!("volume {} is now {}", v.name, format_size(v.size))
@@ -213,6 +220,7 @@ impl Create {
             columns: self.columns,
             read_only: self.read_only,
             serial: self.serial,
+            snapshots: (!self.snapshots.is_empty()).then_some(self.snapshots),
         })
     }
 }
@@ -273,6 +281,10 @@ fn details(v: &Volume) -> String {
         ("layout", String::new()),
     ]);
     draw(&v.layout, 1, &mut text);
+    if !v.snapshots.is_empty() {
+        let rules: Vec<String> = v.snapshots.iter().map(ToString::to_string).collect();
+        text.push_str(&output::fields(&[("snapshots", rules.join("  "))]));
+    }
     text
 }
 

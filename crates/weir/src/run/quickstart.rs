@@ -160,6 +160,7 @@ fn config(args: &QuickstartArgs) -> Result<Config> {
         columns: None,
         read_only: false,
         serial: None,
+        snapshots: None,
     }];
     c.hosts = vec![HostSpec { name: HOST.into(), ports: Vec::new(), allow_any: true }];
     c.maps = vec![MapSpec { host: HOST.into(), volume: VOLUME.into(), lun: Some(0) }];

@@ -32,6 +32,10 @@ pub(crate) struct Director {
     verified: Cell<u64>,
     /// Blocks of the director's volume whose data is lost.
     lost: RefCell<Vec<u64>>,
+    /// Blocks that lost all copies, and medium errors that they gave.
+    doubles: Cell<(u64, u64)>,
+    /// A snapshot or clone is being made, reverted or deleted.
+    busy: Cell<bool>,
     /// The pool is being closed: what is under way may fail.
     closing: Cell<bool>,
 }
@@ -52,6 +56,8 @@ impl Director {
             count: Cell::new(0),
             verified: Cell::new(0),
             lost: RefCell::default(),
+            doubles: Cell::default(),
+            busy: Cell::new(false),
             closing: Cell::new(false),
         })
     }
@@ -60,11 +66,31 @@ impl Director {
         self.verified.get()
     }
 
+    /// Blocks that lost all copies, and medium errors that they gave.
+    pub(crate) fn doubles(&self) -> (u64, u64) {
+        self.doubles.get()
+    }
+
+    /// A snapshot or clone is being made, reverted or deleted.
+    pub(crate) fn busy(&self) -> bool {
+        self.busy.get()
+    }
+
+    fn medium_error(&self) {
+        let (blocks, errors) = self.doubles.get();
+        self.doubles.set((blocks, errors + 1));
+    }
+
     pub(crate) fn verdict(&self) -> Result<(), Wrong> {
         match self.wrong.borrow().as_ref() {
             Some(w) => Err(Wrong(w.clone())),
             None => Ok(()),
         }
+    }
+
+    /// What was under way in a life that is over is not any more.
+    pub(crate) fn is_over(&self) {
+        self.busy.set(false);
     }
 
     pub(crate) fn closing(&self, yes: bool) {
@@ -97,7 +123,7 @@ impl Director {
             let lost = self.lost.borrow().clone();
             for at in lost {
                 match read(&v, at, 4096).await {
-                    Err(IoError::Medium) => {}
+                    Err(IoError::Medium) => self.medium_error(),
                     other => self.is_wrong(format!(
                         "a lost block at {at} gave a medium error once, and now {:?}",
                         other.map(|b| b[..8].to_vec())
@@ -141,6 +167,7 @@ impl Director {
         loop {
             let pause = self.below(4 * MILLIS);
             sleep(pause).await;
+            self.busy.set(true);
             let done = match self.below(10) {
                 0..=4 => self.snapshot(&pool, &volumes, &time).await,
                 5 | 6 => self.make_clone(&pool).await,
@@ -150,6 +177,7 @@ impl Director {
             if done.is_none() {
                 return;
             }
+            self.busy.set(false);
             if self.wrong.borrow().is_some() {
                 return;
             }
@@ -301,7 +329,7 @@ impl Director {
         v: Rc<StoreVolume>,
         media: Vec<SimMedium>,
     ) {
-        for round in 0..3 {
+        for round in 0..8 {
             let at = self.below(BLOCKS) * 4096;
             let fresh = Slice::heap(4096);
             fresh.fill(round as u8 + 1);
@@ -328,9 +356,10 @@ impl Director {
                 damaged.push((m, byte, b));
             }
             self.lost.borrow_mut().push(at);
+            self.doubles.set((self.doubles.get().0 + 1, self.doubles.get().1));
             for _ in 0..2 {
                 match read(&v, at, 4096).await {
-                    Err(IoError::Medium) => {}
+                    Err(IoError::Medium) => self.medium_error(),
                     other => self.is_wrong(format!(
                         "a block without a good copy was read: {:?}",
                         other.map(|b| b[..8].to_vec())

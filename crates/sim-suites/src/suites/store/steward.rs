@@ -28,6 +28,7 @@ pub(crate) struct Steward {
     closing: Cell<bool>,
     changes: Cell<u64>,
     filled: Cell<u64>,
+    stalls: Cell<u64>,
 }
 
 impl Steward {
@@ -40,6 +41,7 @@ impl Steward {
             closing: Cell::new(false),
             changes: Cell::new(0),
             filled: Cell::new(0),
+            stalls: Cell::new(0),
         })
     }
 
@@ -51,6 +53,11 @@ impl Steward {
     /// Blocks that were brought to devices by filling, as far as the steward looked.
     pub(crate) fn filled(&self) -> u64 {
         self.filled.get()
+    }
+
+    /// Times that a device hung.
+    pub(crate) fn stalls(&self) -> u64 {
+        self.stalls.get()
     }
 
     pub(crate) fn verdict(&self) -> Result<(), Wrong> {
@@ -118,7 +125,10 @@ impl Steward {
                     match self.below(4) {
                         0 => m.next_is(Next::WriteError),
                         1 => m.next_is(Next::FlushError),
-                        2 => m.stall(60 * MILLIS),
+                        2 => {
+                            self.stalls.set(self.stalls.get() + 1);
+                            m.stall(60 * MILLIS);
+                        }
                         _ => m.set_offline(true),
                     }
                 }

@@ -85,6 +85,7 @@ impl OpenPool {
                 replayed: c.replayed,
             },
             scrub: self.scrub_live(),
+            overdue: self.overdue(),
             ..PoolLive::default()
         }
     }

@@ -1,6 +1,7 @@
 //! Protected pools: each lives on one reactor, its home, and is used from all.
 
 mod devices;
+mod keeper;
 mod leaf;
 mod live;
 mod open;
@@ -49,6 +50,8 @@ pub(crate) struct OpenPool {
     /// Volumes that are open, by name on the devices, with the volume's name.
     homes: RefCell<BTreeMap<String, (Home, String)>>,
     scrub: RefCell<Option<Rc<scrub::Scrub>>>,
+    /// Makes periodic snapshots, once a volume has a rule for them.
+    kept: RefCell<Option<keeper::Kept>>,
     /// Keeps others off the devices.
     locks: RefCell<BTreeMap<String, File>>,
 }
@@ -64,6 +67,7 @@ impl OpenPool {
             unused: RefCell::new(unused),
             homes: RefCell::default(),
             scrub: RefCell::default(),
+            kept: RefCell::default(),
             locks: RefCell::new(locks),
         }
     }
@@ -166,6 +170,7 @@ impl Node {
                 let open = local.stores.borrow_mut().remove(&name);
                 let Some(open) = open else { return Ok(()) };
                 open.stop_scrub();
+                open.stop_keeper().await;
                 let homes = open.homes.take();
                 drop(homes);
                 let closed = open.pool.close().await;

@@ -12,7 +12,7 @@ use weir_disk::Disk;
 use weir_store::{Options, PoolSpec, StoreError};
 use weir_uring::OpenOptions;
 
-/// Part of a pool's space that is kept of its maps in memory: half a GiB for a TiB.
+/// Part of a pool's space, as volumes can use it, that is kept of its maps in memory: half a GiB for a TiB.
 const CACHE_SHARE: u64 = 2048;
 /// Least memory for maps in bytes.
 const CACHE_MIN: u64 = 32 << 20;
@@ -194,7 +194,7 @@ pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(Ope
             }
         }
     }
-    let bytes: u64 = ours.iter().map(|f| f.disk.len()).sum();
+    let bytes = ours.iter().map(|f| f.disk.len()).sum::<u64>() / u64::from(p.raid.copies());
     let options = Options {
         cache: (bytes / CACHE_SHARE).max(CACHE_MIN) as usize,
         force,
