@@ -470,7 +470,8 @@ fn what_cannot_be_moved_is_said() {
     ] {
         assert_eq!(d.fails(line, exit).0, code, "weir {line}");
     }
-    assert!(d.ok("migrate list").contains("copying"));
+    let list = d.ok("migrate list");
+    assert!(list.contains("copying"), "{list}\n{}", d.log());
     assert!(d.ok("migrate pause v").contains("waits"));
     assert!(d.ok("migrate show v").contains("paused"));
     assert!(d.ok("graph v").contains("migrating"));
