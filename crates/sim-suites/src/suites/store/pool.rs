@@ -103,6 +103,8 @@ pub(crate) struct Story {
     pub(crate) crashes: Crashes,
     /// Faults of single copies that were aimed at what is in use.
     pub(crate) aimed: Faults,
+    /// Chance for those.
+    pub(crate) faulty: RefCell<Prng>,
     pub(crate) stalls: u64,
     pub(crate) faults: u64,
     /// When the last of the faults that were planned for a time comes.
@@ -178,6 +180,7 @@ impl Story {
         let victim = rng.below(devices) as usize;
         let director = Director::new(rng.fork());
         let steward = Steward::new(rng.fork(), copies == 2);
+        let faulty = RefCell::new(rng.fork());
         Ok(Story {
             w,
             rng,
@@ -197,6 +200,7 @@ impl Story {
             like: None,
             crashes: Crashes::default(),
             aimed: Faults::default(),
+            faulty,
             stalls: 0,
             faults: 0,
             faults_until: 0,
