@@ -164,14 +164,7 @@ impl Inner {
                 continue;
             }
             let own = |l: &&Label| (l.pool, l.device, l.layout) == (self.pool, d.id, d.layout);
-            let plain = Label {
-                pool: self.pool,
-                device: d.id,
-                layout: d.layout,
-                incompat: 0,
-                compat: 0,
-                copy: 0,
-            };
+            let plain = d.label(self.pool, 0);
             // Features that this program does not know stay.
             let like = copies.iter().flatten().find(own).copied().unwrap_or(plain);
             for (copy, found) in (0..LABELS).zip(&copies) {

@@ -463,8 +463,8 @@ impl Story {
         if self.rng.chance(1, 8) && self.spec.copies == 2 {
             let pool = self.running()?;
             self.volumes.iter().for_each(|v| v.load.stop());
-            self.director.closing(true);
-            self.steward.closing(true);
+            self.director.verdict.closing(true);
+            self.steward.verdict.closing(true);
             let volumes = self.volumes.clone();
             let idle = || volumes.iter().all(|v| v.load.under_way() == 0);
             self.w.run_until(PATIENCE, idle)?;
@@ -477,8 +477,8 @@ impl Story {
         }
         self.crash(false);
         self.volumes.iter().for_each(|v| v.load.go_on());
-        self.director.closing(false);
-        self.steward.closing(false);
+        self.director.verdict.closing(false);
+        self.steward.verdict.closing(false);
         self.verdict()?;
         if self.trouble == Trouble::Away {
             // It may not be there when the pool is opened next, and be there the time after.
@@ -497,8 +497,8 @@ impl Story {
 
     pub(crate) fn verdict(&self) -> Result<(), Wrong> {
         self.volumes.iter().try_for_each(|v| v.load.verdict())?;
-        self.director.verdict()?;
-        self.steward.verdict()?;
+        self.director.verdict.get()?;
+        self.steward.verdict.get()?;
         match self.errors.wrong.borrow().as_ref() {
             Some(e) => Err(Wrong(e.clone())),
             None => Ok(()),
