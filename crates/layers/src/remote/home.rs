@@ -291,6 +291,13 @@ impl Home {
         self.inner.volume.clone()
     }
 
+    /// I/Os of others that are under way or wait.
+    pub fn busy(&self) -> usize {
+        let i = &self.inner;
+        let waiting = i.jobs.borrow().len() + usize::from(!i.door.stack.is_empty());
+        waiting + i.workers.get() - i.idle.get()
+    }
+
     /// Tells others that the volume's size or write protection has changed.
     pub fn refresh(&self) {
         let g = self.inner.volume.geometry();
@@ -332,6 +339,11 @@ impl Entrance {
         let residents = get_local::<Residents>()?;
         let found = residents.0.borrow().get(&self.0.bell.0).and_then(Weak::upgrade);
         found.map(|i| i.volume.clone())
+    }
+
+    /// As [`volume`](Entrance::volume), but a handle at home too: an I/O that is given up goes on to its end.
+    pub fn handle(&self) -> Rc<dyn Volume> {
+        Rc::new(Remote::new(self.0.clone()))
     }
 
     /// The home reactor.

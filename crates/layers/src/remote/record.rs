@@ -142,6 +142,10 @@ impl Stack {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::SeqCst).is_null()
+    }
+
     /// Everything, the oldest first.
     pub(super) fn take(&self) -> Taken {
         let mut from = self.0.swap(std::ptr::null_mut(), Ordering::SeqCst).cast_const();
