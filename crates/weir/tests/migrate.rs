@@ -466,7 +466,7 @@ fn what_cannot_be_moved_is_said() {
         ("volume resize v 64M", 4, "volume_migrating"),
         ("volume delete v --yes", 4, "volume_migrating"),
         ("snapshot create v@t", 4, "volume_migrating"),
-        ("pool delete plain --yes", 4, "pool_in_use"),
+        ("pool delete plain", 4, "pool_in_use"),
     ] {
         assert_eq!(d.fails(line, exit).0, code, "weir {line}");
     }
