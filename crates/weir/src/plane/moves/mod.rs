@@ -1,7 +1,7 @@
 //! Volumes that move: the data plane's part of a migration.
 //!
 //! While a volume moves, the graph that hosts use has one layer on every reactor, `migrating`, which leads to a
-//! [`Migration`](weir_layers::migrate::Migration) on one of them, its home. That one has the graphs of both places below
+//! [`weir_layers::migrate::Migration`] on one of them, its home. That one has the graphs of both places below
 //! it. Graphs change one reactor after the other, at the start before anything is copied and in the end after
 //! everything was decided: at both times it makes no difference to the data which way an I/O goes.
 
