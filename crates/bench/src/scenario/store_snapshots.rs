@@ -8,7 +8,7 @@ use crate::histogram::Histogram;
 use crate::units;
 use serde_json::{Value, json};
 use std::cell::Cell;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, Prng, SECONDS};
 use weir_block::Volume;
@@ -281,7 +281,7 @@ struct Found {
     judge: Judge,
 }
 
-fn latencies(r: &Runner<'_>, dir: &Path, f: &mut Found) -> Result<(), ScenarioError> {
+fn latencies(r: &Runner<'_>, f: &mut Found) -> Result<(), ScenarioError> {
     let mut table = Table::new(&[
         "volume",
         "snapshots",
@@ -296,7 +296,9 @@ fn latencies(r: &Runner<'_>, dir: &Path, f: &mut Found) -> Result<(), ScenarioEr
     for (name, len) in [("1 GiB", GIB), ("10 TiB", 10 * TIB)] {
         let mut all = Vec::new();
         for _ in 0..r.setup.repeat.max(1) {
-            let (dir, time) = (dir.to_path_buf(), r.setup.runtime);
+            // New files each time: a pool made over one of the same identity could meet the other's superblocks.
+            let folder = Folder::new(&std::env::temp_dir(), "store-snapshots")?;
+            let (dir, time) = (folder.0.clone(), r.setup.runtime);
             let t = alone(r, move |ring| snapshots(ring, dir, len, time))?;
             let p99 = units::nanos(t.snapshots.percentile(99.0) as f64);
             r.say(&format!("  {name}: {} snapshots, p99 {p99}", t.snapshots.count()));
@@ -392,9 +394,7 @@ fn large(r: &Runner<'_>, folder: &Folder, size: Size, f: &mut Found) -> Result<(
 fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
     let mut f =
         Found { sections: Vec::new(), data: json!({}), judge: Judge { passed: 0, failed: 0 } };
-    let folder = Folder::new(&std::env::temp_dir(), "store-snapshots")?;
-    latencies(r, &folder.0, &mut f)?;
-    drop(folder);
+    latencies(r, &mut f)?;
     let folder = Folder::new(&std::env::temp_dir(), "store-snapshots")?;
     let size = Size { volume: TIB, device: TIB / 2 };
     large(r, &folder, size, &mut f)?;
