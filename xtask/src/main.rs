@@ -31,6 +31,7 @@ usage: cargo xtask COMMAND
   fuzz TARGET --replay FILE                 run one input again
   fuzz TARGET --minimise                    rewrite the checked-in corpus from what was found
   kill [--cycles N]                         kill -9 of the daemon in the middle of writes; nothing is lost
+  powercut [--cycles N]                     power cuts below a pool, on disks that lose what was not flushed
   lab SCENARIO | all | --list               scenarios against a stock Linux kernel in a virtual machine
   bench SCENARIO [ARG...]                   a benchmark scenario of `weir bench`, release build
 
@@ -69,7 +70,7 @@ fn dispatch() -> Result<Tally> {
         "tidy" => tidy::run(&root).map(Tally::one),
         "sim" => sim::run(&root, &rest),
         "fuzz" => fuzz::run(&root, &rest),
-        "kill" => kill::run(&rest),
+        "kill" | "powercut" => kill::run(&command, &rest),
         "lab" => lab::run(&root, &rest),
         "bench" => bench::run(&root, &rest),
         other => bail!("unknown command `{other}`\n\n{USAGE}"),

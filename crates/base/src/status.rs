@@ -25,6 +25,9 @@ pub enum IoError {
     Offline,
     /// The operation is not offered by this volume.
     Unsupported,
+    /// Data was changed on its way through this node: it does not fit the checksums that came with it. The value is
+    /// the first 4 KiB that is wrong, counted from the start of the I/O. Nothing was written.
+    Changed(u32),
     /// A fault inside Weir or the operating system that fits no other class.
     Internal,
 }
@@ -41,6 +44,7 @@ impl core::fmt::Display for IoError {
             IoError::Aborted => f.write_str("aborted"),
             IoError::Offline => f.write_str("the device is offline"),
             IoError::Unsupported => f.write_str("not supported by this volume"),
+            IoError::Changed(n) => write!(f, "data was changed in memory, in its 4 KiB number {n}"),
             IoError::Internal => f.write_str("internal fault"),
         }
     }

@@ -1,5 +1,6 @@
 //! Layers over one volume that leave most operations alone.
 
+use crate::summed::{compare_sums, fill_after};
 use crate::{Allocation, Direct, Geometry, IoFuture, Volume};
 use weir_base::IoResult;
 use weir_mem::Slice;
@@ -29,6 +30,26 @@ pub trait Filter {
     #[inline]
     fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
         self.lower().write(at, buf, fua)
+    }
+
+    /// As [`Volume::keeps_sums`]; no, unless overridden together with the two below, which else end here, in
+    /// [`read`](Filter::read) and [`write`](Filter::write), since they would pass the layer by.
+    #[inline]
+    fn keeps_sums(&self) -> bool {
+        false
+    }
+
+    /// As [`Volume::read_summed`].
+    fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
+        fill_after(self.read(at, buf.clone()), buf, sums)
+    }
+
+    /// As [`Volume::write_summed`].
+    fn write_summed(&self, at: u64, buf: Slice, sums: Slice, fua: bool) -> IoFuture<'_> {
+        match compare_sums(&buf, &sums) {
+            Ok(()) => self.write(at, buf, fua),
+            Err(e) => IoFuture::ready(Err(e)),
+        }
     }
 
     /// As [`Volume::flush`].
@@ -98,6 +119,18 @@ impl<T: Filter> Volume for T {
     #[inline]
     fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
         Filter::write(self, at, buf, fua)
+    }
+    #[inline]
+    fn keeps_sums(&self) -> bool {
+        Filter::keeps_sums(self)
+    }
+    #[inline]
+    fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
+        Filter::read_summed(self, at, buf, sums)
+    }
+    #[inline]
+    fn write_summed(&self, at: u64, buf: Slice, sums: Slice, fua: bool) -> IoFuture<'_> {
+        Filter::write_summed(self, at, buf, sums, fua)
     }
     #[inline]
     fn flush(&self) -> IoFuture<'_> {

@@ -26,6 +26,8 @@ pub struct Junction {
     idle: WaitChannel,
     /// Held I/O waits here.
     opened: WaitChannel,
+    /// Bytes that hosts see of the volume.
+    shown: Cell<u64>,
 }
 
 /// Why a swap was refused; nothing was changed.
@@ -107,7 +109,13 @@ impl Junction {
             in_flight: Cell::new(0),
             idle: WaitChannel::new(0),
             opened: WaitChannel::new(0),
+            shown: Cell::new(u64::MAX),
         }
+    }
+
+    /// Hosts see the first `len` bytes only, so that a volume of that length can take the place of a longer one.
+    pub fn show(&self, len: u64) {
+        self.shown.set(len);
     }
 
     /// What it stands for now.
@@ -160,8 +168,9 @@ impl Junction {
         if new.block_size != old.block_size {
             return Err(SwapError::BlockSize { old: old.block_size, new: new.block_size });
         }
-        if new.len < old.len {
-            return Err(SwapError::Shorter { old: old.len, new: new.len });
+        let seen = old.len.min(self.shown.get());
+        if new.len < seen {
+            return Err(SwapError::Shorter { old: seen, new: new.len });
         }
         if new.volatile_cache && !old.volatile_cache {
             return Err(SwapError::Volatile);
@@ -253,6 +262,18 @@ impl Volume for Junction {
     #[inline]
     fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
         self.pass(move |v| v.write(at, buf, fua))
+    }
+
+    fn keeps_sums(&self) -> bool {
+        self.current.borrow().keeps_sums()
+    }
+
+    fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
+        self.pass(move |v| v.read_summed(at, buf, sums))
+    }
+
+    fn write_summed(&self, at: u64, buf: Slice, sums: Slice, fua: bool) -> IoFuture<'_> {
+        self.pass(move |v| v.write_summed(at, buf, sums, fua))
     }
 
     fn flush(&self) -> IoFuture<'_> {

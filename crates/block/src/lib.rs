@@ -29,6 +29,7 @@ mod graph;
 mod join;
 mod junction;
 mod stats;
+mod summed;
 mod volume;
 
 pub use filter::Filter;
@@ -43,4 +44,5 @@ pub use junction::{Junction, Quiesced, SwapError};
 pub use stats::{
     Counters, Histogram, Metered, Meters, Op, OpFigures, Rate, Rates, Snapshot, Watch,
 };
+pub use summed::{SUMMED, compare_sums, fill_sums};
 pub use volume::{Allocation, Direct, Geometry, Volume, check_len, check_range};

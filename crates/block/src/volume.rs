@@ -1,6 +1,7 @@
 //! What a volume is.
 
 use crate::IoFuture;
+use crate::summed::{compare_sums, fill_after};
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
 use weir_reactor::LocalFuture;
@@ -64,6 +65,29 @@ pub trait Volume {
 
     /// Writes `buf` at `at`; nobody may change it before completion.
     fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_>;
+
+    /// Whether the volume keeps a CRC32C of each 4 KiB, so that those of [`read_summed`](Volume::read_summed) and
+    /// [`write_summed`](Volume::write_summed) go to the medium and back.
+    fn keeps_sums(&self) -> bool {
+        false
+    }
+
+    /// As [`read`](Volume::read), of whole blocks of [`SUMMED`](crate::SUMMED) bytes; fills `sums` with the CRC32C of
+    /// each (little-endian, four bytes): as kept, if the volume keeps them, so that what changes `buf` afterwards is
+    /// found out by comparing; else as it is found in `buf`.
+    fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
+        fill_after(self.read(at, buf.clone()), buf, sums)
+    }
+
+    /// As [`write`](Volume::write), of whole blocks of 4 KiB, whose CRC32C are in `sums` (little-endian, four bytes each)
+    /// as they were taken where the data came from. A volume that keeps checksums compares them with what it is about
+    /// to keep. [`IoError::Changed`], and nothing is written of what differs, else.
+    fn write_summed(&self, at: u64, buf: Slice, sums: Slice, fua: bool) -> IoFuture<'_> {
+        match compare_sums(&buf, &sums) {
+            Ok(()) => self.write(at, buf, fua),
+            Err(e) => IoFuture::ready(Err(e)),
+        }
+    }
 
     /// Everything acknowledged before is on the medium afterwards.
     fn flush(&self) -> IoFuture<'_>;

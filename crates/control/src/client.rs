@@ -1,6 +1,8 @@
 //! The typed client of the REST interface, over the Unix socket or TCP. One connection per request: the command line
 //! makes one or two.
 
+mod migrate;
+
 use crate::controller::ApplyReport;
 use crate::declare::Desired;
 use crate::error::{Code, Error, Problem, Result};

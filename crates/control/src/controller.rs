@@ -7,6 +7,7 @@
 mod bring_up;
 mod declared;
 mod effect;
+mod migrate;
 mod policies;
 mod protect;
 
@@ -55,6 +56,8 @@ pub struct Controller {
     up: Mutex<Up>,
     /// The last two readings of the live counters.
     samples: Mutex<[Option<(Instant, LiveStatus)>; 2]>,
+    /// Volumes that move.
+    moves: Mutex<migrate::Moves>,
 }
 
 impl std::fmt::Debug for Controller {
@@ -88,9 +91,11 @@ impl Controller {
             changes: tokio::sync::Mutex::new(()),
             up: Mutex::default(),
             samples: Mutex::default(),
+            moves: Mutex::default(),
         });
         controller.bring_up().await;
         tokio::spawn(sample_loop(Arc::downgrade(&controller)));
+        tokio::spawn(migrate::migration_loop(Arc::downgrade(&controller)));
         Ok(controller)
     }
 

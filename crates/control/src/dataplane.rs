@@ -7,8 +7,12 @@
 use crate::controller::PoolRules;
 use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
-use crate::live::{GraphLive, LiveStatus, ScrubLive, SnapshotLive, SnapshotRuleLive};
-use crate::model::{AccessMap, DeviceAction, Pool, TargetPort, Volume};
+use crate::live::{
+    GraphLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive, SnapshotRuleLive,
+};
+use crate::model::{
+    AccessMap, DeviceAction, ImageFound, Migration, Pool, TargetPort, Told, Volume,
+};
 use crate::store::ReservationStore;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -37,6 +41,37 @@ pub enum ScrubAction {
     },
     /// End it.
     Stop,
+}
+
+/// A volume as it is in one of its places, and the pool there.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// The volume, with the pool, layout and number of this place.
+    pub volume: &'a Volume,
+    /// Its pool.
+    pub pool: &'a Pool,
+}
+
+/// A file or disk that is wanted as a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageWish {
+    /// Where it is.
+    pub path: String,
+    /// Make a file of so many bytes if there is none.
+    pub create: Option<u64>,
+    /// It will be written to.
+    pub write: bool,
+}
+
+/// How I/O goes on after it was held back for a cut-over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// The volume has moved, durably.
+    Moved,
+    /// It has not, and that is sure.
+    Stays,
+    /// Which of the two is not known: I/O is to be done and durable on both sides.
+    Doubtful,
 }
 
 fn cannot<'a, T: Send + 'a>(what: &str) -> Work<'a, T> {
@@ -122,6 +157,54 @@ pub trait DataPlane: Send + Sync + 'static {
     /// The device graph of an open volume.
     fn graph<'a>(&'a self, _volume: &'a str) -> Work<'a, GraphLive> {
         cannot("device graphs")
+    }
+
+    /// Looks at a file or disk that is to become a volume, or to take one in, and refuses what is in use by others.
+    fn find_image<'a>(&'a self, _wish: &'a ImageWish) -> Work<'a, ImageFound> {
+        cannot("volumes in image mode")
+    }
+
+    /// Makes the place `there` anew and begins to move an open volume to it. Hosts notice nothing.
+    fn start_migration<'a>(
+        &'a self,
+        _here: Place<'a>,
+        _there: Place<'a>,
+        _migration: &'a Migration,
+    ) -> Work<'a, ()> {
+        cannot("migration")
+    }
+
+    /// How far the migration of a volume is; none: there is none under way.
+    fn migration<'a>(&'a self, _volume: &'a str) -> Work<'a, Option<MigrationProgress>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Changes the rate of a migration under way, in bytes a second (0 for no limit), and whether it waits.
+    fn tune_migration<'a>(&'a self, _volume: &'a str, _rate: u64, _paused: bool) -> Work<'a, ()> {
+        cannot("migration")
+    }
+
+    /// Holds the I/O of a volume back that is ready for its cut-over, with both sides flushed, and gives what hosts
+    /// know of it. [`decide_migration`](Self::decide_migration) lets I/O go on.
+    fn hold_migration<'a>(&'a self, _volume: &'a str) -> Work<'a, Told> {
+        cannot("migration")
+    }
+
+    /// Lets the I/O of a held volume go on.
+    fn decide_migration<'a>(&'a self, _volume: &'a str, _decision: Decision) -> Work<'a, ()> {
+        cannot("migration")
+    }
+
+    /// Ends the migration of a volume: from now on it is `here` alone, and nothing of the place `there` is in use any
+    /// more. May be repeated, also when there is no migration under way.
+    fn end_migration<'a>(&'a self, _here: Place<'a>, _there: Place<'a>) -> Work<'a, ()> {
+        cannot("migration")
+    }
+
+    /// Gives back what a volume holds in a place that it has left or will not go to. A file of its own stays, unless
+    /// it was `made` for this volume. May be repeated.
+    fn clear_place<'a>(&'a self, _there: Place<'a>, _made: bool) -> Work<'a, ()> {
+        cannot("migration")
     }
 
     /// Closes the devices of a pool. All its volumes are closed by then. Data stays.

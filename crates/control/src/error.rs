@@ -109,6 +109,8 @@ codes! {
     VolumeNotFound = "volume_not_found", NotFound;
     /// No such snapshot.
     SnapshotNotFound = "snapshot_not_found", NotFound;
+    /// The volume is not being migrated.
+    MigrationNotFound = "migration_not_found", NotFound;
     /// No such host.
     HostNotFound = "host_not_found", NotFound;
     /// No such mapping.
@@ -135,6 +137,10 @@ codes! {
     ScrubRunning = "scrub_running", Conflict;
     /// The volume is being deleted.
     VolumeDeleting = "volume_deleting", Conflict;
+    /// A migration was ended before its cut-over.
+    MigrationCancelled = "migration_cancelled", Conflict;
+    /// The volume is being migrated.
+    VolumeMigrating = "volume_migrating", Conflict;
     /// The host still has mappings.
     HostMapped = "host_mapped", Conflict;
     /// The host has another volume under that LUN.
@@ -167,6 +173,8 @@ codes! {
     DataMismatch = "data_mismatch", Mismatch;
     /// The operating system failed an operation on a file, device or socket.
     IoError = "io_error", Failed;
+    /// A migration ended with a failure; the volume is where it was.
+    MigrationFailed = "migration_failed", Failed;
     /// A protected pool serves with less protection than it was made for.
     PoolDegraded = "pool_degraded", Failed;
     /// A periodic snapshot is not made, or one that is too many not deleted.

@@ -3,6 +3,10 @@
 //! Counters count from the start of the daemon. Rates are worked out by the controller from two readings a second
 //! apart; the data plane leaves them 0.
 
+mod migration;
+
+pub use migration::{MigrationLive, MigrationProgress};
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

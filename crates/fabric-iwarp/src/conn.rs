@@ -199,6 +199,8 @@ impl Connection for Conn {
             (Some(_), true) => Op::SendSolicitedInvalidate,
         };
         let key = flags.invalidate.unwrap_or(0);
+        // Without data its place is not moved, of which only the tag was written.
+        let data = if data.is_some() { data } else { None };
         self.tx.borrow_mut().send(op, key, head, data, token);
         self.ring_later();
     }
@@ -251,7 +253,7 @@ impl Connection for Conn {
         self.ring_later();
     }
 
-    fn register(&self, local: Slice, access: Access) -> Result<Remote, FabricError> {
+    fn register(&self, local: &Slice, access: Access) -> Result<Remote, FabricError> {
         let closed = || FabricError::Unavailable("the connection is closed".into());
         let shared = self.shared().ok_or_else(closed)?;
         if self.state.get() != State::Open {
@@ -267,7 +269,7 @@ impl Connection for Conn {
         };
         let len = local.len() as u64;
         let key = table
-            .insert(0, len, rights, local)
+            .insert_with(0, len, rights, || local.clone())
             .map_err(|e| FabricError::Unavailable(e.to_string()))?;
         Ok(Remote { key, addr: 0 })
     }

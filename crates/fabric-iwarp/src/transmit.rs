@@ -105,7 +105,8 @@ impl Tx {
             tx::trailer(ulpdu, None)
         };
         let mut run = H + first.len();
-        self.heads.extend_from_slice(header);
+        // By words, as it was written: see proto-iwarp's `first_word`.
+        header.chunks(8).for_each(|w| self.heads.extend_from_slice(w));
         self.heads.extend_from_slice(first);
         match data {
             Some(d) if d.len() > COPY => {
@@ -125,7 +126,7 @@ impl Tx {
             }
             None => {}
         }
-        // Seven bytes are copied quicker than `n`, which is not known before.
+        // A word is copied quicker than `n` bytes.
         self.heads.extend_from_slice(&trailer);
         self.heads.truncate(self.heads.len() - (trailer.len() - n));
         self.copied(run + n);

@@ -105,7 +105,7 @@ async fn all_operations(p: Iwarp) {
     // WRITE then SEND: the data is there when the message is.
     for (i, len) in [1, 3, 4, 512, 4096, 65536, 1 << 20, 3 << 20].into_iter().enumerate() {
         let target = Slice::heap(len);
-        let remote = l.a.register(target.clone(), Access::RemoteWrite).unwrap();
+        let remote = l.a.register(&target, Access::RemoteWrite).unwrap();
         let data = pattern(len, i as u64);
         let (_, done) = recv(&l.qa, 64);
         l.b.send_slots().wait_n(2).await;
@@ -118,7 +118,7 @@ async fn all_operations(p: Iwarp) {
 
     // READs, several at once, and of a part of what is registered.
     let source = pattern(1 << 20, 99);
-    let remote = l.a.register(source.clone(), Access::RemoteRead).unwrap();
+    let remote = l.a.register(&source, Access::RemoteRead).unwrap();
     let mut parts = Vec::new();
     for i in 0..16u64 {
         let sink = Slice::heap(65536);
@@ -164,8 +164,8 @@ fn wrong_keys_ranges_and_rights_end_the_connection_only() {
         let target = Slice::heap(8192);
         for case in 0..4 {
             let l = pair(&p).await;
-            let writable = l.a.register(target.sub(0, 4096), Access::RemoteWrite).unwrap();
-            let readable = l.a.register(target.sub(0, 4096), Access::RemoteRead).unwrap();
+            let writable = l.a.register(&target.sub(0, 4096), Access::RemoteWrite).unwrap();
+            let readable = l.a.register(&target.sub(0, 4096), Access::RemoteRead).unwrap();
             let r = match case {
                 0 => Remote { key: writable.key ^ 0x10, addr: writable.addr },
                 1 => Remote { key: writable.key, addr: writable.addr + 1 },
@@ -308,7 +308,7 @@ fn an_orderly_close_delivers_what_was_queued() {
     with_provider(Config::default(), |p| async move {
         let l = pair(&p).await;
         let target = Slice::heap(4 << 20);
-        let remote = l.b.register(target.clone(), Access::RemoteWrite).unwrap();
+        let remote = l.b.register(&target, Access::RemoteWrite).unwrap();
         let (_, done) = recv(&l.qb, 64);
         let data = pattern(4 << 20, 8);
         l.a.send_slots().wait_n(2).await;

@@ -137,7 +137,7 @@ async fn all_operations(s: Site) {
     // WRITE then SEND: the data is there when the message is.
     for (i, len) in [1, 3, 4, 512, 4096, 65536, 1 << 20, 3 << 20].into_iter().enumerate() {
         let target = Slice::heap(len).sub(0, len);
-        let remote = l.a.register(target.clone(), Access::RemoteWrite).unwrap();
+        let remote = l.a.register(&target, Access::RemoteWrite).unwrap();
         let data = pattern(len, i as u64);
         let (_, done) = recv(&l.qa, 64);
         l.b.send_slots().wait_n(2).await;
@@ -150,7 +150,7 @@ async fn all_operations(s: Site) {
 
     // READs, several at once, of parts of what is registered; small, large and empty ones.
     let source = pattern(1 << 20, 99);
-    let remote = l.a.register(source.clone(), Access::RemoteRead).unwrap();
+    let remote = l.a.register(&source, Access::RemoteRead).unwrap();
     for len in [65536, 512, 1, 200 << 10] {
         let mut parts = Vec::new();
         for i in 0..5usize {
@@ -177,8 +177,8 @@ async fn wrong_keys_ranges_and_rights(s: Site) {
     let target = Slice::heap(8192);
     for case in 0..4 {
         let l = s.pair().await;
-        let writable = l.a.register(target.sub(0, 4096), Access::RemoteWrite).unwrap();
-        let readable = l.a.register(target.sub(0, 4096), Access::RemoteRead).unwrap();
+        let writable = l.a.register(&target.sub(0, 4096), Access::RemoteWrite).unwrap();
+        let readable = l.a.register(&target.sub(0, 4096), Access::RemoteRead).unwrap();
         let r = match case {
             0 => Remote { key: writable.key ^ 0x10_0000, addr: writable.addr },
             1 => Remote { key: writable.key, addr: writable.addr + 1 },
@@ -199,7 +199,7 @@ async fn wrong_keys_ranges_and_rights(s: Site) {
 async fn a_dead_key_is_dead(s: Site) {
     let l = s.pair().await;
     let source = pattern(4096, 3);
-    let remote = l.a.register(source.clone(), Access::RemoteRead).unwrap();
+    let remote = l.a.register(&source, Access::RemoteRead).unwrap();
     assert!(read(&l.b, Slice::heap(4096), remote).await.is_ok());
     l.a.deregister(remote.key);
     let c = read(&l.b, Slice::heap(4096), remote).await;
@@ -239,7 +239,7 @@ async fn an_orderly_close_delivers_what_was_queued(s: Site) {
     for _ in 0..5 {
         let l = s.pair().await;
         let target = Slice::heap(4 << 20);
-        let remote = l.b.register(target.clone(), Access::RemoteWrite).unwrap();
+        let remote = l.b.register(&target, Access::RemoteWrite).unwrap();
         let (_, done) = recv(&l.qb, 64);
         let data = pattern(4 << 20, 8);
         l.a.send_slots().wait_n(2).await;
@@ -344,7 +344,7 @@ async fn memory_of_every_kind(s: Site) {
         part(i << 20, 1 << 20).copy_from(0, &pattern(1 << 20, i as u64), 0, 1 << 20);
     }
     let far = Slice::heap(8 << 20);
-    let w = l.a.register(far.clone(), Access::RemoteWrite).unwrap();
+    let w = l.a.register(&far, Access::RemoteWrite).unwrap();
     let mut all = Vec::new();
     for i in 0..512usize {
         let (b, at) = (l.b.clone(), i * 16384);
@@ -364,7 +364,7 @@ async fn memory_of_every_kind(s: Site) {
     }
     assert!(far.to_vec() == part(0, 8 << 20).to_vec());
     l.a.deregister(w.key);
-    let r = l.a.register(far.clone(), Access::RemoteRead).unwrap();
+    let r = l.a.register(&far, Access::RemoteRead).unwrap();
     for i in 0..8usize {
         let buf = pool.alloc(1 << 20).await;
         let at = Remote { key: r.key, addr: r.addr + (i << 20) as u64 };
@@ -439,8 +439,8 @@ async fn closing_under_load(s: Site) {
     for round in 0..12 {
         let l = s.pair().await;
         let far = Slice::heap(1 << 20);
-        let w = l.a.register(far.clone(), Access::RemoteWrite).unwrap();
-        let r = l.a.register(far.clone(), Access::RemoteRead).unwrap();
+        let w = l.a.register(&far, Access::RemoteWrite).unwrap();
+        let r = l.a.register(&far, Access::RemoteRead).unwrap();
         let mut all = Vec::new();
         for i in 0..128usize {
             let b = l.b.clone();
@@ -642,7 +642,7 @@ async fn device_removal(s: Site) {
                 }
             };
             let b = accept.await.unwrap();
-            let w = a.register(Slice::heap(4096), Access::RemoteWrite).unwrap();
+            let w = a.register(&Slice::heap(4096), Access::RemoteWrite).unwrap();
             assert!(write(&b, pattern(4096, 1), w).await.is_ok());
             if port == 7472 {
                 let start = clock();
@@ -673,8 +673,8 @@ async fn device_removal(s: Site) {
 async fn figures(s: Site) {
     let l = s.pair().await;
     let far = Slice::heap(1 << 20);
-    let w = l.a.register(far.clone(), Access::RemoteWrite).unwrap();
-    let r = l.a.register(far.clone(), Access::RemoteRead).unwrap();
+    let w = l.a.register(&far, Access::RemoteWrite).unwrap();
+    let r = l.a.register(&far, Access::RemoteRead).unwrap();
     let pool = BufPool::new(&PoolConfig { classes: vec![(4096, 64), (1 << 20, 8)] }).unwrap();
     let (base, len) = pool.region();
     s.p.register_region(base, len).unwrap();

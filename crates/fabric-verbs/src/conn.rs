@@ -377,7 +377,7 @@ impl Connection for Conn {
 
     /// The key is good for exactly `local`, on all connections of this device and reactor (verbs know no
     /// narrower right without memory windows). Costs a system call; meant for the initiator's side.
-    fn register(&self, local: Slice, access: Access) -> Result<Remote, FabricError> {
+    fn register(&self, local: &Slice, access: Access) -> Result<Remote, FabricError> {
         let device = self.device().filter(|_| self.state.get() == State::Open);
         let Some(device) = device else {
             return Err(FabricError::Unavailable("the connection is closed".into()));
@@ -388,10 +388,10 @@ impl Connection for Conn {
         };
         let mr = device
             .memory
-            .register(&local, rights)
+            .register(local, rights)
             .map_err(|e| FabricError::Unavailable(format!("cannot register memory: {e}")))?;
         let remote = Remote { key: mr.rkey, addr: local.as_ptr() as u64 };
-        self.registered.borrow_mut().insert(mr.rkey, (mr, local));
+        self.registered.borrow_mut().insert(mr.rkey, (mr, local.clone()));
         Ok(remote)
     }
 

@@ -116,7 +116,7 @@ pub trait Connection {
     ///
     /// # Errors
     /// No room for another registration.
-    fn register(&self, local: Slice, access: Access) -> Result<Remote, FabricError>;
+    fn register(&self, local: &Slice, access: Access) -> Result<Remote, FabricError>;
 
     /// Ends a registration; the key is dead from here on.
     fn deregister(&self, key: u32);

@@ -103,6 +103,19 @@ impl Filter for Delay {
         self.after(Op::Write, at, buf.len() as u64, move |v| v.write(at, buf, fua))
     }
 
+    fn keeps_sums(&self) -> bool {
+        self.lower.keeps_sums()
+    }
+
+    fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
+        self.after(Op::Read, at, buf.len() as u64, move |v| v.read_summed(at, buf, sums))
+    }
+
+    fn write_summed(&self, at: u64, buf: Slice, sums: Slice, fua: bool) -> IoFuture<'_> {
+        let len = buf.len() as u64;
+        self.after(Op::Write, at, len, move |v| v.write_summed(at, buf, sums, fua))
+    }
+
     fn flush(&self) -> IoFuture<'_> {
         self.after(Op::Flush, 0, 0, |v| v.flush())
     }

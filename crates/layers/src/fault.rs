@@ -13,8 +13,8 @@ use weir_block::{
 use weir_mem::Slice;
 
 /// The words for errors that the `error` parameter takes, with what they stand for. Besides there are
-/// `lost` (a write or zeroing that succeeds and does nothing) and `corrupt` (a read that succeeds with
-/// one bit flipped).
+/// `lost` (a write or zeroing that succeeds and does nothing), `corrupt` (a read that succeeds with one bit flipped)
+/// and `corrupt-write` (a write of data with one bit flipped). Checksums that go with data are left as they are.
 pub const FAULT_ERRORS: [(&str, IoError); 7] = [
     ("medium", IoError::Medium),
     ("no-space", IoError::NoSpace),
@@ -35,6 +35,7 @@ const WORDS: &[&str] = &[
     "internal",
     "lost",
     "corrupt",
+    "corrupt-write",
 ];
 
 /// The kind.
@@ -91,6 +92,7 @@ enum What {
     Error(IoError),
     Lost,
     Corrupt,
+    CorruptWrite,
 }
 
 impl LayerKind for Kind {
@@ -140,6 +142,7 @@ fn what(word: &str) -> Option<What> {
     match word {
         "lost" => Some(What::Lost),
         "corrupt" => Some(What::Corrupt),
+        "corrupt-write" => Some(What::CorruptWrite),
         _ => FAULT_ERRORS.iter().find(|(w, _)| *w == word).map(|(_, e)| What::Error(*e)),
     }
 }
@@ -163,6 +166,7 @@ impl Fault {
             What::Error(_) => true,
             What::Lost => matches!(op, Op::Write | Op::WriteZeroes),
             What::Corrupt => op == Op::Read && len > 0,
+            What::CorruptWrite => op == Op::Write && len > 0,
         };
         if !can || !self.switch.on.load(Relaxed) || !self.select.hit(op, at, len) {
             return false;
@@ -197,8 +201,48 @@ impl Fault {
             }),
             What::Error(e) => IoFuture::ready(Err(e)),
             What::Lost => IoFuture::ready(Ok(())),
-            What::Corrupt => io(&*self.lower),
+            What::Corrupt | What::CorruptWrite => io(&*self.lower),
         }
+    }
+
+    /// A read, whose data may be changed afterwards.
+    fn reading<'a>(
+        &'a self,
+        at: u64,
+        buf: Slice,
+        io: impl FnOnce(&'a dyn Volume) -> IoFuture<'a> + 'a,
+    ) -> IoFuture<'a> {
+        let len = buf.len() as u64;
+        if self.what != What::Corrupt {
+            return self.io(Op::Read, at, len, io);
+        }
+        if !self.strikes(Op::Read, at, len) {
+            return io(&*self.lower);
+        }
+        IoFuture::new(async move {
+            io(&*self.lower).await?;
+            self.flip(&buf);
+            Ok(())
+        })
+    }
+
+    /// A write, whose data may be changed before.
+    fn writing<'a>(
+        &'a self,
+        at: u64,
+        buf: Slice,
+        io: impl FnOnce(&'a dyn Volume, Slice) -> IoFuture<'a> + 'a,
+    ) -> IoFuture<'a> {
+        let len = buf.len() as u64;
+        if self.what != What::CorruptWrite {
+            return self.io(Op::Write, at, len, move |v| io(v, buf));
+        }
+        if !self.strikes(Op::Write, at, len) {
+            return io(&*self.lower, buf);
+        }
+        let changed = Slice::copy_of(&buf.to_vec()).sub(0, buf.len());
+        self.flip(&changed);
+        io(&*self.lower, changed)
     }
 
     fn flip(&self, buf: &Slice) {
@@ -216,22 +260,23 @@ impl Filter for Fault {
     }
 
     fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
-        let len = buf.len() as u64;
-        if self.what != What::Corrupt {
-            return self.io(Op::Read, at, len, move |v| v.read(at, buf));
-        }
-        if !self.strikes(Op::Read, at, len) {
-            return self.lower.read(at, buf);
-        }
-        IoFuture::new(async move {
-            self.lower.read(at, buf.clone()).await?;
-            self.flip(&buf);
-            Ok(())
-        })
+        self.reading(at, buf.clone(), move |v| v.read(at, buf))
     }
 
     fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
-        self.io(Op::Write, at, buf.len() as u64, move |v| v.write(at, buf, fua))
+        self.writing(at, buf, move |v, buf| v.write(at, buf, fua))
+    }
+
+    fn keeps_sums(&self) -> bool {
+        self.lower.keeps_sums()
+    }
+
+    fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
+        self.reading(at, buf.clone(), move |v| v.read_summed(at, buf, sums))
+    }
+
+    fn write_summed(&self, at: u64, buf: Slice, sums: Slice, fua: bool) -> IoFuture<'_> {
+        self.writing(at, buf, move |v, buf| v.write_summed(at, buf, sums, fua))
     }
 
     fn flush(&self) -> IoFuture<'_> {

@@ -12,12 +12,15 @@ mod delay;
 mod disk;
 mod fault;
 mod linear;
+pub mod migrate;
 mod null;
 mod pieces;
+pub mod planted;
 mod ram;
 pub mod remote;
 mod select;
 mod stats;
+mod steady;
 mod stripe;
 
 pub use fault::{FAULT_ERRORS, FaultSwitch};
@@ -36,5 +39,6 @@ pub fn registry() -> Registry {
         .with(&null::Kind)
         .with(&ram::Kind)
         .with(&stats::Kind)
+        .with(&steady::Kind)
         .with(&stripe::Kind)
 }

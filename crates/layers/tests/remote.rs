@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use weir_base::{IoError, MICROS, MILLIS, Prng, SECONDS};
-use weir_block::{Allocation, Geometry, IoFuture, Volume, check_range};
+use weir_block::{Allocation, Geometry, IoFuture, Volume, check_range, compare_sums, fill_sums};
 use weir_layers::remote::{Entrance, Home};
 use weir_mem::{BufPool, PoolConfig, Slice};
 use weir_reactor::{
@@ -126,6 +126,9 @@ impl Volume for Native {
             Ok(())
         })
     }
+    fn keeps_sums(&self) -> bool {
+        true
+    }
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::ready(Err(IoError::Medium))
     }
@@ -160,6 +163,25 @@ async fn exercise(v: Rc<dyn Volume>, seed: u64, part: (u64, u64), ios: u64) {
         let at = rng.below(blocks - len / 512 + 1) * 512;
         let range = at as usize..(at + len) as usize;
         let buf = bufs.alloc(len as usize).await;
+        if (at | len).is_multiple_of(4096) {
+            let sums = Slice::heap(4);
+            if rng.chance(1, 2) {
+                let byte = (n % 251) as u8;
+                buf.fill(byte);
+                fill_sums(&buf, &sums);
+                v.write_summed(part.0 + at, buf.clone(), sums.clone(), false)
+                    .await
+                    .expect("written");
+                model[range.clone()].fill(byte);
+                buf.fill(byte ^ 1);
+                let wrong = v.write_summed(part.0 + at, buf.clone(), sums, false).await;
+                assert_eq!(wrong, Err(IoError::Changed(0)));
+            } else {
+                v.read_summed(part.0 + at, buf.clone(), sums.clone()).await.expect("read");
+                assert_eq!(compare_sums(&buf, &sums), Ok(()));
+                assert!(buf.to_vec() == model[range.clone()], "seed {seed}, I/O {n}");
+            }
+        }
         match rng.below(10) {
             0..5 => {
                 let byte = (n % 251) as u8;

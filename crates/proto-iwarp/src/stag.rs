@@ -185,6 +185,18 @@ impl<T> StagTable<T> {
         access: Access,
         value: T,
     ) -> Result<u32, InsertError> {
+        self.insert_with(base, len, access, || value)
+    }
+
+    /// As [`insert`](StagTable::insert), of what `value` makes where it is kept.
+    #[inline]
+    pub fn insert_with(
+        &mut self,
+        base: u64,
+        len: u64,
+        access: Access,
+        value: impl FnOnce() -> T,
+    ) -> Result<u32, InsertError> {
         if wraps(base, len) {
             return Err(InsertError::Range);
         }
@@ -192,7 +204,7 @@ impl<T> StagTable<T> {
         let index = self.free;
         let slot = self.slots.get_mut(index as usize).ok_or(full)?;
         let Slot::Free(next) = *slot else { return Err(full) };
-        *slot = Slot::Used(Registration { base, len, access, value });
+        *slot = Slot::Used(Registration { base, len, access, value: value() });
         self.free = next;
         self.len += 1;
         // At most half of the buckets are used and keys differ, so both searches end.

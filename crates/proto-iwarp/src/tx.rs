@@ -17,6 +17,8 @@ pub const READ_REQ: usize = 48;
 pub const MAX_ULPDU: usize = 65535;
 /// Most bytes after the payload: three of padding, four of CRC.
 pub const MAX_TRAILER: usize = 7;
+/// Bytes in which a trailer is handed over: one word, of which no more than [`MAX_TRAILER`] are sent.
+pub const TRAILER: usize = 8;
 /// Most payload of one tagged FPDU.
 pub const MAX_TAGGED_PAYLOAD: usize = MAX_ULPDU + 2 - TAGGED_HDR;
 /// Most payload of one untagged FPDU.
@@ -37,6 +39,14 @@ fn put<const N: usize>(to: &mut [u8], at: usize, bytes: [u8; N]) {
     to[at..at + N].copy_from_slice(&bytes);
 }
 
+/// ULPDU_Length, DDP and RDMAP control, and the STag field, as one word: bytes that are written one by one cannot be read
+/// together before they are in the cache, and that is long when a payload was stored just before.
+#[inline]
+fn first_word(ulpdu: usize, ddp: u8, op: Op, stag: u32) -> [u8; 8] {
+    let control = u64::from(ddp) << 40 | u64::from(RDMAP_VERSION | op as u8) << 32;
+    ((ulpdu as u64) << 48 | control | u64::from(stag)).to_be_bytes()
+}
+
 /// Header of a tagged FPDU: `op` is Write or Read Response, `stag` and `to` name where the first
 /// of the `payload` bytes goes at the peer, `last` ends the message.
 ///
@@ -48,10 +58,8 @@ pub fn tagged_header(op: Op, stag: u32, to: u64, payload: usize, last: bool) -> 
     debug_assert!(op.is_tagged());
     assert!(payload <= MAX_TAGGED_PAYLOAD, "tagged payload of {payload} bytes in one FPDU");
     let mut h = [0; TAGGED_HDR];
-    put(&mut h, 0, ((payload + TAGGED_HDR - 2) as u16).to_be_bytes());
-    h[2] = DDP_TAGGED | last_bit(last) | DDP_VERSION;
-    h[3] = RDMAP_VERSION | op as u8;
-    put(&mut h, 4, stag.to_be_bytes());
+    let ddp = DDP_TAGGED | last_bit(last) | DDP_VERSION;
+    put(&mut h, 0, first_word(payload + TAGGED_HDR - 2, ddp, op, stag));
     put(&mut h, 8, to.to_be_bytes());
     h
 }
@@ -75,12 +83,9 @@ pub fn untagged_header(
     debug_assert!(!op.is_tagged());
     assert!(payload <= MAX_UNTAGGED_PAYLOAD, "untagged payload of {payload} bytes in one FPDU");
     let mut h = [0; UNTAGGED_HDR];
-    put(&mut h, 0, ((payload + UNTAGGED_HDR - 2) as u16).to_be_bytes());
-    h[2] = last_bit(last) | DDP_VERSION;
-    h[3] = RDMAP_VERSION | op as u8;
-    put(&mut h, 4, inval_stag.to_be_bytes());
-    put(&mut h, 8, queue.to_be_bytes());
-    put(&mut h, 12, msn.to_be_bytes());
+    let ddp = last_bit(last) | DDP_VERSION;
+    put(&mut h, 0, first_word(payload + UNTAGGED_HDR - 2, ddp, op, inval_stag));
+    put(&mut h, 8, (u64::from(queue) << 32 | u64::from(msn)).to_be_bytes());
     put(&mut h, 16, mo.to_be_bytes());
     h
 }
@@ -117,12 +122,10 @@ pub const fn padding(ulpdu_len: usize) -> usize {
 /// Padding and CRC after a ULPDU of `ulpdu_len` bytes (header without its first two bytes, plus
 /// payload): the bytes, and how many of them. `None` is "CRC off" and gives a zero field.
 #[inline]
-pub fn trailer(ulpdu_len: usize, crc: Option<u32>) -> ([u8; MAX_TRAILER], usize) {
+pub fn trailer(ulpdu_len: usize, crc: Option<u32>) -> ([u8; TRAILER], usize) {
     let pad = padding(ulpdu_len);
-    let mut t = [0; MAX_TRAILER];
     // The CRC is the one little-endian field of the format.
-    put(&mut t, pad, crc.unwrap_or(0).to_le_bytes());
-    (t, pad + 4)
+    ((u64::from(crc.unwrap_or(0)) << (8 * pad)).to_le_bytes(), pad + 4)
 }
 
 /// The CRC of one FPDU, taken while its pieces pass by.
@@ -156,7 +159,7 @@ impl FpduCrc {
 
     /// Padding and CRC in one step.
     #[inline]
-    pub fn trailer(self, ulpdu_len: usize) -> ([u8; MAX_TRAILER], usize) {
+    pub fn trailer(self, ulpdu_len: usize) -> ([u8; TRAILER], usize) {
         trailer(ulpdu_len, Some(self.finish(ulpdu_len)))
     }
 }

@@ -86,6 +86,25 @@ impl BufferSpec<'_> {
     }
 }
 
+/// Bytes of a SRP_CMD with a CDB of 16 bytes and one descriptor.
+pub const DIRECT_LEN: usize = CMD_LEN + DESCRIPTOR_LEN;
+
+/// A simple command with one range of this initiator's memory for DATA-IN: what
+/// [`CommandBuilder`] writes for it, in a few words, since most reads are that.
+#[inline]
+pub fn direct_in(tag: Tag, lun: u64, cdb: &[u8; 16], data_in: Descriptor) -> [u8; DIRECT_LEN] {
+    let mut iu = [0; DIRECT_LEN];
+    let kind = u64::from(IuType::Command.code()) << 56 | u64::from(FORMAT_DIRECT) << 16;
+    iu[..8].copy_from_slice(&kind.to_be_bytes());
+    iu[8..16].copy_from_slice(&tag.to_bytes());
+    iu[20..28].copy_from_slice(&lun.to_be_bytes());
+    iu[32..48].copy_from_slice(cdb);
+    iu[48..56].copy_from_slice(&data_in.addr.to_be_bytes());
+    let place = u64::from(data_in.key) << 32 | u64::from(data_in.len);
+    iu[56..].copy_from_slice(&place.to_be_bytes());
+    iu
+}
+
 /// What goes into a SRP_CMD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandBuilder<'a> {

@@ -45,6 +45,6 @@ pub use iu::{Iu, IuContext, IuError, TargetIu, decode_initiator};
 pub use login::{Form, LoginReject, LoginRequest, LoginResponse, RejectReason};
 pub use policy::{MultiChannel, Negotiated, TargetPolicy, evaluate};
 pub use port_id::PortId;
-pub use rsp::{Response, RspCode};
+pub use rsp::{Plain, Response, RspCode};
 pub use task::{TaskFunction, TaskManagement};
 pub use types::{Descriptor, DescriptorList, EncodeError, Solicit, Tag, TaskAttribute};

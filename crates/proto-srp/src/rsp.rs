@@ -107,6 +107,39 @@ pub struct Response<'a> {
     pub sense: &'a [u8],
 }
 
+/// A SRP_RSP that says no more than how a command ended: no residual, sense data or response data.
+///
+/// It fits registers, which the whole [`Response`] does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plain {
+    /// TAG of the request.
+    pub tag: Tag,
+    /// SCSI status.
+    pub status: u8,
+    /// REQUEST LIMIT DELTA: credits given back.
+    pub delta: i32,
+    /// SOLNT.
+    pub solicited: bool,
+}
+
+impl Plain {
+    /// Reads a whole IU; `None` for every other kind, and for a response that says more.
+    #[inline]
+    pub fn decode(iu: &[u8]) -> Option<Plain> {
+        let h = iu.first_chunk::<RSP_LEN>()?;
+        // No valid bit is set: whatever the counts say, there is neither residual, sense nor code.
+        if h[0] != IuType::Response.code() || h[18] != 0 {
+            return None;
+        }
+        Some(Plain {
+            tag: Tag::from_bytes([h[8], h[9], h[10], h[11], h[12], h[13], h[14], h[15]]),
+            status: h[19],
+            delta: i32::from_be_bytes([h[4], h[5], h[6], h[7]]),
+            solicited: h[1] & 1 != 0,
+        })
+    }
+}
+
 impl<'a> Response<'a> {
     /// The end of a SCSI command.
     pub fn scsi(tag: Tag, status: u8, delta: i32) -> Self {
@@ -208,11 +241,10 @@ impl<'a> Response<'a> {
     #[inline]
     fn plain(&self) -> [u8; RSP_LEN] {
         let mut iu = [0; RSP_LEN];
-        iu[0] = IuType::Response.code();
-        iu[1] = u8::from(self.solicited);
-        iu[4..8].copy_from_slice(&(self.delta as u32).to_be_bytes());
+        let kind = u64::from(IuType::Response.code()) << 56 | u64::from(self.solicited) << 48;
+        iu[..8].copy_from_slice(&(kind | u64::from(self.delta as u32)).to_be_bytes());
         iu[8..16].copy_from_slice(&self.tag.to_bytes());
-        iu[19] = self.status;
+        iu[16..24].copy_from_slice(&(u64::from(self.status) << 32).to_be_bytes());
         iu
     }
 
@@ -220,23 +252,6 @@ impl<'a> Response<'a> {
     /// their valid bit count as 0. With both residual bits of a direction, underflow is believed.
     #[inline]
     pub fn decode(bytes: &'a [u8]) -> Result<Self, IuError> {
-        // No valid bit is set: whatever the counts say, there is neither residual, sense nor code.
-        if let Some(h) = bytes.first_chunk::<RSP_LEN>()
-            && h[18] == 0
-        {
-            let word = |at: usize| [h[at], h[at + 1], h[at + 2], h[at + 3]];
-            let mut r = Response::scsi(
-                Tag::from_bytes([h[8], h[9], h[10], h[11], h[12], h[13], h[14], h[15]]),
-                h[19],
-                u32::from_be_bytes(word(4)) as i32,
-            );
-            r.solicited = h[1] & 1 != 0;
-            return Ok(r);
-        }
-        Self::any(bytes)
-    }
-
-    fn any(bytes: &'a [u8]) -> Result<Self, IuError> {
         Self::fields(bytes).map_err(|s| IuError::Short {
             iu: IuType::Response,
             needed: s.offset.saturating_add(s.wanted).max(RSP_LEN),

@@ -4,7 +4,44 @@ use crate::runner::once;
 use crate::{Args, Run, Suite, Wrong};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use weir_store::planted::{Bug, plant};
+use weir_layers::planted as layers;
+use weir_store::planted as store;
+
+/// A bug of one of the crates.
+#[derive(Debug, Clone, Copy)]
+enum Bug {
+    Store(store::Bug),
+    Layers(layers::Bug),
+}
+
+impl Bug {
+    /// Those that a suite is to catch.
+    fn of(suite: &Suite) -> Vec<Bug> {
+        match suite.name {
+            "migrate" => layers::Bug::ALL.iter().copied().map(Bug::Layers).collect(),
+            _ => store::Bug::ALL.iter().copied().map(Bug::Store).collect(),
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Bug::Store(b) => format!("{b:?}"),
+            Bug::Layers(b) => format!("{b:?}"),
+        }
+    }
+}
+
+/// Switches one bug on for this thread, or all off.
+fn plant(bug: Option<Bug>) {
+    store::plant(match bug {
+        Some(Bug::Store(b)) => Some(b),
+        _ => None,
+    });
+    layers::plant(match bug {
+        Some(Bug::Layers(b)) => Some(b),
+        _ => None,
+    });
+}
 
 /// What came of one bug.
 struct Quarry {
@@ -31,9 +68,10 @@ impl std::fmt::Display for Hunt {
             match &q.caught {
                 Some((seed, what)) => {
                     let line = what.lines().next().unwrap_or("");
-                    writeln!(f, "caught {:?} with seed {seed} of {}: {line}", q.bug, q.seeds)?;
+                    let (bug, seeds) = (q.bug.name(), q.seeds);
+                    writeln!(f, "caught {bug} with seed {seed} of {seeds}: {line}")?;
                 }
-                None => writeln!(f, "MISSED {:?} in {} seeds", q.bug, q.seeds)?,
+                None => writeln!(f, "MISSED {} in {} seeds", q.bug.name(), q.seeds)?,
             }
         }
         let caught = self.0.len() - self.missed();
@@ -46,10 +84,11 @@ impl std::fmt::Display for Hunt {
 /// # Errors
 /// There is no such bug.
 pub fn hunt(suite: &Suite, args: &Args, name: &str) -> Result<Hunt, String> {
-    let wanted = |b: &&Bug| name == "all" || format!("{b:?}").eq_ignore_ascii_case(name);
-    let bugs: Vec<Bug> = Bug::ALL.iter().filter(wanted).copied().collect();
+    let wanted = |b: &Bug| name == "all" || b.name().eq_ignore_ascii_case(name);
+    let bugs: Vec<Bug> = Bug::of(suite).into_iter().filter(wanted).collect();
     if bugs.is_empty() {
-        return Err(format!("no planted bug {name}; there are {:?}", Bug::ALL));
+        let all: Vec<_> = Bug::of(suite).into_iter().map(Bug::name).collect();
+        return Err(format!("no planted bug {name}; there are {}", all.join(", ")));
     }
     crate::runner::catch_panics();
     Ok(Hunt(bugs.into_iter().map(|bug| one(suite, args, bug)).collect()))

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Each seed divisible by this is run twice, to see that its trace is the same.
 const TWICE: u64 = 16;
+/// More figures than that have a line each.
+const ON_A_LINE: usize = 12;
 /// Failures printed in full.
 const SHOWN: usize = 5;
 
@@ -142,7 +144,11 @@ impl std::fmt::Display for Tally {
             writeln!(f, "  replay: cargo xtask sim {} --seeds 1 --start {}", self.suite, x.seed)?;
         }
         let figures: Vec<String> = self.figures.iter().map(|(n, v)| format!("{v} {n}")).collect();
-        if !figures.is_empty() {
+        if figures.len() > ON_A_LINE {
+            for (name, value) in &self.figures {
+                writeln!(f, "{value:>12}  {name}")?;
+            }
+        } else if !figures.is_empty() {
             writeln!(f, "{}: {}", self.suite, figures.join(", "))?;
         }
         let seeds = self.passed + self.failures.len() as u64;

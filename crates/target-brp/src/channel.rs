@@ -449,7 +449,7 @@ impl Known {
             thin: g.thin,
             volatile_cache: g.volatile_cache,
             read_only: read_only || g.read_only,
-            keeps_sums: false,
+            keeps_sums: unit.volume().keeps_sums(),
             guard: self.guard,
             uid,
             volume: self.number,

@@ -10,7 +10,7 @@ use weir_mem::Slice;
 use weir_proto_brp::command::SUM;
 use weir_proto_brp::completion::{COMPLETION, Completion, Layout, flag};
 use weir_proto_brp::control::Event;
-use weir_proto_brp::message::{HEADER, seal};
+use weir_proto_brp::message::{ENOUGH, HEADER, seal};
 use weir_proto_brp::sums;
 use weir_reactor::{Token, spawn_task};
 
@@ -28,7 +28,7 @@ pub(crate) struct Reply {
 #[derive(Default)]
 pub(crate) struct Replies {
     queue: RefCell<VecDeque<Reply>>,
-    /// Checksums of data that went by RDMA, in that order.
+    /// Checksums that were taken before, in that order: of data that went by RDMA, or was read into a buffer.
     sums: RefCell<VecDeque<u32>>,
     dirty: std::cell::Cell<bool>,
 }
@@ -100,7 +100,8 @@ impl Channel {
                 (None, _) => r.completion.sums(),
             };
             let next = Layout { completions: b.layout.completions + 1, sums: b.layout.sums + own };
-            let fits = next.control() + b.data + len <= agreed.max_message;
+            let room = if len > 0 { agreed.max_message.min(ENOUGH) } else { agreed.max_message };
+            let fits = next.control() + b.data + len <= room;
             if b.layout.completions > 0 && !fits || b.layout.completions == most {
                 break;
             }
@@ -198,7 +199,12 @@ impl Channel {
                         }
                         None => d,
                     };
-                    if integrity {
+                    if r.completion.flags & flag::SUMS != 0 {
+                        // Taken when it was read.
+                        let mut all = self.replies.sums.borrow_mut();
+                        let n = sums::count(r.offset, d.len() as u64);
+                        (0..n).for_each(|_| put(all.pop_front().unwrap_or(0)));
+                    } else if integrity {
                         // SAFETY: the data is ours alone, or lent memory that others may write to: then some mix
                         // of old and new bytes is summed, which the initiator finds out.
                         sums::each(r.offset, unsafe { d.bytes() }, &mut put);

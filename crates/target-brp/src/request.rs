@@ -5,7 +5,7 @@ use crate::port::Port;
 use std::cell::RefCell;
 use std::rc::Rc;
 use weir_base::IoError;
-use weir_block::Direct;
+use weir_block::{Direct, Volume};
 use weir_fabric::Remote;
 use weir_mem::Slice;
 use weir_proto_brp::command::{Command, Descriptor, Item, flag};
@@ -19,6 +19,13 @@ pub(crate) const COMPARE_MAX: u32 = 64 << 10;
 const PARALLEL_READS: usize = 16;
 /// Longest piece of a large read that is moved in one step, in bytes.
 const CHUNK: usize = 256 << 10;
+
+/// The checksum number `i` of those that go with data (little-endian).
+fn sum_at(sums: &Slice, i: usize) -> u32 {
+    let mut b = [0; 4];
+    sums.read_at(i * 4, &mut b);
+    u32::from_le_bytes(b)
+}
 
 /// How a command ended.
 pub(crate) enum Ended {
@@ -142,6 +149,7 @@ fn io<T>(r: Result<T, IoError>) -> Result<T, Stop> {
             IoError::Aborted => (Status::Aborted, 0),
             IoError::Offline => (Status::Offline, 0),
             IoError::Unsupported => (Status::Unsupported, 0),
+            IoError::Changed(n) => (Status::ChecksumTarget, n),
             _ => (Status::Internal, 0),
         };
         Stop(Ended::Status(status, detail))
@@ -180,7 +188,7 @@ impl Task {
         };
         drop(r);
         let sums = match ended {
-            Ended::Status(Status::Ok, _) => &self.read_sums[..],
+            Ended::Status(Status::Ok, _) | Ended::Data { .. } => &self.read_sums[..],
             _ => &[],
         };
         channel.ended(generation, &command, ended, sums, self.lent);
@@ -298,7 +306,7 @@ impl Running<'_> {
             let data = self.port.pool.alloc(len.max(1)).await.sub(0, len);
             self.go_on()?;
             if len > 0 {
-                io(volume.read(c.offset, data.clone()).await)?;
+                self.read_into(t, &**volume, c.offset, &data).await?;
             }
             return Ok(Ended::Data { data, stable: true });
         }
@@ -314,21 +322,21 @@ impl Running<'_> {
             let data = match lent {
                 Some(d) => {
                     t.lent = true;
+                    if self.integrity() {
+                        // SAFETY: others may write to the memory: then some mix of old and new bytes is summed,
+                        // which the initiator finds out.
+                        sums::each(at, unsafe { d.bytes() }, |s| t.read_sums.push(s));
+                    }
                     d
                 }
                 None => {
                     let buf = self.port.pool.alloc(n).await;
                     self.go_on()?;
-                    io(volume.read(at, buf.clone()).await)?;
+                    self.read_into(t, &**volume, at, &buf).await?;
                     buf
                 }
             };
             self.go_on()?;
-            if self.integrity() {
-                // SAFETY: the buffer is ours, or lent memory that others may write to: then some mix of old
-                // and new bytes is summed, which the initiator finds out.
-                sums::each(at, unsafe { data.bytes() }, |s| t.read_sums.push(s));
-            }
             for (from, n, remote) in
                 pieces(&t.parts.descriptors, done, n, self.port.config.max_rdma)
             {
@@ -341,6 +349,67 @@ impl Running<'_> {
             done += n;
         }
         Ok(Status::Ok.into())
+    }
+
+    /// Reads into a buffer of ours, and takes the checksums of what is there. Those that the volume has kept must be
+    /// the same.
+    async fn read_into(
+        &self,
+        t: &mut Task,
+        volume: &dyn Volume,
+        at: u64,
+        buf: &Slice,
+    ) -> Result<(), Stop> {
+        let kept = self.sums_room(volume, at, buf.len());
+        let done = match &kept {
+            Some(k) => volume.read_summed(at, buf.clone(), k.clone()).await,
+            None => volume.read(at, buf.clone()).await,
+        };
+        if kept.is_some() && done == Err(IoError::Medium) {
+            return Err(self.on_medium(volume, at, buf).await);
+        }
+        io(done)?;
+        if !self.integrity() {
+            return Ok(());
+        }
+        let first = t.read_sums.len();
+        // SAFETY: the buffer is ours, and nobody writes to it any more.
+        sums::each(at, unsafe { buf.bytes() }, |s| t.read_sums.push(s));
+        let differs = |k: &Slice| {
+            (0..t.read_sums.len() - first).find(|i| sum_at(k, *i) != t.read_sums[first + i])
+        };
+        match kept.as_ref().and_then(differs) {
+            None => Ok(()),
+            Some(n) => Err(Stop(Ended::Status(Status::ChecksumTarget, self.piece(at, n)))),
+        }
+    }
+
+    /// Memory for the checksums of whole blocks of a volume that keeps them.
+    fn sums_room(&self, volume: &dyn Volume, at: u64, len: usize) -> Option<Slice> {
+        let whole = (at | len as u64).is_multiple_of(sums::PIECE) && len > 0;
+        (whole && self.integrity() && volume.keeps_sums()).then(|| {
+            let n = len / sums::PIECE as usize * 4;
+            // Without waiting: whoever waits here has a buffer already.
+            self.port.pool.try_alloc(n).unwrap_or_else(|| Slice::heap(n)).sub(0, n)
+        })
+    }
+
+    /// The number, in the command, of a piece of what is at `at`.
+    fn piece(&self, at: u64, n: usize) -> u32 {
+        (at / sums::PIECE - self.c.offset / sums::PIECE) as u32 + n as u32
+    }
+
+    /// Finds which block it is that no copy can give.
+    #[cold]
+    async fn on_medium(&self, volume: &dyn Volume, at: u64, buf: &Slice) -> Stop {
+        let len = sums::PIECE as usize;
+        for i in 0..buf.len() / len {
+            let read = volume.read(at + (i * len) as u64, buf.sub(i * len, len)).await;
+            if read == Err(IoError::Medium) {
+                return Stop(Ended::Status(Status::ChecksumMedium, self.piece(at, i)));
+            }
+        }
+        Stop(Ended::Status(Status::ChecksumMedium, self.piece(at, 0)))
     }
 
     /// Brings all data of the command into one buffer of its own and checks it.
@@ -404,7 +473,17 @@ impl Running<'_> {
         let _writing = a.unit().begin_write(c.offset, data.len() as u64).await;
         self.go_on()?;
         let fua = durable || c.has(flag::FUA);
-        io(a.unit().volume().write(c.offset, data, fua).await)?;
+        let volume = a.unit().volume();
+        let done = match self.sums_room(&**volume, c.offset, data.len()) {
+            Some(room) => {
+                for (i, s) in t.parts.sums.iter().enumerate() {
+                    room.write_at(i * 4, s);
+                }
+                volume.write_summed(c.offset, data, room, fua).await
+            }
+            None => volume.write(c.offset, data, fua).await,
+        };
+        io(done)?;
         Ok(Status::Ok.into())
     }
 

@@ -21,7 +21,8 @@ impl Tap for AtOnceTap {
     fn message(&self, bytes: &[u8]) -> bool {
         let Some(channel) = self.0.upgrade() else { return false };
         match Iu::decode(bytes, &channel.context) {
-            Ok(Iu::Command(c)) => channel.at_once(&c).is_some(),
+            // By reference: what has just been written as fields is not moved as a whole.
+            Ok(Iu::Command(ref c)) => channel.at_once(c).is_some(),
             _ => false,
         }
     }

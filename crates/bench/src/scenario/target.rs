@@ -131,7 +131,9 @@ impl Target {
             .arg("serve")
             .arg("--config")
             .arg(&file)
-            .stdin(Stdio::null())
+            // Its end of the pipe closes when this process ends, however that comes about.
+            .arg("--until-stdin-closes")
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()

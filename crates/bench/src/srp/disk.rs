@@ -9,7 +9,6 @@ use weir_initiator_srp::{
 use weir_mem::Slice;
 use weir_proto_scsi::Lun;
 use weir_proto_scsi::initiator::{self as scsi, Cdb};
-use weir_proto_srp::residual::Residual;
 
 enum Way {
     One(Queue, Lun),
@@ -86,21 +85,23 @@ impl SrpDisk {
         (at >> self.shift, (len >> self.shift) as u32)
     }
 
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "the arguments of an `async fn` are moved once more"
+    )]
     #[inline]
-    async fn run(&self, cdb: &Cdb, out: &[Slice], into: &[Slice]) -> Result<(), ClientError> {
-        let ended = match &self.way {
-            Way::One(queue, lun) => queue.execute(*lun, cdb, out, into).await,
-            Way::Many(paths) => paths.execute(cdb, out, into).await,
-        };
-        match ended {
-            Ok(o) => match (o.in_residual, o.out_residual) {
-                (Residual::None, Residual::None) => Ok(()),
-                (Residual::Under(n), _) | (_, Residual::Under(n)) => {
-                    Err(ClientError::Short(u64::from(n)))
-                }
-                _ => Err(ClientError::Short(0)),
-            },
-            Err(e) => Err(failure(&e)),
+    fn run<'a>(
+        &'a self,
+        cdb: &'a Cdb,
+        out: &'a [Slice],
+        into: &'a [Slice],
+    ) -> impl Future<Output = Result<(), ClientError>> + use<'a> {
+        async move {
+            let ended = match &self.way {
+                Way::One(queue, lun) => queue.transfer(*lun, cdb, out, into).await,
+                Way::Many(paths) => paths.transfer(cdb, out, into).await,
+            };
+            ended.map_err(|e| failure(&e))
         }
     }
 }

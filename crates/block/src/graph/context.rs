@@ -105,6 +105,22 @@ impl Shared {
         self.0.meters.forget(graph);
     }
 
+    /// Ends the state of some nodes of a graph, by their names: when what they stood for is given up.
+    pub fn forget_nodes(&self, graph: &str, gone: impl Fn(&str) -> bool) {
+        let mut ended = Vec::new();
+        self.table().retain(|k, v| {
+            let node = k.strip_prefix(graph).and_then(|r| r.strip_prefix('/'));
+            let node = node.and_then(|r| r.split_once('/')).map(|(node, _)| node);
+            let keep = !node.is_some_and(&gone);
+            if !keep {
+                ended.push(v.clone());
+            }
+            keep
+        });
+        // Destructors run without the lock.
+        drop(ended);
+    }
+
     /// The counters of all layers.
     pub fn meters(&self) -> &Meters {
         &self.0.meters

@@ -75,6 +75,20 @@ impl Filter for Metered {
         self.track(Op::Write, bytes, self.lower.write(at, buf, fua))
     }
 
+    fn keeps_sums(&self) -> bool {
+        self.lower.keeps_sums()
+    }
+
+    fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
+        let bytes = buf.len() as u64;
+        self.track(Op::Read, bytes, self.lower.read_summed(at, buf, sums))
+    }
+
+    fn write_summed(&self, at: u64, buf: Slice, sums: Slice, fua: bool) -> IoFuture<'_> {
+        let bytes = buf.len() as u64;
+        self.track(Op::Write, bytes, self.lower.write_summed(at, buf, sums, fua))
+    }
+
     fn flush(&self) -> IoFuture<'_> {
         self.track(Op::Flush, 0, self.lower.flush())
     }

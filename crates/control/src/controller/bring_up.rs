@@ -1,7 +1,7 @@
 //! Everything up after a start, again after a fault, and down at the end.
 
 use super::*;
-use crate::model::VolumeState;
+use crate::model::{IMAGES, VolumeState};
 
 impl Controller {
     /// Starts whatever the configuration wants and the data plane does not run yet. Never fails as a whole: what does
@@ -19,8 +19,8 @@ impl Controller {
         let model = self.model();
         for (name, volume) in &model.volumes {
             let waiting = volume.state == VolumeState::Ready && !self.up().volumes.contains(name);
-            let pool_is_up = self.up().pools.contains(&volume.pool);
-            let done = match model.pool(&volume.pool) {
+            let pool_is_up = volume.pool == IMAGES || self.up().pools.contains(&volume.pool);
+            let done = match model.pool_at(&volume.pool) {
                 Ok(_) if !pool_is_up => Err(self.pool_down(&volume.pool)),
                 Ok(_) if volume.state == VolumeState::Deleting => {
                     self.finish_deletion(name).await.map(drop)

@@ -1,7 +1,7 @@
 //! From the model to the data plane, and back when the data plane refuses.
 
 use super::*;
-use crate::model::{CloneSpec, Pool, Volume, VolumeSpec, VolumeState};
+use crate::model::{AdoptSpec, CloneSpec, IMAGES, Pool, Volume, VolumeSpec, VolumeState};
 
 impl Controller {
     /// Refuses commands on objects whose pool or volume did not start, before anything is written.
@@ -17,7 +17,11 @@ impl Controller {
             }
             _ => return Ok(()),
         };
-        if self.up().pools.contains(pool) { Ok(()) } else { Err(self.not_ready("pool", pool)) }
+        if pool == IMAGES || self.up().pools.contains(pool) {
+            Ok(())
+        } else {
+            Err(self.not_ready("pool", pool))
+        }
     }
 
     pub(super) fn not_ready(&self, what: &str, name: &str) -> Error {
@@ -66,10 +70,11 @@ impl Controller {
             }
             Command::CreateVolume(spec) => return self.finish_creation(&spec.name).await,
             Command::CloneVolume { spec, .. } => return self.finish_creation(&spec.name).await,
+            Command::AdoptVolume { spec, .. } => return self.finish_creation(&spec.name).await,
             Command::PatchVolume { name, .. } => {
                 let (was, volume) = (old.volume(name)?, new.volume(name)?);
                 if (was.size, was.read_only) != (volume.size, volume.read_only) {
-                    self.plane.update_volume(volume, new.pool(&volume.pool)?).await?;
+                    self.plane.update_volume(volume, new.pool_at(&volume.pool)?).await?;
                 }
             }
             Command::CreateHost(_)
@@ -89,6 +94,10 @@ impl Controller {
             | Command::DropDevice { .. }
             | Command::SetSnapshotRules(_)
             | Command::ReadyVolume { .. }
+            | Command::StartMigration { .. }
+            | Command::ChangeMigration { .. }
+            | Command::EndMigration { .. }
+            | Command::ForgetMigration { .. }
             | Command::DeleteVolume { .. }
             | Command::ForgetVolume { .. } => {
                 debug_assert!(old.revision <= new.revision);
@@ -121,13 +130,13 @@ impl Controller {
         let mut model = self.model();
         let volume = model.volume(name)?;
         if volume.state == VolumeState::Creating {
-            self.plane.create_volume(volume, model.pool(&volume.pool)?).await?;
+            self.plane.create_volume(volume, model.pool_at(&volume.pool)?).await?;
             let mut new = Model::clone(&model);
             new.apply(Command::ReadyVolume { name: name.to_string() }, 0)?;
             model = self.commit(&model, new).await?;
         }
         let volume = model.volume(name)?;
-        self.open_volume(volume, model.pool(&volume.pool)?).await?;
+        self.open_volume(volume, model.pool_at(&volume.pool)?).await?;
         Ok(model)
     }
 
@@ -157,7 +166,7 @@ impl Controller {
         let done = async {
             self.plane.close_volume(name).await?;
             self.up().volumes.remove(name);
-            self.plane.delete_volume_data(volume, model.pool(&volume.pool)?).await?;
+            self.plane.delete_volume_data(volume, model.pool_at(&volume.pool)?).await?;
             let mut new = Model::clone(&model);
             let changes = new.apply(Command::ForgetVolume { name: name.to_string() }, 0)?;
             let now = self.commit(&model, new).await?;
@@ -186,7 +195,7 @@ impl Controller {
     /// Takes away what a volume that never came to be left behind.
     async fn discard(&self, volume: &Volume, model: &Model) -> Result<()> {
         self.plane.close_volume(&volume.name).await?;
-        self.plane.delete_volume_data(volume, model.pool(&volume.pool)?).await
+        self.plane.delete_volume_data(volume, model.pool_at(&volume.pool)?).await
     }
 
     /// Puts the store back to `old`, with a new revision, and the data plane as far as it goes.
@@ -201,12 +210,13 @@ impl Controller {
                 self.plane.start_pool(back.pool(name)?).await.map(drop)
             }
             Command::CreateVolume(VolumeSpec { name, .. })
+            | Command::AdoptVolume { spec: AdoptSpec { name, .. }, .. }
             | Command::CloneVolume { spec: CloneSpec { name, .. }, .. } => {
                 self.discard(present.volume(name)?, &present).await
             }
             Command::PatchVolume { name, .. } => {
                 let volume = back.volume(name)?;
-                self.plane.update_volume(volume, back.pool(&volume.pool)?).await
+                self.plane.update_volume(volume, back.pool_at(&volume.pool)?).await
             }
             // The pools follow the configuration anyhow.
             Command::SetSnapshotRules(_) => Ok(()),

@@ -4,7 +4,7 @@ use super::*;
 use crate::dataplane::ScrubAction;
 use crate::live::{GraphLive, PoolLive, ScrubLive, SnapshotLive};
 use crate::model::{
-    CloneSpec, DeviceAction, DeviceKind, DeviceSpec, DeviceUse, Pool, PoolInfo, Volume,
+    CloneSpec, DeviceAction, DeviceKind, DeviceSpec, DeviceUse, IMAGES, Pool, PoolInfo, Volume,
     VolumeState, check_name, check_own_name, check_snapshot_name,
 };
 use std::collections::BTreeMap;
@@ -41,6 +41,12 @@ fn told(action: &DeviceAction) -> String {
         DeviceAction::Remove { number } => format!("device {number} removed"),
         DeviceAction::Resync => "brought up to date".into(),
     }
+}
+
+fn plain(volume: &str) -> Error {
+    Error::new(Code::Unsupported, format!("volume `{volume}` is in no pool"))
+        .because("snapshots and clones are those of protected pools")
+        .hint(format!("move it to one with `weir migrate start {volume} --to POOL`"))
 }
 
 fn no_snapshot(volume: &str, name: &str) -> Error {
@@ -96,6 +102,7 @@ impl Controller {
         let names: BTreeMap<String, &Volume> =
             model.volumes.values().map(|v| (v.naa.to_string(), v)).collect();
         let pools: Vec<&Pool> = match volume {
+            Some(v) if model.volume(v)?.pool == IMAGES => return Err(plain(v)),
             Some(v) => vec![self.protected(&model, &model.volume(v)?.pool)?],
             None => {
                 let up = self.up().pools.clone();
@@ -142,9 +149,12 @@ impl Controller {
 
     /// Refuses to delete a volume that has snapshots: once begun, a deletion goes on to its end.
     pub(super) async fn check_unused(&self, command: &Command, model: &Model) -> Result<()> {
-        let Command::DeleteVolume { name } = command else { return Ok(()) };
+        let (Command::DeleteVolume { name } | Command::StartMigration { name, .. }) = command
+        else {
+            return Ok(());
+        };
         let volume = model.volume(name)?;
-        let is_protected = model.pool(&volume.pool)?.protection.is_some();
+        let is_protected = model.pool_at(&volume.pool)?.protection.is_some();
         if volume.state != VolumeState::Ready || !is_protected {
             return Ok(());
         }
@@ -152,7 +162,10 @@ impl Controller {
         let Some(first) = found.first() else { return Ok(()) };
         Err(Error::new(Code::SnapshotInUse, format!("volume `{name}` has snapshots"))
             .because(format!("{} of them, for example `{name}@{}`", found.len(), first.name))
-            .hint(format!("delete them first: weir snapshot delete {name}@{}", first.name)))
+            .hint(format!(
+                "they cannot go elsewhere; delete them first: weir snapshot delete {name}@{}",
+                first.name
+            )))
     }
 
     async fn take_snapshots_locked(
@@ -164,11 +177,15 @@ impl Controller {
             return Err(Error::new(Code::InvalidRequest, "no volume is named")
                 .hint("name at least one, e.g. `weir snapshot create db-01@before`"));
         };
+        if model.volume(first)?.pool == IMAGES {
+            return Err(plain(first));
+        }
         let pool = self.protected(&model, &model.volume(first)?.pool)?;
         let mut asked = Vec::new();
         for (i, (volume, name)) in wanted.iter().enumerate() {
             check_own_name(name)?;
             let v = model.volume(volume)?;
+            model.check_still(volume)?;
             if v.pool != pool.name {
                 return Err(Error::new(Code::InvalidRequest, "the volumes are in several pools")
                     .because(format!("`{first}` is in `{}`, `{volume}` in `{}`", pool.name, v.pool))
@@ -232,6 +249,7 @@ impl Controller {
             let _one = me.changes.lock().await;
             let model = me.model();
             let v = model.volume(&volume)?;
+            model.check_still(&volume)?;
             let s = me.snapshot(&volume, &name).await?;
             if let Some(m) = model.maps.iter().find(|m| m.volume == volume) {
                 return Err(Error::new(

@@ -74,6 +74,39 @@ pub enum Command {
         /// The volume.
         name: String,
     },
+    /// Make a volume of a foreign file or disk.
+    AdoptVolume {
+        /// What is wanted.
+        spec: AdoptSpec,
+        /// What was found there.
+        found: ImageFound,
+    },
+    /// Begin to move a volume.
+    StartMigration {
+        /// The volume.
+        name: String,
+        /// Where to, and how.
+        spec: MigrationSpec,
+    },
+    /// Change how a volume is moved.
+    ChangeMigration {
+        /// The volume.
+        name: String,
+        /// What to change.
+        patch: MigrationPatch,
+    },
+    /// The cut-over: from now on the volume is where it was moved to; or the end without one.
+    EndMigration {
+        /// The volume.
+        name: String,
+        /// It has moved, and this is what hosts know of it; none: it stays.
+        moved: Option<Told>,
+    },
+    /// Nothing is left in the other place; follows [`Command::EndMigration`].
+    ForgetMigration {
+        /// The volume.
+        name: String,
+    },
     /// Create a host.
     CreateHost(HostSpec),
     /// Change a host.
@@ -196,6 +229,11 @@ impl Model {
             Command::SetSnapshotRules(spec) => self.set_rules(spec),
             Command::DeleteVolume { name } => self.delete_volume(&name),
             Command::ForgetVolume { name } => self.forget_volume(&name),
+            Command::AdoptVolume { spec, found } => self.adopt_volume(spec, &found, entropy),
+            Command::StartMigration { name, spec } => self.start_migration(&name, spec),
+            Command::ChangeMigration { name, patch } => self.change_migration(&name, patch),
+            Command::EndMigration { name, moved } => self.end_migration(&name, moved),
+            Command::ForgetMigration { name } => self.forget_migration(&name),
             Command::CreateHost(spec) => self.create_host(spec),
             Command::PatchHost { name, patch } => self.patch_host(&name, patch),
             Command::DeleteHost { name } => self.delete_host(&name),

@@ -123,6 +123,9 @@ impl Model {
     pub(super) fn create_map(&mut self, spec: MapSpec) -> Result<Vec<Change>> {
         self.host(&spec.host)?;
         self.usable(&spec.volume)?;
+        if self.volume(&spec.volume)?.migration.as_ref().is_some_and(|m| m.detach) {
+            self.check_still(&spec.volume)?;
+        }
         check_count("mapping", self.maps.len())?;
         if let Some(m) = self.maps_of_host(&spec.host).find(|m| m.volume == spec.volume) {
             return Err(Error::new(

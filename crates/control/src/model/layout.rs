@@ -39,6 +39,14 @@ pub enum Layout {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         origin: Option<String>,
     },
+    /// A file or block device of its own, byte by byte.
+    Image {
+        /// Where it is: an absolute path.
+        path: String,
+        /// It is opened for reading only.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        read_only: bool,
+    },
     /// Parts one after the other.
     Concat {
         /// The parts in address order.
@@ -56,10 +64,10 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Bytes that the layout gives; `None` for a file and in a protected pool, which give the volume's size.
+    /// Bytes that the layout gives; `None` for a file, an image and in a protected pool, which give the volume's size.
     pub fn capacity(&self) -> Option<u64> {
         match self {
-            Layout::File { .. } | Layout::Store { .. } => None,
+            Layout::File { .. } | Layout::Store { .. } | Layout::Image { .. } => None,
             Layout::Extent { length, .. } => Some(*length),
             Layout::Concat { parts } => parts.iter().map(Layout::capacity).sum(),
             Layout::Stripe { columns, .. } => {
@@ -72,7 +80,7 @@ impl Layout {
     /// Calls `f(device, offset, length)` for every extent.
     pub fn for_each_extent(&self, f: &mut impl FnMut(usize, u64, u64)) {
         match self {
-            Layout::File { .. } | Layout::Store { .. } => {}
+            Layout::File { .. } | Layout::Store { .. } | Layout::Image { .. } => {}
             Layout::Extent { device, offset, length } => f(*device, *offset, *length),
             Layout::Concat { parts: below } | Layout::Stripe { columns: below, .. } => {
                 below.iter().for_each(|l| l.for_each_extent(f));
@@ -118,7 +126,7 @@ impl Layout {
     /// The layout cut to the first `size` bytes, rounded up to whole extents.
     pub(super) fn shrunk(&self, size: u64) -> Layout {
         match self {
-            Layout::File { .. } | Layout::Store { .. } => self.clone(),
+            Layout::File { .. } | Layout::Store { .. } | Layout::Image { .. } => self.clone(),
             Layout::Extent { .. } | Layout::Concat { .. } => {
                 let mut left = round_up(size);
                 let mut kept = self.extents();
@@ -169,10 +177,13 @@ pub(super) struct FreeSpace {
 }
 
 impl FreeSpace {
-    pub(super) fn of<'a>(pool: &Pool, volumes: impl Iterator<Item = &'a Volume>) -> FreeSpace {
+    pub(super) fn of<'a>(
+        pool: &Pool,
+        places: impl Iterator<Item = (&'a Volume, &'a Layout)>,
+    ) -> FreeSpace {
         let mut used: Vec<Vec<(u64, u64)>> = vec![Vec::new(); pool.devices.len()];
-        for v in volumes {
-            v.layout.for_each_extent(&mut |device, offset, length| {
+        for (_, layout) in places {
+            layout.for_each_extent(&mut |device, offset, length| {
                 if let Some(u) = used.get_mut(device) {
                     u.push((offset, length));
                 }
@@ -279,7 +290,9 @@ impl FreeSpace {
         size: u64,
     ) -> Option<Layout> {
         match layout {
-            Layout::File { .. } | Layout::Store { .. } => Some(layout.clone()),
+            Layout::File { .. } | Layout::Store { .. } | Layout::Image { .. } => {
+                Some(layout.clone())
+            }
             Layout::Extent { .. } | Layout::Concat { .. } => {
                 let need = round_up(size).saturating_sub(layout.capacity()?);
                 let mut extents = layout.extents();

@@ -8,6 +8,7 @@ mod apply;
 mod hosts;
 mod ids;
 mod layout;
+mod migration;
 mod objects;
 mod pools;
 mod protection;
@@ -17,6 +18,9 @@ mod volumes;
 pub use apply::{Action, Change, Command, ObjectKind};
 pub use ids::{Hex64, InitiatorPort, Naa, check_name};
 pub use layout::{EXTENT_ALIGN, Layout, MAX_CHUNK, MIN_CHUNK};
+pub use migration::{
+    AdoptSpec, IMAGES, ImageFound, Migration, MigrationPatch, MigrationSpec, MigrationStage, Told,
+};
 pub use objects::*;
 pub use protection::{
     CloneSpec, DeviceAction, DeviceUse, MAX_SNAPSHOT_NAME, PoolId, Protection, Raid,

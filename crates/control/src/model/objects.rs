@@ -1,6 +1,6 @@
 //! The objects of the desired state and the specifications that make them.
 
-use super::{Hex64, InitiatorPort, Layout, Naa, Protection, Raid, SnapshotRule};
+use super::{Hex64, InitiatorPort, Layout, Migration, Naa, Protection, Raid, SnapshotRule, Told};
 use crate::live::PoolLive;
 use crate::units;
 use serde::{Deserialize, Serialize};
@@ -164,6 +164,8 @@ pub enum VolumeKind {
     Null,
     /// In a protected pool: thin, with copies, checksums and snapshots.
     Protected,
+    /// A file or disk of its own, in no pool, byte by byte.
+    Image,
 }
 
 impl VolumeKind {
@@ -176,6 +178,7 @@ impl VolumeKind {
             VolumeKind::Ram => "ram",
             VolumeKind::Null => "null",
             VolumeKind::Protected => "protected",
+            VolumeKind::Image => "image",
         }
     }
 }
@@ -263,6 +266,19 @@ pub struct Volume {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<String>)]
     pub snapshots: Vec<SnapshotRule>,
+    /// Its other place, while it moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration: Option<Migration>,
+    /// Number of the place where it is, among all that it has had.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub place: u32,
+    /// What hosts know of it since it has moved for the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<Told>,
+}
+
+fn is_first(place: &u32) -> bool {
+    *place == 0
 }
 
 /// A change to a volume.

@@ -12,10 +12,10 @@ impl Model {
     pub fn pool_info(&self, name: &str) -> Result<PoolInfo> {
         let pool = self.pool(name)?;
         let mut allocated = 0;
-        for v in self.volumes_of_pool(name) {
-            v.layout.for_each_extent(&mut |_, _, length| allocated += length);
+        for (_, layout) in self.places_in(name) {
+            layout.for_each_extent(&mut |_, _, length| allocated += length);
         }
-        let free = FreeSpace::of(pool, self.volumes_of_pool(name));
+        let free = FreeSpace::of(pool, self.places_in(name));
         let free: u64 = (0..pool.devices.len()).map(|d| free.on(d)).sum();
         Ok(PoolInfo {
             name: pool.name.clone(),
@@ -77,6 +77,14 @@ impl Model {
                     )
                     .hint("a device can be in one pool only; use another one"));
                 }
+                let is_it = |l: &Layout| matches!(l, Layout::Image { path: p, .. } if p == path);
+                if let Some((v, _)) = self.places_in(IMAGES).find(|(_, l)| is_it(l)) {
+                    return Err(Error::new(
+                        Code::DeviceInUse,
+                        format!("`{path}` is volume `{}`", v.name),
+                    )
+                    .hint("move the volume off it first, with `weir migrate start`"));
+                }
                 if devices.iter().any(|d| d.path == device.path) {
                     return Err(Error::new(Code::DeviceInUse, format!("`{path}` is named twice"))
                         .hint("name each device once"));
@@ -108,8 +116,8 @@ impl Model {
         }
         for (i, (device, size)) in pool.devices.iter().zip(sizes).enumerate() {
             let mut end = 0;
-            for v in self.volumes_of_pool(name) {
-                v.layout.for_each_extent(&mut |d, offset, length| {
+            for (_, layout) in self.places_in(name) {
+                layout.for_each_extent(&mut |d, offset, length| {
                     if d == i {
                         end = end.max(offset + length);
                     }
@@ -225,7 +233,7 @@ impl Model {
     pub(super) fn delete_pool(&mut self, name: &str) -> Result<Vec<Change>> {
         self.pool(name)?;
         let volumes: Vec<&str> =
-            self.volumes_of_pool(name).map(|v| v.name.as_str()).take(4).collect();
+            self.places_in(name).map(|(v, _)| v.name.as_str()).take(4).collect();
         if !volumes.is_empty() {
             return Err(Error::new(Code::PoolInUse, format!("pool `{name}` still holds volumes"))
                 .because(format!("for example `{}`", volumes.join("`, `")))
@@ -282,7 +290,7 @@ fn check_device(spec: &DeviceSpec) -> Result<Device> {
 }
 
 /// An absolute path without `.` and `..`, so that the same device always has the same path.
-fn check_path(path: &str) -> Result<()> {
+pub(super) fn check_path(path: &str) -> Result<()> {
     let p = Path::new(path);
     let plain = p.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
     let same = p.components().collect::<std::path::PathBuf>().as_os_str() == path;

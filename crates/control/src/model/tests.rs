@@ -358,7 +358,7 @@ fn check(m: &Model) {
 /// The first bytes of every volume stay where they are while it grows: where byte `at` of a layout lies.
 fn locate(l: &Layout, at: u64) -> Option<(usize, u64)> {
     match l {
-        Layout::File { .. } | Layout::Store { .. } => None,
+        Layout::File { .. } | Layout::Store { .. } | Layout::Image { .. } => None,
         Layout::Extent { device, offset, length } => {
             (at < *length).then_some((*device, offset + at))
         }

@@ -10,6 +10,20 @@ const DEFAULT_CHUNK: u64 = 64 << 10;
 
 impl Model {
     pub(super) fn create_volume(&mut self, spec: VolumeSpec, entropy: u128) -> Result<Vec<Change>> {
+        self.insert_volume(spec, entropy, |model, spec, naa| {
+            let pool = model.pool(&spec.pool)?;
+            let kind = spec.kind.unwrap_or_else(|| default_kind(pool));
+            Ok((kind, model.lay_out(pool, spec, kind, naa)?))
+        })
+    }
+
+    /// A new volume whose kind and layout come from `lay_out`.
+    pub(super) fn insert_volume(
+        &mut self,
+        spec: VolumeSpec,
+        entropy: u128,
+        lay_out: impl FnOnce(&Model, &VolumeSpec, Naa) -> Result<(VolumeKind, Layout)>,
+    ) -> Result<Vec<Change>> {
         check_name("volume", &spec.name)?;
         if let Some(v) = self.volumes.get(&spec.name) {
             let code = match v.state {
@@ -36,10 +50,8 @@ impl Model {
         if let Some(serial) = &spec.serial {
             check_serial(serial)?;
         }
-        let pool = self.pool(&spec.pool)?;
         let naa = self.fresh_naa(entropy);
-        let kind = spec.kind.unwrap_or_else(|| default_kind(pool));
-        let layout = self.lay_out(pool, &spec, kind, naa)?;
+        let (kind, layout) = lay_out(self, &spec, naa)?;
         let serial = spec.serial.unwrap_or_else(|| format!("{:016X}", naa.0 as u64));
         let text = format!(
             "volume `{}` created in pool `{}`: {} {}",
@@ -61,6 +73,9 @@ impl Model {
             naa,
             state: first_state(kind),
             snapshots: spec.snapshots.unwrap_or_default(),
+            migration: None,
+            place: 0,
+            told: None,
         };
         if !volume.snapshots.is_empty() {
             let mut with = self.volumes.clone();
@@ -83,7 +98,7 @@ impl Model {
         }
     }
 
-    fn lay_out(
+    pub(super) fn lay_out(
         &self,
         pool: &Pool,
         spec: &VolumeSpec,
@@ -100,6 +115,11 @@ impl Model {
         if kind == VolumeKind::Protected && pool.protection.is_some() {
             return Ok(Layout::Store { dataset: naa.to_string(), origin: None });
         }
+        if kind == VolumeKind::Image {
+            return Err(Error::new(Code::InvalidLayout, "a pool holds no `image` volume")
+                .because("that is a file or disk of its own")
+                .hint("`weir volume adopt` makes one of what is there, `weir volume export` moves a volume to one"));
+        }
         let devices = eligible(pool, kind);
         if devices.is_empty() {
             let wanted = match kind {
@@ -114,7 +134,9 @@ impl Model {
                 VolumeKind::Thin => "`dir`",
                 VolumeKind::Ram => "`ram`",
                 VolumeKind::Null => "`null`",
-                VolumeKind::Concat | VolumeKind::Stripe => "`file`, `block`, `ram` or `null`",
+                VolumeKind::Concat | VolumeKind::Stripe | VolumeKind::Image => {
+                    "`file`, `block`, `ram` or `null`"
+                }
             };
             return Err(Error::new(
                 Code::InvalidLayout,
@@ -126,7 +148,7 @@ impl Model {
         if kind == VolumeKind::Thin {
             return Ok(self.place_file(pool, &devices, &spec.name, naa));
         }
-        let mut free = FreeSpace::of(pool, self.volumes_of_pool(&pool.name));
+        let mut free = FreeSpace::of(pool, self.places_in(&pool.name));
         let mut columns = 0;
         let layout = if kind == VolumeKind::Stripe {
             columns = spec.columns.unwrap_or(devices.len());
@@ -145,7 +167,7 @@ impl Model {
             free.concat(&devices, spec.size)
         };
         layout.ok_or_else(|| {
-            let free = FreeSpace::of(pool, self.volumes_of_pool(&pool.name));
+            let free = FreeSpace::of(pool, self.places_in(&pool.name));
             full(pool, spec.size, largest(&free, &devices, columns))
         })
     }
@@ -164,6 +186,20 @@ impl Model {
 
     pub(super) fn patch_volume(&mut self, name: &str, patch: VolumePatch) -> Result<Vec<Change>> {
         let mut volume = self.usable(name)?.clone();
+        self.check_still(name)?;
+        if let Layout::Image { path, read_only } = &volume.layout {
+            let wrong = |what: &str, why: &str| {
+                Err(Error::new(Code::Unsupported, format!("volume `{name}` {what}"))
+                    .because(why)
+                    .hint(format!("`weir migrate start {name} --to POOL` moves it to a pool first; {path} stays as it is")))
+            };
+            if patch.size.is_some_and(|s| s != volume.size) {
+                return wrong("keeps its size", "it is a file or disk of its own");
+            }
+            if patch.read_only == Some(false) && *read_only {
+                return wrong("cannot be written", "it was adopted for reading only");
+            }
+        }
         if let Some(size) = patch.size.filter(|s| *s != volume.size) {
             check_size(size, volume.block_size)?;
             let pool = self.pool(&volume.pool)?;
@@ -183,7 +219,7 @@ impl Model {
                 volume.layout = volume.layout.shrunk(size);
             } else {
                 let devices = eligible(pool, volume.kind);
-                let mut free = FreeSpace::of(pool, self.volumes_of_pool(&pool.name));
+                let mut free = FreeSpace::of(pool, self.places_in(&pool.name));
                 volume.layout = free
                     .grown(&volume.layout, &devices, size)
                     .ok_or_else(|| self.cannot_grow(pool, &volume, size))?;
@@ -212,7 +248,7 @@ impl Model {
     }
 
     fn cannot_grow(&self, pool: &Pool, volume: &Volume, size: u64) -> Error {
-        let free = FreeSpace::of(pool, self.volumes_of_pool(&pool.name));
+        let free = FreeSpace::of(pool, self.places_in(&pool.name));
         let (devices, columns) = match &volume.layout {
             Layout::Stripe { columns, .. } => (volume.layout.devices(), columns.len()),
             _ => (eligible(pool, volume.kind), 0),
@@ -289,6 +325,7 @@ impl Model {
         if self.volume(name)?.state == VolumeState::Deleting {
             return Ok(Vec::new());
         }
+        self.check_still(name)?;
         if let Some(m) = self.maps.iter().find(|m| m.volume == name) {
             return Err(Error::new(Code::VolumeMapped, format!("volume `{name}` is still mapped"))
                 .because(format!("host `{}` sees it as LUN {}", m.host, m.lun))
@@ -336,7 +373,7 @@ fn first_state(kind: VolumeKind) -> VolumeState {
     if kind == VolumeKind::Protected { VolumeState::Creating } else { VolumeState::Ready }
 }
 
-fn default_kind(pool: &Pool) -> VolumeKind {
+pub(super) fn default_kind(pool: &Pool) -> VolumeKind {
     if pool.protection.is_some() {
         return VolumeKind::Protected;
     }
@@ -361,7 +398,7 @@ fn eligible(pool: &Pool, kind: VolumeKind) -> Vec<usize> {
         VolumeKind::Ram => d.kind == DeviceKind::Ram,
         VolumeKind::Null => d.kind == DeviceKind::Null,
         VolumeKind::Concat | VolumeKind::Stripe => d.kind != DeviceKind::Dir,
-        VolumeKind::Protected => false,
+        VolumeKind::Protected | VolumeKind::Image => false,
     };
     if pool.protection.is_some() {
         // Its devices are the store's.
@@ -370,7 +407,7 @@ fn eligible(pool: &Pool, kind: VolumeKind) -> Vec<usize> {
     (0..pool.devices.len()).filter(|i| fits(&pool.devices[*i])).collect()
 }
 
-fn check_size(size: u64, block_size: u32) -> Result<()> {
+pub(super) fn check_size(size: u64, block_size: u32) -> Result<()> {
     let wrong = |reason: String| {
         Err(Error::new(Code::InvalidSize, format!("a volume cannot have {size} bytes"))
             .because(reason)

@@ -6,6 +6,7 @@
 
 mod extract;
 mod metrics;
+mod migrate;
 mod openapi;
 mod policies;
 mod protect;

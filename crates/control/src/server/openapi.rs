@@ -1,6 +1,6 @@
 //! The OpenAPI description, made from the handlers and types.
 
-use super::{policies, protect, routes};
+use super::{migrate, policies, protect, routes};
 use utoipa::OpenApi;
 
 #[derive(OpenApi)]
@@ -29,6 +29,12 @@ use utoipa::OpenApi;
         protect::revert,
         protect::create_clone,
         protect::get_graph,
+        migrate::list,
+        migrate::get,
+        migrate::start,
+        migrate::tune,
+        migrate::cancel,
+        migrate::adopt,
         routes::list_volumes,
         routes::create_volume,
         routes::get_volume,

@@ -1,7 +1,7 @@
 //! The routes. Each handler is a line or two: the controller does the work.
 
 use super::extract::{Failure, JsonBody, Names, Params};
-use super::{MAX_BODY, Reply, metrics, openapi, policies, protect};
+use super::{MAX_BODY, Reply, metrics, migrate, openapi, policies, protect};
 use crate::controller::{ApplyReport, Controller};
 use crate::declare::Desired;
 use crate::error::{Code, Error, Problem};
@@ -52,6 +52,12 @@ pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -
         .route("/v1/snapshot-policies", get(policies::list_policies).put(policies::put_policies))
         .route("/v1/clones", post(protect::create_clone))
         .route("/v1/volumes/{name}/graph", get(protect::get_graph))
+        .route(
+            "/v1/volumes/{name}/migration",
+            get(migrate::get).post(migrate::start).patch(migrate::tune).delete(migrate::cancel),
+        )
+        .route("/v1/migrations", get(migrate::list))
+        .route("/v1/images", post(migrate::adopt))
         .route("/v1/volumes", get(list_volumes).post(create_volume))
         .route("/v1/volumes/{name}", get(get_volume).patch(patch_volume).delete(delete_volume))
         .route("/v1/hosts", get(list_hosts).post(create_host))

@@ -137,16 +137,16 @@ impl Connection for Flipped {
     fn read(&self, local: Slice, remote: Remote, token: Token) {
         self.inner.read(local, remote, token);
     }
-    fn register(&self, local: Slice, access: Access) -> Result<Remote, FabricError> {
+    fn register(&self, local: &Slice, access: Access) -> Result<Remote, FabricError> {
         *self.plan.registered.borrow_mut() = Some(local.clone());
         if access == Access::RemoteRead && due(&self.plan.data_out) {
             // The target fetches something else than what is there.
             let copy = Slice::copy_of(&local.to_vec()).sub(0, local.len());
             flip(&copy, 7);
-            return self.inner.register(copy, access);
+            return self.inner.register(&copy, access);
         }
         if access == Access::RemoteRead && due(&self.plan.memory) {
-            flip(&local, 7);
+            flip(local, 7);
         }
         self.inner.register(local, access)
     }

@@ -5,4 +5,5 @@ mod flip;
 mod integrity;
 mod iwarp;
 mod paths;
+mod stored;
 mod target;

@@ -126,20 +126,31 @@ pub(crate) fn serve(
     config: TargetConfig,
     memory: &Slice,
 ) -> Served {
+    let mood = Rc::new(Mood::default());
+    mood.direct.set(true);
+    let disk = Disk { memory: memory.clone(), mood: mood.clone() };
+    serve_volume(provider, addr, config, Rc::new(disk), mood)
+}
+
+/// Serves any volume of 512-byte blocks in the same way.
+pub(crate) fn serve_volume(
+    provider: Rc<dyn Provider>,
+    addr: &str,
+    config: TargetConfig,
+    volume: Rc<dyn Volume>,
+    mood: Rc<Mood>,
+) -> Served {
     let name = PortName::Srp(config.port_id.0);
     let mut identity = Identity::new("WEIR", "TEST", "0001", "S1", [0x60; 16]);
     identity.ports = vec![TargetPort { relative_id: config.relative_port, group: 1, name }];
-    let blocks = (memory.len() / BLOCK) as u64;
+    let blocks = volume.geometry().len / BLOCK as u64;
     let access = Arc::new(Access::new(map(&[0, 3])));
     let units = Rc::new(Units::default());
     let classes = vec![(4096, 256), (64 << 10, 64), (1 << 20, 8)];
     let pool = BufPool::new(&PoolConfig { classes }).unwrap();
     let lu = LuState::new(identity, weir_proto_scsi::geometry::Geometry::new(BLOCK as u32, blocks));
-    let mood = Rc::new(Mood::default());
-    mood.direct.set(true);
-    let disk = Disk { memory: memory.clone(), mood: mood.clone() };
     let shared = UnitShared::new("v", lu, None);
-    units.insert(Unit::new(shared, Rc::new(disk), pool.clone(), 1 << 20));
+    units.insert(Unit::new(shared, volume, pool.clone(), 1 << 20));
     let target = Target::new(config, access.clone());
     let port = target.join(provider.clone(), units, pool).unwrap();
     let addr = target.listen(&*provider, addr).unwrap();

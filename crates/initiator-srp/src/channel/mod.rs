@@ -348,10 +348,10 @@ impl Channel {
             self.acquire().await?;
         }
         let index = self.submit(lun, cdb, data_out, data_in)?;
-        InFlight { channel: self, index }.await
+        self.in_flight(index).await
     }
 
-    /// Sends a command if there is nothing to wait for; see [`command`](Channel::command).
+    /// Sends a command if there is nothing to wait for, and gives its slot, for [`in_flight`](Channel::in_flight).
     #[inline]
     pub(crate) fn try_command(
         &self,
@@ -359,11 +359,14 @@ impl Channel {
         cdb: &[u8],
         data_out: &[Slice],
         data_in: &[Slice],
-    ) -> Option<Result<InFlight<'_>, Unfinished>> {
-        self.try_acquire().then(|| {
-            let index = self.submit(lun, cdb, data_out, data_in)?;
-            Ok(InFlight { channel: self, index })
-        })
+    ) -> Option<Result<u16, Unfinished>> {
+        self.try_acquire().then(|| self.submit(lun, cdb, data_out, data_in))
+    }
+
+    /// The end of the command in this slot.
+    #[inline]
+    pub(crate) fn in_flight(&self, index: u16) -> InFlight<'_> {
+        InFlight { channel: self, index }
     }
 
     /// Takes a slot, a credit and a place in the send queue, if all are there.
@@ -484,10 +487,9 @@ pub(crate) struct InFlight<'a> {
     index: u16,
 }
 
-impl Future for InFlight<'_> {
-    type Output = Result<Outcome, Unfinished>;
+impl InFlight<'_> {
     #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll_trouble(&mut self, cx: &Context<'_>) -> Poll<Option<Result<Outcome, Unfinished>>> {
         let mut t = self.channel.table.borrow_mut();
         let s = &mut t.slots[usize::from(self.index)];
         match s.state {
@@ -495,10 +497,32 @@ impl Future for InFlight<'_> {
                 s.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
-            State::Done => Poll::Ready(Ok(std::mem::replace(&mut s.outcome, Outcome::none()))),
-            State::Aborted => Poll::Ready(Err(Unfinished::Aborted)),
-            _ => Poll::Ready(Err(Unfinished::InDoubt)),
+            State::Good => Poll::Ready(None),
+            State::Done => {
+                Poll::Ready(Some(Ok(std::mem::replace(&mut s.outcome, Outcome::none()))))
+            }
+            State::Aborted => Poll::Ready(Some(Err(Unfinished::Aborted))),
+            _ => Poll::Ready(Some(Err(Unfinished::InDoubt))),
         }
+    }
+}
+
+/// As awaiting the command, but `None` when it ended with GOOD and moved all its data.
+pub(crate) struct Trouble<'a>(pub(crate) InFlight<'a>);
+
+impl Future for Trouble<'_> {
+    type Output = Option<Result<Outcome, Unfinished>>;
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll_trouble(cx)
+    }
+}
+
+impl Future for InFlight<'_> {
+    type Output = Result<Outcome, Unfinished>;
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_trouble(cx).map(|t| t.unwrap_or_else(|| Ok(Outcome::none())))
     }
 }
 

@@ -7,7 +7,7 @@ use weir_fabric::{RecvQueue, SendFlags, Tap};
 use weir_mem::Slice;
 use weir_proto_srp::initiator_tag::InitiatorTag;
 use weir_proto_srp::misc::{CreditResponse, EventResponse, SMALL_LEN};
-use weir_proto_srp::{Response, RspCode, TargetIu, decode_initiator};
+use weir_proto_srp::{Plain, Response, RspCode, TargetIu, decode_initiator};
 use weir_reactor::{Completion, CompletionQueue, Token, spawn_task};
 
 impl Channel {
@@ -77,6 +77,28 @@ impl Channel {
         }
     }
 
+    /// As [`respond`](Channel::respond) for a command that ended with GOOD and moved all its data.
+    #[inline]
+    fn ended_well(&self, r: Plain) {
+        if let Some(InitiatorTag::Command { queue, index }) = InitiatorTag::from_tag(r.tag)
+            && queue == self.config.queue
+        {
+            let mut t = self.table.borrow_mut();
+            if let Some(s) = t.slots.get_mut(usize::from(index))
+                && s.state == State::Sent
+            {
+                s.state = State::Good;
+                let waker = s.waker.take();
+                drop(t);
+                if let Some(w) = waker {
+                    w.wake();
+                }
+                return;
+            }
+        }
+        self.respond(&Response::scsi(r.tag, r.status, r.delta));
+    }
+
     /// Answers a request of the target. It costs no credit, but may have to wait for room; a target that
     /// asks again before it has the answer breaks the protocol.
     fn answer(self: &Rc<Self>, bytes: [u8; SMALL_LEN]) {
@@ -140,6 +162,16 @@ impl Tap for ResponseTap {
     #[inline]
     fn message(&self, bytes: &[u8]) -> bool {
         let Some(channel) = self.0.upgrade() else { return false };
+        if let Some(r) = Plain::decode(bytes)
+            && r.status == 0
+            && bytes.len() <= RESPONSE
+        {
+            let counted = channel.try_credit(r.delta);
+            if counted {
+                channel.ended_well(r);
+            }
+            return counted;
+        }
         match decode_initiator(bytes) {
             Ok(TargetIu::Response(r)) if bytes.len() <= RESPONSE => {
                 let counted = channel.try_credit(r.delta);

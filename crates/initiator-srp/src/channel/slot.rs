@@ -23,8 +23,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// GOOD, and all data was moved.
     #[inline]
-    pub(super) fn none() -> Outcome {
+    pub(crate) fn none() -> Outcome {
         Outcome {
             status: 0,
             failure: None,
@@ -52,7 +53,9 @@ pub(super) enum State {
     Free,
     /// With the target; a future waits.
     Sent,
-    /// Answered.
+    /// Answered: GOOD, and all data was moved.
+    Good,
+    /// Answered otherwise; the outcome tells.
     Done,
     /// Ended by task management: the target will not answer.
     Aborted,

@@ -4,7 +4,7 @@ use super::slot::{Slot, State};
 use super::{Channel, IMMEDIATE_OFFSET, MAX_TABLE, Unfinished};
 use weir_fabric::{Access, FabricError, SendFlags};
 use weir_mem::Slice;
-use weir_proto_srp::command_builder::{BufferSpec, CommandBuilder};
+use weir_proto_srp::command_builder::{BufferSpec, CommandBuilder, direct_in};
 use weir_proto_srp::initiator_tag::InitiatorTag;
 use weir_proto_srp::types::DESCRIPTOR_LEN;
 use weir_proto_srp::{Descriptor, Tag};
@@ -64,7 +64,7 @@ impl Channel {
 
     #[inline]
     fn register(&self, s: &mut Slot, d: &Slice, access: Access) -> Result<Descriptor, Unfinished> {
-        match self.conn.register(d.clone(), access) {
+        match self.conn.register(d, access) {
             Ok(r) => {
                 s.keys.push(r.key);
                 Ok(Descriptor { addr: r.addr, key: r.key, len: d.len() as u32 })
@@ -89,6 +89,14 @@ impl Channel {
         data_out: Option<&Slice>,
         data_in: Option<&Slice>,
     ) -> Result<(), Unfinished> {
+        if let (None, Some(d), Ok(cdb)) = (data_out, data_in, cdb.try_into())
+            && !d.is_empty()
+        {
+            let place = self.register(s, d, Access::RemoteWrite)?;
+            let iu = direct_in(tag, lun, cdb, place);
+            self.conn.send(&iu, None, SendFlags::default(), Token::NONE);
+            return Ok(());
+        }
         let mut builder = CommandBuilder::new(tag, lun, cdb);
         let mut immediate = None;
         if let Some(d) = data_out

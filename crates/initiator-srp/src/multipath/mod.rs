@@ -223,6 +223,20 @@ impl Multipath {
         self.run(Repeat::of(cdb.as_bytes()), op).await
     }
 
+    /// As [`execute`](Multipath::execute) for a command that moves all of its data.
+    ///
+    /// # Errors
+    /// As there, or [`Error::Short`].
+    pub async fn transfer(
+        &self,
+        cdb: &Cdb,
+        data_out: &[Slice],
+        data_in: &[Slice],
+    ) -> Result<(), Error> {
+        let op = async |q: &Queue, lun| q.transfer(lun, cdb, data_out, data_in).await;
+        self.run(Repeat::of(cdb.as_bytes()), op).await
+    }
+
     /// Runs an operation over a good path; over others when paths fail under it and `repeat` allows that.
     ///
     /// # Errors

@@ -29,8 +29,7 @@ impl Queue {
     pub async fn read_to(&self, lun: Lun, offset: u64, bufs: &[Slice]) -> Result<(), Error> {
         let len = total(bufs);
         let (lba, blocks) = self.extent(lun, offset, len).await?;
-        let o = self.execute(lun, &build::read(lba, blocks, false), &[], bufs).await?;
-        whole(len, o.in_residual)
+        self.transfer(lun, &build::read(lba, blocks, false), &[], bufs).await
     }
 
     /// Writes `buf` at `offset`. It must not change before the end. With `fua` it is on the medium then.
@@ -55,8 +54,7 @@ impl Queue {
     ) -> Result<(), Error> {
         let len = total(bufs);
         let (lba, blocks) = self.extent(lun, offset, len).await?;
-        let o = self.execute(lun, &build::write(lba, blocks, fua), bufs, &[]).await?;
-        whole(len, o.out_residual)
+        self.transfer(lun, &build::write(lba, blocks, fua), bufs, &[]).await
     }
 
     /// Everything written before is on the medium afterwards.
@@ -82,8 +80,7 @@ impl Queue {
         }
         let list = build::unmap_list(&extents);
         let data = Slice::copy_of(&list);
-        let o = self.execute(lun, &build::unmap(list.len() as u16), from_ref(&data), &[]).await?;
-        whole(list.len() as u64, o.out_residual)
+        self.transfer(lun, &build::unmap(list.len() as u16), from_ref(&data), &[]).await
     }
 
     /// The range reads as zeros afterwards; with `unmap` its space may be given back.
@@ -114,8 +111,7 @@ impl Queue {
     ) -> Result<(), Error> {
         let (lba, blocks) = self.extent(lun, offset, len).await?;
         let cdb = build::write_same_16(lba, blocks, false, true);
-        let o = self.execute(lun, &cdb, from_ref(&block), &[]).await?;
-        whole(block.len() as u64, o.out_residual)
+        self.transfer(lun, &cdb, from_ref(&block), &[]).await
     }
 
     /// Replaces what is at `offset` by the second half of `both`, if it is equal to the first half. `false`
@@ -133,8 +129,8 @@ impl Queue {
         let blocks = u8::try_from(blocks)
             .map_err(|_| Error::Invalid("COMPARE AND WRITE takes at most 255 blocks".into()))?;
         let cdb = build::compare_and_write(lba, blocks, false);
-        match self.execute(lun, &cdb, from_ref(&both), &[]).await {
-            Ok(o) => whole(both.len() as u64, o.out_residual).map(|()| true),
+        match self.transfer(lun, &cdb, from_ref(&both), &[]).await {
+            Ok(()) => Ok(true),
             Err(e) if e.sense().is_some_and(|s| s.key == weir_proto_scsi::SenseKey::Miscompare) => {
                 Ok(false)
             }
@@ -208,13 +204,13 @@ impl Queue {
 }
 
 #[inline]
-fn total(bufs: &[Slice]) -> u64 {
+pub(super) fn total(bufs: &[Slice]) -> u64 {
     bufs.iter().map(|b| b.len() as u64).sum()
 }
 
 /// GOOD means all data only without a residual.
 #[inline]
-fn whole(wanted: u64, r: Residual) -> Result<(), Error> {
+pub(super) fn whole(wanted: u64, r: Residual) -> Result<(), Error> {
     match r {
         Residual::None => Ok(()),
         Residual::Under(n) => {

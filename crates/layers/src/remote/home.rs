@@ -1,7 +1,7 @@
 //! The home reactor's side.
 
 use super::port::Remote;
-use super::record::{Op, Outcome, Record, Returns, Stack};
+use super::record::{Op, Outcome, Record, Returns, Stack, sums_of};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr::NonNull;
@@ -29,6 +29,7 @@ pub(super) struct Door {
     bell: Token,
     /// As it was made; length and write protection are below.
     made: Geometry,
+    keeps_sums: bool,
     len: AtomicU64,
     read_only: AtomicBool,
 }
@@ -40,6 +41,10 @@ impl Door {
             read_only: self.read_only.load(Ordering::Relaxed),
             ..self.made
         }
+    }
+
+    pub(super) fn keeps_sums(&self) -> bool {
+        self.keeps_sums
     }
 
     pub(super) fn submit(&self, r: &'static Record) {
@@ -83,9 +88,19 @@ impl Job {
     /// The submitter's memory.
     fn memory(&self) -> Slice {
         let wish = self.record.wish.get();
+        self.lent(wish.memory, wish.len as usize)
+    }
+
+    /// Its memory for checksums.
+    fn sums(&self) -> Slice {
+        let wish = self.record.wish.get();
+        self.lent(wish.sums, sums_of(wish.len as usize))
+    }
+
+    fn lent(&self, memory: *mut u8, len: usize) -> Slice {
         let lease: Backing = self.lease.clone();
-        let at = NonNull::new(wish.memory).unwrap_or(NonNull::dangling());
-        let len = if wish.memory.is_null() { 0 } else { wish.len as u32 };
+        let at = NonNull::new(memory).unwrap_or(NonNull::dangling());
+        let len = if memory.is_null() { 0 } else { len as u32 };
         // SAFETY: the submitter's count on the memory is in the record, and the record goes back only when no count
         // on the lease is left but the job's own (see `drop`). Nobody holds Rust references to device memory.
         unsafe { Slice::from_raw(at, len, lease) }
@@ -176,8 +191,12 @@ impl Inner {
         let w = job.record.wish.get();
         let v = &self.volume;
         let result: IoResult = match w.op {
-            Op::Read => v.read(w.at, job.memory()).await,
-            Op::Write { fua } => v.write(w.at, job.memory(), fua).await,
+            Op::Read { summed: false } => v.read(w.at, job.memory()).await,
+            Op::Read { summed: true } => v.read_summed(w.at, job.memory(), job.sums()).await,
+            Op::Write { fua, summed: false } => v.write(w.at, job.memory(), fua).await,
+            Op::Write { fua, summed: true } => {
+                v.write_summed(w.at, job.memory(), job.sums(), fua).await
+            }
             Op::Flush => v.flush().await,
             Op::Discard => v.discard(w.at, w.len).await,
             Op::WriteZeroes { unmap } => v.write_zeroes(w.at, w.len, unmap).await,
@@ -231,6 +250,7 @@ impl Home {
             home: handle(),
             bell: queue.token(0),
             made,
+            keeps_sums: volume.keeps_sums(),
             len: AtomicU64::new(made.len),
             read_only: AtomicBool::new(made.read_only),
         });
@@ -269,6 +289,13 @@ impl Home {
     /// The volume.
     pub fn volume(&self) -> Rc<dyn Volume> {
         self.inner.volume.clone()
+    }
+
+    /// I/Os of others that are under way or wait.
+    pub fn busy(&self) -> usize {
+        let i = &self.inner;
+        let waiting = i.jobs.borrow().len() + usize::from(!i.door.stack.is_empty());
+        waiting + i.workers.get() - i.idle.get()
     }
 
     /// Tells others that the volume's size or write protection has changed.
@@ -312,6 +339,11 @@ impl Entrance {
         let residents = get_local::<Residents>()?;
         let found = residents.0.borrow().get(&self.0.bell.0).and_then(Weak::upgrade);
         found.map(|i| i.volume.clone())
+    }
+
+    /// As [`volume`](Entrance::volume), but a handle at home too: an I/O that is given up goes on to its end.
+    pub fn handle(&self) -> Rc<dyn Volume> {
+        Rc::new(Remote::new(self.0.clone()))
     }
 
     /// The home reactor.

@@ -1,7 +1,7 @@
 //! The submitter's side: records of the present reactor, and the handle that uses them.
 
 use super::home::Door;
-use super::record::{Op, Outcome, Record, Returns, Wish};
+use super::record::{Op, Outcome, Record, Returns, Wish, sums_of};
 use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -60,7 +60,7 @@ impl Port {
     }
 
     fn came_back(&self, r: &'static Record) {
-        drop(r.mine.keep.borrow_mut().take());
+        drop(r.mine.keep.take());
         r.mine.away.set(false);
         r.answer(r.outcome.get());
         if !r.mine.watched.get() {
@@ -90,10 +90,11 @@ impl Remote {
         Remote { door, port: Port::here() }
     }
 
-    fn send(&self, op: Op, at: u64, len: u64, keep: Option<Slice>) -> Flight<'_> {
+    fn send(&self, op: Op, at: u64, len: u64, keep: [Option<Slice>; 2]) -> Flight<'_> {
         let r = self.port.take();
-        let memory = keep.as_ref().map_or(std::ptr::null_mut(), Slice::as_ptr);
-        r.wish.set(Wish { op, at, len, memory });
+        let place = |s: &Option<Slice>| s.as_ref().map_or(std::ptr::null_mut(), Slice::as_ptr);
+        let (memory, sums) = (place(&keep[0]), place(&keep[1]));
+        r.wish.set(Wish { op, at, len, memory, sums });
         r.outcome.set(Outcome::of(Err(IoError::Offline)));
         *r.returns.borrow_mut() = Some(self.port.returns.clone());
         r.generation.set(r.generation.get().wrapping_add(1));
@@ -106,7 +107,7 @@ impl Remote {
         flight
     }
 
-    fn io(&self, op: Op, at: u64, len: u64, keep: Option<Slice>) -> IoFuture<'_> {
+    fn io(&self, op: Op, at: u64, len: u64, keep: [Option<Slice>; 2]) -> IoFuture<'_> {
         // Asked for with a range that makes no sense: the answer is known here.
         match check_range(&self.door.geometry(), at, len) {
             Err(e) => IoFuture::ready(Err(e)),
@@ -160,23 +161,39 @@ impl Volume for Remote {
     }
 
     fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
-        self.io(Op::Read, at, buf.len() as u64, Some(buf))
+        self.io(Op::Read { summed: false }, at, buf.len() as u64, [Some(buf), None])
     }
 
     fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
-        self.io(Op::Write { fua }, at, buf.len() as u64, Some(buf))
+        self.io(Op::Write { fua, summed: false }, at, buf.len() as u64, [Some(buf), None])
+    }
+
+    fn keeps_sums(&self) -> bool {
+        self.door.keeps_sums()
+    }
+
+    fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
+        let len = buf.len();
+        assert!(sums.len() >= sums_of(len), "there is room for the checksums");
+        self.io(Op::Read { summed: true }, at, len as u64, [Some(buf), Some(sums)])
+    }
+
+    fn write_summed(&self, at: u64, buf: Slice, sums: Slice, fua: bool) -> IoFuture<'_> {
+        let len = buf.len();
+        assert!(sums.len() >= sums_of(len), "there are as many checksums as blocks");
+        self.io(Op::Write { fua, summed: true }, at, len as u64, [Some(buf), Some(sums)])
     }
 
     fn flush(&self) -> IoFuture<'_> {
-        self.io(Op::Flush, 0, 0, None)
+        self.io(Op::Flush, 0, 0, [None, None])
     }
 
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
-        self.io(Op::Discard, at, len, None)
+        self.io(Op::Discard, at, len, [None, None])
     }
 
     fn write_zeroes(&self, at: u64, len: u64, unmap: bool) -> IoFuture<'_> {
-        self.io(Op::WriteZeroes { unmap }, at, len, None)
+        self.io(Op::WriteZeroes { unmap }, at, len, [None, None])
     }
 
     fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
@@ -184,7 +201,7 @@ impl Volume for Remote {
         if len == 0 || check_range(&self.door.geometry(), at, len).is_err() {
             return Box::pin(std::future::ready(whole));
         }
-        let flight = self.send(Op::Allocation, at, len, None);
+        let flight = self.send(Op::Allocation, at, len, [None, None]);
         Box::pin(async move {
             let o = flight.await;
             if o.result.is_ok() { o.found } else { whole }

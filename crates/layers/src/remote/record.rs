@@ -7,19 +7,24 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::task::Waker;
 use std::thread::ThreadId;
 use weir_base::{IoError, IoResult};
-use weir_block::Allocation;
+use weir_block::{Allocation, SUMMED};
 use weir_mem::Slice;
 use weir_reactor::{Completion, Handle, Token};
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Op {
-    Read,
-    Write { fua: bool },
+    Read { summed: bool },
+    Write { fua: bool, summed: bool },
     Flush,
     Discard,
     WriteZeroes { unmap: bool },
     Allocation,
+}
+
+/// Bytes of the checksums of so many bytes of data.
+pub(super) fn sums_of(len: usize) -> usize {
+    len / SUMMED * 4
 }
 
 /// An I/O as plain values.
@@ -30,6 +35,8 @@ pub(super) struct Wish {
     pub(super) len: u64,
     /// The submitter's memory, for reads and writes.
     pub(super) memory: *mut u8,
+    /// Its memory for checksums, for those that are summed.
+    pub(super) sums: *mut u8,
 }
 
 /// What became of it.
@@ -66,7 +73,7 @@ pub(super) struct Record {
 /// The submitter's part of a record.
 pub(super) struct Mine {
     /// Keeps the memory.
-    pub(super) keep: RefCell<Option<Slice>>,
+    pub(super) keep: RefCell<[Option<Slice>; 2]>,
     pub(super) answer: Cell<Option<Outcome>>,
     pub(super) waker: RefCell<Option<Waker>>,
     /// Home has it.
@@ -84,7 +91,13 @@ impl Record {
     pub(super) fn make() -> &'static Record {
         Box::leak(Box::new(Record {
             next: AtomicPtr::default(),
-            wish: Cell::new(Wish { op: Op::Flush, at: 0, len: 0, memory: std::ptr::null_mut() }),
+            wish: Cell::new(Wish {
+                op: Op::Flush,
+                at: 0,
+                len: 0,
+                memory: std::ptr::null_mut(),
+                sums: std::ptr::null_mut(),
+            }),
             outcome: Cell::new(Outcome::of(Err(IoError::Offline))),
             returns: RefCell::default(),
             generation: Cell::new(0),
@@ -127,6 +140,10 @@ impl Stack {
                 Err(now) => head = now,
             }
         }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::SeqCst).is_null()
     }
 
     /// Everything, the oldest first.
@@ -197,7 +214,7 @@ impl Drop for Returns {
         // several reactors share one, as under simulation); elsewhere its memory is left alone for good.
         if std::thread::current().id() == self.thread {
             for r in self.stack.take() {
-                drop(r.mine.keep.borrow_mut().take());
+                drop(r.mine.keep.take());
             }
         }
     }

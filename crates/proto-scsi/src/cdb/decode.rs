@@ -17,18 +17,22 @@ type Cdb = [u8; 16];
 #[inline]
 pub fn decode(cdb: &[u8], geometry: &Geometry) -> Result<Command, Sense> {
     let entry = lookup(cdb, geometry.features)?;
-    let mut c: Cdb = [0; 16];
-    match cdb.first_chunk::<16>() {
-        Some(whole) => c = *whole,
-        None if cdb.len() >= usize::from(entry.len) => c[..cdb.len()].copy_from_slice(cdb),
+    // Where all 16 bytes are there they are not copied: its parts could not be read before the copy is in the cache.
+    let mut padded: Cdb = [0; 16];
+    let c = match cdb.first_chunk::<16>() {
+        Some(whole) => whole,
+        None if cdb.len() >= usize::from(entry.len) => {
+            padded[..cdb.len()].copy_from_slice(cdb);
+            &padded
+        }
         None => return Err(Sense::cdb_byte(cdb.len() as u16)),
-    }
-    let refused = u128::from_be_bytes(c) & !entry.accepted;
+    };
+    let refused = u128::from_be_bytes(*c) & !entry.accepted;
     if refused != 0 {
         let at = refused.leading_zeros();
         return Err(Sense::cdb_bit((at / 8) as u16, (7 - at % 8) as u8));
     }
-    build(entry, &c, geometry)
+    build(entry, c, geometry)
 }
 
 fn lookup(cdb: &[u8], features: Features) -> Result<&'static Entry, Sense> {

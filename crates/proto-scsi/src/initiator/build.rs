@@ -34,8 +34,15 @@ impl Cdb {
     }
 
     /// The CDB zero-padded to 16 bytes, as SRP and iSCSI carry it.
+    #[inline]
     pub fn padded(&self) -> [u8; 16] {
         self.bytes
+    }
+
+    /// As [`padded`](Cdb::padded), without a copy.
+    #[inline]
+    pub fn as_padded(&self) -> &[u8; 16] {
+        &self.bytes
     }
 
     /// Length in bytes: 6, 10, 12 or 16.

@@ -93,6 +93,13 @@ fn direct_offset_by_offset() {
 }
 
 #[test]
+fn the_short_way_writes_the_same() {
+    let place = Descriptor { addr: 0x0102_0304_0506_0708, key: 0x1122_3344, len: 0x5566_7788 };
+    let iu = encode(&base().data_in(BufferSpec::Direct(place)));
+    assert_eq!(crate::command_builder::direct_in(TAG, LUN, &CDB, place), *iu);
+}
+
+#[test]
 fn indirect_offset_by_offset() {
     let list = [d(0, 100), d(256, 200)];
     let spec = BufferSpec::Indirect { table: d(4096, 32), total: 300, inline: &list };

@@ -120,7 +120,7 @@ fn a_targets_mistakes_are_read_safely() {
 
 proptest! {
     #[test]
-    fn the_short_way_reads_and_writes_what_the_long_way_does(
+    fn plain_responses_are_read_and_written_as_others_are(
         mut iu in proptest::collection::vec(any::<u8>(), 36..80),
         valid in any::<bool>(),
         ids in (any::<u64>(), any::<u8>(), any::<i32>(), any::<bool>()),
@@ -128,13 +128,23 @@ proptest! {
         if !valid {
             iu[18] = 0;
         }
-        prop_assert_eq!(Response::decode(&iu), Response::any(&iu));
+        iu[0] = 0xc1;
+        let whole = Response::decode(&iu);
+        let says_more = iu[18] != 0;
+        prop_assert_eq!(Plain::decode(&iu).is_none(), says_more);
+        if let Some(p) = Plain::decode(&iu) {
+            let mut r = Response::scsi(p.tag, p.status, p.delta);
+            r.solicited = p.solicited;
+            prop_assert_eq!(Ok(r), whole);
+        }
+        iu[0] = 0x02;
+        prop_assert_eq!(Plain::decode(&iu), None);
         let (tag, status, delta, solicited) = ids;
         let mut r = Response::scsi(Tag(tag), status, delta);
         r.solicited = solicited;
         let mut out = [0xff; 64];
         let n = r.encode(&mut out, 64).unwrap();
-        prop_assert_eq!(Response::any(&out[..n]), Ok(r));
+        prop_assert_eq!(Response::decode(&out[..n]), Ok(r));
         prop_assert_eq!(&out[..n], &r.plain()[..]);
         prop_assert_eq!(r.encode(&mut out, 35).is_err(), r.encode(&mut out[..35], 64).is_err());
     }

@@ -403,7 +403,7 @@ impl Channel {
         let (mut all, mut keys) = (Vec::new(), Vec::new());
         for w in cuts.windows(2) {
             let part = memory.sub(w[0], w[1] - w[0]);
-            match self.conn.register(part.clone(), access) {
+            match self.conn.register(&part, access) {
                 Ok(r) => {
                     keys.push(r.key);
                     all.push(Descriptor { addr: r.addr, key: r.key, len: part.len() as u32 });
@@ -481,7 +481,7 @@ impl Channel {
             let place = table.sub(table_at, bytes.len());
             table_at += bytes.len();
             place.write_at(0, &bytes);
-            let Ok(r) = self.conn.register(place.clone(), Access::RemoteRead) else {
+            let Ok(r) = self.conn.register(&place, Access::RemoteRead) else {
                 self.release(&keys);
                 return self.give_up(Some(tag));
             };

@@ -4,6 +4,7 @@ mod brp;
 mod canary;
 mod disk;
 mod fabric;
+mod migrate;
 mod reactor;
 mod scene;
 mod srp;
@@ -60,6 +61,12 @@ pub const SUITES: &[Suite] = &[
         about: "pools of redirect-on-write volumes through crashes, damage, lost devices, snapshots and want of space",
         planted: false,
         run: store::run,
+    },
+    Suite {
+        name: "migrate",
+        about: "volumes that move under I/O, through faults of both sides, cancels, failed commits and crashes",
+        planted: false,
+        run: migrate::run,
     },
     Suite {
         name: "canary-fabric",

@@ -121,6 +121,17 @@ impl Cache {
         self.log.iter().filter(|e| !e.durable).count()
     }
 
+    /// Where they are, and how long.
+    pub(crate) fn each_at_risk(&self, mut f: impl FnMut(u64, u64)) {
+        for e in self.log.iter().filter(|e| !e.durable) {
+            let len = match &e.what {
+                What::Data(b) => b.len() as u64,
+                What::Zero(len) => *len,
+            };
+            f(e.at, len);
+        }
+    }
+
     /// Power goes: of what was not durable a random part survives, whole, not at all, or torn.
     pub(crate) fn power_cut(&mut self, rng: &mut Prng, garbage: bool) {
         // Each cut has its own temper, so that all of nothing, all, prefixes and patchworks happen.

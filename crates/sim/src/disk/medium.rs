@@ -187,6 +187,11 @@ impl SimMedium {
         self.0.cache.borrow().at_risk()
     }
 
+    /// Shows where those are: offset and length in bytes.
+    pub fn each_at_risk(&self, f: impl FnMut(u64, u64)) {
+        self.0.cache.borrow().each_at_risk(f);
+    }
+
     /// Bytes that take space.
     pub fn allocated(&self) -> u64 {
         self.0.cache.borrow().live().used() * 4096
@@ -311,7 +316,8 @@ impl SimMedium {
         *which(&mut self.0.counts.borrow_mut()) += 1;
     }
 
-    pub(crate) fn is_bad(&self, at: u64, len: u64) -> bool {
+    /// True when a read of the range would fail, as [`fail_reads`](SimMedium::fail_reads) asked for.
+    pub fn is_bad(&self, at: u64, len: u64) -> bool {
         self.0.bad.borrow().iter().any(|(s, e)| *s < at + len && at < *e)
     }
 

@@ -58,8 +58,8 @@ impl Connection for SimConnection {
         self.pair.post(self.side, Work::Read { local, remote }, token);
     }
 
-    fn register(&self, local: Slice, access: Access) -> Result<Remote, FabricError> {
-        self.pair.register(self.side, local, access)
+    fn register(&self, local: &Slice, access: Access) -> Result<Remote, FabricError> {
+        self.pair.register(self.side, local.clone(), access)
     }
 
     fn deregister(&self, key: u32) {

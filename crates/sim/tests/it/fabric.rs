@@ -233,7 +233,7 @@ fn write_data_is_there_when_a_later_send_arrives() {
             },
             |s| async move {
                 let mem = Slice::heap(2000);
-                let r = s.conn.register(mem.clone(), Access::RemoteWrite).expect("room");
+                let r = s.conn.register(&mem, Access::RemoteWrite).expect("room");
                 s.send(&pack(r)).await;
                 assert_eq!(s.recv().await, b"written");
                 assert!(mem.to_vec().iter().enumerate().all(|(i, b)| *b == i as u8));
@@ -263,7 +263,7 @@ fn read_fetches_exactly_what_is_registered() {
             |s| async move {
                 let bytes: Vec<u8> = (0..1000).map(|i| (i * 7) as u8).collect();
                 let mem = Slice::copy_of(&bytes);
-                let r = s.conn.register(mem, Access::RemoteRead).expect("room");
+                let r = s.conn.register(&mem, Access::RemoteRead).expect("room");
                 s.send(&pack(r)).await;
                 s.recv().await;
             },
@@ -330,7 +330,7 @@ fn wrong_keys_ranges_and_rights_end_the_connection() {
                     let mem = Slice::copy_of(&[1; 300]);
                     keep.set(Some(mem.clone()));
                     let access = if reads { Access::RemoteRead } else { Access::RemoteWrite };
-                    let r = s.conn.register(mem.sub(100, 100), access).expect("room");
+                    let r = s.conn.register(&mem.sub(100, 100), access).expect("room");
                     s.send(&pack(r)).await;
                     if crime == StaleKey {
                         s.recv().await;
@@ -400,7 +400,7 @@ fn send_with_invalidate_ends_the_key_and_says_which() {
                 assert_eq!(c.result, status::REMOTE_ACCESS);
             },
             |s| async move {
-                let r = s.conn.register(Slice::heap(10), Access::RemoteRead).expect("room");
+                let r = s.conn.register(&Slice::heap(10), Access::RemoteRead).expect("room");
                 let (_buf, done) = s.post_recv();
                 s.send(&pack(r)).await;
                 assert_eq!(done.await.extra, r.key);
@@ -522,7 +522,7 @@ fn a_read_samples_memory_late_and_not_at_once() {
             },
             |s| async move {
                 let mem = Slice::copy_of(&[1; 400]);
-                let r = s.conn.register(mem.clone(), Access::RemoteRead).expect("room");
+                let r = s.conn.register(&mem, Access::RemoteRead).expect("room");
                 s.send(&pack(r)).await;
                 s.recv().await;
                 mem.fill(2);
@@ -579,7 +579,7 @@ fn everything_outstanding_is_flushed_and_then_the_end_is_told_once() {
             },
             |s| async move {
                 let mem = Slice::heap(500);
-                let r = s.conn.register(mem, Access::RemoteRead).expect("room");
+                let r = s.conn.register(&mem, Access::RemoteRead).expect("room");
                 s.send(&pack(r)).await;
                 s.closed().await;
             },
@@ -811,12 +811,12 @@ fn registrations_are_limited_and_keys_differ() {
         |s| async move {
             let mem = Slice::heap(10);
             let keys: Vec<_> = (0..3)
-                .map(|_| s.conn.register(mem.clone(), Access::RemoteRead).expect("room").key)
+                .map(|_| s.conn.register(&mem, Access::RemoteRead).expect("room").key)
                 .collect();
             assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2]);
-            assert!(s.conn.register(mem.clone(), Access::RemoteRead).is_err());
+            assert!(s.conn.register(&mem, Access::RemoteRead).is_err());
             s.conn.deregister(keys[0]);
-            assert!(s.conn.register(mem, Access::RemoteRead).is_ok());
+            assert!(s.conn.register(&mem, Access::RemoteRead).is_ok());
         },
         |s| async move { s.closed().await },
     );
@@ -839,7 +839,7 @@ fn with_one_stream_a_read_waits_behind_a_message_that_nobody_receives() {
                 s.conn.disconnect(true);
             },
             |s| async move {
-                let r = s.conn.register(Slice::heap(10), Access::RemoteRead).expect("room");
+                let r = s.conn.register(&Slice::heap(10), Access::RemoteRead).expect("room");
                 s.conn.send_slots().wait_n(2).await;
                 s.conn.send(&pack(r), None, SendFlags::default(), Token::NONE);
                 s.conn.send(b"in the way", None, SendFlags::default(), Token::NONE);

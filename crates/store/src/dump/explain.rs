@@ -53,6 +53,8 @@ pub(super) fn of_superblock(s: &Superblock) -> Item {
         .with("base_lsn", s.base_lsn)
         .hex("base_chain", s.base_chain)
         .with("log_devices", format!("{}, {}", device(s.log_set[0]), device(s.log_set[1])))
+        .with("table_pages", s.table_pages)
+        .with("spares", s.spares)
         .with("next_dataset", s.next_dataset)
         .with("datasets", of_pointer(&s.datasets.ptr))
         .with("datasets_bytes", s.datasets.len)

@@ -1,8 +1,8 @@
 //! Making a pool: labels, the slabs' places, the first superblock.
 
-use super::open::read_block;
+use super::labels::label_of;
 use super::{StoreError, StoreResult};
-use crate::format::label::{Label, Layout};
+use crate::format::label::{LABELS, Label, Layout};
 use crate::format::page::{self, Header, PAYLOAD, PageKind, seal};
 use crate::format::slab::{self, Placement, SlabRecord};
 use crate::format::superblock::{
@@ -107,8 +107,7 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
             ));
         };
         if !spec.overwrite
-            && let Ok(b) = read_block(d, 0).await
-            && let Ok(l) = Label::decode(&b)
+            && let Ok(l) = label_of(d).await
         {
             return request(format!("`{}` belongs to pool {:032x}", d.name(), l.pool));
         }
@@ -151,6 +150,8 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
         copies: spec.copies,
         slab_shift: spec.slab_shift,
         log_pages: spec.log_pages,
+        table_pages: layouts[0].table_pages,
+        spares: spec.spares,
         next_dataset: 1,
         members: members.collect(),
         incompat: 0,
@@ -188,17 +189,17 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
     }
     // Labels last: what has no label is no part of a pool.
     for (n, (d, layout)) in disks.iter().zip(&layouts).enumerate() {
-        for copy in 0..4 {
+        for copy in 0..LABELS {
             let label = Label {
                 pool: spec.pool,
                 device: id(n),
                 layout: *layout,
                 incompat: 0,
                 compat: 0,
-                copy: copy as u8,
+                copy,
             };
             let op = DiskOp::Write {
-                offset: layout.label(copy) * BLOCK as u64,
+                offset: layout.label(u64::from(copy)) * BLOCK as u64,
                 buf: Slice::copy_of(&label.encode()[..]),
                 fua: false,
             };

@@ -1,7 +1,7 @@
 //! The devices of a pool: physical I/O, replaced blocks, standing.
 
 use crate::format::BLOCK;
-use crate::format::label::Layout;
+use crate::format::label::{Label, Layout};
 use crate::format::superblock::{Member, MemberState};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -119,6 +119,11 @@ impl Device {
         }
     }
 
+    /// A copy of its label.
+    pub(crate) fn label(&self, pool: u128, copy: u8) -> Label {
+        Label { pool, device: self.id, layout: self.layout, incompat: 0, compat: 0, copy }
+    }
+
     /// A spare has taken the place of a block. What no program would have recorded is left out.
     pub(crate) fn take_remap(&self, from: u64, spare: u32) {
         if u64::from(spare) < self.layout.spares && from < self.layout.blocks {
@@ -153,6 +158,11 @@ impl Device {
     fn takes(&self, buf: &Slice) -> bool {
         let unit = self.disk.as_ref().map_or(1, |d| d.block_size() as usize);
         buf.as_ptr().addr() & (unit - 1) == 0
+    }
+
+    /// Where a block really is: there, or in the spare that has taken its place.
+    pub(crate) fn real(&self, block: u64) -> u64 {
+        self.pieces(block, 1).next().map_or(block, |(at, ..)| at)
     }
 
     /// Starts the write of whole blocks; the completions go to `out`.

@@ -33,7 +33,8 @@ impl Inner {
         }
     }
 
-    async fn rewrite(&self, d: &Rc<Device>, at: u64, data: &Slice) -> bool {
+    /// Writes a block and looks whether it took.
+    pub(super) async fn rewrite(&self, d: &Rc<Device>, at: u64, data: &Slice) -> bool {
         let limit = self.options.deadline;
         self.count(|c| c.media_writes += 1);
         match d.write(at, data, limit).await {

@@ -24,6 +24,10 @@ impl Inner {
             next.previous = next.chain();
             next.seq += 1;
             change(&mut next);
+            // Those of an older program do not have it.
+            if let Some(d) = self.devices.borrow().first() {
+                (next.table_pages, next.spares) = (d.layout.table_pages, d.layout.spares);
+            }
             if !has(Bug::NoMembershipRecord) {
                 next.members = self.devices.borrow().iter().map(|d| d.member()).collect();
             }

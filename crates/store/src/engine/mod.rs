@@ -9,6 +9,7 @@ mod device;
 mod devices;
 mod fill;
 mod heal;
+mod labels;
 mod locks;
 mod log;
 mod membership;
@@ -31,15 +32,17 @@ mod write;
 
 pub use check::{Finding, Report, check, check_watched};
 pub use create::{PoolSpec, create};
-pub use open::{Options, label_of};
-pub(crate) use open::{parse_space, read_block, space_table, superblocks};
+pub use labels::label_of;
+pub(crate) use labels::{read_block, superblocks};
+pub use open::Options;
+pub(crate) use open::{parse_space, space_table};
 pub use scrub::{ScrubReport, ScrubWatch};
 pub use snapshot::DatasetInfo;
 pub use upkeep::{Progress, Work};
 pub use volume::StoreVolume;
 
 use crate::format::superblock::{MemberState, Superblock};
-use crate::format::{BLOCK, Block, Identity, data_crc};
+use crate::format::{BLOCK, Block, Identity};
 use crate::planted::{Bug, has};
 use dataset::Dataset;
 use device::Device;
@@ -261,10 +264,24 @@ impl Inner {
 /// The checksum of a block of data in a buffer.
 #[inline]
 pub(crate) fn slice_crc(id: &Identity, buf: &Slice, at: usize) -> u32 {
+    bare_crc(buf, at) ^ id.mask()
+}
+
+/// The CRC32C of a block of data in a buffer.
+#[inline]
+pub(crate) fn bare_crc(buf: &Slice, at: usize) -> u32 {
     let part = buf.sub(at, BLOCK);
     // SAFETY: the caller of a write leaves its buffer alone until completion (the contract of Volume),
     // and a buffer that was read into belongs to the reader once the device has completed.
-    data_crc(id, unsafe { part.bytes() })
+    weir_codec::crc32c(unsafe { part.bytes() })
+}
+
+/// The checksum number `i` of those that go with data ([`Volume::write_summed`](weir_block::Volume::write_summed)).
+#[inline]
+pub(crate) fn sum_at(sums: &Slice, i: usize) -> u32 {
+    let mut b = [0; 4];
+    sums.read_at(i * 4, &mut b);
+    u32::from_le_bytes(b)
 }
 
 pub(crate) fn block_of(buf: &Slice) -> Box<Block> {
@@ -331,6 +348,18 @@ impl Pool {
     /// What happened since it was opened.
     pub fn counters(&self) -> Counters {
         self.0.counters.get()
+    }
+
+    /// The blocks that the newest checkpoint uses, with the places of their copies: number of the device and byte. For
+    /// tests that damage them.
+    pub fn blocks_in_use(&self) -> Vec<(u64, Vec<(u16, u64)>)> {
+        let i = &self.0;
+        let blocks = i.space.borrow().in_use();
+        let places = |vbn| {
+            let copies = i.copies_of(vbn).into_iter().flatten();
+            copies.map(|(d, at)| (d.number, d.real(at) * BLOCK as u64)).collect()
+        };
+        blocks.into_iter().map(|vbn| (vbn, places(vbn))).collect()
     }
 
     /// How it stands.

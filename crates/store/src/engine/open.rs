@@ -3,23 +3,24 @@
 use super::checkpoint::Control;
 use super::dataset::Dataset;
 use super::device::Device;
+use super::labels::{label_of, read_block, superblocks};
 use super::log::Log;
 use super::meta::Cache;
 use super::space::Space;
 use super::upkeep::Upkeep;
-use super::{Inner, Pool, StoreError, StoreResult, block_of};
+use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::dataset::{DatasetRecord, RECORD};
-use crate::format::label::{Label, Layout, SUPER_SLOTS};
+use crate::format::label::{Label, Layout};
 use crate::format::page::{FANOUT, HEADER, Header, NodePtr, PAYLOAD, PageKind};
 use crate::format::slab::{self, REMAP, RemapRecord, SlabHead, SlabRecord, bitmap_pages};
 use crate::format::superblock::{MemberState, Superblock};
 use crate::format::{BLOCK, Block, blob, page, tree};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult, Nanos, SECONDS};
+use weir_base::{IoError, Nanos, SECONDS};
 use weir_codec::crc64;
-use weir_disk::{Disk, DiskOp, run};
-use weir_mem::{BufPool, PoolConfig, Slice};
+use weir_disk::Disk;
+use weir_mem::{BufPool, PoolConfig};
 use weir_reactor::spawn_task;
 
 /// How a pool is run.
@@ -64,61 +65,6 @@ impl Default for Options {
             sum_data: true,
         }
     }
-}
-
-pub(crate) async fn read_block(d: &Rc<dyn Disk>, block: u64) -> IoResult<Box<Block>> {
-    let buf = Slice::heap(BLOCK);
-    run(&**d, DiskOp::Read { offset: block * BLOCK as u64, buf: buf.clone() }).await?;
-    Ok(block_of(&buf))
-}
-
-/// Reads a device's label from whichever copy is good.
-///
-/// # Errors
-/// None is; the reason of the first.
-pub async fn label_of(d: &Rc<dyn Disk>) -> StoreResult<Label> {
-    let blocks = d.len() / BLOCK as u64;
-    let mut why = None;
-    for at in [0, 1, blocks.saturating_sub(2), blocks.saturating_sub(1)] {
-        let text = match read_block(d, at).await {
-            Ok(b) => match Label::decode(&b) {
-                Ok(l) => return Ok(l),
-                Err(e) => e.to_string(),
-            },
-            Err(e) => e.to_string(),
-        };
-        why.get_or_insert(text);
-    }
-    let why = why.unwrap_or_default();
-    Err(StoreError::Pool(format!("`{}` has no label of a pool: {why}", d.name())))
-}
-
-/// The newest superblock of a device, and all others that are readable.
-pub(crate) async fn superblocks(d: &Rc<dyn Disk>, label: &Label) -> Vec<Superblock> {
-    let mut found: Vec<Superblock> = Vec::new();
-    for area in 0..2u8 {
-        let first = label.layout.superblock(u64::from(area), 0);
-        let buf = Slice::heap(SUPER_SLOTS as usize * BLOCK);
-        let whole = run(&**d, DiskOp::Read { offset: first * BLOCK as u64, buf: buf.clone() })
-            .await
-            .is_ok();
-        for slot in 0..SUPER_SLOTS {
-            let b = match whole {
-                true => block_of(&buf.sub(slot as usize * BLOCK, BLOCK)),
-                false => match read_block(d, first + slot).await {
-                    Ok(b) => b,
-                    Err(_) => continue,
-                },
-            };
-            if let Ok(s) = Superblock::decode(&b, label.pool, label.device, area, slot)
-                && !found.contains(&s)
-            {
-                found.push(s);
-            }
-        }
-    }
-    found.sort_by_key(|s| std::cmp::Reverse(s.seq));
-    found
 }
 
 /// The table of slabs, from the first device that has it whole.
@@ -191,6 +137,9 @@ impl Pool {
         let inner = assemble(disks, options).await?;
         inner.recover().await?;
         inner.serving.set(true);
+        if !inner.options.read_only {
+            inner.mend_labels(None).await;
+        }
         spawn_task(inner.clone().committer());
         spawn_task(inner.clone().checkpointer());
         if !inner.options.read_only {

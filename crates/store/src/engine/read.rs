@@ -9,6 +9,7 @@ use crate::format::tree::{self, LEAF, MapEntry};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
+use weir_block::fill_sums;
 use weir_mem::Slice;
 use weir_reactor::CompletionFuture;
 
@@ -37,19 +38,21 @@ impl Inner {
         }
     }
 
-    /// Reads whole blocks. The memory is the caller's again only when no device writes to it any more.
+    /// Reads whole blocks. The memory is the caller's again only when no device writes to it any more. Puts the CRC32C of
+    /// each into `sums`, as kept, if that is given.
     pub(crate) async fn read_blocks(
         self: &Rc<Self>,
         ds: &Rc<Dataset>,
         lba: u64,
         buf: &Slice,
+        sums: Option<&Slice>,
     ) -> IoResult {
         let count = buf.len() / BLOCK;
         self.count(|c| c.blocks_read += count as u64);
         let mut done = 0;
         while done < count {
             let at = lba + done as u64;
-            done += match self.read_some(ds, at, buf, done).await? {
+            done += match self.read_some(ds, at, buf, done, sums).await? {
                 Got::Blocks(n) => n,
                 Got::Bad(late) => {
                     if let Some(late) = late {
@@ -57,7 +60,11 @@ impl Inner {
                         // overwrite it any more.
                         let _ = late.await;
                     }
-                    self.heal(ds, at, &buf.sub(done * BLOCK, BLOCK), false).await?;
+                    let part = buf.sub(done * BLOCK, BLOCK);
+                    self.heal(ds, at, &part, false).await?;
+                    if let Some(s) = sums {
+                        fill_sums(&part, &s.sub(done * 4, 4));
+                    }
                     self.record_soon();
                     1
                 }
@@ -76,7 +83,7 @@ impl Inner {
         locked: bool,
     ) -> IoResult<Slice> {
         self.count(|c| c.blocks_read += 1);
-        match self.read_some(ds, lba, &buf, 0).await? {
+        match self.read_some(ds, lba, &buf, 0, None).await? {
             Got::Blocks(_) => Ok(buf),
             Got::Bad(late) => {
                 // A device that was given up may write to its buffer when this one has other data in it already.
@@ -95,6 +102,7 @@ impl Inner {
         lba: u64,
         buf: &Slice,
         at: usize,
+        sums: Option<&Slice>,
     ) -> IoResult<Got> {
         let pin = self.pins.pin();
         let count = buf.len() / BLOCK - at;
@@ -122,7 +130,11 @@ impl Inner {
             n += 1;
         }
         if !first.is_data() {
-            buf.sub(at * BLOCK, n * BLOCK).fill(0);
+            let part = buf.sub(at * BLOCK, n * BLOCK);
+            part.fill(0);
+            if let Some(s) = sums {
+                fill_sums(&part, &s.sub(at * 4, n * 4));
+            }
             return Ok(Got::Blocks(n));
         }
         let part = buf.sub(at * BLOCK, n * BLOCK);
@@ -133,6 +145,9 @@ impl Inner {
                     let verified = |i: usize| {
                         let e = if i == 0 { first } else { others[i - 1] };
                         let id = self.identity(ds.family, lba + i as u64, e.birth, e.vbn);
+                        if let Some(s) = sums {
+                            s.write_at((at + i) * 4, &(e.crc ^ id.mask()).to_le_bytes());
+                        }
                         match self.options.sum_data {
                             true => slice_crc(&id, &part, i * BLOCK) == e.crc,
                             false => id.mask() == e.crc,

@@ -23,6 +23,7 @@ fn damaged(text: String) -> StoreError {
 impl Inner {
     /// Takes up the log, repairs the halves, and makes a checkpoint with a new incarnation.
     pub(crate) async fn recover(self: &Rc<Self>) -> StoreResult {
+        self.complete_super().await?;
         let pages = self.read_log().await?;
         let stable = pages.values().map(|(h, ..)| h.stable).max().unwrap_or(0);
         let base = self.log.next_lsn.get();

@@ -52,7 +52,7 @@ impl ScrubWatch {
         self.findings.borrow().clone()
     }
 
-    fn find(&self, layer: String, vbn: u64, what: String) {
+    pub(super) fn find(&self, layer: String, vbn: u64, what: String) {
         let mut all = self.findings.borrow_mut();
         if all.len() < MOST_FINDINGS {
             all.push(Finding { layer, vbn, what });
@@ -349,31 +349,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Labels, superblocks and the table of slabs have no copies to compare on the same device: a checkpoint
-    /// writes them anew, labels are put right from what is known.
+    /// Labels and superblocks are put right from what is known. The table of slabs has no copies to compare on the same
+    /// device: a checkpoint writes it anew.
     async fn scrub_super(&self, watch: &ScrubWatch) -> IoResult {
-        for d in self.current_devices() {
-            for copy in 0..4u8 {
-                let label = crate::format::label::Label {
-                    pool: self.pool,
-                    device: d.id,
-                    layout: d.layout,
-                    incompat: 0,
-                    compat: 0,
-                    copy,
-                };
-                let at = d.layout.label(u64::from(copy));
-                let want = Slice::copy_of(&label.encode()[..]);
-                let have = Slice::heap(BLOCK);
-                let read = d.read(at, &have, self.options.deadline).await;
-                if read.is_err() || have.to_vec() != want.to_vec() {
-                    self.count(|c| c.damaged += 1);
-                    self.mend(&d, at, &want).await;
-                    let text = format!("label {copy} of device {} was written anew", d.number);
-                    watch.find("labels".into(), 0, text);
-                }
-            }
-        }
+        self.mend_labels(Some(watch)).await;
+        self.scrub_rings(watch).await;
         // Both places of the table of slabs.
         self.checkpoint_now().await?;
         self.checkpoint_now().await

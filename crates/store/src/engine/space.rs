@@ -170,6 +170,21 @@ impl Space {
         }
     }
 
+    /// The blocks that the checkpoint uses, slabs' current metadata among them.
+    pub(crate) fn in_use(&self) -> Vec<u64> {
+        let mut all = Vec::new();
+        let meta = slab::meta_pages(self.shift);
+        for (s, slab) in self.slabs.iter().enumerate().filter(|(_, s)| s.exists()) {
+            let base = (s as u64) << self.shift;
+            let which = slab.which.map(|w| u64::from(w) * meta);
+            all.extend(which.into_iter().flat_map(|first| (first..first + meta).map(|i| base + i)));
+            let data = reserved(self.shift)..1 << self.shift;
+            let used = |i: &u64| slab.disk.as_ref().is_some_and(|w| bit(w, *i));
+            all.extend(data.filter(used).map(|i| base + i));
+        }
+        all
+    }
+
     /// Whether `good` holds of a block; if not, that is kept as a contradiction.
     fn demand(&mut self, good: bool, vbn: u64, what: &str) -> bool {
         if !good {

@@ -10,7 +10,9 @@ use crate::format::dataset::Kind;
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
-use weir_block::{Allocation, Geometry, IoFuture, Volume, check_range, join_parts};
+use weir_block::{
+    Allocation, Geometry, IoFuture, Volume, check_range, compare_sums, fill_sums, join_parts,
+};
 use weir_mem::Slice;
 
 const B: u64 = BLOCK as u64;
@@ -52,6 +54,11 @@ fn split(at: u64, len: u64) -> [(u64, u64); 3] {
     [(0, head), (head, len - head - tail), (len - tail, tail)]
 }
 
+/// The checksums of `len` bytes from `from` on.
+fn part_of(sums: &Slice, from: u64, len: usize) -> Slice {
+    sums.sub((from / B) as usize * 4, len / BLOCK * 4)
+}
+
 impl StoreVolume {
     fn check(&self, at: u64, len: u64, write: bool) -> IoResult {
         check_range(&self.geometry(), at, len)?;
@@ -62,6 +69,14 @@ impl StoreVolume {
             true => Err(IoError::ReadOnly),
             false => Ok(()),
         }
+    }
+
+    /// As [`check`](StoreVolume::check), of whole blocks with their checksums.
+    fn check_whole(&self, at: u64, buf: &Slice, sums: &Slice, write: bool) -> IoResult {
+        let len = buf.len() as u64;
+        self.check(at, len, write)?;
+        let fits = (at | len).is_multiple_of(B) && sums.len() >= buf.len() / BLOCK * 4;
+        if fits { Ok(()) } else { Err(IoError::OutOfRange) }
     }
 
     async fn lock(&self, lba: u64, count: u64) -> RangeLock {
@@ -91,13 +106,13 @@ impl StoreVolume {
             Some(d) => whole.copy_from((at % B) as usize, &d, 0, len),
             None => whole.sub((at % B) as usize, len).fill(0),
         }
-        self.pool.write_locked(&self.ds, lba, whole, lock).await
+        self.pool.write_locked(&self.ds, lba, whole, None, lock).await
     }
 
-    async fn write_whole(&self, at: u64, buf: Slice) -> IoResult {
+    async fn write_whole(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoResult {
         let (lba, count) = (at / B, buf.len() as u64 / B);
         let lock = self.lock(lba, count).await;
-        self.pool.write_locked(&self.ds, lba, buf, Some(lock)).await
+        self.pool.write_locked(&self.ds, lba, buf, sums, Some(lock)).await
     }
 
     async fn read_any(&self, at: u64, buf: Slice) -> IoResult {
@@ -105,21 +120,22 @@ impl StoreVolume {
             let part = buf.sub(from as usize, n as usize);
             match (n, k) {
                 (0, _) => {}
-                (_, 1) => self.read_whole(at + from, part).await?,
+                (_, 1) => self.read_whole(at + from, part, None).await?,
                 _ => self.read_part(at + from, part).await?,
             }
         }
         Ok(())
     }
 
-    fn read_whole(&self, at: u64, buf: Slice) -> IoFuture<'_> {
+    fn read_whole(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoFuture<'_> {
         let len = buf.len() as u64;
         join_parts(len.div_ceil(PIECE) as usize, move |i| {
             let from = i as u64 * PIECE;
             let part = buf.sub(from as usize, PIECE.min(len - from) as usize);
-            IoFuture::new(
-                async move { self.pool.read_blocks(&self.ds, (at + from) / B, &part).await },
-            )
+            let sums = sums.as_ref().map(|s| part_of(s, from, part.len()));
+            IoFuture::new(async move {
+                self.pool.read_blocks(&self.ds, (at + from) / B, &part, sums.as_ref()).await
+            })
         })
     }
 
@@ -128,19 +144,29 @@ impl StoreVolume {
             let part = buf.sub(from as usize, n as usize);
             match (n, k) {
                 (0, _) => {}
-                (_, 1) => self.write_pieces(at + from, part).await?,
+                (_, 1) => self.write_pieces(at + from, part, None).await?,
                 _ => self.write_part(at + from, n as usize, Some(part)).await?,
             }
         }
         Ok(())
     }
 
-    fn write_pieces(&self, at: u64, buf: Slice) -> IoFuture<'_> {
+    fn write_pieces(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoFuture<'_> {
         let len = buf.len() as u64;
         join_parts(len.div_ceil(PIECE) as usize, move |i| {
             let from = i as u64 * PIECE;
             let part = buf.sub(from as usize, PIECE.min(len - from) as usize);
-            IoFuture::new(self.write_whole(at + from, part))
+            let sums = sums.as_ref().map(|s| part_of(s, from, part.len()));
+            let done = self.write_whole(at + from, part, sums);
+            match from {
+                0 => IoFuture::new(done),
+                _ => IoFuture::new(async move {
+                    done.await.map_err(|e| match e {
+                        IoError::Changed(n) => IoError::Changed(n + (from / B) as u32),
+                        e => e,
+                    })
+                }),
+            }
         })
     }
 
@@ -177,7 +203,7 @@ impl Volume for StoreVolume {
         let len = buf.len() as u64;
         match self.check(at, len, false) {
             Err(e) => IoFuture::ready(Err(e)),
-            Ok(()) if (at | len).is_multiple_of(B) => self.read_whole(at, buf),
+            Ok(()) if (at | len).is_multiple_of(B) => self.read_whole(at, buf, None),
             Ok(()) => IoFuture::new(self.read_any(at, buf)),
         }
     }
@@ -186,8 +212,35 @@ impl Volume for StoreVolume {
         let len = buf.len() as u64;
         match self.check(at, len, true) {
             Err(e) => IoFuture::ready(Err(e)),
-            Ok(()) if (at | len).is_multiple_of(B) => self.write_pieces(at, buf),
+            Ok(()) if (at | len).is_multiple_of(B) => self.write_pieces(at, buf, None),
             Ok(()) => IoFuture::new(self.write_any(at, buf)),
+        }
+    }
+
+    fn keeps_sums(&self) -> bool {
+        self.pool.options.sum_data
+    }
+
+    fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
+        match self.check_whole(at, &buf, &sums, false) {
+            Err(e) => IoFuture::ready(Err(e)),
+            Ok(()) if self.keeps_sums() => self.read_whole(at, buf, Some(sums)),
+            Ok(()) => IoFuture::new(async move {
+                self.read_whole(at, buf.clone(), None).await?;
+                fill_sums(&buf, &sums);
+                Ok(())
+            }),
+        }
+    }
+
+    fn write_summed(&self, at: u64, buf: Slice, sums: Slice, _fua: bool) -> IoFuture<'_> {
+        let checked = self.check_whole(at, &buf, &sums, true).and_then(|()| {
+            // Where none are kept this is the last time that they are looked at.
+            if self.keeps_sums() { Ok(()) } else { compare_sums(&buf, &sums) }
+        });
+        match checked {
+            Err(e) => IoFuture::ready(Err(e)),
+            Ok(()) => self.write_pieces(at, buf, Some(sums)),
         }
     }
 

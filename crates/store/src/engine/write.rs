@@ -3,7 +3,7 @@
 use super::dataset::Dataset;
 use super::locks::RangeLock;
 use super::log::{Effect, Group};
-use super::{Inner, slice_crc};
+use super::{Inner, bare_crc, sum_at};
 use crate::format::log::Entry;
 use crate::format::tree::{LEAF, MAX_HEIGHT, MapEntry};
 use crate::format::{BLOCK, MAX_LBA};
@@ -67,12 +67,13 @@ impl Inner {
         }
     }
 
-    /// Writes whole blocks under a lock that the caller holds.
+    /// Writes whole blocks under a lock that the caller holds. They must fit `sums`, if there are any.
     pub(crate) async fn write_locked(
         self: &Rc<Self>,
         ds: &Rc<Dataset>,
         lba: u64,
         buf: Slice,
+        sums: Option<Slice>,
         lock: Option<RangeLock>,
     ) -> IoResult {
         let count = (buf.len() / BLOCK) as u64;
@@ -89,7 +90,7 @@ impl Inner {
             return Err(IoError::Offline);
         }
         let g = self.open_group();
-        let (done, result) = self.place(&g, ds, lba, &buf);
+        let (done, result) = self.place(&g, ds, lba, &buf, sums.as_ref());
         if done == 0 {
             return result;
         }
@@ -99,26 +100,37 @@ impl Inner {
 
     /// Places, sums and logs whole blocks, and starts writing them. Nothing waits: what is placed is
     /// logged. Returns how many blocks were placed, and why not all.
-    fn place(&self, g: &Group, ds: &Rc<Dataset>, lba: u64, buf: &Slice) -> (u64, IoResult) {
+    fn place(
+        &self,
+        g: &Group,
+        ds: &Rc<Dataset>,
+        lba: u64,
+        buf: &Slice,
+        sums: Option<&Slice>,
+    ) -> (u64, IoResult) {
         let count = (buf.len() / BLOCK) as u64;
         let birth = self.epoch.get();
         let mut crcs = [0u32; MOST as usize];
+        if self.options.sum_data {
+            for (i, crc) in crcs[..count as usize].iter_mut().enumerate() {
+                *crc = bare_crc(buf, i * BLOCK);
+            }
+            let differs = |s: &Slice| (0..count as usize).position(|i| sum_at(s, i) != crcs[i]);
+            if let Some(n) = sums.and_then(differs) {
+                return (0, Err(IoError::Changed(n as u32)));
+            }
+        }
         let mut done = 0;
         while done < count {
             let found = self.space.borrow_mut().alloc(count - done);
             let Some((vbn, n)) = found else { return (done, Err(IoError::NoSpace)) };
-            let sums = &mut crcs[..n as usize];
-            for (i, crc) in sums.iter_mut().enumerate() {
-                let (k, at) = (i as u64, (done as usize + i) * BLOCK);
-                let id = self.identity(ds.family, lba + done + k, birth, vbn + k);
-                *crc = match self.options.sum_data {
-                    true => slice_crc(&id, buf, at),
-                    false => id.mask(),
-                };
+            let masked = &mut crcs[done as usize..(done + n) as usize];
+            for (k, crc) in (0..).zip(masked.iter_mut()) {
+                *crc ^= self.identity(ds.family, lba + done + k, birth, vbn + k).mask();
             }
             let data = buf.sub(done as usize * BLOCK, n as usize * BLOCK);
             let first = MapEntry { vbn, birth, crc: 0 };
-            if let Err(e) = self.add_write(g, ds, lba + done, first, sums, &data) {
+            if let Err(e) = self.add_write(g, ds, lba + done, first, masked, &data) {
                 return (done, Err(e));
             }
             done += n;

@@ -1,5 +1,5 @@
 //! The device label: which pool, which device, where things are. Four copies, written when the device
-//! joins and not again.
+//! joins, and again one by one when they are damaged.
 
 use super::le::*;
 use super::{BLOCK, Block, FormatError, INCOMPAT, Result, VERSION, ensure};
@@ -9,6 +9,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"WeirPool");
 /// Where labels and superblocks have their checksum.
 pub(super) const CRC_AT: usize = BLOCK - 8;
 
+/// Copies of the label on a device.
+pub const LABELS: u8 = 4;
 /// Slots of each of the two superblock areas of a device.
 pub const SUPER_SLOTS: u64 = 64;
 /// Fewest pages of a log.
@@ -163,7 +165,7 @@ impl Label {
         let planned = Layout::plan(get64(b, 56), b[13], get64(b, 64), get64(b, 88), get64(b, 72));
         let layout = planned.ok_or(FormatError::Range("layout"))?;
         ensure(layout.extents == get32(b, 80), "number of slabs")?;
-        ensure(b[12] < 4, "copy")?;
+        ensure(b[12] < LABELS, "copy")?;
         Ok(Label {
             pool: get128(b, 32),
             device: get64(b, 48),

@@ -160,6 +160,10 @@ pub struct Superblock {
     pub slab_shift: u8,
     /// Pages of the log ring.
     pub log_pages: u64,
+    /// Blocks of each of the two copies of the table of slabs, on each device; 0: not told.
+    pub table_pages: u64,
+    /// Spare blocks of each device.
+    pub spares: u64,
     /// Number that the next dataset gets.
     pub next_dataset: u32,
     /// The devices, by number.
@@ -208,6 +212,8 @@ impl Superblock {
             put16(p, 120 + 2 * i, d.unwrap_or(NOBODY));
         }
         put64(p, 128, device);
+        put64(p, 136, self.table_pages);
+        put64(p, 144, self.spares);
         self.datasets.put(&mut p[192..240]);
         self.space.put(&mut p[240..272]);
         for (i, m) in self.members.iter().enumerate() {
@@ -227,6 +233,15 @@ impl Superblock {
     /// The checksum by which the next superblock names this one: the same on all devices and areas.
     pub fn chain(&self) -> u64 {
         get64(&self.encode(0, 0)[..], CRC_AT)
+    }
+
+    /// Reads what was found in a slot of an area of a device that nothing else is known of. Returns the device.
+    ///
+    /// # Errors
+    /// It is no superblock, damaged, misplaced, or needs a newer program.
+    pub fn decode_any(b: &Block, area: u8, slot: u64) -> Result<(u64, Superblock)> {
+        let device = get64(b, 128);
+        Ok((device, Superblock::decode(b, get128(b, 32), device, area, slot)?))
     }
 
     /// Reads what was found in a slot of one device and area.
@@ -277,6 +292,8 @@ impl Superblock {
             copies: b[14],
             slab_shift: b[13],
             log_pages: get64(b, 112),
+            table_pages: get64(b, 136),
+            spares: get64(b, 144),
             next_dataset: get32(b, 84),
             members,
             incompat,

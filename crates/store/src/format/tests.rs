@@ -91,6 +91,8 @@ fn superblock() -> impl Strategy<Value = Superblock> {
             copies: 2,
             slab_shift: 18,
             log_pages: 1 << 17,
+            table_pages: 1 + x[1] % 1000,
+            spares: x[2] % 1000,
             next_dataset: 9,
             members,
             incompat: 0,

@@ -7,6 +7,7 @@ mod events;
 mod exit_codes;
 mod host;
 mod map;
+mod migrate;
 pub(crate) mod output;
 mod parse;
 mod policy;
@@ -65,6 +66,9 @@ enum Command {
     /// Volumes made of snapshots.
     #[command(subcommand)]
     Clone(snapshot::CloneCommand),
+    /// Volumes that move to another pool, file or disk while hosts use them.
+    #[command(subcommand, visible_alias = "migrations")]
+    Migrate(migrate::Command),
     /// Verification of protected pools while they are served.
     #[command(subcommand)]
     Scrub(scrub::Command),
@@ -176,6 +180,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Snapshot(c) => done(connection.run(|client| c.run(client, json))),
         Command::Clone(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Migrate(c) => done(connection.run(|client| c.run(client, json))),
         Command::Scrub(c) => done(connection.run(|client| c.run(client, json))),
         Command::Graph { volume } => {
             done(connection.run(|client| async move { scrub::graph(client, &volume, json).await }))

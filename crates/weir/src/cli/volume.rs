@@ -1,5 +1,6 @@
 //! `weir volume`.
 
+use super::migrate;
 use super::output::{self, Table};
 use super::parse::{self, NewSize, Switch};
 use clap::{Args, Subcommand, ValueEnum};
@@ -73,7 +74,7 @@ pub(crate) struct Create {
     snapshots: Vec<SnapshotRule>,
 }
 
-fn block_size(text: &str) -> Result<u32, String> {
+pub(crate) fn block_size(text: &str) -> Result<u32, String> {
     match parse::size(text)? {
         512 => Ok(512),
         4096 => Ok(4096),
@@ -124,7 +125,17 @@ pub(crate) enum Command {
         #[arg(long, value_enum)]
         read_only: Switch,
     },
-    /// Delete a volume that is not mapped, with its data.
+    /// Make a volume of a foreign file or disk, as it is. Nothing of Weir's is written to it.
+    #[command(after_help = "Examples:\n  weir volume adopt old --path /dev/sdb\n  \
+        weir volume adopt old --path /srv/old.img --read-only")]
+    Adopt(migrate::Adopt),
+    /// Move a volume to a file or disk of its own, byte by byte, while hosts use it.
+    #[command(
+        after_help = "Examples:\n  weir volume export db-01 --to /srv/db-01.img --create --wait\n  \
+        weir volume export db-01 --to /dev/sdb --detach --wait"
+    )]
+    Export(migrate::Export),
+    /// Delete a volume that is not mapped, with its data; a file or disk of its own keeps it.
     #[command(visible_alias = "rm", after_help = "Example:\n  weir volume delete db-01 --yes")]
     Delete {
         /// The volume.
@@ -181,6 +192,8 @@ impl Command {
                     format!("volume {} is now {how}", v.name)
                 })
             }
+            Command::Adopt(args) => migrate::adopt(client, args, json).await,
+            Command::Export(args) => migrate::export(client, args, json).await,
             Command::Delete { name, yes } => {
                 output::confirm(yes, &format!("Delete volume {name} and all its data?"))?;
                 client.delete_volume(&name).await?;
@@ -249,6 +262,7 @@ fn state(v: &Volume) -> &'static str {
     match v.state {
         VolumeState::Creating => "creating",
         VolumeState::Deleting => "deleting",
+        VolumeState::Ready if v.migration.is_some() => "migrating",
         VolumeState::Ready if v.read_only => "read-only",
         VolumeState::Ready => "ready",
     }
@@ -284,6 +298,10 @@ fn draw(layout: &Layout, depth: usize, out: &mut String) {
         Layout::Store { dataset, origin } => {
             let of = origin.as_ref().map_or(String::new(), |o| format!(", made of {o}"));
             (format!("dataset {dataset} of the protected pool{of}"), &[])
+        }
+        Layout::Image { path, read_only } => {
+            let how = if *read_only { ", read-only" } else { "" };
+            (format!("all of {path}{how}"), &[])
         }
         Layout::Concat { parts } => ("concat".into(), parts),
         Layout::Stripe { chunk, columns } => {

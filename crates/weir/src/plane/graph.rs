@@ -8,11 +8,40 @@ use weir_control::{Code, Error, Result};
 /// Name of the node that front ends use.
 pub(crate) const TOP: &str = "top";
 
-/// The graph of a volume: `top`, and below it one node for each part of the layout.
+/// The graph of a volume: `top`, and below it one node for each part of the layout. What has moved has a layer more,
+/// which keeps what hosts know of it true.
 pub(crate) fn spec(volume: &Volume, pool: &Pool) -> Result<GraphSpec> {
     let mut b = Builder { volume, pool, spec: GraphSpec::new(&volume.name, TOP), next: 0 };
-    b.node(TOP, &volume.layout)?;
+    let place = place(volume);
+    match volume.told {
+        Some(told) if volume.place > 0 => {
+            b.node(&place, &volume.layout)?;
+            let steady = NodeSpec::new(TOP, "steady")
+                .param("write-cache", told.write_cache)
+                .param("thin", told.thin)
+                .over(&place);
+            b.add(steady);
+        }
+        _ => b.node(&place, &volume.layout)?,
+    }
+    if b.spec.nodes.iter().all(|n| n.id != TOP) {
+        b.spec.top = place;
+    }
     Ok(b.spec)
+}
+
+/// Name of the uppermost node of a place. State that is kept by nodes' names is that of one place.
+pub(crate) fn place(volume: &Volume) -> String {
+    match volume.place {
+        0 => TOP.into(),
+        n => format!("place-{n}"),
+    }
+}
+
+/// The graph of a volume while it moves.
+pub(crate) fn moving(volume: &Volume) -> GraphSpec {
+    let leaf = NodeSpec::new(TOP, super::moves::KIND).param("volume", volume.name.as_str());
+    GraphSpec::new(&volume.name, TOP).with(leaf)
 }
 
 /// The file of a volume that has one of its own.
@@ -50,7 +79,10 @@ impl Builder<'_> {
 
     fn below(&mut self, layout: &Layout) -> Result<String> {
         self.next += 1;
-        let id = format!("part-{}", self.next);
+        let id = match self.volume.place {
+            0 => format!("part-{}", self.next),
+            n => format!("place-{n}-part-{}", self.next),
+        };
         self.node(&id, layout)?;
         Ok(id)
     }
@@ -103,6 +135,14 @@ impl Builder<'_> {
                 let n = NodeSpec::new(id, super::store::KIND)
                     .param("pool", self.pool.name.as_str())
                     .param("dataset", dataset.as_str());
+                self.add(n);
+            }
+            Layout::Image { path, read_only } => {
+                let n = NodeSpec::new(id, "disk")
+                    .param("path", path.as_str())
+                    .param("block-size", self.block())
+                    .param("len", self.volume.size)
+                    .param("read-only", *read_only);
                 self.add(n);
             }
             Layout::Concat { parts } => {

@@ -1,5 +1,6 @@
 //! One reactor's part of the node.
 
+use super::moves::{self, Movings};
 use super::store::{self, OpenPools};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -29,6 +30,8 @@ pub(crate) struct Local {
     pub(crate) graphs: RefCell<BTreeMap<String, Graph>>,
     /// Protected pools that live here.
     pub(crate) stores: OpenPools,
+    /// Volumes that move and live here meanwhile.
+    pub(crate) moves: Movings,
     iwarp: RefCell<[Option<Iwarp>; 2]>,
     verbs: RefCell<Option<Verbs>>,
     pub(crate) core: Cell<Option<u16>>,
@@ -75,6 +78,15 @@ impl Local {
 
     /// Runs `f` with what layers are built from.
     pub(crate) fn build<R>(&self, f: impl FnOnce(&BuildContext<'_>) -> R) -> R {
+        self.build_metered(Metering::Top, f)
+    }
+
+    /// As [`build`](Local::build), with layers counted in this way.
+    pub(crate) fn build_metered<R>(
+        &self,
+        metering: Metering,
+        f: impl FnOnce(&BuildContext<'_>) -> R,
+    ) -> R {
         let open = |spec: &DiskSpec| -> std::io::Result<Rc<dyn Disk>> {
             let o = OpenOptions {
                 create: spec.create,
@@ -89,7 +101,7 @@ impl Local {
             shared: &self.shared,
             open_disk: &open,
             pool: &self.pool,
-            metering: Metering::Top,
+            metering,
         })
     }
 }
@@ -177,12 +189,13 @@ fn run(
     let local = Local {
         reactor: reactor.clone(),
         ring,
-        registry: weir_layers::registry().with(&store::Kind),
+        registry: weir_layers::registry().with(&store::Kind).with(&moves::Kind),
         shared: start.shared,
         pool,
         units: Rc::new(Units::default()),
         graphs: RefCell::default(),
         stores: RefCell::default(),
+        moves: RefCell::default(),
         iwarp: RefCell::default(),
         verbs: RefCell::default(),
         core: Cell::new(start.core),

@@ -3,6 +3,7 @@
 mod door;
 mod graph;
 mod local;
+mod moves;
 mod node;
 mod status;
 mod store;

@@ -11,10 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use weir_base::SECONDS;
 use weir_block::{Graph, GraphError, Shared};
 use weir_control::controller::PoolRules;
-use weir_control::dataplane::{DataPlane, Hooks, ScrubAction, Work};
-use weir_control::live::{GraphLive, LiveStatus, ScrubLive, SnapshotLive, SnapshotRuleLive};
+use weir_control::dataplane::{DataPlane, Decision, Hooks, ImageWish, Place, ScrubAction, Work};
+use weir_control::live::{
+    GraphLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive, SnapshotRuleLive,
+};
 use weir_control::model::{
-    self, DeviceAction, DeviceKind, Layout, Pool, TargetPort, Transport, Volume,
+    self, DeviceAction, DeviceKind, ImageFound, Layout, Pool, TargetPort, Told, Transport, Volume,
 };
 use weir_control::{Code, Error, Result};
 use weir_fabric::Provider;
@@ -58,6 +60,9 @@ pub(crate) struct Node {
     hooks: OnceLock<Hooks>,
     pub(crate) last: Mutex<super::status::Last>,
     pub(crate) stores: Mutex<super::store::Stores>,
+    /// The reactors that migrations live on, by volume.
+    pub(crate) moves: Mutex<BTreeMap<String, weir_reactor::Handle>>,
+    pub(crate) images: Mutex<super::moves::Images>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -107,6 +112,8 @@ impl Node {
             hooks: OnceLock::new(),
             last: Mutex::default(),
             stores: Mutex::default(),
+            moves: Mutex::default(),
+            images: Mutex::default(),
         }))
     }
 
@@ -142,6 +149,7 @@ impl Node {
         if Node::is_store(pool) {
             self.open_in_store(volume, pool).await?;
         }
+        self.lock_image(volume)?;
         let spec = graph::spec(volume, pool)?;
         let name = volume.name.clone();
         let known = lock(&self.units).get(&name).cloned();
@@ -226,7 +234,9 @@ impl Node {
             .await?;
         }
         self.access.touch();
-        self.close_in_store(name).await
+        self.drop_moving(name, false).await?;
+        self.unlock_image(name, None);
+        self.close_in_store(name, None).await
     }
 
     async fn update(&self, volume: &Volume, pool: &Pool) -> Result<()> {
@@ -271,7 +281,8 @@ impl Node {
         Ok(())
     }
 
-    async fn delete(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+    /// Gives back what a volume holds in a place. A file or disk of its own stays as it is.
+    pub(super) async fn clear_data(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         if let Layout::Store { dataset, .. } = &volume.layout {
             self.delete_in_store(dataset.clone(), pool).await?;
         } else if let Some(file) = graph::own_file(volume, pool)? {
@@ -283,9 +294,13 @@ impl Node {
                 }
                 _ => {}
             }
+        } else if matches!(volume.layout, Layout::Image { .. }) {
+            return Ok(());
         } else if let Some(h) = self.handles().first() {
             // The space is given back before somebody else gets it.
-            let (spec, size) = (graph::spec(volume, pool)?, volume.size);
+            // What hosts were told does not matter any more.
+            let bare = Volume { told: None, ..volume.clone() };
+            let (spec, size) = (graph::spec(&bare, pool)?, volume.size);
             on(h, move |local: Rc<Local>| {
                 Box::pin(async move {
                     if let Ok(g) = local.build(|ctx| Graph::build(spec, ctx)) {
@@ -297,6 +312,11 @@ impl Node {
             })
             .await?;
         }
+        Ok(())
+    }
+
+    async fn delete(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        self.clear_data(volume, pool).await?;
         self.shared.forget(&volume.name);
         if let Some(h) = self.hooks.get() {
             h.reservations.save(&volume.name, Vec::new(), Box::new(|_| {}));
@@ -543,6 +563,48 @@ impl DataPlane for Node {
 
     fn graph<'a>(&'a self, volume: &'a str) -> Work<'a, GraphLive> {
         Box::pin(self.graph_of(volume))
+    }
+
+    fn find_image<'a>(&'a self, wish: &'a ImageWish) -> Work<'a, ImageFound> {
+        Box::pin(self.look_at_image(wish))
+    }
+
+    fn start_migration<'a>(
+        &'a self,
+        here: Place<'a>,
+        there: Place<'a>,
+        migration: &'a model::Migration,
+    ) -> Work<'a, ()> {
+        Box::pin(self.begin_migration(here, there, migration))
+    }
+
+    fn migration<'a>(&'a self, volume: &'a str) -> Work<'a, Option<MigrationProgress>> {
+        Box::pin(self.migration_progress(volume))
+    }
+
+    fn tune_migration<'a>(&'a self, volume: &'a str, rate: u64, paused: bool) -> Work<'a, ()> {
+        Box::pin(self.tune(volume, rate, paused))
+    }
+
+    fn hold_migration<'a>(&'a self, volume: &'a str) -> Work<'a, Told> {
+        Box::pin(self.hold(volume))
+    }
+
+    fn decide_migration<'a>(&'a self, volume: &'a str, decision: Decision) -> Work<'a, ()> {
+        Box::pin(self.decide(volume, decision))
+    }
+
+    fn end_migration<'a>(&'a self, here: Place<'a>, there: Place<'a>) -> Work<'a, ()> {
+        Box::pin(self.finish_migration(here, there))
+    }
+
+    fn clear_place<'a>(&'a self, there: Place<'a>, made: bool) -> Work<'a, ()> {
+        Box::pin(async move {
+            if made {
+                super::moves::remove_image(there.volume)?;
+            }
+            self.clear_data(there.volume, there.pool).await
+        })
     }
 
     fn open_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {

@@ -19,9 +19,50 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         for (object, text) in daemon.faults().await {
             tracing::error!(%object, "{text}");
         }
-        daemon.run_until_signal().await?;
+        let also = args.until_stdin_closes.then(stdin_closes);
+        daemon
+            .run(async {
+                match also {
+                    Some(closed) => tokio::select! {
+                        () = signal() => {}
+                        () = closed => {}
+                    },
+                    None => signal().await,
+                }
+            })
+            .await?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Ctrl-C or SIGTERM.
+async fn signal() {
+    let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
+    let terminated = async {
+        match &mut term {
+            Some(t) => {
+                t.recv().await;
+            }
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        () = terminated => {}
+    }
+}
+
+/// The end of standard input.
+fn stdin_closes() -> impl Future<Output = ()> + Send {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    // A thread of its own: a read of standard input cannot be given up, and would hold the runtime's end up.
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        let _ = tell.send(());
+    });
+    async {
+        let _ = told.await;
+    }
 }
 
 /// The runtime of the control plane.
@@ -88,23 +129,7 @@ impl Daemon {
 
     /// Serves until Ctrl-C or SIGTERM, then takes everything down in order.
     pub(crate) async fn run_until_signal(self) -> Result<()> {
-        self.run(async {
-            let mut term =
-                tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
-            let terminated = async {
-                match &mut term {
-                    Some(t) => {
-                        t.recv().await;
-                    }
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                () = terminated => {}
-            }
-        })
-        .await
+        self.run(signal()).await
     }
 
     /// Serves until `stop` is done.

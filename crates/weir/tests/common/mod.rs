@@ -5,6 +5,9 @@
     reason = "a module of several tests, each of which uses a part"
 )]
 
+pub mod lossy;
+pub mod versions;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

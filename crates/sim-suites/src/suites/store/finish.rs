@@ -12,7 +12,7 @@ use weir_sim::SimMedium;
 use weir_store::{Options, Pool, check};
 
 impl Story {
-    fn read_all(&mut self, times: u32) -> Result<(), Wrong> {
+    pub(crate) fn read_all(&mut self, times: u32) -> Result<(), Wrong> {
         let pool = self.running()?;
         for _ in 0..times {
             for v in self.volumes.clone() {
@@ -61,6 +61,7 @@ impl Story {
             }
             self.read_all(1)?;
         }
+        self.single_faults()?;
         let pool = self.running()?;
         let c = pool.counters();
         let members: Vec<_> = pool.status().devices.into_iter().filter_map(|d| d.name).collect();
@@ -82,23 +83,25 @@ impl Story {
         let sum = |f: fn(&crate::load::Figures) -> u64| {
             self.volumes.iter().map(|v| f(&v.load.figures())).sum::<u64>()
         };
-        Ok(Pass {
-            trace: self.w.trace_hash(),
-            figures: vec![
-                ("blocks verified", sum(|f| f.blocks_read)),
-                ("writes acknowledged", sum(|f| f.writes)),
-                ("crashes", self.crashes),
-                ("of them in recovery", self.crashes_in_recovery),
-                ("faults", self.faults),
-                ("errors excused", self.errors.excused.get()),
-                ("damaged copies found by scrub", damaged),
-                ("copies repaired", c.repaired + self.repaired),
-                ("log entries replayed", self.replayed),
-                ("snapshots verified", self.director.verified()),
-                ("changes of devices", self.steward.changes()),
-                ("blocks of slabs moved or brought back", self.steward.filled()),
-            ],
-        })
+        let mut figures = self.crashes.figures();
+        figures.extend(self.aimed.figures());
+        let (doubles, errors) = self.director.doubles();
+        figures.extend([
+            ("blocks verified", sum(|f| f.blocks_read)),
+            ("writes acknowledged", sum(|f| f.writes)),
+            ("blocks that lost all copies", doubles),
+            ("medium errors of those, each time", errors),
+            ("devices that hung", self.stalls + self.steward.stalls()),
+            ("faults of devices by chance", self.faults),
+            ("errors excused", self.errors.excused.get()),
+            ("damaged copies found by scrub", damaged),
+            ("copies repaired", c.repaired + self.repaired),
+            ("log entries replayed", self.replayed),
+            ("snapshots verified", self.director.verified()),
+            ("changes of devices", self.steward.changes()),
+            ("blocks of slabs moved or brought back", self.steward.filled()),
+        ]);
+        Ok(Pass { trace: self.w.trace_hash(), figures })
     }
 
     /// What was begun is brought to its end, and the pool opened again.

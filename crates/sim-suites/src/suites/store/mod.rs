@@ -4,11 +4,14 @@
 //! One seed is one story: a pool, volumes under verified load, one kind of trouble. In the end everything is
 //! read again, from all devices and with each one missing, and the offline verifier looks at the rest.
 
+mod crashes;
 mod director;
+mod faults;
 mod finish;
 mod pool;
 mod steward;
 mod trouble;
+mod verdict;
 
 use crate::{Pass, Run, Wrong};
 use pool::Story;
@@ -25,7 +28,7 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
     };
     for life in 0..lives {
         // The first life ends on time, so that there is something to recover.
-        if life > 0 && s.rng.chance(1, 3) {
+        if life > 0 && s.rng.chance(1, 2) {
             s.crash_while_opening()?;
         }
         s.open()?;

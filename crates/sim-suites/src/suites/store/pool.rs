@@ -1,7 +1,9 @@
 //! A story's world: devices, pool, volumes, load.
 
+use super::crashes::Crashes;
 use super::director::Director;
 use super::excused;
+use super::faults::Faults;
 use super::steward::{Bay, Steward};
 use super::trouble::Trouble;
 use crate::load::{Io, Load, Mix};
@@ -14,7 +16,8 @@ use weir_disk::Disk;
 use weir_mem::{BufPool, PoolConfig, Slice};
 use weir_reactor::LocalFuture;
 use weir_sim::{DiskConfig, Next, Node, Odds, Options as WorldOptions, SimMedium, World};
-use weir_store::{Options, Pool, PoolSpec, StoreVolume, create};
+use weir_store::format::label::Layout;
+use weir_store::{Options, Pool, PoolSpec, StoreVolume, create, label_of};
 
 /// Longest time that anything may take that must end.
 pub(crate) const PATIENCE: u64 = 120 * SECONDS;
@@ -95,8 +98,14 @@ pub(crate) struct Story {
     pub(crate) pool: Rc<RefCell<Option<Pool>>>,
     pub(crate) director: Rc<Director>,
     pub(crate) steward: Rc<Steward>,
-    pub(crate) crashes: u64,
-    pub(crate) crashes_in_recovery: u64,
+    /// How its first device is laid out.
+    pub(crate) like: Option<Layout>,
+    pub(crate) crashes: Crashes,
+    /// Faults of single copies that were aimed at what is in use.
+    pub(crate) aimed: Faults,
+    /// Chance for those.
+    pub(crate) faulty: RefCell<Prng>,
+    pub(crate) stalls: u64,
     pub(crate) faults: u64,
     /// When the last of the faults that were planned for a time comes.
     pub(crate) faults_until: u64,
@@ -171,6 +180,7 @@ impl Story {
         let victim = rng.below(devices) as usize;
         let director = Director::new(rng.fork());
         let steward = Steward::new(rng.fork(), copies == 2);
+        let faulty = RefCell::new(rng.fork());
         Ok(Story {
             w,
             rng,
@@ -187,8 +197,11 @@ impl Story {
             pool: Rc::default(),
             director,
             steward,
-            crashes: 0,
-            crashes_in_recovery: 0,
+            like: None,
+            crashes: Crashes::default(),
+            aimed: Faults::default(),
+            faulty,
+            stalls: 0,
             faults: 0,
             faults_until: 0,
             replayed: 0,
@@ -215,7 +228,7 @@ impl Story {
         let here = (0..self.media.len()).filter(|n| !self.missing.contains(n));
         let mut disks: Vec<Rc<dyn Disk>> =
             here.map(|n| self.node.disk(&format!("d{n}")) as Rc<dyn Disk>).collect();
-        let turn = self.crashes as usize % disks.len().max(1);
+        let turn = self.crashes.all as usize % disks.len().max(1);
         disks.rotate_left(turn);
         disks
     }
@@ -225,6 +238,9 @@ impl Story {
         disks.truncate(self.first);
         let made = self.w.run(&self.node, PATIENCE, async move { create(&disks, &spec).await })?;
         made.map_err(|e| Wrong(format!("creating the pool: {e}")))?;
+        let first = self.disks().remove(0);
+        let label = self.w.run(&self.node, PATIENCE, async move { label_of(&first).await })?;
+        self.like = label.ok().map(|l| l.layout);
         self.open()?;
         let pool = self.running()?;
         let names: Vec<_> = self.volumes.iter().map(|v| v.name.clone()).collect();
@@ -273,33 +289,33 @@ impl Story {
         Ok(())
     }
 
-    /// Crashes once or twice in the middle of opening.
+    /// Crashes several times in the middle of opening.
     pub(crate) fn crash_while_opening(&mut self) -> Result<(), Wrong> {
-        for _ in 0..self.rng.between(1, 2) {
+        for _ in 0..self.rng.between(1, 4) {
             let failed = self.start_open();
             let time = self.rng.between(MICROS, 12 * MILLIS);
             let pool = self.pool.clone();
-            let end = self.w.now() + time;
             let _ = self.w.run_until(time, || pool.borrow().is_some());
             if let Some(e) = failed.borrow().as_ref() {
                 return Err(Wrong(format!("opening in a story of {:?}: {e}", self.trouble)));
             }
-            if self.pool.borrow().is_none() || self.w.now() < end {
-                self.crashes_in_recovery += 1;
-            }
-            self.crash();
+            let recovering = self.pool.borrow().is_none();
+            self.crash(recovering);
         }
         Ok(())
     }
 
-    fn crash(&mut self) {
-        self.crashes += 1;
-        if self.rng.chance(1, 4) {
+    /// Ends this life. `recovering`: the pool was being opened.
+    fn crash(&mut self, recovering: bool) {
+        let kill = self.rng.chance(1, 4);
+        self.note_crash(kill, recovering);
+        if kill {
             self.node.kill();
         } else {
             self.node.power_off();
         }
         self.pool.take();
+        self.director.is_over();
         for m in &self.media {
             m.stall(0);
             // It is back when the machine is.
@@ -360,6 +376,7 @@ impl Story {
             Trouble::Stall if life == 1 => {
                 let (m, at) = (self.media[self.victim].clone(), self.rng.below(5 * MILLIS));
                 self.faults += 1;
+                self.stalls += 1;
                 let (node, life) = (self.node.clone(), self.node.lives());
                 self.w.after(at, move |_| {
                     if node.lives() == life {
@@ -446,8 +463,8 @@ impl Story {
         if self.rng.chance(1, 8) && self.spec.copies == 2 {
             let pool = self.running()?;
             self.volumes.iter().for_each(|v| v.load.stop());
-            self.director.closing(true);
-            self.steward.closing(true);
+            self.director.verdict.closing(true);
+            self.steward.verdict.closing(true);
             let volumes = self.volumes.clone();
             let idle = || volumes.iter().all(|v| v.load.under_way() == 0);
             self.w.run_until(PATIENCE, idle)?;
@@ -458,10 +475,10 @@ impl Story {
                 return Err(Wrong(format!("closing in a story of {:?}: {e}", self.trouble)));
             }
         }
-        self.crash();
+        self.crash(false);
         self.volumes.iter().for_each(|v| v.load.go_on());
-        self.director.closing(false);
-        self.steward.closing(false);
+        self.director.verdict.closing(false);
+        self.steward.verdict.closing(false);
         self.verdict()?;
         if self.trouble == Trouble::Away {
             // It may not be there when the pool is opened next, and be there the time after.
@@ -480,8 +497,8 @@ impl Story {
 
     pub(crate) fn verdict(&self) -> Result<(), Wrong> {
         self.volumes.iter().try_for_each(|v| v.load.verdict())?;
-        self.director.verdict()?;
-        self.steward.verdict()?;
+        self.director.verdict.get()?;
+        self.steward.verdict.get()?;
         match self.errors.wrong.borrow().as_ref() {
             Some(e) => Err(Wrong(e.clone())),
             None => Ok(()),

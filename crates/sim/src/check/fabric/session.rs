@@ -426,7 +426,7 @@ impl Session {
         if !self.conn.is_open() {
             return Err(Over);
         }
-        let Ok(remote) = self.conn.register(place, access) else {
+        let Ok(remote) = self.conn.register(&place, access) else {
             self.room.signal();
             return Ok(());
         };

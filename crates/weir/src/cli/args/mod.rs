@@ -61,6 +61,10 @@ pub(crate) struct ServeArgs {
     /// How reactors wait for work.
     #[arg(long, value_enum)]
     pub(crate) poll: Option<PollMode>,
+    /// Also end, in order, when standard input is closed: for a program that starts a daemon through a pipe and
+    /// must not leave it behind, however that program ends.
+    #[arg(long)]
+    pub(crate) until_stdin_closes: bool,
     /// From the global `--data-dir`.
     #[arg(skip)]
     pub(crate) data_dir: Option<PathBuf>,

@@ -30,8 +30,8 @@ use weir_store::{DatasetInfo, StoreError};
 #[derive(Default)]
 pub(crate) struct Stores {
     pools: BTreeMap<String, Placed>,
-    /// Open volumes: pool, and name on the devices.
-    volumes: BTreeMap<String, (String, String)>,
+    /// Open volumes by name and place: pool, and name on the devices.
+    volumes: BTreeMap<(String, u32), (String, String)>,
     /// Pools opened so far.
     opened: usize,
 }
@@ -239,17 +239,31 @@ impl Node {
         })
         .await?;
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
-        stores.volumes.insert(volume.name.clone(), (pool.name.clone(), dataset));
+        stores.volumes.insert((volume.name.clone(), volume.place), (pool.name.clone(), dataset));
         Ok(())
     }
 
-    /// Closes a volume at home, if it is one of a protected pool.
-    pub(super) async fn close_in_store(&self, volume: &str) -> Result<()> {
-        let known = {
+    /// The reactor of an open pool.
+    pub(super) fn store_home(&self, pool: &str) -> Result<Handle> {
+        Ok(self.placed(pool)?.home)
+    }
+
+    /// Closes a volume at home, if it is one of a protected pool: in one of its places, or in all.
+    pub(super) async fn close_in_store(&self, volume: &str, place: Option<u32>) -> Result<()> {
+        let known: Vec<_> = {
             let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
-            stores.volumes.remove(volume)
+            let is_it =
+                |(name, p): &&(String, u32)| name == volume && place.is_none_or(|w| w == *p);
+            let keys: Vec<_> = stores.volumes.keys().filter(is_it).cloned().collect();
+            keys.iter().filter_map(|k| stores.volumes.remove(k)).collect()
         };
-        let Some((pool, dataset)) = known else { return Ok(()) };
+        for (pool, dataset) in known {
+            self.close_dataset(pool, dataset).await?;
+        }
+        Ok(())
+    }
+
+    async fn close_dataset(&self, pool: String, dataset: String) -> Result<()> {
         Doors::of(&self.shared).close(&pool, &dataset);
         if self.placed(&pool).is_err() {
             return Ok(());

@@ -1,0 +1,62 @@
+//! Bugs on purpose, for the proof of the test suites. Without the feature `planted` there are none.
+
+/// A bug that can be switched on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// What hosts change during a migration does not reach the destination.
+    ChangesNotMirrored,
+    /// It does also where the copier has not been yet.
+    MirroredTooFar,
+    /// A change that failed at the source is not made good at the destination.
+    FailedChangeForgotten,
+    /// The copier does not lock what it copies.
+    CopiedUnlocked,
+    /// The cut-over does not flush the destination.
+    CutOverUnflushed,
+    /// What is empty at the source is left out of a destination that is not.
+    HolesLeftOut,
+}
+
+impl Bug {
+    /// All there are.
+    pub const ALL: &[Bug] = &[
+        Bug::ChangesNotMirrored,
+        Bug::MirroredTooFar,
+        Bug::FailedChangeForgotten,
+        Bug::CopiedUnlocked,
+        Bug::CutOverUnflushed,
+        Bug::HolesLeftOut,
+    ];
+}
+
+#[cfg(feature = "planted")]
+mod switch {
+    use super::Bug;
+    use std::cell::Cell;
+
+    thread_local! {
+        static ON: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Switches one bug on for this thread, or all off.
+    pub fn plant(bug: Option<Bug>) {
+        ON.with(|o| o.set(bug));
+    }
+
+    pub(crate) fn has(bug: Bug) -> bool {
+        ON.with(|o| o.get() == Some(bug))
+    }
+}
+
+#[cfg(not(feature = "planted"))]
+mod switch {
+    /// There are no bugs on purpose in this build.
+    #[inline(always)]
+    pub(crate) const fn has(_bug: super::Bug) -> bool {
+        false
+    }
+}
+
+pub(crate) use switch::has;
+#[cfg(feature = "planted")]
+pub use switch::plant;

@@ -1,0 +1,146 @@
+//! What a crash hit: which writes were under way or not durable, and what else the pool was doing.
+
+use super::pool::Story;
+use weir_store::Work;
+use weir_store::format::label::Layout;
+
+/// Crashes, by what they hit. One counts under each heading that it belongs to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Crashes {
+    pub(crate) all: u64,
+    kills: u64,
+    in_recovery: u64,
+    hit: Hit,
+    quiet: u64,
+    resync: u64,
+    moves: u64,
+    snapshots: u64,
+}
+
+/// Places of a device that writes were on their way to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Hit {
+    labels: u64,
+    superblocks: u64,
+    log: u64,
+    slabs: u64,
+    bitmaps: u64,
+    maps: u64,
+    tables: u64,
+    dead: u64,
+    data: u64,
+}
+
+impl Hit {
+    /// What a block of a device is for; what lies in extents says itself what it is, data does not.
+    fn of(&mut self, layout: &Layout, block: u64, content: &[u8]) -> &mut u64 {
+        let (log, table) = (layout.log(0), layout.table(0, 0));
+        let (log_end, table_end) = (log + layout.log_pages, table + 2 * layout.table_pages);
+        let last = layout.superblock(1, 0);
+        match block {
+            b if b < 2 || b >= layout.label(2) => &mut self.labels,
+            b if b < log || b >= last => &mut self.superblocks,
+            b if b < log_end => &mut self.log,
+            b if (table..table_end).contains(&b) => &mut self.slabs,
+            _ if !content.starts_with(b"WRpg") => &mut self.data,
+            _ => match content[4] {
+                1 | 2 => &mut self.maps,
+                3 | 4 => &mut self.tables,
+                5 => &mut self.dead,
+                _ => &mut self.bitmaps,
+            },
+        }
+    }
+
+    /// One for each heading that has any.
+    fn add(&mut self, one: Hit) {
+        self.labels += one.labels.min(1);
+        self.superblocks += one.superblocks.min(1);
+        self.log += one.log.min(1);
+        self.slabs += one.slabs.min(1);
+        self.bitmaps += one.bitmaps.min(1);
+        self.maps += one.maps.min(1);
+        self.tables += one.tables.min(1);
+        self.dead += one.dead.min(1);
+        self.data += one.data.min(1);
+    }
+
+    fn any(&self) -> bool {
+        let all = [
+            self.labels,
+            self.superblocks,
+            self.log,
+            self.slabs,
+            self.bitmaps,
+            self.maps,
+            self.tables,
+            self.dead,
+            self.data,
+        ];
+        all.iter().any(|n| *n > 0)
+    }
+}
+
+impl Story {
+    /// Looks at what a crash that comes now hits.
+    pub(crate) fn note_crash(&mut self, kill: bool, recovering: bool) {
+        let mut hit = Hit::default();
+        for m in &self.media {
+            let Some(layout) = self.layout(m.len()) else { continue };
+            let mut places = Vec::new();
+            m.each_at_risk(|at, len| places.push((at, len)));
+            for (at, len) in places {
+                let mut head = [0; 8];
+                for block in at / 4096..(at + len).div_ceil(4096) {
+                    m.peek(block * 4096, &mut head);
+                    *hit.of(&layout, block, &head) += 1;
+                }
+            }
+        }
+        let c = &mut self.crashes;
+        c.all += 1;
+        c.kills += u64::from(kill);
+        c.in_recovery += u64::from(recovering);
+        c.quiet += u64::from(!hit.any());
+        c.hit.add(hit);
+        c.snapshots += u64::from(self.director.busy());
+        let status = self.pool.borrow().as_ref().map(|p| p.status());
+        match status.and_then(|s| s.work).map(|w| w.work) {
+            Some(Work::Resync) => c.resync += 1,
+            Some(_) => c.moves += 1,
+            None => {}
+        }
+    }
+
+    /// How a device of this size is laid out.
+    pub(crate) fn layout(&self, len: u64) -> Option<Layout> {
+        let y = self.like?;
+        Layout::plan(len / 4096, y.slab_shift, y.log_pages, y.table_pages, y.spares)
+    }
+}
+
+impl Crashes {
+    /// As figures of a run.
+    pub(crate) fn figures(&self) -> Vec<(&'static str, u64)> {
+        let h = &self.hit;
+        vec![
+            ("crashes", self.all),
+            ("crashes by kill", self.kills),
+            ("crashes by power cut", self.all - self.kills),
+            ("crashes inside recovery", self.in_recovery),
+            ("crashes with nothing on its way", self.quiet),
+            ("crashes with on its way: data", h.data),
+            ("crashes with on its way: log pages", h.log),
+            ("crashes with on its way: map nodes", h.maps),
+            ("crashes with on its way: bitmaps", h.bitmaps),
+            ("crashes with on its way: table of slabs", h.slabs),
+            ("crashes with on its way: table of volumes", h.tables),
+            ("crashes with on its way: dead lists", h.dead),
+            ("crashes with on its way: superblocks", h.superblocks),
+            ("crashes with on its way: labels", h.labels),
+            ("crashes while a device is brought back", self.resync),
+            ("crashes while slabs move", self.moves),
+            ("crashes while a snapshot or clone is made or deleted", self.snapshots),
+        ]
+    }
+}

@@ -1,0 +1,273 @@
+//! What a device says about itself: labels and the ring of superblocks, found, verified and mended.
+
+use super::device::Device;
+use super::scrub::ScrubWatch;
+use super::{Inner, StoreError, StoreResult, block_of};
+use crate::format::BLOCK;
+use crate::format::label::{LABELS, Label, Layout, SUPER_SLOTS};
+use crate::format::superblock::{MemberState, Superblock};
+use crate::format::{Block, FormatError};
+use crate::planted::{Bug, has};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_disk::{Disk, DiskOp, run};
+use weir_mem::Slice;
+
+pub(crate) async fn read_block(d: &Rc<dyn Disk>, block: u64) -> IoResult<Box<Block>> {
+    let buf = Slice::heap(BLOCK);
+    run(&**d, DiskOp::Read { offset: block * BLOCK as u64, buf: buf.clone() }).await?;
+    Ok(block_of(&buf))
+}
+
+/// Reads a device's label from whichever copy is good. Where none is, the device is known by its superblocks, which
+/// say everything that a label does.
+///
+/// # Errors
+/// There is neither; why the first copy of the label is none.
+pub async fn label_of(d: &Rc<dyn Disk>) -> StoreResult<Label> {
+    let blocks = d.len() / BLOCK as u64;
+    let mut why = None;
+    let mut newer = false;
+    for at in [0, 1, blocks.saturating_sub(2), blocks.saturating_sub(1)] {
+        let text = match read_block(d, at).await {
+            Ok(b) => match Label::decode(&b) {
+                Ok(l) => return Ok(l),
+                Err(e) => {
+                    newer |= matches!(e, FormatError::Version(_) | FormatError::Feature(_));
+                    e.to_string()
+                }
+            },
+            // It does not answer at all.
+            Err(IoError::Offline) => return Err(no_label(d, IoError::Offline)),
+            Err(e) => e.to_string(),
+        };
+        why.get_or_insert(text);
+    }
+    // A label of a newer program is no damaged one.
+    if !newer && let Some(l) = label_by_ring(d).await {
+        return Ok(l);
+    }
+    Err(no_label(d, why.unwrap_or_default()))
+}
+
+fn no_label(d: &Rc<dyn Disk>, why: impl std::fmt::Display) -> StoreError {
+    StoreError::Pool(format!("`{}` has no label of a pool: {why}", d.name()))
+}
+
+/// The label that follows from a device's newest superblock.
+async fn label_by_ring(d: &Rc<dyn Disk>) -> Option<Label> {
+    let blocks = d.len() / BLOCK as u64;
+    let mut newest: Option<(u64, Superblock)> = None;
+    for (area, first) in [(0, 2), (1, blocks.checked_sub(2 + SUPER_SLOTS)?)] {
+        for (slot, b) in ring(d, first).await {
+            if let Ok((device, s)) = Superblock::decode_any(&b, area, slot)
+                && newest.as_ref().is_none_or(|(_, n)| n.seq < s.seq)
+            {
+                newest = Some((device, s));
+            }
+        }
+    }
+    let (device, s) = newest?;
+    let size = s.members.iter().find(|m| m.device == device)?.blocks;
+    let layout = Layout::plan(size, s.slab_shift, s.log_pages, s.table_pages, s.spares)?;
+    (size <= blocks).then_some(Label {
+        pool: s.pool,
+        device,
+        layout,
+        incompat: 0,
+        compat: 0,
+        copy: 0,
+    })
+}
+
+/// What can be read of an area of superblocks: slot and block.
+async fn ring(d: &Rc<dyn Disk>, first: u64) -> Vec<(u64, Box<Block>)> {
+    let buf = Slice::heap(SUPER_SLOTS as usize * BLOCK);
+    let op = DiskOp::Read { offset: first * BLOCK as u64, buf: buf.clone() };
+    let mut found = Vec::new();
+    match run(&**d, op).await {
+        Ok(()) => {
+            let slots = (0..SUPER_SLOTS).map(|n| (n, buf.sub(n as usize * BLOCK, BLOCK)));
+            found.extend(slots.map(|(n, b)| (n, block_of(&b))));
+        }
+        Err(IoError::Offline) => {}
+        Err(_) => {
+            for slot in 0..SUPER_SLOTS {
+                found.extend(read_block(d, first + slot).await.ok().map(|b| (slot, b)));
+            }
+        }
+    }
+    found
+}
+
+/// The superblocks of a device that are readable, the newest first.
+pub(crate) async fn superblocks(d: &Rc<dyn Disk>, label: &Label) -> Vec<Superblock> {
+    let mut found: Vec<Superblock> = Vec::new();
+    for area in 0..2u8 {
+        for (slot, b) in ring(d, label.layout.superblock(u64::from(area), 0)).await {
+            if let Ok(s) = Superblock::decode(&b, label.pool, label.device, area, slot)
+                && !found.contains(&s)
+            {
+                found.push(s);
+            }
+        }
+    }
+    found.sort_by_key(|s| std::cmp::Reverse(s.seq));
+    found
+}
+
+impl Inner {
+    /// Devices that belong to the pool and answer, also those that are out of sync.
+    fn own_devices(&self) -> Vec<Rc<Device>> {
+        let own = |d: &Rc<Device>| d.usable() && d.state.get() != MemberState::Gone;
+        self.devices.borrow().iter().filter(|d| own(d)).cloned().collect()
+    }
+
+    /// Writes a damaged label or superblock anew. A spare does not take its place: whoever looks for it does not know of
+    /// spares yet.
+    async fn mend_fixed(&self, d: &Rc<Device>, at: u64, want: &Slice) -> bool {
+        self.count(|c| c.damaged += 1);
+        for _ in 0..2 {
+            if !d.usable() || self.options.read_only {
+                return false;
+            }
+            if self.rewrite(d, at, want).await {
+                self.count(|c| c.repaired += 1);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Reads all copies of the labels of all devices and writes damaged ones anew, before they are the last.
+    pub(crate) async fn mend_labels(&self, watch: Option<&ScrubWatch>) {
+        if has(Bug::LabelsNotMended) {
+            return;
+        }
+        // No device leaves meanwhile, and gets back the label that was taken from it.
+        let _only = self.upkeep.changes.acquire(1).await;
+        for d in self.own_devices() {
+            let mut copies = Vec::new();
+            for copy in 0..LABELS {
+                let buf = Slice::heap(BLOCK);
+                let limit = self.options.deadline;
+                match d.read(d.layout.label(u64::from(copy)), &buf, limit).await {
+                    Ok(()) => copies.push(Label::decode(&block_of(&buf)).ok()),
+                    Err(IoError::Offline) => {
+                        self.device_failed(&d, IoError::Offline);
+                        break;
+                    }
+                    Err(_) => copies.push(None),
+                }
+            }
+            if copies.len() < usize::from(LABELS) {
+                continue;
+            }
+            let own = |l: &&Label| (l.pool, l.device, l.layout) == (self.pool, d.id, d.layout);
+            let plain = d.label(self.pool, 0);
+            // Features that this program does not know stay.
+            let like = copies.iter().flatten().find(own).copied().unwrap_or(plain);
+            for (copy, found) in (0..LABELS).zip(&copies) {
+                let label = Label { copy, ..like };
+                if *found == Some(label) {
+                    continue;
+                }
+                let at = d.layout.label(u64::from(copy));
+                let done = self.mend_fixed(&d, at, &Slice::copy_of(&label.encode()[..])).await;
+                if let Some(w) = watch {
+                    let text =
+                        format!("copy {copy} on device {} was damaged: {}", d.number, word(done));
+                    w.find("labels".into(), 0, text);
+                }
+            }
+        }
+    }
+
+    /// Brings the newest superblock to the devices in sync that do not have it, as the life that was writing it did not. The
+    /// next one is begun when all have it: who lacks two is taken for one that forgets.
+    pub(crate) async fn complete_super(&self) -> IoResult {
+        if has(Bug::SuperblockIncomplete) {
+            return Ok(());
+        }
+        let newest = self.durable.borrow().clone();
+        // Also where it reads well: it may be in the device's cache only.
+        let mut touched = 0;
+        for d in self.current_devices() {
+            touched |= 1 << d.number;
+            for area in 0..2 {
+                let want = Slice::copy_of(&newest.encode(d.id, area)[..]);
+                let (at, have) =
+                    (d.layout.superblock(u64::from(area), newest.seq), Slice::heap(BLOCK));
+                let limit = self.options.deadline;
+                if d.read(at, &have, limit).await.is_ok() && have.to_vec() == want.to_vec() {
+                    continue;
+                }
+                if self.options.read_only {
+                    continue;
+                }
+                self.count(|c| c.media_writes += 1);
+                if let Err(e) = d.write(at, &want, limit).await {
+                    self.device_failed(&d, e);
+                }
+            }
+        }
+        if !self.options.read_only {
+            self.flush_devices(touched).await;
+        }
+        self.check_running()
+    }
+
+    /// Reads the superblocks that this life has written, and writes damaged ones anew.
+    pub(crate) async fn scrub_rings(&self, watch: &ScrubWatch) {
+        let _only = self.super_lock.acquire(1).await;
+        let mut all = vec![self.durable.borrow().clone()];
+        let mut rings = Vec::new();
+        for d in self.own_devices() {
+            if let (true, Some(disk)) = (d.is_current(), &d.disk) {
+                for area in 0..2u8 {
+                    let found = ring(disk, d.layout.superblock(u64::from(area), 0)).await;
+                    let good = |(slot, b): (u64, Box<Block>)| {
+                        Superblock::decode(&b, self.pool, d.id, area, slot).ok()
+                    };
+                    let found: Vec<Superblock> = found.into_iter().filter_map(good).collect();
+                    rings.push((d.clone(), area, found));
+                }
+            }
+        }
+        // From the newest to the one before, as long as some device has it.
+        while let Some(s) = all.last() {
+            let before = |b: &&Superblock| {
+                b.seq + 1 == s.seq && b.chain() == s.previous && b.incarnation == s.incarnation
+            };
+            let Some(b) = rings.iter().flat_map(|(.., found)| found).find(before) else { break };
+            let b = b.clone();
+            all.push(b);
+        }
+        for (d, area, found) in rings {
+            for s in all.iter().take(SUPER_SLOTS as usize) {
+                // Before that it was not written everything.
+                let me = s.members.get(usize::from(d.number));
+                if !me.is_some_and(|m| m.device == d.id && m.state == MemberState::InSync) {
+                    break;
+                }
+                if found.contains(s) {
+                    continue;
+                }
+                let at = d.layout.superblock(u64::from(area), s.seq);
+                let done =
+                    self.mend_fixed(&d, at, &Slice::copy_of(&s.encode(d.id, area)[..])).await;
+                let text = format!(
+                    "number {} in area {area} of device {} was damaged: {}",
+                    s.seq,
+                    d.number,
+                    word(done)
+                );
+                watch.find("superblocks".into(), 0, text);
+            }
+        }
+    }
+}
+
+fn word(mended: bool) -> &'static str {
+    if mended { "mended" } else { "not mended" }
+}

@@ -1,0 +1,329 @@
+//! `weir migrate`, and what `weir volume adopt` and `export` do.
+
+use super::output::{self, Table};
+use super::parse;
+use clap::{Args, Subcommand};
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+use weir_control::client::Client;
+use weir_control::live::MigrationLive;
+use weir_control::model::{AdoptSpec, MigrationPatch, MigrationSpec};
+use weir_control::units::format_size;
+use weir_control::{Code, Error};
+
+/// How often progress is asked for.
+const ASK: Duration = Duration::from_millis(200);
+
+/// How a migration is to be done.
+#[derive(Debug, Args)]
+pub(crate) struct How {
+    /// Bytes a second at most [default: as fast as possible].
+    #[arg(long, value_parser = parse::size)]
+    rate: Option<u64>,
+    /// Do not read both sides and compare before the cut-over.
+    #[arg(long)]
+    no_verify: bool,
+    /// Wait for the end and show how far it is; exit code 1 if it failed, 4 if it was cancelled.
+    #[arg(long)]
+    wait: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Start {
+    /// The volume.
+    volume: String,
+    /// The pool to move it to.
+    #[arg(long, value_name = "POOL")]
+    to: String,
+    /// How to lay it out there; left out: what suits the pool.
+    #[arg(long, short, value_enum)]
+    kind: Option<super::volume::Kind>,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    /// The volume.
+    name: String,
+    /// The file or block device that it becomes, byte by byte. What is in it is overwritten.
+    #[arg(long, value_name = "PATH")]
+    to: String,
+    /// Make the file; it must not be there yet.
+    #[arg(long)]
+    create: bool,
+    /// In the end take the volume out of Weir's service, so that the file or device can be taken away.
+    #[arg(long)]
+    detach: bool,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Adopt {
+    /// The volume's name.
+    name: String,
+    /// The file or block device.
+    #[arg(long)]
+    path: String,
+    /// Logical block size in bytes: 512 or 4096 [default: the device's, 512 for a file].
+    #[arg(long, value_parser = super::volume::block_size)]
+    block_size: Option<u32>,
+    /// Hosts may only read it, and it is opened for reading only.
+    #[arg(long)]
+    read_only: bool,
+    /// Unit serial number [default: made from the world-wide name].
+    #[arg(long)]
+    serial: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Move a volume to another pool while hosts use it.
+    #[command(after_help = "Examples:\n  weir migrate start db-01 --to safe --wait\n  \
+        weir migrate start db-01 --to fast --rate 200M")]
+    Start(Start),
+    /// List migrations: those under way, and the last ones that ended.
+    #[command(visible_alias = "ls", after_help = "Example:\n  weir migrate list")]
+    List,
+    /// Show how far a migration is, or how the last one ended.
+    #[command(after_help = "Example:\n  weir migrate show db-01 --json")]
+    Show {
+        /// The volume.
+        volume: String,
+    },
+    /// Give a migration another rate.
+    #[command(
+        after_help = "Examples:\n  weir migrate rate db-01 50M\n  weir migrate rate db-01 0    # no limit"
+    )]
+    Rate {
+        /// The volume.
+        volume: String,
+        /// Bytes a second at most; 0: as fast as possible.
+        #[arg(value_parser = parse::size)]
+        rate: u64,
+    },
+    /// Let a migration wait. Hosts' writes still go to both sides.
+    #[command(after_help = "Example:\n  weir migrate pause db-01")]
+    Pause {
+        /// The volume.
+        volume: String,
+    },
+    /// Let a migration that waits go on.
+    #[command(after_help = "Example:\n  weir migrate resume db-01")]
+    Resume {
+        /// The volume.
+        volume: String,
+    },
+    /// End a migration before its cut-over: the volume stays where it is.
+    #[command(after_help = "Example:\n  weir migrate cancel db-01")]
+    Cancel {
+        /// The volume.
+        volume: String,
+    },
+}
+
+impl Command {
+    pub(crate) async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
+        match self {
+            Command::Start(args) => {
+                let spec = MigrationSpec {
+                    pool: Some(args.to),
+                    kind: args.kind.map(Into::into),
+                    ..args.how.spec()
+                };
+                start(client, &args.volume, &spec, args.how.wait, json).await
+            }
+            Command::List => output::show(json, &client.migrations().await?, |m| table(m)),
+            Command::Show { volume } => {
+                output::show(json, &client.migration(&volume).await?, details)
+            }
+            Command::Rate { volume, rate } => {
+                let patch = MigrationPatch { rate: Some(rate), ..MigrationPatch::default() };
+                let m = client.tune_migration(&volume, &patch).await?;
+                output::show(json, &m, |m| match m.rate {
+                    0 => format!("volume {volume} moves as fast as it can"),
+                    r => format!("volume {volume} moves with {}/s at most", format_size(r)),
+                })
+            }
+            Command::Pause { volume } => wait(client, &volume, true, json).await,
+            Command::Resume { volume } => wait(client, &volume, false, json).await,
+            Command::Cancel { volume } => {
+                let m = client.cancel_migration(&volume).await?;
+                output::show(json, &m, |m| format!("volume {volume} stays in {}", m.from))
+            }
+        }
+    }
+}
+
+async fn wait(client: Client, volume: &str, paused: bool, json: bool) -> anyhow::Result<()> {
+    let patch = MigrationPatch { paused: Some(paused), ..MigrationPatch::default() };
+    let m = client.tune_migration(volume, &patch).await?;
+    output::show(json, &m, |m| {
+        format!("the migration of volume {volume} {}", if m.paused { "waits" } else { "goes on" })
+    })
+}
+
+impl How {
+    fn spec(&self) -> MigrationSpec {
+        MigrationSpec { rate: self.rate, no_verify: self.no_verify, ..MigrationSpec::default() }
+    }
+}
+
+/// `weir volume export`.
+pub(crate) async fn export(client: Client, args: Export, json: bool) -> anyhow::Result<()> {
+    if !args.create {
+        output::confirm(args.yes, &format!("Overwrite what is in {}?", args.to))?;
+    }
+    let spec = MigrationSpec {
+        path: Some(args.to),
+        create: args.create,
+        detach: args.detach,
+        ..args.how.spec()
+    };
+    start(client, &args.name, &spec, args.how.wait, json).await
+}
+
+/// `weir volume adopt`.
+pub(crate) async fn adopt(client: Client, args: Adopt, json: bool) -> anyhow::Result<()> {
+    let spec = AdoptSpec {
+        name: args.name,
+        path: args.path,
+        block_size: args.block_size,
+        read_only: args.read_only,
+        serial: args.serial,
+    };
+    let volume = client.adopt(&spec).await?;
+    output::show(json, &volume, |v| {
+        format!("volume {} is {}: {}, naa.{}", v.name, spec.path, format_size(v.size), v.naa)
+    })
+}
+
+async fn start(
+    client: Client,
+    volume: &str,
+    spec: &MigrationSpec,
+    wait: bool,
+    json: bool,
+) -> anyhow::Result<()> {
+    let mut m = client.start_migration(volume, spec).await?;
+    if !wait {
+        return output::show(json, &m, |m| {
+            format!(
+                "volume {volume} moves to {}; `weir migrate show {volume}` tells how far it is",
+                m.to
+            )
+        });
+    }
+    let person = std::io::stderr().is_terminal() && !json;
+    while !m.is_over() {
+        if person {
+            // One line, written over again and again.
+            eprint!("\r\x1b[K{}", line(&m));
+            std::io::stderr().flush()?;
+        }
+        tokio::time::sleep(ASK).await;
+        m = client.migration(volume).await?;
+    }
+    if person {
+        eprint!("\r\x1b[K");
+    }
+    output::show(json, &m, |m| {
+        format!(
+            "volume {volume}: {}, {} of {} copied in {} s",
+            ended(m),
+            format_size(m.copied),
+            format_size(m.total),
+            m.seconds
+        )
+    })?;
+    let reason = m.reason.unwrap_or_default();
+    match m.state.as_str() {
+        "done" => Ok(()),
+        "cancelled" => Err(Error::new(
+            Code::MigrationCancelled,
+            format!("the migration of volume {volume} was cancelled"),
+        )
+        .hint("the volume is where it was")
+        .into()),
+        _ => Err(Error::new(
+            Code::MigrationFailed,
+            format!("the migration of volume {volume} failed"),
+        )
+        .because(reason)
+        .hint("the volume is where it was, with all its data; see to the cause and start again")
+        .into()),
+    }
+}
+
+fn percent(m: &MigrationLive) -> u64 {
+    (u128::from(m.done) * 100).checked_div(u128::from(m.total)).unwrap_or(100) as u64
+}
+
+fn line(m: &MigrationLive) -> String {
+    let waits = if m.paused { ", waits" } else { "" };
+    format!("{}: {} {} %{waits}", m.volume, m.state, percent(m))
+}
+
+fn ended(m: &MigrationLive) -> String {
+    match m.state.as_str() {
+        "done" => format!("moved to {}", m.to),
+        other => format!("{other}, still in {}", m.from),
+    }
+}
+
+fn rate(m: &MigrationLive) -> String {
+    if m.rate == 0 { "no limit".into() } else { format!("{}/s", format_size(m.rate)) }
+}
+
+fn state(m: &MigrationLive) -> String {
+    match (m.paused && !m.is_over(), m.is_over()) {
+        (true, _) => format!("{} (paused)", m.state),
+        _ => m.state.clone(),
+    }
+}
+
+fn table(all: &[MigrationLive]) -> String {
+    if all.is_empty() {
+        return "no migrations; `weir migrate start --help` shows how to begin one".into();
+    }
+    let mut t =
+        Table::new(&["VOLUME", "FROM", "TO", "STATE", ">DONE", ">COPIED", "RATE", "REASON"]);
+    for m in all {
+        t.row(vec![
+            m.volume.clone(),
+            m.from.clone(),
+            m.to.clone(),
+            state(m),
+            format!("{} %", percent(m)),
+            format_size(m.copied),
+            rate(m),
+            m.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    t.text()
+}
+
+fn details(m: &MigrationLive) -> String {
+    let mut fields = vec![
+        ("volume", m.volume.clone()),
+        ("from", m.from.clone()),
+        ("to", m.to.clone()),
+        ("state", state(m)),
+        ("done", format!("{} of {} ({} %)", format_size(m.done), format_size(m.total), percent(m))),
+        ("copied", format!("{} that were not empty", format_size(m.copied))),
+        ("rate", rate(m)),
+        ("verify", if m.verify { "before the cut-over" } else { "no" }.into()),
+        ("time", format!("{} s", m.seconds)),
+    ];
+    if m.detach {
+        fields.push(("in the end", "out of Weir's service".into()));
+    }
+    if let Some(why) = &m.reason {
+        fields.push(("reason", why.clone()));
+    }
+    output::fields(&fields)
+}
