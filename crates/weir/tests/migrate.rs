@@ -471,7 +471,7 @@ fn what_cannot_be_moved_is_said() {
         assert_eq!(d.fails(line, exit).0, code, "weir {line}");
     }
     // On a busy machine it takes a moment until it begins.
-    let begin = std::time::Instant::now();
+    let begin = Instant::now();
     while !d.ok("migrate list").contains("copying") {
         assert!(begin.elapsed() < Duration::from_secs(60), "{}", d.ok("migrate list"));
         std::thread::sleep(Duration::from_millis(20));
