@@ -286,10 +286,11 @@ impl Model {
         self.check_still(name)?;
         if !volume.snapshots.is_empty() {
             return Err(Error::new(
-                Code::InvalidRequest,
-                format!("volume `{name}` has rules for periodic snapshots, which do not move"),
+                Code::SnapshotInUse,
+                format!("volume `{name}` has rules for periodic snapshots"),
             )
-            .hint(format!("`weir snapshot policy clear {name}` first, and delete its snapshots")));
+            .because("snapshots belong to a pool and cannot go along")
+            .hint(format!("take the rules away first: weir snapshot policy clear {name}")));
         }
         let wrong = |text: &str, hint: &str| {
             Err(Error::new(Code::InvalidRequest, text.to_string()).hint(hint))

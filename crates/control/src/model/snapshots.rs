@@ -107,7 +107,11 @@ impl Model {
             return Ok(());
         }
         let name = &volume.name;
-        if self.pool(&volume.pool)?.protection.is_none() {
+        if self.volumes.contains_key(name) {
+            // Its old place could not be given back with snapshots in it.
+            self.check_still(name)?;
+        }
+        if self.pool_at(&volume.pool)?.protection.is_none() {
             return Err(Error::new(
                 Code::Unsupported,
                 format!("volume `{name}` cannot have periodic snapshots"),

@@ -5,6 +5,7 @@ mod graph;
 mod local;
 mod moves;
 mod node;
+mod seam;
 mod status;
 mod store;
 

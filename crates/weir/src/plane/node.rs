@@ -5,19 +5,12 @@ use super::graph;
 use super::local::{Local, Start, Thread, on};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use weir_base::SECONDS;
 use weir_block::{Graph, GraphError, Shared};
-use weir_control::controller::PoolRules;
-use weir_control::dataplane::{DataPlane, Decision, Hooks, ImageWish, Place, ScrubAction, Work};
-use weir_control::live::{
-    GraphLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive, SnapshotRuleLive,
-};
-use weir_control::model::{
-    self, DeviceAction, DeviceKind, ImageFound, Layout, Pool, TargetPort, Told, Transport, Volume,
-};
+use weir_control::dataplane::Hooks;
+use weir_control::model::{self, Layout, Pool, TargetPort, Transport, Volume};
 use weir_control::{Code, Error, Result};
 use weir_fabric::Provider;
 use weir_fabric_iwarp::CrcPolicy;
@@ -28,7 +21,7 @@ use weir_proto_scsi::lu::LuState;
 use weir_proto_scsi::pr::Import;
 use weir_proto_srp::PortId;
 use weir_reactor::PollMode;
-use weir_target_core::{Access, AccessMap, HostRule, ReservationStore, Unit, UnitShared};
+use weir_target_core::{Access, AccessMap, ReservationStore, Unit, UnitShared};
 
 /// Longest piece of a command that passes through a buffer.
 const CHUNK: usize = 1 << 20;
@@ -53,11 +46,11 @@ pub(crate) struct RunningTarget {
 pub(crate) struct Node {
     pub(crate) threads: Mutex<Vec<Thread>>,
     pub(crate) shared: Shared,
-    access: Arc<Access>,
+    pub(super) access: Arc<Access>,
     units: Mutex<BTreeMap<String, Arc<UnitShared>>>,
     pub(crate) targets: Mutex<BTreeMap<String, RunningTarget>>,
     ports: Mutex<BTreeMap<String, ScsiPort>>,
-    hooks: OnceLock<Hooks>,
+    pub(super) hooks: OnceLock<Hooks>,
     pub(crate) last: Mutex<super::status::Last>,
     pub(crate) stores: Mutex<super::store::Stores>,
     /// The reactors that migrations live on, by volume.
@@ -145,7 +138,7 @@ impl Node {
         Ok(found)
     }
 
-    async fn open(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+    pub(super) async fn open(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         if Node::is_store(pool) {
             self.open_in_store(volume, pool).await?;
         }
@@ -219,7 +212,7 @@ impl Node {
         Ok(UnitShared::new(&volume.name, lu, store))
     }
 
-    async fn close(&self, name: &str) -> Result<()> {
+    pub(super) async fn close(&self, name: &str) -> Result<()> {
         lock(&self.units).remove(name);
         for h in self.handles() {
             let name = name.to_owned();
@@ -239,7 +232,7 @@ impl Node {
         self.close_in_store(name, None).await
     }
 
-    async fn update(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+    pub(super) async fn update(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         if Node::is_store(pool) {
             self.resize_in_store(volume, pool).await?;
         }
@@ -315,7 +308,7 @@ impl Node {
         Ok(())
     }
 
-    async fn delete(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+    pub(super) async fn delete(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         self.clear_data(volume, pool).await?;
         self.shared.forget(&volume.name);
         if let Some(h) = self.hooks.get() {
@@ -324,7 +317,7 @@ impl Node {
         Ok(())
     }
 
-    async fn listen(&self, port: &TargetPort) -> Result<Vec<SocketAddr>> {
+    pub(super) async fn listen(&self, port: &TargetPort) -> Result<Vec<SocketAddr>> {
         let running =
             lock(&self.targets).get(&port.name).map(|t| (t.spec == *port, t.listening.clone()));
         match running {
@@ -408,7 +401,7 @@ impl Node {
         relative_id
     }
 
-    async fn stop(&self, name: &str) -> Result<()> {
+    pub(super) async fn stop(&self, name: &str) -> Result<()> {
         let Some(t) = lock(&self.targets).remove(name) else { return Ok(()) };
         for h in self.handles() {
             let target = t.target.clone();
@@ -448,213 +441,5 @@ impl ReservationStore for Reservations {
     ) {
         // Jobs of one volume arrive in the order of its lock, so the last one is the newest.
         self.0.reservations.save(volume, state, Box::new(move |r| done(r.is_ok())));
-    }
-}
-
-fn device_size(d: &model::Device) -> std::io::Result<u64> {
-    let Some(path) = d.path.as_ref().map(PathBuf::from) else { return Ok(d.size) };
-    match d.kind {
-        DeviceKind::Dir => std::fs::create_dir_all(&path).map(|()| 0),
-        DeviceKind::File => {
-            let f = std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(&path)?;
-            let len = f.metadata()?.len();
-            if len < d.size {
-                f.set_len(d.size)?;
-                f.sync_all()?;
-            }
-            Ok(len.max(d.size))
-        }
-        DeviceKind::Block => {
-            use std::io::Seek;
-            std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(&path)?
-                .seek(std::io::SeekFrom::End(0))
-        }
-        DeviceKind::Ram | DeviceKind::Null => Ok(d.size),
-    }
-}
-
-impl DataPlane for Node {
-    fn attach(&self, hooks: Hooks) {
-        // Called once; a second call would change nothing.
-        let _ = self.hooks.set(hooks);
-    }
-
-    fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<u64>> {
-        Box::pin(async move {
-            if Node::is_store(pool) {
-                return self.open_store(pool, false).await;
-            }
-            let mut sizes = Vec::new();
-            for d in &pool.devices {
-                let size = device_size(d).map_err(|e| {
-                    let what = d.path.as_deref().unwrap_or("a device");
-                    Error::new(Code::IoError, format!("pool {} cannot use {what}", pool.name))
-                        .because(e)
-                        .hint("check that the path exists, is yours to write, and is not in use")
-                })?;
-                sizes.push(size);
-            }
-            Ok(sizes)
-        })
-    }
-
-    fn force_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<u64>> {
-        Box::pin(self.open_store(pool, true))
-    }
-
-    fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
-        // Devices of a plain pool are opened by the volumes on them.
-        Box::pin(self.close_store(name))
-    }
-
-    fn change_device<'a>(&'a self, pool: &'a Pool, action: &'a DeviceAction) -> Work<'a, ()> {
-        Box::pin(self.change_store_device(pool, action))
-    }
-
-    fn create_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
-        Box::pin(self.make_in_store(volume, pool))
-    }
-
-    fn snapshots<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<SnapshotLive>> {
-        Box::pin(self.list_snapshots(pool))
-    }
-
-    fn take_snapshots<'a>(
-        &'a self,
-        pool: &'a Pool,
-        wanted: &'a [(String, String)],
-    ) -> Work<'a, ()> {
-        Box::pin(self.snapshot_in_store(pool, wanted.to_vec()))
-    }
-
-    fn delete_snapshot<'a>(&'a self, pool: &'a Pool, dataset: &'a str) -> Work<'a, ()> {
-        Box::pin(self.delete_in_store(dataset.to_owned(), pool))
-    }
-
-    fn set_snapshot_rules<'a>(&'a self, pool: &'a Pool, rules: &'a PoolRules) -> Work<'a, ()> {
-        let events = self.hooks.get().map(|h| h.events.clone());
-        Box::pin(self.set_store_rules(pool, rules, events))
-    }
-
-    fn snapshot_rules<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<SnapshotRuleLive>> {
-        Box::pin(self.store_rules(pool))
-    }
-
-    fn revert_volume<'a>(
-        &'a self,
-        pool: &'a Pool,
-        volume: &'a Volume,
-        snapshot: &'a str,
-    ) -> Work<'a, ()> {
-        Box::pin(self.revert_in_store(pool, volume, snapshot))
-    }
-
-    fn scrub<'a>(&'a self, pool: &'a Pool, action: ScrubAction) -> Work<'a, Option<ScrubLive>> {
-        Box::pin(self.scrub_store(pool, action))
-    }
-
-    fn graph<'a>(&'a self, volume: &'a str) -> Work<'a, GraphLive> {
-        Box::pin(self.graph_of(volume))
-    }
-
-    fn find_image<'a>(&'a self, wish: &'a ImageWish) -> Work<'a, ImageFound> {
-        Box::pin(self.look_at_image(wish))
-    }
-
-    fn start_migration<'a>(
-        &'a self,
-        here: Place<'a>,
-        there: Place<'a>,
-        migration: &'a model::Migration,
-    ) -> Work<'a, ()> {
-        Box::pin(self.begin_migration(here, there, migration))
-    }
-
-    fn migration<'a>(&'a self, volume: &'a str) -> Work<'a, Option<MigrationProgress>> {
-        Box::pin(self.migration_progress(volume))
-    }
-
-    fn tune_migration<'a>(&'a self, volume: &'a str, rate: u64, paused: bool) -> Work<'a, ()> {
-        Box::pin(self.tune(volume, rate, paused))
-    }
-
-    fn hold_migration<'a>(&'a self, volume: &'a str) -> Work<'a, Told> {
-        Box::pin(self.hold(volume))
-    }
-
-    fn decide_migration<'a>(&'a self, volume: &'a str, decision: Decision) -> Work<'a, ()> {
-        Box::pin(self.decide(volume, decision))
-    }
-
-    fn end_migration<'a>(&'a self, here: Place<'a>, there: Place<'a>) -> Work<'a, ()> {
-        Box::pin(self.finish_migration(here, there))
-    }
-
-    fn clear_place<'a>(&'a self, there: Place<'a>, made: bool) -> Work<'a, ()> {
-        Box::pin(async move {
-            if made {
-                super::moves::remove_image(there.volume)?;
-            }
-            self.clear_data(there.volume, there.pool).await
-        })
-    }
-
-    fn open_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
-        Box::pin(async move {
-            let r = self.open(volume, pool).await;
-            if r.is_err() {
-                self.close(&volume.name).await?;
-            }
-            r
-        })
-    }
-
-    fn update_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
-        Box::pin(self.update(volume, pool))
-    }
-
-    fn close_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
-        Box::pin(self.close(name))
-    }
-
-    fn delete_volume_data<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
-        Box::pin(self.delete(volume, pool))
-    }
-
-    fn set_mappings<'a>(&'a self, access: &'a model::AccessMap) -> Work<'a, ()> {
-        Box::pin(async move {
-            let hosts = access
-                .hosts
-                .iter()
-                .map(|h| HostRule {
-                    host: h.name.clone(),
-                    ports: h.ports.iter().map(|p| p.0.to_vec()).collect(),
-                    any: h.allow_any,
-                    luns: h.luns.iter().map(|l| (l.lun, l.volume.clone())).collect(),
-                })
-                .collect();
-            self.access.set(AccessMap { hosts });
-            Ok(())
-        })
-    }
-
-    fn start_target<'a>(&'a self, port: &'a TargetPort) -> Work<'a, Vec<SocketAddr>> {
-        Box::pin(self.listen(port))
-    }
-
-    fn stop_target<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
-        Box::pin(self.stop(name))
-    }
-
-    fn status(&self) -> Work<'_, LiveStatus> {
-        Box::pin(self.live())
     }
 }

@@ -206,10 +206,9 @@ impl Story {
             len: self.len,
             clean,
             verify: self.rng.chance(2, 3),
-            rate: if !quiet && self.rng.chance(1, 3) {
-                self.rng.between(1 << 16, 1 << 24)
-            } else {
-                0
+            rate: match !quiet && self.rng.chance(1, 2) {
+                true => 1 << self.rng.between(17, 22),
+                false => 0,
             },
             chunk: 4096 << self.rng.below(3),
             patience: 30 * MILLIS,
@@ -388,7 +387,9 @@ impl Story {
                     return Ok(true);
                 }
                 // Once it is not known what is durable, only a restart tells.
-                (_, Phase::Ready) if !doubtful => self.cut_over(quiet),
+                (_, Phase::Ready) if !doubtful && self.rng.chance(1, 3) => self.cut_over(quiet),
+                // Sometimes a little later, so that something may happen meanwhile.
+                (_, Phase::Ready) if !doubtful => {}
                 (_, _) if doubtful && self.rng.chance(1, 40) => {
                     self.crash();
                     return Ok(false);

@@ -208,8 +208,11 @@ impl Node {
             return Ok(());
         }
         let begun = self.try_begin(here, there, m).await;
-        if begun.is_err() {
-            self.finish_migration(here, there).await?;
+        if begun.is_err()
+            && let Err(e) = self.finish_migration(here, there).await
+        {
+            // Clearing up is tried again; what matters is why it did not begin.
+            tracing::warn!("volume {name}: {e}");
         }
         begun
     }

@@ -1,0 +1,223 @@
+//! The control plane's wishes, each passed on to the part of the node that carries it out.
+
+use super::node::Node;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use weir_control::controller::PoolRules;
+use weir_control::dataplane::{DataPlane, Decision, Hooks, ImageWish, Place, ScrubAction, Work};
+use weir_control::live::{
+    GraphLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive, SnapshotRuleLive,
+};
+use weir_control::model::{
+    self, DeviceAction, DeviceKind, ImageFound, Pool, TargetPort, Told, Volume,
+};
+use weir_control::{Code, Error};
+use weir_target_core::{AccessMap, HostRule};
+
+fn device_size(d: &model::Device) -> std::io::Result<u64> {
+    let Some(path) = d.path.as_ref().map(PathBuf::from) else { return Ok(d.size) };
+    match d.kind {
+        DeviceKind::Dir => std::fs::create_dir_all(&path).map(|()| 0),
+        DeviceKind::File => {
+            let f = std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)?;
+            let len = f.metadata()?.len();
+            if len < d.size {
+                f.set_len(d.size)?;
+                f.sync_all()?;
+            }
+            Ok(len.max(d.size))
+        }
+        DeviceKind::Block => {
+            use std::io::Seek;
+            std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&path)?
+                .seek(std::io::SeekFrom::End(0))
+        }
+        DeviceKind::Ram | DeviceKind::Null => Ok(d.size),
+    }
+}
+
+impl DataPlane for Node {
+    fn attach(&self, hooks: Hooks) {
+        // Called once; a second call would change nothing.
+        let _ = self.hooks.set(hooks);
+    }
+
+    fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<u64>> {
+        Box::pin(async move {
+            if Node::is_store(pool) {
+                return self.open_store(pool, false).await;
+            }
+            let mut sizes = Vec::new();
+            for d in &pool.devices {
+                let size = device_size(d).map_err(|e| {
+                    let what = d.path.as_deref().unwrap_or("a device");
+                    Error::new(Code::IoError, format!("pool {} cannot use {what}", pool.name))
+                        .because(e)
+                        .hint("check that the path exists, is yours to write, and is not in use")
+                })?;
+                sizes.push(size);
+            }
+            Ok(sizes)
+        })
+    }
+
+    fn force_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<u64>> {
+        Box::pin(self.open_store(pool, true))
+    }
+
+    fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
+        // Devices of a plain pool are opened by the volumes on them.
+        Box::pin(self.close_store(name))
+    }
+
+    fn change_device<'a>(&'a self, pool: &'a Pool, action: &'a DeviceAction) -> Work<'a, ()> {
+        Box::pin(self.change_store_device(pool, action))
+    }
+
+    fn create_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
+        Box::pin(self.make_in_store(volume, pool))
+    }
+
+    fn snapshots<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<SnapshotLive>> {
+        Box::pin(self.list_snapshots(pool))
+    }
+
+    fn take_snapshots<'a>(
+        &'a self,
+        pool: &'a Pool,
+        wanted: &'a [(String, String)],
+    ) -> Work<'a, ()> {
+        Box::pin(self.snapshot_in_store(pool, wanted.to_vec()))
+    }
+
+    fn delete_snapshot<'a>(&'a self, pool: &'a Pool, dataset: &'a str) -> Work<'a, ()> {
+        Box::pin(self.delete_in_store(dataset.to_owned(), pool))
+    }
+
+    fn set_snapshot_rules<'a>(&'a self, pool: &'a Pool, rules: &'a PoolRules) -> Work<'a, ()> {
+        let events = self.hooks.get().map(|h| h.events.clone());
+        Box::pin(self.set_store_rules(pool, rules, events))
+    }
+
+    fn snapshot_rules<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<SnapshotRuleLive>> {
+        Box::pin(self.store_rules(pool))
+    }
+
+    fn revert_volume<'a>(
+        &'a self,
+        pool: &'a Pool,
+        volume: &'a Volume,
+        snapshot: &'a str,
+    ) -> Work<'a, ()> {
+        Box::pin(self.revert_in_store(pool, volume, snapshot))
+    }
+
+    fn scrub<'a>(&'a self, pool: &'a Pool, action: ScrubAction) -> Work<'a, Option<ScrubLive>> {
+        Box::pin(self.scrub_store(pool, action))
+    }
+
+    fn graph<'a>(&'a self, volume: &'a str) -> Work<'a, GraphLive> {
+        Box::pin(self.graph_of(volume))
+    }
+
+    fn find_image<'a>(&'a self, wish: &'a ImageWish) -> Work<'a, ImageFound> {
+        Box::pin(self.look_at_image(wish))
+    }
+
+    fn start_migration<'a>(
+        &'a self,
+        here: Place<'a>,
+        there: Place<'a>,
+        migration: &'a model::Migration,
+    ) -> Work<'a, ()> {
+        Box::pin(self.begin_migration(here, there, migration))
+    }
+
+    fn migration<'a>(&'a self, volume: &'a str) -> Work<'a, Option<MigrationProgress>> {
+        Box::pin(self.migration_progress(volume))
+    }
+
+    fn tune_migration<'a>(&'a self, volume: &'a str, rate: u64, paused: bool) -> Work<'a, ()> {
+        Box::pin(self.tune(volume, rate, paused))
+    }
+
+    fn hold_migration<'a>(&'a self, volume: &'a str) -> Work<'a, Told> {
+        Box::pin(self.hold(volume))
+    }
+
+    fn decide_migration<'a>(&'a self, volume: &'a str, decision: Decision) -> Work<'a, ()> {
+        Box::pin(self.decide(volume, decision))
+    }
+
+    fn end_migration<'a>(&'a self, here: Place<'a>, there: Place<'a>) -> Work<'a, ()> {
+        Box::pin(self.finish_migration(here, there))
+    }
+
+    fn clear_place<'a>(&'a self, there: Place<'a>, made: bool) -> Work<'a, ()> {
+        Box::pin(async move {
+            if made {
+                super::moves::remove_image(there.volume)?;
+            }
+            self.clear_data(there.volume, there.pool).await
+        })
+    }
+
+    fn open_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
+        Box::pin(async move {
+            let r = self.open(volume, pool).await;
+            if r.is_err() {
+                self.close(&volume.name).await?;
+            }
+            r
+        })
+    }
+
+    fn update_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
+        Box::pin(self.update(volume, pool))
+    }
+
+    fn close_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
+        Box::pin(self.close(name))
+    }
+
+    fn delete_volume_data<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
+        Box::pin(self.delete(volume, pool))
+    }
+
+    fn set_mappings<'a>(&'a self, access: &'a model::AccessMap) -> Work<'a, ()> {
+        Box::pin(async move {
+            let hosts = access
+                .hosts
+                .iter()
+                .map(|h| HostRule {
+                    host: h.name.clone(),
+                    ports: h.ports.iter().map(|p| p.0.to_vec()).collect(),
+                    any: h.allow_any,
+                    luns: h.luns.iter().map(|l| (l.lun, l.volume.clone())).collect(),
+                })
+                .collect();
+            self.access.set(AccessMap { hosts });
+            Ok(())
+        })
+    }
+
+    fn start_target<'a>(&'a self, port: &'a TargetPort) -> Work<'a, Vec<SocketAddr>> {
+        Box::pin(self.listen(port))
+    }
+
+    fn stop_target<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
+        Box::pin(self.stop(name))
+    }
+
+    fn status(&self) -> Work<'_, LiveStatus> {
+        Box::pin(self.live())
+    }
+}
