@@ -14,6 +14,7 @@ use weir_uring::{Congestion, Ring, SocketOptions};
 
 /// Bytes received from a socket at most in one go; shared by all connections of the reactor.
 pub(crate) const STAGING: usize = 128 << 10;
+const _: () = assert!(weir_proto_iwarp::rx::MIN_STAGING * 4 <= STAGING);
 /// A connection silent for so long is watched by the ring instead of polled.
 const SILENT: Nanos = 2 * MILLIS;
 

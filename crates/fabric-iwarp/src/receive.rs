@@ -6,13 +6,17 @@ use std::rc::Rc;
 use weir_fabric::{RecvQueue, SoftRecvQueue, Tap};
 use weir_mem::Slice;
 use weir_proto_iwarp::read_queue::Request;
-use weir_proto_iwarp::rx::{MIN_STAGING, Receiver, Segment, Step};
+use weir_proto_iwarp::rx::{Receiver, Segment, Step};
 use weir_proto_iwarp::stag::Protection;
 use weir_proto_iwarp::{Fault, Op, Reason};
 use weir_reactor::{Token, now};
 
 /// Payload from which it is received straight into its place.
 const DIRECT: usize = 4096;
+/// Payload of a segment from which it is worth a system call of its own.
+const LONG: usize = 32 << 10;
+/// Bytes that are received behind the rest of such a segment.
+const HEADERS: usize = 1024;
 /// System calls of one connection in one turn, so that it cannot starve the others.
 const ROUNDS: usize = 2;
 
@@ -22,8 +26,10 @@ const AHEAD: u32 = 32;
 /// The receiving half of a connection.
 pub(crate) struct Rx {
     receiver: Receiver,
-    /// Bytes received and not consumed: less than MIN_STAGING, or more while stalled.
+    /// Bytes received and not consumed: less than the receiver wants in one piece, or more while stalled.
     carry: Vec<u8>,
+    /// They came with the set-up and have not been looked at.
+    early: bool,
     /// The SEND being received: its buffer, whom to tell, and bytes so far.
     message: Option<(Slice, Token)>,
     /// Where the present segment's payload goes, and its key.
@@ -44,6 +50,7 @@ impl Rx {
         Rx {
             receiver: Receiver::new(crc),
             carry: early.to_vec(),
+            early: !early.is_empty(),
             message: None,
             place: None,
             stalled: None,
@@ -100,8 +107,8 @@ impl Conn {
             let (used, s) = self.consume(&mut rx, &held);
             rx.carry = held[used..].to_vec();
             stop = s;
-        } else if rx.carry.len() >= MIN_STAGING {
-            // Early bytes of the set-up.
+        } else if std::mem::take(&mut rx.early) {
+            any = true;
             let held = std::mem::take(&mut rx.carry);
             let (used, s) = self.consume(&mut rx, &held);
             rx.carry = held[used..].to_vec();
@@ -117,6 +124,12 @@ impl Conn {
                 .direct()
                 .filter(|d| carried == 0 && d.remaining as usize >= DIRECT)
                 .and_then(|d| Some((d, rx.place.as_ref()?.0.clone())));
+            // Behind the rest of a long segment comes the next one's header, whose payload is received in its place as
+            // well; behind a short one as much as there is, or each would be a system call of its own.
+            let behind = match &direct {
+                Some((d, _)) if d.seg.total as usize >= LONG => HEADERS,
+                _ => STAGING,
+            };
             let result = match &direct {
                 Some((d, place)) => {
                     let n = d.remaining as usize;
@@ -125,7 +138,7 @@ impl Conn {
                     let base = unsafe { place.as_ptr().add(d.offset as usize) };
                     let mut iov = [
                         libc::iovec { iov_base: base.cast(), iov_len: n },
-                        libc::iovec { iov_base: staging.as_mut_ptr().cast(), iov_len: MIN_STAGING },
+                        libc::iovec { iov_base: staging.as_mut_ptr().cast(), iov_len: behind },
                     ];
                     // SAFETY: the first is device memory kept by its slice, the second our own buffer.
                     unsafe { self.stream.try_recv_raw(&mut iov) }
@@ -170,7 +183,7 @@ impl Conn {
                     rx.receiver.direct_skip(placed);
                 }
                 (from, end) = (0, n - placed);
-                wanted = d.remaining as usize + MIN_STAGING;
+                wanted = d.remaining as usize + behind;
             }
             rx.carry.clear();
             let (used, s) = self.consume(&mut rx, &staging[from..end]);

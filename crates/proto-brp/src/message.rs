@@ -9,6 +9,9 @@ pub const HEADER: usize = 16;
 pub const ALIGN: usize = 8;
 /// A receive buffer of either side holds at least so many bytes.
 pub const MIN_MESSAGE: usize = 1024;
+/// Length in bytes from which on a message gets no further command or completion. A receiver of a byte stream takes
+/// messages whole from what it has received; of one that goes on beyond that, the data is copied once more.
+pub const ENOUGH: usize = 18 << 10;
 /// Bytes of the checksum, with which every message begins: it covers the control part behind it.
 const CHECK: usize = 4;
 

@@ -23,8 +23,8 @@ use crate::{Op, tx};
 use weir_codec::{Crc32c, crc32c};
 
 /// Bytes the staging buffer must be able to hold unread, and size up to which FPDUs (padding and
-/// CRC included) are only handed out whole.
-pub const MIN_STAGING: usize = 1024;
+/// CRC included) are only handed out whole: small messages and their data never come in parts.
+pub const MIN_STAGING: usize = 20 << 10;
 
 /// Smallest FPDU: a zero-length tagged segment with its CRC.
 const MIN_FPDU: usize = tx::TAGGED_HDR + 4;

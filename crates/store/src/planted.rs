@@ -49,6 +49,10 @@ pub enum Bug {
     MoveMissesWrites,
     /// What happened while a device was away is looked for from too late an epoch on.
     ResyncFromNow,
+    /// Recovery begins a superblock when the one before it is on some devices only.
+    SuperblockIncomplete,
+    /// Damaged labels are left as they are.
+    LabelsNotMended,
 }
 
 impl Bug {
@@ -77,6 +81,8 @@ impl Bug {
         Bug::SwitchedBeforeCopied,
         Bug::MoveMissesWrites,
         Bug::ResyncFromNow,
+        Bug::SuperblockIncomplete,
+        Bug::LabelsNotMended,
     ];
 }
 

@@ -10,7 +10,7 @@ use weir_mem::Slice;
 use weir_proto_brp::command::SUM;
 use weir_proto_brp::completion::{COMPLETION, Completion, Layout, flag};
 use weir_proto_brp::control::Event;
-use weir_proto_brp::message::{HEADER, seal};
+use weir_proto_brp::message::{ENOUGH, HEADER, seal};
 use weir_proto_brp::sums;
 use weir_reactor::{Token, spawn_task};
 
@@ -100,7 +100,8 @@ impl Channel {
                 (None, _) => r.completion.sums(),
             };
             let next = Layout { completions: b.layout.completions + 1, sums: b.layout.sums + own };
-            let fits = next.control() + b.data + len <= agreed.max_message;
+            let room = if len > 0 { agreed.max_message.min(ENOUGH) } else { agreed.max_message };
+            let fits = next.control() + b.data + len <= room;
             if b.layout.completions > 0 && !fits || b.layout.completions == most {
                 break;
             }

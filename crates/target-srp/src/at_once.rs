@@ -63,7 +63,9 @@ impl Channel {
         };
         let charged = self.charge();
         assert!(charged, "a credit was there");
-        if let (AtOnce::Deliver(slice), Some(d)) = (done, target) {
+        if let Some(d) = target
+            && let AtOnce::Deliver(slice) = done
+        {
             self.conn.write(slice, Remote { key: d.key, addr: d.addr }, Token::NONE);
         }
         let solicited = c.solicit.wants(true);

@@ -5,7 +5,6 @@ use super::runner::Runner;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use weir_base::SECONDS;
 use weir_disk::Disk;
 use weir_reactor::{PollMode, Reactor};
 use weir_store::StoreError;
@@ -85,12 +84,6 @@ pub(super) fn files(
         Ok(Rc::new(disk.map_err(failed)?) as Rc<dyn Disk>)
     };
     (0..n).map(open).collect()
-}
-
-/// Seconds since 1970, in nanoseconds.
-pub(super) fn wall() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |d| d.as_secs() * SECONDS + u64::from(d.subsec_nanos()))
 }
 
 /// Memory of this process in bytes, now.

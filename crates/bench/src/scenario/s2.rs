@@ -39,6 +39,15 @@ enum Unit {
     Megabytes,
 }
 
+impl Unit {
+    fn of(self, streams: &[Figures]) -> f64 {
+        match self {
+            Unit::Rate => streams.iter().map(Figures::rate).sum(),
+            Unit::Megabytes => streams.iter().map(|f| f.bytes / 1e6).sum(),
+        }
+    }
+}
+
 /// One line of points: a load by the number of I/Os in flight.
 struct Line {
     name: &'static str,
@@ -47,22 +56,30 @@ struct Line {
     load: fn(u32) -> Load,
 }
 
-/// One point: for each kind of pool the median of each stream's figures.
+/// One point: for each kind of pool the figures of each run's streams, and their medians.
 struct Point {
     depth: u32,
+    runs: [Vec<Vec<Figures>>; KINDS.len()],
     found: [Vec<Figures>; KINDS.len()],
 }
 
 impl Point {
-    /// Of all streams together, for each kind.
+    fn new(depth: u32, runs: [Vec<Vec<Figures>>; KINDS.len()]) -> Point {
+        let found = std::array::from_fn(|k| medians(&runs[k]));
+        Point { depth, runs, found }
+    }
+
+    /// Of all streams together, for each kind: medians.
     fn values(&self, unit: Unit) -> [f64; KINDS.len()] {
-        std::array::from_fn(|k| {
-            let all = self.found[k].iter();
-            match unit {
-                Unit::Rate => all.map(Figures::rate).sum(),
-                Unit::Megabytes => all.map(|f| f.bytes / 1e6).sum(),
-            }
-        })
+        let all = |k: usize| self.runs[k].iter().map(|f| unit.of(f)).collect();
+        std::array::from_fn(|k| median(all(k)))
+    }
+
+    /// What one kind costs against another, in percent: the median over rounds, in each of which they took turns, so that
+    /// what the machine does meanwhile hardly counts.
+    fn cost(&self, unit: Unit, of: usize, against: usize) -> f64 {
+        let rounds = self.runs[of].iter().zip(&self.runs[against]);
+        median(rounds.map(|(a, b)| cost(unit.of(a), unit.of(b))).collect())
     }
 }
 
@@ -88,13 +105,10 @@ fn measure(r: &Runner<'_>, lines: &[Line]) -> Result<Vec<Vec<Point>>, ScenarioEr
                         runs[k].push(scenes[k].measure(&load, time).await?);
                     }
                 }
-                let found = runs.map(|r| medians(&r));
-                let text: Vec<String> = found
-                    .iter()
-                    .map(|f| units::si(f.iter().map(Figures::rate).sum::<f64>()))
-                    .collect();
+                let p = Point::new(depth, runs);
+                let text: Vec<String> = p.values(Unit::Rate).map(units::si).to_vec();
                 say(&format!("  {name} depth {depth}: {}", text.join(", ")));
-                points.push(Point { depth, found });
+                points.push(p);
             }
             all.push(points);
         }
@@ -120,14 +134,8 @@ fn medians(runs: &[Vec<Figures>]) -> Vec<Figures> {
 
 /// What checksums and versions cost over points, in percent: medians.
 fn costs(points: &[Point], unit: Unit) -> (f64, f64) {
-    let of = |a: usize, b: usize| {
-        let one = |p: &Point| {
-            let v = p.values(unit);
-            cost(v[b], v[a])
-        };
-        median(points.iter().map(one).collect())
-    };
-    (of(0, 1), of(1, 2))
+    let of = |a: usize, b: usize| median(points.iter().map(|p| p.cost(unit, a, b)).collect());
+    (of(1, 0), of(2, 1))
 }
 
 fn chart(line: &Line, points: &[Point]) -> Chart {
@@ -165,7 +173,8 @@ fn table(lines: &[Line], all: &[Vec<Point>]) -> Table {
             };
             let mut row = vec![format!("{}, {}", line.name, p.depth), unit.into()];
             row.extend(v.iter().map(|n| show(*n)));
-            row.extend([format!("{:.1}", cost(v[1], v[0])), format!("{:.1}", cost(v[2], v[1]))]);
+            let (sums, versions) = (p.cost(line.unit, 1, 0), p.cost(line.unit, 2, 1));
+            row.extend([format!("{sums:.1}"), format!("{versions:.1}")]);
             t.row(row);
         }
     }
@@ -180,7 +189,9 @@ fn data(lines: &[Line], all: &[Vec<Point>]) -> Value {
             .zip(&p.found)
             .map(|(k, f)| (k.name().to_owned(), f.iter().map(stream).collect()))
             .collect();
-        json!({ "load": line.name, "in_flight": p.depth, "streams": kinds })
+        json!({ "load": line.name, "in_flight": p.depth, "streams": kinds,
+            "checksums_cost_percent": p.cost(line.unit, 1, 0),
+            "versions_cost_percent": p.cost(line.unit, 2, 1) })
     };
     let each = lines.iter().zip(all).flat_map(|(l, all)| all.iter().map(move |p| point(l, p)));
     each.collect()
@@ -202,7 +213,8 @@ fn method() -> String {
         "three pools of the same four files in one directory, RAID-10, opened past the page cache, each write flushed to both \
          copies before it is acknowledged; *{}*: checksums cover no data (for this measurement only), *{}*: as pools are, *{}*: \
          besides, a rule `{}` has snapshots of all volumes made at one instant and purged. The load runs in the pools' \
-         reactor on one core, no protocol in between; each figure is the median of runs that alternate between the pools. \
+         reactor on one core, no protocol in between. Runs alternate between the pools; costs are medians over the rounds, so \
+         they are not exactly those of the medians beside them. \
          Versions are captured every second, so that there are some in each run; S2 calls its own rate frequent.",
         KINDS[0].name(),
         KINDS[1].name(),

@@ -102,13 +102,16 @@ impl Filter for Metered {
     }
 
     fn direct(&self, at: u64, len: usize, access: Direct) -> Option<Slice> {
-        let s = self.lower.direct(at, len, access)?;
-        let op = match access {
-            Direct::Read => Op::Read,
-            Direct::Write => Op::Write,
-        };
-        self.counters.at_once(op, len as u64, Ok(()));
-        Some(s)
+        // Looked at where it is, not taken out and put back.
+        let given = self.lower.direct(at, len, access);
+        if given.is_some() {
+            let op = match access {
+                Direct::Read => Op::Read,
+                Direct::Write => Op::Write,
+            };
+            self.counters.at_once(op, len as u64, Ok(()));
+        }
+        given
     }
 
     fn direct_in_use(&self) -> Option<bool> {

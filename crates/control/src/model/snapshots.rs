@@ -77,6 +77,7 @@ impl Model {
         let mut changes = Vec::new();
         for name in &spec.volumes {
             let mut volume = self.usable(name)?.clone();
+            self.check_still(name)?;
             if volume.snapshots != spec.rules {
                 volume.snapshots.clone_from(&spec.rules);
                 changes.push(Change::new(

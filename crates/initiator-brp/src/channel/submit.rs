@@ -11,7 +11,7 @@ use weir_mem::Slice;
 use weir_proto_brp::command::{COMMAND, DESCRIPTOR, Layout, SUM, flag};
 use weir_proto_brp::completion;
 use weir_proto_brp::control::Abort;
-use weir_proto_brp::message::{HEADER, seal};
+use weir_proto_brp::message::{ENOUGH, HEADER, seal};
 use weir_proto_brp::{Descriptor, Features, Header, Kind, Op, sums};
 use weir_reactor::{Token, now, spawn_task};
 
@@ -155,7 +155,12 @@ impl Channel {
                 sums: batch.layout.sums + if integrity { s.sums.len() } else { 0 },
             };
             let pieces = if plan.inline_out > 0 { s.memory.len() } else { 0 };
-            let fits = next.control() + batch.data + plan.inline_out <= limits.max_message;
+            let room = if plan.inline_out > 0 {
+                limits.max_message.min(ENOUGH)
+            } else {
+                limits.max_message
+            };
+            let fits = next.control() + batch.data + plan.inline_out <= room;
             if batch.layout.commands > 0 && !fits {
                 break;
             }

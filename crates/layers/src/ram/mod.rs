@@ -227,11 +227,11 @@ impl Volume for Ram {
         if !self.aligned(at, len as u64) {
             return None;
         }
-        let s = self.region.slice(at, len, &self.backing)?;
-        if access == Direct::Write {
+        let given = self.region.slice(at, len, &self.backing);
+        if given.is_some() && access == Direct::Write {
             self.region.mark_used(at, len as u64);
         }
-        Some(s)
+        given
     }
 
     fn direct_in_use(&self) -> Option<bool> {

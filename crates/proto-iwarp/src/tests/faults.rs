@@ -173,7 +173,7 @@ fn every_violation_has_its_reason_and_code() {
 /// A bad header is found before its payload has come, when the FPDU is too large to wait for.
 #[test]
 fn large_fpdus_are_refused_by_their_header() {
-    let f = untagged(Op::Send, 0, 2, 0, 5000, true);
+    let f = untagged(Op::Send, 0, 2, 0, 50_000, true);
     let mut rx = Receiver::new(true);
     assert_eq!(rx.next(&f[..19]), Ok((0, Step::More(1))));
     let fault = rx.next(&f[..20]).expect_err("refused");
@@ -201,7 +201,7 @@ fn reserved_bits_are_not_checked() {
 
 #[test]
 fn wrong_crc_in_one_piece_and_in_parts() {
-    let payload = vec![3; 4000];
+    let payload = vec![3; 40_000];
     let h = tx::tagged_header(Op::Write, 1, 2, payload.len(), true);
     let mut sum = tx::FpduCrc::new(&h);
     sum.update(&payload);
@@ -217,9 +217,9 @@ fn wrong_crc_in_one_piece_and_in_parts() {
     let mut rx = Receiver::new(true);
     assert_eq!(rx.next(&wire[..16]), Ok((0, Step::More(4))));
     assert!(matches!(rx.next(&wire[..20]), Ok((20, Step::Payload { len: 4, last: false, .. }))));
-    assert_eq!(rx.direct().map(|d| (d.offset, d.remaining)), Some((4, 3996)));
+    assert_eq!(rx.direct().map(|d| (d.offset, d.remaining)), Some((4, 39_996)));
     rx.direct_done(&payload[4..1234]);
-    assert_eq!(rx.direct().map(|d| (d.offset, d.remaining)), Some((1234, 2766)));
+    assert_eq!(rx.direct().map(|d| (d.offset, d.remaining)), Some((1234, 38_766)));
     rx.direct_done(&payload[1234..]);
     assert_eq!(rx.direct(), None);
     assert_eq!(rx.next(&[]), Ok((0, Step::More(n))));
@@ -231,18 +231,19 @@ fn wrong_crc_in_one_piece_and_in_parts() {
 
 #[test]
 fn the_end_of_a_segment_in_parts_is_one_empty_step() {
-    let wire = untagged(Op::Send, 0, 1, 0, 1501, true);
+    let wire = untagged(Op::Send, 0, 1, 0, 40_001, true);
     let mut rx = Receiver::new(false);
-    let Ok((n, Step::Payload { len, remaining, last, .. })) = rx.next(&wire[..1521]) else {
+    let Ok((n, Step::Payload { len, remaining, last, .. })) = rx.next(&wire[..40_021]) else {
         panic!("a part");
     };
-    assert_eq!((n, len, remaining, last), (1521, 1501, 0, false));
+    assert_eq!((n, len, remaining, last), (40_021, 40_001, 0, false));
     assert_eq!((rx.direct(), rx.at_boundary()), (None, false));
-    assert_eq!(rx.next(&wire[1521..1527]), Ok((0, Step::More(1))));
-    let Ok((n, Step::Payload { len, offset, remaining, last, .. })) = rx.next(&wire[1521..]) else {
+    assert_eq!(rx.next(&wire[40_021..40_027]), Ok((0, Step::More(1))));
+    let Ok((n, Step::Payload { len, offset, remaining, last, .. })) = rx.next(&wire[40_021..])
+    else {
         panic!("the end");
     };
-    assert_eq!((n, len, offset, remaining, last), (7, 0, 1501, 0, true));
+    assert_eq!((n, len, offset, remaining, last), (7, 0, 40_001, 0, true));
     assert!(rx.at_boundary());
 }
 

@@ -1,7 +1,7 @@
 //! The devices of a pool: physical I/O, replaced blocks, standing.
 
 use crate::format::BLOCK;
-use crate::format::label::Layout;
+use crate::format::label::{Label, Layout};
 use crate::format::superblock::{Member, MemberState};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -117,6 +117,11 @@ impl Device {
             blocks: self.layout.blocks,
             spares_used: self.spares_used.get(),
         }
+    }
+
+    /// A copy of its label.
+    pub(crate) fn label(&self, pool: u128, copy: u8) -> Label {
+        Label { pool, device: self.id, layout: self.layout, incompat: 0, compat: 0, copy }
     }
 
     /// A spare has taken the place of a block. What no program would have recorded is left out.

@@ -7,7 +7,7 @@ use super::rebuild::no_room;
 use super::upkeep::BATCH;
 use super::{Inner, Pool, StoreError, StoreResult, label_of};
 use crate::format::BLOCK;
-use crate::format::label::{Label, Layout, SUPER_SLOTS};
+use crate::format::label::{LABELS, Layout, SUPER_SLOTS};
 use crate::format::superblock::{MAX_MEMBERS, Member, MemberState};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
@@ -46,15 +46,8 @@ impl Inner {
     }
 
     async fn write_labels(&self, d: &Device) -> IoResult {
-        for copy in 0..4u8 {
-            let label = Label {
-                pool: self.pool,
-                device: d.id,
-                layout: d.layout,
-                incompat: 0,
-                compat: 0,
-                copy,
-            };
+        for copy in 0..LABELS {
+            let label = d.label(self.pool, copy);
             let at = d.layout.label(u64::from(copy));
             d.write(at, &Slice::copy_of(&label.encode()[..]), self.options.deadline).await?;
         }
@@ -227,8 +220,8 @@ impl Inner {
         }
         // Nothing refers to it any more; it must not be found as a part of this pool again.
         if d.usable() && d.is_quiet(self.options.deadline).await {
-            for copy in 0..4 {
-                let _ = self.wipe(&d, d.layout.label(copy), 1).await;
+            for copy in 0..LABELS {
+                let _ = self.wipe(&d, d.layout.label(u64::from(copy)), 1).await;
             }
             for area in 0..2 {
                 let _ = self.wipe(&d, d.layout.superblock(area, 0), SUPER_SLOTS).await;

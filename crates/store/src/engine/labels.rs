@@ -7,6 +7,7 @@ use crate::format::BLOCK;
 use crate::format::label::{LABELS, Label, Layout, SUPER_SLOTS};
 use crate::format::superblock::{MemberState, Superblock};
 use crate::format::{Block, FormatError};
+use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_disk::{Disk, DiskOp, run};
@@ -140,6 +141,9 @@ impl Inner {
 
     /// Reads all copies of the labels of all devices and writes damaged ones anew, before they are the last.
     pub(crate) async fn mend_labels(&self, watch: Option<&ScrubWatch>) {
+        if has(Bug::LabelsNotMended) {
+            return;
+        }
         // No device leaves meanwhile, and gets back the label that was taken from it.
         let _only = self.upkeep.changes.acquire(1).await;
         for d in self.own_devices() {
@@ -160,14 +164,7 @@ impl Inner {
                 continue;
             }
             let own = |l: &&Label| (l.pool, l.device, l.layout) == (self.pool, d.id, d.layout);
-            let plain = Label {
-                pool: self.pool,
-                device: d.id,
-                layout: d.layout,
-                incompat: 0,
-                compat: 0,
-                copy: 0,
-            };
+            let plain = d.label(self.pool, 0);
             // Features that this program does not know stay.
             let like = copies.iter().flatten().find(own).copied().unwrap_or(plain);
             for (copy, found) in (0..LABELS).zip(&copies) {
@@ -189,6 +186,9 @@ impl Inner {
     /// Brings the newest superblock to the devices in sync that do not have it, as the life that was writing it did not. The
     /// next one is begun when all have it: who lacks two is taken for one that forgets.
     pub(crate) async fn complete_super(&self) -> IoResult {
+        if has(Bug::SuperblockIncomplete) {
+            return Ok(());
+        }
         let newest = self.durable.borrow().clone();
         // Also where it reads well: it may be in the device's cache only.
         let mut touched = 0;

@@ -2,11 +2,11 @@
 
 use super::Inner;
 use super::dataset::Dataset;
-use super::meta::Batch;
+use super::meta::{Batch, kind_of};
 use super::ranges::Ranges;
 use super::stage::{Below, Stage};
 use crate::format::dataset::{Kind, MapRoot};
-use crate::format::page::{FANOUT, Header, NodePtr, PageKind, seal};
+use crate::format::page::{FANOUT, Header, NodePtr, seal};
 use crate::format::tree::{self, LEAF, MAX_HEIGHT, MapEntry, span};
 use crate::format::{Block, zeroed};
 use crate::planted::{Bug, has};
@@ -30,6 +30,20 @@ struct Line {
     shared: u32,
     epoch: u32,
     mapped: u64,
+}
+
+/// Children of a node that entries go into; the node covers blocks from `first` on, each child so many.
+fn touched_children(b: &Block, first: u64, each: u64, entries: &[(u64, MapEntry)]) -> Vec<NodePtr> {
+    let mut rest = entries;
+    let mut found = Vec::new();
+    while let Some((lba, _)) = rest.first() {
+        let i = (lba - first) / each;
+        let n = rest.partition_point(|(l, _)| (l - first) / each <= i);
+        rest = &rest[n..];
+        // A pointer that makes no sense is met again, and told, on the way down.
+        found.extend(tree::pointer(b, i as usize).ok().filter(|p| !p.is_none()));
+    }
+    found
 }
 
 impl Inner {
@@ -143,7 +157,7 @@ impl Inner {
     ) -> IoResult<NodePtr> {
         let vbn = self.place_meta(line.epoch)?;
         let header = Header {
-            kind: if level == 0 { PageKind::Leaf } else { PageKind::Inner },
+            kind: kind_of(level),
             level,
             entry_format: 0,
             pool: self.tag,
@@ -269,6 +283,8 @@ impl Inner {
                 empty = (0..LEAF).all(|i| tree::entry(&b, i) == MapEntry::HOLE);
             } else {
                 let below = span(level - 1);
+                self.read_ahead(&touched_children(&b, first, below, entries), kind_of(level - 1))
+                    .await;
                 let mut rest = entries;
                 for i in 0..FANOUT as u64 {
                     let (from, to) = (first + i * below, first + (i + 1) * below);

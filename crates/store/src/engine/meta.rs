@@ -9,11 +9,20 @@ use crate::format::tree::{self, LEAF, MapEntry, span};
 use crate::format::{BLOCK, Block};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::task::Poll;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
+use weir_reactor::LocalFuture;
+
+/// What a node of a map on this level is.
+pub(crate) fn kind_of(level: u8) -> PageKind {
+    if level == 0 { PageKind::Leaf } else { PageKind::Inner }
+}
 
 /// Writes under way of one batch at most, before it waits.
 const BATCH: usize = 128;
+/// Nodes read at a time.
+const AHEAD: usize = 32;
 
 /// Map nodes in memory.
 pub(crate) struct Cache {
@@ -89,6 +98,26 @@ impl Inner {
         }
         self.cache.borrow_mut().put(*ptr, block.clone());
         Ok(block)
+    }
+
+    /// Has nodes in memory that are needed next, reading several at a time. What cannot be read is left to whoever
+    /// needs it.
+    pub(crate) async fn read_ahead(&self, nodes: &[NodePtr], kind: PageKind) {
+        let missing: Vec<&NodePtr> = nodes.iter().filter(|p| self.cached(p).is_none()).collect();
+        if missing.len() < 2 || self.cache.borrow().limit < 4 * missing.len() {
+            return;
+        }
+        for some in missing.chunks(AHEAD) {
+            let mut reads: Vec<LocalFuture<'_, _>> = Vec::with_capacity(some.len());
+            for p in some {
+                reads.push(Box::pin(self.meta(p, kind)));
+            }
+            std::future::poll_fn(|cx| {
+                reads.retain_mut(|r| r.as_mut().poll(cx).is_pending());
+                if reads.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
     }
 
     /// Whether a whole block says nothing impossible: what it refers to exists.
@@ -230,8 +259,7 @@ impl Inner {
         level: u8,
         index: u64,
     ) -> IoResult<Rc<Block>> {
-        let kind = if level == 0 { PageKind::Leaf } else { PageKind::Inner };
-        let node = self.meta(ptr, kind).await?;
+        let node = self.meta(ptr, kind_of(level)).await?;
         let h = Header::get(&node).map_err(|_| IoError::Medium)?;
         match (h.owner, h.level, h.index) == (u64::from(family), level, index) {
             true => Ok(node),

@@ -96,9 +96,7 @@ pub(crate) enum Command {
         volume: String,
     },
     /// Give a migration another rate.
-    #[command(
-        after_help = "Examples:\n  weir migrate rate db-01 50M\n  weir migrate rate db-01 0    # no limit"
-    )]
+    #[command(after_help = "Examples:\n  weir migrate rate db-01 50M\n  weir migrate rate db-01 0")]
     Rate {
         /// The volume.
         volume: String,

@@ -2,7 +2,7 @@
 
 use super::load::{self, Figures, Load};
 use crate::scenario::ScenarioError;
-use crate::scenario::pooled::{files, store_failed, wall};
+use crate::scenario::pooled::{files, store_failed};
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -73,7 +73,7 @@ impl Scene {
         }
         let trouble = Rc::new(RefCell::new(None));
         let t = trouble.clone();
-        let keeper = Keeper::start(pool.clone(), wall, move |news| {
+        let keeper = Keeper::start(pool.clone(), weir_reactor::now, move |news| {
             if let News::Trouble(_, why) = news {
                 *t.borrow_mut() = Some(why);
             }

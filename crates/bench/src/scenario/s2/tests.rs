@@ -19,7 +19,7 @@ fn sizes_have_the_shares_that_iometer_gives_them() {
 #[test]
 fn costs_are_medians_over_points() {
     let f = |rate: f64| vec![Figures { reads: rate, writes: 0.0, bytes: rate * 1e6 }];
-    let point = |a, b, c| Point { depth: 1, found: [f(a), f(b), f(c)] };
+    let point = |a, b, c| Point::new(1, [vec![f(a)], vec![f(b)], vec![f(c)]]);
     let points = [point(100.0, 90.0, 81.0), point(100.0, 50.0, 50.0), point(100.0, 95.0, 95.0)];
     for unit in [Unit::Rate, Unit::Megabytes] {
         let (sums, versions) = costs(&points, unit);

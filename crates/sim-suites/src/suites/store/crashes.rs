@@ -113,7 +113,7 @@ impl Story {
     }
 
     /// How a device of this size is laid out.
-    fn layout(&self, len: u64) -> Option<Layout> {
+    pub(crate) fn layout(&self, len: u64) -> Option<Layout> {
         let y = self.like?;
         Layout::plan(len / 4096, y.slab_shift, y.log_pages, y.table_pages, y.spares)
     }

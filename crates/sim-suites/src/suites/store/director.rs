@@ -1,7 +1,7 @@
 //! What is done to a pool besides reading and writing: snapshots, clones, deletions, damage.
 
 use super::pool::Loaded;
-use crate::Wrong;
+use super::verdict::Verdict;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS, Prng};
@@ -24,7 +24,7 @@ struct Kept {
 /// One per story; it outlives the pool's lives.
 pub(crate) struct Director {
     rng: RefCell<Prng>,
-    wrong: RefCell<Option<String>>,
+    pub(crate) verdict: Verdict,
     kept: RefCell<Vec<Kept>>,
     /// Names that are being deleted: they may or may not be there.
     fading: RefCell<Vec<String>>,
@@ -36,8 +36,6 @@ pub(crate) struct Director {
     doubles: Cell<(u64, u64)>,
     /// A snapshot or clone is being made, reverted or deleted.
     busy: Cell<bool>,
-    /// The pool is being closed: what is under way may fail.
-    closing: Cell<bool>,
 }
 
 async fn read(v: &StoreVolume, at: u64, len: usize) -> Result<Vec<u8>, IoError> {
@@ -50,7 +48,7 @@ impl Director {
     pub(crate) fn new(rng: Prng) -> Rc<Director> {
         Rc::new(Director {
             rng: RefCell::new(rng),
-            wrong: RefCell::default(),
+            verdict: Verdict::default(),
             kept: RefCell::default(),
             fading: RefCell::default(),
             count: Cell::new(0),
@@ -58,7 +56,6 @@ impl Director {
             lost: RefCell::default(),
             doubles: Cell::default(),
             busy: Cell::new(false),
-            closing: Cell::new(false),
         })
     }
 
@@ -81,27 +78,9 @@ impl Director {
         self.doubles.set((blocks, errors + 1));
     }
 
-    pub(crate) fn verdict(&self) -> Result<(), Wrong> {
-        match self.wrong.borrow().as_ref() {
-            Some(w) => Err(Wrong(w.clone())),
-            None => Ok(()),
-        }
-    }
-
     /// What was under way in a life that is over is not any more.
     pub(crate) fn is_over(&self) {
         self.busy.set(false);
-    }
-
-    pub(crate) fn closing(&self, yes: bool) {
-        self.closing.set(yes);
-    }
-
-    fn is_wrong(&self, text: String) {
-        if self.closing.get() {
-            return;
-        }
-        self.wrong.borrow_mut().get_or_insert(text);
     }
 
     fn below(&self, n: u64) -> u64 {
@@ -124,7 +103,7 @@ impl Director {
             for at in lost {
                 match read(&v, at, 4096).await {
                     Err(IoError::Medium) => self.medium_error(),
-                    other => self.is_wrong(format!(
+                    other => self.verdict.is_wrong(format!(
                         "a lost block at {at} gave a medium error once, and now {:?}",
                         other.map(|b| b[..8].to_vec())
                     )),
@@ -143,17 +122,17 @@ impl Director {
             return;
         }
         let Some(id) = pool.find(&name) else {
-            return self.is_wrong(format!("{name} was acknowledged and is gone"));
+            return self.verdict.is_wrong(format!("{name} was acknowledged and is gone"));
         };
         let Ok(v) = pool.volume(id) else { return };
         match read(&v, at, want.len()).await {
             Ok(have) => {
                 self.verified.set(self.verified.get() + 1);
                 if let Some(i) = have.iter().zip(&want).position(|(a, b)| a != b) {
-                    self.is_wrong(format!("{name} changed at byte {}", at + i as u64));
+                    self.verdict.is_wrong(format!("{name} changed at byte {}", at + i as u64));
                 }
             }
-            Err(e) => self.is_wrong(format!("reading {name}: {e}")),
+            Err(e) => self.verdict.is_wrong(format!("reading {name}: {e}")),
         }
     }
 
@@ -178,7 +157,7 @@ impl Director {
                 return;
             }
             self.busy.set(false);
-            if self.wrong.borrow().is_some() {
+            if self.verdict.get().is_err() {
                 return;
             }
         }
@@ -203,7 +182,7 @@ impl Director {
         let made = match pool.snapshot(&wanted, start).await {
             Ok(ids) => ids,
             Err(e) => {
-                self.is_wrong(format!("a snapshot: {e}"));
+                self.verdict.is_wrong(format!("a snapshot: {e}"));
                 return None;
             }
         };
@@ -217,7 +196,7 @@ impl Director {
                     self.kept.borrow_mut().push(Kept { name, at, bytes });
                     self.verified.set(self.verified.get() + 1);
                 }
-                Err(e) => self.is_wrong(format!("reading a new snapshot: {e}")),
+                Err(e) => self.verdict.is_wrong(format!("reading a new snapshot: {e}")),
             }
         }
         drop(held);
@@ -247,8 +226,8 @@ impl Director {
         let v = pool.volume(pool.find(&name)?).ok()?;
         match read(&v, at, bytes.len()).await {
             Ok(have) if have == bytes => {}
-            Ok(_) => self.is_wrong(format!("{name} is not what {origin} is")),
-            Err(e) => self.is_wrong(format!("reading {name}: {e}")),
+            Ok(_) => self.verdict.is_wrong(format!("{name} is not what {origin} is")),
+            Err(e) => self.verdict.is_wrong(format!("reading {name}: {e}")),
         }
         self.fading.borrow_mut().push(name.clone());
         for _ in 0..self.below(4) {
@@ -256,7 +235,7 @@ impl Director {
             let fill = self.below(256) as u8;
             let buf = Slice::copy_of(&[fill; 512]);
             if let Err(e) = v.write(at + block as u64, buf, false).await {
-                self.is_wrong(format!("writing {name}: {e}"));
+                self.verdict.is_wrong(format!("writing {name}: {e}"));
                 return None;
             }
             bytes[block..block + 512].fill(fill);
@@ -275,7 +254,7 @@ impl Director {
         let snapshot = match made {
             Ok(ids) => *ids.first()?,
             Err(e) => {
-                self.is_wrong(format!("a snapshot of a clone: {e}"));
+                self.verdict.is_wrong(format!("a snapshot of a clone: {e}"));
                 return None;
             }
         };
@@ -289,13 +268,13 @@ impl Director {
         }
         v.write_zeroes(at, 512, true).await.ok()?;
         if let Err(e) = pool.revert(id, snapshot).await {
-            self.is_wrong(format!("reverting {clone}: {e}"));
+            self.verdict.is_wrong(format!("reverting {clone}: {e}"));
             return None;
         }
         match read(&v, at, bytes.len()).await {
             Ok(have) if have == bytes => {}
-            Ok(_) => self.is_wrong(format!("{clone} was reverted and is not what it was")),
-            Err(e) => self.is_wrong(format!("reading {clone}: {e}")),
+            Ok(_) => self.verdict.is_wrong(format!("{clone} was reverted and is not what it was")),
+            Err(e) => self.verdict.is_wrong(format!("reading {clone}: {e}")),
         }
         self.fading.borrow_mut().retain(|f| *f != clone);
         // Its snapshot would keep it from being deleted.
@@ -312,7 +291,7 @@ impl Director {
             Ok(()) => {
                 self.kept.borrow_mut().retain(|k| k.name != name);
                 if pool.find(&name).is_some() {
-                    self.is_wrong(format!("{name} was deleted and is there"));
+                    self.verdict.is_wrong(format!("{name} was deleted and is there"));
                 }
             }
             // It has clones. After other errors nobody knows.
@@ -336,11 +315,13 @@ impl Director {
             self.lost.borrow_mut().retain(|l| *l != at);
             // What is written again is there again.
             if let Err(e) = v.write(at, fresh.clone(), false).await {
-                return self.is_wrong(format!("writing a block: {e}"));
+                return self.verdict.is_wrong(format!("writing a block: {e}"));
             }
             match read(&v, at, 4096).await {
                 Ok(b) if b == fresh.to_vec() => {}
-                other => self.is_wrong(format!("a block just written: {:?}", other.map(|_| ()))),
+                other => {
+                    self.verdict.is_wrong(format!("a block just written: {:?}", other.map(|_| ())))
+                }
             }
             // The log has a stable page after this, so that what is damaged is known to have been there.
             if pool.checkpoint().await.is_err() {
@@ -360,7 +341,7 @@ impl Director {
             for _ in 0..2 {
                 match read(&v, at, 4096).await {
                     Err(IoError::Medium) => self.medium_error(),
-                    other => self.is_wrong(format!(
+                    other => self.verdict.is_wrong(format!(
                         "a block without a good copy was read: {:?}",
                         other.map(|b| b[..8].to_vec())
                     )),

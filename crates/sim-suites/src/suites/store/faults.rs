@@ -4,6 +4,8 @@ use super::pool::{PATIENCE, Story};
 use super::trouble::Trouble;
 use crate::Wrong;
 use weir_sim::SimMedium;
+use weir_store::format::label::{LABELS, SUPER_SLOTS};
+use weir_store::format::superblock::{MemberState, Superblock};
 
 /// Faults in one go, at most.
 const MOST: u64 = 40;
@@ -20,7 +22,8 @@ pub(crate) struct Faults {
 
 /// One fault.
 struct Fault {
-    vbn: u64,
+    /// The pool's block; `None`: a label or superblock.
+    vbn: Option<u64>,
     medium: SimMedium,
     at: u64,
     /// What was there, and what is there now. The same: it cannot be read.
@@ -93,9 +96,9 @@ impl Story {
                 continue;
             }
             let stands = f.unreadable() || now == f.is;
-            if stands && used.contains(&f.vbn) {
+            if stands && f.vbn.is_none_or(|v| used.contains(&v)) {
                 return Err(Wrong(format!(
-                    "a fault of one copy of block {} on {} at byte {} was not found",
+                    "a fault of one copy of block {:?} on {} at byte {} was not found",
                     f.vbn,
                     f.medium.name(),
                     f.at
@@ -116,57 +119,80 @@ impl Story {
         if read { self.read_all(1) } else { Ok(()) }
     }
 
-    /// Damages one copy each of some blocks that are in use.
+    /// Damages one copy each of some blocks that are in use, and of labels and superblocks.
     fn inject(&mut self) -> Result<Vec<Fault>, Wrong> {
         let pool = self.running()?;
         let blocks = pool.blocks_in_use();
         let devices = pool.status().devices;
+        let named = |name: &str| self.media.iter().find(|m| m.name() == name).cloned();
         let medium = |number: u16| {
             let d = devices.iter().find(|d| d.number == number)?;
-            self.media.iter().find(|m| Some(m.name()) == d.name.as_deref()).cloned()
+            d.name.as_deref().and_then(named)
         };
-        let mut faults: Vec<Fault> = Vec::new();
+        let mut targets: Vec<(Option<u64>, SimMedium, u64)> = Vec::new();
         for _ in 0..MOST.min(blocks.len() as u64 / 2) {
             let (vbn, places) = &blocks[self.rng.below(blocks.len() as u64) as usize];
-            let (_, others) = &blocks[self.rng.below(blocks.len() as u64) as usize];
-            if places.len() != 2 || faults.iter().any(|f| f.vbn == *vbn) {
+            if places.len() != 2 || targets.iter().any(|(v, ..)| *v == Some(*vbn)) {
                 continue;
             }
             let (number, at) = places[self.rng.below(2) as usize];
-            let Some(m) = medium(number) else { continue };
-            let mut was = vec![0; 4096];
-            m.peek(at, &mut was);
-            let mut is = was.clone();
-            match self.rng.below(5) {
-                // Rot. An odd number of bits: some of it stays.
-                0 => m.rot(at, 4096, 1 + 2 * self.rng.below(2) as u32),
-                // Unreadable.
-                1 => m.fail_reads(at, 4096),
-                // A write that never arrived.
-                2 => m.poke(at, &[0; 4096]),
-                // What belongs elsewhere.
-                3 => {
-                    if let Some((o, from)) = others.first()
-                        && let Some(o) = medium(*o)
-                    {
-                        o.peek(*from, &mut is);
-                        m.poke(at, &is);
-                    }
-                }
-                // A sector that is another.
-                _ => {
-                    let sector = self.rng.below(8) as usize * 512;
-                    let byte = self.rng.below(256) as u8;
-                    m.poke(at + sector as u64, &[byte; 512]);
+            targets.extend(medium(number).map(|m| (Some(*vbn), m, at)));
+        }
+        for d in &devices {
+            let Some(m) = d.name.as_deref().and_then(named) else { continue };
+            let Some(layout) = self.layout(m.len()) else { continue };
+            let label = layout.label(self.rng.below(u64::from(LABELS)));
+            let area = self.rng.below(2) as u8;
+            let slot = |n| {
+                let (at, mut b) = (layout.superblock(u64::from(area), n), [0; 4096]);
+                m.peek(at * 4096, &mut b);
+                Superblock::decode_any(&b, area, n).ok().map(|(_, s)| (s.seq, at))
+            };
+            let newest = (0..SUPER_SLOTS).filter_map(slot).max();
+            // What a spare has of superblocks is not looked at before it is used.
+            let newest = newest.filter(|_| d.state == MemberState::InSync);
+            for at in [Some(label), newest.map(|(_, at)| at)].into_iter().flatten() {
+                if self.rng.below(2) == 0 {
+                    targets.push((None, m.clone(), at * 4096));
                 }
             }
+        }
+        let mut faults = Vec::new();
+        for (vbn, m, at) in targets {
+            let mut was = vec![0; 4096];
+            m.peek(at, &mut was);
+            let (_, places) = &blocks[self.rng.below(blocks.len() as u64) as usize];
+            let elsewhere = places.first().and_then(|(n, from)| Some((medium(*n)?, *from)));
+            self.damage(&m, at, elsewhere);
+            let mut is = vec![0; 4096];
             m.peek(at, &mut is);
-            let f = Fault { vbn: *vbn, medium: m, at, was, is };
+            let f = Fault { vbn, medium: m, at, was, is };
             if f.is != f.was || f.unreadable() {
                 faults.push(f);
             }
         }
         Ok(faults)
+    }
+
+    /// One fault of a kind that is drawn. `elsewhere`: a block that may be found here.
+    fn damage(&self, m: &SimMedium, at: u64, elsewhere: Option<(SimMedium, u64)>) {
+        let mut rng = self.faulty.borrow_mut();
+        match (rng.below(5), elsewhere) {
+            // Rot. An odd number of bits: some of it stays.
+            (0, _) => m.rot(at, 4096, 1 + 2 * rng.below(2) as u32),
+            // Unreadable.
+            (1, _) => m.fail_reads(at, 4096),
+            // A write that never arrived.
+            (2, _) => m.poke(at, &[0; 4096]),
+            // What belongs elsewhere.
+            (3, Some((other, from))) => {
+                let mut b = [0; 4096];
+                other.peek(from, &mut b);
+                m.poke(at, &b);
+            }
+            // A sector that is another.
+            _ => m.poke(at + rng.below(8) * 512, &[rng.below(256) as u8; 512]),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod finish;
 mod pool;
 mod steward;
 mod trouble;
+mod verdict;
 
 use crate::{Pass, Run, Wrong};
 use pool::Story;

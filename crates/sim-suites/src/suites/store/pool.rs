@@ -103,6 +103,8 @@ pub(crate) struct Story {
     pub(crate) crashes: Crashes,
     /// Faults of single copies that were aimed at what is in use.
     pub(crate) aimed: Faults,
+    /// Chance for those.
+    pub(crate) faulty: RefCell<Prng>,
     pub(crate) stalls: u64,
     pub(crate) faults: u64,
     /// When the last of the faults that were planned for a time comes.
@@ -178,6 +180,7 @@ impl Story {
         let victim = rng.below(devices) as usize;
         let director = Director::new(rng.fork());
         let steward = Steward::new(rng.fork(), copies == 2);
+        let faulty = RefCell::new(rng.fork());
         Ok(Story {
             w,
             rng,
@@ -197,6 +200,7 @@ impl Story {
             like: None,
             crashes: Crashes::default(),
             aimed: Faults::default(),
+            faulty,
             stalls: 0,
             faults: 0,
             faults_until: 0,
@@ -459,8 +463,8 @@ impl Story {
         if self.rng.chance(1, 8) && self.spec.copies == 2 {
             let pool = self.running()?;
             self.volumes.iter().for_each(|v| v.load.stop());
-            self.director.closing(true);
-            self.steward.closing(true);
+            self.director.verdict.closing(true);
+            self.steward.verdict.closing(true);
             let volumes = self.volumes.clone();
             let idle = || volumes.iter().all(|v| v.load.under_way() == 0);
             self.w.run_until(PATIENCE, idle)?;
@@ -473,8 +477,8 @@ impl Story {
         }
         self.crash(false);
         self.volumes.iter().for_each(|v| v.load.go_on());
-        self.director.closing(false);
-        self.steward.closing(false);
+        self.director.verdict.closing(false);
+        self.steward.verdict.closing(false);
         self.verdict()?;
         if self.trouble == Trouble::Away {
             // It may not be there when the pool is opened next, and be there the time after.
@@ -493,8 +497,8 @@ impl Story {
 
     pub(crate) fn verdict(&self) -> Result<(), Wrong> {
         self.volumes.iter().try_for_each(|v| v.load.verdict())?;
-        self.director.verdict()?;
-        self.steward.verdict()?;
+        self.director.verdict.get()?;
+        self.steward.verdict.get()?;
         match self.errors.wrong.borrow().as_ref() {
             Some(e) => Err(Wrong(e.clone())),
             None => Ok(()),

@@ -1,6 +1,6 @@
 //! Who changes a pool's devices: they go and come back, are added, replaced, drained and removed.
 
-use crate::Wrong;
+use super::verdict::Verdict;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{MICROS, MILLIS, Prng};
@@ -20,12 +20,11 @@ pub(crate) struct Bay {
 /// One per story; it outlives the pool's lives.
 pub(crate) struct Steward {
     rng: RefCell<Prng>,
-    wrong: RefCell<Option<String>>,
+    pub(crate) verdict: Verdict,
     /// Blocks have two copies: one device may fail.
     mirrored: bool,
     /// Somebody made a device fail that has not come back.
     off: Cell<bool>,
-    closing: Cell<bool>,
     changes: Cell<u64>,
     filled: Cell<u64>,
     stalls: Cell<u64>,
@@ -35,10 +34,9 @@ impl Steward {
     pub(crate) fn new(rng: Prng, mirrored: bool) -> Rc<Steward> {
         Rc::new(Steward {
             rng: RefCell::new(rng),
-            wrong: RefCell::default(),
+            verdict: Verdict::default(),
             mirrored,
             off: Cell::new(false),
-            closing: Cell::new(false),
             changes: Cell::new(0),
             filled: Cell::new(0),
             stalls: Cell::new(0),
@@ -60,26 +58,9 @@ impl Steward {
         self.stalls.get()
     }
 
-    pub(crate) fn verdict(&self) -> Result<(), Wrong> {
-        match self.wrong.borrow().as_ref() {
-            Some(w) => Err(Wrong(w.clone())),
-            None => Ok(()),
-        }
-    }
-
-    pub(crate) fn closing(&self, yes: bool) {
-        self.closing.set(yes);
-    }
-
     /// After a crash all disks answer.
     pub(crate) fn all_back(&self) {
         self.off.set(false);
-    }
-
-    fn is_wrong(&self, text: String) {
-        if !self.closing.get() {
-            self.wrong.borrow_mut().get_or_insert(text);
-        }
     }
 
     fn below(&self, n: u64) -> u64 {
@@ -103,7 +84,7 @@ impl Steward {
             // The one that failed is what it was about.
             Err(_) if self.off.get() => None,
             Err(e) => {
-                self.is_wrong(format!("{what}: {e}"));
+                self.verdict.is_wrong(format!("{what}: {e}"));
                 None
             }
         }
@@ -242,7 +223,7 @@ impl Steward {
         }
         let s = pool.status();
         if s.suspended.is_none() && s.whole != whole && whole {
-            self.is_wrong(format!("the pool does not get whole again: {s:?}"));
+            self.verdict.is_wrong(format!("the pool does not get whole again: {s:?}"));
         }
     }
 }

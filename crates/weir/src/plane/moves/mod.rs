@@ -1,7 +1,7 @@
 //! Volumes that move: the data plane's part of a migration.
 //!
 //! While a volume moves, the graph that hosts use has one layer on every reactor, `migrating`, which leads to a
-//! [`Migration`](weir_layers::migrate::Migration) on one of them, its home. That one has the graphs of both places below
+//! [`weir_layers::migrate::Migration`] on one of them, its home. That one has the graphs of both places below
 //! it. Graphs change one reactor after the other, at the start before anything is copied and in the end after
 //! everything was decided: at both times it makes no difference to the data which way an I/O goes.
 
@@ -264,7 +264,11 @@ impl Node {
         if self.moving_home(name).is_none() {
             return Ok(None);
         }
-        self.with_moving(name, |m| Box::pin(async move { Ok(Some(m.progress())) })).await
+        match self.with_moving(name, |m| Box::pin(async move { Ok(Some(m.progress())) })).await {
+            // It has ended a moment ago.
+            Err(e) if e.code == Code::MigrationNotFound => Ok(None),
+            r => r,
+        }
     }
 
     pub(super) async fn tune(&self, name: &str, rate: u64, paused: bool) -> Result<()> {
