@@ -143,8 +143,8 @@ impl Controller {
                 check_fits(volume, &found)?;
                 spec.path = Some(found.path);
             }
-            me.moves().runs.remove(&name);
             me.change(Command::StartMigration { name: name.clone(), spec }).await?;
+            me.moves().runs.insert(name.clone(), Run::new());
             if let Err(e) = me.begin(&name).await {
                 me.give_up(&name, e.to_string()).await?;
                 return Err(e);

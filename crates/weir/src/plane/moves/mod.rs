@@ -264,7 +264,11 @@ impl Node {
         if self.moving_home(name).is_none() {
             return Ok(None);
         }
-        self.with_moving(name, |m| Box::pin(async move { Ok(Some(m.progress())) })).await
+        match self.with_moving(name, |m| Box::pin(async move { Ok(Some(m.progress())) })).await {
+            // It has ended a moment ago.
+            Err(e) if e.code == Code::MigrationNotFound => Ok(None),
+            r => r,
+        }
     }
 
     pub(super) async fn tune(&self, name: &str, rate: u64, paused: bool) -> Result<()> {
