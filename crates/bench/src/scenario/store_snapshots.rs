@@ -92,6 +92,9 @@ async fn snapshots(
     let pool = Pool::open(disks, Options::default()).await.map_err(store_failed)?;
     let id = pool.create_volume("v", len, 4096).await.map_err(store_failed)?;
     let volume = pool.volume(id).map_err(store_failed)?;
+    // Blocks that take, with a leaf each, an eighth of what can be used: the rest is for what the snapshots keep.
+    let spots = (room / 2 / 8 / 8192).min(len / 4096);
+    let apart = len / 4096 / spots;
     let (stop, writes) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0u64)));
     let mut tasks = Vec::new();
     for n in 0..WRITERS {
@@ -99,7 +102,7 @@ async fn snapshots(
         tasks.push(spawn(async move {
             let (mut rng, buf) = (Prng::new(n), block());
             while !stop.get() {
-                v.write(rng.below(len / 4096) * 4096, buf.clone(), false).await?;
+                v.write(rng.below(spots) * apart * 4096, buf.clone(), false).await?;
                 writes.set(writes.get() + 1);
             }
             Ok::<(), weir_base::IoError>(())
@@ -461,7 +464,7 @@ mod tests {
         let (took, replayed) = on(|ring| restart(ring, dir(), size, lean(size)));
         assert!(took > 0 && replayed >= u.entries, "{replayed}");
         assert!(folder.taken() > 1 << 20);
-        let t = on(|ring| snapshots(ring, dir(), 256 << 20, 1 << 40, SECONDS / 2));
+        let t = on(|ring| snapshots(ring, dir(), 1 << 30, 1 << 40, SECONDS / 2));
         assert!(t.snapshots.count() == 10 && t.writes > 0);
     }
 }
