@@ -84,6 +84,7 @@ pub static ALL: &[Scenario] = &[
     s2::IOMETER,
     s2::ORION,
     s2::JETSTRESS,
+    s2::WRITE,
 ];
 
 /// Why a scenario did not run to its end.

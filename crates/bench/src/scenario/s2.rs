@@ -11,7 +11,7 @@ use super::{Scenario, ScenarioError};
 use crate::plot::{Axis, Chart, Scale, Series};
 use crate::units;
 use load::{Figures, Load, Stream};
-use scene::{KINDS, Scene};
+use scene::{KINDS, Kind, Scene};
 use serde_json::{Value, json};
 
 pub(super) const IOMETER: Scenario = Scenario {
@@ -30,6 +30,12 @@ pub(super) const JETSTRESS: Scenario = Scenario {
     name: "s2-jetstress",
     title: "S2: a mail server's data and log (JetStress) on RAID-10",
     run: jetstress,
+};
+
+pub(super) const WRITE: Scenario = Scenario {
+    name: "store-write",
+    title: "The store: 4 KiB random writes on RAID-10 with checksums and snapshots",
+    run: write,
 };
 
 /// What counts of a stream.
@@ -331,6 +337,37 @@ fn jetstress(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         writes), and a log that is written in a row, one write of 4 KiB at a time. Here data and log are two volumes of one pool; \
         versions are taken of both at one instant. How many data I/Os are in flight is given; the log has one.";
     Ok(page(&lines, &all, intro, vec![Section::Table(t), Section::Table(theirs)]))
+}
+
+/// One figure, to be set beside other programs on the same devices (`lab/btrfs-beside-weir`).
+fn write(r: &Runner<'_>) -> Result<Page, ScenarioError> {
+    const DEPTH: u32 = 32;
+    let folder = Folder::new(&std::env::temp_dir(), "store-write")?;
+    let dir = folder.0.clone();
+    let (repeat, time) = (r.setup.repeat.max(1), r.setup.runtime);
+    let runs = alone(r, move |ring| async move {
+        let scene = Scene::new(&ring, &dir, Kind::Versions).await?;
+        let load = Load::one(Stream::at_random(0, load::FOUR, DEPTH));
+        let mut runs = Vec::new();
+        for _ in 0..repeat {
+            runs.push(Unit::Rate.of(&scene.measure(&load, time).await?));
+        }
+        scene.close().await?;
+        Ok(runs)
+    })?;
+    let iops = median(runs.clone());
+    let mut t = Table::new(&["in flight", "IOPS"]);
+    t.row(vec![DEPTH.to_string(), units::si(iops)]);
+    Ok(Page {
+        intro: "A protected pool as it is used: two copies, checksums, snapshots made and purged."
+            .into(),
+        method: method(),
+        sections: vec![Section::Table(t)],
+        data: json!({ "iops": iops, "runs": runs, "in_flight": DEPTH }),
+        frame: None,
+        passed: 1,
+        failed: 0,
+    })
 }
 
 #[cfg(test)]

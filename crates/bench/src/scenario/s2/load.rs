@@ -36,7 +36,7 @@ pub(super) const WEB_SERVER: Sizes = &[
 ];
 pub(super) const EIGHT: Sizes = &[(8 << 10, 1)];
 pub(super) const MEBIBYTE: Sizes = &[(1 << 20, 1)];
-const FOUR: Sizes = &[(4 << 10, 1)];
+pub(super) const FOUR: Sizes = &[(4 << 10, 1)];
 const SIXTY_FOUR: Sizes = &[(64 << 10, 1)];
 /// Largest I/O in bytes.
 const LARGEST: usize = 1 << 20;
