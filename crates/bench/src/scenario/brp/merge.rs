@@ -31,6 +31,8 @@ struct Goals {
     srp: f64,
     brp2: f64,
     bare: f64,
+    /// Part of the commands that auto merged.
+    merged: f64,
     noise: f64,
 }
 
@@ -40,17 +42,19 @@ type Judged = (String, f64, bool);
 impl Goals {
     fn of(depth: u32, ways: &[Via], found: &[Rounds]) -> Goals {
         let at = |via: Via| ways.iter().position(|w| *w == via).and_then(|i| found.get(i));
-        let rate = |via| at(via).map_or(f64::NAN, |p| p.median().iops);
-        let auto = rate(Via::Brp(Variant::Auto));
-        let (two, three) = (rate(Via::Brp(Variant::Brp2)), rate(Via::Brp(Variant::Brp3T)));
+        let none = Rounds::default();
+        let auto = at(Via::Brp(Variant::Auto)).unwrap_or(&none);
+        let to = |via| at(via).map_or(f64::NAN, |p| auto.ratio(p));
+        let (two, three) = (to(Via::Brp(Variant::Brp2)), to(Via::Brp(Variant::Brp3T)));
         let judged = [Variant::Auto, Variant::Brp2, Variant::Brp3T];
         let noise = judged.map(|v| at(Via::Brp(v)).map_or(0.0, Rounds::noise));
         Goals {
             depth,
-            better: auto / two.max(three),
-            srp: auto / rate(Via::Srp),
-            brp2: auto / two,
-            bare: auto / rate(Via::Bare),
+            better: if two.is_nan() { two } else { two.min(three) },
+            srp: to(Via::Srp),
+            brp2: two,
+            bare: to(Via::Bare),
+            merged: auto.median().merged,
             noise: noise.into_iter().fold(0.0, f64::max),
         }
     }
@@ -84,7 +88,7 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
     for rw in [Rw::RandRead, Rw::RandWrite] {
         let head: Vec<&str> = std::iter::once("in flight").chain(names.iter().copied()).collect();
         let mut table = Table::new(&head);
-        let head = ["in flight", "noise", "goal", "auto", "met"];
+        let head = ["in flight", "auto merged", "noise", "goal", "auto", "met"];
         let mut goals = Table::new(&head);
         let mut lines = vec![Vec::new(); ways.len()];
         for depth in DEPTHS {
@@ -101,7 +105,9 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
                 *(if met { &mut passed } else { &mut failed }) += 1;
                 let met = if met { "yes" } else { "no" };
                 let noise = format!("{:.1} %", g.noise * 100.0);
-                goals.row(vec![depth.to_string(), noise, text, format!("{ratio:.2}"), met.into()]);
+                let merged = format!("{:.0} %", g.merged * 100.0);
+                let ratio = format!("{ratio:.2}");
+                goals.row(vec![depth.to_string(), merged, noise, text, ratio, met.into()]);
             }
             data.push(as_json(rw, &g, &names, &found));
         }
@@ -129,7 +135,8 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
                 leaves no room for half as much again. The goal stands as it was set."
             .into(),
         method: method(r, "4 KiB I/Os at random addresses")
-            + " Rates are I/Os per second. *Noise* is half the distance between the best and the worst round of auto, brp-2 or \
+            + " Rates are I/Os per second, medians; what auto is judged by is the median of the ratios of the rounds, each of which \
+               has all ways in a row. *Auto merged* is the part of its commands that shared a message. *Noise* is half the distance between the best and the worst round of auto, brp-2 or \
                brp-3t, whichever is largest, as a part of the median: where it is above 3 %, a ratio of 0.97 tells little.",
         sections,
         data: json!(data),
@@ -146,7 +153,7 @@ fn as_json(rw: Rw, g: &Goals, names: &[&str], found: &[Rounds]) -> Value {
     };
     let ways: serde_json::Map<String, Value> = names.iter().zip(found).map(of).collect();
     json!({
-        "rw": rw.name(), "depth": g.depth, "ways": ways, "noise": g.noise,
+        "rw": rw.name(), "depth": g.depth, "ways": ways, "noise": g.noise, "merged": g.merged,
         "auto": { "of_better": g.better, "of_srp": g.srp, "of_brp2": g.brp2, "of_bare": g.bare },
     })
 }
@@ -165,8 +172,9 @@ mod tests {
             Via::Brp(Variant::Brp3T),
             Via::Brp(Variant::Auto),
         ];
-        let found =
-            |rates: [f64; 5]| rates.map(|iops| Rounds(vec![Point { iops, mean: 0.0 }; 3])).to_vec();
+        let found = |rates: [f64; 5]| {
+            rates.map(|iops| Rounds(vec![Point { iops, mean: 0.0, merged: 0.0 }; 3])).to_vec()
+        };
         let g = Goals::of(64, &ways, &found([200.0, 100.0, 100.0, 150.0, 147.0]));
         assert_eq!(g.judged().iter().map(|j| j.2).collect::<Vec<_>>(), [true]);
         let g = Goals::of(64, &ways, &found([200.0, 100.0, 150.0, 100.0, 140.0]));

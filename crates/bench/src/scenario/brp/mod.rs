@@ -4,13 +4,14 @@
 //! |---|---|
 //! | [`table1`] | what a SEND takes, by its size |
 //! | [`table2`] | one 4 KiB I/O at a time |
-//! | [`patterns`] | fig. 4 and 6: patterns, sizes, buffered and direct |
+//! | [`patterns`], [`attached`] | fig. 4 and 6: patterns, sizes, by the initiators, and as disks of this host |
 //! | [`threads`] | fig. 5: 1 to 64 threads that write |
 //! | [`merge`] | when merging pays, and whether the controller finds it |
 //!
 //! All ways to a point are measured one after the other, again and again, so that a machine that is faster at one
 //! moment than at another favours none of them; medians are compared.
 
+mod attached;
 mod merge;
 mod patterns;
 mod table1;
@@ -32,6 +33,7 @@ use crate::engine::{self, JobResult, Options};
 use crate::job::JobSpec;
 use crate::local::Local;
 use crate::units;
+use std::sync::Arc;
 
 const VOLUME: u64 = 256 << 20;
 const VARIANTS: [Variant; 5] =
@@ -61,11 +63,15 @@ impl Via {
     }
 }
 
-/// I/Os per second, and mean latency in nanoseconds.
+/// What one measurement gave.
 #[derive(Debug, Clone, Copy)]
 struct Point {
+    /// I/Os per second.
     iops: f64,
+    /// Mean latency in nanoseconds.
     mean: f64,
+    /// Part of the commands that shared their message with others; 0 of what merges none.
+    merged: f64,
 }
 
 /// What one way gave in each round.
@@ -77,7 +83,14 @@ impl Rounds {
     fn median(&self) -> Point {
         let mut p = self.0.clone();
         p.sort_by(|a, b| a.iops.total_cmp(&b.iops));
-        p.get(p.len() / 2).copied().unwrap_or(Point { iops: 0.0, mean: 0.0 })
+        p.get(p.len() / 2).copied().unwrap_or(Point { iops: 0.0, mean: 0.0, merged: 0.0 })
+    }
+
+    /// The median of this way's rate divided by the other's of the same round.
+    fn ratio(&self, other: &Rounds) -> f64 {
+        let mut all: Vec<f64> = self.0.iter().zip(&other.0).map(|(a, b)| a.iops / b.iops).collect();
+        all.sort_by(f64::total_cmp);
+        all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
     }
 
     /// Half the distance between the best and the worst round, as a part of the median.
@@ -92,7 +105,7 @@ impl Rounds {
 fn once(r: &Runner<'_>, t: &Target, spec: &JobSpec, via: Via) -> Result<Point, ScenarioError> {
     let way = r.way(&r.cores.first(1));
     let options = Options { cores: way.cores.clone(), ..Options::default() };
-    let of = |j: JobResult| Point { iops: j.iops(), mean: j.total().latency.mean() };
+    let of = |j: JobResult| Point { iops: j.iops(), mean: j.total().latency.mean(), merged: 0.0 };
     let brp = |variant, integrity| -> Result<Point, ScenarioError> {
         let address = t.login.addresses.first().copied();
         let mut address = address.ok_or_else(|| ScenarioError::Target("has no address".into()))?;
@@ -100,10 +113,13 @@ fn once(r: &Runner<'_>, t: &Target, spec: &JobSpec, via: Via) -> Result<Point, S
         address.set_port(address.port() + 1);
         let me = PortId(r.setup.initiator.0);
         let o = BrpOptions::new(address, me, vec![Which::Number(0)], spec);
-        let all = engine::run(Brp::new(BrpOptions { variant, integrity, ..o }), spec, &options)?;
+        let brp = Arc::new(Brp::new(BrpOptions { variant, integrity, ..o }));
+        let all = engine::run(brp.clone(), spec, &options)?;
+        let (merged, sent) =
+            brp.figures().iter().fold((0, 0), |(m, c), f| (m + f.merged, c + f.commands));
         let j = JobResult::merge(&all);
         match (j.errors, &j.first_error) {
-            (0, _) if !j.lost => Ok(of(j)),
+            (0, _) if !j.lost => Ok(Point { merged: merged as f64 / sent.max(1) as f64, ..of(j) }),
             (_, e) => Err(ScenarioError::Io(e.clone().unwrap_or_else(|| "lost".into()))),
         }
     };
@@ -124,7 +140,7 @@ fn once(r: &Runner<'_>, t: &Target, spec: &JobSpec, via: Via) -> Result<Point, S
             let b =
                 request_response(ends, out as usize, back as usize, depth, None, r.setup.runtime)
                     .map_err(|e| ScenarioError::System("the bare TCP loop".into(), e))?;
-            Ok(Point { iops: b.iops(), mean: b.latency.mean() })
+            Ok(Point { iops: b.iops(), mean: b.latency.mean(), merged: 0.0 })
         }
     }
 }
@@ -189,12 +205,18 @@ mod tests {
     #[test]
     fn the_median_round_counts_and_noise_is_told() {
         let rounds = |all: &[f64]| {
-            Rounds(all.iter().map(|iops| Point { iops: *iops, mean: 1e9 / iops }).collect())
+            Rounds(
+                all.iter()
+                    .map(|iops| Point { iops: *iops, mean: 1e9 / iops, merged: 0.0 })
+                    .collect(),
+            )
         };
         let r = rounds(&[90.0, 100.0, 130.0]);
         assert_eq!(r.median().iops, 100.0);
         assert!((r.noise() - 0.2).abs() < 1e-9);
         assert_eq!(rounds(&[7.0]).noise(), 0.0);
+        assert_eq!(r.ratio(&rounds(&[100.0, 100.0, 100.0])), 1.0);
+        assert!(r.ratio(&rounds(&[])).is_nan());
         assert_eq!((rounds(&[]).median().iops, rounds(&[]).noise()), (0.0, 0.0));
     }
 }

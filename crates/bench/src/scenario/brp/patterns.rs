@@ -1,5 +1,6 @@
 //! S1 fig. 4 and 6: sequential and random, reads and writes, 4 KiB and 1 MiB.
 
+use super::attached::Disks;
 use super::{VARIANTS, VOLUME, Via, all, method, target};
 use crate::brp::Variant;
 use crate::job::{JobSpec, Rw};
@@ -23,16 +24,19 @@ pub(in crate::scenario) const FIG6: Scenario = Scenario {
 };
 
 /// S1's threads.
-const THREADS: u32 = 16;
-const SIZES: [u32; 2] = [4096, 1 << 20];
-const PATTERNS: [Rw; 4] = [Rw::Read, Rw::Write, Rw::RandRead, Rw::RandWrite];
+pub(super) const THREADS: u32 = 16;
+pub(super) const SIZES: [u32; 2] = [4096, 1 << 20];
+pub(super) const PATTERNS: [Rw; 4] = [Rw::Read, Rw::Write, Rw::RandRead, Rw::RandWrite];
+
+/// Heading of what [`Disks`] found.
+const ATTACHED: &str = "## As disks of this host, buffered and direct";
 
 /// What S1 reached of local I/O, which is the goal here.
-fn goal(bs: u32) -> f64 {
+pub(super) fn goal(bs: u32) -> f64 {
     if bs <= 4096 { 0.8 } else { 0.95 }
 }
 
-/// One pattern, in the ways asked for: bytes per second, or why there is nothing.
+/// One pattern, in the ways asked for: bytes per second.
 struct Row {
     rw: Rw,
     bs: u32,
@@ -118,15 +122,19 @@ fn fig4(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         sections.push(Section::Bars(size.clone(), format!("Throughput of {size} I/O"), vec![bars]));
     }
     sections.push(Section::Table(table));
-    let passed = data.len() as u64;
+    drop(t);
+    let disks = Disks::measure(r)?;
+    sections.push(Section::Text(ATTACHED.into()));
+    sections.extend(disks.throughput());
+    let passed = data.len() as u64 + disks.count();
     Ok(Page {
         intro: "S1 runs 16 threads of sequential and random, buffered and direct I/O of 4 KiB and 1 MiB. Its BRP comes near \
                 local I/O everywhere. *Local* here is the same kind of volume inside the load generator: a copy in memory, which no \
                 wire on this machine can match."
             .into(),
-        method: method(r, "16 threads with one direct I/O at a time each"),
+        method: method(r, "16 threads with one direct I/O at a time each") + "\n\n" + &disks.method(),
         sections,
-        data: json!(data),
+        data: json!({ "initiators": data, "disks": disks.json() }),
         frame: None,
         passed,
         failed: 0,
@@ -167,17 +175,22 @@ fn fig6(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         ));
     }
     sections.push(Section::Table(table));
+    drop(t);
+    let disks = Disks::measure(r)?;
+    let (shares, met, missed) = disks.shares();
+    sections.push(Section::Text(ATTACHED.into()));
+    sections.extend(shares);
     Ok(Page {
         intro: "S1 normalises I/O of 16 threads to local I/O on a DRAM disk behind PCI Express, which takes 12 to 13 us itself: SRP \
                 gets to about 0.35, BRP to more than 0.8 for every small pattern. Here local I/O is a copy in memory of a few hundred \
                 nanoseconds without a system call, less than a message over TCP takes by itself, so the shares are small by nature; \
                 what can be compared are the columns with each other. S1's marks are shown all the same."
             .into(),
-        method: method(r, "16 threads with one direct I/O at a time each"),
+        method: method(r, "16 threads with one direct I/O at a time each") + "\n\n" + &disks.method(),
         sections,
-        data: json!(data),
+        data: json!({ "initiators": data, "disks": disks.json() }),
         frame: None,
-        passed,
-        failed,
+        passed: passed + met,
+        failed: failed + missed,
     })
 }
