@@ -63,11 +63,15 @@ const TRIAL: u64 = 512;
 const TRIAL_TIME: Nanos = 500 * MICROS;
 /// A trial that takes longer than this was not busy all the time; it tells nothing.
 const TRIAL_MAX: Nanos = 100_000 * MICROS;
-/// Trials with each setting in one comparison, in turns.
-const EACH: usize = 4;
+/// What is done for so long after a change of the setting does not count: commands come in waves while they are merged, and
+/// it takes a while until those have gone, or come.
+const SETTLE: Nanos = 1000 * MICROS;
+/// Trials with each setting in one comparison, and how many of them in a row.
+const EACH: usize = 6;
+const IN_A_ROW: usize = 3;
 /// Trials between two comparisons; doubles with each that confirms the setting.
-const LOOK: u32 = 32;
-const LOOK_MAX: u32 = 512;
+const LOOK: u32 = 256;
+const LOOK_MAX: u32 = 2048;
 /// So much faster, in parts of 64, the other setting has to be to be taken.
 const BETTER: u64 = 1;
 
@@ -81,8 +85,9 @@ struct Class {
     /// Nanoseconds per command, times 16, of the last comparison: unmerged, merged. 0: not known.
     cost: [u64; 2],
     merged: bool,
-    /// Trials of the present comparison, if there is one: its first `done` entries, unmerged and merged in turns.
+    /// A comparison is under way, of which `done` trials are over.
     comparing: bool,
+    /// Their outcomes: unmerged, merged.
     found: [[u64; EACH]; 2],
     done: usize,
     until_look: u32,
@@ -107,7 +112,7 @@ impl Class {
     };
 
     fn setting(&self) -> bool {
-        if self.comparing { self.done % 2 == 1 } else { self.merged }
+        if self.comparing { self.done / IN_A_ROW % 2 == 1 } else { self.merged }
     }
 
     /// Takes the outcome of a trial and decides about the next one.
@@ -117,7 +122,8 @@ impl Class {
             self.comparing = self.until_look == 0;
             return;
         }
-        self.found[self.done % 2][self.done / 2] = cost;
+        let (turn, in_turn) = (self.done / IN_A_ROW, self.done % IN_A_ROW);
+        self.found[turn % 2][turn / 2 * IN_A_ROW + in_turn] = cost;
         self.done += 1;
         if self.done < 2 * EACH {
             return;
@@ -143,8 +149,9 @@ struct Trial {
     merged: bool,
     begun: Nanos,
     done: u64,
-    /// Completions that do not count: of commands that were sent before it.
+    /// What does not count: completions of commands that were sent before it, and all until this time.
     skip: u64,
+    settled: Nanos,
 }
 
 /// What a controller knows, for people.
@@ -198,7 +205,7 @@ impl Controller {
         if class.abs_diff(self.trial.class) > 1 {
             return self.begin(class, in_flight, now);
         }
-        if self.trial.skip > 0 {
+        if self.trial.skip > 0 || now < self.trial.settled {
             self.trial.skip = self.trial.skip.saturating_sub(n);
             self.trial.begun = now;
             return;
@@ -213,8 +220,8 @@ impl Controller {
     fn begin(&mut self, class: usize, in_flight: u32, now: Nanos) {
         let merged = self.classes[class].setting();
         let same = merged == self.trial.merged && class == self.trial.class;
-        let skip = if same { 0 } else { u64::from(in_flight) };
-        self.trial = Trial { class, merged, begun: now, done: 0, skip };
+        let (skip, settled) = if same { (0, now) } else { (u64::from(in_flight), now + SETTLE) };
+        self.trial = Trial { class, merged, begun: now, done: 0, skip, settled };
     }
 
     #[cold]
