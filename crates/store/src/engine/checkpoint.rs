@@ -11,7 +11,7 @@ use crate::format::dataset::{DatasetRecord, Kind, MapRoot, RECORD};
 use crate::format::page::{FANOUT, Header, NodePtr, PAYLOAD, PageKind, seal};
 use crate::format::slab::{self, REMAP, RemapRecord, SlabHead, bitmap_pages};
 use crate::format::superblock::{BlobRoot, LOG_COPIES, TableRoot};
-use crate::format::{GIVEN_UP_SLABS, MAX_EPOCH, page, tree, zeroed};
+use crate::format::{GIVEN_UP_SLABS, KEPT_LOG, MAX_EPOCH, page, tree, zeroed};
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -239,11 +239,12 @@ impl Inner {
                 false => cut.lsn,
             };
             s.base_chain = cut.chain;
+            s.turns.clear();
             s.next_dataset = self.next_dataset.get();
             s.incompat = match self.has_gaps() {
                 true => s.incompat | GIVEN_UP_SLABS,
                 false => s.incompat & !GIVEN_UP_SLABS,
-            };
+            } & !KEPT_LOG;
             s.log_set = [cut.log_set.first().copied(), cut.log_set.get(1).copied()];
             change(s);
         })

@@ -1,6 +1,7 @@
 //! Metadata blocks: read with proof, cached, written to all copies.
 
 use super::device::{self, Device, Pending};
+use super::together::together;
 use super::{Inner, block_of};
 use crate::format::dataset::MapRoot;
 use crate::format::dead;
@@ -9,10 +10,8 @@ use crate::format::tree::{self, LEAF, MapEntry, span};
 use crate::format::{BLOCK, Block};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::task::Poll;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
-use weir_reactor::LocalFuture;
 
 /// What a node of a map on this level is.
 pub(crate) fn kind_of(level: u8) -> PageKind {
@@ -121,15 +120,7 @@ impl Inner {
             return;
         }
         for some in missing.chunks(AHEAD) {
-            let mut reads: Vec<LocalFuture<'_, _>> = Vec::with_capacity(some.len());
-            for p in some {
-                reads.push(Box::pin(self.meta(p, kind)));
-            }
-            std::future::poll_fn(|cx| {
-                reads.retain_mut(|r| r.as_mut().poll(cx).is_pending());
-                if reads.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
+            together(some.iter().map(|p| self.meta(p, kind))).await;
         }
     }
 

@@ -8,6 +8,7 @@ mod dead;
 mod device;
 mod devices;
 mod fill;
+mod gather;
 mod heal;
 mod labels;
 mod locks;
@@ -16,6 +17,7 @@ mod membership;
 mod merge;
 mod meta;
 mod moves;
+mod old_log;
 mod open;
 mod plan;
 mod ranges;
@@ -26,6 +28,7 @@ mod scrub;
 mod snapshot;
 mod space;
 mod stage;
+mod together;
 mod upkeep;
 mod volume;
 mod write;
@@ -103,6 +106,8 @@ pub struct Counters {
     pub lost: u64,
     /// Devices that failed.
     pub devices_failed: u64,
+    /// Recoveries that kept the log, to be merged while the pool serves: 0 or 1.
+    pub logs_kept: u64,
     /// Log entries taken up by recovery.
     pub replayed: u64,
     /// Copies that recovery completed.

@@ -118,6 +118,10 @@ pub(crate) struct Story {
     pub(crate) faults_until: u64,
     pub(crate) replayed: u64,
     pub(crate) repaired: u64,
+    /// Recoveries that kept the log, and those that merged it.
+    pub(crate) opened: (u64, u64),
+    /// Turns of the newest superblock at the last crash.
+    pub(crate) turns: usize,
 }
 
 impl Story {
@@ -213,6 +217,8 @@ impl Story {
             faults_until: 0,
             replayed: 0,
             repaired: 0,
+            opened: (0, 0),
+            turns: 0,
         })
     }
 
@@ -293,6 +299,8 @@ impl Story {
         let c = self.running()?.counters();
         self.replayed += c.replayed;
         self.repaired += c.replay_repairs;
+        self.opened.0 += c.logs_kept;
+        self.opened.1 += 1 - c.logs_kept;
         Ok(())
     }
 
