@@ -274,3 +274,41 @@ fn power_cuts_while_it_recovers_tear_nothing_that_was_acknowledged() {
         assert!(cuts > 60, "{cuts}");
     }
 }
+
+/// What was looked up before a checkpoint ended is not put together with what is looked up after it.
+#[test]
+fn reads_at_every_moment_of_a_merge_find_what_was_written_last() {
+    const LEAF: u64 = 336 * 4096;
+    for step in 0..150 {
+        let b = Bench::of(step, 64, 2, DiskConfig::default());
+        b.life(0..0, 0..8);
+        let disks = b.disks();
+        b.run(async move {
+            let p = Pool::open(disks, Options::default()).await.unwrap();
+            let v = p.volume(p.find("v").unwrap()).unwrap();
+            for n in 1..12 {
+                v.write(n * LEAF, filled(4096, 1), false).await.unwrap();
+            }
+            p.checkpoint().await.unwrap();
+            v.write(5 * 4096, filled(4096, 99), false).await.unwrap();
+        });
+        b.kill();
+        let disks = b.disks();
+        b.run(async move {
+            // So few nodes are kept in memory that leaves are read again and again.
+            let p = Pool::open(disks, Options { cache: 0, ..Options::default() }).await.unwrap();
+            let v = p.volume(p.find("v").unwrap()).unwrap();
+            let other = v.clone();
+            weir_reactor::spawn_task(async move {
+                for n in (1..12).cycle() {
+                    let _ = read(&*other, n * LEAF, 4096).await;
+                }
+            });
+            // The log is merged meanwhile.
+            weir_reactor::sleep(step * 20_000).await;
+            let got = read(&*v, 0, 8 * 4096).await.unwrap();
+            let firsts: Vec<u8> = got.chunks(4096).map(|c| c[0]).collect();
+            assert_eq!(firsts, [0, 1, 2, 3, 4, 99, 6, 7], "{step}");
+        });
+    }
+}
