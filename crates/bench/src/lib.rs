@@ -6,6 +6,7 @@
 //!   which implement it with Weir's own initiators;
 //! * [`engine`] — doing it: one reactor per core, no allocation and one clock reading per I/O;
 //! * [`report`], [`plot`] — what came of it: text and JSON with fio's field names, SVG;
+//! * [`send`] — what a SEND of the fabric takes;
 //! * [`bare`] — what no target can beat on this machine: a TCP request/response loop;
 //! * [`scenario`] — series of runs with a page about each in docs/benchmarks.
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod machine;
 pub mod plot;
 pub mod report;
 pub mod scenario;
+pub mod send;
 pub mod srp;
 pub mod units;
 pub mod verify;

@@ -1,4 +1,8 @@
-//! Figures: lines over logarithmic or plain axes, as SVG.
+//! Figures: lines over logarithmic or plain axes, and bars, as SVG.
+
+mod bars;
+
+pub use bars::{Bars, bars};
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{NoDefaultFormatting, ValueFormatter};

@@ -233,6 +233,8 @@ pub struct PoolLive {
     /// Why something that should be done about its devices is not done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// Bytes of its maps that are in memory, and how many there may be.
+    pub maps: [u64; 2],
     /// What happened since it was opened.
     pub counters: PoolCounters,
     /// The reactor that it lives on, from 0.

@@ -63,67 +63,82 @@ const TRIAL: u64 = 512;
 const TRIAL_TIME: Nanos = 500 * MICROS;
 /// A trial that takes longer than this was not busy all the time; it tells nothing.
 const TRIAL_MAX: Nanos = 100_000 * MICROS;
-/// Trials with each setting before the first decision of a class.
-const FIRST: u32 = 3;
-/// Trials between two looks at the setting that is worse; doubles with each look that confirms it.
-const LOOK: u32 = 16;
-const LOOK_MAX: u32 = 512;
+/// What is done for so long after a change of the setting does not count: commands come in waves while they are merged, and
+/// it takes a while until those have gone, or come.
+const SETTLE: Nanos = 1000 * MICROS;
+/// Trials with each setting in one comparison, and how many of them in a row.
+const EACH: usize = 6;
+const IN_A_ROW: usize = 3;
+/// Trials between two comparisons; doubles with each that confirms the setting.
+const LOOK: u32 = 256;
+const LOOK_MAX: u32 = 2048;
 /// So much faster, in parts of 64, the other setting has to be to be taken.
 const BETTER: u64 = 1;
 
 /// What was learned for a class of load.
+///
+/// Both settings are compared by trials in turns, right behind each other: what another program, or a processor that
+/// slows down, costs meanwhile, both pay. The median of a few trials counts, since a thread that was off its core for a
+/// moment in one of them says nothing about merging.
 #[derive(Debug, Clone, Copy)]
 struct Class {
-    /// Nanoseconds per command, times 16: unmerged, merged. 0: not known.
+    /// Nanoseconds per command, times 16, of the last comparison: unmerged, merged. 0: not known.
     cost: [u64; 2],
-    trials: [u32; 2],
     merged: bool,
-    /// The present trial is a look at the other setting.
-    looking: bool,
+    /// A comparison is under way, of which `done` trials are over.
+    comparing: bool,
+    /// Their outcomes: unmerged, merged.
+    found: [[u64; EACH]; 2],
+    done: usize,
     until_look: u32,
     look_every: u32,
+}
+
+/// The median, or the lower of two in the middle.
+fn median(mut all: [u64; EACH]) -> u64 {
+    all.sort_unstable();
+    all[(EACH - 1) / 2]
 }
 
 impl Class {
     const NEW: Class = Class {
         cost: [0; 2],
-        trials: [0; 2],
         merged: false,
-        looking: false,
+        comparing: true,
+        found: [[0; EACH]; 2],
+        done: 0,
         until_look: LOOK,
         look_every: LOOK,
     };
 
     fn setting(&self) -> bool {
-        self.merged != self.looking
+        if self.comparing { self.done / IN_A_ROW % 2 == 1 } else { self.merged }
     }
 
     /// Takes the outcome of a trial and decides about the next one.
     fn learn(&mut self, cost: u64) {
-        let k = usize::from(self.setting());
-        let old = self.cost[k];
-        // A quarter of the new to three of the old; the first counts whole.
-        self.cost[k] = if old == 0 { cost } else { (3 * old + cost) / 4 };
-        self.trials[k] += 1;
-        let was_looking = std::mem::take(&mut self.looking);
-        if self.trials.iter().any(|t| *t < FIRST) {
-            // In turns, until both are known.
-            self.merged = self.trials[1] < self.trials[0];
+        if !self.comparing {
+            self.until_look -= 1;
+            self.comparing = self.until_look == 0;
             return;
         }
+        let (turn, in_turn) = (self.done / IN_A_ROW, self.done % IN_A_ROW);
+        self.found[turn % 2][turn / 2 * IN_A_ROW + in_turn] = cost;
+        self.done += 1;
+        if self.done < 2 * EACH {
+            return;
+        }
+        let first = self.cost == [0; 2];
+        self.cost = self.found.map(median);
         let (mine, other) =
             (self.cost[usize::from(self.merged)], self.cost[usize::from(!self.merged)]);
         if other + other * BETTER / 64 < mine {
             self.merged = !self.merged;
             self.look_every = LOOK;
-        } else if was_looking {
+        } else if !first {
             self.look_every = (self.look_every * 2).min(LOOK_MAX);
         }
-        if was_looking || self.until_look == 0 {
-            self.until_look = self.look_every;
-        }
-        self.until_look -= 1;
-        self.looking = self.until_look == 0;
+        (self.comparing, self.done, self.until_look) = (false, 0, self.look_every);
     }
 }
 
@@ -131,8 +146,12 @@ impl Class {
 #[derive(Debug, Clone, Copy, Default)]
 struct Trial {
     class: usize,
+    merged: bool,
     begun: Nanos,
     done: u64,
+    /// What does not count: completions of commands that were sent before it, and all until this time.
+    skip: u64,
+    settled: Nanos,
 }
 
 /// What a controller knows, for people.
@@ -182,19 +201,31 @@ impl Controller {
     /// `n` commands have completed, of `in_flight` that were under way.
     #[inline]
     pub fn completed(&mut self, n: u64, in_flight: u32, now: Nanos) {
-        self.trial.done += n;
         let class = class(in_flight);
         if class.abs_diff(self.trial.class) > 1 {
-            self.trial = Trial { class, begun: now, done: 0 };
+            return self.begin(class, in_flight, now);
+        }
+        if self.trial.skip > 0 || now < self.trial.settled {
+            self.trial.skip = self.trial.skip.saturating_sub(n);
+            self.trial.begun = now;
             return;
         }
+        self.trial.done += n;
         if self.trial.done >= TRIAL {
-            self.conclude(class, now);
+            self.conclude(class, in_flight, now);
         }
     }
 
     #[cold]
-    fn conclude(&mut self, class: usize, now: Nanos) {
+    fn begin(&mut self, class: usize, in_flight: u32, now: Nanos) {
+        let merged = self.classes[class].setting();
+        let same = merged == self.trial.merged && class == self.trial.class;
+        let (skip, settled) = if same { (0, now) } else { (u64::from(in_flight), now + SETTLE) };
+        self.trial = Trial { class, merged, begun: now, done: 0, skip, settled };
+    }
+
+    #[cold]
+    fn conclude(&mut self, class: usize, in_flight: u32, now: Nanos) {
         let time = now.saturating_sub(self.trial.begun);
         if time < TRIAL_TIME {
             return;
@@ -202,12 +233,12 @@ impl Controller {
         if time < TRIAL_MAX && class == self.trial.class {
             self.classes[class].learn(time * 16 / self.trial.done.max(1));
         }
-        self.trial = Trial { class, begun: now, done: 0 };
+        self.begin(class, in_flight, now);
     }
 
     /// What was learned, for each class of load that was met.
     pub fn decisions(&self) -> Vec<Decision> {
-        let known = |(_, c): &(usize, &Class)| c.trials != [0, 0];
+        let known = |(_, c): &(usize, &Class)| c.cost != [0, 0];
         let decision = |(i, c): (usize, &Class)| Decision {
             in_flight: 1 << i,
             merged: i > 0 && c.merged,
@@ -263,6 +294,34 @@ mod tests {
         play(&mut c, 64, 2000, &mut rng, &mut now, slow_merge);
         let many = play(&mut c, 64, 400, &mut rng, &mut now, slow_merge);
         assert!(many < 0.04, "still merged {many} at depth 64");
+    }
+
+    #[test]
+    fn what_the_machine_does_meanwhile_is_not_taken_for_merging() {
+        for merge_is_better in [false, true] {
+            let (mut rng, mut now) = (Prng::new(7), 0);
+            let mut c = Controller::new();
+            let (mut right, mut all, mut done) = (0u64, 0u64, 0u64);
+            for i in 0..4000 * TRIAL {
+                let m = c.merges(32);
+                let better = m == merge_is_better;
+                // A difference of 7 %; a clock that halves for tens of milliseconds; another program for 3 ms now and then.
+                let t = if better { 1000 } else { 1070 };
+                let t = if (now >> 25) % 3 == 0 { 2 * t } else { t };
+                let stall = if rng.below(6 * TRIAL) == 0 { 3_000_000 } else { 0 };
+                now += t * 9 / 10 + rng.below(t / 5 + 1) + stall;
+                done += 1;
+                if done % 4 == 0 {
+                    c.completed(4, 32, now);
+                }
+                if i > 100 * TRIAL {
+                    right += u64::from(better);
+                    all += 1;
+                }
+            }
+            let part = right as f64 / all as f64;
+            assert!(part > 0.95, "{part} right where merging is better: {merge_is_better}");
+        }
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub(crate) struct SlotState {
     pub(crate) slot: Slot,
     /// The command is to end without further effect.
     pub(crate) aborted: bool,
+    /// The command came with others in one message: its completion may share one too.
+    pub(crate) together: bool,
 }
 
 /// What the present connection was granted.

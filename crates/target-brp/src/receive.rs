@@ -113,8 +113,9 @@ impl Channel {
         self.messages.set(self.messages.get() + 1);
         self.refresh();
         self.commands.set(self.commands.get() + all.len() as u64);
+        let together = all.len() > 1;
         for item in all.iter() {
-            self.command(&item, bytes);
+            self.command(&item, bytes, together);
         }
     }
 
@@ -172,7 +173,7 @@ impl Channel {
 
     /// One command: told from those seen before, then done at once or given to a request.
     #[inline]
-    fn command(self: &Rc<Self>, item: &Item<'_>, bytes: &[u8]) {
+    fn command(self: &Rc<Self>, item: &Item<'_>, bytes: &[u8], together: bool) {
         let c = &item.command;
         {
             let mut slots = self.slots.borrow_mut();
@@ -196,6 +197,7 @@ impl Channel {
             }
             s.slot.begin(c.seq);
             s.aborted = false;
+            s.together = together;
         }
         self.begin();
         match self.at_once(item, bytes) {
@@ -206,7 +208,8 @@ impl Channel {
 
     /// A completion without data.
     fn answer(self: &Rc<Self>, completion: Completion) {
-        self.reply(Reply { completion, data: None, offset: 0, stable: true }, &[]);
+        let r = Reply { completion, data: None, offset: 0, stable: true, together: false };
+        self.reply(r, &[]);
     }
 
     /// Does what needs no waiting: inline data of a volume that is memory.
@@ -293,8 +296,10 @@ impl Channel {
                 return self.over();
             }
         };
+        let mut together = false;
         if let Some(s) = self.slots.borrow_mut().get_mut(usize::from(c.tag)) {
             s.slot.end(status, detail);
+            together = s.together;
         }
         if generation == self.generation() {
             let mut completion = Completion::new(c.tag, c.seq, status, detail);
@@ -305,7 +310,8 @@ impl Channel {
             if lent {
                 completion.flags |= completion::flag::LENT;
             }
-            self.reply(Reply { completion, data, offset: c.offset, stable }, rdma_sums);
+            let offset = c.offset;
+            self.reply(Reply { completion, data, offset, stable, together }, rdma_sums);
         }
         self.over();
     }

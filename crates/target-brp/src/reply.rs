@@ -22,6 +22,8 @@ pub(crate) struct Reply {
     pub(crate) offset: u64,
     /// Nobody else writes to that data: it may be sent from where it is.
     pub(crate) stable: bool,
+    /// It may share a message with others, where the session allows that: its command did.
+    pub(crate) together: bool,
 }
 
 /// A channel's completions, in the order in which they came about.
@@ -90,9 +92,14 @@ impl Channel {
     /// How many of the completions fit into one message.
     fn batch(&self) -> Batch {
         let agreed = self.agreed.get();
-        let most = if agreed.coalesce { usize::MAX } else { 1 };
         let mut b = Batch { layout: Layout::default(), data: 0, pieces: 0, stable: true };
+        // What came alone goes alone: an initiator that does not merge, at this load, has found that to be faster.
+        let mut open = true;
         for r in self.replies.queue.borrow().iter() {
+            if b.layout.completions > 0 && !(open && r.together) {
+                break;
+            }
+            open = agreed.coalesce && r.together;
             let len = r.data.as_ref().map_or(0, Slice::len);
             let own = match (&r.data, agreed.integrity) {
                 (Some(_), true) => sums::count(r.offset, len as u64),
@@ -102,7 +109,7 @@ impl Channel {
             let next = Layout { completions: b.layout.completions + 1, sums: b.layout.sums + own };
             let room = if len > 0 { agreed.max_message.min(ENOUGH) } else { agreed.max_message };
             let fits = next.control() + b.data + len <= room;
-            if b.layout.completions > 0 && !fits || b.layout.completions == most {
+            if b.layout.completions > 0 && !fits {
                 break;
             }
             b.layout = next;

@@ -80,6 +80,27 @@ pub trait Connector: Send + Sync + 'static {
     fn disconnect(&self, place: &Place) -> impl Future<Output = ()>;
 }
 
+/// For whoever wants to ask the connector something afterwards.
+impl<K: Connector> Connector for Arc<K> {
+    type Client = K::Client;
+
+    fn volumes(&self) -> usize {
+        K::volumes(self)
+    }
+
+    async fn connect(
+        &self,
+        place: &Place,
+        jobs: &[(u32, Vec<usize>)],
+    ) -> Result<Vec<Vec<Rc<Self::Client>>>, ConnectError> {
+        K::connect(self, place, jobs).await
+    }
+
+    async fn disconnect(&self, place: &Place) {
+        K::disconnect(self, place).await;
+    }
+}
+
 /// How to run, besides what the jobs say.
 #[derive(Debug, Clone, Default)]
 pub struct Options {

@@ -4,11 +4,13 @@
 //! takes medians, and writes a page with a table, a drawing and how to measure again. A page says what was
 //! measured where, and nothing else.
 
+mod attached;
 mod brp;
 mod cores;
 mod limits;
 mod page;
 mod pooled;
+mod postgres;
 mod reference;
 mod runner;
 mod s0_latency;
@@ -21,6 +23,7 @@ mod store_snapshots;
 mod target;
 #[cfg(test)]
 mod tests;
+mod tpcc;
 
 pub use page::Outcome;
 
@@ -75,10 +78,13 @@ pub static ALL: &[Scenario] = &[
     s3::LATENCY,
     s3::IOPS,
     limits::LIMITS,
+    brp::TABLE1,
     brp::TABLE2,
+    brp::MERGE,
     brp::FIG4,
     brp::FIG5,
     brp::FIG6,
+    tpcc::FIG7,
     store::OVERHEAD,
     store_snapshots::SNAPSHOTS,
     s2::IOMETER,

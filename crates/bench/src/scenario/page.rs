@@ -3,7 +3,7 @@
 use super::reference::Frame;
 use super::runner::Runner;
 use super::{Scenario, ScenarioError, Setup};
-use crate::plot::{Chart, svg};
+use crate::plot::{Bars, Chart, bars, svg};
 use crate::units;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -15,6 +15,8 @@ pub(super) enum Section {
     Table(Table),
     /// A drawing: what distinguishes its file name, a caption, and what it shows.
     Figure(String, String, Vec<Chart>),
+    /// The same with bars.
+    Bars(String, String, Vec<Bars>),
 }
 
 /// A table; all columns but the first are right-aligned.
@@ -89,6 +91,19 @@ fn put(path: &Path, text: &str) -> Result<(), ScenarioError> {
     std::fs::write(path, text).map_err(|e| ScenarioError::System(path.display().to_string(), e))
 }
 
+/// Writes a drawing next to the page and gives its name.
+fn figure(
+    scenario: &Scenario,
+    out: &Path,
+    suffix: &str,
+    svg: &str,
+) -> Result<String, ScenarioError> {
+    let dash = if suffix.is_empty() { "" } else { "-" };
+    let name = format!("{}{dash}{suffix}.svg", scenario.name);
+    put(&out.join(&name), svg)?;
+    Ok(name)
+}
+
 impl Page {
     /// Writes page, drawings and data to the directory of the set-up.
     pub(super) fn write(
@@ -114,11 +129,12 @@ impl Page {
                     let _ = writeln!(text, "{}", t.text());
                 }
                 Section::Figure(suffix, caption, charts) => {
-                    let dash = if suffix.is_empty() { "" } else { "-" };
-                    let name = format!("{}{dash}{suffix}.svg", scenario.name);
-                    put(&out.join(&name), &svg(charts)?)?;
-                    let _ = write!(md, "![{caption}]({name})\n\n");
-                    figures.push(name);
+                    figures.push(figure(scenario, out, suffix, &svg(charts)?)?);
+                    let _ = write!(md, "![{caption}]({})\n\n", figures[figures.len() - 1]);
+                }
+                Section::Bars(suffix, caption, all) => {
+                    figures.push(figure(scenario, out, suffix, &bars(all)?)?);
+                    let _ = write!(md, "![{caption}]({})\n\n", figures[figures.len() - 1]);
                 }
             }
         }

@@ -147,16 +147,21 @@ impl<'a> Runner<'a> {
 
     /// Writes a volume once all over, so that reads meet memory of its own.
     pub(super) fn fill(&self, target: &Target, lun: u16, size: u64) -> Result<(), ScenarioError> {
-        let spec = JobSpec {
-            name: "fill".into(),
-            rw: Rw::Write,
-            bs: 1 << 20,
-            iodepth: 4,
-            size: Some(size),
-            runtime: None,
-            ..JobSpec::default()
-        };
         let way = Way { luns: vec![lun], channels: 1, ..self.way(&self.cores.first(1)) };
-        self.once(target, &spec, &way).map(drop)
+        self.once(target, &fill(size), &way).map(drop)
+    }
+}
+
+/// Writes a volume of `size` bytes once all over.
+pub(super) fn fill(size: u64) -> JobSpec {
+    JobSpec {
+        name: "fill".into(),
+        rw: Rw::Write,
+        bs: 1 << 20,
+        iodepth: 4,
+        size: Some(size),
+        runtime: None,
+        time_based: false,
+        ..JobSpec::default()
     }
 }

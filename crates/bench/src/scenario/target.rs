@@ -72,7 +72,7 @@ fn system(what: &str) -> impl FnOnce(std::io::Error) -> ScenarioError + '_ {
 }
 
 /// A port that nobody listens on.
-fn free_port() -> std::io::Result<u16> {
+pub(super) fn free_port() -> std::io::Result<u16> {
     let l = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     Ok(l.local_addr()?.port())
 }

@@ -52,6 +52,9 @@ fn names_are_unique_and_found() {
     assert!(find("nothing").is_none());
     let must = ["s0-fig5", "s0-fig6", "s0-fig7", "s0-zero", "s3-latency", "s3-iops", "srp-limits"];
     assert!(must.iter().all(|n| find(n).is_some()));
+    let must =
+        ["table1", "table2", "merge", "fig4", "fig5", "fig6", "fig7"].map(|n| format!("brp-{n}"));
+    assert!(must.iter().all(|n| find(n).is_some()));
 }
 
 #[test]

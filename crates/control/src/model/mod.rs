@@ -23,7 +23,7 @@ pub use migration::{
 };
 pub use objects::*;
 pub use protection::{
-    CloneSpec, DeviceAction, DeviceUse, MAX_SNAPSHOT_NAME, PoolId, Protection, Raid,
+    CloneSpec, DeviceAction, DeviceUse, MAX_SNAPSHOT_NAME, MapMemory, PoolId, Protection, Raid,
     check_snapshot_name, snapshot_dataset,
 };
 

@@ -74,8 +74,13 @@ impl Gather {
                  the checkpoint is of epoch {epoch}"
             )));
         }
-        self.puts.push(Put { dataset, lba, entry });
+        self.taken(dataset, lba, entry);
         Ok(())
+    }
+
+    /// Takes up a block whose place was taken for it.
+    pub(super) fn taken(&mut self, dataset: u32, lba: u64, entry: MapEntry) {
+        self.puts.push(Put { dataset, lba, entry });
     }
 
     /// Puts what was gathered into the layers: before anything that is no write, and in the end.

@@ -31,11 +31,20 @@ pub(crate) struct Cache {
     limit: usize,
 }
 
+/// Least number of nodes kept.
+const LEAST: usize = 8;
+
 impl Cache {
     /// A cache of at most this many bytes of nodes.
     pub(crate) fn new(bytes: usize) -> Cache {
-        let limit = (bytes / BLOCK).max(8);
+        let limit = (bytes / BLOCK).max(LEAST);
         Cache { pages: BTreeMap::new(), order: VecDeque::new(), limit }
+    }
+
+    /// From now on so many bytes at most.
+    fn resize(&mut self, bytes: usize) {
+        self.limit = (bytes / BLOCK).max(LEAST);
+        self.shrink();
     }
 
     fn get(&mut self, ptr: &NodePtr) -> Option<Rc<Block>> {
@@ -51,6 +60,10 @@ impl Cache {
         if self.pages.insert(ptr.vbn, (ptr, page, false)).is_none() {
             self.order.push_back(ptr.vbn);
         }
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
         while self.pages.len() > self.limit {
             let Some(v) = self.order.pop_front() else { return };
             match self.pages.get_mut(&v) {
@@ -267,5 +280,19 @@ impl Inner {
     ) -> IoResult<MapEntry> {
         let leaf = self.leaf(root, family, lba).await?;
         Ok(leaf.map_or(MapEntry::HOLE, |l| tree::entry(&l, (lba % LEAF as u64) as usize)))
+    }
+}
+
+impl super::Pool {
+    /// Keeps so many bytes of maps in memory at most from now on ([`super::Options::cache`]).
+    pub fn set_cache(&self, bytes: usize) {
+        self.0.cache.borrow_mut().resize(bytes);
+    }
+
+    /// Bytes of maps that are in memory, and how many there may be.
+    pub fn cached_maps(&self) -> (u64, u64) {
+        let cache = self.0.cache.borrow();
+        let bytes = |nodes: usize| nodes as u64 * BLOCK as u64;
+        (bytes(cache.pages.len()), bytes(cache.limit))
     }
 }

@@ -10,6 +10,7 @@ mod devices;
 mod fill;
 mod gather;
 mod heal;
+mod judge;
 mod labels;
 mod locks;
 mod log;
@@ -114,6 +115,8 @@ pub struct Counters {
     pub replay_repairs: u64,
     /// Blocks that recovery found not to have been written.
     pub replay_dropped: u64,
+    /// Blocks of doubtful log entries that recovery brought to another place.
+    pub replay_moved: u64,
 }
 
 pub(crate) struct Inner {

@@ -7,21 +7,21 @@
 use super::gather::Gather;
 use super::log::SPARE_PAGES;
 use super::old_log::OldLog;
-use super::{Inner, StoreError, StoreResult, device, slice_crc};
-use crate::format::log::{Entry, Found, PageBuilder, PageHead, Run, blocks_in, entries};
+use super::{Inner, StoreError, StoreResult, device};
+use crate::format::log::{Entry, Found, PageBuilder, PageHead, blocks_in, entries};
 use crate::format::superblock::Superblock;
 use crate::format::tree::MapEntry;
 use crate::format::turn::{MAX_TURNS, Turn};
-use crate::format::{BLOCK, KEPT_LOG, MAX_EPOCH};
+use crate::format::{KEPT_LOG, MAX_EPOCH};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult, MILLIS};
+use weir_base::{IoError, MILLIS};
 use weir_mem::Slice;
 use weir_reactor::{sleep, spawn_task};
 
 /// What is logged anew.
 #[derive(Default)]
-struct Again(Vec<PageBuilder>);
+pub(super) struct Again(Vec<PageBuilder>);
 
 impl Again {
     fn room(&mut self, slots: usize) -> Option<&mut PageBuilder> {
@@ -38,7 +38,13 @@ impl Again {
     }
 
     /// Adds blocks side by side, of which `first` is the first one's entry.
-    fn run(&mut self, dataset: u32, mut lba: u64, mut first: MapEntry, mut crcs: &[u32]) {
+    pub(super) fn run(
+        &mut self,
+        dataset: u32,
+        mut lba: u64,
+        mut first: MapEntry,
+        mut crcs: &[u32],
+    ) {
         while !crcs.is_empty() {
             let Some(p) = self.room(1) else { return };
             let (now, later) = crcs.split_at(blocks_in(p.room()).min(crcs.len()));
@@ -57,6 +63,7 @@ impl Inner {
         // Whatever was written by a life that is over was born before this.
         let mut newest = self.epoch.get();
         let (mut gather, mut again) = (Gather::default(), Again::default());
+        let mut doubtful = self.doubtful(&old)?;
         let any = !old.pages.is_empty();
         let mut taken = 0;
         for (lsn, page) in std::mem::take(&mut old.pages) {
@@ -68,7 +75,9 @@ impl Inner {
                 }
                 match e {
                     Found::Write(r) if lsn < old.stable => gather.run(self, &r)?,
-                    Found::Write(r) => self.judge(&r, &mut gather, &mut again).await?,
+                    Found::Write(r) => {
+                        self.judge(&r, &mut gather, &mut again, &mut doubtful).await?
+                    }
                     Found::Other(e) => {
                         if lsn >= old.stable {
                             again.entry(&e);
@@ -92,8 +101,12 @@ impl Inner {
         }
         let unused = old.next + again.0.len() as u64 + 1;
         if any && self.keep_log(&old, again).await? {
+            let mut space = self.space.borrow_mut();
+            doubtful.unused().for_each(|vbn| space.release(vbn));
             return Ok(());
         }
+        // Until the checkpoint is durable the log still has them.
+        self.pending.borrow_mut().extend(doubtful.unused());
         self.flush_devices(u128::MAX).await;
         self.check_running()?;
         if !has(Bug::SameIncarnation) {
@@ -214,85 +227,5 @@ impl Inner {
                 }
             }
         }
-    }
-
-    /// Takes up what happened of a write that may not be whole, and logs that anew.
-    async fn judge(
-        self: &Rc<Self>,
-        r: &Run<'_>,
-        gather: &mut Gather,
-        again: &mut Again,
-    ) -> StoreResult {
-        let Some(ds) = gather.dataset(self, r.dataset) else { return Ok(()) };
-        let mut whole: Vec<u32> = Vec::new();
-        let mut end = (r.lba, r.vbn);
-        let mut log = |whole: &mut Vec<u32>, (lba, vbn): (u64, u64)| {
-            let n = whole.len() as u64;
-            let first = MapEntry { vbn: vbn - n, birth: r.birth, crc: 0 };
-            again.run(r.dataset, lba - n, first, whole);
-            whole.clear();
-        };
-        for (k, crc) in (0..).zip(r.crcs()) {
-            let (lba, entry) = (r.lba + k, MapEntry { vbn: r.vbn + k, birth: r.birth, crc });
-            if !self.space.borrow().is_place(entry.vbn) {
-                let text = format!("the log names block {}, which is no place", entry.vbn);
-                return Err(StoreError::Pool(text));
-            }
-            if !self.complete(ds.family, lba, entry).await? {
-                self.count(|c| c.replay_dropped += 1);
-                log(&mut whole, end);
-            } else {
-                gather.block(self, r.dataset, lba, entry)?;
-                whole.push(crc);
-            }
-            end = (lba + 1, entry.vbn + 1);
-        }
-        log(&mut whole, end);
-        Ok(())
-    }
-
-    /// Whether the data of an entry was written to any half; if so, it is brought to all others. What reads well is written
-    /// again too: after a flush that failed, a device can still show from its cache what the medium never got, and
-    /// later flushes do not bring it there.
-    async fn complete(&self, family: u32, lba: u64, e: MapEntry) -> IoResult<bool> {
-        if has(Bug::ReplayWithoutData) {
-            return Ok(true);
-        }
-        let id = self.identity(family, lba, e.birth, e.vbn);
-        let (mut data, mut good, mut bad) = (None, Vec::new(), Vec::new());
-        for (d, at) in self.copies_of(e.vbn).into_iter().flatten() {
-            if !d.is_current() {
-                continue;
-            }
-            let buf = Slice::heap(BLOCK);
-            match d.read(at, &buf, self.options.deadline).await {
-                Ok(()) if !self.options.sum_data || slice_crc(&id, &buf, 0) == e.crc => {
-                    data.get_or_insert(buf);
-                    good.push((d, at));
-                }
-                Err(IoError::Offline) => return Err(IoError::Offline),
-                _ => bad.push((d, at)),
-            }
-        }
-        let Some(data) = data else { return Ok(false) };
-        if has(Bug::ServeBeforeRepair) {
-            return Ok(true);
-        }
-        for (d, at) in good {
-            if !d.usable() || self.options.read_only {
-                continue;
-            }
-            self.count(|c| c.media_writes += 1);
-            match d.write(at, &data, self.options.deadline).await {
-                Ok(()) => {}
-                Err(IoError::Medium) => bad.push((d, at)),
-                Err(e) => self.device_failed(&d, e),
-            }
-        }
-        for (d, at) in bad {
-            self.count(|c| c.replay_repairs += 1);
-            self.mend(&d, at, &data).await;
-        }
-        Ok(true)
     }
 }

@@ -5,6 +5,7 @@
     reason = "a module of several tests, each of which uses a part"
 )]
 
+pub mod harness;
 pub mod lossy;
 pub mod versions;
 
@@ -177,6 +178,16 @@ impl Drop for Daemon {
         if !std::thread::panicking() {
             drop(std::fs::remove_dir_all(&self.dir));
         }
+    }
+}
+
+/// Runs a command line in a thread.
+pub fn command(d: &Daemon, line: &str) -> impl FnOnce() + Send + 'static {
+    let (dir, line) = (d.dir.clone(), line.to_owned());
+    move || {
+        let args: Vec<&str> = line.split_whitespace().collect();
+        let out = weir(&dir, &args);
+        assert!(out.status.success(), "weir {line}: {:?}", texts(&out));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Blocks of which every version is known, and a host that writes and verifies them over SRP.
 
+use super::Daemon;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{Prng, SECONDS};
@@ -57,7 +58,11 @@ pub struct Host {
     channels: Vec<Rc<Channel>>,
     truth: RefCell<Vec<Truth>>,
     next: Cell<u64>,
-    acknowledged: Cell<u64>,
+    stop: Cell<bool>,
+    written: Cell<u64>,
+    read: Cell<u64>,
+    /// Unit attentions; each session has one, of its login.
+    attentions: Cell<u64>,
 }
 
 impl Host {
@@ -70,7 +75,7 @@ impl Host {
         into: Option<Slice>,
     ) -> Result<bool, String> {
         let channel = &self.channels[by as usize % self.channels.len()];
-        for _ in 0..8 {
+        loop {
             let Ok(o) = channel.command(0, cdb, out.as_slice(), into.as_slice()).await else {
                 return Ok(false);
             };
@@ -78,73 +83,135 @@ impl Host {
                 return Ok(true);
             }
             let sense = scsi::parse_sense(o.sense()).ok_or("an error without sense data")?;
-            if sense.key != SenseKey::UnitAttention {
+            self.attentions.set(self.attentions.get() + 1);
+            let logins = self.channels.len() as u64;
+            if sense.key != SenseKey::UnitAttention || self.attentions.get() > logins {
                 return Err(format!("a host sees no error: {sense}"));
             }
         }
-        Err("one unit attention after the other".to_owned())
     }
 
-    /// Writes runs of blocks of its own until the connection ends.
-    async fn write(&self, me: u64, seed: u64) -> Result<(), String> {
+    /// Writes blocks that nobody else writes meanwhile.
+    async fn write(&self, me: u64, first: u64, n: u64, fua: bool) -> Result<bool, String> {
+        let buf = Slice::heap(n as usize * BLOCK);
+        let version = self.next.get() + 1;
+        self.next.set(version);
+        for i in 0..n {
+            fill(&buf, i as usize * BLOCK, first + i, version);
+            self.truth.borrow_mut()[(first + i) as usize].doubt.push(version);
+        }
+        let cdb = scsi::write(first, n as u32, fua);
+        if !self.command(me, &cdb.padded(), Some(buf), None).await? {
+            return Ok(false);
+        }
+        for t in &mut self.truth.borrow_mut()[first as usize..(first + n) as usize] {
+            *t = Truth { known: version, doubt: Vec::new() };
+        }
+        self.written.set(self.written.get() + n);
+        Ok(true)
+    }
+
+    /// Reads blocks that nobody writes meanwhile. What is there from now on is what was found.
+    async fn check(&self, me: u64, first: u64, n: u64) -> Result<bool, String> {
+        let buf = Slice::heap(n as usize * BLOCK);
+        let cdb = scsi::read(first, n as u32, false);
+        if !self.command(me, &cdb.padded(), None, Some(buf.clone())).await? {
+            return Ok(false);
+        }
+        for (i, bytes) in buf.to_vec().chunks(BLOCK).enumerate() {
+            let lba = first + i as u64;
+            let t = &mut self.truth.borrow_mut()[lba as usize];
+            let found = version(bytes, lba).map_err(|e| format!("{e}; known {}", t.known))?;
+            if found != t.known && !t.doubt.contains(&found) {
+                return Err(format!(
+                    "block {lba} has version {found}; acknowledged was {}, in doubt {:?}",
+                    t.known, t.doubt
+                ));
+            }
+            *t = Truth { known: found, doubt: Vec::new() };
+        }
+        self.read.set(self.read.get() + n);
+        Ok(true)
+    }
+
+    /// Writes runs of blocks of its own, and reads some if wanted, until it is stopped or the connection ends.
+    async fn work(&self, me: u64, seed: u64, reads: bool) -> Result<(), String> {
         let mut rng = Prng::new(seed);
         let (first, mine) = (me * (BLOCKS / WRITERS), BLOCKS / WRITERS);
-        loop {
+        while !self.stop.get() {
             let n = rng.between(1, RUN);
             let lba = first + rng.below(mine - n + 1);
-            let buf = Slice::heap(n as usize * BLOCK);
-            let version = self.next.get() + 1;
-            self.next.set(version);
-            for i in 0..n {
-                fill(&buf, i as usize * BLOCK, lba + i, version);
-                self.truth.borrow_mut()[(lba + i) as usize].doubt.push(version);
+            let goes_on = match reads && rng.chance(1, 3) {
+                true => self.check(me, lba, n).await?,
+                false => self.write(me, lba, n, rng.chance(1, 4)).await?,
+            };
+            if !goes_on {
+                break;
             }
-            let cdb = scsi::write(lba, n as u32, false);
-            if !self.command(me, &cdb.padded(), Some(buf), None).await? {
-                return Ok(());
-            }
-            for t in &mut self.truth.borrow_mut()[lba as usize..(lba + n) as usize] {
-                *t = Truth { known: version, doubt: Vec::new() };
-            }
-            self.acknowledged.set(self.acknowledged.get() + n);
         }
+        Ok(())
     }
 
-    /// Writes with all writers until the connections end. Returns the blocks acknowledged.
-    pub async fn write_all(self: &Rc<Self>, seed: u64) -> Result<u64, String> {
+    async fn all(self: &Rc<Self>, seed: u64, reads: bool) -> Result<(), String> {
         let one = |w| {
             let h = self.clone();
-            spawn(async move { h.write(w, seed << 8 | w).await })
+            spawn(async move { h.work(w, seed << 8 | w, reads).await })
         };
         for t in (0..WRITERS).map(one).collect::<Vec<_>>() {
             t.await.ok_or("a writer was given up")??;
         }
-        Ok(self.acknowledged.get())
+        Ok(())
+    }
+
+    /// Writes with all writers until the connections end. Returns the blocks acknowledged.
+    pub async fn write_all(self: &Rc<Self>, seed: u64) -> Result<u64, String> {
+        self.all(seed, false).await?;
+        Ok(self.written.get())
+    }
+
+    /// Writes and reads while `other` runs in a thread of its own. Returns the blocks written and read.
+    pub async fn work_while(
+        self: &Rc<Self>,
+        seed: u64,
+        other: impl FnOnce() + Send + 'static,
+    ) -> Result<(u64, u64), String> {
+        let thread = std::thread::spawn(other);
+        let host = self.clone();
+        let all = spawn(async move { host.all(seed, true).await });
+        while !thread.is_finished() {
+            weir_reactor::sleep(SECONDS / 100).await;
+        }
+        self.stop.set(true);
+        all.await.ok_or("it was given up")??;
+        if let Err(e) = thread.join() {
+            std::panic::resume_unwind(e);
+        }
+        Ok((self.written.get(), self.read.get()))
     }
 
     /// Reads everything. What is there from now on is what was found.
     pub async fn verify(&self) -> Result<(), String> {
         for lba in (0..BLOCKS).step_by(64) {
-            let buf = Slice::heap(64 * BLOCK);
-            let cdb = scsi::read(lba, 64, false);
-            if !self.command(lba, &cdb.padded(), None, Some(buf.clone())).await? {
+            if !self.check(lba, lba, 64).await? {
                 return Err("the connection ended".to_owned());
-            }
-            for (i, bytes) in buf.to_vec().chunks(BLOCK).enumerate() {
-                let lba = lba + i as u64;
-                let t = &mut self.truth.borrow_mut()[lba as usize];
-                let found = version(bytes, lba).map_err(|e| format!("{e}; known {}", t.known))?;
-                if found != t.known && !t.doubt.contains(&found) {
-                    return Err(format!(
-                        "block {lba} has version {found}; acknowledged was {}, in doubt {:?}",
-                        t.known, t.doubt
-                    ));
-                }
-                *t = Truth { known: found, doubt: Vec::new() };
             }
         }
         Ok(())
     }
+}
+
+/// Whether these bytes are those blocks, from the first on, as they were known.
+///
+/// # Errors
+/// The first that is not.
+pub fn same(bytes: &[u8], known: &Known) -> Result<(), String> {
+    for (lba, (b, t)) in (0..).zip(bytes.chunks(BLOCK).zip(&known.0)) {
+        match version(b, lba)? {
+            v if v == t.known => {}
+            v => return Err(format!("block {lba} has version {v}, not {}", t.known)),
+        }
+    }
+    Ok(())
 }
 
 /// What is known of the volume, and the next version.
@@ -187,7 +254,10 @@ pub fn attached<T: 'static>(
             channels,
             truth: RefCell::new(truth),
             next: Cell::new(next),
-            acknowledged: Cell::new(0),
+            stop: Cell::new(false),
+            written: Cell::new(0),
+            read: Cell::new(0),
+            attentions: Cell::new(0),
         });
         let result = f(host.clone()).await;
         for c in &host.channels {
@@ -198,4 +268,22 @@ pub fn attached<T: 'static>(
     reactor.shutdown();
     *known = done.1;
     done.0
+}
+
+/// Has hosts write and read while `other` runs in a thread of its own; gives blocks written and read.
+pub fn under_load(
+    d: &Daemon,
+    known: &mut Known,
+    seed: u64,
+    other: impl FnOnce() + Send + 'static,
+) -> (u64, u64) {
+    let done =
+        attached(d.target(), known, async move |h: Rc<Host>| h.work_while(seed, other).await);
+    done.unwrap_or_else(|e| panic!("{e}\n{}", d.log()))
+}
+
+/// Everything is as hosts know it.
+pub fn verify(d: &Daemon, known: &mut Known) {
+    let done = attached(d.target(), known, async |h: Rc<Host>| h.verify().await);
+    done.unwrap_or_else(|e| panic!("{e}\n{}", d.log()));
 }
