@@ -69,6 +69,8 @@ const SETTLE: Nanos = 1000 * MICROS;
 /// Trials with each setting in one comparison, and how many of them in a row.
 const EACH: usize = 6;
 const IN_A_ROW: usize = 3;
+/// Comparisons in a row whose first half says one thing and the second half the other; the last counts all the same.
+const TORN: u32 = 3;
 /// Trials between two comparisons; doubles with each that confirms the setting.
 const LOOK: u32 = 256;
 const LOOK_MAX: u32 = 2048;
@@ -90,14 +92,21 @@ struct Class {
     /// Their outcomes: unmerged, merged.
     found: [[u64; EACH]; 2],
     done: usize,
+    torn: u32,
     until_look: u32,
     look_every: u32,
 }
 
 /// The median, or the lower of two in the middle.
-fn median(mut all: [u64; EACH]) -> u64 {
+fn median<const N: usize>(mut all: [u64; N]) -> u64 {
     all.sort_unstable();
-    all[(EACH - 1) / 2]
+    all[(N - 1) / 2]
+}
+
+/// The medians of the first and the last trials of a setting.
+fn halves(all: [u64; EACH]) -> [u64; 2] {
+    let [a, b, c, d, e, f] = all;
+    [median([a, b, c]), median([d, e, f])]
 }
 
 impl Class {
@@ -107,6 +116,7 @@ impl Class {
         comparing: true,
         found: [[0; EACH]; 2],
         done: 0,
+        torn: 0,
         until_look: LOOK,
         look_every: LOOK,
     };
@@ -128,6 +138,14 @@ impl Class {
         if self.done < 2 * EACH {
             return;
         }
+        let [plain, merged] = self.found.map(halves);
+        let agree = (merged[0] < plain[0]) == (merged[1] < plain[1]);
+        if !agree && self.torn < TORN {
+            // Something else than merging made the difference.
+            (self.torn, self.done) = (self.torn + 1, 0);
+            return;
+        }
+        self.torn = 0;
         let first = self.cost == [0; 2];
         self.cost = self.found.map(median);
         let (mine, other) =

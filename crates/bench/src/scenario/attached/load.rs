@@ -7,7 +7,9 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use weir_base::Nanos;
+use weir_reactor::Driver;
+use weir_uring::Ring;
 
 /// `O_DIRECT` of Linux on all machines that Weir runs on but ARM, where another bit has that meaning.
 const DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
@@ -24,19 +26,20 @@ pub(in crate::scenario) struct Load {
     pub(in crate::scenario) direct: bool,
     /// Bytes of the disk that are used.
     pub(in crate::scenario) size: u64,
-    pub(in crate::scenario) most: Duration,
+    /// Nanoseconds.
+    pub(in crate::scenario) most: Nanos,
 }
 
 /// Bytes, and how long they took; writes with the flush behind them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::scenario) struct Moved {
     pub(in crate::scenario) bytes: u64,
-    pub(in crate::scenario) time: Duration,
+    pub(in crate::scenario) time: Nanos,
 }
 
 impl Moved {
     pub(in crate::scenario) fn rate(&self) -> f64 {
-        self.bytes as f64 / self.time.as_secs_f64().max(1e-9)
+        crate::engine::per_second(self.bytes, self.time)
     }
 }
 
@@ -59,7 +62,10 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-fn one_thread(file: &File, load: &Load, index: u32, until: Instant) -> std::io::Result<u64> {
+fn one_thread(file: &File, load: &Load, index: u32) -> std::io::Result<u64> {
+    // For its clock.
+    let clock = Ring::new()?;
+    let until = clock.now().saturating_add(load.most);
     let bs = u64::from(load.bs);
     let n = load.size / bs / u64::from(load.threads.max(1));
     let first = u64::from(index) * n;
@@ -75,7 +81,7 @@ fn one_thread(file: &File, load: &Load, index: u32, until: Instant) -> std::io::
             file.read_exact_at(buf, at)?;
         }
         bytes += bs;
-        if i % 16 == 0 && Instant::now() >= until {
+        if i % 16 == 0 && clock.now() >= until {
             break;
         }
     }
@@ -93,13 +99,13 @@ impl Load {
             options.custom_flags(DIRECT);
         }
         let file = options.open(disk).map_err(failed)?;
-        let begun = Instant::now();
-        let until = begun + self.most;
+        let clock = Ring::new().map_err(failed)?;
+        let begun = clock.now();
         let moved = std::thread::scope(|s| {
             let threads: Vec<_> = (0..self.threads)
                 .map(|i| {
                     let file = &file;
-                    s.spawn(move || one_thread(file, self, i, until))
+                    s.spawn(move || one_thread(file, self, i))
                 })
                 .collect();
             let panicked = |_| std::io::Error::other("a thread panicked");
@@ -110,7 +116,7 @@ impl Load {
         if self.rw.writes() {
             file.sync_all().map_err(failed)?;
         }
-        Ok(Moved { bytes, time: begun.elapsed() })
+        Ok(Moved { bytes, time: clock.now() - begun })
     }
 }
 
@@ -135,7 +141,7 @@ mod tests {
 
     #[test]
     fn rates_are_of_the_whole_time() {
-        let m = Moved { bytes: 3_000_000, time: Duration::from_millis(1500) };
+        let m = Moved { bytes: 3_000_000, time: 1_500_000_000 };
         assert!((m.rate() - 2e6).abs() < 1.0);
     }
 }

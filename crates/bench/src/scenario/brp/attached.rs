@@ -12,7 +12,7 @@ use crate::scenario::target::{Medium, Wanted, config};
 use crate::units;
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use std::time::Duration;
+use weir_base::Nanos;
 
 const NAMES: [&str; 3] = ["SRP", "BRP", "local disk"];
 
@@ -80,7 +80,7 @@ fn measured(r: &Runner<'_>) -> Result<Vec<Row>, ScenarioError> {
         threads: 1,
         direct: false,
         size: VOLUME,
-        most: Duration::MAX / 4,
+        most: Nanos::MAX,
     };
     for d in &disks {
         fill.run(d)?;
@@ -89,7 +89,7 @@ fn measured(r: &Runner<'_>) -> Result<Vec<Row>, ScenarioError> {
     for direct in [false, true] {
         for bs in SIZES {
             for rw in PATTERNS {
-                let most = Duration::from_nanos(r.setup.runtime);
+                let most = r.setup.runtime;
                 let load = Load { rw, bs, threads: THREADS, direct, size: VOLUME, most };
                 rows.push(row(r, &disks, load)?);
             }
