@@ -2,6 +2,7 @@
 
 use super::{
     Hex64, InitiatorPort, Layout, MapMemory, Migration, Naa, Protection, Raid, SnapshotRule, Told,
+    VolumeLayer,
 };
 use crate::live::PoolLive;
 use crate::units;
@@ -283,6 +284,9 @@ pub struct Volume {
     /// What hosts know of it since it has moved for the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<Told>,
+    /// Layers that were put over it, the uppermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<VolumeLayer>,
 }
 
 fn is_first(place: &u32) -> bool {

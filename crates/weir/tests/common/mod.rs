@@ -135,13 +135,17 @@ impl Daemon {
         (json["error"]["code"].as_str().unwrap_or_default().to_owned(), stderr)
     }
 
-    /// Where the target port listens.
-    pub fn target(&self) -> String {
+    /// Where a target port listens, if there is one.
+    pub fn port(&self, name: &str) -> Option<String> {
         let status = self.json("status");
         let ports = status["live"]["ports"].as_array().cloned().unwrap_or_default();
-        let srp = ports.iter().find(|p| p["name"] == "srp0");
-        let listening = srp.and_then(|p| p["listening"][0].as_str());
-        listening.unwrap_or_else(|| panic!("it listens: {status}")).to_owned()
+        let port = ports.iter().find(|p| p["name"] == name)?;
+        port["listening"][0].as_str().map(ToOwned::to_owned)
+    }
+
+    /// Where the target port for SRP listens.
+    pub fn target(&self) -> String {
+        self.port("srp0").unwrap_or_else(|| panic!("it listens: {}", self.json("status")))
     }
 
     /// The devices of a pool as options, files of this size in the directory.

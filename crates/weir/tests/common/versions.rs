@@ -1,4 +1,4 @@
-//! Blocks of which every version is known, and a host that writes and verifies them over SRP.
+//! Blocks of which every version is known, and a host that writes and verifies them over SRP and BRP.
 
 use super::Daemon;
 use std::cell::{Cell, RefCell};
@@ -6,6 +6,7 @@ use std::rc::Rc;
 use weir_base::{Prng, SECONDS};
 use weir_fabric::Provider;
 use weir_fabric_iwarp::{Config, Iwarp};
+use weir_initiator_brp as brp;
 use weir_initiator_srp::{Channel, ChannelConfig};
 use weir_mem::Slice;
 use weir_proto_scsi::initiator as scsi;
@@ -54,8 +55,20 @@ fn version(bytes: &[u8], lba: u64) -> Result<u64, String> {
     }
 }
 
+/// A way to the volume.
+enum Way {
+    Srp(Rc<Channel>),
+    Brp(brp::Disk),
+}
+
+/// What a host asks for.
+enum Ask {
+    Read(Slice),
+    Write { data: Slice, fua: bool },
+}
+
 pub struct Host {
-    channels: Vec<Rc<Channel>>,
+    ways: Vec<Way>,
     truth: RefCell<Vec<Truth>>,
     next: Cell<u64>,
     stop: Cell<bool>,
@@ -66,15 +79,42 @@ pub struct Host {
 }
 
 impl Host {
-    /// A command on LUN 0; `false`: the connection is gone. An error is one that a host must not see.
+    /// An I/O of whole blocks; `false`: the connection is gone. An error is one that a host must not see.
+    async fn io(&self, by: u64, first: u64, ask: Ask) -> Result<bool, String> {
+        match &self.ways[by as usize % self.ways.len()] {
+            Way::Brp(disk) => {
+                let at = first * BLOCK as u64;
+                let done = match ask {
+                    Ask::Read(into) => disk.read(at, into).await,
+                    Ask::Write { data, fua } => disk.write(at, data, fua).await,
+                };
+                match done {
+                    Ok(()) => Ok(true),
+                    Err(brp::Error::PathDown) => Ok(false),
+                    Err(e) => Err(format!("a host sees no error: {e}")),
+                }
+            }
+            Way::Srp(channel) => {
+                let blocks = |s: &Slice| (s.len() / BLOCK) as u32;
+                let (cdb, out, into) = match ask {
+                    Ask::Read(into) => (scsi::read(first, blocks(&into), false), None, Some(into)),
+                    Ask::Write { data, fua } => {
+                        (scsi::write(first, blocks(&data), fua), Some(data), None)
+                    }
+                };
+                self.command(channel, &cdb.padded(), out, into).await
+            }
+        }
+    }
+
+    /// A command on LUN 0.
     async fn command(
         &self,
-        by: u64,
+        channel: &Channel,
         cdb: &[u8],
         out: Option<Slice>,
         into: Option<Slice>,
     ) -> Result<bool, String> {
-        let channel = &self.channels[by as usize % self.channels.len()];
         loop {
             let Ok(o) = channel.command(0, cdb, out.as_slice(), into.as_slice()).await else {
                 return Ok(false);
@@ -84,7 +124,7 @@ impl Host {
             }
             let sense = scsi::parse_sense(o.sense()).ok_or("an error without sense data")?;
             self.attentions.set(self.attentions.get() + 1);
-            let logins = self.channels.len() as u64;
+            let logins = self.ways.len() as u64;
             if sense.key != SenseKey::UnitAttention || self.attentions.get() > logins {
                 return Err(format!("a host sees no error: {sense}"));
             }
@@ -100,8 +140,7 @@ impl Host {
             fill(&buf, i as usize * BLOCK, first + i, version);
             self.truth.borrow_mut()[(first + i) as usize].doubt.push(version);
         }
-        let cdb = scsi::write(first, n as u32, fua);
-        if !self.command(me, &cdb.padded(), Some(buf), None).await? {
+        if !self.io(me, first, Ask::Write { data: buf, fua }).await? {
             return Ok(false);
         }
         for t in &mut self.truth.borrow_mut()[first as usize..(first + n) as usize] {
@@ -114,8 +153,7 @@ impl Host {
     /// Reads blocks that nobody writes meanwhile. What is there from now on is what was found.
     async fn check(&self, me: u64, first: u64, n: u64) -> Result<bool, String> {
         let buf = Slice::heap(n as usize * BLOCK);
-        let cdb = scsi::read(first, n as u32, false);
-        if !self.command(me, &cdb.padded(), None, Some(buf.clone())).await? {
+        if !self.io(me, first, Ask::Read(buf.clone())).await? {
             return Ok(false);
         }
         for (i, bytes) in buf.to_vec().chunks(BLOCK).enumerate() {
@@ -222,9 +260,22 @@ pub fn zeros() -> Known {
     (vec![Truth::default(); BLOCKS as usize], 0)
 }
 
-/// Runs `f` with two sessions, which the daemon spreads over its reactors.
+/// Runs `f` with two sessions by SRP, which the daemon spreads over its reactors.
+///
+/// # Errors
+/// A login fails, or what `f` says.
 pub fn attached<T: 'static>(
     target: String,
+    known: &mut Known,
+    f: impl AsyncFnOnce(Rc<Host>) -> Result<T, String> + 'static,
+) -> Result<T, String> {
+    over(target, None, known, f)
+}
+
+/// The same with a session by BRP besides, where that listens.
+fn over<T: 'static>(
+    target: String,
+    by_brp: Option<String>,
     known: &mut Known,
     f: impl AsyncFnOnce(Rc<Host>) -> Result<T, String> + 'static,
 ) -> Result<T, String> {
@@ -233,25 +284,12 @@ pub fn attached<T: 'static>(
     let iwarp = reactor.enter(|| Iwarp::new(&reactor, &ring, Config::default()));
     let (truth, next) = std::mem::take(known);
     let done = reactor.block_on(PollMode::Sleep, async move {
-        let provider: Rc<dyn Provider> = Rc::new(iwarp);
-        let mut channels = Vec::new();
-        for i in 0..2u64 {
-            let config = ChannelConfig {
-                depth: 64,
-                command_timeout: 60 * SECONDS,
-                ..ChannelConfig::new(
-                    PortId::new(0, 0),
-                    PortId::new(7 + i, std::process::id().into()),
-                )
-            };
-            let login = Channel::connect(&*provider, &target, config).await;
-            match login {
-                Ok(c) => channels.push(c),
-                Err(e) => return (Err(format!("a login: {e}")), (truth, next)),
-            }
-        }
+        let ways = match log_in(Rc::new(iwarp), &target, by_brp.as_deref()).await {
+            Ok(w) => w,
+            Err(e) => return (Err(format!("a login: {e}")), (truth, next)),
+        };
         let host = Rc::new(Host {
-            channels,
+            ways,
             truth: RefCell::new(truth),
             next: Cell::new(next),
             stop: Cell::new(false),
@@ -260,14 +298,48 @@ pub fn attached<T: 'static>(
             attentions: Cell::new(0),
         });
         let result = f(host.clone()).await;
-        for c in &host.channels {
-            c.disconnect(false);
+        for w in &host.ways {
+            if let Way::Srp(c) = w {
+                c.disconnect(false);
+            }
         }
         (result, (host.truth.take(), host.next.get()))
     });
     reactor.shutdown();
     *known = done.1;
     done.0
+}
+
+async fn log_in(
+    provider: Rc<dyn Provider>,
+    target: &str,
+    by_brp: Option<&str>,
+) -> Result<Vec<Way>, String> {
+    let mut ways = Vec::new();
+    for i in 0..2u64 {
+        let config = ChannelConfig {
+            depth: 64,
+            command_timeout: 60 * SECONDS,
+            ..ChannelConfig::new(PortId::new(0, 0), PortId::new(7 + i, std::process::id().into()))
+        };
+        let login = Channel::connect(&*provider, target, config).await;
+        ways.push(Way::Srp(login.map_err(|e| e.to_string())?));
+    }
+    if let Some(address) = by_brp {
+        let config = brp::SessionConfig {
+            channels: 2,
+            // A connection of a killed daemon is gone at once; a busy machine only makes it slow.
+            keep_alive: 60 * SECONDS,
+            fast_io_fail: 5 * SECONDS,
+            ..brp::SessionConfig::new(address, brp::PortId([9; 16]))
+        };
+        let told = |e: brp::Error| e.to_string();
+        let session = brp::Session::connect(provider, config).await.map_err(told)?;
+        let list = session.queue().list().await.map_err(told)?;
+        let volume = list.into_iter().next().ok_or("no volume")?;
+        ways.push(Way::Brp(session.queue().open(&volume.name).await.map_err(told)?));
+    }
+    Ok(ways)
 }
 
 /// Has hosts write and read while `other` runs in a thread of its own; gives blocks written and read.
@@ -284,6 +356,6 @@ pub fn under_load(
 
 /// Everything is as hosts know it.
 pub fn verify(d: &Daemon, known: &mut Known) {
-    let done = attached(d.target(), known, async |h: Rc<Host>| h.verify().await);
+    let done = over(d.target(), d.port("brp0"), known, async |h: Rc<Host>| h.verify().await);
     done.unwrap_or_else(|e| panic!("{e}\n{}", d.log()));
 }
