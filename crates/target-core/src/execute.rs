@@ -205,8 +205,9 @@ impl Attached {
             return Ok(());
         }
         let mut step = self.unit.chunk as u64;
-        if let Some(slice) = self.unit.volume.direct(at, len as usize, Direct::Write) {
-            if let Some(data) = t.immediate() {
+        if let Some(data) = t.immediate() {
+            // What is lent counts as written: it is asked for when it is used.
+            if let Some(slice) = self.unit.volume.direct(at, len as usize, Direct::Write) {
                 let _writing = self.unit.write_gate(at, len).await;
                 if t.stopped() {
                     return Err(Failure::Stop);
@@ -215,6 +216,7 @@ impl Attached {
                 out.moved_out = len as u32;
                 return Ok(());
             }
+        } else if self.unit.volume.direct_in_use().is_some() {
             // Data are not fetched right to where they belong: a connection that ends meanwhile would
             // leave a part of a block.
             step = step.min(CACHED);
