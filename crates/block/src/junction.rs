@@ -144,6 +144,17 @@ impl Junction {
     /// # Errors
     /// [`SwapError::Busy`] or [`SwapError::Flush`]; the junction is open then.
     pub async fn quiesce(self: &Rc<Junction>) -> Result<Quiesced, SwapError> {
+        let quiesced = self.hold_back().await?;
+        self.current().flush().await.map_err(SwapError::Flush)?;
+        Ok(quiesced)
+    }
+
+    /// As [`quiesce`](Junction::quiesce) without the flush: for layers that hold nothing back, and may be there to
+    /// make flushes fail.
+    ///
+    /// # Errors
+    /// [`SwapError::Busy`]; the junction is as it was.
+    pub async fn hold_back(self: &Rc<Junction>) -> Result<Quiesced, SwapError> {
         if self.closed.replace(true) {
             return Err(SwapError::Busy);
         }
@@ -155,7 +166,6 @@ impl Junction {
         while old.direct_in_use() == Some(true) {
             sleep(DIRECT_POLL).await;
         }
-        old.flush().await.map_err(SwapError::Flush)?;
         Ok(quiesced)
     }
 

@@ -36,7 +36,7 @@ pub use filter::Filter;
 pub use future::IoFuture;
 pub use graph::{
     Arity, BuildContext, DiskOpener, DiskSpec, Edit, Graph, GraphError, GraphErrorKind, GraphSpec,
-    IfAbsent, JUNCTION, LayerKind, MAX_DEPTH, MAX_NODES, Metering, Node, NodeSpec, Param,
+    HOSTS, IfAbsent, JUNCTION, LayerKind, MAX_DEPTH, MAX_NODES, Metering, Node, NodeSpec, Param,
     ParamKind, Registry, Shared, VERSION, Value,
 };
 pub use join::{WINDOW, join_parts};

@@ -1,13 +1,14 @@
 //! The typed client of the REST interface, over the Unix socket or TCP. One connection per request: the command line
 //! makes one or two.
 
+mod layers;
 mod migrate;
 
 use crate::controller::ApplyReport;
 use crate::declare::Desired;
 use crate::error::{Code, Error, Problem, Result};
 use crate::events::EventPage;
-use crate::live::{GraphLive, ScrubLive, SnapshotLive, SnapshotRuleLive, Status};
+use crate::live::{ScrubLive, SnapshotLive, SnapshotRuleLive, Status};
 use crate::model::{
     CloneSpec, DeviceAction, Host, HostPatch, HostSpec, MapSpec, Mapping, PoolInfo, PoolPatch,
     PoolSpec, SnapshotPolicySpec, TargetPort, TargetSpec, Volume, VolumePatch, VolumeSpec,
@@ -296,11 +297,6 @@ impl Client {
     /// Makes a volume of a snapshot.
     pub async fn create_clone(&self, spec: &CloneSpec) -> Result<Volume> {
         self.send(Method::POST, "/v1/clones", spec).await
-    }
-
-    /// The device graph of a volume.
-    pub async fn graph(&self, volume: &str) -> Result<GraphLive> {
-        self.get(&(path("volumes", &[("volume", volume)])? + "/graph")).await
     }
 
     /// Deletes a pool.

@@ -7,6 +7,7 @@
 mod bring_up;
 mod declared;
 mod effect;
+mod layers;
 mod migrate;
 mod policies;
 mod protect;

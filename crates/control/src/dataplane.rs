@@ -8,7 +8,8 @@ use crate::controller::PoolRules;
 use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
 use crate::live::{
-    GraphLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive, SnapshotRuleLive,
+    GraphLive, LayerKindLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive,
+    SnapshotRuleLive,
 };
 use crate::model::{
     AccessMap, DeviceAction, ImageFound, Migration, Pool, TargetPort, Told, Volume,
@@ -61,6 +62,15 @@ pub struct ImageWish {
     pub create: Option<u64>,
     /// It will be written to.
     pub write: bool,
+}
+
+/// What is to be seen to when layers change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LayerTrial {
+    /// The new layer, as it is called in the device graph; none: one is taken out.
+    pub node: Option<String>,
+    /// Put it in without trying it, also if it is made to damage data.
+    pub forced: bool,
 }
 
 /// How I/O goes on after it was held back for a cut-over.
@@ -157,6 +167,35 @@ pub trait DataPlane: Send + Sync + 'static {
     /// The device graph of an open volume.
     fn graph<'a>(&'a self, _volume: &'a str) -> Work<'a, GraphLive> {
         cannot("device graphs")
+    }
+
+    /// The kinds of layers there are.
+    fn layer_kinds(&self) -> Vec<LayerKindLive> {
+        Vec::new()
+    }
+
+    /// Makes the layers of `is` over an open volume that has those of `was`, holds I/O back and tries the new one.
+    /// [`decide_layers`](Self::decide_layers) lets I/O go on; should that not come within seconds, I/O goes on as
+    /// before. After a failure I/O goes on as before, and nothing is left.
+    fn hold_layers<'a>(
+        &'a self,
+        _was: &'a Volume,
+        _is: &'a Volume,
+        _pool: &'a Pool,
+        _trial: &'a LayerTrial,
+    ) -> Work<'a, ()> {
+        cannot("layers that come and go")
+    }
+
+    /// Lets I/O go on: through the layers of `is`, whether it is still held back or not, or through those of `was`.
+    fn decide_layers<'a>(
+        &'a self,
+        _was: &'a Volume,
+        _is: &'a Volume,
+        _pool: &'a Pool,
+        _keep: bool,
+    ) -> Work<'a, ()> {
+        cannot("layers that come and go")
     }
 
     /// Looks at a file or disk that is to become a volume, or to take one in, and refuses what is in use by others.

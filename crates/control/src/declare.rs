@@ -86,7 +86,10 @@ pub(crate) fn pool(model: &Model, spec: &PoolSpec) -> Result<Option<Command>> {
     }
     if spec.raid.is_some() {
         // Its devices come and go by commands; those of the declaration are the ones that it was made of.
-        return Ok(None);
+        let other =
+            spec.memory.filter(|m| pool.protection.as_ref().is_some_and(|p| p.memory != *m));
+        let patch = |m| PoolPatch { memory: Some(m), ..PoolPatch::default() };
+        return Ok(other.map(|m| Command::PatchPool { name: spec.name.clone(), patch: patch(m) }));
     }
     if spec.devices.len() < pool.devices.len() {
         let (is, wanted) = (pool.devices.len(), spec.devices.len());

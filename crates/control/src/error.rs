@@ -111,6 +111,8 @@ codes! {
     SnapshotNotFound = "snapshot_not_found", NotFound;
     /// The volume is not being migrated.
     MigrationNotFound = "migration_not_found", NotFound;
+    /// The volume has no such layer.
+    LayerNotFound = "layer_not_found", NotFound;
     /// No such host.
     HostNotFound = "host_not_found", NotFound;
     /// No such mapping.
@@ -123,6 +125,8 @@ codes! {
     VolumeExists = "volume_exists", Conflict;
     /// The volume has a snapshot of that name.
     SnapshotExists = "snapshot_exists", Conflict;
+    /// The volume has a layer of that name.
+    LayerExists = "layer_exists", Conflict;
     /// A host of that name exists.
     HostExists = "host_exists", Conflict;
     /// The volume is mapped to that host already.
@@ -175,6 +179,8 @@ codes! {
     IoError = "io_error", Failed;
     /// A migration ended with a failure; the volume is where it was.
     MigrationFailed = "migration_failed", Failed;
+    /// A layer could not be put in; the volume is as it was.
+    LayerFailed = "layer_failed", Failed;
     /// A protected pool serves with less protection than it was made for.
     PoolDegraded = "pool_degraded", Failed;
     /// A periodic snapshot is not made, or one that is too many not deleted.

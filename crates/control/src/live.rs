@@ -3,8 +3,10 @@
 //! Counters count from the start of the daemon. Rates are worked out by the controller from two readings a second
 //! apart; the data plane leaves them 0.
 
+mod graph;
 mod migration;
 
+pub use graph::{GraphLive, GraphNodeLive, LayerKindLive, LayerLive, LayerParamLive};
 pub use migration::{MigrationLive, MigrationProgress};
 
 use serde::{Deserialize, Serialize};
@@ -233,6 +235,8 @@ pub struct PoolLive {
     /// Why something that should be done about its devices is not done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// Bytes of its maps that are in memory, and how many there may be.
+    pub maps: [u64; 2],
     /// What happened since it was opened.
     pub counters: PoolCounters,
     /// The reactor that it lives on, from 0.
@@ -342,30 +346,6 @@ pub struct SnapshotLive {
     pub created: u64,
     /// Volumes made of it.
     pub clones: Vec<String>,
-}
-
-/// One layer of a device graph.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct GraphNodeLive {
-    /// Its name in the graph.
-    pub id: String,
-    /// The kind of layer.
-    pub kind: String,
-    /// Its parameters, as text.
-    pub params: std::collections::BTreeMap<String, String>,
-    /// The layers that it stands on.
-    pub children: Vec<String>,
-}
-
-/// The device graph of a volume, the top first.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct GraphLive {
-    /// The volume.
-    pub volume: String,
-    /// Its layers.
-    pub nodes: Vec<GraphNodeLive>,
 }
 
 /// Everything at work.

@@ -45,6 +45,9 @@ impl LayerKind for Kind {
     fn children(&self) -> Arity {
         1..=1
     }
+    fn passes(&self) -> bool {
+        true
+    }
     fn build(
         &self,
         _ctx: &BuildContext<'_>,

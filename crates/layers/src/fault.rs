@@ -108,6 +108,17 @@ impl LayerKind for Kind {
     fn children(&self) -> Arity {
         1..=1
     }
+    fn passes(&self) -> bool {
+        true
+    }
+    fn harm(&self, node: &Node<'_>) -> Result<Option<&'static str>, GraphError> {
+        Ok(match node.text("error")?.as_str() {
+            "lost" => Some("loses writes that hosts believe in"),
+            "corrupt" => Some("gives hosts damaged data"),
+            "corrupt-write" => Some("damages what hosts write"),
+            _ => None,
+        })
+    }
     fn build(
         &self,
         ctx: &BuildContext<'_>,

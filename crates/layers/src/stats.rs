@@ -18,6 +18,9 @@ impl LayerKind for Kind {
     fn children(&self) -> Arity {
         1..=1
     }
+    fn passes(&self) -> bool {
+        true
+    }
     fn counts(&self) -> bool {
         true
     }

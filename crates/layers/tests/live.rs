@@ -225,3 +225,107 @@ fn a_failed_flush_stops_a_change() {
         g.top().write(0, Slice::heap(512), false).await.unwrap();
     });
 }
+
+/// A first I/O through a new layer does what the volume below does, or the layer does not come in; whatever it did
+/// is put right.
+#[test]
+fn a_layer_is_tried_before_hosts_use_it() {
+    run(async {
+        let mut w = World::new();
+        w.metering = Metering::Served;
+        let bare = GraphSpec::new("v", "a").with(ram("a", LEN));
+        let mut g = w.build(bare.clone()).unwrap();
+        let top = g.top();
+        let data = common::pattern(3, LEN as usize);
+        common::write(&*top, 0, &data).await.unwrap();
+        let fault = |error: &str, ops: &str| {
+            NodeSpec::new("x", "fault").param("error", error).param("ops", ops)
+        };
+        let slow = |time: &str| NodeSpec::new("x", "delay").param("time", time);
+        for (node, words) in [
+            (NodeSpec::new("x", "stats"), ""),
+            (slow("10us"), ""),
+            (slow("1s"), "did not end within 100 ms"),
+            (fault("medium", "read"), "its first read failed: unrecovered medium error"),
+            (fault("busy", "write"), "its first write failed"),
+            (fault("offline", "flush"), "its first flush failed"),
+            (fault("corrupt", "read"), "its first read gave other data"),
+            (fault("corrupt-write", "write"), "which was put right"),
+            // Both ends are read; a write that does nothing leaves the first block as it is.
+            (fault("medium", "read").param("from", LEN - 512), "its first read failed"),
+            (fault("medium", "read").param("from", 4096u64).param("len", 4096u64), ""),
+            (fault("medium", "all").param("on", false), ""),
+        ] {
+            let mut spec = bare.clone();
+            spec.insert(node.clone(), None, "a").unwrap();
+            let mut edit = w.context(|ctx| g.prepare(spec.clone(), ctx)).unwrap();
+            let e = edit.trial("x", SECONDS).await.unwrap_err();
+            assert!(e.to_string().contains("while I/O goes on"), "{e}");
+            edit.hold_back(SECONDS).await.unwrap();
+            let tried = edit.trial("x", 100 * MILLIS).await;
+            match words {
+                "" => {
+                    tried.unwrap_or_else(|e| panic!("{node:?}: {e}"));
+                    g.commit(edit).unwrap();
+                    apply(&w, &mut g, bare.clone(), SECONDS).await.unwrap();
+                }
+                words => {
+                    let e = tried.expect_err(words).to_string();
+                    assert!(e.contains("node `x`") && e.contains(words), "{node:?}: {e}");
+                    drop(edit);
+                }
+            }
+            w.shared.forget_nodes("v", |n| n == "x");
+            assert_eq!(*g.spec(), bare);
+            assert!(common::read(&*top, 0, data.len()).await.unwrap() == data, "{node:?}");
+        }
+    });
+}
+
+/// A layer that fails flushes can be taken out where nothing is held back; and what hosts did is counted on under one
+/// name, whatever layer is the top.
+#[test]
+fn what_fails_is_taken_out_and_counts_go_on() {
+    run(async {
+        let mut w = World::new();
+        w.metering = Metering::Served;
+        let bare = GraphSpec::new("v", "a").with(ram("a", LEN));
+        let mut with = bare.clone();
+        let node = NodeSpec::new("f", "fault").param("ops", "flush");
+        with.insert(node, None, "a").unwrap();
+        let mut g = w.build(bare.clone()).unwrap();
+        let top = g.top();
+        let writes = |key: &str| {
+            w.shared.meters().snapshot().get(key).map(|s| s.of(weir_block::Op::Write).ops)
+        };
+        common::write(&*top, 0, &[1; 512]).await.unwrap();
+        assert_eq!((writes("v/(hosts)"), writes("v/a")), (Some(1), None));
+        apply(&w, &mut g, with, SECONDS).await.unwrap();
+        assert!(top.flush().await.is_err());
+        common::write(&*top, 0, &[2; 512]).await.unwrap();
+        assert_eq!((writes("v/(hosts)"), writes("v/a"), writes("v/f")), (Some(2), Some(1), None));
+        assert!(apply(&w, &mut g, bare.clone(), SECONDS).await.is_err());
+        let mut edit = w.context(|ctx| g.prepare(bare, ctx)).unwrap();
+        edit.hold_back(SECONDS).await.unwrap();
+        g.commit(edit).unwrap();
+        top.flush().await.unwrap();
+        common::write(&*top, 0, &[3; 512]).await.unwrap();
+        assert_eq!((writes("v/(hosts)"), writes("v/a")), (Some(3), Some(1)));
+        w.shared.meters().forget_key("v/a");
+        assert_eq!(writes("v/a"), None);
+    });
+}
+
+/// What may come and go is what leaves every block where and what it is.
+#[test]
+fn kinds_that_may_come_and_go() {
+    let r = weir_layers::registry();
+    let may: Vec<_> = r.kinds().filter(|k| r.refusal(*k).is_none()).map(|k| k.name()).collect();
+    assert_eq!(may, ["delay", "fault", "stats"]);
+    let check = |n: &NodeSpec, force| r.check_passing(n, force).map_err(|e| e.to_string());
+    let lossy = NodeSpec::new("x", "fault").param("error", "lost");
+    assert_eq!(check(&lossy, true), Ok(()));
+    assert!(check(&lossy, false).unwrap_err().contains("loses writes"));
+    assert!(check(&NodeSpec::new("x", "ram"), true).unwrap_err().contains("data of its own"));
+    assert!(check(&NodeSpec::new("x", "delay"), true).unwrap_err().contains("`time` is missing"));
+}

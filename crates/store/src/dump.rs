@@ -11,6 +11,7 @@ use crate::format::page::{FANOUT, HEADER, NodePtr, PageKind};
 use crate::format::slab::{self, SlabRecord};
 use crate::format::superblock::Superblock;
 use crate::format::tree::{self, LEAF, MapEntry};
+use crate::format::turn::Standing;
 use crate::format::{BLOCK, Block, MAX_LBA};
 use explain::{
     of_dataset, of_label, of_log_page, of_map_entry, of_page, of_pointer, of_slab, of_superblock,
@@ -208,10 +209,10 @@ impl Dump {
         let mut pages = Vec::new();
         for i in 0..m.label.layout.log_pages {
             if let Ok(b) = read_block(&m.disk, m.label.layout.log(i)).await
-                && let Some((lsn, item)) = of_log_page(&b, s.tag())
-                && (old || lsn >= s.base_lsn)
+                && let Some((head, item)) = of_log_page(&b, s.tag())
+                && (old || s.standing(&head) == Standing::Counts)
             {
-                pages.push((lsn, item));
+                pages.push((head.lsn, item));
             }
         }
         pages.sort_by_key(|(lsn, _)| *lsn);

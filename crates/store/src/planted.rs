@@ -53,6 +53,12 @@ pub enum Bug {
     SuperblockIncomplete,
     /// Damaged labels are left as they are.
     LabelsNotMended,
+    /// Recovery that keeps the log lets pages count that it did not find to be whole.
+    TailUnjudged,
+    /// Recovery that keeps the log serves before the superblock that says so is durable.
+    ServeBeforeSuperblock,
+    /// The ring of the log is used again over pages of lives that are over and not merged.
+    RingOverTail,
 }
 
 impl Bug {
@@ -83,6 +89,9 @@ impl Bug {
         Bug::ResyncFromNow,
         Bug::SuperblockIncomplete,
         Bug::LabelsNotMended,
+        Bug::TailUnjudged,
+        Bug::ServeBeforeSuperblock,
+        Bug::RingOverTail,
     ];
 }
 

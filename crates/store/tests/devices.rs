@@ -364,6 +364,28 @@ fn filling_is_slow_if_asked_and_can_be_cancelled() {
 }
 
 #[test]
+fn the_log_has_two_copies_though_a_device_is_to_go() {
+    let b = Bench::new(3);
+    let p = b.pool(2, 2);
+    let (q, new, media) = (p.clone(), b.disk(2), b.media.clone());
+    b.run(async move {
+        q.set_fill_rate(4 << 10);
+        q.replace(1, new).await.unwrap();
+        weir_reactor::sleep(SECONDS).await;
+        // The one that was to take its place dies, and then the other one.
+        media[2].set_offline(true);
+        write(&q, 1, 0, MIB, 7).await;
+        q.checkpoint().await.unwrap();
+        media[0].set_offline(true);
+        write(&q, 1, MIB, MIB, 8).await;
+        let s = q.status();
+        assert!(s.suspended.is_none() && s.devices[1].draining, "{s:?}");
+        assert_eq!(read(&q, 1, 0, 4096).await.unwrap(), [7; 4096]);
+        assert_eq!(read(&q, 1, MIB, 4096).await.unwrap(), [8; 4096]);
+    });
+}
+
+#[test]
 fn what_a_new_device_swallows_is_noticed_before_it_counts() {
     let b = Bench::new(3);
     let p = b.pool(2, 2);

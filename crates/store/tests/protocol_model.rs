@@ -3,7 +3,8 @@
 //! Up to three writes to two logical blocks are under way when power goes. Each consists of four transfers: data and log
 //! page, to two halves. Every combination of what is on the media is tried, with every set of up to two latent
 //! faults on one half, with recovery from both halves or from either alone, and with a second crash at every
-//! point of recovery. What must hold:
+//! point of recovery; all of it with a recovery that ends with a checkpoint, and with one that keeps the log and logs
+//! its verdicts anew. What must hold:
 //!
 //! * an acknowledged write is there, or a later one to its block;
 //! * what was read after one recovery is read after the next;
@@ -32,6 +33,10 @@ enum Bug {
     CheckpointBesideRepair,
     /// The block of a value that was overwritten is used again at once.
     ReuseAtOnce,
+    /// A recovery that keeps the log lets all pages count from then on, whatever it found.
+    VerdictForgotten,
+    /// The superblock of a recovery that keeps the log is written at the same time as the pages logged anew.
+    TurnBesideAgain,
 }
 
 /// A write: the block it goes to, what is on the media, whether it was acknowledged, and what its page
@@ -53,14 +58,30 @@ struct Media {
     data: [Vec<bool>; 2],
     page: [Vec<bool>; 2],
     base: [[bool; LBAS]; 2],
-    /// Whether a half has the checkpoint of recovery, and what that says.
+    /// Whether a half has the superblock of recovery, and what that says: a map, or what counts of the log that was kept.
     checkpoint: [bool; 2],
     map: [usize; LBAS],
+    turn: Option<Turn>,
+    /// again[half][write]: the page in which recovery logged it anew.
+    again: [Vec<bool>; 2],
+}
+
+/// A log that was kept: writes before `end` count, and those that were logged anew.
+#[derive(Clone, Debug)]
+struct Turn {
+    end: usize,
+    anew: Vec<usize>,
 }
 
 type Halves = [bool; 2];
-/// The map, and the copies of data to complete: (half, write).
-type Decision = ([usize; LBAS], Vec<(usize, usize)>);
+
+/// What recovery makes of what it finds.
+struct Decision {
+    map: [usize; LBAS],
+    /// Copies of data to complete: half, write.
+    repairs: Vec<(usize, usize)>,
+    turn: Turn,
+}
 
 impl Media {
     fn new(writes: &[Write]) -> Media {
@@ -72,14 +93,39 @@ impl Media {
             base: [[true; LBAS]; 2],
             checkpoint: [false; 2],
             map: [0; LBAS],
+            turn: None,
+            again: [vec![false; writes.len()], vec![false; writes.len()]],
         }
+    }
+
+    /// What counts of a log that was kept: all of it must be there.
+    fn recover_kept(&self, halves: &[usize], turn: &Turn, bug: Bug) -> Option<Decision> {
+        let mut map = [0; LBAS];
+        for i in 0..turn.end {
+            match halves.iter().any(|h| self.page[*h][i]) {
+                true => map[self.writes[i].lba] = i + 1,
+                false if bug == Bug::VerdictForgotten => {}
+                false => return None,
+            }
+        }
+        for i in &turn.anew {
+            if !halves.iter().any(|h| self.again[*h][*i]) {
+                return None;
+            }
+            map[self.writes[*i].lba] = i + 1;
+        }
+        Some(Decision { map, repairs: Vec::new(), turn: turn.clone() })
     }
 
     /// What recovery decides to be there, and what it has to complete.
     fn recover(&self, with: Halves, bug: Bug) -> Option<Decision> {
         let halves: Vec<usize> = (0..2).filter(|h| with[*h]).collect();
         if halves.iter().any(|h| self.checkpoint[*h]) {
-            return Some((self.map, Vec::new()));
+            let turn = Turn { end: 0, anew: Vec::new() };
+            return match &self.turn {
+                Some(turn) => self.recover_kept(&halves, turn, bug),
+                None => Some(Decision { map: self.map, repairs: Vec::new(), turn }),
+            };
         }
         let logs = match bug {
             Bug::OneLog => &halves[..1],
@@ -89,6 +135,10 @@ impl Media {
         let n = self.writes.len();
         let stable = (0..n).filter(|i| page(*i)).map(|i| self.writes[i].stable).max().unwrap_or(0);
         let (mut map, mut repairs) = ([0; LBAS], Vec::new());
+        let mut turn = Turn { end: stable, anew: Vec::new() };
+        if bug == Bug::VerdictForgotten {
+            turn.end = n;
+        }
         for i in 0..n {
             if !page(i) {
                 if i < stable {
@@ -104,11 +154,31 @@ impl Media {
                 continue;
             }
             map[self.writes[i].lba] = i + 1;
+            if i >= turn.end {
+                turn.anew.push(i);
+            }
             if data {
                 repairs.extend(halves.iter().filter(|h| !self.data[**h][i]).map(|h| (*h, i)));
             }
         }
-        Some((map, repairs))
+        Some(Decision { map, repairs, turn })
+    }
+
+    /// Recovery is over: everything that it writes is there.
+    fn recovered(&mut self, with: Halves, d: &Decision, keep: bool) {
+        for (h, i) in &d.repairs {
+            self.data[*h][*i] = true;
+        }
+        self.map = d.map;
+        self.checkpoint = with;
+        self.turn = keep.then(|| d.turn.clone());
+        self.log_anew(with, d);
+    }
+
+    fn log_anew(&mut self, with: Halves, d: &Decision) {
+        for h in (0..2).filter(|h| with[*h]) {
+            d.turn.anew.iter().for_each(|i| self.again[h][*i] = true);
+        }
     }
 
     fn read(&self, with: Halves, map: &[usize; LBAS], lba: usize) -> Option<usize> {
@@ -123,6 +193,8 @@ impl Media {
 
 struct Checker {
     bug: Bug,
+    /// Recovery keeps the log.
+    keep: bool,
     states: Cell<u64>,
     violations: Cell<u64>,
 }
@@ -153,20 +225,18 @@ impl Checker {
     /// One recovery and what can come after it. `seen`: what hosts have read before.
     fn recovery(&self, m: &Media, with: Halves, seen: Option<[usize; LBAS]>, again: bool) {
         self.states.set(self.states.get() + 1);
-        let Some((map, repairs)) = m.recover(with, self.bug) else { return self.violation() };
+        let Some(d) = m.recover(with, self.bug) else { return self.violation() };
+        let (map, repairs) = (d.map, &d.repairs);
         if let Some(before) = seen {
             // No write came since: what was seen must be what is there.
             if self.serve(m, with, &map).is_some_and(|now| now != before) {
                 self.violation();
             }
         }
+        // What was drawn once stays: a half that was left out has no superblock.
         let mut done = m.clone();
-        if self.bug != Bug::ServeBeforeRepair {
-            for (h, i) in &repairs {
-                done.data[*h][*i] = true;
-            }
-            done.map = map;
-            done.checkpoint = with;
+        if self.bug != Bug::ServeBeforeRepair && !(m.checkpoint[0] || m.checkpoint[1]) {
+            done.recovered(with, &d, self.keep);
         }
         let Some(read) = self.serve(&done, with, &map) else { return };
         if !again {
@@ -193,6 +263,11 @@ impl Checker {
                 let mut cut = part.clone();
                 cut.map = map;
                 cut.checkpoint = halves;
+                cut.turn = self.keep.then(|| d.turn.clone());
+                if self.bug != Bug::TurnBesideAgain {
+                    // Without a superblock these are the same as none.
+                    cut.log_anew(with, &d);
+                }
                 self.recovery(&cut, with, None, false);
                 if with == [true, true] {
                     // One half is lost with that.
@@ -206,6 +281,18 @@ impl Checker {
         if with == [true, true] {
             self.recovery(&done, [true, false], Some(read), false);
             self.recovery(&done, [false, true], Some(read), false);
+            self.later_faults(&done, read);
+        }
+    }
+
+    /// Pages that were kept, or logged anew, are damaged on one half after recovery.
+    fn later_faults(&self, done: &Media, read: [usize; LBAS]) {
+        let Some(turn) = &done.turn else { return };
+        for half in 0..2 {
+            let mut x = done.clone();
+            (0..turn.end).for_each(|i| x.page[half][i] = false);
+            turn.anew.iter().for_each(|i| x.again[half][*i] = false);
+            self.recovery(&x, [true, true], Some(read), false);
         }
     }
 
@@ -240,16 +327,12 @@ impl Checker {
     fn recovery_with_faults(&self, m: &Media) {
         self.states.set(self.states.get() + 1);
         let both = [true, true];
-        let Some((map, repairs)) = m.recover(both, self.bug) else { return self.violation() };
+        let Some(d) = m.recover(both, self.bug) else { return self.violation() };
         let mut done = m.clone();
         if self.bug != Bug::ServeBeforeRepair {
-            for (h, i) in &repairs {
-                done.data[*h][*i] = true;
-            }
-            done.map = map;
-            done.checkpoint = both;
+            done.recovered(both, &d, self.keep);
         }
-        let Some(read) = self.serve(&done, both, &map) else { return };
+        let Some(read) = self.serve(&done, both, &d.map) else { return };
         self.recovery(&done, both, Some(read), false);
     }
 
@@ -317,8 +400,8 @@ fn reuse_at_once(c: &Checker) {
     }
 }
 
-fn run(bug: Bug, writes: usize) -> Checker {
-    let c = Checker { bug, states: Cell::new(0), violations: Cell::new(0) };
+fn run(bug: Bug, keep: bool, writes: usize) -> Checker {
+    let c = Checker { bug, keep, states: Cell::new(0), violations: Cell::new(0) };
     match bug {
         Bug::ReuseAtOnce => reuse_at_once(&c),
         _ => c.enumerate(&mut Vec::new(), writes),
@@ -328,10 +411,12 @@ fn run(bug: Bug, writes: usize) -> Checker {
 
 #[test]
 fn the_protocol_holds_in_every_small_case() {
-    let c = run(Bug::None, 3);
-    assert_eq!(c.violations.get(), 0, "in {} states", c.states.get());
-    assert!(c.states.get() > 900_000, "{} states", c.states.get());
-    println!("{} states, no violation", c.states.get());
+    for keep in [false, true] {
+        let c = run(Bug::None, keep, 3);
+        assert_eq!(c.violations.get(), 0, "in {} states", c.states.get());
+        assert!(c.states.get() > 900_000, "{} states", c.states.get());
+        println!("{} states, no violation", c.states.get());
+    }
 }
 
 #[test]
@@ -344,9 +429,16 @@ fn every_planted_protocol_bug_is_found() {
         Bug::StopAtHole,
         Bug::CheckpointBesideRepair,
         Bug::ReuseAtOnce,
+        Bug::VerdictForgotten,
+        Bug::TurnBesideAgain,
     ] {
-        let c = run(bug, 2);
-        assert!(c.violations.get() > 0, "{bug:?} was not found in {} states", c.states.get());
-        println!("{bug:?}: {} violations in {} states", c.violations.get(), c.states.get());
+        for keep in [false, true] {
+            if !keep && matches!(bug, Bug::VerdictForgotten | Bug::TurnBesideAgain) {
+                continue;
+            }
+            let c = run(bug, keep, 2);
+            assert!(c.violations.get() > 0, "{bug:?} was not found in {} states", c.states.get());
+            println!("{bug:?}: {} violations in {} states", c.violations.get(), c.states.get());
+        }
     }
 }

@@ -2,227 +2,12 @@
 
 mod common;
 
-use common::{Daemon, noise};
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use common::versions::{under_load, verify, zeros};
+use common::{Daemon, command, noise};
 use std::time::{Duration, Instant};
-use weir_base::{Prng, SECONDS};
-use weir_fabric::Provider;
-use weir_fabric_iwarp::{Config, Iwarp};
-use weir_initiator_srp::{Channel, ChannelConfig};
-use weir_mem::Slice;
-use weir_proto_scsi::initiator as scsi;
-use weir_proto_srp::PortId;
-use weir_reactor::{PollMode, Reactor, spawn};
-use weir_uring::Ring;
+use weir_base::Prng;
 
 const MIB: usize = 1 << 20;
-const BLOCK: usize = 4096;
-/// Blocks that are written: a part of the volume.
-const BLOCKS: u64 = 2048;
-/// Tasks that write; each has blocks of its own.
-const WRITERS: u64 = 8;
-/// Blocks of the longest write.
-const RUN: u64 = 16;
-
-/// What a block may hold: what was acknowledged last, and what was sent since.
-#[derive(Clone, Default)]
-struct Truth {
-    known: u64,
-    doubt: Vec<u64>,
-}
-
-fn fill(buf: &Slice, at: usize, lba: u64, version: u64) {
-    let mut rng = Prng::new(lba << 32 | version);
-    for i in (0..BLOCK).step_by(8) {
-        let word = match (version, i) {
-            (0, _) => 0,
-            (_, 0) => version,
-            _ => rng.next_u64(),
-        };
-        buf.write_at(at + i, &word.to_le_bytes());
-    }
-}
-
-struct Host {
-    channels: Vec<Rc<Channel>>,
-    truth: RefCell<Vec<Truth>>,
-    next: Cell<u64>,
-    stop: Cell<bool>,
-    written: Cell<u64>,
-    read: Cell<u64>,
-    /// Unit attentions after the first ones, which tell of the login.
-    attentions: Cell<u64>,
-}
-
-impl Host {
-    /// A command on LUN 0, without any error but the unit attention of a new login; `false`: the daemon is gone.
-    async fn command(&self, by: u64, cdb: &[u8], out: Option<Slice>, into: Option<Slice>) -> bool {
-        let channel = &self.channels[by as usize % self.channels.len()];
-        loop {
-            let Ok(o) = channel.command(0, cdb, out.as_slice(), into.as_slice()).await else {
-                return false;
-            };
-            if o.is_good() {
-                return true;
-            }
-            let sense = scsi::parse_sense(o.sense()).expect("sense data");
-            self.attentions.set(self.attentions.get() + 1);
-            assert!(self.attentions.get() <= self.channels.len() as u64, "a host sees: {sense}");
-        }
-    }
-
-    async fn write(&self, me: u64, rng: &mut Prng, first: u64, n: u64) -> bool {
-        let buf = Slice::heap(n as usize * BLOCK);
-        let version = self.next.get() + 1;
-        self.next.set(version);
-        for i in 0..n {
-            fill(&buf, i as usize * BLOCK, first + i, version);
-            self.truth.borrow_mut()[(first + i) as usize].doubt.push(version);
-        }
-        let fua = rng.chance(1, 4);
-        if !self.command(me, &scsi::write(first, n as u32, fua).padded(), Some(buf), None).await {
-            return false;
-        }
-        for t in &mut self.truth.borrow_mut()[first as usize..(first + n) as usize] {
-            *t = Truth { known: version, doubt: Vec::new() };
-        }
-        self.written.set(self.written.get() + n);
-        true
-    }
-
-    /// Reads blocks that nobody writes meanwhile. What is there from now on is what was found.
-    async fn check(&self, me: u64, first: u64, n: u64) -> bool {
-        let buf = Slice::heap(n as usize * BLOCK);
-        let cdb = scsi::read(first, n as u32, false);
-        if !self.command(me, &cdb.padded(), None, Some(buf.clone())).await {
-            return false;
-        }
-        for (i, bytes) in buf.to_vec().chunks(BLOCK).enumerate() {
-            let lba = first + i as u64;
-            let found = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
-            let want = Slice::heap(BLOCK);
-            fill(&want, 0, lba, found);
-            assert!(bytes == want.to_vec(), "block {lba} holds no version; first word {found:#x}");
-            let t = &mut self.truth.borrow_mut()[lba as usize];
-            assert!(
-                found == t.known || t.doubt.contains(&found),
-                "block {lba} has version {found}; acknowledged was {}, in doubt {:?}",
-                t.known,
-                t.doubt
-            );
-            *t = Truth { known: found, doubt: Vec::new() };
-        }
-        self.read.set(self.read.get() + n);
-        true
-    }
-
-    /// Writes and reads blocks of its own until it is stopped or the daemon is gone.
-    async fn work(&self, me: u64, seed: u64) {
-        let mut rng = Prng::new(seed);
-        let (first, mine) = (me * (BLOCKS / WRITERS), BLOCKS / WRITERS);
-        while !self.stop.get() {
-            let n = rng.between(1, RUN);
-            let lba = first + rng.below(mine - n + 1);
-            let goes_on = match rng.chance(2, 3) {
-                true => self.write(me, &mut rng, lba, n).await,
-                false => self.check(me, lba, n).await,
-            };
-            if !goes_on {
-                return;
-            }
-        }
-    }
-
-    async fn check_all(&self) {
-        for lba in (0..BLOCKS).step_by(64) {
-            assert!(self.check(lba, lba, 64).await, "it is served");
-        }
-    }
-}
-
-/// What is known of the blocks from one login to the next.
-type Known = (Vec<Truth>, u64);
-
-/// Runs `f` with two sessions, which the daemon spreads over its reactors.
-fn attached<T: 'static>(
-    d: &Daemon,
-    known: &mut Known,
-    f: impl AsyncFnOnce(Rc<Host>) -> T + 'static,
-) -> T {
-    let (target, (truth, next)) = (d.target(), std::mem::take(known));
-    let ring = Ring::new().expect("a ring");
-    let reactor = Reactor::new(Rc::new(ring.clone()));
-    let iwarp = reactor.enter(|| Iwarp::new(&reactor, &ring, Config::default()));
-    let done = reactor.block_on(PollMode::Sleep, async move {
-        let provider: Rc<dyn Provider> = Rc::new(iwarp);
-        let mut channels = Vec::new();
-        for i in 0..2u64 {
-            let port = PortId::new(7 + i, std::process::id().into());
-            let config = ChannelConfig {
-                depth: 64,
-                command_timeout: 60 * SECONDS,
-                ..ChannelConfig::new(PortId::new(0, 0), port)
-            };
-            channels.push(Channel::connect(&*provider, &target, config).await.expect("a login"));
-        }
-        let host = Rc::new(Host {
-            channels,
-            truth: RefCell::new(truth),
-            next: Cell::new(next),
-            stop: Cell::new(false),
-            written: Cell::new(0),
-            read: Cell::new(0),
-            attentions: Cell::new(0),
-        });
-        let result = f(host.clone()).await;
-        for c in &host.channels {
-            c.disconnect(false);
-        }
-        (result, (host.truth.take(), host.next.get()))
-    });
-    reactor.shutdown();
-    *known = done.1;
-    done.0
-}
-
-/// Has hosts write and read while `other` runs in a thread of its own; gives blocks written and read.
-fn under_load(
-    d: &Daemon,
-    known: &mut Known,
-    seed: u64,
-    other: impl FnOnce() + Send + 'static,
-) -> (u64, u64) {
-    attached(d, known, async move |host: Rc<Host>| {
-        let one = |w: u64| {
-            let h = host.clone();
-            spawn(async move { h.work(w, seed << 8 | w).await })
-        };
-        let workers: Vec<_> = (0..WRITERS).map(one).collect();
-        let thread = std::thread::spawn(other);
-        while !thread.is_finished() {
-            weir_reactor::sleep(SECONDS / 100).await;
-        }
-        host.stop.set(true);
-        for w in workers {
-            w.await.expect("it runs to its end");
-        }
-        if let Err(e) = thread.join() {
-            std::panic::resume_unwind(e);
-        }
-        (host.written.get(), host.read.get())
-    })
-}
-
-/// Runs a command line in a thread.
-fn command(d: &Daemon, line: &str) -> impl FnOnce() + Send + 'static {
-    let (dir, line) = (d.dir.clone(), line.to_owned());
-    move || {
-        let args: Vec<&str> = line.split_whitespace().collect();
-        let out = common::weir(&dir, &args);
-        assert!(out.status.success(), "weir {line}: {:?}", common::texts(&out));
-    }
-}
 
 fn faults(d: &Daemon) -> usize {
     d.json("status")["faults"].as_array().map_or(0, Vec::len)
@@ -252,7 +37,7 @@ fn a_volume_moves_back_and_forth_under_hosts_that_see_nothing() {
     d.ok("volume create v --pool plain --size 65M --block-size 4096");
     d.ok("host create all --allow-any");
     d.ok("map create all v");
-    let mut known: Known = (vec![Truth::default(); BLOCKS as usize], 0);
+    let mut known = zeros();
     let serial = d.json("volume show v")["serial"].clone();
     let mut total = (0, 0);
     for (round, to) in ["safe", "plain", "memory", "safe", "plain"].into_iter().enumerate() {
@@ -274,12 +59,12 @@ fn a_volume_moves_back_and_forth_under_hosts_that_see_nothing() {
             }
         }
     }
-    attached(&d, &mut known, async |h: Rc<Host>| h.check_all().await);
+    verify(&d, &mut known);
     assert_eq!(faults(&d), 0);
     // Also after a restart hosts find what they were told at first.
     d.stop();
     d.start();
-    attached(&d, &mut known, async |h: Rc<Host>| h.check_all().await);
+    verify(&d, &mut known);
 
     // A cancelled one leaves it where it is.
     let other = {
@@ -294,7 +79,7 @@ fn a_volume_moves_back_and_forth_under_hosts_that_see_nothing() {
     under_load(&d, &mut known, 77, other);
     assert_eq!(d.json("volume show v")["pool"], "plain");
     assert_eq!(ended(&d, "v"), "cancelled");
-    attached(&d, &mut known, async |h: Rc<Host>| h.check_all().await);
+    verify(&d, &mut known);
     println!("{} blocks written and {} read while the volume moved 5 times", total.0, total.1);
     d.stop();
 }
@@ -308,7 +93,7 @@ fn kill_9_in_the_middle_loses_nothing() {
     d.ok("volume create v --pool plain --size 64M --block-size 4096");
     d.ok("host create all --allow-any");
     d.ok("map create all v");
-    let mut known: Known = (vec![Truth::default(); BLOCKS as usize], 0);
+    let mut known = zeros();
     let mut rng = Prng::new(3);
     let (mut kills, mut moves) = (0, 0);
     for round in 0..5u64 {
@@ -327,7 +112,7 @@ fn kill_9_in_the_middle_loses_nothing() {
         kills += 1;
         d.start();
         // It starts over by itself, unless it was past the cut-over; hosts are served meanwhile.
-        attached(&d, &mut known, async |h: Rc<Host>| h.check_all().await);
+        verify(&d, &mut known);
         let begin = Instant::now();
         while !d.json("volume show v")["migration"].is_null() {
             assert!(begin.elapsed() < Duration::from_secs(120), "it ends: {}", d.log());
@@ -335,7 +120,7 @@ fn kill_9_in_the_middle_loses_nothing() {
         }
         assert_eq!(d.json("volume show v")["pool"], to, "it has moved in the end");
         moves += 1;
-        attached(&d, &mut known, async |h: Rc<Host>| h.check_all().await);
+        verify(&d, &mut known);
         assert_eq!(faults(&d), 0, "{}", d.json("status"));
     }
     println!("{kills} kills, {moves} moves");

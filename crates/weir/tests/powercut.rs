@@ -6,13 +6,13 @@
 
 mod common;
 
-use common::lossy::{Disks, Nature};
+use common::harness;
+use common::lossy::{Disks, Nature, can_mount};
 use common::versions::{Host, attached, zeros};
 use common::{Daemon, SILENT};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, ExitCode};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use weir_base::Prng;
 
 /// Size of a disk.
@@ -100,11 +100,7 @@ fn story(name: &str, nature: Nature, cycles: u64) -> Result<String, String> {
     let mut d = Daemon::new(name);
     let mut disks = Disks::mount(&d.dir, 4, LEN, nature, 7)?;
     // What is wrong with the pool may show in what commands say.
-    let done = catch_unwind(AssertUnwindSafe(|| through_cuts(&mut d, &mut disks, cycles)));
-    let result = done.unwrap_or_else(|e| {
-        let said = e.downcast_ref::<String>().map(String::as_str);
-        Err(said.or(e.downcast_ref::<&str>().copied()).unwrap_or("it panicked").to_owned())
-    });
+    let result = harness::caught(|| through_cuts(&mut d, &mut disks, cycles));
     d.kill();
     drop(disks);
     result
@@ -136,60 +132,12 @@ fn cycles() -> u64 {
     }
 }
 
-type Case = (&'static str, fn() -> Result<String, String>);
-
-const CASES: &[Case] = &[
+const CASES: &[harness::Case] = &[
     ("disks_that_keep_everything_keep_it", disks_that_keep_everything_keep_it),
     ("disks_that_lie_about_flushes_are_found_out", disks_that_lie_about_flushes_are_found_out),
     ("nothing_acknowledged_is_lost_by_a_power_cut", nothing_acknowledged_is_lost_by_a_power_cut),
 ];
 
-/// Whether file systems can be mounted here.
-fn can_mount() -> Result<(), String> {
-    if !weir_attach::is_root() {
-        return Err("only root can mount file systems".to_owned());
-    }
-    let d = Daemon::new("powercut-probe");
-    Disks::mount(&d.dir, 1, 4096, Nature::Honest, 0).map(drop)
-}
-
-/// A test program without the standard harness, which has no word for a test that cannot be run here.
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    if args.iter().any(|a| a == "--list") {
-        CASES.iter().for_each(|(name, _)| println!("{name}: test"));
-        return ExitCode::SUCCESS;
-    }
-    let filter = args.iter().find(|a| !a.starts_with('-'));
-    let chosen = CASES.iter().filter(|(name, _)| filter.is_none_or(|f| name.contains(f.as_str())));
-    let (mut passed, mut failed, mut ignored) = (0, 0, 0);
-    let begin = Instant::now();
-    let able = can_mount();
-    for (name, run) in chosen {
-        let result = match &able {
-            Ok(()) => run(),
-            Err(why) => {
-                ignored += 1;
-                println!("test {name} ... ignored: SKIPPED, not passed: {why}");
-                continue;
-            }
-        };
-        match result {
-            Ok(said) => {
-                passed += 1;
-                println!("test {name} ... ok\n  {said}");
-            }
-            Err(why) => {
-                failed += 1;
-                println!("test {name} ... FAILED\n  {why}");
-            }
-        }
-    }
-    let verdict = if failed == 0 { "ok" } else { "FAILED" };
-    let seconds = begin.elapsed().as_secs_f64();
-    println!(
-        "\ntest result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; 0 filtered out; \
-         finished in {seconds:.2}s"
-    );
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    harness::run(CASES, can_mount)
 }

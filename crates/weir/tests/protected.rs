@@ -119,6 +119,8 @@ fn snapshots_clones_scrub_check_and_dump() {
     d.start();
     d.ok(&format!("pool create p --raid 10 {}", d.devices(4, "64M")));
     d.ok("pool create plain --device ram:64M");
+    assert_eq!(d.fails("pool memory plain full", 7).0, "unsupported");
+    assert!(d.ok("pool memory p full").contains("at most 32 MiB (full)"));
     d.ok("volume create a --pool p --size 32M");
     d.ok("volume create b --pool p --size 32M");
     d.ok("volume create c --pool plain --size 16M");

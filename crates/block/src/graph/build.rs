@@ -1,6 +1,6 @@
 //! Instances of graphs.
 
-use super::{BuildContext, GraphError, GraphSpec, JUNCTION, Metering, Node, NodeSpec};
+use super::{BuildContext, GraphError, GraphSpec, HOSTS, JUNCTION, Metering, Node, NodeSpec};
 use crate::{Junction, Metered, Volume};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,12 +10,13 @@ use std::rc::Rc;
 pub(super) struct Built {
     spec: NodeSpec,
     /// What the kind made.
-    bare: Rc<dyn Volume>,
+    pub(super) bare: Rc<dyn Volume>,
     /// What the layers above stand on: the same, or a counter over it.
     pub(super) volume: Rc<dyn Volume>,
-    metered: bool,
+    /// What it is counted as.
+    metered: Option<String>,
     /// What it was built over.
-    children: Vec<Rc<dyn Volume>>,
+    pub(super) children: Vec<Rc<dyn Volume>>,
     junction: Option<Rc<Junction>>,
 }
 
@@ -114,15 +115,18 @@ pub(super) fn make(
             _ => None,
         };
         let metered = match ctx.metering {
-            _ if ctx.registry.get(&n.kind)?.counts() => false,
-            Metering::Off => false,
-            Metering::Top => n.id == spec.top,
-            Metering::All => true,
+            Metering::Served if n.id == spec.top => Some(format!("{}/{HOSTS}", spec.name)),
+            _ if ctx.registry.get(&n.kind)?.counts() => None,
+            Metering::Off => None,
+            Metering::Top if n.id != spec.top => None,
+            Metering::Top | Metering::All | Metering::Served => {
+                Some(format!("{}/{}", spec.name, n.id))
+            }
         };
         let built = match kept {
             Some(b) if b.metered == metered => Built { spec: n.clone(), children, ..b.clone() },
             Some(b) => {
-                let volume = meter(ctx, spec, n, metered, &b.bare);
+                let volume = meter(ctx, metered.as_deref(), &b.bare);
                 Built { spec: n.clone(), children, volume, metered, ..b.clone() }
             }
             None => one(spec, n, ctx, children, metered)?,
@@ -143,18 +147,9 @@ fn same(a: &[Rc<dyn Volume>], b: &[Rc<dyn Volume>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Rc::ptr_eq(a, b))
 }
 
-fn meter(
-    ctx: &BuildContext<'_>,
-    spec: &GraphSpec,
-    n: &NodeSpec,
-    metered: bool,
-    bare: &Rc<dyn Volume>,
-) -> Rc<dyn Volume> {
-    if !metered {
-        return bare.clone();
-    }
-    let counters = ctx.shared.meters().counters(&format!("{}/{}", spec.name, n.id));
-    Rc::new(Metered::new(bare.clone(), counters))
+fn meter(ctx: &BuildContext<'_>, metered: Option<&str>, bare: &Rc<dyn Volume>) -> Rc<dyn Volume> {
+    let Some(key) = metered else { return bare.clone() };
+    Rc::new(Metered::new(bare.clone(), ctx.shared.meters().counters(key)))
 }
 
 fn one(
@@ -162,7 +157,7 @@ fn one(
     n: &NodeSpec,
     ctx: &BuildContext<'_>,
     children: Vec<Rc<dyn Volume>>,
-    metered: bool,
+    metered: Option<String>,
 ) -> Result<Built, GraphError> {
     let (junction, bare) = if n.kind == JUNCTION {
         let j = Rc::new(Junction::new(children[0].clone()));
@@ -172,6 +167,6 @@ fn one(
         let node = Node::new(&spec.name, n, kind);
         (None, kind.build(ctx, &node, children.clone()).map_err(|e| e.at(&n.id))?)
     };
-    let volume = meter(ctx, spec, n, metered, &bare);
+    let volume = meter(ctx, metered.as_deref(), &bare);
     Ok(Built { spec: n.clone(), bare, volume, metered, children, junction })
 }

@@ -137,7 +137,13 @@ pub enum Metering {
     Top,
     /// Every one.
     All,
+    /// Every one; the top, whichever node that is, as [`HOSTS`], so that what hosts did is counted on when a layer
+    /// comes above what was the top.
+    Served,
 }
+
+/// The name under which a graph's top is counted by [`Metering::Served`].
+pub const HOSTS: &str = "(hosts)";
 
 /// Opens disks: real ones or simulated ones.
 pub type DiskOpener<'a> = &'a dyn Fn(&DiskSpec) -> std::io::Result<Rc<dyn Disk>>;

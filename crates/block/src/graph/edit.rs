@@ -21,7 +21,7 @@ use weir_reactor::timeout;
 #[must_use]
 pub struct Edit {
     spec: GraphSpec,
-    nodes: Nodes,
+    pub(super) nodes: Nodes,
     swaps: Vec<Swap>,
     held: Vec<Quiesced>,
 }
@@ -43,12 +43,29 @@ impl Edit {
     /// # Errors
     /// I/O did not end in time, a flush failed, or the new layers do not fit. The old ones go on.
     pub async fn quiesce(&mut self, limit: Nanos) -> Result<(), GraphError> {
+        self.hold(limit, true).await
+    }
+
+    /// As [`quiesce`](Edit::quiesce), but nothing is flushed: for a change of nothing but layers that hold no data
+    /// back ([`LayerKind::passes`](super::LayerKind::passes)), one of which may be there to make flushes fail.
+    ///
+    /// # Errors
+    /// As those of `quiesce`.
+    pub async fn hold_back(&mut self, limit: Nanos) -> Result<(), GraphError> {
+        self.hold(limit, false).await
+    }
+
+    async fn hold(&mut self, limit: Nanos, flush: bool) -> Result<(), GraphError> {
         // From the top down: what waits at a lower junction would keep an upper one from falling idle.
         let swaps = &self.swaps;
         let all = async {
             let mut held = Vec::with_capacity(swaps.len());
             for s in swaps {
-                held.push(s.junction.quiesce().await.map_err(|e| refused(s, e))?);
+                let one = match flush {
+                    true => s.junction.quiesce().await,
+                    false => s.junction.hold_back().await,
+                };
+                held.push(one.map_err(|e| refused(s, e))?);
             }
             Ok(held)
         };
@@ -61,6 +78,11 @@ impl Edit {
         self.check()?;
         self.held = held;
         Ok(())
+    }
+
+    /// True while I/O is held back.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.len() == self.swaps.len()
     }
 
     fn check(&self) -> Result<(), GraphError> {
@@ -100,7 +122,7 @@ impl Graph {
     /// # Errors
     /// It is not quiesced, or the new layers do not fit any more; the old ones go on.
     pub fn commit(&mut self, edit: Edit) -> Result<(), GraphError> {
-        if edit.held.len() != edit.swaps.len() {
+        if !edit.is_held() {
             return Err(GraphError::new(
                 GraphErrorKind::Incompatible,
                 "the change was not quiesced; the graph was left as it was",

@@ -24,6 +24,10 @@ pub enum GraphErrorKind {
     Resource,
     /// The new graph cannot take the place of the old one.
     Incompatible,
+    /// The layer may not be put where it is wanted.
+    Unsuitable,
+    /// A layer's first I/O did not do what the volume below does.
+    Trial,
     /// The change was given up because I/O did not end in time.
     Timeout,
 }

@@ -8,11 +8,12 @@ mod node;
 mod registry;
 mod render;
 mod spec;
+mod trial;
 mod validate;
 mod value;
 
 pub use build::Graph;
-pub use context::{BuildContext, DiskOpener, DiskSpec, Metering, Shared};
+pub use context::{BuildContext, DiskOpener, DiskSpec, HOSTS, Metering, Shared};
 pub use edit::Edit;
 pub use error::{GraphError, GraphErrorKind};
 pub use node::{IfAbsent, Node, Param, ParamKind};

@@ -1,6 +1,6 @@
 //! The kinds of layers there are.
 
-use super::{BuildContext, GraphError, GraphErrorKind, Node, Param};
+use super::{BuildContext, GraphError, GraphErrorKind, Node, NodeSpec, Param};
 use crate::Volume;
 use std::fmt::Write;
 use std::ops::RangeInclusive;
@@ -43,6 +43,20 @@ pub trait LayerKind: Sync {
     /// [`Metering`](super::Metering) leaves it alone.
     fn counts(&self) -> bool {
         false
+    }
+
+    /// True for a layer over one volume that may come and go while hosts use what is below: it shows the volume's
+    /// geometry as it is, keeps every block in its place, holds no data back, and what it did to I/O ends with it.
+    fn passes(&self) -> bool {
+        false
+    }
+
+    /// What this instance does to hosts' data by intent, if anything: whoever puts it under hosts must insist.
+    ///
+    /// # Errors
+    /// A parameter cannot be read.
+    fn harm(&self, _node: &Node<'_>) -> Result<Option<&'static str>, GraphError> {
+        Ok(None)
     }
 
     /// Makes the layer's instance on the present reactor. State that all cores' instances share
@@ -98,6 +112,39 @@ impl Registry {
                 format!("there is no layer `{name}`; there are {}", names.join(", ")),
             )
         })
+    }
+
+    /// Why a kind of layer cannot be put over a volume that hosts use; none: it can.
+    pub fn refusal(&self, kind: &dyn LayerKind) -> Option<&'static str> {
+        match kind.children() {
+            _ if kind.passes() => None,
+            c if *c.end() == 0 => {
+                Some("keeps data of its own, which would take the place of the volume's")
+            }
+            c if *c.end() > 1 => Some("puts several volumes together"),
+            _ => Some("changes what hosts see of the volume, or has no effect there"),
+        }
+    }
+
+    /// Whether a layer may be put over a volume that hosts use.
+    ///
+    /// # Errors
+    /// What speaks against it: the kind, a parameter, or, unless `insisted`, what it does to data.
+    pub fn check_passing(&self, spec: &NodeSpec, insisted: bool) -> Result<(), GraphError> {
+        let kind = self.get(&spec.kind).map_err(|e| e.at(&spec.id))?;
+        let node = Node::new("", spec, kind);
+        if let Some(why) = self.refusal(kind) {
+            let message = format!("`{}` {why}, so it cannot come and go under hosts", kind.name());
+            return Err(node.error(GraphErrorKind::Unsuitable, message));
+        }
+        node.check_params()?;
+        kind.check(&node).map_err(|e| e.at(&spec.id))?;
+        match kind.harm(&node)? {
+            Some(harm) if !insisted => {
+                Err(node.error(GraphErrorKind::Unsuitable, format!("it {harm}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// All kinds with their parameters, as a table in Markdown.

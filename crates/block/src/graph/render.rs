@@ -1,6 +1,6 @@
 //! Graphs as text.
 
-use super::{Graph, GraphSpec, NodeSpec};
+use super::{Graph, GraphSpec, HOSTS, NodeSpec};
 use crate::stats::{Op, Rate, Rates};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -72,7 +72,9 @@ impl<'a> Render<'a> {
             let _ = write!(self.out, " {k}={v}");
         }
         self.out.push_str(&(self.about)(&n.id));
-        if let Some(r) = self.rates.get(&format!("{}/{}", self.spec.name, n.id)) {
+        let key = |id: &str| format!("{}/{id}", self.spec.name);
+        let of_top = (n.id == self.spec.top).then(|| self.rates.get(&key(HOSTS))).flatten();
+        if let Some(r) = of_top.or_else(|| self.rates.get(&key(&n.id))) {
             for op in Op::ALL {
                 rate(&mut self.out, op, r.of(op));
             }

@@ -47,6 +47,11 @@ impl Meters {
         table.iter().map(|(k, cores)| (k.clone(), sum(cores))).collect()
     }
 
+    /// Forgets one key.
+    pub fn forget_key(&self, key: &str) {
+        self.table().remove(key);
+    }
+
     /// Forgets the keys below `graph`.
     pub fn forget(&self, graph: &str) {
         self.table().retain(|k, _| !below(k, graph));

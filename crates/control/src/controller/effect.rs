@@ -9,7 +9,7 @@ impl Controller {
         let pool = match command {
             Command::CreateVolume(spec) => &spec.pool,
             Command::CloneVolume { spec, .. } => &model.volume(&spec.volume)?.pool,
-            Command::PatchVolume { name, .. } => {
+            Command::PatchVolume { name, .. } | Command::ChangeLayers { name, .. } => {
                 if !self.up().volumes.contains(name) {
                     return Err(self.not_ready("volume", name));
                 }
@@ -93,6 +93,7 @@ impl Controller {
             | Command::PutDevice { .. }
             | Command::DropDevice { .. }
             | Command::SetSnapshotRules(_)
+            | Command::ChangeLayers { .. }
             | Command::ReadyVolume { .. }
             | Command::StartMigration { .. }
             | Command::ChangeMigration { .. }

@@ -64,6 +64,13 @@ pub enum Command {
     },
     /// Give volumes rules for periodic snapshots.
     SetSnapshotRules(SnapshotPolicySpec),
+    /// Change the layers over a volume.
+    ChangeLayers {
+        /// The volume.
+        name: String,
+        /// What to change.
+        change: LayerChange,
+    },
     /// Begin to delete a volume without mappings: from now on it cannot be used.
     DeleteVolume {
         /// The volume.
@@ -227,6 +234,7 @@ impl Model {
             Command::ReadyVolume { name } => self.ready_volume(&name),
             Command::PatchVolume { name, patch } => self.patch_volume(&name, patch),
             Command::SetSnapshotRules(spec) => self.set_rules(spec),
+            Command::ChangeLayers { name, change } => self.change_layers(&name, change),
             Command::DeleteVolume { name } => self.delete_volume(&name),
             Command::ForgetVolume { name } => self.forget_volume(&name),
             Command::AdoptVolume { spec, found } => self.adopt_volume(spec, &found, entropy),

@@ -7,6 +7,7 @@
 mod apply;
 mod hosts;
 mod ids;
+mod layers;
 mod layout;
 mod migration;
 mod objects;
@@ -17,13 +18,14 @@ mod volumes;
 
 pub use apply::{Action, Change, Command, ObjectKind};
 pub use ids::{Hex64, InitiatorPort, Naa, check_name};
+pub use layers::{LayerChange, LayerParams, LayerSpec, LayerSwap, MAX_LAYERS, VolumeLayer};
 pub use layout::{EXTENT_ALIGN, Layout, MAX_CHUNK, MIN_CHUNK};
 pub use migration::{
     AdoptSpec, IMAGES, ImageFound, Migration, MigrationPatch, MigrationSpec, MigrationStage, Told,
 };
 pub use objects::*;
 pub use protection::{
-    CloneSpec, DeviceAction, DeviceUse, MAX_SNAPSHOT_NAME, PoolId, Protection, Raid,
+    CloneSpec, DeviceAction, DeviceUse, MAX_SNAPSHOT_NAME, MapMemory, PoolId, Protection, Raid,
     check_snapshot_name, snapshot_dataset,
 };
 

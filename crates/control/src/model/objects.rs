@@ -1,6 +1,9 @@
 //! The objects of the desired state and the specifications that make them.
 
-use super::{Hex64, InitiatorPort, Layout, Migration, Naa, Protection, Raid, SnapshotRule, Told};
+use super::{
+    Hex64, InitiatorPort, Layout, MapMemory, Migration, Naa, Protection, Raid, SnapshotRule, Told,
+    VolumeLayer,
+};
 use crate::live::PoolLive;
 use crate::units;
 use serde::{Deserialize, Serialize};
@@ -86,6 +89,9 @@ pub struct PoolSpec {
     /// Protected pools: take devices that belong to another pool; what is on them is lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overwrite: bool,
+    /// Protected pools: how much of their maps is kept in memory. Left out: lean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MapMemory>,
 }
 
 /// Storage that volumes are made of.
@@ -125,7 +131,7 @@ pub struct PoolInfo {
     pub live: Option<PoolLive>,
 }
 
-/// A change to a pool's devices. Nothing can be taken away.
+/// A change to a pool. No device can be taken away by it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolPatch {
@@ -135,6 +141,9 @@ pub struct PoolPatch {
     /// Devices to grow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grow: Vec<DeviceGrow>,
+    /// Protected pools: how much of their maps is kept in memory from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MapMemory>,
 }
 
 /// A device's new, larger size.
@@ -275,6 +284,9 @@ pub struct Volume {
     /// What hosts know of it since it has moved for the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<Told>,
+    /// Layers that were put over it, the uppermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<VolumeLayer>,
 }
 
 fn is_first(place: &u32) -> bool {

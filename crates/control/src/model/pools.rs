@@ -7,6 +7,11 @@ use super::*;
 use crate::units::format_size;
 use std::path::{Component, Path};
 
+fn no_maps(pool: &str) -> Error {
+    Error::new(Code::Unsupported, format!("`{pool}` is a plain pool, which has no maps in memory"))
+        .hint("leave the memory out, or protect the pool with --raid")
+}
+
 impl Model {
     /// A pool with its use of space.
     pub fn pool_info(&self, name: &str) -> Result<PoolInfo> {
@@ -43,6 +48,8 @@ impl Model {
         }
         if let Some(raid) = spec.raid {
             check_devices(raid, &spec.devices)?;
+        } else if spec.memory.is_some() {
+            return Err(no_maps(&spec.name));
         } else if spec.overwrite {
             return Err(Error::new(
                 Code::InvalidRequest,
@@ -53,8 +60,9 @@ impl Model {
         let devices = self.new_devices(&[], &spec.devices)?;
         let text = format!("pool `{}` created with {} device(s)", spec.name, devices.len());
         let change = Change::new(ObjectKind::Pool, Action::Created, &spec.name, text);
-        let overwrite = spec.overwrite;
-        let protect = |raid| Protection { raid, id: PoolId(entropy), formatted: false, overwrite };
+        let (overwrite, memory) = (spec.overwrite, spec.memory.unwrap_or_default());
+        let id = PoolId(entropy);
+        let protect = |raid| Protection { raid, id, formatted: false, overwrite, memory };
         let protection = spec.raid.map(protect);
         self.pools.insert(spec.name.clone(), Pool { name: spec.name, devices, protection });
         Ok(vec![change])
@@ -151,7 +159,11 @@ impl Model {
     pub(super) fn patch_pool(&mut self, name: &str, patch: PoolPatch) -> Result<Vec<Change>> {
         let pool = self.pool(name)?;
         let mut devices = pool.devices.clone();
-        if pool.protection.is_some() && patch != PoolPatch::default() {
+        let was = pool.protection.as_ref().map(|p| p.memory);
+        if was.is_none() && patch.memory.is_some() {
+            return Err(no_maps(name));
+        }
+        if was.is_some() && !(patch.add.is_empty() && patch.grow.is_empty()) {
             return Err(Error::new(
                 Code::Unsupported,
                 format!("`{name}` is a protected pool, whose devices do not grow in place"),
@@ -187,11 +199,14 @@ impl Model {
         }
         let added = self.new_devices(&devices, &patch.add)?;
         devices.extend(added);
-        if devices == self.pool(name)?.devices {
+        if devices == self.pool(name)?.devices && patch.memory.is_none_or(|m| Some(m) == was) {
             return Ok(Vec::new());
         }
         if let Some(pool) = self.pools.get_mut(name) {
             pool.devices = devices;
+            if let (Some(p), Some(memory)) = (&mut pool.protection, patch.memory) {
+                p.memory = memory;
+            }
         }
         let text = format!("pool `{name}` changed");
         Ok(vec![Change::new(ObjectKind::Pool, Action::Updated, name, text)])

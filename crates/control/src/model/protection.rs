@@ -95,6 +95,51 @@ impl<'de> Deserialize<'de> for Raid {
     }
 }
 
+/// How much of the maps of its volumes a protected pool keeps in memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MapMemory {
+    /// Half a GiB for each TiB that can be used: what is used often. Reads elsewhere take another read of 4 KiB.
+    #[default]
+    Lean,
+    /// Everything: about 3.1 GiB for a TiB that is full.
+    Full,
+}
+
+impl MapMemory {
+    /// Every one.
+    pub const ALL: [MapMemory; 2] = [MapMemory::Lean, MapMemory::Full];
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            MapMemory::Lean => "lean",
+            MapMemory::Full => "full",
+        }
+    }
+
+    fn is_lean(&self) -> bool {
+        *self == MapMemory::Lean
+    }
+}
+
+impl fmt::Display for MapMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for MapMemory {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        MapMemory::ALL.into_iter().find(|m| m.as_str() == text).ok_or_else(|| {
+            Error::new(Code::InvalidRequest, format!("`{text}` is not a size of memory for maps"))
+                .hint("use lean (half a GiB for a TiB) or full (all maps, 3.1 GiB for a TiB)")
+        })
+    }
+}
+
 /// The identity of a protected pool, as the labels on its devices have it: 32 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PoolId(pub u128);
@@ -135,6 +180,9 @@ pub struct Protection {
     /// It may be made of devices that belong to another pool, whose data is lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overwrite: bool,
+    /// How much of its maps is kept in memory.
+    #[serde(default, skip_serializing_if = "MapMemory::is_lean")]
+    pub memory: MapMemory,
 }
 
 /// Checks what a protected pool is to be made of.

@@ -20,7 +20,13 @@ fn ram(size: u64) -> DeviceSpec {
 }
 
 fn pool(name: &str, devices: Vec<DeviceSpec>) -> Command {
-    Command::CreatePool(PoolSpec { name: name.into(), devices, raid: None, overwrite: false })
+    Command::CreatePool(PoolSpec {
+        name: name.into(),
+        devices,
+        raid: None,
+        overwrite: false,
+        memory: None,
+    })
 }
 
 fn spec(name: &str, pool: &str, size: u64) -> VolumeSpec {
@@ -423,6 +429,7 @@ fn random_commands_keep_the_invariants() {
                     let patch = PoolPatch {
                         add: vec![ram(prng.between(1, 16) * MIB)],
                         grow: vec![DeviceGrow { device: 0, size: prng.between(4, 96) * MIB }],
+                        memory: None,
                     };
                     Command::PatchPool { name: p, patch }
                 }
@@ -467,7 +474,13 @@ fn random_commands_keep_the_invariants() {
 }
 
 fn protected(name: &str, raid: Raid, devices: Vec<DeviceSpec>) -> Command {
-    Command::CreatePool(PoolSpec { name: name.into(), devices, raid: Some(raid), overwrite: false })
+    Command::CreatePool(PoolSpec {
+        name: name.into(),
+        devices,
+        raid: Some(raid),
+        overwrite: false,
+        memory: None,
+    })
 }
 
 #[test]
@@ -480,15 +493,22 @@ fn protected_pools_are_checked() {
         refused(&m, protected("p", raid, files(n)), Code::InvalidDevice);
     }
     refused(&m, protected("p", Raid::Zero, vec![ram(GIB)]), Code::InvalidDevice);
-    let plain = PoolSpec { name: "p".into(), devices: files(1), raid: None, overwrite: true };
+    let plain =
+        PoolSpec { name: "p".into(), devices: files(1), raid: None, overwrite: true, memory: None };
     refused(&m, Command::CreatePool(plain), Code::InvalidRequest);
 
     let mut m = with(vec![protected("p", Raid::One, files(2)), pool("q", vec![ram(GIB)])]);
     assert!(m.pools["p"].protection.as_ref().is_some_and(|p| !p.formatted && p.raid.copies() == 2));
     m.apply(Command::SizePool { name: "p".into(), sizes: vec![GIB, GIB] }, 0).expect("sized");
     assert!(m.pools["p"].protection.as_ref().is_some_and(|p| p.formatted));
-    let grow = PoolPatch { add: Vec::new(), grow: vec![DeviceGrow { device: 0, size: 2 * GIB }] };
-    refused(&m, Command::PatchPool { name: "p".into(), patch: grow }, Code::Unsupported);
+    let patch = |pool: &str, patch| Command::PatchPool { name: pool.into(), patch };
+    let grow = vec![DeviceGrow { device: 0, size: 2 * GIB }];
+    refused(&m, patch("p", PoolPatch { grow, ..PoolPatch::default() }), Code::Unsupported);
+    let maps = |m| PoolPatch { memory: Some(m), ..PoolPatch::default() };
+    refused(&m, patch("q", maps(MapMemory::Full)), Code::Unsupported);
+    assert!(m.apply(patch("p", maps(MapMemory::Lean)), 0).expect("no change").is_empty());
+    assert_eq!(m.apply(patch("p", maps(MapMemory::Full)), 0).expect("changed").len(), 1);
+    assert!(m.pools["p"].protection.as_ref().is_some_and(|p| p.memory == MapMemory::Full));
     // Devices join and leave by name; one that is named already, or is not, changes nothing.
     let put = |d: DeviceSpec| Command::PutDevice { name: "p".into(), device: d };
     let drop = |path: &str| Command::DropDevice { name: "p".into(), path: path.into() };
@@ -556,8 +576,13 @@ fn rules_for_snapshots_are_checked_and_kept() {
         path: (!path.is_empty()).then(|| path.to_string()),
         size: Some(GIB),
     };
-    let pool =
-        |name: &str, raid, devices| PoolSpec { name: name.into(), devices, raid, overwrite: false };
+    let pool = |name: &str, raid, devices| PoolSpec {
+        name: name.into(),
+        devices,
+        raid,
+        overwrite: false,
+        memory: None,
+    };
     let two = vec![device(DeviceKind::File, "/a"), device(DeviceKind::File, "/b")];
     m.apply(Command::CreatePool(pool("p", Some(Raid::One), two)), 1).unwrap();
     m.apply(Command::CreatePool(pool("q", None, vec![device(DeviceKind::Ram, "")])), 2).unwrap();

@@ -76,6 +76,7 @@ impl Model {
             migration: None,
             place: 0,
             told: None,
+            layers: Vec::new(),
         };
         if !volume.snapshots.is_empty() {
             let mut with = self.volumes.clone();

@@ -1,6 +1,6 @@
 //! The OpenAPI description, made from the handlers and types.
 
-use super::{migrate, policies, protect, routes};
+use super::{layers, migrate, policies, protect, routes};
 use utoipa::OpenApi;
 
 #[derive(OpenApi)]
@@ -28,7 +28,12 @@ use utoipa::OpenApi;
         policies::put_policies,
         protect::revert,
         protect::create_clone,
-        protect::get_graph,
+        layers::get_graph,
+        layers::kinds,
+        layers::list,
+        layers::insert,
+        layers::swap,
+        layers::remove,
         migrate::list,
         migrate::get,
         migrate::start,

@@ -1,11 +1,11 @@
-//! Routes of protected pools: snapshots, clones, scrub, opening by force; and of device graphs.
+//! Routes of protected pools: snapshots, clones, scrub, opening by force.
 
 use super::Reply;
 use super::extract::{JsonBody, Names, Params};
 use super::routes::{Created, Ctl, made};
 use crate::dataplane::ScrubAction;
 use crate::error::Problem;
-use crate::live::{GraphLive, ScrubLive, SnapshotLive};
+use crate::live::{ScrubLive, SnapshotLive};
 use crate::model::{CloneSpec, DeviceAction, PoolInfo, Volume};
 use crate::units;
 use axum::Json;
@@ -165,15 +165,4 @@ pub(super) async fn pool_device(
     JsonBody(action): JsonBody<DeviceAction>,
 ) -> Reply<Json<PoolInfo>> {
     Ok(Json(app.controller.pool_device(name, action).await?))
-}
-
-/// The device graph of a volume.
-#[utoipa::path(get, path = "/v1/volumes/{name}/graph", tag = "volumes",
-    params(("name" = String, Path)),
-    responses((status = 200, body = GraphLive), (status = "default", body = Problem)))]
-pub(super) async fn get_graph(
-    State(app): Ctl,
-    Names(name): Names<String>,
-) -> Reply<Json<GraphLive>> {
-    Ok(Json(app.controller.graph(&name).await?))
 }

@@ -1,7 +1,7 @@
 //! The routes. Each handler is a line or two: the controller does the work.
 
 use super::extract::{Failure, JsonBody, Names, Params};
-use super::{MAX_BODY, Reply, metrics, migrate, openapi, policies, protect};
+use super::{MAX_BODY, Reply, layers, metrics, migrate, openapi, policies, protect};
 use crate::controller::{ApplyReport, Controller};
 use crate::declare::Desired;
 use crate::error::{Code, Error, Problem};
@@ -14,7 +14,7 @@ use crate::model::{
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::IntoResponse;
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -51,7 +51,10 @@ pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -
         .route("/v1/snapshots/{volume}/{name}/revert", post(protect::revert))
         .route("/v1/snapshot-policies", get(policies::list_policies).put(policies::put_policies))
         .route("/v1/clones", post(protect::create_clone))
-        .route("/v1/volumes/{name}/graph", get(protect::get_graph))
+        .route("/v1/layers", get(layers::kinds))
+        .route("/v1/volumes/{name}/graph", get(layers::get_graph))
+        .route("/v1/volumes/{name}/layers", get(layers::list).post(layers::insert))
+        .route("/v1/volumes/{name}/layers/{layer}", put(layers::swap).delete(layers::remove))
         .route(
             "/v1/volumes/{name}/migration",
             get(migrate::get).post(migrate::start).patch(migrate::tune).delete(migrate::cancel),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_control::declare::Desired;
-use weir_control::model::{Command, DeviceKind, PoolPatch, VolumePatch};
+use weir_control::model::{Command, DeviceKind, LayerChange, LayerSpec, PoolPatch, VolumePatch};
 use weir_control::{Code, Controller};
 
 async fn start(dir: &Path) -> (Arc<Fake>, Arc<Controller>) {
@@ -71,7 +71,7 @@ async fn a_second_daemon_is_refused() {
 #[tokio::test]
 async fn what_the_data_plane_refuses_leaves_nothing_behind() {
     let grow = VolumePatch { size: Some(2 << 20), ..VolumePatch::default() };
-    let add = PoolPatch { add: ram_pool("x", GIB).devices, grow: Vec::new() };
+    let add = PoolPatch { add: ram_pool("x", GIB).devices, grow: Vec::new(), memory: None };
     let cases = [
         ("start_pool p2", Command::CreatePool(ram_pool("p2", GIB))),
         ("start_pool mem", Command::PatchPool { name: "mem".into(), patch: add }),
@@ -278,4 +278,44 @@ async fn reservations_are_durable_when_reported_so() {
     run(&c, delete_volume("v1")).await;
     run(&c, Command::CreateVolume(volume("v1", "mem", 1 << 20))).await;
     assert_eq!(hooks.reservations.load("v1").expect("read"), None);
+}
+
+fn insert(kind: &str) -> LayerChange {
+    LayerChange::Insert(LayerSpec { kind: kind.into(), ..LayerSpec::default() })
+}
+
+/// Hosts use a layer after it was tried and made durable; what the data plane does not take is nowhere afterwards.
+#[tokio::test]
+async fn layers_are_tried_then_kept_then_used() {
+    let dir = Scratch::new();
+    let (fake, c) = start(dir.path()).await;
+    run(&c, Command::CreatePool(ram_pool("mem", GIB))).await;
+    run(&c, Command::CreateVolume(volume("v1", "mem", 1 << 20))).await;
+    fake.state().calls.clear();
+    let live = c.change_layers("v1".into(), insert("delay")).await.expect("it comes in");
+    assert_eq!((live.len(), live[0].node.as_str(), live[0].in_use), (1, "delay.1", false));
+    assert_eq!(fake.state().calls, ["hold_layers v1 delay.1", "decide_layers v1 true"]);
+    let (model, text) = (c.model(), "layer `delay` put over volume `v1`: delay");
+    assert!(c.events().after(0, 100).events.iter().any(|e| e.text == text), "it is told");
+
+    // One that is refused, one that not all of the data plane takes.
+    for broken in ["hold_layers v1 stats.2", "decide_layers v1 true"] {
+        fake.break_call(broken);
+        let e = c.change_layers("v1".into(), insert("stats")).await.expect_err(broken);
+        assert_eq!(e.code, Code::IoError, "{e}");
+        assert_eq!(c.model().volumes, model.volumes, "{broken}");
+        assert_eq!(fake.state().volumes.get("v1"), model.volumes.get("v1"), "{broken}");
+        fake.mend();
+    }
+    let last = fake.state().calls.last().cloned();
+    assert_eq!(last.as_deref(), Some("update_volume v1"), "the data plane is put back");
+    let gone = LayerChange::Remove { layer: "delay".into() };
+    assert!(c.change_layers("v1".into(), gone).await.expect("it goes").is_empty());
+    let model = c.model();
+    c.shutdown().await.expect("down");
+    let none = c.change_layers("v1".into(), insert("stats")).await.expect_err("it is down");
+    assert_eq!(none.code, Code::NotReady);
+    drop((fake, c));
+    let (_fake, c) = settle(dir.path()).await;
+    assert_eq!(c.model().volumes, model.volumes);
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use weir_control::dataplane::{DataPlane, Hooks, Work};
+use weir_control::dataplane::{DataPlane, Hooks, LayerTrial, Work};
 use weir_control::live::{
     CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, VolumeLive,
 };
@@ -155,6 +155,30 @@ impl DataPlane for Fake {
     fn update_volume<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
         ready(self.call(format!("update_volume {}", volume.name)).map(|mut s| {
             assert!(s.volumes.insert(volume.name.clone(), volume.clone()).is_some(), "it is open");
+        }))
+    }
+
+    fn hold_layers<'a>(
+        &'a self,
+        was: &'a Volume,
+        _is: &'a Volume,
+        _pool: &'a Pool,
+        trial: &'a LayerTrial,
+    ) -> Work<'a, ()> {
+        let node = trial.node.as_deref().unwrap_or("-");
+        ready(self.call(format!("hold_layers {} {node}", was.name)).map(drop))
+    }
+
+    fn decide_layers<'a>(
+        &'a self,
+        was: &'a Volume,
+        is: &'a Volume,
+        _pool: &'a Pool,
+        keep: bool,
+    ) -> Work<'a, ()> {
+        ready(self.call(format!("decide_layers {} {keep}", was.name)).map(|mut s| {
+            let now = if keep { is } else { was };
+            s.volumes.insert(was.name.clone(), now.clone());
         }))
     }
 

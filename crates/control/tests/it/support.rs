@@ -40,7 +40,13 @@ pub(crate) fn pool(name: &str, devices: &[(DeviceKind, Option<&str>, Option<u64>
         path: path.map(str::to_string),
         size: *size,
     });
-    PoolSpec { name: name.into(), devices: devices.collect(), raid: None, overwrite: false }
+    PoolSpec {
+        name: name.into(),
+        devices: devices.collect(),
+        raid: None,
+        overwrite: false,
+        memory: None,
+    }
 }
 
 pub(crate) fn ram_pool(name: &str, size: u64) -> PoolSpec {

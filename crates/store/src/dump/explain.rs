@@ -4,7 +4,7 @@ use super::Item;
 use crate::format::Block;
 use crate::format::dataset::DatasetRecord;
 use crate::format::label::Label;
-use crate::format::log::{self, Entry};
+use crate::format::log::{self, Entry, PageHead};
 use crate::format::page::{self, FANOUT, Header, NodePtr, PageKind};
 use crate::format::slab::{self, SlabHead, SlabRecord};
 use crate::format::superblock::Superblock;
@@ -62,6 +62,15 @@ pub(super) fn of_superblock(s: &Superblock) -> Item {
         .with("slab_table_bytes", s.space.len)
         .hex("slab_table_crc", s.space.crc)
         .hex("incompat", s.incompat);
+    for (n, t) in s.turns.iter().enumerate() {
+        let t = Item::new(format!("turn {n}"))
+            .with("end", t.end)
+            .with("first", t.first)
+            .with("sure", t.sure)
+            .hex("chain", t.chain)
+            .with("epoch", t.epoch);
+        item.parts.push(t);
+    }
     for (n, m) in s.members.iter().enumerate() {
         let d = Item::new(format!("device {n}"))
             .hex("device", m.device)
@@ -103,7 +112,7 @@ pub(super) fn of_entry(e: &Entry) -> Item {
     }
 }
 
-pub(super) fn of_log_page(b: &Block, tag: u64) -> Option<(u64, Item)> {
+pub(super) fn of_log_page(b: &Block, tag: u64) -> Option<(PageHead, Item)> {
     let (head, crc) = log::decode_head(b, tag).ok()?;
     let mut item = Item::new("log page")
         .with("lsn", head.lsn)
@@ -111,12 +120,13 @@ pub(super) fn of_log_page(b: &Block, tag: u64) -> Option<(u64, Item)> {
         .hex("previous", head.previous)
         .hex("crc", crc)
         .with("stable", head.stable)
-        .with("base_seq", head.base_seq);
+        .with("base_seq", head.base_seq)
+        .with("recovery", head.recovery);
     match log::decode_entries(b) {
         Ok(all) => item.parts = all.iter().map(of_entry).collect(),
         Err(e) => item = item.with("wrong", e.to_string()),
     }
-    Some((head.lsn, item))
+    Some((head, item))
 }
 
 pub(super) fn of_map_entry(lba: u64, e: &MapEntry) -> Item {

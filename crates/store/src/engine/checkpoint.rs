@@ -2,6 +2,7 @@
 
 use super::Inner;
 use super::dataset::Dataset;
+use super::device::Device;
 use super::merge::Merge;
 use super::meta::Batch;
 use super::stage::Below;
@@ -10,7 +11,7 @@ use crate::format::dataset::{DatasetRecord, Kind, MapRoot, RECORD};
 use crate::format::page::{FANOUT, Header, NodePtr, PAYLOAD, PageKind, seal};
 use crate::format::slab::{self, REMAP, RemapRecord, SlabHead, bitmap_pages};
 use crate::format::superblock::{BlobRoot, LOG_COPIES, TableRoot};
-use crate::format::{GIVEN_UP_SLABS, MAX_EPOCH, page, tree, zeroed};
+use crate::format::{GIVEN_UP_SLABS, KEPT_LOG, MAX_EPOCH, page, tree, zeroed};
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -182,20 +183,14 @@ impl Inner {
         }
     }
 
-    /// Devices for the log: those that have it as long as they can, others in their place.
+    /// Devices for the log: those that have it as long as they can, others in their place. One that is to go has it only
+    /// when there is no other: what is acknowledged is on as many devices as blocks have copies.
     fn choose_log(&self, old: &[u16]) -> Vec<u16> {
         let copies = usize::from(self.durable.borrow().copies).min(LOG_COPIES);
-        let good = |n: u16| self.device(n).is_some_and(|d| d.is_current() && !d.draining.get());
-        let mut set: Vec<u16> = old.iter().copied().filter(|n| good(*n)).take(copies).collect();
-        for d in self.current_devices() {
-            if set.len() < copies && !set.contains(&d.number) && !d.draining.get() {
-                set.push(d.number);
-            }
-        }
-        if set.is_empty() {
-            set.extend(self.current_devices().first().map(|d| d.number));
-        }
-        set
+        let mut all: Vec<Rc<Device>> = self.current_devices();
+        // Those that have it first; otherwise in their order.
+        all.sort_by_key(|d| (d.draining.get(), !old.contains(&d.number)));
+        all.iter().map(|d| d.number).take(copies).collect()
     }
 
     /// Makes a checkpoint; `change` may change more in its superblock.
@@ -244,11 +239,12 @@ impl Inner {
                 false => cut.lsn,
             };
             s.base_chain = cut.chain;
+            s.turns.clear();
             s.next_dataset = self.next_dataset.get();
             s.incompat = match self.has_gaps() {
                 true => s.incompat | GIVEN_UP_SLABS,
                 false => s.incompat & !GIVEN_UP_SLABS,
-            };
+            } & !KEPT_LOG;
             s.log_set = [cut.log_set.first().copied(), cut.log_set.get(1).copied()];
             change(s);
         })

@@ -146,6 +146,7 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
         space: TableRoot { which: 0, len: bytes.len() as u64, crc: crc64(&bytes) },
         base_lsn: 1,
         base_chain: 0,
+        turns: Vec::new(),
         log_set: [Some(0), (copies > 1).then_some(1)],
         copies: spec.copies,
         slab_shift: spec.slab_shift,

@@ -65,12 +65,13 @@ impl Inner {
             return Err(IoError::Medium);
         }
         d.remap.borrow_mut().insert(at, spare);
+        let entry = Entry::Remap { device: d.number, from: at, spare };
         if !self.serving.get() {
-            // The checkpoint at the end of recovery has it.
+            self.log.replaced.borrow_mut().push(entry);
             return Ok(());
         }
         // Before the entry is durable, a crash forgets the spare, and the damage is found again.
-        self.log_one(Entry::Remap { device: d.number, from: at, spare }).await
+        self.log_one(entry).await
     }
 
     /// Reads one block of data whose first copy did not verify. `locked`: the caller has locked the block.

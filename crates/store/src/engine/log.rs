@@ -21,8 +21,14 @@ const IN_FLIGHT: u32 = 2;
 const GROUP_PAGES: usize = 200;
 /// Recovery looks this far behind the last page that it finds; no group reaches so far.
 pub(crate) const WINDOW: u64 = 2 * GROUP_PAGES as u64 + 112;
-/// Pages of the ring that ordinary writes leave alone.
-const MARGIN: u64 = 8;
+/// Pages of the ring that are left for what cannot wait for a checkpoint.
+pub(crate) const SPARE_PAGES: u64 = 8;
+
+/// Pages of a ring that ordinary writes leave alone: recovery has to find room for what it logs anew, or merges the log
+/// before it serves.
+fn margin(ring: u64) -> u64 {
+    (ring / 128).clamp(SPARE_PAGES, 2 * WINDOW)
+}
 
 /// A change that takes effect when its group is durable.
 pub(crate) enum Effect {
@@ -76,6 +82,8 @@ pub(crate) struct Log {
     pub(crate) stable: Cell<u64>,
     /// Devices that pages are written to.
     pub(crate) set: RefCell<Vec<u16>>,
+    /// Replaced blocks of which recovery has to log the entries.
+    pub(crate) replaced: RefCell<Vec<Entry>>,
     /// Groups closed, and groups that are over: they end in order.
     closed: Cell<u64>,
     ended: Cell<u64>,
@@ -92,6 +100,7 @@ impl Log {
             chain: Cell::new(chain),
             stable: Cell::new(next_lsn),
             set: RefCell::new(set),
+            replaced: RefCell::default(),
             closed: Cell::new(0),
             ended: Cell::new(0),
             in_order: WaitChannel::new(0),
@@ -103,14 +112,19 @@ impl Inner {
     /// Pages of the ring in use, with those of the open group.
     pub(crate) fn log_used(&self) -> u64 {
         let open = self.log.open.borrow().pages.borrow().len() as u64;
-        self.log.next_lsn.get() + open - self.durable.borrow().base_lsn
+        let durable = self.durable.borrow();
+        let base = match durable.turns.last().filter(|_| has(Bug::RingOverTail)) {
+            Some(turn) => turn.first,
+            None => durable.base_lsn,
+        };
+        self.log.next_lsn.get() + open - base
     }
 
     /// Whether a write may add to the log now.
     pub(crate) fn log_has_room(&self) -> bool {
         let open = self.log.open.borrow().pages.borrow().len();
         let ring = self.durable.borrow().log_pages;
-        open < GROUP_PAGES - 4 && self.log_used() + 4 + MARGIN <= ring
+        open < GROUP_PAGES - 4 && self.log_used() + 4 + margin(ring) <= ring
     }
 
     /// Waits until the open group is on its way.
@@ -239,6 +253,7 @@ impl Inner {
                 previous: log.chain.get(),
                 stable: log.stable.get(),
                 base_seq,
+                recovery: false,
             };
             let (block, crc) = p.seal(&head);
             log.next_lsn.set(lsn + 1);

@@ -1,6 +1,7 @@
 //! Metadata blocks: read with proof, cached, written to all copies.
 
 use super::device::{self, Device, Pending};
+use super::together::together;
 use super::{Inner, block_of};
 use crate::format::dataset::MapRoot;
 use crate::format::dead;
@@ -9,10 +10,8 @@ use crate::format::tree::{self, LEAF, MapEntry, span};
 use crate::format::{BLOCK, Block};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::task::Poll;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
-use weir_reactor::LocalFuture;
 
 /// What a node of a map on this level is.
 pub(crate) fn kind_of(level: u8) -> PageKind {
@@ -32,11 +31,20 @@ pub(crate) struct Cache {
     limit: usize,
 }
 
+/// Least number of nodes kept.
+const LEAST: usize = 8;
+
 impl Cache {
     /// A cache of at most this many bytes of nodes.
     pub(crate) fn new(bytes: usize) -> Cache {
-        let limit = (bytes / BLOCK).max(8);
+        let limit = (bytes / BLOCK).max(LEAST);
         Cache { pages: BTreeMap::new(), order: VecDeque::new(), limit }
+    }
+
+    /// From now on so many bytes at most.
+    fn resize(&mut self, bytes: usize) {
+        self.limit = (bytes / BLOCK).max(LEAST);
+        self.shrink();
     }
 
     fn get(&mut self, ptr: &NodePtr) -> Option<Rc<Block>> {
@@ -52,6 +60,10 @@ impl Cache {
         if self.pages.insert(ptr.vbn, (ptr, page, false)).is_none() {
             self.order.push_back(ptr.vbn);
         }
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
         while self.pages.len() > self.limit {
             let Some(v) = self.order.pop_front() else { return };
             match self.pages.get_mut(&v) {
@@ -108,15 +120,7 @@ impl Inner {
             return;
         }
         for some in missing.chunks(AHEAD) {
-            let mut reads: Vec<LocalFuture<'_, _>> = Vec::with_capacity(some.len());
-            for p in some {
-                reads.push(Box::pin(self.meta(p, kind)));
-            }
-            std::future::poll_fn(|cx| {
-                reads.retain_mut(|r| r.as_mut().poll(cx).is_pending());
-                if reads.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
+            together(some.iter().map(|p| self.meta(p, kind))).await;
         }
     }
 
@@ -276,5 +280,19 @@ impl Inner {
     ) -> IoResult<MapEntry> {
         let leaf = self.leaf(root, family, lba).await?;
         Ok(leaf.map_or(MapEntry::HOLE, |l| tree::entry(&l, (lba % LEAF as u64) as usize)))
+    }
+}
+
+impl super::Pool {
+    /// Keeps so many bytes of maps in memory at most from now on ([`super::Options::cache`]).
+    pub fn set_cache(&self, bytes: usize) {
+        self.0.cache.borrow_mut().resize(bytes);
+    }
+
+    /// Bytes of maps that are in memory, and how many there may be.
+    pub fn cached_maps(&self) -> (u64, u64) {
+        let cache = self.0.cache.borrow();
+        let bytes = |nodes: usize| nodes as u64 * BLOCK as u64;
+        (bytes(cache.pages.len()), bytes(cache.limit))
     }
 }

@@ -8,7 +8,9 @@ mod dead;
 mod device;
 mod devices;
 mod fill;
+mod gather;
 mod heal;
+mod judge;
 mod labels;
 mod locks;
 mod log;
@@ -16,6 +18,7 @@ mod membership;
 mod merge;
 mod meta;
 mod moves;
+mod old_log;
 mod open;
 mod plan;
 mod ranges;
@@ -26,6 +29,7 @@ mod scrub;
 mod snapshot;
 mod space;
 mod stage;
+mod together;
 mod upkeep;
 mod volume;
 mod write;
@@ -103,12 +107,16 @@ pub struct Counters {
     pub lost: u64,
     /// Devices that failed.
     pub devices_failed: u64,
+    /// Recoveries that kept the log, to be merged while the pool serves: 0 or 1.
+    pub logs_kept: u64,
     /// Log entries taken up by recovery.
     pub replayed: u64,
     /// Copies that recovery completed.
     pub replay_repairs: u64,
     /// Blocks that recovery found not to have been written.
     pub replay_dropped: u64,
+    /// Blocks of doubtful log entries that recovery brought to another place.
+    pub replay_moved: u64,
 }
 
 pub(crate) struct Inner {

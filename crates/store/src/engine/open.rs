@@ -7,6 +7,7 @@ use super::labels::{label_of, read_block, superblocks};
 use super::log::Log;
 use super::meta::Cache;
 use super::space::Space;
+use super::together::together;
 use super::upkeep::Upkeep;
 use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::dataset::{DatasetRecord, RECORD};
@@ -22,6 +23,9 @@ use weir_codec::crc64;
 use weir_disk::Disk;
 use weir_mem::{BufPool, PoolConfig};
 use weir_reactor::spawn_task;
+
+/// Slabs whose bitmaps are read at a time.
+const SLABS: usize = 32;
 
 /// How a pool is run.
 #[derive(Debug, Clone)]
@@ -145,7 +149,9 @@ impl Pool {
         if !inner.options.read_only {
             spawn_task(inner.clone().upkeeper());
         }
-        if inner.is_reaping() {
+        // A log that was kept is merged while the pool serves.
+        let kept = !inner.durable.borrow().turns.is_empty();
+        if inner.is_reaping() || kept {
             inner.ckpt.kick();
         }
         Ok(Pool(inner))
@@ -190,7 +196,7 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
         datasets: RefCell::default(),
         next_dataset: Cell::new(best.next_dataset),
         super_lock: weir_reactor::WaitChannel::new(1),
-        epoch: Cell::new(best.epoch + 1),
+        epoch: Cell::new(best.turns.last().map_or(best.epoch, |t| t.epoch) + 1),
         incarnation: Cell::new(best.incarnation),
         lineage: Cell::new(lineage),
         log: Log::new(best.base_lsn, best.base_chain, log_set),
@@ -357,35 +363,42 @@ impl Inner {
             let r = r.map_err(|e| StoreError::Pool(format!("the table of datasets: {e}")))?;
             self.datasets.borrow_mut().insert(r.id, Dataset::new(&r));
         }
-        let slabs = self.space.borrow().slabs.len();
-        for s in 0..slabs {
-            let (which, crc, birth) = {
-                let space = self.space.borrow();
-                let slab = &space.slabs[s];
-                (slab.which, slab.crc, slab.birth)
-            };
-            let Some(which) = which else { continue };
-            let lost =
-                |e: IoError| StoreError::Pool(format!("the bitmap of slab {s} is lost: {e}"));
-            let vbn = ((s as u64) << shift) + u64::from(which) * slab::meta_pages(shift);
-            let ptr = NodePtr { vbn, birth, max_birth: birth, crc };
-            let good = |b: &Block| ptr.verify(b, self.tag, PageKind::SlabMeta).is_ok();
-            let head = self.proved(vbn, good).await.map_err(lost)?;
-            let head = SlabHead::decode(&head, shift).map_err(|_| lost(IoError::Medium))?;
-            let mut words = Vec::new();
-            for i in 0..bitmap_pages(shift) {
-                let crc = head.bitmaps[i as usize];
-                let ptr = NodePtr { vbn: vbn + 1 + i, birth, max_birth: birth, crc };
-                let good = |b: &Block| ptr.verify(b, self.tag, PageKind::Bitmap).is_ok();
-                let b = self.proved(ptr.vbn, good).await.map_err(lost)?;
-                words.extend((0..slab::BITS / 64).map(|i| slab::bits(&b, i)));
+        let slabs: Vec<usize> = (0..self.space.borrow().slabs.len()).collect();
+        for some in slabs.chunks(SLABS) {
+            for loaded in together(some.iter().map(|s| self.load_slab(*s, shift))).await {
+                loaded?;
             }
-            words.truncate((1 << shift) / 64);
-            let mut space = self.space.borrow_mut();
-            space.slabs[s].regions = head.regions;
-            space.load(s, words);
         }
         self.arrange();
+        Ok(())
+    }
+
+    /// Loads the bitmap of a slab.
+    async fn load_slab(&self, s: usize, shift: u8) -> StoreResult {
+        let (which, crc, birth) = {
+            let space = self.space.borrow();
+            let slab = &space.slabs[s];
+            (slab.which, slab.crc, slab.birth)
+        };
+        let Some(which) = which else { return Ok(()) };
+        let lost = |e: IoError| StoreError::Pool(format!("the bitmap of slab {s} is lost: {e}"));
+        let vbn = ((s as u64) << shift) + u64::from(which) * slab::meta_pages(shift);
+        let ptr = NodePtr { vbn, birth, max_birth: birth, crc };
+        let good = |b: &Block| ptr.verify(b, self.tag, PageKind::SlabMeta).is_ok();
+        let head = self.proved(vbn, good).await.map_err(lost)?;
+        let head = SlabHead::decode(&head, shift).map_err(|_| lost(IoError::Medium))?;
+        let mut words = Vec::new();
+        for i in 0..bitmap_pages(shift) {
+            let crc = head.bitmaps[i as usize];
+            let ptr = NodePtr { vbn: vbn + 1 + i, birth, max_birth: birth, crc };
+            let good = |b: &Block| ptr.verify(b, self.tag, PageKind::Bitmap).is_ok();
+            let b = self.proved(ptr.vbn, good).await.map_err(lost)?;
+            words.extend((0..slab::BITS / 64).map(|i| slab::bits(&b, i)));
+        }
+        words.truncate((1 << shift) / 64);
+        let mut space = self.space.borrow_mut();
+        space.slabs[s].regions = head.regions;
+        space.load(s, words);
         Ok(())
     }
 }

@@ -4,8 +4,9 @@ use super::dataset::Dataset;
 use super::device::{Device, Unread};
 use super::stage::Found;
 use super::{Inner, slice_crc};
-use crate::format::BLOCK;
+use crate::format::dataset::MapRoot;
 use crate::format::tree::{self, LEAF, MapEntry};
+use crate::format::{BLOCK, Block};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
@@ -19,6 +20,15 @@ enum Got {
     Blocks(usize),
     /// The first block has to be read from another copy. With a read that was given up and has not ended.
     Bad(Option<CompletionFuture>),
+}
+
+/// A leaf that was looked into; no page: there is none, all are holes.
+struct Leaf {
+    /// Of which map. A checkpoint may have ended while it was read: what was in a layer then is in a newer map, and
+    /// this leaf is an old one.
+    root: MapRoot,
+    index: u64,
+    page: Option<Rc<Block>>,
 }
 
 impl Inner {
@@ -187,7 +197,7 @@ impl Inner {
         &self,
         ds: &Dataset,
         lba: u64,
-        leaf: &mut Option<(u64, Option<Rc<crate::format::Block>>)>,
+        leaf: &mut Option<Leaf>,
     ) -> IoResult<MapEntry> {
         match ds.top.find(lba) {
             Found::Entry(e) => Ok(e),
@@ -195,28 +205,22 @@ impl Inner {
                 let page = self.leaf(root, ds.family, lba).await?;
                 let i = (lba % LEAF as u64) as usize;
                 let e = page.as_ref().map_or(MapEntry::HOLE, |p| tree::entry(p, i));
-                *leaf = Some((lba / LEAF as u64, page));
+                *leaf = Some(Leaf { root, index: lba / LEAF as u64, page });
                 Ok(e)
             }
         }
     }
 
     /// The entry of a block, if that is known without reading.
-    fn entry_at_hand(
-        &self,
-        ds: &Dataset,
-        lba: u64,
-        leaf: &Option<(u64, Option<Rc<crate::format::Block>>)>,
-    ) -> Option<MapEntry> {
+    fn entry_at_hand(&self, ds: &Dataset, lba: u64, leaf: &Option<Leaf>) -> Option<MapEntry> {
         match ds.top.find(lba) {
             Found::Entry(e) => Some(e),
-            Found::Tree(_) => match leaf {
-                Some((n, page)) if *n == lba / LEAF as u64 => {
-                    let i = (lba % LEAF as u64) as usize;
-                    Some(page.as_ref().map_or(MapEntry::HOLE, |p| tree::entry(p, i)))
-                }
-                _ => None,
-            },
+            Found::Tree(root) => {
+                let index = lba / LEAF as u64;
+                let leaf = leaf.as_ref().filter(|l| (l.root, l.index) == (root, index))?;
+                let i = (lba % LEAF as u64) as usize;
+                Some(leaf.page.as_ref().map_or(MapEntry::HOLE, |p| tree::entry(p, i)))
+            }
         }
     }
 }

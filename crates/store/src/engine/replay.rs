@@ -1,166 +1,211 @@
-//! Recovery: the log of both halves, united; what was acknowledged is in, and everything that was seen.
+//! Recovery: the log of all halves, united; what was acknowledged is in, and everything that was seen.
+//!
+//! What the log has is taken up into memory, and the log stays what it is: merging it into the maps takes long, and is
+//! done by a checkpoint while the pool serves. Only what recovery decided has to last: what of the pages that may not be
+//! whole is found to have happened is logged anew, by the recovery, and a superblock draws the line.
 
-use super::log::WINDOW;
-use super::{Inner, StoreError, StoreResult, block_of, slice_crc};
-use crate::format::log::{Entry, PageHead, decode_entries, decode_head};
+use super::gather::Gather;
+use super::log::SPARE_PAGES;
+use super::old_log::OldLog;
+use super::{Inner, StoreError, StoreResult, device};
+use crate::format::log::{Entry, Found, PageBuilder, PageHead, blocks_in, entries};
+use crate::format::superblock::Superblock;
 use crate::format::tree::MapEntry;
-use crate::format::{BLOCK, Block, MAX_EPOCH};
+use crate::format::turn::{MAX_TURNS, Turn};
+use crate::format::{KEPT_LOG, MAX_EPOCH};
 use crate::planted::{Bug, has};
-use std::collections::BTreeMap;
 use std::rc::Rc;
-use weir_base::{IoError, IoResult};
+use weir_base::{IoError, MILLIS};
 use weir_mem::Slice;
+use weir_reactor::{sleep, spawn_task};
 
-/// Pages read at once.
-const CHUNK: u64 = 64;
+/// What is logged anew.
+#[derive(Default)]
+pub(super) struct Again(Vec<PageBuilder>);
 
-type Pages = BTreeMap<u64, (PageHead, u64, Box<Block>)>;
+impl Again {
+    fn room(&mut self, slots: usize) -> Option<&mut PageBuilder> {
+        if self.0.last().is_none_or(|p| p.room() < slots) {
+            self.0.push(PageBuilder::default());
+        }
+        self.0.last_mut()
+    }
 
-fn damaged(text: String) -> StoreError {
-    StoreError::Pool(text)
+    fn entry(&mut self, e: &Entry) {
+        if let Some(p) = self.room(e.slots()) {
+            p.push(e);
+        }
+    }
+
+    /// Adds blocks side by side, of which `first` is the first one's entry.
+    pub(super) fn run(
+        &mut self,
+        dataset: u32,
+        mut lba: u64,
+        mut first: MapEntry,
+        mut crcs: &[u32],
+    ) {
+        while !crcs.is_empty() {
+            let Some(p) = self.room(1) else { return };
+            let (now, later) = crcs.split_at(blocks_in(p.room()).min(crcs.len()));
+            p.write(dataset, lba, first, now);
+            (lba, first.vbn) = (lba + now.len() as u64, first.vbn + now.len() as u64);
+            crcs = later;
+        }
+    }
 }
 
 impl Inner {
-    /// Takes up the log, repairs the halves, and makes a checkpoint with a new incarnation.
+    /// Takes up the log, repairs the halves, and begins a new incarnation.
     pub(crate) async fn recover(self: &Rc<Self>) -> StoreResult {
         self.complete_super().await?;
-        let pages = self.read_log().await?;
-        let stable = pages.values().map(|(h, ..)| h.stable).max().unwrap_or(0);
-        let base = self.log.next_lsn.get();
-        let mut expected = self.log.chain.get();
-        let mut next = base;
-        for lsn in base..stable.max(base) {
-            if !pages.contains_key(&lsn) {
-                return Err(damaged(format!(
-                    "page {lsn} of the log is lost on every half, though it was acknowledged"
-                )));
-            }
-        }
-        for (lsn, (head, crc, _)) in &pages {
-            if *lsn == next && head.previous != expected {
-                return Err(damaged(format!(
-                    "page {lsn} of the log does not follow the one before"
-                )));
-            }
-            (next, expected) = (*lsn + 1, *crc);
-        }
+        let mut old = self.read_log().await?;
         // Whatever was written by a life that is over was born before this.
-        let seen = self.epoch.get();
-        let mut newest = seen;
-        for (lsn, (.., block)) in &pages {
-            let entries = decode_entries(block);
-            let entries = entries.map_err(|e| damaged(format!("page {lsn} of the log: {e}")))?;
-            for e in entries {
-                if let Entry::Write { birth, .. } = &e {
-                    newest = newest.max(*birth);
+        let mut newest = self.epoch.get();
+        let (mut gather, mut again) = (Gather::default(), Again::default());
+        let mut doubtful = self.doubtful(&old)?;
+        let any = !old.pages.is_empty();
+        let mut taken = 0;
+        for (lsn, page) in std::mem::take(&mut old.pages) {
+            for e in entries(&page.block) {
+                let e = e.map_err(|e| StoreError::Pool(format!("page {lsn} of the log: {e}")))?;
+                taken += 1;
+                if let Found::Write(r) = &e {
+                    newest = newest.max(r.birth);
                 }
-                self.replay(e, *lsn < stable).await?;
+                match e {
+                    Found::Write(r) if lsn < old.stable => gather.run(self, &r)?,
+                    Found::Write(r) => {
+                        self.judge(&r, &mut gather, &mut again, &mut doubtful).await?
+                    }
+                    Found::Other(e) => {
+                        if lsn >= old.stable {
+                            again.entry(&e);
+                        }
+                        gather.settle(self);
+                        self.replay(e);
+                    }
+                }
             }
         }
+        gather.settle(self);
+        self.count(|c| c.replayed += taken);
+        // Blocks that were replaced on the way here; no checkpoint follows at once that would have them.
+        self.log.replaced.borrow_mut().drain(..).for_each(|e| again.entry(&e));
         let after = newest.max(self.epoch.get()).saturating_add(3).min(MAX_EPOCH);
         self.epoch.set(after);
+        if self.options.read_only {
+            // What is there can be read.
+            self.suspend(IoError::ReadOnly);
+            return Ok(());
+        }
+        let unused = old.next + again.0.len() as u64 + 1;
+        if any && self.keep_log(&old, again).await? {
+            let mut space = self.space.borrow_mut();
+            doubtful.unused().for_each(|vbn| space.release(vbn));
+            return Ok(());
+        }
+        // Until the checkpoint is durable the log still has them.
+        self.pending.borrow_mut().extend(doubtful.unused());
         self.flush_devices(u128::MAX).await;
         self.check_running()?;
         if !has(Bug::SameIncarnation) {
             self.incarnation.set(self.incarnation.get() + 1);
-            self.log.next_lsn.set(next + 1);
+            self.log.next_lsn.set(unused);
         }
         self.log.stable.set(self.log.next_lsn.get());
-        self.log.chain.set(expected);
+        self.log.chain.set(old.chain);
         self.unrecorded.set(false);
         Ok(self.run_checkpoint(|_| {}).await?)
     }
 
-    /// Reads the live part of the log from every half.
-    async fn read_log(&self) -> StoreResult<Pages> {
-        let (base, ring, seq, incarnation) = {
+    /// Makes recovery's verdicts last without merging the log. False: that is not possible, and nothing but pages that
+    /// nobody believes was written.
+    async fn keep_log(self: &Rc<Self>, old: &OldLog, again: Again) -> StoreResult<bool> {
+        let (seq, room, mut turns) = {
             let s = self.durable.borrow();
-            (s.base_lsn, s.log_pages, s.seq, s.incarnation)
+            (s.seq, s.base_lsn.saturating_add(s.log_pages), s.turns.clone())
         };
-        let mut pages = Pages::new();
-        let mut halves: Vec<u16> = self.log.set.borrow().clone();
-        if has(Bug::ReplayOneLog) {
-            halves.truncate(1);
+        let (first, mut sure) = (old.next, old.next + again.0.len() as u64);
+        let set: Vec<_> = self.log.set.borrow().iter().filter_map(|n| self.device(*n)).collect();
+        let on_some = || set.iter().any(|d| d.is_current());
+        let possible = turns.len() < MAX_TURNS && sure + SPARE_PAGES <= room;
+        if !possible || !on_some() || self.epoch.get() >= MAX_EPOCH - 8 {
+            return Ok(false);
         }
-        for number in halves {
-            let Some(d) = self.device(number).filter(|d| d.is_current()) else { continue };
-            let (mut lsn, mut last) = (base, base);
-            let end = base.saturating_add(ring);
-            while lsn < end && lsn <= last.saturating_add(WINDOW) {
-                let slot = lsn % ring;
-                let n = CHUNK.min(ring - slot).min(end - lsn);
-                let buf = Slice::heap(n as usize * BLOCK);
-                let whole = d.read(d.layout.log(lsn), &buf, self.options.deadline).await.is_ok();
-                for i in 0..n {
-                    let part = match whole {
-                        true => buf.sub(i as usize * BLOCK, BLOCK),
-                        // A read that was given up may still write to the other memory.
-                        false => Slice::heap(BLOCK),
-                    };
-                    let at = lsn + i;
-                    if !whole
-                        && d.read(d.layout.log(at), &part, self.options.deadline).await.is_err()
-                    {
-                        continue;
-                    }
-                    let b = block_of(&part);
-                    let Ok((head, crc)) = decode_head(&b, self.tag) else { continue };
-                    if head.lsn % ring != slot + i {
-                        continue;
-                    }
-                    let newer = head.incarnation > incarnation
-                        || (head.incarnation == incarnation && head.base_seq > seq);
-                    if newer {
-                        return Err(damaged(format!(
-                            "the log knows superblock {} of incarnation {}, the newest that can be \
-                             read is {seq} of {incarnation}: superblocks were lost",
-                            head.base_seq, head.incarnation
-                        )));
-                    }
-                    if head.incarnation == incarnation && head.lsn == at {
-                        pages.entry(at).or_insert((head, crc, b));
-                        last = last.max(at);
-                    }
-                }
-                lsn += n;
+        let life = self.incarnation.get() + u32::from(!has(Bug::SameIncarnation));
+        let (mut chain, mut end) = (old.stable_chain, old.stable);
+        let mut io = Vec::new();
+        for (lsn, p) in (first..).zip(again.0) {
+            let head = PageHead {
+                pool: self.tag,
+                incarnation: life,
+                owner_epoch: 0,
+                lsn,
+                previous: chain,
+                stable: old.stable,
+                base_seq: seq,
+                recovery: true,
+            };
+            let (block, crc) = p.seal(&head);
+            chain = crc;
+            let buf = Slice::copy_of(&block[..]);
+            for d in set.iter().filter(|d| d.is_current()) {
+                self.count(|c| c.media_writes += 1);
+                d.submit_write(d.layout.log(lsn), &buf, &mut io);
             }
         }
-        Ok(pages)
+        let failed = device::wait(&mut io, self.options.deadline).await;
+        self.note_failures(failed);
+        // With what was repaired. Only then may a superblock say that it is there.
+        if !has(Bug::SuperblockBeforeFlush) {
+            self.flush_devices(u128::MAX).await;
+        }
+        self.check_running()?;
+        self.check_space()?;
+        if !on_some() {
+            return Ok(false);
+        }
+        if has(Bug::TailUnjudged) {
+            (end, sure, chain) = (old.next, old.next, old.chain);
+        }
+        turns.push(Turn { end, first, sure, chain, epoch: self.epoch.get() });
+        self.incarnation.set(life);
+        self.log.next_lsn.set(sure);
+        self.log.stable.set(sure);
+        self.log.chain.set(chain);
+        self.count(|c| c.logs_kept += 1);
+        let me = self.clone();
+        let draw = async move {
+            let only = me.super_lock.acquire(1).await;
+            let change = |s: &mut Superblock| {
+                s.incarnation = life;
+                (s.lineage, s.parent_lineage) = me.lineage.get();
+                s.next_dataset = me.next_dataset.get();
+                s.turns.clone_from(&turns);
+                s.incompat |= KEPT_LOG;
+            };
+            let written = me.write_super(change).await;
+            drop(only);
+            written
+        };
+        if has(Bug::ServeBeforeSuperblock) {
+            spawn_task(async move {
+                sleep(2 * MILLIS).await;
+                let _ = draw.await;
+            });
+            return Ok(true);
+        }
+        draw.await?;
+        Ok(true)
     }
 
-    /// Takes up one entry. `sure`: it was durable on all halves.
-    async fn replay(self: &Rc<Self>, e: Entry, sure: bool) -> StoreResult {
-        self.count(|c| c.replayed += 1);
+    /// Takes up an entry that is no write.
+    fn replay(&self, e: Entry) {
         let dataset = |id: u32| self.datasets.borrow().get(&id).cloned();
         match e {
-            Entry::Write { dataset: id, lba, vbn, birth, crcs } => {
-                let Some(ds) = dataset(id) else { return Ok(()) };
-                for (i, crc) in crcs.into_iter().enumerate() {
-                    let (lba, vbn) = (lba + i as u64, vbn + i as u64);
-                    if !self.space.borrow().is_place(vbn) {
-                        return Err(damaged(format!(
-                            "the log names block {vbn}, which is no place"
-                        )));
-                    }
-                    let entry = MapEntry { vbn, birth, crc };
-                    if !sure && !self.complete(ds.family, lba, entry).await? {
-                        self.count(|c| c.replay_dropped += 1);
-                        continue;
-                    }
-                    if !self.space.borrow_mut().take(vbn) {
-                        let by = match self.space.borrow().is_on_disk(vbn) {
-                            true => "the checkpoint",
-                            false => "another entry",
-                        };
-                        return Err(damaged(format!(
-                            "the log writes block {vbn} for dataset {id} in epoch {birth}, which {by} \
-                             uses; the checkpoint is of epoch {}",
-                            self.durable.borrow().epoch
-                        )));
-                    }
-                    self.apply_put(&ds, lba, entry);
-                }
-            }
+            // Writes are gathered.
+            Entry::Write { .. } => {}
             Entry::Trim { dataset: id, lba, blocks } => {
                 if let Some(ds) = dataset(id) {
                     self.apply_wipe(&ds, lba, blocks);
@@ -182,51 +227,5 @@ impl Inner {
                 }
             }
         }
-        Ok(())
-    }
-
-    /// Whether the data of an entry was written to any half; if so, it is brought to all others. What reads well is written
-    /// again too: after a flush that failed, a device can still show from its cache what the medium never got, and
-    /// later flushes do not bring it there.
-    async fn complete(&self, family: u32, lba: u64, e: MapEntry) -> IoResult<bool> {
-        if has(Bug::ReplayWithoutData) {
-            return Ok(true);
-        }
-        let id = self.identity(family, lba, e.birth, e.vbn);
-        let (mut data, mut good, mut bad) = (None, Vec::new(), Vec::new());
-        for (d, at) in self.copies_of(e.vbn).into_iter().flatten() {
-            if !d.is_current() {
-                continue;
-            }
-            let buf = Slice::heap(BLOCK);
-            match d.read(at, &buf, self.options.deadline).await {
-                Ok(()) if !self.options.sum_data || slice_crc(&id, &buf, 0) == e.crc => {
-                    data.get_or_insert(buf);
-                    good.push((d, at));
-                }
-                Err(IoError::Offline) => return Err(IoError::Offline),
-                _ => bad.push((d, at)),
-            }
-        }
-        let Some(data) = data else { return Ok(false) };
-        if has(Bug::ServeBeforeRepair) {
-            return Ok(true);
-        }
-        for (d, at) in good {
-            if !d.usable() || self.options.read_only {
-                continue;
-            }
-            self.count(|c| c.media_writes += 1);
-            match d.write(at, &data, self.options.deadline).await {
-                Ok(()) => {}
-                Err(IoError::Medium) => bad.push((d, at)),
-                Err(e) => self.device_failed(&d, e),
-            }
-        }
-        for (d, at) in bad {
-            self.count(|c| c.replay_repairs += 1);
-            self.mend(&d, at, &data).await;
-        }
-        Ok(true)
     }
 }

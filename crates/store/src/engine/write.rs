@@ -39,7 +39,7 @@ impl Inner {
     }
 
     /// Whether there is space for `blocks` more.
-    fn has_space(&self, blocks: u64, keep_reserve: bool) -> bool {
+    pub(super) fn has_space(&self, blocks: u64, keep_reserve: bool) -> bool {
         let free = self.space.borrow().free();
         let reserve = if keep_reserve { self.reserve() } else { 0 };
         let changes = blocks.max(2);

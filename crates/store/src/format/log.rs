@@ -13,6 +13,8 @@ pub const SLOT: usize = 32;
 /// Slots of entries in a page.
 pub const SLOTS: usize = (BLOCK - HEADER) / SLOT;
 const CRC_AT: usize = 56;
+/// Set in the number of slots used of a page that a recovery wrote.
+const RECOVERY: u16 = 1 << 15;
 /// Checksums in a slot after a write's first.
 const CRCS: usize = SLOT / 4;
 /// Longest name of a dataset in bytes.
@@ -37,6 +39,8 @@ pub struct PageHead {
     pub stable: u64,
     /// The newest superblock that was durable when it was written.
     pub base_seq: u64,
+    /// A recovery wrote it, for the life that it was about to begin.
+    pub recovery: bool,
 }
 
 /// What a log entry says.
@@ -222,7 +226,7 @@ impl PageBuilder {
         let b = &mut self.block[..];
         put32(b, 0, MAGIC);
         put16(b, 4, super::VERSION as u16);
-        put16(b, 6, self.used as u16);
+        put16(b, 6, self.used as u16 | if head.recovery { RECOVERY } else { 0 });
         put64(b, 8, head.pool);
         put32(b, 16, head.incarnation);
         put32(b, 20, head.owner_epoch);
@@ -256,7 +260,7 @@ pub fn decode_head(b: &Block, pool: u64) -> Result<(PageHead, u64)> {
     if version != super::VERSION {
         return Err(FormatError::Version(version));
     }
-    ensure(usize::from(get16(b, 6)) <= SLOTS, "number of log entries")?;
+    ensure(usize::from(get16(b, 6) & !RECOVERY) <= SLOTS, "number of log entries")?;
     let head = PageHead {
         pool: get64(b, 8),
         incarnation: get32(b, 16),
@@ -265,6 +269,7 @@ pub fn decode_head(b: &Block, pool: u64) -> Result<(PageHead, u64)> {
         previous: get64(b, 32),
         stable: get64(b, 40),
         base_seq: get64(b, 48),
+        recovery: get16(b, 6) & RECOVERY != 0,
     };
     if head.pool != pool {
         return Err(FormatError::Identity("pool"));
@@ -273,41 +278,106 @@ pub fn decode_head(b: &Block, pool: u64) -> Result<(PageHead, u64)> {
     Ok((head, crc))
 }
 
+/// A write entry as it is in a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run<'a> {
+    /// The dataset.
+    pub dataset: u32,
+    /// First logical block.
+    pub lba: u64,
+    /// First pool block.
+    pub vbn: u64,
+    /// Epoch.
+    pub birth: u32,
+    first: u32,
+    /// The checksums after the first.
+    rest: &'a [u8],
+}
+
+impl Run<'_> {
+    /// Blocks written: 1 to [`MAX_RUN`].
+    pub fn blocks(&self) -> usize {
+        1 + self.rest.len() / 4
+    }
+
+    /// One checksum per block.
+    pub fn crcs(&self) -> impl Iterator<Item = u32> + '_ {
+        let rest = self.rest.chunks_exact(4).map(|c| get32(c, 0));
+        std::iter::once(self.first).chain(rest)
+    }
+}
+
+/// An entry as it is in a page: most are writes, and are not copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found<'a> {
+    /// A write.
+    Write(Run<'a>),
+    /// Any other entry.
+    Other(Entry),
+}
+
+/// The entries of a page, in order. Nothing comes after the first that no program would have written.
+pub struct Entries<'a>(&'a [u8]);
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Result<Found<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let left = std::mem::take(&mut self.0);
+        if left.is_empty() {
+            return None;
+        }
+        let found = decode_entry(left);
+        if let Ok((_, slots)) = &found {
+            self.0 = left.get(slots * SLOT..).unwrap_or_default();
+        }
+        Some(found.map(|(e, _)| e))
+    }
+}
+
+/// The entries of a page whose head was good, as they are in it.
+pub fn entries(b: &Block) -> Entries<'_> {
+    let used = usize::from(get16(b, 6) & !RECOVERY).min(SLOTS);
+    Entries(&b[HEADER..HEADER + used * SLOT])
+}
+
 /// Reads the entries of a page whose head was good.
 ///
 /// # Errors
 /// An entry that no program would have written.
 pub fn decode_entries(b: &Block) -> Result<Vec<Entry>> {
-    let used = usize::from(get16(b, 6)).min(SLOTS);
-    let mut out = Vec::new();
-    let mut slot = 0;
-    while slot < used {
-        let p = &b[HEADER + slot * SLOT..HEADER + used * SLOT];
-        let e = decode_entry(p)?;
-        slot += e.slots();
-        out.push(e);
-    }
-    Ok(out)
+    let owned = |e: Found<'_>| match e {
+        Found::Write(r) => Entry::Write {
+            dataset: r.dataset,
+            lba: r.lba,
+            vbn: r.vbn,
+            birth: r.birth,
+            crcs: r.crcs().collect(),
+        },
+        Found::Other(e) => e,
+    };
+    entries(b).map(|e| e.map(owned)).collect()
 }
 
-/// Reads the entry at the start of `p`, which are whole slots and at least one.
-fn decode_entry(p: &[u8]) -> Result<Entry> {
+/// Reads the entry at the start of `p`, which are whole slots and at least one; also gives the slots that it takes.
+fn decode_entry(p: &[u8]) -> Result<(Found<'_>, usize)> {
     let (count, dataset, lba) = (usize::from(get16(p, 2)), get32(p, 4), get64(p, 8));
     let (vbn, birth) = unpack(get64(p, 16));
     let range = |blocks: u64| {
         let end = lba.checked_add(blocks);
         ensure(end.is_some_and(|e| e <= MAX_LBA), "logical blocks of a log entry")
     };
-    Ok(match p[0] {
+    let other = match p[0] {
         1 => {
             ensure((1..=MAX_RUN).contains(&count), "length of a write")?;
-            ensure(write_slots(count) * SLOT <= p.len(), "end of a write")?;
+            let slots = write_slots(count);
+            ensure(slots * SLOT <= p.len(), "end of a write")?;
             range(count as u64)?;
             let end = vbn + count as u64;
             ensure(vbn >= FIRST_VBN && end <= super::MAX_VBN, "place of a write")?;
-            let mut crcs = vec![get32(p, 24)];
-            crcs.extend((0..count - 1).map(|i| get32(p, SLOT + 4 * i)));
-            Entry::Write { dataset, lba, vbn, birth, crcs }
+            let rest = &p[SLOT..SLOT + 4 * (count - 1)];
+            let run = Run { dataset, lba, vbn, birth, first: get32(p, 24), rest };
+            return Ok((Found::Write(run), slots));
         }
         2 => {
             let blocks = get64(p, 16);
@@ -333,5 +403,7 @@ fn decode_entry(p: &[u8]) -> Result<Entry> {
         }
         5 => Entry::Remap { device: get16(p, 2), from: lba, spare: get32(p, 24) },
         _ => return Err(FormatError::Range("kind of log entry")),
-    })
+    };
+    let slots = other.slots();
+    Ok((Found::Other(other), slots))
 }

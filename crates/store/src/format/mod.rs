@@ -15,6 +15,7 @@ pub mod page;
 pub mod slab;
 pub mod superblock;
 pub mod tree;
+pub mod turn;
 
 #[cfg(test)]
 mod tests;
@@ -34,8 +35,11 @@ pub const VERSION: u32 = 1;
 /// Feature: the table of slabs has places without copies, of slabs that were given up.
 pub const GIVEN_UP_SLABS: u64 = 1;
 
+/// Feature: the log has stretches of lives that are over, as the turns of the superblock tell.
+pub const KEPT_LOG: u64 = 2;
+
 /// Incompatible features that this program knows. A pool with any other bit is not opened.
-pub const INCOMPAT: u64 = GIVEN_UP_SLABS;
+pub const INCOMPAT: u64 = GIVEN_UP_SLABS | KEPT_LOG;
 
 /// Largest pool block number, exclusive: 36 bits, 256 TiB.
 pub const MAX_VBN: u64 = 1 << 36;

@@ -3,10 +3,12 @@
 use super::label::{CRC_AT, open_block};
 use super::le::*;
 use super::page::NodePtr;
-use super::{Block, FormatError, MAX_EPOCH, Result, VERSION, ensure};
+use super::turn::{MAX_TURNS, TURN, Turn, check_turns};
+use super::{Block, FormatError, KEPT_LOG, MAX_EPOCH, Result, VERSION, ensure};
 use weir_codec::crc64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"WeirSupr");
+const TURNS_AT: usize = 272;
 const MEMBERS_AT: usize = 512;
 const MEMBER: usize = 40;
 /// Most devices of a pool.
@@ -152,6 +154,8 @@ pub struct Superblock {
     pub base_lsn: u64,
     /// Checksum of the page before it.
     pub base_chain: u64,
+    /// Recoveries since then that kept the log, the oldest first; [`KEPT_LOG`] says that there are any.
+    pub turns: Vec<Turn>,
     /// Numbers of the devices that carry the log.
     pub log_set: [Option<u16>; LOG_COPIES],
     /// Copies of each block: 1 or 2.
@@ -183,9 +187,10 @@ impl Superblock {
     /// Writes it for one device and area. Returns the block and the checksum that the next one names.
     ///
     /// # Panics
-    /// When there are too many members; the engine never makes them.
+    /// When there are too many members or turns; the engine never makes them.
     pub fn encode(&self, device: u64, area: u8) -> Box<Block> {
         assert!(self.members.len() <= MAX_MEMBERS, "too many devices");
+        assert!(self.turns.len() <= MAX_TURNS, "too many turns");
         let mut b = super::zeroed();
         let p = &mut b[..];
         put64(p, 0, MAGIC);
@@ -216,6 +221,10 @@ impl Superblock {
         put64(p, 144, self.spares);
         self.datasets.put(&mut p[192..240]);
         self.space.put(&mut p[240..272]);
+        p[TURNS_AT] = self.turns.len() as u8;
+        for (t, p) in self.turns.iter().zip(p[TURNS_AT + 8..].chunks_exact_mut(TURN)) {
+            t.put(p);
+        }
         for (i, m) in self.members.iter().enumerate() {
             let p = &mut p[MEMBERS_AT + i * MEMBER..][..MEMBER];
             put64(p, 0, m.device);
@@ -275,6 +284,9 @@ impl Superblock {
             ensure(v == NOBODY || usize::from(v) < n, "device of the log")?;
             *d = (v != NOBODY).then_some(v);
         }
+        let n = usize::from(b[TURNS_AT]);
+        ensure(n <= MAX_TURNS && (n > 0) == (incompat & KEPT_LOG != 0), "number of turns")?;
+        let turns = b[TURNS_AT + 8..].chunks_exact(TURN).take(n).map(Turn::get).collect();
         let s = Superblock {
             pool,
             lineage: get64(b, 48),
@@ -288,6 +300,7 @@ impl Superblock {
             space: TableRoot::get(&b[240..272])?,
             base_lsn: get64(b, 96),
             base_chain: get64(b, 104),
+            turns,
             log_set,
             copies: b[14],
             slab_shift: b[13],
@@ -304,6 +317,7 @@ impl Superblock {
         ensure((6..=20).contains(&s.slab_shift), "size of slabs")?;
         ensure((super::label::MIN_LOG..=1 << 32).contains(&s.log_pages), "size of the log")?;
         ensure(s.datasets.ptr.max_birth <= s.epoch, "birth of the table of datasets")?;
+        check_turns(&s)?;
         Ok(s)
     }
 }

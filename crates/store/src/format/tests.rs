@@ -3,6 +3,7 @@ use super::log::{Entry, PageBuilder, PageHead, decode_entries, decode_head};
 use super::page::{Header, NodePtr, PageKind, seal};
 use super::superblock::{BlobRoot, Member, MemberState, Superblock, TableRoot};
 use super::tree::{FIRST_VBN, LEAF, MapEntry};
+use super::turn::{MAX_TURNS, Turn};
 use super::*;
 use proptest::prelude::*;
 
@@ -54,6 +55,19 @@ fn log_entry() -> impl Strategy<Value = Entry> {
     ]
 }
 
+/// Turns after page `base` and epoch `epoch`.
+fn turns(base: u64, epoch: u32, steps: &[[u32; 4]], chain: u64) -> Vec<Turn> {
+    let (mut at, mut since) = (base, epoch);
+    let step = |[a, b, c, e]: &[u32; 4]| {
+        let end = at + u64::from(*a);
+        let first = end + u64::from(*b);
+        let sure = first + u64::from(*c);
+        (at, since) = (sure, (since + e % 1000).min(MAX_EPOCH));
+        Turn { end, first, sure, chain: chain ^ sure, epoch: since }
+    };
+    steps.iter().map(step).collect()
+}
+
 fn superblock() -> impl Strategy<Value = Superblock> {
     let member = (any::<u64>(), 0..5u8, any::<bool>(), 0..100u32, any::<u64>()).prop_map(
         |(device, state, draining, since, blocks)| Member {
@@ -73,20 +87,23 @@ fn superblock() -> impl Strategy<Value = Superblock> {
         },
     );
     let members = proptest::collection::vec(member, 1..=superblock::MAX_MEMBERS);
-    (any::<u128>(), any::<u64>(), any::<[u64; 4]>(), node_ptr(), node_ptr(), members).prop_map(
-        |(pool, seq, x, a, b, members)| Superblock {
+    let steps = proptest::collection::vec(any::<[u32; 4]>(), 0..=MAX_TURNS);
+    let numbers = (any::<u128>(), any::<u64>(), any::<[u64; 4]>(), steps);
+    (numbers, node_ptr(), node_ptr(), members).prop_map(|((pool, seq, x, steps), a, b, members)| {
+        Superblock {
             pool,
             lineage: x[0],
             parent_lineage: x[1],
             seq,
-            incarnation: x[2] as u32,
+            incarnation: (x[2] as u32).max(100),
             owner_epoch: x[3] as u32,
             epoch: a.max_birth.max(b.max_birth),
             previous: x[2] ^ x[3],
             datasets: BlobRoot { ptr: a, height: 2, len: 1 + x[0] % (1 << 33) },
             space: TableRoot { which: 1, len: 77, crc: b.crc },
-            base_lsn: x[1],
+            base_lsn: x[1] >> 8,
             base_chain: x[0] ^ 5,
+            turns: turns(x[1] >> 8, a.max_birth.max(b.max_birth), &steps, x[2]),
             log_set: [Some((x[0] % members.len() as u64) as u16), None],
             copies: 2,
             slab_shift: 18,
@@ -95,10 +112,10 @@ fn superblock() -> impl Strategy<Value = Superblock> {
             spares: x[2] % 1000,
             next_dataset: 9,
             members,
-            incompat: 0,
+            incompat: if steps.is_empty() { 0 } else { KEPT_LOG },
             compat: x[3],
-        },
-    )
+        }
+    })
 }
 
 proptest! {
@@ -110,7 +127,7 @@ proptest! {
     ) {
         let head = PageHead {
             pool: 0xabcd, incarnation: 4, owner_epoch: 0, lsn, previous: 99, stable: lsn / 2,
-            base_seq: 7,
+            base_seq: 7, recovery: lsn % 2 == 0,
         };
         let mut b = PageBuilder::default();
         let kept: Vec<Entry> = entries.into_iter().filter(|e| b.push(e)).collect();

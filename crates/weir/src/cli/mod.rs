@@ -5,7 +5,9 @@ mod connect;
 mod declared;
 mod events;
 mod exit_codes;
+mod graph;
 mod host;
+mod layer;
 mod map;
 mod migrate;
 pub(crate) mod output;
@@ -72,12 +74,14 @@ enum Command {
     /// Verification of protected pools while they are served.
     #[command(subcommand)]
     Scrub(scrub::Command),
-    /// Show the layers that a volume is made of.
-    #[command(after_help = "Example:\n  weir graph db-01 --json")]
-    Graph {
-        /// The volume.
-        volume: String,
-    },
+    /// Show the layers that a volume is made of, with what passes each.
+    #[command(
+        after_help = "Examples:\n  weir graph db-01\n  weir graph db-01 --format svg > db-01.svg"
+    )]
+    Graph(graph::Args),
+    /// Layers that come and go over volumes while hosts use them.
+    #[command(subcommand, visible_alias = "layers")]
+    Layer(layer::Command),
     /// Hosts: sets of initiator ports.
     #[command(subcommand, visible_alias = "hosts")]
     Host(host::Command),
@@ -182,9 +186,8 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Clone(c) => done(connection.run(|client| c.run(client, json))),
         Command::Migrate(c) => done(connection.run(|client| c.run(client, json))),
         Command::Scrub(c) => done(connection.run(|client| c.run(client, json))),
-        Command::Graph { volume } => {
-            done(connection.run(|client| async move { scrub::graph(client, &volume, json).await }))
-        }
+        Command::Graph(c) => done(connection.run(|client| c.run(client, json))),
+        Command::Layer(c) => done(connection.run(|client| c.run(client, json))),
         Command::Attach(mut args) => {
             args.json = json;
             args.check()?;

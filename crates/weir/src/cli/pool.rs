@@ -5,8 +5,8 @@ use super::parse;
 use clap::Subcommand;
 use weir_control::client::Client;
 use weir_control::model::{
-    DeviceAction, DeviceGrow, DeviceSpec, DeviceUse, PoolInfo, PoolPatch, PoolSpec, Protection,
-    Raid,
+    DeviceAction, DeviceGrow, DeviceSpec, DeviceUse, MapMemory, PoolInfo, PoolPatch, PoolSpec,
+    Protection, Raid,
 };
 use weir_control::units::format_size;
 
@@ -33,6 +33,10 @@ pub(crate) enum Command {
         /// Protected pools: take devices that belong to another pool; what is on them is lost.
         #[arg(long, requires = "raid")]
         overwrite: bool,
+        /// Protected pools: how much of the maps of their volumes is kept in memory. lean: half a GiB for a TiB; full:
+        /// all, 3.1 GiB for a TiB.
+        #[arg(long, requires = "raid", value_name = "lean|full")]
+        memory: Option<MapMemory>,
     },
     /// List the pools.
     #[command(visible_alias = "ls", after_help = "Example:\n  weir pool list --json")]
@@ -55,6 +59,15 @@ pub(crate) enum Command {
         /// INDEX:SIZE: a device (see `weir pool show`) and its new size. May be repeated.
         #[arg(long, value_parser = parse::grow)]
         grow: Vec<DeviceGrow>,
+    },
+    /// Change how much of the maps of its volumes a protected pool keeps in memory.
+    #[command(after_help = "Example:\n  weir pool memory safe full")]
+    Memory {
+        /// The pool.
+        name: String,
+        /// lean: half a GiB for a TiB; full: all, 3.1 GiB for a TiB.
+        #[arg(value_name = "lean|full")]
+        memory: MapMemory,
     },
     /// Open a protected pool though devices are missing that may have what the others have not; that is lost then.
     #[command(after_help = "Example:\n  weir pool force safe --yes")]
@@ -139,8 +152,8 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
         match self {
-            Command::Create { name, devices, raid, overwrite } => {
-                let spec = PoolSpec { name, devices, raid, overwrite };
+            Command::Create { name, devices, raid, overwrite, memory } => {
+                let spec = PoolSpec { name, devices, raid, overwrite, memory };
                 let pool = client.create_pool(&spec).await?;
                 output::show(json, &pool, |p| {
                     format!("pool {} created, {} free", p.name, format_size(p.free))
@@ -149,7 +162,7 @@ impl Command {
             Command::List => output::show(json, &client.pools().await?, |p| table(p)),
             Command::Show { name } => output::show(json, &client.pool(&name).await?, details),
             Command::Resize { name, add, grow } => {
-                let pool = client.patch_pool(&name, &PoolPatch { add, grow }).await?;
+                let pool = client.patch_pool(&name, &PoolPatch { add, grow, memory: None }).await?;
                 output::show(json, &pool, |p| {
                     format!(
                         "pool {} has {}, {} free",
@@ -158,6 +171,10 @@ impl Command {
                         format_size(p.free)
                     )
                 })
+            }
+            Command::Memory { name, memory } => {
+                let patch = PoolPatch { memory: Some(memory), ..PoolPatch::default() };
+                output::show(json, &client.patch_pool(&name, &patch).await?, details)
             }
             Command::Force { name, yes } => {
                 let question =
@@ -263,6 +280,8 @@ fn protection(p: &PoolInfo, pr: &Protection) -> String {
             c.damaged, c.repaired, c.relocated, c.lost
         ),
     ));
+    let [maps, most] = l.maps.map(format_size);
+    fields.push(("maps", format!("{maps} in memory, at most {most} ({})", pr.memory)));
     fields.push(("recovery", format!("{} log entries taken up at the last start", c.replayed)));
     if let Some(w) = &l.work {
         let percent = (w.done * 100).checked_div(w.total).unwrap_or(0);

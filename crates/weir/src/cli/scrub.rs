@@ -1,11 +1,11 @@
-//! `weir scrub` and `weir graph`.
+//! `weir scrub`.
 
 use super::output::{self, Table};
 use super::parse;
 use clap::Subcommand;
 use std::time::Duration;
 use weir_control::client::Client;
-use weir_control::live::{GraphLive, ScrubLive};
+use weir_control::live::ScrubLive;
 use weir_control::server::ScrubSpec;
 use weir_control::units::format_size;
 use weir_control::{Code, Error};
@@ -94,25 +94,4 @@ fn text(live: &Option<ScrubLive>) -> String {
         text.push_str(&t.text());
     }
     text
-}
-
-/// The device graph of a volume.
-pub(crate) async fn graph(client: Client, volume: &str, json: bool) -> anyhow::Result<()> {
-    output::show(json, &client.graph(volume).await?, |g| {
-        let mut out = format!("{}\n", g.volume);
-        if let Some(top) = g.nodes.first() {
-            draw(g, &top.id, 1, &mut out);
-        }
-        out
-    })
-}
-
-fn draw(g: &GraphLive, id: &str, depth: usize, out: &mut String) {
-    let Some(n) = g.nodes.iter().find(|n| n.id == id) else { return };
-    let params: Vec<String> = n.params.iter().map(|(k, v)| format!("{k}={v}")).collect();
-    out.push_str(&format!("{}{} {} {}\n", "  ".repeat(depth), n.id, n.kind, params.join(" ")));
-    // Graphs have no cycles; the bound is for an answer that is not ours.
-    if depth < 64 {
-        n.children.iter().for_each(|c| draw(g, c, depth + 1, out));
-    }
 }

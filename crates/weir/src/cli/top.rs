@@ -61,7 +61,8 @@ impl Args {
     }
 }
 
-fn rate(value: f64) -> String {
+/// A number of things a second in a few characters.
+pub(crate) fn rate(value: f64) -> String {
     match value {
         v if v >= 1e6 => format!("{:.2}M", v / 1e6),
         v if v >= 1e4 => format!("{:.1}k", v / 1e3),
@@ -69,7 +70,8 @@ fn rate(value: f64) -> String {
     }
 }
 
-fn time(ns: u64) -> String {
+/// A time in a few characters.
+pub(crate) fn time(ns: u64) -> String {
     match ns {
         0 => "-".into(),
         n if n < 1_000_000 => format!("{:.1}us", n as f64 / 1e3),

@@ -5,12 +5,28 @@ use weir_block::{GraphSpec, NodeSpec};
 use weir_control::model::{DeviceKind, Layout, Pool, Volume};
 use weir_control::{Code, Error, Result};
 
-/// Name of the node that front ends use.
+/// Name of the uppermost node of what a volume is made of.
 pub(crate) const TOP: &str = "top";
 
-/// The graph of a volume: `top`, and below it one node for each part of the layout. What has moved has a layer more,
-/// which keeps what hosts know of it true.
+/// The graph of a volume: the layers that were put over it, and what it is made of.
 pub(crate) fn spec(volume: &Volume, pool: &Pool) -> Result<GraphSpec> {
+    Ok(layered(volume, bare(volume, pool)?))
+}
+
+/// With the volume's layers above the top.
+fn layered(volume: &Volume, mut spec: GraphSpec) -> GraphSpec {
+    for l in volume.layers.iter().rev() {
+        let new = NodeSpec::new(&l.node(), &l.kind).over(&spec.top);
+        let new = l.params.iter().fold(new, |n, (k, v)| n.param(k, v.as_str()));
+        spec.top.clone_from(&new.id);
+        spec = spec.with(new);
+    }
+    spec
+}
+
+/// What a volume is made of: `top`, and below it one node for each part of the layout. What has moved has a layer more,
+/// which keeps what hosts know of it true.
+pub(crate) fn bare(volume: &Volume, pool: &Pool) -> Result<GraphSpec> {
     let mut b = Builder { volume, pool, spec: GraphSpec::new(&volume.name, TOP), next: 0 };
     let place = place(volume);
     match volume.told {
@@ -41,7 +57,7 @@ pub(crate) fn place(volume: &Volume) -> String {
 /// The graph of a volume while it moves.
 pub(crate) fn moving(volume: &Volume) -> GraphSpec {
     let leaf = NodeSpec::new(TOP, super::moves::KIND).param("volume", volume.name.as_str());
-    GraphSpec::new(&volume.name, TOP).with(leaf)
+    layered(volume, GraphSpec::new(&volume.name, TOP).with(leaf))
 }
 
 /// The file of a volume that has one of its own.

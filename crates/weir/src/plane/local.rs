@@ -1,5 +1,6 @@
 //! One reactor's part of the node.
 
+use super::layers::Edits;
 use super::moves::{self, Movings};
 use super::store::{self, OpenPools};
 use std::cell::{Cell, RefCell};
@@ -30,6 +31,8 @@ pub(crate) struct Local {
     pub(crate) graphs: RefCell<BTreeMap<String, Graph>>,
     /// Protected pools that live here.
     pub(crate) stores: OpenPools,
+    /// Changes of layers that are not decided upon.
+    pub(crate) edits: Edits,
     /// Volumes that move and live here meanwhile.
     pub(crate) moves: Movings,
     iwarp: RefCell<[Option<Iwarp>; 2]>,
@@ -78,7 +81,7 @@ impl Local {
 
     /// Runs `f` with what layers are built from.
     pub(crate) fn build<R>(&self, f: impl FnOnce(&BuildContext<'_>) -> R) -> R {
-        self.build_metered(Metering::Top, f)
+        self.build_metered(super::layers::METERING, f)
     }
 
     /// As [`build`](Local::build), with layers counted in this way.
@@ -104,6 +107,11 @@ impl Local {
             metering,
         })
     }
+}
+
+/// The kinds of layers of the daemon.
+pub(crate) fn registry() -> Registry {
+    weir_layers::registry().with(&store::Kind).with(&moves::Kind)
 }
 
 /// Settings of a reactor thread.
@@ -189,12 +197,13 @@ fn run(
     let local = Local {
         reactor: reactor.clone(),
         ring,
-        registry: weir_layers::registry().with(&store::Kind).with(&moves::Kind),
+        registry: registry(),
         shared: start.shared,
         pool,
         units: Rc::new(Units::default()),
         graphs: RefCell::default(),
         stores: RefCell::default(),
+        edits: Edits::default(),
         moves: RefCell::default(),
         iwarp: RefCell::default(),
         verbs: RefCell::default(),

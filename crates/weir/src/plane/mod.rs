@@ -2,6 +2,7 @@
 
 mod door;
 mod graph;
+mod layers;
 mod local;
 mod moves;
 mod node;

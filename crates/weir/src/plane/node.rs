@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use weir_base::SECONDS;
 use weir_block::{Graph, GraphError, Shared};
 use weir_control::dataplane::Hooks;
 use weir_control::model::{self, Layout, Pool, TargetPort, Transport, Volume};
@@ -143,7 +142,7 @@ impl Node {
             self.open_in_store(volume, pool).await?;
         }
         self.lock_image(volume)?;
-        let spec = graph::spec(volume, pool)?;
+        let spec = self.spec_to_open(volume, pool)?;
         let name = volume.name.clone();
         let known = lock(&self.units).get(&name).cloned();
         let mut unit = known;
@@ -241,25 +240,14 @@ impl Node {
             let (spec, name) = (spec.clone(), volume.name.clone());
             on(&h, move |local: Rc<Local>| {
                 Box::pin(async move {
-                    let graph = local.graphs.borrow_mut().remove(&name);
-                    let Some(mut graph) = graph else {
+                    if !local.graphs.borrow().contains_key(&name) {
                         return Err(Error::new(
                             Code::Internal,
                             format!("volume {name} is not open"),
                         ));
-                    };
-                    let wrong =
-                        |e: &GraphError| failed(format!("volume {name} cannot be changed"), e);
-                    let edit = local.build(|ctx| graph.prepare(spec, ctx));
-                    let done = match edit {
-                        Ok(mut edit) => match edit.quiesce(10 * SECONDS).await {
-                            Ok(()) => graph.commit(edit).map_err(|e| wrong(&e)),
-                            Err(e) => Err(wrong(&e)),
-                        },
-                        Err(e) => Err(wrong(&e)),
-                    };
-                    local.graphs.borrow_mut().insert(name.clone(), graph);
-                    done
+                    }
+                    let changed = local.regraph(&name, spec).await;
+                    changed.map_err(|e| failed(format!("volume {name} cannot be changed"), &e))
                 })
             })
             .await?;
@@ -293,7 +281,7 @@ impl Node {
             // The space is given back before somebody else gets it.
             // What hosts were told does not matter any more.
             let bare = Volume { told: None, ..volume.clone() };
-            let (spec, size) = (graph::spec(&bare, pool)?, volume.size);
+            let (spec, size) = (graph::bare(&bare, pool)?, volume.size);
             on(h, move |local: Rc<Local>| {
                 Box::pin(async move {
                     if let Ok(g) = local.build(|ctx| Graph::build(spec, ctx)) {

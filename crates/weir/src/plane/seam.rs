@@ -4,9 +4,12 @@ use super::node::Node;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use weir_control::controller::PoolRules;
-use weir_control::dataplane::{DataPlane, Decision, Hooks, ImageWish, Place, ScrubAction, Work};
+use weir_control::dataplane::{
+    DataPlane, Decision, Hooks, ImageWish, LayerTrial, Place, ScrubAction, Work,
+};
 use weir_control::live::{
-    GraphLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive, SnapshotRuleLive,
+    GraphLive, LayerKindLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive,
+    SnapshotRuleLive,
 };
 use weir_control::model::{
     self, DeviceAction, DeviceKind, ImageFound, Pool, TargetPort, Told, Volume,
@@ -126,6 +129,30 @@ impl DataPlane for Node {
 
     fn graph<'a>(&'a self, volume: &'a str) -> Work<'a, GraphLive> {
         Box::pin(self.graph_of(volume))
+    }
+
+    fn layer_kinds(&self) -> Vec<LayerKindLive> {
+        self.kinds_of_layers()
+    }
+
+    fn hold_layers<'a>(
+        &'a self,
+        was: &'a Volume,
+        is: &'a Volume,
+        pool: &'a Pool,
+        trial: &'a LayerTrial,
+    ) -> Work<'a, ()> {
+        Box::pin(self.hold_for_layers(was, is, pool, trial))
+    }
+
+    fn decide_layers<'a>(
+        &'a self,
+        was: &'a Volume,
+        is: &'a Volume,
+        pool: &'a Pool,
+        keep: bool,
+    ) -> Work<'a, ()> {
+        Box::pin(self.decide_for_layers(was, is, pool, keep))
     }
 
     fn find_image<'a>(&'a self, wish: &'a ImageWish) -> Work<'a, ImageFound> {

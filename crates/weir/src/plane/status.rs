@@ -1,14 +1,13 @@
 //! What the node is doing now.
 
 use super::door::{ChannelLine, RequestsLine};
-use super::graph::TOP;
 use super::local::{Local, on};
 use super::node::Node;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::PoisonError;
 use std::time::Instant;
-use weir_block::{Op, Snapshot};
+use weir_block::{Graph, HOSTS, NodeSpec, Op, Rates, Snapshot};
 use weir_control::live::{
     CensusLive, GraphLive, GraphNodeLive, IoStats, Latency, LiveStatus, NexusLive, PoolLive,
     PortLive, ReactorLive, VolumeLive,
@@ -22,6 +21,16 @@ pub(crate) struct Last {
     /// Nanoseconds on the processor and (turns, busy turns), by reactor.
     reactors: Vec<(u64, u64, u64)>,
     volumes: BTreeMap<String, Snapshot>,
+    /// The reading before that one.
+    earlier: Option<(Instant, BTreeMap<String, Snapshot>)>,
+}
+
+impl Last {
+    /// What layers had counted a second or two ago.
+    fn before(&self) -> Option<(Instant, &BTreeMap<String, Snapshot>)> {
+        let last = self.at.map(|t| (t, &self.volumes));
+        self.earlier.as_ref().map(|(t, s)| (*t, s)).or(last)
+    }
 }
 
 /// What one reactor says of itself.
@@ -43,24 +52,34 @@ fn on_cpu(local: &Local) -> u64 {
     text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
+/// A layer as it is, without figures.
+fn node(graph: &Graph, n: &NodeSpec) -> GraphNodeLive {
+    let geometry = graph.node(&n.id).map(|v| v.geometry());
+    GraphNodeLive {
+        id: n.id.clone(),
+        kind: n.kind.clone(),
+        params: n.params.iter().map(|(k, v)| (k.clone(), v.to_string())).collect(),
+        children: n.children.clone(),
+        size: geometry.map_or(0, |g| g.len),
+        block_size: geometry.map_or(0, |g| g.block_size),
+        ..GraphNodeLive::default()
+    }
+}
+
 fn io_stats(now: &Snapshot, before: Option<&Snapshot>, op: Op) -> IoStats {
     let total = now.of(op);
     let recent = before.map_or_else(|| now.clone(), |b| now.since(b));
     let h = &recent.of(op).latency;
     let q = |p: f64| h.quantile(p);
-    let n = h.count();
-    let latency = if n == 0 {
-        Latency::default()
-    } else {
-        Latency {
-            mean_ns: q(0.5),
-            p50_ns: q(0.5),
-            p95_ns: q(0.95),
-            p99_ns: q(0.99),
-            p999_ns: q(0.999),
-            max_ns: q(1.0),
-        }
-    };
+    let mean = recent.of(op).nanos.checked_div(h.count());
+    let latency = mean.map_or_else(Latency::default, |mean_ns| Latency {
+        mean_ns,
+        p50_ns: q(0.5),
+        p95_ns: q(0.95),
+        p99_ns: q(0.99),
+        p999_ns: q(0.999),
+        max_ns: q(1.0),
+    });
     IoStats {
         ops: total.ops,
         bytes: total.bytes,
@@ -106,7 +125,7 @@ impl Node {
     pub(crate) async fn graph_of(&self, volume: &str) -> Result<GraphLive> {
         let Some(h) = self.handles().into_iter().next() else { return Ok(GraphLive::default()) };
         let name = volume.to_owned();
-        on(&h, move |local: Rc<Local>| {
+        let mut live = on(&h, move |local: Rc<Local>| {
             Box::pin(async move {
                 let graphs = local.graphs.borrow();
                 let Some(graph) = graphs.get(&name) else {
@@ -114,22 +133,31 @@ impl Node {
                     return Err(e.hint("`weir status` says why"));
                 };
                 let spec = graph.spec();
-                let mut nodes: Vec<_> = spec
-                    .nodes
-                    .iter()
-                    .map(|n| GraphNodeLive {
-                        id: n.id.clone(),
-                        kind: n.kind.clone(),
-                        params: n.params.iter().map(|(k, v)| (k.clone(), v.to_string())).collect(),
-                        children: n.children.clone(),
-                    })
-                    .collect();
+                let mut nodes: Vec<_> = spec.nodes.iter().map(|n| node(graph, n)).collect();
                 nodes.sort_by_key(|n| n.id != spec.top);
                 drop(graphs);
                 Ok(GraphLive { volume: name, nodes })
             })
         })
-        .await
+        .await?;
+        let now = self.shared.meters().snapshot();
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = last.before();
+        for (i, n) in live.nodes.iter_mut().enumerate() {
+            // The top, which comes first, is counted under a name of its own.
+            let of_top = (i == 0).then(|| format!("{volume}/{HOSTS}"));
+            let key = of_top.unwrap_or_else(|| format!("{volume}/{}", n.id));
+            let Some(s) = now.get(&key) else { continue };
+            let seconds = before.map_or(0.0, |(t, _)| t.elapsed().as_secs_f64());
+            let earlier = before.and_then(|(_, all)| all.get(&key));
+            let rates = Rates::new(&earlier.map_or_else(|| s.clone(), |e| s.since(e)), seconds);
+            for (op, io) in [(Op::Read, &mut n.read), (Op::Write, &mut n.write)] {
+                *io = io_stats(s, earlier, op);
+                (io.iops, io.bytes_per_second) = (rates.of(op).iops, rates.of(op).bytes);
+            }
+            n.in_flight = s.in_flight;
+        }
+        Ok(live)
     }
 
     pub(crate) async fn live(&self) -> Result<LiveStatus> {
@@ -143,7 +171,7 @@ impl Node {
         let elapsed = last.at.map_or(0.0, |t| now.duration_since(t).as_secs_f64());
         let mut live = LiveStatus::default();
         for (key, s) in &snapshots {
-            let Some(name) = key.strip_suffix(TOP).and_then(|k| k.strip_suffix('/')) else {
+            let Some(name) = key.strip_suffix(HOSTS).and_then(|k| k.strip_suffix('/')) else {
                 continue;
             };
             let before = last.volumes.get(key);
@@ -207,6 +235,8 @@ impl Node {
         }
         // Readings closer together than this would make shares of time meaningless.
         if elapsed == 0.0 || elapsed > 0.5 {
+            let before = std::mem::take(&mut last.volumes);
+            last.earlier = last.at.map(|t| (t, before));
             last.at = Some(now);
             last.reactors = readings.iter().map(|r| (r.on_cpu, r.turns, r.busy_turns)).collect();
             last.volumes = snapshots;

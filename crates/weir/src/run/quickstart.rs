@@ -149,6 +149,7 @@ fn config(args: &QuickstartArgs) -> Result<Config> {
         }],
         raid: None,
         overwrite: false,
+        memory: None,
     }];
     c.volumes = vec![VolumeSpec {
         name: VOLUME.into(),

@@ -18,6 +18,7 @@ use weir_reactor::{PollMode, Reactor, sleep};
 use weir_uring::Ring;
 
 const SECTOR: usize = 512;
+const BLOCK: usize = 4096;
 /// The operating system's number of an I/O error.
 const EIO: i32 = 5;
 /// Writes that a disk holds; then it writes the oldest back by itself.
@@ -142,6 +143,8 @@ struct Shared {
     nature: Nature,
     power: Mutex<Power>,
     disks: Vec<Mutex<Platter>>,
+    /// Disks that are pulled out: whatever is asked of them fails.
+    pulled: Vec<AtomicBool>,
     /// Requests that are being served.
     inside: AtomicU64,
     rng: Mutex<Prng>,
@@ -204,6 +207,9 @@ impl Served {
     }
 
     async fn serve(&self, r: &Request) -> Result<(), Errno> {
+        if self.shared.pulled[self.number].load(Ordering::Acquire) {
+            return Err(Errno(EIO));
+        }
         if self.shared.nature != Nature::Honest {
             let taken = || lock(&self.shared.disks[self.number]).taken;
             let taken = self.powered(taken).await?;
@@ -268,6 +274,7 @@ impl Disks {
             nature,
             power: Mutex::new(Power::On),
             disks: (0..n).map(|_| Mutex::new(Platter::new(len as usize))).collect(),
+            pulled: (0..n).map(|_| AtomicBool::new(false)).collect(),
             inside: AtomicU64::new(0),
             rng: Mutex::new(Prng::new(seed ^ 1)),
             flushes: AtomicU64::new(0),
@@ -364,6 +371,45 @@ impl Switch {
         std::thread::sleep(Duration::from_millis(20));
         *lock(&self.0.power) = Power::Off;
     }
+}
+
+/// The disks, for a thread that pulls them out and lets them rot.
+impl Switch {
+    /// Takes a disk out of its slot, or puts it back.
+    pub fn pull(&self, number: usize, out: bool) {
+        self.0.pulled[number].store(out, Ordering::Release);
+    }
+
+    /// Flips a bit in each block of a disk that is drawn by chance, `percent` of all that hold anything. Returns how many.
+    pub fn rot(&self, number: usize, percent: u64, rng: &mut Prng) -> u64 {
+        let mut p = lock(&self.0.disks[number]);
+        // On the medium, not in a cache that would be written over it.
+        let all = p.taken;
+        p.flush(all);
+        let mut flipped = 0;
+        for at in (0..p.live.len()).step_by(BLOCK) {
+            let holds = p.live[at..at + BLOCK].iter().any(|b| *b != 0);
+            if holds && rng.chance(percent, 100) {
+                let (byte, bit) = (at + rng.below(BLOCK as u64) as usize, 1 << rng.below(8));
+                p.live[byte] ^= bit;
+                p.medium[byte] ^= bit;
+                flipped += 1;
+            }
+        }
+        flipped
+    }
+}
+
+/// Whether file systems can be mounted here.
+///
+/// # Errors
+/// Why not.
+pub fn can_mount() -> Result<(), String> {
+    if !weir_attach::is_root() {
+        return Err("only root can mount file systems".to_owned());
+    }
+    let d = super::Daemon::new("mount-probe");
+    Disks::mount(&d.dir, 1, 4096, Nature::Honest, 0).map(drop)
 }
 
 fn unmount(dir: &Path) {

@@ -5,6 +5,7 @@
     reason = "a module of several tests, each of which uses a part"
 )]
 
+pub mod harness;
 pub mod lossy;
 pub mod versions;
 
@@ -134,13 +135,17 @@ impl Daemon {
         (json["error"]["code"].as_str().unwrap_or_default().to_owned(), stderr)
     }
 
-    /// Where the target port listens.
-    pub fn target(&self) -> String {
+    /// Where a target port listens, if there is one.
+    pub fn port(&self, name: &str) -> Option<String> {
         let status = self.json("status");
         let ports = status["live"]["ports"].as_array().cloned().unwrap_or_default();
-        let srp = ports.iter().find(|p| p["name"] == "srp0");
-        let listening = srp.and_then(|p| p["listening"][0].as_str());
-        listening.unwrap_or_else(|| panic!("it listens: {status}")).to_owned()
+        let port = ports.iter().find(|p| p["name"] == name)?;
+        port["listening"][0].as_str().map(ToOwned::to_owned)
+    }
+
+    /// Where the target port for SRP listens.
+    pub fn target(&self) -> String {
+        self.port("srp0").unwrap_or_else(|| panic!("it listens: {}", self.json("status")))
     }
 
     /// The devices of a pool as options, files of this size in the directory.
@@ -177,6 +182,16 @@ impl Drop for Daemon {
         if !std::thread::panicking() {
             drop(std::fs::remove_dir_all(&self.dir));
         }
+    }
+}
+
+/// Runs a command line in a thread.
+pub fn command(d: &Daemon, line: &str) -> impl FnOnce() + Send + 'static {
+    let (dir, line) = (d.dir.clone(), line.to_owned());
+    move || {
+        let args: Vec<&str> = line.split_whitespace().collect();
+        let out = weir(&dir, &args);
+        assert!(out.status.success(), "weir {line}: {:?}", texts(&out));
     }
 }
 

@@ -1,10 +1,12 @@
-//! Blocks of which every version is known, and a host that writes and verifies them over SRP.
+//! Blocks of which every version is known, and a host that writes and verifies them over SRP and BRP.
 
+use super::Daemon;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{Prng, SECONDS};
 use weir_fabric::Provider;
 use weir_fabric_iwarp::{Config, Iwarp};
+use weir_initiator_brp as brp;
 use weir_initiator_srp::{Channel, ChannelConfig};
 use weir_mem::Slice;
 use weir_proto_scsi::initiator as scsi;
@@ -53,24 +55,67 @@ fn version(bytes: &[u8], lba: u64) -> Result<u64, String> {
     }
 }
 
+/// A way to the volume.
+enum Way {
+    Srp(Rc<Channel>),
+    Brp(brp::Disk),
+}
+
+/// What a host asks for.
+enum Ask {
+    Read(Slice),
+    Write { data: Slice, fua: bool },
+}
+
 pub struct Host {
-    channels: Vec<Rc<Channel>>,
+    ways: Vec<Way>,
     truth: RefCell<Vec<Truth>>,
     next: Cell<u64>,
-    acknowledged: Cell<u64>,
+    stop: Cell<bool>,
+    written: Cell<u64>,
+    read: Cell<u64>,
+    /// Unit attentions; each session has one, of its login.
+    attentions: Cell<u64>,
 }
 
 impl Host {
-    /// A command on LUN 0; `false`: the connection is gone. An error is one that a host must not see.
+    /// An I/O of whole blocks; `false`: the connection is gone. An error is one that a host must not see.
+    async fn io(&self, by: u64, first: u64, ask: Ask) -> Result<bool, String> {
+        match &self.ways[by as usize % self.ways.len()] {
+            Way::Brp(disk) => {
+                let at = first * BLOCK as u64;
+                let done = match ask {
+                    Ask::Read(into) => disk.read(at, into).await,
+                    Ask::Write { data, fua } => disk.write(at, data, fua).await,
+                };
+                match done {
+                    Ok(()) => Ok(true),
+                    Err(brp::Error::PathDown) => Ok(false),
+                    Err(e) => Err(format!("a host sees no error: {e}")),
+                }
+            }
+            Way::Srp(channel) => {
+                let blocks = |s: &Slice| (s.len() / BLOCK) as u32;
+                let (cdb, out, into) = match ask {
+                    Ask::Read(into) => (scsi::read(first, blocks(&into), false), None, Some(into)),
+                    Ask::Write { data, fua } => {
+                        (scsi::write(first, blocks(&data), fua), Some(data), None)
+                    }
+                };
+                self.command(channel, &cdb.padded(), out, into).await
+            }
+        }
+    }
+
+    /// A command on LUN 0.
     async fn command(
         &self,
-        by: u64,
+        channel: &Channel,
         cdb: &[u8],
         out: Option<Slice>,
         into: Option<Slice>,
     ) -> Result<bool, String> {
-        let channel = &self.channels[by as usize % self.channels.len()];
-        for _ in 0..8 {
+        loop {
             let Ok(o) = channel.command(0, cdb, out.as_slice(), into.as_slice()).await else {
                 return Ok(false);
             };
@@ -78,73 +123,133 @@ impl Host {
                 return Ok(true);
             }
             let sense = scsi::parse_sense(o.sense()).ok_or("an error without sense data")?;
-            if sense.key != SenseKey::UnitAttention {
+            self.attentions.set(self.attentions.get() + 1);
+            let logins = self.ways.len() as u64;
+            if sense.key != SenseKey::UnitAttention || self.attentions.get() > logins {
                 return Err(format!("a host sees no error: {sense}"));
             }
         }
-        Err("one unit attention after the other".to_owned())
     }
 
-    /// Writes runs of blocks of its own until the connection ends.
-    async fn write(&self, me: u64, seed: u64) -> Result<(), String> {
+    /// Writes blocks that nobody else writes meanwhile.
+    async fn write(&self, me: u64, first: u64, n: u64, fua: bool) -> Result<bool, String> {
+        let buf = Slice::heap(n as usize * BLOCK);
+        let version = self.next.get() + 1;
+        self.next.set(version);
+        for i in 0..n {
+            fill(&buf, i as usize * BLOCK, first + i, version);
+            self.truth.borrow_mut()[(first + i) as usize].doubt.push(version);
+        }
+        if !self.io(me, first, Ask::Write { data: buf, fua }).await? {
+            return Ok(false);
+        }
+        for t in &mut self.truth.borrow_mut()[first as usize..(first + n) as usize] {
+            *t = Truth { known: version, doubt: Vec::new() };
+        }
+        self.written.set(self.written.get() + n);
+        Ok(true)
+    }
+
+    /// Reads blocks that nobody writes meanwhile. What is there from now on is what was found.
+    async fn check(&self, me: u64, first: u64, n: u64) -> Result<bool, String> {
+        let buf = Slice::heap(n as usize * BLOCK);
+        if !self.io(me, first, Ask::Read(buf.clone())).await? {
+            return Ok(false);
+        }
+        for (i, bytes) in buf.to_vec().chunks(BLOCK).enumerate() {
+            let lba = first + i as u64;
+            let t = &mut self.truth.borrow_mut()[lba as usize];
+            let found = version(bytes, lba).map_err(|e| format!("{e}; known {}", t.known))?;
+            if found != t.known && !t.doubt.contains(&found) {
+                return Err(format!(
+                    "block {lba} has version {found}; acknowledged was {}, in doubt {:?}",
+                    t.known, t.doubt
+                ));
+            }
+            *t = Truth { known: found, doubt: Vec::new() };
+        }
+        self.read.set(self.read.get() + n);
+        Ok(true)
+    }
+
+    /// Writes runs of blocks of its own, and reads some if wanted, until it is stopped or the connection ends.
+    async fn work(&self, me: u64, seed: u64, reads: bool) -> Result<(), String> {
         let mut rng = Prng::new(seed);
         let (first, mine) = (me * (BLOCKS / WRITERS), BLOCKS / WRITERS);
-        loop {
+        while !self.stop.get() {
             let n = rng.between(1, RUN);
             let lba = first + rng.below(mine - n + 1);
-            let buf = Slice::heap(n as usize * BLOCK);
-            let version = self.next.get() + 1;
-            self.next.set(version);
-            for i in 0..n {
-                fill(&buf, i as usize * BLOCK, lba + i, version);
-                self.truth.borrow_mut()[(lba + i) as usize].doubt.push(version);
+            let goes_on = match reads && rng.chance(1, 3) {
+                true => self.check(me, lba, n).await?,
+                false => self.write(me, lba, n, rng.chance(1, 4)).await?,
+            };
+            if !goes_on {
+                break;
             }
-            let cdb = scsi::write(lba, n as u32, false);
-            if !self.command(me, &cdb.padded(), Some(buf), None).await? {
-                return Ok(());
-            }
-            for t in &mut self.truth.borrow_mut()[lba as usize..(lba + n) as usize] {
-                *t = Truth { known: version, doubt: Vec::new() };
-            }
-            self.acknowledged.set(self.acknowledged.get() + n);
         }
+        Ok(())
     }
 
-    /// Writes with all writers until the connections end. Returns the blocks acknowledged.
-    pub async fn write_all(self: &Rc<Self>, seed: u64) -> Result<u64, String> {
+    async fn all(self: &Rc<Self>, seed: u64, reads: bool) -> Result<(), String> {
         let one = |w| {
             let h = self.clone();
-            spawn(async move { h.write(w, seed << 8 | w).await })
+            spawn(async move { h.work(w, seed << 8 | w, reads).await })
         };
         for t in (0..WRITERS).map(one).collect::<Vec<_>>() {
             t.await.ok_or("a writer was given up")??;
         }
-        Ok(self.acknowledged.get())
+        Ok(())
+    }
+
+    /// Writes with all writers until the connections end. Returns the blocks acknowledged.
+    pub async fn write_all(self: &Rc<Self>, seed: u64) -> Result<u64, String> {
+        self.all(seed, false).await?;
+        Ok(self.written.get())
+    }
+
+    /// Writes and reads while `other` runs in a thread of its own. Returns the blocks written and read.
+    pub async fn work_while(
+        self: &Rc<Self>,
+        seed: u64,
+        other: impl FnOnce() + Send + 'static,
+    ) -> Result<(u64, u64), String> {
+        let thread = std::thread::spawn(other);
+        let host = self.clone();
+        let all = spawn(async move { host.all(seed, true).await });
+        while !thread.is_finished() {
+            weir_reactor::sleep(SECONDS / 100).await;
+        }
+        self.stop.set(true);
+        all.await.ok_or("it was given up")??;
+        if let Err(e) = thread.join() {
+            std::panic::resume_unwind(e);
+        }
+        Ok((self.written.get(), self.read.get()))
     }
 
     /// Reads everything. What is there from now on is what was found.
     pub async fn verify(&self) -> Result<(), String> {
         for lba in (0..BLOCKS).step_by(64) {
-            let buf = Slice::heap(64 * BLOCK);
-            let cdb = scsi::read(lba, 64, false);
-            if !self.command(lba, &cdb.padded(), None, Some(buf.clone())).await? {
+            if !self.check(lba, lba, 64).await? {
                 return Err("the connection ended".to_owned());
-            }
-            for (i, bytes) in buf.to_vec().chunks(BLOCK).enumerate() {
-                let lba = lba + i as u64;
-                let t = &mut self.truth.borrow_mut()[lba as usize];
-                let found = version(bytes, lba).map_err(|e| format!("{e}; known {}", t.known))?;
-                if found != t.known && !t.doubt.contains(&found) {
-                    return Err(format!(
-                        "block {lba} has version {found}; acknowledged was {}, in doubt {:?}",
-                        t.known, t.doubt
-                    ));
-                }
-                *t = Truth { known: found, doubt: Vec::new() };
             }
         }
         Ok(())
     }
+}
+
+/// Whether these bytes are those blocks, from the first on, as they were known.
+///
+/// # Errors
+/// The first that is not.
+pub fn same(bytes: &[u8], known: &Known) -> Result<(), String> {
+    for (lba, (b, t)) in (0..).zip(bytes.chunks(BLOCK).zip(&known.0)) {
+        match version(b, lba)? {
+            v if v == t.known => {}
+            v => return Err(format!("block {lba} has version {v}, not {}", t.known)),
+        }
+    }
+    Ok(())
 }
 
 /// What is known of the volume, and the next version.
@@ -155,9 +260,22 @@ pub fn zeros() -> Known {
     (vec![Truth::default(); BLOCKS as usize], 0)
 }
 
-/// Runs `f` with two sessions, which the daemon spreads over its reactors.
+/// Runs `f` with two sessions by SRP, which the daemon spreads over its reactors.
+///
+/// # Errors
+/// A login fails, or what `f` says.
 pub fn attached<T: 'static>(
     target: String,
+    known: &mut Known,
+    f: impl AsyncFnOnce(Rc<Host>) -> Result<T, String> + 'static,
+) -> Result<T, String> {
+    over(target, None, known, f)
+}
+
+/// The same with a session by BRP besides, where that listens.
+fn over<T: 'static>(
+    target: String,
+    by_brp: Option<String>,
     known: &mut Known,
     f: impl AsyncFnOnce(Rc<Host>) -> Result<T, String> + 'static,
 ) -> Result<T, String> {
@@ -166,36 +284,78 @@ pub fn attached<T: 'static>(
     let iwarp = reactor.enter(|| Iwarp::new(&reactor, &ring, Config::default()));
     let (truth, next) = std::mem::take(known);
     let done = reactor.block_on(PollMode::Sleep, async move {
-        let provider: Rc<dyn Provider> = Rc::new(iwarp);
-        let mut channels = Vec::new();
-        for i in 0..2u64 {
-            let config = ChannelConfig {
-                depth: 64,
-                command_timeout: 60 * SECONDS,
-                ..ChannelConfig::new(
-                    PortId::new(0, 0),
-                    PortId::new(7 + i, std::process::id().into()),
-                )
-            };
-            let login = Channel::connect(&*provider, &target, config).await;
-            match login {
-                Ok(c) => channels.push(c),
-                Err(e) => return (Err(format!("a login: {e}")), (truth, next)),
-            }
-        }
+        let ways = match log_in(Rc::new(iwarp), &target, by_brp.as_deref()).await {
+            Ok(w) => w,
+            Err(e) => return (Err(format!("a login: {e}")), (truth, next)),
+        };
         let host = Rc::new(Host {
-            channels,
+            ways,
             truth: RefCell::new(truth),
             next: Cell::new(next),
-            acknowledged: Cell::new(0),
+            stop: Cell::new(false),
+            written: Cell::new(0),
+            read: Cell::new(0),
+            attentions: Cell::new(0),
         });
         let result = f(host.clone()).await;
-        for c in &host.channels {
-            c.disconnect(false);
+        for w in &host.ways {
+            if let Way::Srp(c) = w {
+                c.disconnect(false);
+            }
         }
         (result, (host.truth.take(), host.next.get()))
     });
     reactor.shutdown();
     *known = done.1;
     done.0
+}
+
+async fn log_in(
+    provider: Rc<dyn Provider>,
+    target: &str,
+    by_brp: Option<&str>,
+) -> Result<Vec<Way>, String> {
+    let mut ways = Vec::new();
+    for i in 0..2u64 {
+        let config = ChannelConfig {
+            depth: 64,
+            command_timeout: 60 * SECONDS,
+            ..ChannelConfig::new(PortId::new(0, 0), PortId::new(7 + i, std::process::id().into()))
+        };
+        let login = Channel::connect(&*provider, target, config).await;
+        ways.push(Way::Srp(login.map_err(|e| e.to_string())?));
+    }
+    if let Some(address) = by_brp {
+        let config = brp::SessionConfig {
+            channels: 2,
+            // A connection of a killed daemon is gone at once; a busy machine only makes it slow.
+            keep_alive: 60 * SECONDS,
+            fast_io_fail: 5 * SECONDS,
+            ..brp::SessionConfig::new(address, brp::PortId([9; 16]))
+        };
+        let told = |e: brp::Error| e.to_string();
+        let session = brp::Session::connect(provider, config).await.map_err(told)?;
+        let list = session.queue().list().await.map_err(told)?;
+        let volume = list.into_iter().next().ok_or("no volume")?;
+        ways.push(Way::Brp(session.queue().open(&volume.name).await.map_err(told)?));
+    }
+    Ok(ways)
+}
+
+/// Has hosts write and read while `other` runs in a thread of its own; gives blocks written and read.
+pub fn under_load(
+    d: &Daemon,
+    known: &mut Known,
+    seed: u64,
+    other: impl FnOnce() + Send + 'static,
+) -> (u64, u64) {
+    let done =
+        attached(d.target(), known, async move |h: Rc<Host>| h.work_while(seed, other).await);
+    done.unwrap_or_else(|e| panic!("{e}\n{}", d.log()))
+}
+
+/// Everything is as hosts know it.
+pub fn verify(d: &Daemon, known: &mut Known) {
+    let done = over(d.target(), d.port("brp0"), known, async |h: Rc<Host>| h.verify().await);
+    done.unwrap_or_else(|e| panic!("{e}\n{}", d.log()));
 }

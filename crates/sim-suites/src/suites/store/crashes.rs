@@ -1,8 +1,11 @@
 //! What a crash hit: which writes were under way or not durable, and what else the pool was doing.
 
 use super::pool::Story;
+use weir_sim::SimMedium;
 use weir_store::Work;
-use weir_store::format::label::Layout;
+use weir_store::format::label::{Layout, SUPER_SLOTS};
+use weir_store::format::log::decode_head;
+use weir_store::format::superblock::Superblock;
 
 /// Crashes, by what they hit. One counts under each heading that it belongs to.
 #[derive(Debug, Clone, Copy, Default)]
@@ -15,6 +18,12 @@ pub(crate) struct Crashes {
     resync: u64,
     moves: u64,
     snapshots: u64,
+    /// The newest superblock had turns: once, and more often.
+    kept: [u64; 2],
+    /// Recovery had logged verdicts anew, and no superblock said so.
+    undrawn: u64,
+    /// A superblock said so, and recovery had not come to its end.
+    drawn: u64,
 }
 
 /// Places of a device that writes were on their way to.
@@ -23,6 +32,7 @@ struct Hit {
     labels: u64,
     superblocks: u64,
     log: u64,
+    again: u64,
     slabs: u64,
     bitmaps: u64,
     maps: u64,
@@ -40,6 +50,8 @@ impl Hit {
         match block {
             b if b < 2 || b >= layout.label(2) => &mut self.labels,
             b if b < log || b >= last => &mut self.superblocks,
+            // Of what a recovery logs anew, the slots used say so.
+            b if b < log_end && content[7] & 0x80 != 0 => &mut self.again,
             b if b < log_end => &mut self.log,
             b if (table..table_end).contains(&b) => &mut self.slabs,
             _ if !content.starts_with(b"WRpg") => &mut self.data,
@@ -57,6 +69,7 @@ impl Hit {
         self.labels += one.labels.min(1);
         self.superblocks += one.superblocks.min(1);
         self.log += one.log.min(1);
+        self.again += one.again.min(1);
         self.slabs += one.slabs.min(1);
         self.bitmaps += one.bitmaps.min(1);
         self.maps += one.maps.min(1);
@@ -70,6 +83,7 @@ impl Hit {
             self.labels,
             self.superblocks,
             self.log,
+            self.again,
             self.slabs,
             self.bitmaps,
             self.maps,
@@ -97,6 +111,7 @@ impl Story {
                 }
             }
         }
+        let kept = self.kept_log();
         let c = &mut self.crashes;
         c.all += 1;
         c.kills += u64::from(kill);
@@ -104,12 +119,47 @@ impl Story {
         c.quiet += u64::from(!hit.any());
         c.hit.add(hit);
         c.snapshots += u64::from(self.director.busy());
+        c.kept[0] += u64::from(kept.0 > 0);
+        c.kept[1] += u64::from(kept.0 > 1);
+        c.undrawn += u64::from(recovering && kept.1);
+        c.drawn += u64::from(recovering && kept.0 > self.turns);
+        self.turns = kept.0;
         let status = self.pool.borrow().as_ref().map(|p| p.status());
         match status.and_then(|s| s.work).map(|w| w.work) {
             Some(Work::Resync) => c.resync += 1,
             Some(_) => c.moves += 1,
             None => {}
         }
+    }
+
+    /// Turns of the newest superblock that can be seen, and whether a later recovery has left pages.
+    fn kept_log(&self) -> (usize, bool) {
+        let mut newest: Option<Superblock> = None;
+        let block = |m: &SimMedium, at: u64| {
+            let mut b = Box::new([0; 4096]);
+            m.peek(at * 4096, &mut b[..]);
+            b
+        };
+        for m in &self.media {
+            let Some(layout) = self.layout(m.len()) else { continue };
+            for (area, slot) in (0..2u8).flat_map(|a| (0..SUPER_SLOTS).map(move |s| (a, s))) {
+                let b = block(m, layout.superblock(area.into(), slot));
+                if let Ok((_, s)) = Superblock::decode_any(&b, area, slot)
+                    && newest.as_ref().is_none_or(|n| n.seq < s.seq)
+                {
+                    newest = Some(s);
+                }
+            }
+        }
+        let Some(s) = newest else { return (0, false) };
+        let left = |m: &SimMedium| {
+            let Some(layout) = self.layout(m.len()) else { return false };
+            (0..layout.log_pages).any(|n| {
+                decode_head(&block(m, layout.log(n)), s.tag())
+                    .is_ok_and(|(h, _)| h.recovery && h.incarnation > s.incarnation)
+            })
+        };
+        (s.turns.len(), self.media.iter().any(left))
     }
 
     /// How a device of this size is laid out.
@@ -128,9 +178,14 @@ impl Crashes {
             ("crashes by kill", self.kills),
             ("crashes by power cut", self.all - self.kills),
             ("crashes inside recovery", self.in_recovery),
+            ("crashes inside recovery, after it logged anew, before its superblock", self.undrawn),
+            ("crashes inside recovery, after its superblock", self.drawn),
+            ("crashes with the log of lives before not merged", self.kept[0]),
+            ("crashes with that of several lives", self.kept[1]),
             ("crashes with nothing on its way", self.quiet),
             ("crashes with on its way: data", h.data),
             ("crashes with on its way: log pages", h.log),
+            ("crashes with on its way: log pages of recovery", h.again),
             ("crashes with on its way: map nodes", h.maps),
             ("crashes with on its way: bitmaps", h.bitmaps),
             ("crashes with on its way: table of slabs", h.slabs),

@@ -97,6 +97,8 @@ impl Story {
             ("damaged copies found by scrub", damaged),
             ("copies repaired", c.repaired + self.repaired),
             ("log entries replayed", self.replayed),
+            ("pools opened with the log kept", self.opened.0),
+            ("pools opened with the log merged, or empty", self.opened.1),
             ("snapshots verified", self.director.verified()),
             ("changes of devices", self.steward.changes()),
             ("blocks of slabs moved or brought back", self.steward.filled()),

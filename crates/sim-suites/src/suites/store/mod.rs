@@ -40,7 +40,11 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
             Trouble::Away | Trouble::Devices | Trouble::Lies => 90 * MILLIS,
             _ => 25 * MILLIS,
         };
-        let time = s.rng.between(MILLIS / 2, longest);
+        let time = match s.rng.chance(1, 3) {
+            // Before what recovery left to be done is done.
+            true => s.rng.between(20 * MICROS, 3 * MILLIS),
+            false => s.rng.between(MILLIS / 2, longest),
+        };
         s.w.run_for(time);
         s.end_life()?;
         let pause = s.rng.between(10 * MICROS, MILLIS);

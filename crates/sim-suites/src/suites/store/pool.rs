@@ -10,7 +10,7 @@ use crate::load::{Io, Load, Mix};
 use crate::{Run, Wrong};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{IoResult, MICROS, MILLIS, Prng, SECONDS};
+use weir_base::{IoError, IoResult, MICROS, MILLIS, Prng, SECONDS};
 use weir_block::Volume;
 use weir_disk::Disk;
 use weir_mem::{BufPool, PoolConfig, Slice};
@@ -38,15 +38,22 @@ pub(crate) struct Errors {
 /// A path to a volume that judges errors.
 pub(crate) struct StoreIo {
     pub(crate) volume: Rc<StoreVolume>,
+    pool: Pool,
     errors: Rc<Errors>,
     trouble: Trouble,
     copies: u8,
 }
 
 impl StoreIo {
+    /// A pool that has few slabs, or gave empty ones up so that a device could go, may be filled by snapshots.
+    fn is_full(&self, e: IoError) -> bool {
+        let s = self.pool.status();
+        e == IoError::NoSpace && self.trouble == Trouble::Devices && s.free < s.total / 3
+    }
+
     fn judge(&self, r: IoResult, write: bool, what: &str, at: u64) -> IoResult {
         if let Err(e) = r {
-            match excused(self.trouble, self.copies, e, write) {
+            match excused(self.trouble, self.copies, e, write) || (write && self.is_full(e)) {
                 true => self.errors.excused.set(self.errors.excused.get() + 1),
                 false => {
                     let text =
@@ -111,6 +118,10 @@ pub(crate) struct Story {
     pub(crate) faults_until: u64,
     pub(crate) replayed: u64,
     pub(crate) repaired: u64,
+    /// Recoveries that kept the log, and those that merged it.
+    pub(crate) opened: (u64, u64),
+    /// Turns of the newest superblock at the last crash.
+    pub(crate) turns: usize,
 }
 
 impl Story {
@@ -206,6 +217,8 @@ impl Story {
             faults_until: 0,
             replayed: 0,
             repaired: 0,
+            opened: (0, 0),
+            turns: 0,
         })
     }
 
@@ -286,6 +299,8 @@ impl Story {
         let c = self.running()?.counters();
         self.replayed += c.replayed;
         self.repaired += c.replay_repairs;
+        self.opened.0 += c.logs_kept;
+        self.opened.1 += 1 - c.logs_kept;
         Ok(())
     }
 
@@ -336,6 +351,7 @@ impl Story {
         let volume = pool.volume(id).map_err(|e| Wrong(e.to_string()))?;
         Ok(Rc::new(StoreIo {
             volume,
+            pool: pool.clone(),
             errors: self.errors.clone(),
             trouble: self.trouble,
             copies: self.spec.copies,

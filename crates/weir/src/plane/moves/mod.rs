@@ -28,8 +28,6 @@ use weir_control::{Code, Error, Result};
 use weir_layers::migrate::{Held, Migration, Phase, Plan};
 use weir_reactor::{Handle, LocalFuture, sleep};
 
-/// How long I/O in flight may take when graphs change, in nanoseconds.
-const QUIESCE: u64 = 10 * SECONDS;
 /// How long I/O may be held back until what is in flight has ended at the cut-over.
 const HOLD: u64 = 3 * SECONDS;
 /// How long to wait for I/O of a destination that nobody wants any more.
@@ -76,7 +74,7 @@ impl Moving {
         let g = source.top().geometry();
         let told = there.told.unwrap_or(Told { write_cache: g.volatile_cache, thin: g.thin });
         let view = Volume { told: Some(told), ..there.volume };
-        let destination = build(graph::spec(&view, &there.pool)?, "where it goes to")?;
+        let destination = build(graph::bare(&view, &there.pool)?, "where it goes to")?;
         let made = Migration::new(source.top(), destination.top(), plan);
         let migration = made.map_err(|e| {
             Error::new(Code::InvalidRequest, format!("volume {name} cannot be moved there"))
@@ -158,24 +156,13 @@ impl Node {
             let (spec, name, size) = (spec.clone(), volume.name.clone(), volume.size);
             on(&h, move |local: Rc<Local>| {
                 Box::pin(async move {
-                    let graph = local.graphs.borrow_mut().remove(&name);
-                    let Some(mut graph) = graph else { return Ok(()) };
-                    if *graph.spec() == spec {
-                        local.graphs.borrow_mut().insert(name, graph);
-                        return Ok(());
+                    if let Some(graph) =
+                        local.graphs.borrow().get(&name).filter(|g| *g.spec() != spec)
+                    {
+                        graph.top_junction().show(size);
                     }
-                    let wrong = |e| io_error(format!("volume {name} cannot be changed"), e);
-                    graph.top_junction().show(size);
-                    let edit = local.build(|ctx| graph.prepare(spec, ctx));
-                    let done = match edit {
-                        Ok(mut edit) => match edit.quiesce(QUIESCE).await {
-                            Ok(()) => graph.commit(edit).map_err(wrong),
-                            Err(e) => Err(wrong(e)),
-                        },
-                        Err(e) => Err(wrong(e)),
-                    };
-                    local.graphs.borrow_mut().insert(name.clone(), graph);
-                    done
+                    let changed = local.regraph(&name, spec).await;
+                    changed.map_err(|e| io_error(format!("volume {name} cannot be changed"), e))
                 })
             })
             .await?;
@@ -226,7 +213,7 @@ impl Node {
         self.make_place(&there).await?;
         let name = here.volume.name.clone();
         let home = self.home_of(&here, &there)?;
-        let source = graph::spec(here.volume, here.pool)?;
+        let source = graph::bare(here.volume, here.pool)?;
         let made =
             Made { volume: there.volume.clone(), pool: there.pool.clone(), told: here.volume.told };
         let plan = Plan {

@@ -64,6 +64,7 @@ impl Node {
                 done.map_err(|e| wrong(&e))
             })
         })
-        .await
+        .await?;
+        self.size_maps(pool).await
     }
 }

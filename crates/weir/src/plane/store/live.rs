@@ -71,6 +71,7 @@ impl OpenPool {
                 total: w.total,
             }),
             trouble: s.trouble,
+            maps: self.pool.cached_maps().into(),
             counters: PoolCounters {
                 blocks_written: c.blocks_written,
                 blocks_read: c.blocks_read,

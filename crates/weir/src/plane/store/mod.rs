@@ -137,6 +137,7 @@ impl Node {
     /// Opens a protected pool on a reactor whose turn it is.
     pub(super) async fn open_store(&self, pool: &Pool, force: bool) -> Result<Vec<u64>> {
         if self.placed(&pool.name).is_ok() {
+            self.size_maps(pool).await?;
             return Ok(pool.devices.iter().map(|d| d.size).collect());
         }
         let handles = self.handles();
@@ -158,6 +159,19 @@ impl Node {
         stores.opened += 1;
         stores.pools.insert(pool.name.clone(), Placed { home, reactor });
         Ok(sizes)
+    }
+
+    /// Gives an open pool the memory for maps that its configuration says.
+    pub(super) async fn size_maps(&self, pool: &Pool) -> Result<()> {
+        let memory = pool.protection.as_ref().map(|p| p.memory).unwrap_or_default();
+        self.with_pool(&pool.name, move |opened: Rc<OpenPool>| {
+            Box::pin(async move {
+                let total = opened.pool.status().total;
+                opened.pool.set_cache(open::map_memory(memory, total));
+                Ok(())
+            })
+        })
+        .await
     }
 
     /// Closes a protected pool after a last checkpoint. Does nothing when it is not open.

@@ -6,16 +6,27 @@ use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::rc::Rc;
-use weir_control::model::{Device, DeviceKind, Pool, Protection};
+use weir_control::model::{Device, DeviceKind, MapMemory, Pool, Protection};
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
 use weir_store::{Options, PoolSpec, StoreError};
 use weir_uring::OpenOptions;
 
 /// Part of a pool's space, as volumes can use it, that is kept of its maps in memory: half a GiB for a TiB.
-const CACHE_SHARE: u64 = 2048;
+const LEAN_SHARE: u64 = 2048;
+/// The same for all of them: a leaf of 4 KiB for 336 blocks, and what is above the leaves (docs/format.md).
+const FULL_SHARE: u64 = 330;
 /// Least memory for maps in bytes.
 const CACHE_MIN: u64 = 32 << 20;
+
+/// Memory for the maps of a pool in which so many bytes can be used.
+pub(super) fn map_memory(tier: MapMemory, bytes: u64) -> usize {
+    let share = match tier {
+        MapMemory::Lean => LEAN_SHARE,
+        MapMemory::Full => FULL_SHARE,
+    };
+    (bytes / share).max(CACHE_MIN) as usize
+}
 
 /// A device that could be opened.
 struct Found {
@@ -196,7 +207,7 @@ pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(Ope
     }
     let bytes = ours.iter().map(|f| f.disk.len()).sum::<u64>() / u64::from(p.raid.copies());
     let options = Options {
-        cache: (bytes / CACHE_SHARE).max(CACHE_MIN) as usize,
+        cache: map_memory(p.memory, bytes),
         force,
         lineage: random()?,
         ..Options::default()
@@ -220,4 +231,19 @@ pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(Ope
     }
     let locks = ours.into_iter().map(|f| (f.path, f.lock)).collect();
     Ok((OpenPool::new(opened, unused, locks), sizes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_for_maps_is_what_the_tiers_promise() {
+        let (mib, tib) = (1 << 20, 1u64 << 40);
+        assert_eq!(map_memory(MapMemory::Lean, tib), 512 * mib);
+        assert_eq!(map_memory(MapMemory::Lean, 1 << 30), 32 * mib);
+        let full = map_memory(MapMemory::Full, tib);
+        // 336 blocks to a leaf of 4 KiB is 3121 MiB, and a node above them for each 100.
+        assert!(full > 3121 * mib * 101 / 100 && full < 3200 * mib, "{full}");
+    }
 }
