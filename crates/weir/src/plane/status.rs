@@ -72,17 +72,16 @@ fn io_stats(now: &Snapshot, before: Option<&Snapshot>, op: Op) -> IoStats {
     let h = &recent.of(op).latency;
     let q = |p: f64| h.quantile(p);
     let n = h.count();
-    let latency = if n == 0 {
-        Latency::default()
-    } else {
-        Latency {
-            mean_ns: recent.of(op).nanos / n,
+    let latency = match recent.of(op).nanos.checked_div(n) {
+        None => Latency::default(),
+        Some(mean_ns) => Latency {
+            mean_ns,
             p50_ns: q(0.5),
             p95_ns: q(0.95),
             p99_ns: q(0.99),
             p999_ns: q(0.999),
             max_ns: q(1.0),
-        }
+        },
     };
     IoStats {
         ops: total.ops,
