@@ -4,6 +4,7 @@ use crate::disk::{Disk, Geometry};
 use crate::error::{Error, Kind};
 use crate::fuse;
 use crate::host::loopdev;
+use crate::nbd;
 use crate::reach::{self, Failure, Paths, Reached, Wanted};
 use crate::state::{Method, Place, State, started};
 use crate::sys::{self, Signals};
@@ -82,6 +83,7 @@ impl Drop for Cleanup {
             Some((Method::Fuse, device)) if is_ours(&self.place, device) => {
                 let _ = loopdev::clear(device);
             }
+            // The driver has let go with the sockets.
             Some((Method::Ublk, disk)) => {
                 if let Some(d) = ublk::Device::of(disk).filter(|d| d.exists()) {
                     let _ = d.stop();
@@ -116,17 +118,26 @@ fn choose(method: Option<Method>) -> Result<Method, Error> {
     }
     match method {
         Some(Method::Ublk) => ublk::probe().map(|()| Method::Ublk),
+        Some(Method::Nbd) => nbd::probe().map(|()| Method::Nbd),
         Some(Method::Fuse) => by_fuse(),
-        None => match ublk::probe() {
-            Ok(()) => Ok(Method::Ublk),
-            Err(no_ublk) => by_fuse().map_err(|e| {
-                let message = "this kernel has nothing to make a disk with";
-                let why = format!("{}\n{}", no_ublk.reason, e.reason);
-                let hint = format!("for ublk: {}; or: {}", no_ublk.hint, e.hint);
-                Error::new(e.kind, message, why, hint)
-            }),
-        },
+        None => best(ublk::probe(), nbd::probe, by_fuse),
     }
+}
+
+/// The first of the methods that there is; what all of them said if there is none.
+fn best(
+    ublk: Result<(), Error>,
+    nbd: impl FnOnce() -> Result<(), Error>,
+    fuse: impl FnOnce() -> Result<Method, Error>,
+) -> Result<Method, Error> {
+    let Err(no_ublk) = ublk else { return Ok(Method::Ublk) };
+    let Err(no_nbd) = nbd() else { return Ok(Method::Nbd) };
+    fuse().map_err(|e| {
+        let message = "this kernel has nothing to make a disk with";
+        let why = format!("{}\n{}\n{}", no_ublk.reason, no_nbd.reason, e.reason);
+        let hint = format!("for ublk: {}; for nbd: {}; or: {}", no_ublk.hint, no_nbd.hint, e.hint);
+        Error::new(e.kind, message, why, hint)
+    })
 }
 
 fn by_fuse() -> Result<Method, Error> {
@@ -153,6 +164,7 @@ pub fn attach(spec: &Spec, provider: &MakeProvider) -> Result<Attachment, NotAtt
         let len = Arc::new(AtomicU64::new(g.len));
         let device = match method {
             Method::Fuse => make_loop(&workers, &place, g, &len, &tell)?,
+            Method::Nbd => make_nbd(&workers, g, &tell)?,
             Method::Ublk => make_ublk(&workers, g, &mut cleanup, &tell)?,
         };
         cleanup.device = Some((method, device.clone()));
@@ -218,11 +230,11 @@ fn describe(paths: &Paths) -> (&'static str, Vec<String>) {
     }
 }
 
-/// Buffers of each reactor: queues of ublk have their own.
+/// Buffers of each reactor: queues of ublk and nbd have their own.
 fn buffers(method: Method) -> PoolConfig {
     match method {
         Method::Fuse => fuse::Queue::<Volume>::buffers(),
-        Method::Ublk => PoolConfig { classes: vec![(4096, 16)] },
+        Method::Ublk | Method::Nbd => PoolConfig { classes: vec![(4096, 16)] },
     }
 }
 
@@ -256,6 +268,27 @@ fn make_loop(
         })?;
     }
     loopdev::configure(&mount.file(), g.block_size, g.read_only)
+}
+
+/// A device of the nbd driver with a connection for every reactor.
+fn make_nbd(workers: &Workers, g: Geometry, tell: &Sender<Event>) -> Result<PathBuf, Error> {
+    let failed = |e: &std::io::Error| Error::system("there are no sockets for the nbd driver", e);
+    let mut theirs = Vec::new();
+    for i in 0..workers.len() {
+        let (their, ours) = nbd::sockets().map_err(|e| failed(&e))?;
+        theirs.push(their);
+        workers.call(i, move |here| {
+            if let Some(disk) = reach::volume() {
+                // The disk ends when all of them have.
+                nbd::Queue::start(&here.reactor, &here.ring, ours, disk, || {});
+            }
+            Box::pin(async {})
+        })?;
+    }
+    let tell = tell.clone();
+    nbd::connect(g, theirs, move || {
+        let _ = tell.send(Event::Ended);
+    })
 }
 
 /// A device of the ublk driver with a queue for every reactor.
@@ -334,6 +367,9 @@ impl Attachment {
             let failed = |e: &std::io::Error| Error::system("the disk keeps its old size", e);
             if let Some(d) = ublk::Device::of(&self.state.device) {
                 return d.resize(len).map_err(|e| failed(&e));
+            }
+            if let Some(d) = nbd::Device::of(&self.state.device) {
+                return d.resize(len, self.state.block_size).map_err(|e| failed(&e));
             }
             // The file's length is the volume's; the kernel learns it from the answer.
             let file = std::fs::OpenOptions::new()

@@ -3,6 +3,7 @@
 use crate::attachment::is_ours;
 use crate::error::{Error, Kind};
 use crate::host::{loopdev, users};
+use crate::nbd;
 use crate::state::{Method, Place, State};
 use crate::sys;
 use crate::ublk;
@@ -160,6 +161,13 @@ fn take_away(place: &Place, state: &State, force: bool, done: &mut Detached) -> 
                 }
             }
             unmount(place, force)
+        }
+        Method::Nbd => {
+            let Some(d) = nbd::Device::of(device).filter(|d| d.is_of(state.pid)) else {
+                return Ok(());
+            };
+            d.disconnect()
+                .map_err(|e| Error::system(format!("{} is not let go of", device.display()), &e))
         }
         Method::Ublk => {
             let Some(d) = ublk::Device::of(device).filter(|d| d.exists()) else { return Ok(()) };

@@ -5,6 +5,7 @@
 //! | [`disk`] | the contract: what the kernel asks for, and whoever does it |
 //! | [`reach`], [`volume`] | a volume behind the initiators; what fails because of the way to it is done again |
 //! | [`fuse`] | a file of the volume's size, of which the kernel's loop device makes a disk |
+//! | [`nbd`] | a disk of the kernel's driver for network block devices, on sockets to this process |
 //! | [`ublk`] | a disk of the kernel's driver for block devices in user space |
 //! | [`attachment`], [`mod@detach`] | from the making of a disk to its end |
 //! | [`state`] | the files that an attachment is known by, also after its process was killed |
@@ -17,6 +18,7 @@ pub mod disk;
 pub mod error;
 pub mod fuse;
 mod host;
+pub mod nbd;
 pub mod reach;
 pub mod state;
 mod sys;

@@ -19,6 +19,8 @@ const STATE: &str = "state.json";
 pub enum Method {
     /// The kernel's driver for block devices in user space.
     Ublk,
+    /// The kernel's driver for network block devices.
+    Nbd,
     /// A FUSE file and a loop device.
     Fuse,
 }
@@ -27,6 +29,7 @@ impl std::fmt::Display for Method {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Method::Ublk => "ublk",
+            Method::Nbd => "nbd",
             Method::Fuse => "fuse",
         })
     }

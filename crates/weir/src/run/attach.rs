@@ -205,8 +205,9 @@ fn make(args: &AttachArgs, at: &Addresses) -> Result<Attachment> {
         ways: ways.iter().map(|(_, w)| w.clone()).collect(),
         method: match args.method {
             AttachMethod::Ublk => Some(Method::Ublk),
+            AttachMethod::Nbd => Some(Method::Nbd),
             AttachMethod::Fuse => Some(Method::Fuse),
-            AttachMethod::Auto | AttachMethod::Nbd => None,
+            AttachMethod::Auto => None,
         },
         queues: args.queues.map_or((cores / 2).clamp(1, 4), usize::from),
         initiator_port: first.initiator.to_string(),

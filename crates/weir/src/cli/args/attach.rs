@@ -26,7 +26,7 @@ pub(crate) enum AttachMethod {
     Auto,
     /// The driver for block devices in user space (Linux 6.0, ublk_drv).
     Ublk,
-    /// The network block device driver: not there yet.
+    /// The driver for network block devices (nbd), on sockets to this process.
     Nbd,
     /// A FUSE file and a loop device.
     Fuse,
@@ -75,7 +75,13 @@ pub(crate) struct AttachArgs {
     #[arg(long, value_enum, value_name = "POLICY", default_value = "active-passive")]
     pub(crate) multipath: Policy,
     /// How the kernel is given the disk.
-    #[arg(long, value_enum, default_value = "auto", help_heading = "Attachment")]
+    #[arg(
+        long,
+        visible_alias = "backend",
+        value_enum,
+        default_value = "auto",
+        help_heading = "Attachment"
+    )]
     pub(crate) method: AttachMethod,
     /// Queues, each with a thread and connections of its own [default: half the cores, at most 4].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64), help_heading = "Attachment")]
@@ -107,14 +113,6 @@ pub(crate) struct AttachArgs {
 impl AttachArgs {
     /// What the parser cannot see.
     pub(crate) fn check(&self) -> weir_control::Result<()> {
-        if self.method == AttachMethod::Nbd {
-            return Err(Error::new(
-                Code::Unsupported,
-                "attaching by the kernel's NBD driver is not there yet",
-            )
-            .because("this version has ublk, and FUSE with a loop device")
-            .hint("leave --method out, or use --method fuse"));
-        }
         if self.lun.is_some() && self.name.is_none() {
             return Err(Error::new(Code::InvalidRequest, "the attachment needs a name")
                 .because("the volume is given by its number")
