@@ -97,7 +97,7 @@ pub(crate) fn detach_own(place: &Place, state: &State) -> Result<(), Error> {
 }
 
 fn unused(state: &State) -> Result<(), Error> {
-    let uses = users::of(&state.device);
+    let uses = users::of(&state.device, state.pid);
     if uses.is_empty() {
         return Ok(());
     }
@@ -150,7 +150,7 @@ fn take_away(place: &Place, state: &State, force: bool, done: &mut Detached) -> 
                         return Err(Error::new(
                             Kind::Busy,
                             format!("somebody has opened {} meanwhile", device.display()),
-                            users::of(device).join("\n"),
+                            users::of(device, state.pid).join("\n"),
                             "it is cleared when they close it; run `weir detach` again then",
                         ));
                     }

@@ -37,7 +37,7 @@ pub use future::IoFuture;
 pub use graph::{
     Arity, BuildContext, DiskOpener, DiskSpec, Edit, Graph, GraphError, GraphErrorKind, GraphSpec,
     HOSTS, IfAbsent, JUNCTION, LayerKind, MAX_DEPTH, MAX_NODES, Metering, Node, NodeSpec, Param,
-    ParamKind, Registry, Shared, VERSION, Value,
+    ParamKind, Registry, Rehearsal, Shared, VERSION, Value,
 };
 pub use join::{WINDOW, join_parts};
 pub use junction::{Junction, Quiesced, SwapError};

@@ -226,8 +226,8 @@ fn a_failed_flush_stops_a_change() {
     });
 }
 
-/// A first I/O through a new layer does what the volume below does, or the layer does not come in; whatever it did
-/// is put right.
+/// A new layer does what the volume below does, in a rehearsal and in its place, or it does not come in; and nothing of the
+/// volume is written to find out.
 #[test]
 fn a_layer_is_tried_before_hosts_use_it() {
     run(async {
@@ -245,33 +245,46 @@ fn a_layer_is_tried_before_hosts_use_it() {
         for (node, words) in [
             (NodeSpec::new("x", "stats"), ""),
             (slow("10us"), ""),
-            (slow("1s"), "did not end within 100 ms"),
+            (slow("1s"), "its first read did not end within 100 ms"),
+            (slow("1s").param("ops", "write"), "its first write did not end within 100 ms"),
             (fault("medium", "read"), "its first read failed: unrecovered medium error"),
             (fault("busy", "write"), "its first write failed"),
+            (fault("busy", "write-zeroes"), "its first write of zeroes failed"),
+            (fault("busy", "discard"), "its first discard failed"),
             (fault("offline", "flush"), "its first flush failed"),
             (fault("corrupt", "read"), "its first read gave other data"),
-            (fault("corrupt-write", "write"), "which was put right"),
-            // Both ends are read; a write that does nothing leaves the first block as it is.
+            (fault("corrupt-write", "write"), "its first write left other data behind"),
+            (fault("lost", "write"), "its first write left other data behind"),
             (fault("medium", "read").param("from", LEN - 512), "its first read failed"),
             (fault("medium", "read").param("from", 4096u64).param("len", 4096u64), ""),
             (fault("medium", "all").param("on", false), ""),
+            // What it does later is its business; it begins with nothing of the rehearsal.
+            (fault("medium", "write").param("skip", 2u64), ""),
         ] {
             let mut spec = bare.clone();
             spec.insert(node.clone(), None, "a").unwrap();
             let mut edit = w.context(|ctx| g.prepare(spec.clone(), ctx)).unwrap();
+            let rehearsal = w.context(|ctx| edit.rehearsal("x", ctx)).unwrap();
+            let rehearsed = rehearsal.run(100 * MILLIS).await;
             let e = edit.trial("x", SECONDS).await.unwrap_err();
             assert!(e.to_string().contains("while I/O goes on"), "{e}");
             edit.hold_back(SECONDS).await.unwrap();
             let tried = edit.trial("x", 100 * MILLIS).await;
             match words {
                 "" => {
-                    tried.unwrap_or_else(|e| panic!("{node:?}: {e}"));
+                    rehearsed.and(tried).unwrap_or_else(|e| panic!("{node:?}: {e}"));
                     g.commit(edit).unwrap();
                     apply(&w, &mut g, bare.clone(), SECONDS).await.unwrap();
                 }
                 words => {
-                    let e = tried.expect_err(words).to_string();
+                    let e = rehearsed.expect_err(words).to_string();
                     assert!(e.contains("node `x`") && e.contains(words), "{node:?}: {e}");
+                    // What it does to reads and flushes shows in its place as well.
+                    assert_eq!(
+                        tried.is_err(),
+                        !words.contains("write") && !words.contains("discard"),
+                        "{e}"
+                    );
                     drop(edit);
                 }
             }
@@ -279,6 +292,7 @@ fn a_layer_is_tried_before_hosts_use_it() {
             assert_eq!(*g.spec(), bare);
             assert!(common::read(&*top, 0, data.len()).await.unwrap() == data, "{node:?}");
         }
+        assert!(w.shared.meters().snapshot().keys().all(|k| k.starts_with("v/")));
     });
 }
 

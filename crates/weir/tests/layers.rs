@@ -78,7 +78,12 @@ fn come_and_go(pool: &str) {
             ("layer insert v fault", 1, "layer_failed", "its first read failed"),
             ("layer insert v fault ops=write", 1, "layer_failed", "its first write failed"),
             ("layer swap v stats fault ops=flush", 1, "layer_failed", "its first flush failed"),
-            ("layer insert v delay time=20s ops=flush", 1, "layer_failed", "did not end within"),
+            (
+                "layer insert v delay time=20s ops=flush",
+                1,
+                "layer_failed",
+                "its first flush did not end",
+            ),
             ("layer insert v stats", 4, "layer_exists", "names are used once"),
             ("layer insert v stats --name volume", 2, "invalid_name", "volume"),
             ("layer insert v stats --name a --over b", 3, "layer_not_found", "it has stats"),

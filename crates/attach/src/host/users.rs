@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Uses of a block device (and its partitions) that stand against taking it away, in words.
-pub(crate) fn of(device: &Path) -> Vec<String> {
+/// Uses of a block device (and its partitions) that stand against taking it away, in words; that by the process which
+/// serves it does not.
+pub(crate) fn of(device: &Path, server: u32) -> Vec<String> {
     let Some(name) = device.file_name().and_then(|n| n.to_str()) else { return Vec::new() };
     let mut disks = vec![name.to_owned()];
     let entries = fs::read_dir(format!("/sys/block/{name}")).into_iter().flatten().flatten();
@@ -28,7 +29,7 @@ pub(crate) fn of(device: &Path) -> Vec<String> {
         for h in holders.into_iter().flatten().flatten() {
             uses.push(format!("{disk} is part of {}", h.file_name().to_string_lossy()));
         }
-        uses.extend(openers(&format!("/dev/{disk}")));
+        uses.extend(openers(&format!("/dev/{disk}"), server));
     }
     uses
 }
@@ -73,8 +74,8 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Processes that have the device open.
-fn openers(device: &str) -> Vec<String> {
+/// Processes that have the device open, but for this one and the one that serves it.
+fn openers(device: &str, server: u32) -> Vec<String> {
     let Ok(wanted) = fs::metadata(device).map(|m| m.rdev()) else { return Vec::new() };
     let mut found = Vec::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -86,7 +87,7 @@ fn openers(device: &str) -> Vec<String> {
         let has = fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|to| {
             to.starts_with("/dev") && fs::metadata(&to).is_ok_and(|m| m.rdev() == wanted)
         });
-        if has && pid != std::process::id() {
+        if has && pid != std::process::id() && pid != server {
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
             found.push(format!("process {pid} ({}) has {device} open", name.trim_end()));
         }
@@ -108,6 +109,6 @@ mod tests {
 
     #[test]
     fn a_device_that_is_not_there_has_no_users() {
-        assert!(of(Path::new("/dev/no-such-disk")).is_empty());
+        assert!(of(Path::new("/dev/no-such-disk"), 0).is_empty());
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 /// One layer's instance.
 #[derive(Clone)]
 pub(super) struct Built {
-    spec: NodeSpec,
+    pub(super) spec: NodeSpec,
     /// What the kind made.
     pub(super) bare: Rc<dyn Volume>,
     /// What the layers above stand on: the same, or a counter over it.

@@ -19,6 +19,7 @@ pub use error::{GraphError, GraphErrorKind};
 pub use node::{IfAbsent, Node, Param, ParamKind};
 pub use registry::{Arity, JUNCTION, LayerKind, Registry};
 pub use spec::{GraphSpec, NodeSpec, VERSION};
+pub use trial::Rehearsal;
 pub use validate::{MAX_DEPTH, MAX_NODES};
 pub use value::Value;
 

@@ -36,7 +36,7 @@ impl What {
 pub(crate) enum Command {
     /// Put a layer over a volume while hosts use it.
     #[command(
-        after_help = "The new layer is tried while hosts' I/O is held back: it must read, write and flush as the volume \
+        after_help = "The new layer is tried on memory, and in its place while hosts' I/O is held back: it must do as the volume \
         below it does,\nelse everything stays as it was and hosts have seen nothing.\n\n\
         Examples:\n  weir layer insert db-01 stats\n  weir layer insert db-01 delay time=2ms ops=read --name slow\n  \
         weir layer insert db-01 fault error=busy chance=0.01 --force --over volume"

@@ -1,6 +1,6 @@
 //! Layers that come and go under I/O.
 //!
-//! A change is made ready on every reactor, I/O is held back on every reactor, and then the new layer is tried on every
+//! A new layer is rehearsed over memory, then the change is made ready on every reactor, I/O is held back on every reactor, and then the new layer is tried on every
 //! reactor, before the first of them lets I/O go on through it.
 
 use super::graph;
@@ -77,11 +77,13 @@ fn not_open(volume: &str) -> Error {
 }
 
 impl Local {
-    /// Gives an open volume's graph another description, unless it has that already.
+    /// Gives an open volume's graph another description, unless it has that already. What is below is flushed, unless nothing
+    /// but layers changes that hold nothing back, of which one may be there to make flushes fail.
     pub(crate) async fn regraph(
         &self,
         name: &str,
         spec: GraphSpec,
+        flush: bool,
     ) -> std::result::Result<(), GraphError> {
         let ready = {
             let graphs = self.graphs.borrow();
@@ -91,7 +93,10 @@ impl Local {
             }
         };
         let Some(mut edit) = ready else { return Ok(()) };
-        edit.quiesce(QUIESCE).await?;
+        match flush {
+            true => edit.quiesce(QUIESCE).await?,
+            false => edit.hold_back(QUIESCE).await?,
+        }
         match self.graphs.borrow_mut().get_mut(name) {
             Some(g) => g.commit(edit),
             None => Ok(()),
@@ -161,6 +166,22 @@ impl Node {
 
     async fn hold_and_try(&self, spec: GraphSpec, trial: &LayerTrial) -> Result<()> {
         let name = spec.name.clone();
+        let tried = trial.node.clone().filter(|_| !trial.forced);
+        if let Some(node) = tried.clone() {
+            let (name, spec) = (name.clone(), spec.clone());
+            self.on_all(move |local: Rc<Local>| {
+                Box::pin(async move {
+                    let made = {
+                        let graphs = local.graphs.borrow();
+                        let graph = graphs.get(&name).ok_or_else(|| not_open(&name))?;
+                        local.build(|ctx| graph.prepare(spec, ctx)?.rehearsal(&node, ctx))
+                    };
+                    let rehearsal = made.map_err(|e| wrong(&name, &e))?;
+                    rehearsal.run(TRIAL).await.map_err(|e| wrong(&name, &e))
+                })
+            })
+            .await?;
+        }
         self.on_all({
             let name = name.clone();
             move |local: Rc<Local>| {
@@ -178,7 +199,7 @@ impl Node {
             }
         })
         .await?;
-        let Some(node) = trial.node.clone().filter(|_| !trial.forced) else { return Ok(()) };
+        let Some(node) = tried else { return Ok(()) };
         self.on_all(move |local: Rc<Local>| {
             Box::pin(async move {
                 // Out of the table meanwhile, so that it is not let go of in the middle.
@@ -232,7 +253,7 @@ impl Node {
                         Some(graph) => graph.commit(edit),
                         None => return Err(not_open(&name)),
                     },
-                    None => local.regraph(&name, spec).await,
+                    None => local.regraph(&name, spec, false).await,
                 };
                 done.map_err(|e| wrong(&name, &e))
             })

@@ -246,7 +246,7 @@ impl Node {
                             format!("volume {name} is not open"),
                         ));
                     }
-                    let changed = local.regraph(&name, spec).await;
+                    let changed = local.regraph(&name, spec, true).await;
                     changed.map_err(|e| failed(format!("volume {name} cannot be changed"), &e))
                 })
             })

@@ -161,7 +161,7 @@ impl Node {
                     {
                         graph.top_junction().show(size);
                     }
-                    let changed = local.regraph(&name, spec).await;
+                    let changed = local.regraph(&name, spec, true).await;
                     changed.map_err(|e| io_error(format!("volume {name} cannot be changed"), e))
                 })
             })
