@@ -131,8 +131,8 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         intro: "S1 finds that merging commands into one message (BRP-3T) pays when many are in flight and does harm when few \
                 are, and chooses a threshold by experiment (BRP-3; here 8). *auto* makes the experiment while it works, for each power \
                 of two of commands in flight by itself. It shall never be worse than the better of never (BRP-2) and always (BRP-3T).\n\n\
-                1.5 x SRP cannot be met where SRP itself comes within two thirds of the bare loop, which at depth 128 it does: it \
-                leaves no room for half as much again. The goal stands as it was set."
+                Where SRP comes within two thirds of the bare loop, as on an idle machine it does at depth 128 (srp-limits), 1.5 x SRP \
+                is out of reach: there is no room for half as much again. The goal stands as it was set."
             .into(),
         method: method(r, "4 KiB I/Os at random addresses")
             + " Rates are I/Os per second, medians; what auto is judged by is the median of the ratios of the rounds, each of which \
