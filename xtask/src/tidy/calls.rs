@@ -36,8 +36,9 @@ const BANS: &[Ban] = &[
             "UnixListener",
         ],
         of: &["std::net", "std::os::unix::net"],
-        // The providers are the real network; the simulator stands in for them.
-        allowed: &["uring", "fabric-iwarp", "fabric-verbs", "control", "weir", "xtask"],
+        // The providers are the real network; the simulator stands in for them. The kernel's nbd driver wants a pair of
+        // sockets for a device.
+        allowed: &["uring", "fabric-iwarp", "fabric-verbs", "attach", "control", "weir", "xtask"],
         tests_may: true,
         why: "sockets come from the reactor, which are simulated ones under simulation",
     },
