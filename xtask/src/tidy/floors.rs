@@ -31,7 +31,6 @@ const HOUSE: &[Place] = &[
     at("weir-proto-nbd", 1, 0),
     at("weir-proto-iscsi", 1, 0),
     at("weir-proto-nvme", 1, 0),
-    at("weir-proto-nbd", 1, 0),
     at("weir-raft", 1, 0),
     at("weir-model", 1, 0),
     // 2, platform.
