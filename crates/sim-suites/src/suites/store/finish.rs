@@ -56,7 +56,8 @@ impl Story {
             let done = self.w.run(&self.node, PATIENCE, async move { pool.scrub(0).await })?;
             let report = done.map_err(|e| Wrong(format!("scrubbing: {e}")))?;
             damaged = report.damaged;
-            if report.lost > 0 || report.repaired != report.damaged {
+            // What the merge of a kept log had found before is put right meanwhile, and counts besides.
+            if report.lost > 0 || report.repaired < report.damaged {
                 return Err(Wrong(format!("scrub did not mend everything: {report:?}")));
             }
             self.read_all(1)?;
