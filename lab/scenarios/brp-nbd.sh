@@ -86,6 +86,8 @@ cease_fire
 
 step "the volume grows"
 weir volume resize disk0 160M
+# A declaration never makes a volume smaller.
+sed -i s/128M/160M/ /tmp/weir.toml
 grown() { [ "$(blockdev --getsize64 "$D")" = $((160 << 20)) ]; }
 wait_for 30 grown
 step "detach"
