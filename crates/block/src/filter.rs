@@ -1,7 +1,7 @@
 //! Layers over one volume that leave most operations alone.
 
 use crate::summed::{compare_sums, fill_after};
-use crate::{Allocation, Direct, Geometry, IoFuture, Volume};
+use crate::{Allocation, Geometry, IoFuture, Volume};
 use weir_base::IoResult;
 use weir_mem::Slice;
 use weir_reactor::LocalFuture;
@@ -72,8 +72,20 @@ pub trait Filter {
 
     /// As [`Volume::direct`]; none unless overridden.
     #[inline]
-    fn direct(&self, _at: u64, _len: usize, _access: Direct) -> Option<Slice> {
+    fn direct(&self, _at: u64, _len: usize) -> Option<Slice> {
         None
+    }
+
+    /// As [`Volume::kept_sums`]; none unless overridden.
+    #[inline]
+    fn kept_sums(&self, _at: u64, _len: usize, _f: &mut dyn FnMut(u32)) -> bool {
+        false
+    }
+
+    /// As [`Volume::write_now`]; not possible unless overridden.
+    #[inline]
+    fn write_now(&self, _at: u64, _data: &[u8], _sums: &[[u8; 4]]) -> bool {
+        false
     }
 
     /// As [`Volume::direct_in_use`]; to be overridden together with [`direct`](Filter::direct).
@@ -145,8 +157,16 @@ impl<T: Filter> Volume for T {
         Filter::write_zeroes(self, at, len, unmap)
     }
     #[inline]
-    fn direct(&self, at: u64, len: usize, access: Direct) -> Option<Slice> {
-        Filter::direct(self, at, len, access)
+    fn direct(&self, at: u64, len: usize) -> Option<Slice> {
+        Filter::direct(self, at, len)
+    }
+    #[inline]
+    fn kept_sums(&self, at: u64, len: usize, f: &mut dyn FnMut(u32)) -> bool {
+        Filter::kept_sums(self, at, len, f)
+    }
+    #[inline]
+    fn write_now(&self, at: u64, data: &[u8], sums: &[[u8; 4]]) -> bool {
+        Filter::write_now(self, at, data, sums)
     }
     #[inline]
     fn direct_in_use(&self) -> Option<bool> {

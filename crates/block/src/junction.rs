@@ -1,6 +1,6 @@
 //! An edge of the graph at which what is below can be swapped under I/O.
 
-use crate::{Allocation, Direct, Geometry, IoFuture, Volume};
+use crate::{Allocation, Geometry, IoFuture, Volume};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, MICROS};
@@ -299,12 +299,20 @@ impl Volume for Junction {
     }
 
     /// None while closed, and over a volume that cannot tell when the memory is given back.
-    fn direct(&self, at: u64, len: usize, access: Direct) -> Option<Slice> {
+    fn direct(&self, at: u64, len: usize) -> Option<Slice> {
         let lower = self.current.borrow();
         if self.closed.get() || lower.direct_in_use().is_none() {
             return None;
         }
-        lower.direct(at, len, access)
+        lower.direct(at, len)
+    }
+
+    fn kept_sums(&self, at: u64, len: usize, f: &mut dyn FnMut(u32)) -> bool {
+        !self.closed.get() && self.current.borrow().kept_sums(at, len, f)
+    }
+
+    fn write_now(&self, at: u64, data: &[u8], sums: &[[u8; 4]]) -> bool {
+        !self.closed.get() && self.current.borrow().write_now(at, data, sums)
     }
 
     fn direct_in_use(&self) -> Option<bool> {

@@ -30,15 +30,6 @@ impl Geometry {
     }
 }
 
-/// What direct memory access is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direct {
-    /// The memory will be read.
-    Read,
-    /// The memory will be written whole.
-    Write,
-}
-
 /// Whether space is behind a range (SBC-4: GET LBA STATUS).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocation {
@@ -81,7 +72,8 @@ pub trait Volume {
 
     /// As [`write`](Volume::write), of whole blocks of 4 KiB, whose CRC32C are in `sums` (little-endian, four bytes each)
     /// as they were taken where the data came from. A volume that keeps checksums compares them with what it is about
-    /// to keep. [`IoError::Changed`], and nothing is written of what differs, else.
+    /// to keep, or keeps them as they are, so that a difference is found by whoever reads. [`IoError::Changed`], and
+    /// nothing is written of what differs, else.
     fn write_summed(&self, at: u64, buf: Slice, sums: Slice, fua: bool) -> IoFuture<'_> {
         match compare_sums(&buf, &sums) {
             Ok(()) => self.write(at, buf, fua),
@@ -98,11 +90,24 @@ pub trait Volume {
     /// The range reads as zeros afterwards; `unmap` allows space to be given back.
     fn write_zeroes(&self, at: u64, len: u64, unmap: bool) -> IoFuture<'_>;
 
-    /// The memory that *is* the range, where there is such (a RAM volume), so that a front end can move
-    /// data between it and the wire without a copy. `None`: use [`read`](Volume::read) and
-    /// [`write`](Volume::write).
-    fn direct(&self, _at: u64, _len: usize, _access: Direct) -> Option<Slice> {
+    /// The memory that *is* the range, where there is such (a RAM volume), to be read, so that a front end can send
+    /// data from where it lies. Others may write to it meanwhile. `None`: use [`read`](Volume::read).
+    fn direct(&self, _at: u64, _len: usize) -> Option<Slice> {
         None
+    }
+
+    /// The checksums (CRC32C) that are kept of what [`direct`](Volume::direct) gives of a range of whole blocks of
+    /// [`SUMMED`](crate::SUMMED) bytes; ask for them first, so that a write in between is found out. False: they are not
+    /// known of all blocks, and `f` may have been called for some.
+    fn kept_sums(&self, _at: u64, _len: usize, _f: &mut dyn FnMut(u32)) -> bool {
+        false
+    }
+
+    /// Does a write on the spot, if the volume is memory: it is over on return. `sums` are the checksums of its blocks,
+    /// where they are known and it is of whole blocks of [`SUMMED`](crate::SUMMED) bytes; the caller has compared them.
+    /// False: nothing was done; use [`write`](Volume::write).
+    fn write_now(&self, _at: u64, _data: &[u8], _sums: &[[u8; 4]]) -> bool {
+        false
     }
 
     /// Whether somebody still holds memory that [`direct`](Volume::direct) of this handle gave.

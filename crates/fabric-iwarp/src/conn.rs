@@ -274,6 +274,10 @@ impl Connection for Conn {
         Ok(Remote { key, addr: 0 })
     }
 
+    fn push(&self) {
+        self.transmit_early();
+    }
+
     fn deregister(&self, key: u32) {
         if let Some(t) = self.keys.borrow_mut().as_mut() {
             t.remove(key);

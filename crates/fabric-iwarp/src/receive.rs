@@ -182,6 +182,9 @@ impl Conn {
                 } else {
                     rx.receiver.direct_skip(placed);
                 }
+                if d.seg.op == Op::Write {
+                    self.tell_placed(&d.seg, d.offset, placed);
+                }
                 (from, end) = (0, n - placed);
                 wanted = d.remaining as usize + behind;
             }
@@ -269,7 +272,17 @@ impl Conn {
         let Some(Ok(Some(s))) = found else { return false };
         s.write_at(seg.to as usize, part);
         rx.place = None;
+        drop(keys);
+        self.tell_placed(seg, 0, part.len());
         true
+    }
+
+    /// Tells the tap that so many bytes from byte `offset` of a segment of a WRITE are in their place.
+    #[inline]
+    fn tell_placed(&self, seg: &Segment, offset: u32, len: usize) {
+        if let Some(t) = &*self.tap.borrow() {
+            t.placed(seg.stag, seg.to + u64::from(offset), len);
+        }
     }
 
     /// Offers a whole message to the connection's tap. Without a posted receive it stalls as any other.
@@ -307,7 +320,12 @@ impl Conn {
         }
         if !part.is_empty() {
             match &rx.place {
-                Some((place, _)) => place.write_at(offset as usize, part),
+                Some((place, _)) => {
+                    place.write_at(offset as usize, part);
+                    if seg.op == Op::Write {
+                        self.tell_placed(seg, offset, part.len());
+                    }
+                }
                 None => {
                     return Err(self.protection(Protection::InvalidStag { stag: seg.stag }, seg));
                 }

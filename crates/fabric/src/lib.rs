@@ -105,6 +105,10 @@ pub trait Connection {
         false
     }
 
+    /// What was posted may leave now, rather than at the end of the turn: for data that has just been looked at, and
+    /// is still in the caches when it is copied. A hint; a provider with hardware of its own has no use for it.
+    fn push(&self) {}
+
     /// RDMA WRITE of `local` to the peer's memory. The data must not change before completion.
     fn write(&self, local: Slice, remote: Remote, token: Token);
 
@@ -158,6 +162,14 @@ pub trait Tap {
     /// Called from the provider's poll: it may post work on connections and take and give slots, but
     /// not close, register or post receives.
     fn message(&self, bytes: &[u8]) -> bool;
+
+    /// `len` bytes from the peer have just been placed at byte `at` of the memory that was registered as `key`: a
+    /// WRITE, or a part of one, which may go on or come again. They are still in the caches. Providers that cannot
+    /// tell (the adapter places data by itself) do not call it, and messages of the same connection never come before
+    /// it. As for [`message`](Tap::message), but it may not deregister either.
+    fn placed(&self, key: u32, at: u64, len: usize) {
+        let _ = (key, at, len);
+    }
 }
 
 /// What an accepting or connecting side brings.

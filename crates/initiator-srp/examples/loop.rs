@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_base::IoResult;
-use weir_block::{Direct, Geometry, IoFuture, Volume, check_range};
+use weir_block::{Geometry, IoFuture, Volume, check_range};
 use weir_fabric_iwarp::{Config, Iwarp};
 use weir_initiator_srp::{Channel, ChannelConfig, QueueMode, Session, SessionConfig};
 use weir_mem::{Arena, BufPool, PoolConfig, Slice};
@@ -50,8 +50,16 @@ impl Volume for Ram {
     fn write_zeroes(&self, _: u64, _: u64, _: bool) -> IoFuture<'_> {
         IoFuture::ready(Ok(()))
     }
-    fn direct(&self, at: u64, len: usize, _: Direct) -> Option<Slice> {
+    fn direct(&self, at: u64, len: usize) -> Option<Slice> {
         Some(self.slice(at, len))
+    }
+
+    fn write_now(&self, at: u64, data: &[u8], _sums: &[[u8; 4]]) -> bool {
+        let place = self.direct(at, data.len());
+        place.is_some_and(|p| {
+            p.write_at(0, data);
+            true
+        })
     }
 }
 

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::{
-    Allocation, Arity, BuildContext, Direct, Geometry, GraphError, GraphErrorKind, IoFuture,
-    LayerKind, Node, Volume, check_len, check_range, join_parts,
+    Allocation, Arity, BuildContext, Geometry, GraphError, GraphErrorKind, IoFuture, LayerKind,
+    Node, Volume, check_len, check_range, join_parts,
 };
 use weir_mem::Slice;
 use weir_reactor::LocalFuture;
@@ -147,10 +147,24 @@ impl Volume for Concat {
         self.each(at, len, move |child, there, _, n| child.write_zeroes(there, n, unmap))
     }
 
-    fn direct(&self, at: u64, len: usize, access: Direct) -> Option<Slice> {
+    fn direct(&self, at: u64, len: usize) -> Option<Slice> {
         match self.touched(at, len as u64) {
-            Ok((c, 1)) => self.children[c].direct(at - self.start(c), len, access),
+            Ok((c, 1)) => self.children[c].direct(at - self.start(c), len),
             _ => None,
+        }
+    }
+
+    fn kept_sums(&self, at: u64, len: usize, f: &mut dyn FnMut(u32)) -> bool {
+        match self.touched(at, len as u64) {
+            Ok((c, 1)) => self.children[c].kept_sums(at - self.start(c), len, f),
+            _ => false,
+        }
+    }
+
+    fn write_now(&self, at: u64, data: &[u8], sums: &[[u8; 4]]) -> bool {
+        match self.touched(at, data.len() as u64) {
+            Ok((c, 1)) => self.children[c].write_now(at - self.start(c), data, sums),
+            _ => false,
         }
     }
 

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::{
-    Allocation, Arity, BuildContext, Direct, Geometry, GraphError, GraphErrorKind, IoFuture,
-    LayerKind, Node, Param, ParamKind, Volume, check_len, check_range,
+    Allocation, Arity, BuildContext, Geometry, GraphError, GraphErrorKind, IoFuture, LayerKind,
+    Node, Param, ParamKind, Volume, check_len, check_range,
 };
 use weir_mem::Slice;
 use weir_reactor::LocalFuture;
@@ -126,9 +126,18 @@ impl Volume for Linear {
         }
     }
 
-    fn direct(&self, at: u64, len: usize, access: Direct) -> Option<Slice> {
+    fn direct(&self, at: u64, len: usize) -> Option<Slice> {
         self.check(at, len as u64).ok()?;
-        self.lower.direct(self.offset + at, len, access)
+        self.lower.direct(self.offset + at, len)
+    }
+
+    fn kept_sums(&self, at: u64, len: usize, f: &mut dyn FnMut(u32)) -> bool {
+        self.check(at, len as u64).is_ok() && self.lower.kept_sums(self.offset + at, len, f)
+    }
+
+    fn write_now(&self, at: u64, data: &[u8], sums: &[[u8; 4]]) -> bool {
+        self.check(at, data.len() as u64).is_ok()
+            && self.lower.write_now(self.offset + at, data, sums)
     }
 
     fn direct_in_use(&self) -> Option<bool> {

@@ -5,8 +5,8 @@
 
 use std::rc::Rc;
 use weir_block::{
-    Arity, BuildContext, Direct, Filter, Geometry, GraphError, GraphErrorKind, IoFuture, LayerKind,
-    Node, Param, ParamKind, Volume,
+    Arity, BuildContext, Filter, Geometry, GraphError, GraphErrorKind, IoFuture, LayerKind, Node,
+    Param, ParamKind, Volume,
 };
 use weir_mem::Slice;
 
@@ -109,12 +109,17 @@ impl Filter for Steady {
         self.durable(self.lower.write_zeroes(at, len, unmap))
     }
 
-    /// Memory that is written past this layer would not be durable.
-    fn direct(&self, at: u64, len: usize, access: Direct) -> Option<Slice> {
-        if self.through {
-            return None;
-        }
-        self.lower.direct(at, len, access)
+    fn direct(&self, at: u64, len: usize) -> Option<Slice> {
+        self.lower.direct(at, len)
+    }
+
+    fn kept_sums(&self, at: u64, len: usize, f: &mut dyn FnMut(u32)) -> bool {
+        self.lower.kept_sums(at, len, f)
+    }
+
+    /// What is written past this layer would not be durable.
+    fn write_now(&self, at: u64, data: &[u8], sums: &[[u8; 4]]) -> bool {
+        !self.through && self.lower.write_now(at, data, sums)
     }
 
     fn direct_in_use(&self) -> Option<bool> {

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::{
-    Allocation, Arity, BuildContext, Direct, Geometry, GraphError, GraphErrorKind, IoFuture,
-    LayerKind, Node, Param, ParamKind, Volume, check_range, join_parts,
+    Allocation, Arity, BuildContext, Geometry, GraphError, GraphErrorKind, IoFuture, LayerKind,
+    Node, Param, ParamKind, Volume, check_range, join_parts,
 };
 use weir_mem::Slice;
 use weir_reactor::LocalFuture;
@@ -247,12 +247,23 @@ impl Volume for Stripe {
         self.each_child(at, len, move |child, there, n| child.write_zeroes(there, n, unmap))
     }
 
-    fn direct(&self, at: u64, len: usize, access: Direct) -> Option<Slice> {
+    fn direct(&self, at: u64, len: usize) -> Option<Slice> {
         if self.units(at, len as u64) != Ok(1) {
             return None;
         }
         let (child, there) = self.locate(at);
-        self.children[child].direct(there, len, access)
+        self.children[child].direct(there, len)
+    }
+
+    fn kept_sums(&self, at: u64, len: usize, f: &mut dyn FnMut(u32)) -> bool {
+        let (child, there) = self.locate(at);
+        self.units(at, len as u64) == Ok(1) && self.children[child].kept_sums(there, len, f)
+    }
+
+    fn write_now(&self, at: u64, data: &[u8], sums: &[[u8; 4]]) -> bool {
+        let (child, there) = self.locate(at);
+        self.units(at, data.len() as u64) == Ok(1)
+            && self.children[child].write_now(there, data, sums)
     }
 
     fn direct_in_use(&self) -> Option<bool> {

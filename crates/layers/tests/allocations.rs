@@ -86,7 +86,7 @@ async fn every_kind_of_io(v: &dyn Volume, bufs: &[Slice]) -> IoResult {
             v.write(at, buf.clone(), true).await?;
             v.write_zeroes(at, buf.len() as u64, false).await?;
             v.discard(at, buf.len() as u64).await?;
-            drop(v.direct(at, buf.len(), weir_block::Direct::Write));
+            drop(v.direct(at, buf.len()));
             v.allocation(at, buf.len() as u64);
         }
     }

@@ -143,7 +143,7 @@ fn delays_last_as_long_as_they_say() {
         read(&*v, 64 << 10, 512).await.unwrap();
         v.flush().await.unwrap();
         assert_eq!(now(), start, "what was not selected is not delayed");
-        assert!(v.direct(0, 512, weir_block::Direct::Read).is_none(), "that would pass it by");
+        assert!(v.direct(0, 512).is_none(), "that would pass it by");
     });
 }
 
@@ -235,9 +235,7 @@ fn a_filter_forwards_all_it_does_not_override() {
         assert_eq!(ram.allocated(), Some(0));
         v.resize(2 << 20).unwrap();
         assert_eq!(ram.geometry().len, 2 << 20);
-        assert!(
-            v.direct(0, 512, weir_block::Direct::Read).is_none() && v.direct_in_use().is_none()
-        );
+        assert!(v.direct(0, 512).is_none() && v.direct_in_use().is_none());
         let v2 = v.clone();
         assert_eq!(spawn(async move { v2.flush().await }).await, Some(Ok(())));
     });

@@ -189,7 +189,7 @@ fn direct_memory_holds_a_change_back() {
         let one = GraphSpec::new("v", "a").with(ram("a", LEN));
         let mut g = w.build(one.clone()).unwrap();
         let top = g.top();
-        let wire = top.direct(0, 4096, weir_block::Direct::Write).unwrap();
+        let wire = top.direct(0, 4096).unwrap();
         let mut two = one;
         two.insert(NodeSpec::new("x", "delay").param("time", "1us"), None, "a").unwrap();
         let e = apply(&w, &mut g, two.clone(), MILLIS).await.unwrap_err();
@@ -201,7 +201,7 @@ fn direct_memory_holds_a_change_back() {
         apply(&w, &mut g, two, MILLIS).await.unwrap();
         assert!(later.is_finished());
         assert_eq!(common::read(&*top, 0, 4096).await.unwrap(), [6; 4096]);
-        assert!(top.direct(0, 4096, weir_block::Direct::Write).is_none(), "a delay gives none");
+        assert!(top.direct(0, 4096).is_none(), "a delay gives none");
     });
 }
 

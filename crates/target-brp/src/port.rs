@@ -70,6 +70,8 @@ pub struct Port {
     pub(crate) head: RefCell<Vec<u8>>,
     /// The data that goes with it.
     pub(crate) list: RefCell<Vec<Slice>>,
+    /// Room for checksums that a volume has kept.
+    pub(crate) kept: RefCell<Vec<u32>>,
     committed: Cell<u32>,
 }
 
@@ -115,6 +117,7 @@ impl Port {
             harvesting: Cell::new(false),
             head: RefCell::default(),
             list: RefCell::default(),
+            kept: RefCell::default(),
             committed: Cell::new(0),
         });
         for number in 0..port.receives.len() as u32 {

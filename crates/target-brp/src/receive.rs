@@ -5,7 +5,7 @@ use crate::port::Port;
 use crate::reply::Reply;
 use crate::request::{Ended, Work};
 use std::rc::{Rc, Weak};
-use weir_block::{Direct, check_range};
+use weir_block::check_range;
 use weir_fabric::{SendFlags, Tap};
 use weir_proto_brp::command::{Command, Commands, Item, flag};
 use weir_proto_brp::completion::{self, Completion};
@@ -17,6 +17,8 @@ use weir_target_core::Attached;
 
 /// Messages looked at before what they brought about is sent.
 const BATCH: usize = 64;
+/// Bytes of lent memory that are fetched into the cache when it is lent; the rest the processor fetches by itself in time.
+const PREFETCH: usize = 512;
 
 /// Takes messages as they come, for as long as the port lives.
 pub(crate) async fn harvest(port: Rc<Port>) {
@@ -200,8 +202,10 @@ impl Channel {
             s.together = together;
         }
         self.begin();
-        match self.at_once(item, bytes) {
-            Some(ended) => self.ended(self.generation(), c, ended, &[], false),
+        let mut kept = self.port.kept.borrow_mut();
+        kept.clear();
+        match self.at_once(item, bytes, &mut kept) {
+            Some(ended) => self.ended(self.generation(), c, ended, &kept, false),
             None => self.port.submit(Work::new(self.clone(), item, bytes)),
         }
     }
@@ -212,9 +216,10 @@ impl Channel {
         self.reply(r, &[]);
     }
 
-    /// Does what needs no waiting: inline data of a volume that is memory.
+    /// Does what needs no waiting: inline data of a volume that is memory. Checksums that are kept of what is read
+    /// come into `kept`.
     #[inline]
-    fn at_once(&self, item: &Item<'_>, bytes: &[u8]) -> Option<Ended> {
+    fn at_once(&self, item: &Item<'_>, bytes: &[u8], kept: &mut Vec<u32>) -> Option<Ended> {
         let c = &item.command;
         if self.agreed.get().serial {
             return None;
@@ -223,7 +228,15 @@ impl Channel {
             Some(Op::Read) if c.has(flag::INLINE_IN) && !c.has(flag::STABLE) => {
                 // Whatever is wrong with it is found out by a request.
                 let a = self.allowed(c, false).ok()?.0;
-                let data = a.unit().volume().direct(c.offset, c.len as usize, Direct::Read)?;
+                let (volume, len) = (a.unit().volume(), c.len as usize);
+                let data = volume.direct(c.offset, len)?;
+                // The kernel copies it at the end of the batch. Until then nothing of it is looked at, so that the
+                // checksums are older than the data all the same.
+                data.prefetch(PREFETCH);
+                let integrity = self.agreed.get().integrity;
+                if integrity && !volume.kept_sums(c.offset, len, &mut |s| kept.push(s)) {
+                    kept.clear();
+                }
                 Some(Ended::Data { data, stable: false })
             }
             Some(Op::Write) if c.has(flag::INLINE_OUT) => {
@@ -239,9 +252,9 @@ impl Channel {
                 {
                     return Some(Ended::Status(Status::Checksum, bad));
                 }
-                let place = unit.volume().direct(c.offset, len, Direct::Write)?;
-                place.write_at(0, data);
-                Some(Ended::Status(Status::Ok, 0))
+                unit.volume()
+                    .write_now(c.offset, data, item.sums)
+                    .then_some(Ended::Status(Status::Ok, 0))
             }
             Some(Op::Nop) => Some(Ended::Status(Status::Ok, 0)),
             Some(_) => None,

@@ -1,17 +1,19 @@
 //! Commands that wait: for a device, for the wire, or for each other. Each has a request of a pool.
 
+mod fetch;
+
 use crate::channel::Channel;
 use crate::port::Port;
+use fetch::pieces;
 use std::cell::RefCell;
 use std::rc::Rc;
 use weir_base::IoError;
-use weir_block::{Direct, Volume};
-use weir_fabric::Remote;
+use weir_block::Volume;
 use weir_mem::Slice;
 use weir_proto_brp::command::{Command, Descriptor, Item, flag};
 use weir_proto_brp::volume::VOLUME_INFO;
 use weir_proto_brp::{Op, Status, sums};
-use weir_reactor::{CompletionFuture, Token, WaitChannel, completion};
+use weir_reactor::{Token, WaitChannel};
 
 /// Most bytes of each half of a COMPARE AND WRITE.
 pub(crate) const COMPARE_MAX: u32 = 64 << 10;
@@ -19,6 +21,9 @@ pub(crate) const COMPARE_MAX: u32 = 64 << 10;
 const PARALLEL_READS: usize = 16;
 /// Longest piece of a large read that is moved in one step, in bytes.
 const CHUNK: usize = 256 << 10;
+/// The same, of memory that the volume lends, and of what is fetched: what is summed in one go is still in the caches when it
+/// is sent, or has just come there.
+const LENT: usize = 512 << 10;
 
 /// The checksum number `i` of those that go with data (little-endian).
 fn sum_at(sums: &Slice, i: usize) -> u32 {
@@ -317,12 +322,19 @@ impl Running<'_> {
         while done < len {
             let at = c.offset + done as u64;
             // Cut where checksums are cut.
-            let n = (len - done).min(CHUNK - (at % sums::PIECE) as usize);
-            let lent = if lend { volume.direct(at, n, Direct::Read) } else { None };
+            let most = if lend { LENT } else { CHUNK };
+            let mut n = (len - done).min(most - (at % sums::PIECE) as usize);
+            let first = t.read_sums.len();
+            let kept =
+                lend && self.integrity() && volume.kept_sums(at, n, &mut |s| t.read_sums.push(s));
+            if !kept {
+                t.read_sums.truncate(first);
+            }
+            let lent = if lend { volume.direct(at, n) } else { None };
             let data = match lent {
                 Some(d) => {
                     t.lent = true;
-                    if self.integrity() {
+                    if self.integrity() && !kept {
                         // SAFETY: others may write to the memory: then some mix of old and new bytes is summed,
                         // which the initiator finds out.
                         sums::each(at, unsafe { d.bytes() }, |s| t.read_sums.push(s));
@@ -330,6 +342,8 @@ impl Running<'_> {
                     d
                 }
                 None => {
+                    t.read_sums.truncate(first);
+                    n = n.min(CHUNK - (at % sums::PIECE) as usize);
                     let buf = self.port.pool.alloc(n).await;
                     self.go_on()?;
                     self.read_into(t, &**volume, at, &buf).await?;
@@ -345,6 +359,10 @@ impl Running<'_> {
                 }
                 self.go_on().inspect_err(|_| conn.send_slots().signal())?;
                 conn.write(data.sub(from, n), remote, Token::NONE);
+            }
+            if self.integrity() && !kept {
+                // Before what was summed leaves the caches.
+                conn.push();
             }
             done += n;
         }
@@ -412,61 +430,10 @@ impl Running<'_> {
         Stop(Ended::Status(Status::ChecksumMedium, self.piece(at, 0)))
     }
 
-    /// Brings all data of the command into one buffer of its own and checks it.
-    async fn fetch(&self, t: &Task, len: usize) -> Result<Slice, Stop> {
-        if let Some(d) = &self.inline {
-            return Ok(d.clone());
-        }
-        let data = self.port.pool.alloc(len.max(1)).await.sub(0, len);
-        self.go_on()?;
-        self.check_descriptors(t, len as u64)?;
-        self.fetch_remote(t, &data).await?;
-        Ok(data)
-    }
-
-    async fn fetch_remote(&self, t: &Task, data: &Slice) -> Result<(), Stop> {
-        let Some(conn) = self.channel.conn() else { return Err(Stop(Ended::Lost)) };
-        let mut pending: [Option<CompletionFuture>; PARALLEL_READS] =
-            [const { None }; PARALLEL_READS];
-        let mut ok = true;
-        let all = pieces(&t.parts.descriptors, 0, data.len(), self.port.config.max_rdma);
-        for (i, (from, n, remote)) in all.enumerate() {
-            if let Some(f) = pending[i % PARALLEL_READS].take() {
-                ok &= f.await.is_ok();
-            }
-            if !ok || self.go_on().is_err() {
-                break;
-            }
-            conn.send_slots().wait().await;
-            conn.read_slots().wait().await;
-            let (token, done) = completion();
-            conn.read(data.sub(from, n), remote, token);
-            pending[i % PARALLEL_READS] = Some(done);
-        }
-        // Whatever was posted writes into the buffer until it completes.
-        for f in pending.iter_mut().filter_map(Option::take) {
-            ok &= f.await.is_ok();
-        }
-        self.go_on()?;
-        if ok { Ok(()) } else { Err(Status::Invalid.into()) }
-    }
-
-    fn check(&self, data: &Slice, stored: &[[u8; 4]], base: usize) -> Result<(), Stop> {
-        if !self.integrity() {
-            return Ok(());
-        }
-        // SAFETY: the data has arrived whole; nobody writes to this buffer any more.
-        match sums::verify(self.c.offset, unsafe { data.bytes() }, stored) {
-            None => Ok(()),
-            Some(bad) => Err(Stop(Ended::Status(Status::Checksum, bad + base as u32))),
-        }
-    }
-
     async fn write(&self, t: &mut Task) -> Result<Ended, Stop> {
         let c = &self.c;
         let (a, durable) = self.channel.admit(c, true)?;
-        let data = self.fetch(t, c.len as usize).await?;
-        self.check(&data, &t.parts.sums, 0)?;
+        let data = self.fetch(t, c.len as usize, self.integrity()).await?;
         if data.is_empty() {
             return Ok(Status::Ok.into());
         }
@@ -494,7 +461,7 @@ impl Running<'_> {
         }
         let (a, durable) = self.channel.admit(c, true)?;
         let len = c.len as usize;
-        let both = self.fetch(t, 2 * len).await?;
+        let both = self.fetch(t, 2 * len, false).await?;
         let (expected, data) = (both.sub(0, len), both.sub(len, len));
         let (first, second) = t.parts.sums.split_at(t.parts.sums.len() / 2);
         self.check(&expected, first, 0)?;
@@ -506,63 +473,5 @@ impl Running<'_> {
         let fua = durable || c.has(flag::FUA);
         io(a.unit().compare_and_write(c.offset, &expected, aligned, fua).await)?;
         Ok(Status::Ok.into())
-    }
-}
-
-/// The RDMA operations for `len` bytes from byte `at` of the memory that `list` describes: (offset from `at`,
-/// length, remote place).
-fn pieces(
-    list: &[Descriptor],
-    at: usize,
-    len: usize,
-    max: u32,
-) -> impl Iterator<Item = (usize, usize, Remote)> + '_ {
-    let max = (max as usize).max(4096);
-    let (mut i, mut skip, mut done) = (0, at, 0);
-    std::iter::from_fn(move || {
-        if done == len {
-            return None;
-        }
-        loop {
-            let d = list.get(i)?;
-            let own = d.len as usize;
-            if skip >= own {
-                skip -= own;
-                i += 1;
-                continue;
-            }
-            let n = (own - skip).min(len - done).min(max);
-            let remote = Remote { key: d.key, addr: d.addr.wrapping_add(skip as u64) };
-            let from = done;
-            done += n;
-            skip += n;
-            return Some((from, n, remote));
-        }
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn operations_cover_the_data_once() {
-        let d = |addr, len| Descriptor { addr, key: 7, len };
-        let list = [d(1000, 100), d(0, 0), d(5000, 9000), d(1, 4096)];
-        let all: Vec<_> = pieces(&list, 50, 10_000, 4096).collect();
-        let sizes: Vec<_> = all.iter().map(|(from, n, r)| (*from, *n, r.addr)).collect();
-        assert_eq!(
-            sizes,
-            [
-                (0, 50, 1050),
-                (50, 4096, 5000),
-                (4146, 4096, 9096),
-                (8242, 808, 13192),
-                (9050, 950, 1)
-            ]
-        );
-        assert_eq!(pieces(&list, 0, 0, 0).count(), 0);
-        // A list that is too short gives what there is; its sum was checked before.
-        assert_eq!(pieces(&list[..1], 0, 200, 0).map(|p| p.1).sum::<usize>(), 100);
     }
 }

@@ -3,7 +3,6 @@
 //! They do what [`Attached::execute`] would do, without its awaits; whatever is less plain is left to that.
 
 use crate::unit::{Attached, Attachment};
-use weir_block::Direct;
 use weir_mem::Slice;
 use weir_proto_scsi::cdb::{Command, decode};
 
@@ -37,7 +36,7 @@ impl Attached {
                 if len == 0 || len != u64::from(in_len) {
                     return None;
                 }
-                let slice = self.unit.volume.direct(lba * block, len as usize, Direct::Read)?;
+                let slice = self.unit.volume.direct(lba * block, len as usize)?;
                 Some(AtOnce::Deliver(slice))
             }
             Command::Write { lba, blocks, .. } if fast.writes && in_len == 0 => {
@@ -49,9 +48,7 @@ impl Attached {
                 if self.unit.is_compared(at, len) {
                     return None;
                 }
-                let slice = self.unit.volume.direct(at, data.len(), Direct::Write)?;
-                slice.write_at(0, data);
-                Some(AtOnce::Done)
+                self.unit.volume.write_now(at, data, &[]).then_some(AtOnce::Done)
             }
             Command::TestUnitReady if fast.reads && in_len == 0 && data.is_none() => {
                 Some(AtOnce::Done)

@@ -3,7 +3,6 @@
 use crate::transfer::{Stop, Transfer};
 use crate::unit::{Attached, Attachment};
 use weir_base::{IoError, IoResult};
-use weir_block::Direct;
 use weir_mem::Slice;
 use weir_proto_scsi::cdb::{Command, ControlCommand, decode};
 use weir_proto_scsi::identity::Identity;
@@ -164,7 +163,7 @@ impl Attached {
             return Ok(());
         }
         if !t.needs_stable_data()
-            && let Some(slice) = self.unit.volume.direct(at, len as usize, Direct::Read)
+            && let Some(slice) = self.unit.volume.direct(at, len as usize)
         {
             t.deliver(0, slice).await?;
             out.moved_in = len as u32;
@@ -206,13 +205,14 @@ impl Attached {
         }
         let mut step = self.unit.chunk as u64;
         if let Some(data) = t.immediate() {
-            // What is lent counts as written: it is asked for when it is used.
-            if let Some(slice) = self.unit.volume.direct(at, len as usize, Direct::Write) {
+            // Where data lie in a message, no disk takes them from there.
+            if self.unit.volume.direct_in_use().is_some() {
                 let _writing = self.unit.write_gate(at, len).await;
                 if t.stopped() {
                     return Err(Failure::Stop);
                 }
-                slice.copy_from(0, &data, 0, len as usize);
+                let r = self.unit.volume.write(at, data.sub(0, len as usize), fua).await;
+                io(r, Direction::Write, lba)?;
                 out.moved_out = len as u32;
                 return Ok(());
             }
@@ -232,13 +232,8 @@ impl Attached {
             if t.stopped() {
                 return Err(Failure::Stop);
             }
-            match self.unit.volume.direct(at + done, n, Direct::Write) {
-                Some(slice) => slice.stream_from(0, &buf, 0, n),
-                None => {
-                    let r = self.unit.volume.write(at + done, buf, fua).await;
-                    io(r, Direction::Write, lba + done / block)?;
-                }
-            }
+            let r = self.unit.volume.write(at + done, buf, fua).await;
+            io(r, Direction::Write, lba + done / block)?;
             done += n as u64;
         }
         Ok(())

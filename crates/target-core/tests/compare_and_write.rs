@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use weir_base::{IoResult, MICROS, Nanos, SECONDS};
-use weir_block::{Direct, Geometry, IoFuture, Volume, check_range};
+use weir_block::{Geometry, IoFuture, Volume, check_range};
 use weir_mem::Slice;
 use weir_proto_scsi::initiator::{self as build, Cdb};
 use weir_proto_scsi::lun::Lun;
@@ -88,8 +88,16 @@ impl Volume for Disk {
     fn write_zeroes(&self, _at: u64, _len: u64, _unmap: bool) -> IoFuture<'_> {
         self.none()
     }
-    fn direct(&self, at: u64, len: usize, _how: Direct) -> Option<Slice> {
+    fn direct(&self, at: u64, len: usize) -> Option<Slice> {
         self.lend.as_ref().map(|s| s.sub(at as usize, len))
+    }
+
+    fn write_now(&self, at: u64, data: &[u8], _sums: &[[u8; 4]]) -> bool {
+        let place = self.direct(at, data.len());
+        place.is_some_and(|p| {
+            p.write_at(0, data);
+            true
+        })
     }
 }
 

@@ -94,7 +94,7 @@ impl Volume for Slow {
     fn write_zeroes(&self, _at: u64, _len: u64, _unmap: bool) -> IoFuture<'_> {
         self.io()
     }
-    fn direct(&self, _at: u64, len: usize, _access: Direct) -> Option<Slice> {
+    fn direct(&self, _at: u64, len: usize) -> Option<Slice> {
         Some(Slice::heap(len))
     }
     fn direct_in_use(&self) -> Option<bool> {
@@ -207,19 +207,16 @@ fn direct_memory_must_be_given_back_before_a_swap() {
     run(async {
         let a = Slow::new();
         let j = Rc::new(Junction::new(a.clone()));
-        assert!(
-            j.direct(0, 512, Direct::Read).is_none(),
-            "the volume cannot tell about its memory"
-        );
+        assert!(j.direct(0, 512).is_none(), "the volume cannot tell about its memory");
         a.direct.set(Some(true));
-        assert!(j.direct(0, 512, Direct::Read).is_some());
+        assert!(j.direct(0, 512).is_some());
         let quiescing = {
             let j = j.clone();
             spawn(async move { j.quiesce().await.map(drop) })
         };
         sleep(500_000).await;
         assert!(!quiescing.is_finished());
-        assert!(j.direct(0, 512, Direct::Read).is_none(), "none while closed");
+        assert!(j.direct(0, 512).is_none(), "none while closed");
         a.direct.set(Some(false));
         assert_eq!(quiescing.await, Some(Ok(())));
     });

@@ -1,7 +1,7 @@
 //! The layer that counts.
 
 use super::{Counters, Op};
-use crate::{Direct, Filter, IoFuture, Volume};
+use crate::{Filter, IoFuture, Volume};
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::Nanos;
@@ -101,17 +101,25 @@ impl Filter for Metered {
         self.track(Op::WriteZeroes, len, self.lower.write_zeroes(at, len, unmap))
     }
 
-    fn direct(&self, at: u64, len: usize, access: Direct) -> Option<Slice> {
+    fn direct(&self, at: u64, len: usize) -> Option<Slice> {
         // Looked at where it is, not taken out and put back.
-        let given = self.lower.direct(at, len, access);
+        let given = self.lower.direct(at, len);
         if given.is_some() {
-            let op = match access {
-                Direct::Read => Op::Read,
-                Direct::Write => Op::Write,
-            };
-            self.counters.at_once(op, len as u64, Ok(()));
+            self.counters.at_once(Op::Read, len as u64, Ok(()));
         }
         given
+    }
+
+    fn kept_sums(&self, at: u64, len: usize, f: &mut dyn FnMut(u32)) -> bool {
+        self.lower.kept_sums(at, len, f)
+    }
+
+    fn write_now(&self, at: u64, data: &[u8], sums: &[[u8; 4]]) -> bool {
+        let done = self.lower.write_now(at, data, sums);
+        if done {
+            self.counters.at_once(Op::Write, data.len() as u64, Ok(()));
+        }
+        done
     }
 
     fn direct_in_use(&self) -> Option<bool> {

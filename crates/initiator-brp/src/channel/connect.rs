@@ -207,6 +207,7 @@ impl Channel {
         for s in self.table.borrow_mut().slots.iter_mut() {
             s.keys.clear();
         }
+        self.placing.borrow_mut().clear();
         self.aborts.borrow_mut().clear();
         self.lost_at.set(now());
         if self.path.get() == Path::Closed {

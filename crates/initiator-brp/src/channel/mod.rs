@@ -5,12 +5,14 @@
 //! | [`submit`] | from a command to its message; merging |
 //! | [`receive`] | what the target sends |
 //! | [`connect`] | logins, loss and return of the connection, what is in doubt |
+//! | [`early`] | checksums of data as they come |
 //! | [`watch`] | keep-alive, commands that take too long |
 //!
 //! A command's future may be dropped at any time. Its registrations end at once, so that its memory can be
 //! used for something else; the command is aborted, and its slot stays taken until the target has told its end.
 
 mod connect;
+mod early;
 mod receive;
 mod slot;
 mod submit;
@@ -138,6 +140,7 @@ pub(crate) struct Channel {
     changed: WaitChannel,
     limits: Cell<Limits>,
     table: RefCell<Table>,
+    placing: RefCell<early::Placing>,
     slot_units: WaitChannel,
     /// Commands to be sent, in order; aborts go first.
     pending: RefCell<VecDeque<u16>>,
@@ -207,6 +210,7 @@ impl Channel {
                 keep_alive: 0,
             }),
             table: RefCell::new(Table::new(depth)),
+            placing: RefCell::default(),
             slot_units: WaitChannel::new(u32::from(depth)),
             pending: RefCell::default(),
             aborts: RefCell::default(),
@@ -422,8 +426,11 @@ impl Channel {
         let s = &mut t.slots[usize::from(tag)];
         if !s.keys.is_empty() {
             // The memory may be used for something else from here on.
-            let conn = self.conn.borrow();
-            s.keys.drain(..).for_each(|k| conn.iter().for_each(|c| c.deregister(k)));
+            let (conn, mut placing) = (self.conn.borrow(), self.placing.borrow_mut());
+            for k in s.keys.drain(..) {
+                placing.remove(k);
+                conn.iter().for_each(|c| c.deregister(k));
+            }
         }
         match s.state {
             State::Done => {

@@ -158,7 +158,8 @@ fn arrived(s: &Slot, item: &Item<'_>, integrity: bool) -> Outcome {
         return Outcome::Done(0);
     }
     let mut came = wanted;
-    if c.has(weir_proto_brp::command::flag::INLINE_IN) {
+    let inline_in = weir_proto_brp::command::flag::INLINE_IN;
+    if c.has(inline_in) {
         came = item.data.len();
         let short = came < wanted && c.operation() == Some(Op::Read);
         if short || came > wanted {
@@ -178,6 +179,13 @@ fn arrived(s: &Slot, item: &Item<'_>, integrity: bool) -> Outcome {
     let sure = item.completion.flags & flag::LENT == 0;
     if item.sums.len() != sums::count(c.offset, came as u64) {
         return Outcome::Damaged { piece: 0, sure: true };
+    }
+    if let Some(early) = s.early.sums(came).filter(|_| !c.has(inline_in)) {
+        let same = |(a, b): (&u32, &[u8; 4])| *a == u32::from_le_bytes(*b);
+        return match early.iter().zip(item.sums).position(|pair| !same(pair)) {
+            Some(piece) => Outcome::Damaged { piece: piece as u32, sure },
+            None => Outcome::Done(came as u32),
+        };
     }
     let (mut at, mut bad) = (0, None);
     super::sums_of(c.offset, s.memory.iter(), 0, came, |sum| {
@@ -199,6 +207,12 @@ impl Tap for CompletionTap {
     #[inline]
     fn message(&self, bytes: &[u8]) -> bool {
         self.0.upgrade().is_some_and(|c| c.tapped(bytes))
+    }
+
+    fn placed(&self, key: u32, at: u64, len: usize) {
+        if let Some(c) = self.0.upgrade() {
+            c.placed(key, at, len);
+        }
     }
 }
 

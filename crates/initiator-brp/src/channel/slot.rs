@@ -1,5 +1,6 @@
 //! Commands in flight: the private data of each, made once.
 
+use super::early::Early;
 use crate::error::Error;
 use std::task::Waker;
 use weir_base::Nanos;
@@ -87,6 +88,8 @@ pub(super) struct Slot {
     pub(super) sums: Vec<u32>,
     /// Registrations of its memory on the present connection.
     pub(super) keys: Vec<u32>,
+    /// Checksums of what the target has written by RDMA so far.
+    pub(super) early: Early,
     /// When it was sent first, and in which order.
     pub(super) started: Nanos,
     pub(super) order: u64,
@@ -128,6 +131,7 @@ impl Slot {
             memory: Memory::default(),
             sums: Vec::new(),
             keys: Vec::new(),
+            early: Early::default(),
             started: 0,
             order: 0,
             numbered: false,

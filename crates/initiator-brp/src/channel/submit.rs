@@ -172,7 +172,7 @@ impl Channel {
                 }
             }
             if plan.segments > 0
-                && let Err(e) = register(s, conn, &mut keys, plan.segments, limits)
+                && let Err(e) = self.register(tag, s, conn, &mut keys, plan.segments)
             {
                 // It has not been sent and never will be.
                 pending.remove(batch.layout.commands);
@@ -275,6 +275,47 @@ impl Channel {
         true
     }
 
+    /// Lets the target access the memory of a command.
+    fn register(
+        &self,
+        tag: u16,
+        s: &mut Slot,
+        conn: &dyn Connection,
+        keys: &mut Vec<(u64, u32, u32)>,
+        segments: usize,
+    ) -> Result<(), Error> {
+        let limits = self.limits.get();
+        if segments > usize::from(limits.max_segments) {
+            return Err(Error::Invalid("data in more pieces than the target takes in one command"));
+        }
+        let out = s.command.data_out() > 0;
+        let access = if out { Access::RemoteRead } else { Access::RemoteWrite };
+        let mut placing = self.placing.borrow_mut();
+        s.early.begin();
+        let (before, mut at) = (keys.len(), 0);
+        for m in s.memory.iter().filter(|m| !m.is_empty()) {
+            match conn.register(m, access) {
+                Ok(r) => {
+                    s.keys.push(r.key);
+                    keys.push((r.addr, r.key, m.len() as u32));
+                    if !out && limits.features.has(Features::INTEGRITY) {
+                        placing.add(r.key, tag, at);
+                    }
+                    at += m.len();
+                }
+                Err(e) => {
+                    keys.truncate(before);
+                    for k in s.keys.drain(..) {
+                        placing.remove(k);
+                        conn.deregister(k);
+                    }
+                    return Err(refused(e, conn));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn send_aborts(&self, conn: &dyn Connection) {
         let integrity = self.limits.get().features.has(Features::INTEGRITY);
         while self.credits.get() > 0 && conn.send_slots().try_wait() {
@@ -315,35 +356,6 @@ impl Channel {
     pub(super) fn log_out(&self) {
         self.send_header(Header::new(Kind::Logout));
     }
-}
-
-/// Lets the target access the memory of a command.
-fn register(
-    s: &mut Slot,
-    conn: &dyn Connection,
-    keys: &mut Vec<(u64, u32, u32)>,
-    segments: usize,
-    limits: &Limits,
-) -> Result<(), Error> {
-    if segments > usize::from(limits.max_segments) {
-        return Err(Error::Invalid("data in more pieces than the target takes in one command"));
-    }
-    let access = if s.command.data_out() > 0 { Access::RemoteRead } else { Access::RemoteWrite };
-    let before = keys.len();
-    for m in s.memory.iter().filter(|m| !m.is_empty()) {
-        match conn.register(m, access) {
-            Ok(r) => {
-                s.keys.push(r.key);
-                keys.push((r.addr, r.key, m.len() as u32));
-            }
-            Err(e) => {
-                keys.truncate(before);
-                s.keys.drain(..).for_each(|k| conn.deregister(k));
-                return Err(refused(e, conn));
-            }
-        }
-    }
-    Ok(())
 }
 
 fn refused(e: FabricError, conn: &dyn Connection) -> Error {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::{IoResult, MILLIS, Nanos};
-use weir_block::{Direct, Geometry, IoFuture, Volume, check_range};
+use weir_block::{Geometry, IoFuture, Volume, check_range};
 use weir_fabric::Provider;
 use weir_initiator_brp::PortId;
 use weir_mem::{BufPool, PoolConfig, Slice};
@@ -92,9 +92,17 @@ impl Volume for Disk {
         }
         IoFuture::ready(r)
     }
-    fn direct(&self, at: u64, len: usize, _access: Direct) -> Option<Slice> {
+    fn direct(&self, at: u64, len: usize) -> Option<Slice> {
         let lend = self.mood.direct.get() && !self.mood.stall.get();
         (lend && self.check(at, len as u64).is_ok()).then(|| self.memory.sub(at as usize, len))
+    }
+
+    fn write_now(&self, at: u64, data: &[u8], _sums: &[[u8; 4]]) -> bool {
+        let place = self.direct(at, data.len());
+        place.is_some_and(|p| {
+            p.write_at(0, data);
+            true
+        })
     }
 }
 

@@ -1,9 +1,11 @@
 //! `ram`: a volume in the memory of the process.
 //!
-//! All cores' handles share one [`Region`]. A read is one copy, and [`Volume::direct`] saves even that.
+//! All cores' handles share one [`Region`]. A read is one copy, and [`Volume::direct`] saves even that. Checksums that come
+//! with data are kept and go back with it.
 //! It is as durable as the process.
 
 mod region;
+mod sums;
 
 pub use region::Region;
 
@@ -12,8 +14,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::{IoError, IoResult};
 use weir_block::{
-    Allocation, Arity, BuildContext, Direct, Geometry, GraphError, GraphErrorKind, IoFuture,
-    LayerKind, Node, Param, ParamKind, Volume, check_len, check_range,
+    Allocation, Arity, BuildContext, Geometry, GraphError, GraphErrorKind, IoFuture, LayerKind,
+    Node, Param, ParamKind, SUMMED, Volume, check_len, check_range,
 };
 use weir_mem::{Backing, Slice};
 use weir_reactor::run_async;
@@ -202,6 +204,29 @@ impl Volume for Ram {
         IoFuture::ready(r)
     }
 
+    fn keeps_sums(&self) -> bool {
+        true
+    }
+
+    fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
+        if !(at | buf.len() as u64).is_multiple_of(SUMMED as u64) {
+            return IoFuture::ready(Err(IoError::OutOfRange));
+        }
+        IoFuture::ready(self.region.read_summed(at, &buf, &sums))
+    }
+
+    fn write_summed(&self, at: u64, buf: Slice, sums: Slice, _fua: bool) -> IoFuture<'_> {
+        let len = buf.len() as u64;
+        if !(at | len).is_multiple_of(SUMMED as u64) {
+            return IoFuture::ready(Err(IoError::OutOfRange));
+        }
+        let r = self.region.write_summed(at, &buf, &sums);
+        if r.is_ok() {
+            self.region.mark_used(at, len);
+        }
+        IoFuture::ready(r)
+    }
+
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::ready(Ok(()))
     }
@@ -223,15 +248,26 @@ impl Volume for Ram {
     }
 
     #[inline]
-    fn direct(&self, at: u64, len: usize, access: Direct) -> Option<Slice> {
+    fn direct(&self, at: u64, len: usize) -> Option<Slice> {
         if !self.aligned(at, len as u64) {
             return None;
         }
-        let given = self.region.slice(at, len, &self.backing);
-        if given.is_some() && access == Direct::Write {
-            self.region.mark_used(at, len as u64);
+        self.region.slice(at, len, &self.backing)
+    }
+
+    #[inline]
+    fn kept_sums(&self, at: u64, len: usize, f: &mut dyn FnMut(u32)) -> bool {
+        self.region.kept_sums(at, len, f)
+    }
+
+    #[inline]
+    fn write_now(&self, at: u64, data: &[u8], sums: &[[u8; 4]]) -> bool {
+        let len = data.len() as u64;
+        let done = self.aligned(at, len) && self.region.write_now(at, data, sums).is_ok();
+        if done {
+            self.region.mark_used(at, len);
         }
-        given
+        done
     }
 
     fn direct_in_use(&self) -> Option<bool> {

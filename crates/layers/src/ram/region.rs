@@ -1,5 +1,6 @@
 //! The memory of a RAM volume, shared by all cores.
 
+use super::sums::{BLOCK, Sums};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock};
@@ -52,6 +53,7 @@ pub struct Region {
     high: AtomicU64,
     config: Config,
     used: Vec<OnceLock<Chunk>>,
+    sums: Sums,
     resizing: Mutex<()>,
 }
 
@@ -86,6 +88,7 @@ impl Region {
             high: AtomicU64::new(0),
             config,
             used: (0..chunks).map(|_| OnceLock::new()).collect(),
+            sums: Sums::new(config.reserve),
             resizing: Mutex::new(()),
         };
         region.grow(0, config.len)?;
@@ -187,11 +190,80 @@ impl Region {
     /// Copies in.
     #[inline]
     pub(super) fn write(&self, at: u64, buf: &Slice) -> IoResult {
-        if !self.holds(at, buf.len() as u64) {
+        self.write_with(at, buf.as_ptr(), buf.len(), |_| None)
+    }
+
+    /// Copies in data with the checksum of each block (little-endian), of which there are as many as blocks.
+    pub(super) fn write_summed(&self, at: u64, buf: &Slice, sums: &Slice) -> IoResult {
+        let sum = |i: u64| {
+            let mut b = [0; 4];
+            sums.read_at(i as usize * 4, &mut b);
+            u32::from_le_bytes(b)
+        };
+        self.provide(at, buf.len());
+        self.write_with(at, buf.as_ptr(), buf.len(), |b| Some(sum(b - at / BLOCK)))
+    }
+
+    /// As [`write_summed`](Region::write_summed), of ordinary memory.
+    #[inline]
+    pub(super) fn write_now(&self, at: u64, data: &[u8], sums: &[[u8; 4]]) -> IoResult {
+        let whole = (at | data.len() as u64).is_multiple_of(BLOCK);
+        if !whole || sums.len() as u64 * BLOCK != data.len() as u64 {
+            return self.write_with(at, data.as_ptr(), data.len(), |_| None);
+        }
+        self.provide(at, data.len());
+        let sum = |b: u64| sums.get((b - at / BLOCK) as usize).map(|s| u32::from_le_bytes(*s));
+        self.write_with(at, data.as_ptr(), data.len(), sum)
+    }
+
+    fn provide(&self, at: u64, len: usize) {
+        if self.holds(at, len as u64) {
+            self.sums.provide(at, len as u64);
+        }
+    }
+
+    /// Copies in; `sum` knows the checksum of a block, or does not.
+    #[inline]
+    fn write_with(
+        &self,
+        at: u64,
+        from: *const u8,
+        len: usize,
+        sum: impl Fn(u64) -> Option<u32>,
+    ) -> IoResult {
+        if !self.holds(at, len as u64) {
             return Err(IoError::OutOfRange);
         }
-        // SAFETY: as in read, the other way round.
-        unsafe { weir_mem::streaming::copy(buf.as_ptr(), self.at(at), buf.len()) };
+        self.sums.begin(at, len as u64);
+        // SAFETY: the target is mapped (checked, and never unmapped while the region lives), the source is memory that
+        // callers have. copy() allows the two to overlap, as when one range of the volume is written from another.
+        unsafe { weir_mem::streaming::copy(from, self.at(at), len) };
+        self.sums.end(at, len as u64, sum);
+        Ok(())
+    }
+
+    /// The checksums of a range of whole blocks, if those of all are known.
+    #[inline]
+    pub(super) fn kept_sums(&self, at: u64, len: usize, f: &mut dyn FnMut(u32)) -> bool {
+        let whole = (at | len as u64).is_multiple_of(BLOCK) && self.holds(at, len as u64);
+        whole
+            && (at / BLOCK..(at + len as u64) / BLOCK)
+                .all(|b| self.sums.look(b).sum().map(&mut *f).is_some())
+    }
+
+    /// Copies out a range of whole blocks, with the checksum of each: that which is kept, where one is, so that what
+    /// became of the data in memory is found out by comparing.
+    pub(super) fn read_summed(&self, at: u64, buf: &Slice, sums: &Slice) -> IoResult {
+        for i in 0..buf.len() / BLOCK as usize {
+            let (from, part) = (i * BLOCK as usize, buf.sub(i * BLOCK as usize, BLOCK as usize));
+            let block = (at + from as u64) / BLOCK;
+            let before = self.sums.look(block);
+            self.read(at + from as u64, &part)?;
+            let kept = before.sum().filter(|_| self.sums.look(block) == before);
+            // SAFETY: the buffer of an I/O belongs to it until completion; nobody writes to it now.
+            let sum = kept.unwrap_or_else(|| weir_codec::crc32c(unsafe { part.bytes() }));
+            sums.write_at(i * 4, &sum.to_le_bytes());
+        }
         Ok(())
     }
 
@@ -218,7 +290,13 @@ impl Region {
     pub(super) fn zero(&self, at: u64, len: u64) {
         let end = at + len;
         assert!(end <= self.high.load(Relaxed), "zeroing {len} bytes at {at}: never a part of it");
-        if self.config.release && len >= RELEASE {
+        self.sums.begin(at, len);
+        self.zero_memory(at, end);
+        self.sums.end(at, len, |_| None);
+    }
+
+    fn zero_memory(&self, at: u64, end: u64) {
+        if self.config.release && end - at >= RELEASE {
             let (first, last) = (at.next_multiple_of(4096), end / 4096 * 4096);
             // SAFETY: whole pages inside the reservation, of private anonymous memory: they are replaced
             // by pages of zeros. Addresses stay valid.

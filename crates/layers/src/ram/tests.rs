@@ -49,7 +49,7 @@ fn growing_never_moves_the_base_and_brings_zeros() {
         let base = r.region.memory().0;
         write(&r, 0, &[1; 4096]);
         write(&r, len - 512, &[2; 512]);
-        let late = r.direct(len - 4096, 4096, Direct::Write).unwrap();
+        let late = r.direct(len - 4096, 4096).unwrap();
         r.resize(4096).unwrap();
         // An I/O that was on its way when the end was cut off.
         late.fill(9);
@@ -88,10 +88,10 @@ fn what_is_in_use_is_known_by_granules() {
     r.write_zeroes(0, 4096, false).result().unwrap().unwrap();
     assert!(r.allocation(0, 512).mapped, "zeros that were asked to stay have space");
     assert!(!r.allocation(1 << 20, 512).mapped);
-    assert!(r.direct(1 << 20, 512, Direct::Read).is_some());
+    assert!(r.direct(1 << 20, 512).is_some());
     assert!(!r.allocation(1 << 20, 512).mapped, "to be read");
-    drop(r.direct(1 << 20, 512, Direct::Write));
-    assert!(r.allocation(1 << 20, 512).mapped, "to be written");
+    assert!(r.write_now(1 << 20, &[1; 512], &[]));
+    assert!(r.allocation(1 << 20, 512).mapped, "written");
     r.resize(4096).unwrap();
     r.resize(2 << 20).unwrap();
     assert_eq!(r.allocated(), Some(4096));
@@ -161,7 +161,7 @@ fn large_discards_give_memory_back_unless_a_device_has_it() {
 fn direct_memory_is_the_volume_and_is_counted() {
     let r = ram(1 << 20, |_| ());
     assert_eq!(r.direct_in_use(), Some(false));
-    let s = r.direct(4096, 8192, Direct::Write).unwrap();
+    let s = r.direct(4096, 8192).unwrap();
     s.fill(7);
     assert_eq!(read(&r, 8192, 4096), [7; 4096]);
     let part = s.sub(0, 512);
@@ -174,11 +174,11 @@ fn direct_memory_is_the_volume_and_is_counted() {
     drop(part);
     assert!(region.upgrade().is_none());
     let r = ram(1 << 20, |_| ());
-    assert!(r.direct(1 << 20, 512, Direct::Read).is_none());
-    assert!(r.direct(100, 512, Direct::Read).is_none());
+    assert!(r.direct(1 << 20, 512).is_none());
+    assert!(r.direct(100, 512).is_none());
     // From the volume to the volume, also where the two overlap.
     write(&r, 0, &(0..8192).map(|i| (i / 512) as u8).collect::<Vec<_>>());
-    let whole = r.direct(512, 4096, Direct::Write).unwrap();
+    let whole = r.direct(512, 4096).unwrap();
     assert_eq!(r.read(0, whole).result(), Some(Ok(())));
     assert_eq!(read(&r, 512, 4096), (0..4096).map(|i| (i / 512) as u8).collect::<Vec<_>>());
 }
@@ -201,4 +201,73 @@ fn absurd_reservations_are_errors() {
     };
     assert!(Region::new(config).is_err());
     assert!(Region::new(Config { reserve: 1 << 60, ..config }).is_err());
+}
+
+/// The checksums that a block's reader gets, and whether they were kept.
+fn sums(r: &Ram, at: u64, len: usize) -> (Vec<u32>, bool) {
+    let (buf, sums) = (Slice::heap(len), Slice::heap(len / 1024));
+    r.read_summed(at, buf, sums.clone()).result().unwrap().unwrap();
+    let given =
+        sums.to_vec().chunks(4).map(|s| u32::from_le_bytes(s.try_into().unwrap())).collect();
+    let mut kept = Vec::new();
+    let all = r.kept_sums(at, len, &mut |s| kept.push(s));
+    assert!(!all || kept == given);
+    (given, all)
+}
+
+#[test]
+fn checksums_that_come_with_data_are_kept_until_others_write() {
+    let r = ram(1 << 20, |_| ());
+    let of = |b: u8| weir_codec::crc32c(&[b; 4096]);
+    let le = |s: u32| s.to_le_bytes();
+    assert_eq!(sums(&r, 0, 8192), (vec![of(0); 2], false), "taken when they are asked for");
+    assert!(r.write_now(4096, &[7; 8192], &[le(of(7)), le(of(7))]));
+    assert_eq!(sums(&r, 4096, 8192), (vec![of(7); 2], true));
+    assert!(!sums(&r, 0, 8192).1, "not of all");
+    // Those that do not fit are kept as well: whoever compares finds it out.
+    let both = Slice::copy_of(&[le(1), le(of(5))].concat());
+    let done = r.write_summed(4096, Slice::copy_of(&[5; 8192]), both, false).result();
+    assert_eq!((done, sums(&r, 4096, 8192)), (Some(Ok(())), (vec![1, of(5)], true)));
+    write(&r, 4096 + 512, &[6; 512]);
+    assert_eq!((sums(&r, 4096, 4096).1, sums(&r, 8192, 4096).1), (false, true));
+    r.write_zeroes(8192, 4096, false).result().unwrap().unwrap();
+    assert_eq!(sums(&r, 8192, 4096), (vec![of(0)], false));
+    assert!(r.write_now(8192, &[7; 4096], &[le(of(7))]));
+    r.resize(8192).unwrap();
+    r.resize(1 << 20).unwrap();
+    assert_eq!(sums(&r, 8192, 4096), (vec![of(0)], false), "what was cut off is forgotten");
+    // Parts of blocks have none, and what is out of range is refused.
+    assert!(r.write_now(8192, &[7; 512], &[]) && !r.kept_sums(8192, 512, &mut |_| ()));
+    assert!(!r.write_now(1 << 20, &[7; 4096], &[le(of(7))]));
+    assert!(!r.kept_sums(1 << 20, 4096, &mut |_| ()));
+}
+
+#[test]
+fn a_kept_checksum_always_is_that_of_what_was_written_last() {
+    // Two threads write to the same few blocks, with and without checksums, while one reads.
+    let region = ram(16 << 12, |_| ()).region.clone();
+    std::thread::scope(|s| {
+        for t in 0..2u8 {
+            let region = region.clone();
+            s.spawn(move || {
+                let mut rng = weir_base::Prng::new(u64::from(t));
+                for i in 0..20_000u32 {
+                    let b = (i % 100) as u8 * 2 + t;
+                    let at = rng.below(4) * 4096;
+                    let sum = weir_codec::crc32c(&[b; 4096]).to_le_bytes();
+                    let sums: &[_] = if rng.chance(3, 4) { &[sum] } else { &[] };
+                    region.write_now(at, &[b; 4096], sums).unwrap();
+                }
+            });
+        }
+        let r = Ram::new(region.clone(), 512, true);
+        for i in 0..20_000u64 {
+            let (buf, sums) = (Slice::heap(4096), Slice::heap(4));
+            r.read_summed(i % 4 * 4096, buf.clone(), sums.clone()).result().unwrap().unwrap();
+            assert_eq!(sums.to_vec(), weir_codec::crc32c(&buf.to_vec()).to_le_bytes());
+        }
+    });
+    let r = Ram::new(region, 512, true);
+    assert!(r.write_now(0, &[1; 4096], &[weir_codec::crc32c(&[1; 4096]).to_le_bytes()]));
+    assert!(sums(&r, 0, 4096).1, "and the table is as good as new");
 }

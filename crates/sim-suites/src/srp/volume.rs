@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, Prng};
-use weir_block::{Direct, Geometry, IoFuture, Volume, check_range};
+use weir_block::{Geometry, IoFuture, Volume, check_range};
 use weir_disk::{Disk, DiskOp};
 use weir_mem::Slice;
 use weir_reactor::sleep;
@@ -85,9 +85,17 @@ impl Volume for MemVolume {
         IoFuture::ready(r)
     }
 
-    fn direct(&self, at: u64, len: usize, _access: Direct) -> Option<Slice> {
+    fn direct(&self, at: u64, len: usize) -> Option<Slice> {
         (self.direct && self.check(at, len as u64).is_ok())
             .then(|| self.memory.sub(at as usize, len))
+    }
+
+    fn write_now(&self, at: u64, data: &[u8], _sums: &[[u8; 4]]) -> bool {
+        let place = self.direct(at, data.len());
+        place.is_some_and(|p| {
+            p.write_at(0, data);
+            true
+        })
     }
 }
 

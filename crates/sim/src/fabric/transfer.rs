@@ -280,7 +280,14 @@ impl Pair {
                     Some((slice, at)) if self.net.has_bug(Planted::LateWrite) => {
                         end.core.after(300 * MICROS, move || slice.write_at(at, &bytes));
                     }
-                    Some((slice, at)) => slice.write_at(at, &bytes),
+                    Some((slice, at)) => {
+                        slice.write_at(at, &bytes);
+                        if self.habits.taps
+                            && let Some(t) = end.tap.borrow().clone()
+                        {
+                            t.placed(key, at as u64, bytes.len());
+                        }
+                    }
                     None if bytes.is_empty() || self.net.has_bug(Planted::AnyRange) => {}
                     None => {
                         self.refuse(
