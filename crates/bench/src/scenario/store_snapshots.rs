@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, Prng, SECONDS};
 use weir_block::Volume;
-use weir_disk::DiskOp;
+use weir_disk::{Disk, DiskOp};
 use weir_mem::Slice;
 use weir_reactor::{clock, sleep_until, spawn};
 use weir_store::{Options, Pool, PoolSpec, create};
@@ -66,6 +66,8 @@ fn io(e: weir_base::IoError) -> ScenarioError {
 /// What snapshots of one volume took.
 struct Taken {
     snapshots: Histogram,
+    /// A write of one block and a flush of a file beside the devices, at the same time.
+    bare: Histogram,
     writes: u64,
     seconds: f64,
 }
@@ -108,7 +110,13 @@ async fn snapshots(
             Ok::<(), weir_base::IoError>(())
         }));
     }
-    let mut taken = Taken { snapshots: Histogram::default(), writes: 0, seconds: 0.0 };
+    let bare = spawn(bare_flushes(files(&ring, &dir, "bare", 1, GIB)?.remove(0), stop.clone()));
+    let mut taken = Taken {
+        snapshots: Histogram::default(),
+        bare: Histogram::default(),
+        writes: 0,
+        seconds: 0.0,
+    };
     let (begin, mut kept, mut purges) = (clock(), Vec::new(), Vec::new());
     for n in 0..(time / EVERY).max(4) {
         sleep_until(begin + (n + 1) * EVERY).await;
@@ -129,7 +137,29 @@ async fn snapshots(
         p.await.unwrap_or(Ok(())).map_err(store_failed)?;
     }
     taken.writes = writes.get();
+    taken.bare = bare.await.unwrap_or_else(|| Ok(Histogram::default())).map_err(io)?;
     pool.close().await.map_err(store_failed)?;
+    Ok(taken)
+}
+
+/// What the devices themselves take for the least that a snapshot needs: a block written and flushed, half way between
+/// snapshots.
+async fn bare_flushes(
+    file: Rc<dyn Disk>,
+    stop: Rc<Cell<bool>>,
+) -> Result<Histogram, weir_base::IoError> {
+    let (mut taken, buf, mut offset) = (Histogram::default(), block(), 0);
+    let mut next = clock() + EVERY / 2;
+    while !stop.get() {
+        sleep_until(next).await;
+        next += EVERY;
+        let t = clock();
+        let op = DiskOp::Write { offset, buf: buf.clone(), fua: false };
+        weir_disk::run(&*file, op).await?;
+        weir_disk::run(&*file, DiskOp::Flush).await?;
+        taken.record(clock() - t);
+        offset = (offset + 4096) % GIB;
+    }
     Ok(taken)
 }
 
@@ -322,6 +352,8 @@ fn latencies(r: &Runner<'_>, f: &mut Found) -> Result<(), ScenarioError> {
         "max ms",
         "goal p99",
         "met",
+        "bare flush p50 ms",
+        "p99 ms",
         "writes/s meanwhile",
     ]);
     let mut data = Vec::new();
@@ -344,10 +376,12 @@ fn latencies(r: &Runner<'_>, f: &mut Found) -> Result<(), ScenarioError> {
         let row = [h.count().to_string(), ms(p50), ms(p99), ms(h.max()), "<= 10".into(), good];
         let mut cells = vec![name.to_string()];
         cells.extend(row);
+        cells.extend([50.0, 99.0].map(|p| ms(t.bare.percentile(p))));
         cells.push(units::si(rate));
         table.row(cells);
         data.push(json!({ "volume": len, "snapshots": h.count(), "p50_ns": p50, "p99_ns": p99,
-            "max_ns": h.max(), "writes_per_second": rate }));
+            "max_ns": h.max(), "bare_p50_ns": t.bare.percentile(50.0),
+            "bare_p99_ns": t.bare.percentile(99.0), "writes_per_second": rate }));
     }
     f.sections.push(Section::Table(table));
     f.data["snapshots"] = json!(data);
@@ -436,7 +470,8 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
     Ok(Page {
         intro: format!(
             "**Snapshots**: one each {} while {WRITERS} writes of 4 KiB are in flight all over the volume, the newest {KEEP} of \
-             them kept, older ones deleted meanwhile. **Restarts**: a volume of {} with a block in each leaf of its map, so that \
+             them kept, older ones deleted meanwhile; *bare flush* is what a write of one block and a flush of a file beside the \
+             devices takes at the same time, below which no snapshot can be. **Restarts**: a volume of {} with a block in each leaf of its map, so that \
              the map is as large as that of a volume which is full; then the log is filled with writes all over it until a \
              checkpoint would begin, at half of the ring, or for {} s; then everything is dropped as by a kill, and opened again: time \
              until the pool serves, and then until the log is merged into the map, in service. **Memory**: what the process takes more than before, once every leaf was read, and once the \
