@@ -132,6 +132,17 @@ impl Story {
         }
     }
 
+    /// Whether a crash now may hit a superblock.
+    pub(crate) fn superblock_at_risk(&self) -> bool {
+        self.media.iter().any(|m| {
+            let (Some(layout), mut hit) = (self.layout(m.len()), Hit::default()) else {
+                return false;
+            };
+            m.each_at_risk(|at, _| *hit.of(&layout, at / 4096, &[0; 8]) += 1);
+            hit.superblocks > 0
+        })
+    }
+
     /// Turns of the newest superblock that can be seen, and whether a later recovery has left pages.
     fn kept_log(&self) -> (usize, bool) {
         let mut newest: Option<Superblock> = None;

@@ -17,6 +17,7 @@ use weir_mem::{BufPool, PoolConfig, Slice};
 use weir_reactor::LocalFuture;
 use weir_sim::{DiskConfig, Next, Node, Odds, Options as WorldOptions, SimMedium, World};
 use weir_store::format::label::Layout;
+use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, PoolSpec, StoreVolume, create, label_of};
 
 /// Longest time that anything may take that must end.
@@ -296,7 +297,17 @@ impl Story {
         if let Some(e) = failed.borrow().as_ref() {
             return Err(Wrong(format!("opening in a story of {:?}: {e}", self.trouble)));
         }
-        let c = self.running()?.counters();
+        let pool = self.running()?;
+        if !self.trouble.with_devices() {
+            let all = pool.status().devices;
+            if let Some(d) = all.iter().find(|d| d.state != MemberState::InSync) {
+                return Err(Wrong(format!(
+                    "device {} is {:?} after opening in a story of {:?}, where none was ill",
+                    d.number, d.state, self.trouble
+                )));
+            }
+        }
+        let c = pool.counters();
         self.replayed += c.replayed;
         self.repaired += c.replay_repairs;
         self.opened.0 += c.logs_kept;
@@ -310,7 +321,13 @@ impl Story {
             let failed = self.start_open();
             let time = self.rng.between(MICROS, 12 * MILLIS);
             let pool = self.pool.clone();
-            let _ = self.w.run_until(time, || pool.borrow().is_some());
+            if self.rng.chance(1, 4) {
+                // The short time in which a superblock may be on one device only, and twice in a row.
+                let done = || pool.borrow().is_some() || self.superblock_at_risk();
+                let _ = self.w.run_until(PATIENCE, done);
+            } else {
+                let _ = self.w.run_until(time, || pool.borrow().is_some());
+            }
             if let Some(e) = failed.borrow().as_ref() {
                 return Err(Wrong(format!("opening in a story of {:?}: {e}", self.trouble)));
             }

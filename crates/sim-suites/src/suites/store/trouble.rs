@@ -30,6 +30,11 @@ pub(crate) enum Trouble {
 }
 
 impl Trouble {
+    /// Whether a device may be ill, away or new.
+    pub(crate) fn with_devices(self) -> bool {
+        !matches!(self, Trouble::None | Trouble::BothCopies | Trouble::Full | Trouble::Snapshots)
+    }
+
     pub(crate) fn draw(rng: &mut Prng) -> Trouble {
         match rng.below(24) {
             0 | 1 => Trouble::None,
