@@ -10,7 +10,7 @@ use crate::local::LocalDisk;
 use crate::units;
 use serde_json::{Value, json};
 use std::cell::Cell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use weir_base::{Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, report};
@@ -34,6 +34,8 @@ const CACHE: usize = 64 << 20;
 /// Snapshots that are kept; older ones are deleted.
 const KEEP: usize = 2;
 const SNAPSHOT_EVERY: Nanos = SECONDS;
+/// Where Linux has a file system in memory.
+const SHM: &str = "/dev/shm";
 
 /// What a pool of the comparison does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +52,8 @@ const KINDS: [Kind; 3] = [Kind::Plain, Kind::Sums, Kind::Snapshots];
 enum Backing {
     /// Two in memory, which complete at once.
     Memory,
+    /// Four files on a file system in memory.
+    Tmpfs(PathBuf),
     /// Four files.
     Files(PathBuf),
 }
@@ -58,6 +62,7 @@ impl Backing {
     fn name(&self) -> &'static str {
         match self {
             Backing::Memory => "memory",
+            Backing::Tmpfs(_) => "tmpfs",
             Backing::Files(_) => "files",
         }
     }
@@ -65,7 +70,7 @@ impl Backing {
     fn disks(&self, ring: &Ring, kind: usize) -> std::io::Result<Vec<Rc<dyn Disk>>> {
         match self {
             Backing::Memory => Ok((0..2).map(|n| Memory::disk(n, VOLUME * ROOM / 2)).collect()),
-            Backing::Files(dir) => (0..4)
+            Backing::Files(dir) | Backing::Tmpfs(dir) => (0..4)
                 .map(|n| {
                     let path = dir.join(format!("pool{kind}-{n}.img"));
                     let len = Some(VOLUME * ROOM / 4);
@@ -125,6 +130,8 @@ struct Found {
     spec: JobSpec,
     /// I/Os per second of each kind of pool, medians.
     iops: [f64; KINDS.len()],
+    /// What checksums and snapshots cost in percent: medians of the rounds, in each of which all kinds are measured in a row.
+    costs: [f64; 2],
     /// Blocks written to each copy for each block that the volume wrote, with checksums.
     media: Option<f64>,
 }
@@ -248,12 +255,17 @@ async fn on(
                 }
             }
         }
+        let costs =
+            [(Kind::Sums, Kind::Plain), (Kind::Snapshots, Kind::Sums)].map(|(of, against)| {
+                let rounds = rates[of as usize].iter().zip(&rates[against as usize]);
+                median(rounds.map(|(a, b)| cost(*a, *b)).collect())
+            });
         let iops = rates.map(median);
         let media = (!ratios.is_empty()).then(|| median(ratios));
         let text: Vec<String> = iops.iter().map(|i| units::si(*i)).collect();
         let (name, depth) = (&spec.name, spec.iodepth);
         say(&format!("  {}, {name} depth {depth}: {}", backing.name(), text.join(", ")));
-        found.push(Found { spec, iops, media });
+        found.push(Found { spec, iops, costs, media });
     }
     for s in scenes {
         s.pool.close().await.map_err(store_failed)?;
@@ -318,11 +330,15 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         "met",
     ]);
     let (mut data, mut passed, mut failed): (Vec<Value>, u64, u64) = (Vec::new(), 0, 0);
-    for backing in [Backing::Memory, Backing::Files(folder.0.clone())] {
+    let shm = Folder::new(Path::new(SHM), "store-bench").ok();
+    let mut all = vec![Backing::Memory];
+    all.extend(shm.as_ref().map(|f| Backing::Tmpfs(f.0.clone())));
+    all.push(Backing::Files(folder.0.clone()));
+    for backing in all {
         let name = backing.name();
         for f in measured(r, backing, specs.clone())? {
             let [plain, sums, snapshots] = f.iops;
-            let (edc, versions) = (cost(sums, plain), cost(snapshots, sums));
+            let [edc, versions] = f.costs;
             let mut judge = |good: bool| {
                 *(if good { &mut passed } else { &mut failed }) += 1;
                 if good { "yes" } else { "no" }.to_owned()
@@ -339,7 +355,7 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
             });
             table.row(row);
             data.push(json!({ "devices": name, "rw": f.spec.rw.name(), "bs": f.spec.bs,
-                "iodepth": f.spec.iodepth, "iops_plain": plain, "iops_sums": sums,
+                "iodepth": f.spec.iodepth, "iops_plain": plain, "iops_sums": sums, "costs_percent": f.costs,
                 "iops_snapshots": snapshots, "media_writes": f.media }));
         }
     }
@@ -352,8 +368,9 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
             .into(),
         method: format!(
             "pools with two copies of everything; a volume of {} that was written before; the load in the reactor of the pool \
-             on one core, no protocol in between; *memory*: two devices that complete at once; *files*: four of them, past the \
-             page cache, one flush for each group of writes",
+             on one core, no protocol in between; *memory*: two devices inside the program that complete at once, as no device can; *tmpfs*: four files \
+             in {SHM}, the quickest that a pool can really be made on; *files*: four of them, past the page cache, one flush for \
+             each group of writes. Costs are medians of the rounds' own, in each of which the three kinds of pools come in a row.",
             units::size(VOLUME)
         ),
         sections: vec![Section::Table(table)],
