@@ -6,7 +6,7 @@ use super::{ScenarioError, Setup};
 use crate::engine::{self, JobResult, Options};
 use crate::job::{JobSpec, Rw};
 use crate::machine::Machine;
-use crate::srp::{QueueMode, Sessions, Srp, SrpOptions};
+use crate::srp::{Login, QueueMode, Sessions, Srp, SrpOptions};
 use weir_base::{MILLIS, Nanos};
 
 /// Buffers of a scenario's target.
@@ -93,6 +93,16 @@ impl<'a> Runner<'a> {
         spec: &JobSpec,
         way: &Way,
     ) -> Result<JobResult, ScenarioError> {
+        self.once_as(target.login.clone(), spec, way)
+    }
+
+    /// As [`once`](Runner::once), with this login.
+    pub(super) fn once_as(
+        &self,
+        login: Login,
+        spec: &JobSpec,
+        way: &Way,
+    ) -> Result<JobResult, ScenarioError> {
         let options = Options { cores: way.cores.clone(), ..Options::default() };
         let srp = SrpOptions {
             luns: way.luns.clone(),
@@ -106,7 +116,7 @@ impl<'a> Runner<'a> {
             // One core for both sides: whoever has nothing to do must let the other run.
             spec.poll = weir_reactor::PollMode::Sleep;
         }
-        let all = engine::run(Srp::new(target.login.clone(), srp), &spec, &options)?;
+        let all = engine::run(Srp::new(login, srp), &spec, &options)?;
         let r = JobResult::merge(&all);
         if r.errors > 0 || r.lost {
             let why = r.first_error.unwrap_or_else(|| "the connection was lost".into());

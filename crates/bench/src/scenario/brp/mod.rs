@@ -32,6 +32,7 @@ use crate::brp::{Brp, BrpOptions, PortId, Variant, Which};
 use crate::engine::{self, JobResult, Options};
 use crate::job::JobSpec;
 use crate::local::Local;
+use crate::srp::Login;
 use crate::units;
 use std::sync::Arc;
 
@@ -43,6 +44,8 @@ const VARIANTS: [Variant; 5] =
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Via {
     Srp,
+    /// SRP over a stream with MPA's CRC: the checksums that it can have.
+    SrpCrc,
     Brp(Variant),
     /// BRP without checksums.
     Plain,
@@ -55,6 +58,7 @@ impl Via {
     fn name(self) -> &'static str {
         match self {
             Via::Srp => "SRP",
+            Via::SrpCrc => "SRP, CRC of the stream",
             Via::Brp(v) => v.name(),
             Via::Plain => "auto, no checksums",
             Via::Local => "local",
@@ -125,6 +129,7 @@ fn once(r: &Runner<'_>, t: &Target, spec: &JobSpec, via: Via) -> Result<Point, S
     };
     match via {
         Via::Srp => r.once(t, spec, &way).map(of),
+        Via::SrpCrc => r.once_as(Login { crc: true, ..t.login.clone() }, spec, &way).map(of),
         Via::Brp(v) => brp(v, true),
         Via::Plain => brp(Variant::Auto, false),
         Via::Local => {
@@ -156,6 +161,10 @@ fn rounds(
     ways: &[Via],
 ) -> Result<Vec<Rounds>, ScenarioError> {
     let mut found = vec![Rounds::default(); ways.len()];
+    if !spec.rw.writes() {
+        // Each protocol reads what BRP has written: memory keeps the checksums that came with data.
+        once(r, t, &fill(VOLUME), Via::Brp(Variant::Auto))?;
+    }
     for round in 0..r.setup.repeat.max(1) {
         let mut order: Vec<usize> = (0..ways.len()).collect();
         if round % 2 == 1 {
@@ -193,7 +202,7 @@ fn target(r: &Runner<'_>) -> Result<Target, ScenarioError> {
 
 fn method(r: &Runner<'_>, what: &str) -> String {
     format!(
-        "{}; {what} on a volume of {} in memory, written before. RDMA is iWARP in user space over TCP loopback without \
+        "{}; {what} on a volume of {} in memory, written before (by BRP, before reads). RDMA is iWARP in user space over TCP loopback without \
          MPA's CRC; BRP has its own checksums on unless a column says otherwise. User-space initiators on both \
          sides: no block layer, no page cache. Ways take turns, in the opposite order every other time.",
         r.cores.first(1).text(),
