@@ -28,6 +28,7 @@ finish_target() { "finish_$TARGET"; }
 #
 #   POOL      what the pool is made of: dir (default: thin volumes), file, stripe (two files), ram, null
 #   PROVIDER  the target's fabric: iwarp (default with siw) or verbs (default with rxe)
+#   BRP_PORT  a BRP target port at this port of $IP, too (default: none)
 #   CRC       require: with iwarp, ask for MPA's CRC (default: peer, if the host asks; siw does not)
 DATA=/tmp/weir-data
 weir() { log weir-commands "$WEIR" --data-dir $DATA "$@" || fail "weir $*: $(tail -n 3 "$LOGS/weir-commands" | tr '\n' ' ')"; }
@@ -53,6 +54,13 @@ transport = "$PROVIDER"
 id_ext = "$ID_EXT"
 ioc_guid = "$IOC_GUID"
 crc = "${CRC:-peer}"
+TOML
+  [ -z "${BRP_PORT:-}" ] || cat >>/tmp/weir.toml <<TOML
+[[target]]
+name = "brp0"
+protocol = "brp"
+listen = ["$IP:$BRP_PORT"]
+transport = "iwarp"
 TOML
   cp /tmp/weir.toml "$LOGS"
   run_weir

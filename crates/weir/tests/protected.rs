@@ -329,3 +329,44 @@ fn a_full_pool_says_so_and_deleting_helps() {
     let report = d.json(&format!("check --device {}", d.path("disk0")));
     assert_eq!(report["clean"], true, "{report}");
 }
+
+#[test]
+fn data_without_checksums_is_for_measuring_and_never_taken_for_good() {
+    let mut d = Daemon::new("unsummed");
+    let measuring = ["--measure-without-checksums", "p"];
+    d.start_with(&measuring);
+    d.wait();
+    d.ok(&format!("pool create p --raid 1 {}", d.devices(2, "64M")));
+    let others: String =
+        (2..4).map(|i| format!("--device file:{}:64M ", d.path(&format!("disk{i}")))).collect();
+    d.ok(&format!("pool create q --raid 1 {others}"));
+    d.ok("host create all --allow-any");
+    let (file, data) = (d.path("data"), noise(9, MIB));
+    std::fs::write(&file, &data).expect("written");
+    for (pool, volume) in [("p", "v"), ("q", "w")] {
+        d.ok(&format!("volume create {volume} --pool {pool} --size 16M"));
+        d.ok(&format!("map create all {volume}"));
+        d.write(volume, &file);
+        assert!(d.read(volume, MIB) == data, "{volume}");
+    }
+    assert!(d.log().contains("data has no checksums"), "{}", d.log());
+    d.stop();
+
+    // It is not opened that way again, when what is there might have checksums; the other pool is.
+    d.start_with(&measuring);
+    d.wait();
+    let status = d.json("status");
+    assert!(status["faults"].to_string().contains("without checksums"), "{status}");
+    assert!(d.read("w", MIB) == data);
+    d.stop();
+
+    // To everybody else its data is damage, which is not handed out.
+    d.start();
+    let target = d.target();
+    let read = format!("read --target {target} --volume v --length 4096 --output {file} --bs 4k");
+    let args: Vec<&str> = read.split_whitespace().collect();
+    let out = common::weir(&d.dir, &args);
+    assert!(!out.status.success(), "{:?}", common::texts(&out));
+    assert!(d.read("w", MIB) == data);
+    d.stop();
+}

@@ -90,6 +90,7 @@ pub static ALL: &[Scenario] = &[
     s2::IOMETER,
     s2::ORION,
     s2::JETSTRESS,
+    s2::TPCH,
     s2::WRITE,
 ];
 

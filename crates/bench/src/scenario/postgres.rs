@@ -58,7 +58,15 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
+/// What psql printed, and the time behind it in milliseconds.
+fn time_of(said: &str) -> Option<(&str, f64)> {
+    let (answer, last) = said.rsplit_once('\n').unwrap_or(("", said));
+    let ms = last.strip_prefix("Time: ")?.split_whitespace().next()?.parse().ok()?;
+    Some((answer, ms))
+}
+
 /// A server; its data are in `pg` of the directory that it was made in, by which whoever owns that ends it.
+#[derive(Debug, Clone)]
 pub(super) struct Server {
     programs: Programs,
     /// The mounted disk.
@@ -82,31 +90,51 @@ impl Server {
         own(at)?;
         std::fs::set_permissions(aside, std::fs::Permissions::from_mode(0o755)).map_err(system)?;
         let s = Server { programs: programs.clone(), at: at.into(), aside: aside.into() };
-        let data = s.data();
-        run(s.program("initdb").arg("-D").arg(&data).args([
+        run(s.program("initdb").arg("-D").arg(s.data()).args([
             "--auth=trust",
             "--encoding=UTF8",
             "--locale=C",
         ]))?;
-        let file = data.join("postgresql.auto.conf");
-        let text = format!(
-            "listen_addresses = ''\nunix_socket_directories = '{}'\n{settings}",
-            aside.display()
-        );
-        std::fs::write(&file, text)
-            .map_err(|e| ScenarioError::System(file.display().to_string(), e))?;
-        let log = s.aside.join("postgres.log");
-        run(s
-            .program("pg_ctl")
-            .arg("-D")
-            .arg(&data)
-            .arg("-l")
-            .arg(log)
-            .args(["-w", "-t", "60", "start"]))?;
+        s.up(settings)?;
         Ok(s)
     }
 
-    fn data(&self) -> PathBuf {
+    /// Copies the cluster of a server that is down to another mounted disk and starts a server on it: the same pages, with the
+    /// same statistics, so the same plans.
+    pub(super) fn start_copy(
+        &self,
+        at: &Path,
+        aside: &Path,
+        settings: &str,
+    ) -> Result<Server, ScenarioError> {
+        let system = |e| ScenarioError::System(aside.display().to_string(), e);
+        std::fs::create_dir_all(aside).map_err(system)?;
+        let s = Server { programs: self.programs.clone(), at: at.into(), aside: aside.into() };
+        run(Command::new("cp").arg("-a").arg(self.data()).arg(at))?;
+        for dir in [at, aside] {
+            run(Command::new("chown").arg(USER).arg(dir))?;
+        }
+        s.up(settings)?;
+        Ok(s)
+    }
+
+    /// Starts the server.
+    pub(super) fn up(&self, settings: &str) -> Result<(), ScenarioError> {
+        let data = self.data();
+        let file = data.join("postgresql.auto.conf");
+        let text = format!(
+            "listen_addresses = ''\nunix_socket_directories = '{}'\n{settings}",
+            self.aside.display()
+        );
+        std::fs::write(&file, text)
+            .map_err(|e| ScenarioError::System(file.display().to_string(), e))?;
+        let mut c = self.program("pg_ctl");
+        c.arg("-D").arg(&data).arg("-l").arg(self.aside.join("postgres.log"));
+        run(c.args(["-w", "-t", "60", "start"])).map(drop)
+    }
+
+    /// Where its files are.
+    pub(super) fn data(&self) -> PathBuf {
         self.at.join("pg")
     }
 
@@ -124,6 +152,20 @@ impl Server {
             .arg(&self.aside)
             .args(["-c", text]);
         run(&mut c)
+    }
+
+    /// The same with the time that it took the server and the way to it, in milliseconds.
+    pub(super) fn timed(&self, text: &str) -> Result<(String, f64), ScenarioError> {
+        let mut c = self.program("psql");
+        c.args(["-qAtX", "-v", "ON_ERROR_STOP=1", "-d", "postgres", "-h"]).arg(&self.aside).args([
+            "-c",
+            "\\timing on",
+            "-c",
+            text,
+        ]);
+        let said = run(&mut c)?;
+        let found = time_of(&said).map(|(answer, ms)| (answer.to_owned(), ms));
+        found.ok_or_else(|| ScenarioError::Io(format!("psql told no time: {said}")))
     }
 
     /// Runs the statements of a file.
@@ -151,7 +193,7 @@ impl Server {
     }
 
     /// Ends it in order.
-    pub(super) fn stop(self) -> Result<(), ScenarioError> {
+    pub(super) fn stop(&self) -> Result<(), ScenarioError> {
         let data = self.data();
         run(self
             .program("pg_ctl")
@@ -165,6 +207,14 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_taken_from_what_psql_says() {
+        let long = "A|1\nB|2\nTime: 3536.685 ms (00:03.537)";
+        assert_eq!(time_of(long), Some(("A|1\nB|2", 3536.685)));
+        assert_eq!(time_of("Time: 0.5 ms"), Some(("", 0.5)));
+        assert_eq!(time_of("A|1"), None);
+    }
 
     #[test]
     fn the_newest_whole_version_is_taken_and_what_lacks_is_named() {

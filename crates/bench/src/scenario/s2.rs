@@ -2,6 +2,9 @@
 
 mod load;
 mod scene;
+mod tpch;
+
+pub(super) use tpch::TPCH;
 
 use super::page::{Page, Section, Table};
 use super::pooled::{Folder, alone};

@@ -40,6 +40,8 @@ pub(crate) struct Local {
     pub(crate) core: Cell<Option<u16>>,
     /// Where the kernel tells how long this thread ran.
     pub(crate) schedstat: PathBuf,
+    /// Pools whose data gets no checksums, to measure what they cost.
+    pub(crate) unsummed: Arc<[String]>,
 }
 
 impl Local {
@@ -120,6 +122,7 @@ pub(crate) struct Start {
     pub(crate) mode: PollMode,
     pub(crate) buffers: PoolConfig,
     pub(crate) shared: Shared,
+    pub(crate) unsummed: Arc<[String]>,
 }
 
 /// A running reactor thread.
@@ -209,6 +212,7 @@ fn run(
         verbs: RefCell::default(),
         core: Cell::new(start.core),
         schedstat: PathBuf::from("/proc").join(task).join("schedstat"),
+        unsummed: start.unsummed,
     };
     let mode = start.mode;
     let handle = reactor.handle();

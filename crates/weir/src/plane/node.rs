@@ -33,6 +33,8 @@ pub(crate) struct NodeConfig {
     pub(crate) poll: PollMode,
     /// Bytes of buffers, all reactors together.
     pub(crate) buffer_memory: u64,
+    /// Pools whose data gets no checksums, to measure what they cost.
+    pub(crate) unsummed: Arc<[String]>,
 }
 
 pub(crate) struct RunningTarget {
@@ -91,6 +93,7 @@ impl Node {
                 mode: config.poll,
                 buffers: buffers(config.buffer_memory / n),
                 shared: shared.clone(),
+                unsummed: config.unsummed.clone(),
             };
             threads.push(Thread::start(i, start)?);
         }

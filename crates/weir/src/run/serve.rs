@@ -13,7 +13,7 @@ use weir_reactor::PollMode;
 pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let config = args.config()?;
     runtime()?.block_on(async {
-        let daemon = Daemon::start(&config).await?;
+        let daemon = Daemon::start(&config, &args.measure_without_checksums).await?;
         let socket = daemon.server_socket();
         tracing::info!(data_dir = %config.data_dir.display(), api = %socket, "serving");
         for (object, text) in daemon.faults().await {
@@ -82,7 +82,7 @@ pub(crate) struct Daemon {
 }
 
 /// What a daemon's configuration means for its reactors.
-fn node_config(config: &Config) -> NodeConfig {
+fn node_config(config: &Config, unsummed: &[String]) -> NodeConfig {
     let cores = if config.cores.is_empty() {
         let machine = std::thread::available_parallelism().map_or(1, usize::from);
         // Not bound: on a shared machine the scheduler knows better which cores are free.
@@ -95,12 +95,17 @@ fn node_config(config: &Config) -> NodeConfig {
         Poll::Busy => PollMode::Busy,
         Poll::Sleep => PollMode::Sleep,
     };
-    NodeConfig { cores, poll, buffer_memory: config.buffer_memory }
+    NodeConfig {
+        cores,
+        poll,
+        buffer_memory: config.buffer_memory,
+        unsummed: unsummed.iter().cloned().collect(),
+    }
 }
 
 impl Daemon {
-    /// Brings everything up.
-    pub(crate) async fn start(config: &Config) -> Result<Daemon> {
+    /// Brings everything up; the data of pools that are `unsummed` gets no checksums.
+    pub(crate) async fn start(config: &Config, unsummed: &[String]) -> Result<Daemon> {
         let token = config.token()?;
         std::fs::create_dir_all(&config.data_dir).map_err(|e| {
             let dir = config.data_dir.display();
@@ -108,7 +113,7 @@ impl Daemon {
                 .because(e)
                 .hint("choose another with --data-dir")
         })?;
-        let node = Node::start(&node_config(config))?;
+        let node = Node::start(&node_config(config, unsummed))?;
         let controller = Controller::start(&config.data_dir, node.clone()).await?;
         controller.declare(config.desired()).await?;
         let server = Server::bind(controller.clone(), config.api.tcp, token).await?;

@@ -51,6 +51,11 @@ impl Daemon {
     /// Starts the daemon on two reactors and waits until it answers.
     pub fn start(&mut self) {
         self.start_only();
+        self.wait();
+    }
+
+    /// Waits until the daemon answers.
+    pub fn wait(&self) {
         let begin = Instant::now();
         while !weir(&self.dir, &["status"]).status.success() {
             // On a busy machine a process alone may take seconds to start.
@@ -61,6 +66,11 @@ impl Daemon {
 
     /// Starts the daemon.
     pub fn start_only(&mut self) {
+        self.start_with(&[]);
+    }
+
+    /// Starts the daemon with further arguments.
+    pub fn start_with(&mut self, more: &[&str]) {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -69,6 +79,7 @@ impl Daemon {
         let child = Command::new(env!("CARGO_BIN_EXE_weir"))
             .args(["serve", "--listen", "127.0.0.1:0", "--cores", "0,1", "--poll", "sleep"])
             .args(["--buffer-memory", "64M"])
+            .args(more)
             .env_clear()
             .env("WEIR_DATA_DIR", &self.dir)
             .stdin(Stdio::null())

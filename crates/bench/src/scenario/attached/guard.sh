@@ -1,7 +1,16 @@
-# $1: the weir program, $2: the directory that everything is in. Ends with 1 when something could not be taken away.
-WEIR=$1 DIR=$2
+# $1: the weir program, $2: the directory that everything is in, $3: bytes of memory for devices, or 0; the rest: more arguments of the
+# target. Ends with 1 when something could not be taken away.
+WEIR=$1 DIR=$2 MEMORY=$3
+shift 3
 export WEIR_RUN_DIR="$DIR/run" WEIR_DATA_DIR="$DIR/data"
-"$WEIR" serve --config "$DIR/weir.toml" </dev/null >"$DIR/target.log" 2>&1 &
+if [ "$MEMORY" != 0 ]; then
+  mkdir "$DIR/devices"
+  mount -t tmpfs -o "size=$MEMORY" weir-site "$DIR/devices"
+  # Devices are opened past the page cache, which tmpfs knows of since Linux 6.6: before that they are files on the disk.
+  dd if=/dev/zero of="$DIR/devices/probe" bs=4096 count=1 oflag=direct status=none || umount "$DIR/devices"
+  rm -f "$DIR/devices/probe"
+fi
+"$WEIR" serve --config "$DIR/weir.toml" "$@" </dev/null >"$DIR/target.log" 2>&1 &
 target=$!
 # Until the scenario closes its end, or dies.
 cat >/dev/null
@@ -9,6 +18,12 @@ for pid in "$DIR"/mnt-*/pg/postmaster.pid; do
   [ -e "$pid" ] || continue
   # Database and load end at once; what they leave is not wanted.
   kill -QUIT "$(head -n 1 "$pid")" && sleep 1
+done
+# Whoever is still at work on a mount of ours: a program that the scenario had started when it was killed.
+for process in /proc/[0-9]*; do
+  case $(readlink "$process/cwd" "$process"/fd/* 2>/dev/null) in
+    *"$DIR"/mnt-*) kill -9 "${process#/proc/}" ;;
+  esac
 done
 for at in "$DIR"/mnt-*; do
   mountpoint -q "$at" || continue
@@ -24,7 +39,8 @@ done
 kill "$target" 2>/dev/null && { sleep 10 && kill -9 "$target"; } 2>/dev/null &
 wait "$target" 2>/dev/null
 kill $! 2>/dev/null
-for at in "$DIR"/mnt-* "$DIR"/run/*; do
+! mountpoint -q "$DIR/devices" || umount "$DIR/devices"
+for at in "$DIR"/mnt-* "$DIR/devices" "$DIR"/run/*; do
   if mountpoint -q "$at" || { [ -e "$at" ] && [ "${at%/run/*}" != "$at" ]; }; then
     echo "$at is still there"
     exit 1

@@ -4,8 +4,10 @@
 //! the scenario is over, when it fails, and when it is killed, by whatever signal: there is one way to clean up, and it is
 //! always the one that is taken. It is in no terminal's foreground group, so Ctrl-C does not reach it.
 
+mod cold;
 mod load;
 
+pub(super) use cold::{Traffic, forget};
 pub(super) use load::Load;
 
 use super::ScenarioError;
@@ -28,7 +30,7 @@ const GUARD: &str = include_str!("guard.sh");
 const STEPS: u32 = 200;
 const STEP: Duration = Duration::from_millis(100);
 /// Seconds that a command may take.
-const PATIENCE: &str = "120";
+const PATIENCE: &str = "300";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -62,7 +64,12 @@ pub(super) fn missing() -> Option<String> {
             "attaching a disk needs /dev/ublk-control, or /dev/fuse and /dev/loop-control".into(),
         );
     }
-    let programs = [("mkfs.ext4", "e2fsprogs"), ("losetup", "mount"), ("blockdev", "util-linux")];
+    let programs = [
+        ("mkfs.ext4", "e2fsprogs"),
+        ("losetup", "mount"),
+        ("blockdev", "util-linux"),
+        ("setpriv", "util-linux"),
+    ];
     lacking(&programs)
 }
 
@@ -85,8 +92,12 @@ pub(super) fn run(command: &mut Command) -> Result<String, ScenarioError> {
     let name = command.get_program().to_string_lossy().into_owned();
     let args: Vec<String> =
         command.get_args().map(|a| a.to_string_lossy().into_owned()).take(6).collect();
-    let mut limited = Command::new("timeout");
-    limited.args(["-k", "5", PATIENCE]).arg(command.get_program()).args(command.get_args());
+    // It ends with this process too, however that comes about.
+    let mut limited = Command::new("setpriv");
+    limited
+        .args(["--pdeathsig", "TERM", "timeout", "-k", "5", PATIENCE])
+        .arg(command.get_program())
+        .args(command.get_args());
     for (key, value) in command.get_envs() {
         if let Some(v) = value {
             limited.env(key, v);
@@ -120,6 +131,15 @@ pub(super) struct Site {
     guard: Option<Child>,
 }
 
+/// What a target is started with besides its configuration.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Extra<'a> {
+    /// Bytes of memory for files in [`Site::devices`], on which pools are made; 0: there is no such directory.
+    pub(super) memory: u64,
+    /// More arguments of `weir serve`.
+    pub(super) args: &'a [&'a str],
+}
+
 impl Drop for Site {
     fn drop(&mut self) {
         // An error was told by `close`, or there is another one to tell.
@@ -131,6 +151,15 @@ impl Site {
     /// Starts a target with the configuration that `config` makes for its address and directory.
     pub(super) fn start(
         r: &Runner<'_>,
+        config: impl FnOnce(SocketAddr, &Path) -> String,
+    ) -> Result<Site, ScenarioError> {
+        Site::start_with(r, &Extra::default(), config)
+    }
+
+    /// The same with more.
+    pub(super) fn start_with(
+        r: &Runner<'_>,
+        extra: &Extra<'_>,
         config: impl FnOnce(SocketAddr, &Path) -> String,
     ) -> Result<Site, ScenarioError> {
         if r.setup.target.is_some() {
@@ -155,6 +184,8 @@ impl Site {
             .args(["-c", GUARD, "weir-guard"])
             .arg(&r.setup.program)
             .arg(&dir)
+            .arg(extra.memory.to_string())
+            .args(extra.args)
             .stdin(Stdio::piped())
             .stdout(log)
             .stderr(again)
@@ -184,7 +215,20 @@ impl Site {
         Err(ScenarioError::Target(format!("does not serve: {last}\n{tail}")))
     }
 
-    fn weir(&self) -> Command {
+    /// Where files for pools are, below the site's directory.
+    pub(super) fn devices(dir: &Path) -> PathBuf {
+        dir.join("devices")
+    }
+
+    /// Whether these files are in memory: there are kernels that cannot have them there.
+    pub(super) fn in_memory(&self) -> bool {
+        let at = Site::devices(&self.dir).display().to_string();
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        mounts.lines().any(|l| l.split(' ').nth(1) == Some(&at))
+    }
+
+    /// The `weir` program on this target's daemon.
+    pub(super) fn weir(&self) -> Command {
         let mut c = Command::new(&self.program);
         c.env("WEIR_RUN_DIR", self.dir.join("run")).env("WEIR_DATA_DIR", self.dir.join("data"));
         c
@@ -225,7 +269,9 @@ impl Site {
     pub(super) fn mount(&self, disk: &Path, name: &str) -> Result<PathBuf, ScenarioError> {
         let at = self.dir.join(format!("mnt-{name}"));
         std::fs::create_dir_all(&at).map_err(system("a directory"))?;
-        run(Command::new("mkfs.ext4").arg("-q").arg(disk))?;
+        // All of it now: what is left for later is written while something is measured.
+        let whole = "lazy_itable_init=0,lazy_journal_init=0";
+        run(Command::new("mkfs.ext4").args(["-q", "-E", whole]).arg(disk))?;
         run(Command::new("mount").arg(disk).arg(&at))?;
         Ok(at)
     }
@@ -283,6 +329,7 @@ mod tests {
             let status = Command::new("sh")
                 .args(["-c", GUARD, "weir-guard", program])
                 .arg(&dir)
+                .arg("0")
                 .stdin(Stdio::null())
                 .stderr(Stdio::null())
                 .status();

@@ -191,8 +191,8 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         let failed = found.iter().flatten().map(|f| f.failed).sum();
         rows.push(Row { terminals, medians, failed });
     }
-    for s in servers {
-        consistent(&s)?;
+    for s in &servers {
+        consistent(s)?;
         s.stop()?;
     }
     site.close()?;

@@ -65,6 +65,10 @@ pub(crate) struct ServeArgs {
     /// must not leave it behind, however that program ends.
     #[arg(long)]
     pub(crate) until_stdin_closes: bool,
+    /// Only to measure what checksums cost: data of this pool, which must be a new one, gets none, and can not be read by any other
+    /// daemon. May be repeated.
+    #[arg(long, hide = true, value_name = "POOL")]
+    pub(crate) measure_without_checksums: Vec<String>,
     /// From the global `--data-dir`.
     #[arg(skip)]
     pub(crate) data_dir: Option<PathBuf>,

@@ -158,11 +158,27 @@ async fn renamed(local: &Local, path: &str, known: &Known) -> Option<(Rc<dyn Dis
     device(local, &d, false).ok()
 }
 
+/// Whether checksums cover the data of a pool: always, unless somebody measures what they cost.
+fn summed(local: &Local, pool: &Pool, p: &Protection) -> Result<bool> {
+    if !local.unsummed.contains(&pool.name) {
+        return Ok(true);
+    }
+    if p.formatted {
+        let text = format!("pool {} cannot be opened without checksums", pool.name);
+        return Err(Error::new(Code::InvalidRequest, text)
+            .because("it may have data with checksums, which would be of no use any more")
+            .hint("leave --measure-without-checksums out"));
+    }
+    tracing::warn!(pool = %pool.name, "data has no checksums and cannot be read by any other daemon: this is to measure");
+    Ok(false)
+}
+
 /// Opens the pool, making it when it has not been made yet; gives it and the sizes of its devices.
 pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(OpenPool, Vec<u64>)> {
     let Some(p) = &pool.protection else {
         return Err(Error::new(Code::Internal, format!("pool {} is a plain one", pool.name)));
     };
+    let sum_data = summed(local, pool, p)?;
     let mut sizes: Vec<u64> = pool.devices.iter().map(|d| d.size).collect();
     let (mut found, mut unused) = (Vec::new(), Vec::new());
     for (index, d) in pool.devices.iter().enumerate() {
@@ -210,6 +226,7 @@ pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(Ope
         cache: map_memory(p.memory, bytes),
         force,
         lineage: random()?,
+        sum_data,
         ..Options::default()
     };
     let disks = ours.iter().map(|f| f.disk.clone()).collect();
