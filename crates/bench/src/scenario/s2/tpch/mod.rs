@@ -76,9 +76,11 @@ fn steps() -> Vec<Step> {
 fn queries(text: &str) -> Vec<Step> {
     let mut all: Vec<Step> = Vec::new();
     for line in text.lines() {
-        match line.strip_prefix("-- Q").and_then(|l| l.split_once(": ")) {
+        let name = line.strip_prefix("-- Q").and_then(|l| l.split_once(": "));
+        match name.and_then(|(number, text)| Some((number.parse::<u32>().ok()?, text))) {
             Some((number, text)) => {
-                all.push(Step { name: format!("Q{number}"), text: text.into(), sql: String::new() })
+                let (name, text) = (format!("Q{number}"), text.into());
+                all.push(Step { name, text, sql: String::new() });
             }
             None => {
                 if let Some(s) = all.last_mut() {
@@ -150,7 +152,7 @@ fn enough(meminfo: &str) -> Result<(), String> {
         Some(kib) if kib * 1024 < MEMORY => Err(format!(
             "three pools in memory need {} of it, and {} are free",
             units::size(MEMORY),
-            units::size(kib * 1024)
+            units::size(kib / 1024 * (1 << 20))
         )),
         _ => Ok(()),
     }

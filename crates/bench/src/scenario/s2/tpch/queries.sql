@@ -1,5 +1,5 @@
 -- The queries of TPC-H's clause 2.4 with the parameters that it gives for their validation. Each begins after a line with its name.
--- Q17 and Q20 have averages and sums of all parts joined to them, where the specification asks for them part by part: tables are scanned
+-- Averages and sums of all parts are joined to Q17 and Q20, where the specification asks for them part by part: tables are scanned
 -- then, once, instead of looked up by an index.
 
 -- Q1: pricing summary
