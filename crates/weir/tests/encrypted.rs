@@ -317,14 +317,13 @@ fn snapshots_and_clones_of_an_encrypted_volume_are_encrypted() {
 }
 
 #[test]
-fn an_encrypted_volume_moves_and_stays_so_unless_told() {
+fn an_encrypted_volume_moves_and_is_encrypted_anew_under_hosts_that_see_nothing() {
     let mut d = daemon("crypt-moves");
     d.ok(&format!(
         "pool create far --raid 0 --device file:{}:256M --device file:{}:256M",
         d.path("far0"),
         d.path("far1")
     ));
-    d.ok(&format!("pool create plain --device file:{}:192M", d.path("plain")));
     encrypted(&d, "v", "--block-size 4096");
     let mut known: Known = zeros();
     under_load(&d, &mut known, 1, || std::thread::sleep(Duration::from_millis(200)));
@@ -333,15 +332,6 @@ fn an_encrypted_volume_moves_and_stays_so_unless_told() {
         let config: Value = serde_json::from_str(&config).expect("JSON");
         config["volumes"]["v"]["layout"]["form"]["encryption"]["sealed"]["text"].clone()
     };
-    // Out of the encryption only when that is said.
-    let image = d.path("v.img");
-    for line in
-        ["migrate start v --to plain".to_owned(), format!("volume export v --to {image} --create")]
-    {
-        let (code, said) = d.fails(&line, 7);
-        assert!(code == "unsupported" && said.contains("--decrypt"), "{said}");
-    }
-    assert!(!std::path::Path::new(&image).exists());
     assert_eq!(d.fails("migrate start v --to safe", 2).0, "invalid_request");
 
     // To another pool, and within its own with a new key of its own, under load.
@@ -396,22 +386,50 @@ fn an_encrypted_volume_moves_and_stays_so_unless_told() {
     assert_ne!(sealed(&d), old);
     verify(&d, &mut known);
 
-    // Out of it, and into it again with another key.
-    under_load(&d, &mut known, 40, command(&d, "migrate start v --to plain --decrypt --wait"));
+    assert_eq!(faults(&d), [Value::Null; 0]);
+    d.stop();
+    clean(&d);
+}
+
+#[test]
+fn out_of_its_encryption_a_volume_goes_only_when_that_is_said() {
+    let mut d = daemon("decrypt");
+    d.ok(&format!("pool create plain --device file:{}:192M", d.path("plain")));
+    encrypted(&d, "v", "");
+    put(&d, "v", &text(SECRET));
+    // Out of the encryption only when that is said.
+    let image = d.path("v.img");
+    for line in
+        ["migrate start v --to plain".to_owned(), format!("volume export v --to {image} --create")]
+    {
+        let (code, said) = d.fails(&line, 7);
+        assert!(code == "unsupported" && said.contains("--decrypt"), "{said}");
+    }
+    assert!(!std::path::Path::new(&image).exists());
+    assert_eq!(seen(SECRET, &d.path("plain")), 0);
+    d.ok("migrate start v --to plain --decrypt --wait");
     assert!(!d.ok("volume show v").contains("aes-256-xts"));
-    verify(&d, &mut known);
+    assert!(d.read("v", MIB) == text(SECRET));
+    assert_eq!(d.fails("migrate start v --to safe --decrypt", 2).0, "invalid_request");
+    assert_eq!(
+        d.fails(&format!("volume rekey v --key file:{}", d.path("v.key")), 7).0,
+        "unsupported"
+    );
+    // Into it again, with another key.
     d.ok(&format!("key new {}", d.path("new.key")));
-    let line =
-        format!("migrate start v --to safe --encrypt --key file:{} --wait", d.path("new.key"));
-    under_load(&d, &mut known, 41, command(&d, &line));
+    d.ok(&format!("migrate start v --to safe --encrypt --key file:{} --wait", d.path("new.key")));
     assert!(d.ok("volume show v").contains("new.key"));
     d.stop();
     d.start();
-    verify(&d, &mut known);
+    assert!(d.read("v", MIB) == text(SECRET));
     d.ok(&format!("volume export v --to {image} --create --decrypt --wait"));
-    verify(&d, &mut known);
+    assert!(d.read("v", MIB) == text(SECRET));
+    assert!(seen(SECRET, &image) > 1000, "as it is");
     assert_eq!(faults(&d), [Value::Null; 0]);
     d.stop();
+    for i in 0..2 {
+        assert_eq!(seen(SECRET, &d.path(&format!("disk{i}"))), 0);
+    }
     clean(&d);
 }
 
