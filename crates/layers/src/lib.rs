@@ -10,6 +10,7 @@
 mod concat;
 mod delay;
 mod disk;
+pub mod encrypt;
 mod fault;
 mod linear;
 pub mod migrate;
