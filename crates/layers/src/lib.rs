@@ -11,6 +11,7 @@ pub mod compress;
 mod concat;
 mod delay;
 mod disk;
+pub mod encrypt;
 mod fault;
 mod linear;
 pub mod migrate;

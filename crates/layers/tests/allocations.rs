@@ -147,6 +147,38 @@ fn layers_over_ram() {
     }
 }
 
+#[test]
+fn encryption() {
+    let reactor = Reactor::new(Rc::new(TestDriver::default()));
+    let spec = || GraphSpec::new("v", "r").with(ram("r", 1 << 20));
+    let key = weir_layers::encrypt::MasterKey::new(&std::array::from_fn(|i| i as u8)).unwrap();
+    let world = World::new();
+    let v = reactor.enter(|| {
+        let lower = world.volume(spec());
+        Rc::new(weir_layers::encrypt::Encrypt::new(lower, &key, world.pool.clone()))
+    });
+    count("encrypt over ram", &reactor, v);
+    let later = Rc::new(LaterDisk {
+        disk: MemDisk::new(1 << 20, 512),
+        queue: RefCell::new(VecDeque::with_capacity(64)),
+    });
+    reactor.add_poller(later.clone());
+    let v = reactor.enter(|| {
+        let lower = world.context(|ctx| {
+            let ctx = weir_block::BuildContext {
+                open_disk: &|_| Ok(later.clone() as Rc<dyn Disk>),
+                ..*ctx
+            };
+            let spec = GraphSpec::new("v", "d");
+            let graph =
+                Graph::build(spec.with(NodeSpec::new("d", "disk").param("path", "later")), &ctx);
+            graph.unwrap().node("d").unwrap()
+        });
+        Rc::new(weir_layers::encrypt::Encrypt::new(lower, &key, world.pool.clone()))
+    });
+    count("encrypt over a disk", &reactor, v);
+}
+
 /// With parts that end later, so that the state of every layer is really kept somewhere, below a
 /// graph's own junction, all counted.
 #[test]

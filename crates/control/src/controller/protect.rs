@@ -116,6 +116,9 @@ impl Controller {
             for mut s in self.plane.snapshots(pool).await? {
                 let (naa, name) = s.dataset.split_once('@').unwrap_or((&s.dataset, ""));
                 s.volume = name_of(naa).unwrap_or_default();
+                if let Some(v) = names.get(naa) {
+                    s.size = v.form().seen_len(s.size);
+                }
                 s.name = name.to_string();
                 s.pool.clone_from(&pool.name);
                 s.clones = s.clones.iter().map(|c| name_of(c).unwrap_or(c.clone())).collect();

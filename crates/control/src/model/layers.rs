@@ -218,6 +218,7 @@ mod tests {
             read_only: false,
             serial: None,
             snapshots: None,
+            form: FormSpec::default(),
         };
         m.apply(Command::CreateVolume(volume), 2).unwrap();
         m

@@ -1,6 +1,6 @@
 //! Where a volume's blocks are: a tree that names layers, and the allocation of device space for its leaves.
 
-use super::{Pool, Volume};
+use super::{Form, Pool, Volume};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -38,6 +38,9 @@ pub enum Layout {
         /// The snapshot that it was made of, as it is called on the devices.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         origin: Option<String>,
+        /// What it is turned into before it is kept there.
+        #[serde(default, skip_serializing_if = "Form::is_plain")]
+        form: Form,
     },
     /// A file or block device of its own, byte by byte.
     Image {

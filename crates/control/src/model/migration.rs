@@ -258,6 +258,7 @@ impl Model {
             read_only: spec.read_only,
             serial: spec.serial,
             snapshots: None,
+            form: FormSpec::default(),
         };
         let layout = Layout::Image { path: found.path.clone(), read_only: spec.read_only };
         let mut changes =
@@ -324,8 +325,10 @@ impl Model {
                     read_only: volume.read_only,
                     serial: None,
                     snapshots: None,
+                    form: FormSpec::default(),
                 };
-                (pool.name.clone(), kind, self.lay_out(pool, &like, kind, volume.naa)?)
+                let layout = self.lay_out(pool, &like, kind, volume.naa)?;
+                (pool.name.clone(), kind, layout.with_form(volume.form().renewed()))
             }
             (None, Some(path)) => {
                 if spec.kind.is_some() {

@@ -5,6 +5,7 @@
 //! commands always give the same model.
 
 mod apply;
+mod form;
 mod hosts;
 mod ids;
 mod layers;
@@ -17,6 +18,7 @@ mod snapshots;
 mod volumes;
 
 pub use apply::{Action, Change, Command, ObjectKind};
+pub use form::{Form, FormSpec};
 pub use ids::{Hex64, InitiatorPort, Naa, check_name};
 pub use layers::{LayerChange, LayerParams, LayerSpec, LayerSwap, MAX_LAYERS, VolumeLayer};
 pub use layout::{EXTENT_ALIGN, Layout, MAX_CHUNK, MIN_CHUNK};

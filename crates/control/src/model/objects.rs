@@ -1,8 +1,8 @@
 //! The objects of the desired state and the specifications that make them.
 
 use super::{
-    Hex64, InitiatorPort, Layout, MapMemory, Migration, Naa, Protection, Raid, SnapshotRule, Told,
-    VolumeLayer,
+    FormSpec, Hex64, InitiatorPort, Layout, MapMemory, Migration, Naa, Protection, Raid,
+    SnapshotRule, Told, VolumeLayer,
 };
 use crate::live::PoolLive;
 use crate::units;
@@ -231,6 +231,9 @@ pub struct VolumeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>)]
     pub snapshots: Option<Vec<SnapshotRule>>,
+    /// Protected pools: the form in which its data is kept; left out: as it is.
+    #[serde(default, skip_serializing_if = "FormSpec::is_plain")]
+    pub form: FormSpec,
 }
 
 /// Whether a volume is there to be used.

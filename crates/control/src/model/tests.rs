@@ -41,6 +41,7 @@ fn spec(name: &str, pool: &str, size: u64) -> VolumeSpec {
         read_only: false,
         serial: None,
         snapshots: None,
+        form: FormSpec::default(),
     }
 }
 
@@ -534,7 +535,10 @@ fn volumes_of_protected_pools_are_made_in_two_steps() {
     m.apply(volume("v", "p", 64 * GIB), 5).expect("made");
     let v = m.volumes["v"].clone();
     assert_eq!((v.kind, v.state), (VolumeKind::Protected, VolumeState::Creating));
-    assert_eq!(v.layout, Layout::Store { dataset: v.naa.to_string(), origin: None });
+    assert_eq!(
+        v.layout,
+        Layout::Store { dataset: v.naa.to_string(), origin: None, form: Form::default() }
+    );
     refused(&m, volume("v", "p", MIB), Code::VolumeExists);
     let ready = Command::ReadyVolume { name: "v".into() };
     m.apply(ready.clone(), 0).expect("ready");
@@ -552,7 +556,10 @@ fn volumes_of_protected_pools_are_made_in_two_steps() {
     m.apply(clone("s", "c"), 6).expect("cloned");
     let c = &m.volumes["c"];
     let origin = Some(snapshot_dataset(v.naa, "s"));
-    assert_eq!(c.layout, Layout::Store { dataset: c.naa.to_string(), origin });
+    assert_eq!(
+        c.layout,
+        Layout::Store { dataset: c.naa.to_string(), origin, form: Form::default() }
+    );
     assert_eq!((c.size, c.state, c.pool.as_str()), (3 * GIB, VolumeState::Creating, "p"));
 }
 

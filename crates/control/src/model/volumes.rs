@@ -106,6 +106,7 @@ impl Model {
         kind: VolumeKind,
         naa: Naa,
     ) -> Result<Layout> {
+        let form = Form::wanted(&spec.form, pool, &spec.name)?;
         if kind != VolumeKind::Stripe && (spec.chunk.is_some() || spec.columns.is_some()) {
             return Err(Error::new(
                 Code::InvalidLayout,
@@ -114,7 +115,7 @@ impl Model {
             .hint("ask for kind `stripe`, or leave both out"));
         }
         if kind == VolumeKind::Protected && pool.protection.is_some() {
-            return Ok(Layout::Store { dataset: naa.to_string(), origin: None });
+            return Ok(Layout::Store { dataset: naa.to_string(), origin: None, form });
         }
         if kind == VolumeKind::Image {
             return Err(Error::new(Code::InvalidLayout, "a pool holds no `image` volume")
@@ -279,12 +280,15 @@ impl Model {
             read_only: spec.read_only,
             serial: None,
             snapshots: None,
+            form: FormSpec::default(),
         };
         let mut changes = self.create_volume(like, entropy)?;
         if let Some(v) = self.volumes.get_mut(&spec.name)
-            && let Layout::Store { origin: o, .. } = &mut v.layout
+            && let Layout::Store { origin: o, form, .. } = &mut v.layout
         {
             *o = Some(origin);
+            // What the snapshot has was written in the form of its volume, which has not moved since.
+            *form = source.layout.form().clone();
         }
         if let Some(c) = changes.first_mut() {
             c.text = format!(

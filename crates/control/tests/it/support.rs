@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use weir_control::model::{
-    Command, DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, TargetSpec, VolumeSpec,
+    Command, DeviceKind, DeviceSpec, FormSpec, HostSpec, MapSpec, PoolSpec, TargetSpec, VolumeSpec,
 };
 
 /// A directory that is removed at the end of the test.
@@ -65,6 +65,7 @@ pub(crate) fn volume(name: &str, pool: &str, size: u64) -> VolumeSpec {
         read_only: false,
         serial: None,
         snapshots: None,
+        form: FormSpec::default(),
     }
 }
 

@@ -6,7 +6,7 @@ use super::parse::{self, NewSize, Switch};
 use clap::{Args, Subcommand, ValueEnum};
 use weir_control::client::Client;
 use weir_control::model::{
-    Layout, SnapshotRule, Volume, VolumeKind, VolumePatch, VolumeSpec, VolumeState,
+    FormSpec, Layout, SnapshotRule, Volume, VolumeKind, VolumePatch, VolumeSpec, VolumeState,
 };
 use weir_control::units::format_size;
 use weir_control::{Code, Error};
@@ -221,6 +221,7 @@ impl Create {
             read_only: self.read_only,
             serial: self.serial,
             snapshots: (!self.snapshots.is_empty()).then_some(self.snapshots),
+            form: FormSpec::default(),
         })
     }
 }
@@ -295,7 +296,7 @@ fn draw(layout: &Layout, depth: usize, out: &mut String) {
         Layout::Extent { device, offset, length } => {
             (format!("extent of device {device}: {} at {offset}", format_size(*length)), &[])
         }
-        Layout::Store { dataset, origin } => {
+        Layout::Store { dataset, origin, .. } => {
             let of = origin.as_ref().map_or(String::new(), |o| format!(", made of {o}"));
             (format!("dataset {dataset} of the protected pool{of}"), &[])
         }

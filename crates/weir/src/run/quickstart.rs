@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use weir_base::Prng;
 use weir_control::config::Config;
 use weir_control::model::{
-    DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, Protocol, TargetPort, VolumeSpec,
+    DeviceKind, DeviceSpec, FormSpec, HostSpec, MapSpec, PoolSpec, Protocol, TargetPort, VolumeSpec,
 };
 use weir_control::{Code, Error, Result};
 use weir_mem::Slice;
@@ -162,6 +162,7 @@ fn config(args: &QuickstartArgs) -> Result<Config> {
         read_only: false,
         serial: None,
         snapshots: None,
+        form: FormSpec::default(),
     }];
     c.hosts = vec![HostSpec { name: HOST.into(), ports: Vec::new(), allow_any: true }];
     c.maps = vec![MapSpec { host: HOST.into(), volume: VOLUME.into(), lun: Some(0) }];

@@ -1,6 +1,7 @@
 //! Protected pools: each lives on one reactor, its home, and is used from all.
 
 mod devices;
+mod form;
 mod keeper;
 mod leaf;
 mod live;
@@ -11,6 +12,7 @@ pub(crate) use leaf::{KIND, Kind};
 
 use super::local::{Local, on};
 use super::node::Node;
+use form::Wrapping;
 use leaf::Doors;
 use open::failed;
 use std::cell::RefCell;
@@ -23,6 +25,7 @@ use weir_control::live::SnapshotLive;
 use weir_control::model::{Layout, Pool, Volume};
 use weir_control::{Code, Error, Result};
 use weir_layers::remote::Home;
+use weir_mem::BufPool;
 use weir_reactor::{Handle, LocalFuture};
 use weir_store::{DatasetInfo, StoreError};
 
@@ -54,6 +57,8 @@ pub(crate) struct OpenPool {
     kept: RefCell<Option<keeper::Kept>>,
     /// Keeps others off the devices.
     locks: RefCell<BTreeMap<String, File>>,
+    /// Buffers of the reactor, for layers at home.
+    buffers: BufPool,
 }
 
 impl OpenPool {
@@ -61,6 +66,7 @@ impl OpenPool {
         pool: weir_store::Pool,
         unused: Vec<(String, String)>,
         locks: BTreeMap<String, File>,
+        buffers: BufPool,
     ) -> OpenPool {
         OpenPool {
             pool,
@@ -69,6 +75,7 @@ impl OpenPool {
             scrub: RefCell::default(),
             kept: RefCell::default(),
             locks: RefCell::new(locks),
+            buffers,
         }
     }
 
@@ -100,7 +107,7 @@ fn is_protected(pool: &Pool) -> bool {
 /// The volume's name on the devices, and that of the snapshot that it was made of.
 fn names(volume: &Volume) -> Result<(String, Option<String>)> {
     match &volume.layout {
-        Layout::Store { dataset, origin } => Ok((dataset.clone(), origin.clone())),
+        Layout::Store { dataset, origin, .. } => Ok((dataset.clone(), origin.clone())),
         _ => Err(Error::new(Code::Internal, format!("volume {} is a plain one", volume.name))),
     }
 }
@@ -197,7 +204,8 @@ impl Node {
     /// Makes a volume on the devices, or finds that it is there.
     pub(super) async fn make_in_store(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         let (dataset, origin) = names(volume)?;
-        let (name, size, block) = (volume.name.clone(), volume.size, volume.block_size);
+        let (name, block) = (volume.name.clone(), volume.block_size);
+        let size = volume.form().stored_len(volume.size);
         self.with_pool(&pool.name, move |p| {
             Box::pin(async move {
                 let wrong = |e: StoreError| failed(format!("volume {name} cannot be made"), &e);
@@ -226,7 +234,9 @@ impl Node {
     /// Opens a volume at home, so that graphs on all reactors can have it as their leaf.
     pub(super) async fn open_in_store(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         let (dataset, _) = names(volume)?;
-        let (name, size, doors) = (volume.name.clone(), volume.size, Doors::of(&self.shared));
+        let (name, doors) = (volume.name.clone(), Doors::of(&self.shared));
+        let wrapping = Wrapping::of(volume).await?;
+        let size = wrapping.stored_len(volume.size);
         let pool_name = pool.name.clone();
         let wanted = dataset.clone();
         self.with_pool(&pool.name, move |p| {
@@ -245,7 +255,8 @@ impl Node {
                     // A change of size that a crash has cut off.
                     p.pool.resize(d.id, size).await.map_err(wrong)?;
                 }
-                let home = Home::open(p.pool.volume(d.id).map_err(wrong)?);
+                let stored = p.pool.volume(d.id).map_err(wrong)?;
+                let home = Home::open(wrapping.wrap(stored, &p.buffers)?);
                 doors.open(&pool_name, &wanted, home.entrance());
                 p.homes.borrow_mut().insert(wanted, (home, name));
                 Ok(())
@@ -294,7 +305,7 @@ impl Node {
     /// Gives a volume of a protected pool its size.
     pub(super) async fn resize_in_store(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         let (dataset, _) = names(volume)?;
-        let (name, size) = (volume.name.clone(), volume.size);
+        let (name, size) = (volume.name.clone(), volume.form().stored_len(volume.size));
         self.with_pool(&pool.name, move |p| {
             Box::pin(async move {
                 let id = p.id(&dataset)?;

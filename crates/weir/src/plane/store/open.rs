@@ -230,7 +230,7 @@ pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(Ope
             .because("its devices carry another identity than the configuration"));
     }
     let locks = ours.into_iter().map(|f| (f.path, f.lock)).collect();
-    Ok((OpenPool::new(opened, unused, locks), sizes))
+    Ok((OpenPool::new(opened, unused, locks, local.pool.clone()), sizes))
 }
 
 #[cfg(test)]
