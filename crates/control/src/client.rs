@@ -11,8 +11,8 @@ use crate::events::EventPage;
 use crate::live::{ScrubLive, SnapshotLive, SnapshotRuleLive, Status};
 use crate::model::{
     CloneSpec, DeviceAction, Host, HostPatch, HostSpec, MapSpec, Mapping, PoolInfo, PoolPatch,
-    PoolSpec, SnapshotPolicySpec, TargetPort, TargetSpec, Volume, VolumePatch, VolumeSpec,
-    check_name,
+    PoolSpec, RekeySpec, SnapshotPolicySpec, TargetPort, TargetSpec, Volume, VolumePatch,
+    VolumeSpec, check_name,
 };
 use crate::server::{ScrubSpec, SnapshotSpec};
 use http_body_util::{BodyExt, Full, Limited};
@@ -322,6 +322,11 @@ impl Client {
     /// Changes a volume.
     pub async fn patch_volume(&self, name: &str, patch: &VolumePatch) -> Result<Volume> {
         self.send(Method::PATCH, &path("volumes", &[("volume", name)])?, patch).await
+    }
+
+    /// Wraps the own key of an encrypted volume with another key.
+    pub async fn rekey(&self, name: &str, spec: &RekeySpec) -> Result<Volume> {
+        self.send(Method::POST, &(path("volumes", &[("volume", name)])? + "/rekey"), spec).await
     }
 
     /// Deletes a volume.

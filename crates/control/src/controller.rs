@@ -7,6 +7,7 @@
 mod bring_up;
 mod declared;
 mod effect;
+mod keys;
 mod layers;
 mod migrate;
 mod policies;
@@ -18,6 +19,7 @@ pub use policies::PoolRules;
 use crate::dataplane::{DataPlane, Hooks};
 use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
+use crate::keys::KeyRing;
 use crate::live::{Fault, LiveStatus, Status};
 use crate::model::{Command, Model};
 use crate::store::{MetaStore, ReservationStore};
@@ -57,6 +59,8 @@ pub struct Controller {
     up: Mutex<Up>,
     /// The last two readings of the live counters.
     samples: Mutex<[Option<(Instant, LiveStatus)>; 2]>,
+    /// Keys of encrypted volumes.
+    keys: Arc<KeyRing>,
     /// Volumes that move.
     moves: Mutex<migrate::Moves>,
 }
@@ -81,7 +85,8 @@ impl Controller {
         .await?;
         let events = EventLog::default();
         let reservations = ReservationStore::start(store.clone())?;
-        plane.attach(Hooks { reservations, events: events.clone() });
+        let keys = Arc::new(KeyRing::default());
+        plane.attach(Hooks { reservations, events: events.clone(), keys: keys.clone() });
         let controller = Arc::new(Controller {
             data_dir: data_dir.to_path_buf(),
             started: Instant::now(),
@@ -92,6 +97,7 @@ impl Controller {
             changes: tokio::sync::Mutex::new(()),
             up: Mutex::default(),
             samples: Mutex::default(),
+            keys,
             moves: Mutex::default(),
         });
         controller.bring_up().await;
@@ -120,6 +126,7 @@ impl Controller {
     pub async fn execute(self: &Arc<Self>, command: Command) -> Result<Arc<Model>> {
         let me = self.clone();
         finish(tokio::spawn(async move {
+            me.warm_for(&command).await?;
             let _one = me.changes.lock().await;
             me.change(command).await
         }))
@@ -136,6 +143,7 @@ impl Controller {
         if changes.is_empty() && !matches!(command, Command::DeleteVolume { .. }) {
             return Ok(old);
         }
+        self.seal(&mut new).await?;
         let new = self.commit(&old, new).await?;
         let done = self.take_effect(&command, &old, &new).await;
         self.put_rules().await;

@@ -7,6 +7,7 @@
 use crate::controller::PoolRules;
 use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
+use crate::keys::KeyRing;
 use crate::live::{
     GraphLive, LayerKindLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive,
     SnapshotRuleLive,
@@ -17,6 +18,7 @@ use crate::model::{
 use crate::store::ReservationStore;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 
 /// Work in progress: a boxed future, so that the trait stays object-safe.
 pub type Work<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
@@ -28,6 +30,8 @@ pub struct Hooks {
     pub reservations: ReservationStore,
     /// Where to tell of progress and of faults.
     pub events: EventLog,
+    /// Where keys of encrypted volumes come from.
+    pub keys: Arc<KeyRing>,
 }
 
 /// What to do about a pool's scrub.

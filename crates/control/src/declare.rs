@@ -135,6 +135,14 @@ fn volume(model: &Model, spec: &VolumeSpec) -> Result<Option<Command>> {
     if let Some(serial) = spec.serial.as_ref().filter(|s| **s != volume.serial) {
         return Err(immutable(&object, "serial number", &volume.serial, serial));
     }
+    if let Some(wanted) = &spec.form.encryption {
+        let is = volume.form().encryption.as_ref().map(|e| e.key.to_string());
+        if is.as_ref() != Some(&wanted.key.to_string()) {
+            let is = is.map_or("none".to_string(), |k| format!("from {k}"));
+            return Err(immutable(&object, "key", &is, &format!("from {}", wanted.key))
+                .hint("`weir volume rekey` changes a key, `weir migrate start` encrypts; or correct the declaration"));
+        }
+    }
     if let crate::model::Layout::Stripe { chunk, columns } = &volume.layout {
         if let Some(wanted) = spec.chunk.filter(|c| c != chunk) {
             return Err(immutable(&object, "chunk", &chunk.to_string(), &wanted.to_string()));

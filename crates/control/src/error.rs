@@ -161,6 +161,10 @@ codes! {
     DataDirInUse = "data_dir_in_use", Conflict;
     /// The pool or another object that this needs did not start.
     NotReady = "not_ready", Conflict;
+    /// A key source gives no key now.
+    KeyUnavailable = "key_unavailable", Conflict;
+    /// A key source gives another key than the one that is needed.
+    WrongKey = "wrong_key", Conflict;
     /// The pool has too little free space.
     PoolFull = "pool_full", Capacity;
     /// A bound on the number of objects is reached.
@@ -187,6 +191,8 @@ codes! {
     SnapshotOverdue = "snapshot_overdue", Failed;
     /// A protected pool's devices are missing or damaged, or are not that pool's.
     PoolDamaged = "pool_damaged", Failed;
+    /// The wrapped key of an encrypted volume is damaged.
+    KeyDamaged = "key_damaged", Failed;
     /// The configuration store on disk is damaged or of another version.
     StoreUnusable = "store_unusable", Failed;
     /// A fault inside Weir.

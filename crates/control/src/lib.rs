@@ -7,6 +7,7 @@
 //! * [`controller`]: joins the three: one change at a time, first durable, then in effect, undone when that fails.
 //! * [`server`] and [`client`]: REST over a Unix socket (and TCP), and its typed user.
 //! * [`config`] and [`declare`]: the TOML file of `weir serve` and its declarative part, which may be applied twice.
+//! * [`keys`]: keys of encrypted volumes, from their sources and wrapped in the model.
 //! * [`error`]: the one table of error codes, HTTP statuses and exit codes.
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ pub mod dataplane;
 pub mod declare;
 pub mod error;
 pub mod events;
+pub mod keys;
 pub mod live;
 pub mod model;
 pub mod server;

@@ -17,6 +17,7 @@ impl Controller {
         }
         // Device sizes may just have been recorded.
         let model = self.model();
+        self.start_keys(&model);
         for (name, volume) in &model.volumes {
             let waiting = volume.state == VolumeState::Ready && !self.up().volumes.contains(name);
             let pool_is_up = volume.pool == IMAGES || self.up().pools.contains(&volume.pool);

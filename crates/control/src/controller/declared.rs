@@ -21,6 +21,7 @@ impl Controller {
     pub async fn declare(self: &Arc<Self>, desired: Desired) -> Result<ApplyReport> {
         let me = self.clone();
         finish(tokio::spawn(async move {
+            me.warm_declared(&desired.volumes).await?;
             let _one = me.changes.lock().await;
             me.declare_locked(&desired).await
         }))

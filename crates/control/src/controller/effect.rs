@@ -94,6 +94,7 @@ impl Controller {
             | Command::DropDevice { .. }
             | Command::SetSnapshotRules(_)
             | Command::ChangeLayers { .. }
+            | Command::RekeyVolume { .. }
             | Command::ReadyVolume { .. }
             | Command::StartMigration { .. }
             | Command::ChangeMigration { .. }
@@ -220,7 +221,7 @@ impl Controller {
                 self.plane.update_volume(volume, back.pool_at(&volume.pool)?).await
             }
             // The pools follow the configuration anyhow.
-            Command::SetSnapshotRules(_) => Ok(()),
+            Command::SetSnapshotRules(_) | Command::RekeyVolume { .. } => Ok(()),
             Command::PutTarget(spec) => match back.targets.get(&spec.name) {
                 Some(port) => self.plane.start_target(port).await.map(drop),
                 None => self.plane.stop_target(&spec.name).await,

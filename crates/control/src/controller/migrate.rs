@@ -123,6 +123,10 @@ impl Controller {
     ) -> Result<MigrationLive> {
         let me = self.clone();
         finish(tokio::spawn(async move {
+            match &spec.form.encryption {
+                Some(e) => me.warm(Some(&e.key)).await?,
+                None => me.warm_of(&name).await?,
+            }
             let _one = me.changes.lock().await;
             let model = me.model();
             let volume = model.volume(&name)?;
@@ -409,7 +413,9 @@ impl Controller {
             self.run(name, |r| r.started = false);
             return match self.begin(name).await {
                 // A pool that is not there yet may come; what it refuses, it refuses again.
-                Err(e) if e.code != Code::NotReady => self.give_up(name, e.to_string()).await,
+                Err(e) if !matches!(e.code, Code::NotReady | Code::KeyUnavailable) => {
+                    self.give_up(name, e.to_string()).await
+                }
                 r => r,
             };
         }

@@ -25,7 +25,7 @@ pub(super) fn fault(pool: &str, o: &SnapshotOverdue) -> Fault {
 fn rules_of(model: &Model, pool: &str) -> PoolRules {
     let has = |v: &&Volume| v.state == VolumeState::Ready && !v.snapshots.is_empty();
     let all = model.volumes_of_pool(pool).filter(has);
-    all.map(|v| (v.name.clone(), v.naa.to_string(), v.snapshots.clone())).collect()
+    all.map(|v| (v.name.clone(), v.dataset(), v.snapshots.clone())).collect()
 }
 
 impl Controller {

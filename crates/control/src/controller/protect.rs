@@ -100,7 +100,7 @@ impl Controller {
     pub async fn snapshots(&self, volume: Option<&str>) -> Result<Vec<SnapshotLive>> {
         let model = self.model();
         let names: BTreeMap<String, &Volume> =
-            model.volumes.values().map(|v| (v.naa.to_string(), v)).collect();
+            model.volumes.values().map(|v| (v.dataset(), v)).collect();
         let pools: Vec<&Pool> = match volume {
             Some(v) if model.volume(v)?.pool == IMAGES => return Err(plain(v)),
             Some(v) => vec![self.protected(&model, &model.volume(v)?.pool)?],
@@ -205,7 +205,7 @@ impl Controller {
                 )
                 .hint("choose another name"));
             }
-            asked.push((v.naa.to_string(), name.clone()));
+            asked.push((v.dataset(), name.clone()));
         }
         self.plane.take_snapshots(pool, &asked).await?;
         let mut made = Vec::new();
@@ -288,6 +288,7 @@ impl Controller {
     pub async fn clone_volume(self: &Arc<Self>, spec: CloneSpec) -> Result<Arc<Model>> {
         let me = self.clone();
         finish(tokio::spawn(async move {
+            me.warm_of(&spec.volume).await?;
             let _one = me.changes.lock().await;
             check_name("volume", &spec.name)?;
             let size = me.snapshot(&spec.volume, &spec.snapshot).await?.size;
@@ -443,6 +444,6 @@ mod tests {
         let f = fault(&pool("degraded")).expect("a fault");
         assert_eq!((f.object.as_str(), f.code.as_str()), ("pool/p", "pool_degraded"));
         assert_eq!(f.text, "pool `p` is degraded: device 1 is missing");
-        assert_eq!(snapshot_dataset(crate::model::Naa(6 << 124), "s").len(), 34);
+        assert_eq!(snapshot_dataset(&crate::model::Naa(6 << 124).to_string(), "s").len(), 34);
     }
 }

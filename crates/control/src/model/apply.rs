@@ -64,6 +64,15 @@ pub enum Command {
     },
     /// Give volumes rules for periodic snapshots.
     SetSnapshotRules(SnapshotPolicySpec),
+    /// Wrap the key of an encrypted volume anew.
+    RekeyVolume {
+        /// The volume.
+        name: String,
+        /// Where the key comes from that it is wrapped with now.
+        key: KeySource,
+        /// The volume's own key, wrapped.
+        sealed: SealedKey,
+    },
     /// Change the layers over a volume.
     ChangeLayers {
         /// The volume.
@@ -233,6 +242,7 @@ impl Model {
             Command::CloneVolume { spec, size } => self.clone_volume(spec, size, entropy),
             Command::ReadyVolume { name } => self.ready_volume(&name),
             Command::PatchVolume { name, patch } => self.patch_volume(&name, patch),
+            Command::RekeyVolume { name, key, sealed } => self.rekey_volume(&name, key, sealed),
             Command::SetSnapshotRules(spec) => self.set_rules(spec),
             Command::ChangeLayers { name, change } => self.change_layers(&name, change),
             Command::DeleteVolume { name } => self.delete_volume(&name),

@@ -3,21 +3,107 @@
 //! A form is chosen when a place for the volume is made, and kept with that place: what is there can be read in that
 //! form only. A clone has the form of what it was made of. A volume that moves gets a new place, which may have another.
 
-use super::{Layout, Pool, Volume};
+use super::{
+    Action, Change, KeySource, Layout, MigrationSpec, Model, Naa, ObjectKind, Pool, Volume,
+};
 use crate::error::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// What data goes through on its way to a protected pool, and back again. By default nothing: it is kept as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Form {}
+pub struct Form {
+    /// How it is encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<Encryption>,
+}
+
+/// How data is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+pub enum Cipher {
+    /// XTS-AES with two keys of 256 bits (IEEE 1619), in sectors of 512 bytes.
+    #[default]
+    #[serde(rename = "aes-256-xts")]
+    Aes256Xts,
+}
+
+impl Cipher {
+    /// The word that JSON uses.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Cipher::Aes256Xts => "aes-256-xts",
+        }
+    }
+}
+
+/// How a volume is encrypted in a place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Encryption {
+    /// How.
+    pub cipher: Cipher,
+    /// Where the key comes from that the volume's own key is wrapped with.
+    #[schema(value_type = String)]
+    pub key: KeySource,
+    /// The volume's own key, wrapped. Never told to anybody: left out of every answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    pub sealed: Option<SealedKey>,
+}
+
+impl Encryption {
+    /// With a key that is yet to be made.
+    fn new(key: KeySource) -> Encryption {
+        Encryption { cipher: Cipher::default(), key, sealed: None }
+    }
+}
+
+/// A volume's own key, wrapped.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SealedKey {
+    /// The volume that it was wrapped for.
+    pub of: Naa,
+    /// Hexadecimal digits.
+    pub text: String,
+}
+
+impl std::fmt::Debug for SealedKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SealedKey(of {})", self.of)
+    }
+}
 
 /// The form that a volume is to have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct FormSpec {}
+pub struct FormSpec {
+    /// Encrypt it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<EncryptionSpec>,
+}
 
-static PLAIN: Form = Form {};
+/// The encryption that a volume is to have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EncryptionSpec {
+    /// Where the key comes from: `file:/path`, or `command:/path arguments` for a program that prints it.
+    #[schema(value_type = String)]
+    pub key: KeySource,
+}
+
+/// Another key for an encrypted volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RekeySpec {
+    /// Where the new key comes from.
+    #[schema(value_type = String)]
+    pub key: KeySource,
+    /// Where the old key is now; left out: where it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub old_key: Option<KeySource>,
+}
+
+static PLAIN: Form = Form { encryption: None };
 
 impl FormSpec {
     /// Whether nothing is asked for.
@@ -42,10 +128,45 @@ impl Form {
         stored
     }
 
-    /// The form of a new place that a volume of this form moves to: the same, with nothing in it that belongs to the
-    /// old place only.
-    pub fn renewed(&self) -> Form {
-        self.clone()
+    /// The form of a new place that a volume of this form moves to: the same but for what is asked for, with nothing in
+    /// it that belongs to the old place only.
+    pub(super) fn renewed(&self, spec: &FormSpec) -> Form {
+        let key = spec.encryption.as_ref().map(|e| &e.key);
+        let old = self.encryption.as_ref().map(|e| &e.key);
+        Form { encryption: key.or(old).map(|k| Encryption::new(k.clone())) }
+    }
+
+    /// The form of the new place of a migration.
+    pub(super) fn moved(&self, spec: &MigrationSpec) -> Result<Form> {
+        let mut new = self.renewed(&spec.form);
+        let wrong = |text: &str, hint: &str| {
+            Err(Error::new(Code::InvalidRequest, text.to_string()).hint(hint))
+        };
+        if spec.decrypt && (spec.form.encryption.is_some() || spec.reencrypt) {
+            return wrong(
+                "it cannot be encrypted and decrypted at once",
+                "leave one of the two out",
+            );
+        }
+        if spec.decrypt && self.encryption.is_none() {
+            return wrong("it is not encrypted", "leave --decrypt out");
+        }
+        if spec.reencrypt && new.encryption.is_none() {
+            return wrong(
+                "it is not encrypted",
+                "say --encrypt and --key to have it encrypted in its new place",
+            );
+        }
+        if spec.decrypt {
+            new.encryption = None;
+        }
+        Ok(new)
+    }
+
+    /// In words: for people, and for the device graph. Keys are not told, nor where they are.
+    pub fn words(&self) -> Vec<(&'static str, String)> {
+        let e = self.encryption.iter().map(|e| ("encryption", e.cipher.as_str().to_string()));
+        e.collect()
     }
 
     /// What is asked for, in a pool that can give it.
@@ -58,7 +179,7 @@ impl Form {
             .because(format!("pool `{}` is a plain pool, which keeps data as it is", pool.name))
             .hint("name a pool that was made with --raid"));
         }
-        Ok(Form {})
+        Ok(PLAIN.renewed(spec))
     }
 }
 
@@ -78,6 +199,22 @@ impl Layout {
         }
         self
     }
+
+    /// The same place under another name than that of `here`, which is in the same pool. World-wide names begin with 6
+    /// (SPC-5, NAA IEEE Registered Extended), so one that begins with 7 is nobody's, and of the same length.
+    pub(super) fn beside(mut self, here: &Layout) -> Layout {
+        if let (Layout::Store { dataset: new, .. }, Layout::Store { dataset: old, .. }) =
+            (&mut self, here)
+            && new == old
+        {
+            let first = if old.starts_with('7') { '6' } else { '7' };
+            *new = old.chars().skip(1).fold(String::from(first), |mut s, c| {
+                s.push(c);
+                s
+            });
+        }
+        self
+    }
 }
 
 impl Volume {
@@ -85,4 +222,84 @@ impl Volume {
     pub fn form(&self) -> &Form {
         self.layout.form()
     }
+
+    /// Refuses to move it out of its encryption unless that was said.
+    pub(super) fn check_stays_secret(&self, spec: &MigrationSpec, to: &Layout) -> Result<()> {
+        if self.form().encryption.is_none() || to.form().encryption.is_some() || spec.decrypt {
+            return Ok(());
+        }
+        Err(Error::new(Code::Unsupported, format!("volume `{}` is encrypted", self.name))
+            .because("it would be readable there for whoever has the device")
+            .hint("name a protected pool, or repeat it with --decrypt if that is wanted"))
+    }
+
+    /// What it is called on the devices of a protected pool.
+    pub fn dataset(&self) -> String {
+        match &self.layout {
+            Layout::Store { dataset, .. } => dataset.clone(),
+            _ => self.naa.to_string(),
+        }
+    }
+
+    /// The volume as it is told to others: without wrapped keys.
+    pub fn told_to_others(&self) -> Volume {
+        let mut v = self.clone();
+        for e in v.encryptions_mut() {
+            e.sealed = None;
+        }
+        v
+    }
+
+    /// Its encryption where it is, and in its other place.
+    fn encryptions_mut(&mut self) -> impl Iterator<Item = &mut Encryption> {
+        let there = self.migration.as_mut().map(|m| &mut m.layout);
+        [Some(&mut self.layout), there].into_iter().flatten().filter_map(|l| match l {
+            Layout::Store { form, .. } => form.encryption.as_mut(),
+            _ => None,
+        })
+    }
 }
+
+impl Model {
+    /// Everything that is encrypted and lacks a key that is wrapped for its own volume, to be given one.
+    pub(crate) fn unsealed(&mut self) -> impl Iterator<Item = (Naa, &mut Encryption)> {
+        self.volumes.values_mut().flat_map(|v| {
+            let naa = v.naa;
+            let lacks = move |e: &&mut Encryption| e.sealed.as_ref().is_none_or(|s| s.of != naa);
+            v.encryptions_mut().filter(lacks).map(move |e| (naa, e))
+        })
+    }
+
+    /// The encryption of a volume that can be given another key now.
+    pub(crate) fn encrypted(&self, name: &str) -> Result<&Encryption> {
+        let volume = self.usable(name)?;
+        self.check_still(name)?;
+        volume.form().encryption.as_ref().ok_or_else(|| {
+            Error::new(Code::Unsupported, format!("volume `{name}` is not encrypted"))
+                .because("what is encrypted is chosen when a volume is made, or moves")
+                .hint(format!(
+                    "`weir migrate start {name} --to POOL --encrypt --key SOURCE` moves it to a place where it is"
+                ))
+        })
+    }
+
+    /// Its own key is wrapped anew, with a key from elsewhere.
+    pub(super) fn rekey_volume(
+        &mut self,
+        name: &str,
+        key: KeySource,
+        sealed: SealedKey,
+    ) -> Result<Vec<Change>> {
+        self.encrypted(name)?;
+        let Some(v) = self.volumes.get_mut(name) else { return Ok(Vec::new()) };
+        for e in v.encryptions_mut() {
+            e.key = key.clone();
+            e.sealed = Some(sealed.clone());
+        }
+        let text = format!("volume `{name}` has another key, from {key}");
+        Ok(vec![Change::new(ObjectKind::Volume, Action::Updated, name, text)])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -92,6 +92,15 @@ pub struct MigrationSpec {
     /// Do not read both sides and compare before the cut-over.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_verify: bool,
+    /// With `pool`: the form in which the data is kept there, as far as it is to be another one than here.
+    #[serde(default, skip_serializing_if = "FormSpec::is_plain")]
+    pub form: FormSpec,
+    /// With `pool`, that may be the one where it is: encrypt it with another key of its own, which is new in any case.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reencrypt: bool,
+    /// Leave to keep an encrypted volume's data as it is from now on, for whoever has the device to read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub decrypt: bool,
 }
 
 /// A change to a migration under way.
@@ -305,7 +314,8 @@ impl Model {
                     );
                 }
                 let pool = self.pool(pool)?;
-                if pool.name == volume.pool {
+                let same = spec.form.is_plain() && !spec.reencrypt && !spec.decrypt;
+                if pool.name == volume.pool && (same || pool.protection.is_none()) {
                     return Err(Error::new(
                         Code::InvalidRequest,
                         format!("volume `{name}` is in pool `{}`", pool.name),
@@ -327,12 +337,24 @@ impl Model {
                     snapshots: None,
                     form: FormSpec::default(),
                 };
+                Form::wanted(&spec.form, pool, name)?;
                 let layout = self.lay_out(pool, &like, kind, volume.naa)?;
-                (pool.name.clone(), kind, layout.with_form(volume.form().renewed()))
+                let layout = layout.with_form(volume.form().moved(&spec)?);
+                let layout = match pool.name == volume.pool {
+                    true => layout.beside(&volume.layout),
+                    false => layout,
+                };
+                (pool.name.clone(), kind, layout)
             }
             (None, Some(path)) => {
                 if spec.kind.is_some() {
                     return wrong("a file of its own has no layout", "leave --kind out");
+                }
+                if !spec.form.is_plain() || spec.reencrypt {
+                    return wrong(
+                        "a file of its own has the volume's data as hosts see it",
+                        "leave out in which form it is to be kept, or name a protected pool",
+                    );
                 }
                 if let Some(m) = self.maps.iter().find(|m| m.volume == name && spec.detach) {
                     return Err(Error::new(
@@ -355,6 +377,7 @@ impl Model {
                 );
             }
         };
+        volume.check_stays_secret(&spec, &layout)?;
         if kind == VolumeKind::Null {
             return Err(Error::new(
                 Code::InvalidLayout,

@@ -8,6 +8,7 @@ mod apply;
 mod form;
 mod hosts;
 mod ids;
+mod key_source;
 mod layers;
 mod layout;
 mod migration;
@@ -18,8 +19,9 @@ mod snapshots;
 mod volumes;
 
 pub use apply::{Action, Change, Command, ObjectKind};
-pub use form::{Form, FormSpec};
+pub use form::{Cipher, Encryption, EncryptionSpec, Form, FormSpec, RekeySpec, SealedKey};
 pub use ids::{Hex64, InitiatorPort, Naa, check_name};
+pub use key_source::KeySource;
 pub use layers::{LayerChange, LayerParams, LayerSpec, LayerSwap, MAX_LAYERS, VolumeLayer};
 pub use layout::{EXTENT_ALIGN, Layout, MAX_CHUNK, MIN_CHUNK};
 pub use migration::{

@@ -1,6 +1,6 @@
 //! Protected pools: what the pool store keeps copies, checksums and snapshots for.
 
-use super::{DeviceKind, DeviceSpec, Naa};
+use super::{DeviceKind, DeviceSpec};
 use crate::error::{Code, Error, Result};
 use serde::{Deserialize, Serialize, de};
 use std::fmt;
@@ -273,8 +273,8 @@ pub fn check_snapshot_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a snapshot is called on the devices.
-pub fn snapshot_dataset(volume: Naa, snapshot: &str) -> String {
+/// What a snapshot is called on the devices, of a volume by what that is called there.
+pub fn snapshot_dataset(volume: &str, snapshot: &str) -> String {
     format!("{volume}@{snapshot}")
 }
 

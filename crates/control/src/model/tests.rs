@@ -555,7 +555,7 @@ fn volumes_of_protected_pools_are_made_in_two_steps() {
     refused(&m, clone("s", "v"), Code::VolumeExists);
     m.apply(clone("s", "c"), 6).expect("cloned");
     let c = &m.volumes["c"];
-    let origin = Some(snapshot_dataset(v.naa, "s"));
+    let origin = Some(snapshot_dataset(&v.dataset(), "s"));
     assert_eq!(
         c.layout,
         Layout::Store { dataset: c.naa.to_string(), origin, form: Form::default() }

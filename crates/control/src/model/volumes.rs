@@ -268,7 +268,7 @@ impl Model {
         check_name("volume", &spec.name)?;
         check_snapshot_name(&spec.snapshot)?;
         let source = self.usable(&spec.volume)?.clone();
-        let origin = snapshot_dataset(source.naa, &spec.snapshot);
+        let origin = snapshot_dataset(&source.dataset(), &spec.snapshot);
         let like = VolumeSpec {
             name: spec.name.clone(),
             pool: source.pool,

@@ -63,5 +63,5 @@ pub(super) async fn cancel(
 #[utoipa::path(post, path = "/v1/images", tag = "migrations", request_body = AdoptSpec, responses(
     (status = 201, body = Volume), (status = "default", body = Problem)))]
 pub(super) async fn adopt(State(app): Ctl, JsonBody(spec): JsonBody<AdoptSpec>) -> Created<Volume> {
-    made(app.controller.adopt(spec).await?)
+    made(app.controller.adopt(spec).await?.told_to_others())
 }

@@ -5,6 +5,7 @@
 //! pointing its own name at 127.0.0.1.
 
 mod extract;
+mod keys;
 mod layers;
 mod metrics;
 mod migrate;

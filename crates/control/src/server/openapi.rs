@@ -1,6 +1,6 @@
 //! The OpenAPI description, made from the handlers and types.
 
-use super::{layers, migrate, policies, protect, routes};
+use super::{keys, layers, migrate, policies, protect, routes};
 use utoipa::OpenApi;
 
 #[derive(OpenApi)]
@@ -40,6 +40,7 @@ use utoipa::OpenApi;
         migrate::tune,
         migrate::cancel,
         migrate::adopt,
+        keys::rekey,
         routes::list_volumes,
         routes::create_volume,
         routes::get_volume,

@@ -95,7 +95,7 @@ pub(super) async fn revert(
     State(app): Ctl,
     Names((volume, name)): Names<(String, String)>,
 ) -> Reply<Json<Volume>> {
-    Ok(Json(app.controller.revert(volume, name).await?))
+    Ok(Json(app.controller.revert(volume, name).await?.told_to_others()))
 }
 
 /// Make a volume of a snapshot.
@@ -106,7 +106,7 @@ pub(super) async fn create_clone(
     JsonBody(spec): JsonBody<CloneSpec>,
 ) -> Created<Volume> {
     let name = spec.name.clone();
-    made(app.controller.clone_volume(spec).await?.volume(&name)?.clone())
+    made(app.controller.clone_volume(spec).await?.volume(&name)?.told_to_others())
 }
 
 /// How the scrub of a protected pool stands; null when there was none since it was opened.

@@ -1,7 +1,7 @@
 //! The routes. Each handler is a line or two: the controller does the work.
 
 use super::extract::{Failure, JsonBody, Names, Params};
-use super::{MAX_BODY, Reply, layers, metrics, migrate, openapi, policies, protect};
+use super::{MAX_BODY, Reply, keys, layers, metrics, migrate, openapi, policies, protect};
 use crate::controller::{ApplyReport, Controller};
 use crate::declare::Desired;
 use crate::error::{Code, Error, Problem};
@@ -52,6 +52,7 @@ pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -
         .route("/v1/snapshot-policies", get(policies::list_policies).put(policies::put_policies))
         .route("/v1/clones", post(protect::create_clone))
         .route("/v1/layers", get(layers::kinds))
+        .route("/v1/volumes/{name}/rekey", post(keys::rekey))
         .route("/v1/volumes/{name}/graph", get(layers::get_graph))
         .route("/v1/volumes/{name}/layers", get(layers::list).post(layers::insert))
         .route("/v1/volumes/{name}/layers/{layer}", put(layers::swap).delete(layers::remove))
@@ -153,7 +154,7 @@ pub(super) async fn delete_pool(State(app): Ctl, Names(name): Names<String>) -> 
 #[utoipa::path(get, path = "/v1/volumes", tag = "volumes", responses(
     (status = 200, body = Vec<Volume>), (status = "default", body = Problem)))]
 pub(super) async fn list_volumes(State(app): Ctl) -> Json<Vec<Volume>> {
-    Json(app.controller.model().volumes.values().cloned().collect())
+    Json(app.controller.model().volumes.values().map(Volume::told_to_others).collect())
 }
 
 /// Create a volume.
@@ -164,7 +165,7 @@ pub(super) async fn create_volume(
     JsonBody(spec): JsonBody<VolumeSpec>,
 ) -> Created<Volume> {
     let name = spec.name.clone();
-    made(run(&app, Command::CreateVolume(spec)).await?.volume(&name)?.clone())
+    made(run(&app, Command::CreateVolume(spec)).await?.volume(&name)?.told_to_others())
 }
 
 /// One volume.
@@ -172,7 +173,7 @@ pub(super) async fn create_volume(
     params(("name" = String, Path)),
     responses((status = 200, body = Volume), (status = "default", body = Problem)))]
 pub(super) async fn get_volume(State(app): Ctl, Names(name): Names<String>) -> Reply<Json<Volume>> {
-    Ok(Json(app.controller.model().volume(&name)?.clone()))
+    Ok(Json(app.controller.model().volume(&name)?.told_to_others()))
 }
 
 /// Resize a volume or make it read-only.
@@ -185,7 +186,7 @@ pub(super) async fn patch_volume(
     JsonBody(patch): JsonBody<VolumePatch>,
 ) -> Reply<Json<Volume>> {
     let model = run(&app, Command::PatchVolume { name: name.clone(), patch }).await?;
-    Ok(Json(model.volume(&name)?.clone()))
+    Ok(Json(model.volume(&name)?.told_to_others()))
 }
 
 /// Delete a volume that is not mapped, with its data.

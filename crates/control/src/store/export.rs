@@ -2,8 +2,9 @@
 
 use crate::model::Model;
 use serde::Serialize;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 #[derive(Serialize)]
@@ -24,7 +25,9 @@ pub(super) fn write(path: &Path, model: &Model) -> io::Result<()> {
     let mut text = serde_json::to_vec_pretty(&copy)?;
     text.push(b'\n');
     let new = path.with_extension("json.new");
-    let mut file = File::create(&new)?;
+    // For its owner only: it has the wrapped keys of encrypted volumes.
+    drop(fs::remove_file(&new));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
     file.write_all(&text)?;
     file.sync_all()?;
     fs::rename(&new, path)?;

@@ -22,6 +22,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The store's file in the data directory.
@@ -84,6 +85,13 @@ impl MetaStore {
                         .hint("check the file system that holds the data directory")
                 })?;
         }
+        // Wrapped keys of encrypted volumes are in it.
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&path, private).map_err(|e| {
+            Error::new(Code::IoError, format!("{} cannot be kept from others", path.display()))
+                .because(e)
+                .hint("run the daemon as the user that the data directory belongs to")
+        })?;
         damage::guarded(|| {
             let db = builder().create(&path).map_err(|e| open_error(&path, e))?;
             Self::check(db, Some(dir.join(EXPORT)), Some(lock))

@@ -7,7 +7,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 use weir_control::client::Client;
 use weir_control::live::MigrationLive;
-use weir_control::model::{AdoptSpec, MigrationPatch, MigrationSpec};
+use weir_control::model::{AdoptSpec, KeySource, MigrationPatch, MigrationSpec};
 use weir_control::units::format_size;
 use weir_control::{Code, Error};
 
@@ -25,7 +25,7 @@ pub(crate) struct How {
     no_verify: bool,
     /// Wait for the end and show how far it is; exit code 1 if it failed, 4 if it was cancelled.
     #[arg(long)]
-    wait: bool,
+    pub(super) wait: bool,
 }
 
 #[derive(Debug, Args)]
@@ -38,6 +38,15 @@ pub(crate) struct Start {
     /// How to lay it out there; left out: what suits the pool.
     #[arg(long, short, value_enum)]
     kind: Option<super::volume::Kind>,
+    /// Keep its data encrypted there; takes --key. What is encrypted already stays so without being told.
+    #[arg(long, requires = "key")]
+    encrypt: bool,
+    /// Where the key comes from: file:/PATH, or command:/PATH ARGUMENTS.
+    #[arg(long, value_name = "SOURCE", requires = "encrypt", value_parser = parse::key_source)]
+    key: Option<KeySource>,
+    /// Keep an encrypted volume's data as it is there, for whoever has the devices to read.
+    #[arg(long, conflicts_with = "encrypt")]
+    decrypt: bool,
     #[command(flatten)]
     how: How,
 }
@@ -55,6 +64,9 @@ pub(crate) struct Export {
     /// In the end take the volume out of Weir's service, so that the file or device can be taken away.
     #[arg(long)]
     detach: bool,
+    /// Leave to write what an encrypted volume holds for everybody to read.
+    #[arg(long)]
+    decrypt: bool,
     /// Do not ask.
     #[arg(long, short)]
     yes: bool,
@@ -131,6 +143,8 @@ impl Command {
                 let spec = MigrationSpec {
                     pool: Some(args.to),
                     kind: args.kind.map(Into::into),
+                    form: super::volume::encrypted(args.key),
+                    decrypt: args.decrypt,
                     ..args.how.spec()
                 };
                 start(client, &args.volume, &spec, args.how.wait, json).await
@@ -166,7 +180,7 @@ async fn wait(client: Client, volume: &str, paused: bool, json: bool) -> anyhow:
 }
 
 impl How {
-    fn spec(&self) -> MigrationSpec {
+    pub(super) fn spec(&self) -> MigrationSpec {
         MigrationSpec { rate: self.rate, no_verify: self.no_verify, ..MigrationSpec::default() }
     }
 }
@@ -180,6 +194,7 @@ pub(crate) async fn export(client: Client, args: Export, json: bool) -> anyhow::
         path: Some(args.to),
         create: args.create,
         detach: args.detach,
+        decrypt: args.decrypt,
         ..args.how.spec()
     };
     start(client, &args.name, &spec, args.how.wait, json).await
@@ -200,7 +215,7 @@ pub(crate) async fn adopt(client: Client, args: Adopt, json: bool) -> anyhow::Re
     })
 }
 
-async fn start(
+pub(super) async fn start(
     client: Client,
     volume: &str,
     spec: &MigrationSpec,

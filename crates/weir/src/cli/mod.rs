@@ -7,6 +7,7 @@ mod events;
 mod exit_codes;
 mod graph;
 mod host;
+mod key;
 mod layer;
 mod map;
 mod migrate;
@@ -62,6 +63,9 @@ enum Command {
     /// Volumes: create, resize, delete.
     #[command(subcommand, visible_alias = "volumes")]
     Volume(volume::Command),
+    /// Keys of encrypted volumes.
+    #[command(subcommand, visible_alias = "keys")]
+    Key(key::Command),
     /// Snapshots of volumes of protected pools.
     #[command(subcommand, visible_alias = "snapshots")]
     Snapshot(snapshot::Command),
@@ -182,6 +186,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             args.json = json;
             run::dump(args)
         }
+        Command::Key(c) => done(c.run(json)),
         Command::Snapshot(c) => done(connection.run(|client| c.run(client, json))),
         Command::Clone(c) => done(connection.run(|client| c.run(client, json))),
         Command::Migrate(c) => done(connection.run(|client| c.run(client, json))),

@@ -9,6 +9,11 @@ use weir_control::units::parse_size;
 /// Port of a target unless one is given.
 pub(crate) const DEFAULT_PORT: u16 = 5555;
 
+/// Where a key comes from.
+pub(crate) fn key_source(text: &str) -> Result<weir_control::model::KeySource, String> {
+    text.parse().map_err(|e: weir_control::Error| format!("{e}; {}", e.hint))
+}
+
 /// A size in bytes: `4096`, `512k`, `10G`.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|e| e.to_string())

@@ -6,7 +6,8 @@ use super::parse::{self, NewSize, Switch};
 use clap::{Args, Subcommand, ValueEnum};
 use weir_control::client::Client;
 use weir_control::model::{
-    FormSpec, Layout, SnapshotRule, Volume, VolumeKind, VolumePatch, VolumeSpec, VolumeState,
+    EncryptionSpec, FormSpec, KeySource, Layout, MigrationSpec, RekeySpec, SnapshotRule, Volume,
+    VolumeKind, VolumePatch, VolumeSpec, VolumeState,
 };
 use weir_control::units::format_size;
 use weir_control::{Code, Error};
@@ -69,9 +70,58 @@ pub(crate) struct Create {
     /// Unit serial number [default: made from the world-wide name].
     #[arg(long)]
     serial: Option<String>,
+    /// Keep its data encrypted (protected pools); takes --key.
+    #[arg(long, requires = "key")]
+    encrypt: bool,
+    /// Where the key comes from: file:/PATH, or command:/PATH ARGUMENTS for a program that prints it.
+    #[arg(long, value_name = "SOURCE", requires = "encrypt", value_parser = parse::key_source)]
+    key: Option<KeySource>,
     /// Have snapshots made periodically, e.g. every=10m,keep=24; may be given several times.
     #[arg(long = "snapshot", value_name = "RULE", value_parser = super::policy::rule)]
     snapshots: Vec<SnapshotRule>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Rekey {
+    /// The volume.
+    name: String,
+    /// Where the new key comes from: file:/PATH, or command:/PATH ARGUMENTS.
+    #[arg(long, value_name = "SOURCE", required_unless_present = "reencrypt", value_parser = parse::key_source)]
+    key: Option<KeySource>,
+    /// Where the old key is now [default: where it was].
+    #[arg(long, value_name = "SOURCE", conflicts_with = "reencrypt", value_parser = parse::key_source)]
+    old_key: Option<KeySource>,
+    /// Encrypt all data anew: the volume moves within its pool to a place with another key of its own. It must have no
+    /// snapshots.
+    #[arg(long)]
+    reencrypt: bool,
+    #[command(flatten)]
+    how: migrate::How,
+}
+
+impl Rekey {
+    async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
+        if self.reencrypt {
+            let spec = MigrationSpec {
+                pool: Some(client.volume(&self.name).await?.pool),
+                reencrypt: true,
+                form: encrypted(self.key),
+                ..self.how.spec()
+            };
+            return migrate::start(client, &self.name, &spec, self.how.wait, json).await;
+        }
+        let Some(key) = self.key else { return Ok(()) };
+        let spec = RekeySpec { key, old_key: self.old_key };
+        let volume = client.rekey(&self.name, &spec).await?;
+        output::show(json, &volume, |v| {
+            format!("volume {} has another key, from {}", v.name, spec.key)
+        })
+    }
+}
+
+/// The form of a volume with a key from there.
+pub(crate) fn encrypted(key: Option<KeySource>) -> FormSpec {
+    FormSpec { encryption: key.map(|key| EncryptionSpec { key }) }
 }
 
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
@@ -87,7 +137,8 @@ pub(crate) enum Command {
     /// Create a volume.
     #[command(after_help = "Examples:\n  weir volume create db-01 --size 100G\n  \
         weir volume create scratch --pool fast --size 1T --kind stripe --chunk 128k\n  \
-        weir volume create db-02 --pool safe --size 1T --snapshot every=10m,keep=24")]
+        weir volume create db-02 --pool safe --size 1T --snapshot every=10m,keep=24\n  \
+        weir volume create db-03 --pool safe --size 1T --encrypt --key file:/etc/weir/db-03.key")]
     Create(Create),
     /// List the volumes.
     #[command(visible_alias = "ls", after_help = "Example:\n  weir volume list --pool main")]
@@ -125,6 +176,12 @@ pub(crate) enum Command {
         #[arg(long, value_enum)]
         read_only: Switch,
     },
+    /// Change the key of an encrypted volume: at once, by wrapping the volume's own key anew; or with --reencrypt by
+    /// encrypting all of its data with a new one, in the background.
+    #[command(after_help = "Examples:\n  weir volume rekey db-03 --key file:/etc/weir/new.key\n  \
+        weir volume rekey db-03 --old-key file:/mnt/usb/db-03.key --key file:/etc/weir/db-03.key\n  \
+        weir volume rekey db-03 --reencrypt --wait")]
+    Rekey(Rekey),
     /// Make a volume of a foreign file or disk, as it is. Nothing of Weir's is written to it.
     #[command(after_help = "Examples:\n  weir volume adopt old --path /dev/sdb\n  \
         weir volume adopt old --path /srv/old.img --read-only")]
@@ -192,6 +249,7 @@ impl Command {
                     format!("volume {} is now {how}", v.name)
                 })
             }
+            Command::Rekey(args) => args.run(client, json).await,
             Command::Adopt(args) => migrate::adopt(client, args, json).await,
             Command::Export(args) => migrate::export(client, args, json).await,
             Command::Delete { name, yes } => {
@@ -221,7 +279,7 @@ impl Create {
             read_only: self.read_only,
             serial: self.serial,
             snapshots: (!self.snapshots.is_empty()).then_some(self.snapshots),
-            form: FormSpec::default(),
+            form: encrypted(self.key),
         })
     }
 }
@@ -282,6 +340,12 @@ fn details(v: &Volume) -> String {
         ("layout", String::new()),
     ]);
     draw(&v.layout, 1, &mut text);
+    if let Some(e) = &v.form().encryption {
+        text.push_str(&output::fields(&[
+            ("encryption", e.cipher.as_str().into()),
+            ("key from", e.key.to_string()),
+        ]));
+    }
     if !v.snapshots.is_empty() {
         let rules: Vec<String> = v.snapshots.iter().map(ToString::to_string).collect();
         text.push_str(&output::fields(&[("snapshots", rules.join("  "))]));

@@ -147,10 +147,13 @@ impl Builder<'_> {
                     }
                 }
             }
-            Layout::Store { dataset, .. } => {
-                let n = NodeSpec::new(id, super::store::KIND)
+            Layout::Store { dataset, form, .. } => {
+                let mut n = NodeSpec::new(id, super::store::KIND)
                     .param("pool", self.pool.name.as_str())
                     .param("dataset", dataset.as_str());
+                for (part, how) in form.words() {
+                    n = n.param(part, how);
+                }
                 self.add(n);
             }
             Layout::Image { path, read_only } => {

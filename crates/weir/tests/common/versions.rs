@@ -354,6 +354,18 @@ pub fn under_load(
     done.unwrap_or_else(|e| panic!("{e}\n{}", d.log()))
 }
 
+/// The same over SRP and BRP.
+pub fn under_load_by_both(
+    d: &Daemon,
+    known: &mut Known,
+    seed: u64,
+    other: impl FnOnce() + Send + 'static,
+) -> (u64, u64) {
+    let brp = Some(d.port("brp0").unwrap_or_else(|| panic!("BRP listens: {}", d.json("status"))));
+    let work = async move |h: Rc<Host>| h.work_while(seed, other).await;
+    over(d.target(), brp, known, work).unwrap_or_else(|e| panic!("{e}\n{}", d.log()))
+}
+
 /// Everything is as hosts know it.
 pub fn verify(d: &Daemon, known: &mut Known) {
     let done = over(d.target(), d.port("brp0"), known, async |h: Rc<Host>| h.verify().await);

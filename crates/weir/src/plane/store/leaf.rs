@@ -44,6 +44,8 @@ pub(crate) struct Kind;
 const PARAMS: &[Param] = &[
     Param::required("pool", ParamKind::Text, "the protected pool"),
     Param::required("dataset", ParamKind::Text, "the volume's name on the devices"),
+    // For people to see; the layers of a form are at the volume's home.
+    Param::optional("encryption", ParamKind::Text, "how its data is encrypted there"),
 ];
 
 impl LayerKind for Kind {

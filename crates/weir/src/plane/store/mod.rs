@@ -235,7 +235,7 @@ impl Node {
     pub(super) async fn open_in_store(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         let (dataset, _) = names(volume)?;
         let (name, doors) = (volume.name.clone(), Doors::of(&self.shared));
-        let wrapping = Wrapping::of(volume).await?;
+        let wrapping = Wrapping::of(volume, self.hooks.get()).await?;
         let size = wrapping.stored_len(volume.size);
         let pool_name = pool.name.clone();
         let wanted = dataset.clone();
@@ -256,7 +256,7 @@ impl Node {
                     p.pool.resize(d.id, size).await.map_err(wrong)?;
                 }
                 let stored = p.pool.volume(d.id).map_err(wrong)?;
-                let home = Home::open(wrapping.wrap(stored, &p.buffers)?);
+                let home = Home::open(wrapping.wrap(stored, &p.buffers));
                 doors.open(&pool_name, &wanted, home.entrance());
                 p.homes.borrow_mut().insert(wanted, (home, name));
                 Ok(())

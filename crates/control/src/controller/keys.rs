@@ -1,0 +1,83 @@
+//! Encrypted volumes: a key for each before it is made durable, and another one on demand.
+
+use super::*;
+use crate::model::{KeySource, RekeySpec, Volume, VolumeSpec, VolumeState};
+
+fn source(spec: &VolumeSpec) -> Option<&KeySource> {
+    spec.form.encryption.as_ref().map(|e| &e.key)
+}
+
+impl Controller {
+    /// Has the keys ready that a command needs, before others have to wait for it.
+    pub(super) async fn warm_for(&self, command: &Command) -> Result<()> {
+        match command {
+            Command::CreateVolume(spec) => self.warm(source(spec)).await,
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) async fn warm(&self, source: Option<&KeySource>) -> Result<()> {
+        match source {
+            Some(s) => self.keys.warm(s).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same for volumes of a declaration that are not there yet.
+    pub(super) async fn warm_declared(&self, specs: &[VolumeSpec]) -> Result<()> {
+        let model = self.model();
+        for s in specs {
+            if !model.volumes.contains_key(&s.name) {
+                self.warm(source(s)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for what is made of a volume, or of its snapshot.
+    pub(super) async fn warm_of(&self, volume: &str) -> Result<()> {
+        let model = self.model();
+        let found = model.volumes.get(volume).and_then(|v| v.form().encryption.as_ref());
+        self.warm(found.map(|e| &e.key)).await
+    }
+
+    /// Gives everything in the model that is encrypted a key that is wrapped for it.
+    pub(super) async fn seal(&self, model: &mut Model) -> Result<()> {
+        for (naa, e) in model.unsealed() {
+            e.sealed = Some(self.keys.seal(naa, e).await?);
+        }
+        Ok(())
+    }
+
+    /// Starts the commands that give keys of volumes that are not up, all at once.
+    pub(super) fn start_keys(&self, model: &Model) {
+        let up = self.up().volumes.clone();
+        let waits = |v: &&Volume| v.state != VolumeState::Deleting && !up.contains(&v.name);
+        for v in model.volumes.values().filter(waits) {
+            if let Some(e) = &v.form().encryption {
+                self.keys.start(&e.key);
+            }
+        }
+    }
+
+    /// Wraps the own key of an encrypted volume with another key, also of one that is not up. Its data stays as it is.
+    pub async fn rekey(self: &Arc<Self>, name: String, spec: RekeySpec) -> Result<Volume> {
+        let me = self.clone();
+        finish(tokio::spawn(async move {
+            let now = me.model();
+            let old = spec.old_key.as_ref().unwrap_or(&now.encrypted(&name)?.key);
+            me.warm(Some(old)).await?;
+            me.warm(Some(&spec.key)).await?;
+            let _one = me.changes.lock().await;
+            let model = me.model();
+            let present = model.encrypted(&name)?;
+            let old = spec.old_key.as_ref().unwrap_or(&present.key);
+            let naa = model.volume(&name)?.naa;
+            let sealed = me.keys.reseal(naa, present, old, &spec.key).await?;
+            let command = Command::RekeyVolume { name: name.clone(), key: spec.key, sealed };
+            let now = me.change(command).await?;
+            Ok(now.volume(&name)?.clone())
+        }))
+        .await
+    }
+}
