@@ -90,7 +90,8 @@ pub fn stored_len(len: u64, chunk: u32) -> u64 {
 }
 
 /// The other way round.
-fn logical_len(stored: u64, chunk: u64) -> u64 {
+pub fn seen_len(stored: u64, chunk: u32) -> u64 {
+    let chunk = u64::from(chunk);
     let stored = stored.saturating_sub(FIRST);
     let rest = (stored % (AREAS * chunk)).saturating_sub(RAW * chunk);
     stored / (AREAS * chunk) * chunk + rest
@@ -150,7 +151,7 @@ impl Inner {
 
     /// Bytes of a chunk that hosts have: the last one may be short.
     fn len_of(&self, chunk: u64) -> usize {
-        let len = logical_len(self.lower.geometry().len, self.chunk());
+        let len = seen_len(self.lower.geometry().len, self.chunk() as u32);
         len.saturating_sub(chunk << self.shift).min(self.chunk()) as usize
     }
 
@@ -162,7 +163,7 @@ impl Inner {
     fn geometry(&self) -> Geometry {
         let g = self.lower.geometry();
         Geometry {
-            len: logical_len(g.len, self.chunk()),
+            len: seen_len(g.len, self.chunk() as u32),
             granularity: self.chunk() as u32,
             thin: true,
             ..g
@@ -428,11 +429,11 @@ mod tests {
         for chunk in [8u64 << 10, 32 << 10, 128 << 10] {
             for len in [0, 512, 4096, chunk - 512, chunk, chunk + 512, 7 * chunk + 4096, 1 << 40] {
                 let stored = stored_len(len, chunk as u32);
-                assert_eq!(logical_len(stored, chunk), len, "{chunk} {len}");
+                assert_eq!(seen_len(stored, chunk as u32), len, "{chunk} {len}");
             }
         }
         assert!(stored_len(u64::MAX, 8 << 10) > 1 << 62, "too much is not little");
-        assert_eq!(logical_len(0, 8 << 10), 0);
+        assert_eq!(seen_len(0, 8 << 10), 0);
     }
 
     #[test]

@@ -180,7 +180,7 @@ fn story(seed: u64, lives: u64) -> Sum {
 
 #[test]
 fn power_cuts() {
-    let stories: u64 = std::env::var("WEIR_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
+    let stories: u64 = std::env::var("WEIR_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(200);
     let (mut acknowledged, mut torn) = (0, 0);
     let first: u64 = std::env::var("WEIR_FIRST").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
     for seed in first..first + stories {
