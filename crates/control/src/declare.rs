@@ -143,6 +143,14 @@ fn volume(model: &Model, spec: &VolumeSpec) -> Result<Option<Command>> {
                 .hint("`weir volume rekey` changes a key, `weir migrate start` encrypts; or correct the declaration"));
         }
     }
+    if let Some(wanted) = &spec.form.compression {
+        let wanted = wanted.wanted()?;
+        if volume.form().compression != Some(wanted) {
+            let is = volume.form().compression.map_or("none".to_string(), |c| c.to_string());
+            return Err(immutable(&object, "compression", &is, &wanted.to_string())
+                .hint("`weir migrate start` moves it to a place of another form; or correct the declaration"));
+        }
+    }
     if let crate::model::Layout::Stripe { chunk, columns } = &volume.layout {
         if let Some(wanted) = spec.chunk.filter(|c| c != chunk) {
             return Err(immutable(&object, "chunk", &chunk.to_string(), &wanted.to_string()));

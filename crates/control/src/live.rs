@@ -63,6 +63,31 @@ pub struct VolumeLive {
     /// Bytes that it takes on its devices, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
+    /// What compression has come to, if it is compressed and that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compression: Option<CompressionLive>,
+}
+
+/// What compression of a volume has come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct CompressionLive {
+    /// Bytes that it takes in its pool, a copy of each: what was overwritten or discarded since the last checkpoint is
+    /// still among them.
+    pub stored_bytes: u64,
+    /// Bytes that it takes less than without compression. Kept once a second: what the last second before a stop or a
+    /// crash changed may be missing.
+    pub saved_bytes: u64,
+    /// Whether nothing of that had to be guessed: large discards of data that nothing is known of make it an estimate.
+    pub exact: bool,
+}
+
+impl CompressionLive {
+    /// Bytes without compression for one byte stored.
+    pub fn ratio(&self) -> f64 {
+        let stored = self.stored_bytes.max(1) as f64;
+        (self.stored_bytes + self.saved_bytes) as f64 / stored
+    }
 }
 
 /// One host's login at a target port: an I_T nexus.

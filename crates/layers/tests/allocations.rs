@@ -96,6 +96,11 @@ async fn every_kind_of_io(v: &dyn Volume, bufs: &[Slice]) -> IoResult {
 /// Runs the I/O a few times to fill the free lists, and then counts.
 fn count(name: &str, reactor: &Reactor, v: Rc<dyn Volume>) {
     let bufs: Vec<_> = [512, 4096, 64 << 10, 256 << 10, 500 << 10].map(Slice::heap).into();
+    // Some can be made smaller, some cannot.
+    for (i, b) in bufs.iter().enumerate() {
+        let data = common::pattern(i as u64, if i % 2 == 0 { b.len() } else { b.len() / 4 });
+        b.write_at(0, &data);
+    }
     let n = reactor.block_on(PollMode::Busy, async move {
         for _ in 0..5 {
             every_kind_of_io(&*v, &bufs).await.unwrap();
@@ -144,6 +149,22 @@ fn layers_over_ram() {
         let world = World::new();
         let name = format!("{:?}", spec.nodes.last());
         count(&name, &reactor, reactor.enter(|| world.volume(spec)));
+    }
+}
+
+#[test]
+fn compression() {
+    use weir_layers::compress::{Algorithm, Compress, Options, stored_len};
+    for (algorithm, chunk) in [(Algorithm::Lz4, 32 << 10), (Algorithm::Zstd(3), 8 << 10)] {
+        let reactor = Reactor::new(Rc::new(TestDriver::default()));
+        let world = World::new();
+        let v = reactor.enter(|| {
+            let node = ram("r", stored_len(1 << 20, chunk));
+            let lower = world.volume(GraphSpec::new("v", "r").with(node));
+            let o = Options { algorithm, chunk, stamp: 1, memory: 1 << 20 };
+            Compress::new(lower, o, world.pool.clone()).unwrap()
+        });
+        count("compress over ram", &reactor, v);
     }
 }
 

@@ -4,7 +4,8 @@
 //! form only. A clone has the form of what it was made of. A volume that moves gets a new place, which may have another.
 
 use super::{
-    Action, Change, KeySource, Layout, MigrationSpec, Model, Naa, ObjectKind, Pool, Volume,
+    Action, Change, Compression, CompressionSpec, KeySource, Layout, MigrationSpec, Model, Naa,
+    ObjectKind, Pool, Volume,
 };
 use crate::error::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,9 @@ use utoipa::ToSchema;
 /// What data goes through on its way to a protected pool, and back again. By default nothing: it is kept as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Form {
+    /// How it is compressed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
     /// How it is encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Encryption>,
@@ -76,6 +80,9 @@ impl std::fmt::Debug for SealedKey {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FormSpec {
+    /// Compress it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<CompressionSpec>,
     /// Encrypt it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<EncryptionSpec>,
@@ -103,7 +110,7 @@ pub struct RekeySpec {
     pub old_key: Option<KeySource>,
 }
 
-static PLAIN: Form = Form { encryption: None };
+static PLAIN: Form = Form { compression: None, encryption: None };
 
 impl FormSpec {
     /// Whether nothing is asked for.
@@ -120,25 +127,29 @@ impl Form {
 
     /// Bytes of address space that the stored volume needs, of a volume in which hosts see `size` bytes.
     pub fn stored_len(&self, size: u64) -> u64 {
-        size
+        self.compression.map_or(size, |c| c.stored_len(size))
     }
 
     /// Bytes that hosts see of a stored volume of `stored` bytes; the reverse of [`stored_len`](Form::stored_len).
     pub fn seen_len(&self, stored: u64) -> u64 {
-        stored
+        self.compression.map_or(stored, |c| c.seen_len(stored))
     }
 
     /// The form of a new place that a volume of this form moves to: the same but for what is asked for, with nothing in
     /// it that belongs to the old place only.
-    pub(super) fn renewed(&self, spec: &FormSpec) -> Form {
+    pub(super) fn renewed(&self, spec: &FormSpec) -> Result<Form> {
+        let asked = spec.compression.map(CompressionSpec::wanted).transpose()?;
         let key = spec.encryption.as_ref().map(|e| &e.key);
         let old = self.encryption.as_ref().map(|e| &e.key);
-        Form { encryption: key.or(old).map(|k| Encryption::new(k.clone())) }
+        Ok(Form {
+            compression: asked.or(self.compression),
+            encryption: key.or(old).map(|k| Encryption::new(k.clone())),
+        })
     }
 
     /// The form of the new place of a migration.
     pub(super) fn moved(&self, spec: &MigrationSpec) -> Result<Form> {
-        let mut new = self.renewed(&spec.form);
+        let mut new = self.renewed(&spec.form)?;
         let wrong = |text: &str, hint: &str| {
             Err(Error::new(Code::InvalidRequest, text.to_string()).hint(hint))
         };
@@ -165,8 +176,9 @@ impl Form {
 
     /// In words: for people, and for the device graph. Keys are not told, nor where they are.
     pub fn words(&self) -> Vec<(&'static str, String)> {
-        let e = self.encryption.iter().map(|e| ("encryption", e.cipher.as_str().to_string()));
-        e.collect()
+        let c = self.compression.map(|c| ("compression", c.to_string()));
+        let e = self.encryption.as_ref().map(|e| ("encryption", e.cipher.as_str().to_string()));
+        c.into_iter().chain(e).collect()
     }
 
     /// What is asked for, in a pool that can give it.
@@ -179,7 +191,7 @@ impl Form {
             .because(format!("pool `{}` is a plain pool, which keeps data as it is", pool.name))
             .hint("name a pool that was made with --raid"));
         }
-        Ok(PLAIN.renewed(spec))
+        PLAIN.renewed(spec)
     }
 }
 

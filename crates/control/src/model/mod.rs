@@ -5,6 +5,7 @@
 //! commands always give the same model.
 
 mod apply;
+mod compression;
 mod form;
 mod hosts;
 mod ids;
@@ -19,6 +20,7 @@ mod snapshots;
 mod volumes;
 
 pub use apply::{Action, Change, Command, ObjectKind};
+pub use compression::{Compression, CompressionSpec, Compressor};
 pub use form::{Cipher, Encryption, EncryptionSpec, Form, FormSpec, RekeySpec, SealedKey};
 pub use ids::{Hex64, InitiatorPort, Naa, check_name};
 pub use key_source::KeySource;

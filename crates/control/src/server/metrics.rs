@@ -128,6 +128,19 @@ fn volumes(t: &mut Text, status: &Status, model: &Model) {
             }
         }
     }
+    let all = || live.iter().filter_map(|v| Some((v, v.compression?)));
+    t.family(
+        "weir_volume_stored_bytes",
+        "gauge",
+        "Bytes that a compressed volume takes in its pool.",
+    );
+    for (v, c) in all() {
+        t.sample("weir_volume_stored_bytes", &[("volume", &v.name)], c.stored_bytes as f64);
+    }
+    t.family("weir_volume_saved_bytes", "gauge", "Bytes that compression saves.");
+    for (v, c) in all() {
+        t.sample("weir_volume_saved_bytes", &[("volume", &v.name)], c.saved_bytes as f64);
+    }
     t.family("weir_volume_in_flight", "gauge", "I/Os in flight.");
     for v in live {
         t.sample("weir_volume_in_flight", &[("volume", &v.name)], v.in_flight as f64);

@@ -93,6 +93,7 @@ impl Fake {
             write: io(10),
             in_flight: 3,
             used_bytes: None,
+            compression: None,
         });
         let ports = s.targets.values().map(|t| PortLive {
             name: t.name.clone(),

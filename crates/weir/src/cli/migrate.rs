@@ -2,12 +2,15 @@
 
 use super::output::{self, Table};
 use super::parse;
+use super::volume::compressed;
 use clap::{Args, Subcommand};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 use weir_control::client::Client;
 use weir_control::live::MigrationLive;
-use weir_control::model::{AdoptSpec, KeySource, MigrationPatch, MigrationSpec};
+use weir_control::model::{
+    AdoptSpec, Compressor, FormSpec, KeySource, MigrationPatch, MigrationSpec,
+};
 use weir_control::units::format_size;
 use weir_control::{Code, Error};
 
@@ -47,6 +50,12 @@ pub(crate) struct Start {
     /// Keep an encrypted volume's data as it is there, for whoever has the devices to read.
     #[arg(long, conflicts_with = "encrypt")]
     decrypt: bool,
+    /// Compress it there by lz4, or zstd, or zstd:LEVEL. What is compressed already stays so without being told.
+    #[arg(long, value_name = "ALGORITHM")]
+    compress: Option<Compressor>,
+    /// Bytes that are compressed together, a power of two from 8k to 128k [default: 32k].
+    #[arg(long, value_parser = parse::size, requires = "compress")]
+    compress_chunk: Option<u64>,
     #[command(flatten)]
     how: How,
 }
@@ -143,7 +152,10 @@ impl Command {
                 let spec = MigrationSpec {
                     pool: Some(args.to),
                     kind: args.kind.map(Into::into),
-                    form: super::volume::encrypted(args.key),
+                    form: FormSpec {
+                        compression: compressed(args.compress, args.compress_chunk),
+                        ..super::volume::encrypted(args.key)
+                    },
                     decrypt: args.decrypt,
                     ..args.how.spec()
                 };

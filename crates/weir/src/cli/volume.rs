@@ -5,9 +5,10 @@ use super::output::{self, Table};
 use super::parse::{self, NewSize, Switch};
 use clap::{Args, Subcommand, ValueEnum};
 use weir_control::client::Client;
+use weir_control::live::CompressionLive;
 use weir_control::model::{
-    EncryptionSpec, FormSpec, KeySource, Layout, MigrationSpec, RekeySpec, SnapshotRule, Volume,
-    VolumeKind, VolumePatch, VolumeSpec, VolumeState,
+    CompressionSpec, Compressor, EncryptionSpec, FormSpec, KeySource, Layout, MigrationSpec,
+    RekeySpec, SnapshotRule, Volume, VolumeKind, VolumePatch, VolumeSpec, VolumeState,
 };
 use weir_control::units::format_size;
 use weir_control::{Code, Error};
@@ -76,6 +77,12 @@ pub(crate) struct Create {
     /// Where the key comes from: file:/PATH, or command:/PATH ARGUMENTS for a program that prints it.
     #[arg(long, value_name = "SOURCE", requires = "encrypt", value_parser = parse::key_source)]
     key: Option<KeySource>,
+    /// Protected pools: compress the data by lz4, or zstd, or zstd:LEVEL with a level from 1 to 9.
+    #[arg(long, value_name = "ALGORITHM")]
+    compress: Option<Compressor>,
+    /// Bytes that are compressed together, a power of two from 8k to 128k [default: 32k].
+    #[arg(long, value_parser = parse::size, requires = "compress")]
+    compress_chunk: Option<u64>,
     /// Have snapshots made periodically, e.g. every=10m,keep=24; may be given several times.
     #[arg(long = "snapshot", value_name = "RULE", value_parser = super::policy::rule)]
     snapshots: Vec<SnapshotRule>,
@@ -121,7 +128,15 @@ impl Rekey {
 
 /// The form of a volume with a key from there.
 pub(crate) fn encrypted(key: Option<KeySource>) -> FormSpec {
-    FormSpec { encryption: key.map(|key| EncryptionSpec { key }) }
+    FormSpec { encryption: key.map(|key| EncryptionSpec { key }), ..FormSpec::default() }
+}
+
+/// The part of a form that compresses, if that is asked for.
+pub(crate) fn compressed(
+    algorithm: Option<Compressor>,
+    chunk: Option<u64>,
+) -> Option<CompressionSpec> {
+    algorithm.map(|algorithm| CompressionSpec { algorithm, chunk })
 }
 
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
@@ -138,7 +153,8 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  weir volume create db-01 --size 100G\n  \
         weir volume create scratch --pool fast --size 1T --kind stripe --chunk 128k\n  \
         weir volume create db-02 --pool safe --size 1T --snapshot every=10m,keep=24\n  \
-        weir volume create db-03 --pool safe --size 1T --encrypt --key file:/etc/weir/db-03.key")]
+        weir volume create db-03 --pool safe --size 1T --encrypt --key file:/etc/weir/db-03.key\n  \
+        weir volume create logs --pool safe --size 1T --compress zstd")]
     Create(Create),
     /// List the volumes.
     #[command(visible_alias = "ls", after_help = "Example:\n  weir volume list --pool main")]
@@ -227,7 +243,17 @@ impl Command {
                 }
                 output::show(json, &volumes, |v| table(v))
             }
-            Command::Show { name } => output::show(json, &client.volume(&name).await?, details),
+            Command::Show { name } => {
+                let volume = client.volume(&name).await?;
+                let compression = match volume.form().compression {
+                    Some(_) => {
+                        let all = client.status().await?.live.volumes;
+                        all.into_iter().find(|v| v.name == name).and_then(|v| v.compression)
+                    }
+                    None => None,
+                };
+                output::show(json, &volume, |v| details(v, compression))
+            }
             Command::Resize { name, size, allow_shrink } => {
                 let size = match size {
                     NewSize::To(size) => size,
@@ -279,7 +305,10 @@ impl Create {
             read_only: self.read_only,
             serial: self.serial,
             snapshots: (!self.snapshots.is_empty()).then_some(self.snapshots),
-            form: encrypted(self.key),
+            form: FormSpec {
+                compression: compressed(self.compress, self.compress_chunk),
+                ..encrypted(self.key)
+            },
         })
     }
 }
@@ -327,7 +356,7 @@ fn state(v: &Volume) -> &'static str {
     }
 }
 
-fn details(v: &Volume) -> String {
+fn details(v: &Volume, compression: Option<CompressionLive>) -> String {
     let mut text = output::fields(&[
         ("volume", v.name.clone()),
         ("pool", v.pool.clone()),
@@ -345,6 +374,20 @@ fn details(v: &Volume) -> String {
             ("encryption", e.cipher.as_str().into()),
             ("key from", e.key.to_string()),
         ]));
+    }
+    if let Some(c) = v.form().compression {
+        text.push_str(&output::fields(&[("compression", c.to_string())]));
+    }
+    if let Some(c) = compression {
+        let about = if c.exact { "" } else { "about " };
+        let (stored, all) = (c.stored_bytes, c.stored_bytes + c.saved_bytes);
+        let what = format!(
+            "{} of {about}{} ({about}{:.2} to 1)",
+            format_size(stored),
+            format_size(all),
+            c.ratio()
+        );
+        text.push_str(&output::fields(&[("stored", what)]));
     }
     if !v.snapshots.is_empty() {
         let rules: Vec<String> = v.snapshots.iter().map(ToString::to_string).collect();

@@ -9,8 +9,8 @@ use std::sync::PoisonError;
 use std::time::Instant;
 use weir_block::{Graph, HOSTS, NodeSpec, Op, Rates, Snapshot};
 use weir_control::live::{
-    CensusLive, GraphLive, GraphNodeLive, IoStats, Latency, LiveStatus, NexusLive, PoolLive,
-    PortLive, ReactorLive, VolumeLive,
+    CensusLive, CompressionLive, GraphLive, GraphNodeLive, IoStats, Latency, LiveStatus, NexusLive,
+    PoolLive, PortLive, ReactorLive, VolumeLive,
 };
 use weir_control::{Code, Error, Result};
 
@@ -42,6 +42,7 @@ struct Reading {
     parked: u64,
     pools: Vec<weir_mem::Census>,
     used: BTreeMap<String, u64>,
+    compression: BTreeMap<String, CompressionLive>,
     stores: Vec<PoolLive>,
     ports: Vec<(String, Vec<ChannelLine>, Option<RequestsLine>)>,
 }
@@ -113,6 +114,10 @@ impl Node {
                     parked: f.parked,
                     pools: local.pool.census(),
                     used: local.stores.borrow().values().flat_map(|p| p.used()).collect(),
+                    compression: {
+                        let all = local.stores.borrow();
+                        all.values().flat_map(|p| p.compression()).collect()
+                    },
                     stores: local.stores.borrow().iter().map(|(n, p)| p.live(n)).collect(),
                     ports,
                 })
@@ -181,6 +186,7 @@ impl Node {
                 write: io_stats(s, before, Op::Write),
                 in_flight: s.in_flight,
                 used_bytes: readings.iter().find_map(|r| r.used.get(name).copied()),
+                compression: readings.iter().find_map(|r| r.compression.get(name).copied()),
             });
         }
         for (i, r) in readings.iter().enumerate() {

@@ -33,12 +33,16 @@ pub struct Truth {
 }
 
 fn fill(buf: &Slice, at: usize, lba: u64, version: u64) {
-    let mut rng = Prng::new(lba << 32 | version);
+    let seed = lba << 32 | version;
+    let mut rng = Prng::new(seed);
+    // Some can be compressed, some cannot, some in part.
+    let random = [0, BLOCK / 2, BLOCK][version as usize % 3];
     for i in (0..BLOCK).step_by(8) {
         let word = match (version, i) {
             (0, _) => 0,
             (_, 0) => version,
-            _ => rng.next_u64(),
+            _ if i < random => rng.next_u64(),
+            _ => seed,
         };
         buf.write_at(at + i, &word.to_le_bytes());
     }

@@ -8,7 +8,7 @@ fn key(path: &str) -> KeySource {
 }
 
 fn encrypted(path: &str) -> FormSpec {
-    FormSpec { encryption: Some(EncryptionSpec { key: key(path) }) }
+    FormSpec { encryption: Some(EncryptionSpec { key: key(path) }), ..FormSpec::default() }
 }
 
 fn volume(name: &str, pool: &str, form: FormSpec) -> Command {

@@ -1,7 +1,9 @@
 //! How protected pools stand.
 
 use super::{OpenPool, Stores};
-use weir_control::live::{PoolCounters, PoolDeviceLive, PoolLive, PoolWorkLive};
+use weir_block::Volume;
+use weir_control::live::{CompressionLive, PoolCounters, PoolDeviceLive, PoolLive, PoolWorkLive};
+use weir_layers::remote::Home;
 use weir_store::DeviceInfo;
 use weir_store::format::superblock::MemberState;
 
@@ -96,6 +98,20 @@ impl OpenPool {
         let homes = self.homes.borrow();
         let all = self.pool.datasets().into_iter();
         all.filter_map(|d| homes.get(&d.name).map(|(_, v)| (v.clone(), d.mapped))).collect()
+    }
+}
+
+impl OpenPool {
+    /// What compression of open volumes has come to.
+    pub(in crate::plane) fn compression(&self) -> Vec<(String, CompressionLive)> {
+        let (homes, forms) = (self.homes.borrow(), self.forms.borrow());
+        let of = |(dataset, (_, name)): (&String, &(Home, String))| {
+            let c = forms.get(dataset)?.compressed.as_ref()?;
+            let (stored_bytes, f) = (c.allocated()?, c.figures()?);
+            let live = CompressionLive { stored_bytes, saved_bytes: f.saved, exact: f.exact };
+            Some((name.clone(), live))
+        };
+        homes.iter().filter_map(of).collect()
     }
 }
 

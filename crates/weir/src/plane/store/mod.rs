@@ -12,7 +12,7 @@ pub(crate) use leaf::{KIND, Kind};
 
 use super::local::{Local, on};
 use super::node::Node;
-use form::Wrapping;
+use form::{Wrapped, Wrapping};
 use leaf::Doors;
 use open::failed;
 use std::cell::RefCell;
@@ -52,6 +52,8 @@ pub(crate) struct OpenPool {
     unused: RefCell<Vec<(String, String)>>,
     /// Volumes that are open, by name on the devices, with the volume's name.
     homes: RefCell<BTreeMap<String, (Home, String)>>,
+    /// The same volumes in their forms.
+    forms: RefCell<BTreeMap<String, Rc<Wrapped>>>,
     scrub: RefCell<Option<Rc<scrub::Scrub>>>,
     /// Makes periodic snapshots, once a volume has a rule for them.
     kept: RefCell<Option<keeper::Kept>>,
@@ -72,6 +74,7 @@ impl OpenPool {
             pool,
             unused: RefCell::new(unused),
             homes: RefCell::default(),
+            forms: RefCell::default(),
             scrub: RefCell::default(),
             kept: RefCell::default(),
             locks: RefCell::new(locks),
@@ -192,8 +195,7 @@ impl Node {
                 let Some(open) = open else { return Ok(()) };
                 open.stop_scrub();
                 open.stop_keeper().await;
-                let homes = open.homes.take();
-                drop(homes);
+                drop((open.homes.take(), open.forms.take()));
                 let closed = open.pool.close().await;
                 closed.map_err(|e| failed(format!("pool {name} was not closed in order"), &e))
             })
@@ -236,7 +238,7 @@ impl Node {
         let (dataset, _) = names(volume)?;
         let (name, doors) = (volume.name.clone(), Doors::of(&self.shared));
         let wrapping = Wrapping::of(volume, self.hooks.get()).await?;
-        let size = wrapping.stored_len(volume.size);
+        let (seen, size) = (volume.size, wrapping.stored_len(volume.size));
         let pool_name = pool.name.clone();
         let wanted = dataset.clone();
         self.with_pool(&pool.name, move |p| {
@@ -251,12 +253,14 @@ impl Node {
                     .because(format!("pool {pool_name} has no dataset `{wanted}` on its devices"))
                     .hint("these may be older devices, or another pool's; an empty volume is not made in its place"));
                 };
+                let stored = p.pool.volume(d.id).map_err(wrong)?;
+                let form = wrapping.wrap(stored, &p.buffers)?;
                 if d.len != size {
                     // A change of size that a crash has cut off.
-                    p.pool.resize(d.id, size).await.map_err(wrong)?;
+                    form.resize(&p.pool, d.id, size, seen).await.map_err(wrong)?;
                 }
-                let stored = p.pool.volume(d.id).map_err(wrong)?;
-                let home = Home::open(wrapping.wrap(stored, &p.buffers));
+                let home = Home::open(form.volume.clone());
+                p.forms.borrow_mut().insert(wanted.clone(), Rc::new(form));
                 doors.open(&pool_name, &wanted, home.entrance());
                 p.homes.borrow_mut().insert(wanted, (home, name));
                 Ok(())
@@ -296,6 +300,7 @@ impl Node {
         self.with_pool(&pool, move |p| {
             Box::pin(async move {
                 drop(p.homes.borrow_mut().remove(&dataset));
+                drop(p.forms.borrow_mut().remove(&dataset));
                 Ok(())
             })
         })
@@ -305,12 +310,18 @@ impl Node {
     /// Gives a volume of a protected pool its size.
     pub(super) async fn resize_in_store(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         let (dataset, _) = names(volume)?;
-        let (name, size) = (volume.name.clone(), volume.form().stored_len(volume.size));
+        let (name, seen) = (volume.name.clone(), volume.size);
+        let (size, plain) = (volume.form().stored_len(seen), volume.form().is_plain());
         self.with_pool(&pool.name, move |p| {
             Box::pin(async move {
                 let id = p.id(&dataset)?;
                 if p.find(&dataset).is_some_and(|d| d.len != size) {
-                    let done = p.pool.resize(id, size).await;
+                    let form = p.forms.borrow().get(&dataset).cloned();
+                    let done = match form {
+                        Some(f) => f.resize(&p.pool, id, size, seen).await,
+                        None if plain => p.pool.resize(id, size).await,
+                        None => Err(StoreError::Request("it is not open".into())),
+                    };
                     done.map_err(|e| failed(format!("volume {name} cannot be resized"), &e))?;
                 }
                 if let Some((home, _)) = p.homes.borrow().get(&dataset) {
@@ -395,7 +406,14 @@ impl Node {
         self.with_pool(&pool.name, move |p| {
             Box::pin(async move {
                 let (v, s) = (p.id(&dataset)?, p.id(&snapshot)?);
-                p.pool.revert(v, s).await.map_err(|e| match e {
+                let form = p.forms.borrow().get(&dataset).cloned();
+                let still = match form.as_ref().and_then(|f| f.compressed.as_ref()) {
+                    Some(c) => Some(c.hold().await),
+                    None => None,
+                };
+                let done = p.pool.revert(v, s).await;
+                drop(still);
+                done.map_err(|e| match e {
                     StoreError::Request(why) => {
                         Error::new(Code::SnapshotInUse, format!("volume {name} cannot be reverted"))
                             .because(why)

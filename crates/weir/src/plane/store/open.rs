@@ -53,12 +53,12 @@ pub(super) fn failed(what: String, e: &StoreError) -> Error {
     }
 }
 
-fn random() -> Result<u64> {
+pub(super) fn random() -> Result<u64> {
     use std::io::Read;
     let mut b = [0; 8];
     File::open("/dev/urandom")
         .and_then(|mut f| f.read_exact(&mut b))
-        .map_err(|e| Error::new(Code::IoError, "no random bits for a new lineage").because(e))?;
+        .map_err(|e| Error::new(Code::IoError, "no random bits").because(e))?;
     Ok(u64::from_le_bytes(b))
 }
 
