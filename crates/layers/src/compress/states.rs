@@ -1,7 +1,7 @@
 //! What is known of chunks: two bytes each, of the parts of the volume that were used last.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Chunks of a page of what is known.
 const PAGE: u64 = 2048;
@@ -50,7 +50,7 @@ impl State {
 
 #[derive(Default)]
 struct Pages {
-    map: HashMap<u64, Box<[u16; PAGE as usize]>>,
+    map: BTreeMap<u64, Box<[u16; PAGE as usize]>>,
     /// In the order in which they came.
     order: VecDeque<u64>,
 }
