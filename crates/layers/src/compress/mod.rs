@@ -4,7 +4,7 @@
 //! acknowledgements, and of a write that was not acknowledged when power went it keeps, block by block, the old or the
 //! new. A chunk has three areas there: two for compressed forms, A and B, and one for the data as it is, R.
 //!
-//! - The newest form in A or B that is whole ([`form`]) is the data; if there is none, R is, in which what was never
+//! - The newest form in A or B that is whole (`form`) is the data; if there is none, R is, in which what was never
 //!   written is zeros. So R is a part of a thin volume like any other, written in place in blocks.
 //! - A compressed form is written to the area that does not hold the present one, by one write. Until that is whole it
 //!   does not count, from then on it does: nothing is ever in between, and the write is acknowledged when it is durable.
