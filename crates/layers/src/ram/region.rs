@@ -200,7 +200,6 @@ impl Region {
             sums.read_at(i as usize * 4, &mut b);
             u32::from_le_bytes(b)
         };
-        self.provide(at, buf.len());
         self.write_with(at, buf.as_ptr(), buf.len(), |b| Some(sum(b - at / BLOCK)))
     }
 
@@ -211,15 +210,8 @@ impl Region {
         if !whole || sums.len() as u64 * BLOCK != data.len() as u64 {
             return self.write_with(at, data.as_ptr(), data.len(), |_| None);
         }
-        self.provide(at, data.len());
         let sum = |b: u64| sums.get((b - at / BLOCK) as usize).map(|s| u32::from_le_bytes(*s));
         self.write_with(at, data.as_ptr(), data.len(), sum)
-    }
-
-    fn provide(&self, at: u64, len: usize) {
-        if self.holds(at, len as u64) {
-            self.sums.provide(at, len as u64);
-        }
     }
 
     /// Copies in; `sum` knows the checksum of a block, or does not.
@@ -290,9 +282,12 @@ impl Region {
     pub(super) fn zero(&self, at: u64, len: u64) {
         let end = at + len;
         assert!(end <= self.high.load(Relaxed), "zeroing {len} bytes at {at}: never a part of it");
-        self.sums.begin(at, len);
-        self.zero_memory(at, end);
-        self.sums.end(at, len, |_| None);
+        // The rest is zeros since the memory was made.
+        for (at, len) in self.sums.written(at, len) {
+            self.sums.begin(at, len);
+            self.zero_memory(at, at + len);
+            self.sums.end(at, len, |_| None);
+        }
     }
 
     fn zero_memory(&self, at: u64, end: u64) {

@@ -1,7 +1,8 @@
 //! Checksums of blocks in memory, as they came with the data.
 //!
 //! A block has one as long as nobody but a writer with a checksum has written to it, and only one at a time: of what two
-//! leave behind that overlap, nobody knows the checksum. Nothing is kept of memory that was never written with checksums.
+//! leave behind that overlap, nobody knows the checksum. Every writer is counted, also those without checksums, from the
+//! first on: else one that began before the table would end in it. Of memory never written there is no table.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{
@@ -50,15 +51,12 @@ impl Sums {
         self.0.get((block / CHUNK) as usize)?.get()?.get((block % CHUNK) as usize)
     }
 
-    /// Makes the table for a range that is about to be written with checksums.
+    /// The same; the first writer of each 128 MiB makes the table of it.
     #[inline]
-    pub(super) fn provide(&self, at: u64, len: u64) {
-        let chunks = at / (BLOCK * CHUNK)..=(at + len.max(1) - 1) / (BLOCK * CHUNK);
-        for c in chunks {
-            if let Some(c) = self.0.get(c as usize) {
-                c.get_or_init(|| (0..CHUNK).map(|_| AtomicU64::new(0)).collect());
-            }
-        }
+    fn entry_or_new(&self, block: u64) -> Option<&AtomicU64> {
+        let chunk = self.0.get((block / CHUNK) as usize)?;
+        let chunk = chunk.get_or_init(|| (0..CHUNK).map(|_| AtomicU64::new(0)).collect());
+        chunk.get((block % CHUNK) as usize)
     }
 
     /// What is known of a block. What is read of it after the first of two equal answers and before the second is
@@ -69,17 +67,21 @@ impl Sums {
         Seen(self.entry(block).map_or(0, |e| e.load(Acquire)))
     }
 
-    /// The blocks that a range touches, where something is kept of them.
-    #[inline]
-    fn touched(&self, at: u64, len: u64) -> impl Iterator<Item = (u64, &AtomicU64)> {
-        let end = if len == 0 { at / BLOCK } else { (at + len).div_ceil(BLOCK) };
-        (at / BLOCK..end).filter_map(|b| Some((b, self.entry(b)?)))
+    /// The parts of a range that somebody has written to, or may be writing to. The others were never begun.
+    pub(super) fn written(&self, at: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
+        let (end, chunk) = (at + len, BLOCK * CHUNK);
+        (at / chunk..end.div_ceil(chunk))
+            .filter(|c| self.0.get(*c as usize).is_some_and(|c| c.get().is_some()))
+            .map(move |c| (at.max(c * chunk), end.min((c + 1) * chunk)))
+            .filter(|(from, to)| from < to)
+            .map(|(from, to)| (from, to - from))
     }
 
-    /// Somebody begins to write to a range.
+    /// Somebody begins to write to a range of the memory.
     #[inline]
     pub(super) fn begin(&self, at: u64, len: u64) {
-        for (_, e) in self.touched(at, len) {
+        assert!((at + len).div_ceil(BLOCK * CHUNK) <= self.0.len() as u64, "it is in the memory");
+        for e in touched(at, len).filter_map(|b| self.entry_or_new(b)) {
             e.fetch_add(WRITER, AcqRel);
         }
         // What is written comes after that.
@@ -89,7 +91,7 @@ impl Sums {
     /// He has ended; `sum` tells the checksum of a block, if he knows it.
     #[inline]
     pub(super) fn end(&self, at: u64, len: u64, sum: impl Fn(u64) -> Option<u32>) {
-        for (b, e) in self.touched(at, len) {
+        for (b, e) in touched(at, len).filter_map(|b| Some((b, self.entry(b)?))) {
             let known = sum(b);
             let next = |now: u64| {
                 assert!(now >= WRITER, "a writer ends that has begun");
@@ -106,6 +108,12 @@ impl Sums {
     }
 }
 
+/// The blocks that a range touches.
+#[inline]
+fn touched(at: u64, len: u64) -> std::ops::Range<u64> {
+    at / BLOCK..if len == 0 { at / BLOCK } else { (at + len).div_ceil(BLOCK) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,10 +122,6 @@ mod tests {
     fn a_block_has_the_checksum_of_its_only_writer() {
         let s = Sums::new(1 << 30);
         assert_eq!(s.look(7).sum(), None);
-        s.begin(7 * BLOCK, BLOCK);
-        s.end(7 * BLOCK, BLOCK, |_| Some(1));
-        assert_eq!(s.look(7).sum(), None, "there is no table yet");
-        s.provide(7 * BLOCK, BLOCK);
         s.begin(7 * BLOCK, 2 * BLOCK);
         assert_eq!(s.look(7).sum(), None, "he is writing");
         s.end(7 * BLOCK, 2 * BLOCK, |b| Some(b as u32 * 10));
@@ -128,9 +132,36 @@ mod tests {
     }
 
     #[test]
+    fn who_writes_first_of_all_is_known_to_write() {
+        let s = Sums::new(1 << 30);
+        // One without a checksum, and before he has ended one with a checksum, who ends first.
+        s.begin(0, BLOCK);
+        s.begin(0, BLOCK);
+        s.end(0, BLOCK, |_| Some(1));
+        assert_eq!(s.look(0).sum(), None, "the first one may not be through");
+        s.end(0, BLOCK, |_| None);
+        assert_eq!(s.look(0).sum(), None);
+    }
+
+    #[test]
+    fn what_was_never_written_is_told_in_whole_tables() {
+        let s = Sums::new(1 << 30);
+        let table = BLOCK * CHUNK;
+        assert_eq!(s.written(0, 1 << 30).next(), None);
+        s.begin(table, 1);
+        s.begin(3 * table, 1);
+        assert_eq!(s.written(0, 1 << 30).collect::<Vec<_>>(), [(table, table), (3 * table, table)]);
+        assert_eq!(s.written(table + 512, 512).collect::<Vec<_>>(), [(table + 512, 512)]);
+        assert_eq!(
+            s.written(2 * table - 1, table + 2).collect::<Vec<_>>(),
+            [(2 * table - 1, 1), (3 * table, 1)]
+        );
+        assert_eq!(s.written(table, 0).next(), None);
+    }
+
+    #[test]
     fn nothing_is_known_of_what_two_have_written_at_a_time() {
         let s = Sums::new(1 << 20);
-        s.provide(0, BLOCK);
         for first in [true, false] {
             s.begin(0, BLOCK);
             s.begin(0, BLOCK);
