@@ -15,11 +15,17 @@ pub enum Bug {
     CutOverUnflushed,
     /// What is empty at the source is left out of a destination that is not.
     HolesLeftOut,
+    /// A compressed chunk is overwritten in its area.
+    FormOverwritten,
+    /// The compressed forms of a chunk are given back before its data is written as it is.
+    FormsGivenBackFirst,
+    /// What was a chunk's data is given back before what is new is written.
+    OldGivenBackFirst,
 }
 
 impl Bug {
-    /// All there are.
-    pub const ALL: &[Bug] = &[
+    /// Those of migrations.
+    pub const MIGRATE: &[Bug] = &[
         Bug::ChangesNotMirrored,
         Bug::MirroredTooFar,
         Bug::FailedChangeForgotten,
@@ -27,6 +33,9 @@ impl Bug {
         Bug::CutOverUnflushed,
         Bug::HolesLeftOut,
     ];
+    /// Those of compression.
+    pub const COMPRESS: &[Bug] =
+        &[Bug::FormOverwritten, Bug::FormsGivenBackFirst, Bug::OldGivenBackFirst];
 }
 
 #[cfg(feature = "planted")]
