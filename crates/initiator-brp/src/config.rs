@@ -85,6 +85,7 @@ impl SessionConfig {
             (self.inline_read > 0, Features::INLINE_READ),
             (self.inline_write > 0, Features::INLINE_WRITE),
             (self.keep_others, Features::KEEP_OTHERS),
+            (true, Features::LONG_RANGES),
         ] {
             if on {
                 f = f.or(feature);

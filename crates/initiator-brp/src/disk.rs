@@ -1,6 +1,6 @@
 //! A volume on a reactor. Offsets and lengths are bytes, multiples of the volume's logical block.
 
-use crate::channel::{Io, Outcome};
+use crate::channel::{Channel, Io, Outcome};
 use crate::error::{Error, Hop};
 use crate::queue::{Queue, plain};
 use std::cell::{Cell, RefCell};
@@ -10,11 +10,15 @@ use weir_base::MILLIS;
 use weir_mem::Slice;
 use weir_proto_brp::command::flag;
 use weir_proto_brp::sums::PIECE;
-use weir_proto_brp::{Op, Status, VolumeInfo};
+use weir_proto_brp::{Features, Op, Status, VolumeInfo};
 use weir_reactor::sleep;
 
 /// Most bytes of each half of a compare and write (docs/brp.md).
 const COMPARE_MAX: usize = 64 << 10;
+
+/// Bytes that one command without data covers where the target sets no limit: what takes long is done in steps that can
+/// be aborted and repeated.
+const RANGE: u64 = 1 << 30;
 
 /// One command, or several of the same kind in a row; its memory goes beside it.
 #[derive(Clone, Copy)]
@@ -158,12 +162,17 @@ impl Disk {
     }
 
     async fn range(&self, op: Op, flags: u8, at: u64, len: u64) -> Result<(), Error> {
-        let most = u64::from(self.max_len()?);
+        let features = self.queue.local.channel()?.limits().features;
+        let most = match features.has(Features::LONG_RANGES) {
+            true => RANGE,
+            false => u64::from(self.max_len()?),
+        };
         let mut done = 0;
         while done < len {
             let n = (len - done).min(most);
             let part = Request { op, flags, at: at + done, len: n as usize };
-            Box::pin(self.run(part, &[])).await?;
+            let channel = self.queue.local.channel()?;
+            Box::pin(self.run_on(&channel, part, &[])).await?;
             done += n;
         }
         Ok(())
@@ -192,6 +201,17 @@ impl Disk {
         if request.len > channel.limits().max_len as usize {
             return Box::pin(self.split(request, memory)).await;
         }
+        self.run_on(&channel, request, memory).await
+    }
+
+    /// As one command.
+    #[inline]
+    async fn run_on(
+        &self,
+        channel: &Channel,
+        request: Request,
+        memory: &[Slice],
+    ) -> Result<(), Error> {
         match channel.run(self.io(request, memory)).await {
             Outcome::Done(_) => {
                 self.done(request);

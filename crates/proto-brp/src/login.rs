@@ -42,10 +42,12 @@ impl Features {
     pub const SERIAL: Features = Features(32);
     /// Other sessions of this initiator port stay. Without it the first channel of a new session ends them.
     pub const KEEP_OTHERS: Features = Features(64);
+    /// Commands that move no data (DISCARD, WRITE ZEROES) may be of any length.
+    pub const LONG_RANGES: Features = Features(128);
     /// Everything that makes a session better.
-    pub const USUAL: Features = Features(1 | 2 | 4 | 8 | 16);
+    pub const USUAL: Features = Features(1 | 2 | 4 | 8 | 16 | 128);
     /// All that this version knows.
-    pub const ALL: Features = Features(127);
+    pub const ALL: Features = Features(255);
 
     /// Whether all of `other` are here.
     #[inline]
@@ -79,6 +81,7 @@ impl fmt::Debug for Features {
             "inline-write",
             "serial",
             "keep-others",
+            "long-ranges",
         ];
         let mut set = f.debug_set();
         for (i, n) in names.iter().enumerate() {

@@ -155,7 +155,7 @@ fn logins_are_these_bytes() {
         keep_alive: 50,
     };
     let b = r.encode();
-    assert_eq!((&b[..8], b.len()), (&[b'B', b'R', b'P', b'q', 1, 1, 31, 0][..], 56));
+    assert_eq!((&b[..8], b.len()), (&[b'B', b'R', b'P', b'q', 1, 1, 159, 0][..], 56));
     assert_eq!(b[40..], [1, 2, 3, 4, 5, 6, 7, 8, 3, 0, 0, 1, 0xc0, 3, 50, 0]);
     assert_eq!(LoginRequest::decode(&b), Ok(r));
     assert!(LoginRequest::decode(&b[..55]).is_err());

@@ -48,6 +48,7 @@ pub(crate) struct Agreed {
     pub(crate) integrity: bool,
     pub(crate) coalesce: bool,
     pub(crate) serial: bool,
+    pub(crate) long_ranges: bool,
     /// Longest message that the initiator receives, in bytes.
     pub(crate) max_message: usize,
     pub(crate) keep_alive: Nanos,
@@ -263,6 +264,7 @@ impl Channel {
             integrity: features.has(Features::INTEGRITY),
             coalesce: features.has(Features::COALESCE),
             serial: features.has(Features::SERIAL),
+            long_ranges: features.has(Features::LONG_RANGES),
             max_message: bytes(request.max_message).min(c.max_message),
             keep_alive: u64::from(keep_alive) * KEEP_ALIVE_UNIT * MILLIS,
             credits,

@@ -230,7 +230,8 @@ impl Running<'_> {
     async fn execute(&self, t: &mut Task) -> Result<Ended, Stop> {
         self.go_on()?;
         let c = &self.c;
-        if c.len > self.port.config.max_len {
+        let moves = !matches!(c.operation(), Some(Op::Discard | Op::WriteZeroes));
+        if c.len > self.port.config.max_len && (moves || !self.channel.agreed.get().long_ranges) {
             return Err(Status::Invalid.into());
         }
         let (at, len) = (c.offset, u64::from(c.len));

@@ -8,6 +8,7 @@ use weir_initiator_brp::{
     Error, Event, PortId, RejectReason, Session, SessionConfig, Status, Variant,
 };
 use weir_mem::Slice;
+use weir_proto_brp::Features;
 use weir_reactor::{sleep, spawn, timeout};
 use weir_target_brp::TargetConfig;
 
@@ -64,6 +65,32 @@ fn every_operation() {
             assert!(e.to_string().contains("no volume nothing"), "{e}");
             assert_eq!(s.figures().damaged, 0);
             drop((d, same));
+            check_clean(&s, &t).await;
+        });
+    }
+}
+
+/// Making a file system on a large volume gives all of it back first.
+#[test]
+fn what_moves_no_data_is_one_command_however_long() {
+    const LEN: usize = 8 << 20;
+    for long in [true, false] {
+        on_reactor(move |p| async move {
+            let memory = Slice::heap(LEN);
+            memory.fill(1);
+            let known = Features::ALL;
+            let features = if long { known } else { known.without(Features::LONG_RANGES) };
+            let t = serve(p.clone(), "127.0.0.1:0", TargetConfig { features, ..config() }, &memory);
+            let s = Session::connect(p, session_config(&t)).await.unwrap();
+            let d = s.queue().open("v").await.unwrap();
+            d.discard(4096, LEN as u64 - 4096).await.unwrap();
+            assert_eq!(t.mood.ranges.get(), if long { 1 } else { 8 });
+            d.write_zeroes(0, LEN as u64, true).await.unwrap();
+            assert_eq!(t.mood.ranges.get(), if long { 2 } else { 16 });
+            assert!(memory.to_vec().iter().all(|b| *b == 0));
+            let e = d.discard(4096, LEN as u64).await;
+            assert_eq!(e, Err(Error::Status(Status::OutOfRange)));
+            drop(d);
             check_clean(&s, &t).await;
         });
     }

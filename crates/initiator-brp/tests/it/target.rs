@@ -27,6 +27,8 @@ pub(crate) struct Mood {
     pub(crate) stall: Cell<bool>,
     /// Writes that took effect.
     pub(crate) writes: Cell<u64>,
+    /// Discards and writes of zeroes.
+    pub(crate) ranges: Cell<u64>,
     /// Completed writes may be lost.
     pub(crate) volatile: Cell<bool>,
 }
@@ -87,6 +89,7 @@ impl Volume for Disk {
     }
     fn write_zeroes(&self, at: u64, len: u64, _unmap: bool) -> IoFuture<'_> {
         let r = self.check(at, len);
+        self.mood.ranges.set(self.mood.ranges.get() + 1);
         if r.is_ok() {
             self.memory.sub(at as usize, len as usize).fill(0);
         }
