@@ -7,6 +7,7 @@
 mod bring_up;
 mod declared;
 mod effect;
+mod health;
 mod keys;
 mod layers;
 mod migrate;
@@ -59,6 +60,8 @@ pub struct Controller {
     up: Mutex<Up>,
     /// The last two readings of the live counters.
     samples: Mutex<[Option<(Instant, LiveStatus)>; 2]>,
+    /// What is not well with pools, as far as events have told it.
+    told: Mutex<health::Told>,
     /// Keys of encrypted volumes.
     keys: Arc<KeyRing>,
     /// Volumes that move.
@@ -97,6 +100,7 @@ impl Controller {
             changes: tokio::sync::Mutex::new(()),
             up: Mutex::default(),
             samples: Mutex::default(),
+            told: Mutex::default(),
             keys,
             moves: Mutex::default(),
         });
@@ -187,10 +191,7 @@ impl Controller {
             hint: e.hint.clone(),
         };
         let mut faults: Vec<Fault> = self.up().faults.iter().map(fault).collect();
-        faults.extend(live.pools.iter().filter_map(protect::fault));
-        for p in &live.pools {
-            faults.extend(p.overdue.iter().map(|o| policies::fault(&p.name, o)));
-        }
+        faults.extend(self.pool_faults(&live.pools));
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),
@@ -225,6 +226,7 @@ impl Controller {
                 self.put_rules().await;
             }
             drop(one);
+            self.tell_faults(&live.pools);
             let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
             samples[0] = samples[1].take();
             samples[1] = Some((Instant::now(), live));

@@ -167,6 +167,8 @@ codes! {
     WrongKey = "wrong_key", Conflict;
     /// The pool has too little free space.
     PoolFull = "pool_full", Capacity;
+    /// Little more can be written to a pool.
+    PoolNearlyFull = "pool_nearly_full", Capacity;
     /// A bound on the number of objects is reached.
     TooMany = "too_many", Capacity;
     /// The daemon cannot be reached.

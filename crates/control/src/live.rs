@@ -250,6 +250,9 @@ pub struct PoolLive {
     pub total: u64,
     /// Bytes of these that are free.
     pub free: u64,
+    /// Bytes of these that hosts can write: the rest is kept for maps, and so that deleting and discarding work in a full
+    /// pool.
+    pub room: u64,
     /// Its devices.
     pub devices: Vec<PoolDeviceLive>,
     /// Paths of the configuration that are not in use, and why not.

@@ -296,6 +296,26 @@ fn devices_come_and_go_while_the_volume_is_served() {
     d.stop();
 }
 
+/// These are the faults, soon, and events have told them.
+fn told(d: &Daemon, codes: &[&str]) {
+    let begin = std::time::Instant::now();
+    let now = || -> Vec<String> {
+        let status = d.json("status");
+        let all = status["faults"].as_array().expect("faults");
+        all.iter().filter_map(|f| f["code"].as_str().map(str::to_owned)).collect()
+    };
+    while now() != codes {
+        assert!(
+            begin.elapsed() < std::time::Duration::from_secs(20),
+            "{:?} and not {codes:?}",
+            now()
+        );
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    // Events come with the next look.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+}
+
 #[test]
 fn a_full_pool_says_so_and_deleting_helps() {
     let mut d = Daemon::new("full");
@@ -315,15 +335,19 @@ fn a_full_pool_says_so_and_deleting_helps() {
     let (_, text) =
         d.fails(&format!("write --target {target} --volume b --input {big} --bs 64k"), 1);
     assert!(text.to_lowercase().contains("space allocation failed"), "{text}");
+    told(&d, &["pool_full"]);
+    let shown = d.ok("pool show p");
+    assert!(shown.contains("of which hosts can write"), "{shown}");
     assert!(d.read("a", 4 * MIB) == data, "what was written before is there");
     d.ok("map delete all b");
     d.ok("volume delete b --yes");
-    for _ in 0..200 {
-        if d.json("pool show p")["free"].as_u64() > Some(12 << 20) {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    told(&d, &[]);
+    let events = d.ok("events");
+    let (began, ended) = ("fault.began", "fault.ended");
+    assert!(
+        events.contains(began) && events.contains(ended) && events.contains("pool_full"),
+        "{events}"
+    );
     d.write("a", &file);
     d.stop();
     let report = d.json(&format!("check --device {}", d.path("disk0")));

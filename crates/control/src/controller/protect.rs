@@ -9,22 +9,6 @@ use crate::model::{
 };
 use std::collections::BTreeMap;
 
-/// A pool that serves and is not well.
-pub(super) fn fault(pool: &PoolLive) -> Option<Fault> {
-    let hint = match pool.state.as_str() {
-        "healthy" => return None,
-        "suspended" => "read what you need, see to the devices, then restart the daemon",
-        _ => "`weir pool show` tells which device it is",
-    };
-    let why = pool.reason.as_ref().map_or(String::new(), |r| format!(": {r}"));
-    Some(Fault {
-        object: format!("pool/{}", pool.name),
-        code: Code::PoolDegraded.as_str().to_string(),
-        text: format!("pool `{}` is {}{why}", pool.name, pool.state),
-        hint: hint.to_string(),
-    })
-}
-
 fn told(action: &DeviceAction) -> String {
     match action {
         DeviceAction::Put { device, r#as } => {
@@ -424,26 +408,5 @@ impl Controller {
             return Err(self.not_ready("volume", volume));
         }
         self.plane.graph(volume).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::snapshot_dataset;
-
-    #[test]
-    fn what_is_well_is_no_fault() {
-        let pool = |state: &str| PoolLive {
-            name: "p".into(),
-            state: state.into(),
-            reason: Some("device 1 is missing".into()),
-            ..PoolLive::default()
-        };
-        assert_eq!(fault(&pool("healthy")), None);
-        let f = fault(&pool("degraded")).expect("a fault");
-        assert_eq!((f.object.as_str(), f.code.as_str()), ("pool/p", "pool_degraded"));
-        assert_eq!(f.text, "pool `p` is degraded: device 1 is missing");
-        assert_eq!(snapshot_dataset(&crate::model::Naa(6 << 124).to_string(), "s").len(), 34);
     }
 }

@@ -643,3 +643,8 @@ fn rules_for_snapshots_are_checked_and_kept() {
         Code::InvalidRequest
     );
 }
+
+#[test]
+fn names_of_snapshots_fit_the_store() {
+    assert_eq!(snapshot_dataset(&Naa(6 << 124).to_string(), "s").len(), 34);
+}

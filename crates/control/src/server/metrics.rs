@@ -67,6 +67,10 @@ fn pools(t: &mut Text, status: &Status, model: &Model) {
     if live.is_empty() {
         return;
     }
+    t.family("weir_pool_room_bytes", "gauge", "Bytes that hosts can write before it is full.");
+    for l in live {
+        t.sample("weir_pool_room_bytes", &[("pool", &l.name)], l.room as f64);
+    }
     t.family("weir_pool_healthy", "gauge", "1 when every block has all its copies.");
     for l in live {
         let healthy = f64::from(u8::from(l.state == "healthy"));

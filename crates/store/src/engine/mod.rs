@@ -340,6 +340,8 @@ pub struct Status {
     pub total: u64,
     /// Bytes free now.
     pub free: u64,
+    /// Bytes of these that can be written: the rest is kept for maps and deletions.
+    pub room: u64,
     /// Every block has all its copies.
     pub whole: bool,
     /// Nothing can be written, and why.
@@ -398,6 +400,7 @@ impl Pool {
             copies: i.durable.borrow().copies,
             total: space.total() * BLOCK as u64,
             free: space.free() * BLOCK as u64,
+            room: i.room() * BLOCK as u64,
             whole: i.standing().1,
             suspended: i.suspended.get(),
             epoch: i.epoch.get(),

@@ -46,6 +46,12 @@ impl Inner {
         free >= blocks + reserve + self.checkpoint_needs(changes, free)
     }
 
+    /// Blocks that can be written before the pool is full.
+    pub(crate) fn room(&self) -> u64 {
+        let free = self.space.borrow().free();
+        free.saturating_sub(self.reserve() + self.checkpoint_needs(2, free))
+    }
+
     /// Waits until a change of `blocks` blocks fits the log and the pool. It may not fit any more once
     /// the caller has waited for something else.
     pub(crate) async fn admit(&self, blocks: u64, keep_reserve: bool) -> IoResult {

@@ -240,7 +240,7 @@ fn details(p: &PoolInfo) -> String {
         ("volumes", p.volumes.to_string()),
         ("capacity", format_size(p.capacity)),
         ("allocated", format_size(p.allocated)),
-        ("free", format_size(p.free)),
+        ("free", free(p)),
         ("provisioned", format_size(p.provisioned)),
     ]);
     if let Some(pr) = &p.protection {
@@ -257,6 +257,14 @@ fn details(p: &PoolInfo) -> String {
         t.row(vec![i.to_string(), d.kind.as_str().into(), size, path]);
     }
     text + &t.text()
+}
+
+fn free(p: &PoolInfo) -> String {
+    let all = format_size(p.free);
+    match &p.live {
+        Some(l) => format!("{all}, of which hosts can write {}", format_size(l.room)),
+        None => all,
+    }
 }
 
 fn protection(p: &PoolInfo, pr: &Protection) -> String {

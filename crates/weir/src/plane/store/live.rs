@@ -64,6 +64,7 @@ impl OpenPool {
             copies: s.copies,
             total: s.total,
             free: s.free,
+            room: s.room,
             devices: s.devices.iter().map(device).collect(),
             unused,
             work: s.work.map(|w| PoolWorkLive {

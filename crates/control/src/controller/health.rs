@@ -1,0 +1,146 @@
+//! What is not well with pools: told by `weir status` while it lasts, and by events when it begins and ends.
+
+use super::{Controller, policies};
+use crate::error::Code;
+use crate::live::{Fault, PoolLive};
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+
+/// A pool is nearly full when less than one part in so many of it can be written, …
+const NEARLY_FULL: u64 = 20;
+/// … and it is not any more when one part in so many can, so that what hovers there is told once.
+const ROOM_AGAIN: u64 = 14;
+
+/// A pool is full when not even the longest write of a host fits: this many bytes.
+const FULL: u64 = 1 << 20;
+
+/// What was told of objects: by object and code.
+pub(super) type Told = BTreeMap<(String, String), String>;
+
+fn key(f: &Fault) -> (String, String) {
+    (f.object.clone(), f.code.clone())
+}
+
+/// It serves with less protection than it was made for, or not at all.
+fn protection(pool: &PoolLive) -> Option<Fault> {
+    let hint = match pool.state.as_str() {
+        "healthy" => return None,
+        "suspended" => "read what you need, see to the devices, then restart the daemon",
+        _ => "`weir pool show` tells which device it is",
+    };
+    let why = pool.reason.as_ref().map_or(String::new(), |r| format!(": {r}"));
+    Some(Fault {
+        object: format!("pool/{}", pool.name),
+        code: Code::PoolDegraded.as_str().to_string(),
+        text: format!("pool `{}` is {}{why}", pool.name, pool.state),
+        hint: hint.to_string(),
+    })
+}
+
+/// It runs out of space.
+fn space(pool: &PoolLive, told: &Told) -> Option<Fault> {
+    let object = format!("pool/{}", pool.name);
+    let (full, nearly) = (Code::PoolFull.as_str(), Code::PoolNearlyFull.as_str());
+    let known = |code: &str| told.contains_key(&(object.clone(), code.to_string()));
+    let part = if known(full) || known(nearly) { ROOM_AGAIN } else { NEARLY_FULL };
+    if pool.total == 0 || pool.room >= pool.total / part {
+        return None;
+    }
+    let (code, text) = match pool.room {
+        ..FULL => (
+            full,
+            format!("pool `{}` is full: what hosts write fails if it needs space", pool.name),
+        ),
+        room => {
+            let percent = u128::from(room) * 100 / u128::from(pool.total);
+            let text = format!(
+                "pool `{}` is nearly full: {room} bytes more can be written, {percent} % of it",
+                pool.name
+            );
+            (nearly, text)
+        }
+    };
+    let hint = format!(
+        "add devices with `weir pool add-device {}`, or delete snapshots and volumes, or discard in hosts (fstrim)",
+        pool.name
+    );
+    Some(Fault { object, code: code.to_string(), text, hint })
+}
+
+/// How pools stand.
+fn faults(pools: &[PoolLive], told: &Told) -> Vec<Fault> {
+    pools.iter().flat_map(|p| protection(p).into_iter().chain(space(p, told))).collect()
+}
+
+impl Controller {
+    /// What is not well with the pools now.
+    pub(super) fn pool_faults(&self, pools: &[PoolLive]) -> Vec<Fault> {
+        let mut all = faults(pools, &self.told.lock().unwrap_or_else(PoisonError::into_inner));
+        for p in pools {
+            // Of these the pools themselves publish events.
+            all.extend(p.overdue.iter().map(|o| policies::fault(&p.name, o)));
+        }
+        all
+    }
+
+    /// Publishes what began and what ended since the last time.
+    pub(super) fn tell_faults(&self, pools: &[PoolLive]) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let now: Told = faults(pools, &told).iter().map(|f| (key(f), f.text.clone())).collect();
+        for (k, text) in now.iter().filter(|(k, _)| !told.contains_key(*k)) {
+            self.events.publish("fault.began", &k.0, &format!("{text} ({})", k.1));
+        }
+        for (k, text) in told.iter().filter(|(k, _)| !now.contains_key(*k)) {
+            self.events.publish("fault.ended", &k.0, &format!("not so any more: {text} ({})", k.1));
+        }
+        *told = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(room: u64, state: &str) -> PoolLive {
+        PoolLive {
+            name: "p".into(),
+            state: state.into(),
+            total: 1000 << 20,
+            free: (room + 40) << 20,
+            room: room << 20,
+            ..PoolLive::default()
+        }
+    }
+
+    #[test]
+    fn a_pool_that_runs_out_of_space_is_told_once() {
+        let mut told = Told::new();
+        let mut step = |room| {
+            let now = faults(&[pool(room, "healthy")], &told);
+            told = now.iter().map(|f| (key(f), f.text.clone())).collect();
+            now.first().map(|f| (f.code.clone(), f.text.clone()))
+        };
+        let code = |f: Option<(String, String)>| f.map(|f| f.0);
+        assert_eq!(step(50), None);
+        let (c, text) = step(49).unwrap();
+        assert!(
+            c == "pool_nearly_full" && text.contains("51380224 bytes") && text.contains("4 %"),
+            "{text}"
+        );
+        assert_eq!(code(step(60)).as_deref(), Some("pool_nearly_full"), "it hovers there");
+        assert_eq!(code(step(0)).as_deref(), Some("pool_full"));
+        assert_eq!(code(step(1)).as_deref(), Some("pool_nearly_full"));
+        assert_eq!(step(72), None);
+        assert_eq!(step(60), None);
+    }
+
+    #[test]
+    fn a_pool_that_is_not_well_is_a_fault() {
+        let all = faults(
+            &[pool(900, "healthy"), pool(900, "degraded"), pool(0, "suspended")],
+            &Told::new(),
+        );
+        let codes: Vec<_> = all.iter().map(|f| f.code.as_str()).collect();
+        assert_eq!(codes, ["pool_degraded", "pool_degraded", "pool_full"]);
+    }
+}
