@@ -42,6 +42,8 @@ pub(crate) struct Director {
     forms: RefCell<Rc<Forms>>,
     buffers: BufPool,
     stamps: RefCell<Prng>,
+    /// There are volumes in a form, which take more than one place for a while: with snapshots the pool may be filled.
+    pub(crate) crowded: bool,
 }
 
 async fn read(v: &dyn Volume, at: u64, len: usize) -> Result<Vec<u8>, IoError> {
@@ -51,11 +53,17 @@ async fn read(v: &dyn Volume, at: u64, len: usize) -> Result<Vec<u8>, IoError> {
 }
 
 impl Director {
-    pub(crate) fn new(rng: Prng, mut stamps: Prng, buffers: BufPool) -> Rc<Director> {
+    pub(crate) fn new(
+        rng: Prng,
+        mut stamps: Prng,
+        buffers: BufPool,
+        crowded: bool,
+    ) -> Rc<Director> {
         Rc::new(Director {
             forms: RefCell::new(Forms::new(buffers.clone(), stamps.next_u64())),
             buffers,
             stamps: RefCell::new(stamps),
+            crowded,
             rng: RefCell::new(rng),
             verdict: Verdict::default(),
             kept: RefCell::default(),
@@ -265,11 +273,13 @@ impl Director {
             let buf = Slice::copy_of(&[fill; 512]);
             if let Err(e) = v.write(at + block as u64, buf, false).await {
                 let s = pool.status();
-                if e == IoError::NoSpace && !form.is_plain() && s.free < s.total / 3 {
-                    // What is in a form needs more than one place for a while. What the clone holds now stays open.
+                if e == IoError::NoSpace && self.crowded && s.free < s.total / 3 {
+                    // What the clone holds now stays open.
                     return Some(());
                 }
-                self.verdict.is_wrong(format!("writing {name}: {e}"));
+                let (free, all) = (s.free, s.total);
+                self.verdict
+                    .is_wrong(format!("writing {name}: {e}; {free} of {all} bytes are free"));
                 return None;
             }
             bytes[block..block + 512].fill(fill);

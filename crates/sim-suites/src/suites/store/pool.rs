@@ -47,6 +47,7 @@ pub(crate) struct StoreIo {
     errors: Rc<Errors>,
     trouble: Trouble,
     copies: u8,
+    crowded: bool,
 }
 
 impl StoreIo {
@@ -61,8 +62,10 @@ impl StoreIo {
     /// A pool that has few slabs, or gave empty ones up so that a device could go, may be filled by snapshots; also by
     /// those of a volume in a form that takes more than one place for a while.
     fn is_full(&self, e: IoError) -> bool {
-        let (s, much) = (self.pool.status(), !self.form.is_plain());
-        e == IoError::NoSpace && (much || self.trouble == Trouble::Devices) && s.free < s.total / 3
+        let s = self.pool.status();
+        e == IoError::NoSpace
+            && (self.crowded || self.trouble == Trouble::Devices)
+            && s.free < s.total / 3
     }
 
     fn judge(&self, r: IoResult, write: bool, what: &str, at: u64) -> IoResult {
@@ -70,8 +73,11 @@ impl StoreIo {
             match excused(self.trouble, self.copies, e, write) || (write && self.is_full(e)) {
                 true => self.errors.excused.set(self.errors.excused.get() + 1),
                 false => {
-                    let text =
-                        format!("{what} at {at} failed: {e}, in a story of {:?}", self.trouble);
+                    let (s, trouble) = (self.pool.status(), self.trouble);
+                    let text = format!(
+                        "{what} at {at} failed: {e}, in a story of {trouble:?}; {} of {} bytes are free",
+                        s.free, s.total
+                    );
                     self.errors.wrong.borrow_mut().get_or_insert(text);
                 }
             }
@@ -204,7 +210,8 @@ impl Story {
             volumes.push(Rc::new(Loaded { name, load, form }));
         }
         let victim = rng.below(devices) as usize;
-        let director = Director::new(rng.fork(), formed, bufs.clone());
+        let crowded = volumes.iter().any(|v: &Rc<Loaded>| !v.form.is_plain());
+        let director = Director::new(rng.fork(), formed, bufs.clone(), crowded);
         let steward = Steward::new(rng.fork(), copies == 2);
         let faulty = RefCell::new(rng.fork());
         Ok(Story {
@@ -387,6 +394,7 @@ impl Story {
             errors: self.errors.clone(),
             trouble: self.trouble,
             copies: self.spec.copies,
+            crowded: self.director.crowded,
         }))
     }
 
