@@ -42,8 +42,6 @@ pub(crate) struct Director {
     forms: RefCell<Rc<Forms>>,
     buffers: BufPool,
     stamps: RefCell<Prng>,
-    /// There are volumes in a form, which take more than one place for a while: with snapshots the pool may be filled.
-    pub(crate) crowded: bool,
 }
 
 async fn read(v: &dyn Volume, at: u64, len: usize) -> Result<Vec<u8>, IoError> {
@@ -52,18 +50,18 @@ async fn read(v: &dyn Volume, at: u64, len: usize) -> Result<Vec<u8>, IoError> {
     Ok(buf.to_vec())
 }
 
+/// There is little space in a pool.
+pub(crate) fn is_low(pool: &Pool) -> bool {
+    let s = pool.status();
+    s.free < s.total / 3
+}
+
 impl Director {
-    pub(crate) fn new(
-        rng: Prng,
-        mut stamps: Prng,
-        buffers: BufPool,
-        crowded: bool,
-    ) -> Rc<Director> {
+    pub(crate) fn new(rng: Prng, mut stamps: Prng, buffers: BufPool) -> Rc<Director> {
         Rc::new(Director {
             forms: RefCell::new(Forms::new(buffers.clone(), stamps.next_u64())),
             buffers,
             stamps: RefCell::new(stamps),
-            crowded,
             rng: RefCell::new(rng),
             verdict: Verdict::default(),
             kept: RefCell::default(),
@@ -105,6 +103,11 @@ impl Director {
     /// The volumes in a form that are open in this life.
     pub(crate) fn forms(&self) -> Rc<Forms> {
         self.forms.borrow().clone()
+    }
+
+    /// What snapshots and clones keep may have filled a pool that has few slabs.
+    pub(crate) fn fills(&self, pool: &Pool) -> bool {
+        !self.kept.borrow().is_empty() && is_low(pool)
     }
 
     fn open(&self, pool: &Pool, id: u32, form: Form) -> Option<Formed> {
@@ -229,11 +232,10 @@ impl Director {
         Some(())
     }
 
-    /// A snapshot was not made. A pool that has few slabs, or gave empty ones up so that a device could go, may be filled
-    /// by those that are kept.
+    /// A snapshot was not made.
     fn no_snapshot(&self, pool: &Pool, what: &str, e: &StoreError) -> Option<()> {
         let s = pool.status();
-        if matches!(e, StoreError::Io(IoError::NoSpace)) && s.free < s.total / 3 {
+        if matches!(e, StoreError::Io(IoError::NoSpace)) && self.fills(pool) {
             return Some(());
         }
         self.verdict.is_wrong(format!("{what}: {e}; {} of {} bytes are free", s.free, s.total));
@@ -273,7 +275,7 @@ impl Director {
             let buf = Slice::copy_of(&[fill; 512]);
             if let Err(e) = v.write(at + block as u64, buf, false).await {
                 let s = pool.status();
-                if e == IoError::NoSpace && self.crowded && s.free < s.total / 3 {
+                if e == IoError::NoSpace && self.fills(pool) {
                     // What the clone holds now stays open.
                     return Some(());
                 }

@@ -1,7 +1,7 @@
 //! A story's world: devices, pool, volumes, load.
 
 use super::crashes::Crashes;
-use super::director::Director;
+use super::director::{Director, is_low};
 use super::excused;
 use super::faults::Faults;
 use super::forms::{Form, Forms};
@@ -47,7 +47,7 @@ pub(crate) struct StoreIo {
     errors: Rc<Errors>,
     trouble: Trouble,
     copies: u8,
-    crowded: bool,
+    director: Rc<Director>,
 }
 
 impl StoreIo {
@@ -59,18 +59,12 @@ impl StoreIo {
         })
     }
 
-    /// A pool that has few slabs, or gave empty ones up so that a device could go, may be filled by snapshots; also by
-    /// those of a volume in a form that takes more than one place for a while.
-    fn is_full(&self, e: IoError) -> bool {
-        let s = self.pool.status();
-        e == IoError::NoSpace
-            && (self.crowded || self.trouble == Trouble::Devices)
-            && s.free < s.total / 3
-    }
-
     fn judge(&self, r: IoResult, write: bool, what: &str, at: u64) -> IoResult {
         if let Err(e) = r {
-            match excused(self.trouble, self.copies, e, write) || (write && self.is_full(e)) {
+            // A pool may have given empty slabs up so that a device could go.
+            let few = self.trouble == Trouble::Devices && is_low(&self.pool);
+            let full = e == IoError::NoSpace && (few || self.director.fills(&self.pool));
+            match excused(self.trouble, self.copies, e, write) || (write && full) {
                 true => self.errors.excused.set(self.errors.excused.get() + 1),
                 false => {
                     let (s, trouble) = (self.pool.status(), self.trouble);
@@ -210,8 +204,7 @@ impl Story {
             volumes.push(Rc::new(Loaded { name, load, form }));
         }
         let victim = rng.below(devices) as usize;
-        let crowded = volumes.iter().any(|v: &Rc<Loaded>| !v.form.is_plain());
-        let director = Director::new(rng.fork(), formed, bufs.clone(), crowded);
+        let director = Director::new(rng.fork(), formed, bufs.clone());
         let steward = Steward::new(rng.fork(), copies == 2);
         let faulty = RefCell::new(rng.fork());
         Ok(Story {
@@ -394,7 +387,7 @@ impl Story {
             errors: self.errors.clone(),
             trouble: self.trouble,
             copies: self.spec.copies,
-            crowded: self.director.crowded,
+            director: self.director.clone(),
         }))
     }
 
