@@ -61,7 +61,7 @@ fn space(pool: &PoolLive, told: &Told) -> Option<Fault> {
         }
     };
     let hint = format!(
-        "add devices with `weir pool add-device {}`, or delete snapshots and volumes, or discard in hosts (fstrim)",
+        "add devices with `weir pool add {} --device …`, or delete snapshots and volumes, or discard in hosts (fstrim)",
         pool.name
     );
     Some(Fault { object, code: code.to_string(), text, hint })

@@ -78,16 +78,18 @@ pub(crate) enum Command {
         #[arg(long, short)]
         yes: bool,
     },
-    /// Give a protected pool a further device.
-    #[command(after_help = "Examples:\n  weir pool add safe --device /dev/nvme3n1\n  \
-        weir pool add safe --spare --device file:/srv/weir/spare.img:100G")]
+    /// Give a protected pool further devices.
+    #[command(
+        after_help = "Examples:\n  weir pool add safe --device /dev/nvme3n1 --device /dev/nvme4n1\n  \
+        weir pool add safe --spare --device file:/srv/weir/spare.img:100G"
+    )]
     Add {
         /// The pool.
         name: String,
-        /// The device, written as for `weir pool create`.
-        #[arg(long, short, value_parser = parse::device)]
-        device: DeviceSpec,
-        /// Keep it for when another one fails.
+        /// A device, written as for `weir pool create`. May be repeated.
+        #[arg(long, short, value_parser = parse::device, required = true)]
+        device: Vec<DeviceSpec>,
+        /// Keep them for when others fail.
         #[arg(long)]
         spare: bool,
     },
@@ -184,7 +186,13 @@ impl Command {
             }
             Command::Add { name, device, spare } => {
                 let r#as = if spare { DeviceUse::Spare } else { DeviceUse::Member };
-                act(client, json, &name, DeviceAction::Put { device, r#as }).await
+                let mut last = None;
+                // One that is refused leaves those before it where they are, which `weir pool show` tells.
+                for device in device {
+                    let action = DeviceAction::Put { device, r#as };
+                    last = Some(client.pool_device(&name, &action).await?);
+                }
+                output::show(json, &last, |p| p.as_ref().map_or(String::new(), details))
             }
             Command::Replace { name, number, device } => {
                 let r#as = DeviceUse::Replace(number);
