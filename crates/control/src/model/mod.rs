@@ -73,7 +73,17 @@ impl Model {
 
     /// The volume of that name.
     pub fn volume(&self, name: &str) -> Result<&Volume> {
-        self.volumes.get(name).ok_or_else(|| missing(Code::VolumeNotFound, "volume", name))
+        self.volumes.get(name).ok_or_else(|| {
+            let e = missing(Code::VolumeNotFound, "volume", name);
+            match name.split_once('@') {
+                Some((volume, _)) => {
+                    e.because(format!("`{name}` is a snapshot of volume `{volume}`")).hint(format!(
+                        "`weir clone create {name} NAME --read-only` makes a volume that shows it"
+                    ))
+                }
+                None => e,
+            }
+        })
     }
 
     /// The host of that name.

@@ -293,6 +293,8 @@ fn hosts_and_luns() {
     refused(&m, map("h", "w", Some(16_384)), Code::InvalidLun);
     refused(&m, map("none", "w", None), Code::HostNotFound);
     refused(&m, map("h", "none", None), Code::VolumeNotFound);
+    let e = refused(&m, map("h", "v@s", None), Code::VolumeNotFound);
+    assert!(e.hint.contains("weir clone create v@s NAME --read-only"), "{}", e.hint);
     let mut m = m;
     m.apply(map("h", "w", None), 0).unwrap();
     assert_eq!(m.map("h", "w").unwrap().lun, 0, "the lowest that is free");
