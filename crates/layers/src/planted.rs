@@ -15,6 +15,10 @@ pub enum Bug {
     CutOverUnflushed,
     /// What is empty at the source is left out of a destination that is not.
     HolesLeftOut,
+    /// What hosts change while a destination does not answer is not made good there.
+    StallForgotten,
+    /// A destination that did not answer is used again before what was given up has ended.
+    LateWritesForgotten,
 }
 
 impl Bug {
@@ -26,6 +30,8 @@ impl Bug {
         Bug::CopiedUnlocked,
         Bug::CutOverUnflushed,
         Bug::HolesLeftOut,
+        Bug::StallForgotten,
+        Bug::LateWritesForgotten,
     ];
 }
 
