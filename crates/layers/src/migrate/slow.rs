@@ -20,8 +20,10 @@ pub(super) struct Lag {
     since: Nanos,
     /// How long that was waited for, and how much of that this reactor was late itself.
     overdue: Overdue,
-    /// When it had answered everything.
-    answered: Option<Nanos>,
+    /// How long it did not answer, as far as is known.
+    lasted: Nanos,
+    /// It has answered everything.
+    answered: bool,
 }
 
 fn seconds(n: Nanos) -> String {
@@ -48,14 +50,13 @@ impl Inner {
             0 => String::new(),
             n => format!(", about {} MiB are copied again then", n.div_ceil(1 << 20)),
         };
+        let lasted = seconds(lag.lasted);
         let mut text = match lag.answered {
-            None => format!(
-                "the destination has not answered for {}: hosts go on without it until it does{stale}",
-                seconds(now() - lag.since)
+            false => format!(
+                "the destination has not answered for {lasted}: hosts go on without it until it does{stale}"
             ),
-            Some(at) => format!(
-                "the destination took {} to answer: it gets a rest before it is used again{stale}",
-                seconds(at - lag.since)
+            true => format!(
+                "the destination took {lasted} to answer: it gets a rest before it is used again{stale}"
             ),
         };
         let Overdue { waited, absent } = lag.overdue;
@@ -126,8 +127,8 @@ impl Inner {
         else {
             return;
         };
-        let since = now() - overdue.waited;
-        self.lag.set(Some(Lag { since, overdue, answered: None }));
+        let (since, lasted) = (now() - overdue.waited, overdue.waited);
+        self.lag.set(Some(Lag { since, overdue, lasted, answered: false }));
         if self.phase.get() == Phase::Ready {
             self.phase(Phase::Copying);
         }
@@ -142,11 +143,14 @@ impl Inner {
                 return;
             }
             sleep(LOOK).await;
+            if let Some(lag) = self.lag.get() {
+                self.lag.set(Some(Lag { lasted: now() - lag.since, ..lag }));
+            }
         }
         if let Some(lag) = self.lag.get() {
-            let at = now();
-            self.lag.set(Some(Lag { answered: Some(at), ..lag }));
-            let end = at + (at - lag.since).min(REST);
+            let lasted = now() - lag.since;
+            self.lag.set(Some(Lag { lasted, answered: true, ..lag }));
+            let end = now() + lasted.min(REST);
             while now() < end && self.is_mirroring() {
                 sleep(LOOK.min(end - now())).await;
             }
