@@ -7,55 +7,20 @@
 //! The RAM volume completes at once, so the difference is what the layer does: encrypting into a buffer of its own, decrypting in
 //! place. Each figure is the median of slices of a few milliseconds, taken in turns.
 
+mod common;
+
+use common::{Clock, LEN, ram};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Instant;
-use weir_base::{Nanos, Prng};
-use weir_block::{BuildContext, Graph, GraphSpec, Metering, NodeSpec, Shared, Volume};
+use weir_base::Prng;
+use weir_block::{Shared, Volume};
 use weir_layers::encrypt::{Encrypt, KEY_LEN, MasterKey};
 use weir_mem::{BufPool, PoolConfig, Slice};
-use weir_reactor::{Driver, PollMode, Reactor, Unpark};
+use weir_reactor::{PollMode, Reactor};
 
-const LEN: u64 = 64 << 20;
 const SLICES: usize = 301;
 /// Bytes of a slice of time.
 const BYTES: usize = 4 << 20;
-
-struct Clock(Instant);
-
-struct Nobody;
-
-impl Unpark for Nobody {
-    fn unpark(&self) {}
-}
-
-impl Driver for Clock {
-    fn now(&self) -> Nanos {
-        self.0.elapsed().as_nanos() as Nanos
-    }
-    fn poll(&self) -> bool {
-        false
-    }
-    fn park(&self, _until: Option<Nanos>) {}
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        Arc::new(Nobody)
-    }
-}
-
-fn ram(shared: &Shared, pool: &BufPool, name: &str) -> Rc<dyn Volume> {
-    let registry = weir_layers::registry();
-    let ctx = BuildContext {
-        registry: &registry,
-        shared,
-        open_disk: &|_| Err(std::io::ErrorKind::NotFound.into()),
-        pool,
-        metering: Metering::Off,
-    };
-    let node = NodeSpec::new("ram", "ram").param("len", LEN).param("prefault", true);
-    let graph = Graph::build(GraphSpec::new(name, "ram").with(node), &ctx).expect("a graph");
-    graph.node("ram").expect("its node")
-}
-
 /// Nanoseconds of each I/O of a slice.
 async fn slice(v: &dyn Volume, buf: &Slice, write: bool, prng: &mut Prng) -> f64 {
     let ios = (BYTES / buf.len()).max(1);

@@ -13,21 +13,18 @@
 //! On a machine that others use as well, look at the tenth percentile: it is of the slices of time in
 //! which they did not.
 
+mod common;
+
+use common::{Clock, LEN, ram};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
-use weir_base::{IoResult, Nanos, Prng};
-use weir_block::{
-    BuildContext, Counters, Filter, Graph, GraphSpec, IoFuture, Junction, Metered, Metering,
-    NodeSpec, Shared, Volume,
-};
+use weir_base::{IoResult, Prng};
+use weir_block::{Counters, Filter, IoFuture, Junction, Metered, Shared, Volume};
 use weir_mem::{BufPool, PoolConfig, Slice};
-use weir_reactor::{
-    Completion, Driver, PollMode, Poller, Reactor, Token, Unpark, complete, completion, spawn,
-};
+use weir_reactor::{Completion, PollMode, Poller, Reactor, Token, complete, completion, spawn};
 
-const LEN: u64 = 64 << 20;
 const BLOCK: u64 = 4096;
 /// Reads of one slice of time, which is a few milliseconds at most.
 const IOS: usize = 8_192;
@@ -35,43 +32,6 @@ const DEPTH: usize = 32;
 const ROUNDS: usize = 501;
 
 // ---- the world -----------------------------------------------------------------------------------
-
-struct Clock(Instant);
-
-struct Nobody;
-
-impl Unpark for Nobody {
-    fn unpark(&self) {}
-}
-
-impl Driver for Clock {
-    fn now(&self) -> Nanos {
-        self.0.elapsed().as_nanos() as Nanos
-    }
-    fn poll(&self) -> bool {
-        false
-    }
-    fn park(&self, _until: Option<Nanos>) {}
-    fn unparker(&self) -> Arc<dyn Unpark> {
-        Arc::new(Nobody)
-    }
-}
-
-/// The RAM volume that everything stands on.
-fn ram(shared: &Shared) -> Rc<dyn Volume> {
-    let registry = weir_layers::registry();
-    let pool = BufPool::new(&PoolConfig { classes: vec![(4096, 1)] }).expect("memory");
-    let ctx = BuildContext {
-        registry: &registry,
-        shared,
-        open_disk: &|_| Err(std::io::ErrorKind::NotFound.into()),
-        pool: &pool,
-        metering: Metering::Off,
-    };
-    let node = NodeSpec::new("ram", "ram").param("len", LEN).param("prefault", true);
-    let graph = Graph::build(GraphSpec::new("cost", "ram").with(node), &ctx).expect("a graph");
-    graph.node("ram").expect("its node")
-}
 
 /// Completes an I/O in a later turn.
 #[derive(Default)]
@@ -405,7 +365,8 @@ fn stack(ram: &Rc<dyn Volume>, after: bool, slow: Option<Rc<FrameLater>>) -> Rc<
 fn main() {
     let reactor = Reactor::new(Rc::new(Clock(Instant::now())));
     let shared = Shared::new();
-    let ram = reactor.enter(|| ram(&shared));
+    let pool = BufPool::new(&PoolConfig { classes: vec![(4096, 1)] }).expect("memory");
+    let ram = reactor.enter(|| ram(&shared, &pool, "cost"));
     let later = Rc::new(Later::default());
     reactor.add_poller(later.clone());
     let poller = Rc::new(FramePoller {

@@ -19,11 +19,17 @@ pub enum Bug {
     StallForgotten,
     /// A destination that did not answer is used again before what was given up has ended.
     LateWritesForgotten,
+    /// A compressed chunk is overwritten in its area.
+    FormOverwritten,
+    /// The compressed forms of a chunk are given back before its data is written as it is.
+    FormsGivenBackFirst,
+    /// What was a chunk's data is given back before what is new is written.
+    OldGivenBackFirst,
 }
 
 impl Bug {
-    /// All there are.
-    pub const ALL: &[Bug] = &[
+    /// Those of migrations.
+    pub const MIGRATE: &[Bug] = &[
         Bug::ChangesNotMirrored,
         Bug::MirroredTooFar,
         Bug::FailedChangeForgotten,
@@ -33,6 +39,9 @@ impl Bug {
         Bug::StallForgotten,
         Bug::LateWritesForgotten,
     ];
+    /// Those of compression.
+    pub const COMPRESS: &[Bug] =
+        &[Bug::FormOverwritten, Bug::FormsGivenBackFirst, Bug::OldGivenBackFirst];
 }
 
 #[cfg(feature = "planted")]

@@ -18,8 +18,11 @@ impl Bug {
     /// Those that a suite is to catch.
     fn of(suite: &Suite) -> Vec<Bug> {
         match suite.name {
-            "migrate" => layers::Bug::ALL.iter().copied().map(Bug::Layers).collect(),
-            _ => store::Bug::ALL.iter().copied().map(Bug::Store).collect(),
+            "migrate" => layers::Bug::MIGRATE.iter().copied().map(Bug::Layers).collect(),
+            _ => {
+                let forms = layers::Bug::COMPRESS.iter().copied().map(Bug::Layers);
+                store::Bug::ALL.iter().copied().map(Bug::Store).chain(forms).collect()
+            }
         }
     }
 

@@ -1,5 +1,8 @@
 //! A pool from the outside: what it offers, what it refuses, what it keeps.
 
+mod common;
+
+use common::{filled, read};
 use std::rc::Rc;
 use weir_base::{IoError, SECONDS};
 use weir_block::Volume;
@@ -39,18 +42,6 @@ impl Bench {
     fn run<T: 'static>(&self, f: impl Future<Output = T> + 'static) -> T {
         self.w.run(&self.n, LIMIT, f).expect("it ends")
     }
-}
-
-fn filled(len: usize, value: u8) -> Slice {
-    let s = Slice::heap(len);
-    s.fill(value);
-    s
-}
-
-async fn read(v: &dyn Volume, at: u64, len: usize) -> Result<Vec<u8>, IoError> {
-    let buf = filled(len, 0xee);
-    v.read(at, buf.clone()).await?;
-    Ok(buf.to_vec())
 }
 
 #[test]

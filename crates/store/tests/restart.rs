@@ -1,10 +1,12 @@
 //! Restarts after a kill: the log is kept and merged while the pool serves.
 
+mod common;
+
+use common::{filled, read};
 use std::rc::Rc;
 use weir_base::{IoError, SECONDS};
 use weir_block::Volume;
 use weir_disk::Disk;
-use weir_mem::Slice;
 use weir_sim::{DiskConfig, Node, SimMedium, World};
 use weir_store::dump::{Dump, Item, Value};
 use weir_store::{Options, Pool, PoolSpec, check, create};
@@ -100,18 +102,6 @@ impl Bench {
         assert_eq!(incompat.1, Value::Hex(if turns > 0 { 2 } else { 0 }));
         turns as u64
     }
-}
-
-fn filled(len: usize, value: u8) -> Slice {
-    let s = Slice::heap(len);
-    s.fill(value);
-    s
-}
-
-async fn read(v: &dyn Volume, at: u64, len: usize) -> Result<Vec<u8>, IoError> {
-    let buf = filled(len, 0xee);
-    v.read(at, buf.clone()).await?;
-    Ok(buf.to_vec())
 }
 
 #[test]

@@ -2,9 +2,8 @@
 
 mod common;
 
-use common::versions::{Host, attached, under_load, verify, zeros};
+use common::versions::{under_load, until_killed, verify, zeros};
 use common::{Daemon, command, noise};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weir_base::Prng;
 
@@ -115,10 +114,7 @@ fn a_compressed_volume_takes_less_and_keeps_everything() {
     assert!(kept == &good[..5 * MIB + 4096] && cut.iter().all(|b| *b == 0), "resized");
     assert_eq!(d.json("status")["faults"].as_array().map(Vec::len), Some(0));
     d.stop();
-    let all: String =
-        (0..2).map(|i| format!("--device {} ", d.path(&format!("disk{i}")))).collect();
-    let report = d.json(&format!("check {all}"));
-    assert_eq!(report["clean"], true, "{report}");
+    d.is_clean(2);
 }
 
 /// kill -9 in the middle of load, again and again, then a move under load.
@@ -132,18 +128,7 @@ fn nothing_acknowledged_is_lost_by_kill_9_or_a_move() {
     d.ok("map create all v");
     let (mut known, mut total, mut rng) = (zeros(), 0, Prng::new(1));
     for cycle in 0..6 {
-        let (pid, delay) = (d.pid(), rng.between(50, 600));
-        let written = attached(d.target(), &mut known, async move |host: Rc<Host>| {
-            let killer = std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(delay));
-                std::process::Command::new("kill").args(["-9", &pid.to_string()]).status()
-            });
-            let acknowledged = host.write_all(cycle).await?;
-            let killed = killer.join().expect("the killer ends").expect("kill runs");
-            assert!(killed.success(), "the daemon was there to be killed");
-            Ok(acknowledged)
-        });
-        total += written.unwrap_or_else(|e| panic!("cycle {cycle}: {e}"));
+        total += until_killed(&d, &mut known, cycle, Duration::from_millis(rng.between(50, 600)));
         d.kill();
         d.start();
         verify(&d, &mut known);

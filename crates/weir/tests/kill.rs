@@ -6,8 +6,7 @@
 mod common;
 
 use common::Daemon;
-use common::versions::{Host, attached, zeros};
-use std::rc::Rc;
+use common::versions::{until_killed, verify, zeros};
 use std::time::Duration;
 use weir_base::Prng;
 
@@ -31,19 +30,7 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
         if cycle >= 2 {
             d.ok(&format!("snapshot delete v@s{} --yes", cycle - 2));
         }
-        let (pid, delay) = (d.pid(), rng.between(50, 600));
-        let written = attached(d.target(), &mut known, async move |host: Rc<Host>| {
-            // From here on, so that there is load however slow the machine is.
-            let killer = std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(delay));
-                std::process::Command::new("kill").args(["-9", &pid.to_string()]).status()
-            });
-            let acknowledged = host.write_all(cycle).await?;
-            let killed = killer.join().expect("the killer ends").expect("kill runs");
-            assert!(killed.success(), "the daemon was there to be killed");
-            Ok(acknowledged)
-        });
-        total += written.unwrap_or_else(|e| panic!("cycle {cycle}: {e}"));
+        total += until_killed(&d, &mut known, cycle, Duration::from_millis(rng.between(50, 600)));
         d.kill();
         if rng.chance(1, 3) {
             // Once more while it recovers.
@@ -52,14 +39,10 @@ fn nothing_acknowledged_is_lost_by_kill_9() {
             d.kill();
         }
         d.start();
-        let read = attached(d.target(), &mut known, async |host: Rc<Host>| host.verify().await);
-        read.unwrap_or_else(|e| panic!("after kill {cycle}: {e}"));
+        verify(&d, &mut known);
     }
     d.stop();
-    let all: String =
-        (0..4).map(|i| format!("--device {} ", d.path(&format!("disk{i}")))).collect();
-    let report = d.json(&format!("check {all}"));
-    assert_eq!(report["clean"], true, "{report}");
+    d.is_clean(4);
     println!("{cycles} kills, {total} blocks acknowledged, none lost");
     assert!(total > cycles * 50, "only {total} blocks were written");
 }

@@ -157,10 +157,7 @@ fn kill_9_in_the_middle_loses_nothing() {
     }
     println!("{kills} kills, {moves} moves");
     d.stop();
-    let all: String =
-        (0..2).map(|i| format!("--device {} ", d.path(&format!("disk{i}")))).collect();
-    let report = d.json(&format!("check {all}"));
-    assert_eq!(report["clean"], true, "{report}");
+    d.is_clean(2);
 }
 
 #[test]

@@ -76,6 +76,17 @@ pub(super) struct Server {
 }
 
 impl Server {
+    /// One that is yet to have a cluster, with the directories that the server's user needs.
+    fn at(programs: &Programs, at: &Path, aside: &Path) -> Result<Server, ScenarioError> {
+        let system = |e| ScenarioError::System(aside.display().to_string(), e);
+        std::fs::create_dir_all(aside).map_err(system)?;
+        for dir in [aside, at] {
+            run(Command::new("chown").arg(USER).arg(dir))?;
+        }
+        std::fs::set_permissions(aside, std::fs::Permissions::from_mode(0o755)).map_err(system)?;
+        Ok(Server { programs: programs.clone(), at: at.into(), aside: aside.into() })
+    }
+
     /// Makes a database cluster on a mounted disk and starts a server on it.
     pub(super) fn start(
         programs: &Programs,
@@ -83,13 +94,7 @@ impl Server {
         aside: &Path,
         settings: &str,
     ) -> Result<Server, ScenarioError> {
-        let system = |e| ScenarioError::System(aside.display().to_string(), e);
-        std::fs::create_dir_all(aside).map_err(system)?;
-        let own = |p: &Path| run(Command::new("chown").arg(USER).arg(p)).map(drop);
-        own(aside)?;
-        own(at)?;
-        std::fs::set_permissions(aside, std::fs::Permissions::from_mode(0o755)).map_err(system)?;
-        let s = Server { programs: programs.clone(), at: at.into(), aside: aside.into() };
+        let s = Server::at(programs, at, aside)?;
         run(s.program("initdb").arg("-D").arg(s.data()).args([
             "--auth=trust",
             "--encoding=UTF8",
@@ -107,13 +112,8 @@ impl Server {
         aside: &Path,
         settings: &str,
     ) -> Result<Server, ScenarioError> {
-        let system = |e| ScenarioError::System(aside.display().to_string(), e);
-        std::fs::create_dir_all(aside).map_err(system)?;
-        let s = Server { programs: self.programs.clone(), at: at.into(), aside: aside.into() };
+        let s = Server::at(&self.programs, at, aside)?;
         run(Command::new("cp").arg("-a").arg(self.data()).arg(at))?;
-        for dir in [at, aside] {
-            run(Command::new("chown").arg(USER).arg(dir))?;
-        }
         s.up(settings)?;
         Ok(s)
     }

@@ -5,6 +5,7 @@ use super::form::{BLOCK, Header};
 use super::look::is_zero_slice;
 use super::states::{Form, State};
 use super::{Inner, Part, RAW};
+use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::{IoFuture, join_parts};
@@ -98,9 +99,14 @@ impl Inner {
             Turn::Zeros => self.wipe(p.chunk, p.chunk + 1).await,
             Turn::Packed(blocks, generation) => {
                 let area = match old.form {
+                    Form::Packed { area, .. } if has(Bug::FormOverwritten) => area,
                     Form::Packed { area, .. } => 1 - area,
                     Form::Raw { .. } => 0,
                 };
+                if has(Bug::OldGivenBackFirst) {
+                    let other = self.area(p.chunk, u64::from(1 - area));
+                    self.lower.discard(other, self.chunk()).await?;
+                }
                 let form = buf.sub(0, usize::from(blocks) * BLOCK);
                 let written =
                     self.lower.write(self.area(p.chunk, u64::from(area)), form, fua).await;
@@ -141,6 +147,9 @@ impl Inner {
     /// From compressed to data as it is.
     async fn unfold(&self, chunk: u64, old: State, data: Slice, fua: bool) -> IoResult {
         let done = async {
+            if has(Bug::FormsGivenBackFirst) {
+                self.lower.discard(self.area(chunk, 0), RAW << self.shift).await?;
+            }
             self.lower.write(self.area(chunk, RAW), data, fua).await?;
             self.barrier().await?;
             // This is what makes it count.

@@ -8,6 +8,11 @@ pub const BLOCK: usize = 512;
 const MAGIC: u32 = 0x5745_4952;
 const HEADER: usize = 24;
 
+/// Bit of a volume's number: its blocks can be compressed, some well, some not.
+pub const SQUEEZABLE: u32 = 1 << 31;
+/// Bit of a volume's number: a block names its place among 8 only, so what one write fills is alike, 4 KiB by 4 KiB.
+pub const ALIKE: u32 = 1 << 30;
+
 /// What a block holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
@@ -30,6 +35,11 @@ pub enum Content {
     },
 }
 
+/// What a block of a volume names as its place.
+pub fn place(volume: u32, block: u64) -> u64 {
+    if volume & ALIKE == 0 { block } else { block % 8 }
+}
+
 /// Fills `out` (one block) for a write.
 ///
 /// # Panics
@@ -38,10 +48,21 @@ pub fn fill_block(out: &mut [u8], volume: u32, block: u64, write: u64) {
     assert_eq!(out.len(), BLOCK);
     out[..4].copy_from_slice(&MAGIC.to_le_bytes());
     out[4..8].copy_from_slice(&volume.to_le_bytes());
+    let block = place(volume, block);
     out[8..16].copy_from_slice(&block.to_le_bytes());
     out[16..24].copy_from_slice(&write.to_le_bytes());
     let seed = write ^ block.rotate_left(20) ^ u64::from(volume).rotate_left(44);
-    Prng::new(seed).fill(&mut out[HEADER..]);
+    let rest = &mut out[HEADER..];
+    let random = match write % 3 {
+        _ if volume & SQUEEZABLE == 0 => rest.len(),
+        0 => 0,
+        1 => rest.len() / 2,
+        _ => rest.len(),
+    };
+    Prng::new(seed).fill(&mut rest[..random]);
+    for part in rest[random..].chunks_mut(8) {
+        part.copy_from_slice(&seed.to_le_bytes()[..part.len()]);
+    }
 }
 
 fn le64(b: &[u8]) -> u64 {
@@ -77,14 +98,22 @@ mod tests {
         assert_eq!(read_block(&b), Content::Zero);
         fill_block(&mut b, 3, 99, 1234);
         assert_eq!(read_block(&b), Content::Written { volume: 3, block: 99, write: 1234 });
-        for at in 0..BLOCK {
-            let mut bad = b;
-            bad[at] ^= 0x10;
-            assert!(matches!(read_block(&bad), Content::Mixed { .. }), "byte {at}");
+        for volume in [3, 3 | SQUEEZABLE] {
+            for write in 1234..1237 {
+                fill_block(&mut b, volume, 99, write);
+                for at in 0..BLOCK {
+                    let mut bad = b;
+                    bad[at] ^= 0x10;
+                    assert!(matches!(read_block(&bad), Content::Mixed { .. }), "byte {at}");
+                }
+            }
         }
+        fill_block(&mut b, 3, 99, 1234);
         let mut torn = [0; BLOCK];
         fill_block(&mut torn, 3, 99, 1235);
         torn[256..].copy_from_slice(&b[256..]);
         assert_eq!(read_block(&torn), Content::Mixed { at: 256 });
+        fill_block(&mut b, ALIKE, 99, 1);
+        assert_eq!(read_block(&b), Content::Written { volume: ALIKE, block: 3, write: 1 });
     }
 }

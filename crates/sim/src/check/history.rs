@@ -9,7 +9,7 @@
 //! Reads count like writes: once a new value was seen, the old one never comes back, also if the write of
 //! the new one failed and nobody knows whether it was done.
 
-use super::blocks::{BLOCK, Content, fill_block, read_block};
+use super::blocks::{BLOCK, Content, fill_block, place, read_block};
 use std::collections::BTreeMap;
 use weir_base::Nanos;
 
@@ -344,7 +344,7 @@ impl BlockHistory {
                 &bytes[..32]
             )),
             Content::Written { volume, block: home, write } => {
-                if (volume, home) != (self.volume, block) {
+                if (volume, home) != (self.volume, place(volume, block)) {
                     return bad(format!("holds block {home} of volume {volume}"));
                 }
                 let Some(w) = self.writes.get(&write) else {

@@ -159,6 +159,14 @@ impl Daemon {
         self.port("srp0").unwrap_or_else(|| panic!("it listens: {}", self.json("status")))
     }
 
+    /// Nothing is wrong with the pool on the first `n` of [`devices`](Daemon::devices), which is not open.
+    pub fn is_clean(&self, n: usize) {
+        let all: String =
+            (0..n).map(|i| format!("--device {} ", self.path(&format!("disk{i}")))).collect();
+        let report = self.json(&format!("check {all}"));
+        assert_eq!(report["clean"], true, "{report}");
+    }
+
     /// The devices of a pool as options, files of this size in the directory.
     pub fn devices(&self, n: usize, size: &str) -> String {
         (0..n)

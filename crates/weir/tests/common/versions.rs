@@ -346,6 +346,23 @@ async fn log_in(
     Ok(ways)
 }
 
+/// Writes until the daemon is killed, `after` so long from the first write on; how many blocks were acknowledged.
+pub fn until_killed(d: &Daemon, known: &mut Known, seed: u64, after: std::time::Duration) -> u64 {
+    let pid = d.pid();
+    let written = attached(d.target(), known, async move |host: Rc<Host>| {
+        // From here on, so that there is load however slow the machine is.
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(after);
+            std::process::Command::new("kill").args(["-9", &pid.to_string()]).status()
+        });
+        let acknowledged = host.write_all(seed).await?;
+        let killed = killer.join().expect("the killer ends").expect("kill runs");
+        assert!(killed.success(), "the daemon was there to be killed");
+        Ok(acknowledged)
+    });
+    written.unwrap_or_else(|e| panic!("cycle {seed}: {e}"))
+}
+
 /// Has hosts write and read while `other` runs in a thread of its own; gives blocks written and read.
 pub fn under_load(
     d: &Daemon,

@@ -12,7 +12,7 @@ pub(super) use load::Load;
 
 use super::ScenarioError;
 use super::runner::Runner;
-use super::target::free_port;
+use super::target::{Medium, Wanted, config, free_port};
 use crate::srp::{Login, scan};
 use std::ffi::OsStr;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -252,6 +252,21 @@ impl Site {
             Some(d) => Ok(PathBuf::from(d)),
             None => Err(ScenarioError::Io(format!("`weir attach` named no disk: {said}"))),
         }
+    }
+
+    /// A target of one core with volumes of `size` bytes in memory, and three disks of that size: a volume attached by SRP,
+    /// another by BRP, and one that is [`local`](Site::local).
+    pub(super) fn with_three_disks(
+        r: &Runner<'_>,
+        size: u64,
+    ) -> Result<(Site, [PathBuf; 3]), ScenarioError> {
+        let cores = r.cores.first(1).target;
+        let wanted = Wanted { medium: Medium::Ram, volumes: 2, size, cores, buffers: 128 << 20 };
+        let site = Site::start(r, |address, _| config(&wanted, address))?;
+        let srp = site.attach("bench-0", Protocol::Srp)?;
+        let brp = site.attach("bench-1", Protocol::Brp)?;
+        let local = site.local(size)?;
+        Ok((site, [srp, brp, local]))
     }
 
     /// A disk of `bytes` that no network is in front of: a loop device on a file in memory.

@@ -5,10 +5,9 @@ use super::patterns::{PATTERNS, SIZES, THREADS, goal};
 use crate::job::Rw;
 use crate::plot::Bars;
 use crate::scenario::ScenarioError;
-use crate::scenario::attached::{Load, Protocol, Site, missing};
+use crate::scenario::attached::{Load, Site, missing};
 use crate::scenario::page::{Section, Table};
 use crate::scenario::runner::Runner;
-use crate::scenario::target::{Medium, Wanted, config};
 use crate::units;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -60,19 +59,7 @@ fn row(r: &Runner<'_>, disks: &[PathBuf; 3], load: Load) -> Result<Row, Scenario
 }
 
 fn measured(r: &Runner<'_>) -> Result<Vec<Row>, ScenarioError> {
-    let wanted = Wanted {
-        medium: Medium::Ram,
-        volumes: 2,
-        size: VOLUME,
-        cores: r.cores.first(1).target,
-        buffers: 128 << 20,
-    };
-    let site = Site::start(r, |address, _| config(&wanted, address))?;
-    let disks = [
-        site.attach("bench-0", Protocol::Srp)?,
-        site.attach("bench-1", Protocol::Brp)?,
-        site.local(VOLUME)?,
-    ];
+    let (site, disks) = Site::with_three_disks(r, VOLUME)?;
     r.say(&format!("attached: {disks:?}"));
     let fill = Load {
         rw: Rw::Write,
@@ -145,28 +132,9 @@ impl Disks {
             table.row(cells);
         }
         let mut all = vec![Section::Table(table)];
-        for direct in [false, true] {
-            let part: Vec<&Row> = rows.iter().filter(|x| x.direct == direct).collect();
-            let io = if direct { "direct" } else { "buffered" };
-            let bars = Bars {
-                title: format!("Attached disks, {io}, 16 threads"),
-                label: "MB/s".into(),
-                groups: part.iter().map(|x| name(x)).collect(),
-                series: NAMES
-                    .iter()
-                    .enumerate()
-                    .map(|(i, n)| {
-                        (n.to_string(), part.iter().map(|x| Some(x.rates[i] / 1e6)).collect())
-                    })
-                    .collect(),
-                line: None,
-            };
-            all.push(Section::Bars(
-                io.into(),
-                format!("Throughput of attached disks, {io}"),
-                vec![bars],
-            ));
-        }
+        all.extend(bars(rows, "Throughput of attached disks", "MB/s", None, |x| {
+            x.rates.map(|m| m / 1e6).to_vec()
+        }));
         all
     }
 
@@ -191,22 +159,9 @@ impl Disks {
             ]);
         }
         let mut all = vec![Section::Table(table)];
-        for direct in [false, true] {
-            let part: Vec<&Row> = rows.iter().filter(|x| x.direct == direct).collect();
-            let io = if direct { "direct" } else { "buffered" };
-            let bars = Bars {
-                title: format!("Attached disks, {io}, 16 threads"),
-                label: "part of a local disk's".into(),
-                groups: part.iter().map(|x| name(x)).collect(),
-                series: (0..2)
-                    .map(|i| {
-                        (NAMES[i].to_owned(), part.iter().map(|x| Some(x.of_local(i))).collect())
-                    })
-                    .collect(),
-                line: Some(1.0),
-            };
-            all.push(Section::Bars(io.into(), format!("Parts of a local disk, {io}"), vec![bars]));
-        }
+        all.extend(bars(rows, "Parts of a local disk", "part of a local disk's", Some(1.0), |x| {
+            vec![x.of_local(0), x.of_local(1)]
+        }));
         (all, passed, failed)
     }
 
@@ -235,6 +190,34 @@ impl Disks {
             units::size(VOLUME)
         )
     }
+}
+
+/// Bars of what `of` makes of each row, for each of the first [`NAMES`]; a figure for each kind of I/O.
+fn bars(
+    rows: &[Row],
+    title: &str,
+    label: &str,
+    line: Option<f64>,
+    of: impl Fn(&Row) -> Vec<f64>,
+) -> Vec<Section> {
+    let figure = |direct: bool| {
+        let part: Vec<&Row> = rows.iter().filter(|x| x.direct == direct).collect();
+        let io = if direct { "direct" } else { "buffered" };
+        let values: Vec<Vec<f64>> = part.iter().map(|x| of(x)).collect();
+        let shown = values.first().map_or(0, Vec::len);
+        let series = (NAMES.iter().take(shown).enumerate())
+            .map(|(i, n)| (n.to_string(), values.iter().map(|v| v.get(i).copied()).collect()))
+            .collect();
+        let bars = Bars {
+            title: format!("Attached disks, {io}, 16 threads"),
+            label: label.into(),
+            groups: part.iter().map(|x| name(x)).collect(),
+            series,
+            line,
+        };
+        Section::Bars(io.into(), format!("{title}, {io}"), vec![bars])
+    };
+    [false, true].map(figure).into()
 }
 
 fn name(x: &Row) -> String {

@@ -3,11 +3,10 @@
 //! The five transactions and their shares are TPC-C's; tables are smaller, terminals neither think nor type, and nothing
 //! is audited: rates are of use beside each other only.
 
-use super::attached::{self, Protocol, Site, run as command};
+use super::attached::{self, Site, run as command};
 use super::page::{Page, Section, Table};
 use super::postgres::{Programs, Server};
 use super::runner::Runner;
-use super::target::{Medium, Wanted, config};
 use super::{Scenario, ScenarioError};
 use crate::plot::{Axis, Chart, Scale, Series};
 use crate::units;
@@ -156,19 +155,7 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         return Err(ScenarioError::Io(why));
     }
     let programs = Programs::find().map_err(ScenarioError::Io)?;
-    let wanted = Wanted {
-        medium: Medium::Ram,
-        volumes: 2,
-        size: VOLUME,
-        cores: r.cores.first(1).target,
-        buffers: 128 << 20,
-    };
-    let site = Site::start(r, |address, _| config(&wanted, address))?;
-    let disks = [
-        site.attach("bench-0", Protocol::Srp)?,
-        site.attach("bench-1", Protocol::Brp)?,
-        site.local(VOLUME)?,
-    ];
+    let (site, disks) = Site::with_three_disks(r, VOLUME)?;
     let mut servers = Vec::new();
     for (disk, name) in disks.iter().zip(["srp", "brp", "local"]) {
         servers.push(database(&programs, disk, &site, name)?);

@@ -1,15 +1,16 @@
 //! What is done to a pool besides reading and writing: snapshots, clones, deletions, damage.
 
+use super::forms::{Form, Formed, Forms};
 use super::pool::Loaded;
 use super::verdict::Verdict;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS, Prng};
 use weir_block::Volume;
-use weir_mem::Slice;
+use weir_mem::{BufPool, Slice};
 use weir_reactor::sleep;
 use weir_sim::{SimMedium, Time};
-use weir_store::{Pool, StoreError, StoreVolume};
+use weir_store::{Pool, StoreError};
 
 /// Blocks of the director's own volume that it uses.
 const BLOCKS: u64 = 24;
@@ -17,6 +18,7 @@ const BLOCKS: u64 = 24;
 /// A snapshot or clone that was acknowledged, and what it must hold.
 struct Kept {
     name: String,
+    form: Form,
     at: u64,
     bytes: Vec<u8>,
 }
@@ -36,17 +38,24 @@ pub(crate) struct Director {
     doubles: Cell<(u64, u64)>,
     /// A snapshot or clone is being made, reverted or deleted.
     busy: Cell<bool>,
+    /// The volumes in a form that are open in this life.
+    forms: RefCell<Rc<Forms>>,
+    buffers: BufPool,
+    stamps: RefCell<Prng>,
 }
 
-async fn read(v: &StoreVolume, at: u64, len: usize) -> Result<Vec<u8>, IoError> {
+async fn read(v: &dyn Volume, at: u64, len: usize) -> Result<Vec<u8>, IoError> {
     let buf = Slice::heap(len);
     v.read(at, buf.clone()).await?;
     Ok(buf.to_vec())
 }
 
 impl Director {
-    pub(crate) fn new(rng: Prng) -> Rc<Director> {
+    pub(crate) fn new(rng: Prng, mut stamps: Prng, buffers: BufPool) -> Rc<Director> {
         Rc::new(Director {
+            forms: RefCell::new(Forms::new(buffers.clone(), stamps.next_u64())),
+            buffers,
+            stamps: RefCell::new(stamps),
             rng: RefCell::new(rng),
             verdict: Verdict::default(),
             kept: RefCell::default(),
@@ -81,6 +90,18 @@ impl Director {
     /// What was under way in a life that is over is not any more.
     pub(crate) fn is_over(&self) {
         self.busy.set(false);
+        let stamp = self.stamps.borrow_mut().next_u64();
+        self.forms.replace(Forms::new(self.buffers.clone(), stamp));
+    }
+
+    /// The volumes in a form that are open in this life.
+    pub(crate) fn forms(&self) -> Rc<Forms> {
+        self.forms.borrow().clone()
+    }
+
+    fn open(&self, pool: &Pool, id: u32, form: Form) -> Option<Formed> {
+        let f = self.forms().open(pool, id, form);
+        f.inspect_err(|e| self.verdict.is_wrong(format!("dataset {id}: {e}"))).ok()
     }
 
     fn below(&self, n: u64) -> u64 {
@@ -101,7 +122,7 @@ impl Director {
         if let Some(v) = pool.find("director").and_then(|id| pool.volume(id).ok()) {
             let lost = self.lost.borrow().clone();
             for at in lost {
-                match read(&v, at, 4096).await {
+                match read(&*v, at, 4096).await {
                     Err(IoError::Medium) => self.medium_error(),
                     other => self.verdict.is_wrong(format!(
                         "a lost block at {at} gave a medium error once, and now {:?}",
@@ -113,10 +134,10 @@ impl Director {
     }
 
     async fn check_one(&self, pool: &Pool, k: usize) {
-        let (name, at, want) = {
+        let (name, form, at, want) = {
             let kept = self.kept.borrow();
             let Some(x) = kept.get(k) else { return };
-            (x.name.clone(), x.at, x.bytes.clone())
+            (x.name.clone(), x.form, x.at, x.bytes.clone())
         };
         if self.fading.borrow().contains(&name) {
             return;
@@ -124,8 +145,8 @@ impl Director {
         let Some(id) = pool.find(&name) else {
             return self.verdict.is_wrong(format!("{name} was acknowledged and is gone"));
         };
-        let Ok(v) = pool.volume(id) else { return };
-        match read(&v, at, want.len()).await {
+        let Some(v) = self.open(pool, id, form) else { return };
+        match read(&*v.volume, at, want.len()).await {
             Ok(have) => {
                 self.verified.set(self.verified.get() + 1);
                 if let Some(i) = have.iter().zip(&want).position(|(a, b)| a != b) {
@@ -185,12 +206,12 @@ impl Director {
         };
         let end = time.now();
         for ((id, v), name) in made.into_iter().zip(&chosen).zip(names) {
-            let s = pool.volume(id).ok()?;
-            let (at, len) = v.load.extent();
-            match read(&s, at, len).await {
+            let s = self.open(pool, id, v.form)?;
+            let (form, (at, len)) = (v.form, v.load.extent());
+            match read(&*s.volume, at, len).await {
                 Ok(bytes) => {
                     v.load.check_copy(&bytes, start, end);
-                    self.kept.borrow_mut().push(Kept { name, at, bytes });
+                    self.kept.borrow_mut().push(Kept { name, form, at, bytes });
                     self.verified.set(self.verified.get() + 1);
                 }
                 Err(e) => self.verdict.is_wrong(format!("reading a new snapshot: {e}")),
@@ -211,7 +232,7 @@ impl Director {
         None
     }
 
-    fn pick(&self, kind: &str) -> Option<(String, u64, Vec<u8>)> {
+    fn pick(&self, kind: &str) -> Option<(String, Form, u64, Vec<u8>)> {
         let n = self.below(64) as usize;
         let kept = self.kept.borrow();
         let all: Vec<_> = kept
@@ -219,20 +240,20 @@ impl Director {
             .filter(|k| k.name.starts_with(kind) && !self.fading.borrow().contains(&k.name))
             .collect();
         let k = all.get(n % all.len().max(1))?;
-        Some((k.name.clone(), k.at, k.bytes.clone()))
+        Some((k.name.clone(), k.form, k.at, k.bytes.clone()))
     }
 
     /// A clone holds what its snapshot holds, also after writes to it, and the snapshot stays.
     async fn make_clone(&self, pool: &Pool) -> Option<()> {
-        let Some((origin, at, mut bytes)) = self.pick("s") else { return Some(()) };
+        let Some((origin, form, at, mut bytes)) = self.pick("s") else { return Some(()) };
         let name = self.name("c");
         let id = pool.find(&origin)?;
         match pool.clone_snapshot(id, &name).await {
             Ok(_) => {}
             Err(_) => return Some(()),
         }
-        let v = pool.volume(pool.find(&name)?).ok()?;
-        match read(&v, at, bytes.len()).await {
+        let v = self.open(pool, pool.find(&name)?, form)?.volume;
+        match read(&*v, at, bytes.len()).await {
             Ok(have) if have == bytes => {}
             Ok(_) => self.verdict.is_wrong(format!("{name} is not what {origin} is")),
             Err(e) => self.verdict.is_wrong(format!("reading {name}: {e}")),
@@ -249,13 +270,13 @@ impl Director {
             bytes[block..block + 512].fill(fill);
         }
         self.fading.borrow_mut().retain(|f| *f != name);
-        self.kept.borrow_mut().push(Kept { name, at, bytes });
+        self.kept.borrow_mut().push(Kept { name, form, at, bytes });
         Some(())
     }
 
     /// A clone is reverted to a snapshot of its own.
     async fn revert(&self, pool: &Pool) -> Option<()> {
-        let Some((clone, at, bytes)) = self.pick("c") else { return Some(()) };
+        let Some((clone, form, at, bytes)) = self.pick("c") else { return Some(()) };
         let id = pool.find(&clone)?;
         let name = self.name("r");
         let made = pool.snapshot(&[(id, &name)], 0).await;
@@ -265,18 +286,24 @@ impl Director {
         };
         // From here until it is reverted, its content is open.
         self.fading.borrow_mut().push(clone.clone());
-        let v = pool.volume(id).ok()?;
+        let Formed { volume: v, compressed } = self.open(pool, id, form)?;
         let some = (bytes.len() / 512).min(9) * 512;
         v.write(at, Slice::copy_of(&vec![0x77; some]), false).await.ok()?;
         if self.below(2) == 0 {
             pool.checkpoint().await.ok()?;
         }
         v.write_zeroes(at, 512, true).await.ok()?;
-        if let Err(e) = pool.revert(id, snapshot).await {
+        let still = match &compressed {
+            Some(c) => Some(c.hold().await),
+            None => None,
+        };
+        let reverted = pool.revert(id, snapshot).await;
+        drop(still);
+        if let Err(e) = reverted {
             self.verdict.is_wrong(format!("reverting {clone}: {e}"));
             return None;
         }
-        match read(&v, at, bytes.len()).await {
+        match read(&*v, at, bytes.len()).await {
             Ok(have) if have == bytes => {}
             Ok(_) => self.verdict.is_wrong(format!("{clone} was reverted and is not what it was")),
             Err(e) => self.verdict.is_wrong(format!("reading {clone}: {e}")),
@@ -292,6 +319,7 @@ impl Director {
         let Some((name, ..)) = self.pick(kind) else { return Some(()) };
         let id = pool.find(&name)?;
         self.fading.borrow_mut().push(name.clone());
+        self.forms().close(id).await;
         match pool.delete(id).await {
             Ok(()) => {
                 self.kept.borrow_mut().retain(|k| k.name != name);
@@ -307,12 +335,10 @@ impl Director {
     }
 
     /// Damages all copies of blocks of the director's volume: each is lost, and stays lost until it is written.
-    pub(crate) async fn damage(
-        self: Rc<Self>,
-        pool: Pool,
-        v: Rc<StoreVolume>,
-        media: Vec<SimMedium>,
-    ) {
+    pub(crate) async fn damage(self: Rc<Self>, pool: Pool, media: Vec<SimMedium>) {
+        let Some(v) = pool.find("director").and_then(|id| pool.volume(id).ok()) else {
+            return self.verdict.is_wrong("the director's volume is gone".into());
+        };
         for round in 0..8 {
             let at = self.below(BLOCKS) * 4096;
             let fresh = Slice::heap(4096);
@@ -322,7 +348,7 @@ impl Director {
             if let Err(e) = v.write(at, fresh.clone(), false).await {
                 return self.verdict.is_wrong(format!("writing a block: {e}"));
             }
-            match read(&v, at, 4096).await {
+            match read(&*v, at, 4096).await {
                 Ok(b) if b == fresh.to_vec() => {}
                 other => {
                     self.verdict.is_wrong(format!("a block just written: {:?}", other.map(|_| ())))
@@ -344,7 +370,7 @@ impl Director {
             self.lost.borrow_mut().push(at);
             self.doubles.set((self.doubles.get().0 + 1, self.doubles.get().1));
             for _ in 0..2 {
-                match read(&v, at, 4096).await {
+                match read(&*v, at, 4096).await {
                     Err(IoError::Medium) => self.medium_error(),
                     other => self.verdict.is_wrong(format!(
                         "a block without a good copy was read: {:?}",

@@ -5,7 +5,6 @@ use super::trouble::Trouble;
 use crate::{Pass, Wrong};
 use std::rc::Rc;
 use weir_base::IoError;
-use weir_block::Volume;
 use weir_disk::Disk;
 use weir_mem::Slice;
 use weir_sim::SimMedium;
@@ -16,7 +15,7 @@ impl Story {
         let pool = self.running()?;
         for _ in 0..times {
             for v in self.volumes.clone() {
-                let io = self.io(&pool, &v.name)?;
+                let io = self.io(&pool, &v)?;
                 self.w.run(&self.node, PATIENCE, v.load.clone().read_all(io, self.bufs.clone()))?;
             }
         }
@@ -65,6 +64,7 @@ impl Story {
         self.single_faults()?;
         let pool = self.running()?;
         let c = pool.counters();
+        let compressed = self.volumes.iter().filter(|v| !v.form.is_plain()).count() as u64;
         let members: Vec<_> = pool.status().devices.into_iter().filter_map(|d| d.name).collect();
         let closed = self.w.run(&self.node, PATIENCE, async move { pool.close().await })?;
         if let Err(e) = closed
@@ -74,6 +74,7 @@ impl Story {
         }
         self.node.kill();
         self.pool.take();
+        self.director.is_over();
         self.volumes.iter().for_each(|v| v.load.settle());
         self.node.restart();
         self.verify()?;
@@ -95,6 +96,7 @@ impl Story {
             ("devices that hung", self.stalls + self.steward.stalls()),
             ("faults of devices by chance", self.faults),
             ("errors excused", self.errors.excused.get()),
+            ("volumes that are compressed", compressed),
             ("damaged copies found by scrub", damaged),
             ("copies repaired", c.repaired + self.repaired),
             ("log entries replayed", self.replayed),
@@ -117,6 +119,7 @@ impl Story {
         closed.map_err(|e| Wrong(format!("closing after filling: {e}")))?;
         self.node.kill();
         self.pool.take();
+        self.director.is_over();
         self.node.restart();
         self.open()
     }
@@ -139,17 +142,18 @@ impl Story {
         let pool = self.running()?;
         let mut all = Vec::new();
         for v in &self.volumes {
-            all.push(self.io(&pool, &v.name)?);
+            all.push(self.io(&pool, v)?);
         }
         let done = self.w.run(&self.node, PATIENCE, async move {
             for io in &all {
-                io.volume.write_zeroes(0, io.volume.geometry().len, true).await?;
+                let v = io.volume()?;
+                v.write_zeroes(0, v.geometry().len, true).await?;
             }
-            let buf = Slice::heap(65536);
+            let (buf, v) = (Slice::heap(65536), all[0].volume()?);
             for n in 0..4 {
-                all[0].volume.write(n << 16, buf.clone(), false).await?;
+                v.write(n << 16, buf.clone(), false).await?;
             }
-            all[0].volume.write_zeroes(0, 1 << 20, true).await?;
+            v.write_zeroes(0, 1 << 20, true).await?;
             Ok::<_, IoError>(())
         })?;
         done.map_err(|e| Wrong(format!("a full pool after a deletion: {e}")))?;
@@ -201,11 +205,12 @@ impl Story {
             let opened = self.w.run(&node, PATIENCE, Pool::open(disks, options))?;
             let pool = opened.map_err(|e| Wrong(format!("without device {gone}: {e}")))?;
             for v in self.volumes.clone() {
-                let io = self.io(&pool, &v.name)?;
+                let io = self.io(&pool, &v)?;
                 self.w.run(&node, PATIENCE, v.load.clone().read_all(io, self.bufs.clone()))?;
             }
             self.w.run(&node, PATIENCE, self.director.clone().check(pool))?;
             node.kill();
+            self.director.is_over();
             self.verdict().map_err(|w| Wrong(format!("without device {gone}: {}", w.0)))?;
         }
         Ok(())

@@ -8,6 +8,7 @@ mod crashes;
 mod director;
 mod faults;
 mod finish;
+mod forms;
 mod pool;
 mod steward;
 mod trouble;

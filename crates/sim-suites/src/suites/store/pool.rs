@@ -4,6 +4,7 @@ use super::crashes::Crashes;
 use super::director::Director;
 use super::excused;
 use super::faults::Faults;
+use super::forms::{Form, Forms};
 use super::steward::{Bay, Steward};
 use super::trouble::Trouble;
 use crate::load::{Io, Load, Mix};
@@ -18,7 +19,7 @@ use weir_reactor::LocalFuture;
 use weir_sim::{DiskConfig, Next, Node, Odds, Options as WorldOptions, SimMedium, World};
 use weir_store::format::label::Layout;
 use weir_store::format::superblock::MemberState;
-use weir_store::{Options, Pool, PoolSpec, StoreVolume, create, label_of};
+use weir_store::{Options, Pool, PoolSpec, create, label_of};
 
 /// Longest time that anything may take that must end.
 pub(crate) const PATIENCE: u64 = 120 * SECONDS;
@@ -27,6 +28,7 @@ pub(crate) const PATIENCE: u64 = 120 * SECONDS;
 pub(crate) struct Loaded {
     pub(crate) name: String,
     pub(crate) load: Rc<Load>,
+    pub(crate) form: Form,
 }
 
 /// Errors that volumes gave and nothing excuses.
@@ -38,7 +40,9 @@ pub(crate) struct Errors {
 
 /// A path to a volume that judges errors.
 pub(crate) struct StoreIo {
-    pub(crate) volume: Rc<StoreVolume>,
+    id: u32,
+    form: Form,
+    forms: Rc<Forms>,
     pool: Pool,
     errors: Rc<Errors>,
     trouble: Trouble,
@@ -46,10 +50,19 @@ pub(crate) struct StoreIo {
 }
 
 impl StoreIo {
-    /// A pool that has few slabs, or gave empty ones up so that a device could go, may be filled by snapshots.
+    /// The volume; on its node.
+    pub(crate) fn volume(&self) -> Result<Rc<dyn Volume>, IoError> {
+        self.forms.open(&self.pool, self.id, self.form).map(|f| f.volume).map_err(|e| {
+            self.errors.wrong.borrow_mut().get_or_insert(format!("a volume: {e}"));
+            IoError::Internal
+        })
+    }
+
+    /// A pool that has few slabs, or gave empty ones up so that a device could go, may be filled by snapshots; also by
+    /// those of a volume in a form that takes more than one place for a while.
     fn is_full(&self, e: IoError) -> bool {
-        let s = self.pool.status();
-        e == IoError::NoSpace && self.trouble == Trouble::Devices && s.free < s.total / 3
+        let (s, much) = (self.pool.status(), !self.form.is_plain());
+        e == IoError::NoSpace && (much || self.trouble == Trouble::Devices) && s.free < s.total / 3
     }
 
     fn judge(&self, r: IoResult, write: bool, what: &str, at: u64) -> IoResult {
@@ -69,19 +82,19 @@ impl StoreIo {
 
 impl Io for StoreIo {
     fn read(&self, at: u64, buf: Slice) -> LocalFuture<'_, IoResult> {
-        Box::pin(async move { self.judge(self.volume.read(at, buf).await, false, "a read", at) })
+        Box::pin(async move { self.judge(self.volume()?.read(at, buf).await, false, "a read", at) })
     }
     fn write(&self, at: u64, buf: Slice, fua: bool) -> LocalFuture<'_, IoResult> {
-        Box::pin(
-            async move { self.judge(self.volume.write(at, buf, fua).await, true, "a write", at) },
-        )
+        Box::pin(async move {
+            self.judge(self.volume()?.write(at, buf, fua).await, true, "a write", at)
+        })
     }
     fn flush(&self) -> LocalFuture<'_, IoResult> {
-        Box::pin(self.volume.flush())
+        Box::pin(async move { self.volume()?.flush().await })
     }
     fn zero(&self, at: u64, len: u64) -> LocalFuture<'_, IoResult> {
         Box::pin(async move {
-            self.judge(self.volume.write_zeroes(at, len, true).await, true, "a zeroing", at)
+            self.judge(self.volume()?.write_zeroes(at, len, true).await, true, "a zeroing", at)
         })
     }
 }
@@ -171,7 +184,7 @@ impl Story {
         }
         let bufs = BufPool::new(&PoolConfig { classes: vec![(4096, 32), (65536, 16)] });
         let bufs = bufs.map_err(|e| Wrong(e.to_string()))?;
-        let mut volumes = Vec::new();
+        let (mut volumes, mut formed) = (Vec::new(), w.rng(0xf0_5709));
         for n in 0..rng.between(1, 2) {
             let mix = Mix {
                 first: rng.below(4) * 336 * 8 * rng.below(3),
@@ -186,11 +199,12 @@ impl Story {
                 think: rng.below(MILLIS / 2),
                 ..Mix::default()
             };
-            let name = format!("v{n}");
-            volumes.push(Rc::new(Loaded { name, load: Load::new(n as u32 + 1, w.time(), mix) }));
+            let (name, form) = (format!("v{n}"), Form::draw(&mut formed));
+            let load = Load::new(form.kind() | (n as u32 + 1), w.time(), mix);
+            volumes.push(Rc::new(Loaded { name, load, form }));
         }
         let victim = rng.below(devices) as usize;
-        let director = Director::new(rng.fork());
+        let director = Director::new(rng.fork(), formed, bufs.clone());
         let steward = Steward::new(rng.fork(), copies == 2);
         let faulty = RefCell::new(rng.fork());
         Ok(Story {
@@ -257,10 +271,10 @@ impl Story {
         self.like = label.ok().map(|l| l.layout);
         self.open()?;
         let pool = self.running()?;
-        let names: Vec<_> = self.volumes.iter().map(|v| v.name.clone()).collect();
+        let volumes = self.volumes.clone();
         let made = self.w.run(&self.node, PATIENCE, async move {
-            for name in names {
-                pool.create_volume(&name, 64 << 30, 512).await?;
+            for v in volumes {
+                pool.create_volume(&v.name, v.form.stored_len(64 << 30), 512).await?;
             }
             pool.create_volume("director", 1 << 30, 4096).await?;
             pool.close().await
@@ -363,11 +377,12 @@ impl Story {
         self.node.restart();
     }
 
-    pub(crate) fn io(&self, pool: &Pool, name: &str) -> Result<Rc<StoreIo>, Wrong> {
-        let id = pool.find(name).ok_or_else(|| Wrong(format!("volume {name} is gone")))?;
-        let volume = pool.volume(id).map_err(|e| Wrong(e.to_string()))?;
+    pub(crate) fn io(&self, pool: &Pool, v: &Loaded) -> Result<Rc<StoreIo>, Wrong> {
+        let id = pool.find(&v.name).ok_or_else(|| Wrong(format!("volume {} is gone", v.name)))?;
         Ok(Rc::new(StoreIo {
-            volume,
+            id,
+            form: v.form,
+            forms: self.director.forms(),
             pool: pool.clone(),
             errors: self.errors.clone(),
             trouble: self.trouble,
@@ -382,7 +397,7 @@ impl Story {
         let pool = self.running()?;
         for v in self.volumes.clone() {
             for _ in 0..self.rng.between(1, 6) {
-                let (io, rng) = (self.io(&pool, &v.name)?, self.rng.fork());
+                let (io, rng) = (self.io(&pool, &v)?, self.rng.fork());
                 self.node.spawn(v.load.clone().client(io, self.bufs.clone(), rng, u64::MAX));
             }
         }
@@ -418,9 +433,8 @@ impl Story {
                 });
             }
             Trouble::BothCopies => {
-                let io = self.io(&pool, "director")?;
                 let d = self.director.clone();
-                self.node.spawn(d.damage(pool, io.volume.clone(), self.media.clone()));
+                self.node.spawn(d.damage(pool, self.media.clone()));
                 self.faults += 1;
             }
             Trouble::Away => {
