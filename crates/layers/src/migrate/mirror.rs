@@ -111,9 +111,16 @@ impl Volume for Mirror {
     }
 
     fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
-        match self.check(at, buf.len() as u64) {
-            Ok(()) => self.0.source.read(at, buf),
+        let len = buf.len() as u64;
+        let inner = &*self.0;
+        match self.check(at, len) {
             Err(e) => IoFuture::ready(Err(e)),
+            // Either side may be the volume after a crash: nobody is shown what is on one of them only, so far.
+            Ok(()) if inner.doubtful.get() => IoFuture::new(async move {
+                let _lock = inner.ranges.lock(at, at + len).await;
+                inner.source.read(at, buf).await
+            }),
+            Ok(()) => inner.source.read(at, buf),
         }
     }
 
