@@ -106,7 +106,7 @@ fn a_daemon_that_gets_no_processor_for_a_while_goes_on() {
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(300));
             signal("-STOP");
-            std::thread::sleep(Duration::from_secs(9));
+            std::thread::sleep(Duration::from_secs(5));
             signal("-CONT");
         }
     });
