@@ -1,7 +1,6 @@
 //! A destination that takes long: nobody waits for it, and it is made up later.
 
 use super::{Inner, Phase};
-use crate::planted::{Bug, has};
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS, Nanos, SECONDS};
@@ -38,9 +37,7 @@ impl Inner {
 
     /// `from..to` did not reach the destination.
     pub(super) fn mark(&self, from: u64, to: u64) {
-        if !has(Bug::StallForgotten) {
-            self.stale.mark(from, to);
-        }
+        self.stale.mark(from, to);
     }
 
     /// What the migration waits for, in words.
@@ -138,7 +135,7 @@ impl Inner {
     /// Waits until the destination has nothing under way that was given up, and goes on with it.
     async fn catch_up(self: Rc<Self>) {
         let under_way = || self.behind.upgrade().map_or(0, |h| h.busy());
-        while under_way() > 0 && !has(Bug::LateWritesForgotten) {
+        while under_way() > 0 {
             if !self.is_mirroring() {
                 return;
             }
