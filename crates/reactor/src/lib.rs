@@ -28,7 +28,7 @@ pub use executor::{
 pub use local::{get_local, get_part, local_or_default, remove_part, set_local, set_part};
 pub use mailbox::{Handle, handle, send_to};
 pub use task::{JoinHandle, TaskId};
-pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout};
+pub use timer::{Elapsed, Overdue, Sleep, patience, sleep, sleep_until, timeout};
 pub use wait_channel::{Units, Wait, WaitChannel};
 
 use std::future::Future;

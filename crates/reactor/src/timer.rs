@@ -162,3 +162,37 @@ pub async fn timeout<F: Future>(duration: Nanos, future: F) -> Result<F::Output,
     })
     .await
 }
+
+/// How often a reactor has to have looked for an end before [`patience`] gives up.
+const LOOKS: Nanos = 8;
+
+/// The time given by [`patience`] was up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Overdue {
+    /// How long it was waited for, in nanoseconds.
+    pub waited: Nanos,
+    /// How much of that the reactor itself was late: it was held up by a task, had no processor, or the whole machine
+    /// stood still.
+    pub absent: Nanos,
+}
+
+/// Runs `future` for at most `limit` nanoseconds in which this reactor was there to see it end, then drops it.
+///
+/// For judging what is outside the reactor, such as a device: by the clock alone everything looks slow to a reactor that
+/// was not running itself. It looks eight times at least, however late it is each time.
+pub async fn patience<F: Future>(limit: Nanos, future: F) -> Result<F::Output, Overdue> {
+    let mut future = std::pin::pin!(future);
+    let (step, began) = ((limit / LOOKS).max(1), crate::now());
+    let (mut left, mut absent) = (limit, 0);
+    loop {
+        let (from, n) = (crate::now(), step.min(left));
+        if let Ok(v) = timeout(n, future.as_mut()).await {
+            return Ok(v);
+        }
+        absent += (crate::now() - from).saturating_sub(n);
+        left -= n;
+        if left == 0 {
+            return Err(Overdue { waited: crate::now() - began, absent });
+        }
+    }
+}

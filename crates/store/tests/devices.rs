@@ -1,7 +1,7 @@
 //! Devices come and go under a pool: what is asked for, refused, kept.
 
 use std::rc::Rc;
-use weir_base::{IoError, MILLIS, SECONDS};
+use weir_base::{IoError, MICROS, MILLIS, SECONDS};
 use weir_block::Volume;
 use weir_disk::Disk;
 use weir_mem::Slice;
@@ -471,4 +471,32 @@ fn a_read_that_was_given_up_does_not_change_what_was_read() {
             }
         });
     }
+}
+
+#[test]
+fn a_machine_that_stood_still_blames_no_device() {
+    let b = Bench::new(2);
+    let pool = b.pool(2, 2);
+    let id = b.run({
+        let pool = pool.clone();
+        async move { pool.create_volume("w", 64 * MIB, 4096).await.unwrap() }
+    });
+    let done = Rc::new(std::cell::Cell::new(0));
+    let (count, p) = (done.clone(), pool.clone());
+    b.n.spawn_on(0, async move {
+        for i in 0..40 {
+            write(&p, id, i * 65536, 65536, i as u8).await;
+            count.set(i + 1);
+        }
+    });
+    // Much longer than a device may take, with I/O under way of which no end has been seen.
+    for i in 0..40 {
+        b.w.run_for((50 + i * 7) * MICROS);
+        b.n.pause(60 * SECONDS);
+        b.w.run_for(60 * SECONDS);
+    }
+    b.w.run_for(SECONDS);
+    assert_eq!(done.get(), 40);
+    let s = pool.status();
+    assert!(s.devices.iter().all(|m| m.state == MemberState::InSync && !m.failed), "{s:?}");
 }

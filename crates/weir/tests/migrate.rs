@@ -85,6 +85,38 @@ fn a_volume_moves_back_and_forth_under_hosts_that_see_nothing() {
 }
 
 #[test]
+fn a_daemon_that_gets_no_processor_for_a_while_goes_on() {
+    let mut d = Daemon::new("migrate-stopped");
+    d.start();
+    d.ok(&format!("pool create plain --device file:{}:96M", d.path("plain")));
+    d.ok(&format!("pool create safe --raid 1 {}", d.devices(2, "192M")));
+    d.ok("volume create v --pool plain --size 64M --block-size 4096");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    let mut known = zeros();
+    let (start, pid) = (command(&d, "migrate start v --to safe --rate 20M"), d.pid());
+    // What was under way at the destination is answered when the daemon runs again, and not before: from its point of
+    // view that took as long as the daemon was stopped.
+    under_load(&d, &mut known, 5, move || {
+        let signal = |name: &str| {
+            let sent = std::process::Command::new("kill").args([name, &pid.to_string()]).status();
+            assert!(sent.expect("kill runs").success());
+        };
+        start();
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(300));
+            signal("-STOP");
+            std::thread::sleep(Duration::from_secs(5));
+            signal("-CONT");
+        }
+    });
+    assert_eq!(ended(&d, "v"), "done", "{}\n{}", d.json("migrate show v"), d.log());
+    verify(&d, &mut known);
+    assert_eq!(faults(&d), 0);
+    d.stop();
+}
+
+#[test]
 fn kill_9_in_the_middle_loses_nothing() {
     let mut d = Daemon::new("migrate-kill");
     d.start();

@@ -71,7 +71,8 @@ fn live(v: &Volume, m: &Migration, run: Option<&Run>) -> MigrationLive {
         MigrationStage::Copying => last.state,
         MigrationStage::Leaving | MigrationStage::Undoing => "clearing".into(),
     };
-    let reason = run.and_then(|r| r.failed.clone().or(r.waits.clone())).or(last.reason);
+    let reason = run.and_then(|r| r.failed.clone().or(r.waits.clone()));
+    let reason = reason.or(last.reason).or(last.waits);
     MigrationLive {
         volume: v.name.clone(),
         from,
@@ -229,9 +230,27 @@ impl Controller {
         }
         let found = self.plane.migration(name).await?;
         if let Some(p) = &found {
-            self.run(name, |r| r.last = p.clone());
+            let before = self.run(name, |r| std::mem::replace(&mut r.last, p.clone()));
+            self.tell_waits(name, before.waits.is_some(), p);
         }
         Ok(found)
+    }
+
+    /// Tells once that a destination does not answer, and once that it goes on.
+    fn tell_waits(&self, name: &str, waited: bool, now: &MigrationProgress) {
+        let object = format!("volume/{name}");
+        let (kind, text) = match &now.waits {
+            Some(why) if !waited => {
+                ("migration.waits", format!("the migration of volume `{name}` waits: {why}"))
+            }
+            None if waited && !["failed", "stopped"].contains(&now.state.as_str()) => (
+                "migration.resumed",
+                format!("the migration of volume `{name}` goes on: its destination answers"),
+            ),
+            _ => return,
+        };
+        tracing::warn!("{text}");
+        self.events.publish(kind, &object, &text);
     }
 
     /// Has the data plane begin. The caller holds `changes`.

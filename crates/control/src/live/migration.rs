@@ -10,6 +10,8 @@ pub struct MigrationProgress {
     pub state: String,
     /// Why it failed.
     pub reason: Option<String>,
+    /// What it waits for: a destination that does not answer.
+    pub waits: Option<String>,
     /// Bytes done in this state.
     pub done: u64,
     /// Bytes in all.

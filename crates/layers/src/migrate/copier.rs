@@ -60,13 +60,15 @@ impl Inner {
             self.verified.set(true);
         }
         loop {
-            let next = self.again.borrow_mut().pop();
-            let Some((mut from, end)) = next else { break };
+            if self.is_behind() || !self.stale.is_empty() {
+                self.go_on().await?;
+            }
+            let Some((mut from, end)) = self.stale.take() else { break };
             self.phase(Phase::Copying);
             while from < end {
                 let to = end.min(from + self.plan.chunk);
                 if let Err(e) = self.copy_again(from, to).await {
-                    self.again(from, end);
+                    self.stale.mark(from, end);
                     return Err(e);
                 }
                 from = to;
@@ -142,9 +144,9 @@ impl Inner {
         Some((from, from + n, hole.is_some()))
     }
 
-    /// Waits as long as it is paused.
+    /// Waits as long as it is paused, or the destination is behind.
     async fn go_on(&self) -> Done {
-        while self.paused.get() && self.is_mirroring() {
+        while (self.paused.get() || self.is_behind()) && self.is_mirroring() {
             sleep(LOOK).await;
         }
         if self.is_mirroring() { Ok(()) } else { Err(End::Over) }
@@ -188,8 +190,8 @@ impl Inner {
     }
 
     async fn make_hole(&self, at: u64, len: u64) -> Done {
-        let io = self.bounded(self.destination.write_zeroes(at, len, true));
-        io.await.map_err(|e| failed("the destination cannot be zeroed", at, e))
+        let done = self.there(at, at + len, |v| v.write_zeroes(at, len, true)).await;
+        done.map(drop).map_err(|e| failed("the destination cannot be zeroed", at, e))
     }
 
     /// Copies a piece of at most a chunk. `clean`: the destination reads as zeros there.
@@ -204,8 +206,8 @@ impl Inner {
                 let buf = self.buffer(n).await?;
                 let read = self.source.read(at, buf.clone()).await;
                 read.map_err(|e| failed("the source cannot be read", at, e))?;
-                let io = self.bounded(self.destination.write(at, buf, false));
-                io.await.map_err(|e| failed("the destination cannot be written", at, e))?;
+                let done = self.there(at, at + n, |v| v.write(at, buf, false)).await;
+                done.map_err(|e| failed("the destination cannot be written", at, e))?;
                 self.copied.set(self.copied.get() + n);
             } else if !clean && !has(Bug::HolesLeftOut) {
                 self.make_hole(at, n).await?;
@@ -215,15 +217,20 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads a piece from both sides and compares.
+    /// Reads a piece from both sides and compares. One that may differ is left for when it was copied again.
     async fn verify(&self, from: u64, to: u64) -> Done {
         self.throttle(to - from).await?;
         let _lock = self.ranges.lock(from, to).await;
+        if self.stale.has(from, to) {
+            return Ok(());
+        }
         let (a, b) = (self.buffer(to - from).await?, self.buffer(to - from).await?);
         let read = self.source.read(from, a.clone()).await;
         read.map_err(|e| failed("the source cannot be read", from, e))?;
-        let io = self.bounded(self.destination.read(from, b.clone()));
-        io.await.map_err(|e| failed("the destination cannot be read", from, e))?;
+        let done = self.there(from, to, |v| v.read(from, b.clone())).await;
+        if !done.map_err(|e| failed("the destination cannot be read", from, e))? {
+            return Ok(());
+        }
         match first_difference(&a, &b) {
             None => Ok(()),
             Some(i) => Err(End::Failed(format!(
@@ -238,10 +245,15 @@ impl Inner {
         {
             let _lock = self.ranges.lock(from, to).await;
             let hole = (to - from, false);
-            if self.extent(&*self.source, from, to).await == hole
-                && self.extent(&*self.destination, from, to).await == hole
-            {
-                return Ok(());
+            if self.extent(&*self.source, from, to).await == hole {
+                match self.allocation_there(from, to - from).await {
+                    Some(found) if !found.mapped && found.len >= to - from => return Ok(()),
+                    Some(_) => {}
+                    None => {
+                        self.mark(from, to);
+                        return Ok(());
+                    }
+                }
             }
         }
         let mut at = from;

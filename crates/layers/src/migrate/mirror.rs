@@ -2,6 +2,7 @@
 
 use super::Inner;
 use crate::planted::{Bug, has};
+use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -57,9 +58,17 @@ impl Mirror {
             if both == 0 {
                 return source(&*inner.source).await;
             }
-            let there = inner.bounded(destination(&*inner.destination, both));
+            if inner.is_behind() {
+                inner.mark(at, at + both);
+                return source(&*inner.source).await;
+            }
+            let late = Cell::new(false);
+            let there = inner.bounded(destination(&*inner.destination, both), &late);
             let pair = Pair { source: (source(&*inner.source), None), destination: (there, None) };
             let (s, d) = pair.await;
+            if late.get() {
+                inner.mark(at, at + both);
+            }
             inner.settle(at, at + both, s, d)
         })
     }
@@ -90,7 +99,7 @@ impl Inner {
         }
         if source.is_err() {
             // What the source has there now is what counts.
-            self.again(from, to);
+            self.stale.mark(from, to);
         }
         source
     }
@@ -102,9 +111,16 @@ impl Volume for Mirror {
     }
 
     fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
-        match self.check(at, buf.len() as u64) {
-            Ok(()) => self.0.source.read(at, buf),
+        let len = buf.len() as u64;
+        let inner = &*self.0;
+        match self.check(at, len) {
             Err(e) => IoFuture::ready(Err(e)),
+            // Either side may be the volume after a crash: nobody is shown what is on one of them only, so far.
+            Ok(()) if inner.doubtful.get() => IoFuture::new(async move {
+                let _lock = inner.ranges.lock(at, at + len).await;
+                inner.source.read(at, buf).await
+            }),
+            Ok(()) => inner.source.read(at, buf),
         }
     }
 
@@ -130,8 +146,9 @@ impl Volume for Mirror {
         if !inner.doubtful.get() {
             return inner.source.flush();
         }
-        let there = inner.bounded(inner.destination.flush());
         IoFuture::new(async move {
+            let late = Cell::new(false);
+            let there = inner.bounded(inner.destination.flush(), &late);
             let pair = Pair { source: (inner.source.flush(), None), destination: (there, None) };
             let (s, d) = pair.await;
             if let Err(e) = d {

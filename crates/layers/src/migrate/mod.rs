@@ -6,6 +6,12 @@
 //! code on one reactor, put changes and copies of the same bytes in one order for both sides. What fails at the
 //! destination ends the migration and is never seen by a host.
 //!
+//! A destination that is only slow fails nothing. When it has not answered for [`Plan::patience`] it is *behind*: hosts
+//! go on with the source alone, what they change is marked, and nothing new is sent to the destination before everything
+//! that it has not answered has come to its end. Then, after a rest, changes go to both sides again, what was marked
+//! is copied (and compared) once more, and the migration goes on. So the source is right at any time, and hosts wait
+//! for the destination no longer than for its patience.
+//!
 //! When everything is there, and has been read back and compared, the migration is [`Phase::Ready`]. The owner then
 //!
 //! 1. [holds](Migration::hold) I/O back: what is under way ends, and both sides are flushed;
@@ -21,6 +27,8 @@
 mod copier;
 mod mirror;
 mod ranges;
+mod slow;
+mod stale;
 #[cfg(test)]
 mod tests;
 
@@ -28,15 +36,14 @@ use crate::planted::{Bug, has};
 use crate::remote::{Entrance, Home};
 use mirror::Mirror;
 use ranges::Ranges;
+use slow::Lag;
+use stale::Stale;
 use std::cell::{Cell, OnceCell, RefCell};
-use std::rc::Rc;
-use weir_base::{IoError, Nanos, SECONDS};
-use weir_block::{IoFuture, Junction, Quiesced, SwapError, Volume};
+use std::rc::{Rc, Weak};
+use weir_base::{Nanos, SECONDS};
+use weir_block::{Junction, Quiesced, SwapError, Volume};
 use weir_mem::BufPool;
 use weir_reactor::{now, spawn_task, timeout};
-
-/// Ranges to be copied again that are kept apart.
-const RANGES: usize = 256;
 
 /// What is to be done.
 #[derive(Debug, Clone)]
@@ -51,15 +58,17 @@ pub struct Plan {
     pub rate: u64,
     /// Bytes copied as one piece, a multiple of 4096: changes of it wait that long.
     pub chunk: u64,
-    /// Nanoseconds that the destination may take for an I/O, as a host waits for it; then it has failed.
+    /// Nanoseconds that the destination may take for an I/O, as a host waits for it; then hosts go on without it
+    /// until it has caught up.
     pub patience: Nanos,
 }
 
 impl Plan {
     /// A good size of pieces in bytes.
     pub const CHUNK: u64 = 256 << 10;
-    /// A good time to wait for the destination in nanoseconds: hosts wait longer than that.
-    pub const PATIENCE: Nanos = 8 * SECONDS;
+    /// A good time to wait for the destination in nanoseconds: longer than a healthy device takes with a queue in front
+    /// of it, shorter than hosts wait.
+    pub const PATIENCE: Nanos = 4 * SECONDS;
 }
 
 /// How far it is.
@@ -98,6 +107,8 @@ pub struct Status {
     pub rate: u64,
     /// Nothing is copied for now.
     pub paused: bool,
+    /// What it waits for: hosts go on without a destination that does not answer.
+    pub waits: Option<String>,
 }
 
 /// Why a migration cannot begin.
@@ -142,8 +153,13 @@ struct Inner {
     paused: Cell<bool>,
     /// When the next piece may be read.
     due: Cell<Nanos>,
-    /// Ranges that may differ, since a change failed at the source.
-    again: RefCell<Vec<(u64, u64)>>,
+    /// Ranges that may differ, since a change failed at the source or the destination was behind.
+    stale: Stale,
+    /// The destination does not answer.
+    lag: Cell<Option<Lag>>,
+    /// Where the destination is at home.
+    behind: Weak<Home>,
+    me: Weak<Inner>,
     /// Either side may be the volume after a crash.
     doubtful: Cell<bool>,
     buffers: OnceCell<BufPool>,
@@ -169,27 +185,6 @@ impl Inner {
             }
         }
     }
-
-    /// `from..to` has to be copied again.
-    fn again(&self, from: u64, to: u64) {
-        let mut again = self.again.borrow_mut();
-        if again.len() < RANGES {
-            return again.push((from, to));
-        }
-        if let Some(last) = again.last_mut() {
-            *last = (last.0.min(from), last.1.max(to));
-        }
-    }
-
-    /// An I/O of the destination that is given up when it takes too long; it ends by itself then.
-    fn bounded<'a>(&'a self, io: IoFuture<'a>) -> IoFuture<'a> {
-        match io.result() {
-            Some(r) => IoFuture::ready(r),
-            None => IoFuture::new(async move {
-                timeout(self.plan.patience, io).await.unwrap_or(Err(IoError::Offline))
-            }),
-        }
-    }
 }
 
 /// A volume on its way. Dropping it closes the entrance; what is under way goes on to its end.
@@ -199,7 +194,7 @@ pub struct Migration {
     /// What the junction stands for in the end.
     target: Rc<dyn Volume>,
     front: Home,
-    behind: Home,
+    behind: Rc<Home>,
 }
 
 impl Migration {
@@ -216,11 +211,12 @@ impl Migration {
         if len < plan.len {
             return Err(Unfit::Short(len));
         }
-        let behind = Home::open(destination.clone());
+        let behind = Rc::new(Home::open(destination.clone()));
         let rate = plan.rate;
-        let inner = Rc::new(Inner {
+        let inner = Rc::new_cyclic(|me| Inner {
             source,
             destination: behind.entrance().handle(),
+            stale: Stale::new(plan.len, plan.chunk),
             plan,
             ranges: Ranges::default(),
             phase: Cell::new(Phase::Waiting),
@@ -234,7 +230,9 @@ impl Migration {
             rate: Cell::new(rate),
             paused: Cell::new(false),
             due: Cell::new(0),
-            again: RefCell::default(),
+            lag: Cell::new(None),
+            behind: Rc::downgrade(&behind),
+            me: me.clone(),
             doubtful: Cell::new(false),
             buffers: OnceCell::new(),
         });
@@ -270,6 +268,7 @@ impl Migration {
             copied: i.copied.get(),
             rate: i.rate.get(),
             paused: i.paused.get(),
+            waits: i.lagging(),
         }
     }
 
@@ -313,7 +312,7 @@ impl Migration {
         let held = timeout(limit, self.junction.quiesce()).await;
         let held = held.map_err(|_| "I/O under way did not end in time".to_string())?;
         let quiesced = held.map_err(|e| e.to_string())?;
-        if !i.again.borrow().is_empty() && !has(Bug::FailedChangeForgotten) {
+        if !i.stale.is_empty() && !has(Bug::FailedChangeForgotten) {
             i.phase(Phase::Copying);
             spawn_task(i.clone().copy_all());
         }
@@ -329,12 +328,16 @@ impl Migration {
             return Ok(());
         }
         let i = &self.inner;
-        let flushed = i.bounded(i.destination.flush()).await;
-        flushed.map_err(|e| {
-            let why = format!("the destination cannot be flushed: {e}");
-            i.fail(why.clone());
-            why
-        })
+        let late = Cell::new(false);
+        match i.bounded(i.destination.flush(), &late).await {
+            Ok(()) if late.get() => Err(i.lagging().unwrap_or_else(|| "it is not ready".into())),
+            Ok(()) => Ok(()),
+            Err(e) => {
+                let why = format!("the destination cannot be flushed: {e}");
+                i.fail(why.clone());
+                Err(why)
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use std::cell::RefCell;
-use weir_base::{IoResult, MICROS, MILLIS, Prng};
-use weir_block::{Allocation, Geometry, check_range};
+use weir_base::{IoError, IoResult, MICROS, MILLIS, Prng};
+use weir_block::{Allocation, Geometry, IoFuture, check_range};
 use weir_mem::Slice;
 use weir_reactor::{LocalFuture, sleep, spawn};
 use weir_sim::World;
@@ -46,8 +46,9 @@ impl Mem {
     async fn does(&self, at: u64, len: u64, f: impl FnOnce(&mut [u8])) -> IoResult {
         check_range(&self.geometry(), at, len)?;
         sleep(50 * MICROS).await;
-        if self.hangs.get() {
-            std::future::pending::<()>().await;
+        // What hung is done in the end.
+        while self.hangs.get() {
+            sleep(MILLIS).await;
         }
         if let Some(e) = self.fails.get() {
             return Err(e);
@@ -183,27 +184,140 @@ fn a_destination_that_is_not_new_loses_what_it_had() {
 #[test]
 fn what_fails_there_is_not_seen_by_hosts() {
     sim(async {
-        for hangs in [false, true] {
-            let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
-            let m = Migration::new(a.clone(), b.clone(), plan()).unwrap();
-            let v = m.entrance().handle();
-            m.begin();
-            settled(&m).await;
-            match hangs {
-                true => b.hangs.set(true),
-                false => b.fails.set(Some(IoError::Medium)),
-            }
-            write(&*v, 4096, 3, 512).await.unwrap();
-            let s = m.status();
-            assert_eq!(s.phase, Phase::Failed);
-            assert!(s.reason.unwrap().contains("byte 4096"));
-            assert_eq!(m.under_way(), usize::from(hangs));
-            let before = b.writes.get();
-            write(&*v, 8192, 4, 512).await.unwrap();
-            assert_eq!((a.bytes.borrow()[8192], b.writes.get()), (4, before));
-            assert!(m.hold(SECONDS).await.is_err());
+        let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
+        let m = Migration::new(a.clone(), b.clone(), plan()).unwrap();
+        let v = m.entrance().handle();
+        m.begin();
+        settled(&m).await;
+        b.fails.set(Some(IoError::Medium));
+        write(&*v, 4096, 3, 512).await.unwrap();
+        let s = m.status();
+        assert_eq!(s.phase, Phase::Failed);
+        assert!(s.reason.unwrap().contains("byte 4096"));
+        assert_eq!(m.under_way(), 0);
+        let before = b.writes.get();
+        write(&*v, 8192, 4, 512).await.unwrap();
+        assert_eq!((a.bytes.borrow()[8192], b.writes.get()), (4, before));
+        assert!(m.hold(SECONDS).await.is_err());
+    });
+}
+
+#[test]
+fn hosts_go_on_without_a_destination_that_does_not_answer_and_it_is_made_up_later() {
+    sim(async {
+        let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
+        let m = Migration::new(a.clone(), b.clone(), plan()).unwrap();
+        let v = m.entrance().handle();
+        m.begin();
+        settled(&m).await;
+        b.hangs.set(true);
+        let begin = now();
+        write(&*v, 4096, 3, 512).await.unwrap();
+        assert!((100 * MILLIS..110 * MILLIS).contains(&(now() - begin)), "its patience, once");
+        let s = m.status();
+        assert_eq!((s.phase, s.reason), (Phase::Copying, None));
+        let waits = s.waits.unwrap();
+        assert!(waits.contains("has not answered for 0.1 s"), "{waits}");
+        assert!(!waits.contains("process"), "this reactor was there all the time: {waits}");
+        // The same block again, which what hangs would overwrite with something older, and many others.
+        let begin = now();
+        let before = b.writes.get();
+        write(&*v, 4096, 5, 512).await.unwrap();
+        for at in (0..LEN).step_by(8192) {
+            write(&*v, at + 512, 6, 512).await.unwrap();
+        }
+        v.write_zeroes(600 * 1024, 4096, true).await.unwrap();
+        v.flush().await.unwrap();
+        assert!(now() - begin < 50 * MILLIS, "hosts wait no more");
+        assert_eq!(b.writes.get(), before, "nothing new is sent there");
+        sleep(SECONDS).await;
+        assert!(m.hold(SECONDS).await.is_err());
+        assert_eq!((m.status().phase, m.under_way()), (Phase::Copying, 1));
+        b.hangs.set(false);
+        sleep(100 * MILLIS).await;
+        let waits = m.status().waits.unwrap();
+        assert!(waits.contains("gets a rest"), "{waits}");
+        let s = settled(&m).await;
+        assert_eq!((s.phase, s.reason, s.waits), (Phase::Ready, None, None));
+        assert_eq!(*a.bytes.borrow(), *b.bytes.borrow());
+        assert_eq!(b.bytes.borrow()[4096], 5, "not what came late");
+        m.hold(SECONDS).await.unwrap().moved().unwrap();
+        assert_eq!(m.status().phase, Phase::Moved);
+    });
+}
+
+#[test]
+fn it_may_stop_answering_at_any_time() {
+    // Copies take a piece after the other, so these are moments of copying, of comparing, and after both.
+    for wait in (0..40).map(|i| i * 100 * MICROS) {
+        for clean in [true, false] {
+            sim(async move {
+                let (a, b) = (Mem::filled(1, 100_352, 800_256), Mem::filled(2, 0, LEN as usize));
+                if clean {
+                    b.bytes.borrow_mut().fill(0);
+                }
+                let plan = Plan { clean, ..plan() };
+                let m = Migration::new(a.clone(), b.clone(), plan).unwrap();
+                let v = m.entrance().handle();
+                m.begin();
+                sleep(wait).await;
+                b.hangs.set(true);
+                for i in 0..20 {
+                    write(&*v, i * 52 * 1024, i as u8, 1024).await.unwrap();
+                    sleep(20 * MILLIS).await;
+                }
+                b.hangs.set(false);
+                let s = settled(&m).await;
+                assert_eq!((s.phase, s.reason), (Phase::Ready, None), "at {wait}");
+                assert_eq!(*a.bytes.borrow(), *b.bytes.borrow(), "at {wait}");
+            });
+        }
+    }
+}
+
+#[test]
+fn a_flush_that_takes_long_puts_the_cut_over_off() {
+    sim(async {
+        let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
+        let m = Migration::new(a.clone(), b.clone(), plan()).unwrap();
+        m.begin();
+        settled(&m).await;
+        b.hangs.set(true);
+        let e = m.hold(SECONDS).await.err().unwrap();
+        assert!(e.contains("has not answered"), "{e}");
+        write(&*m.entrance().handle(), 0, 1, 512).await.unwrap();
+        b.hangs.set(false);
+        assert_eq!(settled(&m).await.phase, Phase::Ready);
+        let held = m.hold(SECONDS).await.unwrap();
+        assert_eq!(*a.bytes.borrow(), *b.bytes.borrow());
+        held.moved().unwrap();
+    });
+}
+
+#[test]
+fn what_stops_the_whole_machine_is_not_the_destination_s_fault() {
+    let w = World::new(1);
+    let n = w.node("n");
+    let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
+    let m = Rc::new(n.enter_on(0, || Migration::new(a.clone(), b.clone(), plan()).unwrap()));
+    let v = n.enter_on(0, || m.entrance().handle());
+    n.enter_on(0, || m.begin());
+    let writes = Rc::new(Cell::new(0));
+    let count = writes.clone();
+    n.spawn_on(0, async move {
+        for i in 0.. {
+            write(&*v, i % 100 * 4096, i as u8, 512).await.unwrap();
+            count.set(i);
         }
     });
+    for _ in 0..20 {
+        w.run_for(300 * MICROS);
+        n.pause(SECONDS);
+        w.run_for(SECONDS);
+        let s = m.status();
+        assert_eq!((s.phase == Phase::Failed, s.waits), (false, None));
+    }
+    assert!(writes.get() > 20 && m.status().phase == Phase::Ready, "{:?}", m.status());
 }
 
 #[test]
@@ -242,6 +356,30 @@ fn a_change_that_fails_at_the_source_is_copied_again() {
 }
 
 #[test]
+fn a_change_that_fails_at_the_source_is_no_difference_when_both_are_compared() {
+    sim(async {
+        let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
+        let m = Migration::new(a.clone(), b.clone(), Plan { rate: 1 << 20, ..plan() }).unwrap();
+        let v = m.entrance().handle();
+        m.begin();
+        while m.status().phase != Phase::Verifying {
+            sleep(MILLIS).await;
+        }
+        // At the end, where comparing has not been yet.
+        let at = LEN - 512;
+        a.fails.set(Some(IoError::Medium));
+        let buf = Slice::heap(512);
+        let done = v.write(at, buf, false);
+        assert_eq!(done.await, Err(IoError::Medium), "the host's own failure");
+        a.fails.set(None);
+        assert_ne!(*a.bytes.borrow(), *b.bytes.borrow());
+        let s = settled(&m).await;
+        assert_eq!((s.phase, s.reason), (Phase::Ready, None));
+        assert_eq!(*a.bytes.borrow(), *b.bytes.borrow());
+    });
+}
+
+#[test]
 fn in_doubt_both_sides_are_done_and_durable_or_it_fails() {
     sim(async {
         let (a, b) = (Mem::filled(1, 0, 4096), Rc::new(Mem::new(LEN)));
@@ -259,6 +397,16 @@ fn in_doubt_both_sides_are_done_and_durable_or_it_fails() {
         b.fails.set(None);
         write(&*v, 0, 2, 512).await.unwrap();
         assert_eq!((a.bytes.borrow()[0], b.bytes.borrow()[0]), (2, 2));
+        // Nor is anything done before it has answered, however long that takes.
+        b.hangs.set(true);
+        let (b2, begin) = (b.clone(), now());
+        spawn_task(async move {
+            sleep(SECONDS).await;
+            b2.hangs.set(false);
+        });
+        write(&*v, 0, 3, 512).await.unwrap();
+        assert!(now() - begin >= SECONDS);
+        assert_eq!((a.bytes.borrow()[0], b.bytes.borrow()[0]), (3, 3));
     });
 }
 

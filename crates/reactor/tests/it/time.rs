@@ -5,7 +5,9 @@ use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 use weir_base::Nanos;
-use weir_reactor::{Elapsed, PollMode, WaitChannel, now, run_async, sleep, sleep_until, timeout};
+use weir_reactor::{
+    Elapsed, Overdue, PollMode, WaitChannel, now, patience, run_async, sleep, sleep_until, timeout,
+};
 
 #[test]
 fn timers_fire_in_order_of_deadline_then_of_creation() {
@@ -157,4 +159,46 @@ fn time_stands_still_within_a_turn_and_clock_does_not() {
         assert_eq!(now(), t);
         assert_eq!(weir_reactor::clock(), 77);
     });
+}
+
+#[test]
+fn patience_ends_exactly_when_a_reactor_was_there_all_the_time() {
+    let (r, driver) = manual();
+    let never = std::future::pending::<()>();
+    let end = r.block_on(PollMode::Sleep, patience(1001, never));
+    assert_eq!((end, driver.now.get()), (Err(Overdue { waited: 1001, absent: 0 }), 1001));
+    assert_eq!(r.block_on(PollMode::Sleep, patience(0, async { 7 })), Ok(7));
+    assert!(r.block_on(PollMode::Sleep, patience(0, std::future::pending::<()>())).is_err());
+    assert!(r.block_on(PollMode::Sleep, patience(3, std::future::pending::<()>())).is_err());
+}
+
+#[test]
+fn patience_does_not_count_time_in_which_the_reactor_did_not_run() {
+    let (r, driver) = manual();
+    let done = Rc::new(WaitChannel::new(0));
+    let wait = done.clone();
+    let mut waits = r.spawn(async move { patience(800, async move { wait.wait().await }).await });
+    settle(&r);
+    // The machine stands still for a long time, more than once.
+    for _ in 0..7 {
+        driver.now.set(driver.now.get() + 1_000_000);
+        settle(&r);
+        assert!(!waits.is_finished());
+    }
+    // What came meanwhile is seen before time is up.
+    done.signal();
+    driver.now.set(driver.now.get() + 1_000_000);
+    settle(&r);
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let end = std::pin::Pin::new(&mut waits).poll(&mut cx);
+    assert!(matches!(end, std::task::Poll::Ready(Some(Ok(())))));
+
+    let late = r.spawn(patience(800, std::future::pending::<()>()));
+    for _ in 0..8 {
+        settle(&r);
+        driver.now.set(driver.now.get() + 150);
+    }
+    settle(&r);
+    let end = r.block_on(PollMode::Sleep, late);
+    assert_eq!(end, Some(Err(Overdue { waited: 1200, absent: 400 })));
 }

@@ -164,6 +164,12 @@ impl Cache {
     pub(crate) fn poke(&mut self, at: u64, bytes: &[u8]) {
         self.base.write(at, bytes);
         self.live.write(at, bytes);
+        if !self.log.is_empty() {
+            // What was taken before and reaches the medium later must not cover it again.
+            let what = What::Data(bytes.to_vec());
+            let finished = Some(self.stamp);
+            self.log.push_back(Entry { op: u64::MAX, at, what, finished, durable: true });
+        }
     }
 
     pub(crate) fn truncate(&mut self, len: u64) {

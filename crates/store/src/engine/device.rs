@@ -9,7 +9,7 @@ use std::rc::Rc;
 use weir_base::{IoError, IoResult, Nanos};
 use weir_disk::{Disk, DiskOp, run, status};
 use weir_mem::Slice;
-use weir_reactor::{CompletionFuture, completion, timeout};
+use weir_reactor::{CompletionFuture, completion, patience};
 
 /// Writes that were given up and have not ended: they may still change the device.
 pub(crate) type Late = Rc<RefCell<Vec<CompletionFuture>>>;
@@ -192,7 +192,7 @@ impl Device {
     pub(crate) async fn is_quiet(&self, limit: Nanos) -> bool {
         loop {
             let Some(mut one) = self.late.borrow_mut().pop() else { return true };
-            if timeout(limit, &mut one).await.is_err() {
+            if patience(limit, &mut one).await.is_err() {
                 self.late.borrow_mut().push(one);
                 return false;
             }
@@ -235,7 +235,7 @@ impl Device {
             let op = DiskOp::Read { offset: block * BLOCK as u64, buf: buf.clone() };
             let (token, mut done) = completion();
             disk.submit(op, token);
-            return match timeout(limit, &mut done).await {
+            return match patience(limit, &mut done).await {
                 Ok(c) => status(c).map_err(Unread::Failed),
                 Err(_) => Err(Unread::GivenUp(done)),
             };
@@ -272,7 +272,7 @@ impl Device {
 }
 
 async fn within(limit: Nanos, io: impl Future<Output = IoResult>) -> IoResult {
-    timeout(limit, io).await.unwrap_or(Err(IoError::Offline))
+    patience(limit, io).await.unwrap_or(Err(IoError::Offline))
 }
 
 /// Counts an operation for as long as it lives.
@@ -303,7 +303,7 @@ pub(crate) async fn wait(all: &mut Vec<Pending>, limit: Nanos) -> Vec<(u16, IoEr
     let mut failed = Vec::new();
     let ended = {
         let (all, failed) = (&mut *all, &mut failed);
-        timeout(limit, async move {
+        patience(limit, async move {
             for p in all.iter_mut() {
                 if let Some(done) = &mut p.done {
                     let c = done.await;

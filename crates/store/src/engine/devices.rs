@@ -64,7 +64,7 @@ impl Inner {
                 d.number
             )));
         }
-        let label = weir_reactor::timeout(self.options.deadline, label_of(&disk)).await;
+        let label = weir_reactor::patience(self.options.deadline, label_of(&disk)).await;
         let label = label.map_err(|_| IoError::Offline)??;
         if label.device != d.id || label.pool != self.pool {
             return Err(StoreError::Pool(format!(

@@ -30,7 +30,8 @@ const SLABS: usize = 32;
 /// How a pool is run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Longest time of one operation of a device in nanoseconds; a slower one counts as failed.
+    /// Longest time of one operation of a device in nanoseconds; a slower one counts as failed. Time in which the
+    /// reactor itself did not run is not the device's.
     pub deadline: Nanos,
     /// Bytes of map nodes kept in memory. The `lean` tier is half a GiB for a TiB of volumes, `full` keeps all.
     pub cache: usize,

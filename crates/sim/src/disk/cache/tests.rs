@@ -149,3 +149,22 @@ fn the_cache_is_bounded_and_rot_stays_in_its_range() {
     let ones: u32 = b[SECTOR..2 * SECTOR].iter().map(|x| x.count_ones()).sum();
     assert_eq!(ones % 2, 1, "an odd number of bits differs from 512 equal bytes");
 }
+
+#[test]
+fn what_was_poked_is_not_covered_again_by_what_the_cache_had() {
+    for seed in 0..300 {
+        for flushed in [false, true] {
+            let mut c = Cache::default();
+            write(&mut c, 1, 0, 4, 1);
+            c.zero(2, 2 * SECTOR as u64, 4 * SECTOR as u64);
+            c.finish(1, false);
+            c.finish(2, false);
+            c.poke(0, &[7; 6 * SECTOR]);
+            if flushed {
+                c.flushed(c.mark());
+            }
+            c.power_cut(&mut Prng::new(seed), true);
+            assert_eq!((0..6).map(|s| sector(&c, s)).collect::<Vec<_>>(), [7; 6]);
+        }
+    }
+}

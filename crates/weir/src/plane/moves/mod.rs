@@ -97,6 +97,7 @@ impl Moving {
         MigrationProgress {
             state: state.into(),
             reason: s.reason,
+            waits: s.waits,
             done: s.done,
             total: s.total,
             copied: s.copied,
