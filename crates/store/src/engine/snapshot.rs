@@ -100,6 +100,21 @@ impl Inner {
         self.epoch.set(self.epoch.get().max(epoch + 1));
     }
 
+    /// Nothing needs the dataset. Not a method of the pool: what waits for a checkpoint must not keep the pool alive.
+    fn check_unused(&self, ds: &Dataset) -> StoreResult {
+        let all = self.datasets.borrow();
+        let user = all.values().find(|d| d.parent.get() == ds.id && d.kind != Kind::Garbage);
+        match user {
+            None => Ok(()),
+            Some(u) => Err(StoreError::Request(format!(
+                "dataset {} is needed by `{}`{}: delete that first",
+                ds.id,
+                String::from_utf8_lossy(&u.name.borrow()),
+                if u.deleting.get() { ", which is still being deleted" } else { "" }
+            ))),
+        }
+    }
+
     /// Has a change take part in the next checkpoint; returns when that is durable.
     pub(crate) async fn act(&self, action: Action) -> StoreResult {
         self.check_running()?;
@@ -259,11 +274,10 @@ impl Pool {
     /// A volume has snapshots, a snapshot has clones, or the pool cannot be written.
     pub async fn delete(&self, id: u32) -> StoreResult {
         let ds = self.0.dataset(id)?;
-        self.check_unused(&ds)?;
-        let me = self.clone();
+        self.0.check_unused(&ds)?;
         self.0
             .act(Box::new(move |i| {
-                if me.check_unused(&ds).is_err() || ds.deleting.replace(true) {
+                if i.check_unused(&ds).is_err() || ds.deleting.replace(true) {
                     return;
                 }
                 if ds.kind == Kind::Volume {
@@ -279,22 +293,8 @@ impl Pool {
             }))
             .await?;
         match self.0.dataset(id) {
-            Ok(ds) => self.check_unused(&ds),
+            Ok(ds) => self.0.check_unused(&ds),
             Err(_) => Ok(()),
-        }
-    }
-
-    fn check_unused(&self, ds: &Dataset) -> StoreResult {
-        let all = self.0.datasets.borrow();
-        let user = all.values().find(|d| d.parent.get() == ds.id && d.kind != Kind::Garbage);
-        match user {
-            None => Ok(()),
-            Some(u) => Err(StoreError::Request(format!(
-                "dataset {} is needed by `{}`{}: delete that first",
-                ds.id,
-                String::from_utf8_lossy(&u.name.borrow()),
-                if u.deleting.get() { ", which is still being deleted" } else { "" }
-            ))),
         }
     }
 
