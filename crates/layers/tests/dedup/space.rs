@@ -1,0 +1,1 @@
+//! What space is taken and given back, and what is told of it; sizes; errors below.
