@@ -8,6 +8,7 @@ use crate::parts::Part;
 use weir_base::{IoError, IoResult};
 use weir_block::is_same;
 use weir_mem::Slice;
+use weir_reactor::run_async;
 
 /// What counts stay below, so that those under way fit.
 const ENOUGH: u32 = MOST - (1 << 16);
@@ -163,25 +164,38 @@ impl Inner {
         }
     }
 
-    /// A slot that is nobody's home and free, locked: of the group itself, or else of another.
+    /// A slot that is nobody's home and free, locked: of the group itself, or else of another. There are enough for all
+    /// data that there can be, but what failed or was cut short may keep some until it has been counted.
     async fn free_slot(&self, group: u64) -> Result<(u64, Guard), IoError> {
+        loop {
+            let counting = self.is_counting();
+            if let Some(found) = self.find_free_slot(group).await? {
+                return Ok(found);
+            }
+            if !counting || !self.counted_again().await {
+                return Err(IoError::NoSpace);
+            }
+        }
+    }
+
+    async fn find_free_slot(&self, group: u64) -> Result<Option<(u64, Guard)>, IoError> {
         if let Some(found) = self.free_slot_of(group).await? {
-            return Ok(found);
+            return Ok(Some(found));
         }
         let groups = self.group_count();
         for i in 0..groups {
             let other = (self.roving.get() + i) % groups;
             if i % TURN == TURN - 1 {
-                weir_reactor::run_async().await;
+                run_async().await;
             }
             if other != group
                 && let Some(found) = self.free_slot_of(other).await?
             {
                 self.roving.set(other);
-                return Ok(found);
+                return Ok(Some(found));
             }
         }
-        Err(IoError::NoSpace)
+        Ok(None)
     }
 
     async fn free_slot_of(&self, group: u64) -> Result<Option<(u64, Guard)>, IoError> {

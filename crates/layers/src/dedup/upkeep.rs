@@ -23,7 +23,7 @@ const QUIET: u32 = 5;
 const KEEP: Nanos = 300 * SECONDS;
 const KEEP_PART: u64 = 16;
 /// How long a recount that failed waits.
-const AGAIN: Nanos = 60 * SECONDS;
+const AGAIN: Nanos = 5 * SECONDS;
 /// Where the index is kept.
 const INDEX: u64 = 1 << 20;
 /// Blocks of it at most.
@@ -52,6 +52,9 @@ pub(super) struct Account {
     pub(super) epoch: Cell<u64>,
     /// How far a recount has come, in thousandths.
     pub(super) counted: Cell<Option<u32>>,
+    /// A recount has ended, and whether it came to its end.
+    ended: WaitChannel,
+    success: Cell<bool>,
 }
 
 impl Account {
@@ -166,9 +169,12 @@ async fn counting(me: Weak<Inner>, bell: Rc<WaitChannel>) {
         while a.stale.get() {
             let epoch = a.epoch.get();
             // What is unknown from now on has to be counted again.
+            a.counted.set(Some(0));
             a.stale.set(false);
             let done = inner.recount().await;
             a.counted.set(None);
+            a.success.set(done.is_ok());
+            a.ended.signal_all();
             if epoch != a.epoch.get() {
                 continue;
             }
@@ -227,6 +233,19 @@ impl Inner {
     pub(super) fn committing(&self) -> Committing<'_> {
         self.committing.set(self.committing.get() + 1);
         Committing(self)
+    }
+
+    /// Whether counts are known to be too high, perhaps.
+    pub(super) fn is_counting(&self) -> bool {
+        self.account.stale.get() || self.account.counted.get().is_some()
+    }
+
+    /// Waits until everything has been counted, if it can be. Not to be called while holding a lock of a slot.
+    pub(super) async fn counted_again(&self) -> bool {
+        if self.is_counting() {
+            self.account.ended.wait().await;
+        }
+        self.account.success.get()
     }
 
     /// What the count of a slot has too much changes.

@@ -97,10 +97,17 @@ impl Inner {
         };
         let k = (slot % SLOTS) as usize;
         let record = |i: u64| g.record(k + i as usize);
-        // What others refer to stays.
+        // What others refer to stays. Counts may go down meanwhile, which then makes no difference any more.
+        let mut free = [0u64; PER as usize / 64];
+        for i in (0..n).filter(|i| record(*i).count() == 0) {
+            if let Some(w) = free.get_mut(i as usize / 64) {
+                *w |= 1 << (i % 64);
+            }
+        }
+        let is_free = |i: u64| free.get(i as usize / 64).is_some_and(|w| w >> (i % 64) & 1 == 1);
         let mut at = 0;
         while at < n {
-            let run = (at..n).take_while(|i| record(*i).count() == 0).count() as u64;
+            let run = (at..n).take_while(|i| is_free(*i)).count() as u64;
             if run > 0 {
                 let (start, len) = (self.layout.slot(slot + at), run << self.layout.shift);
                 self.lower.discard(start, len).await?;
@@ -111,11 +118,11 @@ impl Inner {
         let mut ops = Vec::new();
         let mut left = Vec::new();
         for i in 0..n {
-            let r = record(i);
-            let to = if r.count() == 0 { Place::Home } else { Place::Zeros };
-            if r.place() != to {
+            let old = record(i).place();
+            let to = if is_free(i) { Place::Home } else { Place::Zeros };
+            if old != to {
                 ops.push(Op::Place(k + i as usize, to));
-                left.extend(Some((from + i, r.place())).filter(|(_, p)| *p != Place::Home));
+                left.extend(Some((from + i, old)).filter(|(_, p)| *p != Place::Home));
             }
         }
         drop(g);
