@@ -1,4 +1,5 @@
 //! A volume as a store's is: thin, whole acknowledged writes last, and of others any blocks of 4 KiB do.
+#![allow(dead_code, reason = "a module of several tests, each of which uses a part")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -143,6 +144,16 @@ impl Medium {
         left
     }
 
+    /// The same with another length: what is cut off is gone.
+    pub(crate) fn resized(&self, len: u64) -> Rc<Medium> {
+        let mut blocks = self.blocks.borrow().clone();
+        let end = self.geometry.len.max(len);
+        blocks.apply(&Change::Trim(len, end - len));
+        let new = Medium::with(len, self.geometry.block_size, len, blocks);
+        new.slow.set(self.slow.get());
+        new
+    }
+
     pub(crate) fn mapped(&self) -> u64 {
         self.blocks.borrow().0.len() as u64
     }
@@ -233,8 +244,14 @@ impl Volume for Medium {
     }
 
     fn allocation(&self, at: u64, len: u64) -> Allocation {
-        let mapped = self.blocks.borrow().0.contains_key(&(at / BLOCK));
-        Allocation { mapped, len: len.min((at / BLOCK + 1) * BLOCK - at) }
+        let first = at / BLOCK;
+        let blocks = self.blocks.borrow();
+        let mapped = blocks.0.contains_key(&first);
+        let end = match mapped {
+            true => first + 1,
+            false => blocks.0.range(first..).next().map_or(u64::MAX / BLOCK, |(b, _)| *b),
+        };
+        Allocation { mapped, len: len.min(end * BLOCK - at) }
     }
 
     fn allocated(&self) -> Option<u64> {
