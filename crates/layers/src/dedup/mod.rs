@@ -147,6 +147,7 @@ struct Inner {
     quiet: Rc<Locks>,
     groups: Groups,
     index: RefCell<Index>,
+    #[expect(clippy::vec_box, reason = "they go in and out as they are")]
     plans: RefCell<Vec<Box<Plan>>>,
     /// Slots that chunks have left, and whether they were counted there.
     left: RefCell<VecDeque<(u64, bool)>>,
@@ -294,6 +295,11 @@ impl Dedup {
         });
         upkeep::begin(&inner);
         Some(Rc::new(Dedup { inner }))
+    }
+
+    /// Bytes of the volume below for one in which hosts see `len` bytes.
+    pub fn below(&self, len: u64) -> u64 {
+        self.inner.layout.stored_len(len)
     }
 
     /// What it has come to; `None`: that has not been read yet.

@@ -6,7 +6,7 @@ use super::meta::{Failure, Op};
 use crate::lock::Guard;
 use crate::parts::Part;
 use weir_base::{IoError, IoResult};
-use weir_block::is_same;
+use weir_block::{IoFuture, is_same};
 use weir_mem::Slice;
 use weir_reactor::run_async;
 
@@ -75,11 +75,11 @@ impl Inner {
             let slot = home(c.chunk);
             let _mine = self.slots.lock(slot, slot + 1, false).await;
             if self.count(slot).await? == 0 {
-                return self.move_to(c, slot, Place::Home).await;
+                return IoFuture::new(self.move_to(c, slot, Place::Home)).await;
             }
         }
         let (slot, _mine) = self.free_slot(c.chunk / PER).await?;
-        self.move_to(c, slot, Place::Slot(slot)).await
+        IoFuture::new(self.move_to(c, slot, Place::Slot(slot))).await
     }
 
     /// Writes data to a slot that is locked and free, and has it count.
@@ -119,7 +119,7 @@ impl Inner {
             return Ok(false);
         }
         self.barrier().await?;
-        self.change_place(c.chunk, c.place, to).await?;
+        IoFuture::new(self.change_place(c.chunk, c.place, to)).await?;
         Ok(true)
     }
 

@@ -137,7 +137,7 @@ impl Inner {
                 return Ok(false);
             }
             self.correct(group).await?;
-            if group % PACE == 0 {
+            if group.is_multiple_of(PACE) {
                 run_async().await;
             }
         }
@@ -159,7 +159,7 @@ impl Inner {
         }
         if let Some(g) = self.view(group).await? {
             g.records(|all| all.iter().enumerate().for_each(|(k, r)| f(*r, k)));
-            if group % PACE == 0 {
+            if group.is_multiple_of(PACE) {
                 sleep(MILLIS).await;
             }
         }
@@ -184,7 +184,7 @@ impl Inner {
             }
             t.cursor = group + n;
         }
-        if view.is_some() && group % PACE == 0 {
+        if view.is_some() && group.is_multiple_of(PACE) {
             sleep(MILLIS).await;
         } else {
             run_async().await;
