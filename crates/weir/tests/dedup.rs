@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::versions::{Host, attached, under_load, under_load_by_both, verify, zeros};
+use common::versions::{ALIKE, Host, attached, under_load, under_load_by_both, verify, zeros};
 use common::{Daemon, command, noise};
 use serde_json::Value;
 use std::rc::Rc;
@@ -181,13 +181,14 @@ fn with_compression_and_encryption() {
 /// kill -9 in the middle of load, again and again, then moves under load by both ways in.
 #[test]
 fn nothing_acknowledged_is_lost_by_kill_9_or_a_move() {
+    ALIKE.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut d = Daemon::new("dedup-kill");
     d.start();
     d.ok(&format!("pool create p --raid 10 {}", d.devices(4, "128M")));
     d.ok("volume create v --pool p --size 16M --block-size 4096 --dedup");
     d.ok("host create all --allow-any");
     d.ok("map create all v");
-    let (mut known, mut total, mut rng) = (zeros(), 0, Prng::new(1));
+    let (mut known, mut total, mut saved, mut rng) = (zeros(), 0, 0, Prng::new(1));
     for cycle in 0..6 {
         let (pid, delay) = (d.pid(), rng.between(50, 600));
         let written = attached(d.target(), &mut known, async move |host: Rc<Host>| {
@@ -204,7 +205,9 @@ fn nothing_acknowledged_is_lost_by_kill_9_or_a_move() {
         d.kill();
         d.start();
         verify(&d, &mut known);
+        saved += figures(&d, "v").1;
     }
+    assert!(saved > MIB as u64, "{saved}");
     assert!(total > 300, "only {total} blocks were written");
     d.ok(&format!("pool create q --raid 0 --device file:{}:192M", d.path("other")));
     d.ok(&format!("pool create plain --device file:{}:64M", d.path("plain")));
