@@ -5,6 +5,8 @@ mod common;
 use common::versions::{ALIKE, Host, attached, under_load, under_load_by_both, verify, zeros};
 use common::{Daemon, command, noise};
 use serde_json::Value;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weir_base::Prng;
@@ -142,6 +144,7 @@ fn with_compression_and_encryption() {
     d.ok(&format!("pool create p --raid 1 {}", d.devices(2, "256M")));
     let key = d.path("key");
     std::fs::write(&key, "a passphrase that is long enough").expect("written");
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("its owner's only");
     d.ok(&format!(
         "volume create v --pool p --size 64M --dedup --compress lz4 --encrypt --key file:{key}"
     ));

@@ -121,14 +121,14 @@ impl Index {
         self.segments.push(vec![0; SEGMENT as usize * WAYS].into());
     }
 
-    /// Makes an empty index as large as one of so many buckets.
+    /// Has so many buckets, if there may be as many.
     fn make_room(&mut self, buckets: u64) {
-        let buckets = buckets.clamp(SEGMENT, self.most as u64 * SEGMENT);
-        while (self.segments.len() as u64) < buckets.div_ceil(SEGMENT) {
+        if self.segments.is_empty() {
             self.add_segment();
         }
-        self.level = buckets.ilog2();
-        self.split = buckets - (1 << self.level);
+        while self.buckets() < buckets.min(self.most as u64 * SEGMENT) {
+            self.grow();
+        }
     }
 
     /// Splits one bucket into two.
@@ -207,9 +207,8 @@ impl Index {
             return None;
         }
         let (first, blocks) = (u64::from(word(12)), u64::from(word(16)));
-        if self.used == 0 {
-            self.make_room(blocks * KEPT);
-        }
+        // So that its entries come to the buckets that they were in.
+        self.make_room(first + KEPT);
         for b in 0..KEPT {
             let at = HEAD + b as usize * WAYS * 8;
             for e in block[at..at + WAYS * 8].as_chunks::<8>().0 {

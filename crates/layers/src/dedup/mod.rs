@@ -59,7 +59,7 @@ pub struct Options {
     pub chunk: u32,
     /// Bytes of memory for the index, at most: eight for each chunk that is to be found again.
     pub index: usize,
-    /// Bytes of memory for records of slots, at most: 4 KiB for 256 chunks.
+    /// Bytes of memory for records of slots, at most: 4 KiB for 256 chunks. As much again while slots are counted.
     pub records: usize,
 }
 
@@ -146,6 +146,8 @@ struct Inner {
     /// Shared by what goes on beside I/O.
     quiet: Rc<Locks>,
     groups: Groups,
+    /// Bytes for counting.
+    memory: usize,
     index: RefCell<Index>,
     #[expect(clippy::vec_box, reason = "they go in and out as they are")]
     plans: RefCell<Vec<Box<Plan>>>,
@@ -212,7 +214,7 @@ impl Inner {
     }
 
     /// Memory for a chunk; see `reserves`.
-    async fn memory(&self, which: usize) -> Result<Slice, IoError> {
+    async fn buffer(&self, which: usize) -> Result<Slice, IoError> {
         let len = self.chunk() as usize;
         if len <= self.pool.max_len()
             && let Some(s) = self.pool.try_alloc(len)
@@ -282,6 +284,7 @@ impl Dedup {
             slots: Rc::default(),
             quiet: Rc::default(),
             groups: Groups::new(options.records),
+            memory: options.records,
             index: RefCell::new(Index::new(options.index)),
             plans: RefCell::default(),
             left: RefCell::new(VecDeque::with_capacity(upkeep::QUEUE)),
@@ -340,6 +343,13 @@ impl Dedup {
     /// Of the volume below.
     pub async fn audit(&self, exact: bool) -> Result<Option<String>, IoError> {
         self.inner.audit(exact).await
+    }
+}
+
+impl Drop for Dedup {
+    fn drop(&mut self) {
+        // What is under way goes on to its end, a recount begins again another time.
+        self.inner.account.closed.set(true);
     }
 }
 

@@ -124,7 +124,7 @@ impl Inner {
     }
 
     async fn holds(&self, slot: u64, data: &Slice) -> bool {
-        let Ok(buf) = self.memory(1).await else { return false };
+        let Ok(buf) = self.buffer(1).await else { return false };
         let read = self.lower.read(self.layout.slot(slot), buf.clone()).await;
         read.is_ok() && is_same(&buf, data)
     }

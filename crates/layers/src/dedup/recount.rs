@@ -7,11 +7,11 @@
 use super::Inner;
 use super::format::{PER, Place, Record, SLOTS};
 use super::meta::Op;
-use weir_base::{IoResult, MILLIS};
+use weir_base::{IoError, IoResult, MILLIS};
 use weir_reactor::{run_async, sleep};
 
-/// Groups of a window: 16 MiB of memory.
-const GROUPS: u64 = 8192;
+/// Bytes of memory for the slots of a group.
+const GROUP: usize = SLOTS as usize * 4;
 /// Groups with records that are looked at before others may go on, and for how long they may.
 const PACE: u64 = 16;
 
@@ -77,10 +77,10 @@ impl Inner {
     /// Counts everything again. What is unknown of a volume that was forgotten meanwhile stays unknown.
     pub(super) async fn recount(&self) -> IoResult {
         let epoch = self.account.epoch.get();
-        let groups = self.group_count();
+        let (groups, window) = (self.group_count(), (self.memory / GROUP).max(1) as u64);
         let mut from = 0;
         while from < groups {
-            let to = groups.min(from + GROUPS);
+            let to = groups.min(from + window);
             if !self.count_window(from, to, groups, epoch).await? {
                 *self.tally.borrow_mut() = None;
                 return Ok(());
@@ -90,6 +90,14 @@ impl Inner {
         Ok(())
     }
 
+    /// Whether what was counted so far still is so.
+    fn goes_on(&self, epoch: u64) -> Result<bool, IoError> {
+        match self.account.closed.get() {
+            true => Err(IoError::Aborted),
+            false => Ok(self.account.epoch.get() == epoch),
+        }
+    }
+
     /// Counts the slots of some groups. False: everything was forgotten meanwhile.
     async fn count_window(
         &self,
@@ -97,12 +105,12 @@ impl Inner {
         to: u64,
         groups: u64,
         epoch: u64,
-    ) -> Result<bool, weir_base::IoError> {
+    ) -> Result<bool, IoError> {
         let mut counts = 0;
         let mut at = from;
         while at < to {
             let _quiet = self.quiet.lock(0, 1, true).await;
-            if self.account.epoch.get() != epoch {
+            if !self.goes_on(epoch)? {
                 return Ok(false);
             }
             at += self.look(at, to, |r, _| counts += u64::from(r.count() > 0)).await?;
@@ -114,7 +122,7 @@ impl Inner {
             let mut at = 0;
             while at < groups {
                 let _quiet = self.quiet.lock(0, 1, true).await;
-                if self.account.epoch.get() != epoch {
+                if !self.goes_on(epoch)? {
                     return Ok(false);
                 }
                 let done =
@@ -133,7 +141,7 @@ impl Inner {
         }
         for group in from..to {
             let _quiet = self.quiet.lock(0, 1, true).await;
-            if self.account.epoch.get() != epoch {
+            if !self.goes_on(epoch)? {
                 return Ok(false);
             }
             self.correct(group).await?;
@@ -151,7 +159,7 @@ impl Inner {
         group: u64,
         end: u64,
         mut f: impl FnMut(Record, usize),
-    ) -> Result<u64, weir_base::IoError> {
+    ) -> Result<u64, IoError> {
         let empty = self.empty_groups(group, end).await;
         if empty > 0 {
             run_async().await;
@@ -166,7 +174,7 @@ impl Inner {
         Ok(1)
     }
 
-    async fn count_group(&self, group: u64, end: u64) -> Result<u64, weir_base::IoError> {
+    async fn count_group(&self, group: u64, end: u64) -> Result<u64, IoError> {
         let empty = self.empty_groups(group, end).await;
         let n = empty.max(1);
         let view = if empty > 0 { None } else { self.view(group).await? };
@@ -195,8 +203,7 @@ impl Inner {
     /// Puts the counts of a group right, and gives slots back that nobody uses.
     async fn correct(&self, group: u64) -> IoResult {
         let Some(g) = self.view(group).await? else {
-            // Data may have come where no record came to.
-            return self.sweep(group * SLOTS + PER, (group + 1) * SLOTS).await;
+            return Ok(());
         };
         let first = group * SLOTS;
         let wrong = |k: &usize| {
@@ -207,42 +214,9 @@ impl Inner {
         if !ops.is_empty() {
             self.commit(group, &ops).await.map_err(|f| f.error)?;
         }
-        let free = |k: u64| {
-            let r = g.record(k as usize);
-            r.count() == 0 && (k >= PER || r.place() != Place::Home)
-        };
-        let mut k = 0;
-        while k < SLOTS {
-            let end = if k < PER { PER } else { SLOTS };
-            let run = (k..end).take_while(|k| free(*k)).count() as u64;
-            if run > 0 {
-                self.sweep(first + k, first + k + run).await?;
-            }
-            k += run.max(1);
-        }
-        Ok(())
-    }
-
-    /// Gives back what is in slots that were free.
-    async fn sweep(&self, from: u64, to: u64) -> IoResult {
-        let mut slot = from;
-        while slot < to {
-            let at = self.layout.slot(slot);
-            let len = ((to - slot) << self.layout.shift)
-                .min(self.lower.geometry().len.saturating_sub(at));
-            if len == 0 {
-                return Ok(());
-            }
-            let found = self.lower.find_allocation(at, len).await;
-            let n = (found.len >> self.layout.shift).max(1).min(to - slot);
-            if found.mapped {
-                // One by one if some have come into use.
-                for s in slot..slot + n {
-                    self.give_back(s, s + 1).await?;
-                }
-            }
-            slot += n;
-        }
-        Ok(())
+        drop(g);
+        // Whether something is there is not known, but it is one operation for many.
+        self.give_back(first, first + PER).await?;
+        self.give_back(first + PER, first + SLOTS).await
     }
 }

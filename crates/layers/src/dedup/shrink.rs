@@ -57,7 +57,7 @@ impl Inner {
         if !matches!(place, Place::Slot(s) if self.is_beyond(s)) {
             return Ok(());
         }
-        let data = self.memory(0).await?;
+        let data = self.buffer(0).await?;
         self.read_chunk(chunk, place, &data).await?;
         let hash = hash_of(&data);
         let c = Change { chunk, place, data: &data, hash, part: None, fua: false, away: true };
@@ -76,7 +76,7 @@ impl Inner {
         if short > 0
             && let place @ Place::Slot(s) = self.record(last).await?.place()
         {
-            let data = self.memory(0).await?;
+            let data = self.buffer(0).await?;
             self.read_chunk(last, place, &data).await?;
             let at = self.layout.slot(home(last));
             self.lower.write(at, data, true).await?;

@@ -55,6 +55,8 @@ pub(super) struct Account {
     /// A recount has ended, and whether it came to its end.
     ended: WaitChannel,
     success: Cell<bool>,
+    /// The volume is used by nobody any more.
+    pub(super) closed: Cell<bool>,
 }
 
 impl Account {
@@ -188,7 +190,7 @@ async fn counting(me: Weak<Inner>, bell: Rc<WaitChannel>) {
                     sleep(AGAIN).await;
                 }
             }
-            if Rc::strong_count(&inner) == 1 {
+            if a.closed.get() {
                 return;
             }
         }
@@ -306,23 +308,26 @@ impl Inner {
         self.give_back(slot, slot + 1).await
     }
 
-    /// Gives slots of a group back that nobody uses.
+    /// Gives those slots back of some in a row, of one group, that nobody uses.
     pub(super) async fn give_back(&self, from: u64, to: u64) -> IoResult {
         let _mine = self.slots.lock(from, to, false).await;
         let Some(g) = self.view(from / SLOTS).await? else { return Ok(()) };
-        let used = |slot: u64| {
+        let free = |slot: u64| {
             let r = g.record((slot % SLOTS) as usize);
-            r.count() > 0 || (owner(slot).is_some() && r.place() == Place::Home)
+            r.count() == 0 && (owner(slot).is_none() || r.place() != Place::Home)
         };
-        if (from..to).any(used) {
-            return Ok(());
+        let mut at = from;
+        while at < to {
+            // What is free now stays so: nobody takes it without its lock.
+            let run = (at..to).take_while(|s| free(*s)).count() as u64;
+            let start = self.layout.slot(at);
+            let end = (start + (run << self.layout.shift)).min(self.lower.geometry().len);
+            if start < end {
+                self.lower.discard(start, end - start).await?;
+            }
+            at += run.max(1);
         }
-        let start = self.layout.slot(from);
-        let end = (start + ((to - from) << self.layout.shift)).min(self.lower.geometry().len);
-        if start >= end {
-            return Ok(());
-        }
-        self.lower.discard(start, end - start).await
+        Ok(())
     }
 
     /// Says beside the data that counts are being changed, if that is not said.

@@ -186,7 +186,7 @@ impl Inner {
         if !look && self.in_place(&p, place, data.as_ref(), fua).await? {
             return Ok(());
         }
-        let all = self.memory(0).await?;
+        let all = self.buffer(0).await?;
         self.read_chunk(p.chunk, place, &all).await?;
         match &data {
             Some(d) => all.copy_from(p.from as usize, d, 0, d.len()),

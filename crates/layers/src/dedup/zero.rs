@@ -6,10 +6,12 @@ use super::meta::{Op, Peek};
 use crate::parts::Part;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
-use weir_block::IoFuture;
+use weir_block::{IoFuture, join_parts};
 
 /// Groups of one discard of the volume below at most.
 const MOST: u64 = 1 << 14;
+/// Groups that are looked at together.
+const AHEAD: u64 = 16;
 
 impl Inner {
     pub(super) async fn zero_all(self: Rc<Self>, at: u64, len: u64) -> IoResult {
@@ -64,7 +66,13 @@ impl Inner {
                     n += empty;
                     continue;
                 }
-                self.view(group + n).await?;
+                // Several at a time.
+                let count = (end - group - n).min(AHEAD);
+                let first = group + n;
+                let look = |i: usize| {
+                    IoFuture::new(async move { self.view(first + i as u64).await.map(drop) })
+                };
+                join_parts(count as usize, look).await?;
             }
             if !matches!(self.groups.peek(group + n), Peek::Blank) {
                 break;

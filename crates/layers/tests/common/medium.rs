@@ -90,6 +90,8 @@ pub(crate) struct Medium {
     /// One write of so many fails, after some of its blocks were written; 0: none.
     pub(crate) fail: Cell<u64>,
     pub(crate) trims: Cell<u64>,
+    /// It does not tell where nothing is, as stores often do not.
+    pub(crate) vague: Cell<bool>,
     /// Blocks whose reading fails.
     pub(crate) bad: RefCell<Vec<u64>>,
 }
@@ -117,6 +119,7 @@ impl Medium {
             slow: Cell::new(0),
             fail: Cell::new(0),
             trims: Cell::new(0),
+            vague: Cell::new(false),
             bad: RefCell::default(),
         })
     }
@@ -245,6 +248,9 @@ impl Volume for Medium {
 
     fn allocation(&self, at: u64, len: u64) -> Allocation {
         let first = at / BLOCK;
+        if self.vague.get() {
+            return Allocation { mapped: true, len: len.min((first + 1) * BLOCK - at) };
+        }
         let blocks = self.blocks.borrow();
         let mapped = blocks.0.contains_key(&first);
         let end = match mapped {

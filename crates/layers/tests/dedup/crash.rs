@@ -107,7 +107,10 @@ fn story(seed: u64, lives: u64, sum: &mut Sum) {
     let chunk = CHUNKS[seed as usize % 4];
     let tasks = prng.between(1, 6);
     let each = u64::from(chunk) / UNIT;
-    let units = prng.between(1, 12) * each * tasks;
+    let share = prng.between(1, 12) * each;
+    // Sometimes over several groups.
+    let apart = if seed % 4 == 3 { 300 * each } else { share };
+    let units = apart * tasks;
     let len = units * UNIT;
     let truth = Rc::new(RefCell::new(Truth {
         chunk,
@@ -120,6 +123,7 @@ fn story(seed: u64, lives: u64, sum: &mut Sum) {
         let lower = Medium::with(stored_len(len, chunk), 512, seed * 100 + life, left);
         let slow = prng.between(1, 100) * MICROS;
         lower.slow.set(slow);
+        lower.vague.set(seed.is_multiple_of(2));
         lower.fail.set([0, 0, 20][prng.below(3) as usize]);
         // Sometimes within the recount, sometimes long after it.
         let lasts = slow * prng.between(1, 200);
@@ -138,9 +142,8 @@ fn story(seed: u64, lives: u64, sum: &mut Sum) {
                 m.slow.set(slow);
             }
             sleep(idle).await;
-            let share = units / tasks;
             for i in 0..tasks {
-                let host = host(v.clone(), t.clone(), i * share, share, seed * 7 + life * 13 + i);
+                let host = host(v.clone(), t.clone(), i * apart, share, seed * 7 + life * 13 + i);
                 spawn_task(host);
             }
             sleep(lasts).await;
@@ -151,6 +154,7 @@ fn story(seed: u64, lives: u64, sum: &mut Sum) {
         r.abandon();
     }
     let lower = Medium::with(stored_len(len, chunk), 512, seed, left);
+    lower.vague.set(seed.is_multiple_of(3));
     let t = truth.clone();
     sum.saved += reactor().block_on(PollMode::Sleep, async move {
         let v = Dedup::new(lower.clone(), options(chunk), pool()).expect("these are possible");
@@ -162,6 +166,7 @@ fn story(seed: u64, lives: u64, sum: &mut Sum) {
             sleep(30 * SECONDS).await;
         }
         assert!(v.is_clean(), "seed {seed}: {:?}", v.figures());
+        lower.vague.set(false);
         assert_eq!(v.audit(true).await.expect("reads work"), None, "seed {seed}");
         v.figures().expect("read by now").saved / u64::from(chunk)
     });

@@ -24,7 +24,8 @@ fn volume() -> (Rc<Medium>, Rc<Dedup>) {
 /// Blocks of data mapped once nothing is left to be given back.
 async fn settled(m: &Medium, v: &Dedup) -> u64 {
     v.settle().await;
-    let in_data = |b: &&u64| **b * BLOCK > 1 << 30 && (**b * BLOCK - (1 << 30)) % (513 * C) != 0;
+    let in_data =
+        |b: &&u64| **b * BLOCK > 1 << 30 && !(**b * BLOCK - (1 << 30)).is_multiple_of(513 * C);
     m.blocks.borrow().0.keys().filter(in_data).count() as u64
 }
 
