@@ -23,6 +23,7 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
 )]
 
+mod contents;
 mod filter;
 mod future;
 mod graph;
@@ -32,6 +33,7 @@ mod stats;
 mod summed;
 mod volume;
 
+pub use contents::{hash_of, is_same, is_zero};
 pub use filter::Filter;
 pub use future::IoFuture;
 pub use graph::{

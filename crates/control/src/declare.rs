@@ -143,11 +143,16 @@ fn volume(model: &Model, spec: &VolumeSpec) -> Result<Option<Command>> {
                 .hint("`weir volume rekey` changes a key, `weir migrate start` encrypts; or correct the declaration"));
         }
     }
-    if let Some(wanted) = &spec.form.compression {
-        let wanted = wanted.wanted()?;
-        if volume.form().compression != Some(wanted) {
-            let is = volume.form().compression.map_or("none".to_string(), |c| c.to_string());
-            return Err(immutable(&object, "compression", &is, &wanted.to_string())
+    // What is left out is not compared.
+    let wanted = crate::model::Form::default().renewed(&spec.form)?;
+    let words = |form: &crate::model::Form, part: &str| {
+        let found = form.words().into_iter().find(|(p, _)| *p == part);
+        found.map_or("none".to_string(), |(_, how)| how)
+    };
+    for part in ["compression", "deduplication"] {
+        let (is, wanted) = (words(volume.form(), part), words(&wanted, part));
+        if wanted != "none" && is != wanted {
+            return Err(immutable(&object, part, &is, &wanted)
                 .hint("`weir migrate start` moves it to a place of another form; or correct the declaration"));
         }
     }

@@ -66,6 +66,9 @@ pub struct VolumeLive {
     /// What compression has come to, if it is compressed and that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compression: Option<CompressionLive>,
+    /// What deduplication has come to, if it is deduplicated and that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deduplication: Option<DeduplicationLive>,
 }
 
 /// What compression of a volume has come to.
@@ -82,12 +85,22 @@ pub struct CompressionLive {
     pub exact: bool,
 }
 
-impl CompressionLive {
-    /// Bytes without compression for one byte stored.
-    pub fn ratio(&self) -> f64 {
-        let stored = self.stored_bytes.max(1) as f64;
-        (self.stored_bytes + self.saved_bytes) as f64 / stored
-    }
+/// What deduplication of a volume has come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct DeduplicationLive {
+    /// Bytes that it takes in its pool, a copy of each: what was overwritten or discarded since the last checkpoint is
+    /// still among them.
+    pub stored_bytes: u64,
+    /// Bytes of data that are there more than once and are kept only once, before compression. Kept once a second.
+    pub saved_bytes: u64,
+    /// Whether that is exact: after a crash it is not before everything has been counted again.
+    pub exact: bool,
+    /// How much of that has been counted, in percent, while it goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recount_percent: Option<f64>,
+    /// Chunks of which it is known in memory where their data is, so that the same is found.
+    pub indexed_chunks: u64,
 }
 
 /// One host's login at a target port: an I_T nexus.

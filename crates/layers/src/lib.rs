@@ -9,13 +9,16 @@
 
 pub mod compress;
 mod concat;
+pub mod dedup;
 mod delay;
 mod disk;
 pub mod encrypt;
 mod fault;
 mod linear;
+mod lock;
 pub mod migrate;
 mod null;
+mod parts;
 mod pieces;
 pub mod planted;
 mod ram;
@@ -24,6 +27,7 @@ mod select;
 mod stats;
 mod steady;
 mod stripe;
+mod to_end;
 
 pub use fault::{FAULT_ERRORS, FaultSwitch};
 pub use ram::Region;

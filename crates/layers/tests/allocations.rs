@@ -169,6 +169,22 @@ fn compression() {
 }
 
 #[test]
+fn deduplication() {
+    use weir_layers::dedup::{Dedup, Options, stored_len};
+    for chunk in [4 << 10, 32 << 10] {
+        let reactor = Reactor::new(Rc::new(TestDriver::default()));
+        let world = World::new();
+        let v = reactor.enter(|| {
+            let node = ram("r", stored_len(1 << 20, chunk));
+            let lower = world.volume(GraphSpec::new("v", "r").with(node));
+            let o = Options { chunk, index: 1 << 20, records: 1 << 20 };
+            Dedup::new(lower, o, world.pool.clone()).unwrap()
+        });
+        count("deduplication over ram", &reactor, v);
+    }
+}
+
+#[test]
 fn encryption() {
     let reactor = Reactor::new(Rc::new(TestDriver::default()));
     let spec = || GraphSpec::new("v", "r").with(ram("r", 1 << 20));

@@ -3,9 +3,10 @@
 //! A form is chosen when a place for the volume is made, and kept with that place: what is there can be read in that
 //! form only. A clone has the form of what it was made of. A volume that moves gets a new place, which may have another.
 
+use super::deduplication::agree;
 use super::{
-    Action, Change, Compression, CompressionSpec, KeySource, Layout, MigrationSpec, Model, Naa,
-    ObjectKind, Pool, Volume,
+    Action, Change, Compression, CompressionSpec, Deduplication, DeduplicationSpec, KeySource,
+    Layout, MigrationSpec, Model, Naa, ObjectKind, Pool, Volume,
 };
 use crate::error::{Code, Error, Result};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,9 @@ pub struct Form {
     /// How it is compressed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<Compression>,
+    /// How it is deduplicated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deduplication: Option<Deduplication>,
     /// How it is encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Encryption>,
@@ -83,6 +87,9 @@ pub struct FormSpec {
     /// Compress it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<CompressionSpec>,
+    /// Keep equal data only once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deduplication: Option<DeduplicationSpec>,
     /// Encrypt it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<EncryptionSpec>,
@@ -110,7 +117,7 @@ pub struct RekeySpec {
     pub old_key: Option<KeySource>,
 }
 
-static PLAIN: Form = Form { compression: None, encryption: None };
+static PLAIN: Form = Form { compression: None, deduplication: None, encryption: None };
 
 impl FormSpec {
     /// Whether nothing is asked for.
@@ -127,22 +134,31 @@ impl Form {
 
     /// Bytes of address space that the stored volume needs, of a volume in which hosts see `size` bytes.
     pub fn stored_len(&self, size: u64) -> u64 {
+        let size = self.deduplication.map_or(size, |d| d.stored_len(size));
         self.compression.map_or(size, |c| c.stored_len(size))
     }
 
     /// Bytes that hosts see of a stored volume of `stored` bytes; the reverse of [`stored_len`](Form::stored_len).
     pub fn seen_len(&self, stored: u64) -> u64 {
-        self.compression.map_or(stored, |c| c.seen_len(stored))
+        let stored = self.compression.map_or(stored, |c| c.seen_len(stored));
+        self.deduplication.map_or(stored, |d| d.seen_len(stored))
     }
 
     /// The form of a new place that a volume of this form moves to: the same but for what is asked for, with nothing in
     /// it that belongs to the old place only.
-    pub(super) fn renewed(&self, spec: &FormSpec) -> Result<Form> {
+    pub(crate) fn renewed(&self, spec: &FormSpec) -> Result<Form> {
         let asked = spec.compression.map(CompressionSpec::wanted).transpose()?;
+        let mut compression = asked.or(self.compression);
+        let asked = spec.deduplication.map(DeduplicationSpec::wanted).transpose()?;
+        let mut deduplication = asked.or(self.deduplication);
+        let chunks =
+            (spec.compression.and_then(|c| c.chunk), spec.deduplication.and_then(|d| d.chunk));
+        agree(&mut compression, &mut deduplication, chunks)?;
         let key = spec.encryption.as_ref().map(|e| &e.key);
         let old = self.encryption.as_ref().map(|e| &e.key);
         Ok(Form {
-            compression: asked.or(self.compression),
+            compression,
+            deduplication,
             encryption: key.or(old).map(|k| Encryption::new(k.clone())),
         })
     }
@@ -176,9 +192,10 @@ impl Form {
 
     /// In words: for people, and for the device graph. Keys are not told, nor where they are.
     pub fn words(&self) -> Vec<(&'static str, String)> {
+        let d = self.deduplication.map(|d| ("deduplication", d.to_string()));
         let c = self.compression.map(|c| ("compression", c.to_string()));
         let e = self.encryption.as_ref().map(|e| ("encryption", e.cipher.as_str().to_string()));
-        c.into_iter().chain(e).collect()
+        d.into_iter().chain(c).chain(e).collect()
     }
 
     /// What is asked for, in a pool that can give it.

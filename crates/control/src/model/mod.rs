@@ -6,6 +6,7 @@
 
 mod apply;
 mod compression;
+mod deduplication;
 mod form;
 mod hosts;
 mod ids;
@@ -21,6 +22,7 @@ mod volumes;
 
 pub use apply::{Action, Change, Command, ObjectKind};
 pub use compression::{Compression, CompressionSpec, Compressor};
+pub use deduplication::{Deduplication, DeduplicationSpec};
 pub use form::{Cipher, Encryption, EncryptionSpec, Form, FormSpec, RekeySpec, SealedKey};
 pub use ids::{Hex64, InitiatorPort, Naa, check_name};
 pub use key_source::KeySource;

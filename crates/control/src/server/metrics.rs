@@ -136,14 +136,26 @@ fn volumes(t: &mut Text, status: &Status, model: &Model) {
     t.family(
         "weir_volume_stored_bytes",
         "gauge",
-        "Bytes that a compressed volume takes in its pool.",
+        "Bytes that a compressed or deduplicated volume takes in its pool.",
     );
-    for (v, c) in all() {
-        t.sample("weir_volume_stored_bytes", &[("volume", &v.name)], c.stored_bytes as f64);
+    for v in live {
+        let (c, d) = (v.compression.map(|c| c.stored_bytes), v.deduplication);
+        if let Some(stored) = c.or(d.map(|d| d.stored_bytes)) {
+            t.sample("weir_volume_stored_bytes", &[("volume", &v.name)], stored as f64);
+        }
     }
     t.family("weir_volume_saved_bytes", "gauge", "Bytes that compression saves.");
     for (v, c) in all() {
         t.sample("weir_volume_saved_bytes", &[("volume", &v.name)], c.saved_bytes as f64);
+    }
+    t.family(
+        "weir_volume_deduplicated_bytes",
+        "gauge",
+        "Bytes of data that deduplication keeps only once, before compression.",
+    );
+    for (v, d) in live.iter().filter_map(|v| Some((v, v.deduplication?))) {
+        let labels = [("volume", v.name.as_str())];
+        t.sample("weir_volume_deduplicated_bytes", &labels, d.saved_bytes as f64);
     }
     t.family("weir_volume_in_flight", "gauge", "I/Os in flight.");
     for v in live {

@@ -94,6 +94,7 @@ impl Fake {
             in_flight: 3,
             used_bytes: None,
             compression: None,
+            deduplication: None,
         });
         let ports = s.targets.values().map(|t| PortLive {
             name: t.name.clone(),

@@ -18,7 +18,6 @@
 mod change;
 mod codec;
 mod form;
-mod lock;
 mod look;
 mod states;
 mod upkeep;
@@ -26,21 +25,20 @@ mod upkeep;
 pub use codec::{Algorithm, ZSTD_LEVELS};
 
 use crate::compress::states::{Form, State, States};
+use crate::lock::{Guard, Locks};
+use crate::parts::{Part, parts};
+use crate::to_end::ToTheEnd;
 use codec::Codec;
 use form::BLOCK;
-use lock::{Guard, Locks};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
-use std::future::Future;
 use std::ops::RangeInclusive;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use upkeep::Account;
 use weir_base::{IoError, IoResult};
 use weir_block::{Allocation, Geometry, IoFuture, Volume, check_range, join_parts};
 use weir_mem::{BufPool, PoolConfig, Slice};
-use weir_reactor::{LocalFuture, WaitChannel, local_or_default, spawn_task, try_current_id};
+use weir_reactor::{LocalFuture, WaitChannel, local_or_default};
 
 /// Sizes of a chunk in bytes; powers of two.
 pub const CHUNKS: RangeInclusive<u32> = (8 << 10)..=(128 << 10);
@@ -133,17 +131,6 @@ struct Inner {
     account: Account,
 }
 
-/// A part of an I/O that is in one chunk.
-#[derive(Clone, Copy)]
-struct Part {
-    chunk: u64,
-    /// Where it begins in the chunk, and how long it is.
-    from: u64,
-    len: u64,
-    /// Where it begins in the I/O.
-    at: u64,
-}
-
 impl Inner {
     fn chunk(&self) -> u64 {
         1 << self.shift
@@ -177,18 +164,11 @@ impl Inner {
     }
 
     fn part(&self, at: u64, len: u64, i: usize) -> Part {
-        let first = at >> self.shift;
-        let chunk = first + i as u64;
-        let begin = at.max(chunk << self.shift);
-        let end = (at + len).min((chunk + 1) << self.shift);
-        Part { chunk, from: begin - (chunk << self.shift), len: end - begin, at: begin - at }
+        Part::of(at, len, i, self.shift)
     }
 
     fn parts(&self, at: u64, len: u64) -> usize {
-        match len {
-            0 => 0,
-            _ => (((at + len - 1) >> self.shift) - (at >> self.shift) + 1) as usize,
-        }
+        parts(at, len, self.shift)
     }
 
     async fn lock(&self, at: u64, len: u64, shared: bool) -> Guard {
@@ -260,47 +240,6 @@ impl Inner {
                 self.lower.find_allocation(self.area(p.chunk, RAW) + p.from, p.len).await
             }
             Ok(Form::Packed { .. }) | Err(_) => Allocation { mapped: true, len: p.len },
-        }
-    }
-}
-
-/// A change that is carried out to its end also when nobody waits for it any more: what it began takes effect some
-/// time, and must not do so after later changes of the same chunk, from which its locks keep it apart.
-struct ToTheEnd {
-    /// `None`: it has ended.
-    rest: Option<IoFuture<'static>>,
-    begun: bool,
-}
-
-impl ToTheEnd {
-    fn of<'a>(change: impl Future<Output = IoResult> + 'static) -> IoFuture<'a> {
-        IoFuture::new(ToTheEnd { rest: Some(IoFuture::new(change)), begun: false })
-    }
-}
-
-impl Future for ToTheEnd {
-    type Output = IoResult;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<IoResult> {
-        self.begun = true;
-        let Some(f) = &mut self.rest else { return Poll::Ready(Err(IoError::Internal)) };
-        let done = Pin::new(f).poll(cx);
-        if done.is_ready() {
-            self.rest = None;
-        }
-        done
-    }
-}
-
-impl Drop for ToTheEnd {
-    fn drop(&mut self) {
-        if let Some(rest) = self.rest.take()
-            && self.begun
-            && try_current_id().is_some()
-        {
-            spawn_task(async move {
-                let _ = rest.await;
-            });
         }
     }
 }

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod crash;
+#[path = "../common/medium.rs"]
 mod medium;
 mod space;
 

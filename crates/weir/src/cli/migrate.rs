@@ -2,7 +2,7 @@
 
 use super::output::{self, Table};
 use super::parse;
-use super::volume::compressed;
+use super::volume::{compressed, deduplicated};
 use clap::{Args, Subcommand};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -56,6 +56,12 @@ pub(crate) struct Start {
     /// Bytes that are compressed together, a power of two from 8k to 128k [default: 32k].
     #[arg(long, value_parser = parse::size, requires = "compress")]
     compress_chunk: Option<u64>,
+    /// Keep equal data only once there. What is deduplicated already stays so without being told.
+    #[arg(long)]
+    dedup: bool,
+    /// Bytes that are compared as one, a power of two from 4k to 128k [default: 4k, or that of compression].
+    #[arg(long, value_parser = parse::size, requires = "dedup")]
+    dedup_chunk: Option<u64>,
     #[command(flatten)]
     how: How,
 }
@@ -154,6 +160,7 @@ impl Command {
                     kind: args.kind.map(Into::into),
                     form: FormSpec {
                         compression: compressed(args.compress, args.compress_chunk),
+                        deduplication: deduplicated(args.dedup, args.dedup_chunk),
                         ..super::volume::encrypted(args.key)
                     },
                     decrypt: args.decrypt,

@@ -5,10 +5,11 @@ use super::output::{self, Table};
 use super::parse::{self, NewSize, Switch};
 use clap::{Args, Subcommand, ValueEnum};
 use weir_control::client::Client;
-use weir_control::live::CompressionLive;
+use weir_control::live::VolumeLive;
 use weir_control::model::{
-    CompressionSpec, Compressor, EncryptionSpec, FormSpec, KeySource, Layout, MigrationSpec,
-    RekeySpec, SnapshotRule, Volume, VolumeKind, VolumePatch, VolumeSpec, VolumeState,
+    CompressionSpec, Compressor, DeduplicationSpec, EncryptionSpec, FormSpec, KeySource, Layout,
+    MigrationSpec, RekeySpec, SnapshotRule, Volume, VolumeKind, VolumePatch, VolumeSpec,
+    VolumeState,
 };
 use weir_control::units::format_size;
 use weir_control::{Code, Error};
@@ -83,6 +84,12 @@ pub(crate) struct Create {
     /// Bytes that are compressed together, a power of two from 8k to 128k [default: 32k].
     #[arg(long, value_parser = parse::size, requires = "compress")]
     compress_chunk: Option<u64>,
+    /// Protected pools: keep equal data only once.
+    #[arg(long)]
+    dedup: bool,
+    /// Bytes that are compared as one, a power of two from 4k to 128k [default: 4k, or that of compression].
+    #[arg(long, value_parser = parse::size, requires = "dedup")]
+    dedup_chunk: Option<u64>,
     /// Have snapshots made periodically, e.g. every=10m,keep=24; may be given several times.
     #[arg(long = "snapshot", value_name = "RULE", value_parser = super::policy::rule)]
     snapshots: Vec<SnapshotRule>,
@@ -139,6 +146,11 @@ pub(crate) fn compressed(
     algorithm.map(|algorithm| CompressionSpec { algorithm, chunk })
 }
 
+/// The part of a form that deduplicates, if that is asked for.
+pub(crate) fn deduplicated(asked: bool, chunk: Option<u64>) -> Option<DeduplicationSpec> {
+    asked.then_some(DeduplicationSpec { chunk })
+}
+
 pub(crate) fn block_size(text: &str) -> Result<u32, String> {
     match parse::size(text)? {
         512 => Ok(512),
@@ -154,7 +166,8 @@ pub(crate) enum Command {
         weir volume create scratch --pool fast --size 1T --kind stripe --chunk 128k\n  \
         weir volume create db-02 --pool safe --size 1T --snapshot every=10m,keep=24\n  \
         weir volume create db-03 --pool safe --size 1T --encrypt --key file:/etc/weir/db-03.key\n  \
-        weir volume create logs --pool safe --size 1T --compress zstd")]
+        weir volume create logs --pool safe --size 1T --compress zstd\n  \
+        weir volume create desktops --pool safe --size 10T --dedup")]
     Create(Create),
     /// List the volumes.
     #[command(visible_alias = "ls", after_help = "Example:\n  weir volume list --pool main")]
@@ -245,14 +258,15 @@ impl Command {
             }
             Command::Show { name } => {
                 let volume = client.volume(&name).await?;
-                let compression = match volume.form().compression {
-                    Some(_) => {
+                let form = volume.form();
+                let live = match form.compression.is_some() || form.deduplication.is_some() {
+                    true => {
                         let all = client.status().await?.live.volumes;
-                        all.into_iter().find(|v| v.name == name).and_then(|v| v.compression)
+                        all.into_iter().find(|v| v.name == name)
                     }
-                    None => None,
+                    false => None,
                 };
-                output::show(json, &volume, |v| details(v, compression))
+                output::show(json, &volume, |v| details(v, live.as_ref()))
             }
             Command::Resize { name, size, allow_shrink } => {
                 let size = match size {
@@ -307,6 +321,7 @@ impl Create {
             snapshots: (!self.snapshots.is_empty()).then_some(self.snapshots),
             form: FormSpec {
                 compression: compressed(self.compress, self.compress_chunk),
+                deduplication: deduplicated(self.dedup, self.dedup_chunk),
                 ..encrypted(self.key)
             },
         })
@@ -356,7 +371,7 @@ fn state(v: &Volume) -> &'static str {
     }
 }
 
-fn details(v: &Volume, compression: Option<CompressionLive>) -> String {
+fn details(v: &Volume, live: Option<&VolumeLive>) -> String {
     let mut text = output::fields(&[
         ("volume", v.name.clone()),
         ("pool", v.pool.clone()),
@@ -378,20 +393,40 @@ fn details(v: &Volume, compression: Option<CompressionLive>) -> String {
     if let Some(c) = v.form().compression {
         text.push_str(&output::fields(&[("compression", c.to_string())]));
     }
-    if let Some(c) = compression {
-        let about = if c.exact { "" } else { "about " };
-        let (stored, all) = (c.stored_bytes, c.stored_bytes + c.saved_bytes);
-        let what = format!(
-            "{} of {about}{} ({about}{:.2} to 1)",
-            format_size(stored),
-            format_size(all),
-            c.ratio()
-        );
-        text.push_str(&output::fields(&[("stored", what)]));
+    if let Some(d) = v.form().deduplication {
+        text.push_str(&output::fields(&[("deduplication", d.to_string())]));
     }
+    text.push_str(&live.map_or(String::new(), space));
     if !v.snapshots.is_empty() {
         let rules: Vec<String> = v.snapshots.iter().map(ToString::to_string).collect();
         text.push_str(&output::fields(&[("snapshots", rules.join("  "))]));
+    }
+    text
+}
+
+/// What is stored of a volume, and what that would be if it were kept as it is.
+fn space(v: &VolumeLive) -> String {
+    let (c, d) = (v.compression, v.deduplication);
+    let stored = c.map(|c| c.stored_bytes).or(d.map(|d| d.stored_bytes));
+    let Some(stored) = stored else { return String::new() };
+    let exact = c.is_none_or(|c| c.exact) && d.is_none_or(|d| d.exact);
+    let about = if exact { "" } else { "about " };
+    let less = (c.map_or(0, |c| c.saved_bytes), d.map_or(0, |d| d.saved_bytes));
+    let all = stored + less.0 + less.1;
+    let ratio = all as f64 / stored.max(1) as f64;
+    let what =
+        format!("{} of {about}{} ({about}{ratio:.2} to 1)", format_size(stored), format_size(all));
+    let mut text = output::fields(&[("stored", what)]);
+    if let Some(d) = d {
+        let mut what = format!("{about}{} less", format_size(d.saved_bytes));
+        if let Some(done) = d.recount_percent {
+            what.push_str(&format!("; after a crash {done:.1} % have been counted again"));
+        }
+        text.push_str(&output::fields(&[("deduplicated", what)]));
+    }
+    if let (Some(c), Some(_)) = (c, d) {
+        let what = format!("{about}{} less", format_size(c.saved_bytes));
+        text.push_str(&output::fields(&[("compressed", what)]));
     }
     text
 }

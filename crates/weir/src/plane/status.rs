@@ -9,8 +9,8 @@ use std::sync::PoisonError;
 use std::time::Instant;
 use weir_block::{Graph, HOSTS, NodeSpec, Op, Rates, Snapshot};
 use weir_control::live::{
-    CensusLive, CompressionLive, GraphLive, GraphNodeLive, IoStats, Latency, LiveStatus, NexusLive,
-    PoolLive, PortLive, ReactorLive, VolumeLive,
+    CensusLive, CompressionLive, DeduplicationLive, GraphLive, GraphNodeLive, IoStats, Latency,
+    LiveStatus, NexusLive, PoolLive, PortLive, ReactorLive, VolumeLive,
 };
 use weir_control::{Code, Error, Result};
 
@@ -43,6 +43,7 @@ struct Reading {
     pools: Vec<weir_mem::Census>,
     used: BTreeMap<String, u64>,
     compression: BTreeMap<String, CompressionLive>,
+    deduplication: BTreeMap<String, DeduplicationLive>,
     stores: Vec<PoolLive>,
     ports: Vec<(String, Vec<ChannelLine>, Option<RequestsLine>)>,
 }
@@ -118,6 +119,10 @@ impl Node {
                         let all = local.stores.borrow();
                         all.values().flat_map(|p| p.compression()).collect()
                     },
+                    deduplication: {
+                        let all = local.stores.borrow();
+                        all.values().flat_map(|p| p.deduplication()).collect()
+                    },
                     stores: local.stores.borrow().iter().map(|(n, p)| p.live(n)).collect(),
                     ports,
                 })
@@ -187,6 +192,7 @@ impl Node {
                 in_flight: s.in_flight,
                 used_bytes: readings.iter().find_map(|r| r.used.get(name).copied()),
                 compression: readings.iter().find_map(|r| r.compression.get(name).copied()),
+                deduplication: readings.iter().find_map(|r| r.deduplication.get(name).copied()),
             });
         }
         for (i, r) in readings.iter().enumerate() {

@@ -3,6 +3,7 @@
 use super::Daemon;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use weir_base::{Prng, SECONDS};
 use weir_fabric::Provider;
 use weir_fabric_iwarp::{Config, Iwarp};
@@ -32,8 +33,22 @@ pub struct Truth {
     doubt: Vec<u64>,
 }
 
+/// Versions that are the same in all blocks, which are used again and again once [`ALIKE`] is set.
+const FEW: u64 = 12;
+/// Every other write has contents that others have, too.
+pub static ALIKE: AtomicBool = AtomicBool::new(false);
+
+fn next_version(n: u64) -> u64 {
+    match ALIKE.load(Ordering::Relaxed) {
+        true if n.is_multiple_of(2) => 1 + n / 2 % FEW,
+        true => n + FEW,
+        false => n,
+    }
+}
+
 fn fill(buf: &Slice, at: usize, lba: u64, version: u64) {
-    let seed = lba << 32 | version;
+    let alike = ALIKE.load(Ordering::Relaxed) && version <= FEW;
+    let seed = if alike { version } else { lba << 32 | version };
     let mut rng = Prng::new(seed);
     // Some can be compressed, some cannot, some in part.
     let random = [0, BLOCK / 2, BLOCK][version as usize % 3];
@@ -138,8 +153,8 @@ impl Host {
     /// Writes blocks that nobody else writes meanwhile.
     async fn write(&self, me: u64, first: u64, n: u64, fua: bool) -> Result<bool, String> {
         let buf = Slice::heap(n as usize * BLOCK);
-        let version = self.next.get() + 1;
-        self.next.set(version);
+        self.next.set(self.next.get() + 1);
+        let version = next_version(self.next.get());
         for i in 0..n {
             fill(&buf, i as usize * BLOCK, first + i, version);
             self.truth.borrow_mut()[(first + i) as usize].doubt.push(version);

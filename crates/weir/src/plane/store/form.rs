@@ -2,19 +2,29 @@
 
 use super::open::random;
 use std::rc::Rc;
+use weir_base::{Nanos, SECONDS};
 use weir_block::Volume;
 use weir_control::dataplane::Hooks;
 use weir_control::model::{self, Form};
 use weir_control::{Code, Error};
-use weir_layers::compress::{Compress, Options};
+use weir_layers::compress::{self, Compress, Options};
+use weir_layers::dedup::{self, Dedup};
 use weir_layers::encrypt::{Encrypt, MasterKey};
 use weir_mem::BufPool;
+use weir_reactor::timeout;
 use weir_store::StoreError;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Memory for what is known of the chunks of a compressed volume, at most: 128 GiB of them if they have 32 KiB.
 const STATES: usize = 8 << 20;
+
+/// Memory for the index of a deduplicated volume, at most: eight million chunks, which are 32 GiB if they have 4 KiB.
+const INDEX: usize = 64 << 20;
+/// Memory for the records of its slots, at most: those of a million chunks.
+const RECORDS: usize = 16 << 20;
+/// How long closing it may take.
+const SETTLE: Nanos = 5 * SECONDS;
 
 /// What it takes to open a volume in its form, made ready before its reactor is asked.
 pub(super) struct Wrapping {
@@ -45,20 +55,32 @@ impl Wrapping {
             Some(key) => Rc::new(Encrypt::new(stored, &key, buffers.clone())),
             None => stored,
         };
-        let Some(c) = self.form.compression else {
-            return Ok(Wrapped { volume: stored, compressed: None });
+        let (volume, compressed) = match self.form.compression {
+            None => (stored, None),
+            Some(c) => {
+                let options = Options {
+                    algorithm: c.algorithm.algorithm(),
+                    chunk: c.chunk,
+                    stamp: random()?,
+                    memory: STATES,
+                };
+                let over = Compress::new(stored, options, buffers.clone()).ok_or_else(|| {
+                    Error::new(Code::Unsupported, "a compressed volume cannot be opened").because(
+                        format!("{} in chunks of {} is not possible", c.algorithm, c.chunk),
+                    )
+                })?;
+                (over.clone() as Rc<dyn Volume>, Some(over))
+            }
         };
-        let options = Options {
-            algorithm: c.algorithm.algorithm(),
-            chunk: c.chunk,
-            stamp: random()?,
-            memory: STATES,
+        let Some(d) = self.form.deduplication else {
+            return Ok(Wrapped { volume, compressed, deduplicated: None });
         };
-        let over = Compress::new(stored, options, buffers.clone()).ok_or_else(|| {
-            Error::new(Code::Unsupported, "a compressed volume cannot be opened")
-                .because(format!("{} in chunks of {} is not possible", c.algorithm, c.chunk))
+        let options = dedup::Options { chunk: d.chunk, index: INDEX, records: RECORDS };
+        let over = Dedup::new(volume, options, buffers.clone()).ok_or_else(|| {
+            Error::new(Code::Unsupported, "a deduplicated volume cannot be opened")
+                .because(format!("chunks of {} bytes are not possible", d.chunk))
         })?;
-        Ok(Wrapped { volume: over.clone(), compressed: Some(over) })
+        Ok(Wrapped { volume: over.clone(), compressed, deduplicated: Some(over) })
     }
 }
 
@@ -68,9 +90,39 @@ pub(super) struct Wrapped {
     pub(super) volume: Rc<dyn Volume>,
     /// Its layer that compresses.
     pub(super) compressed: Option<Rc<Compress>>,
+    /// Its layer that deduplicates, above that.
+    pub(super) deduplicated: Option<Rc<Dedup>>,
+}
+
+/// The layers of a form stand still.
+pub(super) struct Still {
+    _compressed: Option<compress::Hold>,
+    _deduplicated: Option<dedup::Hold>,
 }
 
 impl Wrapped {
+    /// Waits until nothing is under way, and keeps everybody out until what it returns is dropped, after which the layers
+    /// find out anew how the stored volume is.
+    pub(super) async fn hold(&self) -> Still {
+        let deduplicated = match &self.deduplicated {
+            Some(d) => Some(d.hold().await),
+            None => None,
+        };
+        let compressed = match &self.compressed {
+            Some(c) => Some(c.hold().await),
+            None => None,
+        };
+        Still { _compressed: compressed, _deduplicated: deduplicated }
+    }
+
+    /// Ends what the layers do besides I/O, before the volume is closed.
+    pub(super) async fn settle(&self) {
+        if let Some(d) = &self.deduplicated {
+            // What does not end costs a recount.
+            let _ = timeout(SETTLE, d.settle()).await;
+        }
+    }
+
     /// Gives the stored volume another size, so that hosts see `len` bytes.
     pub(super) async fn resize(
         &self,
@@ -79,15 +131,27 @@ impl Wrapped {
         stored: u64,
         len: u64,
     ) -> Result<(), StoreError> {
-        let Some(c) = &self.compressed else { return pool.resize(id, stored).await };
-        let now = c.geometry().len;
-        if len < now {
-            // What is cut off must not be there again when the volume grows: it may be in one piece with what stays.
-            c.discard(len, now - len).await?;
+        let (mut len, mut deduplicated) = (len, None);
+        if let Some(d) = &self.deduplicated {
+            deduplicated = Some(match len < d.geometry().len {
+                true => d.shrink(len).await?,
+                false => d.hold().await,
+            });
+            len = d.below(len);
         }
-        let still = c.hold().await;
+        if let Some(c) = &self.compressed {
+            let now = c.geometry().len;
+            if len < now {
+                // What is cut off must not be there again when the volume grows: it may be in one piece with what stays.
+                c.discard(len, now - len).await?;
+            }
+        }
+        let compressed = match &self.compressed {
+            Some(c) => Some(c.hold().await),
+            None => None,
+        };
         let done = pool.resize(id, stored).await;
-        drop(still);
+        drop(Still { _compressed: compressed, _deduplicated: deduplicated });
         done
     }
 }

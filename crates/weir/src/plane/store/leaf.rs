@@ -45,6 +45,7 @@ const PARAMS: &[Param] = &[
     Param::required("pool", ParamKind::Text, "the protected pool"),
     Param::required("dataset", ParamKind::Text, "the volume's name on the devices"),
     // For people to see; the layers of a form are at the volume's home.
+    Param::optional("deduplication", ParamKind::Text, "how its data is deduplicated there"),
     Param::optional("compression", ParamKind::Text, "how its data is compressed there"),
     Param::optional("encryption", ParamKind::Text, "how its data is encrypted there"),
 ];

@@ -2,7 +2,9 @@
 
 use super::{OpenPool, Stores};
 use weir_block::Volume;
-use weir_control::live::{CompressionLive, PoolCounters, PoolDeviceLive, PoolLive, PoolWorkLive};
+use weir_control::live::{
+    CompressionLive, DeduplicationLive, PoolCounters, PoolDeviceLive, PoolLive, PoolWorkLive,
+};
 use weir_layers::remote::Home;
 use weir_store::DeviceInfo;
 use weir_store::format::superblock::MemberState;
@@ -110,6 +112,24 @@ impl OpenPool {
             let c = forms.get(dataset)?.compressed.as_ref()?;
             let (stored_bytes, f) = (c.allocated()?, c.figures()?);
             let live = CompressionLive { stored_bytes, saved_bytes: f.saved, exact: f.exact };
+            Some((name.clone(), live))
+        };
+        homes.iter().filter_map(of).collect()
+    }
+
+    /// What deduplication of open volumes has come to.
+    pub(in crate::plane) fn deduplication(&self) -> Vec<(String, DeduplicationLive)> {
+        let (homes, forms) = (self.homes.borrow(), self.forms.borrow());
+        let of = |(dataset, (_, name)): (&String, &(Home, String))| {
+            let d = forms.get(dataset)?.deduplicated.as_ref()?;
+            let (stored_bytes, f) = (d.allocated()?, d.figures()?);
+            let live = DeduplicationLive {
+                stored_bytes,
+                saved_bytes: f.saved,
+                exact: f.exact,
+                recount_percent: f.recount.map(|n| f64::from(n) / 10.0),
+                indexed_chunks: f.indexed,
+            };
             Some((name.clone(), live))
         };
         homes.iter().filter_map(of).collect()

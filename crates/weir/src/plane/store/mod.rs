@@ -195,7 +195,10 @@ impl Node {
                 let Some(open) = open else { return Ok(()) };
                 open.stop_scrub();
                 open.stop_keeper().await;
-                drop((open.homes.take(), open.forms.take()));
+                drop(open.homes.take());
+                for form in open.forms.take().into_values() {
+                    form.settle().await;
+                }
                 let closed = open.pool.close().await;
                 closed.map_err(|e| failed(format!("pool {name} was not closed in order"), &e))
             })
@@ -300,7 +303,10 @@ impl Node {
         self.with_pool(&pool, move |p| {
             Box::pin(async move {
                 drop(p.homes.borrow_mut().remove(&dataset));
-                drop(p.forms.borrow_mut().remove(&dataset));
+                let form = p.forms.borrow_mut().remove(&dataset);
+                if let Some(form) = form {
+                    form.settle().await;
+                }
                 Ok(())
             })
         })
@@ -407,8 +413,8 @@ impl Node {
             Box::pin(async move {
                 let (v, s) = (p.id(&dataset)?, p.id(&snapshot)?);
                 let form = p.forms.borrow().get(&dataset).cloned();
-                let still = match form.as_ref().and_then(|f| f.compressed.as_ref()) {
-                    Some(c) => Some(c.hold().await),
+                let still = match form.as_ref() {
+                    Some(f) => Some(f.hold().await),
                     None => None,
                 };
                 let done = p.pool.revert(v, s).await;

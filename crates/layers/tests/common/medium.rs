@@ -1,4 +1,5 @@
 //! A volume as a store's is: thin, whole acknowledged writes last, and of others any blocks of 4 KiB do.
+#![allow(dead_code, reason = "a module of several tests, each of which uses a part")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -89,6 +90,8 @@ pub(crate) struct Medium {
     /// One write of so many fails, after some of its blocks were written; 0: none.
     pub(crate) fail: Cell<u64>,
     pub(crate) trims: Cell<u64>,
+    /// It does not tell where nothing is, as stores often do not.
+    pub(crate) vague: Cell<bool>,
     /// Blocks whose reading fails.
     pub(crate) bad: RefCell<Vec<u64>>,
 }
@@ -116,6 +119,7 @@ impl Medium {
             slow: Cell::new(0),
             fail: Cell::new(0),
             trims: Cell::new(0),
+            vague: Cell::new(false),
             bad: RefCell::default(),
         })
     }
@@ -141,6 +145,16 @@ impl Medium {
             }
         }
         left
+    }
+
+    /// The same with another length: what is cut off is gone.
+    pub(crate) fn resized(&self, len: u64) -> Rc<Medium> {
+        let mut blocks = self.blocks.borrow().clone();
+        let end = self.geometry.len.max(len);
+        blocks.apply(&Change::Trim(len, end - len));
+        let new = Medium::with(len, self.geometry.block_size, len, blocks);
+        new.slow.set(self.slow.get());
+        new
     }
 
     pub(crate) fn mapped(&self) -> u64 {
@@ -233,8 +247,17 @@ impl Volume for Medium {
     }
 
     fn allocation(&self, at: u64, len: u64) -> Allocation {
-        let mapped = self.blocks.borrow().0.contains_key(&(at / BLOCK));
-        Allocation { mapped, len: len.min((at / BLOCK + 1) * BLOCK - at) }
+        let first = at / BLOCK;
+        if self.vague.get() {
+            return Allocation { mapped: true, len: len.min((first + 1) * BLOCK - at) };
+        }
+        let blocks = self.blocks.borrow();
+        let mapped = blocks.0.contains_key(&first);
+        let end = match mapped {
+            true => first + 1,
+            false => blocks.0.range(first..).next().map_or(u64::MAX / BLOCK, |(b, _)| *b),
+        };
+        Allocation { mapped, len: len.min(end * BLOCK - at) }
     }
 
     fn allocated(&self) -> Option<u64> {

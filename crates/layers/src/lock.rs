@@ -45,13 +45,24 @@ impl Locks {
         before.iter().all(|r| r.to <= mine.from || mine.to <= r.from || (r.shared && mine.shared))
     }
 
-    /// Locks `from..to`, with others that share it or alone.
-    pub(crate) async fn lock(self: &Rc<Self>, from: u64, to: u64, shared: bool) -> Guard {
+    /// Locks `from..to` if that is possible at once.
+    pub(crate) fn try_lock(self: &Rc<Self>, from: u64, to: u64, shared: bool) -> Option<Guard> {
+        let free = |r: &Request| r.to <= from || to <= r.from || (r.shared && shared);
+        let free = self.all.borrow().iter().all(free);
+        free.then(|| self.enter(from, to, shared))
+    }
+
+    fn enter(self: &Rc<Self>, from: u64, to: u64, shared: bool) -> Guard {
         let id = self.next.get();
         self.next.set(id + 1);
         self.all.borrow_mut().push(Request { id, from, to, shared });
-        let guard = Guard { locks: self.clone(), id };
-        while !self.is_free(id) {
+        Guard { locks: self.clone(), id }
+    }
+
+    /// Locks `from..to`, with others that share it or alone.
+    pub(crate) async fn lock(self: &Rc<Self>, from: u64, to: u64, shared: bool) -> Guard {
+        let guard = self.enter(from, to, shared);
+        while !self.is_free(guard.id) {
             self.waiting.set(self.waiting.get() + 1);
             let waits = Waits(&self.waiting);
             self.freed.wait().await;
@@ -90,6 +101,8 @@ mod tests {
         assert!(c.as_mut().poll(&mut cx).is_pending(), "behind a writer");
         let mut d = pin!(locks.lock(5, 9, false));
         assert!(d.as_mut().poll(&mut cx).is_ready(), "elsewhere");
+        assert!(locks.try_lock(0, 3, true).is_some() && locks.try_lock(0, 1, false).is_none());
+        assert!(locks.try_lock(3, 4, true).is_none(), "somebody waits");
         drop(a);
         assert!(w.as_mut().poll(&mut cx).is_pending());
         drop(b);
