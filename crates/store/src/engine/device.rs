@@ -1,5 +1,6 @@
 //! The devices of a pool: physical I/O, replaced blocks, standing.
 
+use super::flush::Flushes;
 use crate::format::BLOCK;
 use crate::format::label::{Label, Layout};
 use crate::format::superblock::{Member, MemberState};
@@ -38,6 +39,7 @@ pub(crate) struct Device {
     pub(crate) remap: RefCell<BTreeMap<u64, u32>>,
     /// It failed in this life: nothing is sent to it any more.
     pub(crate) failed: Cell<Option<IoError>>,
+    pub(crate) flushes: Flushes,
     /// Operations under way, for the choice of a copy.
     pub(crate) busy: Cell<u32>,
     pub(crate) writes: Cell<u64>,
@@ -101,6 +103,7 @@ impl Device {
             spares_used: Cell::new(member.spares_used),
             remap: RefCell::default(),
             failed: Cell::new(None),
+            flushes: Flushes::default(),
             busy: Cell::new(0),
             writes: Cell::new(0),
             reads: Cell::new(0),
@@ -249,25 +252,6 @@ impl Device {
             buf.copy_from(pos, &part, 0, part.len());
         }
         Ok(())
-    }
-
-    /// Starts a flush; the completion goes to `out`.
-    pub(crate) fn submit_flush(&self, out: &mut Vec<Pending>) {
-        let Some(disk) = &self.disk else { return };
-        let (token, done) = completion();
-        disk.submit(DiskOp::Flush, token);
-        out.push(Pending { device: self.number, done: Some(done), late: self.late.clone() });
-    }
-
-    /// Makes durable what was written before.
-    pub(crate) async fn flush(&self, limit: Nanos) -> IoResult {
-        let Some(disk) = self.disk.as_ref().filter(|_| self.failed.get().is_none()) else {
-            return Err(IoError::Offline);
-        };
-        if !disk.volatile_cache() {
-            return Ok(());
-        }
-        within(limit, run(&**disk, DiskOp::Flush)).await
     }
 }
 

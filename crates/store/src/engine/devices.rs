@@ -77,6 +77,7 @@ impl Inner {
             )));
         }
         d.failed.set(None);
+        d.flushes.forget();
         Ok(())
     }
 

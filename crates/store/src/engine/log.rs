@@ -3,7 +3,7 @@
 
 use super::Inner;
 use super::dataset::Dataset;
-use super::device::{self, Pending};
+use super::device::{self, Device, Pending};
 use super::locks::{Pass, RangeLock};
 use crate::format::BLOCK;
 use crate::format::log::{Entry, PageBuilder, PageHead, blocks_in};
@@ -12,6 +12,7 @@ use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
+use weir_block::{IoFuture, join_parts};
 use weir_mem::Slice;
 use weir_reactor::{WaitChannel, run_async, spawn_task};
 
@@ -313,17 +314,24 @@ impl Inner {
         }
     }
 
-    /// Flushes the devices of a set, all at once.
+    /// Flushes the devices of a set, all at once. Failures are noted.
     pub(crate) async fn flush_devices(&self, set: u128) {
         let devices: Vec<_> = self.devices.borrow().clone();
-        let mut io = Vec::new();
-        for d in devices.iter().filter(|d| set >> d.number & 1 == 1 && d.usable() && d.volatile()) {
-            d.submit_flush(&mut io);
-        }
-        let failed = device::wait(&mut io, self.options.deadline).await;
-        if !has(Bug::FlushFailureIgnored) {
-            self.note_failures(failed);
-        }
+        let wanted = |d: &&Rc<Device>| set >> d.number & 1 == 1 && d.usable() && d.volatile();
+        let all: Vec<&Rc<Device>> = devices.iter().filter(wanted).collect();
+        let limit = self.options.deadline;
+        let one = |k: usize| {
+            let d = all[k];
+            IoFuture::new(async move {
+                if let Err(e) = d.flush(limit).await
+                    && !has(Bug::FlushFailureIgnored)
+                {
+                    self.device_failed(d, e);
+                }
+                Ok(())
+            })
+        };
+        let _ = join_parts(all.len(), one).await;
     }
 
     fn apply(&self, effect: Effect) {

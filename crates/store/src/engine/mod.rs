@@ -8,6 +8,7 @@ mod dead;
 mod device;
 mod devices;
 mod fill;
+mod flush;
 mod gather;
 mod heal;
 mod judge;
