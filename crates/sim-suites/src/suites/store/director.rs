@@ -303,17 +303,15 @@ impl Director {
         };
         // From here until it is reverted, its content is open.
         self.fading.borrow_mut().push(clone.clone());
-        let Formed { volume: v, compressed } = self.open(pool, id, form)?;
+        let formed = self.open(pool, id, form)?;
+        let v = formed.volume.clone();
         let some = (bytes.len() / 512).min(9) * 512;
         v.write(at, Slice::copy_of(&vec![0x77; some]), false).await.ok()?;
         if self.below(2) == 0 {
             pool.checkpoint().await.ok()?;
         }
         v.write_zeroes(at, 512, true).await.ok()?;
-        let still = match &compressed {
-            Some(c) => Some(c.hold().await),
-            None => None,
-        };
+        let still = formed.hold().await;
         let reverted = pool.revert(id, snapshot).await;
         drop(still);
         if let Err(e) = reverted {

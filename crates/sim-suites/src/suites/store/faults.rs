@@ -59,6 +59,8 @@ impl Story {
     /// One round. `read`: everything is read before it is scrubbed.
     fn single_round(&mut self, read: bool) -> Result<(), Wrong> {
         let pool = self.running()?;
+        // Nothing changes beside I/O from here on.
+        self.settle_forms()?;
         // What was freed and waits for a checkpoint is not in use.
         let p = pool.clone();
         let done = self.w.run(&self.node, PATIENCE, async move {
@@ -98,10 +100,13 @@ impl Story {
             let stands = f.unreadable() || now == f.is;
             if stands && f.vbn.is_none_or(|v| used.contains(&v)) {
                 return Err(Wrong(format!(
-                    "a fault of one copy of block {:?} on {} at byte {} was not found",
+                    "a fault of one copy of block {:?} on {} at byte {} was not found: {:02x?} {} in a story of {:?}",
                     f.vbn,
                     f.medium.name(),
-                    f.at
+                    f.at,
+                    &f.was[..16],
+                    f.unreadable(),
+                    self.trouble
                 )));
             }
             superseded += 1;

@@ -1,5 +1,6 @@
 //! The end of a story: everything is read again in every way.
 
+use super::forms::Form;
 use super::pool::{PATIENCE, Story};
 use super::trouble::Trouble;
 use crate::{Pass, Wrong};
@@ -64,7 +65,8 @@ impl Story {
         self.single_faults()?;
         let pool = self.running()?;
         let c = pool.counters();
-        let compressed = self.volumes.iter().filter(|v| !v.form.is_plain()).count() as u64;
+        let with = |f: fn(&Form) -> bool| self.volumes.iter().filter(|v| f(&v.form)).count() as u64;
+        let (compressed, deduplicated) = (with(Form::is_compressed), with(Form::is_deduplicated));
         let members: Vec<_> = pool.status().devices.into_iter().filter_map(|d| d.name).collect();
         let closed = self.w.run(&self.node, PATIENCE, async move { pool.close().await })?;
         if let Err(e) = closed
@@ -97,6 +99,7 @@ impl Story {
             ("faults of devices by chance", self.faults),
             ("errors excused", self.errors.excused.get()),
             ("volumes that are compressed", compressed),
+            ("volumes that are deduplicated", deduplicated),
             ("damaged copies found by scrub", damaged),
             ("copies repaired", c.repaired + self.repaired),
             ("log entries replayed", self.replayed),

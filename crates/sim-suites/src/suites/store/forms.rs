@@ -3,18 +3,25 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use weir_base::Prng;
+use weir_base::{Prng, SECONDS};
 use weir_block::Volume;
-use weir_layers::compress::{Algorithm, Compress, Options, stored_len};
+use weir_layers::compress::{self, Algorithm, Compress};
+use weir_layers::dedup::{self, Dedup};
 use weir_mem::BufPool;
-use weir_sim::check::blocks::SQUEEZABLE;
+use weir_reactor::sleep;
+use weir_sim::check::blocks::{ALIKE, SQUEEZABLE};
 use weir_store::{Pool, StoreError};
+
+/// Twentieths of a second in which a recount ends.
+const LOOKS: u32 = 1200;
 
 /// How a volume is stored. By default as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Form {
     /// In chunks of so many bytes.
     compressed: Option<(Algorithm, u32)>,
+    /// In chunks of so many bytes, those of compression if there is that, too.
+    deduplicated: Option<u32>,
 }
 
 impl Form {
@@ -24,21 +31,38 @@ impl Form {
             return Form::default();
         }
         let algorithm = if rng.chance(1, 2) { Algorithm::Lz4 } else { Algorithm::Zstd(1) };
-        Form { compressed: Some((algorithm, 8192 << rng.below(3))) }
+        let chunk = 8192 << rng.below(3);
+        let compressed = Some((algorithm, chunk));
+        match rng.below(8) {
+            0..=3 => Form { compressed, deduplicated: None },
+            4..=6 => Form { compressed: None, deduplicated: Some(4096 << rng.below(3)) },
+            _ => Form { compressed, deduplicated: Some(chunk) },
+        }
     }
 
     pub(crate) fn is_plain(&self) -> bool {
         *self == Form::default()
     }
 
+    /// What is done about it.
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.compressed.is_some()
+    }
+
+    pub(crate) fn is_deduplicated(&self) -> bool {
+        self.deduplicated.is_some()
+    }
+
     /// The bits of a volume's number that make blocks of the right kind.
     pub(crate) fn kind(&self) -> u32 {
-        if self.compressed.is_some() { SQUEEZABLE } else { 0 }
+        let squeezable = if self.is_compressed() { SQUEEZABLE } else { 0 };
+        squeezable | if self.is_deduplicated() { ALIKE } else { 0 }
     }
 
     /// Bytes of what is stored of a volume of `len`.
     pub(crate) fn stored_len(&self, len: u64) -> u64 {
-        self.compressed.map_or(len, |(_, chunk)| stored_len(len, chunk))
+        let len = self.deduplicated.map_or(len, |chunk| dedup::stored_len(len, chunk));
+        self.compressed.map_or(len, |(_, chunk)| compress::stored_len(len, chunk))
     }
 }
 
@@ -46,7 +70,27 @@ impl Form {
 #[derive(Clone)]
 pub(crate) struct Formed {
     pub(crate) volume: Rc<dyn Volume>,
-    pub(crate) compressed: Option<Rc<Compress>>,
+    compressed: Option<Rc<Compress>>,
+    deduplicated: Option<Rc<Dedup>>,
+}
+
+/// Its layers stand still.
+#[expect(dead_code, reason = "they do as long as these live; first that on top is let go")]
+pub(crate) struct Still(Option<dedup::Hold>, Option<compress::Hold>);
+
+impl Formed {
+    /// Waits until nothing is under way, and keeps everybody out: for changes to what is stored.
+    pub(crate) async fn hold(&self) -> Still {
+        let upper = match &self.deduplicated {
+            Some(d) => Some(d.hold().await),
+            None => None,
+        };
+        let lower = match &self.compressed {
+            Some(c) => Some(c.hold().await),
+            None => None,
+        };
+        Still(upper, lower)
+    }
 }
 
 /// The volumes in a form that are open, of one pool in one life: one layer for each.
@@ -65,28 +109,57 @@ impl Forms {
 
     /// A volume of the pool in its form; on its node.
     pub(crate) fn open(&self, pool: &Pool, id: u32, form: Form) -> Result<Formed, StoreError> {
-        let stored = pool.volume(id)?;
-        let Some((algorithm, chunk)) = form.compressed else {
-            return Ok(Formed { volume: stored, compressed: None });
-        };
+        let stored: Rc<dyn Volume> = pool.volume(id)?;
+        if form.is_plain() {
+            return Ok(Formed { volume: stored, compressed: None, deduplicated: None });
+        }
         if let Some(f) = self.open.borrow().get(&id) {
             return Ok(f.clone());
         }
-        self.stamp.set(self.stamp.get().wrapping_mul(0x5851_f42d_4c95_7f2d) | 1);
+        let bad = || StoreError::Request(format!("{form:?} is not possible"));
+        let mut f = Formed { volume: stored, compressed: None, deduplicated: None };
         // Little memory, so that what is known of chunks is forgotten, too.
-        let options = Options { algorithm, chunk, stamp: self.stamp.get(), memory: 64 };
-        let layer = Compress::new(stored, options, self.buffers.clone())
-            .ok_or_else(|| StoreError::Request(format!("{form:?} is not possible")))?;
-        let f = Formed { volume: layer.clone(), compressed: Some(layer) };
+        if let Some((algorithm, chunk)) = form.compressed {
+            self.stamp.set(self.stamp.get().wrapping_mul(0x5851_f42d_4c95_7f2d) | 1);
+            let stamp = self.stamp.get();
+            let o = compress::Options { algorithm, chunk, stamp, memory: 64 };
+            let c = Compress::new(f.volume, o, self.buffers.clone()).ok_or_else(bad)?;
+            f = Formed { volume: c.clone(), compressed: Some(c), deduplicated: None };
+        }
+        if let Some(chunk) = form.deduplicated {
+            let o = dedup::Options { chunk, index: 1 << 20, records: 8192 };
+            let d = Dedup::new(f.volume, o, self.buffers.clone()).ok_or_else(bad)?;
+            f = Formed { volume: d.clone(), deduplicated: Some(d), ..f };
+        }
         self.open.borrow_mut().insert(id, f.clone());
         Ok(f)
+    }
+
+    /// Ends all layers in order, when nobody uses them any more: what they do beside I/O is done, and the next ones have
+    /// nothing to make good.
+    pub(crate) async fn settle(&self) {
+        let all: Vec<Formed> = self.open.borrow().values().cloned().collect();
+        for d in all.iter().filter_map(|f| f.deduplicated.as_ref()) {
+            for _ in 0..LOOKS {
+                d.settle().await;
+                if d.is_clean() {
+                    break;
+                }
+                // It is counting.
+                sleep(SECONDS / 20).await;
+            }
+        }
+        for f in all {
+            drop(f.hold().await);
+        }
+        self.open.borrow_mut().clear();
     }
 
     /// A volume is about to be deleted: what goes on beside I/O is brought to its end.
     pub(crate) async fn close(&self, id: u32) {
         let open = self.open.borrow_mut().remove(&id);
-        if let Some(c) = open.and_then(|f| f.compressed) {
-            drop(c.hold().await);
+        if let Some(f) = open {
+            drop(f.hold().await);
         }
     }
 }

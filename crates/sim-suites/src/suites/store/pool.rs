@@ -391,6 +391,12 @@ impl Story {
         }))
     }
 
+    /// Ends the layers of volumes in a form in order.
+    pub(crate) fn settle_forms(&self) -> Result<(), Wrong> {
+        let forms = self.director.forms();
+        Ok(self.w.run(&self.node, PATIENCE, async move { forms.settle().await })?)
+    }
+
     pub(crate) fn start_load(&mut self, life: u64) -> Result<(), Wrong> {
         if self.trouble == Trouble::Lies && life == 1 {
             return Ok(());
@@ -516,6 +522,7 @@ impl Story {
             let volumes = self.volumes.clone();
             let idle = || volumes.iter().all(|v| v.load.under_way() == 0);
             self.w.run_until(PATIENCE, idle)?;
+            self.settle_forms()?;
             let closed = self.w.run(&self.node, PATIENCE, async move { pool.close().await })?;
             if let Err(e) = closed
                 && self.trouble != Trouble::Full
