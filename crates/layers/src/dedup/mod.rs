@@ -15,6 +15,7 @@
 //!   other lock.
 //! - After a crash counts are put right in the background (`recount`).
 
+mod audit;
 mod format;
 mod index;
 mod meta;
@@ -22,6 +23,7 @@ mod place;
 mod read;
 mod recount;
 mod shrink;
+mod summary;
 mod upkeep;
 mod write;
 mod zero;
@@ -37,7 +39,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
-use upkeep::Account;
+use summary::Account;
 use weir_base::{IoError, IoResult};
 use weir_block::{Allocation, Geometry, IoFuture, Volume, check_range};
 use weir_mem::{BufPool, PoolConfig, Slice};

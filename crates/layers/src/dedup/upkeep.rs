@@ -1,15 +1,13 @@
-//! What happens beside I/O: letting go of slots, the summary, keeping the index.
+//! What happens beside I/O: letting go of slots, and when the summary and the index are kept.
 
-use super::format::{Place, SLOTS, SUMMARY, Summary, home, owner};
-use super::index::BLOCK;
+use super::format::{Place, SLOTS, owner};
 use super::meta::Op;
 use super::{Figures, Hold, Inner};
-use crate::lock::Locks;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::{Rc, Weak};
-use weir_base::{IoError, IoResult, MILLIS, Nanos, SECONDS};
+use weir_base::{IoResult, MILLIS, Nanos, SECONDS};
 use weir_block::{IoFuture, join_parts};
-use weir_reactor::{WaitChannel, run_async, sleep, spawn_task};
+use weir_reactor::{WaitChannel, sleep, spawn_task};
 
 /// Slots that wait to be let go of before changes wait for that too.
 pub(super) const QUEUE: usize = 1024;
@@ -24,64 +22,6 @@ const KEEP: Nanos = 300 * SECONDS;
 const KEEP_PART: u64 = 16;
 /// How long a recount that failed waits.
 const AGAIN: Nanos = 5 * SECONDS;
-/// Where the index is kept.
-const INDEX: u64 = 1 << 20;
-/// Blocks of it at most.
-const INDEX_BLOCKS: u64 = 1 << 16;
-
-/// What is known of the whole.
-#[derive(Default)]
-pub(super) struct Account {
-    /// Chunks, with what is kept beside the data if that has been read.
-    saved: Cell<i64>,
-    read: Cell<bool>,
-    /// It says beside the data that counts may be too high.
-    open: Cell<bool>,
-    /// They may be.
-    stale: Cell<bool>,
-    dirty: Cell<bool>,
-    /// Changes of records so far.
-    changes: Cell<u64>,
-    bell: Rc<WaitChannel>,
-    count_bell: Rc<WaitChannel>,
-    /// Whoever reads or writes the summary.
-    one: Rc<Locks>,
-    giving: Cell<bool>,
-    room: WaitChannel,
-    /// Times that everything known was forgotten.
-    pub(super) epoch: Cell<u64>,
-    /// How far a recount has come, in thousandths.
-    pub(super) counted: Cell<Option<u32>>,
-    /// A recount has ended, and whether it came to its end.
-    ended: WaitChannel,
-    success: Cell<bool>,
-    /// The volume is used by nobody any more.
-    pub(super) closed: Cell<bool>,
-}
-
-impl Account {
-    fn ring(&self) {
-        if !self.dirty.replace(true) {
-            self.bell.signal();
-        }
-    }
-
-    /// Something was changed of which it is not known whether it was: a count may be too high.
-    pub(super) fn has_leaked(&self) {
-        if !self.stale.replace(true) {
-            self.count_bell.signal();
-        }
-    }
-
-    pub(super) fn has_counted(&self, saved: i64) {
-        self.saved.set(saved);
-        self.ring();
-    }
-
-    fn is_clean(&self) -> bool {
-        self.read.get() && !self.open.get() && !self.stale.get()
-    }
-}
 
 impl Drop for Inner {
     fn drop(&mut self) {
@@ -330,126 +270,6 @@ impl Inner {
         Ok(())
     }
 
-    /// Says beside the data that counts are being changed, if that is not said.
-    pub(super) async fn open_up(&self) -> IoResult {
-        let a = &self.account;
-        if a.open.get() {
-            return Ok(());
-        }
-        let _one = a.one.lock(0, 1, false).await;
-        if !a.read.get() {
-            self.read_summary().await?;
-        }
-        if !a.open.get() {
-            self.write_summary(true).await?;
-            a.open.set(true);
-        }
-        a.ring();
-        Ok(())
-    }
-
-    /// Says that counts are right, if they are.
-    async fn close_up(&self) -> IoResult {
-        let a = &self.account;
-        let _one = a.one.lock(0, 1, false).await;
-        let busy = self.committing.get() > 0
-            || !self.owed.borrow().is_empty()
-            || !self.left.borrow().is_empty()
-            || a.giving.get();
-        if busy || !a.open.get() || a.stale.get() || a.counted.get().is_some() {
-            return Ok(());
-        }
-        // Whoever changes something from now on says so first.
-        a.open.set(false);
-        self.barrier().await?;
-        self.write_summary(false).await
-    }
-
-    async fn keep_summary(&self) -> IoResult {
-        let a = &self.account;
-        let _one = a.one.lock(0, 1, false).await;
-        if !a.read.get() {
-            return self.read_summary().await;
-        }
-        if self.lower.geometry().read_only {
-            Ok(())
-        } else {
-            self.write_summary(a.open.get()).await
-        }
-    }
-
-    async fn read_summary(&self) -> IoResult {
-        let a = &self.account;
-        let block = self.meta_memory().await?;
-        self.lower.read(0, block.clone()).await?;
-        let mut b = [0; SUMMARY];
-        block.read_at(0, &mut b);
-        let found = Summary::decode(&b, self.layout.shift);
-        // What is damaged says nothing.
-        let s = found.unwrap_or(Summary { open: true, saved: 0 });
-        a.saved.set(a.saved.get() + s.saved);
-        a.read.set(true);
-        if s.open {
-            a.open.set(true);
-            if !self.lower.geometry().read_only {
-                a.has_leaked();
-            }
-        }
-        Ok(())
-    }
-
-    async fn write_summary(&self, open: bool) -> IoResult {
-        let block = self.meta_memory().await?;
-        block.fill(0);
-        let s = Summary { open, saved: self.account.saved.get() };
-        block.write_at(0, &s.encode(self.layout.shift));
-        self.lower.write(0, block, true).await
-    }
-
-    async fn load_index(&self) -> IoResult {
-        let mut b = [0; BLOCK];
-        let (mut n, mut all) = (0, INDEX_BLOCKS);
-        while n < all {
-            let block = self.meta_memory().await?;
-            self.lower.read(INDEX + n * BLOCK as u64, block.clone()).await?;
-            block.read_at(0, &mut b);
-            let found = self.index.borrow_mut().take_in(&b);
-            match found {
-                Some(blocks) => all = blocks.min(INDEX_BLOCKS),
-                // One may be damaged; if the first is there is none.
-                None if n == 0 => break,
-                None => {}
-            }
-            n += 1;
-            run_async().await;
-        }
-        self.index.borrow_mut().take_changes();
-        Ok(())
-    }
-
-    async fn keep_index(&self) -> IoResult {
-        if self.lower.geometry().read_only {
-            return Ok(());
-        }
-        let (changes, blocks) = {
-            let mut index = self.index.borrow_mut();
-            (index.take_changes(), index.blocks().min(INDEX_BLOCKS))
-        };
-        let mut b = [0; BLOCK];
-        for n in 0..blocks {
-            let block = self.meta_memory().await?;
-            self.index.borrow().keep(n, &mut b);
-            block.write_at(0, &b);
-            let done = self.lower.write(INDEX + n * BLOCK as u64, block, false).await;
-            if done.is_err() {
-                self.index.borrow_mut().add_changes(changes);
-                return done;
-            }
-            run_async().await;
-        }
-        Ok(())
-    }
-
     /// Waits until no slot waits to be let go of.
     async fn drain(&self) {
         while !self.left.borrow().is_empty() || self.account.giving.get() {
@@ -505,39 +325,5 @@ impl Inner {
     /// Whether everything that hosts changed is settled and counted: for tests.
     pub(super) fn is_clean(&self) -> bool {
         self.account.is_clean()
-    }
-
-    /// What is wrong with records and what they refer to, if anything: for tests.
-    pub(super) async fn audit(&self, exact: bool) -> Result<Option<String>, IoError> {
-        let mut refs = std::collections::BTreeMap::new();
-        let groups = self.group_count();
-        for g in 0..groups {
-            for k in 0..super::format::PER {
-                let chunk = g * super::format::PER + k;
-                if chunk << self.layout.shift >= self.len() {
-                    break;
-                }
-                if let Place::Slot(s) = self.record(chunk).await?.place() {
-                    *refs.entry(s).or_insert(0u32) += 1;
-                }
-            }
-        }
-        for slot in 0..groups * SLOTS {
-            let (count, n) = (self.count(slot).await?, refs.get(&slot).copied().unwrap_or(0));
-            if count < n || (exact && count != n) {
-                return Ok(Some(format!("slot {slot} has count {count}, and {n} refer to it")));
-            }
-            let used = match owner(slot) {
-                Some(o) if o >= self.whole() => true,
-                Some(o) => count > 0 || self.record(o).await?.place() == Place::Home,
-                None => count > 0,
-            };
-            let at = self.layout.slot(slot);
-            if exact && !used && self.lower.find_allocation(at, self.chunk()).await.mapped {
-                return Ok(Some(format!("slot {slot} is free, and takes space")));
-            }
-            debug_assert!(owner(slot).is_none_or(|o| home(o) == slot));
-        }
-        Ok(None)
     }
 }
