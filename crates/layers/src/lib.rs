@@ -27,6 +27,7 @@ mod select;
 mod stats;
 mod steady;
 mod stripe;
+mod sum;
 mod to_end;
 
 pub use fault::{FAULT_ERRORS, FaultSwitch};

@@ -5,13 +5,14 @@
 //! complete and contradicts itself nevertheless is damaged, which is told, and never taken for an older form.
 
 use super::codec::Algorithm;
+use crate::sum::own_sum;
 use weir_codec::{crc32c, crc64};
 use weir_mem::Slice;
 
 /// Unit of the volume below, in bytes.
 pub(crate) const BLOCK: usize = 4096;
 const MAGIC: u32 = u32::from_le_bytes(*b"WRcz");
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Bytes of the header, in front of the first block's payload.
 const HEADER: usize = 64;
 /// Bytes of the stamp in front of every further block's payload.
@@ -81,7 +82,7 @@ impl Header {
         put(&mut b, 24, &self.len.to_le_bytes());
         put(&mut b, 28, &self.data_crc.to_le_bytes());
         put(&mut b, 32, &self.packed_crc.to_le_bytes());
-        let crc = crc32c(&b[..HEADER - 4]);
+        let crc = own_sum(&b[..HEADER - 4]);
         put(&mut b, HEADER - 4, &crc.to_le_bytes());
         b
     }
@@ -99,7 +100,7 @@ impl Header {
         }
         // A block is either there or not, so a header that is wrong is not a torn one.
         let right = u32::from_le_bytes(take(&b, 0)) == MAGIC
-            && u32::from_le_bytes(take(&b, HEADER - 4)) == crc32c(&b[..HEADER - 4])
+            && u32::from_le_bytes(take(&b, HEADER - 4)) == own_sum(&b[..HEADER - 4])
             && (b[4], b[7]) == (VERSION, shift)
             && u64::from_le_bytes(take(&b, 8)) == chunk;
         let algorithm = Algorithm::of_code(b[5]).filter(|_| right).ok_or(Unusable::Damaged)?;
@@ -195,7 +196,7 @@ pub(crate) fn fuzz(data: &[u8]) -> bool {
         packed.extend_from_slice(&all[i * BLOCK + at..][..range.len()]);
     }
     all[32..40].copy_from_slice(&crc64(&packed).to_le_bytes());
-    let crc = crc32c(&all[..HEADER - 4]).to_le_bytes();
+    let crc = own_sum(&all[..HEADER - 4]).to_le_bytes();
     all[HEADER - 4..HEADER].copy_from_slice(&crc);
     if let Ok(Some(d)) = taken(&all) {
         assert_eq!(crc32c(&d), u32::from_le_bytes([all[28], all[29], all[30], all[31]]));

@@ -2,11 +2,11 @@
 
 use super::form::BLOCK;
 use super::{Figures, Inner};
+use crate::sum::own_sum;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use weir_base::{IoResult, MILLIS, Nanos, SECONDS};
 use weir_block::{IoFuture, join_parts};
-use weir_codec::crc32c;
 use weir_reactor::{WaitChannel, sleep, spawn_task};
 
 /// Chunks that wait for their other areas to be given back, at most.
@@ -15,7 +15,7 @@ pub(super) const QUEUE: usize = 1024;
 const LATER: Nanos = 10 * MILLIS;
 /// How often the account is written.
 const EVERY: Nanos = SECONDS;
-const MAGIC: &[u8; 8] = b"WRcount\x01";
+const MAGIC: &[u8; 8] = b"WRcount\x02";
 
 /// What compression saves, in blocks.
 #[derive(Default)]
@@ -168,7 +168,7 @@ impl Inner {
             let had = a.saved.get();
             block.read_at(0, &mut b);
             let sum = u32::from_le_bytes([b[28], b[29], b[30], b[31]]);
-            if b[..8] == *MAGIC && sum == crc32c(&b[..28]) {
+            if b[..8] == *MAGIC && sum == own_sum(&b[..28]) {
                 let saved: [u8; 8] = std::array::from_fn(|i| b[8 + i]);
                 a.saved.set(a.saved.get().saturating_add(i64::from_le_bytes(saved)));
                 a.guessed.set(b[16] != 0 || a.guessed.get());
@@ -187,7 +187,7 @@ impl Inner {
         b[..8].copy_from_slice(MAGIC);
         b[8..16].copy_from_slice(&a.saved.get().to_le_bytes());
         b[16] = u8::from(a.guessed.get());
-        let sum = crc32c(&b[..28]).to_le_bytes();
+        let sum = own_sum(&b[..28]).to_le_bytes();
         b[28..].copy_from_slice(&sum);
         block.fill(0);
         block.write_at(0, &b);

@@ -1,6 +1,6 @@
 //! What lies where in the volume below, and what records of slots say (docs/format.md).
 
-use weir_codec::crc32c;
+use crate::sum::own_sum;
 use weir_mem::Slice;
 
 /// Chunks of a group.
@@ -152,7 +152,7 @@ pub(super) struct Summary {
     pub(super) saved: i64,
 }
 
-const MAGIC: &[u8; 8] = b"WRdedup\x01";
+const MAGIC: &[u8; 8] = b"WRdedup\x02";
 /// Bytes of a summary.
 pub(super) const SUMMARY: usize = 32;
 
@@ -162,7 +162,7 @@ impl Summary {
         b[..8].copy_from_slice(MAGIC);
         (b[8], b[9]) = (u8::from(self.open), shift);
         b[16..24].copy_from_slice(&self.saved.to_le_bytes());
-        let sum = crc32c(&b[..28]).to_le_bytes();
+        let sum = own_sum(&b[..28]).to_le_bytes();
         b[28..].copy_from_slice(&sum);
         b
     }
@@ -173,7 +173,7 @@ impl Summary {
             return Some(Summary::default());
         }
         let sum = u32::from_le_bytes([b[28], b[29], b[30], b[31]]);
-        if b[..8] != *MAGIC || b[9] != shift || sum != crc32c(&b[..28]) {
+        if b[..8] != *MAGIC || b[9] != shift || sum != own_sum(&b[..28]) {
             return None;
         }
         let saved = i64::from_le_bytes(std::array::from_fn(|i| b[16 + i]));
