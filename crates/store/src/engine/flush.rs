@@ -1,7 +1,7 @@
-//! Flushes of a device: one at a time.
+//! Flushes of a device, none of which is believed before those beside it.
 
 use super::device::Device;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use weir_base::{IoError, IoResult, Nanos};
 use weir_disk::{DiskOp, status};
 use weir_reactor::{WaitChannel, completion, patience};
@@ -10,11 +10,11 @@ use weir_reactor::{WaitChannel, completion, patience};
 #[derive(Default)]
 pub(crate) struct Flushes {
     begun: Cell<u64>,
-    ended: Cell<u64>,
-    busy: Cell<bool>,
+    /// Numbers of those that have not ended.
+    open: RefCell<Vec<u64>>,
     /// One failed: nobody is told otherwise any more.
     failed: Cell<Option<IoError>>,
-    over: WaitChannel,
+    ended: WaitChannel,
 }
 
 impl Flushes {
@@ -22,43 +22,49 @@ impl Flushes {
     pub(crate) fn forget(&self) {
         self.failed.set(None);
     }
+
+    fn begin(&self) -> Open<'_> {
+        let number = self.begun.get() + 1;
+        self.begun.set(number);
+        self.open.borrow_mut().push(number);
+        Open(self, number)
+    }
+
+    /// Waits until all that have begun so far have ended.
+    async fn those_beside(&self) {
+        let last = self.begun.get();
+        while self.open.borrow().iter().any(|n| *n <= last) {
+            self.ended.wait().await;
+        }
+    }
 }
 
 /// A flush is under way.
-struct Turn<'a>(&'a Flushes);
+struct Open<'a>(&'a Flushes, u64);
 
-impl Drop for Turn<'_> {
+impl Drop for Open<'_> {
     fn drop(&mut self) {
-        self.0.busy.set(false);
-        self.0.over.signal_all();
+        self.0.open.borrow_mut().retain(|n| *n != self.1);
+        self.0.ended.signal_all();
     }
 }
 
 impl Device {
     /// Makes durable what was written before.
     ///
-    /// There is one flush of a device at a time, and whoever comes while one is under way has a part in the next. A
-    /// device tells the failure of one flush only once, and loses by it what others were to flush: of two at a time one
-    /// could be told that all is well.
+    /// A device tells the failure of a flush only once, and loses by it what others were to flush: of two at a time one
+    /// may be told that all is well. So one that ended well waits for all that had begun by then, and none ends well
+    /// after one that failed.
     pub(crate) async fn flush(&self, limit: Nanos) -> IoResult {
+        let Some(disk) = self.disk.as_ref().filter(|_| self.failed.get().is_none()) else {
+            return Err(IoError::Offline);
+        };
+        if !disk.volatile_cache() {
+            return Ok(());
+        }
         let f = &self.flushes;
-        let mine = f.begun.get() + 1;
-        while f.ended.get() < mine {
-            let Some(disk) = self.disk.as_ref().filter(|_| self.failed.get().is_none()) else {
-                return Err(IoError::Offline);
-            };
-            if !disk.volatile_cache() {
-                return Ok(());
-            }
-            if let Some(e) = f.failed.get() {
-                return Err(e);
-            }
-            if f.busy.replace(true) {
-                f.over.wait().await;
-                continue;
-            }
-            let _turn = Turn(f);
-            f.begun.set(f.begun.get() + 1);
+        if f.failed.get().is_none() {
+            let open = f.begin();
             let (token, mut done) = completion();
             disk.submit(DiskOp::Flush, token);
             let result = match patience(limit, &mut done).await {
@@ -68,8 +74,11 @@ impl Device {
                     Err(IoError::Offline)
                 }
             };
-            f.failed.set(result.err());
-            f.ended.set(f.begun.get());
+            if let Err(e) = result {
+                f.failed.set(Some(e));
+            }
+            drop(open);
+            f.those_beside().await;
         }
         f.failed.get().map_or(Ok(()), Err)
     }
@@ -143,34 +152,38 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_meanwhile_has_a_part_in_the_next_one() {
+    fn one_that_ended_well_waits_for_those_beside_it() {
         sim(async {
             let disk = Rc::new(Fake::default());
             let d = device(&disk);
-            let flush = || {
-                spawn({
-                    let d = d.clone();
-                    async move { d.flush(SECONDS).await }
+            let told = Rc::new(RefCell::new(Vec::new()));
+            let flush = |n: u32| {
+                let (d, told) = (d.clone(), told.clone());
+                spawn(async move {
+                    let r = d.flush(SECONDS).await;
+                    told.borrow_mut().push((n, r));
                 })
             };
-            let first = flush();
+            flush(0);
+            flush(1);
             sleep(MILLIS).await;
-            let others = [flush(), flush()];
-            sleep(MILLIS).await;
-            assert_eq!(disk.count(), 1, "one at a time");
-            disk.end(0, Ok(()));
-            assert_eq!(first.await, Some(Ok(())));
-            sleep(MILLIS).await;
-            assert_eq!(disk.count(), 2, "that one has begun too early for the others");
-            let late = flush();
+            assert_eq!(disk.count(), 2);
             disk.end(1, Ok(()));
-            for o in others {
-                assert_eq!(o.await, Some(Ok(())));
-            }
             sleep(MILLIS).await;
-            assert_eq!(disk.count(), 3);
+            flush(2);
+            sleep(MILLIS).await;
+            assert_eq!(*told.borrow(), [], "the first has not ended");
+            disk.end(0, Ok(()));
+            sleep(MILLIS).await;
+            assert_eq!(
+                *told.borrow(),
+                [(1, Ok(()))],
+                "and that one ended when the third had begun"
+            );
             disk.end(2, Ok(()));
-            assert_eq!(late.await, Some(Ok(())));
+            sleep(MILLIS).await;
+            assert_eq!(told.borrow().len(), 3);
+            assert!(told.borrow().iter().all(|(_, r)| r.is_ok()));
         });
     }
 
@@ -187,17 +200,19 @@ mod tests {
             };
             let (first, second) = (flush(), flush());
             sleep(MILLIS).await;
+            disk.end(1, Ok(()));
+            sleep(MILLIS).await;
             disk.end(0, Err(IoError::Medium));
             let lost = Some(Err(IoError::Medium));
             assert_eq!((first.await, second.await), (lost, lost));
             assert_eq!(d.flush(SECONDS).await, Err(IoError::Medium));
-            assert_eq!(disk.count(), 1);
+            assert_eq!(disk.count(), 2);
             d.flushes.forget();
             let again = flush();
             sleep(2 * SECONDS).await;
             assert_eq!(again.await, Some(Err(IoError::Offline)), "it took too long");
-            assert_eq!((d.late.borrow().len(), disk.count()), (1, 2));
-            disk.end(1, Ok(()));
+            assert_eq!((d.late.borrow().len(), disk.count()), (1, 3));
+            disk.end(2, Ok(()));
             assert_eq!(d.flush(SECONDS).await, Err(IoError::Offline));
         });
     }
