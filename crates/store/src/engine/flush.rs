@@ -12,8 +12,10 @@ pub(crate) struct Flushes {
     begun: Cell<u64>,
     /// Numbers of those that have not ended.
     open: RefCell<Vec<u64>>,
-    /// One failed: nobody is told otherwise any more.
+    /// One failed: nobody is told otherwise any more, until the device is brought back.
     failed: Cell<Option<IoError>>,
+    /// How often it was.
+    lives: Cell<u32>,
     ended: WaitChannel,
 }
 
@@ -21,6 +23,7 @@ impl Flushes {
     /// The device is brought back: what it lost is known.
     pub(crate) fn forget(&self) {
         self.failed.set(None);
+        self.lives.set(self.lives.get() + 1);
     }
 
     fn begin(&self) -> Open<'_> {
@@ -64,7 +67,7 @@ impl Device {
         }
         let f = &self.flushes;
         if f.failed.get().is_none() {
-            let open = f.begin();
+            let (open, life) = (f.begin(), f.lives.get());
             let (token, mut done) = completion();
             disk.submit(DiskOp::Flush, token);
             let result = match patience(limit, &mut done).await {
@@ -74,10 +77,11 @@ impl Device {
                     Err(IoError::Offline)
                 }
             };
-            if let Err(e) = result {
-                f.failed.set(Some(e));
+            if result.is_err() && f.lives.get() == life {
+                f.failed.set(result.err());
             }
             drop(open);
+            result?;
             f.those_beside().await;
         }
         f.failed.get().map_or(Ok(()), Err)

@@ -12,8 +12,8 @@ use weir_reactor::sleep;
 use weir_sim::check::blocks::{ALIKE, SQUEEZABLE};
 use weir_store::{Pool, StoreError};
 
-/// Twentieths of a second in which a recount ends.
-const LOOKS: u32 = 1200;
+/// Twentieths of a second in which a recount ends. What failed in the middle of a change is not counted in this life.
+const LOOKS: u32 = 60;
 
 /// How a volume is stored. By default as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
