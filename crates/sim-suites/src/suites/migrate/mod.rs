@@ -96,20 +96,24 @@ impl Story {
             Trouble::Nothing,
             Trouble::DestinationFails,
             Trouble::DestinationStalls,
+            Trouble::DestinationStalls,
             Trouble::SourceFails,
             Trouble::CommitFails,
-        ][rng.below(5) as usize];
+        ][rng.below(6) as usize];
         let len = rng.between(8, 48) * 4096;
         let node = w.node_with("node", CORES);
         let config = DiskConfig { pieces: rng.between(1, 4) as usize, ..DiskConfig::default() };
         let media = NAMES.map(|n| SimMedium::new(n, len, config.clone(), rng.next_u64()));
         media.iter().for_each(|m| node.attach(m));
+        let longest = [1, 4, 16][rng.below(3) as usize] * MILLIS;
+        let think = rng.below(longest);
         let mix = Mix {
             blocks: len / 512,
             most: rng.between(1, 24),
             writes: rng.between(20, 60) as u32,
-            zeros: rng.between(0, 20) as u32,
-            think: rng.below(MILLIS),
+            zeros: rng.between(0, 30) as u32,
+            // Busy hosts soon write again what the destination has wrong; others leave it to be seen.
+            think,
             volatile: true,
             ..Mix::default()
         };
@@ -215,7 +219,8 @@ impl Story {
         there.set_offline(false);
         there.forget_next();
         there.poke(0, &vec![fill; self.len as usize]);
-        self.calm = [1, 8, 40][self.rng.below(3) as usize];
+        let stalls = self.trouble == Trouble::DestinationStalls;
+        self.calm = [if stalls { 8 } else { 1 }, 8, 40][self.rng.below(3) as usize];
         let plan = Plan {
             len: self.len,
             clean,
