@@ -15,6 +15,12 @@ pub enum Bug {
     CutOverUnflushed,
     /// What is empty at the source is left out of a destination that is not.
     HolesLeftOut,
+    /// What changes while a destination does not answer is not made good there.
+    StallForgotten,
+    /// A destination that did not answer is used again before what was given up has ended.
+    LateWritesForgotten,
+    /// Hosts wait for the destination however long it takes.
+    WaitedForEver,
     /// A compressed chunk is overwritten in its area.
     FormOverwritten,
     /// The compressed forms of a chunk are given back before its data is written as it is.
@@ -32,6 +38,9 @@ impl Bug {
         Bug::CopiedUnlocked,
         Bug::CutOverUnflushed,
         Bug::HolesLeftOut,
+        Bug::StallForgotten,
+        Bug::LateWritesForgotten,
+        Bug::WaitedForEver,
     ];
     /// Those of compression.
     pub const COMPRESS: &[Bug] =

@@ -197,10 +197,11 @@ impl Inner {
     /// Copies a piece of at most a chunk. `clean`: the destination reads as zeros there.
     async fn copy(&self, from: u64, to: u64, clean: bool) -> Done {
         self.throttle(to - from).await?;
-        let lock = self.ranges.lock(from, to).await;
-        let _lock = (!has(Bug::CopiedUnlocked)).then_some(lock);
         let mut at = from;
         while at < to {
+            // Each extent by itself: whoever waits for the piece waits for one I/O, not for as many as it has extents.
+            let lock = self.ranges.lock(at, to).await;
+            let _lock = (!has(Bug::CopiedUnlocked)).then_some(lock);
             let (n, mapped) = self.extent(&*self.source, at, to).await;
             if mapped {
                 let buf = self.buffer(n).await?;

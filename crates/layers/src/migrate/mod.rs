@@ -56,7 +56,7 @@ pub struct Plan {
     pub verify: bool,
     /// Bytes a second at most that are read from the source; 0 for as many as possible.
     pub rate: u64,
-    /// Bytes copied as one piece, a multiple of 4096: changes of it wait that long.
+    /// Most bytes copied by one I/O, a multiple of 4096: changes of them wait that long.
     pub chunk: u64,
     /// Nanoseconds that the destination may take for an I/O, as a host waits for it; then hosts go on without it
     /// until it has caught up.

@@ -1,6 +1,7 @@
 //! A destination that takes long: nobody waits for it, and it is made up later.
 
 use super::{Inner, Phase};
+use crate::planted::{Bug, has};
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS, Nanos, SECONDS};
@@ -37,7 +38,9 @@ impl Inner {
 
     /// `from..to` did not reach the destination.
     pub(super) fn mark(&self, from: u64, to: u64) {
-        self.stale.mark(from, to);
+        if !has(Bug::StallForgotten) {
+            self.stale.mark(from, to);
+        }
     }
 
     /// What the migration waits for, in words.
@@ -75,7 +78,7 @@ impl Inner {
             return IoFuture::ready(r);
         }
         IoFuture::new(async move {
-            if self.doubtful.get() {
+            if self.doubtful.get() || has(Bug::WaitedForEver) {
                 // The destination may be the volume: what it has not answered is not done.
                 return io.await;
             }
@@ -135,7 +138,7 @@ impl Inner {
     /// Waits until the destination has nothing under way that was given up, and goes on with it.
     async fn catch_up(self: Rc<Self>) {
         let under_way = || self.behind.upgrade().map_or(0, |h| h.busy());
-        while under_way() > 0 {
+        while under_way() > 0 && !has(Bug::LateWritesForgotten) {
             if !self.is_mirroring() {
                 return;
             }

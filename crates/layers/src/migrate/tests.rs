@@ -1,6 +1,6 @@
 use super::*;
 use std::cell::RefCell;
-use weir_base::{IoError, IoResult, MICROS, MILLIS, Prng};
+use weir_base::{IoError, IoResult, MICROS, MILLIS, Nanos, Prng};
 use weir_block::{Allocation, Geometry, IoFuture, check_range};
 use weir_mem::Slice;
 use weir_reactor::{LocalFuture, sleep, spawn};
@@ -15,6 +15,8 @@ struct Mem {
     thin: bool,
     fails: Cell<Option<IoError>>,
     hangs: Cell<bool>,
+    /// How long anything takes.
+    takes: Cell<Nanos>,
     /// A write changes nothing.
     lies: Cell<bool>,
     writes: Cell<u64>,
@@ -30,6 +32,7 @@ impl Mem {
             thin: true,
             fails: Cell::new(None),
             hangs: Cell::new(false),
+            takes: Cell::new(50 * MICROS),
             lies: Cell::new(false),
             writes: Cell::new(0),
             written: Cell::new(0),
@@ -45,7 +48,7 @@ impl Mem {
 
     async fn does(&self, at: u64, len: u64, f: impl FnOnce(&mut [u8])) -> IoResult {
         check_range(&self.geometry(), at, len)?;
-        sleep(50 * MICROS).await;
+        sleep(self.takes.get()).await;
         // What hung is done in the end.
         while self.hangs.get() {
             sleep(MILLIS).await;
@@ -273,6 +276,33 @@ fn it_may_stop_answering_at_any_time() {
             });
         }
     }
+}
+
+#[test]
+fn hosts_wait_for_one_io_of_the_copier_at_most() {
+    // Each I/O is just quick enough that hosts do not go on without the destination. A piece of 64 KiB has eight holes
+    // and eight stretches of data.
+    sim(async {
+        let (a, b) = (Rc::new(Mem::new(LEN)), Mem::filled(2, 0, LEN as usize));
+        for at in (0..LEN as usize).step_by(8192) {
+            a.bytes.borrow_mut()[at..at + 4096].fill(7);
+        }
+        b.takes.set(80 * MILLIS);
+        let plan = Plan { clean: false, ..plan() };
+        let m = Migration::new(a.clone(), b.clone(), plan).unwrap();
+        let v = m.entrance().handle();
+        m.begin();
+        for i in 0..50 {
+            sleep(7 * MILLIS).await;
+            let begin = now();
+            write(&*v, i % 4 * (64 << 10) + 60 * 1024, i as u8, 512).await.unwrap();
+            let took = (now() - begin) / MILLIS;
+            assert!(took < 165, "one I/O of the copier and one of its own: {took} ms");
+        }
+        let s = settled(&m).await;
+        assert_eq!((s.phase, s.reason, s.waits), (Phase::Ready, None, None));
+        assert_eq!(*a.bytes.borrow(), *b.bytes.borrow());
+    });
 }
 
 #[test]

@@ -1,14 +1,17 @@
 //! A volume moves back and forth between two disks while hosts on two cores use it, through faults of either disk,
-//! cancels, commits that fail, and crashes at any moment.
+//! cancels, commits that fail, and crashes at any moment. The destination may stop answering for a while, again and
+//! again, so that the migration falls behind and catches up under load.
 //!
 //! As in the daemon, the graph of each core leads to the volume's place or to the migration, changes one core after the
 //! other, and a durable record says which place is the volume. Hosts' data is checked against block histories; in
 //! addition both disks are compared, byte by byte, at each cut-over.
 
+mod stalls;
 mod volume;
 
 use crate::load::{Load, Mix};
 use crate::{Pass, Run, Wrong};
+use stalls::Stalls;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use volume::{Judge, Path, Thin};
@@ -30,7 +33,7 @@ enum Trouble {
     Nothing,
     /// I/O of the destination fails.
     DestinationFails,
-    /// The destination does not answer.
+    /// The destination does not answer for a while.
     DestinationStalls,
     /// I/O of the source fails, which hosts may see.
     SourceFails,
@@ -72,11 +75,17 @@ struct Story {
     /// Of this life: what hosts use, by core.
     tops: Vec<Rc<Junction>>,
     moving: Option<Rc<Migration>>,
+    stalls: Option<Rc<Stalls>>,
+    /// Crashes and cancels are that much rarer in this migration.
+    calm: u64,
     moved: u64,
     cancelled: u64,
     failed: u64,
     crashes: u64,
     crashes_at_cut_over: u64,
+    /// How often a migration fell behind, and how often it caught up.
+    behind: u64,
+    caught_up: u64,
 }
 
 impl Story {
@@ -87,20 +96,24 @@ impl Story {
             Trouble::Nothing,
             Trouble::DestinationFails,
             Trouble::DestinationStalls,
+            Trouble::DestinationStalls,
             Trouble::SourceFails,
             Trouble::CommitFails,
-        ][rng.below(5) as usize];
+        ][rng.below(6) as usize];
         let len = rng.between(8, 48) * 4096;
         let node = w.node_with("node", CORES);
         let config = DiskConfig { pieces: rng.between(1, 4) as usize, ..DiskConfig::default() };
         let media = NAMES.map(|n| SimMedium::new(n, len, config.clone(), rng.next_u64()));
         media.iter().for_each(|m| node.attach(m));
+        let longest = [1, 4, 16][rng.below(3) as usize] * MILLIS;
+        let think = rng.below(longest);
         let mix = Mix {
             blocks: len / 512,
             most: rng.between(1, 24),
             writes: rng.between(20, 60) as u32,
-            zeros: rng.between(0, 20) as u32,
-            think: rng.below(MILLIS),
+            zeros: rng.between(0, 30) as u32,
+            // Busy hosts soon write again what the destination has wrong; others leave it to be seen.
+            think,
             volatile: true,
             ..Mix::default()
         };
@@ -123,11 +136,15 @@ impl Story {
             told: Rc::default(),
             tops: Vec::new(),
             moving: None,
+            stalls: None,
+            calm: 1,
             moved: 0,
             cancelled: 0,
             failed: 0,
             crashes: 0,
             crashes_at_cut_over: 0,
+            behind: 0,
+            caught_up: 0,
         })
     }
 
@@ -202,17 +219,22 @@ impl Story {
         there.set_offline(false);
         there.forget_next();
         there.poke(0, &vec![fill; self.len as usize]);
+        let stalls = self.trouble == Trouble::DestinationStalls;
+        self.calm = [if stalls { 8 } else { 1 }, 8, 40][self.rng.below(3) as usize];
         let plan = Plan {
             len: self.len,
             clean,
             verify: self.rng.chance(2, 3),
-            rate: match !quiet && self.rng.chance(1, 2) {
-                true => 1 << self.rng.between(17, 22),
+            // No slower than that a calm one ends.
+            rate: match self.rng.chance(1, 2) {
+                true => 1 << self.rng.between(if quiet || self.calm > 1 { 20 } else { 17 }, 22),
                 false => 0,
             },
             chunk: 4096 << self.rng.below(3),
-            patience: 30 * MILLIS,
+            // Healthy disks take up to 5 ms here.
+            patience: [6, 10, 30][self.rng.below(3) as usize] * MILLIS,
         };
+        let patience = plan.patience;
         let (source, destination) = (self.place(0, home), self.place(0, 1 - home));
         let made = self.node.enter_on(0, || Migration::new(source, destination, plan));
         let moving = Rc::new(made.map_err(|e| Wrong(e.to_string()))?);
@@ -220,13 +242,15 @@ impl Story {
         self.told.cut.set(Some(Cut::None));
         self.regraph(|_, _| moving.entrance().handle())?;
         self.node.enter_on(0, || moving.begin());
+        // What was sent before anything was found late, twice, and a flush at the cut-over.
+        self.judge.limit.set(3 * patience + 60 * MILLIS);
         if !quiet {
-            self.make_trouble();
+            self.make_trouble(patience);
         }
         Ok(())
     }
 
-    fn make_trouble(&mut self) {
+    fn make_trouble(&mut self, patience: Nanos) {
         let home = self.told.home.get();
         let (here, there) = (&self.media[home], &self.media[1 - home]);
         let odds = Odds::one_in(self.rng.between(20, 400) as u32);
@@ -237,8 +261,13 @@ impl Story {
                 2 => there.next_is(Next::FlushError),
                 _ => {}
             },
-            Trouble::DestinationStalls if self.rng.chance(1, 2) => {
-                there.stall(self.rng.between(10 * MILLIS, 200 * MILLIS));
+            Trouble::DestinationStalls => {
+                let stalls = Stalls::new(there, self.rng.fork(), patience, self.w.now());
+                if stalls.is_slow_only() {
+                    // Many I/Os that are no reason to fall behind add up.
+                    self.judge.limit.set(0);
+                }
+                self.stalls = Some(Rc::new(stalls));
             }
             Trouble::SourceFails => {
                 self.judge.lenient.set(true);
@@ -251,7 +280,8 @@ impl Story {
         }
     }
 
-    fn end_trouble(&self) {
+    fn end_trouble(&mut self) {
+        self.stalls = None;
         for m in &self.media {
             m.forget_next();
             m.stall(0);
@@ -267,7 +297,13 @@ impl Story {
         let Some(moving) = self.moving.clone() else { return };
         let (told, media) = (self.told.clone(), self.media.clone());
         let (len, mut rng) = (self.len as usize, self.rng.fork());
-        let doubt = !quiet && self.trouble == Trouble::CommitFails && self.rng.chance(1, 2);
+        let doubt = !quiet
+            && match self.trouble {
+                Trouble::CommitFails => self.rng.chance(1, 2),
+                Trouble::DestinationStalls => self.rng.chance(1, 8),
+                _ => false,
+            };
+        let (stalls, judge) = (self.stalls.clone(), self.judge.clone());
         told.cut.set(Some(Cut::UnderWay));
         self.node.spawn_on(0, async move {
             let held = match moving.hold(3 * SECONDS).await {
@@ -276,6 +312,11 @@ impl Story {
             };
             // From here on it may be the volume, whose failures hosts do see.
             let there = &media[1 - told.home.get()];
+            match (doubt, &stalls) {
+                (true, _) => judge.limit.set(0),
+                (false, Some(s)) => s.end_for_good(),
+                _ => {}
+            }
             there.forget_next();
             there.set_config(|c| {
                 c.write_error = Odds::NEVER;
@@ -345,28 +386,59 @@ impl Story {
         self.tops.clear();
         self.end_trouble();
         self.told.cut.set(None);
+        self.judge.limit.set(0);
         self.told.doubtful.set(false);
         self.judge.lenient.set(false);
         self.w.run_for(SECONDS);
         self.node.restart();
     }
 
+    /// Now, as the cut-over comes, the destination may stop answering: one in `odds`.
+    fn stall(&mut self, odds: u64) {
+        if let Some(s) = &self.stalls
+            && self.rng.chance(1, odds)
+        {
+            s.begin(self.w.now());
+        }
+    }
+
+    /// A migration has failed; it must not without a fault of a disk.
+    fn judge_failure(&self, quiet: bool, reason: Option<&str>) -> Result<(), Wrong> {
+        let reason = reason.unwrap_or("none");
+        let fails = matches!(self.trouble, Trouble::DestinationFails | Trouble::SourceFails);
+        // No disk here loses what it has taken.
+        if quiet || !fails || reason.contains("does not hold") {
+            let trouble = self.trouble;
+            return Err(Wrong(format!("it failed without a fault: {reason} ({trouble:?})")));
+        }
+        Ok(())
+    }
+
     /// A migration to whatever end; false: it ended by a crash.
     fn migrate(&mut self, quiet: bool) -> Result<bool, Wrong> {
         self.start(quiet)?;
         let began = self.w.now();
+        let mut was_behind = false;
         loop {
+            if let Some(s) = &self.stalls {
+                s.look(self.w.now());
+            }
             let slice = self.rng.between(10 * MICROS, MILLIS);
             self.w.run_for(slice);
             self.verdict()?;
             // What has failed at either side is not done later.
-            if self.trouble != Trouble::DestinationStalls {
-                self.load.settle_given_up();
-            }
+            self.load.settle_given_up();
             let Some(m) = self.moving.clone() else { return Ok(false) };
             let status = m.status();
             let doubtful = self.told.doubtful.get();
-            if !quiet && self.rng.chance(1, 60) {
+            let is_behind = status.waits.is_some();
+            match (was_behind, is_behind) {
+                (false, true) => self.behind += 1,
+                (true, false) if status.phase != Phase::Failed => self.caught_up += 1,
+                _ => {}
+            }
+            was_behind = is_behind;
+            if !quiet && self.rng.chance(1, 60 * self.calm) {
                 self.crash();
                 return Ok(false);
             }
@@ -377,24 +449,25 @@ impl Story {
                     self.settle()?;
                     return Ok(true);
                 }
-                (Some(Cut::UnderWay), _) => {}
+                (Some(Cut::UnderWay), _) => self.stall(20),
                 (_, Phase::Failed) => {
                     self.failed += 1;
-                    if quiet {
-                        return Err(Wrong(format!("it failed without a reason: {status:?}")));
-                    }
+                    self.judge_failure(quiet, status.reason.as_deref())?;
                     self.settle()?;
                     return Ok(true);
                 }
                 // Once it is not known what is durable, only a restart tells.
-                (_, Phase::Ready) if !doubtful && self.rng.chance(1, 3) => self.cut_over(quiet),
+                (_, Phase::Ready) if !doubtful && self.rng.chance(1, 3) => {
+                    self.stall(3);
+                    self.cut_over(quiet);
+                }
                 // Sometimes a little later, so that something may happen meanwhile.
-                (_, Phase::Ready) if !doubtful => {}
+                (_, Phase::Ready) if !doubtful => self.stall(6),
                 (_, _) if doubtful && self.rng.chance(1, 40) => {
                     self.crash();
                     return Ok(false);
                 }
-                _ if !quiet && !doubtful && self.rng.chance(1, 100) => {
+                _ if !quiet && !doubtful && self.rng.chance(1, 100 * self.calm) => {
                     self.cancelled += 1;
                     self.node.enter_on(0, || m.stop());
                     self.settle()?;
@@ -449,6 +522,8 @@ impl Story {
             ("failed", self.failed),
             ("crashes", self.crashes),
             ("crashes at the cut-over", self.crashes_at_cut_over),
+            ("fell behind", self.behind),
+            ("caught up", self.caught_up),
             ("blocks read", f.blocks_read),
             ("writes", f.writes),
             ("excused errors", self.judge.excused.get()),

@@ -3,11 +3,11 @@
 use crate::load::Io;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult};
+use weir_base::{IoError, IoResult, MILLIS, Nanos};
 use weir_block::{Allocation, Geometry, IoFuture, Volume, check_range};
 use weir_disk::DiskOp;
 use weir_mem::Slice;
-use weir_reactor::LocalFuture;
+use weir_reactor::{LocalFuture, now};
 use weir_sim::SimDisk;
 
 const BLOCK: usize = 512;
@@ -82,6 +82,8 @@ impl Volume for Thin {
 pub(super) struct Judge {
     /// Errors are to be expected now.
     pub(super) lenient: Cell<bool>,
+    /// How long an I/O may take, in nanoseconds; 0: as long as it likes.
+    pub(super) limit: Cell<Nanos>,
     pub(super) wrong: RefCell<Option<String>>,
     pub(super) excused: Cell<u64>,
 }
@@ -93,7 +95,12 @@ pub(super) struct Path {
 }
 
 impl Path {
-    fn judged(&self, r: IoResult, what: &str, at: u64) -> IoResult {
+    fn judged(&self, r: IoResult, what: &str, at: u64, began: Nanos) -> IoResult {
+        let (took, limit) = (now() - began, self.judge.limit.get());
+        if limit > 0 && took > limit {
+            let text = format!("{what} at {at} took {} ms", took / MILLIS);
+            self.judge.wrong.borrow_mut().get_or_insert(text);
+        }
         match r {
             Err(_) if self.judge.lenient.get() => {
                 self.judge.excused.set(self.judge.excused.get() + 1)
@@ -110,21 +117,31 @@ impl Path {
 
 impl Io for Path {
     fn read(&self, at: u64, buf: Slice) -> LocalFuture<'_, IoResult> {
-        Box::pin(async move { self.judged(self.volume.read(at, buf).await, "a read", at) })
+        Box::pin(async move {
+            let began = now();
+            self.judged(self.volume.read(at, buf).await, "a read", at, began)
+        })
     }
     fn write(&self, at: u64, buf: Slice, fua: bool) -> LocalFuture<'_, IoResult> {
-        Box::pin(async move { self.judged(self.volume.write(at, buf, fua).await, "a write", at) })
+        Box::pin(async move {
+            let began = now();
+            self.judged(self.volume.write(at, buf, fua).await, "a write", at, began)
+        })
     }
     fn flush(&self) -> LocalFuture<'_, IoResult> {
-        Box::pin(async move { self.judged(self.volume.flush().await, "a flush", 0) })
+        Box::pin(async move {
+            let began = now();
+            self.judged(self.volume.flush().await, "a flush", 0, began)
+        })
     }
     fn zero(&self, at: u64, len: u64) -> LocalFuture<'_, IoResult> {
         Box::pin(async move {
+            let began = now();
             let done = match at / 512 % 2 {
                 0 => self.volume.write_zeroes(at, len, true).await,
                 _ => self.volume.discard(at, len).await,
             };
-            self.judged(done, "a zeroing", at)
+            self.judged(done, "a zeroing", at, began)
         })
     }
 }
