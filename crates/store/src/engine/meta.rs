@@ -28,6 +28,8 @@ pub(crate) struct Cache {
     pages: BTreeMap<u64, (NodePtr, Rc<Block>, bool)>,
     /// In the order of a clock's hand.
     order: VecDeque<u64>,
+    /// Nodes whose writing has not ended: what is read there meanwhile is not them. How often each is being written.
+    unwritten: BTreeMap<u64, u32>,
     limit: usize,
 }
 
@@ -38,7 +40,7 @@ impl Cache {
     /// A cache of at most this many bytes of nodes.
     pub(crate) fn new(bytes: usize) -> Cache {
         let limit = (bytes / BLOCK).max(LEAST);
-        Cache { pages: BTreeMap::new(), order: VecDeque::new(), limit }
+        Cache { pages: BTreeMap::new(), order: VecDeque::new(), unwritten: BTreeMap::new(), limit }
     }
 
     /// From now on so many bytes at most.
@@ -63,9 +65,32 @@ impl Cache {
         self.shrink();
     }
 
+    /// A node that is being written.
+    fn put_unwritten(&mut self, ptr: NodePtr, page: Rc<Block>) {
+        *self.unwritten.entry(ptr.vbn).or_default() += 1;
+        self.put(ptr, page);
+    }
+
+    /// Those have been written.
+    fn written(&mut self, nodes: &mut Vec<u64>) {
+        for v in nodes.drain(..) {
+            if let Some(n) = self.unwritten.get_mut(&v) {
+                *n -= 1;
+                if *n == 0 {
+                    self.unwritten.remove(&v);
+                }
+            }
+        }
+        self.shrink();
+    }
+
     fn shrink(&mut self) {
-        while self.pages.len() > self.limit {
+        while self.pages.len() > self.limit + self.unwritten.len() {
             let Some(v) = self.order.pop_front() else { return };
+            if self.unwritten.contains_key(&v) {
+                self.order.push_back(v);
+                continue;
+            }
             match self.pages.get_mut(&v) {
                 Some((.., used)) if *used => {
                     *used = false;
@@ -83,6 +108,7 @@ impl Cache {
 #[derive(Default)]
 pub(crate) struct Batch {
     io: Vec<Pending>,
+    nodes: Vec<u64>,
 }
 
 impl Batch {
@@ -209,7 +235,8 @@ impl Inner {
         };
         buf.write_at(0, &block[..]);
         if let Some(p) = ptr {
-            self.cache.borrow_mut().put(p, Rc::from(block));
+            self.cache.borrow_mut().put_unwritten(p, Rc::from(block));
+            batch.nodes.push(p.vbn);
         }
         if !self.submit(vbn, &buf, &mut batch.io) {
             return Err(IoError::Offline);
@@ -224,6 +251,7 @@ impl Inner {
     pub(crate) async fn settle(&self, batch: &mut Batch) -> IoResult {
         let failed = device::wait(&mut batch.io, self.options.deadline).await;
         self.note_failures(failed);
+        self.cache.borrow_mut().written(&mut batch.nodes);
         match self.standing().0 {
             true => Ok(()),
             false => Err(self.suspended.get().unwrap_or(IoError::Offline)),
@@ -294,5 +322,24 @@ impl super::Pool {
         let cache = self.0.cache.borrow();
         let bytes = |nodes: usize| nodes as u64 * BLOCK as u64;
         (bytes(cache.pages.len()), bytes(cache.limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_being_written_stays_in_memory() {
+        let mut c = Cache::new(0);
+        let ptr = |vbn| NodePtr { vbn, ..NodePtr::NONE };
+        let page = || Rc::new([0; BLOCK]);
+        let mut nodes: Vec<u64> = (1..=20).collect();
+        nodes.iter().for_each(|v| c.put_unwritten(ptr(*v), page()));
+        (100..200).for_each(|v| c.put(ptr(v), page()));
+        assert!(nodes.iter().all(|v| c.get(&ptr(*v)).is_some()));
+        assert_eq!(c.pages.len(), LEAST + 20);
+        c.written(&mut nodes);
+        assert_eq!((c.pages.len(), c.order.len()), (LEAST, LEAST));
     }
 }
