@@ -414,8 +414,13 @@ fn space(v: &VolumeLive) -> String {
     let less = (c.map_or(0, |c| c.saved_bytes), d.map_or(0, |d| d.saved_bytes));
     let all = stored + less.0 + less.1;
     let ratio = all as f64 / stored.max(1) as f64;
-    let what =
-        format!("{} of {about}{} ({about}{ratio:.2} to 1)", format_size(stored), format_size(all));
+    let what = match all {
+        0 => "nothing yet".into(),
+        _ => {
+            let (stored, all) = (format_size(stored), format_size(all));
+            format!("{stored} of {about}{all} ({about}{ratio:.2} to 1)")
+        }
+    };
     let mut text = output::fields(&[("stored", what)]);
     if let Some(d) = d {
         let mut what = format!("{about}{} less", format_size(d.saved_bytes));
