@@ -6,6 +6,7 @@
 //! and to the partner.
 
 mod arena;
+mod heap;
 mod pool;
 mod slice;
 pub mod streaming;

@@ -1,5 +1,6 @@
 //! Counted references to device memory.
 
+use crate::heap::Heap;
 use crate::pool::BufInner;
 use std::any::Any;
 use std::ptr::NonNull;
@@ -52,10 +53,15 @@ impl Slice {
 
     /// A slice of its own memory, for tests, tools and control paths.
     pub fn heap(len: usize) -> Slice {
-        let arena = crate::Arena::new(len).expect("memory for a buffer");
-        let ptr = arena.base();
         assert!(len <= u32::MAX as usize, "a slice is shorter than 4 GiB");
-        Slice { ptr, len: len as u32, keep: Keep::Other(Rc::new(arena)) }
+        let (ptr, keep): (_, Backing) = match Heap::new(len) {
+            Some(heap) => (heap.base(), Rc::new(heap)),
+            None => {
+                let arena = crate::Arena::new(len).expect("memory for a buffer");
+                (arena.base(), Rc::new(arena))
+            }
+        };
+        Slice { ptr, len: len as u32, keep: Keep::Other(keep) }
     }
 
     /// As [`heap`](Slice::heap), filled from `bytes`.
