@@ -16,6 +16,17 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// CRC-32K (Koopman's polynomial 741B8CD7, parameters of CRC-32/MEF) of `bytes`: the store's checksum of data. Hosts'
+/// data that carries a checksum of its own carries another one.
+///
+/// ```
+/// assert_eq!(weir_codec::crc32k(b"123456789"), 0xd2c2_2f51);
+/// ```
+#[inline]
+pub fn crc32k(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Mef, bytes) as u32
+}
+
 /// CRC-64/NVME of `bytes`, as the store's metadata uses it.
 ///
 /// ```

@@ -3,7 +3,7 @@
 use weir_codec::crc64;
 
 /// The lower half of the CRC-64. Not CRC32C: whatever data is followed by its own CRC32C, the CRC32C of all of it depends on its
-/// length only, so the checksum that the store keeps of a block would not tell one such block from another.
+/// length only, so the checksum that older pools keep of a block would not tell one such block from another.
 pub(crate) fn own_sum(bytes: &[u8]) -> u32 {
     crc64(bytes) as u32
 }

@@ -23,6 +23,8 @@ pub mod fuzzing;
 pub mod planted;
 pub mod policy;
 
+pub use format::DataSum;
+
 pub use engine::{
     Counters, DatasetInfo, DeviceInfo, Finding, Options, Pool, PoolSpec, Progress, Report,
     ScrubReport, ScrubWatch, Status, StoreError, StoreVolume, Work, check, check_watched, create,

@@ -13,7 +13,7 @@ const LIMIT: u64 = 1000 * SECONDS;
 const MIB: u64 = 1 << 20;
 
 fn spec(copies: u8) -> PoolSpec {
-    PoolSpec { pool: 77, copies, slab_shift: 8, log_pages: 64, spares: 8, overwrite: false }
+    PoolSpec { slab_shift: 8, log_pages: 64, spares: 8, ..PoolSpec::fitting(77, copies, 0) }
 }
 
 fn options() -> Options {

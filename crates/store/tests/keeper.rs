@@ -62,14 +62,8 @@ impl Kept {
     }
 
     async fn new(disks: Vec<Rc<dyn Disk>>) -> Kept {
-        let spec = PoolSpec {
-            pool: 7,
-            copies: 2,
-            slab_shift: 8,
-            log_pages: 64,
-            spares: 8,
-            overwrite: false,
-        };
+        let spec =
+            PoolSpec { slab_shift: 8, log_pages: 64, spares: 8, ..PoolSpec::fitting(7, 2, 0) };
         create(&disks, &spec).await.unwrap();
         let k = Kept::open(disks).await;
         for v in ["a", "b", "c"] {

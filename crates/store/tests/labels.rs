@@ -11,7 +11,7 @@ use weir_store::{Options, Pool, PoolSpec, ScrubWatch, StoreError, check, create,
 const LEN: u64 = 8 << 20;
 
 fn spec() -> PoolSpec {
-    PoolSpec { pool: 77, copies: 2, slab_shift: 8, log_pages: 64, spares: 8, overwrite: false }
+    PoolSpec { slab_shift: 8, log_pages: 64, spares: 8, ..PoolSpec::fitting(77, 2, 0) }
 }
 
 struct Bench {

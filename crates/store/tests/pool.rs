@@ -15,7 +15,7 @@ const LIMIT: u64 = 100 * SECONDS;
 const MIB: u64 = 1 << 20;
 
 fn spec(copies: u8) -> PoolSpec {
-    PoolSpec { pool: 77, copies, slab_shift: 8, log_pages: 64, spares: 8, overwrite: false }
+    PoolSpec { slab_shift: 8, log_pages: 64, spares: 8, ..PoolSpec::fitting(77, copies, 0) }
 }
 
 struct Bench {

@@ -36,14 +36,8 @@ impl Bench {
         let media: Vec<SimMedium> = (0..devices.into()).map(medium).collect();
         media.iter().for_each(|m| n.attach(m));
         let b = Bench { w, n, media };
-        let spec = PoolSpec {
-            pool: 77,
-            copies: devices,
-            slab_shift: 8,
-            log_pages,
-            spares: 8,
-            overwrite: false,
-        };
+        let spec =
+            PoolSpec { slab_shift: 8, log_pages, spares: 8, ..PoolSpec::fitting(77, devices, 0) };
         let disks = b.disks();
         b.run(async move {
             create(&disks, &spec).await.unwrap();
@@ -99,7 +93,7 @@ impl Bench {
         let all = self.dump(async |d| d.superblocks().await.unwrap());
         let turns = all.parts[0].parts.iter().filter(|p| p.what.starts_with("turn")).count();
         let incompat = all.parts[0].fields.iter().find(|(n, _)| *n == "incompat").unwrap();
-        assert_eq!(incompat.1, Value::Hex(if turns > 0 { 2 } else { 0 }));
+        assert_eq!(incompat.1, Value::Hex(if turns > 0 { 6 } else { 4 }));
         turns as u64
     }
 }

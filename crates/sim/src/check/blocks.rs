@@ -2,6 +2,7 @@
 //! came from, and the rest of it follows from those, so that any foreign byte shows.
 
 use weir_base::Prng;
+use weir_codec::crc32c;
 
 /// Bytes in a block.
 pub const BLOCK: usize = 512;
@@ -12,6 +13,9 @@ const HEADER: usize = 24;
 pub const SQUEEZABLE: u32 = 1 << 31;
 /// Bit of a volume's number: a block names its place among 8 only, so what one write fills is alike, 4 KiB by 4 KiB.
 pub const ALIKE: u32 = 1 << 30;
+/// Bit of a volume's number: a block ends with its own CRC32C, little-endian, as blocks of file systems do. All such blocks
+/// have the same CRC32C, so that it tells none from another.
+pub const SUMMED: u32 = 1 << 29;
 
 /// What a block holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +67,10 @@ pub fn fill_block(out: &mut [u8], volume: u32, block: u64, write: u64) {
     for part in rest[random..].chunks_mut(8) {
         part.copy_from_slice(&seed.to_le_bytes()[..part.len()]);
     }
+    if volume & SUMMED != 0 {
+        let (data, sum) = out.split_at_mut(BLOCK - 4);
+        sum.copy_from_slice(&crc32c(data).to_le_bytes());
+    }
 }
 
 fn le64(b: &[u8]) -> u64 {
@@ -98,7 +106,7 @@ mod tests {
         assert_eq!(read_block(&b), Content::Zero);
         fill_block(&mut b, 3, 99, 1234);
         assert_eq!(read_block(&b), Content::Written { volume: 3, block: 99, write: 1234 });
-        for volume in [3, 3 | SQUEEZABLE] {
+        for volume in [3, 3 | SQUEEZABLE, 3 | SUMMED] {
             for write in 1234..1237 {
                 fill_block(&mut b, volume, 99, write);
                 for at in 0..BLOCK {
@@ -115,5 +123,11 @@ mod tests {
         assert_eq!(read_block(&torn), Content::Mixed { at: 256 });
         fill_block(&mut b, ALIKE, 99, 1);
         assert_eq!(read_block(&b), Content::Written { volume: ALIKE, block: 3, write: 1 });
+        let sum = |write| {
+            let mut b = [0; BLOCK];
+            fill_block(&mut b, SUMMED, 99, write);
+            crc32c(&b)
+        };
+        assert_eq!(sum(1), sum(2));
     }
 }

@@ -6,7 +6,7 @@
 
 use super::dataset::Dataset;
 use super::open::{Options, assemble};
-use super::{Inner, StoreResult, block_of, slice_crc};
+use super::{Inner, StoreResult, block_of};
 use crate::format::dataset::{Kind, MapRoot};
 use crate::format::dead;
 use crate::format::page::{FANOUT, Header, NodePtr, PageKind};
@@ -262,7 +262,8 @@ impl Check {
         let first = self.refer(e.vbn, who);
         if first && self.i.space.borrow().is_place(e.vbn) {
             let id = self.i.identity(family, lba, e.birth, e.vbn);
-            self.copies(e.vbn, who, |b| slice_crc(&id, b, 0) == e.crc).await;
+            let i = self.i.clone();
+            self.copies(e.vbn, who, |b| i.data_crc(&id, b, 0) == e.crc).await;
         }
     }
 

@@ -8,7 +8,7 @@ use crate::format::slab::{self, Placement, SlabRecord};
 use crate::format::superblock::{
     BlobRoot, MAX_MEMBERS, Member, MemberState, Superblock, TableRoot, tag,
 };
-use crate::format::{BLOCK, blob, zeroed};
+use crate::format::{BLOCK, DataSum, blob, zeroed};
 use std::rc::Rc;
 use weir_base::IoError;
 use weir_codec::crc64;
@@ -28,6 +28,8 @@ pub struct PoolSpec {
     pub log_pages: u64,
     /// Blocks on each device that replace ones which cannot be written any more.
     pub spares: u64,
+    /// Checksum of the data in its maps.
+    pub data_sum: DataSum,
     /// Use devices that hold a pool already.
     pub overwrite: bool,
 }
@@ -43,7 +45,8 @@ impl PoolSpec {
         // 512 MiB of log for a TiB that can be used.
         let usable = bytes / u64::from(copies.max(1));
         let log_pages = (usable / 2048 / BLOCK as u64).clamp(1024, 1 << 18);
-        PoolSpec { pool, copies, slab_shift, log_pages, spares: 256, overwrite: false }
+        let data_sum = DataSum::default();
+        PoolSpec { pool, copies, slab_shift, log_pages, spares: 256, data_sum, overwrite: false }
     }
 }
 
@@ -155,7 +158,7 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
         spares: spec.spares,
         next_dataset: 1,
         members: members.collect(),
-        incompat: 0,
+        incompat: spec.data_sum.features(),
         compat: 0,
     };
     for (n, (d, layout)) in disks.iter().zip(&layouts).enumerate() {

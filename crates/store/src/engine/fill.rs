@@ -8,7 +8,7 @@
 use super::dataset::Dataset;
 use super::device::Device;
 use super::stage::Below;
-use super::{Inner, block_of, slice_crc};
+use super::{Inner, block_of};
 use crate::format::dataset::MapRoot;
 use crate::format::dead;
 use crate::format::page::{FANOUT, NodePtr, PageKind};
@@ -358,7 +358,7 @@ impl Inner {
 
     fn is_good(&self, ds: &Dataset, block: &(u64, MapEntry), buf: &Slice, at: usize) -> bool {
         let id = self.identity(ds.family, block.0, block.1.birth, block.1.vbn);
-        !self.options.sum_data || slice_crc(&id, buf, at * BLOCK) == block.1.crc
+        !self.options.sum_data || self.data_crc(&id, buf, at * BLOCK) == block.1.crc
     }
 
     async fn fill_run(&self, w: &Walk, ds: &Dataset, r: &Run) -> IoResult {

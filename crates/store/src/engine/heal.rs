@@ -1,9 +1,9 @@
 //! Damage: found by checksum, mended from the other copy, moved to a spare, or owned up to.
 
+use super::Inner;
 use super::dataset::Dataset;
 use super::device::Device;
 use super::stage::Found;
-use super::{Inner, slice_crc};
 use crate::format::BLOCK;
 use crate::format::log::Entry;
 use crate::format::tree::MapEntry;
@@ -135,7 +135,7 @@ impl Inner {
             }
             let buf = Slice::heap(BLOCK);
             match d.read(at, &buf, self.options.deadline).await {
-                Ok(()) if slice_crc(&id, &buf, 0) == entry.crc => {
+                Ok(()) if self.data_crc(&id, &buf, 0) == entry.crc => {
                     good.get_or_insert(buf);
                 }
                 Err(IoError::Offline) => {

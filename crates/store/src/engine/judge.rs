@@ -3,7 +3,7 @@
 use super::gather::Gather;
 use super::old_log::OldLog;
 use super::replay::Again;
-use super::{Inner, StoreError, StoreResult, slice_crc};
+use super::{Inner, StoreError, StoreResult};
 use crate::format::BLOCK;
 use crate::format::log::{Found, Run, entries};
 use crate::format::tree::MapEntry;
@@ -137,7 +137,7 @@ impl Inner {
             }
             let buf = Slice::heap(BLOCK);
             match d.read(at, &buf, self.options.deadline).await {
-                Ok(()) if !self.options.sum_data || slice_crc(&id, &buf, 0) == e.crc => {
+                Ok(()) if !self.options.sum_data || self.data_crc(&id, &buf, 0) == e.crc => {
                     data.get_or_insert(buf);
                 }
                 Err(IoError::Offline) => return Err(IoError::Offline),
@@ -152,7 +152,7 @@ impl Inner {
             self.count(|c| c.replay_moved += 1);
             if self.write_again(vbn, &data).await {
                 let id = self.identity(family, lba, e.birth, vbn);
-                let crc = if self.options.sum_data { slice_crc(&id, &data, 0) } else { e.crc };
+                let crc = if self.options.sum_data { self.data_crc(&id, &data, 0) } else { e.crc };
                 return Ok(Some(MapEntry { vbn, crc, ..e }));
             }
             self.space.borrow_mut().release(vbn);

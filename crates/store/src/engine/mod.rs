@@ -47,7 +47,7 @@ pub use upkeep::{Progress, Work};
 pub use volume::StoreVolume;
 
 use crate::format::superblock::{MemberState, Superblock};
-use crate::format::{BLOCK, Block, Identity};
+use crate::format::{BLOCK, Block, DataSum, Identity};
 use crate::planted::{Bug, has};
 use dataset::Dataset;
 use device::Device;
@@ -124,6 +124,7 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) pool: u128,
     pub(crate) tag: u64,
+    pub(crate) data_sum: DataSum,
     pub(crate) devices: RefCell<Vec<Rc<Device>>>,
     pub(crate) space: RefCell<space::Space>,
     pub(crate) datasets: RefCell<BTreeMap<u32, Rc<Dataset>>>,
@@ -155,6 +156,12 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// The checksum that the map holds of the block of data that begins at byte `at` of a buffer.
+    #[inline]
+    pub(crate) fn data_crc(&self, id: &Identity, buf: &Slice, at: usize) -> u32 {
+        summed(buf, at, |data| self.data_sum.masked(id, data))
+    }
+
     pub(crate) fn count(&self, f: impl FnOnce(&mut Counters)) {
         let mut c = self.counters.get();
         f(&mut c);
@@ -270,19 +277,13 @@ impl Inner {
     }
 }
 
-/// The checksum of a block of data in a buffer.
+/// What `sum` makes of the block of data that begins at byte `at` of a buffer.
 #[inline]
-pub(crate) fn slice_crc(id: &Identity, buf: &Slice, at: usize) -> u32 {
-    bare_crc(buf, at) ^ id.mask()
-}
-
-/// The CRC32C of a block of data in a buffer.
-#[inline]
-pub(crate) fn bare_crc(buf: &Slice, at: usize) -> u32 {
+pub(crate) fn summed<T>(buf: &Slice, at: usize, sum: impl FnOnce(&[u8]) -> T) -> T {
     let part = buf.sub(at, BLOCK);
     // SAFETY: the caller of a write leaves its buffer alone until completion (the contract of Volume),
     // and a buffer that was read into belongs to the reader once the device has completed.
-    weir_codec::crc32c(unsafe { part.bytes() })
+    sum(unsafe { part.bytes() })
 }
 
 /// The checksum number `i` of those that go with data ([`Volume::write_summed`](weir_block::Volume::write_summed)).

@@ -15,7 +15,7 @@ use crate::format::label::{Label, Layout};
 use crate::format::page::{FANOUT, HEADER, Header, NodePtr, PAYLOAD, PageKind};
 use crate::format::slab::{self, REMAP, RemapRecord, SlabHead, SlabRecord, bitmap_pages};
 use crate::format::superblock::{MemberState, Superblock};
-use crate::format::{BLOCK, Block, blob, page, tree};
+use crate::format::{BLOCK, Block, DataSum, blob, page, tree};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{IoError, Nanos, SECONDS};
@@ -192,6 +192,7 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
     let inner = Rc::new(Inner {
         pool: best.pool,
         tag: best.tag(),
+        data_sum: DataSum::of(best.incompat),
         devices: RefCell::new(devices),
         space: RefCell::new(space),
         datasets: RefCell::default(),

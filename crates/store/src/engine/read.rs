@@ -3,14 +3,15 @@
 use super::dataset::Dataset;
 use super::device::{Device, Unread};
 use super::stage::Found;
-use super::{Inner, slice_crc};
+use super::{Inner, summed};
 use crate::format::dataset::MapRoot;
 use crate::format::tree::{self, LEAF, MapEntry};
-use crate::format::{BLOCK, Block};
+use crate::format::{BLOCK, Block, DataSum};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::fill_sums;
+use weir_codec::crc32c;
 use weir_mem::Slice;
 use weir_reactor::CompletionFuture;
 
@@ -49,7 +50,7 @@ impl Inner {
     }
 
     /// Reads whole blocks. The memory is the caller's again only when no device writes to it any more. Puts the CRC32C of
-    /// each into `sums`, as kept, if that is given.
+    /// each into `sums`, if that is given.
     pub(crate) async fn read_blocks(
         self: &Rc<Self>,
         ds: &Rc<Dataset>,
@@ -156,10 +157,15 @@ impl Inner {
                         let e = if i == 0 { first } else { others[i - 1] };
                         let id = self.identity(ds.family, lba + i as u64, e.birth, e.vbn);
                         if let Some(s) = sums {
-                            s.write_at((at + i) * 4, &(e.crc ^ id.mask()).to_le_bytes());
+                            // Before the data are verified: what changes in between shows.
+                            let sum = match self.data_sum {
+                                DataSum::Crc32c => e.crc ^ id.mask(),
+                                DataSum::Crc32k => summed(&part, i * BLOCK, crc32c),
+                            };
+                            s.write_at((at + i) * 4, &sum.to_le_bytes());
                         }
                         match self.options.sum_data {
-                            true => slice_crc(&id, &part, i * BLOCK) == e.crc,
+                            true => self.data_crc(&id, &part, i * BLOCK) == e.crc,
                             false => id.mask() == e.crc,
                         }
                     };

@@ -3,12 +3,13 @@
 use super::dataset::Dataset;
 use super::locks::RangeLock;
 use super::log::{Effect, Group};
-use super::{Inner, bare_crc, sum_at};
+use super::{Inner, sum_at, summed};
 use crate::format::log::Entry;
 use crate::format::tree::{LEAF, MAX_HEIGHT, MapEntry};
-use crate::format::{BLOCK, MAX_LBA};
+use crate::format::{BLOCK, DataSum, MAX_LBA};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
+use weir_codec::crc32c;
 use weir_mem::Slice;
 
 /// Blocks of one write at most; longer ones are cut.
@@ -119,11 +120,16 @@ impl Inner {
         let mut crcs = [0u32; MOST as usize];
         if self.options.sum_data {
             for (i, crc) in crcs[..count as usize].iter_mut().enumerate() {
-                *crc = bare_crc(buf, i * BLOCK);
-            }
-            let differs = |s: &Slice| (0..count as usize).position(|i| sum_at(s, i) != crcs[i]);
-            if let Some(n) = sums.and_then(differs) {
-                return (0, Err(IoError::Changed(n as u32)));
+                *crc = summed(buf, i * BLOCK, |data| self.data_sum.bare(data));
+                let Some(sums) = sums else { continue };
+                // After the map's own has been taken: what changes in between shows.
+                let now = match self.data_sum {
+                    DataSum::Crc32c => *crc,
+                    DataSum::Crc32k => summed(buf, i * BLOCK, crc32c),
+                };
+                if sum_at(sums, i) != now {
+                    return (0, Err(IoError::Changed(i as u32)));
+                }
             }
         }
         let mut done = 0;

@@ -20,7 +20,7 @@ pub mod turn;
 #[cfg(test)]
 mod tests;
 
-pub use crc::{Identity, data_crc};
+pub use crc::{DataSum, Identity};
 pub use page::{NodePtr, PageKind};
 
 /// Bytes in a block: the unit of allocation, checksums and snapshots.
@@ -38,8 +38,11 @@ pub const GIVEN_UP_SLABS: u64 = 1;
 /// Feature: the log has stretches of lives that are over, as the turns of the superblock tell.
 pub const KEPT_LOG: u64 = 2;
 
+/// Feature: checksums of data are CRC-32K, not CRC32C.
+pub const DATA_CRC32K: u64 = 4;
+
 /// Incompatible features that this program knows. A pool with any other bit is not opened.
-pub const INCOMPAT: u64 = GIVEN_UP_SLABS | KEPT_LOG;
+pub const INCOMPAT: u64 = GIVEN_UP_SLABS | KEPT_LOG | DATA_CRC32K;
 
 /// Largest pool block number, exclusive: 36 bits, 256 TiB.
 pub const MAX_VBN: u64 = 1 << 36;

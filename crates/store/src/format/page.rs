@@ -58,8 +58,7 @@ pub struct Header {
     pub kind: PageKind,
     /// Height above the leaves: 0 for leaves and for what is no tree.
     pub level: u8,
-    /// Layout of the entries; 0 is the one described here. Others are for compressed, deduplicated or
-    /// encrypted volumes and come with feature bits.
+    /// Layout of the entries; 0 is the one described here. Others would come with feature bits.
     pub entry_format: u8,
     /// Tag of the pool.
     pub pool: u64,

@@ -206,6 +206,7 @@ proptest! {
 fn identity_is_part_of_a_checksum() {
     let data = [7; BLOCK];
     let id = Identity { pool: 1, family: 2, lba: 3, birth: 4, vbn: 5 };
+    let data_crc = |id: &Identity, data: &[u8]| DataSum::Crc32k.masked(id, data);
     let crc = data_crc(&id, &data);
     let others = [
         Identity { pool: 9, ..id },
@@ -218,6 +219,23 @@ fn identity_is_part_of_a_checksum() {
     let mut other = data;
     other[4095] ^= 1;
     assert_ne!(data_crc(&id, &other), crc);
+}
+
+#[test]
+fn blocks_that_end_with_their_own_checksum_are_told_apart() {
+    let id = Identity { pool: 1, family: 2, lba: 3, birth: 4, vbn: 5 };
+    let sums = |sum: DataSum| {
+        [1, 2].map(|n| {
+            let mut data = [n; BLOCK];
+            let own = weir_codec::crc32c(&data[..BLOCK - 4]);
+            data[BLOCK - 4..].copy_from_slice(&own.to_le_bytes());
+            sum.masked(&id, &data)
+        })
+    };
+    let [a, b] = sums(DataSum::of(DATA_CRC32K));
+    assert_ne!(a, b);
+    let [a, b] = sums(DataSum::of(0));
+    assert_eq!(a, b, "why pools that were made with CRC32C are not made any more");
 }
 
 #[test]

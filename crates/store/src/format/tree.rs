@@ -23,7 +23,7 @@ pub struct MapEntry {
     pub vbn: u64,
     /// Epoch of the write.
     pub birth: u32,
-    /// [`data_crc`](super::data_crc).
+    /// [`DataSum::masked`](super::DataSum::masked).
     pub crc: u32,
 }
 

@@ -16,10 +16,11 @@ use weir_block::Volume;
 use weir_disk::Disk;
 use weir_mem::{BufPool, PoolConfig, Slice};
 use weir_reactor::LocalFuture;
+use weir_sim::check::blocks::SUMMED;
 use weir_sim::{DiskConfig, Next, Node, Odds, Options as WorldOptions, SimMedium, World};
 use weir_store::format::label::Layout;
 use weir_store::format::superblock::MemberState;
-use weir_store::{Options, Pool, PoolSpec, create, label_of};
+use weir_store::{DataSum, Options, Pool, PoolSpec, create, label_of};
 
 /// Longest time that anything may take that must end.
 pub(crate) const PATIENCE: u64 = 120 * SECONDS;
@@ -153,12 +154,15 @@ impl Story {
             _ => [2, 2, 2, 3, 4][rng.below(5) as usize],
         };
         let slab_shift = rng.between(6, 9) as u8;
+        let mut sums = w.rng(0x5a_5709);
+        let old = sums.chance(1, 8);
         let spec = PoolSpec {
             pool: u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64()),
             copies,
             slab_shift,
             log_pages: rng.between(24, 96),
             spares: 8,
+            data_sum: if old { DataSum::Crc32c } else { DataSum::Crc32k },
             overwrite: false,
         };
         let config = DiskConfig {
@@ -200,7 +204,8 @@ impl Story {
                 ..Mix::default()
             };
             let (name, form) = (format!("v{n}"), Form::draw(&mut formed));
-            let load = Load::new(form.kind() | (n as u32 + 1), w.time(), mix);
+            let summed = if !old && sums.chance(1, 2) { SUMMED } else { 0 };
+            let load = Load::new(form.kind() | summed | (n as u32 + 1), w.time(), mix);
             volumes.push(Rc::new(Loaded { name, load, form }));
         }
         let victim = rng.below(devices) as usize;
