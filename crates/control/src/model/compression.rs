@@ -4,6 +4,7 @@ use crate::error::{Code, Error, Result};
 use crate::units;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use utoipa::ToSchema;
 use weir_layers::compress::{Algorithm, CHUNK, CHUNKS, ZSTD_LEVELS};
@@ -110,19 +111,27 @@ pub struct CompressionSpec {
 impl CompressionSpec {
     /// Of a new place.
     pub(crate) fn wanted(self) -> Result<Compression> {
-        let chunk = self.chunk.unwrap_or(u64::from(CHUNK));
-        let fits = u32::try_from(chunk).ok().filter(|c| CHUNKS.contains(c) && c.is_power_of_two());
-        let Some(chunk) = fits else {
-            let (least, most) = (u64::from(*CHUNKS.start()), u64::from(*CHUNKS.end()));
-            let (least, most) = (units::format_size(least), units::format_size(most));
-            return Err(Error::new(
-                Code::InvalidLayout,
-                format!("chunks of {chunk} bytes cannot be compressed"),
-            )
-            .hint(format!("use a power of two from {least} to {most}")));
-        };
+        let chunk = chunk_of(self.chunk, CHUNK, CHUNKS, "compressed")?;
         Ok(Compression { algorithm: self.algorithm, chunk })
     }
+}
+
+/// The size of chunks that was asked for, or `default`, if that is possible.
+pub(super) fn chunk_of(
+    asked: Option<u64>,
+    default: u32,
+    possible: RangeInclusive<u32>,
+    what: &str,
+) -> Result<u32> {
+    let chunk = asked.unwrap_or(u64::from(default));
+    let fits = u32::try_from(chunk).ok().filter(|c| possible.contains(c) && c.is_power_of_two());
+    fits.ok_or_else(|| {
+        let size = |n: &u32| units::format_size(u64::from(*n));
+        let (least, most) = (size(possible.start()), size(possible.end()));
+        let text = format!("chunks of {chunk} bytes cannot be {what}");
+        Error::new(Code::InvalidLayout, text)
+            .hint(format!("use a power of two from {least} to {most}"))
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Deduplication as a part of the form in which data is kept.
 
 use super::Compression;
+use super::compression::chunk_of;
 use crate::error::{Code, Error, Result};
 use crate::units;
 use serde::{Deserialize, Serialize};
@@ -50,17 +51,7 @@ pub struct DeduplicationSpec {
 impl DeduplicationSpec {
     /// Of a new place.
     pub(super) fn wanted(self) -> Result<Deduplication> {
-        let chunk = self.chunk.unwrap_or(u64::from(CHUNK));
-        let fits = u32::try_from(chunk).ok().filter(|c| CHUNKS.contains(c) && c.is_power_of_two());
-        let Some(chunk) = fits else {
-            let (least, most) = (u64::from(*CHUNKS.start()), u64::from(*CHUNKS.end()));
-            let (least, most) = (units::format_size(least), units::format_size(most));
-            return Err(Error::new(
-                Code::InvalidLayout,
-                format!("chunks of {chunk} bytes cannot be deduplicated"),
-            )
-            .hint(format!("use a power of two from {least} to {most}")));
-        };
+        let chunk = chunk_of(self.chunk, CHUNK, CHUNKS, "deduplicated")?;
         Ok(Deduplication { chunk })
     }
 }
