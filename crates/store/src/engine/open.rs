@@ -250,13 +250,21 @@ async fn find(
     for (n, (d, l)) in found.iter().enumerate() {
         all.extend(superblocks(d, l).await.into_iter().map(|s| (n, s)));
     }
-    let Some(best) = all.iter().map(|(_, s)| s).max_by_key(|s| s.seq).cloned() else {
+    // The last one of a life may be on a device out of sync only. When that is away the next life begins with another one of
+    // that number.
+    let newer = |s: &&Superblock| (s.seq, s.incarnation);
+    let Some(best) = all.iter().map(|(_, s)| s).max_by_key(newer).cloned() else {
         return pool_error("no device has a readable superblock");
     };
     // The one before it, where that is still there, must be the one that it names.
-    let before =
-        all.iter().find(|(_, s)| s.seq.wrapping_add(1) == best.seq && s.lineage == best.lineage);
-    if before.is_some_and(|(_, s)| s.chain() != best.previous) {
+    let in_sync =
+        |id: u64| best.members.iter().any(|m| m.device == id && m.state == MemberState::InSync);
+    let mut before = all.iter().filter(|(n, s)| {
+        s.seq.wrapping_add(1) == best.seq
+            && s.lineage == best.lineage
+            && in_sync(found[*n].1.device)
+    });
+    if before.clone().count() > 0 && before.all(|(_, s)| s.chain() != best.previous) {
         return pool_error("the newest superblock does not follow the one before it");
     }
     for (n, (d, l)) in found.iter().enumerate() {
@@ -264,7 +272,7 @@ async fn find(
         if let Some(s) = newest
             && s.lineage != best.lineage
             && s.lineage != best.parent_lineage
-            && best.members.iter().any(|m| m.device == l.device && m.state == MemberState::InSync)
+            && in_sync(l.device)
         {
             return pool_error(format!(
                 "`{}` went its own way: the pool was opened by force without it and with it",
