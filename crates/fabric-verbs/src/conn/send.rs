@@ -73,7 +73,10 @@ impl Conn {
         let mut sq = self.sq.borrow_mut();
         let number = sq.oldest.wrapping_add(sq.outstanding.len() as u32);
         r.wr_id = self.wr_base | u64::from(number);
-        if token == Token::NONE {
+        // siw sends from the memory itself what asks for no completion, and says of later work that it is done
+        // while TCP still has to read that: the peer would get what the memory is used for next.
+        let zero_copy = self.limits.siw && hold.is_some();
+        if token == Token::NONE && !zero_copy {
             sq.silent += 1;
             sq.holding |= hold.is_some();
         } else {
