@@ -31,23 +31,6 @@ volume = "disk0"
 TOML
 run_weir
 
-outage() {
-  local before since after
-  still_firing
-  wait_for 30 busy
-  kill_target
-  step "the target is gone, with about $N requests under way"
-  sleep "$1"
-  before=$(ios "$D")
-  sleep 1
-  [ "$(ios "$D")" = "$before" ] || fail "requests complete although the target is gone"
-  since=$(date +%s%N)
-  revive_target
-  wait_for 60 moved "$before"
-  after=$(( ($(date +%s%N) - since) / 1000000 ))
-  step "I/O goes on $after ms after the start of the new target"
-  TIMES="${TIMES:-}${TIMES:+, }$after ms"
-}
 no_disk() { [ ! -e "$D" ]; }
 
 # PROTOCOLS: those to be tried.

@@ -3,6 +3,7 @@
 #   open_fire DISK       fio fills 32 MiB at random and verifies them, over and over, in the background:
 #                        there are always requests under way, now writes, now verifying reads
 #   still_firing         fails if fio has found wrong data or an error
+#   outage SECONDS       the target dies under fire, and comes back after so long; I/O goes on. Adds to TIMES
 #   cease_fire           waits for the pass that is on, verifies it once more past all caches; sets PASSES
 FIRE=/tmp/fire
 
@@ -45,3 +46,21 @@ busy() {
 }
 # moved COUNT: whether more requests than that have completed.
 moved() { [ "$(ios "$FIRE_DISK")" -gt "$1" ]; }
+
+outage() {
+  local before since after
+  still_firing
+  wait_for 30 busy
+  kill_target
+  step "the target is gone, with about $N requests under way"
+  sleep "$1"
+  before=$(ios "$FIRE_DISK")
+  sleep 1
+  [ "$(ios "$FIRE_DISK")" = "$before" ] || fail "requests complete although the target is gone"
+  since=$(date +%s%N)
+  revive_target
+  wait_for 60 moved "$before"
+  after=$(( ($(date +%s%N) - since) / 1000000 ))
+  step "I/O goes on $after ms after the start of the new target"
+  TIMES="${TIMES:-}${TIMES:+, }$after ms"
+}

@@ -28,7 +28,7 @@ finish_target() { "finish_$TARGET"; }
 #
 #   POOL      what the pool is made of: dir (default: thin volumes), file, stripe (two files), ram, null
 #   PROVIDER  the target's fabric: iwarp (default with siw) or verbs (default with rxe)
-#   BRP_PORT  a BRP target port at this port of $IP, too (default: none)
+#   BRP_PORT  a BRP target port at this port of $IP, too (default: none), by BRP_PROVIDER (default: iwarp)
 #   CRC       require: with iwarp, ask for MPA's CRC (default: peer, if the host asks; siw does not)
 DATA=/tmp/weir-data
 weir() { log weir-commands "$WEIR" --data-dir $DATA "$@" || fail "weir $*: $(tail -n 3 "$LOGS/weir-commands" | tr '\n' ' ')"; }
@@ -60,7 +60,7 @@ TOML
 name = "brp0"
 protocol = "brp"
 listen = ["$IP:$BRP_PORT"]
-transport = "iwarp"
+transport = "${BRP_PROVIDER:-iwarp}"
 TOML
   cp /tmp/weir.toml "$LOGS"
   run_weir
@@ -83,12 +83,15 @@ TOML
 }
 
 run_weir() {
+  rm -f $DATA/weir.sock
   "$WEIR" serve --config /tmp/weir.toml >>"$LOGS/weir.log" 2>&1 &
   WEIR_PID=$!
   wait_for 60 weir_listens
 }
 weir_listens() {
   kill -0 "$WEIR_PID" 2>/dev/null || fail "weir ended: $(tail -n 5 "$LOGS/weir.log" | tr '\n' ' ')"
+  # Commands are taken when all ports listen.
+  [ -S $DATA/weir.sock ] || return 1
   case $PROVIDER in
     iwarp) listening $PORT ;;
     # Not the kernel's target, which may listen as well.

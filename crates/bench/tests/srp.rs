@@ -10,10 +10,9 @@ use std::thread::JoinHandle;
 use weir_base::{IoResult, MILLIS};
 use weir_bench::client::ConnectKind;
 use weir_bench::engine::{JobResult, Options, RunError, run};
+use weir_bench::fabric::Fabric;
 use weir_bench::job::{JobSpec, Op, Rw, Verify};
-use weir_bench::srp::{
-    Fabric, Login, PathPolicy, QueueMode, Sessions, Srp, SrpOptions, open_paths, scan,
-};
+use weir_bench::srp::{Login, PathPolicy, QueueMode, Sessions, Srp, SrpOptions, open_paths, scan};
 use weir_block::{Geometry, IoFuture, Volume, check_range};
 use weir_fabric_iwarp::{Config, Iwarp};
 use weir_mem::{BufPool, PoolConfig, Slice};

@@ -3,12 +3,12 @@
 use super::disk::BrpDisk;
 use crate::client::{ConnectError, ConnectKind};
 use crate::engine::{Connector, Meeting, Place};
+use crate::fabric::Fabric;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use weir_base::Nanos;
 use weir_fabric::{FabricError, Provider};
-use weir_fabric_iwarp::{Config, CrcPolicy, Iwarp};
 use weir_initiator_brp::{
     ChannelFigures, Error, PortId, RejectReason, Session, SessionConfig, Variant,
 };
@@ -25,6 +25,8 @@ pub enum Which {
 /// What a load through BRP needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrpOptions {
+    /// How to reach the target.
+    pub fabric: Fabric,
     /// Addresses of the target.
     pub addresses: Vec<SocketAddr>,
     /// The target port; zero for whichever answers.
@@ -58,6 +60,7 @@ impl BrpOptions {
         spec: &crate::job::JobSpec,
     ) -> BrpOptions {
         BrpOptions {
+            fabric: Fabric::default(),
             addresses: vec![address],
             target: PortId::default(),
             initiator,
@@ -125,9 +128,8 @@ impl Brp {
         lock(&self.figures).clone()
     }
 
-    fn provider(&self, place: &Place) -> Rc<dyn Provider> {
-        let crc = if self.options.crc { CrcPolicy::Require } else { CrcPolicy::Off };
-        Rc::new(Iwarp::new(&place.reactor, &place.ring, Config { crc, ..Config::default() }))
+    fn provider(&self, place: &Place) -> Result<Rc<dyn Provider>, ConnectError> {
+        self.options.fabric.provider(self.options.crc, &place.reactor, &place.ring)
     }
 
     async fn join(&self, place: &Place) -> Result<(), ConnectError> {
@@ -135,7 +137,7 @@ impl Brp {
             let why = "another thread of the load generator did not start";
             ConnectError::new(ConnectKind::Failed, "there was no login", why, "its error says more")
         };
-        self.session.join(self.provider(place));
+        self.session.join(self.provider(place)?);
         if !place.meet(&self.joined).await {
             return Err(gone());
         }
@@ -204,7 +206,7 @@ pub fn explain(at: &str, e: &Error) -> ConnectError {
             ConnectKind::Failed,
             format!("the login at {at} failed"),
             e,
-            "whatever listens there may not be a BRP target over iWARP; SRP has another port",
+            "whatever listens there may not be a BRP target of this fabric; SRP has another port",
         ),
     }
 }

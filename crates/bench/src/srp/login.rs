@@ -2,27 +2,16 @@
 
 use crate::client::{ConnectError, ConnectKind};
 use crate::engine::Place;
+use crate::fabric::Fabric;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::slice::from_ref;
 use weir_base::{Nanos, SECONDS};
 use weir_fabric::{FabricError, Provider};
-use weir_fabric_iwarp::{Config, CrcPolicy, Iwarp};
-use weir_fabric_verbs::Verbs;
 use weir_initiator_srp::{ChannelError, Error, PathPolicy, SessionConfig};
 use weir_proto_srp::{PortId, RejectReason};
 use weir_reactor::Reactor;
 use weir_uring::Ring;
-
-/// How to reach a target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Fabric {
-    /// iWARP in user space over TCP.
-    #[default]
-    Iwarp,
-    /// An RDMA adapter, by way of rdma-core.
-    Verbs,
-}
 
 /// Time without a path after which commands go over another.
 const FAST_IO_FAIL: Nanos = SECONDS;
@@ -83,26 +72,7 @@ impl Login {
         reactor: &Reactor,
         ring: &Ring,
     ) -> Result<Rc<dyn Provider>, ConnectError> {
-        match self.fabric {
-            Fabric::Iwarp => {
-                let crc = if self.crc { CrcPolicy::Require } else { CrcPolicy::Off };
-                let config = Config { crc, ..Config::default() };
-                Ok(Rc::new(Iwarp::new(reactor, ring, config)))
-            }
-            Fabric::Verbs => {
-                let verbs = weir_fabric_verbs::load().and_then(|lib| {
-                    lib.devices()?;
-                    let config = weir_fabric_verbs::Config::default();
-                    Verbs::new(reactor, ring, lib, config)
-                });
-                let verbs = verbs.map_err(|e| {
-                    let message = "the verbs fabric cannot be used on this machine";
-                    let hint = "make a device, or leave --fabric out to use iWARP in user space";
-                    ConnectError::new(ConnectKind::NoFabric, message, e, hint)
-                })?;
-                Ok(Rc::new(verbs))
-            }
-        }
+        self.fabric.provider(self.crc, reactor, ring)
     }
 
     /// The sessions that the login stands for: one, or one for each path.

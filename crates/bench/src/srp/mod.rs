@@ -8,7 +8,7 @@ mod scan;
 
 pub use connect::{Sessions, Srp, SrpOptions};
 pub use disk::SrpDisk;
-pub use login::{Fabric, Login};
+pub use login::Login;
 pub use paths::open_paths;
 pub use scan::{Found, scan};
 pub use weir_initiator_srp::{PathPolicy, QueueMode};

@@ -157,6 +157,7 @@ fn brp(a: &BenchArgs, login: &Login, spec: &JobSpec) -> BrpOptions {
     };
     let first = login.addresses.first().copied().unwrap_or(([127, 0, 0, 1], 0).into());
     BrpOptions {
+        fabric: login.fabric,
         addresses: login.addresses.iter().copied().map(at).collect(),
         target: weir_bench::brp::PortId(login.target.0),
         channels: a.login.channels.map_or(0, usize::from),
