@@ -1,4 +1,8 @@
 //! Ids, units, limits and the seeded generator that everything above shares.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
 #![forbid(unsafe_code)]
 
 pub mod date;

@@ -9,6 +9,10 @@
 //! * [`config`] and [`declare`]: the TOML file of `weir serve` and its declarative part, which may be applied twice.
 //! * [`keys`]: keys of encrypted volumes, from their sources and wrapped in the model.
 //! * [`error`]: the one table of error codes, HTTP statuses and exit codes.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
 #![forbid(unsafe_code)]
 
 pub mod client;

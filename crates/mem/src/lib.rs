@@ -5,6 +5,11 @@
 //! long-lived memory), so that a block received from the wire is the same memory that goes to disk
 //! and to the partner.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 mod arena;
 mod heap;
 mod pool;

@@ -67,6 +67,7 @@ pub(crate) struct BufInner {
 impl BufInner {
     /// The last reference but the pool's own goes away.
     #[inline]
+    #[expect(clippy::unreachable, reason = "an invariant: it is set as long as the buffer is lent")]
     pub(crate) fn give_back(&self) {
         let (Some(pool), Some(me)) = (self.holder.borrow_mut().take(), self.me.upgrade()) else {
             unreachable!("a lent buffer holds its pool");
@@ -143,6 +144,7 @@ impl BufPool {
         i
     }
 
+    #[expect(clippy::expect_used, reason = "an invariant: there are as many units as free buffers")]
     fn lend(&self, class: usize, len: usize) -> Slice {
         let c = &self.inner.classes[class];
         let buf = c.free.borrow_mut().pop().expect("a unit was taken for this buffer");

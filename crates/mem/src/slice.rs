@@ -52,6 +52,10 @@ impl Slice {
     }
 
     /// A slice of its own memory, for tests, tools and control paths.
+    ///
+    /// # Panics
+    /// When there is no memory, as all allocations do.
+    #[expect(clippy::expect_used, reason = "as all allocations do")]
     pub fn heap(len: usize) -> Slice {
         assert!(len <= u32::MAX as usize, "a slice is shorter than 4 GiB");
         let (ptr, keep): (_, Backing) = match Heap::new(len) {

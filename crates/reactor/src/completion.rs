@@ -167,6 +167,7 @@ impl CompletionFuture {
 impl Future for CompletionFuture {
     type Output = Completion;
     #[inline]
+    #[expect(clippy::expect_used, reason = "an invariant: a slot is given back with its future")]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Completion> {
         let token = self.token;
         assert!(!self.taken, "polled after completion");

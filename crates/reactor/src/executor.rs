@@ -43,6 +43,7 @@ thread_local! {
 
 /// Runs `f` with the reactor that is being turned on this thread.
 #[inline]
+#[expect(clippy::expect_used, reason = "a program that does this is wrong, whatever it is given")]
 pub(crate) fn with<R>(f: impl FnOnce(&Inner) -> R) -> R {
     try_with(f).expect("called outside a reactor")
 }
@@ -212,6 +213,7 @@ impl Reactor {
         let mut handle = handle;
         match Pin::new(&mut handle).poll(&mut cx) {
             Poll::Ready(Some(v)) => v,
+            #[expect(clippy::unreachable, reason = "an invariant: this is its only handle")]
             _ => unreachable!("the task has finished and nobody else could cancel it"),
         }
     }

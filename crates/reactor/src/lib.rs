@@ -7,6 +7,11 @@
 //! The asynchronous semaphore of S0 section V is [`WaitChannel`]. It is the one tool for mutexes,
 //! resource pools, one-shot events and barriers.
 
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
 mod call;
 mod completion;
 mod completion_queue;

@@ -183,6 +183,7 @@ impl WaitChannel {
     /// # Panics
     /// When the count would pass `u32::MAX`.
     #[inline]
+    #[expect(clippy::expect_used, reason = "units that were never taken: an error of the caller's")]
     pub fn signal_n(&self, n: u32) {
         let count = self.count.get().checked_add(n).expect("semaphore count overflow");
         self.count.set(count);
