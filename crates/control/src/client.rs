@@ -10,9 +10,9 @@ use crate::error::{Code, Error, Problem, Result};
 use crate::events::EventPage;
 use crate::live::{ScrubLive, SnapshotLive, SnapshotRuleLive, Status};
 use crate::model::{
-    CloneSpec, DeviceAction, Host, HostPatch, HostSpec, MapSpec, Mapping, PoolInfo, PoolPatch,
-    PoolSpec, RekeySpec, SnapshotPolicySpec, TargetPort, TargetSpec, Volume, VolumePatch,
-    VolumeSpec, check_name,
+    CloneSpec, DeviceAction, Host, HostPatch, HostSpec, ImportReport, ImportSpec, MapSpec, Mapping,
+    PoolInfo, PoolPatch, PoolSpec, RekeySpec, SnapshotPolicySpec, TargetPort, TargetSpec, Volume,
+    VolumePatch, VolumeSpec, check_name,
 };
 use crate::server::{ScrubSpec, SnapshotSpec};
 use http_body_util::{BodyExt, Full, Limited};
@@ -228,6 +228,17 @@ impl Client {
     pub async fn force_pool(&self, name: &str) -> Result<PoolInfo> {
         let path = path("pools", &[("pool", name)])? + "/force";
         decode(&self.call(Method::POST, &path, None).await?)
+    }
+
+    /// Lets go of a protected pool and its volumes, which stay on its devices.
+    pub async fn release_pool(&self, name: &str) -> Result<()> {
+        let path = path("pools", &[("pool", name)])? + "/release";
+        self.call(Method::POST, &path, None).await.map(drop)
+    }
+
+    /// Takes a pool over from devices.
+    pub async fn import_pool(&self, spec: &ImportSpec) -> Result<ImportReport> {
+        self.send(Method::POST, "/v1/imports", spec).await
     }
 
     /// Does something about the devices of a protected pool.

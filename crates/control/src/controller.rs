@@ -8,6 +8,7 @@ mod bring_up;
 mod declared;
 mod effect;
 mod health;
+mod import;
 mod keys;
 mod layers;
 mod migrate;
@@ -44,6 +45,7 @@ struct Up {
     faults: BTreeMap<String, Error>,
     /// Rules for snapshots that the pools follow.
     rules: BTreeMap<String, PoolRules>,
+    records: import::Records,
 }
 
 /// The control plane of one node.
@@ -151,6 +153,7 @@ impl Controller {
         let new = self.commit(&old, new).await?;
         let done = self.take_effect(&command, &old, &new).await;
         self.put_rules().await;
+        self.put_records(true).await;
         match done {
             Ok(now) => {
                 for c in &changes {
@@ -224,6 +227,7 @@ impl Controller {
             if one.is_ok() {
                 self.tidy_devices(&live.pools).await;
                 self.put_rules().await;
+                self.put_records(false).await;
             }
             drop(one);
             self.tell_faults(&live.pools);

@@ -13,7 +13,8 @@ use crate::live::{
     SnapshotRuleLive,
 };
 use crate::model::{
-    AccessMap, DeviceAction, ImageFound, Migration, Pool, TargetPort, Told, Volume,
+    AccessMap, Device, DeviceAction, ImageFound, Migration, Pool, PoolFound, TargetPort, Told,
+    Volume,
 };
 use crate::store::ReservationStore;
 use std::net::SocketAddr;
@@ -107,6 +108,18 @@ pub trait DataPlane: Send + Sync + 'static {
     /// Gives sizes as [`start_pool`](Self::start_pool) does.
     fn force_pool<'a>(&'a self, _pool: &'a Pool) -> Work<'a, Vec<u64>> {
         cannot("protected pools")
+    }
+
+    /// Looks at devices for a protected pool that is not open, and changes nothing. `force`: also if devices are missing that
+    /// may have what the others have not.
+    fn find_pool<'a>(&'a self, _devices: &'a [Device], _force: bool) -> Work<'a, PoolFound> {
+        cannot("protected pools")
+    }
+
+    /// Has the devices of an open protected pool carry this, in place of what they carried before. Durable when it ends; a crash
+    /// leaves the one or the other.
+    fn keep_record<'a>(&'a self, _pool: &'a Pool, _record: &'a [u8]) -> Work<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Does something about the devices of an open protected pool. A device that is taken in is named by the

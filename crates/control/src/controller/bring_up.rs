@@ -72,6 +72,7 @@ impl Controller {
             let mut up = self.up();
             up.faults.clear();
             up.rules.clear();
+            up.records = Default::default();
             (
                 std::mem::take(&mut up.targets),
                 std::mem::take(&mut up.volumes),

@@ -62,6 +62,10 @@ impl Controller {
         match command {
             Command::CreatePool(spec) => return self.start_pool(new.pool(&spec.name)?).await,
             Command::PatchPool { name, .. } => return self.start_pool(new.pool(name)?).await,
+            Command::ReleasePool { name } => self.finish_release(name, old, new).await?,
+            Command::ImportPool { spec, found } => {
+                return self.finish_import(new.pool_of(found.id)?, spec.force).await;
+            }
             Command::DeletePool { name } => {
                 self.plane.stop_pool(name).await?;
                 let mut up = self.up();
@@ -208,6 +212,13 @@ impl Controller {
         let back = self.commit(&present, back).await?;
         let undone = match command {
             Command::CreatePool(spec) => self.plane.stop_pool(&spec.name).await,
+            Command::ReleasePool { .. } => {
+                self.bring_up().await;
+                Ok(())
+            }
+            Command::ImportPool { found, .. } => {
+                self.plane.stop_pool(&present.pool_of(found.id)?.name).await
+            }
             Command::PatchPool { name, .. } => {
                 self.plane.start_pool(back.pool(name)?).await.map(drop)
             }

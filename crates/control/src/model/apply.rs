@@ -8,6 +8,18 @@ use std::fmt;
 pub enum Command {
     /// Create a pool. Device sizes that are not given become 0 and are filled in by [`Command::SizePool`].
     CreatePool(PoolSpec),
+    /// Take a pool over from devices that another configuration made it of.
+    ImportPool {
+        /// What is wanted.
+        spec: ImportSpec,
+        /// What was found there.
+        found: PoolFound,
+    },
+    /// Know a protected pool and its volumes no longer; all of it stays on its devices.
+    ReleasePool {
+        /// The pool.
+        name: String,
+    },
     /// Record the sizes that the devices of a pool were found to have, in bytes and by index.
     SizePool {
         /// The pool.
@@ -233,6 +245,8 @@ impl Model {
     pub fn apply(&mut self, command: Command, entropy: u128) -> Result<Vec<Change>> {
         let changes = match command {
             Command::CreatePool(spec) => self.create_pool(spec, entropy),
+            Command::ImportPool { spec, found } => self.import_pool(&spec, &found),
+            Command::ReleasePool { name } => self.release_pool(&name),
             Command::SizePool { name, sizes } => self.size_pool(&name, &sizes),
             Command::PatchPool { name, patch } => self.patch_pool(&name, patch),
             Command::PutDevice { name, device } => self.put_device(&name, &device),

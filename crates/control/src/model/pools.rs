@@ -69,7 +69,11 @@ impl Model {
     }
 
     /// Checks new devices against each other and against those of every pool.
-    fn new_devices(&self, present: &[Device], specs: &[DeviceSpec]) -> Result<Vec<Device>> {
+    pub(super) fn new_devices(
+        &self,
+        present: &[Device],
+        specs: &[DeviceSpec],
+    ) -> Result<Vec<Device>> {
         let mut devices: Vec<Device> = Vec::with_capacity(specs.len());
         check_count("device", present.len() + specs.len())?;
         for spec in specs {

@@ -88,7 +88,7 @@ impl Model {
     }
 
     /// A name that no volume has. `entropy` decides; a clash moves on to the next number.
-    fn fresh_naa(&self, entropy: u128) -> Naa {
+    pub(super) fn fresh_naa(&self, entropy: u128) -> Naa {
         let mut bits = entropy;
         loop {
             let naa = Naa::from_random(bits);
@@ -438,7 +438,7 @@ fn check_chunk(chunk: u64) -> Result<()> {
         .hint("use a power of two from 4k to 1M"))
 }
 
-fn check_serial(serial: &str) -> Result<()> {
+pub(super) fn check_serial(serial: &str) -> Result<()> {
     if (1..=32).contains(&serial.len()) && serial.bytes().all(|b| b.is_ascii_graphic()) {
         return Ok(());
     }

@@ -17,6 +17,8 @@ use utoipa::OpenApi;
         routes::patch_pool,
         routes::delete_pool,
         protect::force_pool,
+        protect::import_pool,
+        protect::release_pool,
         protect::pool_device,
         protect::get_scrub,
         protect::start_scrub,

@@ -6,7 +6,7 @@ use super::routes::{Created, Ctl, made};
 use crate::dataplane::ScrubAction;
 use crate::error::Problem;
 use crate::live::{ScrubLive, SnapshotLive};
-use crate::model::{CloneSpec, DeviceAction, PoolInfo, Volume};
+use crate::model::{CloneSpec, DeviceAction, ImportReport, ImportSpec, PoolInfo, Volume};
 use crate::units;
 use axum::Json;
 use axum::extract::State;
@@ -153,6 +153,25 @@ pub(super) async fn force_pool(
     Names(name): Names<String>,
 ) -> Reply<Json<PoolInfo>> {
     Ok(Json(app.controller.force_pool(name).await?))
+}
+
+/// Take a protected pool over from devices that another node, or an earlier configuration, made it of.
+#[utoipa::path(post, path = "/v1/imports", tag = "pools", request_body = ImportSpec,
+    responses((status = 201, body = ImportReport), (status = "default", body = Problem)))]
+pub(super) async fn import_pool(
+    State(app): Ctl,
+    JsonBody(spec): JsonBody<ImportSpec>,
+) -> Created<ImportReport> {
+    made(app.controller.import_pool(spec).await?)
+}
+
+/// Let go of a protected pool and its volumes, which stay on its devices.
+#[utoipa::path(post, path = "/v1/pools/{name}/release", tag = "pools",
+    params(("name" = String, Path)),
+    responses((status = 204), (status = "default", body = Problem)))]
+pub(super) async fn release_pool(State(app): Ctl, Names(name): Names<String>) -> Reply<StatusCode> {
+    app.controller.release_pool(name).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Do something about the devices of a protected pool. What takes long goes on in the background.

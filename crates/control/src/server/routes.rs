@@ -42,6 +42,8 @@ pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -
         .route("/v1/pools/{name}", get(get_pool).patch(patch_pool).delete(delete_pool))
         .route("/v1/pools/{name}/devices", post(protect::pool_device))
         .route("/v1/pools/{name}/force", post(protect::force_pool))
+        .route("/v1/pools/{name}/release", post(protect::release_pool))
+        .route("/v1/imports", post(protect::import_pool))
         .route(
             "/v1/pools/{name}/scrub",
             get(protect::get_scrub).post(protect::start_scrub).delete(protect::stop_scrub),

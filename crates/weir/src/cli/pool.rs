@@ -5,8 +5,8 @@ use super::parse;
 use clap::Subcommand;
 use weir_control::client::Client;
 use weir_control::model::{
-    DeviceAction, DeviceGrow, DeviceSpec, DeviceUse, MapMemory, PoolInfo, PoolPatch, PoolSpec,
-    Protection, Raid,
+    DeviceAction, DeviceGrow, DeviceSpec, DeviceUse, ImportReport, ImportSpec, MapMemory, PoolInfo,
+    PoolPatch, PoolSpec, Protection, Raid,
 };
 use weir_control::units::format_size;
 
@@ -37,6 +37,35 @@ pub(crate) enum Command {
         /// all, 3.1 GiB for a TiB.
         #[arg(long, requires = "raid", value_name = "lean|full")]
         memory: Option<MapMemory>,
+    },
+    /// Take a protected pool over from the devices that it is on: of another node, or when the data directory was lost.
+    #[command(
+        after_help = "Examples:\n  weir pool import --device /dev/nvme1n1 --device /dev/nvme2n1 --dry-run\n  \
+        weir pool import --device /dev/nvme1n1 --device /dev/nvme2n1\n  \
+        weir pool import safe2 --prefix old- -d file:/srv/a -d file:/srv/b\n\n\
+        Devices carry the names, forms and wrapped keys of volumes, and which hosts see them."
+    )]
+    Import {
+        /// What to call it, instead of what it was called.
+        name: Option<String>,
+        /// A device of the pool: block:PATH (or /dev/…), file:PATH. Repeated: all that it has, in any order.
+        #[arg(long = "device", short = 'd', required = true, value_parser = parse::device)]
+        devices: Vec<DeviceSpec>,
+        /// Put before the names of its volumes.
+        #[arg(long, default_value = "")]
+        prefix: String,
+        /// Take in volumes, too, whose keys come from commands: these are run. Not for devices of unknown origin.
+        #[arg(long)]
+        key_commands: bool,
+        /// Leave hosts and mappings out.
+        #[arg(long)]
+        without_hosts: bool,
+        /// Though devices are missing that may have what the others have not; that is lost then.
+        #[arg(long)]
+        force: bool,
+        /// Only tell what would be done.
+        #[arg(long)]
+        dry_run: bool,
     },
     /// List the pools.
     #[command(visible_alias = "ls", after_help = "Example:\n  weir pool list --json")]
@@ -143,6 +172,15 @@ pub(crate) enum Command {
         /// Number of the device.
         number: u16,
     },
+    /// Let go of a protected pool and its volumes, which stay on its devices, for `weir pool import` on another node.
+    #[command(after_help = "Example:\n  weir pool release safe --yes")]
+    Release {
+        /// The pool.
+        name: String,
+        /// Do not ask.
+        #[arg(long, short)]
+        yes: bool,
+    },
     /// Delete a pool that holds no volumes. Its files and devices stay as they are.
     #[command(visible_alias = "rm", after_help = "Example:\n  weir pool delete main")]
     Delete {
@@ -160,6 +198,27 @@ impl Command {
                 output::show(json, &pool, |p| {
                     format!("pool {} created, {} free", p.name, format_size(p.free))
                 })
+            }
+            Command::Import {
+                name,
+                devices,
+                prefix,
+                key_commands,
+                without_hosts,
+                force,
+                dry_run,
+            } => {
+                let spec = ImportSpec {
+                    name,
+                    devices,
+                    prefix,
+                    key_commands,
+                    without_hosts,
+                    force,
+                    dry_run,
+                };
+                let report = client.import_pool(&spec).await?;
+                output::show(json, &report, |r| imported(r, dry_run))
             }
             Command::List => output::show(json, &client.pools().await?, |p| table(p)),
             Command::Show { name } => output::show(json, &client.pool(&name).await?, details),
@@ -211,6 +270,18 @@ impl Command {
                 act(client, json, &name, DeviceAction::Cancel { number }).await
             }
             Command::Resync { name } => act(client, json, &name, DeviceAction::Resync).await,
+            Command::Release { name, yes } => {
+                let volumes = client.pool(&name).await?.volumes;
+                let question = format!("Take the {volumes} volume(s) of pool {name} from hosts?");
+                output::confirm(yes, &question)?;
+                client.release_pool(&name).await?;
+                let gone = serde_json::json!({ "released": name });
+                output::show(json, &gone, |_| {
+                    format!(
+                        "pool {name} released; `weir pool import` takes it in again, here or elsewhere"
+                    )
+                })
+            }
             Command::Delete { name } => {
                 client.delete_pool(&name).await?;
                 let gone = serde_json::json!({ "deleted": name });
@@ -222,6 +293,31 @@ impl Command {
 
 async fn act(client: Client, json: bool, name: &str, action: DeviceAction) -> anyhow::Result<()> {
     output::show(json, &client.pool_device(name, &action).await?, details)
+}
+
+fn imported(r: &ImportReport, dry_run: bool) -> String {
+    let done = if dry_run { "would be taken over; nothing was changed" } else { "taken over" };
+    let mut text = format!("pool {} {done}\n", r.pool);
+    if !r.volumes.is_empty() {
+        let mut t = Table::new(&["VOLUME", ">SIZE", ""]);
+        for v in &r.volumes {
+            let note =
+                if v.nameless { "the pool knows no more of it than that it is there" } else { "" };
+            t.row(vec![v.name.clone(), format_size(v.size), note.into()]);
+        }
+        text.push_str(&t.text());
+    }
+    if !r.hosts.is_empty() {
+        text.push_str(&format!("hosts: {}\n", r.hosts.join(", ")));
+    }
+    if !r.maps.is_empty() {
+        let maps: Vec<String> = r.maps.iter().map(|(h, v)| format!("{v} for {h}")).collect();
+        text.push_str(&format!("mappings: {}\n", maps.join(", ")));
+    }
+    for l in &r.left_out {
+        text.push_str(&format!("left out: {l}\n"));
+    }
+    text.trim_end().to_string()
 }
 
 fn table(pools: &[PoolInfo]) -> String {

@@ -12,7 +12,7 @@ use weir_control::live::{
     SnapshotRuleLive,
 };
 use weir_control::model::{
-    self, DeviceAction, DeviceKind, ImageFound, Pool, TargetPort, Told, Volume,
+    self, Device, DeviceAction, DeviceKind, ImageFound, Pool, PoolFound, TargetPort, Told, Volume,
 };
 use weir_control::{Code, Error};
 use weir_target_core::{AccessMap, HostRule};
@@ -79,6 +79,14 @@ impl DataPlane for Node {
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
         // Devices of a plain pool are opened by the volumes on them.
         Box::pin(self.close_store(name))
+    }
+
+    fn find_pool<'a>(&'a self, devices: &'a [Device], force: bool) -> Work<'a, PoolFound> {
+        Box::pin(self.look_for_store(devices.to_vec(), force))
+    }
+
+    fn keep_record<'a>(&'a self, pool: &'a Pool, record: &'a [u8]) -> Work<'a, ()> {
+        Box::pin(self.keep_in_store(pool, record.to_vec()))
     }
 
     fn change_device<'a>(&'a self, pool: &'a Pool, action: &'a DeviceAction) -> Work<'a, ()> {

@@ -6,6 +6,7 @@ mod keeper;
 mod leaf;
 mod live;
 mod open;
+mod record;
 mod scrub;
 
 pub(crate) use leaf::{KIND, Kind};

@@ -100,7 +100,7 @@ async fn format(pool: &Pool, p: &Protection, found: &[Found]) -> Result<()> {
         let code =
             if matches!(e, StoreError::Request(_)) { Code::InvalidDevice } else { Code::IoError };
         Error::new(code, format!("pool {} cannot be made", pool.name)).because(e).hint(
-            "give larger devices; --overwrite takes devices of another pool, whose data is lost",
+            "give larger devices; `weir pool import` takes over the pool that devices belong to, --overwrite makes a new one of them, and its data is lost",
         )
     })
 }

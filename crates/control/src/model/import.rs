@@ -1,0 +1,481 @@
+//! What a protected pool carries of the configuration on its devices, and how another node takes the pool over by that.
+
+use super::apply::check_count;
+use super::protection::check_kind;
+use super::volumes::{check_serial, check_size};
+use super::*;
+use utoipa::ToSchema;
+
+/// Version of [`PoolRecord`]. What has another one is not understood.
+const VERSION: u32 = 1;
+
+/// What a pool's devices carry of the configuration: enough to use them on a node that knows nothing of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolRecord {
+    version: u32,
+    pool: String,
+    raid: Raid,
+    #[serde(default)]
+    memory: MapMemory,
+    volumes: Vec<Volume>,
+    /// Hosts that see some of the volumes, and as which LUNs.
+    hosts: Vec<Host>,
+    maps: Vec<Mapping>,
+}
+
+/// A volume that is on a pool's devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatasetFound {
+    /// What it is called there.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of a logical block.
+    pub block_size: u32,
+}
+
+/// A pool that was found on devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolFound {
+    /// Its identity.
+    pub id: PoolId,
+    /// Copies of each block.
+    pub copies: u8,
+    /// Devices that it has, also those that are not there.
+    pub members: usize,
+    /// What it carries of the configuration, as bytes; none: it was made before pools did that, or it cannot be read.
+    pub record: Option<Vec<u8>>,
+    /// Its volumes.
+    pub datasets: Vec<DatasetFound>,
+}
+
+/// A pool to take over from devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImportSpec {
+    /// What to call it; left out: what it was called.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its devices, in any order.
+    pub devices: Vec<DeviceSpec>,
+    /// Put before the names of its volumes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
+    /// Take in volumes, too, whose keys come from commands, which are run as soon as the volumes are opened.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub key_commands: bool,
+    /// Leave hosts and mappings out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_hosts: bool,
+    /// Though devices are missing that may have what the others have not; that is lost then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
+    /// Only tell what would be done.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+}
+
+/// A volume that came with a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeImported {
+    /// Its name.
+    pub name: String,
+    /// Bytes.
+    pub size: u64,
+    /// The pool carries nothing about it but that it is there: it is taken for one in no form, under a name that says so.
+    pub nameless: bool,
+}
+
+/// What came, or would come, of taking a pool over.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ImportReport {
+    /// What the pool is called now.
+    pub pool: String,
+    /// Its volumes.
+    pub volumes: Vec<VolumeImported>,
+    /// Hosts that were made.
+    pub hosts: Vec<String>,
+    /// Mappings that were made: host and volume.
+    pub maps: Vec<(String, String)>,
+    /// What was left out, and why.
+    pub left_out: Vec<String>,
+}
+
+/// A pool, its volumes and whoever sees them, ready to be put into the model.
+#[derive(Default)]
+struct Import {
+    volumes: Vec<Volume>,
+    hosts: Vec<Host>,
+    maps: Vec<Mapping>,
+    report: ImportReport,
+}
+
+/// Whether what is said of a volume can be so.
+fn check_described(v: &Volume) -> Result<()> {
+    let Layout::Store { .. } = &v.layout else {
+        return Err(Error::new(Code::InvalidLayout, "it is in no protected pool"));
+    };
+    if v.kind != VolumeKind::Protected || !matches!(v.block_size, 512 | 4096) {
+        return Err(Error::new(Code::InvalidLayout, "a protected volume is not like that"));
+    }
+    check_serial(&v.serial)?;
+    check_size(v.size, v.block_size)
+}
+
+impl PoolRecord {
+    /// As it is kept.
+    pub fn bytes(&self) -> Option<Vec<u8>> {
+        serde_json::to_vec(self).ok()
+    }
+}
+
+impl Model {
+    /// Whether devices may become those of a pool that is taken over.
+    ///
+    /// # Errors
+    /// There are none, one is of a kind that cannot be, or in use by a pool or volume.
+    pub fn check_devices(&self, devices: &[DeviceSpec]) -> Result<()> {
+        if devices.is_empty() {
+            return Err(Error::new(Code::InvalidDevice, "no devices were named")
+                .hint("name all devices of the pool: --device /dev/sdb --device /dev/sdc"));
+        }
+        devices.iter().try_for_each(check_kind)?;
+        self.new_devices(&[], devices).map(drop)
+    }
+
+    /// What the devices of a protected pool are to carry of the configuration.
+    ///
+    /// # Errors
+    /// There is no such pool, or it is a plain one.
+    pub fn pool_record(&self, name: &str) -> Result<PoolRecord> {
+        let pool = self.pool(name)?;
+        let Some(p) = &pool.protection else {
+            return Err(Error::new(Code::Unsupported, format!("`{name}` is a plain pool")));
+        };
+        let volumes: Vec<Volume> = self.volumes_of_pool(name).cloned().collect();
+        let of_pool = |m: &&Mapping| self.volumes.get(&m.volume).is_some_and(|v| v.pool == name);
+        let maps: Vec<Mapping> = self.maps.iter().filter(of_pool).cloned().collect();
+        let sees = |h: &&Host| maps.iter().any(|m| m.host == h.name);
+        let hosts = self.hosts.values().filter(sees).cloned().collect();
+        let pool = name.to_string();
+        Ok(PoolRecord {
+            version: VERSION,
+            pool,
+            raid: p.raid,
+            memory: p.memory,
+            volumes,
+            hosts,
+            maps,
+        })
+    }
+
+    /// The pool with that identity.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn pool_of(&self, id: PoolId) -> Result<&Pool> {
+        let is_it = |p: &&Pool| p.protection.as_ref().is_some_and(|p| p.id == id);
+        self.pools.values().find(is_it).ok_or_else(|| {
+            Error::new(Code::PoolNotFound, format!("there is no pool {id}"))
+                .hint("`weir pool list` shows what there is")
+        })
+    }
+
+    /// What taking over a pool would bring.
+    ///
+    /// # Errors
+    /// As [`Command::ImportPool`] has them.
+    pub fn plan_import(&self, spec: &ImportSpec, found: &PoolFound) -> Result<ImportReport> {
+        let mut after = self.clone();
+        Ok(after.import(spec, found)?.report)
+    }
+
+    pub(super) fn import_pool(
+        &mut self,
+        spec: &ImportSpec,
+        found: &PoolFound,
+    ) -> Result<Vec<Change>> {
+        let mut after = self.clone();
+        let done = after.import(spec, found)?;
+        let pool = &done.report.pool;
+        let text = format!(
+            "pool `{pool}` taken over from {} device(s), with {} volume(s)",
+            spec.devices.len(),
+            done.volumes.len()
+        );
+        let mut changes = vec![Change::new(ObjectKind::Pool, Action::Created, pool, text)];
+        for v in &done.volumes {
+            let text = format!("volume `{}` came with pool `{pool}`", v.name);
+            changes.push(Change::new(ObjectKind::Volume, Action::Created, &v.name, text));
+        }
+        for h in &done.hosts {
+            let text = format!("host `{}` came with pool `{pool}`", h.name);
+            changes.push(Change::new(ObjectKind::Host, Action::Created, &h.name, text));
+        }
+        for m in &done.maps {
+            let text = format!("volume `{}` is LUN {} of host `{}`", m.volume, m.lun, m.host);
+            let name = format!("{}/{}", m.host, m.volume);
+            changes.push(Change::new(ObjectKind::Map, Action::Created, &name, text));
+        }
+        *self = after;
+        Ok(changes)
+    }
+
+    pub(super) fn release_pool(&mut self, name: &str) -> Result<Vec<Change>> {
+        if self.pool(name)?.protection.is_none() {
+            return Err(Error::new(Code::Unsupported, format!("`{name}` is a plain pool"))
+                .because("its devices do not tell what is on them")
+                .hint("delete its volumes, then `weir pool delete`"));
+        }
+        for (v, _) in self.places_in(name) {
+            self.check_still(&v.name)?;
+        }
+        let volumes: Vec<String> = self.volumes_of_pool(name).map(|v| v.name.clone()).collect();
+        let mut changes = Vec::new();
+        self.maps.retain(|m| {
+            let stays = !volumes.contains(&m.volume);
+            if !stays {
+                let name = format!("{}/{}", m.host, m.volume);
+                let text = format!("volume `{}` leaves with its pool", m.volume);
+                changes.push(Change::new(ObjectKind::Map, Action::Deleted, &name, text));
+            }
+            stays
+        });
+        for v in volumes {
+            self.volumes.remove(&v);
+            let text = format!("volume `{v}` leaves with pool `{name}`");
+            changes.push(Change::new(ObjectKind::Volume, Action::Deleted, &v, text));
+        }
+        self.pools.remove(name);
+        let text = format!("pool `{name}` released; what it holds stays on its devices");
+        changes.insert(0, Change::new(ObjectKind::Pool, Action::Deleted, name, text));
+        Ok(changes)
+    }
+
+    /// Puts the pool in; the model is of no use after an error.
+    fn import(&mut self, spec: &ImportSpec, found: &PoolFound) -> Result<Import> {
+        let mut done = Import::default();
+        let record = match found.record.as_deref().map(serde_json::from_slice::<PoolRecord>) {
+            Some(Ok(r)) if r.version == VERSION => Some(r),
+            Some(Ok(r)) => {
+                let text = format!(
+                    "names, hosts and mappings: they are of version {}, of a newer program",
+                    r.version
+                );
+                done.report.left_out.push(text);
+                None
+            }
+            Some(Err(e)) => {
+                let text =
+                    format!("names, hosts and mappings: what the pool carries makes no sense: {e}");
+                done.report.left_out.push(text);
+                None
+            }
+            None => {
+                let text = "names, hosts and mappings: the pool carries none of them";
+                done.report.left_out.push(text.into());
+                None
+            }
+        };
+        let name = match (&spec.name, &record) {
+            (Some(n), _) => n.clone(),
+            (None, Some(r)) => r.pool.clone(),
+            (None, None) => {
+                return Err(Error::new(
+                    Code::InvalidName,
+                    "the pool does not say what it is called",
+                )
+                .hint("name it: weir pool import NAME --device …"));
+            }
+        };
+        self.import_devices(&name, spec, found, record.as_ref())?;
+        done.report.pool = name;
+        self.import_volumes(&mut done, spec, found, record.as_ref())?;
+        if let Some(r) = record.filter(|_| !spec.without_hosts) {
+            self.import_hosts(&mut done, spec, r);
+        }
+        Ok(done)
+    }
+
+    fn import_devices(
+        &mut self,
+        name: &str,
+        spec: &ImportSpec,
+        found: &PoolFound,
+        record: Option<&PoolRecord>,
+    ) -> Result<()> {
+        check_name("pool", name)?;
+        if self.pools.contains_key(name) {
+            return Err(Error::new(Code::PoolExists, format!("pool `{name}` exists"))
+                .hint("choose another name: weir pool import NAME --device …"));
+        }
+        let same = |p: &&Pool| p.protection.as_ref().is_some_and(|p| p.id == found.id);
+        if let Some(p) = self.pools.values().find(same) {
+            return Err(Error::new(Code::PoolExists, "that pool is here already")
+                .because(format!("it is pool `{}`", p.name))
+                .hint("`weir pool attach` takes a device back that was missing"));
+        }
+        check_count("pool", self.pools.len())?;
+        self.check_devices(&spec.devices)?;
+        let devices = self.new_devices(&[], &spec.devices)?;
+        let raid = record.map(|r| r.raid).filter(|r| r.copies() == found.copies);
+        let raid = raid.unwrap_or(match (found.copies, found.members) {
+            (1, _) => Raid::Zero,
+            (_, ..=2) => Raid::One,
+            _ => Raid::Ten,
+        });
+        let memory = record.map(|r| r.memory).unwrap_or_default();
+        let protection =
+            Some(Protection { raid, id: found.id, formatted: true, overwrite: false, memory });
+        self.pools.insert(name.into(), Pool { name: name.into(), devices, protection });
+        Ok(())
+    }
+
+    fn import_volumes(
+        &mut self,
+        done: &mut Import,
+        spec: &ImportSpec,
+        found: &PoolFound,
+        record: Option<&PoolRecord>,
+    ) -> Result<()> {
+        let is_there = |d: &str| found.datasets.iter().any(|f| f.name == d);
+        let mut known = BTreeSet::new();
+        for v in record.map_or(&[][..], |r| &r.volumes) {
+            // What is on devices may have been put there by anybody.
+            if let Err(e) = check_described(v) {
+                done.report.left_out.push(format!("what is said of volume `{}`: {e}", v.name));
+                continue;
+            }
+            if !known.insert(v.dataset()) {
+                done.report.left_out.push(format!("volume `{}`: it is another one, too", v.name));
+                continue;
+            }
+            let key = v.form().encryption.as_ref().map(|e| &e.key);
+            if let Some(KeySource::Command(line)) = key
+                && !spec.key_commands
+            {
+                let text = format!(
+                    "volume `{}`: its key comes from a command, `{}`, which is run if that is allowed (--key-commands)",
+                    v.name,
+                    line.escape_debug()
+                );
+                done.report.left_out.push(text);
+                continue;
+            }
+            if v.state == VolumeState::Ready && !is_there(&v.dataset()) {
+                let text = format!("volume `{}`: it is not on the devices", v.name);
+                done.report.left_out.push(text);
+                continue;
+            }
+            let mut v = Volume {
+                name: format!("{}{}", spec.prefix, v.name),
+                pool: done.report.pool.clone(),
+                migration: None,
+                layers: Vec::new(),
+                ..v.clone()
+            };
+            if !v.snapshots.is_empty() {
+                let mut with = self.volumes.clone();
+                with.insert(v.name.clone(), v.clone());
+                if let Err(e) = self.check_rules(&v, &with) {
+                    done.report.left_out.push(format!("rules of volume `{}`: {e}", v.name));
+                    v.snapshots.clear();
+                }
+            }
+            self.put_imported(done, v, false)?;
+        }
+        for f in &found.datasets {
+            if known.contains(&f.name) {
+                continue;
+            }
+            let free = |naa: &Naa| self.volumes.values().all(|v| v.naa != *naa);
+            let naa = f.name.parse().ok().filter(free);
+            // The same each time that it is looked at.
+            let bits = |b: u128, c: u8| b.wrapping_mul(0x0100_0000_01b3).wrapping_add(c.into());
+            let naa = naa.unwrap_or_else(|| self.fresh_naa(f.name.bytes().fold(found.id.0, bits)));
+            let layout =
+                Layout::Store { dataset: f.name.clone(), origin: None, form: Form::default() };
+            let v = Volume {
+                name: format!("{}recovered-{:08x}", spec.prefix, naa.0 as u32),
+                pool: done.report.pool.clone(),
+                size: f.size,
+                block_size: f.block_size,
+                kind: VolumeKind::Protected,
+                layout,
+                read_only: false,
+                serial: format!("{:016X}", naa.0 as u64),
+                naa,
+                state: VolumeState::Ready,
+                snapshots: Vec::new(),
+                migration: None,
+                place: 0,
+                told: None,
+                layers: Vec::new(),
+            };
+            self.put_imported(done, v, true)?;
+        }
+        Ok(())
+    }
+
+    fn put_imported(&mut self, done: &mut Import, v: Volume, nameless: bool) -> Result<()> {
+        check_name("volume", &v.name)?;
+        check_count("volume", self.volumes.len())?;
+        if self.volumes.contains_key(&v.name) {
+            return Err(Error::new(Code::VolumeExists, format!("volume `{}` exists", v.name))
+                .because("the pool has a volume of that name, too")
+                .hint("give its volumes other names, with --prefix"));
+        }
+        if let Some(other) = self.volumes.values().find(|o| o.naa == v.naa) {
+            return Err(Error::new(
+                Code::VolumeExists,
+                format!("volume `{}` is here already", v.name),
+            )
+            .because(format!("it is volume `{}`, by its world-wide name", other.name))
+            .hint("delete that one first, if it is a copy"));
+        }
+        let (name, size) = (v.name.clone(), v.size);
+        done.report.volumes.push(VolumeImported { name, size, nameless });
+        done.volumes.push(v.clone());
+        self.volumes.insert(v.name.clone(), v);
+        Ok(())
+    }
+
+    /// Hosts that are not there, and mappings to those that are. What does not fit is left out: it can be made by hand.
+    fn import_hosts(&mut self, done: &mut Import, spec: &ImportSpec, record: PoolRecord) {
+        for host in record.hosts {
+            if self.hosts.contains_key(&host.name) {
+                continue;
+            }
+            let wish = HostSpec {
+                name: host.name.clone(),
+                ports: host.ports.clone(),
+                allow_any: host.allow_any,
+            };
+            match self.create_host(wish) {
+                Ok(_) => {
+                    done.report.hosts.push(host.name.clone());
+                    done.hosts.push(host);
+                }
+                Err(e) => done.report.left_out.push(format!("host `{}`: {e}", host.name)),
+            }
+        }
+        for m in record.maps {
+            let volume = format!("{}{}", spec.prefix, m.volume);
+            let made = MapSpec { host: m.host.clone(), volume, lun: Some(m.lun) };
+            let m = Mapping { volume: made.volume.clone(), ..m };
+            match self.create_map(made) {
+                Ok(_) => {
+                    done.report.maps.push((m.host.clone(), m.volume.clone()));
+                    done.maps.push(m);
+                }
+                Err(e) => {
+                    let text = format!("volume `{}` for host `{}`: {e}", m.volume, m.host);
+                    done.report.left_out.push(text);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

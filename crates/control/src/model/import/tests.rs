@@ -1,0 +1,222 @@
+use super::*;
+
+fn devices() -> Vec<DeviceSpec> {
+    let file = |n: u32| DeviceSpec {
+        kind: DeviceKind::File,
+        path: Some(format!("/srv/d{n}")),
+        size: Some(1 << 30),
+    };
+    vec![file(0), file(1)]
+}
+
+fn volume(name: &str) -> VolumeSpec {
+    toml::from_str(&format!("name = \"{name}\"\npool = \"safe\"\nsize = \"1G\"")).unwrap()
+}
+
+/// A node with a pool of two volumes, one of which two hosts see.
+fn node() -> Model {
+    let mut m = Model::default();
+    let pool = PoolSpec {
+        name: "safe".into(),
+        devices: devices(),
+        raid: Some(Raid::One),
+        overwrite: false,
+        memory: Some(MapMemory::Full),
+    };
+    m.apply(Command::CreatePool(pool), 77).unwrap();
+    for (n, name) in [(1 << 90, "a"), (1 << 91, "b")] {
+        m.apply(Command::CreateVolume(volume(name)), n).unwrap();
+        m.apply(Command::ReadyVolume { name: name.into() }, 0).unwrap();
+    }
+    for (host, port) in [("h", Some("1:2")), ("others", None), ("idle", Some("5:6"))] {
+        let spec = HostSpec {
+            name: host.into(),
+            ports: port.iter().map(|p| p.parse().unwrap()).collect(),
+            allow_any: port.is_none(),
+        };
+        m.apply(Command::CreateHost(spec), 0).unwrap();
+    }
+    for (host, lun) in [("h", 7), ("others", 0)] {
+        let map = MapSpec { host: host.into(), volume: "a".into(), lun: Some(lun) };
+        m.apply(Command::CreateMap(map), 0).unwrap();
+    }
+    m
+}
+
+fn found(m: &Model) -> PoolFound {
+    let dataset =
+        |v: &Volume| DatasetFound { name: v.dataset(), size: v.size, block_size: v.block_size };
+    PoolFound {
+        id: PoolId(77),
+        copies: 2,
+        members: 2,
+        record: m.pool_record("safe").unwrap().bytes(),
+        datasets: m.volumes.values().map(dataset).collect(),
+    }
+}
+
+fn spec() -> ImportSpec {
+    ImportSpec {
+        name: None,
+        devices: devices(),
+        prefix: String::new(),
+        key_commands: false,
+        without_hosts: false,
+        force: false,
+        dry_run: false,
+    }
+}
+
+fn import(m: &mut Model, spec: ImportSpec, found: PoolFound) -> Result<ImportReport> {
+    let report = m.plan_import(&spec, &found);
+    let done = m.apply(Command::ImportPool { spec, found }, 0);
+    assert_eq!(done.is_ok(), report.is_ok(), "a plan is what comes of it");
+    report
+}
+
+#[test]
+fn a_pool_brings_its_volumes_and_who_sees_them() {
+    let old = node();
+    let mut new = Model::default();
+    let report = import(&mut new, spec(), found(&old)).unwrap();
+    assert_eq!(new.volumes, old.volumes);
+    assert_eq!(new.maps, old.maps);
+    // Whoever sees nothing of the pool stays where it is.
+    assert!(new.hosts.keys().eq(["h", "others"]));
+    assert_eq!(new.hosts["h"], old.hosts["h"]);
+    let (is, was) = (&new.pools["safe"], &old.pools["safe"]);
+    assert_eq!(is.protection.as_ref().unwrap().memory, MapMemory::Full);
+    assert!(is.protection.as_ref().unwrap().formatted);
+    assert_eq!(is.protection.as_ref().unwrap().id, was.protection.as_ref().unwrap().id);
+    assert_eq!((report.hosts.len(), report.maps.len(), report.left_out.len()), (2, 2, 0));
+    // It is here now.
+    let other = ImportSpec { name: Some("x".into()), devices: Vec::new(), ..spec() };
+    assert!(import(&mut new.clone(), other, found(&old)).is_err());
+    let e = import(&mut new, spec(), found(&old)).unwrap_err();
+    assert_eq!(e.code, Code::PoolExists);
+}
+
+#[test]
+fn names_that_are_taken_are_said_and_a_prefix_helps() {
+    let old = node();
+    let mut new = Model::default();
+    let pool: PoolSpec = toml::from_str(
+        "name = \"safe\"\nraid = \"1\"\ndevices = [{ kind = \"block\", path = \"/dev/a\" }, { kind = \"block\", path = \"/dev/b\" }]",
+    )
+    .unwrap();
+    new.apply(Command::CreatePool(pool), 5).unwrap();
+    new.apply(Command::CreateVolume(volume("a")), 1 << 92).unwrap();
+    assert_eq!(import(&mut new, spec(), found(&old)).unwrap_err().code, Code::PoolExists);
+    let named = ImportSpec { name: Some("second".into()), ..spec() };
+    let before = new.clone();
+    let e = import(&mut new, named.clone(), found(&old)).unwrap_err();
+    assert_eq!((e.code, &new), (Code::VolumeExists, &before), "nothing of it has happened");
+    // The host's port is another host's here.
+    let host =
+        HostSpec { name: "mine".into(), ports: vec!["1:2".parse().unwrap()], allow_any: false };
+    new.apply(Command::CreateHost(host), 0).unwrap();
+    let prefixed = ImportSpec { prefix: "old-".into(), ..named };
+    let report = import(&mut new, prefixed, found(&old)).unwrap();
+    assert!(new.volumes.keys().eq(["a", "old-a", "old-b"]));
+    assert_eq!(new.volumes["old-a"].pool, "second");
+    assert_eq!(report.hosts, ["others"]);
+    assert_eq!(report.left_out.len(), 2, "the host and its mapping: {:?}", report.left_out);
+    assert_eq!(report.maps, [("others".to_string(), "old-a".to_string())]);
+}
+
+#[test]
+fn what_is_on_the_devices_counts() {
+    let old = node();
+    let mut f = found(&old);
+    // One is gone, one is there that nobody knows of, in two kinds of names.
+    f.datasets.remove(0);
+    for name in ["60a5745c92219dbae913873c9da42afa", "odd"] {
+        f.datasets.push(DatasetFound { name: name.into(), size: 4096, block_size: 4096 });
+    }
+    let mut new = Model::default();
+    let report = import(&mut new, spec(), f.clone()).unwrap();
+    assert_eq!(report.left_out.len(), 3, "{:?}", report.left_out);
+    let nameless: Vec<_> = report.volumes.iter().filter(|v| v.nameless).collect();
+    assert_eq!(nameless.len(), 2);
+    let known = &new.volumes["recovered-9da42afa"];
+    assert_eq!(known.naa.to_string(), "60a5745c92219dbae913873c9da42afa");
+    assert!(new.volumes.contains_key("b") && !new.volumes.contains_key("a"));
+    // Without names a name is needed, and all are nameless.
+    for record in [
+        None,
+        Some(b"{}".to_vec()),
+        Some(br#"{"version":9,"pool":"p","raid":"1","volumes":[],"hosts":[],"maps":[]}"#.to_vec()),
+    ] {
+        let f = PoolFound { record, ..f.clone() };
+        let mut new = Model::default();
+        assert_eq!(import(&mut new, spec(), f.clone()).unwrap_err().code, Code::InvalidName);
+        let named = ImportSpec { name: Some("p".into()), ..spec() };
+        let report = import(&mut new, named, f).unwrap();
+        assert!(report.volumes.len() == 3 && report.volumes.iter().all(|v| v.nameless));
+        assert_eq!(report.left_out.len(), 1);
+        assert_eq!(new.pools["p"].protection.as_ref().unwrap().raid, Raid::One);
+    }
+}
+
+#[test]
+fn what_is_said_on_devices_is_not_believed_without_looking() {
+    let old = node();
+    let with = |change: &dyn Fn(&mut Volume)| {
+        let mut record = old.pool_record("safe").unwrap();
+        change(&mut record.volumes[0]);
+        let record = record.bytes();
+        let mut new = Model::default();
+        let report = import(&mut new, spec(), PoolFound { record, ..found(&old) }).unwrap();
+        assert!(!report.left_out.is_empty());
+        (new, report)
+    };
+    // A volume that is somewhere else, and ones that cannot be.
+    let elsewhere = |v: &mut Volume| {
+        v.layout = Layout::Image { path: "/etc/shadow".into(), read_only: false };
+    };
+    let odd: [&dyn Fn(&mut Volume); 4] =
+        [&elsewhere, &|v| v.kind = VolumeKind::Thin, &|v| v.size = 5, &|v| v.serial = "a b".into()];
+    for change in odd {
+        let (new, _) = with(change);
+        // It comes as one that nothing is known of.
+        assert!(!new.volumes.contains_key("a") && new.volumes.len() == 2);
+        assert!(new.volumes.values().all(|v| matches!(v.layout, Layout::Store { .. })));
+    }
+    // The same data twice.
+    let twin = old.volumes["b"].layout.clone();
+    let (new, _) = with(&|v| v.layout = twin.clone());
+    let mut datasets: Vec<_> = new.volumes.values().map(Volume::dataset).collect();
+    datasets.sort();
+    datasets.dedup();
+    assert_eq!(datasets.len(), 2);
+    // A program that would be run.
+    let run: Encryption =
+        serde_json::from_str(r#"{"cipher": "aes-256-xts", "key": "command:/bin/sh -c id"}"#)
+            .unwrap();
+    let secret = |v: &mut Volume| {
+        let Layout::Store { form, .. } = &mut v.layout else { panic!("it is in a pool") };
+        form.encryption = Some(run.clone());
+    };
+    let (new, report) = with(&secret);
+    assert!(new.volumes.keys().eq(["b"]), "{report:?}");
+    assert!(report.left_out[0].contains("--key-commands"), "{report:?}");
+    let mut record = old.pool_record("safe").unwrap();
+    secret(&mut record.volumes[0]);
+    let allowed = ImportSpec { key_commands: true, ..spec() };
+    let f = PoolFound { record: record.bytes(), ..found(&old) };
+    let mut new = Model::default();
+    import(&mut new, allowed, f).unwrap();
+    assert!(new.volumes.keys().eq(["a", "b"]));
+}
+
+#[test]
+fn a_pool_that_is_released_leaves_nothing_and_can_come_again() {
+    let mut m = node();
+    let f = found(&m);
+    m.apply(Command::ReleasePool { name: "safe".into() }, 0).unwrap();
+    assert!(m.pools.is_empty() && m.volumes.is_empty() && m.maps.is_empty());
+    assert_eq!(m.hosts.len(), 3);
+    import(&mut m, spec(), f).unwrap();
+    let again = node();
+    assert_eq!((m.volumes, m.maps, m.hosts), (again.volumes, again.maps, again.hosts));
+}

@@ -1,0 +1,221 @@
+//! What a pool carries of the configuration, in a volume of its own that no host sees, and pools that are looked for by it.
+//!
+//! Two slots take turns; the head of a slot is written when its content is durable (docs/format.md, "The configuration").
+
+use super::open::{device, failed};
+use super::{Node, OpenPool};
+use crate::plane::local::{Local, on};
+use std::fs::File;
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_block::Volume;
+use weir_control::model::{DatasetFound, Device, Pool, PoolFound, PoolId};
+use weir_control::{Code, Error, Result};
+use weir_disk::Disk;
+use weir_mem::Slice;
+use weir_store::{Options, StoreError};
+
+/// What the volume is called on the devices.
+const NAME: &str = ".config";
+/// Bytes of a slot: some 50 000 volumes.
+const SLOT: u64 = 32 << 20;
+const BLOCK: u64 = 4096;
+/// Bytes that are read and written at once.
+const PIECE: usize = 256 << 10;
+const MAGIC: &[u8; 8] = b"WRconf\x01\0";
+
+/// Head of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Head {
+    /// Counts what was written.
+    number: u64,
+    len: u64,
+    sum: u64,
+}
+
+impl Head {
+    fn encode(&self) -> Slice {
+        let b = Slice::heap(BLOCK as usize);
+        b.write_at(0, MAGIC);
+        for (at, n) in [(8, self.number), (16, self.len), (24, self.sum)] {
+            b.write_at(at, &n.to_le_bytes());
+        }
+        b
+    }
+
+    fn decode(b: &Slice) -> Option<Head> {
+        let word = |at| {
+            let mut w = [0; 8];
+            b.read_at(at, &mut w);
+            w
+        };
+        let h = Head {
+            number: u64::from_le_bytes(word(8)),
+            len: u64::from_le_bytes(word(16)),
+            sum: u64::from_le_bytes(word(24)),
+        };
+        (word(0) == *MAGIC && h.len <= SLOT - BLOCK).then_some(h)
+    }
+}
+
+fn sum(head: u64, content: &[u8]) -> u64 {
+    weir_codec::crc64(&[&head.to_le_bytes()[..], content].concat())
+}
+
+async fn read(v: &dyn Volume, at: u64, len: u64) -> IoResult<Vec<u8>> {
+    let mut all = Vec::with_capacity(len as usize);
+    while (all.len() as u64) < len {
+        let left = len - all.len() as u64;
+        let buf = Slice::heap(left.next_multiple_of(BLOCK).min(PIECE as u64) as usize);
+        v.read(at + all.len() as u64, buf.clone()).await?;
+        let mut piece = buf.to_vec();
+        piece.truncate(left as usize);
+        all.append(&mut piece);
+    }
+    Ok(all)
+}
+
+/// The newest content that is whole, its number, and how long that of the other slot is.
+async fn newest(v: &dyn Volume) -> IoResult<(Option<(u64, Vec<u8>)>, [u64; 2])> {
+    let (mut found, mut lens) = (None::<(u64, Vec<u8>)>, [0; 2]);
+    for slot in 0..2 {
+        let buf = Slice::heap(BLOCK as usize);
+        v.read(slot * SLOT, buf.clone()).await?;
+        let Some(h) = Head::decode(&buf) else { continue };
+        lens[slot as usize] = h.len;
+        if found.as_ref().is_some_and(|(n, _)| *n > h.number) {
+            continue;
+        }
+        let content = match read(v, slot * SLOT + BLOCK, h.len).await {
+            Ok(c) => c,
+            // The other one may be whole.
+            Err(IoError::Medium) => continue,
+            Err(e) => return Err(e),
+        };
+        if sum(h.number, &content) == h.sum {
+            found = Some((h.number, content));
+        }
+    }
+    Ok((found, lens))
+}
+
+async fn write(v: &dyn Volume, content: &[u8]) -> IoResult {
+    let (found, lens) = newest(v).await?;
+    let number = match found {
+        Some((_, old)) if old == content => return Ok(()),
+        Some((n, _)) => n + 1,
+        None => 1,
+    };
+    let at = number % 2 * SLOT;
+    let len = content.len() as u64;
+    for (n, piece) in (0..).zip(content.chunks(PIECE)) {
+        let buf = Slice::heap(piece.len().next_multiple_of(BLOCK as usize));
+        buf.write_at(0, piece);
+        v.write(at + BLOCK + n * PIECE as u64, buf, true).await?;
+    }
+    let head = Head { number, len, sum: sum(number, content) };
+    v.write(at, head.encode(), true).await?;
+    let (end, was) = (len.next_multiple_of(BLOCK), lens[(number % 2) as usize]);
+    if was > end {
+        v.discard(at + BLOCK + end, was.next_multiple_of(BLOCK) - end).await?;
+    }
+    Ok(())
+}
+
+impl OpenPool {
+    async fn keep(&self, content: &[u8]) -> std::result::Result<(), StoreError> {
+        if content.len() as u64 > SLOT - BLOCK {
+            return Err(StoreError::Request(format!("{} bytes are too many", content.len())));
+        }
+        let id = match self.find(NAME) {
+            Some(d) => d.id,
+            None => self.pool.create_volume(NAME, 2 * SLOT, BLOCK as u32).await?,
+        };
+        let v = self.pool.volume(id)?;
+        Ok(write(&*v, content).await?)
+    }
+}
+
+async fn look(local: &Local, devices: &[Device], force: bool) -> Result<PoolFound> {
+    let refused = |what: String, why: String| {
+        Error::new(Code::InvalidDevice, what).because(why).hint(
+            "name all devices of the pool; `weir dump --device PATH label` tells what a device belongs to",
+        )
+    };
+    let (mut disks, mut locks): (Vec<Rc<dyn Disk>>, Vec<File>) = Default::default();
+    for d in devices {
+        let path = d.path.as_deref().unwrap_or("a device");
+        let (disk, lock) =
+            device(local, d, false).map_err(|e| refused(format!("{path} cannot be used"), e))?;
+        weir_store::label_of(&disk)
+            .await
+            .map_err(|e| refused(format!("{path} is no device of a pool"), e.to_string()))?;
+        disks.push(disk);
+        locks.push(lock);
+    }
+    let options = Options { read_only: true, force, ..Options::default() };
+    let opened = weir_store::Pool::open(disks, options).await.map_err(|e| {
+        Error::new(Code::PoolDamaged, "there is no pool to take over")
+            .because(e)
+            .hint("name all devices of the pool; if some are gone for good, --force goes on without them, and what only they had is lost")
+    })?;
+    let status = opened.status();
+    let mut record = None;
+    let mut datasets = Vec::new();
+    for d in opened.datasets() {
+        if d.snapshot || d.deleting {
+            continue;
+        }
+        if d.name == NAME {
+            let v = opened.volume(d.id).map_err(|e| failed("a volume".into(), &e))?;
+            match newest(&*v).await {
+                Ok((found, _)) => record = found.map(|(_, content)| content),
+                Err(e) => tracing::warn!("what the pool carries of its configuration: {e}"),
+            }
+            continue;
+        }
+        datasets.push(DatasetFound { name: d.name, size: d.len, block_size: d.block_size });
+    }
+    // There is nothing that it could write.
+    let _ = opened.close().await;
+    Ok(PoolFound {
+        id: PoolId(status.pool),
+        copies: status.copies,
+        members: status.devices.len(),
+        record,
+        datasets,
+    })
+}
+
+impl Node {
+    /// Has an open pool carry this of the configuration.
+    pub(in crate::plane) async fn keep_in_store(
+        &self,
+        pool: &Pool,
+        content: Vec<u8>,
+    ) -> Result<()> {
+        let name = pool.name.clone();
+        self.with_pool(&pool.name, move |p| {
+            Box::pin(async move {
+                let what = format!("pool {name} cannot carry its configuration");
+                p.keep(&content).await.map_err(|e| failed(what, &e))
+            })
+        })
+        .await
+    }
+
+    /// Looks at devices for a pool.
+    pub(in crate::plane) async fn look_for_store(
+        &self,
+        devices: Vec<Device>,
+        force: bool,
+    ) -> Result<PoolFound> {
+        let Some(home) = self.handles().first().cloned() else {
+            return Err(Error::new(Code::Internal, "there is no reactor"));
+        };
+        on(&home, move |local: Rc<Local>| {
+            Box::pin(async move { look(&local, &devices, force).await })
+        })
+        .await
+    }
+}
