@@ -27,8 +27,9 @@ pub(super) const OVERHEAD: Scenario = Scenario {
 
 /// Bytes of each volume.
 const VOLUME: u64 = 256 << 20;
-/// Bytes of the devices of a pool together, for each byte of the volume.
-const ROOM: u64 = 6;
+/// Bytes of the devices of a pool together, for each byte of the volume: two copies of it, of what snapshots keep, and of what is
+/// being deleted.
+const ROOM: u64 = 12;
 /// Memory for maps: all of them fit, as in a pool whose cache suits it.
 const CACHE: usize = 64 << 20;
 /// Snapshots that are kept; older ones are deleted.
@@ -369,7 +370,8 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         method: format!(
             "pools with two copies of everything; a volume of {} that was written before; the load in the reactor of the pool \
              on one core, no protocol in between; *memory*: two devices inside the program that complete at once, as no device can; *tmpfs*: four files \
-             in {SHM}, the quickest that a pool can really be made on; *files*: four of them, past the page cache, one flush for \
+             in {SHM}, the quickest that a pool can really be made on (its random writes run at one of several rates, several \
+             times apart, from run to run); *files*: four of them, past the page cache, one flush for \
              each group of writes. Costs are medians of the rounds' own, in each of which the three kinds of pools come in a row.",
             units::size(VOLUME)
         ),
