@@ -143,7 +143,8 @@ impl Story {
             let (number, at) = places[self.rng.below(2) as usize];
             targets.extend(medium(number).map(|m| (Some(*vbn), m, at)));
         }
-        for d in &devices {
+        // One that failed is not looked at; it may be out of service and the pool whole, when nothing was on it.
+        for d in devices.iter().filter(|d| !d.failed) {
             let Some(m) = d.name.as_deref().and_then(named) else { continue };
             let Some(layout) = self.layout(m.len()) else { continue };
             let label = layout.label(self.rng.below(u64::from(LABELS)));
