@@ -2,6 +2,7 @@
 
 use crate::heap::Heap;
 use crate::pool::BufInner;
+use std::alloc::{Layout, handle_alloc_error};
 use std::any::Any;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -52,18 +53,18 @@ impl Slice {
     }
 
     /// A slice of its own memory, for tests, tools and control paths.
+    /// Without memory the process ends, as with any allocation.
     ///
     /// # Panics
-    /// When there is no memory, as all allocations do.
-    #[expect(clippy::expect_used, reason = "as all allocations do")]
+    /// When it would have 4 GiB or more.
     pub fn heap(len: usize) -> Slice {
         assert!(len <= u32::MAX as usize, "a slice is shorter than 4 GiB");
         let (ptr, keep): (_, Backing) = match Heap::new(len) {
             Some(heap) => (heap.base(), Rc::new(heap)),
-            None => {
-                let arena = crate::Arena::new(len).expect("memory for a buffer");
-                (arena.base(), Rc::new(arena))
-            }
+            None => match crate::Arena::new(len) {
+                Ok(arena) => (arena.base(), Rc::new(arena)),
+                Err(_) => handle_alloc_error(Layout::new::<u8>()),
+            },
         };
         Slice { ptr, len: len as u32, keep: Keep::Other(keep) }
     }
