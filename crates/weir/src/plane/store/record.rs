@@ -219,3 +219,99 @@ impl Node {
         .await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+    use weir_block::{Geometry, IoFuture};
+
+    /// Both slots, in memory.
+    struct Ram(Slice);
+
+    impl Volume for Ram {
+        fn geometry(&self) -> Geometry {
+            Geometry {
+                len: 2 * SLOT,
+                block_size: BLOCK as u32,
+                granularity: BLOCK as u32,
+                thin: true,
+                volatile_cache: false,
+                read_only: false,
+            }
+        }
+
+        fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
+            buf.copy_from(0, &self.0, at as usize, buf.len());
+            IoFuture::ready(Ok(()))
+        }
+
+        fn write(&self, at: u64, buf: Slice, _fua: bool) -> IoFuture<'_> {
+            self.0.copy_from(at as usize, &buf, 0, buf.len());
+            IoFuture::ready(Ok(()))
+        }
+
+        fn flush(&self) -> IoFuture<'_> {
+            IoFuture::ready(Ok(()))
+        }
+
+        fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
+            self.write_zeroes(at, len, true)
+        }
+
+        fn write_zeroes(&self, at: u64, len: u64, _unmap: bool) -> IoFuture<'_> {
+            self.0.sub(at as usize, len as usize).fill(0);
+            IoFuture::ready(Ok(()))
+        }
+    }
+
+    /// Memory answers at once.
+    fn now<T>(f: impl Future<Output = T>) -> T {
+        match pin!(f).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(v) => v,
+            Poll::Pending => panic!("memory does not wait"),
+        }
+    }
+
+    fn volume() -> Ram {
+        Ram(Slice::heap(2 * SLOT as usize))
+    }
+
+    fn content(v: &Ram) -> Option<Vec<u8>> {
+        now(newest(v)).expect("it is read").0.map(|(_, c)| c)
+    }
+
+    fn spoil(v: &Ram, at: u64) {
+        let b = Slice::heap(BLOCK as usize);
+        b.fill(0x55);
+        now(v.write(at, b, true)).expect("it is written");
+    }
+
+    #[test]
+    fn the_newest_whole_content_counts() {
+        let v = volume();
+        assert_eq!(content(&v), None);
+        // Of none, less and more than a block and a piece.
+        let all = [0, 1, 4096, 4097, PIECE, PIECE + 5, 3 * PIECE, 7].map(|n| vec![n as u8 | 1; n]);
+        for c in &all {
+            now(write(&v, c)).expect("it is written");
+            assert_eq!(content(&v).as_ref(), Some(c));
+        }
+        let number = |v: &Ram| now(newest(v)).expect("it is read").0.map(|(n, _)| n);
+        assert_eq!(number(&v), Some(all.len() as u64));
+        now(write(&v, &all[7])).expect("it is written");
+        assert_eq!(number(&v), Some(all.len() as u64), "what is there already is not written");
+        // The last one is number 8, in slot 0; a crash, or rot, leaves the one before.
+        spoil(&v, BLOCK);
+        assert_eq!(content(&v).as_ref(), Some(&all[6]));
+        now(write(&v, b"again")).expect("it is written");
+        assert_eq!((content(&v).as_deref(), number(&v)), (Some(&b"again"[..]), Some(8)));
+        spoil(&v, 0);
+        assert_eq!(content(&v).as_ref(), Some(&all[6]));
+        spoil(&v, SLOT + BLOCK);
+        assert_eq!(content(&v), None);
+        now(write(&v, b"new")).expect("it is written");
+        assert_eq!(content(&v).as_deref(), Some(&b"new"[..]));
+    }
+}
