@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use weir_base::Nanos;
+use weir_mem::Arena;
 use weir_reactor::Driver;
 use weir_uring::{Ring, SocketOptions, TcpListener, TcpStream, pin_to_core};
 
@@ -18,6 +19,8 @@ use weir_uring::{Ring, SocketOptions, TcpListener, TcpStream, pin_to_core};
 const CHUNK: usize = 1 << 20;
 /// Answers sent by one call at most.
 const GATHER: usize = 256;
+/// Places that answers come from are whole pages, as those of a volume are.
+const PAGE: usize = 4096;
 /// Connecting over loopback takes less.
 const CONNECT: Nanos = 5 * weir_base::SECONDS;
 
@@ -167,12 +170,30 @@ fn answer(s: &TcpStream, request: usize, response: usize) -> io::Result<()> {
     }
 }
 
-/// As [`answer`], with each answer from another place in `memory` bytes, as a volume in memory has to.
-fn answer_from(memory: usize, s: &TcpStream, request: usize, response: usize) -> io::Result<()> {
+/// Places of `unit` bytes in a memory: whole pages, if a request or an answer has any.
+struct Places {
+    memory: Arena,
+    unit: usize,
+    rng: weir_base::Prng,
+}
+
+impl Places {
+    fn new(memory: usize, message: usize) -> io::Result<Places> {
+        let unit = if message < PAGE { message } else { message / PAGE * PAGE };
+        let mut memory = Arena::new(memory.max(unit))?;
+        // Memory that was never touched is slow the first time.
+        memory.bytes_mut().fill(1);
+        Ok(Places { memory, unit, rng: weir_base::Prng::new(1) })
+    }
+}
+
+/// As [`answer`], with each answer from another place, as a volume in memory has to.
+fn answer_from(places: Places, s: &TcpStream, request: usize, response: usize) -> io::Result<()> {
     let mut incoming = vec![0u8; CHUNK];
-    let store = vec![1u8; memory.max(response)];
-    let places = (store.len() / response) as u64;
-    let mut rng = weir_base::Prng::new(1);
+    let Places { mut memory, unit, mut rng } = places;
+    let store: &[u8] = memory.bytes_mut();
+    let places = (store.len() / unit) as u64;
+    let rest = vec![0u8; response - unit];
     let mut part = 0;
     // What is still to go of each answer.
     let mut owed: VecDeque<&[u8]> = VecDeque::new();
@@ -180,8 +201,11 @@ fn answer_from(memory: usize, s: &TcpStream, request: usize, response: usize) ->
         let Some(n) = get(s, &mut incoming)? else { return Ok(()) };
         part += n;
         for _ in 0..part / request {
-            let at = rng.below(places) as usize * response;
-            owed.push_back(&store[at..at + response]);
+            let at = rng.below(places) as usize * unit;
+            owed.push_back(&store[at..at + unit]);
+            if !rest.is_empty() {
+                owed.push_back(&rest);
+            }
         }
         part %= request;
         while !owed.is_empty() {
@@ -205,9 +229,52 @@ fn answer_from(memory: usize, s: &TcpStream, request: usize, response: usize) ->
     }
 }
 
+/// As [`answer`], with what each request brings put to another place, as a volume in memory has to: its last whole pages, if it has any.
+fn store_into(places: Places, s: &TcpStream, request: usize, response: usize) -> io::Result<()> {
+    let mut incoming = vec![0u8; CHUNK];
+    let outgoing = vec![0u8; CHUNK];
+    let Places { mut memory, unit, mut rng } = places;
+    let store = memory.bytes_mut();
+    let places = (store.len() / unit) as u64;
+    let head = request - unit;
+    let (mut part, mut owed, mut at) = (0, 0, 0);
+    loop {
+        let Some(n) = get(s, &mut incoming)? else { return Ok(()) };
+        let mut chunk = &incoming[..n];
+        while !chunk.is_empty() {
+            if part < head {
+                let (_, more) = chunk.split_at(chunk.len().min(head - part));
+                part += chunk.len() - more.len();
+                chunk = more;
+                continue;
+            }
+            if part == head {
+                at = rng.below(places) as usize * unit;
+            }
+            let (data, more) = chunk.split_at(chunk.len().min(request - part));
+            let from = at + part - head;
+            store[from..from + data.len()].copy_from_slice(data);
+            part += data.len();
+            chunk = more;
+            if part == request {
+                part = 0;
+                owed += response;
+            }
+        }
+        while owed > 0 {
+            match s.try_send(&outgoing[..owed.min(CHUNK)]) {
+                Ok(Ok(n)) => owed -= n,
+                Ok(Err(_)) => break,
+                Err(e) if is_end(&e) => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
 /// Requests of `request` bytes answered by `response` bytes, `depth` of them outstanding, for `time`
-/// nanoseconds. With `memory` each answer comes from a place of its own in so many bytes, else all come from
-/// the same, which is in the cache.
+/// nanoseconds. With `memory` each answer comes from a place of its own in so many bytes, or each request's bytes are
+/// put to one where requests are the longer; else all come from the same, which is in the cache.
 ///
 /// # Errors
 /// What the operating system said.
@@ -220,11 +287,14 @@ pub fn request_response(
     time: Nanos,
 ) -> io::Result<Bare> {
     let (request, response, depth) = (request.max(1), response.max(1), depth.max(1));
+    // Before the time begins: as much memory takes some to be written.
+    let places = memory.map(|m| Places::new(m, request.max(response))).transpose()?;
     between(
         ends,
-        move |s| match memory {
+        move |s| match places {
             None => answer(&s, request, response),
-            Some(m) => answer_from(m, &s, request, response),
+            Some(p) if request > response => store_into(p, &s, request, response),
+            Some(p) => answer_from(p, &s, request, response),
         },
         move |s, clock| {
             let outgoing = vec![0u8; request * depth];
@@ -372,14 +442,22 @@ mod tests {
 
     #[test]
     fn loops_run_at_any_size_and_depth() {
-        for (request, response, depth) in
-            [(72, 4096, 1), (72, 4096, 32), (4168, 16, 8), (72, 1 << 20, 4), (131_144, 16, 4)]
+        let sizes = [
+            (72, 4096, 1),
+            (72, 4096, 32),
+            (4168, 16, 8),
+            (4096, 16, 2),
+            (72, 1 << 20, 4),
+            (72, 5000, 4),
+            (131_144, 16, 4),
+        ];
+        for ((request, response, depth), memory) in
+            sizes.into_iter().flat_map(|s| [(s, None), (s, Some(1 << 20))])
         {
             // On a busy machine the ends may not run at the same time for a while.
             let b = (0..10)
                 .map(|i| {
                     let time = (20 * MILLIS) << i;
-                    let memory = [None, Some(1 << 20)][i % 2];
                     request_response(Ends::default(), request, response, depth, memory, time)
                         .unwrap()
                 })

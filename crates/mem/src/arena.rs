@@ -49,6 +49,13 @@ impl Arena {
         self.base
     }
 
+    /// The bytes, for one who has the arena alone.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is `len` initialised bytes. Slices hold a count on the arena's owner, so that
+        // whoever has it exclusively has the bytes so as well.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len

@@ -37,6 +37,8 @@ use crate::units;
 use std::sync::Arc;
 
 const VOLUME: u64 = 256 << 20;
+/// A part of it that fits the caches, as what the bare loop sends does.
+const CACHED: u64 = 4 << 20;
 const VARIANTS: [Variant; 5] =
     [Variant::Brp1, Variant::Brp2, Variant::Brp3T, Variant::BRP3, Variant::Auto];
 
@@ -52,6 +54,8 @@ enum Via {
     Local,
     /// A TCP loop with the message sizes of BRP and nothing else.
     Bare,
+    /// The same, with each answer from another place in as much memory as the I/Os go to.
+    BareMemory,
 }
 
 impl Via {
@@ -63,6 +67,7 @@ impl Via {
             Via::Plain => "auto, no checksums",
             Via::Local => "local",
             Via::Bare => "bare TCP",
+            Via::BareMemory => "bare TCP, same memory",
         }
     }
 }
@@ -139,15 +144,16 @@ fn once(r: &Runner<'_>, t: &Target, spec: &JobSpec, via: Via) -> Result<Point, S
             let all = engine::run(local, spec, &options)?;
             Ok(of(JobResult::merge(&all)))
         }
-        Via::Bare => {
+        Via::Bare | Via::BareMemory => {
+            let memory = spec.size.filter(|_| via == Via::BareMemory).map(|s| s as usize);
             let cores = r.cores.first(1);
             let ends =
                 Ends { far: cores.target.first().copied(), near: cores.load.first().copied() };
             let (out, back) = if spec.rw.writes() { (spec.bs + 72, 16) } else { (72, spec.bs) };
             let depth = (spec.iodepth * spec.numjobs) as usize;
-            let b =
-                request_response(ends, out as usize, back as usize, depth, None, r.setup.runtime)
-                    .map_err(|e| ScenarioError::System("the bare TCP loop".into(), e))?;
+            let (out, back, time) = (out as usize, back as usize, r.setup.runtime);
+            let b = request_response(ends, out, back, depth, memory, time)
+                .map_err(|e| ScenarioError::System("the bare TCP loop".into(), e))?;
             Ok(Point { iops: b.iops(), mean: b.latency.mean(), merged: 0.0 })
         }
     }
@@ -199,6 +205,11 @@ fn target(r: &Runner<'_>) -> Result<Target, ScenarioError> {
     r.fill(&t, 0, VOLUME)?;
     Ok(t)
 }
+
+/// What the bare loops of a page are.
+const BARE: &str = " The bare TCP loop sends the same bytes again and again, or receives to the same place: they stay in the caches. \
+    It is therefore compared with I/Os to the first 4 MiB of the volume. Those to all of it are compared with a loop whose answers come from \
+    another place in as much memory each, or whose requests are put to one (*same memory*).";
 
 fn method(r: &Runner<'_>, what: &str) -> String {
     format!(
