@@ -5,10 +5,14 @@ use super::runner::Runner;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use weir_disk::Disk;
+use weir_disk::{Disk, DiskOp};
+use weir_mem::Slice;
 use weir_reactor::{PollMode, Reactor};
 use weir_store::StoreError;
 use weir_uring::{FileDisk, OpenOptions, Ring, pin_to_core};
+
+/// Bytes of the writes that fill devices.
+const PIECE: usize = 4 << 20;
 
 pub(super) fn store_failed(e: StoreError) -> ScenarioError {
     ScenarioError::Io(format!("the pool: {e}"))
@@ -18,6 +22,7 @@ pub(super) fn store_failed(e: StoreError) -> ScenarioError {
 /// closed, no checkpoint made.
 pub(super) fn alone<T, F>(
     r: &Runner<'_>,
+    mode: PollMode,
     work: impl FnOnce(Ring) -> F + Send,
 ) -> Result<T, ScenarioError>
 where
@@ -33,7 +38,7 @@ where
             }
             let ring = Ring::new().map_err(|e| failed("io_uring", e))?;
             let reactor = Reactor::new(Rc::new(ring.clone()));
-            let found = reactor.block_on(PollMode::default(), work(ring));
+            let found = reactor.block_on(mode, work(ring));
             reactor.shutdown();
             found
         };
@@ -84,6 +89,18 @@ pub(super) fn files(
         Ok(Rc::new(disk.map_err(failed)?) as Rc<dyn Disk>)
     };
     (0..n).map(open).collect()
+}
+
+/// Writes zeros to all of a device: what a file system, and the host of a virtual machine, do when a place is written for the
+/// first time takes many times as long as a write.
+pub(super) async fn write_everywhere(disk: &dyn Disk) -> std::io::Result<()> {
+    let piece = Slice::heap(PIECE);
+    for offset in (0..disk.len()).step_by(PIECE) {
+        let len = (disk.len() - offset).min(PIECE as u64) as usize;
+        let op = DiskOp::Write { offset, buf: piece.sub(0, len), fua: false };
+        weir_disk::run(disk, op).await.map_err(|e| std::io::Error::other(e.to_string()))?;
+    }
+    Ok(())
 }
 
 /// Memory of this process in bytes, now.

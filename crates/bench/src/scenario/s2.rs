@@ -16,6 +16,7 @@ use crate::units;
 use load::{Figures, Load, Stream};
 use scene::{KINDS, Kind, Scene};
 use serde_json::{Value, json};
+use weir_reactor::PollMode;
 
 pub(super) const IOMETER: Scenario = Scenario {
     name: "s2-iometer",
@@ -98,7 +99,7 @@ fn measure(r: &Runner<'_>, lines: &[Line]) -> Result<Vec<Vec<Point>>, ScenarioEr
     let dir = folder.0.clone();
     let (repeat, time, say) = (r.setup.repeat.max(1) as usize, r.setup.runtime, r.setup.say);
     let plan: Vec<_> = lines.iter().map(|l| (l.name, l.depths, l.load)).collect();
-    alone(r, move |ring| async move {
+    alone(r, PollMode::default(), move |ring| async move {
         let mut scenes = Vec::new();
         for kind in KINDS {
             scenes.push(Scene::new(&ring, &dir, kind).await?);
@@ -348,7 +349,7 @@ fn write(r: &Runner<'_>) -> Result<Page, ScenarioError> {
     let folder = Folder::new(&std::env::temp_dir(), "store-write")?;
     let dir = folder.0.clone();
     let (repeat, time) = (r.setup.repeat.max(1), r.setup.runtime);
-    let runs = alone(r, move |ring| async move {
+    let runs = alone(r, PollMode::default(), move |ring| async move {
         let scene = Scene::new(&ring, &dir, Kind::Versions).await?;
         let load = Load::one(Stream::at_random(0, load::FOUR, DEPTH));
         let mut runs = Vec::new();

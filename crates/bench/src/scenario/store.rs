@@ -1,7 +1,7 @@
 //! What protection costs: the pool store without and with checksums of the data, and with steady snapshots.
 
 use super::page::{Page, Section, Table};
-use super::pooled::{Folder, store_failed};
+use super::pooled::{Folder, alone, store_failed, write_everywhere};
 use super::runner::Runner;
 use super::{Scenario, ScenarioError};
 use crate::engine::{JobResult, JobTask, Lane, Options, Progress, run_jobs};
@@ -15,9 +15,9 @@ use std::rc::Rc;
 use weir_base::{Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, report};
 use weir_mem::Slice;
-use weir_reactor::{PollMode, Reactor, Token, complete, sleep, spawn};
+use weir_reactor::{PollMode, Token, complete, sleep, spawn};
 use weir_store::{Counters, Options as PoolOptions, Pool, PoolSpec, StoreError, create};
-use weir_uring::{FileDisk, OpenOptions, Ring, pin_to_core};
+use weir_uring::{FileDisk, OpenOptions, Ring};
 
 pub(super) const OVERHEAD: Scenario = Scenario {
     name: "store-overhead",
@@ -26,7 +26,7 @@ pub(super) const OVERHEAD: Scenario = Scenario {
 };
 
 /// Bytes of each volume.
-const VOLUME: u64 = 256 << 20;
+pub(super) const VOLUME: u64 = if cfg!(test) { 16 << 20 } else { 256 << 20 };
 /// Bytes of the devices of a pool together, for each byte of the volume: two copies of it, of what snapshots keep, and of what is
 /// being deleted.
 const ROOM: u64 = 12;
@@ -40,7 +40,7 @@ const SHM: &str = "/dev/shm";
 
 /// What a pool of the comparison does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Plain,
     Sums,
     Snapshots,
@@ -50,7 +50,7 @@ const KINDS: [Kind; 3] = [Kind::Plain, Kind::Sums, Kind::Snapshots];
 
 /// What the devices are.
 #[derive(Debug, Clone)]
-enum Backing {
+pub(super) enum Backing {
     /// Two in memory, which complete at once.
     Memory,
     /// Four files on a file system in memory.
@@ -60,7 +60,17 @@ enum Backing {
 }
 
 impl Backing {
-    fn name(&self) -> &'static str {
+    /// All there are, with the folders that some of them live in.
+    pub(super) fn all() -> Result<(Vec<Backing>, Vec<Folder>), ScenarioError> {
+        let files = Folder::new(&std::env::temp_dir(), "store-bench")?;
+        let shm = Folder::new(Path::new(SHM), "store-bench").ok();
+        let mut all = vec![Backing::Memory];
+        all.extend(shm.as_ref().map(|f| Backing::Tmpfs(f.0.clone())));
+        all.push(Backing::Files(files.0.clone()));
+        Ok((all, shm.into_iter().chain([files]).collect()))
+    }
+
+    pub(super) fn name(&self) -> &'static str {
         match self {
             Backing::Memory => "memory",
             Backing::Tmpfs(_) => "tmpfs",
@@ -68,18 +78,23 @@ impl Backing {
         }
     }
 
-    fn disks(&self, ring: &Ring, kind: usize) -> std::io::Result<Vec<Rc<dyn Disk>>> {
-        match self {
-            Backing::Memory => Ok((0..2).map(|n| Memory::disk(n, VOLUME * ROOM / 2)).collect()),
-            Backing::Files(dir) | Backing::Tmpfs(dir) => (0..4)
-                .map(|n| {
-                    let path = dir.join(format!("pool{kind}-{n}.img"));
-                    let len = Some(VOLUME * ROOM / 4);
-                    let o = OpenOptions { create: true, len, direct: true, read_only: false };
-                    Ok(Rc::new(FileDisk::open(ring, &path, o)?) as Rc<dyn Disk>)
-                })
-                .collect(),
+    async fn disks(&self, ring: &Ring, kind: usize) -> std::io::Result<Vec<Rc<dyn Disk>>> {
+        let dir = match self {
+            Backing::Memory => {
+                return Ok((0..2).map(|n| Memory::disk(n, VOLUME * ROOM / 2)).collect());
+            }
+            Backing::Files(dir) | Backing::Tmpfs(dir) => dir,
+        };
+        let mut all: Vec<Rc<dyn Disk>> = Vec::new();
+        for n in 0..4 {
+            let path = dir.join(format!("pool{kind}-{n}.img"));
+            let len = VOLUME * ROOM / 4;
+            let o = OpenOptions { create: true, len: Some(len), direct: true, read_only: false };
+            let disk: Rc<dyn Disk> = Rc::new(FileDisk::open(ring, &path, o)?);
+            write_everywhere(&*disk).await?;
+            all.push(disk);
         }
+        Ok(all)
     }
 }
 
@@ -138,17 +153,22 @@ struct Found {
 }
 
 /// A pool with one volume, filled.
-struct Scene {
+pub(super) struct Scene {
     kind: Kind,
-    pool: Pool,
-    volume: u32,
+    pub(super) pool: Pool,
+    pub(super) volume: u32,
     client: Rc<LocalDisk>,
 }
 
 impl Scene {
-    async fn new(backing: &Backing, ring: &Ring, kind: Kind) -> Result<Scene, ScenarioError> {
+    pub(super) async fn new(
+        backing: &Backing,
+        ring: &Ring,
+        kind: Kind,
+    ) -> Result<Scene, ScenarioError> {
         let disks = backing
             .disks(ring, kind as usize)
+            .await
             .map_err(|e| ScenarioError::System("a device of the pool".into(), e))?;
         let spec = PoolSpec { overwrite: true, ..PoolSpec::fitting(7, 2, VOLUME * ROOM) };
         create(&disks, &spec).await.map_err(store_failed)?;
@@ -171,7 +191,7 @@ impl Scene {
         Ok(scene)
     }
 
-    async fn load(&self, spec: &JobSpec) -> Result<f64, ScenarioError> {
+    pub(super) async fn load(&self, spec: &JobSpec) -> Result<f64, ScenarioError> {
         let span = spec.span(VOLUME, 4096, 0, 1);
         let span = span.map_err(|e| ScenarioError::Io(e.to_string()))?;
         let lane = Lane::new(self.client.clone(), span, spec, 0);
@@ -274,32 +294,6 @@ async fn on(
     Ok(found)
 }
 
-/// Runs on a reactor of its own, on one core.
-fn measured(
-    r: &Runner<'_>,
-    backing: Backing,
-    specs: Vec<JobSpec>,
-) -> Result<Vec<Found>, ScenarioError> {
-    let core = r.cores.load.first().copied();
-    let (repeat, say) = (r.setup.repeat, r.setup.say);
-    let failed = |what: &str, e| ScenarioError::System(what.into(), e);
-    std::thread::scope(|s| {
-        let work = move || {
-            if let Some(c) = core {
-                pin_to_core(c).map_err(|e| failed("a core", e))?;
-            }
-            let ring = Ring::new().map_err(|e| failed("io_uring", e))?;
-            let reactor = Reactor::new(Rc::new(ring.clone()));
-            let work = on(backing, ring, specs, repeat, say);
-            let found = reactor.block_on(PollMode::Busy, work);
-            reactor.shutdown();
-            found
-        };
-        let ended = s.spawn(work).join();
-        ended.unwrap_or_else(|_| Err(ScenarioError::Io("the measuring thread panicked".into())))
-    })
-}
-
 /// In percent.
 pub(super) fn cost(of: f64, against: f64) -> f64 {
     (1.0 - of / against) * 100.0
@@ -314,7 +308,6 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
             specs.push(r.job(rw, bs, depth, VOLUME));
         }
     }
-    let folder = Folder::new(&std::env::temp_dir(), "store-bench")?;
     let mut table = Table::new(&[
         "devices, workload, in flight",
         "no checksums",
@@ -331,13 +324,12 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         "met",
     ]);
     let (mut data, mut passed, mut failed): (Vec<Value>, u64, u64) = (Vec::new(), 0, 0);
-    let shm = Folder::new(Path::new(SHM), "store-bench").ok();
-    let mut all = vec![Backing::Memory];
-    all.extend(shm.as_ref().map(|f| Backing::Tmpfs(f.0.clone())));
-    all.push(Backing::Files(folder.0.clone()));
+    let (all, _folders) = Backing::all()?;
     for backing in all {
         let name = backing.name();
-        for f in measured(r, backing, specs.clone())? {
+        let (specs, repeat, say) = (specs.clone(), r.setup.repeat, r.setup.say);
+        let work = |ring| on(backing, ring, specs, repeat, say);
+        for f in alone(r, PollMode::Busy, work)? {
             let [plain, sums, snapshots] = f.iops;
             let [edc, versions] = f.costs;
             let mut judge = |good: bool| {
@@ -370,9 +362,9 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
         method: format!(
             "pools with two copies of everything; a volume of {} that was written before; the load in the reactor of the pool \
              on one core, no protocol in between; *memory*: two devices inside the program that complete at once, as no device can; *tmpfs*: four files \
-             in {SHM}, the quickest that a pool can really be made on (its random writes run at one of several rates, several \
-             times apart, from run to run); *files*: four of them, past the page cache, one flush for \
-             each group of writes. Costs are medians of the rounds' own, in each of which the three kinds of pools come in a row.",
+             in {SHM}, the quickest that a pool can really be made on; \
+             *files*: four of them, past the page cache, one flush for each group of writes; both written everywhere before. \
+             Costs are medians of the rounds' own, in each of which the three kinds of pools come in a row.",
             units::size(VOLUME)
         ),
         sections: vec![Section::Table(table)],
@@ -387,6 +379,7 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
 mod tests {
     use super::*;
     use weir_base::MILLIS;
+    use weir_reactor::Reactor;
 
     #[test]
     fn costs_and_media_writes_are_shares() {

@@ -14,7 +14,7 @@ use weir_base::{MILLIS, Nanos, Prng, SECONDS};
 use weir_block::Volume;
 use weir_disk::{Disk, DiskOp};
 use weir_mem::Slice;
-use weir_reactor::{clock, sleep_until, spawn};
+use weir_reactor::{PollMode, clock, sleep_until, spawn};
 use weir_store::{Options, Pool, PoolSpec, create};
 use weir_uring::Ring;
 
@@ -363,7 +363,8 @@ fn latencies(r: &Runner<'_>, f: &mut Found) -> Result<(), ScenarioError> {
             // New files each time: a pool made over one of the same identity could meet the other's superblocks.
             let folder = Folder::new(&std::env::temp_dir(), "store-snapshots")?;
             let (dir, time) = (folder.0.clone(), r.setup.runtime);
-            let t = alone(r, move |ring| snapshots(ring, dir, ROOM, len, time))?;
+            let t =
+                alone(r, PollMode::default(), move |ring| snapshots(ring, dir, ROOM, len, time))?;
             let p99 = units::nanos(t.snapshots.percentile(99.0) as f64);
             r.say(&format!("  {name}: {} snapshots, p99 {p99}", t.snapshots.count()));
             all.push(t);
@@ -392,7 +393,7 @@ fn large(r: &Runner<'_>, folder: &Folder, size: Size, f: &mut Found) -> Result<(
     let before = resident();
     let dir = || folder.0.clone();
     let (d, share) = (dir(), size.volume as f64 / TIB as f64);
-    let leaves = alone(r, move |ring| build(ring, d, size))?;
+    let leaves = alone(r, PollMode::default(), move |ring| build(ring, d, size))?;
     r.say(&format!("  a map of {leaves} leaves, {} on the disk", units::size(folder.taken())));
     let mut memory =
         Table::new(&["tier", "map GiB/TiB", "with a log of", "GiB/TiB", "goal", "met"]);
@@ -415,7 +416,8 @@ fn large(r: &Runner<'_>, folder: &Folder, size: Size, f: &mut Found) -> Result<(
         ("lean", lean(size), 0.0, 1),
     ] {
         let d = dir();
-        let u = alone(r, move |ring| fill(ring, d, size, cache, depth, before))?;
+        let u =
+            alone(r, PollMode::default(), move |ring| fill(ring, d, size, cache, depth, before))?;
         let all = u.all as f64 / share;
         if goal > 0.0 {
             let good = f.judge.of(all <= goal * GIB as f64);
@@ -431,7 +433,7 @@ fn large(r: &Runner<'_>, folder: &Folder, size: Size, f: &mut Found) -> Result<(
                 "entries": u.entries, "pages": u.pages }));
         }
         let (d, cache) = (dir(), lean(size));
-        let again = alone(r, move |ring| restart(ring, d, size, cache))?;
+        let again = alone(r, PollMode::default(), move |ring| restart(ring, d, size, cache))?;
         let Restarted { took, merged, replayed } = again;
         let seconds = took as f64 / 1e9;
         let good = f.judge.of(seconds / share <= 2.0);
@@ -497,7 +499,7 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_reactor::{PollMode, Reactor};
+    use weir_reactor::Reactor;
 
     fn on<T: 'static, F: Future<Output = Result<T, ScenarioError>> + 'static>(
         f: impl FnOnce(Ring) -> F,
