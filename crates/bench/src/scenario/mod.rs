@@ -19,6 +19,7 @@ mod s0_zero;
 mod s2;
 mod s3;
 mod store;
+mod store_minute;
 mod store_snapshots;
 mod target;
 #[cfg(test)]
@@ -86,6 +87,7 @@ pub static ALL: &[Scenario] = &[
     brp::FIG6,
     tpcc::FIG7,
     store::OVERHEAD,
+    store_minute::MINUTE,
     store_snapshots::SNAPSHOTS,
     s2::IOMETER,
     s2::ORION,
