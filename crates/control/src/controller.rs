@@ -83,8 +83,12 @@ impl Controller {
         let dir = data_dir.to_path_buf();
         let (store, model) = blocking(move || {
             let store = MetaStore::open(&dir)?;
-            let model = store.load()?;
-            store.export(&model);
+            let mut model = store.load()?;
+            let before = model.clone();
+            match model.number_targets() {
+                true => store.commit(&before, &model)?,
+                false => store.export(&model),
+            }
             Ok((Arc::new(store), model))
         })
         .await?;

@@ -215,6 +215,7 @@ impl Model {
         let target = TargetPort {
             id_ext: spec.id_ext.or(present.map(|t| t.id_ext)).unwrap_or_else(|| fresh(64)),
             ioc_guid: spec.ioc_guid.or(present.map(|t| t.ioc_guid)).unwrap_or_else(|| fresh(0)),
+            relative: present.map_or_else(|| self.free_relative(), |t| t.relative),
             listen,
             protocol: spec.protocol,
             transport: spec.transport,
@@ -240,6 +241,27 @@ impl Model {
         let change = Change::new(ObjectKind::Target, action, &target.name, text);
         self.targets.insert(target.name.clone(), target);
         Ok(vec![change])
+    }
+
+    /// The least relative target port identifier that no target has.
+    fn free_relative(&self) -> u16 {
+        let is_free = |n: &u16| self.targets.values().all(|t| t.relative != *n);
+        (1..=u16::MAX).find(is_free).unwrap_or(u16::MAX)
+    }
+
+    /// Gives target ports of a configuration from before relative identifiers, in the order of their names, as they were
+    /// counted then. True if there were any.
+    pub fn number_targets(&mut self) -> bool {
+        let without = |t: &&TargetPort| t.relative == 0;
+        let names: Vec<String> =
+            self.targets.values().filter(without).map(|t| t.name.clone()).collect();
+        for name in &names {
+            let relative = self.free_relative();
+            if let Some(t) = self.targets.get_mut(name) {
+                t.relative = relative;
+            }
+        }
+        !names.is_empty()
     }
 
     /// The address in its usual spelling, if it is one and neither this nor another target has it.

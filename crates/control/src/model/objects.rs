@@ -471,6 +471,10 @@ pub struct TargetPort {
     /// Second half of the target port identifier, 16 hexadecimal digits.
     #[schema(value_type = String)]
     pub ioc_guid: Hex64,
+    /// Relative target port identifier (SPC-4, VPD page 83h, designator type 4h), the same for as long as the port is
+    /// there: registrations of hosts name it. 0: of a configuration from before, which gets one when it is read.
+    #[serde(default)]
+    pub relative: u16,
     /// Most RDMA channels at once.
     pub channels: u16,
     /// Processor cores whose reactors serve the port; empty: all reactors.

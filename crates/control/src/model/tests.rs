@@ -335,6 +335,33 @@ fn target_ports_keep_their_identity() {
     refused(&m, put(many), Code::InvalidRequest);
 }
 
+#[test]
+fn target_ports_keep_their_relative_identifiers() {
+    let relative = |m: &Model| m.targets.values().map(|t| t.relative).collect::<Vec<_>>();
+    let put = |m: &mut Model, name, address: &str| {
+        let entropy = address.bytes().fold(1, |e: u128, b| e * 257 + u128::from(b));
+        m.apply(Command::PutTarget(target(name, &[address])), entropy << 9).unwrap();
+    };
+    let mut m = with(Vec::new());
+    put(&mut m, "srp0", "0.0.0.0:5555");
+    put(&mut m, "brp0", "0.0.0.0:5556");
+    assert_eq!(relative(&m), [2, 1], "by name: brp0, srp0");
+    put(&mut m, "srp0", "0.0.0.0:5557");
+    put(&mut m, "a", "0.0.0.0:5558");
+    assert_eq!(relative(&m), [3, 2, 1]);
+    assert!(!m.number_targets());
+    m.apply(Command::DeleteTarget { name: "brp0".into() }, 5).unwrap();
+    assert_eq!(relative(&m), [3, 1]);
+    put(&mut m, "b", "0.0.0.0:5559");
+    assert_eq!(relative(&m), [3, 2, 1]);
+    // A configuration from before has none: its ports were counted in the order of their names.
+    for t in m.targets.values_mut() {
+        t.relative = 0;
+    }
+    assert!(m.number_targets());
+    assert_eq!(relative(&m), [1, 2, 3]);
+}
+
 /// Extents in their pools do not overlap and lie on their devices; layouts are large enough; names fit keys.
 fn check(m: &Model) {
     for p in m.pools.values() {

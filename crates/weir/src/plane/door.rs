@@ -45,7 +45,6 @@ impl Door {
     /// A front end for `port`, to run on `reactors` reactors.
     pub(crate) fn new(
         port: &TargetPort,
-        relative_port: u16,
         access: Arc<Access>,
         identity: Identity,
         reactors: usize,
@@ -55,7 +54,7 @@ impl Door {
             Protocol::Srp => {
                 let config = srp::TargetConfig {
                     port_id: id,
-                    relative_port,
+                    relative_port: port.relative,
                     max_channels: usize::from(port.channels),
                     policy: TargetPolicy { credits: 256, ..TargetPolicy::default() },
                     ..srp::TargetConfig::default()
@@ -65,7 +64,7 @@ impl Door {
             Protocol::Brp => {
                 let config = brp::TargetConfig {
                     port_id: weir_proto_brp::PortId(id.0),
-                    relative_port,
+                    relative_port: port.relative,
                     max_channels: usize::from(port.channels),
                     incarnation: incarnation(),
                     power: power(),

@@ -318,18 +318,12 @@ impl Node {
         }
         let handles = self.handles_on(&port.cores)?;
         let id = PortId::new(port.id_ext.0, port.ioc_guid.0);
-        let relative = self.announce(&port.name, id);
+        self.announce(port, id);
         let crc = match port.crc {
             model::CrcPolicy::Peer => CrcPolicy::Off,
             model::CrcPolicy::Require => CrcPolicy::Require,
         };
-        let target = Door::new(
-            port,
-            relative,
-            self.access.clone(),
-            identity("none", [0; 16]),
-            handles.len(),
-        );
+        let target = Door::new(port, self.access.clone(), identity("none", [0; 16]), handles.len());
         let transport = port.transport;
         let name = port.name.clone();
         for h in &handles {
@@ -377,19 +371,29 @@ impl Node {
         Ok(listening)
     }
 
-    /// Makes a port known to all units; gives its relative identifier.
-    fn announce(&self, name: &str, id: PortId) -> u16 {
+    /// Makes a port known to all units.
+    fn announce(&self, port: &TargetPort, id: PortId) {
         let mut ports = lock(&self.ports);
-        let used: Vec<u16> = ports.values().map(|p| p.relative_id).collect();
-        let next = (1..=u16::MAX).find(|n| !used.contains(n)).unwrap_or(u16::MAX);
-        let relative_id = ports.get(name).map_or(next, |p| p.relative_id);
-        let port = ScsiPort { relative_id, group: 1, name: PortName::Srp(id.0) };
-        ports.insert(name.to_owned(), port);
+        let known = ScsiPort { relative_id: port.relative, group: 1, name: PortName::Srp(id.0) };
+        ports.insert(port.name.clone(), known);
+        self.tell_ports(&ports);
+    }
+
+    fn tell_ports(&self, ports: &BTreeMap<String, ScsiPort>) {
         let all: Vec<_> = ports.values().cloned().collect();
         for u in lock(&self.units).values() {
             u.with(|s| s.set_ports(all.clone()));
         }
-        relative_id
+    }
+
+    /// Ends a port that is no more.
+    pub(super) async fn remove_port(&self, name: &str) -> Result<()> {
+        self.stop(name).await?;
+        let mut ports = lock(&self.ports);
+        if ports.remove(name).is_some() {
+            self.tell_ports(&ports);
+        }
+        Ok(())
     }
 
     pub(super) async fn stop(&self, name: &str) -> Result<()> {

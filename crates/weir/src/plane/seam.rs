@@ -249,7 +249,7 @@ impl DataPlane for Node {
     }
 
     fn stop_target<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
-        Box::pin(self.stop(name))
+        Box::pin(self.remove_port(name))
     }
 
     fn status(&self) -> Work<'_, LiveStatus> {
