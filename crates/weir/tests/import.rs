@@ -133,3 +133,53 @@ fn a_node_that_lost_its_memory_takes_its_pool_in_again() {
     d.stop();
     d.is_clean(2);
 }
+
+#[test]
+fn a_long_record_comes_whole() {
+    /// Enough of them that the pool carries the newest change with the next sample only, not at once.
+    const VOLUMES: usize = 200;
+    let (mut a, mut b) = (Daemon::new("import-many-a"), Daemon::new("import-many-b"));
+    a.start();
+    a.ok(&format!("pool create safe --raid 1 {}", a.devices(2, "256M")));
+    a.ok("host create all --allow-any");
+    let text: String = (0..VOLUMES)
+        .map(|n| {
+            format!(
+                "[[volume]]\nname = \"v{n:03}\"\npool = \"safe\"\nsize = \"1M\"\n\
+                 [[map]]\nhost = \"all\"\nvolume = \"v{n:03}\"\nlun = {n}\n"
+            )
+        })
+        .collect();
+    let file = a.path("many.toml");
+    std::fs::write(&file, text).expect("written");
+    a.ok(&format!("apply {file}"));
+    let data = noise(5, MIB);
+    put(&a, "v199", &data);
+    let named = |d: &Daemon| d.json("volume list").as_array().map_or(0, Vec::len);
+    assert_eq!(named(&a), VOLUMES);
+    // A sample is taken each second; a slow machine takes longer.
+    let devices = devices_of(&a);
+    let report = (0..).find_map(|n| {
+        std::thread::sleep(Duration::from_millis(1500));
+        a.kill();
+        b.start();
+        let plan = b.json(&format!("pool import {devices} --dry-run"));
+        b.stop();
+        let nameless = plan["volumes"].as_array().expect("volumes").iter();
+        let whole = nameless.filter(|v| v["nameless"] == true).count() == 0;
+        assert!(whole || n < 10, "the pool does not carry its volumes: {plan}");
+        if !whole {
+            a.start();
+        }
+        whole.then_some(plan)
+    });
+    let report = report.expect("a plan");
+    assert_eq!(report["volumes"].as_array().map(Vec::len), Some(VOLUMES));
+    b.start();
+    assert_eq!(b.json(&format!("pool import {devices}")), report);
+    assert_eq!(named(&b), VOLUMES);
+    assert_eq!(b.json("map list").as_array().map(Vec::len), Some(VOLUMES));
+    assert!(b.read("v199", MIB) == data);
+    b.stop();
+    a.is_clean(2);
+}

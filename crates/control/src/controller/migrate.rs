@@ -330,6 +330,7 @@ impl Controller {
         let mut new = Model::clone(&model);
         let changes = new.apply(Command::ForgetMigration { name: name.to_string() }, 0)?;
         self.commit(&model, new).await?;
+        self.put_records(true).await;
         for c in &changes {
             let object = format!("{}/{}", c.kind, c.name);
             self.events.publish(&format!("{}.{}", c.kind, c.action), &object, &c.text);
@@ -389,6 +390,7 @@ impl Controller {
             let object = format!("{}/{}", c.kind, c.name);
             self.events.publish("migration.moved", &object, &c.text);
         }
+        self.put_records(true).await;
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use super::door::Door;
 use super::graph;
 use super::local::{Local, Start, Thread, on};
+use super::store::Reservations;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -53,7 +54,7 @@ pub(crate) struct Node {
     ports: Mutex<BTreeMap<String, ScsiPort>>,
     pub(super) hooks: OnceLock<Hooks>,
     pub(crate) last: Mutex<super::status::Last>,
-    pub(crate) stores: Mutex<super::store::Stores>,
+    pub(crate) stores: Arc<Mutex<super::store::Stores>>,
     /// The reactors that migrations live on, by volume.
     pub(crate) moves: Mutex<BTreeMap<String, weir_reactor::Handle>>,
     pub(crate) images: Mutex<super::moves::Images>,
@@ -106,7 +107,7 @@ impl Node {
             ports: Mutex::default(),
             hooks: OnceLock::new(),
             last: Mutex::default(),
-            stores: Mutex::default(),
+            stores: Arc::default(),
             moves: Mutex::default(),
             images: Mutex::default(),
         }))
@@ -165,7 +166,8 @@ impl Node {
             let shared = match &unit {
                 Some(u) => u.clone(),
                 None => {
-                    let u = self.unit(volume, &geometry)?;
+                    let reservations = self.reservations_of(volume, pool).await?;
+                    let u = self.unit(volume, &geometry, reservations);
                     lock(&self.units).insert(name.clone(), u.clone());
                     unit = Some(u.clone());
                     u
@@ -188,7 +190,12 @@ impl Node {
     }
 
     /// A logical unit as after power on, with the reservations that were kept.
-    fn unit(&self, volume: &Volume, g: &weir_block::Geometry) -> Result<Arc<UnitShared>> {
+    fn unit(
+        &self,
+        volume: &Volume,
+        g: &weir_block::Geometry,
+        reservations: Option<Vec<u8>>,
+    ) -> Arc<UnitShared> {
         let mut id = identity(&volume.serial, volume.naa.bytes());
         id.label = volume.name.clone();
         id.ports = lock(&self.ports).values().cloned().collect();
@@ -204,14 +211,16 @@ impl Node {
         let mut lu = LuState::new(id, geometry);
         let hooks = self.hooks.get().cloned();
         if let Some(h) = &hooks
-            && let Some(bytes) = h.reservations.load(&volume.name)?
+            && let Some(bytes) = reservations
             && let Err(e) = lu.import_reservations(&bytes, Import::PowerOn)
         {
             let object = format!("volume/{}", volume.name);
             h.events.publish("error", &object, &format!("kept reservations are unusable: {e}"));
         }
-        let store = hooks.map(|h| Arc::new(Reservations(h)) as Arc<dyn ReservationStore>);
-        Ok(UnitShared::new(&volume.name, lu, store))
+        let store = hooks.map(|h| {
+            Arc::new(Reservations::new(h, self.stores.clone())) as Arc<dyn ReservationStore>
+        });
+        UnitShared::new(&volume.name, lu, store)
     }
 
     pub(super) async fn close(&self, name: &str) -> Result<()> {
@@ -420,21 +429,5 @@ fn provider(local: &Local, transport: Transport, crc: CrcPolicy) -> Result<Rc<dy
                 "install rdma-core's libraries and see `rdma link`, or use `transport = \"iwarp\"`",
             )
         }),
-    }
-}
-
-/// Hands reservations of reactors to the control plane's store.
-struct Reservations(Hooks);
-
-impl ReservationStore for Reservations {
-    fn save(
-        &self,
-        volume: &str,
-        _revision: u64,
-        state: Vec<u8>,
-        done: Box<dyn FnOnce(bool) + Send>,
-    ) {
-        // Jobs of one volume arrive in the order of its lock, so the last one is the newest.
-        self.0.reservations.save(volume, state, Box::new(move |r| done(r.is_ok())));
     }
 }

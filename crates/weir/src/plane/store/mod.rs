@@ -7,6 +7,7 @@ mod leaf;
 mod live;
 mod open;
 mod record;
+mod reserved;
 mod scrub;
 
 pub(crate) use leaf::{KIND, Kind};
@@ -16,6 +17,7 @@ use super::node::Node;
 use form::{Wrapped, Wrapping};
 use leaf::Doors;
 use open::failed;
+pub(super) use reserved::Reservations;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -58,6 +60,7 @@ pub(crate) struct OpenPool {
     scrub: RefCell<Option<Rc<scrub::Scrub>>>,
     /// Makes periodic snapshots, once a volume has a rule for them.
     kept: RefCell<Option<keeper::Kept>>,
+    reserved: reserved::Reserved,
     /// Keeps others off the devices.
     locks: RefCell<BTreeMap<String, File>>,
     /// Buffers of the reactor, for layers at home.
@@ -78,6 +81,7 @@ impl OpenPool {
             forms: RefCell::default(),
             scrub: RefCell::default(),
             kept: RefCell::default(),
+            reserved: reserved::Reserved::default(),
             locks: RefCell::new(locks),
             buffers,
         }
@@ -271,9 +275,12 @@ impl Node {
             })
         })
         .await?;
-        let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
-        stores.volumes.insert((volume.name.clone(), volume.place), (pool.name.clone(), dataset));
-        Ok(())
+        {
+            let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+            let key = (volume.name.clone(), volume.place);
+            stores.volumes.insert(key, (pool.name.clone(), dataset));
+        }
+        self.carry_reservations(volume, pool).await
     }
 
     /// The reactor of an open pool.

@@ -3,7 +3,7 @@
 //! Two slots take turns; the head of a slot is written when its content is durable (docs/format.md, "The configuration").
 
 use super::open::{device, failed};
-use super::{Node, OpenPool};
+use super::{Node, OpenPool, reserved};
 use crate::plane::local::{Local, on};
 use std::fs::File;
 use std::rc::Rc;
@@ -99,6 +99,11 @@ async fn newest(v: &dyn Volume) -> IoResult<(Option<(u64, Vec<u8>)>, [u64; 2])> 
     Ok((found, lens))
 }
 
+/// The newest content that is whole.
+pub(super) async fn content(v: &dyn Volume) -> IoResult<Option<Vec<u8>>> {
+    Ok(newest(v).await?.0.map(|(_, content)| content))
+}
+
 async fn write(v: &dyn Volume, content: &[u8]) -> IoResult {
     let (found, lens) = newest(v).await?;
     let number = match found {
@@ -123,13 +128,18 @@ async fn write(v: &dyn Volume, content: &[u8]) -> IoResult {
 }
 
 impl OpenPool {
-    async fn keep(&self, content: &[u8]) -> std::result::Result<(), StoreError> {
+    /// Has a volume that no host sees hold this, in place of what it held before.
+    pub(super) async fn keep(
+        &self,
+        name: &str,
+        content: &[u8],
+    ) -> std::result::Result<(), StoreError> {
         if content.len() as u64 > SLOT - BLOCK {
             return Err(StoreError::Request(format!("{} bytes are too many", content.len())));
         }
-        let id = match self.find(NAME) {
+        let id = match self.find(name) {
             Some(d) => d.id,
-            None => self.pool.create_volume(NAME, 2 * SLOT, BLOCK as u32).await?,
+            None => self.pool.create_volume(name, 2 * SLOT, BLOCK as u32).await?,
         };
         let v = self.pool.volume(id)?;
         Ok(write(&*v, content).await?)
@@ -163,13 +173,13 @@ async fn look(local: &Local, devices: &[Device], force: bool) -> Result<PoolFoun
     let mut record = None;
     let mut datasets = Vec::new();
     for d in opened.datasets() {
-        if d.snapshot || d.deleting {
+        if d.snapshot || d.deleting || d.name == reserved::NAME {
             continue;
         }
         if d.name == NAME {
             let v = opened.volume(d.id).map_err(|e| failed("a volume".into(), &e))?;
-            match newest(&*v).await {
-                Ok((found, _)) => record = found.map(|(_, content)| content),
+            match content(&*v).await {
+                Ok(found) => record = found,
                 Err(e) => tracing::warn!("what the pool carries of its configuration: {e}"),
             }
             continue;
@@ -198,7 +208,7 @@ impl Node {
         self.with_pool(&pool.name, move |p| {
             Box::pin(async move {
                 let what = format!("pool {name} cannot carry its configuration");
-                p.keep(&content).await.map_err(|e| failed(what, &e))
+                p.keep(NAME, &content).await.map_err(|e| failed(what, &e))
             })
         })
         .await
@@ -279,7 +289,7 @@ mod tests {
     }
 
     fn content(v: &Ram) -> Option<Vec<u8>> {
-        now(newest(v)).expect("it is read").0.map(|(_, c)| c)
+        now(super::content(v)).expect("it is read")
     }
 
     fn spoil(v: &Ram, at: u64) {

@@ -1,0 +1,146 @@
+//! Persistent reservations of volumes whose pools go from node to node: the real program, files as devices, hosts over SRP.
+
+mod common;
+
+use common::Daemon;
+use std::rc::Rc;
+use weir_fabric_iwarp::{Config, Iwarp};
+use weir_initiator_srp::{Channel, ChannelConfig};
+use weir_mem::Slice;
+use weir_proto_scsi::cdb::PrOut;
+use weir_proto_scsi::initiator::{self as scsi, PrRegister};
+use weir_proto_scsi::pr::PrType;
+use weir_proto_srp::PortId;
+use weir_reactor::{PollMode, Reactor};
+use weir_uring::Ring;
+
+const GOOD: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
+const RESERVATION_CONFLICT: u8 = 0x18;
+const LUN: u64 = 0;
+/// Of the host that others have to stay away from.
+const KEY: u64 = 0xfeed;
+
+/// What a host does in one login.
+#[derive(Clone, Copy)]
+enum Act {
+    Write,
+    /// Registers, durably, and reserves for itself what it writes.
+    Reserve,
+    /// Takes its registration back, durably.
+    Leave,
+}
+
+async fn command(c: &Channel, cdb: scsi::Cdb, out: &[u8]) -> u8 {
+    let data = Slice::copy_of(out);
+    loop {
+        let done = c.command(LUN, &cdb.padded(), std::slice::from_ref(&data), &[]).await;
+        let done = done.expect("the connection stays");
+        // Unit attentions tell of the login and of what others did.
+        if done.status != CHECK_CONDITION {
+            return done.status;
+        }
+        let sense = scsi::parse_sense(done.sense()).expect("sense data");
+        assert_eq!(sense.key, weir_proto_scsi::sense::SenseKey::UnitAttention, "{sense}");
+    }
+}
+
+async fn reserve_out(c: &Channel, action: PrOut, key: u64, new: u64) -> u8 {
+    let list = scsi::pr_out_list(key, new, &PrRegister { aptpl: true, ..PrRegister::default() });
+    let kind = Some(PrType::WriteExclusive);
+    command(c, scsi::pr_out(action, kind, list.len() as u32), &list).await
+}
+
+/// Logs in as this host, does it, and gives the status of the last command.
+fn host(d: &Daemon, host: u64, act: Act) -> u8 {
+    let ring = Ring::new().expect("a ring");
+    let reactor = Reactor::new(Rc::new(ring.clone()));
+    let iwarp = reactor.enter(|| Iwarp::new(&reactor, &ring, Config::default()));
+    let target = d.target();
+    let status = reactor.block_on(PollMode::Sleep, async move {
+        let config = ChannelConfig::new(PortId::new(0, 0), PortId::new(7, host));
+        let c = Channel::connect(&iwarp, &target, config).await.expect("a login");
+        let status = match act {
+            Act::Write => command(&c, scsi::write(0, 1, false), &[7; 4096]).await,
+            Act::Reserve => {
+                assert_eq!(reserve_out(&c, PrOut::Register, 0, KEY).await, GOOD);
+                reserve_out(&c, PrOut::Reserve, KEY, 0).await
+            }
+            Act::Leave => reserve_out(&c, PrOut::Register, KEY, 0).await,
+        };
+        c.disconnect(false);
+        status
+    });
+    reactor.shutdown();
+    status
+}
+
+#[test]
+fn whom_a_host_has_shut_out_stays_out_wherever_the_pool_goes() {
+    let (mut a, mut b) = (Daemon::new("reserved-a"), Daemon::new("reserved-b"));
+    a.start();
+    a.ok(&format!("pool create safe --raid 1 {}", a.devices(2, "256M")));
+    a.ok("volume create v --pool safe --size 64M --block-size 4096");
+    a.ok("host create all --allow-any");
+    a.ok("map create all v");
+    assert_eq!(host(&a, 2, Act::Write), GOOD);
+    assert_eq!(host(&a, 1, Act::Reserve), GOOD);
+    assert_eq!(host(&a, 2, Act::Write), RESERVATION_CONFLICT);
+    a.kill();
+    b.start();
+    let devices: String =
+        (0..2).map(|i| format!("--device file:{} ", a.path(&format!("disk{i}")))).collect();
+    b.ok(&format!("pool import {devices}"));
+    assert_eq!(host(&b, 2, Act::Write), RESERVATION_CONFLICT, "{}", b.log());
+    assert_eq!(host(&b, 1, Act::Write), GOOD);
+    b.kill();
+    b.start();
+    assert_eq!(host(&b, 2, Act::Write), RESERVATION_CONFLICT);
+    assert_eq!(host(&b, 1, Act::Leave), GOOD);
+    assert_eq!(host(&b, 2, Act::Write), GOOD);
+    b.ok("pool release safe --yes");
+
+    // The first node knows an older state, which counts no more.
+    a.start();
+    assert_eq!(host(&a, 2, Act::Write), GOOD, "{}", a.log());
+    // Nor do those of a volume that is gone for another one of its name.
+    assert_eq!(host(&a, 1, Act::Reserve), GOOD);
+    a.ok("pool release safe --yes");
+    a.ok(&format!("pool create plain --device file:{}:128M", a.path("plain")));
+    a.ok("volume create v --pool plain --size 16M --block-size 4096");
+    a.ok("map create all v");
+    assert_eq!(host(&a, 2, Act::Write), GOOD);
+    a.ok("map delete all v");
+    a.ok("volume delete v --yes");
+    a.ok(&format!("pool import {devices}"));
+    assert_eq!(host(&a, 2, Act::Write), RESERVATION_CONFLICT);
+    a.stop();
+    a.is_clean(2);
+}
+
+#[test]
+fn reservations_move_with_their_volume() {
+    let mut d = Daemon::new("reserved-moved");
+    d.start();
+    d.ok(&format!("pool create safe --raid 1 {}", d.devices(2, "256M")));
+    let others: String =
+        (2..4).map(|i| format!("--device file:{}:256M ", d.path(&format!("disk{i}")))).collect();
+    d.ok(&format!("pool create other --raid 1 {others}"));
+    d.ok("volume create v --pool safe --size 32M --block-size 4096");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    assert_eq!(host(&d, 1, Act::Reserve), GOOD);
+    d.ok("migrate start v --to other --wait");
+    assert_eq!(host(&d, 2, Act::Write), RESERVATION_CONFLICT);
+    d.kill();
+    // What the node remembers is gone with its data directory.
+    for name in ["weir.redb", "config.json"] {
+        std::fs::remove_file(d.path(name)).expect("it was there");
+    }
+    d.start();
+    let devices: String =
+        (2..4).map(|i| format!("--device file:{} ", d.path(&format!("disk{i}")))).collect();
+    d.ok(&format!("pool import {devices}"));
+    assert_eq!(host(&d, 2, Act::Write), RESERVATION_CONFLICT, "{}", d.log());
+    assert_eq!(host(&d, 1, Act::Write), GOOD);
+}
