@@ -150,6 +150,19 @@ fn get(s: &TcpStream, buf: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
+/// Sends of so many owed bytes what goes out at once; false: the other end has gone.
+fn repay(s: &TcpStream, outgoing: &[u8], owed: &mut usize) -> io::Result<bool> {
+    while *owed > 0 {
+        match s.try_send(&outgoing[..(*owed).min(outgoing.len())]) {
+            Ok(Ok(n)) => *owed -= n,
+            Ok(Err(_)) => break,
+            Err(e) if is_end(&e) => return Ok(false),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(true)
+}
+
 fn answer(s: &TcpStream, request: usize, response: usize) -> io::Result<()> {
     let mut incoming = vec![0u8; CHUNK];
     let outgoing = vec![0u8; CHUNK];
@@ -159,13 +172,8 @@ fn answer(s: &TcpStream, request: usize, response: usize) -> io::Result<()> {
         part += n;
         owed += part / request * response;
         part %= request;
-        while owed > 0 {
-            match s.try_send(&outgoing[..owed.min(CHUNK)]) {
-                Ok(Ok(n)) => owed -= n,
-                Ok(Err(_)) => break,
-                Err(e) if is_end(&e) => return Ok(()),
-                Err(e) => return Err(e),
-            }
+        if !repay(s, &outgoing, &mut owed)? {
+            return Ok(());
         }
     }
 }
@@ -261,13 +269,8 @@ fn store_into(places: Places, s: &TcpStream, request: usize, response: usize) ->
                 owed += response;
             }
         }
-        while owed > 0 {
-            match s.try_send(&outgoing[..owed.min(CHUNK)]) {
-                Ok(Ok(n)) => owed -= n,
-                Ok(Err(_)) => break,
-                Err(e) if is_end(&e) => return Ok(()),
-                Err(e) => return Err(e),
-            }
+        if !repay(s, &outgoing, &mut owed)? {
+            return Ok(());
         }
     }
 }
