@@ -27,7 +27,7 @@ const NEVER_WORSE: f64 = 0.97;
 struct Goals {
     depth: u32,
     /// The bare loop that has to do with as much memory, or the plain one.
-    loop_: Via,
+    bare_loop: Via,
     /// Against the better of BRP-2 and BRP-3T, SRP, BRP-2, that loop.
     better: f64,
     srp: f64,
@@ -49,15 +49,15 @@ impl Goals {
         let to = |via| at(via).map_or(f64::NAN, |p| auto.ratio(p));
         let (two, three) = (to(Via::Brp(Variant::Brp2)), to(Via::Brp(Variant::Brp3T)));
         let judged = [Variant::Auto, Variant::Brp2, Variant::Brp3T];
-        let loop_ = if at(Via::BareMemory).is_some() { Via::BareMemory } else { Via::Bare };
+        let bare_loop = if at(Via::BareMemory).is_some() { Via::BareMemory } else { Via::Bare };
         let noise = judged.map(|v| at(Via::Brp(v)).map_or(0.0, Rounds::noise));
         Goals {
             depth,
-            loop_,
+            bare_loop,
             better: if two.is_nan() { two } else { two.min(three) },
             srp: to(Via::Srp),
             brp2: two,
-            bare: to(loop_),
+            bare: to(bare_loop),
             merged: auto.median().merged,
             noise: noise.into_iter().fold(0.0, f64::max),
         }
@@ -71,7 +71,7 @@ impl Goals {
         if self.depth == DEEP {
             all.push(goal("SRP", 1.5, self.srp));
             all.push(goal("brp-2", 1.3, self.brp2));
-            all.push(goal(self.loop_.name(), 0.85, self.bare));
+            all.push(goal(self.bare_loop.name(), 0.85, self.bare));
         }
         all
     }
