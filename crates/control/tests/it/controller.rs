@@ -6,7 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_control::declare::Desired;
-use weir_control::model::{Command, DeviceKind, LayerChange, LayerSpec, PoolPatch, VolumePatch};
+use weir_control::model::{
+    Command, DeviceKind, LayerChange, LayerSpec, Model, PoolPatch, VolumePatch,
+};
+use weir_control::store::MetaStore;
 use weir_control::{Code, Controller};
 
 async fn start(dir: &Path) -> (Arc<Fake>, Arc<Controller>) {
@@ -44,6 +47,35 @@ async fn a_node_comes_back_as_it_was() {
     let export = std::fs::read_to_string(dir.path().join("config.json")).expect("the copy");
     let export: serde_json::Value = serde_json::from_str(&export).expect("JSON");
     assert_eq!(export["volumes"]["v1"]["naa"], model.volumes["v1"].naa.to_string());
+}
+
+#[tokio::test]
+async fn ports_of_a_configuration_from_before_are_numbered_for_good() {
+    let dir = Scratch::new();
+    let (fake, c) = start(dir.path()).await;
+    run(&c, Command::PutTarget(target("srp0", "127.0.0.1:5555"))).await;
+    run(&c, Command::PutTarget(target("brp0", "127.0.0.1:5556"))).await;
+    let model = c.model();
+    c.shutdown().await.expect("down");
+    drop((fake, c));
+    // Background tasks may take a moment to let go of it.
+    let store = loop {
+        match MetaStore::open(dir.path()) {
+            Ok(s) => break s,
+            Err(e) => assert_eq!(e.code, Code::DataDirInUse),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let mut before = Model::clone(&model);
+    before.targets.values_mut().for_each(|t| t.relative = 0);
+    store.commit(&model, &before).expect("written");
+    drop(store);
+    let (fake, c) = settle(dir.path()).await;
+    run(&c, Command::DeleteTarget { name: "brp0".into() }).await;
+    c.shutdown().await.expect("down");
+    drop((fake, c));
+    let (_fake, c) = settle(dir.path()).await;
+    assert_eq!(c.model().targets["srp0"].relative, 2, "also when the one before it is gone");
 }
 
 /// The store's lock goes with the last user; background tasks may take a moment to let go.
