@@ -75,8 +75,8 @@ async fn read(v: &dyn Volume, at: u64, len: u64) -> IoResult<Vec<u8>> {
     Ok(all)
 }
 
-/// The newest content that is whole, its number, and how long that of the other slot is.
-async fn newest(v: &dyn Volume) -> IoResult<(Option<(u64, Vec<u8>)>, [u64; 2])> {
+/// The newest content that is whole, with its number, and how long the slots say theirs are: 0 of one without a head.
+pub(super) async fn newest(v: &dyn Volume) -> IoResult<(Option<(u64, Vec<u8>)>, [u64; 2])> {
     let (mut found, mut lens) = (None::<(u64, Vec<u8>)>, [0; 2]);
     for slot in 0..2 {
         let buf = Slice::heap(BLOCK as usize);
@@ -97,11 +97,6 @@ async fn newest(v: &dyn Volume) -> IoResult<(Option<(u64, Vec<u8>)>, [u64; 2])> 
         }
     }
     Ok((found, lens))
-}
-
-/// The newest content that is whole.
-pub(super) async fn content(v: &dyn Volume) -> IoResult<Option<Vec<u8>>> {
-    Ok(newest(v).await?.0.map(|(_, content)| content))
 }
 
 async fn write(v: &dyn Volume, content: &[u8]) -> IoResult {
@@ -178,8 +173,8 @@ async fn look(local: &Local, devices: &[Device], force: bool) -> Result<PoolFoun
         }
         if d.name == NAME {
             let v = opened.volume(d.id).map_err(|e| failed("a volume".into(), &e))?;
-            match content(&*v).await {
-                Ok(found) => record = found,
+            match newest(&*v).await {
+                Ok((found, _)) => record = found.map(|(_, content)| content),
                 Err(e) => tracing::warn!("what the pool carries of its configuration: {e}"),
             }
             continue;
@@ -289,7 +284,7 @@ mod tests {
     }
 
     fn content(v: &Ram) -> Option<Vec<u8>> {
-        now(super::content(v)).expect("it is read")
+        now(newest(v)).expect("it is read").0.map(|(_, c)| c)
     }
 
     fn spoil(v: &Ram, at: u64) {

@@ -36,15 +36,17 @@ impl Default for Reserved {
 }
 
 impl OpenPool {
-    /// What the devices have. Nothing that makes sense is as nothing: hosts are told by those that register again.
-    async fn read_states(&self) -> std::result::Result<States, StoreError> {
-        let Some(d) = self.find(NAME) else { return Ok(States::default()) };
+    /// What the devices have; none: they have something that cannot be made out.
+    async fn read_states(&self) -> std::result::Result<Option<States>, StoreError> {
+        let Some(d) = self.find(NAME) else { return Ok(Some(States::default())) };
         let v = self.pool.volume(d.id)?;
-        let Some(content) = record::content(&*v).await? else { return Ok(States::default()) };
-        Ok(serde_json::from_slice(&content).unwrap_or_else(|e| {
-            tracing::error!("the reservations that the pool carries make no sense: {e}");
-            States::default()
-        }))
+        let (found, lens) = record::newest(&*v).await?;
+        Ok(match found {
+            Some((_, content)) => serde_json::from_slice(&content).ok(),
+            // A crash left it without a first content.
+            None if lens == [0; 2] => Some(States::default()),
+            None => None,
+        })
     }
 
     /// The state of a volume's reservations; none: the devices tell nothing about them.
@@ -53,25 +55,34 @@ impl OpenPool {
         let known = self.reserved.known.take();
         let states = match known {
             Some(k) => k,
-            None => self.read_states().await?,
+            None => self
+                .read_states()
+                .await?
+                .ok_or_else(|| StoreError::Request("they make no sense".into()))?,
         };
         let found = states.get(dataset).cloned();
         *self.reserved.known.borrow_mut() = Some(states);
         Ok(found)
     }
 
-    /// Has the devices carry a state. Durable when it ends.
-    async fn reserve(&self, dataset: &str, state: Vec<u8>) -> std::result::Result<(), StoreError> {
+    /// Has the devices carry a state. Durable when it ends. `first`: only if they tell nothing about the volume.
+    async fn reserve(
+        &self,
+        dataset: &str,
+        state: Vec<u8>,
+        first: bool,
+    ) -> std::result::Result<(), StoreError> {
         let _one = self.reserved.turn.acquire(1).await;
         // Not known any more if this fails.
         let known = self.reserved.known.take();
         let mut states = match known {
             Some(k) => k,
-            None => self.read_states().await?,
+            // What cannot be made out was told when the volumes were opened; there must be a way on.
+            None => self.read_states().await?.unwrap_or_default(),
         };
         // Of a volume that never had any nothing is told.
         let news = match states.get(dataset) {
-            Some(old) => *old != state,
+            Some(old) => !first && *old != state,
             None => !state.is_empty(),
         };
         if news {
@@ -88,16 +99,16 @@ impl OpenPool {
     }
 }
 
-/// Tells once that all is done, when the last of those who work has gone.
+/// Tells whether all have done their part, once the last of them has gone, in whatever way.
 struct Done {
     tell: Option<Box<dyn FnOnce(bool) + Send>>,
-    ok: bool,
+    left: usize,
 }
 
 impl Drop for Done {
     fn drop(&mut self) {
         if let Some(tell) = self.tell.take() {
-            tell(self.ok);
+            tell(self.left == 0);
         }
     }
 }
@@ -134,20 +145,22 @@ fn carry(
     state: Vec<u8>,
     done: Box<dyn FnOnce(bool) + Send>,
 ) {
-    let all = Arc::new(Mutex::new(Done { tell: Some(done), ok: true }));
+    let all = Arc::new(Mutex::new(Done { tell: Some(done), left: places.len() }));
     for (home, pool, dataset) in places {
         let (all, state) = (all.clone(), state.clone());
         home.run(move || {
             let open = weir_reactor::get_local::<Local>()
                 .and_then(|l| l.stores.borrow().get(&pool).cloned());
             weir_reactor::spawn_task(async move {
-                let wrong = match open {
-                    Some(p) => p.reserve(&dataset, state).await.err().map(|e| e.to_string()),
-                    None => Some("it is not open".into()),
+                let done = match open {
+                    Some(p) => p.reserve(&dataset, state, false).await.map_err(|e| e.to_string()),
+                    None => Err("it is not open".into()),
                 };
-                if let Some(why) = wrong {
-                    tracing::error!("pool {pool} cannot carry reservations of a volume: {why}");
-                    all.lock().unwrap_or_else(PoisonError::into_inner).ok = false;
+                match done {
+                    Ok(()) => all.lock().unwrap_or_else(PoisonError::into_inner).left -= 1,
+                    Err(why) => {
+                        tracing::error!("pool {pool} cannot carry reservations of a volume: {why}");
+                    }
                 }
             });
         });
@@ -162,7 +175,6 @@ impl ReservationStore for Reservations {
         state: Vec<u8>,
         done: Box<dyn FnOnce(bool) + Send>,
     ) {
-        let places = self.stores.lock().unwrap_or_else(PoisonError::into_inner).places(volume);
         // Jobs are done in the order in which they are handed over. Two reactors may come in another order than that of
         // their changes: the later of them hands the newer state over once more.
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,9 +182,13 @@ impl ReservationStore for Reservations {
             *newest = (revision, state);
         }
         let state = newest.1.clone();
-        let kept = state.clone();
+        let (name, kept, stores) = (volume.to_owned(), state.clone(), self.stores.clone());
         let then = move |r: Result<()>| match r {
-            Ok(()) => carry(places, kept, done),
+            // Where it is now: a place that the volume comes to later takes what the data directory has.
+            Ok(()) => {
+                let places = stores.lock().unwrap_or_else(PoisonError::into_inner).places(&name);
+                carry(places, kept, done);
+            }
             Err(_) => done(false),
         };
         self.hooks.reservations.save(volume, state, Box::new(then));
@@ -223,13 +239,7 @@ impl Node {
         }
         let dataset = volume.dataset();
         let done = self.with_pool(&pool.name, move |p| {
-            Box::pin(async move {
-                Ok(match p.reserved(&dataset).await {
-                    Ok(None) => p.reserve(&dataset, here).await,
-                    Ok(Some(_)) => Ok(()),
-                    Err(e) => Err(e),
-                })
-            })
+            Box::pin(async move { Ok(p.reserve(&dataset, here, true).await) })
         });
         if let Err(e) = done.await? {
             // The data directory has them.
@@ -246,6 +256,16 @@ mod tests {
     use std::sync::mpsc;
     use weir_control::events::EventLog;
     use weir_control::store::{self, MetaStore};
+
+    #[test]
+    fn what_was_given_up_is_not_told_as_done() {
+        for (left, told) in [(0, true), (1, false), (2, false)] {
+            let (tell, heard) = mpsc::channel();
+            let tell = Box::new(move |ok| tell.send(ok).expect("it is waited for"));
+            drop(Done { tell: Some(tell), left });
+            assert_eq!(heard.recv(), Ok(told));
+        }
+    }
 
     #[test]
     fn the_newest_state_stays_in_whatever_order_they_come() {
