@@ -156,6 +156,7 @@ fn errors_say_what_why_and_what_to_do() {
         ("map delete h none", 3, "volume_not_found"),
         ("target show none", 3, "target_not_found"),
         ("apply /nonexistent.toml", 2, "invalid_config"),
+        ("bench scenario store-minute --runtime 0s", 2, "invalid_request"),
         ("bench --target 127.0.0.1 --lun 0 --bs 7", 2, "invalid_request"),
     ] {
         let (text, json) = n.fails(line, exit);

@@ -287,6 +287,12 @@ fn run_scenario(a: &ScenarioArgs) -> anyhow::Result<ExitCode> {
             .hint("`weir bench scenario --list` says what each does")
             .into());
     };
+    if nanos(a.runtime) == 0 {
+        return Err(Error::new(Code::InvalidRequest, "a measurement needs some time")
+            .because("--runtime is 0")
+            .hint("use e.g. --runtime 1s")
+            .into());
+    }
     let program = std::env::current_exe().map_err(|e| {
         Error::new(Code::IoError, "the path of this program is not known").because(e)
     })?;
