@@ -102,7 +102,7 @@ impl Channel {
     fn new(port: Rc<Port>, login: &Login, slots: usize) -> std::io::Result<Rc<Channel>> {
         let initiator = login.name.session.initiator;
         let view = Attachment::new(
-            Nexus(login.nexus),
+            login.nexus,
             initiator.0.to_vec(),
             TransportId::srp(initiator.0),
             port.config.relative_port,

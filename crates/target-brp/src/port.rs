@@ -11,7 +11,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weir_fabric::{FabricError, Provider, RecvQueue};
 use weir_mem::{BufPool, Census, Slice};
-use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{
     Completion, CompletionQueue, TaskId, WaitChannel, get_part, remove_part, set_part, spawn_task,
 };
@@ -202,7 +201,7 @@ impl Port {
     pub(crate) fn forget(&self, name: &ChannelName) {
         if let Some(nexus) = self.shared.sessions.leave(name) {
             for u in self.units.all() {
-                u.shared().with(|s| s.nexus_lost(Nexus(nexus)));
+                u.shared().with(|s| s.nexus_lost(nexus));
             }
         }
     }

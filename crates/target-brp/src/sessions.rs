@@ -1,9 +1,10 @@
 //! Which channels belong together. Only logins and the ends of channels come here.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use weir_proto_brp::PortId;
+use weir_proto_scsi::lu::Nexus;
 
 /// Names a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +21,9 @@ pub(crate) struct ChannelName {
 }
 
 struct Session {
-    nexus: u64,
+    nexus: Nexus,
+    /// Where its channels begin, for spreading them over reactors.
+    first: usize,
     /// Reactor of each channel, as an index.
     channels: BTreeMap<u16, usize>,
 }
@@ -29,35 +32,32 @@ struct Session {
 #[derive(Default)]
 pub(crate) struct Sessions {
     table: Mutex<BTreeMap<SessionName, Session>>,
-    next: AtomicU64,
+    made: AtomicUsize,
 }
 
 /// What a login found.
 pub(crate) struct Joined {
     /// The session as a nexus of the logical units.
-    pub(crate) nexus: u64,
+    pub(crate) nexus: Nexus,
     /// Index of the reactor that has the channel.
     pub(crate) reactor: usize,
     /// Channels of other sessions of this initiator port, which are to end: only for a new session.
     pub(crate) others: Vec<(ChannelName, usize)>,
 }
 
-/// Nexus numbers of BRP sessions are apart from those of other front ends of the same units.
-const NEXUS_BASE: u64 = 1 << 62;
-static NEXT_PORT: AtomicU64 = AtomicU64::new(0);
-
 impl Sessions {
-    pub(crate) fn new() -> Sessions {
-        let port = NEXT_PORT.fetch_add(1, Ordering::Relaxed);
-        Sessions { table: Mutex::default(), next: AtomicU64::new(NEXUS_BASE | port << 40) }
-    }
-
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionName, Session>> {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Finds or makes session and channel. `reactors` are spread over in turn.
-    pub(crate) fn join(&self, name: ChannelName, reactors: usize, keep_others: bool) -> Joined {
+    /// Finds session and channel, or makes them; a session with a `new` nexus. `reactors` are spread over in turn.
+    pub(crate) fn join(
+        &self,
+        name: ChannelName,
+        reactors: usize,
+        keep_others: bool,
+        new: impl FnOnce() -> Nexus,
+    ) -> Joined {
         let mut t = self.lock();
         let mut others = Vec::new();
         if !t.contains_key(&name.session) && !keep_others {
@@ -68,10 +68,11 @@ impl Sessions {
             }
         }
         let s = t.entry(name.session).or_insert_with(|| Session {
-            nexus: self.next.fetch_add(1, Ordering::Relaxed) + 1,
+            nexus: new(),
+            first: self.made.fetch_add(1, Ordering::Relaxed) + 1,
             channels: BTreeMap::new(),
         });
-        let home = (s.nexus as usize).wrapping_add(usize::from(name.channel)) % reactors.max(1);
+        let home = s.first.wrapping_add(usize::from(name.channel)) % reactors.max(1);
         let reactor = *s.channels.entry(name.channel).or_insert(home);
         Joined { nexus: s.nexus, reactor, others }
     }
@@ -86,7 +87,7 @@ impl Sessions {
     }
 
     /// A channel is over. Gives the nexus when its session is over by that.
-    pub(crate) fn leave(&self, name: &ChannelName) -> Option<u64> {
+    pub(crate) fn leave(&self, name: &ChannelName) -> Option<Nexus> {
         let mut t = self.lock();
         let s = t.get_mut(&name.session)?;
         s.channels.remove(&name.channel);
@@ -120,13 +121,17 @@ mod tests {
         ChannelName { session, channel }
     }
 
+    fn join(s: &Sessions, name: ChannelName, reactors: usize, keep: bool) -> Joined {
+        s.join(name, reactors, keep, || Nexus(name.session.session))
+    }
+
     #[test]
     fn channels_stay_where_they_are_and_the_last_one_ends_the_session() {
-        let s = Sessions::new();
-        let a = s.join(name(1, 7, 0), 2, false);
-        let b = s.join(name(1, 7, 1), 2, false);
+        let s = Sessions::default();
+        let a = join(&s, name(1, 7, 0), 2, false);
+        let b = join(&s, name(1, 7, 1), 2, false);
         assert!(a.nexus == b.nexus && a.reactor != b.reactor && b.others.is_empty());
-        assert_eq!(s.join(name(1, 7, 0), 2, false).reactor, a.reactor);
+        assert_eq!(join(&s, name(1, 7, 0), 2, false).reactor, a.reactor);
         assert!(s.is_first(&name(1, 7, 0)) && !s.is_first(&name(1, 7, 1)));
         assert_eq!(s.leave(&name(1, 7, 0)), None);
         assert!(s.is_first(&name(1, 7, 1)));
@@ -136,13 +141,13 @@ mod tests {
 
     #[test]
     fn a_new_session_names_those_it_replaces() {
-        let s = Sessions::new();
-        s.join(name(1, 7, 0), 1, false);
-        s.join(name(1, 7, 3), 1, false);
-        s.join(name(2, 9, 0), 1, false);
-        let kept = s.join(name(1, 8, 0), 1, true);
+        let s = Sessions::default();
+        join(&s, name(1, 7, 0), 1, false);
+        join(&s, name(1, 7, 3), 1, false);
+        join(&s, name(2, 9, 0), 1, false);
+        let kept = join(&s, name(1, 8, 0), 1, true);
         assert!(kept.others.is_empty());
-        let new = s.join(name(1, 10, 0), 1, false);
+        let new = join(&s, name(1, 10, 0), 1, false);
         assert_eq!(new.others.len(), 3);
         assert!(s.any(&new.others));
         for (n, _) in &new.others {

@@ -12,6 +12,7 @@ use weir_mem::BufPool;
 use weir_proto_brp::control::GoodbyeReason;
 use weir_proto_brp::login::VERSION;
 use weir_proto_brp::{Features, LoginReject, LoginRequest, PortId, RejectReason};
+use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{Handle, now, sleep, spawn_task};
 use weir_target_core::{Access, Spread, Units, spread};
 
@@ -36,7 +37,7 @@ pub(crate) struct Login {
     pub(crate) incoming: Box<dyn Incoming>,
     pub(crate) request: LoginRequest,
     pub(crate) name: ChannelName,
-    pub(crate) nexus: u64,
+    pub(crate) nexus: Nexus,
 }
 
 /// A session, for status displays.
@@ -78,7 +79,7 @@ impl Target {
             spread: Spread::default(),
             config,
             access,
-            sessions: Sessions::new(),
+            sessions: Sessions::default(),
             memories: AtomicU64::new(0),
         }))
     }
@@ -184,7 +185,8 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     let name = ChannelName { session, channel: request.channel };
     let reactors = shared.spread.reactors();
     let keep = request.features.has(Features::KEEP_OTHERS);
-    let Joined { nexus, reactor, others } = shared.sessions.join(name, reactors.len(), keep);
+    let new = || shared.spread.new_nexus();
+    let Joined { nexus, reactor, others } = shared.sessions.join(name, reactors.len(), keep, new);
     for (other, home) in &others {
         end(&shared, &reactors, *other, *home);
     }

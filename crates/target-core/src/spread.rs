@@ -5,7 +5,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use weir_fabric::{FabricError, Incoming, Listener, Provider, RecvQueue};
 use weir_mem::{BufPool, PoolConfig};
+use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{Handle, spawn_task};
+
+/// Bits that count the nexuses of one port: a thousand logins a second use them up in 34 years.
+const NEXUS_BITS: u32 = 40;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -14,6 +18,7 @@ pub struct Spread {
     id: u64,
     reactors: Mutex<Vec<Handle>>,
     channels: AtomicUsize,
+    nexuses: AtomicU64,
 }
 
 impl Default for Spread {
@@ -22,6 +27,7 @@ impl Default for Spread {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             reactors: Mutex::default(),
             channels: AtomicUsize::new(0),
+            nexuses: AtomicU64::new(0),
         }
     }
 }
@@ -30,6 +36,12 @@ impl Spread {
     /// Names the port's part on each reactor; no two ports of a program have the same.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// A number for a new I_T nexus of the port. All ports of a node stand before the same units, so no two nexuses of
+    /// a program have the same number, whatever their port and protocol; none is used twice.
+    pub fn new_nexus(&self) -> Nexus {
+        Nexus(self.id << NEXUS_BITS | (self.nexuses.fetch_add(1, Ordering::Relaxed) + 1))
     }
 
     /// Adds the present reactor, which has its part of the port.

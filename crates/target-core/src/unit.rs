@@ -272,11 +272,18 @@ impl Attachment {
 
     fn attach(&self, unit: Rc<Unit>) -> Rc<Attached> {
         let (generation, geometry, fast) = unit.shared.with(|s| {
-            // Another reactor may have made the nexus known already.
-            if !s.nexuses().any(|n| n == self.nexus) {
+            match s.ports_of(self.nexus) {
                 // Every unit is made with the port identifiers of all front ends; an unknown one would
                 // only make its commands fail.
-                let _ = s.nexus_added(self.nexus, self.transport.clone(), self.target_port);
+                None => drop(s.nexus_added(self.nexus, self.transport.clone(), self.target_port)),
+                // Another reactor has made the nexus known already. It must be the same one: reservations are kept
+                // and taken by this number.
+                Some(who) => assert_eq!(
+                    who,
+                    (&self.transport, self.target_port),
+                    "two nexuses of a unit have the number {:x}",
+                    self.nexus.0
+                ),
             }
             (s.generation(), s.geometry(), s.fast_path(self.nexus))
         });

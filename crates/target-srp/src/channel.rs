@@ -21,7 +21,7 @@ use weir_target_core::Attachment;
 pub(crate) struct Login {
     pub(crate) incoming: Box<dyn Incoming>,
     pub(crate) name: NexusName,
-    pub(crate) nexus: u64,
+    pub(crate) nexus: Nexus,
     pub(crate) initiator: PortId,
     pub(crate) response: LoginResponse,
     pub(crate) negotiated: Negotiated,
@@ -98,7 +98,7 @@ impl Channel {
             }
         };
         let view = Attachment::new(
-            Nexus(nexus),
+            nexus,
             initiator.0.to_vec(),
             TransportId::srp(initiator.0),
             port.config.relative_port,

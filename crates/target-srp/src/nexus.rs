@@ -6,11 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use weir_proto_scsi::lu::Nexus as NexusId;
 use weir_proto_srp::PortId;
 use weir_proto_srp::states::NexusState;
-
-/// Names a nexus; never used again.
-pub(crate) type NexusId = u64;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
@@ -32,7 +30,8 @@ struct Nexus {
     channels: Vec<ChannelRef>,
     /// Channels being set up that hold the nexus.
     joining: usize,
-    /// Channels since the nexus was made, for spreading them over reactors.
+    /// Where its first channel goes, and its channels since: for spreading them over reactors.
+    first: u64,
     joined: u64,
 }
 
@@ -40,8 +39,8 @@ impl Nexus {
     fn enter(&mut self, next: NexusState) {
         assert!(
             self.state.may_follow(next) || self.state == next,
-            "nexus {}: {} after {}",
-            self.id,
+            "nexus {:x}: {} after {}",
+            self.id.0,
             next,
             self.state
         );
@@ -53,7 +52,7 @@ impl Nexus {
 #[derive(Default)]
 pub(crate) struct Nexuses {
     table: Mutex<BTreeMap<Key, Nexus>>,
-    next: AtomicU64,
+    made: AtomicU64,
 }
 
 /// What joining found.
@@ -61,8 +60,8 @@ pub(crate) struct Joined {
     pub(crate) id: NexusId,
     /// Its channels before this one.
     pub(crate) others: Vec<ChannelRef>,
-    /// How many channels joined before.
-    pub(crate) ordinal: u64,
+    /// Spreads the channels of all nexuses over reactors in turn.
+    pub(crate) turn: u64,
 }
 
 /// Holds a nexus while a channel is being set up.
@@ -83,18 +82,25 @@ impl Nexuses {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Finds or makes the nexus; [`attach`](Nexuses::attach) or [`give_up`](Nexuses::give_up) must follow.
-    pub(crate) fn join(&self, initiator: &PortId, peer: &str) -> (NexusName, Joined) {
+    /// Finds the nexus or makes it with a `new` number; [`attach`](Nexuses::attach) or
+    /// [`give_up`](Nexuses::give_up) must follow.
+    pub(crate) fn join(
+        &self,
+        initiator: &PortId,
+        peer: &str,
+        new: impl FnOnce() -> NexusId,
+    ) -> (NexusName, Joined) {
         let k = key(initiator, peer);
         let mut t = self.lock();
         let n = t.entry(k.clone()).or_insert_with(|| {
-            let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
-            Nexus { id, state: NexusState::Free, channels: Vec::new(), joining: 0, joined: 0 }
+            let first = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+            let (state, channels) = (NexusState::Free, Vec::new());
+            Nexus { id: new(), state, channels, joining: 0, first, joined: 0 }
         });
         n.joining += 1;
         n.joined += 1;
         n.enter(NexusState::Active);
-        let joined = Joined { id: n.id, others: n.channels.clone(), ordinal: n.joined - 1 };
+        let joined = Joined { id: n.id, others: n.channels.clone(), turn: n.first + n.joined - 1 };
         (NexusName(k), joined)
     }
 
@@ -160,13 +166,19 @@ impl Nexuses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+
+    fn numbers() -> impl Fn() -> NexusId {
+        let next = Cell::new(0);
+        move || NexusId(next.replace(next.get() + 1))
+    }
 
     #[test]
     fn channels_of_one_port_share_a_nexus_and_the_last_one_loses_it() {
-        let t = Nexuses::default();
+        let (t, n) = (Nexuses::default(), numbers());
         let port = PortId::new(1, 2);
-        let (a, ja) = t.join(&port, "10.0.0.1:1000");
-        let (b, jb) = t.join(&port, "10.0.0.2:1000");
+        let (a, ja) = t.join(&port, "10.0.0.1:1000", &n);
+        let (b, jb) = t.join(&port, "10.0.0.2:1000", &n);
         assert!(ja.id == jb.id && a == b);
         let (c1, c2) =
             (ChannelRef { reactor: 0, channel: 1 }, ChannelRef { reactor: 1, channel: 1 });
@@ -175,18 +187,18 @@ mod tests {
         assert_eq!(t.channels(&a), [c1, c2]);
         assert_eq!(t.detach(&a, c1), None);
         assert_eq!(t.detach(&a, c2), Some(ja.id));
-        let (d, jd) = t.join(&port, "10.0.0.1:1000");
+        let (d, jd) = t.join(&port, "10.0.0.1:1000", &n);
         assert!(jd.id != ja.id);
         assert_eq!(t.give_up(&d), Some(jd.id));
     }
 
     #[test]
     fn hosts_without_a_port_id_are_told_apart_by_address() {
-        let t = Nexuses::default();
+        let (t, n) = (Nexuses::default(), numbers());
         let zero = PortId::new(0, 0);
-        let (a, ja) = t.join(&zero, "10.0.0.1:1000");
-        let (_, jb) = t.join(&zero, "10.0.0.2:1000");
-        let (c, jc) = t.join(&zero, "10.0.0.1:2000");
+        let (a, ja) = t.join(&zero, "10.0.0.1:1000", &n);
+        let (_, jb) = t.join(&zero, "10.0.0.2:1000", &n);
+        let (c, jc) = t.join(&zero, "10.0.0.1:2000", &n);
         assert!(ja.id != jb.id && ja.id == jc.id && a == c);
     }
 }

@@ -174,9 +174,9 @@ impl Port {
     }
 
     /// The last channel of a nexus is gone: the units forget it.
-    pub(crate) fn nexus_lost(&self, nexus: u64) {
+    pub(crate) fn nexus_lost(&self, nexus: Nexus) {
         for u in self.units.all() {
-            u.shared().with(|s| s.nexus_lost(Nexus(nexus)));
+            u.shared().with(|s| s.nexus_lost(nexus));
         }
     }
 

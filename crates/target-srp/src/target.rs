@@ -190,7 +190,8 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     if !shared.spread.admit(shared.config.max_channels) {
         return refuse(&shared, incoming, request.tag, RejectReason::InsufficientResources);
     }
-    let (name, joined) = shared.nexuses.join(&request.initiator, &incoming.peer());
+    let (name, joined) =
+        shared.nexuses.join(&request.initiator, &incoming.peer(), || shared.spread.new_nexus());
     if negotiated.multichannel == MultiChannel::Terminate && !joined.others.is_empty() {
         shared.nexuses.terminate_wait(&name, true);
         for c in &joined.others {
@@ -207,7 +208,7 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
         response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
     }
     let reactors = shared.spread.reactors();
-    let home = (joined.id + joined.ordinal) as usize % reactors.len().max(1);
+    let home = joined.turn as usize % reactors.len().max(1);
     let (initiator, nexus) = (request.initiator, joined.id);
     let events = request.event_solicited;
     let login = Login { incoming, name, nexus, initiator, response, negotiated, events };

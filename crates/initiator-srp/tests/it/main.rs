@@ -10,3 +10,4 @@ mod paths;
 mod script;
 mod sim;
 mod trouble;
+mod two_ports;

@@ -112,9 +112,23 @@ pub(crate) fn serve(
     config: TargetConfig,
     medium: &Medium,
 ) -> Served {
-    let name = PortName::Srp(config.port_id.0);
+    serve_ports(provider, [(addr, config)], medium).remove(0)
+}
+
+/// The same through several target ports of one node, which stand before the same unit.
+pub(crate) fn serve_ports<'a>(
+    provider: Rc<dyn Provider>,
+    ports: impl IntoIterator<Item = (&'a str, TargetConfig)>,
+    medium: &Medium,
+) -> Vec<Served> {
+    let ports: Vec<_> = ports.into_iter().collect();
     let mut identity = Identity::new("WEIR", "TEST", "0001", "S1", [0x60; 16]);
-    identity.ports = vec![TargetPort { relative_id: 1, group: 1, name }];
+    let port = |(_, c): &(&str, TargetConfig)| TargetPort {
+        relative_id: c.relative_port,
+        group: 1,
+        name: PortName::Srp(c.port_id.0),
+    };
+    identity.ports = ports.iter().map(port).collect();
     let g = Geometry {
         len: medium.lock().unwrap().len() as u64,
         block_size: BLOCK as u32,
@@ -137,8 +151,12 @@ pub(crate) fn serve(
     let disk = Disk { medium: medium.clone(), mood: mood.clone(), g };
     let shared = UnitShared::new("v", lu, None);
     units.insert(Unit::new(shared.clone(), Rc::new(disk), pool.clone(), 1 << 20));
-    let target = Target::new(config, access.clone(), identity, 1);
-    let port = target.join(provider.clone(), units, pool).unwrap();
-    let addr = target.listen(&*provider, addr).unwrap();
-    Served { target, port, mood, addr, unit: shared, access }
+    let serve = |(addr, config): (&str, TargetConfig)| {
+        let target = Target::new(config, access.clone(), identity.clone(), 1);
+        let port = target.join(provider.clone(), units.clone(), pool.clone()).unwrap();
+        let addr = target.listen(&*provider, addr).unwrap();
+        let (mood, unit, access) = (mood.clone(), shared.clone(), access.clone());
+        Served { target, port, mood, addr, unit, access }
+    };
+    ports.into_iter().map(serve).collect()
 }

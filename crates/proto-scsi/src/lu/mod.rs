@@ -197,6 +197,11 @@ impl LuState {
         self.nexuses.keys().copied()
     }
 
+    /// The initiator port and relative target port of a nexus, if it is known here.
+    pub fn ports_of(&self, nexus: Nexus) -> Option<(&TransportId, u16)> {
+        self.nexuses.get(&nexus).map(|s| (&s.who.initiator, s.who.target_port))
+    }
+
     /// Makes a nexus known. Its first command meets 6/29/00. Registrations of the same initiator
     /// port and target port are its own again.
     pub fn nexus_added(
