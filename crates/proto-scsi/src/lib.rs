@@ -26,6 +26,7 @@ pub mod initiator;
 pub mod lba_status;
 pub mod lu;
 pub mod lun;
+pub mod planted;
 pub mod pr;
 pub mod sense;
 pub mod status;

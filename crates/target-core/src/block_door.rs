@@ -2,6 +2,7 @@
 //! COMPARE AND WRITE.
 
 use crate::gate::Writing;
+use crate::planted::Bug;
 use crate::unit::{Attached, Unit};
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
@@ -74,7 +75,7 @@ pub struct WriteGuard<'a>(#[allow(dead_code)] Writing<'a>); // Only its end matt
 impl Unit {
     /// Waits while a COMPARE AND WRITE of the range is between its read and its write.
     pub async fn begin_write(&self, at: u64, len: u64) -> WriteGuard<'_> {
-        WriteGuard(self.write_gate(at, len).await)
+        WriteGuard(self.pass_gate(at, len, Bug::BlockWriteNotCounted).await)
     }
 
     /// True when a write of the range that ends at once need not wait for anything.

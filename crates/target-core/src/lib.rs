@@ -17,6 +17,7 @@ mod block_door;
 mod execute;
 mod gate;
 mod media;
+pub mod planted;
 pub mod spread;
 mod transfer;
 mod unit;

@@ -3,6 +3,7 @@
 use super::mode::ModeValues;
 use super::{AluaState, Condition, LuState, Nexus, UaScope, UnknownGroup, alua};
 use crate::identity::TargetPort;
+use crate::planted::{Bug, has};
 use crate::pr::PortPair;
 use crate::sense::Sense;
 
@@ -19,7 +20,9 @@ impl LuState {
                 state.attentions.push(sense);
             }
         }
-        self.touch();
+        if !has(Bug::AttentionBehindCache) {
+            self.touch();
+        }
     }
 
     /// The unit attentions that a nexus has pending, oldest first; they stay pending.

@@ -2,6 +2,7 @@
 
 use super::PrType;
 use crate::cdb::AccessClass;
+use crate::planted::{Bug, has};
 
 /// What a nexus is to a persistent reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,6 +25,9 @@ pub fn conflicts(class: AccessClass, kind: PrType, standing: Standing) -> bool {
     let shares = registered && kind.shared_by_registrants();
     match class {
         AccessClass::Always | AccessClass::PrRegister => false,
+        AccessClass::ReadMedium if has(Bug::RegisteredMayRead) => {
+            kind.exclusive_access() && !registered
+        }
         AccessClass::ReadMedium => kind.exclusive_access() && !shares,
         AccessClass::WriteMedium | AccessClass::StartStop => !shares,
         AccessClass::ReadConfig => kind.exclusive_access() && !registered,

@@ -3,6 +3,7 @@
 use super::{PortPair, PrType, REGISTRATIONS_MAX, Registration, Reservations};
 use crate::cdb::PrOut;
 use crate::identity::TargetPort;
+use crate::planted::{Bug, has};
 use crate::sense::Sense;
 use crate::status::ScsiError;
 use crate::transport_id::TransportId;
@@ -320,7 +321,8 @@ impl Reservations {
         if !take_over && !self.registrations.iter().any(goes) {
             return Err(ScsiError::RESERVATION_CONFLICT);
         }
-        let removed: Vec<_> = self.registrations.extract_if(.., |r| goes(r)).collect();
+        let most = if has(Bug::PreemptFirstOnly) { 1 } else { usize::MAX };
+        let removed: Vec<_> = self.registrations.extract_if(.., |r| goes(r)).take(most).collect();
         for r in &removed {
             if r.who != *me {
                 change.notify(&r.who, Sense::REGISTRATIONS_PREEMPTED);
