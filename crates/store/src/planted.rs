@@ -59,6 +59,22 @@ pub enum Bug {
     ServeBeforeSuperblock,
     /// The ring of the log is used again over pages of lives that are over and not merged.
     RingOverTail,
+    /// A deleted snapshot hands its dead list to a snapshot that the checkpoint under way does not have.
+    DeadListToNewSnapshot,
+    /// Metadata is read where it has not arrived yet.
+    ReadOnItsWay,
+    /// Who mends a block and is given up leaves its write on the way, and the block without a pin.
+    MendGivenUp,
+    /// A mend is not read back.
+    MendNotReadBack,
+    /// Blocks are free after a checkpoint although somebody is still reading them.
+    ReuseUnderReader,
+    /// A write of several blocks does not lock the last one.
+    LastBlockUnlocked,
+    /// Snapshots of several volumes are made one after the other.
+    SnapshotsOneByOne,
+    /// A device is attached again while writes that were given up are on their way to it.
+    AttachWithLateWrites,
 }
 
 impl Bug {
@@ -92,6 +108,14 @@ impl Bug {
         Bug::TailUnjudged,
         Bug::ServeBeforeSuperblock,
         Bug::RingOverTail,
+        Bug::DeadListToNewSnapshot,
+        Bug::ReadOnItsWay,
+        Bug::MendGivenUp,
+        Bug::MendNotReadBack,
+        Bug::ReuseUnderReader,
+        Bug::LastBlockUnlocked,
+        Bug::SnapshotsOneByOne,
+        Bug::AttachWithLateWrites,
     ];
 }
 

@@ -149,8 +149,8 @@ impl Check {
         let i = self.i.clone();
         let epoch = i.durable.borrow().epoch;
         let table = i.ckpt.table.borrow().clone();
-        for vbn in table {
-            self.refer(vbn, "table of datasets");
+        for (ptr, _) in table {
+            self.refer(ptr.vbn, "table of datasets");
         }
         let all: Vec<Rc<Dataset>> = i.datasets.borrow().values().cloned().collect();
         self.report.datasets = all.len() as u64;

@@ -32,7 +32,7 @@ pub(crate) struct Control {
     /// Changes since the last cut, at most.
     pub(crate) entries: Cell<u64>,
     /// Blocks of the table of datasets.
-    pub(crate) table: RefCell<Vec<u64>>,
+    pub(crate) table: RefCell<Vec<(NodePtr, PageKind)>>,
     /// Changes of the pool that belong to the next cut.
     pub(crate) actions: RefCell<Vec<Action>>,
 }
@@ -258,7 +258,9 @@ impl Inner {
             Self::settle_layers(&ds.top.below, cut.epoch);
         }
         // What was looked up before this may still be on its way to a reader.
-        self.pins.grace().await;
+        if !has(Bug::ReuseUnderReader) {
+            self.pins.grace().await;
+        }
         let mut space = self.space.borrow_mut();
         for vbn in cut.pending.into_iter().chain(cx.frees) {
             if has(Bug::ReuseBeforeCheckpoint) && !space.is_used(vbn) {
@@ -308,9 +310,9 @@ impl Inner {
             record.put(&mut p);
             bytes.extend_from_slice(&p);
         }
-        for vbn in self.ckpt.table.take() {
-            self.space.borrow_mut().disk_clear(vbn);
-            cx.frees.push(vbn);
+        for (ptr, _) in self.ckpt.table.take() {
+            self.space.borrow_mut().disk_clear(ptr.vbn);
+            cx.frees.push(ptr.vbn);
         }
         let mut levels = blob::levels(bytes.len() as u64);
         let height = levels.len().saturating_sub(1) as u8;
@@ -330,9 +332,9 @@ impl Inner {
                     }
                 }
                 let vbn = self.place_meta(epoch)?;
-                self.ckpt.table.borrow_mut().push(vbn);
+                let kind = if level == 0 { PageKind::Blob } else { PageKind::BlobIndex };
                 let header = Header {
-                    kind: if level == 0 { PageKind::Blob } else { PageKind::BlobIndex },
+                    kind,
                     level: level as u8,
                     entry_format: 0,
                     pool: self.tag,
@@ -344,7 +346,9 @@ impl Inner {
                     count: 0,
                 };
                 let crc = seal(&mut b, &header);
-                here.push(NodePtr { vbn, birth: epoch, max_birth: epoch, crc });
+                let ptr = NodePtr { vbn, birth: epoch, max_birth: epoch, crc };
+                here.push(ptr);
+                self.ckpt.table.borrow_mut().push((ptr, kind));
                 self.put_meta(&mut cx.batch, vbn, b, None).await?;
             }
             below = here;

@@ -8,11 +8,78 @@ use crate::format::dataset::Kind;
 use crate::format::dead::{self, PER_PAGE};
 use crate::format::page::{Header, NodePtr, PageKind};
 use crate::format::tree::{LEAF, span};
+use crate::planted::{Bug, has};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 
 /// Pages of dead lists, and leaves of maps, that one checkpoint gives back.
 const BUDGET: u64 = 256;
+
+/// Pages of dead lists that somebody comes back to after a pause in which nothing holds them where they are.
+#[derive(Default)]
+pub(crate) struct Marks {
+    next: Cell<u64>,
+    /// The marked pages, by the numbers of the marks. One that was given back is not there.
+    pages: Rc<RefCell<BTreeMap<u64, u64>>>,
+}
+
+/// One of them.
+pub(crate) struct Mark {
+    number: u64,
+    page: NodePtr,
+    pages: Rc<RefCell<BTreeMap<u64, u64>>>,
+}
+
+impl Marks {
+    /// Marks a page that is on a list now.
+    pub(crate) fn mark(&self, page: NodePtr) -> Mark {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        let mut mark = Mark { number, page: NodePtr::NONE, pages: self.pages.clone() };
+        mark.put(page);
+        mark
+    }
+
+    /// A page is given back.
+    fn popped(&self, vbn: u64) {
+        self.pages.borrow_mut().retain(|_, page| *page != vbn);
+    }
+}
+
+impl Mark {
+    /// The marked page; none: the list is over.
+    pub(crate) fn at(&self) -> NodePtr {
+        self.page
+    }
+
+    /// It is still on a list, whichever.
+    pub(crate) fn stands(&self) -> bool {
+        self.pages.borrow().contains_key(&self.number)
+    }
+
+    /// Marks the page before it, unless this one was given back: then that one is next, or gone, too. Says whether it was
+    /// not.
+    pub(crate) fn go_on(&mut self, older: NodePtr) -> bool {
+        let stands = self.stands();
+        if stands {
+            self.put(older);
+        }
+        stands
+    }
+
+    fn put(&mut self, page: NodePtr) {
+        self.page = page;
+        self.pages.borrow_mut().insert(self.number, page.vbn);
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        self.pages.borrow_mut().remove(&self.number);
+    }
+}
 
 impl Inner {
     /// True while something deleted has not been given back.
@@ -59,6 +126,7 @@ impl Inner {
         ds.dead.set((older, count.saturating_sub(list.len() as u64)));
         self.space.borrow_mut().disk_clear(ptr.vbn);
         cx.frees.push(ptr.vbn);
+        self.marks.popped(ptr.vbn);
         Ok(list)
     }
 
@@ -95,13 +163,15 @@ impl Inner {
         Ok(())
     }
 
-    /// The dataset after a snapshot in its line.
+    /// The dataset after a snapshot in its line, as of the cut. A snapshot made since has no list of its own: what died
+    /// before it is on its volume's list until the next cut, which puts that in the place of whatever it has.
     pub(crate) fn next_in_line(&self, s: &Dataset) -> Option<Rc<Dataset>> {
         let datasets = self.datasets.borrow();
+        let made = |d: &Dataset| !d.fresh.get() || has(Bug::DeadListToNewSnapshot);
         datasets
             .values()
             .filter(|d| d.kind == Kind::Snapshot && d.parent.get() == s.parent.get())
-            .filter(|d| d.epoch > s.epoch && !d.deleting.get())
+            .filter(|d| d.epoch > s.epoch && !d.deleting.get() && made(d))
             .min_by_key(|d| d.epoch)
             .or_else(|| datasets.get(&s.parent.get()))
             .cloned()

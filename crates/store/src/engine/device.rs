@@ -282,6 +282,13 @@ pub(crate) struct Pending {
     late: Late,
 }
 
+impl Drop for Pending {
+    /// Nobody waits for it any more; it has not ended.
+    fn drop(&mut self) {
+        self.late.borrow_mut().extend(self.done.take());
+    }
+}
+
 /// Waits for all writes and says which failed. What has not ended after `limit` has failed.
 pub(crate) async fn wait(all: &mut Vec<Pending>, limit: Nanos) -> Vec<(u16, IoError)> {
     let mut failed = Vec::new();

@@ -9,6 +9,7 @@ use super::{Inner, Pool, StoreError, StoreResult, label_of};
 use crate::format::BLOCK;
 use crate::format::label::{LABELS, Layout, SUPER_SLOTS};
 use crate::format::superblock::{MAX_MEMBERS, Member, MemberState};
+use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_codec::crc64;
@@ -393,7 +394,7 @@ impl Pool {
         if old.state.get() != MemberState::Out && !spare {
             return refused(format!("device {} is in service", old.number));
         }
-        if !old.is_quiet(i.options.deadline).await {
+        if !old.is_quiet(i.options.deadline).await && !has(Bug::AttachWithLateWrites) {
             return Err(StoreError::Pool(format!(
                 "device {} still has writes under way that were given up: try again when they have ended",
                 old.number

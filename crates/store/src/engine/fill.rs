@@ -246,12 +246,22 @@ impl Inner {
     }
 
     async fn fill_list(self: &Rc<Self>, w: &mut Walk, ds: &Dataset) -> IoResult {
-        let mut tries = 0;
+        let (mut tries, mut brought) = (0, BTreeSet::new());
         'again: loop {
-            self.upkeep_goes_on().await?;
-            let pin = self.pins.pin();
-            let mut ptr = ds.dead.get().0;
-            while !ptr.is_none() && !w.seen.contains(&(ptr.vbn, ptr.birth)) {
+            let mut mark = self.marks.mark(ds.dead.get().0);
+            // No list is longer, also when somebody has made it lead back to itself.
+            let mut left = self.space.borrow().total();
+            while left > 0 && !mark.at().is_none() {
+                left -= 1;
+                self.upkeep_goes_on().await?;
+                let pin = self.pins.pin();
+                let ptr = mark.at();
+                if !mark.stands() {
+                    continue 'again;
+                }
+                if w.seen.contains(&(ptr.vbn, ptr.birth)) {
+                    break;
+                }
                 let page = match self.meta(&ptr, PageKind::Dead).await {
                     Err(IoError::Medium) if tries < PATIENCE => {
                         drop(pin);
@@ -259,15 +269,20 @@ impl Inner {
                         self.checkpoint_now().await?;
                         continue 'again;
                     }
-                    Err(IoError::Medium) => return Ok(()),
+                    // Lost on all copies, and with it what is behind it.
+                    Err(IoError::Medium) => break,
                     other => other?,
                 };
-                if self.is_wanted(w, ptr.birth) {
+                if brought.insert((ptr.vbn, ptr.birth)) && self.is_wanted(w, ptr.birth) {
                     self.fill_meta(w, ptr, &page).await?;
                 }
-                w.seen.insert((ptr.vbn, ptr.birth));
-                ptr = dead::decode(&page).map_or(NodePtr::NONE, |(older, _)| older);
+                let older = dead::decode(&page).map_or(NodePtr::NONE, |(older, _)| older);
+                if !mark.go_on(older) {
+                    continue 'again;
+                }
             }
+            // Only now: what leads to it is seen when all of it has been.
+            w.seen.extend(brought);
             return Ok(());
         }
     }
@@ -400,7 +415,7 @@ impl Inner {
 
     /// Reads one block from whatever copy verifies; false: no copy is good.
     async fn fetch(&self, ds: &Dataset, b: &(u64, MapEntry), dst: &Slice) -> IoResult<bool> {
-        match self.heal_entry(ds.family, b.0, b.1, dst).await {
+        match self.heal_entry(ds.family, b.0, b.1, dst, &self.pins.pin()).await {
             Ok(()) => Ok(true),
             Err(IoError::Medium) => Ok(false),
             Err(e) => Err(e),
@@ -434,7 +449,7 @@ impl Inner {
         if !d.is_written() {
             return Err(IoError::Offline);
         }
-        self.mend(d, at, data).await;
+        self.mend(d, at, data, &self.pins.pin()).await;
         let have = Slice::heap(data.len());
         match d.read(at, &have, self.options.deadline).await {
             Ok(()) if have.to_vec() == data.to_vec() => Ok(()),

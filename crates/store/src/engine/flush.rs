@@ -2,9 +2,12 @@
 
 use super::device::Device;
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use weir_base::{IoError, IoResult, Nanos};
 use weir_disk::{DiskOp, status};
-use weir_reactor::{WaitChannel, completion, patience};
+use weir_reactor::{Completion, CompletionFuture, WaitChannel, completion, patience};
 
 /// Flushes of a device.
 #[derive(Default)]
@@ -52,6 +55,42 @@ impl Drop for Open<'_> {
     }
 }
 
+/// A flush that a device was asked for.
+struct Asked<'a> {
+    device: &'a Device,
+    life: u32,
+    /// `None`: it has ended.
+    done: Option<CompletionFuture>,
+}
+
+impl Asked<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Completion> {
+        let Some(done) = &mut self.done else { return Poll::Pending };
+        let ended = Pin::new(done).poll(cx);
+        if ended.is_ready() {
+            self.done = None;
+        }
+        ended
+    }
+
+    fn failed(&self, e: IoError) {
+        let f = &self.device.flushes;
+        if f.lives.get() == self.life && f.failed.get().is_none() {
+            f.failed.set(Some(e));
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
+    /// What it would have told is told to nobody: that is as if it had failed.
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            self.device.late.borrow_mut().push(done);
+            self.failed(IoError::Offline);
+        }
+    }
+}
+
 impl Device {
     /// Makes durable what was written before.
     ///
@@ -67,20 +106,18 @@ impl Device {
         }
         let f = &self.flushes;
         if f.failed.get().is_none() {
-            let (open, life) = (f.begin(), f.lives.get());
-            let (token, mut done) = completion();
+            let open = f.begin();
+            let (token, done) = completion();
             disk.submit(DiskOp::Flush, token);
-            let result = match patience(limit, &mut done).await {
+            let mut asked = Asked { device: self, life: f.lives.get(), done: Some(done) };
+            let result = match patience(limit, poll_fn(|cx| asked.poll(cx))).await {
                 Ok(c) => status(c),
-                Err(_) => {
-                    self.late.borrow_mut().push(done);
-                    Err(IoError::Offline)
-                }
+                Err(_) => Err(IoError::Offline),
             };
-            if result.is_err() && f.lives.get() == life {
-                f.failed.set(result.err());
+            if let Err(e) = result {
+                asked.failed(e);
             }
-            drop(open);
+            drop((asked, open));
             result?;
             f.those_beside().await;
         }

@@ -3,6 +3,7 @@
 use super::Inner;
 use super::dataset::Dataset;
 use super::device::Device;
+use super::locks::Pin;
 use super::stage::Found;
 use crate::format::BLOCK;
 use crate::format::log::Entry;
@@ -14,23 +15,40 @@ use weir_mem::Slice;
 use weir_reactor::spawn_task;
 
 impl Inner {
-    /// Writes verified data over a damaged copy, and looks whether it took; else replaces the block.
-    pub(crate) async fn mend(&self, d: &Rc<Device>, at: u64, data: &Slice) {
+    /// Writes verified data over a damaged copy, and looks whether it took; else replaces the block. False: it is not
+    /// mended. Under `pin` the block stays in its place, also when the caller is gone before the write has ended.
+    pub(crate) async fn mend(&self, d: &Rc<Device>, at: u64, data: &Slice, pin: &Pin) -> bool {
+        let Some(me) = self.me.upgrade() else { return false };
+        if has(Bug::MendGivenUp) {
+            return me.mend_held(d, at, data).await;
+        }
+        let (d, data, pin) = (d.clone(), data.clone(), pin.clone());
+        let work = async move {
+            let mended = me.mend_held(&d, at, &data).await;
+            drop(pin);
+            mended
+        };
+        self.to_the_end(work).await.unwrap_or(false)
+    }
+
+    async fn mend_held(&self, d: &Rc<Device>, at: u64, data: &Slice) -> bool {
         for _ in 0..2 {
             if !d.usable() || self.options.read_only {
-                return;
+                return false;
             }
             if self.rewrite(d, at, data).await {
                 self.count(|c| c.repaired += 1);
-                return;
+                return true;
             }
         }
-        if d.usable() && !self.options.read_only && self.replace(d, at, data).await.is_ok() {
-            self.count(|c| {
-                c.repaired += 1;
-                c.relocated += 1;
-            });
+        if !d.usable() || self.options.read_only || self.replace(d, at, data).await.is_err() {
+            return false;
         }
+        self.count(|c| {
+            c.repaired += 1;
+            c.relocated += 1;
+        });
+        true
     }
 
     /// Writes a block and looks whether it took.
@@ -51,7 +69,8 @@ impl Inner {
             return false;
         }
         let back = Slice::heap(BLOCK);
-        d.read(at, &back, limit).await.is_ok() && back.to_vec() == data.to_vec()
+        let read = d.read(at, &back, limit).await.is_ok();
+        read && (back.to_vec() == data.to_vec() || has(Bug::MendNotReadBack))
     }
 
     /// Lets a spare block of the device take the place of one that does not hold what is written.
@@ -95,7 +114,7 @@ impl Inner {
             dst.fill(0);
             return Ok(());
         }
-        let result = self.heal_entry(ds.family, lba, entry, dst).await;
+        let result = self.heal_entry(ds.family, lba, entry, dst, &pin).await;
         // What follows may wait for a checkpoint, which waits for readers.
         drop(pin);
         if result == Err(IoError::Medium) {
@@ -119,6 +138,7 @@ impl Inner {
         lba: u64,
         entry: MapEntry,
         dst: &Slice,
+        pin: &Pin,
     ) -> IoResult {
         let id = self.identity(family, lba, entry.birth, entry.vbn);
         let mut copies: Vec<_> = self.copies_of(entry.vbn).into_iter().flatten().collect();
@@ -158,7 +178,7 @@ impl Inner {
         };
         dst.copy_from(0, &buf, 0, BLOCK);
         for (d, at) in bad {
-            self.mend(&d, at, &buf).await;
+            self.mend(&d, at, &buf, pin).await;
         }
         Ok(())
     }

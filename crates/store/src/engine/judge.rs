@@ -160,7 +160,7 @@ impl Inner {
         // Where it reads well it is left alone.
         for (d, at) in bad {
             self.count(|c| c.replay_repairs += 1);
-            self.mend(&d, at, &data).await;
+            self.mend(&d, at, &data, &self.pins.pin()).await;
         }
         Ok(Some(e))
     }
@@ -193,7 +193,7 @@ impl Inner {
             match d.write(at, data, self.options.deadline).await {
                 Ok(()) => written = true,
                 Err(IoError::Medium) => {
-                    self.mend(&d, at, data).await;
+                    self.mend(&d, at, data, &self.pins.pin()).await;
                     written |= d.is_current();
                 }
                 Err(e) => self.device_failed(&d, e),

@@ -140,7 +140,7 @@ impl Inner {
     }
 
     /// Reads all copies of the labels of all devices and writes damaged ones anew, before they are the last.
-    pub(crate) async fn mend_labels(&self, watch: Option<&ScrubWatch>) {
+    pub(crate) async fn mend_labels(self: Rc<Self>, watch: Option<Rc<ScrubWatch>>) {
         if has(Bug::LabelsNotMended) {
             return;
         }
@@ -174,7 +174,7 @@ impl Inner {
                 }
                 let at = d.layout.label(u64::from(copy));
                 let done = self.mend_fixed(&d, at, &Slice::copy_of(&label.encode()[..])).await;
-                if let Some(w) = watch {
+                if let Some(w) = &watch {
                     let text =
                         format!("copy {copy} on device {} was damaged: {}", d.number, word(done));
                     w.find("labels".into(), 0, text);
@@ -218,7 +218,7 @@ impl Inner {
     }
 
     /// Reads the superblocks that this life has written, and writes damaged ones anew.
-    pub(crate) async fn scrub_rings(&self, watch: &ScrubWatch) {
+    pub(crate) async fn scrub_rings(self: Rc<Self>, watch: Rc<ScrubWatch>) {
         let _only = self.super_lock.acquire(1).await;
         let mut all = vec![self.durable.borrow().clone()];
         let mut rings = Vec::new();

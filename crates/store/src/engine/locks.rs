@@ -135,6 +135,15 @@ pub(crate) struct Pin {
     side: usize,
 }
 
+impl Clone for Pin {
+    /// Another one that began when this did: whoever waits for this one waits for both.
+    fn clone(&self) -> Pin {
+        let c = &self.state.counts[self.side];
+        c.set(c.get() + 1);
+        Pin { state: self.state.clone(), side: self.side }
+    }
+}
+
 impl Drop for Pin {
     fn drop(&mut self) {
         let c = &self.state.counts[self.side];

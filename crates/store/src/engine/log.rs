@@ -206,6 +206,9 @@ impl Inner {
     /// Logs one entry that has no effect on maps, whatever room there is.
     pub(crate) async fn log_one(&self, entry: Entry) -> IoResult {
         self.check_running()?;
+        if self.ckpt.is_closed() {
+            return Err(IoError::Offline);
+        }
         let g = self.open_group();
         self.add_entry(&g, &entry, Effect::None);
         self.submit_group(&g, None, self.gate.pass());

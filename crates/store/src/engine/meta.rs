@@ -1,5 +1,6 @@
 //! Metadata blocks: read with proof, cached, written to all copies.
 
+use super::arrivals::{Arrival, Arrivals};
 use super::device::{self, Device, Pending};
 use super::together::together;
 use super::{Inner, block_of};
@@ -28,8 +29,8 @@ pub(crate) struct Cache {
     pages: BTreeMap<u64, (NodePtr, Rc<Block>, bool)>,
     /// In the order of a clock's hand.
     order: VecDeque<u64>,
-    /// Nodes whose writing has not ended: what is read there meanwhile is not them. How often each is being written.
-    unwritten: BTreeMap<u64, u32>,
+    /// Those stay.
+    arrivals: Rc<Arrivals>,
     limit: usize,
 }
 
@@ -38,9 +39,9 @@ const LEAST: usize = 8;
 
 impl Cache {
     /// A cache of at most this many bytes of nodes.
-    pub(crate) fn new(bytes: usize) -> Cache {
+    pub(crate) fn new(bytes: usize, arrivals: Rc<Arrivals>) -> Cache {
         let limit = (bytes / BLOCK).max(LEAST);
-        Cache { pages: BTreeMap::new(), order: VecDeque::new(), unwritten: BTreeMap::new(), limit }
+        Cache { pages: BTreeMap::new(), order: VecDeque::new(), arrivals, limit }
     }
 
     /// From now on so many bytes at most.
@@ -65,29 +66,10 @@ impl Cache {
         self.shrink();
     }
 
-    /// A node that is being written.
-    fn put_unwritten(&mut self, ptr: NodePtr, page: Rc<Block>) {
-        *self.unwritten.entry(ptr.vbn).or_default() += 1;
-        self.put(ptr, page);
-    }
-
-    /// Those have been written.
-    fn written(&mut self, nodes: &mut Vec<u64>) {
-        for v in nodes.drain(..) {
-            if let Some(n) = self.unwritten.get_mut(&v) {
-                *n -= 1;
-                if *n == 0 {
-                    self.unwritten.remove(&v);
-                }
-            }
-        }
-        self.shrink();
-    }
-
     fn shrink(&mut self) {
-        while self.pages.len() > self.limit + self.unwritten.len() {
+        while self.pages.len() > self.limit + self.arrivals.len() {
             let Some(v) = self.order.pop_front() else { return };
-            if self.unwritten.contains_key(&v) {
+            if self.arrivals.is_expected(v) {
                 self.order.push_back(v);
                 continue;
             }
@@ -108,7 +90,7 @@ impl Cache {
 #[derive(Default)]
 pub(crate) struct Batch {
     io: Vec<Pending>,
-    nodes: Vec<u64>,
+    blocks: Vec<Arrival>,
 }
 
 impl Batch {
@@ -178,7 +160,8 @@ impl Inner {
         vbn: u64,
         good: impl Fn(&Block) -> bool,
     ) -> IoResult<Box<Block>> {
-        let _pin = self.pins.pin();
+        let pin = self.pins.pin();
+        self.arrivals.wait(vbn).await;
         let mut copies: Vec<_> = self.copies_of(vbn).into_iter().flatten().collect();
         // What is out of date may still have it; the proof tells.
         copies.sort_by_key(|(d, _)| !d.is_current());
@@ -216,7 +199,7 @@ impl Inner {
             return Err(if gone && bad.is_empty() { IoError::Offline } else { IoError::Medium });
         };
         for (d, at) in bad {
-            self.mend(&d, at, &buf).await;
+            self.mend(&d, at, &buf, &pin).await;
         }
         Ok(b)
     }
@@ -234,9 +217,9 @@ impl Inner {
             None => Slice::heap(BLOCK),
         };
         buf.write_at(0, &block[..]);
+        batch.blocks.push(self.arrivals.expect(vbn));
         if let Some(p) = ptr {
-            self.cache.borrow_mut().put_unwritten(p, Rc::from(block));
-            batch.nodes.push(p.vbn);
+            self.cache.borrow_mut().put(p, Rc::from(block));
         }
         if !self.submit(vbn, &buf, &mut batch.io) {
             return Err(IoError::Offline);
@@ -251,7 +234,8 @@ impl Inner {
     pub(crate) async fn settle(&self, batch: &mut Batch) -> IoResult {
         let failed = device::wait(&mut batch.io, self.options.deadline).await;
         self.note_failures(failed);
-        self.cache.borrow_mut().written(&mut batch.nodes);
+        batch.blocks.clear();
+        self.cache.borrow_mut().shrink();
         match self.standing().0 {
             true => Ok(()),
             false => Err(self.suspended.get().unwrap_or(IoError::Offline)),
@@ -331,15 +315,17 @@ mod tests {
 
     #[test]
     fn what_is_being_written_stays_in_memory() {
-        let mut c = Cache::new(0);
+        let arrivals = Rc::new(Arrivals::default());
+        let mut c = Cache::new(0, arrivals.clone());
         let ptr = |vbn| NodePtr { vbn, ..NodePtr::NONE };
         let page = || Rc::new([0; BLOCK]);
-        let mut nodes: Vec<u64> = (1..=20).collect();
-        nodes.iter().for_each(|v| c.put_unwritten(ptr(*v), page()));
+        let on_their_way: Vec<Arrival> = (1..=20).map(|v| arrivals.expect(v)).collect();
+        (1..=20).for_each(|v| c.put(ptr(v), page()));
         (100..200).for_each(|v| c.put(ptr(v), page()));
-        assert!(nodes.iter().all(|v| c.get(&ptr(*v)).is_some()));
+        assert!((1..=20).all(|v| c.get(&ptr(v)).is_some()));
         assert_eq!(c.pages.len(), LEAST + 20);
-        c.written(&mut nodes);
-        assert_eq!((c.pages.len(), c.order.len()), (LEAST, LEAST));
+        drop(on_their_way);
+        c.shrink();
+        assert_eq!((c.pages.len(), c.order.len(), arrivals.len()), (LEAST, LEAST, 0));
     }
 }

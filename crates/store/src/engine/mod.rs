@@ -1,5 +1,6 @@
 //! The engine: one pool on its home reactor.
 
+mod arrivals;
 mod check;
 mod checkpoint;
 mod create;
@@ -30,6 +31,7 @@ mod scrub;
 mod snapshot;
 mod space;
 mod stage;
+mod to_end;
 mod together;
 mod upkeep;
 mod volume;
@@ -54,7 +56,7 @@ use device::Device;
 use locks::Gate;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use weir_base::{IoError, IoResult};
 use weir_mem::{BufPool, Slice};
 use weir_reactor::WaitChannel;
@@ -121,6 +123,9 @@ pub struct Counters {
 }
 
 pub(crate) struct Inner {
+    /// Itself, for tasks that outlive those who began them.
+    pub(crate) me: Weak<Inner>,
+    pub(crate) works: Rc<to_end::Works>,
     pub(crate) options: Options,
     pub(crate) pool: u128,
     pub(crate) tag: u64,
@@ -141,7 +146,11 @@ pub(crate) struct Inner {
     /// Blocks freed since the last cut; they are free after the next checkpoint.
     pub(crate) pending: RefCell<Vec<u64>>,
     pub(crate) cache: RefCell<meta::Cache>,
+    /// Metadata on its way to the devices.
+    pub(crate) arrivals: Rc<arrivals::Arrivals>,
     pub(crate) pins: locks::Pins,
+    /// Pages of dead lists that somebody comes back to.
+    pub(crate) marks: dead::Marks,
     pub(crate) bufs: BufPool,
     pub(crate) ckpt: checkpoint::Control,
     pub(crate) upkeep: upkeep::Upkeep,

@@ -1,5 +1,6 @@
 //! Opening a pool: labels, the newest superblock, tables, and then recovery.
 
+use super::arrivals::Arrivals;
 use super::checkpoint::Control;
 use super::dataset::Dataset;
 use super::device::Device;
@@ -143,7 +144,7 @@ impl Pool {
         inner.recover().await?;
         inner.serving.set(true);
         if !inner.options.read_only {
-            inner.mend_labels(None).await;
+            inner.clone().mend_labels(None).await;
         }
         spawn_task(inner.clone().committer());
         spawn_task(inner.clone().checkpointer());
@@ -186,10 +187,13 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
         space.add(s);
     }
     let log_set = best.log_set.iter().flatten().copied().collect();
+    let arrivals = Rc::new(Arrivals::default());
     let classes = vec![(BLOCK, (options.buffers / BLOCK).max(16))];
     let bufs = BufPool::new(&PoolConfig { classes });
     let Ok(bufs) = bufs else { return pool_error("no memory for buffers") };
-    let inner = Rc::new(Inner {
+    let inner = Rc::new_cyclic(|me| Inner {
+        me: me.clone(),
+        works: Rc::default(),
         pool: best.pool,
         tag: best.tag(),
         data_sum: DataSum::of(best.incompat),
@@ -205,8 +209,10 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
         durable: RefCell::new(best),
         gate: Default::default(),
         pending: RefCell::default(),
-        cache: RefCell::new(Cache::new(options.cache)),
+        cache: RefCell::new(Cache::new(options.cache, arrivals.clone())),
+        arrivals,
         pins: Default::default(),
+        marks: Default::default(),
         bufs,
         ckpt: Control::default(),
         upkeep: Upkeep::new(options.fill_rate),
@@ -354,7 +360,7 @@ impl Inner {
                 for ptr in &here {
                     let kind = if level == 0 { PageKind::Blob } else { PageKind::BlobIndex };
                     let b = self.meta(ptr, kind).await.map_err(lost)?;
-                    self.ckpt.table.borrow_mut().push(ptr.vbn);
+                    self.ckpt.table.borrow_mut().push((*ptr, kind));
                     if level == 0 {
                         bytes.extend_from_slice(&b[HEADER..]);
                         continue;

@@ -2,6 +2,7 @@
 
 use super::check::Finding;
 use super::dataset::Dataset;
+use super::locks::Pin;
 use super::stage::Below;
 use super::{Inner, Pool, StoreResult, block_of};
 use crate::format::dataset::MapRoot;
@@ -109,6 +110,8 @@ impl Pool {
             let Some(ds) = i.datasets.borrow().get(&id).cloned() else { continue };
             i.scrub_dataset(&ds, &mut pace).await?;
         }
+        i.scrub_lists(&mut pace).await?;
+        i.scrub_table(&mut pace).await?;
         i.scrub_slabs(&mut pace).await?;
         i.scrub_super(&watch).await?;
         let now = self.counters();
@@ -138,14 +141,17 @@ fn bottom(below: &Below) -> MapRoot {
 }
 
 impl Inner {
-    /// Reads every current copy of a block and mends those that `good` does not like.
+    /// Reads every current copy of a block, which stays where it is under `pin`, and mends those that `good` does not like.
     async fn scrub_copies(
         &self,
         vbn: u64,
+        pin: &Pin,
         good: impl Fn(&Slice) -> bool,
         watch: &ScrubWatch,
         layer: impl Fn() -> String,
     ) -> bool {
+        // A checkpoint may be writing it: what is not there yet is not damaged.
+        self.arrivals.wait(vbn).await;
         let (mut bad, mut data) = (Vec::new(), None);
         for (d, at) in self.copies_of(vbn).into_iter().flatten() {
             if !d.is_current() {
@@ -168,9 +174,8 @@ impl Inner {
         };
         self.count(|c| c.damaged += bad.len() as u64);
         for (d, at) in bad {
-            let before = self.counters.get().repaired;
-            self.mend(&d, at, &data).await;
-            let done = if self.counters.get().repaired > before { "mended" } else { "not mended" };
+            let mended = self.mend(&d, at, &data, pin).await;
+            let done = if mended { "mended" } else { "not mended" };
             let text = format!("copy on device {} at block {at} was damaged: {done}", d.number);
             watch.find(layer(), vbn, text);
         }
@@ -184,10 +189,10 @@ impl Inner {
         watch: &ScrubWatch,
         layer: impl Fn() -> String,
     ) -> Option<Rc<Block>> {
-        let _pin = self.pins.pin();
+        let pin = self.pins.pin();
         let tag = self.tag;
         let good = |b: &Slice| ptr.verify(&block_of(b), tag, kind).is_ok();
-        self.scrub_copies(ptr.vbn, good, watch, layer).await;
+        self.scrub_copies(ptr.vbn, &pin, good, watch, layer).await;
         self.meta(&ptr, kind).await.ok()
     }
 
@@ -198,23 +203,42 @@ impl Inner {
         if !root.ptr.is_none() {
             self.scrub_node(ds, root.ptr, root.height, 0, shared, pace).await?;
         }
-        // Pages of the list stay where they are while somebody reads.
-        let _pin = self.pins.pin();
-        let mut ptr = ds.dead.get().0;
-        while !ptr.is_none() {
-            pace.step().await;
-            let layer = || format!("dead list of {}", called(ds));
-            let page = self.scrub_meta(ptr, PageKind::Dead, &pace.watch, layer).await;
-            ptr = page.and_then(|b| dead::decode(&b).ok()).map_or(NodePtr::NONE, |(p, _)| p);
+        Ok(())
+    }
+
+    /// Follows the dead lists as they are when it begins. While it pauses nothing holds a page of them where it is.
+    async fn scrub_lists(&self, pace: &mut Pace) -> IoResult {
+        let heads = |d: &Rc<Dataset>| (self.marks.mark(d.dead.get().0), called(d));
+        let lists: Vec<_> = self.datasets.borrow().values().map(heads).collect();
+        for (mut mark, who) in lists {
+            // No list is longer, also when somebody has made it lead back to itself.
+            let mut left = self.space.borrow().total();
+            while left > 0 && !mark.at().is_none() {
+                left -= 1;
+                pace.step().await;
+                self.check_running()?;
+                let _pin = self.pins.pin();
+                if !mark.stands() {
+                    // It is being given back from its newest page on, and so is the rest.
+                    break;
+                }
+                let layer = || format!("dead list of {who}");
+                let page = self.scrub_meta(mark.at(), PageKind::Dead, &pace.watch, layer).await;
+                let older = page.and_then(|b| dead::decode(&b).ok());
+                mark.go_on(older.map_or(NodePtr::NONE, |(older, _)| older));
+            }
         }
+        Ok(())
+    }
+
+    async fn scrub_table(&self, pace: &mut Pace) -> IoResult {
         let table = self.ckpt.table.borrow().clone();
-        for vbn in table {
-            let good =
-                |b: &Slice| crate::format::page::open(&block_of(b)).is_ok_and(|h| h.vbn == vbn);
+        for (ptr, kind) in table {
+            pace.step().await;
             let _pin = self.pins.pin();
-            if self.ckpt.table.borrow().contains(&vbn) {
+            if self.ckpt.table.borrow().contains(&(ptr, kind)) {
                 let layer = || "table of volumes and snapshots".to_string();
-                self.scrub_copies(vbn, good, &pace.watch, layer).await;
+                self.scrub_meta(ptr, kind, &pace.watch, layer).await;
             }
         }
         Ok(())
@@ -310,7 +334,7 @@ impl Inner {
         let id = self.identity(ds.family, lba, e.birth, e.vbn);
         let good = |b: &Slice| self.data_crc(&id, b, 0) == e.crc;
         let layer = || format!("data of {} at byte {}", called(ds), lba * BLOCK as u64);
-        let found = self.scrub_copies(vbn, good, watch, layer).await;
+        let found = self.scrub_copies(vbn, &pin, good, watch, layer).await;
         drop(pin);
         if !found {
             // It is lost; the volume learns that in the same way as from a read.
@@ -351,9 +375,9 @@ impl Inner {
 
     /// Labels and superblocks are put right from what is known. The table of slabs has no copies to compare on the same
     /// device: a checkpoint writes it anew.
-    async fn scrub_super(&self, watch: &ScrubWatch) -> IoResult {
-        self.mend_labels(Some(watch)).await;
-        self.scrub_rings(watch).await;
+    async fn scrub_super(self: &Rc<Self>, watch: &Rc<ScrubWatch>) -> IoResult {
+        self.to_the_end(self.clone().mend_labels(Some(watch.clone()))).await;
+        self.to_the_end(self.clone().scrub_rings(watch.clone())).await;
         // Both places of the table of slabs.
         self.checkpoint_now().await?;
         self.checkpoint_now().await

@@ -205,6 +205,15 @@ impl Pool {
     /// A volume is not there, a name is taken, or the pool cannot be written.
     pub async fn snapshot(&self, volumes: &[(u32, &str)], created: u64) -> StoreResult<Vec<u32>> {
         let i = &self.0;
+        if has(Bug::SnapshotsOneByOne)
+            && let [one, rest @ ..] = volumes
+            && !rest.is_empty()
+        {
+            let mut ids = Box::pin(self.snapshot(&[*one], created)).await?;
+            weir_reactor::sleep(weir_base::MILLIS).await;
+            ids.extend(Box::pin(self.snapshot(rest, created)).await?);
+            return Ok(ids);
+        }
         let mut wanted = Vec::new();
         for (volume, name) in volumes {
             let source = i.dataset(*volume)?;
@@ -397,7 +406,8 @@ impl Pool {
         Ok(self.0.checkpoint_now().await?)
     }
 
-    /// Ends all work on the pool after a last checkpoint.
+    /// Ends all work on the pool after a last checkpoint. Nothing that was begun changes a device afterwards, but for writes
+    /// that were given up with the device that they went to.
     ///
     /// # Errors
     /// The checkpoint could not be made; the log still has everything.
@@ -406,6 +416,7 @@ impl Pool {
         let result = self.0.checkpoint_now().await;
         self.0.ckpt.close();
         self.0.log.work.signal();
+        self.0.rest().await;
         match result {
             Ok(()) => Ok(()),
             Err(IoError::Offline) if self.0.suspended.get().is_none() => Ok(()),

@@ -1,0 +1,61 @@
+//! Work that is carried out to its end, also when nobody waits for it any more.
+//!
+//! A future that is dropped takes its locks and pins with it, but not what it asked of a device: that write would land
+//! when the place belongs to something else.
+
+use super::Inner;
+use std::cell::Cell;
+use std::rc::Rc;
+use weir_reactor::{WaitChannel, spawn};
+
+/// How much of it is under way.
+#[derive(Default)]
+pub(crate) struct Works {
+    running: Cell<u32>,
+    over: WaitChannel,
+}
+
+struct Running(Rc<Works>);
+
+impl Running {
+    fn new(all: &Rc<Works>) -> Running {
+        all.running.set(all.running.get() + 1);
+        Running(all.clone())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get() - 1);
+        self.0.over.signal_all();
+    }
+}
+
+impl Inner {
+    /// Carries `work` out in a task of its own. `None`: the whole reactor ends.
+    pub(crate) async fn to_the_end<T: 'static>(
+        &self,
+        work: impl Future<Output = T> + 'static,
+    ) -> Option<T> {
+        let running = Running::new(&self.works);
+        let task = spawn(async move {
+            let result = work.await;
+            drop(running);
+            result
+        });
+        task.await
+    }
+
+    /// Waits until nothing that was begun changes a device any more. Devices that failed are not waited for.
+    pub(crate) async fn rest(&self) {
+        while self.works.running.get() > 0 {
+            self.works.over.wait().await;
+        }
+        // A record of who is current may be on its way.
+        let _only = self.super_lock.acquire(1).await;
+        let devices = self.devices.borrow().clone();
+        for d in devices.iter().filter(|d| d.usable()) {
+            d.is_quiet(self.options.deadline).await;
+        }
+    }
+}
