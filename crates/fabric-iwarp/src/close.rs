@@ -18,6 +18,9 @@ impl Conn {
             return;
         }
         if at_once {
+            // Nothing of what was sent may arrive later, out of the kernel's buffer: whoever closes at once may go another
+            // way from here on.
+            self.stream.abort();
             return self.down(&shared, why);
         }
         if self.state.get() == State::Open {
@@ -84,6 +87,7 @@ impl Conn {
         for token in self.reads_out.borrow_mut().drain() {
             self.finish_read(token, status::FLUSHED);
         }
+        weir_fabric::release_readers(self);
         self.sinks.borrow_mut().clear();
         if let Some((buf, token)) = self.rx.borrow_mut().abandon() {
             self.recv.untake(buf, token);

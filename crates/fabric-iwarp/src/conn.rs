@@ -48,12 +48,17 @@ pub(crate) struct Conn {
     pub(crate) tap: RefCell<Option<Rc<dyn Tap>>>,
     send_slots: WaitChannel,
     read_slots: WaitChannel,
+    reads: u16,
     pub(crate) state: Cell<State>,
     pub(crate) reason: RefCell<String>,
     pub(crate) on_closed: RefCell<Vec<Token>>,
     pub(crate) hot: Cell<bool>,
     pub(crate) dirty: Cell<bool>,
     pub(crate) last_rx: Cell<Nanos>,
+    /// When the peer last showed that it is there, by what came from it or by taking what was sent.
+    pub(crate) last_life: Cell<Nanos>,
+    /// Bytes that the peer has taken, and that were on their way, when that was last looked at.
+    pub(crate) taken: Cell<(u64, u64)>,
     /// A close is supervised by a timer.
     pub(crate) reaper: Cell<bool>,
 }
@@ -94,12 +99,15 @@ impl Conn {
             tap: RefCell::default(),
             send_slots: WaitChannel::new(config.send_queue),
             read_slots: WaitChannel::new(u32::from(agreed.reads_out)),
+            reads: agreed.reads_out,
             state: Cell::new(State::Open),
             reason: RefCell::default(),
             on_closed: RefCell::default(),
             hot: Cell::new(false),
             dirty: Cell::new(false),
             last_rx: Cell::new(now()),
+            last_life: Cell::new(now()),
+            taken: Cell::default(),
             reaper: Cell::new(false),
         });
         shared.insert(slot, conn.clone());
@@ -186,6 +194,15 @@ impl Connection for Conn {
 
     fn read_slots(&self) -> &WaitChannel {
         &self.read_slots
+    }
+
+    fn last_life(&self) -> Nanos {
+        self.look_for_life();
+        self.last_life.get()
+    }
+
+    fn reads_out(&self) -> u16 {
+        self.reads
     }
 
     fn send(&self, head: &[u8], data: Option<Slice>, flags: SendFlags, token: Token) {

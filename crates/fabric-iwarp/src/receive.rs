@@ -98,15 +98,18 @@ impl Conn {
         let mut rx = self.rx.borrow_mut();
         let mut stop = Stop::Empty;
         if rx.stalled.is_some() {
-            if !self.resume(&mut rx) {
-                return false;
-            }
+            stop = match self.resume(&mut rx) {
+                Ok(false) => return false,
+                Err(f) => Stop::Fault(f),
+                // What had been received behind the stalled message.
+                Ok(true) => {
+                    let held = std::mem::take(&mut rx.carry);
+                    let (used, s) = self.consume(&mut rx, &held);
+                    rx.carry = held[used..].to_vec();
+                    s
+                }
+            };
             any = true;
-            // What had been received behind the stalled message.
-            let held = std::mem::take(&mut rx.carry);
-            let (used, s) = self.consume(&mut rx, &held);
-            rx.carry = held[used..].to_vec();
-            stop = s;
         } else if std::mem::take(&mut rx.early) {
             any = true;
             let held = std::mem::take(&mut rx.carry);
@@ -171,6 +174,7 @@ impl Conn {
             };
             any = true;
             self.last_rx.set(now());
+            self.last_life.set(now());
             let (mut from, mut end) = (0, carried + n);
             let mut wanted = STAGING - carried;
             if let Some((d, place)) = direct {
@@ -292,16 +296,14 @@ impl Conn {
         plain && self.recv.posted() > 0 && tap.as_ref().is_some_and(|t| t.message(part))
     }
 
-    /// A stalled message goes on when a receive has been posted.
-    fn resume(&self, rx: &mut Rx) -> bool {
-        let Some(s) = rx.stalled.take() else { return true };
-        match self.payload(rx, &s.seg, &s.part, s.offset, s.last) {
-            Ok(true) => true,
-            _ => {
-                rx.stalled = Some(s);
-                false
-            }
+    /// A stalled message goes on when a receive has been posted. False: there is none yet.
+    fn resume(&self, rx: &mut Rx) -> Result<bool, Box<Fault>> {
+        let Some(s) = rx.stalled.take() else { return Ok(true) };
+        let placed = self.payload(rx, &s.seg, &s.part, s.offset, s.last)?;
+        if !placed {
+            rx.stalled = Some(s);
         }
+        Ok(placed)
     }
 
     /// Places a part of a segment. False: no receive is posted for it.

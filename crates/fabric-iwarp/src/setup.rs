@@ -2,7 +2,7 @@
 
 use crate::conn::Conn;
 use crate::provider::{Iwarp, Shared};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -29,10 +29,10 @@ fn resolve(addr: &str) -> Result<SocketAddr, FabricError> {
 }
 
 struct IwarpListener {
+    socket: TcpListener,
     local: String,
     waiting: RefCell<VecDeque<Handshake>>,
     arrived: WaitChannel,
-    closed: Cell<bool>,
 }
 
 pub(crate) fn listen(provider: &Iwarp, addr: &str) -> Result<Rc<dyn Listener>, FabricError> {
@@ -40,34 +40,26 @@ pub(crate) fn listen(provider: &Iwarp, addr: &str) -> Result<Rc<dyn Listener>, F
     let socket = TcpListener::bind(resolve(addr)?).map_err(bad)?;
     let local = socket.local_addr().map_err(bad)?.to_string();
     let listener = Rc::new(IwarpListener {
+        socket,
         local,
         waiting: RefCell::default(),
         arrived: WaitChannel::new(0),
-        closed: Cell::new(false),
     });
-    spawn_task(accept_loop(provider.0.clone(), socket, Rc::downgrade(&listener)));
-    Ok(Rc::new(Owner(listener)))
+    spawn_task(accept_loop(provider.0.clone(), Rc::downgrade(&listener)));
+    Ok(listener)
 }
 
-/// What the user holds: when it goes, the accept loop ends.
-struct Owner(Rc<IwarpListener>);
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        self.0.closed.set(true);
-        self.0.arrived.signal();
-    }
-}
-
-impl Listener for Owner {
+// Nobody but its user holds a listener for longer than a step: when that lets go, the socket is closed at once, and the
+// accept loop ends.
+impl Listener for IwarpListener {
     fn local_addr(&self) -> String {
-        self.0.local.clone()
+        self.local.clone()
     }
 
     fn next(&self) -> LocalFuture<'_, Result<Box<dyn Incoming>, FabricError>> {
         Box::pin(async move {
-            self.0.arrived.wait().await;
-            let next = self.0.waiting.borrow_mut().pop_front();
+            self.arrived.wait().await;
+            let next = self.waiting.borrow_mut().pop_front();
             match next {
                 Some(h) => Ok(Box::new(h) as Box<dyn Incoming>),
                 None => Err(FabricError::Unavailable("the listener was closed".into())),
@@ -76,26 +68,21 @@ impl Listener for Owner {
     }
 }
 
-async fn accept_loop(
-    shared: Rc<Shared>,
-    socket: TcpListener,
-    listener: std::rc::Weak<IwarpListener>,
-) {
+async fn accept_loop(shared: Rc<Shared>, listener: std::rc::Weak<IwarpListener>) {
     let half_open = Rc::new(WaitChannel::new(shared.config.half_open as u32));
     loop {
         // At the limit of half-open connections the rest waits in the kernel's backlog.
         half_open.wait().await;
         let stream = loop {
-            // The listener is gone when its owner is: look now and then.
-            let gone = listener.upgrade().is_none_or(|l| l.closed.get());
-            if gone {
-                return;
-            }
-            match socket.try_accept(shared.config.socket) {
+            let Some(l) = listener.upgrade() else { return };
+            let next = l.socket.try_accept(shared.config.socket);
+            let fd = l.socket.as_raw_fd();
+            drop(l);
+            match next {
                 Ok(Ok(s)) => break s,
                 Ok(Err(_)) => {
-                    let ready = shared.ring.ready(socket.as_raw_fd(), false);
-                    let _ = timeout(SECONDS, ready).await;
+                    // The end of the socket ends this too.
+                    shared.ring.ready(fd, false).await;
                 }
                 // Out of descriptors, or the peer is gone already.
                 Err(_) => sleep(SECONDS / 100).await,

@@ -7,7 +7,7 @@ use weir_fabric::Remote;
 use weir_mem::Slice;
 use weir_proto_iwarp::Op;
 use weir_proto_iwarp::tx;
-use weir_reactor::Token;
+use weir_reactor::{Token, now};
 
 /// Pieces gathered by one system call at most (Linux: UIO_MAXIOV is 1024).
 const GATHER: usize = 512;
@@ -29,6 +29,9 @@ enum Piece {
     Head(usize),
     Data(Slice),
 }
+
+/// Bytes on their way from which on it is a sign of life when they get fewer.
+const BACKLOG: u64 = 64 << 10;
 
 /// What happens when all bytes up to a place in the stream are with the kernel.
 enum Done {
@@ -373,16 +376,30 @@ impl Conn {
         }
     }
 
-    /// Sends what is queued before the end of the turn. A broken connection is left to the next call.
+    /// Sends what is queued before the end of the turn. A broken connection is left to the end of the turn, and so is
+    /// telling who waited for what has gone.
     pub(crate) fn transmit_early(&self) {
-        let mut tx = self.tx.borrow_mut();
-        if tx.is_empty() || self.is_down() {
+        if self.tx_idle() || self.is_down() {
             return;
         }
+        let mut tx = self.tx.borrow_mut();
         tx.gather();
         // SAFETY: the pieces are kept alive by the queue and readable.
-        if let Ok(Ok(n)) = unsafe { self.stream.try_send_raw(&tx.iov) } {
-            tx.advance(n);
+        let Ok(Ok(n)) = (unsafe { self.stream.try_send_raw(&tx.iov) }) else { return };
+        tx.advance(n);
+        drop(tx);
+        // What was left over from an earlier turn may be all there is: nothing else would ring.
+        self.ring_later();
+    }
+
+    /// Looks whether the peer has taken of what was sent, where that was much: then its answers wait behind it. A peer
+    /// that stands still takes no more than its buffers hold, and a few small messages prove nothing.
+    pub(crate) fn look_for_life(&self) {
+        let unsent = self.stream.unacknowledged();
+        let taken = self.tx.borrow().sent.wrapping_sub(unsent);
+        let (before, backlog) = self.taken.replace((taken, unsent));
+        if taken != before && backlog >= BACKLOG {
+            self.last_life.set(now());
         }
     }
 

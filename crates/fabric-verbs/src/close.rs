@@ -166,6 +166,7 @@ impl Conn {
             d.poll();
         }
         self.flush_all();
+        weir_fabric::release_readers(&**self);
         self.refuse_early();
         let (id, shared) = (self.id.take(), self.shared.upgrade());
         if let (Some(id), Some(shared)) = (&id, &shared) {

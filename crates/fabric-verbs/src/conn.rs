@@ -15,9 +15,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::{Rc, Weak};
+use weir_base::Nanos;
 use weir_fabric::{Access, Connection, FabricError, Remote, SendFlags, status};
 use weir_mem::Slice;
-use weir_reactor::{Completion, Token, WaitChannel, complete};
+use weir_reactor::{Completion, Token, WaitChannel, complete, now};
 
 /// How far a connection has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,6 +56,9 @@ pub(crate) struct Conn {
     inline: Cell<usize>,
     send_slots: WaitChannel,
     read_slots: WaitChannel,
+    reads: Cell<u16>,
+    /// When work of ours or a message of the peer's was last completed.
+    pub(crate) last_life: Cell<Nanos>,
     sq: RefCell<SendQueue>,
     dirty: Cell<bool>,
     pub(crate) state: Cell<State>,
@@ -119,6 +123,8 @@ impl Conn {
             inline: Cell::new(0),
             send_slots: WaitChannel::new(0),
             read_slots: WaitChannel::new(0),
+            reads: Cell::new(0),
+            last_life: Cell::new(now()),
             sq: RefCell::default(),
             dirty: Cell::new(false),
             state: Cell::new(State::SettingUp),
@@ -189,6 +195,7 @@ impl Conn {
         if self.state.get() == State::SettingUp {
             self.state.set(State::Open);
         }
+        self.reads.set(reads);
         self.read_slots.signal_n(u32::from(reads));
     }
 
@@ -209,6 +216,7 @@ impl Conn {
     /// A message is in its buffer.
     #[inline]
     pub(crate) fn delivered(&self, token: Token, len: u32, invalidated: u32) {
+        self.last_life.set(now());
         if invalidated != 0 {
             self.deregister(invalidated);
         }
@@ -275,6 +283,14 @@ impl Connection for Conn {
 
     fn read_slots(&self) -> &WaitChannel {
         &self.read_slots
+    }
+
+    fn last_life(&self) -> Nanos {
+        self.last_life.get()
+    }
+
+    fn reads_out(&self) -> u16 {
+        self.reads.get()
     }
 
     fn send(&self, head: &[u8], data: Option<Slice>, flags: SendFlags, token: Token) {

@@ -14,6 +14,7 @@
 //!   before the connection is established is held back and delivered after (S4).
 //! * Whoever posts takes a slot of [`Connection::send_slots`] for each work request first, and one of
 //!   [`Connection::read_slots`] for each RDMA READ; the provider gives them back when the request is over.
+//! * Every wait for a slot ends with the connection at the latest, also where no slot ever was.
 //! * Posting never fails. A request on a connection that is closed or closes completes with
 //!   [`status::FLUSHED`].
 //! * Work posted in one turn of the reactor leaves together at its end (one doorbell).
@@ -31,6 +32,7 @@ pub use recv::{RecvQueue, SoftRecvQueue, soft_queue};
 pub use unclaimed::Unclaimed;
 
 use std::rc::Rc;
+use weir_base::Nanos;
 use weir_mem::Slice;
 use weir_reactor::{LocalFuture, Token, WaitChannel};
 
@@ -42,6 +44,14 @@ pub mod status {
     pub const REMOTE_ACCESS: i32 = -2;
     /// The receive buffer was too short for the message.
     pub const LENGTH: i32 = -3;
+}
+
+/// The end of a connection on which no READ could be outstanding: whoever waits for a place for one goes on, and finds
+/// the connection closed.
+pub fn release_readers(conn: &dyn Connection) {
+    if conn.reads_out() == 0 {
+        conn.read_slots().signal_n(1 << 24);
+    }
 }
 
 /// A place in the peer's memory: the key that it gave and the address it meant.
@@ -85,8 +95,13 @@ pub trait Connection {
     /// Send queue: one unit for each work request.
     fn send_slots(&self) -> &WaitChannel;
 
-    /// One unit for each RDMA READ that the peer serves at once (IRD/ORD agreed at set-up).
+    /// One unit for each RDMA READ that the peer serves at once (IRD/ORD agreed at set-up). Where that is none,
+    /// whoever waits here waits for the end of the connection: look at [`reads_out`](Connection::reads_out) before.
     fn read_slots(&self) -> &WaitChannel;
+
+    /// RDMA READs that may be outstanding at the peer, as agreed at set-up. 0: the peer serves none, and a command that
+    /// needs one cannot be done (RFC 6581 allows an IRD of 0).
+    fn reads_out(&self) -> u16;
 
     /// Sends `head` and then `data` as one message. `head` is copied. Nobody is told of the end but by
     /// `token` (use [`Token::NONE`] when the answer tells enough).
@@ -144,6 +159,11 @@ pub trait Connection {
 
     /// True until it starts to close, from either side.
     fn is_open(&self) -> bool;
+
+    /// When the peer last showed that it is there, as the reactor's clock tells it: by any data that came, a part of a
+    /// message too, or by taking of much that it was sent. Who is behind a lot of data on a slow link is no less alive.
+    /// To be asked several times in the time after which a peer counts as gone.
+    fn last_life(&self) -> Nanos;
 
     /// Completes `token` (once) when the connection is down for good and all its requests have been
     /// completed. At once when that is so already.

@@ -1,7 +1,7 @@
 //! Memory that devices and wires move data into and out of.
 //!
 //! An [`Arena`] is one mapping made at start; a [`BufPool`] cuts it into 4 KiB-aligned buffers of a few
-//! sizes and lends them out; a [`Slice`] is a counted reference to a part of a buffer (or of other
+//! sizes and lends them out, to a command by way of its [`Purse`]; a [`Slice`] is a counted reference to a part of a buffer (or of other
 //! long-lived memory), so that a block received from the wire is the same memory that goes to disk
 //! and to the partner.
 
@@ -13,9 +13,11 @@
 mod arena;
 mod heap;
 mod pool;
+mod purse;
 mod slice;
 pub mod streaming;
 
 pub use arena::Arena;
 pub use pool::{BufPool, Census, PoolConfig};
+pub use purse::{Lent, Purse};
 pub use slice::{Backing, Slice};

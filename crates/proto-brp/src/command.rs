@@ -9,6 +9,7 @@
 //! | zeros up to a multiple of 8 | |
 //! | inline data of all commands, in their order | |
 
+use crate::completion;
 use crate::message::{HEADER, Header, Kind, MessageError, aligned, split};
 use crate::sums;
 use crate::types::{Op, u16_at, u32_at, u64_at};
@@ -131,6 +132,16 @@ impl Command {
             Some(Op::CompareAndWrite) => 2 * sums::count(self.offset, u64::from(self.len)),
             _ => 0,
         }
+    }
+
+    /// Bytes of the message that its completion makes by itself, if it ends well and with all that it wants.
+    #[inline]
+    pub fn answer_len(&self, integrity: bool) -> u64 {
+        let data = self.data_in();
+        let sums = if integrity { sums::count(self.offset, data) } else { 0 };
+        let described = self.operation() == Some(Op::Read) && !self.has(flag::INLINE_IN);
+        let control = completion::Layout { completions: 1, sums }.control() as u64;
+        control + if described { 0 } else { data }
     }
 
     /// Bytes behind the control part.

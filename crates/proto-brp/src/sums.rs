@@ -8,28 +8,27 @@ use weir_codec::crc32c;
 /// Bytes of a block that has one checksum.
 pub const PIECE: u64 = 4096;
 
-/// Pieces of `len` bytes from `offset` on.
+/// Bytes of the first piece of `len` bytes that begin at `offset`. All other pieces follow from it: nothing
+/// else here knows where data ends, so no offset, however large, makes numbers differ.
+#[inline]
+fn first(offset: u64, len: u64) -> u64 {
+    (PIECE - offset % PIECE).min(len)
+}
+
+/// Pieces of `len` bytes from `offset` on: exactly as many as [`each`] gives.
 #[inline]
 pub fn count(offset: u64, len: u64) -> usize {
     if len == 0 {
         return 0;
     }
-    let first = offset / PIECE;
-    let last = offset.saturating_add(len - 1) / PIECE;
-    usize::try_from(last - first + 1).unwrap_or(usize::MAX)
-}
-
-/// Bytes of the first piece.
-#[inline]
-fn first(offset: u64, len: usize) -> usize {
-    let left = (PIECE - offset % PIECE) as usize;
-    left.min(len)
+    let behind = (len - first(offset, len)).div_ceil(PIECE);
+    usize::try_from(behind).map_or(usize::MAX, |n| n.saturating_add(1))
 }
 
 /// Calls `f` with the checksum of each piece of `data`, which lies at `offset` of a volume.
 #[inline]
 pub fn each(offset: u64, data: &[u8], mut f: impl FnMut(u32)) {
-    let (head, rest) = data.split_at(first(offset, data.len()));
+    let (head, rest) = data.split_at(first(offset, data.len() as u64) as usize);
     if !head.is_empty() {
         f(crc32c(head));
     }
@@ -52,4 +51,24 @@ pub fn verify(offset: u64, data: &[u8], stored: &[[u8; 4]]) -> Option<u32> {
         at += 1;
     });
     bad
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever makes room by `count` gets just what `each` gives, wherever the data is said to lie.
+    #[test]
+    fn there_are_as_many_checksums_as_are_counted() {
+        let data = vec![7; 3 * PIECE as usize];
+        let ends = [0, 1, PIECE - 1, PIECE, PIECE + 1, u64::MAX / 2];
+        for offset in ends.into_iter().flat_map(|e| [e, u64::MAX - e]) {
+            for len in [0, 1, 2, 191, 192, 4095, 4096, 4097, 8192, 3 * PIECE as usize] {
+                let mut n = 0;
+                each(offset, &data[..len], |_| n += 1);
+                assert_eq!(count(offset, len as u64), n, "{len} bytes at {offset}");
+            }
+        }
+        assert_eq!(count(u64::MAX, u64::MAX), (1 << 52) + 1);
+    }
 }

@@ -21,6 +21,7 @@ mod local;
 mod mailbox;
 mod task;
 mod timer;
+mod unless;
 mod wait_channel;
 
 pub use call::call;
@@ -34,6 +35,7 @@ pub use local::{get_local, get_part, local_or_default, remove_part, set_local, s
 pub use mailbox::{Handle, handle, send_to};
 pub use task::{JoinHandle, TaskId};
 pub use timer::{Elapsed, Overdue, Sleep, patience, sleep, sleep_until, timeout};
+pub use unless::unless;
 pub use wait_channel::{Units, Wait, WaitChannel};
 
 use std::future::Future;

@@ -2,6 +2,7 @@
 
 use crate::port::Port;
 use crate::receive::CommandTap;
+use crate::remembered::Place;
 use crate::reply::Replies;
 use crate::sessions::ChannelName;
 use crate::target::{ChannelInfo, Login, refuse};
@@ -63,7 +64,9 @@ pub(crate) struct Channel {
     volumes: RefCell<Vec<Known>>,
     /// Generation of the access map that `volumes` are of.
     volumes_at: Cell<u64>,
+    /// Made as they are used, up to `depth`.
     pub(crate) slots: RefCell<Vec<SlotState>>,
+    depth: u16,
     /// Names these slots.
     memory: u64,
     conn: RefCell<Option<Rc<dyn Connection>>>,
@@ -73,12 +76,15 @@ pub(crate) struct Channel {
     /// Commands between their begin and their end, and who waits for none.
     busy: Cell<u32>,
     drained: WaitChannel,
+    /// Released by an abort and by the end of the connection: waits for buffers are looked at again then.
+    pub(crate) halt: WaitChannel,
     /// One at a time in serial sessions.
     pub(crate) serial: WaitChannel,
     /// One login at a time.
     logging_in: WaitChannel,
     pub(crate) replies: Replies,
-    pub(crate) buffers: BufPool,
+    /// Made when a connection needs the first one, and gone with it.
+    buffers: RefCell<Option<BufPool>>,
     /// The connection sends data from several places in one message, as far as is known.
     pub(crate) gathers: Cell<bool>,
     /// Credits to be given back.
@@ -88,6 +94,8 @@ pub(crate) struct Channel {
     pub(crate) last_heard: Cell<Nanos>,
     /// Since when there is no connection.
     pub(crate) silent_since: Cell<Nanos>,
+    /// Its place among those without one.
+    waiting: Cell<Option<Place>>,
     ending: Cell<bool>,
     /// Events not told yet; whether one was told and not acknowledged.
     pub(crate) events: RefCell<Vec<Event>>,
@@ -99,7 +107,7 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    fn new(port: Rc<Port>, login: &Login, slots: usize) -> std::io::Result<Rc<Channel>> {
+    fn new(port: Rc<Port>, login: &Login, depth: u16) -> Rc<Channel> {
         let initiator = login.name.session.initiator;
         let view = Attachment::new(
             login.nexus,
@@ -107,38 +115,89 @@ impl Channel {
             TransportId::srp(initiator.0),
             port.config.relative_port,
         );
-        let size = port.config.max_message.next_multiple_of(4096);
-        let buffers = BufPool::new(&PoolConfig { classes: vec![(size, SEND_BUFFERS)] })?;
         let memory = port.shared.next_memory();
-        Ok(Rc::new(Channel {
+        Rc::new(Channel {
             name: login.name,
             port,
             view,
             volumes: RefCell::default(),
             volumes_at: Cell::new(0),
-            slots: RefCell::new(vec![SlotState::default(); slots]),
+            slots: RefCell::default(),
+            depth,
             memory,
             conn: RefCell::default(),
             generation: Cell::new(0),
             agreed: Cell::default(),
             busy: Cell::new(0),
             drained: WaitChannel::new(0),
+            halt: WaitChannel::new(0),
             serial: WaitChannel::new(1),
             logging_in: WaitChannel::new(1),
             replies: Replies::default(),
-            buffers,
+            buffers: RefCell::default(),
             gathers: Cell::new(true),
             owed: Cell::new(0),
             stuck: Cell::new(false),
             last_heard: Cell::new(now()),
             silent_since: Cell::new(now()),
+            waiting: Cell::new(None),
             ending: Cell::new(false),
             events: RefCell::default(),
             told: Cell::new(false),
             seen: RefCell::default(),
             commands: Cell::new(0),
             messages: Cell::new(0),
-        }))
+        })
+    }
+
+    /// Sees to it that the slots up to that of `tag` are there. False: it is above those that were granted.
+    #[inline]
+    pub(crate) fn has_slot(&self, tag: u16) -> bool {
+        let n = usize::from(tag);
+        if n < self.slots.borrow().len() {
+            return true;
+        }
+        if tag >= self.depth {
+            return false;
+        }
+        let more = (n + 1).next_power_of_two().max(16).min(usize::from(self.depth));
+        self.slots.borrow_mut().resize(more, SlotState::default());
+        true
+    }
+
+    /// The buffers that small data is gathered in; `None` when there is no memory for them.
+    pub(crate) fn buffers(&self) -> Option<BufPool> {
+        let mut all = self.buffers.borrow_mut();
+        if all.is_none() {
+            let size = self.port.config.max_message.next_multiple_of(4096);
+            *all = BufPool::new(&PoolConfig { classes: vec![(size, SEND_BUFFERS)] }).ok();
+        }
+        all.clone()
+    }
+
+    /// The connection is gone: the channel is one of those that wait for their host, of which there are so many at most.
+    fn wait_for_host(&self) {
+        let (port, here) = (&self.port, weir_reactor::current_id());
+        let (own, all) = (port.config.remembered, port.config.max_channels);
+        let row = &port.shared.remembered;
+        let (place, others) = row.add(self.name, self.view.host(), here, own, all);
+        self.waiting.set(Some(place));
+        let target = port.shared.spread.id();
+        for (name, reactor) in others {
+            weir_reactor::send_to(reactor, move || {
+                let channel = Port::local(target).and_then(|p| p.find(&name));
+                if let Some(c) = channel.filter(|c| c.conn().is_none()) {
+                    c.end_later(GoodbyeReason::Silent);
+                }
+            });
+        }
+    }
+
+    /// It has a connection again, or is over.
+    pub(crate) fn waits_no_more(&self) {
+        if let Some(place) = self.waiting.take() {
+            self.port.shared.remembered.remove(place);
+        }
     }
 
     /// Serves a login on this reactor, until its connection is gone.
@@ -150,20 +209,17 @@ impl Channel {
                 port.shared.spread.channel_gone();
                 return refuse(login.incoming, RejectReason::Draining);
             }
+            // The channel that it was to go on with has ended meanwhile, perhaps with its session: units have forgotten
+            // the nexus, and nobody would take this one off them.
+            None if !port.shared.sessions.has(&login.name, login.nexus) => {
+                port.shared.spread.channel_gone();
+                return refuse(login.incoming, RejectReason::Draining);
+            }
             None => {
-                let slots = login.request.depth.min(port.config.depth);
-                match Channel::new(port.clone(), &login, usize::from(slots)) {
-                    Ok(c) => {
-                        port.add_channel(c.clone());
-                        (c, false)
-                    }
-                    Err(e) => {
-                        tracing::warn!(error = %e, "no memory for a channel");
-                        port.forget(&login.name);
-                        port.shared.spread.channel_gone();
-                        return refuse(login.incoming, RejectReason::Resources);
-                    }
-                }
+                let depth = login.request.depth.min(port.config.depth);
+                let c = Channel::new(port.clone(), &login, depth);
+                port.add_channel(c.clone());
+                (c, false)
             }
         };
         let served = channel.clone().serve(login, known).await;
@@ -200,7 +256,7 @@ impl Channel {
         let params = Params {
             private_data: response.encode().to_vec(),
             recv_queue: port.recv_queue.clone(),
-            reads_out: port.config.reads_out.min(incoming.peer_serves_reads()).max(1),
+            reads_out: port.config.reads_out.min(incoming.peer_serves_reads()),
             reads_in: 0,
         };
         let peer = incoming.peer();
@@ -224,6 +280,7 @@ impl Channel {
         self.gathers.set(!conn.needs_stable_data());
         self.last_heard.set(now());
         self.generation.set(self.generation.get() + 1);
+        self.waits_no_more();
         *self.conn.borrow_mut() = Some(conn.clone());
         self.refresh();
         port.connect(qp, self.clone());
@@ -243,6 +300,11 @@ impl Channel {
         tracing::info!(%peer, channel = self.name.channel, reason = %conn.close_reason(), "connection closed");
         self.replies.clear();
         self.conn.borrow_mut().take();
+        self.buffers.take();
+        self.halt.signal_all();
+        if !self.ending.get() {
+            self.wait_for_host();
+        }
         self.silent_since.set(now());
         port.uncommit(credits);
         self.drained_maybe();
@@ -276,7 +338,7 @@ impl Channel {
             features,
             incarnation: c.incarnation,
             power: c.power,
-            depth: self.slots.borrow().len() as u16,
+            depth: self.depth,
             credits,
             max_message: units(c.max_message),
             keep_alive,
@@ -424,6 +486,9 @@ impl Channel {
 
     /// Ends the channel without anybody waiting for it.
     pub(crate) fn end_later(self: &Rc<Self>, reason: GoodbyeReason) {
+        if self.ending.get() {
+            return;
+        }
         spawn_task(self.clone().end(reason));
     }
 }

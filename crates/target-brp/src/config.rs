@@ -26,8 +26,10 @@ pub struct TargetConfig {
     pub recv_buffers: usize,
     /// Requests for commands that wait for something.
     pub requests: usize,
-    /// Channels of the whole port.
+    /// Channels of the whole port that have a connection. No session has a channel of this number or a higher one.
     pub max_channels: usize,
+    /// Channels without a connection that are remembered of one host; as many as `max_channels` are of all together.
+    pub remembered: usize,
     /// RDMA READs wanted outstanding per channel; the peer may serve fewer.
     pub reads_out: u16,
     /// Longest single RDMA operation, in bytes.
@@ -62,6 +64,7 @@ impl Default for TargetConfig {
             recv_buffers: 1024,
             requests: 1024,
             max_channels: 1024,
+            remembered: 64,
             reads_out: 16,
             max_rdma: 1 << 20,
             max_len: 1 << 20,

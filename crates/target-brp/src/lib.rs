@@ -3,6 +3,7 @@
 //! | part | here |
 //! |---|---|
 //! | logins, sessions, which reactor serves which channel | `target`, `sessions` |
+//! | channels without a connection, and how many there are | `remembered` |
 //! | a reactor's pools, receive queue and requests | `port` |
 //! | a channel: slots, credits, its present connection | `channel` |
 //! | messages to the target: parsing, and commands that end at once | `receive` |
@@ -23,6 +24,7 @@ mod channel;
 mod config;
 mod port;
 mod receive;
+mod remembered;
 mod reply;
 mod request;
 mod sessions;

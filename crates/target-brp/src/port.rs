@@ -61,6 +61,8 @@ pub struct Port {
     /// Such messages.
     pub(crate) held: RefCell<Vec<(u32, Completion)>>,
     pub(crate) more_held: WaitChannel,
+    /// Logins between their acceptance here and the end of their connections.
+    pub(crate) logins: Cell<u32>,
     /// Channels with something to send, and who sends it.
     pub(crate) dirty: RefCell<Vec<Rc<Channel>>>,
     pub(crate) flusher: WaitChannel,
@@ -111,6 +113,7 @@ impl Port {
             accepting: Cell::new(0),
             held: RefCell::default(),
             more_held: WaitChannel::new(0),
+            logins: Cell::new(0),
             dirty: RefCell::default(),
             flusher: WaitChannel::new(0),
             harvesting: Cell::new(false),
@@ -171,7 +174,12 @@ impl Port {
 
     /// Accepts a login here; `draining` when what it replaces has not ended.
     pub(crate) fn take_login(self: &Rc<Self>, login: Login, draining: bool) {
-        spawn_task(Channel::login(self.clone(), login, draining));
+        let port = self.clone();
+        port.logins.set(port.logins.get() + 1);
+        spawn_task(async move {
+            Channel::login(port.clone(), login, draining).await;
+            port.logins.set(port.logins.get() - 1);
+        });
     }
 
     /// A channel by name.
@@ -193,6 +201,7 @@ impl Port {
         let known = self.find(&c.name);
         if known.is_some_and(|k| Rc::ptr_eq(&k, c)) {
             self.channels.borrow_mut().remove(&c.name);
+            c.waits_no_more();
             self.forget(&c.name);
         }
     }

@@ -105,8 +105,7 @@ impl Channel {
     /// Whether all tags are those of slots.
     #[inline]
     fn has_slots(&self, all: &Commands<'_>) -> bool {
-        let n = self.slots.borrow().len();
-        all.iter().all(|i| usize::from(i.command.tag) < n)
+        all.iter().all(|i| self.has_slot(i.command.tag))
     }
 
     #[inline]
@@ -170,6 +169,7 @@ impl Channel {
             && s.slot.judge(a.seq) == Verdict::Running
         {
             s.aborted = true;
+            self.halt.signal_all();
         }
     }
 
@@ -212,8 +212,7 @@ impl Channel {
 
     /// A completion without data.
     fn answer(self: &Rc<Self>, completion: Completion) {
-        let r = Reply { completion, data: None, offset: 0, stable: true, together: false };
-        self.reply(r, &[]);
+        self.reply(Reply::new(completion, false), &[]);
     }
 
     /// Does what needs no waiting: inline data of a volume that is memory. Checksums that are kept of what is read
@@ -221,12 +220,12 @@ impl Channel {
     #[inline]
     fn at_once(&self, item: &Item<'_>, bytes: &[u8], kept: &mut Vec<u32>) -> Option<Ended> {
         let c = &item.command;
-        if self.agreed.get().serial {
+        // Whatever is wrong with it is found out by a request.
+        if self.agreed.get().serial || !self.keeps_limits(c) {
             return None;
         }
         match c.operation() {
             Some(Op::Read) if c.has(flag::INLINE_IN) && !c.has(flag::STABLE) => {
-                // Whatever is wrong with it is found out by a request.
                 let a = self.allowed(c, false).ok()?.0;
                 let (volume, len) = (a.unit().volume(), c.len as usize);
                 let data = volume.direct(c.offset, len)?;
@@ -259,6 +258,19 @@ impl Channel {
             Some(Op::Nop) => Some(Ended::Status(Status::Ok, 0)),
             Some(_) => None,
             None => Some(Ended::Status(Status::Unsupported, 0)),
+        }
+    }
+
+    /// Whether a command keeps to what the login said: how much it moves, and that its answer fits what the initiator
+    /// receives. The same for commands that end at once and for those that wait.
+    #[inline]
+    pub(crate) fn keeps_limits(&self, c: &Command) -> bool {
+        let agreed = self.agreed.get();
+        let short = c.len <= self.port.config.max_len;
+        match c.operation() {
+            Some(Op::Discard | Op::WriteZeroes) => short || agreed.long_ranges,
+            Some(Op::Read) => short && c.answer_len(agreed.integrity) <= agreed.max_message as u64,
+            _ => short,
         }
     }
 
@@ -323,8 +335,11 @@ impl Channel {
             if lent {
                 completion.flags |= completion::flag::LENT;
             }
-            let offset = c.offset;
-            self.reply(Reply { completion, data, offset, stable, together }, rdma_sums);
+            let mut reply = Reply::new(completion, together);
+            if let Some(d) = data {
+                reply = reply.with_data(d, c.offset, stable, self.agreed.get().integrity);
+            }
+            self.reply(reply, rdma_sums);
         }
         self.over();
     }

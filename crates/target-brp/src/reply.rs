@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_fabric::SendFlags;
-use weir_mem::Slice;
+use weir_mem::{BufPool, Slice};
 use weir_proto_brp::command::SUM;
 use weir_proto_brp::completion::{COMPLETION, Completion, Layout, flag};
 use weir_proto_brp::control::Event;
@@ -16,14 +16,38 @@ use weir_reactor::{Token, spawn_task};
 
 /// One completion.
 pub(crate) struct Reply {
-    pub(crate) completion: Completion,
+    completion: Completion,
     /// Inline data, and where on the volume it lies.
-    pub(crate) data: Option<Slice>,
-    pub(crate) offset: u64,
+    data: Option<Slice>,
+    offset: u64,
     /// Nobody else writes to that data: it may be sent from where it is.
-    pub(crate) stable: bool,
+    stable: bool,
     /// It may share a message with others, where the session allows that: its command did.
-    pub(crate) together: bool,
+    together: bool,
+    /// Checksums that it has in its message. Reckoned once, for whoever makes room and for whoever fills it.
+    sums: usize,
+}
+
+impl Reply {
+    /// A completion; `rdma_sums` are checksums that were taken before it.
+    #[inline]
+    pub(crate) fn new(completion: Completion, together: bool) -> Reply {
+        let sums = completion.sums();
+        Reply { completion, data: None, offset: 0, stable: true, together, sums }
+    }
+
+    /// With inline data from `offset` of a volume on. Its checksums go with it where that was agreed to.
+    #[inline]
+    pub(crate) fn with_data(
+        self,
+        data: Slice,
+        offset: u64,
+        stable: bool,
+        integrity: bool,
+    ) -> Reply {
+        let sums = if integrity { sums::count(offset, data.len() as u64) } else { 0 };
+        Reply { data: Some(data), offset, stable, sums, ..self }
+    }
 }
 
 /// A channel's completions, in the order in which they came about.
@@ -101,12 +125,8 @@ impl Channel {
             }
             open = agreed.coalesce && r.together;
             let len = r.data.as_ref().map_or(0, Slice::len);
-            let own = match (&r.data, agreed.integrity) {
-                (Some(_), true) => sums::count(r.offset, len as u64),
-                (Some(_), false) => 0,
-                (None, _) => r.completion.sums(),
-            };
-            let next = Layout { completions: b.layout.completions + 1, sums: b.layout.sums + own };
+            let next =
+                Layout { completions: b.layout.completions + 1, sums: b.layout.sums + r.sums };
             let room = if len > 0 { agreed.max_message.min(ENOUGH) } else { agreed.max_message };
             let fits = next.control() + b.data + len <= room;
             if b.layout.completions > 0 && !fits {
@@ -142,13 +162,16 @@ impl Channel {
             let buf = match b.pieces {
                 0 => None,
                 _ if alone || gather => None,
-                _ => match self.buffers.try_alloc(b.data) {
-                    Some(buf) => Some(buf),
-                    None => return self.unstick(b.data),
+                _ => match self.buffers() {
+                    Some(all) => match all.try_alloc(b.data) {
+                        Some(buf) => Some(buf),
+                        None => return self.unstick(Some((all, b.data))),
+                    },
+                    None => Some(Slice::heap(b.data).sub(0, b.data)),
                 },
             };
             if !conn.send_slots().try_wait() {
-                return self.unstick(0);
+                return self.unstick(None);
             }
             self.owed.set(0);
             let mut head = self.port.head.borrow_mut();
@@ -188,49 +211,47 @@ impl Channel {
         let mut queue = self.replies.queue.borrow_mut();
         for _ in 0..layout.completions {
             let Some(mut r) = queue.pop_front() else { break };
-            let mut count = 0;
+            // The room that was made for it, and no more.
+            let places = head.get_mut(sum_at..).unwrap_or_default().chunks_exact_mut(SUM);
+            let mut places = places.take(r.sums);
             let mut put = |s: u32| {
-                head[sum_at..sum_at + SUM].copy_from_slice(&s.to_le_bytes());
-                sum_at += SUM;
-                count += 1;
-            };
-            match r.data.take() {
-                Some(d) => {
-                    r.completion.inline = d.len() as u32;
-                    let d = match buf {
-                        Some(buf) => {
-                            let part = buf.sub(data_at, d.len());
-                            part.copy_from(0, &d, 0, d.len());
-                            data_at += d.len();
-                            part
-                        }
-                        None => d,
-                    };
-                    if r.completion.flags & flag::SUMS != 0 {
-                        // Taken when it was read.
-                        let mut all = self.replies.sums.borrow_mut();
-                        let n = sums::count(r.offset, d.len() as u64);
-                        (0..n).for_each(|_| put(all.pop_front().unwrap_or(0)));
-                    } else if integrity {
-                        // SAFETY: the data is ours alone, or lent memory that others may write to: then some mix
-                        // of old and new bytes is summed, which the initiator finds out.
-                        sums::each(r.offset, unsafe { d.bytes() }, &mut put);
-                    }
-                    if buf.is_none() && !d.is_empty() {
-                        if !r.stable {
-                            r.completion.flags |= flag::LENT;
-                        }
-                        list.push(d);
-                    }
+                if let Some(place) = places.next() {
+                    place.copy_from_slice(&s.to_le_bytes());
                 }
-                None => {
-                    let mut all = self.replies.sums.borrow_mut();
-                    (0..r.completion.sums()).for_each(|_| put(all.pop_front().unwrap_or(0)));
+            };
+            let before = r.completion.flags & flag::SUMS != 0;
+            if before {
+                // Taken when it was read.
+                let mut all = self.replies.sums.borrow_mut();
+                (0..r.sums).for_each(|_| put(all.pop_front().unwrap_or(0)));
+            }
+            if let Some(d) = r.data.take() {
+                r.completion.inline = d.len() as u32;
+                let d = match buf {
+                    Some(buf) => {
+                        let part = buf.sub(data_at, d.len());
+                        part.copy_from(0, &d, 0, d.len());
+                        data_at += d.len();
+                        part
+                    }
+                    None => d,
+                };
+                if r.sums > 0 && !before {
+                    // SAFETY: the data is ours alone, or lent memory that others may write to: then some mix
+                    // of old and new bytes is summed, which the initiator finds out.
+                    sums::each(r.offset, unsafe { d.bytes() }, &mut put);
+                }
+                if buf.is_none() && !d.is_empty() {
+                    if !r.stable {
+                        r.completion.flags |= flag::LENT;
+                    }
+                    list.push(d);
                 }
             }
-            if count > 0 {
+            sum_at += r.sums * SUM;
+            if r.sums > 0 {
                 r.completion.flags |= flag::SUMS;
-                r.completion.detail = count;
+                r.completion.detail = r.sums as u32;
             }
             head[at..at + COMPLETION].copy_from_slice(&r.completion.encode());
             at += COMPLETION;
@@ -242,20 +263,19 @@ impl Channel {
 
     /// Waits for a send buffer or a place in the send queue, then goes on.
     #[cold]
-    fn unstick(self: &Rc<Self>, buffer: usize) {
+    fn unstick(self: &Rc<Self>, buffer: Option<(BufPool, usize)>) {
         self.stuck.set(true);
-        let (me, generation) = (self.clone(), self.generation());
+        let me = self.clone();
         spawn_task(async move {
-            if buffer > 0 {
-                drop(me.buffers.alloc(buffer).await);
+            if let Some((all, len)) = buffer {
+                drop(all.alloc(len).await);
             } else if let Some(conn) = me.conn() {
                 conn.send_slots().wait().await;
                 conn.send_slots().signal();
             }
             me.stuck.set(false);
-            if me.generation() == generation {
-                me.make_dirty();
-            }
+            // Perhaps by another connection now, whose answers waited too.
+            me.make_dirty();
         });
     }
 

@@ -6,14 +6,15 @@ use crate::channel::Channel;
 use crate::port::Port;
 use fetch::pieces;
 use std::cell::RefCell;
+use std::pin::pin;
 use std::rc::Rc;
 use weir_base::IoError;
 use weir_block::Volume;
-use weir_mem::Slice;
+use weir_mem::{Lent, Purse, Slice};
 use weir_proto_brp::command::{Command, Descriptor, Item, flag};
 use weir_proto_brp::volume::VOLUME_INFO;
 use weir_proto_brp::{Op, Status, sums};
-use weir_reactor::{Token, WaitChannel};
+use weir_reactor::{Token, WaitChannel, unless};
 
 /// Most bytes of each half of a COMPARE AND WRITE.
 pub(crate) const COMPARE_MAX: u32 = 64 << 10;
@@ -169,6 +170,8 @@ struct Task {
     read_sums: Vec<u32>,
     /// Data was sent from memory of the volume.
     lent: bool,
+    /// The buffers that it holds.
+    purse: Purse,
 }
 
 /// The command that runs.
@@ -178,6 +181,7 @@ struct Running<'a> {
     generation: u64,
     c: Command,
     inline: Option<Slice>,
+    purse: Purse,
 }
 
 impl Task {
@@ -186,7 +190,8 @@ impl Task {
         self.parts = parts;
         self.read_sums.clear();
         self.lent = false;
-        let r = Running { port, channel: &channel, generation, c: command, inline };
+        let purse = self.purse.clone();
+        let r = Running { port, channel: &channel, generation, c: command, inline, purse };
         let ended = match r.one_at_a_time(self).await {
             Ok(e) => e,
             Err(Stop(e)) => e,
@@ -223,6 +228,22 @@ impl Running<'_> {
         }
     }
 
+    /// Waits for a buffer, for as long as somebody wants the command's answer.
+    async fn buffer(&self, len: usize) -> Result<Lent, Stop> {
+        let pool = &self.port.pool;
+        if let Some(b) = self.purse.try_take(pool, len) {
+            return Ok(b);
+        }
+        let mut taken = pin!(self.purse.take(pool, len));
+        loop {
+            self.go_on()?;
+            if let Some(b) = unless(self.channel.halt.wait(), taken.as_mut()).await {
+                self.go_on()?;
+                return Ok(b);
+            }
+        }
+    }
+
     fn integrity(&self) -> bool {
         self.channel.agreed.get().integrity
     }
@@ -230,8 +251,7 @@ impl Running<'_> {
     async fn execute(&self, t: &mut Task) -> Result<Ended, Stop> {
         self.go_on()?;
         let c = &self.c;
-        let moves = !matches!(c.operation(), Some(Op::Discard | Op::WriteZeroes));
-        if c.len > self.port.config.max_len && (moves || !self.channel.agreed.get().long_ranges) {
+        if !self.channel.keeps_limits(c) {
             return Err(Status::Invalid.into());
         }
         let (at, len) = (c.offset, u64::from(c.len));
@@ -306,11 +326,8 @@ impl Running<'_> {
         let volume = a.unit().volume();
         let len = c.len as usize;
         if c.has(flag::INLINE_IN) {
-            if len > self.channel.agreed.get().max_message.saturating_sub(256) {
-                return Err(Status::Invalid.into());
-            }
-            let data = self.port.pool.alloc(len.max(1)).await.sub(0, len);
-            self.go_on()?;
+            let held = self.buffer(len.max(1)).await?;
+            let data = held.sub(0, len);
             if len > 0 {
                 self.read_into(t, &**volume, c.offset, &data).await?;
             }
@@ -332,6 +349,7 @@ impl Running<'_> {
                 t.read_sums.truncate(first);
             }
             let lent = if lend { volume.direct(at, n) } else { None };
+            let held;
             let data = match lent {
                 Some(d) => {
                     t.lent = true;
@@ -345,10 +363,9 @@ impl Running<'_> {
                 None => {
                     t.read_sums.truncate(first);
                     n = n.min(CHUNK - (at % sums::PIECE) as usize);
-                    let buf = self.port.pool.alloc(n).await;
-                    self.go_on()?;
-                    self.read_into(t, &**volume, at, &buf).await?;
-                    buf
+                    held = self.buffer(n).await?;
+                    self.read_into(t, &**volume, at, &held).await?;
+                    held.clone()
                 }
             };
             self.go_on()?;
@@ -434,7 +451,7 @@ impl Running<'_> {
     async fn write(&self, t: &mut Task) -> Result<Ended, Stop> {
         let c = &self.c;
         let (a, durable) = self.channel.admit(c, true)?;
-        let data = self.fetch(t, c.len as usize, self.integrity()).await?;
+        let (data, _held) = self.fetch(t, c.len as usize, self.integrity()).await?;
         if data.is_empty() {
             return Ok(Status::Ok.into());
         }
@@ -457,12 +474,12 @@ impl Running<'_> {
 
     async fn compare_and_write(&self, t: &mut Task) -> Result<Ended, Stop> {
         let c = &self.c;
-        if c.len > COMPARE_MAX || c.len == 0 {
+        let len = c.len as usize;
+        if c.len > COMPARE_MAX || c.len == 0 || 2 * len > self.port.pool.max_len() {
             return Err(Status::Invalid.into());
         }
         let (a, durable) = self.channel.admit(c, true)?;
-        let len = c.len as usize;
-        let both = self.fetch(t, 2 * len, false).await?;
+        let (both, _held) = self.fetch(t, 2 * len, false).await?;
         let (expected, data) = (both.sub(0, len), both.sub(len, len));
         let (first, second) = t.parts.sums.split_at(t.parts.sums.len() / 2);
         self.check(&expected, first, 0)?;

@@ -77,6 +77,13 @@ impl Sessions {
         Joined { nexus: s.nexus, reactor, others }
     }
 
+    /// True while this channel belongs to this nexus.
+    pub(crate) fn has(&self, name: &ChannelName, nexus: u64) -> bool {
+        let t = self.lock();
+        let session = t.get(&name.session).filter(|s| s.nexus == nexus);
+        session.is_some_and(|s| s.channels.contains_key(&name.channel))
+    }
+
     /// True while any of these is known.
     pub(crate) fn any(&self, names: &[(ChannelName, usize)]) -> bool {
         let t = self.lock();
@@ -133,6 +140,8 @@ mod tests {
         assert!(a.nexus == b.nexus && a.reactor != b.reactor && b.others.is_empty());
         assert_eq!(join(&s, name(1, 7, 0), 2, false).reactor, a.reactor);
         assert!(s.is_first(&name(1, 7, 0)) && !s.is_first(&name(1, 7, 1)));
+        assert!(s.has(&name(1, 7, 1), a.nexus) && !s.has(&name(1, 7, 2), a.nexus));
+        assert!(!s.has(&name(1, 7, 1), a.nexus + 1));
         assert_eq!(s.leave(&name(1, 7, 0)), None);
         assert!(s.is_first(&name(1, 7, 1)));
         assert_eq!(s.leave(&name(1, 7, 1)), Some(a.nexus));

@@ -2,11 +2,12 @@
 
 use crate::config::TargetConfig;
 use crate::port::Port;
+use crate::remembered::Remembered;
 use crate::sessions::{ChannelName, Joined, SessionName, Sessions};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weir_base::MILLIS;
+use weir_base::{MILLIS, Nanos};
 use weir_fabric::{FabricError, Incoming, Provider};
 use weir_mem::BufPool;
 use weir_proto_brp::control::GoodbyeReason;
@@ -22,6 +23,7 @@ pub(crate) struct TargetShared {
     pub(crate) config: TargetConfig,
     pub(crate) access: Arc<Access>,
     pub(crate) sessions: Sessions,
+    pub(crate) remembered: Remembered,
     memories: AtomicU64,
 }
 
@@ -80,6 +82,7 @@ impl Target {
             config,
             access,
             sessions: Sessions::default(),
+            remembered: Remembered::default(),
             memories: AtomicU64::new(0),
         }))
     }
@@ -105,7 +108,9 @@ impl Target {
     /// The address cannot be listened on.
     pub fn listen(&self, provider: &dyn Provider, addr: &str) -> Result<String, FabricError> {
         let shared = self.0.clone();
-        spread::listen(provider, addr, move |incoming| login(shared.clone(), incoming))
+        spread::listen(&self.0.spread, provider, addr, move |incoming| {
+            login(shared.clone(), incoming)
+        })
     }
 
     /// The port's identifier.
@@ -131,19 +136,52 @@ impl Target {
         Port::local(self.0.spread.id())
     }
 
-    /// Ends all channels of the present reactor and the port's part here.
-    pub async fn leave(&self) {
+    /// Lets nobody in any more, closes the listeners of the present reactor and begins to end its channels. Called on
+    /// every reactor before [`leave`](Target::leave) on any, so that they end side by side.
+    pub fn close(&self) {
+        self.0.spread.close();
         let Some(port) = Port::local(self.0.spread.id()) else { return };
         for c in port.channels() {
-            spawn_task(c.end(GoodbyeReason::Leaving));
+            c.end_later(GoodbyeReason::Leaving);
         }
-        while !port.channels().is_empty() {
+    }
+
+    /// Ends all channels of the present reactor and the port's part here, however long that takes.
+    pub async fn leave(&self) {
+        self.leave_within(Nanos::MAX).await;
+    }
+
+    /// As [`leave`](Target::leave), for so many nanoseconds at most: then connections end at once, and soon after
+    /// that the port ends whatever its commands still do. False when some had not ended by then.
+    pub async fn leave_within(&self, patience: Nanos) -> bool {
+        let Some(port) = Port::local(self.0.spread.id()) else { return true };
+        let began = now();
+        loop {
+            // Also those whose login was under way.
+            self.close();
+            let channels = port.channels();
+            if channels.is_empty() && port.logins.get() == 0 {
+                break;
+            }
+            let waited = now() - began;
+            if waited >= patience / 2 {
+                channels.iter().filter_map(|c| c.conn()).for_each(|c| c.disconnect(true));
+            }
+            if waited >= patience {
+                tracing::error!(
+                    channels = channels.len(), census = ?port.census(),
+                    "commands have not ended in time: the target port ends without them"
+                );
+                port.stop();
+                return false;
+            }
             sleep(MILLIS).await;
         }
         if let Err(e) = port.check_idle() {
             tracing::error!("resources missing at the end: {e}");
         }
         port.stop();
+        true
     }
 }
 
@@ -178,7 +216,8 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     if let Err(reason) = judge(&shared, &request) {
         return refuse(incoming, reason);
     }
-    if !shared.spread.admit(shared.config.max_channels) {
+    let above = usize::from(request.channel) >= shared.config.max_channels;
+    if above || !shared.spread.admit(shared.config.max_channels) {
         return refuse(incoming, RejectReason::Resources);
     }
     let session = SessionName { initiator: request.initiator, session: request.session };

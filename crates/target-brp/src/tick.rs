@@ -23,14 +23,16 @@ pub(crate) async fn tick(port: Rc<Port>) {
 impl Channel {
     fn look(self: &Rc<Self>) {
         let agreed = self.agreed.get();
-        if self.conn().is_none() {
+        let Some(conn) = self.conn() else {
             let forget = self.port.config.session_timeout.max(agreed.keep_alive);
             if now().saturating_sub(self.silent_since.get()) > forget {
                 self.end_later(GoodbyeReason::Silent);
             }
             return;
-        }
-        let silent = now().saturating_sub(self.last_heard.get());
+        };
+        // A ping may stand behind megabytes of data that we have asked for.
+        let heard = self.last_heard.get().max(conn.last_life());
+        let silent = now().saturating_sub(heard);
         if agreed.keep_alive > 0 && silent > agreed.keep_alive {
             tracing::warn!(peer = %self.info().peer, "the host has been silent for too long");
             return self.close(GoodbyeReason::Silent, true);

@@ -175,10 +175,7 @@ impl Attached {
         while done < len {
             let n = (len - done).min(self.unit.chunk as u64);
             let whole = n.next_multiple_of(block);
-            let buf = self.unit.pool.alloc(whole as usize).await;
-            if t.stopped() {
-                return Err(Failure::Stop);
-            }
+            let buf = t.buffer(&self.unit.pool, whole as usize).await?;
             let r = self.unit.volume.read(at + done, buf.clone()).await;
             io(r, Direction::Read, lba + done / block)?;
             t.deliver(done, buf.sub(0, n as usize)).await?;
@@ -224,7 +221,7 @@ impl Attached {
         let mut done = 0;
         while done < len {
             let n = (len - done).min(step) as usize;
-            let buf = self.unit.pool.alloc(n).await;
+            let buf = t.buffer(&self.unit.pool, n).await?;
             fetch(t, done, &buf).await?;
             out.moved_out += n as u32;
             // Not before the data are there: their coming is up to the host, and holds nobody up.
@@ -232,7 +229,7 @@ impl Attached {
             if t.stopped() {
                 return Err(Failure::Stop);
             }
-            let r = self.unit.volume.write(at + done, buf, fua).await;
+            let r = self.unit.volume.write(at + done, buf.clone(), fua).await;
             io(r, Direction::Write, lba + done / block)?;
             done += n as u64;
         }
@@ -254,7 +251,7 @@ impl Attached {
         }
         let mut list = vec![0; wanted];
         if wanted > 0 {
-            let buf = self.unit.pool.alloc(wanted).await;
+            let buf = t.buffer(&self.unit.pool, wanted).await?;
             fetch(t, 0, &buf).await?;
             buf.read_at(0, &mut list);
             out.moved_out = wanted as u32;
@@ -281,9 +278,9 @@ impl Attached {
         let n = answer.len().min(t.in_len() as usize);
         if n > 0 {
             for (i, part) in answer[..n].chunks(self.unit.chunk).enumerate() {
-                let buf = self.unit.pool.alloc(part.len()).await;
+                let buf = t.buffer(&self.unit.pool, part.len()).await?;
                 buf.write_at(0, part);
-                t.deliver((i * self.unit.chunk) as u64, buf).await?;
+                t.deliver((i * self.unit.chunk) as u64, buf.clone()).await?;
             }
             out.moved_in = n as u32;
         }
@@ -362,9 +359,9 @@ pub async fn execute_unmapped<T: Transfer>(
     out.command_in = answer.len() as u64;
     let n = answer.len().min(t.in_len() as usize).min(pool.max_len());
     if n > 0 {
-        let buf = pool.alloc(n).await;
+        let buf = t.buffer(pool, n).await?;
         buf.write_at(0, &answer[..n]);
-        t.deliver(0, buf).await?;
+        t.deliver(0, buf.clone()).await?;
         out.moved_in = n as u32;
     }
     Ok(out)

@@ -1,11 +1,11 @@
 //! The commands of the medium that are not READ or WRITE.
 
 use crate::execute::{Failure, Outcome, fetch, io};
-use crate::transfer::Transfer;
+use crate::transfer::{Stop, Transfer};
 use crate::unit::Attached;
 use weir_base::IoError;
 use weir_block::Allocation;
-use weir_mem::Slice;
+use weir_mem::{Lent, Slice};
 use weir_proto_scsi::cdb::{ByteCheck, Command};
 use weir_proto_scsi::geometry::Geometry;
 use weir_proto_scsi::lba_status::{self, LbaStatus, Provisioning};
@@ -32,7 +32,8 @@ impl Attached {
                 let mut done = 0;
                 while done < len {
                     let n = (len - done).min(self.half());
-                    let (data, back) = self.two(n).await;
+                    let both = self.two(n, t).await?;
+                    let (data, back) = halves(&both);
                     fetch(t, done, &data).await?;
                     out.moved_out += n as u32;
                     let (at, lba) = (lba * bs + done, lba + done / bs);
@@ -62,7 +63,7 @@ impl Attached {
                 }
                 let mut list = vec![0; n];
                 if n > 0 {
-                    let buf = self.unit.pool.alloc(n).await;
+                    let buf = t.buffer(&self.unit.pool, n).await?;
                     fetch(t, 0, &buf).await?;
                     buf.read_at(0, &mut list);
                     out.moved_out = n as u32;
@@ -86,9 +87,9 @@ impl Attached {
                 out.command_in = answer.len() as u64;
                 let n = answer.len().min(t.in_len() as usize).min(self.unit.chunk);
                 if n > 0 {
-                    let buf = self.unit.pool.alloc(n).await;
+                    let buf = t.buffer(&self.unit.pool, n).await?;
                     buf.write_at(0, &answer[..n]);
-                    t.deliver(0, buf).await?;
+                    t.deliver(0, buf.clone()).await?;
                     out.moved_in = n as u32;
                 }
                 Ok(())
@@ -106,10 +107,8 @@ impl Attached {
     }
 
     /// Two buffers taken at once: whoever holds one never waits for another.
-    async fn two(&self, len: u64) -> (Slice, Slice) {
-        let len = len as usize;
-        let both = self.unit.pool.alloc(2 * len).await;
-        (both.sub(0, len), both.sub(len, len))
+    async fn two<T: Transfer>(&self, len: u64, t: &mut T) -> Result<Lent, Stop> {
+        t.buffer(&self.unit.pool, 2 * len as usize).await
     }
 
     async fn verify<T: Transfer>(
@@ -136,10 +135,8 @@ impl Attached {
         let mut done = 0;
         while done < len {
             let n = (len - done).min(self.half());
-            let (back, data) = self.two(n).await;
-            if t.stopped() {
-                return Err(Failure::Stop);
-            }
+            let both = self.two(n, t).await?;
+            let (back, data) = halves(&both);
             let r = volume.read(lba * bs + done, back.clone()).await;
             io(r, Direction::Read, lba + done / bs)?;
             if bytchk == ByteCheck::Compare {
@@ -190,7 +187,8 @@ impl Attached {
             io(r, Direction::Write, lba)?;
             return if durable { io(volume.flush().await, Direction::Write, lba) } else { Ok(()) };
         };
-        let piece = self.unit.pool.alloc(len.min(self.unit.chunk as u64) as usize).await;
+        let most = len.min(self.unit.chunk as u64) as usize;
+        let piece = t.buffer(&self.unit.pool, most).await?;
         for at in (0..piece.len()).step_by(bs as usize) {
             piece.copy_from(at, &pattern, 0, bs as usize);
         }
@@ -223,7 +221,7 @@ impl Attached {
         }
         need(t, 2 * len)?;
         let volume = &self.unit.volume;
-        let both = self.unit.pool.alloc(2 * len as usize).await;
+        let both = t.buffer(&self.unit.pool, 2 * len as usize).await?;
         fetch(t, 0, &both).await?;
         out.moved_out = 2 * len as u32;
         let _alone = self.unit.compare_gate(lba * bs, len).await;
@@ -253,6 +251,12 @@ impl Attached {
         lba_status::encode(&extents, alloc, &mut answer);
         answer
     }
+}
+
+/// Both halves of what was taken as one.
+fn halves(both: &Slice) -> (Slice, Slice) {
+    let len = both.len() / 2;
+    (both.sub(0, len), both.sub(len, len))
 }
 
 /// The initiator's buffer must hold what the command needs as a whole.

@@ -1,12 +1,12 @@
 //! A target port on several reactors, whatever its protocol: which these are, logins, memory to receive into.
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use weir_fabric::{FabricError, Incoming, Listener, Provider, RecvQueue};
 use weir_mem::{BufPool, PoolConfig};
 use weir_proto_scsi::lu::Nexus;
-use weir_reactor::{Handle, spawn_task};
+use weir_reactor::{Handle, TaskId, spawn_task};
 
 /// Bits that count the nexuses of one port: a thousand logins a second use them up in 34 years.
 const NEXUS_BITS: u32 = 40;
@@ -19,6 +19,10 @@ pub struct Spread {
     reactors: Mutex<Vec<Handle>>,
     channels: AtomicUsize,
     nexuses: AtomicU64,
+    /// The port is about to end: nobody is let in any more.
+    closed: AtomicBool,
+    /// Tasks that hold listeners, each with its reactor.
+    listeners: Mutex<Vec<(u32, TaskId)>>,
 }
 
 impl Default for Spread {
@@ -28,6 +32,8 @@ impl Default for Spread {
             reactors: Mutex::default(),
             channels: AtomicUsize::new(0),
             nexuses: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            listeners: Mutex::default(),
         }
     }
 }
@@ -54,8 +60,31 @@ impl Spread {
         self.reactors.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Counts a channel more, unless there are `most` already.
+    /// Lets nobody in from here on, and closes the listeners of the present reactor. Comes before channels are ended:
+    /// a host whose channel is ended logs in again at once.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        let here = weir_reactor::current_id();
+        let mut all = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ours, others) = std::mem::take(&mut *all).into_iter().partition(|(r, _)| *r == here);
+        *all = others;
+        drop(all);
+        let ours: Vec<(u32, TaskId)> = ours;
+        for (_, task) in ours {
+            weir_reactor::cancel(task);
+        }
+    }
+
+    /// True once the port is about to end.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Counts a channel more, unless there are `most` already, or the port is about to end.
     pub fn admit(&self, most: usize) -> bool {
+        if self.is_closed() {
+            return false;
+        }
         let admitted = self.channels.fetch_add(1, Ordering::AcqRel) < most;
         if !admitted {
             self.channel_gone();
@@ -77,19 +106,26 @@ pub fn run_at(reactors: &[Handle], place: usize, f: impl FnOnce() + Send + 'stat
     }
 }
 
-/// Listens on `addr` with the present reactor's provider; each login is judged by a task of its own. Gives the
-/// address.
+/// Listens on `addr` with the present reactor's provider, until `spread` is [closed](Spread::close) here; each login is
+/// judged by a task of its own. Gives the address.
 ///
 /// # Errors
 /// The address cannot be listened on.
-pub fn listen<F, Fut>(provider: &dyn Provider, addr: &str, login: F) -> Result<String, FabricError>
+pub fn listen<F, Fut>(
+    spread: &Spread,
+    provider: &dyn Provider,
+    addr: &str,
+    login: F,
+) -> Result<String, FabricError>
 where
     F: Fn(Box<dyn Incoming>) -> Fut + 'static,
     Fut: Future<Output = ()> + 'static,
 {
     let listener = provider.listen(addr)?;
     let local = listener.local_addr();
-    spawn_task(serve(listener, login));
+    let task = spawn_task(serve(listener, login));
+    let mut all = spread.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+    all.push((weir_reactor::current_id(), task));
     Ok(local)
 }
 

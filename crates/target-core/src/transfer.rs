@@ -1,6 +1,6 @@
 //! How a command's data moves between a front end's peer and local memory.
 
-use weir_mem::Slice;
+use weir_mem::{BufPool, Lent, Slice};
 
 /// The command ends without status: it was aborted, or its peer is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,10 @@ pub trait Transfer {
 
     /// True once the command is to end without further effect.
     fn stopped(&self) -> bool;
+
+    /// A buffer of `pool` for `len` bytes, to move data through. The wait for one ends with the command, when it is
+    /// aborted or its peer is gone; nobody waits for one who holds another ([`weir_mem::Purse`]).
+    fn buffer(&mut self, pool: &BufPool, len: usize) -> impl Future<Output = Result<Lent, Stop>>;
 
     /// Moves DATA-OUT from byte `at` on into the whole of `into`; the range is inside the buffer.
     fn fetch(&mut self, at: u64, into: Slice) -> impl Future<Output = Result<(), Stop>>;

@@ -91,6 +91,9 @@ impl Bdt {
         missing: Descriptor,
         buf: Slice,
     ) {
+        if channel.conn.reads_out() == 0 {
+            return self.fail(trace);
+        }
         self.enter(trace, BdtState::SqrWait);
         channel.conn.send_slots().wait().await;
         channel.conn.read_slots().wait().await;
@@ -102,6 +105,12 @@ impl Bdt {
         self.enter(trace, BdtState::FetchWait);
         let ok = done.await.is_ok() && self.append(&part.to_vec());
         self.enter(trace, if ok { BdtState::Ready } else { BdtState::Failed });
+        self.settled.signal_all();
+    }
+
+    /// There will be no table.
+    pub(crate) fn fail(&self, trace: &Trace) {
+        self.enter(trace, BdtState::Failed);
         self.settled.signal_all();
     }
 

@@ -82,7 +82,7 @@ impl Channel {
         let params = Params {
             private_data: response.to_bytes().to_vec(),
             recv_queue: port.recv_queue.clone(),
-            reads_out: port.config.reads_out.min(incoming.peer_serves_reads()).max(1),
+            reads_out: port.config.reads_out.min(incoming.peer_serves_reads()),
             reads_in: 0,
         };
         port.accepting.set(port.accepting.get() + 1);
@@ -152,6 +152,7 @@ impl Channel {
             weir_reactor::cancel(task);
         }
         channel.lost.set(true);
+        port.stop_waits(&channel);
         channel.conn.set_tap(None);
         tracing::info!(
             peer = %channel.peer, initiator = %channel.initiator, channel = id,
@@ -310,7 +311,8 @@ impl Channel {
             if channel.is_lost() {
                 return;
             }
-            if now() - channel.last_heard.get() < period || channel.served.get() == 0 {
+            let heard = channel.last_heard.get().max(channel.conn.last_life());
+            if now().saturating_sub(heard) < period || channel.served.get() == 0 {
                 continue;
             }
             if channel.asked.get() {

@@ -8,7 +8,7 @@ use crate::request::Request;
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_fabric::Remote;
-use weir_mem::Slice;
+use weir_mem::{BufPool, Lent, Slice};
 use weir_proto_srp::bdt::{Segment, Walk};
 use weir_proto_srp::states::DmaState;
 use weir_reactor::{CompletionFuture, Token, completion, run_async};
@@ -104,6 +104,10 @@ impl Transfer for Dma<'_> {
         self.request.stopped()
     }
 
+    async fn buffer(&mut self, pool: &BufPool, len: usize) -> Result<Lent, Stop> {
+        self.request.buffer(pool, len).await
+    }
+
     async fn fetch(&mut self, at: u64, into: Slice) -> Result<(), Stop> {
         self.enter(DmaState::BdtWait);
         if !self.request.data_out.ready().await || self.stopped() || into.is_empty() {
@@ -114,6 +118,10 @@ impl Transfer for Dma<'_> {
             return self.come_back(Err(Stop)).await;
         };
         let channel = self.request.channel();
+        // A host that serves no READ can only bring its data in the command.
+        if channel.conn.reads_out() == 0 {
+            return self.come_back(Err(Stop)).await;
+        }
         let mut pending: [Option<CompletionFuture>; PARALLEL_READS] =
             [const { None }; PARALLEL_READS];
         let mut ok = true;

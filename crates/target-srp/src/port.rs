@@ -53,6 +53,8 @@ pub struct Port {
     /// Accepts under way: messages of unknown connections may belong to one of them.
     pub(crate) accepting: Cell<u32>,
     pub(crate) established: WaitChannel,
+    /// Logins between their acceptance here and the end of their channels.
+    pub(crate) logins: Cell<u32>,
     committed: Cell<u32>,
     next_channel: Cell<u32>,
     /// Requests that have posted a receive and not yet looked at its message.
@@ -91,6 +93,7 @@ impl Port {
             channels: RefCell::default(),
             accepting: Cell::new(0),
             established: WaitChannel::new(0),
+            logins: Cell::new(0),
             committed: Cell::new(0),
             next_channel: Cell::new(0),
             armed: Cell::new(0),
@@ -111,7 +114,12 @@ impl Port {
 
     /// Accepts a login here.
     pub(crate) fn take_login(self: &Rc<Self>, login: Login) {
-        spawn_task(Channel::accept(self.clone(), login));
+        let port = self.clone();
+        port.logins.set(port.logins.get() + 1);
+        spawn_task(async move {
+            Channel::accept(port.clone(), login).await;
+            port.logins.set(port.logins.get() - 1);
+        });
     }
 
     pub(crate) fn next_channel(&self) -> u32 {
@@ -144,6 +152,15 @@ impl Port {
 
     pub(crate) fn remove_channel(&self, c: &Rc<Channel>) {
         self.channels.borrow_mut().retain(|(_, x)| !Rc::ptr_eq(x, c));
+    }
+
+    /// A channel is lost: none of its commands waits for a buffer any more.
+    pub(crate) fn stop_waits(&self, c: &Rc<Channel>) {
+        for r in self.requests.borrow().iter() {
+            if r.channel.borrow().as_ref().is_some_and(|x| Rc::ptr_eq(x, c)) {
+                r.lost();
+            }
+        }
     }
 
     /// The channels here.

@@ -5,17 +5,18 @@ use crate::channel::Channel;
 use crate::dma::Dma;
 use crate::port::Port;
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
 use weir_fabric::SendFlags;
-use weir_mem::Slice;
+use weir_mem::{BufPool, Lent, Purse, Slice};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::sense::SENSE_LEN_MAX;
 use weir_proto_scsi::status::Status;
 use weir_proto_srp::residual::{Lengths, Transfer as Residuals};
 use weir_proto_srp::states::{DmaState, RequestState};
-use weir_proto_srp::{Buffer, Command, Iu, IuError, Response, RspCode, Tag};
-use weir_reactor::{Token, WaitChannel, completion, run_async, spawn_task};
-use weir_target_core::{Attached, Outcome, execute_unmapped};
+use weir_proto_srp::{Buffer, Command, Descriptor, Iu, IuError, Response, RspCode, Tag};
+use weir_reactor::{Token, WaitChannel, completion, run_async, spawn_task, unless};
+use weir_target_core::{Attached, Outcome, Stop, execute_unmapped};
 
 /// CDB bytes kept; longer ones are of no command that we know.
 const CDB: usize = 32;
@@ -43,6 +44,9 @@ pub(crate) struct Request {
     pub(crate) data_in: Bdt,
     /// Released when the command has ended; aborts wait for it.
     pub(crate) ended: WaitChannel,
+    /// Released by an abort and by the end of the connection: waits for buffers are given up then.
+    stop: WaitChannel,
+    purse: Purse,
 }
 
 impl Request {
@@ -58,6 +62,8 @@ impl Request {
             data_out: Bdt::new(id),
             data_in: Bdt::new(id),
             ended: WaitChannel::new(0),
+            stop: WaitChannel::new(0),
+            purse: Purse::default(),
         })
     }
 
@@ -93,7 +99,47 @@ impl Request {
     pub(crate) fn abort(&self, by: Abort) {
         if self.abort.get() == Abort::No {
             self.abort.set(by);
+            self.stop.signal_all();
         }
+    }
+
+    /// The connection of this command is gone.
+    pub(crate) fn lost(&self) {
+        self.stop.signal_all();
+    }
+
+    /// Waits for a buffer, for as long as somebody wants the command's answer. A longer one than there is is as
+    /// good as stopped.
+    pub(crate) async fn buffer(&self, pool: &BufPool, len: usize) -> Result<Lent, Stop> {
+        if len > pool.max_len() {
+            return Err(Stop);
+        }
+        if let Some(b) = self.purse.try_take(pool, len) {
+            return Ok(b);
+        }
+        let mut taken = pin!(self.purse.take(pool, len));
+        while !self.stopped() {
+            if let Some(b) = unless(self.stop.wait(), taken.as_mut()).await {
+                return if self.stopped() { Err(Stop) } else { Ok(b) };
+            }
+        }
+        Err(Stop)
+    }
+
+    /// Begins to fetch the part of a descriptor table that did not come with the command, beside the command.
+    ///
+    /// The table's buffer is taken before the command has any, and belongs to the fetch, which waits for no other:
+    /// commands that hold the data's and wait for the table's could hold all that there are.
+    async fn fetch_table(self: &Rc<Self>, channel: &Rc<Channel>, missing: Descriptor, out: bool) {
+        let Ok(table) = self.buffer(&self.port.pool, missing.len as usize).await else {
+            let bdt = if out { &self.data_out } else { &self.data_in };
+            return bdt.fail(&self.port.trace);
+        };
+        let (me, channel, table) = (self.clone(), channel.clone(), table.clone());
+        spawn_task(async move {
+            let bdt = if out { &me.data_out } else { &me.data_in };
+            bdt.fetch(&me.port.trace, &channel, missing, table).await;
+        });
     }
 
     /// The request's loop (START to FREE and round again).
@@ -189,13 +235,7 @@ impl Request {
             if bdt.load(&port.trace, buffer)
                 && let Some(missing) = buffer.missing_table()
             {
-                let (me, channel, is_out) =
-                    (self.clone(), channel.clone(), std::ptr::eq(bdt, &self.data_out));
-                spawn_task(async move {
-                    let table = me.port.pool.alloc(missing.len as usize).await;
-                    let bdt = if is_out { &me.data_out } else { &me.data_in };
-                    bdt.fetch(&me.port.trace, &channel, missing, table).await;
-                });
+                self.fetch_table(channel, missing, std::ptr::eq(bdt, &self.data_out)).await;
             }
         }
         self.enter(RequestState::PartialsWait);
@@ -217,6 +257,8 @@ impl Request {
         self.enter(RequestState::Active);
         let mut dma = Dma { request: self, immediate, state: Cell::new(DmaState::START) };
         let result = match &attached {
+            // It was stopped while it waited for its table.
+            _ if self.stopped() => Err(Stop),
             Some(a) => a.execute(&channel.view, &cdb[..cdb_len], &mut dma).await,
             None => {
                 let identity = &port.shared.identity;

@@ -6,7 +6,7 @@ use crate::nexus::{ChannelRef, Nexuses};
 use crate::port::Port;
 use std::rc::Rc;
 use std::sync::Arc;
-use weir_base::MILLIS;
+use weir_base::{MILLIS, Nanos};
 use weir_fabric::{FabricError, Incoming, Provider};
 use weir_mem::BufPool;
 use weir_proto_scsi::identity::Identity;
@@ -107,7 +107,9 @@ impl Target {
     /// The address cannot be listened on.
     pub fn listen(&self, provider: &dyn Provider, addr: &str) -> Result<String, FabricError> {
         let shared = self.0.clone();
-        spread::listen(provider, addr, move |incoming| login(shared.clone(), incoming))
+        spread::listen(&self.0.spread, provider, addr, move |incoming| {
+            login(shared.clone(), incoming)
+        })
     }
 
     /// The port's identifier.
@@ -143,19 +145,52 @@ impl Target {
         Port::local(self.0.spread.id())
     }
 
-    /// Ends all channels of the present reactor and the port's part here.
-    pub async fn leave(&self) {
+    /// Lets nobody in any more, closes the listeners of the present reactor and begins to end its channels. Called on
+    /// every reactor before [`leave`](Target::leave) on any, so that they end side by side.
+    pub fn close(&self) {
+        self.0.spread.close();
         let Some(port) = Port::local(self.0.spread.id()) else { return };
         for c in port.channels() {
             c.close("the target stops", Some(LogoutReason::Unspecified));
         }
-        while !port.channels().is_empty() {
+    }
+
+    /// Ends all channels of the present reactor and the port's part here, however long that takes.
+    pub async fn leave(&self) {
+        self.leave_within(Nanos::MAX).await;
+    }
+
+    /// As [`leave`](Target::leave), for so many nanoseconds at most: then connections end at once, and soon after
+    /// that the port ends whatever its commands still do. False when some had not ended by then.
+    pub async fn leave_within(&self, patience: Nanos) -> bool {
+        let Some(port) = Port::local(self.0.spread.id()) else { return true };
+        let began = now();
+        loop {
+            // Also those whose login was under way.
+            self.close();
+            let channels = port.channels();
+            if channels.is_empty() && port.logins.get() == 0 {
+                break;
+            }
+            let waited = now() - began;
+            if waited >= patience / 2 {
+                channels.iter().for_each(|c| c.conn.disconnect(true));
+            }
+            if waited >= patience {
+                tracing::error!(
+                    channels = channels.len(), census = ?port.census(),
+                    "commands have not ended in time: the target port ends without them"
+                );
+                port.stop();
+                return false;
+            }
             sleep(MILLIS).await;
         }
         if let Err(e) = port.check_idle() {
             tracing::error!("resources missing at the end: {e}");
         }
         port.stop();
+        true
     }
 }
 

@@ -231,6 +231,25 @@ impl TcpStream {
         let _ = self.0.shutdown(how);
     }
 
+    /// Bytes that were sent and that the peer has not acknowledged.
+    pub fn unacknowledged(&self) -> u64 {
+        let mut n: libc::c_int = 0;
+        // SAFETY: writes one number into a local. It stays 0 where the socket is gone.
+        unsafe { libc::ioctl(self.as_raw_fd(), libc::TIOCOUTQ, &raw mut n) };
+        u64::try_from(n).unwrap_or(0)
+    }
+
+    /// Ends both directions at once: what the kernel still has to send is dropped, and the peer is told by a reset.
+    pub fn abort(&self) {
+        // SAFETY: an all-zero address is one of family AF_UNSPEC, by which Linux dissolves a connection.
+        unsafe {
+            let none: libc::sockaddr = std::mem::zeroed();
+            let len = size_of::<libc::sockaddr>() as libc::socklen_t;
+            libc::connect(self.as_raw_fd(), &none, len);
+        }
+        self.shutdown(true);
+    }
+
     /// The peer's address, or words saying that there is none.
     pub fn peer(&self) -> String {
         self.0.peer_addr().map_or_else(|_| "(disconnected)".into(), |a| a.to_string())

@@ -214,8 +214,10 @@ impl Ring {
         backlog.push_back(e);
     }
 
+    /// Hands over what is queued. What the kernel does not take now stays queued, in the ring or before it, for the next
+    /// turn.
     fn submit_queued(&self) {
-        loop {
+        let left = loop {
             {
                 let mut ring = self.0.ring.borrow_mut();
                 let mut backlog = self.0.backlog.borrow_mut();
@@ -228,12 +230,14 @@ impl Ring {
                     backlog.pop_front();
                 }
             }
-            let r = self.0.ring.borrow().submit();
-            if self.0.backlog.borrow().is_empty() || r.is_err() {
-                break;
+            let failed = self.0.ring.borrow().submit().is_err();
+            let left = !self.0.ring.borrow_mut().submission().is_empty();
+            let backlog = !self.0.backlog.borrow().is_empty();
+            if failed || left || !backlog {
+                break left || backlog;
             }
-        }
-        self.0.queued.set(!self.0.backlog.borrow().is_empty());
+        };
+        self.0.queued.set(left);
     }
 
     /// Starts a transfer of a whole buffer; a short one is continued.

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use weir_fabric::status;
 use weir_mem::Slice;
-use weir_reactor::{Completion, Token, complete};
+use weir_reactor::{Completion, Token, complete, now};
 
 /// Requests after which one asks for a completion, when none has a waiter or holds memory.
 const MODERATION: u32 = 16;
@@ -213,7 +213,10 @@ impl Conn {
         } else {
             self.done_up_to(number, result);
         }
-        if wc.status != IBV_WC_SUCCESS {
+        if wc.status == IBV_WC_SUCCESS {
+            // The peer's adapter has acknowledged it.
+            self.last_life.set(now());
+        } else {
             // Flushed: the cause is another request's, or this side's.
             if wc.status != IBV_WC_WR_FLUSH_ERR {
                 self.fail(&self.describe(wc.status));

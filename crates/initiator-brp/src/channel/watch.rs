@@ -29,10 +29,17 @@ pub(super) async fn watch(channel: Rc<Channel>) {
 }
 
 impl Channel {
+    /// When the target last showed by the connection itself that it is there.
+    fn life(&self) -> Nanos {
+        self.conn.borrow().as_ref().map_or(0, |c| c.last_life())
+    }
+
     fn look(&self) {
         let (now, alive) = (now(), self.limits.get().keep_alive);
         if alive > 0 {
-            if now.saturating_sub(self.last_heard.get()) >= alive {
+            // An answer may stand behind megabytes of data, and our ping behind those that the target has asked for.
+            let heard = self.last_heard.get().max(self.life());
+            if now.saturating_sub(heard) >= alive {
                 tracing::warn!(channel = self.index, "the target has been silent for too long");
                 return self.disconnect(true);
             }

@@ -113,6 +113,12 @@ impl Connection for Flipped {
     fn read_slots(&self) -> &WaitChannel {
         self.inner.read_slots()
     }
+    fn last_life(&self) -> weir_base::Nanos {
+        self.inner.last_life()
+    }
+    fn reads_out(&self) -> u16 {
+        self.inner.reads_out()
+    }
     fn send(&self, head: &[u8], data: Option<Slice>, flags: SendFlags, token: Token) {
         let mut head = head.to_vec();
         if head.len() > 16 && head[4] == 1 && due(&self.plan.control_out) {

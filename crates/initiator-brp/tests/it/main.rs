@@ -1,9 +1,13 @@
 //! Target and initiator together.
 
+mod anything;
 mod common;
 mod flip;
+mod hostile;
 mod integrity;
 mod iwarp;
 mod paths;
+mod peer;
+mod slow_link;
 mod stored;
 mod target;

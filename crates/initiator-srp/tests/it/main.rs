@@ -5,8 +5,10 @@ mod target;
 
 mod cores;
 mod events;
+mod hostile;
 mod iwarp;
 mod paths;
+mod peer;
 mod script;
 mod sim;
 mod trouble;

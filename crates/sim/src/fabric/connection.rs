@@ -2,6 +2,7 @@
 
 use super::pair::{End, Pair, Work};
 use std::rc::Rc;
+use weir_base::Nanos;
 use weir_fabric::{Access, Connection, FabricError, Remote, SendFlags, Tap};
 use weir_mem::Slice;
 use weir_reactor::{Token, WaitChannel};
@@ -43,6 +44,14 @@ impl Connection for SimConnection {
 
     fn read_slots(&self) -> &WaitChannel {
         &self.end().read_slots
+    }
+
+    fn last_life(&self) -> Nanos {
+        self.end().last_life.get()
+    }
+
+    fn reads_out(&self) -> u16 {
+        self.end().read_depth as u16
     }
 
     fn send(&self, head: &[u8], data: Option<Slice>, flags: SendFlags, token: Token) {

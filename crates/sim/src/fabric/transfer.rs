@@ -264,6 +264,7 @@ impl Pair {
     fn deliver(self: &Rc<Self>, from: usize, frame: Frame) -> (Delivery, Frame) {
         let to = 1 - from;
         let end = &self.ends[to];
+        end.last_life.set(self.net.clock.now());
         match frame {
             Frame::Send { .. } if end.has_no_receive() => {
                 end.core.say(|| format!("qp {}: a message waits for a receive", end.qp));

@@ -2,27 +2,37 @@
 
 use super::{Ended, LENT, PARALLEL_READS, Running, Stop, Task};
 use weir_fabric::Remote;
-use weir_mem::Slice;
+use weir_mem::{Lent, Slice};
 use weir_proto_brp::{Descriptor, Status, sums};
 use weir_reactor::{CompletionFuture, completion};
 
 impl Running<'_> {
     /// Brings all data of the command into one buffer of its own. With `check`, it is compared with the checksums of the
     /// command, in the order in which it comes, while it is in the caches.
-    pub(super) async fn fetch(&self, t: &Task, len: usize, check: bool) -> Result<Slice, Stop> {
+    /// The buffer is the command's for as long as it keeps what comes with the data.
+    pub(super) async fn fetch(
+        &self,
+        t: &Task,
+        len: usize,
+        check: bool,
+    ) -> Result<(Slice, Option<Lent>), Stop> {
         let mut checked = check.then(|| Checked { sums: &t.parts.sums, ..Checked::default() });
+        let mut held = None;
         let data = match &self.inline {
             Some(d) => d.clone(),
             None => {
-                let data = self.port.pool.alloc(len.max(1)).await.sub(0, len);
-                self.go_on()?;
                 self.check_descriptors(t, len as u64)?;
+                // A host that serves no READ can only bring its data in the message.
+                if self.channel.conn().is_some_and(|c| c.reads_out() == 0) {
+                    return Err(Status::Invalid.into());
+                }
+                let data = held.insert(self.buffer(len.max(1)).await?).sub(0, len);
                 self.fetch_remote(t, &data, checked.as_mut()).await?;
                 data
             }
         };
         match checked.and_then(|mut c| c.came(self.c.offset, &data, data.len())) {
-            None => Ok(data),
+            None => Ok((data, held)),
             Some(bad) => Err(Stop(Ended::Status(Status::Checksum, bad))),
         }
     }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::Nanos;
 use weir_block::Volume;
-use weir_mem::{BufPool, PoolConfig, Slice};
+use weir_mem::{BufPool, Lent, PoolConfig, Purse, Slice};
 use weir_proto_scsi::geometry::Geometry;
 use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
 use weir_proto_scsi::lu::{LuState, Nexus};
@@ -37,6 +37,9 @@ impl Transfer for Data {
     }
     fn stopped(&self) -> bool {
         false
+    }
+    async fn buffer(&mut self, pool: &BufPool, len: usize) -> Result<Lent, Stop> {
+        Ok(Purse::default().take(pool, len).await)
     }
     async fn fetch(&mut self, at: u64, into: Slice) -> Result<(), Stop> {
         if self.time > 0 {

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use weir_base::Nanos;
 use weir_control::model::{Protocol, TargetPort};
 use weir_fabric::{FabricError, Provider};
 use weir_mem::BufPool;
@@ -96,11 +97,19 @@ impl Door {
         }
     }
 
-    /// Ends the port's part on the present reactor.
-    pub(crate) async fn leave(&self) {
+    /// Begins to end the port on the present reactor: nobody is let in any more.
+    pub(crate) fn close(&self) {
         match self {
-            Door::Srp(t) => t.leave().await,
-            Door::Brp(t) => t.leave().await,
+            Door::Srp(t) => t.close(),
+            Door::Brp(t) => t.close(),
+        }
+    }
+
+    /// Ends the port's part on the present reactor, within so many nanoseconds. False when commands had not ended.
+    pub(crate) async fn leave(&self, patience: Nanos) -> bool {
+        match self {
+            Door::Srp(t) => t.leave_within(patience).await,
+            Door::Brp(t) => t.leave_within(patience).await,
         }
     }
 

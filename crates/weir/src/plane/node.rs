@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use weir_base::Nanos;
 use weir_block::{Graph, GraphError, Shared};
 use weir_control::dataplane::Hooks;
 use weir_control::model::{self, Layout, Pool, TargetPort, Transport, Volume};
@@ -25,6 +27,12 @@ use weir_target_core::{Access, AccessMap, ReservationStore, Unit, UnitShared};
 
 /// Longest piece of a command that passes through a buffer.
 const CHUNK: usize = 1 << 20;
+
+/// How long the channels of a target port may take to end. A host or a device that stands still does not keep the
+/// program from ending.
+const LEAVE: Duration = Duration::from_secs(8);
+/// How long those of one reactor may take, however long the others took.
+const LEAST: Duration = Duration::from_millis(200);
 
 /// Settings of the node.
 #[derive(Debug, Clone)]
@@ -407,11 +415,27 @@ impl Node {
 
     pub(super) async fn stop(&self, name: &str) -> Result<()> {
         let Some(t) = lock(&self.targets).remove(name) else { return Ok(()) };
-        for h in self.handles() {
+        let handles = self.handles();
+        for h in &handles {
             let target = t.target.clone();
+            on(h, move |_| {
+                Box::pin(async move {
+                    target.close();
+                    Ok(())
+                })
+            })
+            .await?;
+        }
+        // For all reactors together: their channels end side by side.
+        let until = Instant::now() + LEAVE;
+        for h in handles {
+            let (target, name) = (t.target.clone(), name.to_owned());
+            let left = until.saturating_duration_since(Instant::now()).max(LEAST);
             on(&h, move |_| {
                 Box::pin(async move {
-                    target.leave().await;
+                    if !target.leave(left.as_nanos() as Nanos).await {
+                        tracing::error!(target = %name, "hosts' commands were left behind");
+                    }
                     Ok(())
                 })
             })

@@ -1,0 +1,215 @@
+//! What a host may say that no host in good order says, and what the target makes of it.
+
+use crate::common::{on_reactor, session_config, slice};
+use crate::peer::{Peer, ROOM, command, login};
+use crate::target::{Served, config, serve};
+use std::rc::Rc;
+use weir_base::{MILLIS, SECONDS};
+use weir_fabric::Access;
+use weir_initiator_brp::{Session, SessionConfig};
+use weir_mem::Slice;
+use weir_proto_brp::command::{Command, Descriptor, flag};
+use weir_proto_brp::{Features, LoginRequest, Op, RejectReason, Status};
+use weir_reactor::{sleep, spawn, timeout};
+use weir_target_brp::TargetConfig;
+
+/// Waits until `done`, or fails.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let wait = async {
+        while !done() {
+            sleep(MILLIS).await;
+        }
+    };
+    assert!(timeout(20 * SECONDS, wait).await.is_ok(), "{what}");
+}
+
+/// Nothing is held for whoever was there, and the port can end.
+async fn ends_whole(t: &Served) {
+    until("no command is left", || t.port.census().requests_busy == 0).await;
+    t.target.leave().await;
+    let pool = t.port.census().data_pool;
+    assert!(pool.iter().all(|c| c.free == c.total), "{pool:?}");
+}
+
+/// What an offset means depends on the command; where it means nothing it may be anything.
+#[test]
+fn descriptions_are_told_whatever_the_offset_says() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(1 << 20));
+        let peer = Peer::enter(&p, &t, login(), 1).await.unwrap();
+        assert!(peer.granted.features.has(Features::INTEGRITY.or(Features::COALESCE)));
+        let v = peer.volume().await;
+        for (round, op) in [Op::Geometry, Op::List].into_iter().enumerate() {
+            let mut all = Vec::new();
+            for (i, offset) in
+                [0, 1, 4095, u64::MAX - 191, u64::MAX - 1, u64::MAX].iter().enumerate()
+            {
+                let tag = 1 + i as u16;
+                let seq = 1 + round as u32;
+                let (offset, len, guard) = (*offset, 192 * 40, v.guard);
+                let flags = flag::INLINE_IN;
+                let c = Command { flags, seq, offset, len, guard, ..command(op, tag) };
+                all.push(c);
+            }
+            let parts: Vec<_> = all.iter().map(|c| (*c, &[][..], &[][..])).collect();
+            peer.send(&parts);
+            let got = peer.completions(all.len(), &all).await;
+            assert!(got.iter().all(|(c, _)| c.status == Status::Ok as u8), "{got:?}");
+            if op == Op::Geometry {
+                assert!(got.iter().all(|(_, d)| d.len() == 192));
+            }
+        }
+        drop(peer);
+        ends_whole(&t).await;
+    });
+}
+
+/// A read whose answer is behind its completion: as long as the login allows, by the way for volumes that are memory and
+/// by the way for others.
+#[test]
+fn reads_have_the_same_limits_at_once_and_by_a_request() {
+    for direct in [true, false] {
+        on_reactor(move |p| async move {
+            let t = serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(8 << 20));
+            t.mood.direct.set(direct);
+            let peer = Peer::enter(&p, &t, login(), 1).await.unwrap();
+            let v = peer.volume().await;
+            // The header, one completion and the checksums go with the data.
+            let most = (ROOM - 16 - 16 - 4 * ROOM.div_ceil(4096)) / 512 * 512;
+            let lengths = [512, most, most + 512, ROOM, 1 << 20, (1 << 20) + 512, 8 << 20];
+            for (i, len) in lengths.into_iter().enumerate() {
+                let c = Command {
+                    flags: flag::INLINE_IN,
+                    seq: 1 + i as u32,
+                    len: len as u32,
+                    guard: v.guard,
+                    ..command(Op::Read, 1)
+                };
+                peer.send(&[(c, &[], &[])]);
+                let got = peer.completions(1, &[c]).await;
+                let (status, n) = (got[0].0.status, got[0].1.len());
+                let wanted = if len <= most { (Status::Ok, len) } else { (Status::Invalid, 0) };
+                assert_eq!((status, n), (wanted.0 as u8, wanted.1), "{len} bytes");
+            }
+            drop(peer);
+            ends_whole(&t).await;
+        });
+    }
+}
+
+/// An IRD of 0 is a host's right. It cannot have data fetched then, and no command of its waits for that.
+#[test]
+fn a_host_that_serves_no_read_is_told_so_and_holds_nothing() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(1 << 20));
+        t.mood.direct.set(false);
+        let peer = Peer::enter(&p, &t, login(), 0).await.unwrap();
+        let v = peer.volume().await;
+        let place = [Descriptor { addr: 0, key: 0x77, len: 1 << 16 }];
+        let write = |tag, len| Command { len, guard: v.guard, ..command(Op::Write, tag) };
+        let described = |tag| Command { segments: 1, ..write(tag, 1 << 16) };
+        peer.send(&[(described(1), &place, &[])]);
+        assert_eq!(peer.completions(1, &[]).await[0].0.status, Status::Invalid as u8);
+        let inline = Command { flags: flag::INLINE_OUT, ..write(2, 512) };
+        peer.send(&[(inline, &[], &[5; 512])]);
+        assert_eq!(peer.completions(1, &[]).await[0].0.status, Status::Ok as u8);
+        // It goes while the next one is on its way.
+        peer.send(&[(described(3), &place, &[])]);
+        drop(peer);
+        ends_whole(&t).await;
+    });
+}
+
+/// Commands that wait for a buffer end with their connection, not when those before them have ended.
+#[test]
+fn waits_for_buffers_end_with_the_connection() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(8 << 20));
+        t.mood.direct.set(false);
+        let peer = Peer::enter(&p, &t, login(), 4).await.unwrap();
+        let v = peer.volume().await;
+        let memory = Slice::heap(1 << 20);
+        let at = peer.conn.register(&memory, Access::RemoteRead).unwrap();
+        let place = [Descriptor { addr: at.addr, key: at.key, len: 1 << 20 }];
+        t.mood.stall.set(true);
+        for tag in 1..=20 {
+            let guard = v.guard;
+            let c = Command { len: 1 << 20, segments: 1, guard, ..command(Op::Read, tag) };
+            peer.send(&[(c, &place, &[])]);
+        }
+        // Pieces of 256 KiB, for which only the 8 buffers of 1 MiB will do.
+        let waiting = || t.port.census().data_pool.iter().map(|c| c.waiting).sum::<usize>();
+        until("the others wait", || waiting() == 12).await;
+        peer.conn.disconnect(true);
+        until("nobody waits any more", || waiting() == 0).await;
+        until("only those that read are left", || t.port.census().requests_busy == 8).await;
+        t.mood.stall.set(false);
+        drop(peer);
+        ends_whole(&t).await;
+    });
+}
+
+/// A host that logs in and out under ever new names leaves no more behind than a few channels, the newest.
+#[test]
+fn channels_without_a_connection_are_few() {
+    on_reactor(|p| async move {
+        let c = TargetConfig { max_channels: 8, remembered: 3, ..config() };
+        let t = serve(p.clone(), "127.0.0.1:0", c, &Slice::heap(1 << 20));
+        let features = Features::USUAL.or(Features::KEEP_OTHERS);
+        for session in 0..20 {
+            for channel in 0..3 {
+                let login = LoginRequest { features, session, channel, ..login() };
+                // A place may still be taken by one that is ending.
+                let peer = loop {
+                    match Peer::enter(&p, &t, login, 1).await {
+                        Ok(peer) => break peer,
+                        Err(e) => assert!(e.is_passing(), "{e}"),
+                    }
+                };
+                assert!(!peer.granted.resumed);
+            }
+        }
+        until("all but three are forgotten", || t.port.census().channels == 3).await;
+        assert_eq!(t.target.sessions().len(), 1);
+        let newest = LoginRequest { features, session: 19, channel: 2, ..login() };
+        let peer = Peer::enter(&p, &t, newest, 1).await.unwrap();
+        assert!(peer.granted.resumed, "it can go on where it was");
+        // No session has more channels than the port.
+        let above = LoginRequest { features, channel: 8, ..login() };
+        let refused = Peer::enter(&p, &t, above, 1).await.err();
+        assert_eq!(refused, Some(RejectReason::Resources));
+        drop(peer);
+        ends_whole(&t).await;
+    });
+}
+
+/// A host that comes back at once, again and again, does not keep the port from ending; nor does a device that hangs.
+#[test]
+fn a_port_ends_though_hosts_come_back_and_devices_hang() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(1 << 20));
+        t.mood.direct.set(false);
+        let c = SessionConfig { reconnect_min: 1, reconnect_max: MILLIS, ..session_config(&t) };
+        let s =
+            Session::connect(p.clone(), SessionConfig { channels: 3, ..c.clone() }).await.unwrap();
+        let d = Rc::new(s.queue().open("v").await.unwrap());
+        let io = d.clone();
+        let writes =
+            spawn(async move { while io.write(0, slice(&[1; 512]), false).await.is_ok() {} });
+        until("it writes", || t.mood.writes.get() > 10).await;
+        let left = timeout(20 * SECONDS, t.target.leave_within(SECONDS * 3600)).await;
+        assert_eq!(left, Ok(true));
+        let again = serve(p.clone(), &t.addr, config(), &Slice::heap(1 << 20));
+        again.mood.direct.set(false);
+        until("its address is free again, and the host comes back", || {
+            again.mood.writes.get() > 10
+        })
+        .await;
+        again.mood.stall.set(true);
+        until("a write hangs", || again.port.census().requests_busy > 0).await;
+        let left = timeout(20 * SECONDS, again.target.leave_within(100 * MILLIS)).await;
+        assert_eq!(left, Ok(false), "it says that something was left behind");
+        s.close().await;
+        drop((d, writes));
+    });
+}

@@ -1,0 +1,148 @@
+//! What a host may do that no host in good order does, and what the target makes of it.
+
+use crate::common::{L0, on_reactor, session_config};
+use crate::peer::{End, Peer};
+use crate::target::{Served, config, medium, serve};
+use std::rc::Rc;
+use weir_base::{MILLIS, SECONDS};
+use weir_fabric::{Access, Provider, Remote};
+use weir_initiator_srp::{Session, SessionConfig};
+use weir_mem::Slice;
+use weir_proto_srp::command_builder::BufferSpec;
+use weir_proto_srp::{Descriptor, RspCode};
+use weir_reactor::{sleep, spawn, timeout};
+use weir_target_srp::TargetConfig;
+
+/// Waits until `done`, or fails.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let wait = async {
+        while !done() {
+            sleep(MILLIS).await;
+        }
+    };
+    assert!(timeout(20 * SECONDS, wait).await.is_ok(), "{what}");
+}
+
+/// Nothing is left of whoever was there, and the port can end.
+async fn ends_whole(t: &Served) {
+    until("the channels end", || t.port.census().channels == 0).await;
+    t.port.check_idle().unwrap();
+    let pool = t.port.census().data_pool;
+    assert!(pool.iter().all(|c| c.free == c.total), "{pool:?}");
+    t.target.leave().await;
+}
+
+/// An IRD of 0 is a host's right. It cannot have data fetched then, and no command of its waits for that.
+#[test]
+fn a_host_that_serves_no_read_is_told_so_and_holds_nothing() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        let peer = Peer::enter(&p, &t, 0).await;
+        peer.attention().await;
+        let place = Descriptor { addr: 0, key: 0x77, len: 1 << 16 };
+        peer.write(1, 0, 128, BufferSpec::Direct(place));
+        assert_eq!(peer.next().await, (1, End::Code(RspCode::FieldsInvalid)));
+        // A table that would have to be fetched.
+        let table = Descriptor { addr: 0, key: 0x77, len: 16 * 300 };
+        peer.write(2, 0, 128, BufferSpec::Indirect { table, total: 1 << 16, inline: &[] });
+        assert_eq!(peer.next().await, (2, End::Code(RspCode::FieldsInvalid)));
+        peer.write(3, 0, 1, Peer::immediate(&[5; 512]));
+        assert_eq!(peer.next().await, (3, End::Status(0)));
+        // It goes while the next one is on its way.
+        peer.write(4, 0, 128, BufferSpec::Direct(place));
+        drop(peer);
+        ends_whole(&t).await;
+    });
+}
+
+/// More commands with tables of their own than there are buffers for both, all at once.
+#[test]
+fn commands_with_tables_never_wait_for_each_other() {
+    on_reactor(|p| async move {
+        const ENTRIES: usize = 300;
+        const LEN: usize = 64 << 10;
+        let c = TargetConfig { recv_buffers: 800, ..config() };
+        let policy = weir_proto_srp::TargetPolicy { credits: 100, ..c.policy };
+        let t = serve(p.clone(), "127.0.0.1:0", TargetConfig { policy, ..c }, &medium(1 << 20));
+        let peer = Peer::enter(&p, &t, 4).await;
+        peer.attention().await;
+        assert!(peer.granted.credits >= 90, "{:?}", peer.granted);
+        let memory = Slice::heap(2 * LEN);
+        let at = peer.conn.register(&memory, Access::RemoteRead).unwrap();
+        write_table(&memory, at, ENTRIES, LEN);
+        let table = Descriptor { addr: at.addr, key: at.key, len: (16 * ENTRIES) as u32 };
+        let spec = BufferSpec::Indirect { table, total: LEN as u32, inline: &[] };
+        (0..90).for_each(|tag| peer.write(tag, 0, (LEN / 512) as u16, spec));
+        for _ in 0..90 {
+            assert_eq!(peer.next().await.1, End::Status(0));
+        }
+        drop(peer);
+        ends_whole(&t).await;
+    });
+}
+
+/// A table of entries that cover `len` bytes behind it, in the peer's own memory.
+fn write_table(memory: &Slice, at: Remote, entries: usize, len: usize) {
+    let each = len.div_ceil(entries);
+    for i in 0..entries {
+        let n = each.min(len.saturating_sub(i * each));
+        let (addr, key) = (at.addr + (len + i * each) as u64, at.key);
+        let d = Descriptor { addr, key, len: n as u32 };
+        memory.write_at(16 * i, &d.to_bytes());
+    }
+}
+
+/// Commands that wait for a buffer end with their connection, not when those before them have ended.
+#[test]
+fn waits_for_buffers_end_with_the_connection() {
+    on_reactor(|p: Rc<dyn Provider>| async move {
+        let c = TargetConfig { recv_buffers: 800, ..config() };
+        let policy = weir_proto_srp::TargetPolicy { credits: 100, ..c.policy };
+        let t = serve(p.clone(), "127.0.0.1:0", TargetConfig { policy, ..c }, &medium(1 << 20));
+        let peer = Peer::enter(&p, &t, 4).await;
+        peer.attention().await;
+        let memory = Slice::heap(64 << 10);
+        let at = peer.conn.register(&memory, Access::RemoteRead).unwrap();
+        let place = Descriptor { addr: at.addr, key: at.key, len: 64 << 10 };
+        t.mood.stall.set(true);
+        (0..90).for_each(|tag| peer.write(tag, 0, 128, BufferSpec::Direct(place)));
+        // 64 buffers of that size and 4 larger ones: all are with writes that do not end.
+        let begun = t.mood.begun.get();
+        until("as many as there are buffers for", || t.mood.begun.get() == begun + 68).await;
+        let waiting = || t.port.census().data_pool.iter().map(|c| c.waiting).sum::<usize>();
+        until("the others wait", || waiting() == 22).await;
+        peer.conn.disconnect(true);
+        until("nobody waits any more", || waiting() == 0).await;
+        until("only those that write are left", || t.port.census().requests_busy == 68).await;
+        t.mood.stall.set(false);
+        drop(peer);
+        ends_whole(&t).await;
+    });
+}
+
+/// A host that comes back at once, again and again, does not keep the port from ending; nor does a device that hangs.
+#[test]
+fn a_port_ends_though_hosts_come_back_and_devices_hang() {
+    on_reactor(|p| async move {
+        let medium = medium(1 << 20);
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &medium);
+        let c = SessionConfig { reconnect_min: 1, reconnect_max: MILLIS, ..session_config(&t) };
+        let s = Session::connect(p.clone(), SessionConfig { channels: 3, ..c }).await.unwrap();
+        let q = s.queue();
+        let writes = spawn(async move {
+            let data = || Slice::copy_of(&[1; 512]).sub(0, 512);
+            while q.write(L0, 0, data(), false).await.is_ok() {}
+        });
+        until("it writes", || t.mood.begun.get() > 10).await;
+        let left = timeout(20 * SECONDS, t.target.leave_within(SECONDS * 3600)).await;
+        assert_eq!(left, Ok(true));
+        let again = serve(p.clone(), &t.addr, config(), &medium);
+        until("its address is free again, and the host comes back", || again.mood.begun.get() > 10)
+            .await;
+        again.mood.stall.set(true);
+        until("a write hangs", || again.port.census().requests_busy > 0).await;
+        let left = timeout(20 * SECONDS, again.target.leave_within(100 * MILLIS)).await;
+        assert_eq!(left, Ok(false), "it says that something was left behind");
+        drop((s, writes));
+    });
+}
