@@ -78,7 +78,7 @@ impl Sessions {
     }
 
     /// True while this channel belongs to this nexus.
-    pub(crate) fn has(&self, name: &ChannelName, nexus: u64) -> bool {
+    pub(crate) fn has(&self, name: &ChannelName, nexus: Nexus) -> bool {
         let t = self.lock();
         let session = t.get(&name.session).filter(|s| s.nexus == nexus);
         session.is_some_and(|s| s.channels.contains_key(&name.channel))
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(join(&s, name(1, 7, 0), 2, false).reactor, a.reactor);
         assert!(s.is_first(&name(1, 7, 0)) && !s.is_first(&name(1, 7, 1)));
         assert!(s.has(&name(1, 7, 1), a.nexus) && !s.has(&name(1, 7, 2), a.nexus));
-        assert!(!s.has(&name(1, 7, 1), a.nexus + 1));
+        assert!(!s.has(&name(1, 7, 1), Nexus(a.nexus.0 + 1)));
         assert_eq!(s.leave(&name(1, 7, 0)), None);
         assert!(s.is_first(&name(1, 7, 1)));
         assert_eq!(s.leave(&name(1, 7, 1)), Some(a.nexus));
