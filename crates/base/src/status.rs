@@ -9,7 +9,8 @@ pub type IoResult<T = ()> = Result<T, IoError>;
 pub enum IoError {
     /// Address or length outside the volume, or not a multiple of its block size.
     OutOfRange,
-    /// The medium gave an error or data that fails its checksum, and no other copy helped.
+    /// The medium gave an error or data that fails its checksum, and no other copy helped. Of a disk: it says itself
+    /// that it cannot read or write this place.
     Medium,
     /// No space left in the pool behind a thin volume.
     NoSpace,
@@ -23,6 +24,9 @@ pub enum IoError {
     Aborted,
     /// The device or path below is gone.
     Offline,
+    /// The device below could not be asked, or its answer got lost: a path that failed, a reset, an error of the
+    /// operating system that names no cause. It says nothing about the data, and the same I/O may work later.
+    Path,
     /// The operation is not offered by this volume.
     Unsupported,
     /// Data was changed on its way through this node: it does not fit the checksums that came with it. The value is
@@ -43,6 +47,9 @@ impl core::fmt::Display for IoError {
             IoError::Busy => f.write_str("busy, try again"),
             IoError::Aborted => f.write_str("aborted"),
             IoError::Offline => f.write_str("the device is offline"),
+            IoError::Path => {
+                f.write_str("the device, or the path to it, gave an error that may pass")
+            }
             IoError::Unsupported => f.write_str("not supported by this volume"),
             IoError::Changed(n) => write!(f, "data was changed in memory, in its 4 KiB number {n}"),
             IoError::Internal => f.write_str("internal fault"),

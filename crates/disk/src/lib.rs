@@ -104,7 +104,7 @@ pub async fn run(disk: &dyn Disk, op: DiskOp) -> IoResult {
     status(done.await)
 }
 
-const ERRORS: [IoError; 9] = [
+const ERRORS: [IoError; 10] = [
     IoError::Internal,
     IoError::OutOfRange,
     IoError::Medium,
@@ -114,6 +114,7 @@ const ERRORS: [IoError; 9] = [
     IoError::Aborted,
     IoError::Offline,
     IoError::Unsupported,
+    IoError::Path,
 ];
 
 /// The completion that reports `result`.

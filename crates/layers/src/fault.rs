@@ -15,12 +15,13 @@ use weir_mem::Slice;
 /// The words for errors that the `error` parameter takes, with what they stand for. Besides there are
 /// `lost` (a write or zeroing that succeeds and does nothing), `corrupt` (a read that succeeds with one bit flipped)
 /// and `corrupt-write` (a write of data with one bit flipped). Checksums that go with data are left as they are.
-pub const FAULT_ERRORS: [(&str, IoError); 7] = [
+pub const FAULT_ERRORS: [(&str, IoError); 8] = [
     ("medium", IoError::Medium),
     ("no-space", IoError::NoSpace),
     ("busy", IoError::Busy),
     ("aborted", IoError::Aborted),
     ("offline", IoError::Offline),
+    ("path", IoError::Path),
     ("read-only", IoError::ReadOnly),
     ("internal", IoError::Internal),
 ];
@@ -31,6 +32,7 @@ const WORDS: &[&str] = &[
     "busy",
     "aborted",
     "offline",
+    "path",
     "read-only",
     "internal",
     "lost",

@@ -342,6 +342,7 @@ named! {
     SPACE_ALLOCATION_FAILED = DataProtect 0x27 0x07 "space allocation failed write protect";
     COPY_TARGET_NOT_REACHABLE = CopyAborted 0x0d 0x02 "copy target device not reachable";
     ABORTED_COMMAND = AbortedCommand 0x00 0x00 "aborted command";
+    COMMUNICATION_FAILURE = AbortedCommand 0x08 0x00 "logical unit communication failure";
     WRITE_ERROR_NOT_ENOUGH_DATA = AbortedCommand 0x0c 0x0d "write error, not enough unsolicited data";
     GUARD_CHECK_FAILED = AbortedCommand 0x10 0x01 "logical block guard check failed";
     APP_TAG_CHECK_FAILED = AbortedCommand 0x10 0x02 "logical block application tag check failed";

@@ -93,6 +93,8 @@ impl ScsiError {
             (IoError::Busy, _) => return ScsiError::BUSY,
             (IoError::Aborted, _) => Sense::ABORTED_COMMAND,
             (IoError::Offline, _) => Sense::OFFLINE,
+            // Initiators repeat the command, as they should.
+            (IoError::Path, _) => Sense::COMMUNICATION_FAILURE,
             (IoError::Unsupported, _) => Sense::INVALID_OPCODE,
             // IoError is non-exhaustive: a class without a row of its own is an internal fault.
             (_, _) => Sense::INTERNAL_TARGET_FAILURE,
@@ -136,6 +138,7 @@ mod tests {
         assert_eq!(triple(IoError::ReadOnly, Write), (7, 0x27, 0x00, None));
         assert_eq!(triple(IoError::Aborted, Read), (0xb, 0x00, 0x00, None));
         assert_eq!(triple(IoError::Offline, Read), (2, 0x04, 0x12, None));
+        assert_eq!(triple(IoError::Path, Write), (0xb, 0x08, 0x00, None));
         assert_eq!(triple(IoError::Internal, Read), (4, 0x44, 0x00, None));
         assert_eq!(triple(IoError::OutOfRange, Read), (5, 0x21, 0x00, None));
         assert_eq!(triple(IoError::Unsupported, Write), (5, 0x20, 0x00, None));

@@ -151,7 +151,7 @@ fn io<T>(r: Result<T, IoError>) -> Result<T, Stop> {
             IoError::NoSpace => (Status::NoSpace, 0),
             IoError::ReadOnly => (Status::ReadOnly, 0),
             IoError::Miscompare(at) => (Status::Miscompare, at as u32),
-            IoError::Busy => (Status::Busy, 0),
+            IoError::Busy | IoError::Path => (Status::Busy, 0),
             IoError::Aborted => (Status::Aborted, 0),
             IoError::Offline => (Status::Offline, 0),
             IoError::Unsupported => (Status::Unsupported, 0),

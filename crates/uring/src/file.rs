@@ -14,13 +14,35 @@ use weir_disk::{Disk, DiskOp, Extent, report};
 use weir_reactor::{LocalFuture, Token, complete};
 
 /// The class of an operating system's error number.
+///
+/// Only what names the medium is a medium error: the block layer says ENODATA (`BLK_STS_MEDIUM`) or EILSEQ
+/// (`BLK_STS_PROTECTION`), file systems that verify say EBADMSG or EUCLEAN. EIO is what everything else becomes, above
+/// all a path that failed, so it proves nothing, and neither do ETIMEDOUT, ENOLINK, EREMOTEIO and their like.
 pub(crate) fn error_of(errno: i32) -> IoError {
     match errno {
         libc::ENOSPC | libc::EDQUOT => IoError::NoSpace,
         libc::EROFS | libc::EPERM | libc::EACCES => IoError::ReadOnly,
-        libc::EIO | libc::EBADMSG | libc::EUCLEAN => IoError::Medium,
+        libc::ENODATA | libc::EILSEQ | libc::EBADMSG | libc::EUCLEAN => IoError::Medium,
         libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN => IoError::Offline,
-        libc::EAGAIN | libc::EBUSY | libc::ENOMEM => IoError::Busy,
+        libc::EAGAIN | libc::EBUSY | libc::ENOMEM | libc::ENOBUFS => IoError::Busy,
+        libc::EIO
+        | libc::ETIMEDOUT
+        | libc::ETIME
+        | libc::ENOLINK
+        | libc::EREMOTEIO
+        | libc::EBADE
+        | libc::ECOMM
+        | libc::ECONNABORTED
+        | libc::ECONNRESET
+        | libc::ECONNREFUSED
+        | libc::ENOTCONN
+        | libc::EPIPE
+        | libc::EHOSTDOWN
+        | libc::EHOSTUNREACH
+        | libc::ENETDOWN
+        | libc::ENETUNREACH
+        | libc::ESTALE
+        | libc::EINTR => IoError::Path,
         libc::EOPNOTSUPP => IoError::Unsupported,
         libc::ECANCELED => IoError::Aborted,
         libc::EFBIG => IoError::OutOfRange,
@@ -248,5 +270,31 @@ impl FileDisk {
         let fd = types::Fd(self.fd.as_raw_fd());
         let e = opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build();
         self.ring.plain(token, &self.fd, e);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_names_the_medium_is_a_medium_error() {
+        for (errno, class) in [
+            (libc::ENODATA, IoError::Medium),
+            (libc::EILSEQ, IoError::Medium),
+            (libc::EBADMSG, IoError::Medium),
+            (libc::EIO, IoError::Path),
+            (libc::ETIMEDOUT, IoError::Path),
+            (libc::ENOLINK, IoError::Path),
+            (libc::EREMOTEIO, IoError::Path),
+            (libc::ENOTCONN, IoError::Path),
+            (libc::ENOMEM, IoError::Busy),
+            (libc::EAGAIN, IoError::Busy),
+            (libc::ENODEV, IoError::Offline),
+            (libc::ENOSPC, IoError::NoSpace),
+            (libc::EINVAL, IoError::Internal),
+        ] {
+            assert_eq!(error_of(errno), class, "errno {errno}");
+        }
     }
 }

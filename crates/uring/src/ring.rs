@@ -16,6 +16,17 @@ const ENTRIES: u32 = 512;
 const WAKE: u64 = u64::MAX;
 const IGNORE: u64 = u64::MAX - 1;
 
+/// A transfer that gets no further is given up after so many tries in a row.
+const MOST_IDLE: u8 = 16;
+/// Direct transfers begin at multiples of this many bytes, also where one that was short is taken up again.
+const UNIT: usize = 4096;
+
+/// Where a transfer that was short goes on, when `done` bytes had been moved before and `moved` now.
+fn onward(done: usize, moved: usize) -> usize {
+    let all = done + moved;
+    all - all % UNIT
+}
+
 /// What a completion of the ring is for.
 enum Pending {
     Free,
@@ -27,6 +38,8 @@ enum Pending {
         offset: u64,
         buf: Slice,
         done: usize,
+        /// Times in a row that it got no further.
+        idle: u8,
         flags: i32,
     },
     /// Another disk operation.
@@ -250,7 +263,8 @@ impl Ring {
         buf: Slice,
         flags: i32,
     ) {
-        let p = Pending::Transfer { token, fd: fd.clone(), write, offset, buf, done: 0, flags };
+        let fd = fd.clone();
+        let p = Pending::Transfer { token, fd, write, offset, buf, done: 0, idle: 0, flags };
         let index = self.insert(p);
         self.push_transfer(index);
     }
@@ -320,13 +334,17 @@ impl Ring {
     fn finish(&self, index: u32, result: i32) {
         let mut pending = self.0.pending.borrow_mut();
         let Some(slot) = pending.get_mut(index as usize) else { return };
-        if let Pending::Transfer { buf, done, .. } = slot
-            && result > 0
+        if let Pending::Transfer { buf, done, idle, .. } = slot
+            && result >= 0
             && *done + (result as usize) < buf.len()
         {
-            *done += result as usize;
-            drop(pending);
-            return self.push_transfer(index);
+            let next = onward(*done, result as usize);
+            *idle = if next > *done { 0 } else { *idle + 1 };
+            *done = next;
+            if *idle < MOST_IDLE {
+                drop(pending);
+                return self.push_transfer(index);
+            }
         }
         if let Pending::Transfer { .. } = slot
             && (result == -libc::EINTR || result == -libc::EAGAIN)
@@ -343,8 +361,8 @@ impl Ring {
                 let whole = result > 0 && done + result as usize >= buf.len();
                 let r = match result {
                     _ if whole || buf.is_empty() => Ok(()),
-                    // End of file before the end of the disk: the file was cut by somebody else.
-                    0.. => Err(weir_base::IoError::Medium),
+                    // It gets no further: a file, say, that was cut by somebody else. That is no fact about its data.
+                    0.. => Err(weir_base::IoError::Path),
                     e => Err(crate::file::error_of(-e)),
                 };
                 drop(buf);
@@ -426,5 +444,18 @@ impl Driver for Ring {
 
     fn unparker(&self) -> Arc<dyn Unpark> {
         self.0.wake.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_transfer_goes_on_where_a_direct_one_may_begin() {
+        assert_eq!(onward(0, 4096), 4096);
+        assert_eq!(onward(4096, 8192 + 512), 12288);
+        assert_eq!(onward(4096, 100), 4096, "it is read again");
+        assert_eq!(onward(0, 0), 0);
     }
 }

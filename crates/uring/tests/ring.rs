@@ -115,3 +115,19 @@ fn sleeps_until_timers_mail_and_sockets() {
     assert!(l.try_accept(SocketOptions::default()).unwrap().is_ok());
     drop(s);
 }
+
+#[test]
+fn a_file_that_was_cut_says_nothing_about_its_data() {
+    let path = Scratch::new("cut");
+    let (ring, r) = reactor();
+    let options = OpenOptions { create: true, len: Some(1 << 20), ..OpenOptions::default() };
+    let disk = FileDisk::open(&ring, &path.0, options).unwrap();
+    let other = std::fs::OpenOptions::new().write(true).open(&path.0).unwrap();
+    other.set_len(6144).unwrap();
+    r.block_on(PollMode::default(), async move {
+        let read = DiskOp::Read { offset: 4096, buf: Slice::heap(4096) };
+        assert_eq!(run(&disk, read.clone()).await, Err(IoError::Path));
+        other.set_len(1 << 20).unwrap();
+        assert_eq!(run(&disk, read).await, Ok(()));
+    });
+}
