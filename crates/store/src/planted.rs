@@ -75,6 +75,14 @@ pub enum Bug {
     SnapshotsOneByOne,
     /// A device is attached again while writes that were given up are on their way to it.
     AttachWithLateWrites,
+    /// A superblock that tells of a failed device counts before it is durable.
+    RecordedTooSoon,
+    /// A block that cannot be read is lost for good.
+    ErrorIsLoss,
+    /// What recovery cannot read was not written.
+    UnreadIsUnwritten,
+    /// What failed with the whole pool is read as if it had not been done.
+    UndecidedIsOld,
 }
 
 impl Bug {
@@ -116,6 +124,10 @@ impl Bug {
         Bug::LastBlockUnlocked,
         Bug::SnapshotsOneByOne,
         Bug::AttachWithLateWrites,
+        Bug::RecordedTooSoon,
+        Bug::ErrorIsLoss,
+        Bug::UnreadIsUnwritten,
+        Bug::UndecidedIsOld,
     ];
 }
 

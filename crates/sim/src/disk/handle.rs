@@ -105,11 +105,12 @@ impl SimDisk {
         plan.at = range.0;
         plan.fails = self.check(range.0, range.1).err();
         plan.moves = plan.fails.is_none();
+        let told = m.0.config.borrow().error;
         let fail = |plan: &mut Op, e: IoError| plan.fails = plan.fails.or(Some(e));
         plan.kind = match op {
             DiskOp::Read { buf, .. } => {
                 if m.goes_wrong(Next::ReadError) {
-                    fail(&mut plan, IoError::Medium);
+                    fail(&mut plan, told);
                 }
                 Kind::Read(buf)
             }
@@ -121,7 +122,7 @@ impl SimDisk {
                 }
                 if m.goes_wrong(Next::WriteError) {
                     plan.moves &= m.draw(|r| r.chance(1, 2));
-                    fail(&mut plan, IoError::Medium);
+                    fail(&mut plan, told);
                 }
                 if m.goes_wrong(Next::LostWrite) {
                     plan.moves = false;
@@ -138,7 +139,7 @@ impl SimDisk {
             DiskOp::WriteZeroes { len, .. } => Kind::Zero { len },
             DiskOp::Flush => {
                 if m.goes_wrong(Next::FlushError) {
-                    fail(&mut plan, IoError::Medium);
+                    fail(&mut plan, told);
                 }
                 Kind::Flush { mark: m.0.cache.borrow().mark() }
             }

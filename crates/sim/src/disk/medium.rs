@@ -33,6 +33,8 @@ pub struct DiskConfig {
     pub write_error: Odds,
     /// A flush fails, and some of what it should have written is never written.
     pub flush_error: Odds,
+    /// How these failures are told. [`fail_reads`](SimMedium::fail_reads) is of the medium in any case.
+    pub error: IoError,
 }
 
 impl Default for DiskConfig {
@@ -51,6 +53,7 @@ impl Default for DiskConfig {
             read_error: Odds::NEVER,
             write_error: Odds::NEVER,
             flush_error: Odds::NEVER,
+            error: IoError::Medium,
         }
     }
 }
@@ -212,6 +215,11 @@ impl SimMedium {
     /// Reads that touch the range fail with [`IoError::Medium`], until it is written.
     pub fn fail_reads(&self, at: u64, len: u64) {
         self.0.bad.borrow_mut().push((at, at + len));
+    }
+
+    /// Everything can be read again that could not be.
+    pub fn read_again(&self) {
+        self.0.bad.borrow_mut().clear();
     }
 
     /// Flips `bits` drawn bits in the range.

@@ -29,6 +29,8 @@ pub(crate) struct Control {
     /// Signalled after each.
     pub(crate) over: WaitChannel,
     closed: Cell<bool>,
+    /// The task is there.
+    pub(crate) running: Cell<bool>,
     /// Changes since the last cut, at most.
     pub(crate) entries: Cell<u64>,
     /// Blocks of the table of datasets.
@@ -49,6 +51,7 @@ impl Default for Control {
             work: WaitChannel::new(0),
             over: WaitChannel::new(0),
             closed: Cell::new(false),
+            running: Cell::new(false),
             entries: Cell::new(0),
             table: RefCell::default(),
             actions: RefCell::default(),
@@ -60,6 +63,11 @@ impl Control {
     /// A checkpoint is to be made soon; one that is under way will do.
     pub(crate) fn kick(&self) {
         self.want(self.done.get() + 1);
+    }
+
+    /// One is being made.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.started.get() != self.done.get()
     }
 
     /// Lets the task look again.
@@ -110,10 +118,11 @@ impl Inner {
 
     /// The task that makes checkpoints.
     pub(crate) async fn checkpointer(self: Rc<Self>) {
+        self.ckpt.running.set(true);
         loop {
             self.ckpt.work.wait().await;
             while self.ckpt.work.try_wait() {}
-            if self.unrecorded.get() && self.suspended.get().is_none() {
+            if self.unrecorded() && self.suspended.get().is_none() {
                 // A failure that no write has noticed; a new device for the log may be needed, too.
                 let _ = self.record_membership().await;
                 self.ckpt.kick();
@@ -130,6 +139,7 @@ impl Inner {
                 }
             }
             if self.ckpt.closed.get() {
+                self.ckpt.running.set(false);
                 self.ckpt.over.signal_all();
                 return;
             }

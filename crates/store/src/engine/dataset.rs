@@ -1,6 +1,7 @@
 //! Datasets in memory.
 
 use super::locks::RangeLocks;
+use super::ranges::Ranges;
 use super::stage::{Below, Top};
 use crate::format::dataset::{DatasetRecord, Kind, MapRoot};
 use crate::format::page::NodePtr;
@@ -30,6 +31,8 @@ pub(crate) struct Dataset {
     pub(crate) name: RefCell<Vec<u8>>,
     pub(crate) top: Top,
     pub(crate) locks: Rc<RangeLocks>,
+    /// Blocks of writes that failed with the whole pool: whether they happened is decided when it is opened again.
+    pub(crate) undecided: RefCell<Ranges>,
     /// Newest page of the dead list, and blocks on the list.
     pub(crate) dead: Cell<(NodePtr, u64)>,
     /// Blocks for the dead list that are not on a page yet.
@@ -55,6 +58,7 @@ impl Dataset {
             name: RefCell::new(r.name.clone()),
             top: Top::new(Below::Root(r.root, r.mapped)),
             locks: Rc::default(),
+            undecided: RefCell::default(),
             dead: Cell::new((r.dead, r.dead_count)),
             newly_dead: RefCell::default(),
         })

@@ -7,13 +7,16 @@ use crate::format::superblock::{Member, MemberState};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use weir_base::{IoError, IoResult, Nanos};
+use weir_base::{IoError, IoResult, MILLIS, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, run, status};
 use weir_mem::Slice;
-use weir_reactor::{CompletionFuture, completion, patience};
+use weir_reactor::{CompletionFuture, completion, patience, sleep};
 
 /// Writes that were given up and have not ended: they may still change the device.
 pub(crate) type Late = Rc<RefCell<Vec<CompletionFuture>>>;
+
+/// How long a device is read from only if need be, after a read of it failed.
+const SHAKY: Nanos = SECONDS;
 
 /// A device, present or not.
 pub(crate) struct Device {
@@ -39,6 +42,10 @@ pub(crate) struct Device {
     pub(crate) remap: RefCell<BTreeMap<u64, u32>>,
     /// It failed in this life: nothing is sent to it any more.
     pub(crate) failed: Cell<Option<IoError>>,
+    /// It failed with the whole pool, and is read still.
+    pub(crate) kept: Cell<bool>,
+    /// Until when others are read from instead, after an error.
+    shaky: Cell<Nanos>,
     pub(crate) flushes: Flushes,
     /// Operations under way, for the choice of a copy.
     pub(crate) busy: Cell<u32>,
@@ -103,6 +110,8 @@ impl Device {
             spares_used: Cell::new(member.spares_used),
             remap: RefCell::default(),
             failed: Cell::new(None),
+            kept: Cell::new(false),
+            shaky: Cell::new(0),
             flushes: Flushes::default(),
             busy: Cell::new(0),
             writes: Cell::new(0),
@@ -138,6 +147,21 @@ impl Device {
     /// It can be talked to.
     pub(crate) fn usable(&self) -> bool {
         self.disk.is_some() && self.failed.get().is_none()
+    }
+
+    /// It can be read: also when it failed with the whole pool, and was current until then.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.disk.is_some() && (self.failed.get().is_none() || self.kept.get())
+    }
+
+    /// What can be read here is current.
+    pub(crate) fn is_current_to_read(&self) -> bool {
+        self.is_readable() && self.state.get() == MemberState::InSync
+    }
+
+    /// A read of it failed a moment ago: another copy is the better choice.
+    pub(crate) fn is_shaky(&self) -> bool {
+        self.shaky.get() > 0 && weir_reactor::now() < self.shaky.get()
     }
 
     /// Whatever is written is written here too.
@@ -185,9 +209,10 @@ impl Device {
             };
             let (token, done) = completion();
             let op = DiskOp::Write { offset: at * BLOCK as u64, buf: part, fua: false };
-            disk.submit(op, token);
+            disk.submit(op.clone(), token);
             self.writes.set(self.writes.get() + n);
-            out.push(Pending { device: self.number, done: Some(done), late: self.late.clone() });
+            let (again, late) = ((disk.clone(), op), self.late.clone());
+            out.push(Pending { device: self.number, done: Some(done), again, late, over: false });
         }
     }
 
@@ -228,7 +253,19 @@ impl Device {
         buf: &Slice,
         limit: Nanos,
     ) -> Result<(), Unread> {
-        let Some(disk) = self.disk.as_ref().filter(|_| self.failed.get().is_none()) else {
+        let result = self.try_read(block, buf, limit).await;
+        let pause = match &result {
+            Ok(()) => return result,
+            // It costs the whole deadline each time.
+            Err(Unread::GivenUp(_)) => limit.saturating_mul(3),
+            Err(_) => SHAKY,
+        };
+        self.shaky.set(weir_reactor::now().saturating_add(pause));
+        result
+    }
+
+    async fn try_read(&self, block: u64, buf: &Slice, limit: Nanos) -> Result<(), Unread> {
+        let Some(disk) = self.disk.as_ref().filter(|_| self.is_readable()) else {
             return Err(Unread::Failed(IoError::Offline));
         };
         let count = (buf.len() / BLOCK) as u64;
@@ -279,7 +316,30 @@ impl Drop for Busy<'_> {
 pub(crate) struct Pending {
     pub(crate) device: u16,
     done: Option<CompletionFuture>,
+    again: (Rc<dyn Disk>, DiskOp),
     late: Late,
+    over: bool,
+}
+
+impl Pending {
+    /// Waits for its end. What was refused for want of memory or room in a queue is tried again: that is no failure of the
+    /// device.
+    async fn end(&mut self) -> IoResult {
+        const PAUSES: [Nanos; 4] = [MILLIS, 10 * MILLIS, 100 * MILLIS, 1000 * MILLIS];
+        let mut pauses = PAUSES.iter();
+        loop {
+            let Some(done) = &mut self.done else { return Ok(()) };
+            let result = status(done.await);
+            self.done = None;
+            match pauses.next().filter(|_| result == Err(IoError::Busy)) {
+                Some(pause) => sleep(*pause).await,
+                None => return result,
+            }
+            let (token, done) = completion();
+            self.again.0.submit(self.again.1.clone(), token);
+            self.done = Some(done);
+        }
+    }
 }
 
 impl Drop for Pending {
@@ -296,34 +356,34 @@ pub(crate) async fn wait(all: &mut Vec<Pending>, limit: Nanos) -> Vec<(u16, IoEr
         let (all, failed) = (&mut *all, &mut failed);
         patience(limit, async move {
             for p in all.iter_mut() {
-                if let Some(done) = &mut p.done {
-                    let c = done.await;
-                    p.done = None;
-                    if let Err(e) = status(c) {
-                        failed.push((p.device, e));
-                    }
+                if let Err(e) = p.end().await {
+                    failed.push((p.device, e));
                 }
+                p.over = true;
             }
         })
         .await
     };
     if ended.is_err() {
         // One look at each: some may have ended while the first was waited for.
-        for p in all.iter_mut() {
-            if let Some(mut done) = p.done.take() {
-                let now = std::future::poll_fn(|cx| {
-                    std::task::Poll::Ready(std::pin::Pin::new(&mut done).poll(cx))
-                });
-                match now.await {
-                    std::task::Poll::Ready(c) => {
-                        if let Err(e) = status(c) {
-                            failed.push((p.device, e));
-                        }
+        for p in all.iter_mut().filter(|p| !p.over) {
+            let Some(mut done) = p.done.take() else {
+                // It was to be tried again.
+                failed.push((p.device, IoError::Busy));
+                continue;
+            };
+            let now = std::future::poll_fn(|cx| {
+                std::task::Poll::Ready(std::pin::Pin::new(&mut done).poll(cx))
+            });
+            match now.await {
+                std::task::Poll::Ready(c) => {
+                    if let Err(e) = status(c) {
+                        failed.push((p.device, e));
                     }
-                    std::task::Poll::Pending => {
-                        p.late.borrow_mut().push(done);
-                        failed.push((p.device, IoError::Offline));
-                    }
+                }
+                std::task::Poll::Pending => {
+                    p.late.borrow_mut().push(done);
+                    failed.push((p.device, IoError::Offline));
                 }
             }
         }

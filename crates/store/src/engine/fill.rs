@@ -5,6 +5,7 @@
 //! when it began and still is. Places are not used again while a reader looks at them (`pins`): what is found
 //! and copied under one pin is still what belongs there.
 
+use super::copies::Look;
 use super::dataset::Dataset;
 use super::device::Device;
 use super::stage::Below;
@@ -16,12 +17,13 @@ use crate::format::slab::{SlabHead, bitmap_pages, meta_pages, region_blocks};
 use crate::format::tree::{self, LEAF, MapEntry};
 use crate::format::{BLOCK, Block};
 use crate::planted::{Bug, has};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::{IoFuture, join_parts};
 use weir_mem::Slice;
-use weir_reactor::LocalFuture;
+use weir_reactor::{LocalFuture, sleep};
 
 /// Blocks that are copied with one read and one write at most.
 const RUN: usize = 64;
@@ -46,6 +48,8 @@ struct Walk {
     prove: bool,
     /// Nodes and pages all below which has been seen to.
     seen: BTreeSet<(u64, u32)>,
+    /// Blocks of data that no copy has.
+    lost: Cell<u64>,
 }
 
 /// Blocks of a dataset that lie together.
@@ -127,7 +131,7 @@ impl Inner {
 
     async fn walk(self: &Rc<Self>, into: Into, prove: bool) -> IoResult {
         let number = self.upkeep.next_walk();
-        let mut w = Walk { number, into, prove, seen: BTreeSet::new() };
+        let mut w = Walk { number, into, prove, seen: BTreeSet::new(), lost: Cell::new(0) };
         loop {
             let unseen = |d: &&Rc<Dataset>| d.walked.get() != w.number;
             let next = self.datasets.borrow().values().find(unseen).cloned();
@@ -385,7 +389,7 @@ impl Inner {
             let read = r.device.read(r.at, &buf, limit).await.is_ok();
             for (i, b) in r.blocks.iter().enumerate() {
                 let one = Slice::heap(BLOCK);
-                if (!read || !self.is_good(ds, b, &buf, i)) && self.fetch(ds, b, &one).await? {
+                if (!read || !self.is_good(ds, b, &buf, i)) && self.fetch(w, ds, b, &one).await? {
                     self.put_right(&r.device, r.at + i as u64, &one).await?;
                 }
             }
@@ -407,17 +411,33 @@ impl Inner {
         for (i, b) in r.blocks.iter().enumerate() {
             if !read || !self.is_good(ds, b, &buf, i) {
                 // A block that no copy has is as lost in the new place as in the old ones.
-                self.fetch(ds, b, &buf.sub(i * BLOCK, BLOCK)).await?;
+                self.fetch(w, ds, b, &buf.sub(i * BLOCK, BLOCK)).await?;
             }
         }
         self.write_filled(&r.device, r.at, &buf).await
     }
 
-    /// Reads one block from whatever copy verifies; false: no copy is good.
-    async fn fetch(&self, ds: &Dataset, b: &(u64, MapEntry), dst: &Slice) -> IoResult<bool> {
-        match self.heal_entry(ds.family, b.0, b.1, dst, &self.pins.pin()).await {
+    /// Reads one block from whatever copy verifies; false: no copy is good. What cannot be read now may be readable later,
+    /// so it is not given up, unless the devices themselves go on saying that the medium is bad.
+    async fn fetch(
+        &self,
+        w: &Walk,
+        ds: &Dataset,
+        b: &(u64, MapEntry),
+        dst: &Slice,
+    ) -> IoResult<bool> {
+        let pauses = Inner::patience(w.lost.get());
+        let mut look = self.look_at(ds.family, b.0, b.1, pauses).await;
+        if let (Look::Wrong, Some(pause)) = (&look, pauses.first()) {
+            sleep(*pause).await;
+            look = self.look_at(ds.family, b.0, b.1, pauses).await;
+        }
+        match self.take(look, dst, &self.pins.pin()).await {
             Ok(()) => Ok(true),
-            Err(IoError::Medium) => Ok(false),
+            Err(IoError::Medium) => {
+                w.lost.set(w.lost.get() + 1);
+                Ok(false)
+            }
             Err(e) => Err(e),
         }
     }
@@ -453,6 +473,8 @@ impl Inner {
         let have = Slice::heap(data.len());
         match d.read(at, &have, self.options.deadline).await {
             Ok(()) if have.to_vec() == data.to_vec() => Ok(()),
+            // That does not say what it holds: it is filled once more.
+            Err(e) if !matches!(e, IoError::Medium | IoError::Offline) => Err(e),
             _ => {
                 // It does not hold what is written, and has no spare blocks: it is of no use.
                 self.device_failed(d, IoError::Medium);

@@ -1,6 +1,7 @@
 //! Damage: found by checksum, mended from the other copy, moved to a spare, or owned up to.
 
 use super::Inner;
+use super::copies::{Look, SOON, Which, told};
 use super::dataset::Dataset;
 use super::device::Device;
 use super::locks::Pin;
@@ -10,9 +11,9 @@ use crate::format::log::Entry;
 use crate::format::tree::MapEntry;
 use crate::planted::{Bug, has};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult};
+use weir_base::{IoError, IoResult, Nanos};
 use weir_mem::Slice;
-use weir_reactor::spawn_task;
+use weir_reactor::{sleep, spawn_task};
 
 impl Inner {
     /// Writes verified data over a damaged copy, and looks whether it took; else replaces the block. False: it is not
@@ -32,8 +33,9 @@ impl Inner {
     }
 
     async fn mend_held(&self, d: &Rc<Device>, at: u64, data: &Slice) -> bool {
+        let possible = || d.usable() && !self.options.read_only && self.suspended.get().is_none();
         for _ in 0..2 {
-            if !d.usable() || self.options.read_only {
+            if !possible() {
                 return false;
             }
             if self.rewrite(d, at, data).await {
@@ -41,7 +43,7 @@ impl Inner {
                 return true;
             }
         }
-        if !d.usable() || self.options.read_only || self.replace(d, at, data).await.is_err() {
+        if !possible() || self.replace(d, at, data).await.is_err() {
             return false;
         }
         self.count(|c| {
@@ -68,9 +70,19 @@ impl Inner {
             self.device_failed(d, e);
             return false;
         }
-        let back = Slice::heap(BLOCK);
-        let read = d.read(at, &back, limit).await.is_ok();
-        read && (back.to_vec() == data.to_vec() || has(Bug::MendNotReadBack))
+        for pause in SOON.iter().map(Some).chain([None]) {
+            let back = Slice::heap(BLOCK);
+            match (d.read(at, &back, limit).await, pause) {
+                (Ok(()), _) => {
+                    return back.to_vec() == data.to_vec() || has(Bug::MendNotReadBack);
+                }
+                (Err(IoError::Medium | IoError::Offline), _) => return false,
+                (Err(_), Some(pause)) => sleep(*pause).await,
+                // It was written and flushed; an error on the way back says nothing else. A damage that stays is found again.
+                (Err(_), None) => {}
+            }
+        }
+        true
     }
 
     /// Lets a spare block of the device take the place of one that does not hold what is written.
@@ -105,81 +117,69 @@ impl Inner {
             true => None,
             false => Some(ds.locks.lock(lba, lba + 1).await),
         };
-        let pin = self.pins.pin();
-        let entry = self.entry(ds, lba).await?;
-        if entry.is_poison() {
-            return Err(IoError::Medium);
-        }
-        if !entry.is_data() {
-            dst.fill(0);
-            return Ok(());
-        }
-        let result = self.heal_entry(ds.family, lba, entry, dst, &pin).await;
-        // What follows may wait for a checkpoint, which waits for readers.
-        drop(pin);
-        if result == Err(IoError::Medium) {
-            if has(Bug::ZerosForDamage) {
+        // Whether it is still the same entry is only sure under a pin, and a pause must not keep a checkpoint waiting.
+        let mut pauses = SOON.iter();
+        loop {
+            let pin = self.pins.pin();
+            let entry = self.entry(ds, lba).await?;
+            if entry.is_poison() {
+                return Err(IoError::Medium);
+            }
+            if !entry.is_data() {
                 dst.fill(0);
                 return Ok(());
             }
-            if ds.is_volume() {
-                let birth = self.epoch.get();
-                self.poison(ds, lba, birth).await?;
+            let look = self.look_at(ds.family, lba, entry, &[]).await;
+            let wrong = matches!(look, Look::Wrong);
+            let result = self.take(look, dst, &pin).await;
+            // What follows may wait for a checkpoint, which waits for readers.
+            drop(pin);
+            match result {
+                Err(IoError::Medium) if has(Bug::ZerosForDamage) => dst.fill(0),
+                Err(_) if wrong => {
+                    if self.is_proved(entry.vbn, entry.crc) && ds.is_volume() {
+                        let birth = self.epoch.get();
+                        self.poison(ds, lba, birth).await?;
+                    }
+                    return result;
+                }
+                Err(IoError::Offline) | Ok(()) => return result,
+                Err(_) => match pauses.next() {
+                    Some(pause) => {
+                        sleep(*pause).await;
+                        continue;
+                    }
+                    None => return result,
+                },
             }
+            return Ok(());
         }
-        result
     }
 
-    /// Reads a block from whatever copy verifies, and mends those that do not. Medium error: no copy is
-    /// good, and none is missing that might be.
-    pub(crate) async fn heal_entry(
+    /// Looks at the copies of a block of data.
+    pub(super) async fn look_at(
         &self,
         family: u32,
         lba: u64,
         entry: MapEntry,
-        dst: &Slice,
-        pin: &Pin,
-    ) -> IoResult {
+        pauses: &[Nanos],
+    ) -> Look {
         let id = self.identity(family, lba, entry.birth, entry.vbn);
-        let mut copies: Vec<_> = self.copies_of(entry.vbn).into_iter().flatten().collect();
-        // What is out of date may still have it; the checksum tells.
-        copies.sort_by_key(|(d, _)| !d.is_current());
-        let (mut bad, mut good, mut gone) = (Vec::new(), None, false);
-        for (d, at) in copies {
-            if !d.usable() {
-                gone = true;
-                continue;
-            }
-            if good.is_some() && !d.is_current() {
-                continue;
-            }
-            let buf = Slice::heap(BLOCK);
-            match d.read(at, &buf, self.options.deadline).await {
-                Ok(()) if self.data_crc(&id, &buf, 0) == entry.crc => {
-                    good.get_or_insert(buf);
-                }
-                Err(IoError::Offline) => {
-                    self.device_failed(&d, IoError::Offline);
-                    gone = true;
-                }
-                _ if d.is_current() => {
-                    self.count(|c| c.damaged += 1);
-                    bad.push((d, at));
-                }
-                _ => {}
-            }
-        }
-        let Some(buf) = good else {
-            if gone {
-                return Err(IoError::Offline);
-            }
-            self.count(|c| c.lost += 1);
-            return Err(IoError::Medium);
+        let good = |b: &Slice| match self.options.sum_data {
+            true => self.data_crc(&id, b, 0) == entry.crc,
+            false => true,
         };
-        dst.copy_from(0, &buf, 0, BLOCK);
-        for (d, at) in bad {
-            self.mend(&d, at, &buf, pin).await;
+        self.look(entry.vbn, good, Which::All, pauses).await
+    }
+
+    /// Takes what a look has found, and mends what it found damaged.
+    pub(super) async fn take(&self, look: Look, dst: &Slice, pin: &Pin) -> IoResult {
+        if matches!(look, Look::Wrong) {
+            self.count(|c| c.lost += 1);
         }
+        let (data, bad) = told(look)?;
+        dst.copy_from(0, &data, 0, BLOCK);
+        self.mend_all(bad, &data, pin).await;
         Ok(())
     }
 
@@ -207,6 +207,11 @@ impl Inner {
             return;
         }
         d.failed.set(Some(why));
+        if self.suspended.get().is_some() {
+            // Nothing is written any more, so what it has stays as current as it is.
+            d.kept.set(true);
+            return;
+        }
         d.out_at.set(weir_reactor::now());
         self.upkeep.wake();
         self.count(|c| c.devices_failed += 1);
@@ -216,13 +221,14 @@ impl Inner {
                 d.state.set(Out);
                 // What the checkpoint under way or the open log holds may be missing there.
                 d.since.set(self.durable.borrow().epoch);
-                self.unrecorded.set(true);
+                self.failures.set(self.failures.get() + 1);
             }
             Syncing => d.state.set(Out),
             _ => {}
         }
         if !self.standing().0 {
             self.suspend(why);
+            self.keep_readable();
         }
         self.arrange();
         self.ckpt.wake();
@@ -249,7 +255,7 @@ impl Inner {
 
     /// Looks after what failed, without anybody waiting.
     pub(crate) fn record_soon(self: &Rc<Self>) {
-        if self.unrecorded.get() && self.suspended.get().is_none() {
+        if self.unrecorded() && self.suspended.get().is_none() {
             let me = self.clone();
             spawn_task(async move {
                 let _ = me.record_membership().await;

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
+use weir_reactor::sleep;
 
 /// Blocks that such writes are on. Nobody else gets them until the verdicts are durable: a recovery that does not come to
 /// its end must leave to the next one what it found.
@@ -122,6 +123,10 @@ impl Inner {
     /// Whether the data of an entry was written to any half; if so, the entry to go by, whose data all halves have once they
     /// are flushed.
     ///
+    /// A copy that was read and is wrong shows that the write was not acknowledged: that takes all halves. One that cannot be
+    /// read shows nothing. When no other tells, the write counts as done: it may have been acknowledged, and then older data
+    /// in its place would be silently wrong, while this is an error for as long as the block cannot be read.
+    ///
     /// After a flush that failed, a device can still show from its cache what the medium never got, and later flushes do not
     /// bring it there; so what reads well has to be written again. Not in its place, where a power cut would tear what
     /// may be the only copy of something acknowledged, but in a new one.
@@ -130,18 +135,41 @@ impl Inner {
             return Ok(Some(e));
         }
         let id = self.identity(family, lba, e.birth, e.vbn);
+        let mut pauses = Inner::patience(self.counters.get().replay_unread).iter();
         let (mut data, mut bad) = (None, Vec::new());
-        for (d, at) in self.copies_of(e.vbn).into_iter().flatten() {
-            if !d.is_current() {
-                continue;
-            }
-            let buf = Slice::heap(BLOCK);
-            match d.read(at, &buf, self.options.deadline).await {
-                Ok(()) if !self.options.sum_data || self.data_crc(&id, &buf, 0) == e.crc => {
-                    data.get_or_insert(buf);
+        loop {
+            let (mut wrong, mut unread) = (false, false);
+            bad.clear();
+            for (d, at) in self.copies_of(e.vbn).into_iter().flatten() {
+                if !d.is_current() {
+                    continue;
                 }
-                Err(IoError::Offline) => return Err(IoError::Offline),
-                _ => bad.push((d, at)),
+                let buf = Slice::heap(BLOCK);
+                match d.read(at, &buf, self.options.deadline).await {
+                    Ok(()) if !self.options.sum_data || self.data_crc(&id, &buf, 0) == e.crc => {
+                        data.get_or_insert(buf);
+                    }
+                    Ok(()) => {
+                        wrong = true;
+                        bad.push((d, at));
+                    }
+                    Err(IoError::Offline) => return Err(IoError::Offline),
+                    Err(_) => {
+                        unread = true;
+                        bad.push((d, at));
+                    }
+                }
+            }
+            if data.is_some() || (wrong && !unread) || has(Bug::UnreadIsUnwritten) {
+                break;
+            }
+            match pauses.next() {
+                Some(pause) => sleep(*pause).await,
+                None if wrong => break,
+                None => {
+                    self.count(|c| c.replay_unread += 1);
+                    return Ok(Some(e));
+                }
             }
         }
         let Some(data) = data else { return Ok(None) };

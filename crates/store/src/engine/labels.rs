@@ -1,5 +1,6 @@
 //! What a device says about itself: labels and the ring of superblocks, found, verified and mended.
 
+use super::copies::LATER;
 use super::device::Device;
 use super::scrub::ScrubWatch;
 use super::{Inner, StoreError, StoreResult, block_of};
@@ -9,14 +10,33 @@ use crate::format::superblock::{MemberState, Superblock};
 use crate::format::{Block, FormatError};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult};
+use weir_base::{IoError, IoResult, Nanos};
 use weir_disk::{Disk, DiskOp, run};
 use weir_mem::Slice;
+use weir_reactor::sleep;
 
 pub(crate) async fn read_block(d: &Rc<dyn Disk>, block: u64) -> IoResult<Box<Block>> {
     let buf = Slice::heap(BLOCK);
     run(&**d, DiskOp::Read { offset: block * BLOCK as u64, buf: buf.clone() }).await?;
     Ok(block_of(&buf))
+}
+
+/// Reads a block of which it matters that it is not there: what cannot be read for a moment must not pass for missing.
+pub(crate) async fn read_surely(
+    d: &Rc<dyn Disk>,
+    block: u64,
+    pauses: &[Nanos],
+) -> IoResult<Box<Block>> {
+    let mut pauses = pauses.iter();
+    loop {
+        match read_block(d, block).await {
+            Err(e) if e != IoError::Offline => match pauses.next() {
+                Some(pause) => sleep(*pause).await,
+                None => return Err(e),
+            },
+            other => return other,
+        }
+    }
 }
 
 /// Reads a device's label from whichever copy is good. Where none is, the device is known by its superblocks, which
@@ -28,8 +48,14 @@ pub async fn label_of(d: &Rc<dyn Disk>) -> StoreResult<Label> {
     let blocks = d.len() / BLOCK as u64;
     let mut why = None;
     let mut newer = false;
-    for at in [0, 1, blocks.saturating_sub(2), blocks.saturating_sub(1)] {
-        let text = match read_block(d, at).await {
+    // The last of them is asked for as long as all of them together may be out of reach for a moment.
+    let copies = [0, 1, blocks.saturating_sub(2), blocks.saturating_sub(1)];
+    for (n, at) in copies.into_iter().enumerate() {
+        let read = match n + 1 == copies.len() {
+            true => read_surely(d, at, LATER).await,
+            false => read_block(d, at).await,
+        };
+        let text = match read {
             Ok(b) => match Label::decode(&b) {
                 Ok(l) => return Ok(l),
                 Err(e) => {
@@ -92,8 +118,12 @@ async fn ring(d: &Rc<dyn Disk>, first: u64) -> Vec<(u64, Box<Block>)> {
         }
         Err(IoError::Offline) => {}
         Err(_) => {
+            let mut given_up = 0;
             for slot in 0..SUPER_SLOTS {
-                found.extend(read_block(d, first + slot).await.ok().map(|b| (slot, b)));
+                match read_surely(d, first + slot, Inner::patience(given_up)).await {
+                    Ok(b) => found.push((slot, b)),
+                    Err(_) => given_up += 1,
+                }
             }
         }
     }

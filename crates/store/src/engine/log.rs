@@ -11,10 +11,10 @@ use crate::format::tree::MapEntry;
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult};
+use weir_base::{IoError, IoResult, MILLIS, Nanos};
 use weir_block::{IoFuture, join_parts};
 use weir_mem::Slice;
-use weir_reactor::{WaitChannel, run_async, spawn_task};
+use weir_reactor::{WaitChannel, run_async, sleep, spawn_task};
 
 /// Groups under way at once: one is flushed while the next is written.
 const IN_FLIGHT: u32 = 2;
@@ -22,6 +22,8 @@ const IN_FLIGHT: u32 = 2;
 const GROUP_PAGES: usize = 200;
 /// Recovery looks this far behind the last page that it finds; no group reaches so far.
 pub(crate) const WINDOW: u64 = 2 * GROUP_PAGES as u64 + 112;
+/// After so long without a write the log says that everything is durable.
+const IDLE: Nanos = 100 * MILLIS;
 /// Pages of the ring that are left for what cannot wait for a checkpoint.
 pub(crate) const SPARE_PAGES: u64 = 8;
 
@@ -81,6 +83,8 @@ pub(crate) struct Log {
     pub(crate) chain: Cell<u64>,
     /// Every page before this one is durable with its data.
     pub(crate) stable: Cell<u64>,
+    /// Checksum of the page before that.
+    pub(crate) stable_chain: Cell<u64>,
     /// Devices that pages are written to.
     pub(crate) set: RefCell<Vec<u16>>,
     /// Replaced blocks of which recovery has to log the entries.
@@ -89,6 +93,11 @@ pub(crate) struct Log {
     closed: Cell<u64>,
     ended: Cell<u64>,
     in_order: WaitChannel,
+    /// What the last page says of `stable`, and one more than the last page that says anything else.
+    told: Cell<u64>,
+    filled: Cell<u64>,
+    /// Somebody waits for the log to be idle.
+    resting: Cell<bool>,
 }
 
 impl Log {
@@ -100,11 +109,15 @@ impl Log {
             next_lsn: Cell::new(next_lsn),
             chain: Cell::new(chain),
             stable: Cell::new(next_lsn),
+            stable_chain: Cell::new(chain),
             set: RefCell::new(set),
             replaced: RefCell::default(),
             closed: Cell::new(0),
             ended: Cell::new(0),
             in_order: WaitChannel::new(0),
+            told: Cell::new(next_lsn),
+            filled: Cell::new(0),
+            resting: Cell::new(false),
         }
     }
 }
@@ -224,7 +237,19 @@ impl Inner {
             run_async().await;
             while self.log.work.try_wait() {}
             let g = self.log.open.replace(Rc::default());
-            if g.pages.borrow().is_empty() {
+            let empty = g.pages.borrow().is_empty();
+            if let (Err(e), false) = (self.check_running(), empty) {
+                // None of its pages is written, so it did not happen. Its data is on its way, to places that nobody uses.
+                let mut io = g.io.take();
+                device::wait(&mut io, self.options.deadline).await;
+                self.log.slots.signal();
+                g.end(Err(e));
+                if self.ckpt.is_closed() {
+                    return;
+                }
+                continue;
+            }
+            if empty {
                 self.log.slots.signal();
                 g.end(self.check_running());
                 if self.ckpt.is_closed() {
@@ -236,7 +261,7 @@ impl Inner {
             self.log.closed.set(ticket + 1);
             self.seal(&g);
             let me = self.clone();
-            let last = self.log.next_lsn.get();
+            let last = (self.log.next_lsn.get(), self.log.chain.get());
             spawn_task(async move { me.finish(g, ticket, last).await });
         }
     }
@@ -259,9 +284,14 @@ impl Inner {
                 base_seq,
                 recovery: false,
             };
+            let empty = p.is_empty();
             let (block, crc) = p.seal(&head);
             log.next_lsn.set(lsn + 1);
             log.chain.set(crc);
+            log.told.set(head.stable);
+            if !empty {
+                log.filled.set(lsn + 1);
+            }
             self.count(|c| c.log_pages += 1);
             let buf = self.bufs.try_alloc(BLOCK).unwrap_or_else(|| Slice::heap(BLOCK));
             buf.write_at(0, &block[..]);
@@ -275,7 +305,7 @@ impl Inner {
     }
 
     /// Waits for a group's writes, flushes, lets it take effect in its turn.
-    async fn finish(self: Rc<Self>, g: Rc<Group>, ticket: u64, last: u64) {
+    async fn finish(self: Rc<Self>, g: Rc<Group>, ticket: u64, (last, chain): (u64, u64)) {
         let mut io = g.io.take();
         if has(Bug::AckAfterOneHalf) {
             io.retain(|p| p.device % 2 == 0);
@@ -284,15 +314,20 @@ impl Inner {
         while self.log.ended.get() != ticket {
             self.log.in_order.wait().await;
         }
-        if self.unrecorded.get() && !has(Bug::NoMembershipRecord) {
+        if self.unrecorded() && !has(Bug::NoMembershipRecord) {
             let _ = self.record_membership().await;
         }
         let result = self.check_running();
+        let effects = g.effects.take();
         if result.is_ok() {
-            for e in g.effects.take() {
+            for e in effects {
                 self.apply(e);
             }
             self.log.stable.set(last);
+            self.log.stable_chain.set(chain);
+            self.say_soon();
+        } else {
+            effects.iter().for_each(Effect::is_undecided);
         }
         self.count(|c| c.groups += 1);
         self.log.ended.set(ticket + 1);
@@ -301,6 +336,43 @@ impl Inner {
         self.log.slots.signal();
         if self.log_used() * 2 > self.durable.borrow().log_pages {
             self.ckpt.kick();
+        }
+    }
+
+    /// Has the log say, when nothing more comes, that its last pages are durable. Until a page does, recovery has to look
+    /// whether they are, and the only copy of a block that cannot be read then would leave it in doubt.
+    fn say_soon(self: &Rc<Self>) {
+        if self.log.resting.replace(true) {
+            return;
+        }
+        // The pool may be let go of meanwhile.
+        let me = Rc::downgrade(self);
+        spawn_task(async move {
+            loop {
+                let Some(closed) = me.upgrade().map(|i| i.log.closed.get()) else { return };
+                sleep(IDLE).await;
+                let Some(i) = me.upgrade() else { return };
+                if i.log.closed.get() != closed {
+                    continue;
+                }
+                i.log.resting.set(false);
+                if i.log.told.get() < i.log.filled.get() {
+                    i.tell_stable();
+                }
+                return;
+            }
+        });
+    }
+
+    /// Writes a page that has nothing but its header.
+    fn tell_stable(&self) {
+        if self.check_running().is_err() || self.ckpt.is_closed() || !self.log_has_room() {
+            return;
+        }
+        let g = self.open_group();
+        if g.pages.borrow().is_empty() {
+            g.pages.borrow_mut().push(PageBuilder::default());
+            self.submit_group(&g, None, self.gate.pass());
         }
     }
 

@@ -9,6 +9,11 @@ use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
 
 impl Inner {
+    /// A device failed, and no durable superblock says so yet.
+    pub(crate) fn unrecorded(&self) -> bool {
+        self.recorded.get() != self.failures.get()
+    }
+
     fn super_devices(&self) -> Vec<Rc<Device>> {
         let gets =
             |d: &Rc<Device>| d.is_written() || (d.usable() && d.state.get() == MemberState::Spare);
@@ -38,7 +43,11 @@ impl Inner {
                 self.suspend(IoError::Offline);
                 return Err(IoError::Offline);
             }
-            self.unrecorded.set(false);
+            self.begun.replace(Some(next.clone()));
+            let told = self.failures.get();
+            if has(Bug::RecordedTooSoon) {
+                self.recorded.set(told);
+            }
             let mut io: Vec<Pending> = Vec::new();
             for d in self.super_devices() {
                 for area in 0..2 {
@@ -49,11 +58,13 @@ impl Inner {
                 }
             }
             self.flush_after_always(&mut io).await;
-            if self.unrecorded.get() {
+            if self.failures.get() != told {
                 // Another device failed meanwhile: what was just written calls it current.
                 last = next;
                 continue;
             }
+            // Only now: whoever acknowledges anything must not go by a superblock that may be lost.
+            self.recorded.set(told);
             self.durable.replace(next);
             return Ok(());
         }
@@ -69,7 +80,7 @@ impl Inner {
     /// Records which devices are current, before anything is acknowledged that the others have not.
     pub(crate) async fn record_membership(&self) -> IoResult {
         let _only = self.super_lock.acquire(1).await;
-        if !self.unrecorded.get() || has(Bug::NoMembershipRecord) {
+        if !self.unrecorded() || has(Bug::NoMembershipRecord) {
             return self.check_running();
         }
         self.write_super(|_| {}).await

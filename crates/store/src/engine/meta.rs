@@ -1,6 +1,7 @@
 //! Metadata blocks: read with proof, cached, written to all copies.
 
 use super::arrivals::{Arrival, Arrivals};
+use super::copies::{LATER, Look, Which, told};
 use super::device::{self, Device, Pending};
 use super::together::together;
 use super::{Inner, block_of};
@@ -48,6 +49,17 @@ impl Cache {
     fn resize(&mut self, bytes: usize) {
         self.limit = (bytes / BLOCK).max(LEAST);
         self.shrink();
+    }
+
+    /// As large as another one.
+    pub(super) fn like(&mut self, other: &Cache) {
+        self.limit = other.limit;
+    }
+
+    /// Lets go of everything.
+    pub(super) fn forget(&mut self) {
+        self.pages.clear();
+        self.order.clear();
     }
 
     fn get(&mut self, ptr: &NodePtr) -> Option<Rc<Block>> {
@@ -162,46 +174,13 @@ impl Inner {
     ) -> IoResult<Box<Block>> {
         let pin = self.pins.pin();
         self.arrivals.wait(vbn).await;
-        let mut copies: Vec<_> = self.copies_of(vbn).into_iter().flatten().collect();
-        // What is out of date may still have it; the proof tells.
-        copies.sort_by_key(|(d, _)| !d.is_current());
-        let mut bad = Vec::new();
-        let mut found = None;
-        let mut gone = false;
-        for (d, at) in copies {
-            if !d.usable() || (found.is_some() && !d.is_current()) {
-                gone |= !d.usable();
-                continue;
-            }
-            let buf = Slice::heap(BLOCK);
-            match d.read(at, &buf, self.options.deadline).await {
-                Err(IoError::Offline) => {
-                    self.device_failed(&d, IoError::Offline);
-                    gone = true;
-                    continue;
-                }
-                Ok(()) => {
-                    let b = block_of(&buf);
-                    if good(&b) {
-                        found = Some((b, buf));
-                        break;
-                    }
-                }
-                Err(_) => {}
-            }
-            if d.is_current() {
-                self.count(|c| c.damaged += 1);
-                bad.push((d, at));
-            }
-        }
-        let Some((b, buf)) = found else {
+        let look = self.look(vbn, |b| good(&block_of(b)), Which::First, LATER).await;
+        if matches!(look, Look::Wrong) {
             self.count(|c| c.lost += 1);
-            return Err(if gone && bad.is_empty() { IoError::Offline } else { IoError::Medium });
-        };
-        for (d, at) in bad {
-            self.mend(&d, at, &buf, &pin).await;
         }
-        Ok(b)
+        let (buf, bad) = told(look)?;
+        self.mend_all(bad, &buf, &pin).await;
+        Ok(block_of(&buf))
     }
 
     /// Starts writing a metadata block to its copies.

@@ -3,9 +3,11 @@
 mod arrivals;
 mod check;
 mod checkpoint;
+mod copies;
 mod create;
 mod dataset;
 mod dead;
+mod decide;
 mod device;
 mod devices;
 mod fill;
@@ -27,6 +29,7 @@ mod ranges;
 mod read;
 mod rebuild;
 mod replay;
+mod resume;
 mod scrub;
 mod snapshot;
 mod space;
@@ -54,10 +57,11 @@ use crate::planted::{Bug, has};
 use dataset::Dataset;
 use device::Device;
 use locks::Gate;
+use resume::Lives;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
-use weir_base::{IoError, IoResult};
+use weir_base::{IoError, IoResult, Nanos};
 use weir_mem::{BufPool, Slice};
 use weir_reactor::WaitChannel;
 
@@ -118,6 +122,8 @@ pub struct Counters {
     pub replay_repairs: u64,
     /// Blocks that recovery found not to have been written.
     pub replay_dropped: u64,
+    /// Blocks of doubtful log entries that recovery could not read: they count as written.
+    pub replay_unread: u64,
     /// Blocks of doubtful log entries that recovery brought to another place.
     pub replay_moved: u64,
 }
@@ -136,6 +142,8 @@ pub(crate) struct Inner {
     pub(crate) next_dataset: Cell<u32>,
     /// The newest durable superblock.
     pub(crate) durable: RefCell<Superblock>,
+    /// The newest superblock that was begun: it may be on some devices.
+    pub(crate) begun: RefCell<Option<Superblock>>,
     /// Only one superblock is made at a time.
     pub(crate) super_lock: WaitChannel,
     pub(crate) epoch: Cell<u32>,
@@ -154,10 +162,19 @@ pub(crate) struct Inner {
     pub(crate) bufs: BufPool,
     pub(crate) ckpt: checkpoint::Control,
     pub(crate) upkeep: upkeep::Upkeep,
-    /// A device failed and no superblock says so yet.
-    pub(crate) unrecorded: Cell<bool>,
+    /// How often a device that was current failed, and how many of these the newest durable superblock knows.
+    pub(crate) failures: Cell<u64>,
+    pub(crate) recorded: Cell<u64>,
+    /// Blocks of which every copy was read and was wrong, by number and checksum, and when first.
+    pub(crate) wrong: RefCell<BTreeMap<(u64, u32), Nanos>>,
     /// Nothing is written any more, and why.
     pub(crate) suspended: Cell<Option<IoError>>,
+    /// Only one decides at a time what failed with the pool; when that may be tried again.
+    pub(crate) deciding: WaitChannel,
+    pub(crate) undecided_until: Cell<Nanos>,
+    /// I/O of volumes under way.
+    pub(crate) users: Cell<u32>,
+    pub(crate) no_users: WaitChannel,
     pub(crate) counters: Cell<Counters>,
     /// Recovery is over: the log is written.
     pub(crate) serving: Cell<bool>,
@@ -310,8 +327,7 @@ pub(crate) fn block_of(buf: &Slice) -> Box<Block> {
 }
 
 /// A pool, open on the present reactor. Clones are the same pool.
-#[derive(Clone)]
-pub struct Pool(pub(crate) Rc<Inner>);
+pub struct Pool(pub(crate) Lives);
 
 /// How a device of a pool stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -326,6 +342,8 @@ pub struct DeviceInfo {
     pub state: MemberState,
     /// It failed since the pool was opened.
     pub failed: bool,
+    /// What it told when it failed.
+    pub why: Option<IoError>,
     /// Its slabs are being moved to other devices, or have been.
     pub draining: bool,
     /// Copies of slabs that it holds.
@@ -383,6 +401,22 @@ impl Pool {
         blocks.into_iter().map(|vbn| (vbn, places(vbn))).collect()
     }
 
+    /// The blocks of data that were acknowledged since the newest checkpoint, with the places of their copies as
+    /// [`blocks_in_use`](Pool::blocks_in_use) tells them. For tests that damage them.
+    pub fn blocks_of_log(&self) -> Vec<(u64, Vec<(u16, u64)>)> {
+        let i = &self.0;
+        let datasets = i.datasets.borrow();
+        let data = |d: &Rc<Dataset>| -> Vec<u64> {
+            let layer = d.top.active.borrow();
+            layer.map.values().filter(|e| e.is_data()).map(|e| e.vbn).collect()
+        };
+        let places = |vbn| {
+            let copies = i.copies_of(vbn).into_iter().flatten();
+            copies.map(|(d, at)| (d.number, d.real(at) * BLOCK as u64)).collect()
+        };
+        datasets.values().flat_map(data).map(|vbn| (vbn, places(vbn))).collect()
+    }
+
     /// How it stands.
     pub fn status(&self) -> Status {
         let i = &self.0;
@@ -397,6 +431,7 @@ impl Pool {
                 name: d.disk.as_ref().map(|x| x.name().to_string()),
                 state: d.state.get(),
                 failed: d.failed.get().is_some(),
+                why: d.failed.get(),
                 draining: d.draining.get(),
                 slabs: i.space.borrow().held_by(d.number),
                 room: d.layout.extents,

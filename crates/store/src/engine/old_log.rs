@@ -12,7 +12,9 @@ use crate::planted::{Bug, has};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use weir_base::IoError;
 use weir_mem::Slice;
+use weir_reactor::sleep;
 
 /// Pages of one read.
 const CHUNK: u64 = 64;
@@ -39,6 +41,9 @@ pub(super) struct OldLog {
     pub(super) next: u64,
     /// Checksum of the last page.
     pub(super) chain: u64,
+    /// Halves that were read, and of the pages that could not be read there, on how many of them.
+    halves: u32,
+    unread: BTreeMap<u64, u32>,
     /// Pages of recoveries. A recovery that did not come to its end may have left others under the same number.
     by_recovery: BTreeMap<u64, Vec<Page>>,
 }
@@ -111,6 +116,13 @@ impl OldLog {
         (self.next, self.chain) = (next, chain);
         Ok(self)
     }
+
+    /// The page that may follow what was found, and that no half can read: whether it was written nobody knows. Those behind
+    /// it were not acknowledged before it.
+    fn unknown(&self, end: u64) -> Option<u64> {
+        let next = (self.stable..end).find(|n| !self.pages.contains_key(n))?;
+        (self.unread.get(&next) == Some(&self.halves)).then_some(next)
+    }
 }
 
 impl Inner {
@@ -128,7 +140,17 @@ impl Inner {
         for read in together(each).await {
             read?;
         }
-        found.into_inner().prove(&s)
+        let mut found = found.into_inner();
+        found.halves = halves.len() as u32;
+        let log = found.prove(&s)?;
+        let unknown = log.unknown(s.base_lsn.saturating_add(s.log_pages));
+        match unknown.filter(|_| !self.options.force && !has(Bug::UnreadIsUnwritten)) {
+            Some(lsn) => damaged(format!(
+                "page {lsn} of the log cannot be read on any half, and may be the last one that was acknowledged; \
+                 see to the devices, or open by force to go on without it"
+            )),
+            None => Ok(log),
+        }
     }
 
     /// Adds what one half has.
@@ -151,6 +173,10 @@ impl Inner {
                 lsn += n;
             }
             for (at, part) in together(reads).await.into_iter().flatten() {
+                let Some(part) = part else {
+                    *found.borrow_mut().unread.entry(at).or_default() += 1;
+                    continue;
+                };
                 let block = block_of(&part);
                 let Ok((head, crc)) = decode_head(&block, self.tag) else { continue };
                 if head.lsn % ring != at % ring {
@@ -175,20 +201,30 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads pages that lie side by side: those that can be read, with their numbers.
-    async fn read_pages(&self, d: &Device, lsn: u64, n: u64) -> Vec<(u64, Slice)> {
+    /// Reads pages that lie side by side, with their numbers. `None`: it cannot be read.
+    async fn read_pages(&self, d: &Device, lsn: u64, n: u64) -> Vec<(u64, Option<Slice>)> {
         let buf = Slice::heap(n as usize * BLOCK);
         let limit = self.options.deadline;
         if d.read(d.layout.log(lsn), &buf, limit).await.is_ok() {
-            return (0..n).map(|i| (lsn + i, buf.sub(i as usize * BLOCK, BLOCK))).collect();
+            return (0..n).map(|i| (lsn + i, Some(buf.sub(i as usize * BLOCK, BLOCK)))).collect();
         }
-        let mut read = Vec::new();
+        let (mut read, mut given_up) = (Vec::new(), 0);
         for at in lsn..lsn + n {
-            // A read that was given up may still write to the other memory.
-            let one = Slice::heap(BLOCK);
-            if d.read(d.layout.log(at), &one, limit).await.is_ok() {
-                read.push((at, one));
-            }
+            let mut pauses = Inner::patience(given_up).iter();
+            let page = loop {
+                // A read that was given up may still write to the other memory.
+                let one = Slice::heap(BLOCK);
+                match d.read(d.layout.log(at), &one, limit).await {
+                    Ok(()) => break Some(one),
+                    Err(IoError::Offline) => break None,
+                    Err(_) => match pauses.next() {
+                        Some(pause) => sleep(*pause).await,
+                        None => break None,
+                    },
+                }
+            };
+            given_up += u64::from(page.is_none());
+            read.push((at, page));
         }
         read
     }

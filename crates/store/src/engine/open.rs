@@ -2,11 +2,13 @@
 
 use super::arrivals::Arrivals;
 use super::checkpoint::Control;
+use super::copies::LATER;
 use super::dataset::Dataset;
 use super::device::Device;
-use super::labels::{label_of, read_block, superblocks};
+use super::labels::{label_of, read_surely, superblocks};
 use super::log::Log;
 use super::meta::Cache;
+use super::resume::Lives;
 use super::space::Space;
 use super::together::together;
 use super::upkeep::Upkeep;
@@ -52,6 +54,9 @@ pub struct Options {
     pub fill_rate: u64,
     /// Nothing is written, also no repairs: for looking at a pool that nobody serves.
     pub read_only: bool,
+    /// Nanoseconds after which a block of which every copy was read and is wrong is looked at again, before its loss is made
+    /// permanent.
+    pub proof: Nanos,
     /// Checksums cover the data. False only to measure what they cost: such a pool is not protected.
     pub sum_data: bool,
 }
@@ -68,6 +73,7 @@ impl Default for Options {
             spare_after: Some(60 * SECONDS),
             fill_rate: 0,
             read_only: false,
+            proof: 5 * SECONDS,
             sum_data: true,
         }
     }
@@ -84,7 +90,8 @@ pub(crate) async fn space_table(
             if i >= layout.table_pages {
                 break;
             }
-            let Ok(b) = read_block(disk, layout.table(s.space.which, i)).await else { break };
+            let at = layout.table(s.space.which, i);
+            let Ok(b) = read_surely(disk, at, LATER).await else { break };
             let ours = |h: Header| h.pool == s.tag() && h.owner == blob::SPACE && h.index == i;
             if !page::open(&b).is_ok_and(ours) {
                 break;
@@ -142,21 +149,28 @@ impl Pool {
     pub async fn open(disks: Vec<Rc<dyn Disk>>, options: Options) -> StoreResult<Pool> {
         let inner = assemble(disks, options).await?;
         inner.recover().await?;
-        inner.serving.set(true);
-        if !inner.options.read_only {
-            inner.clone().mend_labels(None).await;
+        inner.serve().await;
+        Ok(Pool(Lives::begin(inner)))
+    }
+}
+
+impl Inner {
+    /// What was recovered is served.
+    pub(super) async fn serve(self: &Rc<Self>) {
+        self.serving.set(true);
+        if !self.options.read_only {
+            self.clone().mend_labels(None).await;
         }
-        spawn_task(inner.clone().committer());
-        spawn_task(inner.clone().checkpointer());
-        if !inner.options.read_only {
-            spawn_task(inner.clone().upkeeper());
+        spawn_task(self.clone().committer());
+        spawn_task(self.clone().checkpointer());
+        if !self.options.read_only {
+            spawn_task(self.clone().upkeeper());
         }
         // A log that was kept is merged while the pool serves.
-        let kept = !inner.durable.borrow().turns.is_empty();
-        if inner.is_reaping() || kept {
-            inner.ckpt.kick();
+        let kept = !self.durable.borrow().turns.is_empty();
+        if self.is_reaping() || kept {
+            self.ckpt.kick();
         }
-        Ok(Pool(inner))
     }
 }
 
@@ -216,8 +230,15 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
         bufs,
         ckpt: Control::default(),
         upkeep: Upkeep::new(options.fill_rate),
-        unrecorded: Cell::new(false),
+        failures: Cell::new(0),
+        recorded: Cell::new(0),
+        wrong: RefCell::default(),
         suspended: Cell::new(None),
+        begun: RefCell::default(),
+        deciding: weir_reactor::WaitChannel::new(1),
+        undecided_until: Cell::new(0),
+        users: Cell::new(0),
+        no_users: weir_reactor::WaitChannel::new(0),
         counters: Cell::default(),
         serving: Cell::new(false),
         round: Cell::new(0),

@@ -36,9 +36,12 @@ impl Inner {
     /// The copy to read from: the less busy of the current ones, else in turn.
     pub(super) fn choose(&self, vbn: u64) -> Option<(Rc<Device>, u64)> {
         let [a, b] = self.copies_of(vbn);
-        let a = a.filter(|(d, _)| d.is_current());
-        let b = b.filter(|(d, _)| d.is_current());
+        let a = a.filter(|(d, _)| d.is_current_to_read());
+        let b = b.filter(|(d, _)| d.is_current_to_read());
         match (a, b) {
+            (Some(a), Some(b)) if a.0.is_shaky() != b.0.is_shaky() => {
+                Some(if b.0.is_shaky() { a } else { b })
+            }
             (Some(a), Some(b)) => {
                 self.round.set(self.round.get().wrapping_add(1));
                 let (x, y) = (a.0.busy.get(), b.0.busy.get());
@@ -115,8 +118,11 @@ impl Inner {
         at: usize,
         sums: Option<&Slice>,
     ) -> IoResult<Got> {
-        let pin = self.pins.pin();
         let count = buf.len() / BLOCK - at;
+        if self.suspended.get().is_some() {
+            self.decided(ds, lba, count as u64).await?;
+        }
+        let pin = self.pins.pin();
         let mut leaf = None;
         let first = self.entry_near(ds, lba, &mut leaf).await?;
         if first.is_poison() {

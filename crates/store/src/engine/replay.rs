@@ -115,7 +115,7 @@ impl Inner {
         }
         self.log.stable.set(self.log.next_lsn.get());
         self.log.chain.set(old.chain);
-        self.unrecorded.set(false);
+        self.log.stable_chain.set(old.chain);
         Ok(self.run_checkpoint(|_| {}).await?)
     }
 
@@ -174,6 +174,7 @@ impl Inner {
         self.log.next_lsn.set(sure);
         self.log.stable.set(sure);
         self.log.chain.set(chain);
+        self.log.stable_chain.set(chain);
         self.count(|c| c.logs_kept += 1);
         let me = self.clone();
         let draw = async move {

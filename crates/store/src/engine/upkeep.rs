@@ -115,6 +115,11 @@ impl Upkeep {
         }
     }
 
+    /// Goes on as another one did.
+    pub(super) fn like(&self, other: &Upkeep) {
+        self.rate.set(other.rate.get());
+    }
+
     pub(crate) fn wake(&self) {
         self.idle.set(false);
         self.work.signal();

@@ -8,6 +8,7 @@ use super::{Inner, Pool, StoreResult};
 use crate::format::BLOCK;
 use crate::format::dataset::Kind;
 use crate::planted::{Bug, has};
+use std::cell::RefCell;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::{
@@ -19,8 +20,15 @@ const B: u64 = BLOCK as u64;
 /// Bytes of one piece of a long transfer.
 const PIECE: u64 = MOST * B;
 
-/// The home reactor's handle to a volume or snapshot.
+/// The home reactor's handle to a volume or snapshot. It stays when the pool is resumed.
 pub struct StoreVolume {
+    pool: Pool,
+    id: u32,
+    now: RefCell<Rc<Open>>,
+}
+
+/// A volume or snapshot in one life of its pool.
+struct Open {
     pool: Rc<Inner>,
     ds: Rc<Dataset>,
 }
@@ -31,8 +39,8 @@ impl Pool {
     /// # Errors
     /// There is no such dataset.
     pub fn volume(&self, id: u32) -> StoreResult<Rc<StoreVolume>> {
-        let ds = self.0.dataset(id)?;
-        Ok(Rc::new(StoreVolume { pool: self.0.clone(), ds }))
+        let open = Open { pool: self.0.clone(), ds: self.0.dataset(id)? };
+        Ok(Rc::new(StoreVolume { pool: self.clone(), id, now: RefCell::new(Rc::new(open)) }))
     }
 }
 
@@ -42,8 +50,35 @@ impl StoreVolume {
     /// # Errors
     /// The map cannot be read.
     pub async fn locate(&self, at: u64) -> IoResult<Vec<(u16, u64)>> {
-        let found = self.pool.locate(&self.ds, at / B).await?;
+        let v = self.now();
+        let found = v.pool.locate(&v.ds, at / B).await?;
         Ok(found.into_iter().map(|(d, block)| (d, block * B)).collect())
+    }
+
+    /// It in the pool's present life. If it is not there any more, in the one that it was in: that serves nothing.
+    fn now(&self) -> Rc<Open> {
+        let last = self.now.borrow().clone();
+        if Rc::ptr_eq(&last.pool, &self.pool.0) {
+            return last;
+        }
+        let Ok(ds) = self.pool.0.dataset(self.id) else { return last };
+        let open = Rc::new(Open { pool: self.pool.0.clone(), ds });
+        self.now.replace(open.clone());
+        open
+    }
+
+    /// Runs an I/O on it, which counts as being under way until it is over.
+    fn run<F>(&self, io: impl FnOnce(Rc<Open>) -> F) -> IoFuture<'_>
+    where
+        F: Future<Output = IoResult> + 'static,
+    {
+        let v = self.now();
+        let user = v.pool.user();
+        let io = io(v);
+        IoFuture::new(async move {
+            let _user = user;
+            io.await
+        })
     }
 }
 
@@ -59,7 +94,19 @@ fn part_of(sums: &Slice, from: u64, len: usize) -> Slice {
     sums.sub((from / B) as usize * 4, len / BLOCK * 4)
 }
 
-impl StoreVolume {
+impl Open {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            len: self.ds.len.get(),
+            block_size: self.ds.block_size,
+            granularity: BLOCK as u32,
+            thin: true,
+            // What is acknowledged is on the media of all halves.
+            volatile_cache: false,
+            read_only: self.ds.kind != Kind::Volume,
+        }
+    }
+
     fn check(&self, at: u64, len: u64, write: bool) -> IoResult {
         check_range(&self.geometry(), at, len)?;
         if self.ds.deleting.get() {
@@ -189,60 +236,56 @@ impl StoreVolume {
 
 impl Volume for StoreVolume {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            len: self.ds.len.get(),
-            block_size: self.ds.block_size,
-            granularity: BLOCK as u32,
-            thin: true,
-            // What is acknowledged is on the media of all halves.
-            volatile_cache: false,
-            read_only: self.ds.kind != Kind::Volume,
-        }
+        self.now().geometry()
     }
 
     fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
         let len = buf.len() as u64;
-        match self.check(at, len, false) {
-            Err(e) => IoFuture::ready(Err(e)),
-            Ok(()) if (at | len).is_multiple_of(B) => self.read_whole(at, buf, None),
-            Ok(()) => IoFuture::new(self.read_any(at, buf)),
-        }
+        self.run(move |v| async move {
+            v.check(at, len, false)?;
+            match (at | len).is_multiple_of(B) {
+                true => v.read_whole(at, buf, None).await,
+                false => v.read_any(at, buf).await,
+            }
+        })
     }
 
     fn write(&self, at: u64, buf: Slice, _fua: bool) -> IoFuture<'_> {
         let len = buf.len() as u64;
-        match self.check(at, len, true) {
-            Err(e) => IoFuture::ready(Err(e)),
-            Ok(()) if (at | len).is_multiple_of(B) => self.write_pieces(at, buf, None),
-            Ok(()) => IoFuture::new(self.write_any(at, buf)),
-        }
+        self.run(move |v| async move {
+            v.check(at, len, true)?;
+            match (at | len).is_multiple_of(B) {
+                true => v.write_pieces(at, buf, None).await,
+                false => v.write_any(at, buf).await,
+            }
+        })
     }
 
     fn keeps_sums(&self) -> bool {
-        self.pool.options.sum_data
+        self.now().pool.options.sum_data
     }
 
     fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
-        match self.check_whole(at, &buf, &sums, false) {
-            Err(e) => IoFuture::ready(Err(e)),
-            Ok(()) if self.keeps_sums() => self.read_whole(at, buf, Some(sums)),
-            Ok(()) => IoFuture::new(async move {
-                self.read_whole(at, buf.clone(), None).await?;
-                fill_sums(&buf, &sums);
-                Ok(())
-            }),
-        }
+        self.run(move |v| async move {
+            v.check_whole(at, &buf, &sums, false)?;
+            if v.pool.options.sum_data {
+                return v.read_whole(at, buf, Some(sums)).await;
+            }
+            v.read_whole(at, buf.clone(), None).await?;
+            fill_sums(&buf, &sums);
+            Ok(())
+        })
     }
 
     fn write_summed(&self, at: u64, buf: Slice, sums: Slice, _fua: bool) -> IoFuture<'_> {
-        let checked = self.check_whole(at, &buf, &sums, true).and_then(|()| {
-            // Where none are kept this is the last time that they are looked at.
-            if self.keeps_sums() { Ok(()) } else { compare_sums(&buf, &sums) }
-        });
-        match checked {
-            Err(e) => IoFuture::ready(Err(e)),
-            Ok(()) => self.write_pieces(at, buf, Some(sums)),
-        }
+        self.run(move |v| async move {
+            v.check_whole(at, &buf, &sums, true)?;
+            if !v.pool.options.sum_data {
+                // None are kept: this is the last time that they are looked at.
+                compare_sums(&buf, &sums)?;
+            }
+            v.write_pieces(at, buf, Some(sums)).await
+        })
     }
 
     /// Nothing is left to do: what was acknowledged is durable.
@@ -255,16 +298,18 @@ impl Volume for StoreVolume {
     }
 
     fn write_zeroes(&self, at: u64, len: u64, _unmap: bool) -> IoFuture<'_> {
-        match self.check(at, len, true) {
-            Err(e) => IoFuture::ready(Err(e)),
-            Ok(()) if len == 0 => IoFuture::ready(Ok(())),
-            Ok(()) => IoFuture::new(self.zero_any(at, len)),
-        }
+        self.run(move |v| async move {
+            v.check(at, len, true)?;
+            match len {
+                0 => Ok(()),
+                _ => v.zero_any(at, len).await,
+            }
+        })
     }
 
     fn allocation(&self, at: u64, len: u64) -> Allocation {
         let lba = at / B;
-        let mapped = match self.ds.top.find(lba) {
+        let mapped = match self.now().ds.top.find(lba) {
             Found::Entry(e) => e.vbn != 0,
             // A map that is not looked into here may have it.
             Found::Tree(root) => !root.ptr.is_none(),
@@ -273,11 +318,12 @@ impl Volume for StoreVolume {
     }
 
     fn allocated(&self) -> Option<u64> {
-        let mapped = match &*self.ds.top.below.borrow() {
+        let ds = self.now().ds.clone();
+        let mapped = match &*ds.top.below.borrow() {
             super::stage::Below::Root(_, mapped) => *mapped,
             super::stage::Below::Stage(s) => s.merged.get().map_or(0, |(_, m)| m),
         };
-        Some((mapped + self.ds.top.active.borrow().map.len() as u64) * B)
+        Some((mapped + ds.top.active.borrow().map.len() as u64) * B)
     }
 }
 

@@ -1,0 +1,164 @@
+//! The copies of a block: read, verified, and what may be concluded from that.
+//!
+//! An error of a read is no fact about the block: a path fails and comes back, memory is short for a moment. So only copies
+//! that were *read* and are wrong prove anything, and what cannot be read is tried again.
+
+use super::Inner;
+use super::device::Device;
+use super::locks::Pin;
+use crate::format::BLOCK;
+use crate::planted::{Bug, has};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult, MILLIS, Nanos};
+use weir_mem::Slice;
+use weir_reactor::sleep;
+
+/// Copies of a block: the device, and the block there.
+pub(super) type Copies = Vec<(Rc<Device>, u64)>;
+
+/// What a look at all copies of a block came to.
+pub(super) enum Look {
+    /// A copy verifies. With those that are damaged: read and wrong, or the device says that it cannot read the place.
+    Good(Slice, Copies),
+    /// Every copy was read, and is wrong.
+    Wrong,
+    /// No copy verifies, and one that might cannot be read: nobody knows what it holds.
+    Unread(IoError),
+}
+
+/// Which copies are looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// One after the other until one is good.
+    First,
+    /// All current ones, so that the damaged ones can be mended.
+    All,
+}
+
+/// Pauses after which a host's read of what could not be read is tried again: it should not wait for long.
+pub(super) const SOON: &[Nanos] = &[20 * MILLIS, 200 * MILLIS];
+/// The same where giving up costs more than time.
+pub(super) const LATER: &[Nanos] = &[20 * MILLIS, 200 * MILLIS, 1000 * MILLIS, 3000 * MILLIS];
+
+/// Which of two reasons says more: one that may pass before one that does not.
+fn worse(a: Option<IoError>, b: IoError) -> Option<IoError> {
+    match (a, b) {
+        (Some(IoError::Offline), _) | (_, IoError::Offline) => Some(IoError::Offline),
+        (Some(a), IoError::Medium) => Some(a),
+        (_, b) => Some(b),
+    }
+}
+
+impl Inner {
+    /// Reads the copies of a block until one satisfies `good`, or all current ones; if none does, again after each of
+    /// `pauses`.
+    pub(super) async fn look(
+        &self,
+        vbn: u64,
+        good: impl Fn(&Slice) -> bool,
+        which: Which,
+        pauses: &[Nanos],
+    ) -> Look {
+        let mut pauses = pauses.iter();
+        loop {
+            let seen = self.look_once(vbn, &good, which).await;
+            match &seen {
+                Look::Unread(IoError::Offline) => return seen,
+                Look::Unread(_) => match pauses.next() {
+                    Some(pause) => sleep(*pause).await,
+                    None => return seen,
+                },
+                _ => return seen,
+            }
+        }
+    }
+
+    async fn look_once(&self, vbn: u64, good: impl Fn(&Slice) -> bool, which: Which) -> Look {
+        let mut copies: Vec<_> = self.copies_of(vbn).into_iter().flatten().collect();
+        // What is out of date may still have it; the proof tells.
+        copies.sort_by_key(|(d, _)| !d.is_current_to_read());
+        let (mut bad, mut data, mut unread) = (Vec::new(), None, None);
+        for (d, at) in copies {
+            let current = d.is_current_to_read();
+            if data.is_some() && (!current || which == Which::First) {
+                continue;
+            }
+            if !d.is_readable() {
+                unread = worse(unread, IoError::Offline);
+                continue;
+            }
+            let buf = Slice::heap(BLOCK);
+            match d.read(at, &buf, self.options.deadline).await {
+                Ok(()) if good(&buf) => {
+                    data.get_or_insert(buf);
+                }
+                Ok(()) if current => bad.push((d, at)),
+                Ok(()) => {}
+                Err(e) => {
+                    if e == IoError::Offline {
+                        self.device_failed(&d, e);
+                    }
+                    unread = worse(unread, e);
+                    if e == IoError::Medium && current {
+                        bad.push((d, at));
+                    }
+                }
+            }
+        }
+        match (data, unread) {
+            (Some(data), _) => {
+                self.count(|c| c.damaged += bad.len() as u64);
+                Look::Good(data, bad)
+            }
+            (None, Some(e)) if !has(Bug::ErrorIsLoss) || e == IoError::Offline => Look::Unread(e),
+            _ => Look::Wrong,
+        }
+    }
+
+    /// How patient something is that looks at many blocks, of which `given_up` could not be read: if all of them waited, nothing
+    /// would ever end.
+    pub(super) fn patience(given_up: u64) -> &'static [Nanos] {
+        if given_up < 8 { LATER } else { &[] }
+    }
+
+    /// Whether a block of which every copy is wrong was so before, [`Options::proof`](super::Options::proof) ago: what a
+    /// device shows for a moment proves nothing.
+    pub(super) fn is_proved(&self, vbn: u64, crc: u32) -> bool {
+        /// Blocks that are remembered.
+        const MOST: usize = 4096;
+        let now = weir_reactor::now();
+        let mut wrong = self.wrong.borrow_mut();
+        if let Some(first) = wrong.get(&(vbn, crc)) {
+            let proved = has(Bug::ErrorIsLoss) || now >= first + self.options.proof;
+            if proved {
+                wrong.remove(&(vbn, crc));
+            }
+            return proved;
+        }
+        if has(Bug::ErrorIsLoss) {
+            return true;
+        }
+        if wrong.len() >= MOST {
+            let oldest = wrong.iter().min_by_key(|(_, t)| **t).map(|(k, _)| *k);
+            oldest.map(|k| wrong.remove(&k));
+        }
+        wrong.insert((vbn, crc), now);
+        false
+    }
+
+    /// Mends damaged copies of a block of which another is good.
+    pub(super) async fn mend_all(&self, bad: Copies, data: &Slice, pin: &Pin) {
+        for (d, at) in bad {
+            self.mend(&d, at, data, pin).await;
+        }
+    }
+}
+
+/// The error that tells of a look without a good copy.
+pub(super) fn told(look: Look) -> IoResult<(Slice, Copies)> {
+    match look {
+        Look::Good(data, bad) => Ok((data, bad)),
+        Look::Wrong => Err(IoError::Medium),
+        Look::Unread(e) => Err(e),
+    }
+}

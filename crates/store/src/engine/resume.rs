@@ -1,0 +1,163 @@
+//! A pool that is suspended: what of it can still be read, and how it goes on.
+//!
+//! A pool is suspended when what is to be written fails for all copies. It goes on by being opened again in its place, so that
+//! nothing but recovery decides what happened of the writes under way.
+
+use super::open::assemble;
+use super::{Inner, Pool, StoreError, StoreResult};
+use crate::format::superblock::MemberState;
+use std::cell::OnceCell;
+use std::ops::Deref;
+use std::rc::Rc;
+use weir_reactor::{patience, spawn_task};
+
+/// A pool opened once.
+struct Life {
+    inner: Rc<Inner>,
+    /// It was suspended, and opened again.
+    next: OnceCell<Rc<Life>>,
+}
+
+/// What a pool is now, which follows it when it is opened again.
+pub(crate) struct Lives(Rc<Life>);
+
+impl Lives {
+    pub(super) fn begin(inner: Rc<Inner>) -> Lives {
+        Lives(Rc::new(Life { inner, next: OnceCell::new() }))
+    }
+
+    fn last(&self) -> &Life {
+        let mut life = &self.0;
+        while let Some(next) = life.next.get() {
+            life = next;
+        }
+        life
+    }
+}
+
+// Not of `Lives`: a clone of what it derefs to is asked for more often.
+impl Clone for Pool {
+    fn clone(&self) -> Self {
+        Pool(Lives(self.0.0.clone()))
+    }
+}
+
+impl Deref for Lives {
+    type Target = Rc<Inner>;
+
+    #[inline]
+    fn deref(&self) -> &Rc<Inner> {
+        &self.last().inner
+    }
+}
+
+/// I/O of a volume is under way.
+pub(super) struct User(Rc<Inner>);
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let i = &self.0;
+        i.users.set(i.users.get() - 1);
+        if i.users.get() == 0 {
+            i.no_users.signal_all();
+        }
+    }
+}
+
+impl Inner {
+    pub(super) fn user(self: &Rc<Self>) -> User {
+        self.users.set(self.users.get() + 1);
+        User(self.clone())
+    }
+
+    /// A device failed and with it the whole pool. What the newest superblock calls current has everything that was
+    /// acknowledged, as nothing is acknowledged before a superblock says otherwise; so that can be read.
+    pub(super) fn keep_readable(&self) {
+        let durable = self.durable.borrow();
+        for (d, m) in self.devices.borrow().iter().zip(&durable.members) {
+            if m.device == d.id && m.state == MemberState::InSync {
+                d.state.set(MemberState::InSync);
+                d.since.set(m.since);
+                d.kept.set(true);
+            }
+        }
+    }
+
+    /// Waits until nothing is under way any more that this life began, and ends it.
+    async fn end(&self) -> StoreResult {
+        self.end_upkeep().await;
+        self.ckpt.close();
+        self.log.work.signal();
+        // Whoever waits for a checkpoint, or for a group, learns that there will be none.
+        self.ckpt.over.signal_all();
+        let limit = self.options.deadline;
+        let quiet = async {
+            while self.ckpt.running.get() {
+                self.ckpt.over.wait().await;
+            }
+            // Nobody comes in any more: what is to be written fails before.
+            let _closed = self.gate.close().await;
+            self.rest().await;
+            let _only = self.super_lock.acquire(1).await;
+            self.pins.grace().await;
+        };
+        let busy = |what: String| Err(StoreError::Pool(format!("{what}; try again later")));
+        if patience(limit.saturating_mul(2), quiet).await.is_err() {
+            return busy("I/O is still under way".into());
+        }
+        let devices = self.devices.borrow().clone();
+        for d in devices {
+            if !d.is_quiet(limit).await {
+                let number = d.number;
+                return busy(format!(
+                    "writes that were given up are still under way to device {number}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// Has a pool that is suspended go on, when its devices are well again: it is opened anew in its place. Volumes and
+    /// whoever uses them stay. If that is not possible, it stays as it was.
+    ///
+    /// # Errors
+    /// The pool is not suspended, or its devices are not well; what [`open`](Pool::open) says.
+    pub async fn resume(&self) -> StoreResult {
+        let old = self.0.clone();
+        let only = old.upkeep.changes.acquire(1).await;
+        if old.suspended.get().is_none() || !Rc::ptr_eq(&old, &self.0) {
+            return Err(StoreError::Request("the pool is not suspended: it is in service".into()));
+        }
+        if old.options.read_only {
+            return Err(StoreError::Request("the pool was opened for reading only".into()));
+        }
+        old.end().await?;
+        let here = |d: &Rc<super::device::Device>| {
+            d.disk.clone().filter(|_| d.state.get() != MemberState::Gone)
+        };
+        let disks = old.devices.borrow().iter().filter_map(here).collect();
+        let new = assemble(disks, super::Options { force: false, ..old.options.clone() }).await?;
+        new.counters.set(old.counters.get());
+        new.upkeep.like(&old.upkeep);
+        new.cache.borrow_mut().like(&old.cache.borrow());
+        new.recover().await?;
+        new.check_running()?;
+        // Reads that began in the old life may look at what this one frees.
+        let pin = new.pins.pin();
+        new.serve().await;
+        let _ = self.0.last().next.set(Rc::new(Life { inner: new, next: OnceCell::new() }));
+        drop(only);
+        spawn_task(async move {
+            while old.users.get() > 0 {
+                old.no_users.wait().await;
+            }
+            drop(pin);
+            // Nobody asks it any more.
+            old.cache.borrow_mut().forget();
+            old.datasets.borrow_mut().clear();
+        });
+        Ok(())
+    }
+}
