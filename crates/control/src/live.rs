@@ -252,7 +252,7 @@ pub struct PoolLive {
     /// The pool's name.
     pub name: String,
     /// `healthy`; `degraded`: not every block has all its copies, or a device is not in use; `suspended`: it can be
-    /// read and not written until it is opened again.
+    /// read and not written until it is resumed.
     pub state: String,
     /// Why, unless it is healthy.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -25,15 +25,17 @@ fn key(f: &Fault) -> (String, String) {
 fn protection(pool: &PoolLive) -> Option<Fault> {
     let hint = match pool.state.as_str() {
         "healthy" => return None,
-        "suspended" => "read what you need, see to the devices, then restart the daemon",
-        _ => "`weir pool show` tells which device it is",
+        "suspended" => {
+            format!("it can be read; see to the devices, then `weir pool resume {}`", pool.name)
+        }
+        _ => "`weir pool show` tells which device it is".to_string(),
     };
     let why = pool.reason.as_ref().map_or(String::new(), |r| format!(": {r}"));
     Some(Fault {
         object: format!("pool/{}", pool.name),
         code: Code::PoolDegraded.as_str().to_string(),
         text: format!("pool `{}` is {}{why}", pool.name, pool.state),
-        hint: hint.to_string(),
+        hint,
     })
 }
 

@@ -24,6 +24,7 @@ fn told(action: &DeviceAction) -> String {
         DeviceAction::Cancel { number } => format!("nothing more is done about device {number}"),
         DeviceAction::Remove { number } => format!("device {number} removed"),
         DeviceAction::Resync => "brought up to date".into(),
+        DeviceAction::Resume => "goes on".into(),
     }
 }
 

@@ -254,6 +254,8 @@ pub enum DeviceAction {
     },
     /// Bring every device back that is out of sync and answers.
     Resync,
+    /// Have a suspended pool go on, when its devices are well again.
+    Resume,
 }
 
 /// Longest name of a snapshot: with the volume's identity in front it is a name on the devices, of 63 bytes.

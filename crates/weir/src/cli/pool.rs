@@ -164,6 +164,12 @@ pub(crate) enum Command {
         /// The pool.
         name: String,
     },
+    /// Have a suspended pool go on when its devices are well again, without a restart of the daemon.
+    #[command(after_help = "Example:\n  weir pool resume safe")]
+    Resume {
+        /// The pool.
+        name: String,
+    },
     /// Stop what is being done about a device: drain, replace, resync.
     #[command(after_help = "Example:\n  weir pool cancel safe 1")]
     Cancel {
@@ -270,6 +276,7 @@ impl Command {
                 act(client, json, &name, DeviceAction::Cancel { number }).await
             }
             Command::Resync { name } => act(client, json, &name, DeviceAction::Resync).await,
+            Command::Resume { name } => act(client, json, &name, DeviceAction::Resume).await,
             Command::Release { name, yes } => {
                 let volumes = client.pool(&name).await?.volumes;
                 let question = format!("Take the {volumes} volume(s) of pool {name} from hosts?");

@@ -59,6 +59,7 @@ impl Node {
                     DeviceAction::Cancel { number } => p.pool.cancel(number).await,
                     DeviceAction::Remove { number } => p.pool.remove(number).await,
                     DeviceAction::Resync => p.pool.resync().await,
+                    DeviceAction::Resume => p.pool.resume().await,
                 };
                 p.let_go();
                 done.map_err(|e| wrong(&e))

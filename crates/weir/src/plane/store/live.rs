@@ -1,6 +1,7 @@
 //! How protected pools stand.
 
 use super::{OpenPool, Stores};
+use weir_base::IoError;
 use weir_block::Volume;
 use weir_control::live::{
     CompressionLive, DeduplicationLive, PoolCounters, PoolDeviceLive, PoolLive, PoolWorkLive,
@@ -21,6 +22,24 @@ fn state(d: &DeviceInfo) -> &'static str {
     }
 }
 
+/// What a device told when it failed. That it has no space is not that the pool has none.
+fn told(e: IoError) -> String {
+    match e {
+        IoError::NoSpace => "the file system below it has no space left".into(),
+        IoError::Medium => "its medium gave an error".into(),
+        IoError::Path => "it, or the path to it, gave an error that may pass".into(),
+        IoError::Offline => "it is gone, or did not answer".into(),
+        IoError::ReadOnly => "it cannot be written".into(),
+        e => e.to_string(),
+    }
+}
+
+/// How a device stands, with the reason.
+fn standing(d: &DeviceInfo) -> String {
+    let why = d.why.map_or(String::new(), |e| format!(": {}", told(e)));
+    format!("device {} is {}{why}", d.number, state(d))
+}
+
 impl OpenPool {
     /// How the pool stands.
     pub(in crate::plane) fn live(&self, name: &str) -> PoolLive {
@@ -30,13 +49,14 @@ impl OpenPool {
             .devices
             .iter()
             .filter(|d| !matches!(state(d), "in-sync" | "spare"))
-            .map(|d| format!("device {} is {}", d.number, state(d)))
+            .map(standing)
             .collect();
         self.let_go();
         let unused: Vec<String> =
             self.unused.borrow().iter().map(|(path, why)| format!("{path}: {why}")).collect();
         let (state_now, reason) = match s.suspended {
-            Some(e) => ("suspended", Some(e.to_string())),
+            Some(e) if ill.is_empty() => ("suspended", Some(e.to_string())),
+            Some(_) => ("suspended", Some(ill.join("; "))),
             None if !s.whole || !ill.is_empty() => {
                 let mut why = ill;
                 if why.is_empty() {
