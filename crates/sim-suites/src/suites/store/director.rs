@@ -385,6 +385,8 @@ impl Director {
             self.lost.borrow_mut().push(at);
             self.doubles.set((self.doubles.get().0 + 1, self.doubles.get().1));
             for _ in 0..2 {
+                // Only what is wrong for longer is lost for good.
+                sleep(2 * MILLIS).await;
                 match read(&*v, at, 4096).await {
                     Err(IoError::Medium) => self.medium_error(),
                     other => self.verdict.is_wrong(format!(

@@ -9,6 +9,7 @@ mod director;
 mod faults;
 mod finish;
 mod forms;
+mod passing;
 mod pool;
 mod steward;
 mod trouble;
@@ -34,14 +35,18 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         }
         s.open()?;
         s.check_snapshots()?;
+        s.other_fails(life)?;
         s.start_load(life)?;
         s.start_trouble(life)?;
+        s.outlast(life)?;
         let longest = match s.trouble {
             // Filling takes its time.
             Trouble::Away | Trouble::Devices | Trouble::Lies => 90 * MILLIS,
             _ => 25 * MILLIS,
         };
         let time = match s.rng.chance(1, 3) {
+            // Power goes right after.
+            _ if s.trouble == Trouble::OneThenOther => 0,
             // Before what recovery left to be done is done.
             true => s.rng.between(20 * MICROS, 3 * MILLIS),
             false => s.rng.between(MILLIS / 2, longest),
@@ -52,15 +57,4 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         s.w.run_for(pause);
     }
     s.finish()
-}
-
-/// What the trouble of a story may excuse.
-pub(crate) fn excused(t: Trouble, copies: u8, e: weir_base::IoError, write: bool) -> bool {
-    use weir_base::IoError::*;
-    match t {
-        Trouble::Full => e == NoSpace && write,
-        Trouble::BothCopies => e == Medium,
-        Trouble::DeviceFails | Trouble::Stall if copies == 1 => matches!(e, Offline | Medium),
-        _ => false,
-    }
 }

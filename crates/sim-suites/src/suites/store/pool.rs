@@ -2,22 +2,22 @@
 
 use super::crashes::Crashes;
 use super::director::{Director, is_low};
-use super::excused;
 use super::faults::Faults;
 use super::forms::{Form, Forms};
+use super::passing::{Illness, KINDS};
 use super::steward::{Bay, Steward};
 use super::trouble::Trouble;
 use crate::load::{Io, Load, Mix};
 use crate::{Run, Wrong};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult, MICROS, MILLIS, Prng, SECONDS};
+use weir_base::{IoError, IoResult, MICROS, MILLIS, Nanos, Prng, SECONDS};
 use weir_block::Volume;
 use weir_disk::Disk;
 use weir_mem::{BufPool, PoolConfig, Slice};
 use weir_reactor::LocalFuture;
 use weir_sim::check::blocks::SUMMED;
-use weir_sim::{DiskConfig, Next, Node, Odds, Options as WorldOptions, SimMedium, World};
+use weir_sim::{DiskConfig, Next, Node, Odds, Options as WorldOptions, SimMedium, Time, World};
 use weir_store::format::label::Layout;
 use weir_store::format::superblock::MemberState;
 use weir_store::{DataSum, Options, Pool, PoolSpec, create, label_of};
@@ -37,6 +37,7 @@ pub(crate) struct Loaded {
 pub(crate) struct Errors {
     pub(crate) wrong: RefCell<Option<String>>,
     pub(crate) excused: Cell<u64>,
+    pub(crate) ill: Illness,
 }
 
 /// A path to a volume that judges errors.
@@ -49,6 +50,7 @@ pub(crate) struct StoreIo {
     trouble: Trouble,
     copies: u8,
     director: Rc<Director>,
+    time: Time,
 }
 
 impl StoreIo {
@@ -60,12 +62,27 @@ impl StoreIo {
         })
     }
 
-    fn judge(&self, r: IoResult, write: bool, what: &str, at: u64) -> IoResult {
+    /// When a request begins, and whether the pool is suspended then.
+    fn begin(&self) -> (Nanos, bool) {
+        (self.time.now(), self.pool.status().suspended.is_some())
+    }
+
+    fn judge(
+        &self,
+        r: IoResult,
+        write: bool,
+        what: &str,
+        at: u64,
+        (began, suspended): (Nanos, bool),
+    ) -> IoResult {
         if let Err(e) = r {
             // A pool may have given empty slabs up so that a device could go.
             let few = self.trouble == Trouble::Devices && is_low(&self.pool);
             let full = e == IoError::NoSpace && (few || self.director.fills(&self.pool));
-            match excused(self.trouble, self.copies, e, write) || (write && full) {
+            let when = (began, suspended || self.pool.status().suspended.is_some());
+            let ill = &self.errors.ill;
+            let excused = ill.excuses(self.trouble, self.copies, e, write, when);
+            match excused || (write && full) {
                 true => self.errors.excused.set(self.errors.excused.get() + 1),
                 false => {
                     let (s, trouble) = (self.pool.status(), self.trouble);
@@ -79,15 +96,25 @@ impl StoreIo {
         }
         r
     }
+
+    /// What was answered by an error has been done or has not, and stays so. Layers above the pool go on with it.
+    fn decided(&self, r: IoResult) -> IoResult {
+        if self.form.is_plain() { r.map_err(|_| IoError::Aborted) } else { r }
+    }
 }
 
 impl Io for StoreIo {
     fn read(&self, at: u64, buf: Slice) -> LocalFuture<'_, IoResult> {
-        Box::pin(async move { self.judge(self.volume()?.read(at, buf).await, false, "a read", at) })
+        Box::pin(async move {
+            let began = self.begin();
+            self.judge(self.volume()?.read(at, buf).await, false, "a read", at, began)
+        })
     }
     fn write(&self, at: u64, buf: Slice, fua: bool) -> LocalFuture<'_, IoResult> {
         Box::pin(async move {
-            self.judge(self.volume()?.write(at, buf, fua).await, true, "a write", at)
+            let began = self.begin();
+            let done = self.volume()?.write(at, buf, fua).await;
+            self.decided(self.judge(done, true, "a write", at, began))
         })
     }
     fn flush(&self) -> LocalFuture<'_, IoResult> {
@@ -95,7 +122,9 @@ impl Io for StoreIo {
     }
     fn zero(&self, at: u64, len: u64) -> LocalFuture<'_, IoResult> {
         Box::pin(async move {
-            self.judge(self.volume()?.write_zeroes(at, len, true).await, true, "a zeroing", at)
+            let began = self.begin();
+            let done = self.volume()?.write_zeroes(at, len, true).await;
+            self.decided(self.judge(done, true, "a zeroing", at, began))
         })
     }
 }
@@ -147,6 +176,8 @@ impl Story {
         let copies = if rng.chance(1, 7) { 1 } else { 2 };
         let copies = match trouble {
             Trouble::Latent | Trouble::HalfLost | Trouble::Away | Trouble::Lies => 2,
+            Trouble::OneThenOther => 2,
+            Trouble::Unreadable => [1, 1, 2][rng.below(3) as usize],
             _ => copies,
         };
         let devices = match copies {
@@ -169,6 +200,7 @@ impl Story {
             block_size: if rng.chance(1, 4) { 4096 } else { 512 },
             volatile_cache: rng.chance(4, 5),
             garbage: rng.chance(1, 4),
+            error: KINDS[rng.below(KINDS.len() as u64) as usize],
             ..DiskConfig::default()
         };
         let node = w.node("store");
@@ -253,6 +285,7 @@ impl Story {
             force: !self.missing.is_empty(),
             spare_after: Some(self.spec.log_pages % 4 * MILLIS),
             lineage: self.spec.pool as u64 ^ self.w.now() | 1,
+            proof: MILLIS,
             ..Options::default()
         }
     }
@@ -281,10 +314,13 @@ impl Story {
             for v in volumes {
                 pool.create_volume(&v.name, v.form.stored_len(64 << 30), 512).await?;
             }
-            pool.create_volume("director", 1 << 30, 4096).await?;
-            pool.close().await
+            pool.create_volume("director", 1 << 30, 4096).await
         })?;
         made.map_err(|e| Wrong(format!("creating the volumes: {e}")))?;
+        self.mark()?;
+        let pool = self.running()?;
+        let closed = self.w.run(&self.node, PATIENCE, async move { pool.close().await })?;
+        closed.map_err(|e| Wrong(format!("closing the new pool: {e}")))?;
         self.node.kill();
         self.pool.take();
         self.node.restart();
@@ -309,6 +345,7 @@ impl Story {
     }
 
     pub(crate) fn open(&mut self) -> Result<(), Wrong> {
+        self.fail_while_opening();
         let failed = self.start_open();
         let pool = self.pool.clone();
         let done = || pool.borrow().is_some() || failed.borrow().is_some();
@@ -359,6 +396,7 @@ impl Story {
     /// Ends this life. `recovering`: the pool was being opened.
     fn crash(&mut self, recovering: bool) {
         let kill = self.rng.chance(1, 4);
+        let newest = self.newest();
         self.note_crash(kill, recovering);
         if kill {
             self.node.kill();
@@ -371,13 +409,17 @@ impl Story {
             m.stall(0);
             // It is back when the machine is.
             m.set_offline(false);
-            m.set_config(|c| c.flush_error = Odds::NEVER);
+            m.set_config(|c| {
+                (c.read_error, c.write_error, c.flush_error) =
+                    (Odds::NEVER, Odds::NEVER, Odds::NEVER);
+            });
             self.steward.all_back();
             if self.spec.copies == 1 || self.trouble == Trouble::Lies {
                 // A pool with one copy cannot even be opened while its device fails.
                 m.forget_next();
             }
         }
+        self.hide(newest);
         self.volumes.iter().for_each(|v| v.load.settle());
         self.node.restart();
     }
@@ -393,6 +435,7 @@ impl Story {
             trouble: self.trouble,
             copies: self.spec.copies,
             director: self.director.clone(),
+            time: self.w.time(),
         }))
     }
 
@@ -410,7 +453,12 @@ impl Story {
         for v in self.volumes.clone() {
             for _ in 0..self.rng.between(1, 6) {
                 let (io, rng) = (self.io(&pool, &v)?, self.rng.fork());
-                self.node.spawn(v.load.clone().client(io, self.bufs.clone(), rng, u64::MAX));
+                let most = match self.trouble {
+                    // It may take long.
+                    Trouble::Passing => self.rng.between(30, 300),
+                    _ => u64::MAX,
+                };
+                self.node.spawn(v.load.clone().client(io, self.bufs.clone(), rng, most));
             }
         }
         Ok(())
@@ -449,6 +497,7 @@ impl Story {
                 self.node.spawn(d.damage(pool, self.media.clone()));
                 self.faults += 1;
             }
+            Trouble::Passing => self.fail_for_a_while(pool),
             Trouble::Away => {
                 self.snapshots(&pool);
                 let (s, bay) = (self.steward.clone(), self.bay(self.victim));

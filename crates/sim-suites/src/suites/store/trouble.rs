@@ -27,16 +27,23 @@ pub(crate) enum Trouble {
     Devices,
     /// A new device swallows writes while it is filled.
     Lies,
+    /// All devices, or one, fail reads, writes or flushes for a while and in one way, as an adapter has them do. Then all are well.
+    Passing,
+    /// One device fails, power goes at once, and when all is said to be well again another one fails.
+    OneThenOther,
+    /// What was written last cannot be read after a crash, and can be read again later.
+    Unreadable,
 }
 
 impl Trouble {
     /// Whether a device may be ill, away or new.
     pub(crate) fn with_devices(self) -> bool {
-        !matches!(self, Trouble::None | Trouble::BothCopies | Trouble::Full | Trouble::Snapshots)
+        use Trouble::*;
+        !matches!(self, None | BothCopies | Full | Snapshots | Unreadable)
     }
 
     pub(crate) fn draw(rng: &mut Prng) -> Trouble {
-        match rng.below(24) {
+        match rng.below(32) {
             0 | 1 => Trouble::None,
             2..=5 => Trouble::Latent,
             6 | 7 => Trouble::HalfLost,
@@ -47,6 +54,9 @@ impl Trouble {
             13..=15 => Trouble::Snapshots,
             16..=18 => Trouble::Away,
             19..=21 => Trouble::Devices,
+            24..=27 => Trouble::Passing,
+            28 | 29 => Trouble::OneThenOther,
+            30 | 31 => Trouble::Unreadable,
             _ => Trouble::Lies,
         }
     }
