@@ -118,6 +118,7 @@ fn serve(any: bool, spoil: Option<u64>) -> Served {
                 any,
                 ports: vec![HOST.0.to_vec()],
                 luns: vec![(2, "disk-0".into()), (5, "disk-1".into())],
+                ..HostRule::default()
             };
             let access = Arc::new(Access::new(AccessMap { hosts: vec![rule] }));
             let units = Rc::new(Units::default());

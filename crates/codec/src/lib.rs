@@ -1,10 +1,12 @@
-//! Checksums: slices in, numbers out.
+//! Checksums and message authentication: slices in, numbers out.
 
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
 )]
 #![forbid(unsafe_code)]
+
+pub mod mac;
 
 /// CRC32C (Castagnoli) of `bytes`, as iWARP (RFC 5044 section 4.4), iSCSI and the store use it.
 ///

@@ -2,7 +2,7 @@
 
 use crate::declare::Desired;
 use crate::error::{Code, Error, Result};
-use crate::model::{HostSpec, MapSpec, PoolSpec, Protocol, TargetSpec, VolumeSpec};
+use crate::model::{HostSecret, HostSpec, MapSpec, PoolSpec, Protocol, TargetSpec, VolumeSpec};
 use crate::units;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -106,8 +106,15 @@ impl Config {
             .because(e)
             .hint("check the path given with --config")
         })?;
-        Config::parse(&text)
-            .map_err(|e| Error { message: format!("{} in {}", e.message, path.display()), ..e })
+        let mut config = Config::parse(&text)
+            .map_err(|e| Error { message: format!("{} in {}", e.message, path.display()), ..e })?;
+        let dir = path.parent().unwrap_or(Path::new("."));
+        for host in &mut config.hosts {
+            if let Some(file) = host.secret_file.take() {
+                host.secret = Some(HostSecret::read(&dir.join(file))?);
+            }
+        }
+        Ok(config)
     }
 
     /// Reads the file's text.

@@ -191,6 +191,9 @@ fn host(model: &Model, spec: &HostSpec) -> Option<Command> {
         add_ports: spec.ports.iter().filter(|p| !host.ports.contains(p)).copied().collect(),
         remove_ports: host.ports.iter().filter(|p| !spec.ports.contains(p)).copied().collect(),
         allow_any: (spec.allow_any != host.allow_any).then_some(spec.allow_any),
+        // As with all else that is not declared: a host keeps a secret that the declaration does not name.
+        secret: spec.secret.clone().filter(|s| host.secret.as_ref() != Some(s)),
+        no_secret: false,
     };
     let same = patch == HostPatch::default();
     (!same).then(|| Command::PatchHost { name: spec.name.clone(), patch })

@@ -22,6 +22,14 @@ impl Unclaimed {
     }
 }
 
+impl std::ops::Deref for Unclaimed {
+    type Target = dyn Connection;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.conn
+    }
+}
+
 impl Drop for Unclaimed {
     fn drop(&mut self) {
         if !self.claimed {

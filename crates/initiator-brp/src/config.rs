@@ -7,6 +7,21 @@ use weir_proto_brp::{Features, PortId};
 /// Longest message received, in bytes: what one FPDU of the iWARP provider carries.
 pub(crate) const MESSAGE: usize = 61440;
 
+/// What this host proves to know at login (docs/brp.md, "Keyed logins"); the target proves it in turn.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret {
+    /// The secret: [`weir_proto_brp::keyed::SECRET_MIN`] to [`weir_proto_brp::keyed::SECRET_MAX`] bytes.
+    pub bytes: Vec<u8>,
+    /// What nonces are drawn from: 32 bytes that nobody can guess, other ones for each session.
+    pub seed: [u8; 32],
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
 /// Settings of a session. Times are in nanoseconds, sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionConfig {
@@ -49,6 +64,8 @@ pub struct SessionConfig {
     pub reconnect_max: Nanos,
     /// How long commands wait for a lost path before they fail.
     pub fast_io_fail: Nanos,
+    /// With a secret only targets that know it are logged in to.
+    pub secret: Option<Secret>,
 }
 
 impl SessionConfig {
@@ -74,6 +91,7 @@ impl SessionConfig {
             reconnect_min: 20 * MILLIS,
             reconnect_max: 2 * SECONDS,
             fast_io_fail: 60 * SECONDS,
+            secret: None,
         }
     }
 
@@ -86,6 +104,7 @@ impl SessionConfig {
             (self.inline_write > 0, Features::INLINE_WRITE),
             (self.keep_others, Features::KEEP_OTHERS),
             (true, Features::LONG_RANGES),
+            (self.secret.is_some(), Features::KEYED),
         ] {
             if on {
                 f = f.or(feature);

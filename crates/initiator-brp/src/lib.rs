@@ -44,7 +44,7 @@ mod queue;
 mod session;
 
 pub use channel::{ChannelCensus, ChannelFigures};
-pub use config::SessionConfig;
+pub use config::{Secret, SessionConfig};
 pub use disk::Disk;
 pub use error::{Error, Hop};
 pub use merge::Variant;

@@ -8,6 +8,7 @@
 use crate::command::{self, Command, Commands, Descriptor};
 use crate::completion::{self, Completion, Completions};
 use crate::control::{Abort, Event, check_alone};
+use crate::keyed;
 use crate::login::{LoginReject, LoginRequest, LoginResponse};
 use crate::message::{HEADER, Header, Kind, MessageError, seal};
 use crate::slot::{Slot, Verdict};
@@ -74,12 +75,32 @@ pub fn fuzz_message(data: &[u8]) -> bool {
         Kind::Ping | Kind::Pong | Kind::EventAck | Kind::Logout | Kind::Goodbye => {
             check_alone(&header, &bytes, integrity).map(|()| assert_eq!(bytes.len(), HEADER))
         }
+        // Messages of a keyed login come before anything is agreed: never with a checksum.
+        Kind::Hello | Kind::Welcome | Kind::Refused => return keyed_message(&bytes),
     };
     if let (Err(MessageError::Check { stored, computed }), true) = (result, integrity) {
         assert_ne!(stored, computed);
         assert!(choice & 4 != 0, "a sealed message passes its check");
     }
     result.is_ok()
+}
+
+/// Bytes without the secret prove nothing, whatever they are.
+fn keyed_message(bytes: &[u8]) -> bool {
+    let t = keyed::Transcript {
+        request: [1; crate::login::REQUEST_LEN],
+        target: crate::PortId([2; 16]),
+        target_nonce: [3; keyed::NONCE],
+        initiator_nonce: [4; keyed::NONCE],
+    };
+    let secret = b"not in the bytes of any input";
+    let hello = keyed::Hello::decode(bytes);
+    if let Ok(h) = &hello {
+        assert!(!h.is_proof(secret, &keyed::Transcript { initiator_nonce: h.nonce, ..t }));
+    }
+    let answer = keyed::answer(bytes, secret, &t);
+    assert!(!matches!(answer, Ok(keyed::Answer::Welcome(_))));
+    hello.is_ok() || answer.is_ok()
 }
 
 fn control_len(h: &Header) -> usize {

@@ -4,6 +4,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`login`] | login request, response and reject: private data of the connection |
+//! | [`keyed`] | logins of hosts that have a secret |
 //! | [`message`] | the header that every message begins with, and its checksum |
 //! | [`command`] | messages of commands: one bio each, many in one message (jumbo), one descriptor list |
 //! | [`completion`] | messages of completions |
@@ -25,6 +26,7 @@ pub mod command;
 pub mod completion;
 pub mod control;
 pub mod fuzzing;
+pub mod keyed;
 pub mod login;
 pub mod message;
 pub mod slot;

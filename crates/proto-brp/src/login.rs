@@ -44,10 +44,12 @@ impl Features {
     pub const KEEP_OTHERS: Features = Features(64);
     /// Commands that move no data (DISCARD, WRITE ZEROES) may be of any length.
     pub const LONG_RANGES: Features = Features(128);
+    /// The initiator has a secret, and logs in with its proof only ([`crate::keyed`]). Bit 8 is kept for peers.
+    pub const KEYED: Features = Features(512);
     /// Everything that makes a session better.
     pub const USUAL: Features = Features(1 | 2 | 4 | 8 | 16 | 128);
     /// All that this version knows.
-    pub const ALL: Features = Features(255);
+    pub const ALL: Features = Features(255 | 512);
 
     /// Whether all of `other` are here.
     #[inline]
@@ -82,6 +84,8 @@ impl fmt::Debug for Features {
             "serial",
             "keep-others",
             "long-ranges",
+            "bit-8",
+            "keyed",
         ];
         let mut set = f.debug_set();
         for (i, n) in names.iter().enumerate() {
@@ -313,6 +317,8 @@ pub enum RejectReason {
     Draining = 5,
     /// A field cannot be.
     Invalid = 6,
+    /// The sides do not agree on a secret: one of them has none, or the two differ.
+    Secret = 7,
 }
 
 impl RejectReason {
@@ -325,6 +331,7 @@ impl RejectReason {
             4 => RejectReason::Resources,
             5 => RejectReason::Draining,
             6 => RejectReason::Invalid,
+            7 => RejectReason::Secret,
             _ => RejectReason::Unspecified,
         }
     }
@@ -345,6 +352,9 @@ impl fmt::Display for RejectReason {
             RejectReason::Resources => "no room for another channel",
             RejectReason::Draining => "commands of the lost connection have not ended yet",
             RejectReason::Invalid => "the login has a field that cannot be",
+            RejectReason::Secret => {
+                "host and target do not agree on a secret (one of them has none, or they differ)"
+            }
         })
     }
 }

@@ -29,6 +29,8 @@ pub enum Kind {
     EventAck = 0x04,
     /// To the target: the session ends.
     Logout = 0x05,
+    /// To the target: the proof of a keyed login, the first message of its connection.
+    Hello = 0x06,
     /// To the initiator: completions, or only credits.
     Completions = 0x81,
     /// To the initiator: the answer to a ping.
@@ -37,6 +39,10 @@ pub enum Kind {
     Event = 0x84,
     /// To the initiator: the channel is about to be closed, and why.
     Goodbye = 0x85,
+    /// To the initiator: the response of a keyed login, with the target's proof.
+    Welcome = 0x86,
+    /// To the initiator: a keyed login is refused; flags: reason of the reject.
+    Refused = 0x87,
 }
 
 impl Kind {
@@ -49,10 +55,13 @@ impl Kind {
             0x03 => Kind::Ping,
             0x04 => Kind::EventAck,
             0x05 => Kind::Logout,
+            0x06 => Kind::Hello,
             0x81 => Kind::Completions,
             0x83 => Kind::Pong,
             0x84 => Kind::Event,
             0x85 => Kind::Goodbye,
+            0x86 => Kind::Welcome,
+            0x87 => Kind::Refused,
             _ => return None,
         })
     }

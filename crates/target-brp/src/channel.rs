@@ -5,11 +5,11 @@ use crate::receive::CommandTap;
 use crate::remembered::Place;
 use crate::reply::Replies;
 use crate::sessions::ChannelName;
-use crate::target::{ChannelInfo, Login, refuse};
+use crate::target::{ChannelInfo, Login};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos};
-use weir_fabric::{Connection, Incoming, Params, SendFlags};
+use weir_fabric::{Connection, SendFlags};
 use weir_mem::{BufPool, PoolConfig};
 use weir_proto_brp::control::{Event, GoodbyeReason};
 use weir_proto_brp::login::{KEEP_ALIVE_UNIT, VERSION, bytes, units};
@@ -20,7 +20,7 @@ use weir_proto_brp::{
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::{Token, WaitChannel, completion, now, spawn_task, timeout};
-use weir_target_core::{Attached, Attachment};
+use weir_target_core::{Attached, Attachment, Secret};
 
 /// Send buffers of a channel: small data of many completions is gathered in one.
 const SEND_BUFFERS: usize = 16;
@@ -73,6 +73,8 @@ pub(crate) struct Channel {
     /// Counts connections: a command's answer goes to the one that it came by.
     generation: Cell<u64>,
     pub(crate) agreed: Cell<Agreed>,
+    /// What the host has proved to know, by the present connection.
+    proved: RefCell<Secret>,
     /// Commands between their begin and their end, and who waits for none.
     busy: Cell<u32>,
     drained: WaitChannel,
@@ -128,6 +130,7 @@ impl Channel {
             conn: RefCell::default(),
             generation: Cell::new(0),
             agreed: Cell::default(),
+            proved: RefCell::default(),
             busy: Cell::new(0),
             drained: WaitChannel::new(0),
             halt: WaitChannel::new(0),
@@ -207,13 +210,13 @@ impl Channel {
             None if draining => {
                 port.forget(&login.name);
                 port.shared.spread.channel_gone();
-                return refuse(login.incoming, RejectReason::Draining);
+                return login.arrival.refuse(Some(&port), RejectReason::Draining);
             }
             // The channel that it was to go on with has ended meanwhile, perhaps with its session: units have forgotten
             // the nexus, and nobody would take this one off them.
             None if !port.shared.sessions.has(&login.name, login.nexus) => {
                 port.shared.spread.channel_gone();
-                return refuse(login.incoming, RejectReason::Draining);
+                return login.arrival.refuse(Some(&port), RejectReason::Draining);
             }
             None => {
                 let depth = login.request.depth.min(port.config.depth);
@@ -232,36 +235,31 @@ impl Channel {
 
     /// Accepts, and waits for the end. False when it was not accepted.
     async fn serve(self: Rc<Self>, login: Login, known: bool) -> bool {
-        let Login { incoming, request, .. } = login;
+        let Login { arrival, request, .. } = login;
         let port = self.port.clone();
         let turn = self.logging_in.acquire(1).await;
         // The login before this one may have come to nothing, and the channel with it.
         let present = port.find(&self.name).is_some_and(|c| Rc::ptr_eq(&c, &self));
         if self.ending.get() || !present {
-            refuse(incoming, RejectReason::Draining);
+            arrival.refuse(Some(&port), RejectReason::Draining);
             return false;
         }
         // The host has logged in anew, so its old connection is no good even if we do not know it yet.
         self.close(GoodbyeReason::Replaced, true);
         if !self.drain(port.config.drain_timeout).await {
-            refuse(incoming, RejectReason::Draining);
+            arrival.refuse(Some(&port), RejectReason::Draining);
             return false;
         }
         let Some(credits) = port.commit(port.config.credits) else {
             tracing::warn!("no receive buffers left");
-            refuse(incoming, RejectReason::Resources);
+            arrival.refuse(Some(&port), RejectReason::Resources);
             return false;
         };
-        let (agreed, response) = self.settle(&*incoming, &request, credits, known);
-        let params = Params {
-            private_data: response.encode().to_vec(),
-            recv_queue: port.recv_queue.clone(),
-            reads_out: port.config.reads_out.min(incoming.peer_serves_reads()),
-            reads_in: 0,
-        };
-        let peer = incoming.peer();
+        let reads = arrival.peer_serves_reads();
+        let (agreed, response) = self.settle(reads, &request, credits, known);
+        let (peer, proved) = (arrival.peer(), arrival.proved());
         port.accepting.set(port.accepting.get() + 1);
-        let accepted = incoming.accept(&*port.provider, params).await;
+        let accepted = arrival.accept(&port, &response).await;
         port.accepting.set(port.accepting.get() - 1);
         let conn = match accepted {
             Ok(c) => c,
@@ -275,6 +273,7 @@ impl Channel {
         };
         let qp = conn.qp();
         self.agreed.set(agreed);
+        *self.proved.borrow_mut() = proved;
         self.owed.set(0);
         self.told.set(false);
         self.gathers.set(!conn.needs_stable_data());
@@ -313,7 +312,7 @@ impl Channel {
 
     fn settle(
         &self,
-        incoming: &dyn Incoming,
+        peer_serves_reads: u16,
         request: &LoginRequest,
         credits: u16,
         resumed: bool,
@@ -343,7 +342,7 @@ impl Channel {
             max_message: units(c.max_message),
             keep_alive,
             max_len: c.max_len,
-            max_segments: if incoming.peer_serves_reads() == 0 { 1 } else { c.max_segments },
+            max_segments: if peer_serves_reads == 0 { 1 } else { c.max_segments },
             max_commands: if jumbo { c.max_commands } else { 1 },
             target: c.port_id,
             memory: self.memory,
@@ -446,6 +445,13 @@ impl Channel {
     fn reload(&self) {
         let access = &self.port.shared.access;
         self.volumes_at.set(access.generation());
+        let map = access.map();
+        let secret = map.host(&self.name.session.initiator.0).map(|h| &h.secret);
+        if secret.is_some_and(|s| *s != *self.proved.borrow()) {
+            // Its host has a secret, or another one, since this channel was let in.
+            self.volumes.borrow_mut().clear();
+            return self.close(GoodbyeReason::NotAllowed, false);
+        }
         self.view.refresh(access, &self.port.units);
         let mut all = Vec::new();
         for lun in self.view.luns() {

@@ -50,6 +50,8 @@ pub struct TargetConfig {
     pub incarnation: u64,
     /// Changes when the machine loses power.
     pub power: u64,
+    /// What nonces of keyed logins are drawn from: 32 bytes that nobody can guess, other ones for each run.
+    pub nonce_seed: [u8; 32],
 }
 
 impl Default for TargetConfig {
@@ -75,6 +77,7 @@ impl Default for TargetConfig {
             drain_timeout: 5 * SECONDS,
             incarnation: 1,
             power: 1,
+            nonce_seed: [0; 32],
         }
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | logins, sessions, which reactor serves which channel | `target`, `sessions` |
 //! | channels without a connection, and how many there are | `remembered` |
+//! | logins of hosts that have a secret | `keyed` |
 //! | a reactor's pools, receive queue and requests | `port` |
 //! | a channel: slots, credits, its present connection | `channel` |
 //! | messages to the target: parsing, and commands that end at once | `receive` |
@@ -22,6 +23,7 @@
 
 mod channel;
 mod config;
+mod keyed;
 mod port;
 mod receive;
 mod remembered;

@@ -2,6 +2,7 @@
 
 use crate::channel::Channel;
 use crate::config::TargetConfig;
+use crate::keyed::Pending;
 use crate::request::{Parts, Request, Work};
 use crate::sessions::ChannelName;
 use crate::target::{Login, TargetShared};
@@ -63,6 +64,8 @@ pub struct Port {
     pub(crate) more_held: WaitChannel,
     /// Logins between their acceptance here and the end of their connections.
     pub(crate) logins: Cell<u32>,
+    /// Connections that have not proved themselves yet.
+    pub(crate) greetings: Pending,
     /// Channels with something to send, and who sends it.
     pub(crate) dirty: RefCell<Vec<Rc<Channel>>>,
     pub(crate) flusher: WaitChannel,
@@ -114,6 +117,7 @@ impl Port {
             held: RefCell::default(),
             more_held: WaitChannel::new(0),
             logins: Cell::new(0),
+            greetings: Pending::default(),
             dirty: RefCell::default(),
             flusher: WaitChannel::new(0),
             harvesting: Cell::new(false),

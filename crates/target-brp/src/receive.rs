@@ -51,6 +51,9 @@ impl Port {
     #[inline]
     fn received(self: &Rc<Self>, number: u32, c: Received) {
         let channel = if c.is_ok() { self.by_qp(c.source) } else { None };
+        if channel.is_none() && c.is_ok() && self.greeted(number, c) {
+            return self.post(number);
+        }
         if channel.is_none() && c.is_ok() && self.accepting.get() > 0 {
             return self.held.borrow_mut().push((number, c));
         }
@@ -67,6 +70,16 @@ impl Port {
         if let Some(channel) = channel {
             channel.credit_back();
         }
+    }
+}
+
+impl Port {
+    /// True when the message came by a connection that has not proved itself yet.
+    #[cold]
+    fn greeted(&self, number: u32, c: Received) -> bool {
+        let message = self.buffer(number).sub(0, c.len as usize);
+        // SAFETY: the message is complete; the provider writes no more to its buffer until it is posted again.
+        self.greetings.take(c.source, unsafe { message.bytes() })
     }
 }
 

@@ -50,12 +50,22 @@ impl Sessions {
         self.table.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Finds session and channel, or makes them; a session with a `new` nexus. `reactors` are spread over in turn.
+    /// Index of the reactor that has a channel, or that would get it.
+    pub(crate) fn place(&self, name: &ChannelName, reactors: usize) -> usize {
+        let t = self.lock();
+        let known = t.get(&name.session).and_then(|s| s.channels.get(&name.channel));
+        let spread = (name.session.session as usize).wrapping_add(usize::from(name.channel));
+        known.copied().unwrap_or(spread % reactors.max(1))
+    }
+
+    /// Finds session and channel, or makes them; a session with a `new` nexus. New channels go to `wanted`; else
+    /// `reactors` are spread over in turn.
     pub(crate) fn join(
         &self,
         name: ChannelName,
         reactors: usize,
         keep_others: bool,
+        wanted: Option<usize>,
         new: impl FnOnce() -> Nexus,
     ) -> Joined {
         let mut t = self.lock();
@@ -72,8 +82,8 @@ impl Sessions {
             first: self.made.fetch_add(1, Ordering::Relaxed) + 1,
             channels: BTreeMap::new(),
         });
-        let home = s.first.wrapping_add(usize::from(name.channel)) % reactors.max(1);
-        let reactor = *s.channels.entry(name.channel).or_insert(home);
+        let turn = s.first.wrapping_add(usize::from(name.channel)) % reactors.max(1);
+        let reactor = *s.channels.entry(name.channel).or_insert(wanted.unwrap_or(turn));
         Joined { nexus: s.nexus, reactor, others }
     }
 
@@ -129,7 +139,7 @@ mod tests {
     }
 
     fn join(s: &Sessions, name: ChannelName, reactors: usize, keep: bool) -> Joined {
-        s.join(name, reactors, keep, || Nexus(name.session.session))
+        s.join(name, reactors, keep, None, || Nexus(name.session.session))
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A target port as a whole: logins, and what its reactors share.
 
 use crate::config::TargetConfig;
+use crate::keyed::{self, Arrival, Greetings};
 use crate::port::Port;
 use crate::remembered::Remembered;
 use crate::sessions::{ChannelName, Joined, SessionName, Sessions};
@@ -15,7 +16,7 @@ use weir_proto_brp::login::VERSION;
 use weir_proto_brp::{Features, LoginReject, LoginRequest, PortId, RejectReason};
 use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{Handle, now, sleep, spawn_task};
-use weir_target_core::{Access, Spread, Units, spread};
+use weir_target_core::{Access, Secret, Spread, Units, spread};
 
 /// What all reactors of a target port share. Nothing of it is touched per command but a counter of `access`.
 pub(crate) struct TargetShared {
@@ -24,6 +25,7 @@ pub(crate) struct TargetShared {
     pub(crate) access: Arc<Access>,
     pub(crate) sessions: Sessions,
     pub(crate) remembered: Remembered,
+    pub(crate) greetings: Greetings,
     memories: AtomicU64,
 }
 
@@ -36,7 +38,7 @@ impl TargetShared {
 
 /// A login on its way to the reactor that will serve it.
 pub(crate) struct Login {
-    pub(crate) incoming: Box<dyn Incoming>,
+    pub(crate) arrival: Arrival,
     pub(crate) request: LoginRequest,
     pub(crate) name: ChannelName,
     pub(crate) nexus: Nexus,
@@ -83,6 +85,7 @@ impl Target {
             access,
             sessions: Sessions::default(),
             remembered: Remembered::default(),
+            greetings: Greetings::default(),
             memories: AtomicU64::new(0),
         }))
     }
@@ -191,15 +194,23 @@ pub(crate) fn refuse(incoming: Box<dyn Incoming>, reason: RejectReason) {
     incoming.reject(&LoginReject { reason, version: VERSION }.encode());
 }
 
-fn judge(shared: &TargetShared, r: &LoginRequest) -> Result<(), RejectReason> {
+/// The secret that is to be proved, if the login may go on.
+fn judge(shared: &TargetShared, r: &LoginRequest) -> Result<Option<Arc<[u8]>>, RejectReason> {
     if r.version_min > VERSION || r.version_max < VERSION {
         return Err(RejectReason::Version);
     }
     if r.target != shared.config.port_id && !r.target.is_zero() {
         return Err(RejectReason::NoTarget);
     }
+    if usize::from(r.channel) >= shared.config.max_channels {
+        return Err(RejectReason::Resources);
+    }
     match shared.access.map().host(&r.initiator.0) {
-        Some(_) => Ok(()),
+        Some(host) => match (&host.secret, r.features.has(Features::KEYED)) {
+            (Secret::None, false) => Ok(None),
+            (Secret::Known(secret), true) => Ok(Some(secret.clone())),
+            _ => Err(RejectReason::Secret),
+        },
         None => Err(RejectReason::NotAllowed),
     }
 }
@@ -213,32 +224,59 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
             return refuse(incoming, RejectReason::Invalid);
         }
     };
-    if let Err(reason) = judge(&shared, &request) {
-        return refuse(incoming, reason);
+    match judge(&shared, &request) {
+        Ok(None) => {}
+        Ok(Some(secret)) => return keyed::challenge(&shared, incoming, request, secret),
+        Err(reason) => return refuse(incoming, reason),
     }
-    let above = usize::from(request.channel) >= shared.config.max_channels;
-    if above || !shared.spread.admit(shared.config.max_channels) {
+    if !shared.spread.admit(shared.config.max_channels) {
         return refuse(incoming, RejectReason::Resources);
     }
     let session = SessionName { initiator: request.initiator, session: request.session };
     let name = ChannelName { session, channel: request.channel };
+    let Entered { nexus, reactor, draining } = join(&shared, &request, name, None).await;
+    let (target, reactors) = (shared.spread.id(), shared.spread.reactors());
+    spread::run_at(&reactors, reactor, move || match Port::local(target) {
+        Some(port) => {
+            let arrival = Arrival::Asking(incoming);
+            port.take_login(Login { arrival, request, name, nexus }, draining);
+        }
+        None => {
+            shared.spread.channel_gone();
+            refuse(incoming, RejectReason::Unspecified);
+        }
+    });
+}
+
+/// Where a login has come to be.
+pub(crate) struct Entered {
+    pub(crate) nexus: Nexus,
+    /// Index of the reactor that has the channel.
+    pub(crate) reactor: usize,
+    /// What it replaces has not ended.
+    pub(crate) draining: bool,
+}
+
+/// Puts a channel on the table of sessions, ends what it replaces, and waits for that. A new one is placed at `wanted`.
+pub(crate) async fn join(
+    shared: &Arc<TargetShared>,
+    request: &LoginRequest,
+    name: ChannelName,
+    wanted: Option<usize>,
+) -> Entered {
     let reactors = shared.spread.reactors();
     let keep = request.features.has(Features::KEEP_OTHERS);
     let new = || shared.spread.new_nexus();
-    let Joined { nexus, reactor, others } = shared.sessions.join(name, reactors.len(), keep, new);
+    let Joined { nexus, reactor, others } =
+        shared.sessions.join(name, reactors.len(), keep, wanted, new);
     for (other, home) in &others {
-        end(&shared, &reactors, *other, *home);
+        end(shared, &reactors, *other, *home);
     }
     let until = now() + shared.config.drain_timeout;
     while shared.sessions.any(&others) && now() < until {
         sleep(MILLIS).await;
     }
-    let target = shared.spread.id();
-    let draining = shared.sessions.any(&others);
-    spread::run_at(&reactors, reactor, move || match Port::local(target) {
-        Some(port) => port.take_login(Login { incoming, request, name, nexus }, draining),
-        None => refuse(incoming, RejectReason::Unspecified),
-    });
+    Entered { nexus, reactor, draining: shared.sessions.any(&others) }
 }
 
 /// Ends a channel wherever it lives.

@@ -3,6 +3,29 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// What a host proves at login where the protocol can ask for it (BRP). SRP cannot, so a host with a secret is not let
+/// in by it.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub enum Secret {
+    /// Nothing: its port's identifier is enough.
+    #[default]
+    None,
+    /// That it knows this.
+    Known(Arc<[u8]>),
+    /// It has a secret that this node does not know (any more): nobody is let in as it.
+    Lost,
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Secret::None => "None",
+            Secret::Known(_) => "Known(..)",
+            Secret::Lost => "Lost",
+        })
+    }
+}
+
 /// One host: its initiator ports and what it may see.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostRule {
@@ -14,6 +37,8 @@ pub struct HostRule {
     pub any: bool,
     /// (LUN index, volume name), ascending by LUN.
     pub luns: Vec<(u16, String)>,
+    /// What it proves at login.
+    pub secret: Secret,
 }
 
 /// All hosts. Immutable; replaced as a whole.
@@ -78,7 +103,7 @@ mod tests {
             host: host.into(),
             ports: vec![port.to_vec()],
             any,
-            luns: Vec::new(),
+            ..HostRule::default()
         };
         let map = AccessMap { hosts: vec![rule("all", b"", true), rule("one", b"p1", false)] };
         assert_eq!(map.host(b"p1").unwrap().host, "one");

@@ -22,7 +22,7 @@ pub mod spread;
 mod transfer;
 mod unit;
 
-pub use access::{Access, AccessMap, HostRule};
+pub use access::{Access, AccessMap, HostRule, Secret};
 pub use at_once::AtOnce;
 pub use block_door::{Refusal, WriteGuard};
 pub use execute::{Outcome, execute_unmapped};

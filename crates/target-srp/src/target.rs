@@ -14,7 +14,7 @@ use weir_proto_srp::misc::LogoutReason;
 use weir_proto_srp::policy::MultiChannel;
 use weir_proto_srp::{Form, LoginReject, LoginRequest, PortId, RejectReason, Tag, evaluate};
 use weir_reactor::{call, now, sleep};
-use weir_target_core::{Access, Spread, Units, spread};
+use weir_target_core::{Access, Secret, Spread, Units, spread};
 
 /// What all reactors of a target port share.
 pub(crate) struct TargetShared {
@@ -218,8 +218,8 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     if request.target != shared.config.port_id && !request.target.is_zero() {
         return refuse(&shared, incoming, request.tag, RejectReason::NoNexus);
     }
-    // A host that nobody has made known has no business here.
-    if shared.access.map().host(&request.initiator.0).is_none() {
+    // A host that nobody has made known has no business here. One that has a secret cannot prove it by SRP.
+    if shared.access.map().host(&request.initiator.0).is_none_or(|h| h.secret != Secret::None) {
         return refuse(&shared, incoming, request.tag, RejectReason::ChannelLimit);
     }
     if !shared.spread.admit(shared.config.max_channels) {

@@ -3,6 +3,7 @@
 mod cli;
 mod plane;
 mod run;
+mod seed;
 
 fn main() -> std::process::ExitCode {
     cli::main()

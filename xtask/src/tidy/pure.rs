@@ -10,7 +10,7 @@ const PURE: &[(&str, &[&str])] = &[
     ("weir-base", &[]),
     ("weir-wire", &["thiserror"]),
     // Checksums, parity, ciphers, compression: slices in, slices out.
-    ("weir-codec", &["crc-fast", "thiserror"]),
+    ("weir-codec", &["crc-fast", "hmac", "sha2", "thiserror"]),
     ("weir-proto-", &["thiserror"]),
     ("weir-raft", &["thiserror"]),
     ("weir-model", &["thiserror", "serde"]),

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use weir_base::Nanos;
 use weir_fabric::{FabricError, Provider};
 use weir_initiator_brp::{
-    ChannelFigures, Error, PortId, RejectReason, Session, SessionConfig, Variant,
+    ChannelFigures, Error, PortId, RejectReason, Secret, Session, SessionConfig, Variant,
 };
 
 /// Which volume of the target.
@@ -49,6 +49,8 @@ pub struct BrpOptions {
     pub crc: bool,
     /// A command that takes longer is aborted, nanoseconds.
     pub timeout: Nanos,
+    /// What this host proves at login.
+    pub secret: Option<Secret>,
 }
 
 impl BrpOptions {
@@ -72,6 +74,7 @@ impl BrpOptions {
             inline: None,
             crc: false,
             timeout: 30 * weir_base::SECONDS,
+            secret: None,
         }
     }
 
@@ -111,6 +114,7 @@ impl Brp {
             inline_write: options.inline.unwrap_or(usual.inline_write),
             keep_others: true,
             command_timeout: options.timeout,
+            secret: options.secret.clone(),
             ..usual
         };
         Brp {
@@ -190,6 +194,9 @@ pub fn explain(at: &str, e: &Error) -> ConnectError {
                 }
                 RejectReason::Resources => {
                     "use fewer --channels, or wait until other hosts have left"
+                }
+                RejectReason::Secret => {
+                    "give both sides the same one: `weir host set HOST --secret-file` at the target, --secret-file here"
                 }
                 _ => "the target's log says more",
             };

@@ -24,9 +24,20 @@ impl Model {
         let mut ports = spec.ports;
         ports.sort_unstable();
         ports.dedup();
-        let host = Host { name: spec.name, ports, allow_any: spec.allow_any };
+        if let Some(file) = &spec.secret_file {
+            return Err(Error::new(
+                Code::InvalidRequest,
+                format!("the secret of host `{}` is in a file", spec.name),
+            )
+            .because(format!("{} is to be read where the command is given", file.display()))
+            .hint("send `secret`, or use `weir apply` or `weir host create --secret-file`"));
+        }
+        let (keyed, secret) = (spec.secret.is_some(), spec.secret);
+        let host = Host { name: spec.name, ports, allow_any: spec.allow_any, keyed, secret };
         self.check_host(&host)?;
-        let text = format!("host `{}` created with {} port(s)", host.name, host.ports.len());
+        let proof = if keyed { ", to prove a secret" } else { "" };
+        let ports = host.ports.len();
+        let text = format!("host `{}` created with {ports} port(s){proof}", host.name);
         let change = Change::new(ObjectKind::Host, Action::Created, &host.name, text);
         self.hosts.insert(host.name.clone(), host);
         Ok(vec![change])
@@ -99,11 +110,28 @@ impl Model {
         host.ports.sort_unstable();
         host.ports.dedup();
         host.allow_any = patch.allow_any.unwrap_or(host.allow_any);
+        if patch.no_secret && patch.secret.is_some() {
+            return Err(Error::new(
+                Code::InvalidRequest,
+                "a secret is to be set and taken away at once",
+            )
+            .hint("give one of the two"));
+        }
+        if patch.no_secret || patch.secret.is_some() {
+            host.keyed = patch.secret.is_some();
+            host.secret = patch.secret;
+        }
         self.check_host(&host)?;
         if self.hosts.get(name) == Some(&host) {
             return Ok(Vec::new());
         }
-        let text = format!("host `{name}` has {} port(s)", host.ports.len());
+        let before = self.hosts.get(name).map(|h| (h.keyed, h.secret.clone()));
+        let proof = match before {
+            Some(b) if b == (host.keyed, host.secret.clone()) => "",
+            _ if host.keyed => ", another secret to prove",
+            _ => ", no secret to prove",
+        };
+        let text = format!("host `{name}` has {} port(s){proof}", host.ports.len());
         self.hosts.insert(name.to_string(), host);
         Ok(vec![Change::new(ObjectKind::Host, Action::Updated, name, text)])
     }

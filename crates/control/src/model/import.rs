@@ -156,7 +156,7 @@ impl Model {
         let of_pool = |m: &&Mapping| self.volumes.get(&m.volume).is_some_and(|v| v.pool == name);
         let maps: Vec<Mapping> = self.maps.iter().filter(of_pool).cloned().collect();
         let sees = |h: &&Host| maps.iter().any(|m| m.host == h.name);
-        let hosts = self.hosts.values().filter(sees).cloned().collect();
+        let hosts = self.hosts.values().filter(sees).map(Host::without_secret).collect();
         let pool = name.to_string();
         Ok(PoolRecord {
             version: VERSION,
@@ -450,9 +450,14 @@ impl Model {
                 name: host.name.clone(),
                 ports: host.ports.clone(),
                 allow_any: host.allow_any,
+                ..HostSpec::default()
             };
             match self.create_host(wish) {
                 Ok(_) => {
+                    // Pools carry no secrets: nobody is let in as this host until it has been given one again.
+                    if let Some(h) = self.hosts.get_mut(&host.name) {
+                        h.keyed = host.keyed;
+                    }
                     done.report.hosts.push(host.name.clone());
                     done.hosts.push(host);
                 }

@@ -18,6 +18,7 @@ mod migration;
 mod objects;
 mod pools;
 mod protection;
+mod secret;
 mod snapshots;
 mod volumes;
 
@@ -39,6 +40,7 @@ pub use protection::{
     check_snapshot_name, snapshot_dataset,
 };
 
+pub use secret::{HostAuth, HostSecret};
 pub use snapshots::{MAX_RULES, SnapshotPolicySpec, SnapshotRule, check_own_name};
 
 use crate::error::{Code, Error, Result};
@@ -131,6 +133,7 @@ impl Model {
             name: h.name.clone(),
             ports: h.ports.clone(),
             allow_any: h.allow_any,
+            auth: secret::asked(h.keyed, h.secret.as_ref()),
             luns: self
                 .maps_of_host(&h.name)
                 .map(|m| LunAccess { lun: m.lun, volume: m.volume.clone() })

@@ -1,12 +1,13 @@
 //! The objects of the desired state and the specifications that make them.
 
 use super::{
-    FormSpec, Hex64, InitiatorPort, Layout, MapMemory, Migration, Naa, Protection, Raid,
-    SnapshotRule, Told, VolumeLayer,
+    FormSpec, Hex64, HostAuth, HostSecret, InitiatorPort, Layout, MapMemory, Migration, Naa,
+    Protection, Raid, SnapshotRule, Told, VolumeLayer,
 };
 use crate::live::PoolLive;
 use crate::units;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use utoipa::ToSchema;
 
 /// What a pool's device is.
@@ -320,7 +321,7 @@ pub struct VolumePatch {
 }
 
 /// A host to create.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostSpec {
     /// Its name.
@@ -332,6 +333,14 @@ pub struct HostSpec {
     /// Stands for every initiator port that no other host names. At most one host may.
     #[serde(default)]
     pub allow_any: bool,
+    /// What it proves at login, in hexadecimal: 16 to 256 bytes. Then it is let in by BRP only, with its proof.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub secret: Option<HostSecret>,
+    /// File with the secret; in configuration files only, seen from where the file is read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub secret_file: Option<PathBuf>,
 }
 
 /// A host: a set of initiator ports that see the same volumes under the same LUNs.
@@ -344,6 +353,20 @@ pub struct Host {
     pub ports: Vec<InitiatorPort>,
     /// Stands for every initiator port that no other host names.
     pub allow_any: bool,
+    /// It proves at login that it knows its secret.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keyed: bool,
+    /// The secret. In no answer of this interface, and in nothing that pools carry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    pub secret: Option<HostSecret>,
+}
+
+impl Host {
+    /// As others may see it.
+    pub fn without_secret(&self) -> Host {
+        Host { secret: None, ..self.clone() }
+    }
 }
 
 /// A change to a host.
@@ -361,6 +384,13 @@ pub struct HostPatch {
     /// Whether it stands for every other initiator port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_any: Option<bool>,
+    /// The secret that it proves from now on, in hexadecimal. Sessions without that proof end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub secret: Option<HostSecret>,
+    /// It proves nothing any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_secret: bool,
 }
 
 /// A mapping to create.
@@ -501,6 +531,8 @@ pub struct HostAccess {
     pub ports: Vec<InitiatorPort>,
     /// Whether it stands for every port that no host names.
     pub allow_any: bool,
+    /// What it proves at login.
+    pub auth: HostAuth,
     /// Its LUNs in ascending order.
     pub luns: Vec<LunAccess>,
 }

@@ -56,7 +56,7 @@ fn resize(name: &str, size: u64, allow_shrink: bool) -> Command {
 
 fn host(name: &str, ports: &[&str], allow_any: bool) -> Command {
     let ports = ports.iter().map(|p| p.parse().unwrap()).collect();
-    Command::CreateHost(HostSpec { name: name.into(), ports, allow_any })
+    Command::CreateHost(HostSpec { name: name.into(), ports, allow_any, ..HostSpec::default() })
 }
 
 fn map(host: &str, volume: &str, lun: Option<u16>) -> Command {

@@ -207,7 +207,7 @@ pub(super) async fn delete_volume(
 #[utoipa::path(get, path = "/v1/hosts", tag = "hosts", responses(
     (status = 200, body = Vec<Host>), (status = "default", body = Problem)))]
 pub(super) async fn list_hosts(State(app): Ctl) -> Json<Vec<Host>> {
-    Json(app.controller.model().hosts.values().cloned().collect())
+    Json(app.controller.model().hosts.values().map(Host::without_secret).collect())
 }
 
 /// Create a host.
@@ -218,14 +218,14 @@ pub(super) async fn create_host(
     JsonBody(spec): JsonBody<HostSpec>,
 ) -> Created<Host> {
     let name = spec.name.clone();
-    made(run(&app, Command::CreateHost(spec)).await?.host(&name)?.clone())
+    made(run(&app, Command::CreateHost(spec)).await?.host(&name)?.without_secret())
 }
 
 /// One host.
 #[utoipa::path(get, path = "/v1/hosts/{name}", tag = "hosts", params(("name" = String, Path)),
     responses((status = 200, body = Host), (status = "default", body = Problem)))]
 pub(super) async fn get_host(State(app): Ctl, Names(name): Names<String>) -> Reply<Json<Host>> {
-    Ok(Json(app.controller.model().host(&name)?.clone()))
+    Ok(Json(app.controller.model().host(&name)?.without_secret()))
 }
 
 /// Change a host's initiator ports.
@@ -238,7 +238,7 @@ pub(super) async fn patch_host(
     JsonBody(patch): JsonBody<HostPatch>,
 ) -> Reply<Json<Host>> {
     let model = run(&app, Command::PatchHost { name: name.clone(), patch }).await?;
-    Ok(Json(model.host(&name)?.clone()))
+    Ok(Json(model.host(&name)?.without_secret()))
 }
 
 /// Delete a host without mappings.

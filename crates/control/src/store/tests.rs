@@ -24,7 +24,7 @@ impl Drop for Scratch {
 
 fn host(model: &Model, name: &str) -> Model {
     let mut new = model.clone();
-    let spec = HostSpec { name: name.into(), ports: Vec::new(), allow_any: true };
+    let spec = HostSpec { name: name.into(), allow_any: true, ..HostSpec::default() };
     new.apply(Command::CreateHost(spec), 0).unwrap();
     new
 }

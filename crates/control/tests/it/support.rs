@@ -71,7 +71,7 @@ pub(crate) fn volume(name: &str, pool: &str, size: u64) -> VolumeSpec {
 
 pub(crate) fn host(name: &str, ports: &[&str]) -> HostSpec {
     let ports = ports.iter().map(|p| p.parse().expect("a port")).collect();
-    HostSpec { name: name.into(), ports, allow_any: false }
+    HostSpec { name: name.into(), ports, ..HostSpec::default() }
 }
 
 pub(crate) fn map(host: &str, volume: &str) -> MapSpec {

@@ -2,15 +2,19 @@
 
 use super::slot::{Outcome, State};
 use super::{Channel, Limits, Path, receive};
-use crate::config::MESSAGE;
+use crate::config::{MESSAGE, Secret};
 use crate::error::Error;
 use std::rc::Rc;
-use weir_base::{MILLIS, Nanos, Prng};
-use weir_fabric::{Connection, FabricError, Params, Unclaimed};
+use weir_base::{MILLIS, Nanos, Prng, SECONDS};
+use weir_fabric::{Connection, FabricError, Params, RecvQueue, SendFlags, Unclaimed};
 use weir_proto_brp::command::flag;
+use weir_proto_brp::keyed::{self, Answer, Challenge, Transcript};
 use weir_proto_brp::login::{KEEP_ALIVE_UNIT, VERSION, bytes, units};
 use weir_proto_brp::{LoginReject, LoginRequest, LoginResponse, Op, RejectReason};
-use weir_reactor::{CompletionQueue, completion, now, sleep, spawn_task};
+use weir_reactor::{CompletionQueue, Token, completion, now, sleep, spawn_task, timeout};
+
+/// How long a target may take for its answer to HELLO: it may have to end what this login replaces first.
+const HELLO_TIMEOUT: Nanos = 15 * SECONDS;
 
 impl Channel {
     /// Logs in at the first address that lets it.
@@ -61,7 +65,16 @@ impl Channel {
         })?;
         let unclaimed = Unclaimed::new(conn);
         let bad = |e: &dyn std::fmt::Display| Error::Protocol(e.to_string());
-        let response = LoginResponse::decode(&answer).map_err(|e| bad(&e))?;
+        let response = match &c.secret {
+            None => LoginResponse::decode(&answer).map_err(|e| bad(&e))?,
+            Some(secret) => {
+                let prove = self.prove(&*unclaimed, &request, &answer, secret, &queue, &cq);
+                match timeout(HELLO_TIMEOUT, prove).await {
+                    Ok(response) => response?,
+                    Err(_) => return Err(bad(&"it does not answer HELLO")),
+                }
+            }
+        };
         if response.version != VERSION || !request.features.has(response.features) {
             return Err(bad(&"a version or feature that was not asked for"));
         }
@@ -103,6 +116,47 @@ impl Channel {
         self.set_path(Path::Up);
         self.pump(true);
         Ok(())
+    }
+
+    /// The rest of a keyed login: proves that this side knows the secret, and has the target prove it.
+    async fn prove(
+        &self,
+        conn: &dyn Connection,
+        request: &LoginRequest,
+        answer: &[u8],
+        secret: &Secret,
+        queue: &Rc<dyn RecvQueue>,
+        cq: &CompletionQueue,
+    ) -> Result<LoginResponse, Error> {
+        // A target that lets this host in without a proof does not know its secret, so it may be anybody.
+        let unasked = |_| Error::Rejected(RejectReason::Secret);
+        let challenge = Challenge::decode(answer).map_err(unasked)?;
+        if challenge.target != request.target && !request.target.is_zero() {
+            return Err(Error::Protocol("the challenge is of another target port".into()));
+        }
+        let drawn = self.logins.get() + 1;
+        self.logins.set(drawn);
+        let what = [request.session, u64::from(request.channel), drawn].map(u64::to_le_bytes);
+        let nonce = weir_codec::mac::hmac_sha256(&secret.seed, &[what.as_flattened()]);
+        let t = Transcript::new(request, &challenge, nonce);
+        if conn.send_slots().try_wait() {
+            conn.send(&t.hello(&secret.bytes), None, SendFlags::default(), Token::NONE);
+        }
+        let (user, c) = cq.next().await;
+        if !c.is_ok() {
+            return Err(Error::Protocol("the target ended the login".into()));
+        }
+        let buffer = &self.receives[user as usize];
+        let message = buffer.sub(0, (c.len as usize).min(MESSAGE));
+        // SAFETY: the message is complete and its buffer is posted again below only.
+        let answer = keyed::answer(unsafe { message.bytes() }, &secret.bytes, &t);
+        drop(message);
+        queue.post(buffer.clone(), cq.token(user));
+        match answer.map_err(|e| Error::Protocol(e.to_string()))? {
+            Answer::Welcome(response) => Ok(response),
+            Answer::Refused(reason) => Err(Error::Rejected(reason)),
+            Answer::NotProved => Err(Error::Rejected(RejectReason::Secret)),
+        }
     }
 
     /// The target may give fewer slots than asked for, at the first login.

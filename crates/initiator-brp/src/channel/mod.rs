@@ -168,6 +168,8 @@ pub(crate) struct Channel {
     up_since: Cell<Nanos>,
     pause: Cell<Nanos>,
     ping: Cell<u16>,
+    /// Keyed logins tried: nonces are drawn by it.
+    logins: Cell<u64>,
     /// Run of the target's program, and what names its memory of our slots: of the last login that worked.
     incarnation: Cell<u64>,
     memory: Cell<u64>,
@@ -232,6 +234,7 @@ impl Channel {
             up_since: Cell::new(now()),
             pause: Cell::new(0),
             ping: Cell::new(0),
+            logins: Cell::new(0),
             incarnation: Cell::new(0),
             memory: Cell::new(0),
             power: Cell::new(0),

@@ -79,9 +79,11 @@ fn any_command(rng: &mut Prng, tag: u16, guard: u32, memory: Remote, most: usize
 /// Says a lot on one connection.
 async fn round(p: &Rc<dyn Provider>, t: &Served, rng: &mut Prng, number: u64) -> usize {
     t.mood.direct.set(rng.chance(1, 2));
-    let rest = Features(rng.next_u64() as u16 & Features::ALL.0).without(Features::SERIAL);
+    // This host has no secret to prove.
+    let all = Features::ALL.without(Features::SERIAL.or(Features::KEYED));
+    let rest = Features(rng.next_u64() as u16).and(all);
     let features = match rng.below(3) {
-        0 => Features::ALL.without(Features::SERIAL),
+        0 => all,
         1 => Features::INTEGRITY.or(Features::COALESCE).or(Features::JUMBO).or(rest),
         _ => rest,
     };

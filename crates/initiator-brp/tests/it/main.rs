@@ -6,6 +6,7 @@ mod flip;
 mod hostile;
 mod integrity;
 mod iwarp;
+mod keyed;
 mod paths;
 mod peer;
 mod slow_link;

@@ -3,15 +3,18 @@
 use super::output::{self, Table};
 use super::parse::Switch;
 use clap::Subcommand;
+use std::path::PathBuf;
 use weir_control::client::Client;
-use weir_control::model::{Host, HostPatch, HostSpec, InitiatorPort, Mapping};
+use weir_control::model::{Host, HostPatch, HostSecret, HostSpec, InitiatorPort, Mapping};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Create a host from its SRP initiator ports.
     #[command(
         after_help = "Examples:\n  weir host create web-1 --port 0000000000000001:0002c90300a1b2c3\n  \
-        weir host create anyone --allow-any\n\n\
+        weir host create anyone --allow-any\n  \
+        openssl rand -hex 32 > web-2.secret; chmod 600 web-2.secret\n  \
+        weir host create web-2 --port 0000000000000001:0002c90300a1b2c4 --secret-file web-2.secret\n\n\
         A Linux host's initiator port is its initiator_ext (from the add_target line, else 0) and the second half of \
         its port's GID. Over siw that half is zero: give each such host a unique initiator_ext."
     )]
@@ -24,6 +27,9 @@ pub(crate) enum Command {
         /// Stands for every initiator port that no other host names.
         #[arg(long)]
         allow_any: bool,
+        /// File with the secret that it proves at login; then it is let in by BRP only (docs/security.md).
+        #[arg(long, value_name = "FILE")]
+        secret_file: Option<PathBuf>,
     },
     /// List the hosts.
     #[command(visible_alias = "ls", after_help = "Example:\n  weir host list")]
@@ -34,7 +40,7 @@ pub(crate) enum Command {
         /// The host.
         name: String,
     },
-    /// Add and remove initiator ports.
+    /// Add and remove initiator ports, set the secret.
     #[command(after_help = "Example:\n  weir host set web-1 --add-port 2:0002c90300a1b2c3")]
     Set {
         /// The host.
@@ -46,8 +52,14 @@ pub(crate) enum Command {
         #[arg(long = "remove-port", value_name = "EXT:GUID")]
         remove_ports: Vec<InitiatorPort>,
         /// Whether it stands for every initiator port that no other host names.
-        #[arg(long, value_enum, required_unless_present_any = ["add_ports", "remove_ports"])]
+        #[arg(long, value_enum, required_unless_present_any = ["add_ports", "remove_ports", "secret_file", "no_secret"])]
         allow_any: Option<Switch>,
+        /// File with the secret that it proves at login from now on. Sessions without that proof end.
+        #[arg(long, value_name = "FILE")]
+        secret_file: Option<PathBuf>,
+        /// It proves nothing at login any more.
+        #[arg(long, conflicts_with = "secret_file")]
+        no_secret: bool,
     },
     /// Delete a host without mappings.
     #[command(visible_alias = "rm", after_help = "Example:\n  weir host delete web-1")]
@@ -60,8 +72,10 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
         match self {
-            Command::Create { name, ports, allow_any } => {
-                let host = client.create_host(&HostSpec { name, ports, allow_any }).await?;
+            Command::Create { name, ports, allow_any, secret_file } => {
+                let secret = secret_file.as_deref().map(HostSecret::read).transpose()?;
+                let spec = HostSpec { name, ports, allow_any, secret, secret_file: None };
+                let host = client.create_host(&spec).await?;
                 output::show(json, &host, |h| format!("host {} created: {}", h.name, ports_of(h)))
             }
             Command::List => output::show(json, &client.hosts().await?, |h| table(h)),
@@ -73,9 +87,10 @@ impl Command {
                 let maps = client.maps().await?;
                 output::text(&details(&host, &maps))
             }
-            Command::Set { name, add_ports, remove_ports, allow_any } => {
+            Command::Set { name, add_ports, remove_ports, allow_any, secret_file, no_secret } => {
                 let allow_any = allow_any.map(Switch::is_on);
-                let patch = HostPatch { add_ports, remove_ports, allow_any };
+                let secret = secret_file.as_deref().map(HostSecret::read).transpose()?;
+                let patch = HostPatch { add_ports, remove_ports, allow_any, secret, no_secret };
                 let host = client.patch_host(&name, &patch).await?;
                 output::show(json, &host, |h| format!("host {} is now: {}", h.name, ports_of(h)))
             }
@@ -93,7 +108,8 @@ fn ports_of(h: &Host) -> String {
     if h.allow_any {
         list.push("any other".into());
     }
-    list.join(", ")
+    let proof = if h.keyed { " (proves a secret)" } else { "" };
+    list.join(", ") + proof
 }
 
 fn table(hosts: &[Host]) -> String {

@@ -49,6 +49,7 @@ impl Door {
         access: Arc<Access>,
         identity: Identity,
         reactors: usize,
+        nonce_seed: [u8; 32],
     ) -> Door {
         let id = PortId::new(port.id_ext.0, port.ioc_guid.0);
         match port.protocol {
@@ -69,6 +70,7 @@ impl Door {
                     max_channels: usize::from(port.channels),
                     incarnation: incarnation(),
                     power: power(),
+                    nonce_seed,
                     ..brp::TargetConfig::default()
                 };
                 Door::Brp(brp::Target::new(config, access))

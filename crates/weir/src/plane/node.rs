@@ -340,7 +340,8 @@ impl Node {
             model::CrcPolicy::Peer => CrcPolicy::Off,
             model::CrcPolicy::Require => CrcPolicy::Require,
         };
-        let target = Door::new(port, self.access.clone(), identity("none", [0; 16]), handles.len());
+        let (none, seed) = (identity("none", [0; 16]), crate::seed::draw()?);
+        let target = Door::new(port, self.access.clone(), none, handles.len(), seed);
         let transport = port.transport;
         let name = port.name.clone();
         for h in &handles {

@@ -12,10 +12,11 @@ use weir_control::live::{
     SnapshotRuleLive,
 };
 use weir_control::model::{
-    self, Device, DeviceAction, DeviceKind, ImageFound, Pool, PoolFound, TargetPort, Told, Volume,
+    self, Device, DeviceAction, DeviceKind, HostAuth, ImageFound, Pool, PoolFound, TargetPort,
+    Told, Volume,
 };
 use weir_control::{Code, Error};
-use weir_target_core::{AccessMap, HostRule};
+use weir_target_core::{AccessMap, HostRule, Secret};
 
 fn device_size(d: &model::Device) -> std::io::Result<u64> {
     let Some(path) = d.path.as_ref().map(PathBuf::from) else { return Ok(d.size) };
@@ -236,6 +237,11 @@ impl DataPlane for Node {
                     host: h.name.clone(),
                     ports: h.ports.iter().map(|p| p.0.to_vec()).collect(),
                     any: h.allow_any,
+                    secret: match &h.auth {
+                        HostAuth::Open => Secret::None,
+                        HostAuth::Secret(s) => Secret::Known(s.bytes().into()),
+                        HostAuth::Lost => Secret::Lost,
+                    },
                     luns: h.luns.iter().map(|l| (l.lun, l.volume.clone())).collect(),
                 })
                 .collect();

@@ -151,7 +151,7 @@ fn brp_sessions(login: &Login) -> Vec<brp::SessionConfig> {
 }
 
 /// The ways to the volume, best first, with the login each stands for.
-fn ways(args: &AttachArgs, at: &Addresses) -> Vec<(Login, Wanted)> {
+fn ways(args: &AttachArgs, at: &Addresses, secret: Option<&brp::Secret>) -> Vec<(Login, Wanted)> {
     let which = match (&args.volume, args.lun) {
         (Some(name), _) => Which::Name(name.clone()),
         (None, n) => Which::Number(n.unwrap_or(0)),
@@ -172,10 +172,13 @@ fn ways(args: &AttachArgs, at: &Addresses) -> Vec<(Login, Wanted)> {
         let mut sessions = brp_sessions(&login);
         for s in &mut sessions {
             s.channels = args.login.channels.map_or(0, usize::from);
+            s.secret = secret.cloned();
         }
         ways.push((login, wanted(Paths::Brp(sessions))));
     }
-    if args.protocol != AttachProtocol::Brp && !at.srp.is_empty() {
+    // A host with a secret never goes where none is asked for.
+    let is_open = secret.is_none();
+    if args.protocol != AttachProtocol::Brp && !at.srp.is_empty() && is_open {
         let policy = (at.srp.len() > 1).then_some(args.multipath);
         let login = base(&at.srp, policy);
         let mut sessions = login.sessions(login.initiator);
@@ -191,7 +194,8 @@ fn ways(args: &AttachArgs, at: &Addresses) -> Vec<(Login, Wanted)> {
 
 /// Makes the disk.
 fn make(args: &AttachArgs, at: &Addresses) -> Result<Attachment> {
-    let ways = ways(args, at);
+    let secret = args.secret_file.as_deref().map(super::secret::read).transpose()?;
+    let ways = ways(args, at, secret.as_ref());
     let Some((first, _)) = ways.first() else {
         let what = format!("the daemon has no port for {:?}", args.protocol).to_lowercase();
         return Err(Error::new(Code::TargetUnreachable, what)

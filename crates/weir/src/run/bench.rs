@@ -18,6 +18,7 @@ use weir_bench::report::Report;
 use weir_bench::scenario::{self, Setup};
 use weir_bench::srp::{self, Login, QueueMode, Srp, SrpOptions};
 use weir_control::{Code, Error, Result};
+use weir_initiator_brp::Secret;
 use weir_proto_srp::PortId;
 
 /// Measured unless the command line says how long or how much.
@@ -144,7 +145,7 @@ fn variant(a: &BenchArgs) -> Variant {
 }
 
 /// The load through BRP.
-fn brp(a: &BenchArgs, login: &Login, spec: &JobSpec) -> BrpOptions {
+fn brp(a: &BenchArgs, login: &Login, spec: &JobSpec, secret: Option<Secret>) -> BrpOptions {
     let number = a.lun.iter().map(|n| Which::Number(*n));
     let named = a.volume.iter().map(|n| Which::Name(n.clone()));
     let volumes = number.chain(named).collect();
@@ -166,6 +167,7 @@ fn brp(a: &BenchArgs, login: &Login, spec: &JobSpec) -> BrpOptions {
         inline: a.inline.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         crc: login.crc,
         timeout: login.timeout,
+        secret,
         ..BrpOptions::new(first, weir_bench::brp::PortId(login.initiator.0), volumes, spec)
     }
 }
@@ -173,6 +175,12 @@ fn brp(a: &BenchArgs, login: &Login, spec: &JobSpec) -> BrpOptions {
 fn run_job(a: &BenchArgs) -> anyhow::Result<ExitCode> {
     let (spec, login) = (spec(a), login(&a.login, &a.target, a.multipath));
     let is_brp = a.initiator == args::Initiator::Brp;
+    let secret = a.secret_file.as_deref().map(super::secret::read).transpose()?;
+    if secret.is_some() && !is_brp {
+        return Err(Error::new(Code::InvalidRequest, "SRP has no secrets")
+            .hint("add --initiator brp, or leave --secret-file out")
+            .into());
+    }
     let luns = if is_brp { a.lun.clone() } else { luns(a, &login)? };
     let mut srp = SrpOptions::new(luns.clone(), &spec);
     srp.channels = a.login.channels.map_or(0, usize::from);
@@ -201,7 +209,7 @@ fn run_job(a: &BenchArgs) -> anyhow::Result<ExitCode> {
         format!("srp {}{names} (LUN {})", login.place(), luns.join(", "))
     };
     let results = if is_brp {
-        engine::run(Brp::new(brp(a, &login, &spec)), &spec, &options)
+        engine::run(Brp::new(brp(a, &login, &spec, secret)), &spec, &options)
     } else {
         engine::run(Srp::new(login, srp), &spec, &options)
     };

@@ -9,6 +9,7 @@ mod offline;
 mod quickstart;
 mod read;
 mod remote;
+mod secret;
 mod serve;
 mod write;
 

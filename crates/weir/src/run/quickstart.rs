@@ -164,7 +164,7 @@ fn config(args: &QuickstartArgs) -> Result<Config> {
         snapshots: None,
         form: FormSpec::default(),
     }];
-    c.hosts = vec![HostSpec { name: HOST.into(), ports: Vec::new(), allow_any: true }];
+    c.hosts = vec![HostSpec { name: HOST.into(), allow_any: true, ..HostSpec::default() }];
     c.maps = vec![MapSpec { host: HOST.into(), volume: VOLUME.into(), lun: Some(0) }];
     c.check()
 }

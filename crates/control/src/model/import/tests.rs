@@ -33,6 +33,7 @@ fn node() -> Model {
             name: host.into(),
             ports: port.iter().map(|p| p.parse().unwrap()).collect(),
             allow_any: port.is_none(),
+            ..HostSpec::default()
         };
         m.apply(Command::CreateHost(spec), 0).unwrap();
     }
@@ -112,8 +113,11 @@ fn names_that_are_taken_are_said_and_a_prefix_helps() {
     let e = import(&mut new, named.clone(), found(&old)).unwrap_err();
     assert_eq!((e.code, &new), (Code::VolumeExists, &before), "nothing of it has happened");
     // The host's port is another host's here.
-    let host =
-        HostSpec { name: "mine".into(), ports: vec!["1:2".parse().unwrap()], allow_any: false };
+    let host = HostSpec {
+        name: "mine".into(),
+        ports: vec!["1:2".parse().unwrap()],
+        ..HostSpec::default()
+    };
     new.apply(Command::CreateHost(host), 0).unwrap();
     let prefixed = ImportSpec { prefix: "old-".into(), ..named };
     let report = import(&mut new, prefixed, found(&old)).unwrap();

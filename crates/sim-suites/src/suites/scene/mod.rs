@@ -108,7 +108,7 @@ impl<T: Port, H> Scene<T, H> {
     /// Every host sees every volume.
     pub(super) fn access(&self) -> Arc<Access> {
         let luns = (0..self.stores.len()).map(|i| (i as u16, unit_name(i))).collect();
-        let rule = HostRule { host: "all".into(), ports: Vec::new(), any: true, luns };
+        let rule = HostRule { host: "all".into(), any: true, luns, ..HostRule::default() };
         Arc::new(Access::new(AccessMap { hosts: vec![rule] }))
     }
 

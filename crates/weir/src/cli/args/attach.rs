@@ -71,6 +71,9 @@ pub(crate) struct AttachArgs {
     /// How the volume is reached.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) protocol: AttachProtocol,
+    /// File with the secret of this host, which target and host prove to each other; by BRP only (docs/security.md).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
     /// How several SRP paths are used; BRP uses one at a time.
     #[arg(long, value_enum, value_name = "POLICY", default_value = "active-passive")]
     pub(crate) multipath: Policy,
@@ -113,6 +116,11 @@ pub(crate) struct AttachArgs {
 impl AttachArgs {
     /// What the parser cannot see.
     pub(crate) fn check(&self) -> weir_control::Result<()> {
+        if self.secret_file.is_some() && self.protocol == AttachProtocol::Srp {
+            return Err(Error::new(Code::InvalidRequest, "SRP has no secrets")
+                .because("neither side can prove anything at its logins")
+                .hint("leave --protocol or --secret-file out"));
+        }
         if self.lun.is_some() && self.name.is_none() {
             return Err(Error::new(Code::InvalidRequest, "the attachment needs a name")
                 .because("the volume is given by its number")

@@ -99,6 +99,9 @@ pub(crate) struct BenchArgs {
     /// over which the session's channels are spread; with --multipath further paths to the same volume.
     #[arg(long, short, value_parser = parse::target, value_name = "ADDRESS", required = true)]
     pub(crate) target: Vec<SocketAddr>,
+    /// File with the secret of this host, with --initiator brp (docs/security.md).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) secret_file: Option<PathBuf>,
     /// Log in at each --target and use these paths to the volume, which may be on different targets: one
     /// at a time, or in turn. When one fails, its commands go over the others.
     #[arg(long, value_enum, value_name = "POLICY", num_args = 0..=1, default_missing_value = "active-passive")]

@@ -1,0 +1,320 @@
+//! Keyed logins (docs/brp.md): a host with a secret proves that it knows it before its login does anything.
+//!
+//! The connection is accepted with a challenge, on the reactor that will have the channel. Until HELLO has proved its
+//! sender it is a [`Greeting`]: no session, no channel, two credits, and a time limit.
+
+use crate::port::Port;
+use crate::sessions::{ChannelName, SessionName};
+use crate::target::{Login, TargetShared, join, refuse};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use weir_base::{Nanos, SECONDS};
+use weir_codec::mac;
+use weir_fabric::{Connection, FabricError, Incoming, Params, SendFlags, Unclaimed};
+use weir_proto_brp::keyed::{self, Challenge, HELLO_LEN, Hello, NONCE, Transcript};
+use weir_proto_brp::login::VERSION;
+use weir_proto_brp::{LoginRequest, LoginResponse, RejectReason};
+use weir_reactor::{Token, WaitChannel, completion, spawn_task, timeout};
+use weir_target_core::{Secret, spread};
+
+/// Connections of a port that have not proved themselves yet. More are refused: an honest host tries again.
+const MOST: usize = 64;
+/// How long a host may take for its HELLO.
+const PATIENCE: Nanos = 5 * SECONDS;
+/// Credits of a connection that has not proved itself: HELLO takes one.
+const CREDITS: u16 = 2;
+
+/// What keyed logins of a port share.
+#[derive(Default)]
+pub(crate) struct Greetings {
+    under_way: AtomicUsize,
+    drawn: AtomicU64,
+}
+
+impl Greetings {
+    /// A number that was never used before by this run of the program, and that nobody can foretell.
+    fn nonce(&self, seed: &[u8; 32], port: &[u8; 16]) -> [u8; NONCE] {
+        let n = self.drawn.fetch_add(1, Ordering::Relaxed);
+        mac::hmac_sha256(seed, &[port, &n.to_le_bytes()])
+    }
+
+    fn begin(&self) -> bool {
+        let room = self.under_way.fetch_add(1, Ordering::AcqRel) < MOST;
+        if !room {
+            self.end();
+        }
+        room
+    }
+
+    fn end(&self) {
+        self.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A connection between challenge and HELLO, as the receive path of its reactor knows it.
+pub(crate) struct Greeting {
+    qp: u32,
+    hello: Cell<Option<Hello>>,
+    /// It has sent something else, or more.
+    bad: Cell<bool>,
+    heard: WaitChannel,
+}
+
+/// The greetings of one reactor.
+#[derive(Default)]
+pub(crate) struct Pending(RefCell<Vec<Rc<Greeting>>>);
+
+impl Pending {
+    /// Takes a message if it came by such a connection.
+    pub(crate) fn take(&self, qp: u32, bytes: &[u8]) -> bool {
+        let all = self.0.borrow();
+        let Some(g) = all.iter().find(|g| g.qp == qp) else { return false };
+        match Hello::decode(bytes) {
+            Ok(h) if g.hello.get().is_none() && bytes.len() == HELLO_LEN => g.hello.set(Some(h)),
+            _ => g.bad.set(true),
+        }
+        g.heard.signal();
+        true
+    }
+
+    fn add(&self, g: &Rc<Greeting>) {
+        self.0.borrow_mut().push(g.clone());
+    }
+
+    fn remove(&self, qp: u32) {
+        self.0.borrow_mut().retain(|g| g.qp != qp);
+    }
+}
+
+/// A connection whose host has proved itself; the response to its login is a message.
+pub(crate) struct Greeted {
+    conn: Unclaimed,
+    greeting: Rc<Greeting>,
+    transcript: Transcript,
+    pub(crate) secret: Arc<[u8]>,
+    reads: u16,
+}
+
+/// A login that waits for its answer: by the connection manager, or on a connection that is there already.
+pub(crate) enum Arrival {
+    Asking(Box<dyn Incoming>),
+    Greeted(Greeted),
+}
+
+impl Arrival {
+    pub(crate) fn peer(&self) -> String {
+        match self {
+            Arrival::Asking(i) => i.peer(),
+            Arrival::Greeted(g) => g.conn.peer(),
+        }
+    }
+
+    /// RDMA READs that the peer serves at once.
+    pub(crate) fn peer_serves_reads(&self) -> u16 {
+        match self {
+            Arrival::Asking(i) => i.peer_serves_reads(),
+            Arrival::Greeted(g) => g.reads,
+        }
+    }
+
+    /// What the host has proved to know.
+    pub(crate) fn proved(&self) -> Secret {
+        match self {
+            Arrival::Asking(_) => Secret::None,
+            Arrival::Greeted(g) => Secret::Known(g.secret.clone()),
+        }
+    }
+
+    /// Refuses the login.
+    pub(crate) fn refuse(self, port: Option<&Port>, reason: RejectReason) {
+        match self {
+            Arrival::Asking(i) => refuse(i, reason),
+            Arrival::Greeted(g) => {
+                tracing::warn!(peer = %g.conn.peer(), %reason, "login refused");
+                if let Some(port) = port {
+                    port.greetings.remove(g.greeting.qp);
+                }
+                say_no(g.conn.claim(), reason);
+            }
+        }
+    }
+
+    /// Lets the channel in.
+    pub(crate) async fn accept(
+        self,
+        port: &Port,
+        response: &LoginResponse,
+    ) -> Result<Rc<dyn Connection>, FabricError> {
+        match self {
+            Arrival::Asking(i) => {
+                let params = params(port, response.encode().to_vec(), i.peer_serves_reads());
+                i.accept(&*port.provider, params).await
+            }
+            Arrival::Greeted(g) => {
+                port.greetings.remove(g.greeting.qp);
+                // What came before the welcome was sent without leave.
+                if g.greeting.bad.get() || !g.conn.is_open() {
+                    return Err(FabricError::Unavailable(
+                        "the host did not wait for WELCOME".into(),
+                    ));
+                }
+                let conn = g.conn.claim();
+                send(&*conn, &g.transcript.welcome(&g.secret, response));
+                Ok(conn)
+            }
+        }
+    }
+}
+
+fn params(port: &Port, private_data: Vec<u8>, peer_serves: u16) -> Params {
+    Params {
+        private_data,
+        recv_queue: port.recv_queue.clone(),
+        reads_out: port.config.reads_out.min(peer_serves),
+        reads_in: 0,
+    }
+}
+
+fn send(conn: &dyn Connection, message: &[u8]) {
+    if conn.send_slots().try_wait() {
+        conn.send(message, None, SendFlags::default(), Token::NONE);
+    }
+}
+
+/// Refuses on a connection that is there, and ends it in order: the reason is to arrive.
+fn say_no(conn: Rc<dyn Connection>, reason: RejectReason) {
+    send(&*conn, &keyed::refused(reason));
+    let (token, closed) = completion();
+    conn.on_closed(token);
+    conn.disconnect(false);
+    spawn_task(async move {
+        closed.await;
+        drop(conn);
+    });
+}
+
+/// Challenges a host, on the reactor that has the channel or is to have it.
+pub(crate) fn challenge(
+    shared: &Arc<TargetShared>,
+    incoming: Box<dyn Incoming>,
+    request: LoginRequest,
+    secret: Arc<[u8]>,
+) {
+    if !shared.greetings.begin() {
+        return refuse(incoming, RejectReason::Resources);
+    }
+    let reactors = shared.spread.reactors();
+    let place = shared.sessions.place(&name(&request), reactors.len());
+    let (target, shared) = (shared.spread.id(), shared.clone());
+    spread::run_at(&reactors, place, move || match Port::local(target) {
+        Some(port) => {
+            spawn_task(async move {
+                greet(port, incoming, request, secret, place).await;
+                shared.greetings.end();
+            });
+        }
+        None => {
+            shared.greetings.end();
+            refuse(incoming, RejectReason::Unspecified);
+        }
+    });
+}
+
+fn name(request: &LoginRequest) -> ChannelName {
+    let session = SessionName { initiator: request.initiator, session: request.session };
+    ChannelName { session, channel: request.channel }
+}
+
+async fn greet(
+    port: Rc<Port>,
+    incoming: Box<dyn Incoming>,
+    request: LoginRequest,
+    secret: Arc<[u8]>,
+    place: usize,
+) {
+    let Some(credits) = port.commit(CREDITS) else {
+        return refuse(incoming, RejectReason::Resources);
+    };
+    let proved = prove(&port, incoming, &request, &secret).await;
+    port.uncommit(credits);
+    let Some(greeted) = proved else { return };
+    let arrival = Arrival::Greeted(greeted);
+    let shared = port.shared.clone();
+    // The secret may have changed meanwhile.
+    let map = shared.access.map();
+    if map.host(&request.initiator.0).is_none_or(|h| h.secret != Secret::Known(secret)) {
+        return arrival.refuse(Some(&port), RejectReason::Secret);
+    }
+    if !shared.spread.admit(shared.config.max_channels) {
+        return arrival.refuse(Some(&port), RejectReason::Resources);
+    }
+    let joined = join(&shared, &request, name(&request), Some(place)).await;
+    if joined.reactor != place {
+        // Another login of this channel was quicker, and had it placed elsewhere.
+        shared.spread.channel_gone();
+        return arrival.refuse(Some(&port), RejectReason::Draining);
+    }
+    let login = Login { arrival, request, name: name(&request), nexus: joined.nexus };
+    port.take_login(login, joined.draining);
+}
+
+/// Accepts with a challenge and waits for the proof.
+async fn prove(
+    port: &Rc<Port>,
+    incoming: Box<dyn Incoming>,
+    request: &LoginRequest,
+    secret: &Arc<[u8]>,
+) -> Option<Greeted> {
+    let c = &port.config;
+    let nonce = port.shared.greetings.nonce(&c.nonce_seed, &c.port_id.0);
+    let challenge = Challenge { version: VERSION, nonce, target: c.port_id };
+    let (peer, reads) = (incoming.peer(), incoming.peer_serves_reads());
+    let params = params(port, challenge.encode().to_vec(), reads);
+    port.accepting.set(port.accepting.get() + 1);
+    let accepted = incoming.accept(&*port.provider, params).await;
+    port.accepting.set(port.accepting.get() - 1);
+    let conn = match accepted {
+        Ok(conn) => Unclaimed::new(conn),
+        Err(e) => {
+            tracing::warn!(%peer, error = %e, "connection failed while being accepted");
+            port.more_held.signal();
+            return None;
+        }
+    };
+    let greeting = Rc::new(Greeting {
+        qp: conn.qp(),
+        hello: Cell::new(None),
+        bad: Cell::new(false),
+        heard: WaitChannel::new(0),
+    });
+    port.greetings.add(&greeting);
+    port.more_held.signal();
+    let (token, closed) = completion();
+    conn.on_closed(token);
+    let g = greeting.clone();
+    let watch = spawn_task(async move {
+        closed.await;
+        g.bad.set(true);
+        g.heard.signal();
+    });
+    let heard = timeout(PATIENCE, greeting.heard.wait()).await;
+    weir_reactor::cancel(watch);
+    let hello = greeting.hello.get().filter(|_| heard.is_ok() && !greeting.bad.get());
+    let t = hello.map(|h| (h, Transcript::new(request, &challenge, h.nonce)));
+    match t {
+        Some((h, transcript)) if h.is_proof(secret, &transcript) => {
+            Some(Greeted { conn, greeting, transcript, secret: secret.clone(), reads })
+        }
+        other => {
+            let why = if other.is_some() { "its secret is another one" } else { "no proof came" };
+            tracing::warn!(%peer, initiator = %request.initiator, why, "login refused");
+            port.greetings.remove(greeting.qp);
+            if other.is_some() {
+                say_no(conn.claim(), RejectReason::Secret);
+            }
+            None
+        }
+    }
+}
