@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll};
 use weir_base::IoResult;
+use weir_reactor::vital;
 
 /// Sizes of slots, in bytes; larger futures go to the heap each time.
 const CLASSES: [usize; 4] = [128, 256, 512, 1024];
@@ -114,8 +115,9 @@ impl Future for IoFuture<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<IoResult> {
         match &mut self.0 {
             Inner::Ready(r) => Poll::Ready(*r),
+            // A front end that waits for it may panic without harm; this may not.
             // SAFETY: the slot holds a live future that is never moved until it is dropped in place.
-            Inner::Slot(p) => unsafe { Pin::new_unchecked(p.as_mut()) }.poll(cx),
+            Inner::Slot(p) => vital(|| unsafe { Pin::new_unchecked(p.as_mut()) }.poll(cx)),
         }
     }
 }

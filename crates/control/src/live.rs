@@ -140,6 +140,8 @@ pub struct PortLive {
     pub commands: u64,
     /// Task management functions finished since the start.
     pub task_management: u64,
+    /// Connections that an error of this program has ended since its start; each is an event, and a line of the log.
+    pub broken: u64,
 }
 
 /// A reactor at work.

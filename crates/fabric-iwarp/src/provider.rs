@@ -9,7 +9,7 @@ use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, Prng};
 use weir_fabric::{Connected, FabricError, Listener, Params, Provider, RecvQueue, SoftRecvQueue};
 use weir_proto_iwarp::mpa::{CrcPolicy, Policy};
-use weir_reactor::{LocalFuture, Poller, Reactor, now};
+use weir_reactor::{LocalFuture, Poller, Reactor, contained, now};
 use weir_uring::{Congestion, Ring, SocketOptions};
 
 /// Bytes received from a socket at most in one go; shared by all connections of the reactor.
@@ -140,6 +140,15 @@ impl Shared {
         }
     }
 
+    /// Runs what is done for one connection. A panic of it ends that connection.
+    #[inline]
+    fn guard<R: Default>(&self, c: &Rc<Conn>, f: impl FnOnce() -> R) -> R {
+        contained(f).unwrap_or_else(|p| {
+            c.down(self, &format!("{}: {p}", weir_fabric::OWN_ERROR));
+            R::default()
+        })
+    }
+
     fn make_hot(&self, conn: Rc<Conn>) {
         if !conn.hot.replace(true) {
             conn.last_rx.set(now());
@@ -160,8 +169,7 @@ impl Poller for Shared {
         let mut busy = false;
         let mut i = 0;
         while let Some(c) = { self.hot.borrow().get(i).cloned() } {
-            busy |= c.pump(self);
-            busy |= c.retry_transmit(self);
+            busy |= self.guard(&c, || c.pump(self) | c.retry_transmit(self));
             let silent = now().saturating_sub(c.last_rx.get()) > SILENT;
             let silent = silent && c.tx_idle() && !c.is_stalled();
             if c.is_down() || silent {
@@ -184,7 +192,7 @@ impl Poller for Shared {
             std::mem::swap(&mut now, &mut self.dirty.borrow_mut());
             for c in now.drain(..) {
                 c.dirty.set(false);
-                c.transmit(self);
+                self.guard(&c, || c.transmit(self));
                 // What did not leave is tried again in every turn, however silent the peer is.
                 if !c.tx_idle() && !c.is_down() {
                     self.make_hot(c);

@@ -46,6 +46,9 @@ pub mod status {
     pub const LENGTH: i32 = -3;
 }
 
+/// How the reason of a connection begins that this program has ended for an error of its own.
+pub const OWN_ERROR: &str = "an error of this program";
+
 /// The end of a connection on which no READ could be outstanding: whoever waits for a place for one goes on, and finds
 /// the connection closed.
 pub fn release_readers(conn: &dyn Connection) {

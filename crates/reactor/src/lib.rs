@@ -15,6 +15,7 @@
 mod call;
 mod completion;
 mod completion_queue;
+mod contained;
 mod driver;
 mod executor;
 mod local;
@@ -27,6 +28,7 @@ mod wait_channel;
 pub use call::call;
 pub use completion::{Completion, CompletionFuture, Token, complete, completion};
 pub use completion_queue::CompletionQueue;
+pub use contained::{Panicked, contain_panics, contained, contained_future, vital};
 pub use driver::{Driver, PollMode, Poller, Unpark};
 pub use executor::{
     Figures, Reactor, cancel, clock, current_id, now, run_async, spawn, spawn_task, try_current_id,

@@ -19,7 +19,7 @@ use weir_proto_brp::{
 };
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::transport_id::TransportId;
-use weir_reactor::{Token, WaitChannel, completion, now, spawn_task, timeout};
+use weir_reactor::{Panicked, Token, WaitChannel, completion, now, spawn_task, timeout};
 use weir_target_core::{Attached, Attachment, Secret};
 
 /// Send buffers of a channel: small data of many completions is gathered in one.
@@ -296,6 +296,10 @@ impl Channel {
         closed.await;
         // What was not looked at by now counts as never arrived.
         port.disconnect(qp);
+        let reason = conn.close_reason();
+        if reason.starts_with(weir_fabric::OWN_ERROR) {
+            port.shared.spread.broke(&peer, &reason);
+        }
         tracing::info!(%peer, channel = self.name.channel, reason = %conn.close_reason(), "connection closed");
         self.replies.clear();
         self.conn.borrow_mut().take();
@@ -488,6 +492,21 @@ impl Channel {
             messages: self.messages.get(),
             busy: self.busy.get(),
         }
+    }
+
+    /// What was done for this host has panicked: its connection ends, and nobody else's. So does the channel: what it
+    /// remembers of its slots may be wrong.
+    #[cold]
+    pub(crate) fn broke(self: &Rc<Self>, p: &Panicked) {
+        self.port.shared.spread.broke(&self.info().peer, p);
+        let me = self.clone();
+        // Not here: whoever calls may be inside the connection.
+        spawn_task(async move {
+            if let Some(c) = me.conn() {
+                c.disconnect(true);
+            }
+            me.end(GoodbyeReason::Unspecified).await;
+        });
     }
 
     /// Ends the channel without anybody waiting for it.

@@ -12,7 +12,7 @@ use weir_proto_brp::completion::{self, Completion};
 use weir_proto_brp::control::{Abort, GoodbyeReason, check_alone};
 use weir_proto_brp::slot::Verdict;
 use weir_proto_brp::{Header, Kind, MessageError, Op, Status, sums};
-use weir_reactor::{Completion as Received, Token, now};
+use weir_reactor::{Completion as Received, Token, contained, now};
 use weir_target_core::Attached;
 
 /// Messages looked at before what they brought about is sent.
@@ -51,8 +51,15 @@ impl Port {
     #[inline]
     fn received(self: &Rc<Self>, number: u32, c: Received) {
         let channel = if c.is_ok() { self.by_qp(c.source) } else { None };
-        if channel.is_none() && c.is_ok() && self.greeted(number, c) {
-            return self.post(number);
+        if channel.is_none() && c.is_ok() {
+            match contained(|| self.greeted(number, c)) {
+                Ok(false) => {}
+                Ok(true) => return self.post(number),
+                Err(p) => {
+                    self.shared.spread.broke("a host that has not proved itself", &p);
+                    return self.post(number);
+                }
+            }
         }
         if channel.is_none() && c.is_ok() && self.accepting.get() > 0 {
             return self.held.borrow_mut().push((number, c));
@@ -61,9 +68,13 @@ impl Port {
             let message = self.buffer(number).sub(0, c.len as usize);
             // SAFETY: the message is complete; the provider writes no more to its buffer until it is posted again.
             let bytes = unsafe { message.bytes() };
-            if let Err(e) = channel.message(bytes) {
-                tracing::warn!(peer = %channel.info().peer, error = %e, "bad message");
-                channel.close(GoodbyeReason::Protocol, false);
+            match contained(|| channel.message(bytes)) {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => {
+                    tracing::warn!(peer = %channel.info().peer, error = %e, "bad message");
+                    channel.close(GoodbyeReason::Protocol, false);
+                }
+                Err(p) => channel.broke(&p),
             }
         }
         self.post(number);
@@ -83,6 +94,15 @@ impl Port {
     }
 }
 
+/// A command that has begun: it is over when what is done for it panics.
+pub(crate) struct UnderWay<'a>(pub(crate) &'a Rc<Channel>);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.over();
+    }
+}
+
 /// Takes commands right from the bytes on the wire; other messages are rare and may end the channel.
 pub(crate) struct CommandTap(pub(crate) Weak<Channel>);
 
@@ -90,7 +110,10 @@ impl Tap for CommandTap {
     #[inline]
     fn message(&self, bytes: &[u8]) -> bool {
         let Some(channel) = self.0.upgrade() else { return false };
-        let taken = channel.tapped(bytes);
+        let taken = contained(|| channel.tapped(bytes)).unwrap_or_else(|p| {
+            channel.broke(&p);
+            true
+        });
         if taken {
             channel.credit_back();
         }
@@ -215,12 +238,14 @@ impl Channel {
             s.together = together;
         }
         self.begin();
+        let under_way = UnderWay(self);
         let mut kept = self.port.kept.borrow_mut();
         kept.clear();
         match self.at_once(item, bytes, &mut kept) {
             Some(ended) => self.ended(self.generation(), c, ended, &kept, false),
             None => self.port.submit(Work::new(self.clone(), item, bytes)),
         }
+        std::mem::forget(under_way);
     }
 
     /// A completion without data.

@@ -12,7 +12,7 @@ use weir_proto_brp::completion::{COMPLETION, Completion, Layout, flag};
 use weir_proto_brp::control::Event;
 use weir_proto_brp::message::{ENOUGH, HEADER, seal};
 use weir_proto_brp::sums;
-use weir_reactor::{Token, spawn_task};
+use weir_reactor::{Token, contained, spawn_task};
 
 /// One completion.
 pub(crate) struct Reply {
@@ -297,7 +297,9 @@ impl Port {
     pub(crate) fn flush_all(&self) {
         loop {
             let Some(c) = self.dirty.borrow_mut().pop() else { return };
-            c.flush();
+            if let Err(p) = contained(|| c.flush()) {
+                c.broke(&p);
+            }
         }
     }
 }

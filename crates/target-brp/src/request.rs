@@ -14,7 +14,7 @@ use weir_mem::{Lent, Purse, Slice};
 use weir_proto_brp::command::{Command, Descriptor, Item, flag};
 use weir_proto_brp::volume::VOLUME_INFO;
 use weir_proto_brp::{Op, Status, sums};
-use weir_reactor::{Token, WaitChannel, unless};
+use weir_reactor::{Token, WaitChannel, contained_future, unless};
 
 /// Most bytes of each half of a COMPARE AND WRITE.
 pub(crate) const COMPARE_MAX: u32 = 64 << 10;
@@ -192,9 +192,13 @@ impl Task {
         self.lent = false;
         let purse = self.purse.clone();
         let r = Running { port, channel: &channel, generation, c: command, inline, purse };
-        let ended = match r.one_at_a_time(self).await {
-            Ok(e) => e,
-            Err(Stop(e)) => e,
+        let ended = match contained_future(r.one_at_a_time(self)).await {
+            Ok(Ok(e)) => e,
+            Ok(Err(Stop(e))) => e,
+            Err(p) => {
+                channel.broke(&p);
+                Ended::Lost
+            }
         };
         drop(r);
         let sums = match ended {

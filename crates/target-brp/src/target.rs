@@ -20,7 +20,7 @@ use weir_target_core::{Access, Secret, Spread, Units, spread};
 
 /// What all reactors of a target port share. Nothing of it is touched per command but a counter of `access`.
 pub(crate) struct TargetShared {
-    pub(crate) spread: Spread,
+    pub(crate) spread: Arc<Spread>,
     pub(crate) config: TargetConfig,
     pub(crate) access: Arc<Access>,
     pub(crate) sessions: Sessions,
@@ -80,7 +80,7 @@ impl Target {
     /// A target port. Every reactor that is to serve it [joins](Target::join).
     pub fn new(config: TargetConfig, access: Arc<Access>) -> Target {
         Target(Arc::new(TargetShared {
-            spread: Spread::default(),
+            spread: Arc::default(),
             config,
             access,
             sessions: Sessions::default(),
@@ -114,6 +114,11 @@ impl Target {
         spread::listen(&self.0.spread, provider, addr, move |incoming| {
             login(shared.clone(), incoming)
         })
+    }
+
+    /// Connections that an error of this program has ended, and what has not been told of them.
+    pub fn broken(&self) -> (u64, Vec<String>) {
+        (self.0.spread.broken(), self.0.spread.take_news())
     }
 
     /// The port's identifier.

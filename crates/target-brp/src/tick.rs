@@ -5,7 +5,7 @@ use crate::port::Port;
 use std::rc::Rc;
 use weir_base::MILLIS;
 use weir_proto_brp::control::{Event, EventKind, GoodbyeReason};
-use weir_reactor::{now, sleep};
+use weir_reactor::{contained, now, sleep};
 
 /// How often.
 const EVERY: u64 = 250 * MILLIS;
@@ -15,7 +15,9 @@ pub(crate) async fn tick(port: Rc<Port>) {
     loop {
         sleep(EVERY).await;
         for c in port.channels() {
-            c.look();
+            if let Err(p) = contained(|| c.look()) {
+                c.broke(&p);
+            }
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod planted;
 pub mod spread;
 mod transfer;
 mod unit;
+mod vital;
 
 pub use access::{Access, AccessMap, HostRule, Secret};
 pub use at_once::AtOnce;

@@ -1,17 +1,20 @@
 //! A target port on several reactors, whatever its protocol: which these are, logins, memory to receive into.
 
+use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use weir_fabric::{FabricError, Incoming, Listener, Provider, RecvQueue};
 use weir_mem::{BufPool, PoolConfig};
 use weir_proto_scsi::lu::Nexus;
-use weir_reactor::{Handle, TaskId, spawn_task};
+use weir_reactor::{Handle, TaskId, contained_future, spawn_task};
 
 /// Bits that count the nexuses of one port: a thousand logins a second use them up in 34 years.
 const NEXUS_BITS: u32 = 40;
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
+/// News that are kept at most until somebody asks.
+const NEWS: usize = 16;
 
 /// The reactors of a target port and the number of its channels. Nothing of it is touched per command.
 pub struct Spread {
@@ -23,6 +26,9 @@ pub struct Spread {
     closed: AtomicBool,
     /// Tasks that hold listeners, each with its reactor.
     listeners: Mutex<Vec<(u32, TaskId)>>,
+    /// Connections that an error of this program has ended, and what was not told of them yet.
+    broken: AtomicU64,
+    news: Mutex<Vec<String>>,
 }
 
 impl Default for Spread {
@@ -34,6 +40,8 @@ impl Default for Spread {
             nexuses: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             listeners: Mutex::default(),
+            broken: AtomicU64::new(0),
+            news: Mutex::default(),
         }
     }
 }
@@ -75,6 +83,28 @@ impl Spread {
         }
     }
 
+    /// An error of this program has ended a connection: said in the log, counted, and kept for whoever
+    /// [asks](Spread::take_news).
+    #[cold]
+    pub fn broke(&self, peer: &str, p: &dyn Display) {
+        tracing::error!(%peer, error = %p, "an error of this program ends a connection");
+        self.broken.fetch_add(1, Ordering::Relaxed);
+        let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
+        if news.len() < NEWS {
+            news.push(format!("an error of this program has ended the connection of {peer}: {p}"));
+        }
+    }
+
+    /// Connections that an error of this program has ended.
+    pub fn broken(&self) -> u64 {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    /// What has not been told of them.
+    pub fn take_news(&self) -> Vec<String> {
+        std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// True once the port is about to end.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
@@ -112,7 +142,7 @@ pub fn run_at(reactors: &[Handle], place: usize, f: impl FnOnce() + Send + 'stat
 /// # Errors
 /// The address cannot be listened on.
 pub fn listen<F, Fut>(
-    spread: &Spread,
+    spread: &Arc<Spread>,
     provider: &dyn Provider,
     addr: &str,
     login: F,
@@ -123,13 +153,13 @@ where
 {
     let listener = provider.listen(addr)?;
     let local = listener.local_addr();
-    let task = spawn_task(serve(listener, login));
+    let task = spawn_task(serve(spread.clone(), listener, login));
     let mut all = spread.listeners.lock().unwrap_or_else(PoisonError::into_inner);
     all.push((weir_reactor::current_id(), task));
     Ok(local)
 }
 
-async fn serve<F, Fut>(listener: Rc<dyn Listener>, login: F)
+async fn serve<F, Fut>(spread: Arc<Spread>, listener: Rc<dyn Listener>, login: F)
 where
     F: Fn(Box<dyn Incoming>) -> Fut,
     Fut: Future<Output = ()> + 'static,
@@ -137,7 +167,13 @@ where
     loop {
         match listener.next().await {
             Ok(incoming) => {
-                spawn_task(login(incoming));
+                let (peer, judged) = (incoming.peer(), login(incoming));
+                let spread = spread.clone();
+                spawn_task(async move {
+                    if let Err(p) = contained_future(judged).await {
+                        spread.broke(&peer, &p);
+                    }
+                });
             }
             Err(e) => {
                 tracing::error!(error = %e, "the listener ended");

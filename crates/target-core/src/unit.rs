@@ -2,6 +2,7 @@
 
 use crate::access::Access;
 use crate::gate::{Gate, SharedGate};
+use crate::vital::Vital;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,6 +16,7 @@ use weir_proto_scsi::lu::{FastPath, LuState, Nexus};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::status::ScsiError;
 use weir_proto_scsi::transport_id::TransportId;
+use weir_reactor::vital;
 
 /// Keeps persistent reservations with APTPL (SPC-4 5.13.5).
 pub trait ReservationStore: Send + Sync {
@@ -53,11 +55,16 @@ impl UnitShared {
 
     /// Runs `f` on the state. The generation that other cores read is brought up to date before the lock
     /// is given back.
+    ///
+    /// All hosts share it, so a panic in here ends the program, whoever called.
     pub fn with<R>(&self, f: impl FnOnce(&mut LuState) -> R) -> R {
-        let mut s: MutexGuard<'_, LuState> = self.state.lock().unwrap_or_else(|e| e.into_inner());
-        let r = f(&mut s);
-        self.generation.store(s.generation(), Ordering::Release);
-        r
+        vital(|| {
+            let mut s: MutexGuard<'_, LuState> =
+                self.state.lock().unwrap_or_else(|e| e.into_inner());
+            let r = f(&mut s);
+            self.generation.store(s.generation(), Ordering::Release);
+            r
+        })
     }
 
     /// Changes whenever what was cached of the state may be wrong.
@@ -88,6 +95,7 @@ impl Unit {
         let chunk = chunk.min(pool.max_len()) & !4095;
         assert!(chunk > 0, "a chunk is at least 4096 bytes");
         let gate = Gate::new(shared.clone());
+        let volume = Rc::new(Vital(volume));
         Rc::new(Unit { shared, volume, pool, chunk, gate })
     }
 

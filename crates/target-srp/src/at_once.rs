@@ -10,7 +10,7 @@ use std::rc::Weak;
 use weir_fabric::{Remote, SendFlags, Tap};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_srp::{Buffer, Command, Iu, Response};
-use weir_reactor::Token;
+use weir_reactor::{Token, contained};
 use weir_target_core::AtOnce;
 
 /// What a channel shows its connection.
@@ -20,11 +20,15 @@ impl Tap for AtOnceTap {
     #[inline]
     fn message(&self, bytes: &[u8]) -> bool {
         let Some(channel) = self.0.upgrade() else { return false };
-        match Iu::decode(bytes, &channel.context) {
+        let taken = contained(|| match Iu::decode(bytes, &channel.context) {
             // By reference: what has just been written as fields is not moved as a whole.
             Ok(Iu::Command(ref c)) => channel.at_once(c).is_some(),
             _ => false,
-        }
+        });
+        taken.unwrap_or_else(|p| {
+            channel.broke(&p);
+            true
+        })
     }
 }
 

@@ -114,6 +114,13 @@ impl Bdt {
         self.settled.signal_all();
     }
 
+    /// Its fetch has panicked.
+    #[cold]
+    pub(crate) fn give_up(&self) {
+        self.state.set(BdtState::Failed);
+        self.settled.signal_all();
+    }
+
     /// Adds fetched entries and checks the whole against the stated total.
     fn append(&self, bytes: &[u8]) -> bool {
         let Some(list) = DescriptorList::new(bytes) else { return false };

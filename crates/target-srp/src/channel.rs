@@ -14,7 +14,9 @@ use weir_proto_srp::credit::RequestLimit;
 use weir_proto_srp::misc::{CreditRequest, LogoutReason, TargetLogout};
 use weir_proto_srp::states::ChannelState;
 use weir_proto_srp::{IuContext, LoginResponse, Negotiated, PortId, Tag};
-use weir_reactor::{Token, WaitChannel, completion, now, sleep, spawn_task};
+use weir_reactor::{
+    Panicked, TaskId, Token, WaitChannel, completion, contained_future, now, sleep, spawn_task,
+};
 use weir_target_core::Attachment;
 
 /// What a login has settled and the accepting reactor needs.
@@ -142,8 +144,8 @@ impl Channel {
             peer = %channel.peer, initiator = %channel.initiator, host = %channel.view.host(),
             channel = id, credits, "channel established"
         );
-        let probe = spawn_task(Channel::probe(channel.clone()));
-        let watch = events.then(|| spawn_task(Channel::watch_events(channel.clone())));
+        let probe = channel.spawn(Channel::probe(channel.clone()));
+        let watch = events.then(|| channel.spawn(Channel::watch_events(channel.clone())));
         let (token, closed) = completion();
         channel.conn.on_closed(token);
         closed.await;
@@ -152,6 +154,10 @@ impl Channel {
             weir_reactor::cancel(task);
         }
         channel.lost.set(true);
+        let reason = channel.conn.close_reason();
+        if reason.starts_with(weir_fabric::OWN_ERROR) {
+            port.shared.spread.broke(&channel.peer, &reason);
+        }
         port.stop_waits(&channel);
         channel.conn.set_tap(None);
         tracing::info!(
@@ -321,6 +327,25 @@ impl Channel {
             }
             channel.ask();
         }
+    }
+
+    /// What was done for this host has panicked: its connection ends, and nobody else's.
+    #[cold]
+    pub(crate) fn broke(self: &Rc<Self>, p: &Panicked) {
+        self.port.shared.spread.broke(&self.peer, p);
+        let me = self.clone();
+        // Not here: whoever calls may be inside the connection.
+        spawn_task(async move { me.conn.disconnect(true) });
+    }
+
+    /// Runs a task of this channel.
+    fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) -> TaskId {
+        let me = self.clone();
+        spawn_task(async move {
+            if let Err(p) = contained_future(task).await {
+                me.broke(&p);
+            }
+        })
     }
 
     /// Ends the channel from our side: T_LOGOUT where a reason is given, then the disconnect.

@@ -112,6 +112,11 @@ impl Port {
         get_part(target)
     }
 
+    /// A task that ends with the port.
+    pub(crate) fn add_task(&self, task: TaskId) {
+        self.tasks.borrow_mut().push(task);
+    }
+
     /// Accepts a login here.
     pub(crate) fn take_login(self: &Rc<Self>, login: Login) {
         let port = self.clone();

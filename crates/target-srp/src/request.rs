@@ -15,7 +15,9 @@ use weir_proto_scsi::status::Status;
 use weir_proto_srp::residual::{Lengths, Transfer as Residuals};
 use weir_proto_srp::states::{DmaState, RequestState};
 use weir_proto_srp::{Buffer, Command, Descriptor, Iu, IuError, Response, RspCode, Tag};
-use weir_reactor::{Token, WaitChannel, completion, run_async, spawn_task, unless};
+use weir_reactor::{
+    Token, WaitChannel, completion, contained_future, run_async, spawn_task, unless,
+};
 use weir_target_core::{Attached, Outcome, Stop, execute_unmapped};
 
 /// CDB bytes kept; longer ones are of no command that we know.
@@ -138,7 +140,11 @@ impl Request {
         let (me, channel, table) = (self.clone(), channel.clone(), table.clone());
         spawn_task(async move {
             let bdt = if out { &me.data_out } else { &me.data_in };
-            bdt.fetch(&me.port.trace, &channel, missing, table).await;
+            let fetch = bdt.fetch(&me.port.trace, &channel, missing, table);
+            if let Err(p) = contained_future(fetch).await {
+                bdt.give_up();
+                channel.broke(&p);
+            }
         });
     }
 
@@ -158,17 +164,34 @@ impl Request {
             if let Some(channel) = channel {
                 channel.begin();
                 *self.channel.borrow_mut() = Some(channel.clone());
-                self.message(&channel, buf, c.len as usize).await;
+                let done = contained_future(self.message(&channel, buf, c.len as usize)).await;
+                if let Err(p) = &done {
+                    channel.broke(p);
+                    self.replace();
+                }
                 self.attached.take();
                 self.abort.set(Abort::No);
                 self.channel.take();
                 self.ended.signal_all();
                 channel.end();
+                if done.is_err() {
+                    return;
+                }
             } else {
                 drop(buf);
             }
             self.enter(RequestState::Free);
         }
+    }
+
+    /// Has a new request take the place of this one, which has panicked: where its machines stand nobody knows.
+    #[cold]
+    fn replace(&self) {
+        let new = Request::new(self.id, self.port.clone());
+        if let Some(place) = self.port.requests.borrow_mut().get_mut(self.id as usize) {
+            *place = new.clone();
+        }
+        self.port.add_task(spawn_task(new.run()));
     }
 
     async fn message(self: &Rc<Self>, channel: &Rc<Channel>, buf: Slice, len: usize) {

@@ -18,7 +18,7 @@ use weir_target_core::{Access, Secret, Spread, Units, spread};
 
 /// What all reactors of a target port share.
 pub(crate) struct TargetShared {
-    pub(crate) spread: Spread,
+    pub(crate) spread: Arc<Spread>,
     pub(crate) config: TargetConfig,
     pub(crate) access: Arc<Access>,
     /// Vendor and product for LUNs without a unit.
@@ -77,7 +77,7 @@ impl Target {
         reactors: usize,
     ) -> Self {
         Target(Arc::new(TargetShared {
-            spread: Spread::default(),
+            spread: Arc::default(),
             config,
             access,
             identity,
@@ -110,6 +110,11 @@ impl Target {
         spread::listen(&self.0.spread, provider, addr, move |incoming| {
             login(shared.clone(), incoming)
         })
+    }
+
+    /// Connections that an error of this program has ended, and what has not been told of them.
+    pub fn broken(&self) -> (u64, Vec<String>) {
+        (self.0.spread.broken(), self.0.spread.take_news())
     }
 
     /// The port's identifier.

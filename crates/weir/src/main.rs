@@ -6,5 +6,6 @@ mod run;
 mod seed;
 
 fn main() -> std::process::ExitCode {
+    weir_reactor::contain_panics(std::process::abort);
     cli::main()
 }

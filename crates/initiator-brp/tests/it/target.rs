@@ -29,6 +29,8 @@ pub(crate) struct Mood {
     pub(crate) writes: Cell<u64>,
     /// Discards and writes of zeroes.
     pub(crate) ranges: Cell<u64>,
+    /// Reads panic.
+    pub(crate) broken: Cell<bool>,
     /// Completed writes may be lost.
     pub(crate) volatile: Cell<bool>,
 }
@@ -67,6 +69,7 @@ impl Volume for Disk {
     fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
         IoFuture::new(async move {
             self.wait().await;
+            assert!(!self.mood.broken.get(), "broken on purpose");
             self.check(at, buf.len() as u64)?;
             buf.copy_from(0, &self.memory, at as usize, buf.len());
             Ok(())

@@ -115,6 +115,14 @@ impl Door {
         }
     }
 
+    /// Connections that an error of this program has ended, and what has not been told of them.
+    pub(crate) fn broken(&self) -> (u64, Vec<String>) {
+        match self {
+            Door::Srp(t) => t.broken(),
+            Door::Brp(t) => t.broken(),
+        }
+    }
+
     /// Hosts that are logged in.
     pub(crate) fn nexuses(&self) -> Vec<NexusLine> {
         match self {

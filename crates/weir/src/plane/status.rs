@@ -235,7 +235,13 @@ impl Node {
         {
             let targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
             for (name, t) in targets.iter() {
-                live.ports.push(port(name, t, &readings));
+                let (broken, news) = t.target.broken();
+                for text in news {
+                    if let Some(h) = self.hooks.get() {
+                        h.events.publish("error", &format!("target/{name}"), &text);
+                    }
+                }
+                live.ports.push(PortLive { broken, ..port(name, t, &readings) });
             }
         }
         {
