@@ -8,6 +8,7 @@
 pub mod date;
 pub mod prng;
 pub mod status;
+pub mod unflushed;
 
 pub use date::Date;
 pub use prng::Prng;

@@ -2,11 +2,14 @@
 
 use crate::channel::{Channel, Io, Outcome};
 use crate::error::{Error, Hop};
+use crate::planted::{Bug, has};
 use crate::queue::{Queue, plain};
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::slice::from_ref;
 use std::sync::atomic::Ordering;
 use weir_base::MILLIS;
+use weir_base::unflushed::Ledger;
 use weir_mem::Slice;
 use weir_proto_brp::command::flag;
 use weir_proto_brp::sums::PIECE;
@@ -40,12 +43,12 @@ pub struct Disk {
     info: RefCell<VolumeInfo>,
     /// Change of the session's volumes that `info` is of.
     as_of: Cell<u64>,
-    /// Losses of power at the target when the first write since the last flush completed.
-    dirty_since: Cell<Option<u64>>,
+    /// What all handles of the volume know of writes that are not durable yet.
+    ledger: Rc<Ledger>,
 }
 
 impl Disk {
-    pub(crate) fn new(queue: Queue, info: VolumeInfo) -> Disk {
+    pub(crate) fn new(queue: Queue, info: VolumeInfo, ledger: Rc<Ledger>) -> Disk {
         let as_of = queue.local.shared.volumes.load(Ordering::Acquire);
         Disk {
             queue,
@@ -53,7 +56,7 @@ impl Disk {
             guard: Cell::new(info.guard),
             info: RefCell::new(info),
             as_of: Cell::new(as_of),
-            dirty_since: Cell::new(None),
+            ledger,
         }
     }
 
@@ -129,20 +132,15 @@ impl Disk {
     /// Everything completed before is on the medium afterwards.
     ///
     /// # Errors
-    /// As [`read`](Disk::read), and [`Error::LostCache`] when something completed before is lost.
+    /// As [`read`](Disk::read), and [`Error::LostCache`] when something completed before is lost, over whichever handle,
+    /// channel or path of the session set it was written. Each handle tells a loss once.
     pub async fn flush(&self) -> Result<(), Error> {
-        let before = self.dirty_since.take();
-        let r = self.run(Request { op: Op::Flush, flags: 0, at: 0, len: 0 }, &[]).await;
-        match (before, &r) {
-            (Some(n), Ok(())) if n != self.queue.local.shared.power_losses() => {
-                Err(Error::LostCache)
-            }
-            (Some(_), Err(_)) => {
-                self.dirty_since.set(before);
-                r
-            }
-            _ => r,
-        }
+        let begun = self.ledger.begin();
+        let flush = Request { op: Op::Flush, flags: 0, at: 0, len: 0 };
+        let channel = self.queue.local.channel()?;
+        let power = self.run_on(&channel, flush, &[]).await?;
+        let whole = self.ledger.flushed(&begun, |cache| cache != power);
+        if whole || has(Bug::LostCacheNotTold) { Ok(()) } else { Err(Error::LostCache) }
     }
 
     /// Gives a range back.
@@ -201,22 +199,20 @@ impl Disk {
         if request.len > channel.limits().max_len as usize {
             return Box::pin(self.split(request, memory)).await;
         }
-        self.run_on(&channel, request, memory).await
+        self.run_on(&channel, request, memory).await.map(drop)
     }
 
-    /// As one command.
+    /// As one command. Gives what the target said of its power when it ended: it is looked at before another login
+    /// could change it.
     #[inline]
     async fn run_on(
         &self,
         channel: &Channel,
         request: Request,
         memory: &[Slice],
-    ) -> Result<(), Error> {
+    ) -> Result<u64, Error> {
         match channel.run(self.io(request, memory)).await {
-            Outcome::Done(_) => {
-                self.done(request);
-                Ok(())
-            }
+            Outcome::Done(_) => Ok(self.done(request, channel.power())),
             // On the heap, so that the way of a command that ends well stays small.
             other => Box::pin(self.again(request, memory, other)).await,
         }
@@ -237,18 +233,12 @@ impl Disk {
     }
 
     #[inline]
-    fn done(&self, Request { op, flags, .. }: Request) {
+    fn done(&self, Request { op, flags, .. }: Request, power: u64) -> u64 {
         let writes = matches!(op, Op::Write | Op::WriteZeroes | Op::CompareAndWrite | Op::Discard);
-        if writes && flags & flag::FUA == 0 && self.dirty_since.get().is_none() {
-            self.dirtied();
+        if writes && flags & flag::FUA == 0 && self.info.borrow().volatile_cache {
+            self.ledger.written(power);
         }
-    }
-
-    #[cold]
-    fn dirtied(&self) {
-        if self.info.borrow().volatile_cache {
-            self.dirty_since.set(Some(self.queue.local.shared.power_losses()));
-        }
+        power
     }
 
     /// More than one command moves.
@@ -272,18 +262,16 @@ impl Disk {
         mut request: Request,
         memory: &[Slice],
         mut last: Outcome,
-    ) -> Result<(), Error> {
+    ) -> Result<u64, Error> {
         let shared = &self.queue.local.shared;
+        let mut power = 0;
         let at = request.at;
         let piece = |n: u32| if n == 0 { at } else { (at / PIECE + u64::from(n)) * PIECE };
         let mut tries = 0;
         loop {
             let spent = tries >= shared.config.retries;
             let damage = match last {
-                Outcome::Done(_) => {
-                    self.done(request);
-                    return Ok(());
-                }
+                Outcome::Done(_) => return Ok(self.done(request, power)),
                 Outcome::Damaged { piece: n, sure } => {
                     // Somebody may have written to it while it was being sent: from here on it is copied first.
                     request.flags |= flag::STABLE;
@@ -313,7 +301,9 @@ impl Disk {
             } else if spent {
                 return Err(plain(last));
             }
-            last = self.queue.local.channel()?.run(self.io(request, memory)).await;
+            let channel = self.queue.local.channel()?;
+            last = channel.run(self.io(request, memory)).await;
+            power = channel.power();
             tries += 1;
         }
     }

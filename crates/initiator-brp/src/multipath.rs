@@ -2,9 +2,10 @@
 
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::queue::Queue;
+use crate::queue::{self, Queue};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use weir_base::unflushed::Ledger;
 use weir_base::{Nanos, SECONDS};
 use weir_mem::Slice;
 use weir_reactor::{WaitChannel, sleep};
@@ -33,6 +34,8 @@ struct Path {
 /// is sent over the next path, or fails: its old target might else do it after newer writes.
 pub struct Multipath {
     uid: [u8; 16],
+    /// Of all paths: a flush over one tells what was lost of writes over another.
+    ledger: Rc<Ledger>,
     paths: Vec<Path>,
     active: Cell<usize>,
     /// One change of path at a time.
@@ -64,6 +67,7 @@ impl Multipath {
         let path = |queue| Path { queue, disk: RefCell::default() };
         let m = Multipath {
             uid: *uid,
+            ledger: Rc::new(queue::ledger(&queues, uid)),
             paths: queues.into_iter().map(path).collect(),
             active: Cell::new(0),
             switching: WaitChannel::new(1),
@@ -206,7 +210,7 @@ impl Multipath {
         match known {
             Some(d) => d.refresh(true).await?,
             None => {
-                let disk = path.queue.open_uid(&self.uid).await?;
+                let disk = path.queue.open_path(&self.uid, self.ledger.clone()).await?;
                 *path.disk.borrow_mut() = Some(Rc::new(disk));
             }
         }

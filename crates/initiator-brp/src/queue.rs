@@ -3,8 +3,11 @@
 use crate::channel::{Io, Outcome, Path};
 use crate::disk::Disk;
 use crate::error::{Error, Hop};
+use crate::planted::{Bug, has};
 use crate::session::Local;
 use std::rc::Rc;
+use std::sync::Arc;
+use weir_base::unflushed::{Ledger, Unflushed};
 use weir_mem::Slice;
 use weir_proto_brp::volume::VOLUME_INFO;
 use weir_proto_brp::{Op, Status, VolumeInfo};
@@ -62,7 +65,7 @@ impl Queue {
     pub async fn open(&self, name: &str) -> Result<Disk, Error> {
         let found = self.list().await?.into_iter().find(|v| v.name == name);
         let info = found.ok_or_else(|| Error::NoVolume(name.to_owned()))?;
-        Ok(Disk::new(self.clone(), info))
+        Ok(self.disk(info))
     }
 
     /// Opens the volume of this number.
@@ -72,7 +75,7 @@ impl Queue {
     pub async fn open_number(&self, number: u16) -> Result<Disk, Error> {
         let found = self.list().await?.into_iter().find(|v| v.volume == number);
         let info = found.ok_or_else(|| Error::NoVolume(number.to_string()))?;
-        Ok(Disk::new(self.clone(), info))
+        Ok(self.disk(info))
     }
 
     /// Opens the volume with this identity, whatever its name and number here.
@@ -80,9 +83,23 @@ impl Queue {
     /// # Errors
     /// There is none, or the path is down.
     pub async fn open_uid(&self, uid: &[u8; 16]) -> Result<Disk, Error> {
+        self.open_path(uid, Rc::new(ledger(std::slice::from_ref(self), uid))).await
+    }
+
+    fn disk(&self, info: VolumeInfo) -> Disk {
+        let ledger = Rc::new(ledger(std::slice::from_ref(self), &info.uid));
+        Disk::new(self.clone(), info, ledger)
+    }
+
+    /// As [`open_uid`](Queue::open_uid), for one of several paths of a handle.
+    pub(crate) async fn open_path(
+        &self,
+        uid: &[u8; 16],
+        ledger: Rc<Ledger>,
+    ) -> Result<Disk, Error> {
         let found = self.list().await?.into_iter().find(|v| v.uid == *uid);
         let info = found.ok_or_else(|| Error::NoVolume("with this identity".into()))?;
-        Ok(Disk::new(self.clone(), info))
+        Ok(Disk::new(self.clone(), info, ledger))
     }
 
     /// There and back again.
@@ -110,6 +127,23 @@ impl Queue {
             c.path_changed().await;
         }
     }
+}
+
+/// A handle's part of what is known of writes to a volume by the sessions of these queues, which have it in common from
+/// here on.
+pub(crate) fn ledger(queues: &[Queue], uid: &[u8; 16]) -> Ledger {
+    let mut records: Vec<Arc<Unflushed>> = Vec::new();
+    for q in queues {
+        let new = records.first().cloned().unwrap_or_default();
+        let have = match has(Bug::LostCacheByHandle) {
+            true => Arc::default(),
+            false => q.local.shared.unflushed(*uid, new),
+        };
+        if !records.iter().any(|r| Arc::ptr_eq(r, &have)) {
+            records.push(have);
+        }
+    }
+    Ledger::new(records)
 }
 
 /// An end that trying again does not change.

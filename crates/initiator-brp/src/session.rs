@@ -6,11 +6,12 @@ use crate::config::SessionConfig;
 use crate::error::{Error, Hop};
 use crate::queue::Queue;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_base::Prng;
+use weir_base::unflushed::Unflushed;
 use weir_fabric::Provider;
 use weir_proto_brp::control::EventKind;
 use weir_reactor::{Handle, call, get_part, remove_part, set_part};
@@ -91,7 +92,6 @@ struct Counts {
     aborts: AtomicU64,
     bad_messages: AtomicU64,
     damaged: AtomicU64,
-    power_losses: AtomicU64,
 }
 
 /// What all reactors of a session share. Nothing of it is touched per command.
@@ -105,6 +105,10 @@ pub(crate) struct Shared {
     events: Mutex<VecDeque<Event>>,
     /// Goes up when volumes may not be what they were.
     pub(crate) volumes: AtomicU64,
+    /// What the target last said of its power; 0 before the first login.
+    power: AtomicU64,
+    /// Writes that are not known to be durable, by volume.
+    unflushed: Mutex<BTreeMap<[u8; 16], Arc<Unflushed>>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -157,13 +161,18 @@ impl Shared {
         self.note(Event::Damaged { hop, at });
     }
 
-    pub(crate) fn note_power_loss(&self) {
-        self.counts.power_losses.fetch_add(1, Ordering::AcqRel);
-        self.note(Event::PowerLost);
+    /// A channel has logged in at a target with this number of its power. One loss is one event, however many channels
+    /// come back after it.
+    pub(crate) fn note_power(&self, power: u64) {
+        let before = self.power.swap(power, Ordering::AcqRel);
+        if before != 0 && before != power {
+            self.note(Event::PowerLost);
+        }
     }
 
-    pub(crate) fn power_losses(&self) -> u64 {
-        self.counts.power_losses.load(Ordering::Acquire)
+    /// The record of writes to a volume: the one there is, or `new`.
+    pub(crate) fn unflushed(&self, uid: [u8; 16], new: Arc<Unflushed>) -> Arc<Unflushed> {
+        lock(&self.unflushed).entry(uid).or_insert(new).clone()
     }
 
     /// The target tells something.
@@ -252,6 +261,8 @@ impl Session {
             counts: Counts::default(),
             events: Mutex::default(),
             volumes: AtomicU64::new(1),
+            power: AtomicU64::new(0),
+            unflushed: Mutex::default(),
         }))
     }
 

@@ -178,15 +178,13 @@ impl Channel {
     /// Decides what becomes of commands that were with the target when the last connection was lost.
     fn settle(&self, response: &LoginResponse) {
         let before = (self.incarnation.get(), self.memory.get());
-        let first = before.0 == 0;
         self.incarnation.set(response.incarnation);
         self.memory.set(response.memory);
         // The target may know the channel from a login whose response never came here: then its slots are new
         // to us, and unused.
         let resumed = response.resumed && before == (response.incarnation, response.memory);
-        if self.power.replace(response.power) != response.power && !first {
-            self.shared.note_power_loss();
-        }
+        self.power.set(response.power);
+        self.shared.note_power(response.power);
         let mut wakers = Vec::new();
         let mut freed = 0;
         {
@@ -223,11 +221,8 @@ impl Channel {
                     continue;
                 }
                 if orphan {
-                    // Nobody waits for it: if the target has not seen it, nothing is done in its place.
-                    s.command.op = Op::Nop as u8;
                     s.command.flags = 0;
-                    s.command.len = 0;
-                    s.sums.clear();
+                    s.empty();
                 } else {
                     s.state = State::Waiting;
                 }

@@ -23,6 +23,7 @@ pub(crate) use slot::Outcome;
 use crate::config::{MESSAGE, SessionConfig};
 use crate::error::Error;
 use crate::merge::{Controller, Decision, Variant};
+use crate::planted::{Bug, has};
 use crate::session::Shared;
 use slot::{State, Table};
 use std::cell::{Cell, RefCell};
@@ -256,6 +257,12 @@ impl Channel {
         self.index
     }
 
+    /// What the target last said of its power: it changes when volatile caches may have been lost.
+    #[inline]
+    pub(crate) fn power(&self) -> u64 {
+        self.power.get()
+    }
+
     /// The path.
     #[inline]
     pub(crate) fn path(&self) -> Path {
@@ -448,6 +455,10 @@ impl Channel {
                 self.slot_units.signal();
             }
             State::Waiting | State::Sent => {
+                if s.state == State::Waiting && !has(Bug::GivenUpKeepsItsData) {
+                    // It was with the target and is about to be sent again, by the length that it was made with.
+                    s.empty();
+                }
                 s.state = State::Orphan;
                 s.waker = None;
                 s.memory.clear();

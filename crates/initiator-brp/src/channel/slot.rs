@@ -5,6 +5,7 @@ use crate::error::Error;
 use std::task::Waker;
 use weir_base::Nanos;
 use weir_mem::Slice;
+use weir_proto_brp::command::flag;
 use weir_proto_brp::{Command, Op};
 
 /// Where a slot is in the life of its command.
@@ -109,6 +110,16 @@ impl Slot {
         self.outcome = outcome;
         self.unread = true;
         self.waker.take()
+    }
+
+    /// Nobody waits for the command, which is to be sent again: if the target has not seen it, nothing is done in its
+    /// place. Its number and whether it is a replay stay.
+    pub(super) fn empty(&mut self) {
+        self.command.op = Op::Nop as u8;
+        self.command.flags &= flag::REPLAY;
+        self.command.len = 0;
+        self.sums.clear();
+        self.memory.clear();
     }
 
     fn new() -> Slot {

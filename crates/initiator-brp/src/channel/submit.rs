@@ -5,6 +5,7 @@ use super::{Channel, Limits, add};
 use crate::config::MESSAGE;
 use crate::error::Error;
 use crate::merge::Variant;
+use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_fabric::{Access, Connection, FabricError, SendFlags};
 use weir_mem::Slice;
@@ -232,17 +233,21 @@ impl Channel {
                 sum_at += SUM;
             }
             if s.command.has(flag::INLINE_OUT) {
-                match &buf {
-                    Some(buf) => {
-                        for m in s.memory.iter() {
-                            buf.copy_from(data_at, m, 0, m.len());
-                            data_at += m.len();
-                        }
+                for m in s.memory.iter().filter(|m| !m.is_empty()) {
+                    match &buf {
+                        Some(buf) => buf.copy_from(data_at, m, 0, m.len()),
+                        None => list.push(m.clone()),
                     }
-                    None => list.extend(s.memory.iter().filter(|m| !m.is_empty()).cloned()),
+                    data_at += m.len();
                 }
             }
         }
+        // A byte less, and every command behind it would write the data of another.
+        assert!(
+            data_at == batch.data || has(Bug::GivenUpKeepsItsData),
+            "a message of {} bytes of data has {data_at}",
+            batch.data
+        );
         for (i, (addr, key, len)) in keys.iter().enumerate() {
             let at = layout.descriptors_at() + i * DESCRIPTOR;
             let d = Descriptor { addr: *addr, key: *key, len: *len };

@@ -9,6 +9,7 @@ mod iwarp;
 mod keyed;
 mod paths;
 mod peer;
+mod power;
 mod slow_link;
 mod stored;
 mod target;

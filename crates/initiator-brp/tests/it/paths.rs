@@ -5,7 +5,7 @@ use crate::target::{BLOCK, HOST, Served, config, map, serve};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{MILLIS, Prng, SECONDS};
-use weir_initiator_brp::{Error, Multipath, PortId, Session, SessionConfig};
+use weir_initiator_brp::{Error, Multipath, PortId, Session, SessionConfig, Variant};
 use weir_mem::Slice;
 use weir_reactor::{JoinHandle, sleep, spawn};
 use weir_sim::{Cut, Node, World};
@@ -438,4 +438,57 @@ fn paths_that_would_be_left_too_early_are_refused() {
     assert!(with(0, 4 * SECONDS).contains("keep_alive"));
     let never = TargetConfig { keep_alive: 0, ..config() };
     assert!(refused(Two::with(51, never, |c| c)).contains("keep-alive"));
+}
+
+/// Writes that were under way when their target died wait to be sent again, a few at a time; some are given up just
+/// then.
+#[test]
+fn a_write_that_is_given_up_before_it_is_sent_again_does_no_harm_to_others() {
+    const N: usize = 4096;
+    let target = TargetConfig { credits: 4, ..config() };
+    let two = Two::with(3, target, |c| SessionConfig {
+        // A shifted message is found by its checksums; here nothing else would.
+        integrity: false,
+        variant: Variant::Brp3T,
+        channels: 1,
+        inline_write: 8192,
+        ..c
+    });
+    two.with_target(0, |t| t.mood.stall.set(true));
+    let s = two.sessions[0].clone();
+    let d = two.run(async move { Rc::new(s.queue().open_number(0).await.unwrap()) });
+    let writes: Vec<_> = (0..LEN / N)
+        .map(|i| {
+            let d = d.clone();
+            let write =
+                async move { d.write((i * N) as u64, slice(&[i as u8 + 1; N]), false).await };
+            two.host.spawn(write)
+        })
+        .collect();
+    two.world.run_for(100 * MILLIS);
+    two.kill(0, true);
+    two.restart(0);
+    two.with_target(0, |t| t.mood.stall.set(true));
+    let before = two.sessions[0].figures().reconnects;
+    two.wait_until("the session is back", || two.sessions[0].figures().reconnects > before);
+    assert!(two.host.enter(|| two.sessions[0].census())[0].waiting > 8, "many wait for credits");
+    let given_up = |i: usize| i % 4 == 1;
+    for (i, w) in writes.iter().enumerate().filter(|(i, _)| given_up(*i)) {
+        assert!(!w.is_finished(), "{i}");
+        two.host.enter(|| w.cancel());
+    }
+    two.with_target(0, |t| t.mood.stall.set(false));
+    for (i, w) in writes.into_iter().enumerate() {
+        if !given_up(i) {
+            assert_eq!(two.run(w), Some(Ok(())), "{i}");
+        }
+    }
+    two.world.run_for(5 * SECONDS);
+    for i in 0..LEN / N {
+        let mut b = vec![0; N];
+        two.memory.read_at(i * N, &mut b);
+        let mine = b.iter().all(|x| *x == i as u8 + 1);
+        let untouched = given_up(i) && b.iter().all(|x| *x == 0);
+        assert!(mine || untouched, "block {i} holds {} and {}", b[0], b[N - 1]);
+    }
 }
