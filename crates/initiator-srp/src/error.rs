@@ -49,6 +49,12 @@ pub enum Error {
     /// changes nothing.
     #[error("the path to the target is down")]
     PathDown,
+    /// Another unit has the number now, or the unit no longer says who it is. The command was not sent to it.
+    #[error("another unit has the number of this one now")]
+    OtherUnit,
+    /// Acknowledged writes may have been lost with the target's power.
+    #[error("the target lost power with writes that had not been flushed")]
+    LostCache,
     /// The session was closed.
     #[error("the session is closed")]
     Closed,
@@ -87,6 +93,7 @@ impl Error {
             Error::PathDown
                 | Error::LostUnderWay { .. }
                 | Error::TimedOut
+                | Error::OtherUnit
                 | Error::Closed
                 | Error::Login(_)
         )
@@ -104,7 +111,7 @@ impl Error {
 impl From<Unfinished> for Error {
     fn from(u: Unfinished) -> Error {
         match u {
-            Unfinished::NotSent => Error::PathDown,
+            Unfinished::NotSent | Unfinished::Stale => Error::PathDown,
             Unfinished::InDoubt => Error::InDoubt,
             Unfinished::Aborted => Error::TimedOut,
             Unfinished::Invalid(why) => Error::Invalid(why.to_owned()),

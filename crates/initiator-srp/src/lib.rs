@@ -37,6 +37,7 @@ mod channel;
 mod error;
 mod forward;
 mod multipath;
+pub mod planted;
 mod queue;
 mod session;
 mod unit;

@@ -57,6 +57,9 @@ pub struct Identity {
     pub ports: Vec<TargetPort>,
     /// True for rotating media; VPD page B1h.
     pub rotational: bool,
+    /// What volatile caches are of: it changes when what they held may have been lost. Told in VPD page C0h, which is
+    /// not there for `None`.
+    pub power: Option<u64>,
     /// WCE after a reset: a volatile write cache is in use, so hosts send SYNCHRONIZE CACHE.
     pub write_cache: bool,
     /// TAS after a reset: tasks aborted by another nexus end with TASK ABORTED.
@@ -77,6 +80,12 @@ pub struct Identity {
     /// CTSS 10, LURS 08, QTS 04.
     pub task_management: u8,
 }
+
+/// The vendor specific VPD page of [`Identity::power`]: [`POWER_MAGIC`], then the number, big endian.
+pub const POWER_PAGE: u8 = 0xc0;
+
+/// What the page begins with: other vendors have pages of this number.
+pub const POWER_MAGIC: &[u8; 8] = b"WEIRPOWR";
 
 /// Longest label in bytes.
 pub const LABEL_LEN_MAX: usize = 128;
@@ -110,6 +119,7 @@ impl Identity {
             eui64: None,
             ports: Vec::new(),
             rotational: false,
+            power: None,
             write_cache: false,
             task_aborted_status: true,
             read_only: false,

@@ -30,7 +30,7 @@ impl SrpDisk {
     pub async fn open(queue: Queue, lun: Lun) -> Result<SrpDisk, Error> {
         let unit = queue.identify(lun).await?;
         SrpDisk::check(&queue, &unit).await?;
-        Ok(SrpDisk::of(Way::One(queue, lun), &unit))
+        Ok(SrpDisk::of(Way::One(queue.bind(&unit), lun), &unit))
     }
 
     /// The unit that has this number on the first path that is there, over all paths.
@@ -116,6 +116,8 @@ fn failure(e: &Error) -> ClientError {
         Error::InDoubt => {
             ClientError::Other("the path was lost; whether the command was done is not known")
         }
+        Error::OtherUnit => ClientError::Other("another unit has its number now"),
+        Error::LostCache => ClientError::Other("the target lost power before a flush"),
         Error::PathDown | Error::LostUnderWay { .. } | Error::Closed | Error::Login(_) => {
             ClientError::Lost
         }

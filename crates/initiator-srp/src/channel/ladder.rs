@@ -4,8 +4,11 @@ use super::slot::State;
 use super::{Channel, TaskError};
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, SECONDS};
-use weir_proto_srp::TaskFunction;
-use weir_reactor::{LocalFuture, now, timeout};
+use weir_proto_srp::{RspCode, TaskFunction};
+use weir_reactor::{LocalFuture, now, sleep, timeout};
+
+/// How long a target that refuses to abort a command may take to answer it.
+const ABOUT_TO: Nanos = 100 * MILLIS;
 
 /// Whoever can do more than one channel can.
 pub(crate) trait Escalate {
@@ -112,8 +115,18 @@ async fn climb(channel: &Channel, escalate: &dyn Escalate, index: u16) {
         Err(TaskError::Lost) => return,
         Err(e) => return escalate.give_up(&e.to_string()),
     };
+    let mut refused = false;
     match channel.task_answer(number, patience).await {
-        Ok(_) | Err(TaskError::Lost) => return,
+        Ok(RspCode::Complete) | Err(TaskError::Lost) => return,
+        Ok(code) => {
+            tracing::warn!(lun, ?code, "the target does not abort a command");
+            // Some targets refuse to abort what they are about to answer.
+            sleep((patience / 8).min(ABOUT_TO)).await;
+            if channel.is_over(index) {
+                return channel.resolve(index, true);
+            }
+            refused = true;
+        }
         Err(_) => {}
     }
     escalate.climbing(Rung::LunReset, lun);
@@ -123,8 +136,19 @@ async fn climb(channel: &Channel, escalate: &dyn Escalate, index: u16) {
     }
     // The unit has no tasks now. The tag is not free before the abort is answered.
     channel.resolve(index, false);
+    if refused {
+        match channel.last_word(index).await {
+            Ok(()) | Err(TaskError::Lost) => channel.resolve(index, true),
+            Err(_) => escalate.give_up("the unit was reset, but ABORT TASK is not answered"),
+        }
+        return;
+    }
     let answer = channel.task_answer(number, patience).await;
     channel.forget_task(number);
+    if matches!(answer, Ok(code) if code != RspCode::Complete) {
+        // Late, and in order: nothing of the command comes behind it.
+        channel.resolve(index, true);
+    }
     if answer == Err(TaskError::Silent) {
         escalate.give_up("the unit was reset, but ABORT TASK is not answered");
     }

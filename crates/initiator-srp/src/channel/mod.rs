@@ -112,6 +112,9 @@ pub enum Unfinished {
     /// The channel ended before the command was sent.
     #[error("the channel ended before the command was sent")]
     NotSent,
+    /// What the sender knew of the unit was out of date before the command was sent.
+    #[error("something became known of the unit before the command was sent")]
+    Stale,
     /// The channel ended when the command was with the target: it may have been done or not.
     #[error("the channel ended before the command did")]
     InDoubt,
@@ -247,7 +250,13 @@ impl Channel {
         let room = agreed.request_iu_len.saturating_sub(48 + 20) as usize / 16;
         let channel = Rc::new(Channel {
             conn: conn.claim(),
-            immediate: if agreed.immediate_offset.is_some() { config.immediate } else { 0 },
+            immediate: match agreed.immediate_offset {
+                // No more than the target takes in one IU.
+                Some(at) => {
+                    config.immediate.min(agreed.request_iu_len.saturating_sub(u32::from(at)))
+                }
+                None => 0,
+            },
             max_inline: usize::from(config.inline_entries).min(room),
             table: RefCell::new(Table::new(depth)),
             slot_units: WaitChannel::new(u32::from(depth)),
@@ -344,8 +353,26 @@ impl Channel {
         data_out: &[Slice],
         data_in: &[Slice],
     ) -> Result<Outcome, Unfinished> {
+        self.command_if(lun, cdb, data_out, data_in, || true).await
+    }
+
+    /// As [`command`](Channel::command), if `fresh` says so when the command has all it needs to be sent.
+    pub(crate) async fn command_if(
+        &self,
+        lun: u64,
+        cdb: &[u8],
+        data_out: &[Slice],
+        data_in: &[Slice],
+        fresh: impl Fn() -> bool,
+    ) -> Result<Outcome, Unfinished> {
         if !self.try_acquire() {
             self.acquire().await?;
+        }
+        if !fresh() {
+            self.conn.send_slots().signal();
+            self.refund();
+            self.slot_units.signal();
+            return Err(Unfinished::Stale);
         }
         let index = self.submit(lun, cdb, data_out, data_in)?;
         self.in_flight(index).await

@@ -19,7 +19,9 @@ impl Channel {
         if c.add(delta).is_err() {
             return false;
         }
-        let n = c.commands().saturating_sub(before);
+        // Units that are left of credits which the target has taken back count again.
+        let (all, left) = (c.commands(), self.credit_units.count());
+        let n = all.saturating_sub(before).min(all.saturating_sub(left));
         drop(c);
         self.credit_units.signal_n(n);
         true

@@ -169,7 +169,8 @@ impl Channel {
         }
     }
 
-    /// The answer to a function came. Whatever it says, an aborted command will not be answered after it.
+    /// The answer to a function came. A command whose abort is complete will not be answered after it; any other answer
+    /// says nothing of the command, which may yet be done.
     pub(super) fn task_answered(&self, number: u32, code: Option<RspCode>) {
         let (slot, waker) = {
             let mut tasks = self.tasks.borrow_mut();
@@ -182,12 +183,30 @@ impl Channel {
             }
             found
         };
-        if let Some(i) = slot {
+        let complete = code == Some(RspCode::Complete);
+        if let Some(i) = slot.filter(|_| complete) {
             self.resolve(i, true);
         }
         if let Some(w) = waker {
             w.wake();
         }
+    }
+
+    /// True when the command in the slot was answered, or has ended in another way.
+    pub(super) fn is_over(&self, index: u16) -> bool {
+        let t = self.table.borrow();
+        !matches!(t.slots[usize::from(index)].state, State::Sent | State::Orphan)
+    }
+
+    /// Has the target answer once more for the tag of the command in this slot, which is over: nothing of it comes after
+    /// that on this channel.
+    pub(super) async fn last_word(&self, index: u16) -> Result<(), TaskError> {
+        let lun = self.table.borrow().slots[usize::from(index)].lun;
+        let tag = InitiatorTag::Command { queue: self.config.queue, index }.tag();
+        let number = self.send_task(TaskFunction::AbortTask, lun, tag, None).await?;
+        let answer = self.task_answer(number, self.config.task_timeout).await;
+        self.forget_task(number);
+        answer.map(drop)
     }
 
     /// The command in the slot is over at the target; with `answered`, the function that names it as well.

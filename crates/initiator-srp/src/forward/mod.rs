@@ -8,7 +8,7 @@ pub(crate) mod lend;
 pub(crate) mod single;
 
 use crate::channel::{Outcome, Unfinished};
-use crate::session::local::Local;
+use crate::session::local::{Local, Stamp};
 use lend::{Claim, Lent, Loan, Name};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub(crate) struct Request {
     lun: u64,
     cdb: [u8; CDB],
     cdb_len: u8,
+    /// What was known of the path and its units when it was found to be the right unit's.
+    as_of: Option<Stamp>,
     data_out: Lent,
     data_in: Lent,
     answer: Answer,
@@ -87,6 +89,7 @@ impl Local {
         cdb: &[u8],
         data_out: &[Slice],
         data_in: &[Slice],
+        as_of: Option<Stamp>,
     ) -> Result<Outcome, Unfinished> {
         if cdb.len() > CDB {
             return Err(Unfinished::Invalid("a CDB for another reactor has at most 32 bytes"));
@@ -100,6 +103,7 @@ impl Local {
             lun,
             cdb: bytes,
             cdb_len: cdb.len() as u8,
+            as_of,
             data_out: Lent::of(data_out),
             data_in: Lent::of(data_in),
             answer: Answer { claim: Some(claim), started: false },
@@ -146,7 +150,7 @@ impl Request {
         let l = local.clone();
         let task = spawn_task(async move {
             let _place = place;
-            let Request { lun, cdb, cdb_len, data_out, data_in, mut answer, .. } = self;
+            let Request { lun, cdb, cdb_len, as_of, data_out, data_in, mut answer, .. } = self;
             let Some(c) = l.channel_here() else {
                 l.guests.borrow_mut().remove(&sender);
                 return;
@@ -157,7 +161,8 @@ impl Request {
             let result = {
                 let (out, inp) = (data_out.slices(&claim), data_in.slices(&claim));
                 drop(claim);
-                c.command(lun, &cdb[..usize::from(cdb_len)], &out, &inp).await
+                let fresh = || as_of.is_none_or(|s| s == l.stamp());
+                c.command_if(lun, &cdb[..usize::from(cdb_len)], &out, &inp, fresh).await
             };
             l.guests.borrow_mut().remove(&sender);
             doubt.answer(result);

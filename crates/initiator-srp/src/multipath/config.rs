@@ -22,8 +22,8 @@ pub struct MultipathConfig {
     pub check_every: Nanos,
     /// How long a path must have been good before it is preferred again; `None`: not before the others fail.
     pub failback: Option<Nanos>,
-    /// A command that changes the medium and was under way when its connection ended is sent over another
-    /// path only so long after that end: by then the old target must have ended it, or it could be done once
+    /// A command that changes the medium and was under way when its connection ended, or was aborted because it took too
+    /// long, is sent over another path only so long after that end: by then the old target must have ended it, or it could be done once
     /// more on top of what was written since. The old path's own return ends the wait, since a login ends
     /// what the target has of earlier ones.
     pub settle: Nanos,

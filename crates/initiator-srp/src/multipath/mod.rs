@@ -8,7 +8,7 @@ pub use path::PathCondition;
 
 use crate::channel::Outcome;
 use crate::error::Error;
-use crate::queue::{Queue, harmless, repeatable};
+use crate::queue::{Name, Queue, Unit, harmless, repeatable};
 use crate::session::PathState;
 use path::{Path, refused};
 use std::cell::{Cell, RefCell};
@@ -70,10 +70,11 @@ struct Inner {
     kick: Rc<WaitChannel>,
 }
 
-/// A logical unit that is reached over several paths; a handle of the present reactor.
+/// A logical unit that is reached over one or more paths; a handle of the present reactor.
 ///
 /// Paths are sessions to different target ports, or from different initiator ports; the unit is recognised by
-/// its NAA designator, whatever its number on each, and again after every new login. Commands go over paths
+/// its NAA designator, whatever its number on each, again after every new login and after every unit attention that may
+/// mean another unit, before anything is sent to its number. Commands go over paths
 /// whose port is active/optimized, else over active/non-optimized ones; standby and unavailable ones are
 /// looked at, and used when they become active. All paths are looked at every
 /// [`check_every`](MultipathConfig::check_every).
@@ -109,9 +110,10 @@ impl Multipath {
             }
         }
         let kick = Rc::new(WaitChannel::new(0));
+        let unit = Unit::new(Name::Naa(naa.to_vec()), &queues);
         let inner = Rc::new(Inner {
             naa: naa.to_vec(),
-            paths: queues.into_iter().map(Path::new).collect(),
+            paths: queues.into_iter().map(|q| Path::new(q, unit.clone())).collect(),
             config,
             active: Cell::new(0),
             switches: Cell::new(0),
@@ -176,7 +178,8 @@ impl Multipath {
     /// Everything written before is on the medium afterwards.
     ///
     /// # Errors
-    /// What the target said, or that no path is left.
+    /// What the target said, that no path is left, or [`Error::LostCache`] when something written before, by whichever
+    /// path, reactor or handle, is lost with the target's power. Each handle tells a loss once.
     pub async fn flush(&self) -> Result<(), Error> {
         self.run(Repeat::Always, async |q: &Queue, lun| q.flush(lun).await).await
     }
@@ -270,6 +273,8 @@ impl Multipath {
                 (Repeat::Settled, Error::LostUnderWay { at }) => {
                     Box::pin(inner.settle(path, *at)).await;
                 }
+                // The target says that it is over. Its word is not enough for data that another may write next.
+                (Repeat::Settled, Error::TimedOut) => sleep(inner.config.settle).await,
                 _ => {}
             }
         }

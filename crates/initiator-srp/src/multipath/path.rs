@@ -1,9 +1,10 @@
 //! One path to a unit: what is known of it.
 
 use crate::error::Error;
-use crate::queue::Queue;
+use crate::queue::{Bond, Queue, Unit};
 use crate::session::PathState;
 use std::cell::Cell;
+use std::rc::Rc;
 use weir_base::Nanos;
 use weir_proto_scsi::Lun;
 use weir_proto_scsi::initiator as build;
@@ -26,7 +27,9 @@ pub enum PathCondition {
 }
 
 pub(super) struct Path {
+    /// Its commands go to the unit only, whoever has its number.
     pub(super) queue: Queue,
+    bond: Rc<Bond>,
     /// The unit's number on this path, where it was last found.
     pub(super) lun: Cell<Option<Lun>>,
     pub(super) condition: Cell<PathCondition>,
@@ -41,9 +44,11 @@ pub(super) struct Path {
 }
 
 impl Path {
-    pub(super) fn new(queue: Queue) -> Path {
+    pub(super) fn new(queue: Queue, unit: Rc<Unit>) -> Path {
+        let bond = Bond::new(unit);
         Path {
-            queue,
+            queue: queue.bound(bond.clone()),
+            bond,
             lun: Cell::new(None),
             condition: Cell::new(PathCondition::Down),
             preferred: Cell::new(false),
@@ -92,6 +97,7 @@ impl Path {
         self.failures.set(self.failures.get() + 1);
         self.set(match e.sense().and_then(refused) {
             Some(c) => c,
+            None if *e == Error::OtherUnit => PathCondition::Missing,
             None => PathCondition::Down,
         });
     }
@@ -106,7 +112,7 @@ impl Path {
         let good = matches!(self.condition.get(), PathCondition::Up(_));
         let found = if good && self.is_known() { Ok(()) } else { self.find(naa).await };
         let looked = match (found, self.lun.get()) {
-            (Ok(()), Some(lun)) => self.look(lun).await,
+            (Ok(()), Some(lun)) => self.look(lun, naa).await,
             (Err(e), _) => Err(e),
             (Ok(()), None) => Ok(PathCondition::Missing),
         };
@@ -114,7 +120,7 @@ impl Path {
             Ok(c) => c,
             Err(e) => match e.sense().and_then(refused) {
                 Some(c) => c,
-                None if matches!(e, Error::Invalid(_)) => PathCondition::Missing,
+                None if matches!(e, Error::Invalid(_) | Error::OtherUnit) => PathCondition::Missing,
                 None => PathCondition::Down,
             },
         });
@@ -122,8 +128,8 @@ impl Path {
     }
 
     /// Whether the unit takes commands, and the access state of the port.
-    async fn look(&self, lun: Lun) -> Result<PathCondition, Error> {
-        let access = match self.access(lun).await {
+    async fn look(&self, lun: Lun, naa: &[u8]) -> Result<PathCondition, Error> {
+        let access = match self.access(lun, naa).await {
             Ok(a) => a,
             // A unit without asymmetric access does not know the command.
             Err(Error::Scsi { .. } | Error::Invalid(_)) => None,
@@ -136,8 +142,14 @@ impl Path {
         Ok(PathCondition::Up(access))
     }
 
-    async fn access(&self, lun: Lun) -> Result<Option<AluaState>, Error> {
+    async fn access(&self, lun: Lun, naa: &[u8]) -> Result<Option<AluaState>, Error> {
         let page = self.queue.page(lun, 0x83).await?;
+        // Also where the target tells nobody that it has given the number away.
+        if let Some(n) = page.as_deref().and_then(build::parse_naa)
+            && n != naa
+        {
+            return Err(Error::OtherUnit);
+        }
         let Some(group) = page.and_then(|b| build::parse_port_group(&b)) else { return Ok(None) };
         let cdb = build::report_target_port_groups(GROUPS as u32);
         let b = self.queue.ask(lun, &cdb, GROUPS).await?;
@@ -150,19 +162,23 @@ impl Path {
 
     /// Finds the unit; it may have another number than last time.
     async fn find(&self, naa: &[u8]) -> Result<(), Error> {
-        let queue = &self.queue;
-        if let Some(lun) = self.lun.get()
-            && queue.naa(lun).await?.as_deref() == Some(naa)
-        {
-            return Ok(());
+        let queue = self.queue.unbound();
+        if let Some(lun) = self.lun.get() {
+            self.bond.look_at(Some(lun));
+            match self.queue.confirm(lun).await {
+                Err(Error::OtherUnit) => {}
+                other => return other,
+            }
         }
         self.lun.set(None);
+        self.bond.look_at(None);
         for lun in queue.luns().await? {
             match queue.naa(lun).await {
                 Ok(Some(n)) if n == naa => {
                     queue.forget(lun);
                     self.lun.set(Some(lun));
-                    return Ok(());
+                    self.bond.look_at(Some(lun));
+                    return self.queue.confirm(lun).await;
                 }
                 Ok(_) | Err(Error::Scsi { .. }) => {}
                 Err(e) => return Err(e),

@@ -1,20 +1,26 @@
 //! A reactor's handle for I/O: SCSI commands that are tried again where that is right.
 
+mod bond;
 mod io;
 mod retry;
 
+pub(crate) use bond::{Bond, Name, Unit};
 pub(crate) use retry::{harmless, repeatable};
 
 use crate::channel::{Outcome, Trouble, Unfinished};
 use crate::error::Error;
+use crate::planted::{Bug, has};
 use crate::session::PathState;
 use crate::session::local::Local;
 use retry::{Verdict, verdict};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use weir_base::unflushed::Begun;
 use weir_mem::Slice;
 use weir_proto_scsi::Lun;
 use weir_proto_scsi::initiator::Cdb;
+use weir_proto_scsi::sense::{Sense, SenseKey};
 use weir_proto_srp::PortId;
 use weir_reactor::{now, sleep};
 
@@ -26,11 +32,13 @@ use weir_reactor::{now, sleep};
 #[derive(Clone)]
 pub struct Queue {
     local: Rc<Local>,
+    /// The one unit that commands may go to.
+    bond: Option<Rc<Bond>>,
 }
 
 impl Queue {
     pub(crate) fn new(local: Rc<Local>) -> Queue {
-        Queue { local }
+        Queue { local, bond: None }
     }
 
     /// State of the path, as far as it is known on this reactor.
@@ -108,15 +116,20 @@ impl Queue {
         async move {
             let mut first = None;
             if let Some(c) = self.local.channel()
+                && self.is_fresh(lun)
+                && !self.is_flush(cdb.as_bytes())
                 && let Some(sent) = c.try_command(lun.0, cdb.as_padded(), data_out, data_in)
             {
-                let generation = self.local.generation();
+                let (generation, cache) = (self.local.generation(), self.cache());
                 let ended = match sent {
                     Ok(index) => Trouble(c.in_flight(index)).await,
                     Err(e) => Some(Err(e)),
                 };
                 match ended {
-                    None => return Ok(()),
+                    None => {
+                        self.written(cdb.as_bytes(), cache);
+                        return Ok(());
+                    }
                     Some(e) => first = Some((generation, e)),
                 }
             }
@@ -200,22 +213,44 @@ impl Queue {
         mut first: Option<(u64, Result<Outcome, Unfinished>)>,
     ) -> Result<Outcome, Error> {
         let mut lost = None;
+        let begun = self.flush_begins(cdb);
+        // What the unit's cache was of when the command was sent.
+        let cache = Cell::new(None);
+        let fresh = || {
+            cache.set(self.cache());
+            self.is_fresh(lun)
+        };
         // When a command that changes the medium was last left with the target.
         let mut doubt = None;
         loop {
             let (generation, result) = match (first.take(), lost, self.local.channel()) {
-                (Some(sent), ..) => sent,
-                (None, None, Some(c)) => {
-                    let generation = self.local.generation();
-                    (generation, c.command(lun.0, cdb, data_out, data_in).await)
+                (Some(sent), ..) => {
+                    cache.set(self.cache());
+                    sent
                 }
-                _ => match Box::pin(self.elsewhere(lost, lun, cdb, data_out, data_in)).await {
-                    Ok(r) => r,
-                    Err(e) => return Err(doubt.map_or(e, |at| Error::LostUnderWay { at })),
-                },
+                (None, None, Some(c)) if self.is_fresh(lun) => {
+                    let generation = self.local.generation();
+                    (generation, c.command_if(lun.0, cdb, data_out, data_in, fresh).await)
+                }
+                _ => {
+                    match Box::pin(self.elsewhere(lost, lun, cdb, data_out, data_in, &cache)).await
+                    {
+                        Ok(r) => r,
+                        Err(e) => return Err(doubt.map_or(e, |at| Error::LostUnderWay { at })),
+                    }
+                }
             };
             match result {
-                Ok(o) => return Ok(o),
+                Ok(o) => {
+                    match begun {
+                        _ if !o.is_good() => self.heed(lun, &o),
+                        Some(b) => self.flushed(&b, cache.get())?,
+                        None => self.written(cdb, cache.get()),
+                    }
+                    return Ok(o);
+                }
+                // It is looked at who has the number, and then it is sent.
+                Err(Unfinished::Stale) => {}
                 Err(Unfinished::InDoubt) if !repeatable(cdb) => return Err(Error::InDoubt),
                 Err(e @ (Unfinished::InDoubt | Unfinished::NotSent)) => {
                     if e == Unfinished::InDoubt && !harmless(cdb) {
@@ -231,7 +266,46 @@ impl Queue {
         }
     }
 
-    /// There is no channel here: waits for the path, or uses another reactor's channel.
+    fn cache(&self) -> Option<u64> {
+        self.bond.as_ref().and_then(|b| b.cache())
+    }
+
+    fn is_flush(&self, cdb: &[u8]) -> bool {
+        self.bond.is_some() && bond::flushes_all(cdb)
+    }
+
+    fn flush_begins(&self, cdb: &[u8]) -> Option<Begun> {
+        let b = self.bond.as_ref().filter(|_| bond::flushes_all(cdb))?;
+        Some(b.unit.ledger().begin())
+    }
+
+    fn flushed(&self, begun: &Begun, cache: Option<u64>) -> Result<(), Error> {
+        let Some(b) = &self.bond else { return Ok(()) };
+        let whole = b.unit.ledger().flushed(begun, |c| Bond::is_other(cache, c));
+        if whole || has(Bug::LostCacheNotTold) { Ok(()) } else { Err(Error::LostCache) }
+    }
+
+    /// A command has ended well that was sent when the unit's cache was this.
+    #[inline]
+    fn written(&self, cdb: &[u8], cache: Option<u64>) {
+        if let Some(b) = &self.bond
+            && cache.is_some()
+            && bond::may_be_cached(cdb)
+        {
+            b.unit.written(cache);
+        }
+    }
+
+    /// A command did not end with GOOD: takes note of news of the unit.
+    #[cold]
+    fn heed(&self, lun: Lun, o: &Outcome) {
+        if let Some(s) = Sense::parse(o.sense()).filter(|s| s.key == SenseKey::UnitAttention) {
+            self.local.shared.heed(lun, &s);
+        }
+    }
+
+    /// There is no channel here, or it is not known who has the number: waits for the path, looks at the unit, or uses
+    /// another reactor's channel.
     #[cold]
     async fn elsewhere(
         &self,
@@ -240,12 +314,22 @@ impl Queue {
         cdb: &[u8],
         data_out: &[Slice],
         data_in: &[Slice],
+        cache: &Cell<Option<u64>>,
     ) -> Result<(u64, Result<Outcome, Unfinished>), Error> {
         self.local.usable(lost).await?;
+        self.confirm(lun).await?;
+        let fresh = || {
+            cache.set(self.cache());
+            self.is_fresh(lun)
+        };
         let generation = self.local.generation();
         let result = match (self.local.channel(), self.local.away()) {
-            (Some(c), _) => c.command(lun.0, cdb, data_out, data_in).await,
-            (None, Some(h)) => self.local.forward(&h, lun.0, cdb, data_out, data_in).await,
+            (Some(c), _) => c.command_if(lun.0, cdb, data_out, data_in, fresh).await,
+            (None, Some(_)) if !fresh() => Err(Unfinished::Stale),
+            (None, Some(h)) => {
+                let as_of = self.bond.is_some().then(|| self.local.stamp());
+                self.local.forward(&h, lun.0, cdb, data_out, data_in, as_of).await
+            }
             // The channels here are lost; that is about to be known.
             (None, None) => Err(Unfinished::NotSent),
         };

@@ -169,6 +169,11 @@ impl Control {
         if state != PathState::Running {
             self.shared.channels.store(0, Ordering::Relaxed);
         }
+        if state == PathState::Running && self.phase.get() == Phase::Running {
+            // A reactor that joined late.
+        } else {
+            self.shared.set_life(state == PathState::Running);
+        }
         let (id, generation) = (self.shared.id, self.generation.get());
         for (i, h) in self.shared.reactors().into_iter().enumerate() {
             let single = self.shared.single.is_some();

@@ -17,6 +17,10 @@ use weir_reactor::{
     Handle, LocalFuture, TaskId, WaitChannel, get_part, remove_part, send_to, set_part, spawn_task,
 };
 
+/// Which login it is, and how much has been heard of units since the session was made: what was known of a unit under
+/// another stamp has to be looked at again.
+pub(crate) type Stamp = (u64, u64);
+
 /// A reset of a logical unit that is under way.
 #[derive(Default)]
 struct Reset {
@@ -86,6 +90,11 @@ impl Local {
 
     pub(crate) fn generation(&self) -> u64 {
         self.generation.get()
+    }
+
+    #[inline]
+    pub(crate) fn stamp(&self) -> Stamp {
+        (self.generation.get(), self.shared.news.load(Ordering::Acquire))
     }
 
     /// A channel of this reactor for the next command. Round robin if there are several.

@@ -15,19 +15,32 @@ pub use config::{QueueMode, SessionConfig};
 
 use crate::channel::{ChannelCensus, ChannelError, Rung};
 use crate::forward::single::SingleQueue;
+use crate::planted::{Bug, has};
 use crate::queue::Queue;
 use local::Local;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use weir_base::Nanos;
+use weir_base::unflushed::Unflushed;
 use weir_fabric::Provider;
 use weir_proto_scsi::Lun;
 use weir_proto_scsi::sense::Sense;
 use weir_reactor::{Handle, call, sleep, spawn_task};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// Numbers of logins.
+static LIVES: AtomicU64 = AtomicU64::new(1);
+
+/// Marks a number as that of a login, and not as one that a target has told.
+pub(crate) const LIFE: u64 = 1 << 63;
+
+/// True for caches that are told apart by logins, for want of better.
+pub(crate) fn is_life(cache: u64) -> bool {
+    cache & LIFE != 0
+}
 
 /// Events kept for [`Session::events`].
 const EVENTS: usize = 256;
@@ -124,6 +137,37 @@ pub(crate) struct Shared {
     pub(crate) single: Option<Arc<SingleQueue>>,
     events: Mutex<VecDeque<Event>>,
     notices: Mutex<VecDeque<Notice>>,
+    /// Goes up when a number may have another unit than it had.
+    pub(crate) news: AtomicU64,
+    /// Number of the login in force, of all sessions of the process; 0 while there is none.
+    life: AtomicU64,
+    /// Writes that are not known to be durable, by unit.
+    unflushed: Mutex<BTreeMap<Vec<u8>, Arc<Record>>>,
+    /// Units that have, or had, a number here.
+    numbers: Mutex<Vec<(Lun, Arc<Record>)>>,
+}
+
+/// What the sessions of a process that reach a unit know of writes to it.
+#[derive(Default)]
+pub(crate) struct Record {
+    pub(crate) unflushed: Arc<Unflushed>,
+    sessions: Mutex<Vec<Weak<Shared>>>,
+}
+
+impl Record {
+    fn joined(&self, session: &Arc<Shared>) {
+        let mut all = lock(&self.sessions);
+        if !all.iter().any(|s| std::ptr::eq(s.as_ptr(), Arc::as_ptr(session))) {
+            all.push(Arc::downgrade(session));
+        }
+    }
+
+    /// True when the login of this number is in force, of another session than `not`.
+    fn lives(&self, life: u64, not: &Shared) -> bool {
+        let all = lock(&self.sessions);
+        let mut others = all.iter().filter_map(Weak::upgrade).filter(|s| s.id != not.id);
+        others.any(|s| s.life() == life)
+    }
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -146,6 +190,52 @@ impl Shared {
         }
     }
 
+    /// Number of the login in force; 0 without one.
+    pub(crate) fn life(&self) -> u64 {
+        self.life.load(Ordering::Acquire)
+    }
+
+    /// A login works from now on, or none does.
+    pub(crate) fn set_life(&self, running: bool) {
+        let life = if running { LIVES.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        self.life.store(life, Ordering::Release);
+    }
+
+    /// The record of writes to a unit: the one there is, or `new`.
+    pub(crate) fn record(self: &Arc<Self>, name: &[u8], new: Arc<Record>) -> Arc<Record> {
+        let r = lock(&self.unflushed).entry(name.to_vec()).or_insert(new).clone();
+        r.joined(self);
+        r
+    }
+
+    /// The unit of this record has this number here.
+    pub(crate) fn numbered(&self, lun: Lun, record: &Arc<Record>) {
+        let mut all = lock(&self.numbers);
+        match all.iter_mut().find(|(l, _)| *l == lun) {
+            Some(known) => known.1 = record.clone(),
+            None => all.push((lun, record.clone())),
+        }
+    }
+
+    /// A unit has told a unit attention: another unit may have its number, or its caches may have lost something.
+    pub(crate) fn heed(&self, lun: Lun, sense: &Sense) {
+        // REPORTED LUNS DATA HAS CHANGED, INQUIRY DATA HAS CHANGED, and whatever has reset it.
+        let renumbered = matches!((sense.asc, sense.ascq), (0x3f, 0x03 | 0x0e) | (0x29, _));
+        if renumbered && !has(Bug::AttentionPassedOver) {
+            self.news.fetch_add(1, Ordering::AcqRel);
+        }
+        let power = sense.same_code(&Sense::POWER_ON_OR_RESET) || sense.same_code(&Sense::POWER_ON);
+        if !power {
+            return;
+        }
+        let numbers = lock(&self.numbers);
+        if let Some((_, r)) = numbers.iter().find(|(l, _)| *l == lun) {
+            // Each nexus hears of it. A path that has been up all the time is proof that the target's machine has; units
+            // that tell a number themselves (`POWER_PAGE`) are judged by that.
+            r.unflushed.lose(|cache| is_life(cache) && !r.lives(cache & !LIFE, self));
+        }
+    }
+
     pub(crate) fn state(&self) -> PathState {
         PathState::ALL[usize::from(self.state.load(Ordering::Acquire))]
     }
@@ -160,6 +250,7 @@ impl Shared {
         }
         n.push_back(notice);
         drop(n);
+        self.news.fetch_add(1, Ordering::AcqRel);
         let id = self.id;
         for h in self.reactors() {
             h.run(move || {
@@ -210,6 +301,10 @@ impl Session {
             single,
             events: Mutex::default(),
             notices: Mutex::default(),
+            news: AtomicU64::new(0),
+            life: AtomicU64::new(0),
+            unflushed: Mutex::default(),
+            numbers: Mutex::default(),
         }))
     }
 

@@ -13,3 +13,4 @@ mod script;
 mod sim;
 mod trouble;
 mod two_ports;
+mod units;

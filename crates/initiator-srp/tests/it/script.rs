@@ -330,6 +330,66 @@ fn an_abort_that_is_never_answered_costs_the_channels() {
     p.check_quiet();
 }
 
+/// A target that does not abort a command may be about to answer it, or go on with it.
+#[test]
+fn an_abort_that_is_refused_is_not_the_end_of_the_command() {
+    // It was just about to end: its answer comes behind that to the abort.
+    let p = play(|p, s| match s {
+        Seen::Task(tag, TaskFunction::AbortTask, task) => {
+            p.respond(Response::code(tag, RspCode::TmfFailed, 1));
+            p.good(task);
+        }
+        Seen::Command(..) => {}
+        s => agree(p, s),
+    });
+    assert_eq!(p.tur(), Ok(()));
+    assert_eq!(p.count(|s| matches!(s, Seen::Command(..))), 1, "it was not sent again");
+    assert_eq!(p.rungs(), [Rung::AbortTask]);
+    p.check_quiet();
+    // It goes on: the unit is reset before anything is sent again.
+    for refusal in [RspCode::TmfFailed, RspCode::TmfUnsupported] {
+        let reset = Rc::new(Cell::new(false));
+        let p = play(move |p, s| match s {
+            Seen::Command(..) if !reset.get() => {}
+            Seen::Task(tag, TaskFunction::AbortTask, _) => {
+                p.respond(Response::code(tag, refusal, 1));
+            }
+            Seen::Task(_, TaskFunction::LunReset, _) => {
+                reset.set(true);
+                agree(p, s);
+            }
+            s => agree(p, s),
+        });
+        assert_eq!(p.tur(), Ok(()));
+        assert_eq!(p.rungs(), [Rung::AbortTask, Rung::LunReset]);
+        let seen = p.seen.borrow();
+        let at = |f: fn(&Seen) -> bool| seen.iter().rposition(f).unwrap();
+        assert!(
+            at(|s| matches!(s, Seen::Task(_, TaskFunction::LunReset, _)))
+                < at(|s| matches!(s, Seen::Command(..)))
+        );
+        drop(seen);
+        p.check_quiet();
+    }
+}
+
+#[test]
+fn credits_that_are_given_and_taken_again_and_again_count_once() {
+    let p = play(|p, s| match s {
+        Seen::Command(tag, _) => {
+            for delta in [i32::MIN / 2, -(i32::MIN / 2), i32::MIN / 2, -(i32::MIN / 2)] {
+                p.send(&CreditRequest { solicited: false, delta, tag: Tag(77) }.to_bytes());
+            }
+            p.good(tag);
+        }
+        s => agree(p, s),
+    });
+    for _ in 0..3 {
+        assert_eq!(p.tur(), Ok(()));
+    }
+    assert_eq!(p.session.figures().losses, 0);
+}
+
 #[test]
 fn a_late_answer_wins_over_its_abort() {
     let late = Rc::new(Cell::new(None));

@@ -34,6 +34,15 @@ pub(crate) struct Mood {
     pub(crate) begun: Cell<u64>,
 }
 
+/// What a target's unit is like.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Nature {
+    /// Completed writes may be lost.
+    pub(crate) volatile: bool,
+    /// What the caches are of, if the target tells.
+    pub(crate) power: Option<u64>,
+}
+
 struct Disk {
     medium: Medium,
     mood: Rc<Mood>,
@@ -94,6 +103,39 @@ pub(crate) struct Served {
     /// What all front ends share of the unit.
     pub(crate) unit: Arc<UnitShared>,
     pub(crate) access: Arc<Access>,
+    units: Rc<Units>,
+    pool: BufPool,
+}
+
+impl Served {
+    /// Another unit, which nobody sees yet.
+    pub(crate) fn add(&self, name: &str, naa: [u8; 16], medium: &Medium) {
+        let g = geometry(medium, false);
+        let ports = self.unit.with(|s| s.identity().ports.clone());
+        let identity = Identity { ports, ..Identity::new("WEIR", "TEST", "0001", name, naa) };
+        let blocks = weir_proto_scsi::geometry::Geometry::new(BLOCK as u32, g.blocks());
+        let disk = Disk { medium: medium.clone(), mood: self.mood.clone(), g };
+        let shared = UnitShared::new(name, LuState::new(identity, blocks), None);
+        self.units.insert(Unit::new(shared, Rc::new(disk), self.pool.clone(), 1 << 20));
+    }
+
+    /// Has all hosts see these units by these numbers.
+    pub(crate) fn show(&self, luns: &[(u16, &str)]) {
+        let luns = luns.iter().map(|(n, v)| (*n, (*v).to_owned())).collect();
+        let rule = HostRule { host: "any".into(), any: true, luns, ..HostRule::default() };
+        self.access.set(AccessMap { hosts: vec![rule] });
+    }
+}
+
+fn geometry(medium: &Medium, volatile_cache: bool) -> Geometry {
+    Geometry {
+        len: medium.lock().unwrap().len() as u64,
+        block_size: BLOCK as u32,
+        granularity: 4096,
+        thin: true,
+        volatile_cache,
+        read_only: false,
+    }
 }
 
 pub(crate) fn config() -> TargetConfig {
@@ -121,6 +163,16 @@ pub(crate) fn serve_ports<'a>(
     ports: impl IntoIterator<Item = (&'a str, TargetConfig)>,
     medium: &Medium,
 ) -> Vec<Served> {
+    serve_as(provider, ports, medium, Nature::default())
+}
+
+/// As [`serve_ports`], with a unit of this nature.
+pub(crate) fn serve_as<'a>(
+    provider: Rc<dyn Provider>,
+    ports: impl IntoIterator<Item = (&'a str, TargetConfig)>,
+    medium: &Medium,
+    nature: Nature,
+) -> Vec<Served> {
     let ports: Vec<_> = ports.into_iter().collect();
     let mut identity = Identity::new("WEIR", "TEST", "0001", "S1", [0x60; 16]);
     let port = |(_, c): &(&str, TargetConfig)| TargetPort {
@@ -129,14 +181,8 @@ pub(crate) fn serve_ports<'a>(
         name: PortName::Srp(c.port_id.0),
     };
     identity.ports = ports.iter().map(port).collect();
-    let g = Geometry {
-        len: medium.lock().unwrap().len() as u64,
-        block_size: BLOCK as u32,
-        granularity: 4096,
-        thin: true,
-        volatile_cache: false,
-        read_only: false,
-    };
+    (identity.write_cache, identity.power) = (nature.volatile, nature.power);
+    let g = geometry(medium, nature.volatile);
     let luns = vec![(0, "v".into()), (3, "v".into())];
     let rule = HostRule { host: "any".into(), any: true, luns, ..HostRule::default() };
     let access = Arc::new(Access::new(AccessMap { hosts: vec![rule] }));
@@ -156,7 +202,8 @@ pub(crate) fn serve_ports<'a>(
         let port = target.join(provider.clone(), units.clone(), pool.clone()).unwrap();
         let addr = target.listen(&*provider, addr).unwrap();
         let (mood, unit, access) = (mood.clone(), shared.clone(), access.clone());
-        Served { target, port, mood, addr, unit, access }
+        let (units, pool) = (units.clone(), pool.clone());
+        Served { target, port, mood, addr, unit, access, units, pool }
     };
     ports.into_iter().map(serve).collect()
 }

@@ -1,5 +1,6 @@
 //! Answers. All readers are total: short or foreign bytes give an error, never a panic.
 
+use crate::identity::{POWER_MAGIC, POWER_PAGE};
 use crate::lba_status::{LbaStatus, Provisioning};
 use crate::lu::AluaState;
 use crate::lun::Lun;
@@ -103,6 +104,21 @@ pub fn vpd_body(b: &[u8], page: u8) -> Option<&[u8]> {
 /// Reads VPD page 80h: the unit serial number.
 pub fn parse_serial(b: &[u8]) -> Option<String> {
     vpd_body(b, 0x80).map(text)
+}
+
+/// Reads VPD page C0h of a unit of Weir's: what its volatile caches are of.
+pub fn parse_power(b: &[u8]) -> Option<u64> {
+    let number = vpd_body(b, POWER_PAGE)?.strip_prefix(POWER_MAGIC)?;
+    Some(u64::from_be_bytes(number.try_into().ok()?))
+}
+
+/// Reads MODE SENSE (6) data of the caching page, without block descriptors or with: WCE. `None` for other data.
+pub fn parse_write_cache(b: &[u8]) -> Option<bool> {
+    let page = b.get(4 + usize::from(*b.get(3)?)..)?;
+    match page {
+        [code, len, flags, ..] if code & 0x7f == 0x08 && *len > 0 => Some(flags & 0x04 != 0),
+        _ => None,
+    }
 }
 
 /// A designator of VPD page 83h.

@@ -3,7 +3,7 @@
 use super::LuState;
 use crate::data::Data;
 use crate::geometry::Features;
-use crate::identity::{PortName, TargetPort};
+use crate::identity::{POWER_MAGIC, POWER_PAGE, PortName, TargetPort};
 use crate::pr::PortPair;
 use crate::sense::Sense;
 
@@ -24,7 +24,10 @@ impl LuState {
     pub(super) fn vpd(&self, who: &PortPair, page: u8, out: &mut Vec<u8>) -> Result<(), Sense> {
         out.extend_from_slice(&[self.peripheral(), page, 0, 0]);
         match page {
-            0x00 => out.extend_from_slice(PAGES),
+            0x00 => {
+                out.extend_from_slice(PAGES);
+                out.extend(self.identity.power.map(|_| POWER_PAGE));
+            }
             0x80 => out.extend_from_slice(self.identity.serial.as_bytes()),
             0x83 => self.device_identification(who, out),
             0x86 => self.extended_inquiry(out),
@@ -33,6 +36,11 @@ impl LuState {
             0xb0 => self.block_limits(out),
             0xb1 => self.block_characteristics(out),
             0xb2 => self.provisioning(out),
+            POWER_PAGE => {
+                let power = self.identity.power.ok_or(Sense::cdb_byte(2))?;
+                out.extend_from_slice(POWER_MAGIC);
+                out.extend_from_slice(&power.to_be_bytes());
+            }
             _ => return Err(Sense::cdb_byte(2)),
         }
         out.set_len16(2);

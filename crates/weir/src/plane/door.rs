@@ -196,7 +196,7 @@ fn incarnation() -> u64 {
 }
 
 /// Changes when the machine starts: what volatile caches had may be gone then, and only then.
-fn power() -> u64 {
+pub(super) fn power() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let hex: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     // Where the kernel does not tell, every start counts as a loss of power.

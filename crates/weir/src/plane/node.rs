@@ -209,6 +209,7 @@ impl Node {
         id.ports = lock(&self.ports).values().cloned().collect();
         id.read_only = volume.read_only || g.read_only;
         id.write_cache = g.volatile_cache;
+        id.power = Some(super::door::power());
         let mut geometry =
             Geometry::new(volume.block_size, volume.size / u64::from(volume.block_size));
         if !g.thin {

@@ -65,6 +65,20 @@ pub(crate) fn login(
     }
 }
 
+/// A number for this machine. Clones and containers of one image may have one machine-id, or none: the hardware's number
+/// and the host's name tell them apart.
+pub(crate) fn machine() -> u64 {
+    let files = ["/etc/machine-id", "/sys/class/dmi/id/product_uuid", "/proc/sys/kernel/hostname"];
+    let all = files.map(|f| std::fs::read_to_string(f).unwrap_or_default());
+    fnv(all.iter().flat_map(|s| s.trim().bytes().chain([0]))) | 1
+}
+
+/// FNV-1a.
+pub(crate) fn fnv(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    let step = |h: u64, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
 /// The initiator port of this process, unless one is given: tools must not end each other's sessions.
 pub(crate) fn initiator_port(login: &LoginArgs) -> PortId {
     match login.initiator_port {
@@ -74,9 +88,7 @@ pub(crate) fn initiator_port(login: &LoginArgs) -> PortId {
             static SESSIONS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
             let n = SESSIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let pid = u64::from(n) << 24 | u64::from(std::process::id());
-            let host = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-            let id = u64::from_str_radix(host.get(..16).unwrap_or("0"), 16).unwrap_or(0);
-            PortId::new(0x5745_0000_0000_0000 | pid, id | 1)
+            PortId::new(0x5745_0000_0000_0000 | pid, machine())
         }
     }
 }
@@ -111,7 +123,8 @@ pub(crate) async fn connect(
 #[derive(Clone)]
 enum Way {
     /// A channel, without anything that makes up for its loss.
-    One(Rc<Channel>, Lun),
+    /// With the unit's name: it is compared before a command is sent again after a unit attention.
+    One(Rc<Channel>, Lun, Option<Vec<u8>>),
     Many(Rc<Multipath>),
 }
 
@@ -138,6 +151,18 @@ pub(crate) async fn command(
     out: Option<Slice>,
     into: Option<Slice>,
 ) -> Result<Outcome> {
+    command_to(channel, lun, None, cdb, out, into).await
+}
+
+/// As [`command`], and never to another unit than the one of this name.
+async fn command_to(
+    channel: &Channel,
+    lun: Lun,
+    naa: Option<&[u8]>,
+    cdb: &[u8],
+    out: Option<Slice>,
+    into: Option<Slice>,
+) -> Result<Outcome> {
     for _ in 0..4 {
         let o = channel
             .command(lun.0, cdb, out.as_slice(), into.as_slice())
@@ -151,6 +176,11 @@ pub(crate) async fn command(
         if !attention {
             return Err(Error::new(Code::IoError, format!("the command {:#04x} failed", cdb[0]))
                 .because(sense(&o)));
+        }
+        if naa.is_some() && Box::pin(self::naa(channel, lun)).await?.as_deref() != naa {
+            return Err(Error::new(Code::IoError, "another unit has this number now")
+                .because(sense(&o))
+                .hint("`weir map list` shows what the host sees"));
         }
     }
     Err(Error::new(Code::IoError, "the unit reports one attention after the other"))
@@ -174,6 +204,12 @@ pub(crate) async fn luns(channel: &Channel) -> Result<Vec<Lun>> {
     let b = ask(channel, Lun(0), &scsi::report_luns(4096).padded(), 4096).await?;
     scsi::parse_report_luns(&b)
         .map_err(|e| Error::new(Code::IoError, "the list of LUNs is cut short").because(e))
+}
+
+/// A unit's NAA designator.
+async fn naa(channel: &Channel, lun: Lun) -> Result<Option<Vec<u8>>> {
+    let page = ask(channel, lun, &scsi::vpd(0x83, 1024).padded(), 1024).await?;
+    Ok(scsi::parse_naa(&page).map(<[u8]>::to_vec))
 }
 
 /// The name that a Weir target gives to a unit: its vendor-specific designator.
@@ -228,7 +264,9 @@ impl Remote {
             let lun = find(&channel, wanted.lun, wanted.volume).await?;
             let (len, block_size) = Remote::capacity(&channel, lun).await?;
             let blocks = len / u64::from(block_size.max(1));
-            return Ok(Remote { way: Way::One(channel, lun), block_size, blocks });
+            // A unit without the page is known by its number alone.
+            let name = naa(&channel, lun).await.unwrap_or_default();
+            return Ok(Remote { way: Way::One(channel, lun, name), block_size, blocks });
         }
         let login = self::login(login, wanted.targets, Some(policy));
         let (paths, g) =
@@ -239,7 +277,7 @@ impl Remote {
 
     /// Logs out; commands of later fail.
     pub(crate) fn close(&self) {
-        if let Way::One(channel, _) = &self.way {
+        if let Way::One(channel, ..) = &self.way {
             channel.disconnect(false);
         }
     }
@@ -247,8 +285,9 @@ impl Remote {
     /// Runs a command of which it does no harm if it is done twice.
     async fn run(&self, cdb: &Cdb, out: Option<Slice>, into: Option<Slice>) -> Result<()> {
         match &self.way {
-            Way::One(channel, lun) => {
-                command(channel, *lun, &cdb.padded(), out, into).await.map(drop)
+            Way::One(channel, lun, name) => {
+                let cdb = cdb.padded();
+                command_to(channel, *lun, name.as_deref(), &cdb, out, into).await.map(drop)
             }
             Way::Many(paths) => {
                 let done = paths.execute(cdb, out.as_slice(), into.as_slice()).await;
@@ -266,6 +305,14 @@ impl Remote {
         let c = scsi::parse_capacity_16(&b)
             .map_err(|e| Error::new(Code::IoError, "the capacity is cut short").because(e))?;
         Ok(((c.last_lba + 1) * u64::from(c.block_size), c.block_size))
+    }
+
+    /// The unit's NAA designator.
+    pub(crate) async fn name(&self) -> Result<Option<Vec<u8>>> {
+        let buf = Slice::heap(1024);
+        buf.fill(0);
+        self.run(&scsi::vpd(0x83, 1024), None, Some(buf.clone())).await?;
+        Ok(scsi::parse_naa(&buf.to_vec()).map(<[u8]>::to_vec))
     }
 
     /// Capacity in bytes.

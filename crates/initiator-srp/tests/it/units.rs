@@ -1,0 +1,213 @@
+//! A number is not a unit: what happens when another unit gets it, and what is known of a unit's caches by its name.
+
+use crate::common::L0;
+use crate::sim::{LEN, Lab, PORT};
+use crate::target::{BLOCK, Medium, Nature, medium, serve_as};
+use std::rc::Rc;
+use weir_base::{MILLIS, SECONDS};
+use weir_initiator_srp::{Error, Multipath, MultipathConfig, PathCondition, Session};
+use weir_mem::Slice;
+use weir_proto_scsi::Lun;
+
+const NAA: [u8; 16] = [0x60; 16];
+const OTHER: [u8; 16] = [0x61; 16];
+
+fn block(byte: u8) -> Slice {
+    let b = Slice::heap(BLOCK).sub(0, BLOCK);
+    b.fill(byte);
+    b
+}
+
+fn open(lab: &Lab, core: usize, s: &Session) -> Rc<Multipath> {
+    let q = lab.host.enter_on(core, || s.queue());
+    on(lab, core, async move {
+        Rc::new(Multipath::open(vec![q], &NAA, MultipathConfig::default()).await.unwrap())
+    })
+}
+
+fn on<T: 'static>(lab: &Lab, core: usize, f: impl Future<Output = T> + 'static) -> T {
+    let task = lab.host.spawn_on(core, f);
+    lab.world.run_until(60 * SECONDS, || task.is_finished()).unwrap();
+    lab.run(task).unwrap()
+}
+
+fn write(lab: &Lab, core: usize, m: &Rc<Multipath>, byte: u8) {
+    let m = m.clone();
+    on(lab, core, async move { m.write(0, block(byte), false).await.unwrap() });
+}
+
+fn flush(lab: &Lab, core: usize, m: &Rc<Multipath>) -> Result<(), Error> {
+    let m = m.clone();
+    on(lab, core, async move { m.flush().await })
+}
+
+/// Two units of one target, the second of which nobody sees.
+fn with_another(seed: u64, cores: usize) -> (Lab, Session, Medium) {
+    let lab = Lab::new(seed, cores);
+    let other = medium(LEN);
+    lab.target.enter(|| lab.served.borrow().as_ref().unwrap().add("w", OTHER, &other));
+    show(&lab, &[(0, "v")]);
+    let s = lab.session(lab.session_config());
+    (lab, s, other)
+}
+
+fn show(lab: &Lab, luns: &[(u16, &str)]) {
+    lab.served.borrow().as_ref().unwrap().show(luns);
+}
+
+fn first(m: &Medium) -> u8 {
+    m.lock().unwrap()[0]
+}
+
+#[test]
+fn a_number_that_is_given_to_another_unit_takes_no_writes_of_the_first() {
+    // Both cores have a channel, and the attention comes by one of them only.
+    for cores in 1..=2 {
+        let (lab, s, other) = with_another(1, cores);
+        let all: Vec<_> = (0..cores).map(|core| open(&lab, core, &s)).collect();
+        (0..cores).for_each(|core| write(&lab, core, &all[core], 1));
+        assert_eq!(first(&lab.medium), 1);
+        show(&lab, &[(0, "w")]);
+        let writes: Vec<_> = (0..cores)
+            .map(|core| {
+                let m = all[core].clone();
+                lab.host.spawn_on(core, async move { m.write(0, block(2), false).await })
+            })
+            .collect();
+        lab.world.run_for(5 * SECONDS);
+        assert_eq!((first(&lab.medium), first(&other)), (1, 0), "written to another unit");
+        assert!(writes.iter().all(|w| !w.is_finished()), "they wait for the unit");
+        assert_eq!(all[0].paths()[0].condition, PathCondition::Missing);
+        // It is found again by its name.
+        show(&lab, &[(0, "w"), (5, "v")]);
+        for w in writes {
+            assert_eq!(lab.run(w), Some(Ok(())));
+        }
+        assert_eq!((first(&lab.medium), first(&other)), (2, 0));
+        assert_eq!(all[0].paths()[0].lun, Lun::from_index(5));
+        drop(all);
+        lab.check_clean(&s);
+    }
+}
+
+/// One command is under way at most: the next one after a change meets the attention.
+#[test]
+fn numbers_that_change_places_are_told_apart_under_load() {
+    let (lab, s, other) = with_another(2, 1);
+    show(&lab, &[(0, "v"), (1, "w")]);
+    let m = open(&lab, 0, &s);
+    let (n, stop) = (m.clone(), Rc::new(std::cell::Cell::new(false)));
+    let enough = stop.clone();
+    let work = lab.host.spawn(async move {
+        let mut writes = 0;
+        while !enough.get() {
+            n.write(0, block(7), false).await.unwrap();
+            writes += 1;
+        }
+        writes
+    });
+    for round in 0..20u16 {
+        lab.world.run_for(3 * MILLIS);
+        show(&lab, &[(round % 2, "w"), (1 - round % 2, "v")]);
+    }
+    lab.world.run_for(SECONDS);
+    stop.set(true);
+    assert!(lab.run(work).unwrap() > 20);
+    assert_eq!((first(&lab.medium), first(&other)), (7, 0));
+    drop(m);
+    lab.check_clean(&s);
+}
+
+#[test]
+fn a_queue_that_is_bound_to_a_unit_refuses_another() {
+    let (lab, s, other) = with_another(3, 1);
+    let q = lab.queue(&s);
+    let bound = lab.run(async move { q.bind(&q.identify(L0).await.unwrap()) });
+    let b = bound.clone();
+    assert_eq!(lab.run(async move { b.write(L0, 0, block(1), false).await }), Ok(()));
+    show(&lab, &[(0, "w")]);
+    let b = bound.clone();
+    let refused = lab.run(async move { b.write(L0, 0, block(2), false).await });
+    assert_eq!((refused, first(&lab.medium), first(&other)), (Err(Error::OtherUnit), 1, 0));
+    show(&lab, &[(0, "v")]);
+    let b = bound.clone();
+    assert_eq!(lab.run(async move { b.write(L0, 0, block(3), false).await }), Ok(()));
+    assert_eq!((first(&lab.medium), first(&other)), (3, 0));
+    drop(bound);
+    lab.check_clean(&s);
+}
+
+/// A unit with a volatile cache, whose target tells `power`.
+fn volatile(lab: &Lab, power: Option<u64>) {
+    let nature = Nature { volatile: true, power };
+    let t = lab.target.enter(|| {
+        let ports = [(lab.target.addr(PORT), lab.config.clone())];
+        let ports = ports.iter().map(|(a, c)| (a.as_str(), c.clone()));
+        serve_as(lab.target.provider(), ports, &lab.medium, nature).remove(0)
+    });
+    *lab.served.borrow_mut() = Some(t);
+}
+
+/// A lab whose target ends, and comes back with another number.
+fn lost(seed: u64, powers: (Option<u64>, Option<u64>)) -> (Lab, Session, [Rc<Multipath>; 2]) {
+    let lab = Lab::new(seed, 2);
+    let again = |power| {
+        lab.target.power_off();
+        lab.served.take();
+        lab.target.restart();
+        volatile(&lab, power);
+    };
+    again(powers.0);
+    let s = lab.session(lab.session_config());
+    let all = [open(&lab, 0, &s), open(&lab, 1, &s)];
+    write(&lab, 0, &all[0], 1);
+    again(powers.1);
+    (lab, s, all)
+}
+
+#[test]
+fn a_lost_cache_is_told_by_the_next_flush_of_any_handle() {
+    // Of a target that tells what its caches are of, and of one that only says that it was switched on.
+    for powers in [(Some(1), Some(2)), (None, None)] {
+        let (lab, s, [a, b]) = lost(4, powers);
+        assert_eq!(flush(&lab, 1, &b), Err(Error::LostCache), "{powers:?}");
+        assert_eq!(flush(&lab, 0, &a), Err(Error::LostCache), "each handle tells it");
+        write(&lab, 0, &a, 2);
+        assert_eq!((flush(&lab, 1, &b), flush(&lab, 0, &a)), (Ok(()), Ok(())), "once");
+        drop([a, b]);
+        lab.check_clean(&s);
+    }
+}
+
+#[test]
+fn a_restart_of_the_program_loses_no_cache() {
+    let (lab, s, [a, b]) = lost(5, (Some(1), Some(1)));
+    assert_eq!((flush(&lab, 1, &b), flush(&lab, 0, &a)), (Ok(()), Ok(())));
+    assert!(s.figures().reconnects > 0);
+    drop([a, b]);
+    lab.check_clean(&s);
+}
+
+#[test]
+fn what_was_flushed_is_not_lost() {
+    let lab = Lab::new(6, 1);
+    let again = |power| {
+        lab.target.power_off();
+        lab.served.take();
+        lab.target.restart();
+        volatile(&lab, power);
+    };
+    again(Some(1));
+    let s = lab.session(lab.session_config());
+    let m = open(&lab, 0, &s);
+    write(&lab, 0, &m, 1);
+    assert_eq!(flush(&lab, 0, &m), Ok(()));
+    again(Some(2));
+    assert_eq!(flush(&lab, 0, &m), Ok(()));
+    let fua = m.clone();
+    lab.run(async move { fua.write(0, block(1), true).await.unwrap() });
+    again(Some(3));
+    assert_eq!(flush(&lab, 0, &m), Ok(()));
+    drop(m);
+    lab.check_clean(&s);
+}
