@@ -6,6 +6,12 @@ use weir_mem::Slice;
 /// Longest read or write that a disk is asked for, in bytes.
 pub const MAX_IO: usize = 1 << 20;
 
+/// The memory of a request that failed, for the next one. What was given up may still be on its way to the target: then
+/// that memory is left to it, and the next request has other.
+pub(crate) fn for_the_next(buf: Slice) -> Slice {
+    if buf.is_sole() { buf } else { Slice::heap(buf.len()) }
+}
+
 /// Size and nature of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {

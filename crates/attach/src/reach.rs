@@ -368,7 +368,7 @@ fn srp_volume(
                         };
                         Way::Srp(srp::Multipath::open(queues, naa, config).await?)
                     }
-                    None if queues.len() == 1 => Way::Plain(queues.remove(0), unit.lun),
+                    None if queues.len() == 1 => Way::Plain(queues.remove(0).bind(&unit), unit.lun),
                     None => {
                         let why = "the unit has no NAA designator to know it by on other paths";
                         return Err(srp::Error::Invalid(why.into()));

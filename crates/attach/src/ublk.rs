@@ -4,7 +4,7 @@
 //! Every tag of a queue has a buffer and a task. The task hands the result of one request over and waits for the next in
 //! one command; the driver copies the data.
 
-use crate::disk::{Disk, Errno, Geometry, MAX_IO, Request};
+use crate::disk::{Disk, Errno, Geometry, MAX_IO, Request, for_the_next};
 use crate::error::{Error, Kind};
 use crate::sys::{self, Mapping};
 use std::cell::RefCell;
@@ -199,13 +199,12 @@ fn params(g: Geometry) -> [u8; 60] {
     p
 }
 
-/// One reactor's queue: the driver's descriptors, and a buffer for each tag.
+/// One reactor's queue: the driver's descriptors. Each tag's task has a buffer.
 pub struct Queue<D> {
     connection: Rc<OwnedFd>,
     ring: Ring,
     number: u16,
     descriptors: Mapping,
-    buffers: Vec<Slice>,
     disk: Rc<D>,
     /// Called once, when the kernel has ended the queue.
     ended: RefCell<Option<Box<dyn FnOnce()>>>,
@@ -230,7 +229,6 @@ impl<D: Disk> Queue<D> {
             connection: Rc::new(connection),
             ring: ring.clone(),
             number,
-            buffers: (0..DEPTH).map(|_| Slice::heap(MAX_IO)).collect(),
             disk,
             ended: RefCell::new(Some(Box::new(ended))),
         });
@@ -242,11 +240,11 @@ impl<D: Disk> Queue<D> {
 
     /// Serves the requests of one tag, one after the other.
     async fn serve(self: Rc<Self>, tag: u16) {
-        let Some(buf) = self.buffers.get(usize::from(tag)) else { return };
+        let mut buf = Slice::heap(MAX_IO);
         let (mut op, mut result) = (FETCH, 0);
         loop {
             let (ring, fd) = (&self.ring, &self.connection);
-            let came = sys::ublk_io(ring, fd, op, self.number, tag, result, buf).await;
+            let came = sys::ublk_io(ring, fd, op, self.number, tag, result, &buf).await;
             if came != 0 {
                 if came != -libc::ENODEV {
                     tracing::error!(queue = self.number, tag, came, "the ublk driver ends a tag");
@@ -254,10 +252,14 @@ impl<D: Disk> Queue<D> {
                 break;
             }
             let d: [u8; DESCRIPTOR] = self.descriptors.read(usize::from(tag) * DESCRIPTOR);
-            result = match request(&d, buf) {
+            result = match request(&d, &buf) {
                 Ok((r, len)) => match self.disk.run(&r).await {
                     Ok(()) => len,
-                    Err(e) => -e.0,
+                    Err(e) => {
+                        drop(r);
+                        buf = for_the_next(buf);
+                        -e.0
+                    }
                 },
                 Err(e) => -e.0,
             };

@@ -261,7 +261,7 @@ fn brp_fault(e: &brp::Error) -> Fault {
 #[cold]
 fn srp_fault(e: &srp::Error) -> Fault {
     let (errno, again) = match e {
-        srp::Error::LostUnderWay { .. } => (libc::EIO, Some(SETTLE)),
+        srp::Error::LostUnderWay { .. } | srp::Error::TimedOut => (libc::EIO, Some(SETTLE)),
         srp::Error::Fabric(_) => (libc::EIO, Some(0)),
         srp::Error::Scsi { status, sense } => scsi_fault(*status, sense.as_ref()),
         e if e.is_path() => (libc::EIO, Some(0)),

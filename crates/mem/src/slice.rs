@@ -112,6 +112,16 @@ impl Slice {
         }
     }
 
+    /// True when nobody else has the memory: no other slice of it, nor whatever keeps one, such as a send queue. For
+    /// memory that is not a pool's.
+    pub fn is_sole(&self) -> bool {
+        match &self.keep {
+            // One count is the pool's own.
+            Keep::Buf(b) => Rc::strong_count(b) == 2,
+            Keep::Other(k) => Rc::strong_count(k) == 1,
+        }
+    }
+
     /// A part of this slice.
     ///
     /// # Panics

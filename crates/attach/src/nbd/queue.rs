@@ -1,6 +1,6 @@
 //! One reactor's connection to the driver: requests come and replies go by a socket, in any order.
 
-use crate::disk::{Disk, Errno, MAX_IO, Request};
+use crate::disk::{Disk, Errno, MAX_IO, Request, for_the_next};
 use crate::sys;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -303,6 +303,7 @@ impl<D: Disk> Queue<D> {
             }
             _ => Err(Errno(libc::EINVAL)),
         };
+        let buf = if done.is_err() { buf.map(for_the_next) } else { buf };
         self.reply(&request, done, buf);
     }
 

@@ -9,15 +9,20 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::rc::Rc;
 use weir_base::Prng;
+use weir_mem::Slice;
 use weir_proto_nbd::{Op, REPLY, Request as Wire};
 use weir_reactor::{PollMode, Reactor, WaitChannel, sleep};
 use weir_uring::Ring;
 
 const LEN: usize = 8 << 20;
+/// Where writes hang: no request of the other tests begins there.
+const HANGS: u64 = LEN as u64 - 512;
 
 /// Memory that takes its time, at random, and fails where it is told to.
 struct Memory {
     data: RefCell<Vec<u8>>,
+    /// Writes that were given up while their bytes are still to be sent.
+    unsent: RefCell<Vec<Slice>>,
     prng: RefCell<Prng>,
     flushes: Cell<u64>,
 }
@@ -32,6 +37,12 @@ impl Disk for Memory {
         let time = self.prng.borrow_mut().below(200_000);
         sleep(time).await;
         let (at, len) = r.range();
+        if let Request::Write { buf, .. } = r
+            && at == HANGS
+        {
+            self.unsent.borrow_mut().push(buf.clone());
+            return Err(Errno(libc::EIO));
+        }
         let (at, len) = (at as usize, len as usize);
         let mut data = self.data.borrow_mut();
         match r {
@@ -51,6 +62,7 @@ fn with_queue(driver: impl FnOnce(UnixStream) + Send + 'static) -> (Census, Rc<M
     let (theirs, ours) = sockets().expect("sockets");
     let memory = Rc::new(Memory {
         data: RefCell::new(vec![0; LEN]),
+        unsent: RefCell::default(),
         prng: RefCell::new(Prng::new(7)),
         flushes: Cell::new(0),
     });
@@ -217,4 +229,24 @@ fn disks_are_known_by_name_and_told_as_they_are() {
     assert_eq!(export_flags(g), 0b1_0110_1101);
     let ro = Geometry { thin: false, read_only: true, ..g };
     assert_eq!(export_flags(ro), 0b1_0100_1111);
+}
+
+/// As many requests as there are buffers come after one that was given up.
+#[test]
+fn the_memory_of_what_was_given_up_is_not_used_while_it_may_be_sent() {
+    let driver = |mut socket: UnixStream| {
+        let mut write = |n: u64, at: u64, byte: u8| {
+            let r = Wire { op: Op::Write { fua: false }, cookie: cookie(n), at, len: 512 };
+            socket.write_all(&r.encode()).expect("sent");
+            socket.write_all(&[byte; 512]).expect("sent");
+            answer(&mut socket)
+        };
+        assert_eq!(write(1, HANGS, 0x11), (libc::EIO as u32, 1));
+        for n in 2..200 {
+            assert_eq!(write(n, 0, 0x22), (0, n));
+        }
+    };
+    let (_, memory) = with_queue(driver);
+    let unsent = memory.unsent.borrow();
+    assert!(unsent[0].to_vec().iter().all(|b| *b == 0x11), "it is sent as another's");
 }

@@ -1,6 +1,6 @@
 //! `weir attach` and `weir detach`: the way to the volume, and a process for each disk.
 
-use super::remote::{initiator_port, login};
+use super::remote::{fnv, initiator_port, login, machine};
 use crate::cli::args::{AttachArgs, AttachMethod, AttachProtocol, DetachArgs};
 use crate::cli::output::{self, Table};
 use std::io::{BufRead, BufReader};
@@ -123,13 +123,9 @@ fn port(args: &AttachArgs) -> PortId {
     if args.login.initiator_port.is_some() {
         return initiator_port(&args.login);
     }
-    let host = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
-    let id = u64::from_str_radix(host.get(..16).unwrap_or("0"), 16).unwrap_or(0);
-    // FNV-1a; the upper half of the extension is for the number of the path.
-    let hash = name(args)
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    PortId::new(0x5741_0000_0000_0000 | (hash & 0xffff_ffff_ffff) ^ hash >> 48, id | 1)
+    // The upper half of the extension is for the number of the path.
+    let hash = fnv(name(args).bytes());
+    PortId::new(0x5741_0000_0000_0000 | (hash & 0xffff_ffff_ffff) ^ hash >> 48, machine())
 }
 
 /// BRP sessions, one for each path.
