@@ -2,11 +2,17 @@
 
 use crate::declare::Desired;
 use crate::error::{Code, Error, Result};
-use crate::model::{HostSecret, HostSpec, MapSpec, PoolSpec, Protocol, TargetSpec, VolumeSpec};
+use crate::model::{
+    HostSecret, HostSpec, KeySource, MapSpec, PoolSpec, Protocol, TargetSpec, VolumeSpec,
+};
 use crate::units;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+
+mod tokens;
+
+pub use tokens::{READ_TOKEN, TOKEN, Tokens, token};
 
 /// How reactors wait for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -27,9 +33,11 @@ pub enum Poll {
 pub struct Api {
     /// TCP address to offer it on, besides the Unix socket in the data directory.
     pub tcp: Option<SocketAddr>,
-    /// File with the token that TCP clients must send (`Authorization: Bearer …`). Needed unless `tcp` is a loopback
-    /// address.
+    /// File with the token that TCP clients must send (`Authorization: Bearer …`), also on a loopback address. Left out:
+    /// `api.token` in the data directory, which is made when it is not there.
     pub token_file: Option<PathBuf>,
+    /// The same for clients that may only look (role *read*); `api-read.token`.
+    pub read_token_file: Option<PathBuf>,
 }
 
 /// The file. Every key is optional; an unknown key is an error.
@@ -49,6 +57,9 @@ pub struct Config {
     pub poll: Poll,
     /// The REST interface.
     pub api: Api,
+    /// Commands that give keys of encrypted volumes: a program and its first arguments each. No others are run, whoever
+    /// asks; those of volumes in this file need not be listed.
+    pub key_commands: Vec<String>,
     /// Target ports.
     #[serde(rename = "target")]
     pub targets: Vec<TargetSpec>,
@@ -86,6 +97,7 @@ impl Default for Config {
             buffer_memory: 256 << 20,
             poll: Poll::default(),
             api: Api::default(),
+            key_commands: Vec::new(),
             targets: Vec::new(),
             pools: Vec::new(),
             volumes: Vec::new(),
@@ -145,13 +157,10 @@ impl Config {
         if cores.windows(2).any(|w| w[0] == w[1]) {
             return Err(wrong("`cores` names a core twice").hint("name each core once"));
         }
-        if let Some(tcp) = self.api.tcp
-            && !tcp.ip().is_loopback()
-            && self.api.token_file.is_none()
-        {
-            return Err(wrong("the interface on TCP is open to the network without a token")
-                .because(format!("`api.tcp` is {tcp}, which is not a loopback address"))
-                .hint("set `api.token_file`, or use 127.0.0.1"));
+        if let Some(line) = self.key_commands.iter().find(|l| !l.starts_with('/')) {
+            return Err(wrong("`key_commands` has a program without its path")
+                .because(format!("`{}` does not begin with `/`", line.escape_debug()))
+                .hint("write the whole path of the program"));
         }
         self.data_dir = std::path::absolute(&self.data_dir)
             .map_err(|e| wrong("`data_dir` is not a path").because(e))?;
@@ -197,24 +206,13 @@ impl Config {
         }
     }
 
-    /// The token that TCP clients must send, if there is one. Read once at start.
-    pub fn token(&self) -> Result<Option<String>> {
-        let Some(path) = &self.api.token_file else { return Ok(None) };
-        let text = std::fs::read_to_string(path).map_err(|e| {
-            Error::new(
-                Code::InvalidConfig,
-                format!("the token file {} cannot be read", path.display()),
-            )
-            .because(e)
-            .hint("make it with e.g. `openssl rand -hex 32 > FILE; chmod 600 FILE`")
-        })?;
-        let token = text.trim().to_string();
-        if token.len() < 16 || !token.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(Error::new(Code::InvalidConfig, "the token is too weak")
-                .because("it must have 16 or more printable characters without blanks")
-                .hint("make it with e.g. `openssl rand -hex 32`"));
-        }
-        Ok(Some(token))
+    /// Command lines that may be run for keys: those that are listed, and those of volumes in this file.
+    pub fn key_commands(&self) -> Vec<String> {
+        let of = |v: &VolumeSpec| match v.form.encryption.as_ref().map(|e| &e.key) {
+            Some(KeySource::Command(line)) => Some(line.clone()),
+            _ => None,
+        };
+        self.key_commands.iter().cloned().chain(self.volumes.iter().filter_map(of)).collect()
     }
 }
 

@@ -80,6 +80,19 @@ impl Controller {
     /// Opens the store in `data_dir` and brings everything in it up. What does not start is a fault in
     /// [`status`](Self::status) and is tried again every few seconds; the rest runs. Must be called on a Tokio runtime.
     pub async fn start(data_dir: &Path, plane: Arc<dyn DataPlane>) -> Result<Arc<Controller>> {
+        Controller::start_allowing(data_dir, plane, Vec::new()).await
+    }
+
+    /// As [`start`](Controller::start), with commands that may be run for keys of encrypted volumes: a program and its first
+    /// arguments each. No others are, whoever asks.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start_allowing(
+        data_dir: &Path,
+        plane: Arc<dyn DataPlane>,
+        key_commands: Vec<String>,
+    ) -> Result<Arc<Controller>> {
         let dir = data_dir.to_path_buf();
         let (store, model) = blocking(move || {
             let store = MetaStore::open(&dir)?;
@@ -94,7 +107,7 @@ impl Controller {
         .await?;
         let events = EventLog::default();
         let reservations = ReservationStore::start(store.clone())?;
-        let keys = Arc::new(KeyRing::default());
+        let keys = Arc::new(KeyRing::allowing(key_commands));
         plane.attach(Hooks { reservations, events: events.clone(), keys: keys.clone() });
         let controller = Arc::new(Controller {
             data_dir: data_dir.to_path_buf(),

@@ -35,6 +35,8 @@ fn the_example_shows_every_key_and_is_right() {
         "poll",
         "tcp",
         "token_file",
+        "read_token_file",
+        "key_commands",
         "transport",
         "id_ext",
         "ioc_guid",
@@ -92,7 +94,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ("buffer_memory = 'lots'", "lots"),
         ("buffer_memory = 4096", "4 KiB"),
         ("cores = [1, 2, 1]", "core twice"),
-        ("[api]\ntcp = '0.0.0.0:7400'", "0.0.0.0:7400"),
+        ("key_commands = ['kmip-get']", "does not begin with"),
         ("[[volume]]\nname = 'v'", "pool"),
         ("[[host]]\nname = 'h'\nports = ['1']", "not an SRP initiator port"),
         ("listen = ['0.0.0.0:1']\n[[target]]\nname = 't'\nlisten = []", "both given"),
@@ -108,17 +110,42 @@ fn what_is_wrong_is_said_with_its_place() {
 }
 
 #[test]
-fn a_token_must_be_strong() {
+fn tokens_are_made_private_and_must_be_strong() {
+    use std::os::unix::fs::PermissionsExt;
     let dir = std::env::temp_dir().join(format!("weir-token-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
-    let path = dir.join("token");
-    let mut config = Config::default();
-    assert_eq!(config.token().unwrap(), None);
+    let mut config = Config { data_dir: dir.clone(), ..Config::default() };
+    assert_eq!(config.tokens().unwrap(), None, "without TCP there is nothing to guard");
+    assert!(!dir.join(TOKEN).exists());
+    config.api.tcp = Some("127.0.0.1:7400".parse().unwrap());
+    let made = config.tokens().unwrap().unwrap();
+    for (name, token) in [(TOKEN, &made.admin), (READ_TOKEN, &made.read)] {
+        let mode = std::fs::metadata(dir.join(name)).unwrap().permissions().mode();
+        assert_eq!((mode & 0o777, token.len()), (0o600, 64), "{name}");
+    }
+    assert_ne!(made.admin, made.read);
+    assert_eq!(config.tokens().unwrap(), Some(made.clone()), "kept");
+    assert!(!format!("{made:?}").contains(&made.admin));
+    // One that is named is not made.
+    let path = dir.join("mine");
     config.api.token_file = Some(path.clone());
-    assert!(config.token().is_err(), "no file");
-    std::fs::write(&path, "short\n").unwrap();
-    assert!(config.token().is_err());
+    let says = |config: &Config| config.tokens().unwrap_err().to_string();
+    assert!(says(&config).contains("mine"));
     std::fs::write(&path, "0123456789abcdef0123\n").unwrap();
-    assert_eq!(config.token().unwrap().as_deref(), Some("0123456789abcdef0123"));
+    assert!(says(&config).contains("others than its owner"));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(config.tokens().unwrap().unwrap().admin, "0123456789abcdef0123");
+    config.api.read_token_file = Some(path.clone());
+    assert!(says(&config).contains("the same"));
+    std::fs::write(&path, "short\n").unwrap();
+    assert!(says(&config).contains("16 or more"));
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn commands_for_keys_are_those_of_the_file() {
+    let volume = "[[volume]]\nname = 'v'\npool = 'p'\nsize = '1G'\n\
+                  [volume.form.encryption]\nkey = 'command:/usr/bin/other --id 7'";
+    let c = Config::parse(&format!("key_commands = ['/usr/bin/kmip-get --node a']\n{volume}"));
+    assert_eq!(c.unwrap().key_commands(), ["/usr/bin/kmip-get --node a", "/usr/bin/other --id 7"]);
 }

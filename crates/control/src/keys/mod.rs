@@ -43,7 +43,11 @@ struct Asked {
 
 /// Gets keys from their sources. Commands run beside everything else, each once at a time.
 #[derive(Default)]
-pub struct KeyRing(Arc<Mutex<BTreeMap<KeySource, Asked>>>);
+pub struct KeyRing {
+    asked: Arc<Mutex<BTreeMap<KeySource, Asked>>>,
+    /// Programs with their first arguments.
+    allowed: Vec<String>,
+}
 
 impl std::fmt::Debug for KeyRing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -94,6 +98,26 @@ async fn answer(
 }
 
 impl KeyRing {
+    /// A ring that runs these commands: a program and its first arguments each. The default runs none.
+    pub fn allowing(allowed: Vec<String>) -> KeyRing {
+        KeyRing { allowed, ..KeyRing::default() }
+    }
+
+    /// Whether a command may be run: whoever may change the configuration must not run programs by that.
+    fn permits(&self, source: &KeySource, line: &str) -> Result<()> {
+        let begins = |with: &String| {
+            let mut words = line.split_whitespace();
+            let mut with = with.split_whitespace().peekable();
+            with.peek().is_some() && with.all(|w| words.next() == Some(w))
+        };
+        match self.allowed.iter().any(begins) {
+            true => Ok(()),
+            false => Err(unavailable(source, "the daemon may not run this command").hint(
+                "list it under `key_commands` in the daemon's configuration file (`weir serve --config`)",
+            )),
+        }
+    }
+
     /// The command of a source, which is started if it does not run and has not just answered; `anew`: also if it has.
     fn ask(
         &self,
@@ -101,7 +125,7 @@ impl KeyRing {
         line: &str,
         anew: bool,
     ) -> (Instant, watch::Receiver<Answer>) {
-        let mut all = lock(&self.0);
+        let mut all = lock(&self.asked);
         if let Some(a) = all.get(source) {
             let runs = a.answer.borrow().is_none();
             if runs || !anew {
@@ -112,7 +136,7 @@ impl KeyRing {
         let began = Instant::now();
         let asked = Asked { began, answer: heard.clone() };
         all.insert(source.clone(), asked);
-        let (ring, source, line) = (self.0.clone(), source.clone(), line.to_string());
+        let (ring, source, line) = (self.asked.clone(), source.clone(), line.to_string());
         tokio::spawn(async move {
             let found = fetch::command(&source, &line).await.map(Arc::new);
             let fresh = if found.is_ok() { FRESH } else { FRESH_REFUSAL };
@@ -129,7 +153,9 @@ impl KeyRing {
 
     /// Starts the command of a source, if it is one, to be waited for together with others.
     pub(crate) fn start(&self, source: &KeySource) {
-        if let KeySource::Command(line) = source {
+        if let KeySource::Command(line) = source
+            && self.permits(source, line).is_ok()
+        {
             let _ = self.ask(source, line, false);
         }
     }
@@ -138,6 +164,7 @@ impl KeyRing {
     /// To be called where nobody else has to wait.
     pub(crate) async fn warm(&self, source: &KeySource) -> Result<()> {
         let KeySource::Command(line) = source else { return Ok(()) };
+        self.permits(source, line)?;
         let asked = self.ask(source, line, true);
         answer(source, asked, 2 * fetch::LIMIT).await.map(drop)
     }
@@ -149,6 +176,7 @@ impl KeyRing {
                 blocking(move || fetch::file(&source, &path).map(Arc::new)).await
             }
             KeySource::Command(line) => {
+                self.permits(source, line)?;
                 let asked = self.ask(source, line, false);
                 answer(source, asked, PATIENCE).await
             }

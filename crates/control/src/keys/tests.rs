@@ -41,8 +41,14 @@ fn with(key: &KeySource, sealed: Option<SealedKey>) -> Encryption {
     Encryption { cipher: crate::model::Cipher::default(), key: key.clone(), sealed }
 }
 
+/// A ring that runs these sources' commands.
+fn allowing(all: &[&KeySource]) -> KeyRing {
+    let line = |s: &&KeySource| s.to_string().trim_start_matches("command:").to_string();
+    KeyRing::allowing(all.iter().map(line).collect())
+}
+
 async fn refusal(source: &KeySource) -> Error {
-    KeyRing::default().seal(VOLUME, &with(source, None)).await.expect_err("refused")
+    allowing(&[source]).seal(VOLUME, &with(source, None)).await.expect_err("refused")
 }
 
 #[tokio::test]
@@ -114,7 +120,7 @@ async fn a_command_gives_a_key_or_says_why_not() {
     let count = dir.0.join("count");
     let good =
         dir.program("good", &format!("echo x >> {}\necho {}", count.display(), "0f".repeat(32)));
-    let ring = KeyRing::default();
+    let ring = allowing(&[&good]);
     let sealed = ring.seal(VOLUME, &with(&good, None)).await.expect("sealed");
     ring.master(&with(&good, Some(sealed.clone()))).await.expect("open");
     assert_eq!(
@@ -140,6 +146,7 @@ async fn a_command_gives_a_key_or_says_why_not() {
     // Arguments are words; there is no shell and no environment.
     let args = dir.program("args", "test \"$#\" = 2 && test -z \"$HOME\" && echo \"$1 $2\"");
     let KeySource::Command(line) = &args else { unreachable!("a command") };
+    let ring = allowing(&[&args]);
     let args = KeySource::Command(format!("{line} $(id) correct-horse-battery"));
     let sealed = ring.seal(VOLUME, &with(&args, None)).await.expect("sealed");
     let file = dir.put("file", b"$(id) correct-horse-battery", 0o600);
@@ -151,7 +158,7 @@ async fn a_command_gives_a_key_or_says_why_not() {
 async fn a_slow_command_is_waited_for_beside_everything_else() {
     let dir = Dir::new("slow");
     let slow = dir.program("slow", &format!("sleep 6; echo {}", "0f".repeat(32)));
-    let ring = KeyRing::default();
+    let ring = allowing(&[&slow]);
     let began = Instant::now();
     let e = ring.seal(VOLUME, &with(&slow, None)).await.expect_err("not yet");
     assert_eq!(e.code, Code::KeyUnavailable);
@@ -159,4 +166,28 @@ async fn a_slow_command_is_waited_for_beside_everything_else() {
     ring.warm(&slow).await.expect("in the end");
     ring.seal(VOLUME, &with(&slow, None)).await.expect("at once");
     assert!(began.elapsed() < Duration::from_millis(11_500), "it ran once: {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_command_that_is_not_listed_is_not_run() {
+    let dir = Dir::new("listed");
+    let ran = dir.0.join("ran");
+    let script = format!("echo $* >> {}; echo {}", ran.display(), "0f".repeat(32));
+    let KeySource::Command(path) = dir.program("get", &script) else { unreachable!("a command") };
+    let ring = KeyRing::allowing(vec![format!("{path} --node a"), String::new()]);
+    for bad in ["", " --node", " --node b", " --node ab", "2 --node a", " x --node a"] {
+        let source = KeySource::Command(format!("{path}{bad}"));
+        ring.start(&source);
+        for e in [
+            ring.warm(&source).await.expect_err(bad),
+            ring.seal(VOLUME, &with(&source, None)).await.expect_err(bad),
+        ] {
+            assert_eq!(e.code, Code::KeyUnavailable);
+            assert!(e.hint.contains("key_commands"), "{e:?}");
+        }
+    }
+    assert!(!ran.exists());
+    let good = KeySource::Command(format!("{path}  --node a --id 7"));
+    ring.seal(VOLUME, &with(&good, None)).await.expect("listed");
+    assert_eq!(std::fs::read_to_string(&ran).expect("ran"), "--node a --id 7\n");
 }

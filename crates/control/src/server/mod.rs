@@ -1,10 +1,11 @@
 //! The REST interface, `/v1/…`, over a Unix socket and, if wanted, TCP.
 //!
-//! Who may open the socket (mode 0600) may do everything. On TCP a token is asked for, except on a loopback address
-//! without one; there the `Host` header must be a loopback name, so that no web page can reach the interface by
-//! pointing its own name at 127.0.0.1.
+//! Who may open the socket (mode 0600) may do everything. On TCP a token is asked for, also on a loopback address: that of
+//! role *admin*, or that of role *read*, which may only GET. Web pages are kept out by what browsers say of them
+//! ([`guard`]). docs/security.md.
 
 mod extract;
+mod guard;
 mod keys;
 mod layers;
 mod metrics;
@@ -18,11 +19,8 @@ pub use openapi::document as openapi_document;
 pub use protect::{ScrubSpec, SnapshotSpec, SnapshotWish};
 
 use crate::Controller;
+use crate::config::Tokens;
 use crate::error::{Code, Error, Result};
-use axum::Router;
-use axum::extract::Request;
-use axum::http::{HeaderMap, header};
-use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -41,35 +39,32 @@ pub struct Server {
     controller: Arc<Controller>,
     unix: UnixListener,
     socket: PathBuf,
-    tcp: Option<(TcpListener, Option<String>)>,
+    tcp: Option<(TcpListener, Tokens)>,
 }
 
 impl Server {
-    /// Binds the Unix socket in the controller's data directory and the TCP address, if one is given. The controller
+    /// Binds the Unix socket in the controller's data directory and the TCP address, if one is given, which needs tokens. The controller
     /// holds the data directory's lock, so that a socket left by a crash can be replaced.
     pub async fn bind(
         controller: Arc<Controller>,
         tcp: Option<SocketAddr>,
-        token: Option<String>,
+        tokens: Option<Tokens>,
     ) -> Result<Server> {
         let socket = controller.data_dir().join(SOCKET);
         let unix = bind_unix(&socket)?;
-        let tcp = match tcp {
-            None => None,
-            Some(address) if !address.ip().is_loopback() && token.is_none() => {
-                return Err(Error::new(
-                    Code::InvalidConfig,
-                    format!("{address} is open to the network and there is no token"),
-                )
-                .hint("set a token, or use 127.0.0.1"));
+        let tcp = match (tcp, tokens) {
+            (None, _) => None,
+            (Some(address), None) => {
+                let message = format!("there is no token for the interface at {address}");
+                return Err(Error::new(Code::InvalidConfig, message).hint("set `api.token_file`"));
             }
-            Some(address) => {
+            (Some(address), Some(tokens)) => {
                 let listener = TcpListener::bind(address).await.map_err(|e| {
                     Error::new(Code::IoError, format!("cannot listen on {address}"))
                         .because(e)
                         .hint("use another address for `api.tcp`")
                 })?;
-                Some((listener, token))
+                Some((listener, tokens))
             }
         };
         Ok(Server { controller, unix, socket, tcp })
@@ -103,8 +98,9 @@ impl Server {
             .into_future();
         let result = match self.tcp {
             None => unix.await.map_err(failed),
-            Some((listener, token)) => {
-                let tcp = axum::serve(listener, guarded(app, token))
+            Some((listener, tokens)) => {
+                let address = listener.local_addr().map_err(failed)?;
+                let tcp = axum::serve(listener, guard::guarded(app, tokens, address))
                     .with_graceful_shutdown(stopped(told))
                     .into_future();
                 tokio::try_join!(unix, tcp).map(drop).map_err(failed)
@@ -132,44 +128,6 @@ fn bind_unix(path: &Path) -> Result<UnixListener> {
     std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     std::fs::rename(&new, path).map_err(failed)?;
     Ok(listener)
-}
-
-fn guarded(app: Router, token: Option<String>) -> Router {
-    let token: Option<Arc<str>> = token.map(Into::into);
-    app.layer(middleware::from_fn(move |request: Request, next: Next| {
-        let token = token.clone();
-        async move {
-            match allowed(request.headers(), token.as_deref()) {
-                Ok(()) => next.run(request).await,
-                Err(e) => extract::Failure(e).into_response(),
-            }
-        }
-    }))
-}
-
-fn allowed(headers: &HeaderMap, token: Option<&str>) -> Result<()> {
-    let text = |name| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
-    match token {
-        Some(token) => {
-            let sent = text(header::AUTHORIZATION).strip_prefix("Bearer ").unwrap_or("");
-            // Compared in constant time.
-            let differs = sent.bytes().zip(token.bytes()).fold(0, |d, (a, b)| d | (a ^ b));
-            if sent.len() == token.len() && differs == 0 {
-                return Ok(());
-            }
-            Err(Error::new(Code::Unauthorized, "the request has not the right token")
-                .hint("send `Authorization: Bearer TOKEN`, or set WEIR_TOKEN for the command line"))
-        }
-        None => {
-            let host = text(header::HOST);
-            let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-            if matches!(name, "localhost" | "[::1]") || name.starts_with("127.") {
-                return Ok(());
-            }
-            Err(Error::new(Code::Unauthorized, format!("`{host}` is not a loopback name"))
-                .hint("connect to 127.0.0.1, or set `api.token_file`"))
-        }
-    }
 }
 
 /// A response that never fails to be made.

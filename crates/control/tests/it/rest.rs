@@ -9,9 +9,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use weir_control::client::{Client, Endpoint};
+use weir_control::config::Tokens;
 use weir_control::model::{HostPatch, PoolPatch, VolumePatch};
 use weir_control::server::{SOCKET, Server, openapi_document};
 use weir_control::{Code, Controller, Kind};
+
+/// The token of role read.
+const READ: &str = "only-to-look-at-it";
 
 struct Node {
     client: Client,
@@ -23,7 +27,8 @@ struct Node {
 async fn node(dir: &Path, tcp: bool, token: Option<&str>) -> Node {
     let controller = Controller::start(dir, Arc::new(Fake::default())).await.expect("a controller");
     let address = tcp.then(|| "127.0.0.1:0".parse().expect("an address"));
-    let server = Server::bind(controller, address, token.map(str::to_string)).await.expect("bound");
+    let tokens = token.map(|t| Tokens { admin: t.to_string(), read: READ.to_string() });
+    let server = Server::bind(controller, address, tokens).await.expect("bound");
     let client = Client::new(Endpoint::Unix(server.socket().to_path_buf()), None);
     let tcp = server.tcp_address();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -173,22 +178,45 @@ async fn tcp_wants_the_token() {
 }
 
 #[tokio::test]
-async fn tcp_without_a_token_is_for_loopback_names_only() {
+async fn a_token_to_read_changes_nothing() {
     let dir = Scratch::new();
-    let n = node(dir.path(), true, None).await;
+    let n = node(dir.path(), true, Some("correct-horse-battery")).await;
+    let c = Client::new(Endpoint::Tcp(n.tcp.expect("tcp").to_string()), Some(READ.into()));
+    c.status().await.expect("let in");
+    let refused = c.create_pool(&ram_pool("mem", GIB)).await.expect_err("refused");
+    assert_eq!(refused.code, Code::Unauthorized);
+    assert!(n.client.pools().await.expect("pools").is_empty());
+}
+
+#[tokio::test]
+async fn tcp_is_for_loopback_names_and_no_web_page() {
+    let dir = Scratch::new();
+    let n = node(dir.path(), true, Some("correct-horse-battery")).await;
     let address = n.tcp.expect("tcp");
-    Client::new(Endpoint::Tcp(address.to_string()), None).status().await.expect("let in");
-    let mut s = TcpStream::connect(address).await.expect("connected");
-    let request = "GET /v1/status HTTP/1.1\r\nHost: evil.example:80\r\nConnection: close\r\n\r\n";
-    s.write_all(request.as_bytes()).await.expect("sent");
-    let mut answer = String::new();
-    s.read_to_string(&mut answer).await.expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
-    // And the world gets in only with a token.
-    let dir = Scratch::new();
-    let c = Controller::start(dir.path(), Arc::new(Fake::default())).await.expect("a controller");
-    let e = Server::bind(c, Some("0.0.0.0:0".parse().unwrap()), None).await.unwrap_err();
-    assert_eq!(e.code, Code::InvalidConfig);
+    let ask = async |headers: &str| {
+        let mut s = TcpStream::connect(address).await.expect("connected");
+        let request = format!(
+            "GET /v1/status HTTP/1.1\r\n{headers}Connection: close\r\n\
+             Authorization: Bearer correct-horse-battery\r\n\r\n"
+        );
+        s.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = String::new();
+        s.read_to_string(&mut answer).await.expect("an answer");
+        answer[9..12].to_string()
+    };
+    assert_eq!(ask(&format!("Host: {address}\r\n")).await, "200");
+    for name in ["evil.example:80", "127.evil.example:80", "127.0.0.1.evil.example"] {
+        assert_eq!(ask(&format!("Host: {name}\r\n")).await, "401", "{name}");
+    }
+    let page = format!("Host: {address}\r\nOrigin: http://evil.example\r\n");
+    assert_eq!(ask(&page).await, "401");
+    // No address without a token.
+    for address in ["0.0.0.0:0", "127.0.0.1:0"] {
+        let dir = Scratch::new();
+        let c = Controller::start(dir.path(), Arc::new(Fake::default())).await.expect("started");
+        let e = Server::bind(c, Some(address.parse().unwrap()), None).await.unwrap_err();
+        assert_eq!(e.code, Code::InvalidConfig);
+    }
 }
 
 #[tokio::test]

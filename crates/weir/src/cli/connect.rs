@@ -3,7 +3,7 @@
 use clap::Args;
 use std::path::{Path, PathBuf};
 use weir_control::client::{Client, Endpoint};
-use weir_control::config::DEFAULT_DATA_DIR;
+use weir_control::config::{self, DEFAULT_DATA_DIR, TOKEN};
 use weir_control::server::SOCKET;
 
 /// Where a system-wide daemon keeps its data.
@@ -25,7 +25,7 @@ pub(crate) struct Connection {
     #[arg(long, global = true, env = "WEIR_DATA_DIR", value_name = "DIR", help_heading = "Daemon")]
     pub(crate) data_dir: Option<PathBuf>,
 
-    /// Token for a daemon on TCP.
+    /// Token for a daemon on TCP; --token-file keeps it out of the list of processes.
     #[arg(
         long,
         global = true,
@@ -35,6 +35,32 @@ pub(crate) struct Connection {
         help_heading = "Daemon"
     )]
     pub(crate) token: Option<String>,
+
+    /// File with the token for a daemon on TCP. Without it and --token: api.token in the data directory, if it may be read.
+    #[arg(
+        long,
+        global = true,
+        env = "WEIR_TOKEN_FILE",
+        value_name = "FILE",
+        help_heading = "Daemon",
+        conflicts_with = "token",
+        value_parser = token_file
+    )]
+    pub(crate) token_file: Option<Token>,
+}
+
+/// A token that was read from a file.
+#[derive(Clone)]
+pub(crate) struct Token(String);
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+fn token_file(path: &str) -> weir_control::Result<Token> {
+    config::token(Path::new(path)).map(Token)
 }
 
 impl Connection {
@@ -53,7 +79,22 @@ impl Connection {
 
     /// A client of the daemon.
     pub(crate) fn client(&self) -> Client {
-        Client::new(self.endpoint(), self.token.clone())
+        let endpoint = self.endpoint();
+        let token = match &endpoint {
+            Endpoint::Unix(_) => None,
+            Endpoint::Tcp(_) => self.tcp_token(),
+        };
+        Client::new(endpoint, token)
+    }
+
+    /// The token that is given, else that of a daemon whose data directory is here.
+    fn tcp_token(&self) -> Option<String> {
+        let given = self.token.clone().or_else(|| self.token_file.clone().map(|t| t.0));
+        let dirs = match &self.data_dir {
+            Some(dir) => vec![dir.as_path()],
+            None => vec![Path::new(DEFAULT_DATA_DIR), Path::new(SYSTEM_DATA_DIR)],
+        };
+        given.or_else(|| dirs.iter().find_map(|d| config::token(&d.join(TOKEN)).ok()))
     }
 
     /// Runs `f` with a client on a small runtime.

@@ -160,7 +160,12 @@ fn serve_takes_the_file_and_then_the_command_line() {
     assert_eq!(c.data_dir, std::path::Path::new("/tmp/x"));
     assert_eq!(c.poll, weir_control::config::Poll::Busy);
     assert_eq!(c.desired().targets[0].listen, ["127.0.0.1:1"]);
-    assert!(config("serve --api-tcp 0.0.0.0:7400").is_err(), "open to the network without a token");
+    let c =
+        config("serve --api-tcp 0.0.0.0:7400 --data-dir /tmp/x --api-token-file /etc/t").unwrap();
+    assert_eq!(
+        c.token_files().map(|f| f.display().to_string()),
+        ["/etc/t", "/tmp/x/api-read.token"]
+    );
 }
 
 #[test]

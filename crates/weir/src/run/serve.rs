@@ -106,17 +106,24 @@ fn node_config(config: &Config, unsummed: &[String]) -> NodeConfig {
 impl Daemon {
     /// Brings everything up; the data of pools that are `unsummed` gets no checksums.
     pub(crate) async fn start(config: &Config, unsummed: &[String]) -> Result<Daemon> {
-        let token = config.token()?;
         std::fs::create_dir_all(&config.data_dir).map_err(|e| {
             let dir = config.data_dir.display();
             Error::new(Code::IoError, format!("the data directory {dir} cannot be made"))
                 .because(e)
                 .hint("choose another with --data-dir")
         })?;
+        let tokens = config.tokens()?;
         let node = Node::start(&node_config(config, unsummed))?;
-        let controller = Controller::start(&config.data_dir, node.clone()).await?;
+        let commands = config.key_commands();
+        let controller =
+            Controller::start_allowing(&config.data_dir, node.clone(), commands).await?;
         controller.declare(config.desired()).await?;
-        let server = Server::bind(controller.clone(), config.api.tcp, token).await?;
+        let server = Server::bind(controller.clone(), config.api.tcp, tokens).await?;
+        if let Some(address) = server.tcp_address() {
+            let [admin, read] = config.token_files();
+            let (admin, read) = (admin.display(), read.display());
+            tracing::info!(%address, token = %admin, read_token = %read, "the REST interface is on TCP");
+        }
         Ok(Daemon { node, controller, server })
     }
 

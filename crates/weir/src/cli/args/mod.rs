@@ -49,9 +49,15 @@ pub(crate) struct ServeArgs {
     /// Address of the target port srp0, IP:PORT. May be repeated.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Vec<SocketAddr>,
-    /// TCP address for the REST interface, besides the socket in the data directory.
+    /// TCP address for the REST interface, besides the socket in the data directory. Clients there send a token.
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) api_tcp: Option<SocketAddr>,
+    /// File with the token of TCP clients; left out: api.token in the data directory, made when it is not there.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_token_file: Option<PathBuf>,
+    /// The same for TCP clients that may only look; left out: api-read.token in the data directory.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) api_read_token_file: Option<PathBuf>,
     /// Processor cores that get a reactor, e.g. 2,3.
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub(crate) cores: Vec<u16>,
@@ -93,6 +99,12 @@ impl ServeArgs {
         }
         if self.api_tcp.is_some() {
             config.api.tcp = self.api_tcp;
+        }
+        if self.api_token_file.is_some() {
+            config.api.token_file = self.api_token_file.clone();
+        }
+        if self.api_read_token_file.is_some() {
+            config.api.read_token_file = self.api_read_token_file.clone();
         }
         if !self.cores.is_empty() {
             config.cores = self.cores.clone();
