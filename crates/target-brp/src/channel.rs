@@ -7,8 +7,8 @@ use crate::reply::Replies;
 use crate::sessions::ChannelName;
 use crate::target::{ChannelInfo, Login};
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
-use weir_base::{MILLIS, Nanos};
+use std::rc::{Rc, Weak};
+use weir_base::{MICROS, MILLIS, Nanos};
 use weir_fabric::{Connection, SendFlags};
 use weir_mem::{BufPool, PoolConfig};
 use weir_proto_brp::control::{Event, GoodbyeReason};
@@ -19,11 +19,16 @@ use weir_proto_brp::{
 };
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::transport_id::TransportId;
-use weir_reactor::{Panicked, Token, WaitChannel, completion, now, spawn_task, timeout};
-use weir_target_core::{Attached, Attachment, Secret};
+use weir_reactor::{
+    LocalFuture, Panicked, Token, WaitChannel, completion, now, sleep, spawn_task, timeout,
+};
+use weir_target_core::{Attached, Attachment, Link, Secret};
 
 /// Send buffers of a channel: small data of many completions is gathered in one.
 const SEND_BUFFERS: usize = 16;
+
+/// How often a fence looks whether completions have gone.
+const LOOK: Nanos = 100 * MICROS;
 
 /// A volume as the channel sees it.
 #[derive(Clone)]
@@ -61,6 +66,7 @@ pub(crate) struct Channel {
     pub(crate) name: ChannelName,
     pub(crate) port: Rc<Port>,
     pub(crate) view: Attachment,
+    me: Weak<Channel>,
     volumes: RefCell<Vec<Known>>,
     /// Generation of the access map that `volumes` are of.
     volumes_at: Cell<u64>,
@@ -118,10 +124,11 @@ impl Channel {
             port.config.relative_port,
         );
         let memory = port.shared.next_memory();
-        Rc::new(Channel {
+        let channel = Rc::new_cyclic(|me| Channel {
             name: login.name,
             port,
             view,
+            me: me.clone(),
             volumes: RefCell::default(),
             volumes_at: Cell::new(0),
             slots: RefCell::default(),
@@ -150,7 +157,10 @@ impl Channel {
             seen: RefCell::default(),
             commands: Cell::new(0),
             messages: Cell::new(0),
-        })
+        });
+        let link: Rc<dyn Link> = channel.clone();
+        channel.view.set_link(Rc::downgrade(&link));
+        channel
     }
 
     /// Sees to it that the slots up to that of `tag` are there. False: it is above those that were granted.
@@ -549,6 +559,35 @@ impl Known {
             volume: self.number,
             state,
             name: if label.is_empty() { unit.shared().name().to_owned() } else { label },
+        }
+    }
+}
+
+impl Link for Channel {
+    fn refresh(&self) {
+        self.refresh();
+    }
+
+    fn sent(&self) -> LocalFuture<'static, ()> {
+        let me = self.me.clone();
+        Box::pin(async move {
+            // Completions leave at the end of the turn, or when there is room.
+            let waits = |c: &Rc<Channel>| c.conn().is_some() && !c.replies.is_empty();
+            while me.upgrade().is_some_and(|c| waits(&c)) {
+                sleep(LOOK).await;
+            }
+            let Some(conn) = me.upgrade().and_then(|c| c.conn()) else { return };
+            conn.send_slots().wait().await;
+            let (token, done) = completion();
+            conn.flush(token);
+            done.await;
+        })
+    }
+
+    fn cut(&self, why: &str) {
+        if let Some(conn) = self.conn() {
+            tracing::warn!(peer = %conn.peer(), why, "closing a connection");
+            conn.disconnect(true);
         }
     }
 }

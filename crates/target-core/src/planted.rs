@@ -7,11 +7,13 @@ pub enum Bug {
     WriteNotCounted,
     /// The same for a write of a front end without SCSI.
     BlockWriteNotCounted,
+    /// A command that was fenced while its data came writes it all the same.
+    PassNotShown,
 }
 
 impl Bug {
     /// All there are.
-    pub const ALL: &[Bug] = &[Bug::WriteNotCounted, Bug::BlockWriteNotCounted];
+    pub const ALL: &[Bug] = &[Bug::WriteNotCounted, Bug::BlockWriteNotCounted, Bug::PassNotShown];
 }
 
 #[cfg(feature = "planted")]
