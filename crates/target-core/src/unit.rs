@@ -15,7 +15,7 @@ use weir_block::Volume;
 use weir_mem::BufPool;
 use weir_proto_scsi::cdb::Command;
 use weir_proto_scsi::geometry::Geometry;
-use weir_proto_scsi::lu::{FastPath, LuState, Nexus};
+use weir_proto_scsi::lu::{FastPath, LuState, Nexus, UaScope};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::sense::Sense;
 use weir_proto_scsi::status::ScsiError;
@@ -330,10 +330,7 @@ impl Attachment {
         if !old.is_empty() && (changed || new.len() != old.len()) {
             for (_, a) in &new {
                 a.unit.shared.with(|s| {
-                    s.raise_ua(
-                        weir_proto_scsi::lu::UaScope::Only(self.nexus),
-                        Sense::REPORT_LUNS_CHANGED,
-                    );
+                    s.raise_ua(UaScope::Only(self.nexus), Sense::REPORT_LUNS_CHANGED);
                 });
             }
         }
@@ -348,12 +345,18 @@ impl Attachment {
                 None => drop(s.nexus_added(self.nexus, self.transport.clone(), self.target_port)),
                 // Another reactor has made the nexus known already. It must be the same one: reservations are kept
                 // and taken by this number.
-                Some(who) => assert_eq!(
-                    who,
-                    (&self.transport, self.target_port),
-                    "two nexuses of a unit have the number {:x}",
-                    self.nexus.0
-                ),
+                Some(who) => {
+                    assert_eq!(
+                        who,
+                        (&self.transport, self.target_port),
+                        "two nexuses of a unit have the number {:x}",
+                        self.nexus.0
+                    );
+                    // The host knew another unit by this number, or none: it is told before it uses this one.
+                    if self.generation.get() != 0 {
+                        s.raise_ua(UaScope::Only(self.nexus), Sense::REPORT_LUNS_CHANGED);
+                    }
+                }
             }
             (s.generation(), s.geometry(), unit.shared.rules(s, self.nexus))
         });
