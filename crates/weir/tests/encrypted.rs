@@ -221,6 +221,11 @@ fn a_key_manager_is_asked_by_a_command() {
     );
     std::fs::write(&program, script).expect("written");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).expect("mode");
+    // Only what the daemon's own file lists is run.
+    std::fs::write(d.path("weir.toml"), format!("key_commands = [\"{program}\"]\n"))
+        .expect("written");
+    d.stop();
+    d.start();
     let phrase = d.path("phrase");
     std::fs::write(&phrase, "correct horse battery staple\n").expect("written");
     let run = |line: String| {

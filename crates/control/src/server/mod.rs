@@ -2,7 +2,7 @@
 //!
 //! Who may open the socket (mode 0600) may do everything. On TCP a token is asked for, also on a loopback address: that of
 //! role *admin*, or that of role *read*, which may only GET. Web pages are kept out by what browsers say of them
-//! ([`guard`]). docs/security.md.
+//! (`guard`). docs/security.md.
 
 mod extract;
 mod guard;

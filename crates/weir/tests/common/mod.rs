@@ -76,9 +76,13 @@ impl Daemon {
             .append(true)
             .open(self.dir.join("log"))
             .expect("a log");
+        // A configuration file in the directory counts, as it would for a service.
+        let file = self.dir.join("weir.toml");
+        let config = file.exists().then(|| ["--config".into(), file.into_os_string()]);
         let child = Command::new(env!("CARGO_BIN_EXE_weir"))
             .args(["serve", "--listen", "127.0.0.1:0", "--cores", "0,1", "--poll", "sleep"])
             .args(["--buffer-memory", "64M"])
+            .args(config.into_iter().flatten())
             .args(more)
             .env_clear()
             .env("WEIR_DATA_DIR", &self.dir)
