@@ -1,6 +1,6 @@
 //! Commands that have nothing to wait for: TEST UNIT READY, and READ and WRITE of a volume that is memory.
 //!
-//! They do what [`Attached::execute`] would do, without its awaits; whatever is less plain is left to that.
+//! They do what `Pass::execute` would do, without its awaits; whatever is less plain is left to that.
 
 use crate::unit::{Attached, Attachment};
 use weir_mem::Slice;
@@ -18,7 +18,7 @@ pub enum AtOnce {
 impl Attached {
     /// Runs a command on the spot, if it can end with GOOD now and moves exactly `in_len` bytes to the
     /// initiator or the bytes of `data` from it. `None`: nothing was done, and
-    /// [`execute`](Attached::execute) finds out why.
+    /// `Pass::execute` finds out why.
     #[inline]
     pub fn execute_at_once(
         &self,

@@ -400,7 +400,7 @@ pub(crate) async fn fetch<T: Transfer>(t: &mut T, at: u64, buf: &Slice) -> Resul
 /// is LOGICAL UNIT NOT SUPPORTED.
 ///
 /// # Errors
-/// [`Stop`], as for [`Attached::execute`].
+/// [`Stop`], as for [`Pass::execute`].
 pub async fn execute_unmapped<T: Transfer>(
     view: &Attachment,
     identity: &Identity,
