@@ -27,6 +27,8 @@ pub enum Bug {
     FormsGivenBackFirst,
     /// What was a chunk's data is given back before what is new is written.
     OldGivenBackFirst,
+    /// Records that were found empty are not looked at again by a recount, though they were written meanwhile.
+    EmptyGroupsStay,
 }
 
 impl Bug {
@@ -45,6 +47,8 @@ impl Bug {
     /// Those of compression.
     pub const COMPRESS: &[Bug] =
         &[Bug::FormOverwritten, Bug::FormsGivenBackFirst, Bug::OldGivenBackFirst];
+    /// Those of deduplication, which tests of this crate look for.
+    pub const DEDUP: &[Bug] = &[Bug::EmptyGroupsStay];
 }
 
 #[cfg(feature = "planted")]
