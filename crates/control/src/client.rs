@@ -386,8 +386,9 @@ impl Client {
     }
 
     /// Takes a mapping away.
-    pub async fn delete_map(&self, host: &str, volume: &str) -> Result<()> {
-        self.delete(&path("maps", &[("host", host), ("volume", volume)])?).await
+    pub async fn delete_map(&self, host: &str, volume: &str, force: bool) -> Result<()> {
+        let path = path("maps", &[("host", host), ("volume", volume)])?;
+        self.delete(&if force { path + "?force=true" } else { path }).await
     }
 
     /// All target ports.

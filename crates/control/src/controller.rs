@@ -11,6 +11,7 @@ mod health;
 mod import;
 mod keys;
 mod layers;
+mod mappings;
 mod migrate;
 mod policies;
 mod protect;
@@ -68,6 +69,8 @@ pub struct Controller {
     keys: Arc<KeyRing>,
     /// Volumes that move.
     moves: Mutex<migrate::Moves>,
+    /// What hosts know by numbers that are theirs no more.
+    known: mappings::Known,
 }
 
 impl std::fmt::Debug for Controller {
@@ -109,6 +112,7 @@ impl Controller {
             told: Mutex::default(),
             keys,
             moves: Mutex::default(),
+            known: mappings::Known::default(),
         });
         controller.bring_up().await;
         tokio::spawn(sample_loop(Arc::downgrade(&controller)));
@@ -146,6 +150,7 @@ impl Controller {
     /// Checks, makes durable, puts into effect. The caller holds `changes`.
     async fn change(&self, command: Command) -> Result<Arc<Model>> {
         let old = self.model();
+        let command = self.keep_luns(command, &old).await?;
         let mut new = Model::clone(&old);
         let changes = new.apply(command.clone(), entropy()?)?;
         self.check_ready(&command, &old)?;

@@ -270,6 +270,13 @@ impl Connection for Conn {
         self.ring_later();
     }
 
+    fn flush(&self, token: Token) {
+        if self.usable(token) {
+            self.tx.borrow_mut().flush(token);
+            self.ring_later();
+        }
+    }
+
     fn register(&self, local: &Slice, access: Access) -> Result<Remote, FabricError> {
         let closed = || FabricError::Unavailable("the connection is closed".into());
         let shared = self.shared().ok_or_else(closed)?;

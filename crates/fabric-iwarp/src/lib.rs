@@ -14,6 +14,7 @@
 
 mod close;
 mod conn;
+mod flush;
 mod provider;
 mod receive;
 mod setup;

@@ -38,6 +38,8 @@ enum Done {
     /// Work requests without a waiter.
     Slots(u32),
     Request(Token),
+    /// A flush, and the place up to which the peer's system is to have all.
+    Flush(u64, Token),
     /// A READ of the peer was served.
     Served,
 }
@@ -174,6 +176,16 @@ impl Tx {
     pub(crate) fn tagged(&mut self, op: Op, key: u32, to: u64, data: Slice, token: Token) {
         self.tagged_message(op, key, to, data);
         self.mark(token);
+    }
+
+    /// Tells when all that is queued so far has arrived.
+    pub(crate) fn flush(&mut self, token: Token) {
+        self.done.push_back((self.queued, Done::Flush(self.queued, token)));
+    }
+
+    /// Bytes that the kernel has taken since the start.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// The answer to a READ of the peer.
@@ -411,6 +423,7 @@ impl Conn {
                 None => return,
                 Some(Done::Slots(n)) => self.slots_back(n),
                 Some(Done::Request(token)) => self.finish(token, result),
+                Some(Done::Flush(at, token)) => self.flushed(at, token, result),
                 Some(Done::Served) => {
                     self.reads_in.borrow_mut().done();
                 }

@@ -328,6 +328,32 @@ fn an_orderly_close_delivers_what_was_queued() {
 }
 
 #[test]
+fn a_flush_ends_when_the_peer_has_what_was_sent() {
+    const MESSAGES: usize = 40;
+    with_provider(Config::default(), |p| async move {
+        let l = pair(&p).await;
+        l.a.send_slots().wait().await;
+        assert!(op(|t| l.a.flush(t)).await.is_ok(), "nothing was sent");
+        // More than all buffers on the way hold, and no receive for it.
+        let data = pattern(1 << 20, 3);
+        for _ in 0..MESSAGES {
+            l.a.send_slots().wait().await;
+            l.a.send(b"", Some(data.clone()), SendFlags::default(), Token::NONE);
+        }
+        l.a.send_slots().wait().await;
+        let (token, flushed) = completion();
+        l.a.flush(token);
+        let mut flushed = std::pin::pin!(flushed);
+        assert!(timeout(100 * MILLIS, flushed.as_mut()).await.is_err());
+        let all: Vec<_> = (0..MESSAGES).map(|_| recv(&l.qb, 1 << 20)).collect();
+        assert!(flushed.await.is_ok());
+        for (_, done) in all {
+            assert_eq!(done.await.len, 1 << 20);
+        }
+    });
+}
+
+#[test]
 fn refusals_reach_the_other_side() {
     with_provider(Config::default(), |p| async move {
         let listener = p.listen("127.0.0.1:0").unwrap();

@@ -133,6 +133,13 @@ pub trait Connection {
     /// RDMA READ of the peer's memory into `local`.
     fn read(&self, local: Slice, remote: Remote, token: Token);
 
+    /// A work request that moves nothing: completes `token` when all SENDs and WRITEs posted before it have left, as far
+    /// as this side can tell (TCP: the peer's system has them), or never will.
+    fn flush(&self, token: Token) {
+        // The key of a WRITE of no bytes is not looked at.
+        self.write(Slice::heap(1).sub(0, 0), Remote { key: 0, addr: 0 }, token);
+    }
+
     /// Lets the peer access exactly `local` until [`deregister`](Connection::deregister); the key is hard
     /// to guess and good on this connection only where the provider can do that.
     ///

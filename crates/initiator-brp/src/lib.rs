@@ -40,6 +40,7 @@ mod disk;
 mod error;
 pub mod merge;
 mod multipath;
+pub mod planted;
 mod queue;
 mod session;
 

@@ -1,6 +1,7 @@
 //! Messages of initiators: each command is looked at by itself, and many end right here.
 
 use crate::channel::Channel;
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::reply::Reply;
 use crate::request::{Ended, Work};
@@ -13,7 +14,7 @@ use weir_proto_brp::control::{Abort, GoodbyeReason, check_alone};
 use weir_proto_brp::slot::Verdict;
 use weir_proto_brp::{Header, Kind, MessageError, Op, Status, sums};
 use weir_reactor::{Completion as Received, Token, contained, now};
-use weir_target_core::Attached;
+use weir_target_core::{Attached, Pass};
 
 /// Messages looked at before what they brought about is sent.
 const BATCH: usize = 64;
@@ -218,7 +219,7 @@ impl Channel {
             let Some(s) = slots.get_mut(usize::from(c.tag)) else { return };
             match s.slot.judge(c.seq) {
                 Verdict::New => {}
-                Verdict::Done(status, detail) => {
+                Verdict::Done(status, detail) if !has(Bug::DoneIsRunAgain) => {
                     if c.data_in() == 0 || status != Status::Ok {
                         drop(slots);
                         let mut e = Completion::new(c.tag, c.seq, status, detail);
@@ -226,6 +227,7 @@ impl Channel {
                         return self.answer(e);
                     }
                 }
+                Verdict::Done(..) => {}
                 // Twice on one connection: the first one is going to be answered.
                 Verdict::Running => return,
                 Verdict::Wrong => {
@@ -314,18 +316,21 @@ impl Channel {
 
     /// Looks whether a command may read or write its volume. Tells as well whether writes must be durable.
     #[inline]
-    pub(crate) fn admit(&self, c: &Command, writes: bool) -> Result<(Rc<Attached>, bool), Status> {
+    pub(crate) fn admit(&self, c: &Command, writes: bool) -> Result<(Pass, bool), Status> {
+        // It may have waited for a request.
+        self.refresh();
         let (a, durable) = self.allowed(c, writes)?;
         let g = a.unit().volume().geometry();
         match check_range(&g, c.offset, u64::from(c.len)) {
-            Ok(()) => Ok((a, durable)),
+            Ok(()) => Ok((a.pass(), durable)),
             Err(_) => Err(Status::OutOfRange),
         }
     }
 
-    /// As [`admit`](Channel::admit), whatever the range.
+    /// As [`admit`](Channel::admit), for a command that is looked at as it comes.
     #[inline]
     fn allowed(&self, c: &Command, writes: bool) -> Result<(Rc<Attached>, bool), Status> {
+        let writes = writes && !has(Bug::WriteAdmittedAsRead);
         let a = self.volume(c.volume, c.guard)?;
         let durable = a.admit_block(self.view.nexus(), writes).map_err(|r| {
             use weir_target_core::Refusal;
@@ -333,9 +338,14 @@ impl Channel {
                 Refusal::Reserved => Status::Reserved,
                 Refusal::ReadOnly => Status::ReadOnly,
                 Refusal::NotReady => Status::NotReady,
+                Refusal::Gone => Status::NoVolume,
                 _ => Status::Offline,
             }
         })?;
+        // The unit is told of a smaller size before its volume is.
+        if c.offset.saturating_add(u64::from(c.len)) > a.len(self.view.nexus()) {
+            return Err(Status::OutOfRange);
+        }
         Ok((a, durable))
     }
 
@@ -352,7 +362,7 @@ impl Channel {
         let (status, detail, data, stable) = match ended {
             Ended::Status(s, d) => (s, d, None, true),
             Ended::Data { data, stable } => (Status::Ok, 0, Some(data), stable),
-            Ended::Lost => {
+            Ended::Lost | Ended::Again => {
                 if let Some(s) = self.slots.borrow_mut().get_mut(usize::from(c.tag)) {
                     s.slot.forget();
                 }

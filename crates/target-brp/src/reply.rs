@@ -60,6 +60,11 @@ pub(crate) struct Replies {
 }
 
 impl Replies {
+    /// All have been given to the connection.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.borrow().is_empty()
+    }
+
     /// There is nobody to tell.
     pub(crate) fn clear(&self) {
         self.queue.borrow_mut().clear();

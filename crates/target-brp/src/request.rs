@@ -15,6 +15,7 @@ use weir_proto_brp::command::{Command, Descriptor, Item, flag};
 use weir_proto_brp::volume::VOLUME_INFO;
 use weir_proto_brp::{Op, Status, sums};
 use weir_reactor::{Token, WaitChannel, contained_future, unless};
+use weir_target_core::{End, Pass};
 
 /// Most bytes of each half of a COMPARE AND WRITE.
 pub(crate) const COMPARE_MAX: u32 = 64 << 10;
@@ -41,6 +42,18 @@ pub(crate) enum Ended {
     Data { data: Slice, stable: bool },
     /// It had no effect, and whoever sent it is gone.
     Lost,
+    /// It had no effect, and asks for admission anew: a fence has ended what was admitted before.
+    Again,
+}
+
+impl From<End> for Ended {
+    fn from(e: End) -> Ended {
+        match e {
+            End::Gone => Status::NoVolume.into(),
+            // Hosts have no word for a command that another host's task management ends.
+            End::Again | End::Aborted(_) => Ended::Again,
+        }
+    }
 }
 
 impl From<Status> for Ended {
@@ -143,6 +156,12 @@ impl From<Status> for Stop {
     }
 }
 
+impl From<End> for Stop {
+    fn from(e: End) -> Stop {
+        Stop(e.into())
+    }
+}
+
 fn io<T>(r: Result<T, IoError>) -> Result<T, Stop> {
     r.map_err(|e| {
         let (status, detail) = match e {
@@ -192,12 +211,17 @@ impl Task {
         self.lent = false;
         let purse = self.purse.clone();
         let r = Running { port, channel: &channel, generation, c: command, inline, purse };
-        let ended = match contained_future(r.one_at_a_time(self)).await {
-            Ok(Ok(e)) => e,
-            Ok(Err(Stop(e))) => e,
-            Err(p) => {
-                channel.broke(&p);
-                Ended::Lost
+        let ended = loop {
+            match contained_future(r.one_at_a_time(self)).await {
+                Ok(Ok(Ended::Again) | Err(Stop(Ended::Again))) => {
+                    self.read_sums.clear();
+                    self.lent = false;
+                }
+                Ok(Ok(e) | Err(Stop(e))) => break e,
+                Err(p) => {
+                    channel.broke(&p);
+                    break Ended::Lost;
+                }
             }
         };
         drop(r);
@@ -265,13 +289,14 @@ impl Running<'_> {
             Some(Op::CompareAndWrite) => self.compare_and_write(t).await,
             Some(Op::Flush) => {
                 let a = self.volume_only()?;
+                let _inside = a.enter()?;
                 io(a.unit().volume().flush().await)?;
                 Ok(Status::Ok.into())
             }
             Some(op @ (Op::Discard | Op::WriteZeroes)) => {
                 let (a, durable) = self.channel.admit(c, true)?;
                 let volume = a.unit().volume();
-                let _writing = a.unit().begin_write(at, len).await;
+                let _writing = a.begin_write(at, len).await?;
                 self.go_on()?;
                 match op {
                     Op::Discard => io(volume.discard(at, len).await)?,
@@ -289,7 +314,7 @@ impl Running<'_> {
     }
 
     /// The volume of a command without a range.
-    fn volume_only(&self) -> Result<Rc<weir_target_core::Attached>, Stop> {
+    fn volume_only(&self) -> Result<Pass, Stop> {
         let c = Command { offset: 0, len: 0, ..self.c };
         Ok(self.channel.admit(&c, false).map(|(a, _)| a)?)
     }
@@ -333,6 +358,7 @@ impl Running<'_> {
             let held = self.buffer(len.max(1)).await?;
             let data = held.sub(0, len);
             if len > 0 {
+                let _inside = a.enter()?;
                 self.read_into(t, &**volume, c.offset, &data).await?;
             }
             return Ok(Ended::Data { data, stable: true });
@@ -343,6 +369,7 @@ impl Running<'_> {
         let mut done = 0;
         while done < len {
             let at = c.offset + done as u64;
+            drop(a.enter()?);
             // Cut where checksums are cut.
             let most = if lend { LENT } else { CHUNK };
             let mut n = (len - done).min(most - (at % sums::PIECE) as usize);
@@ -368,6 +395,7 @@ impl Running<'_> {
                     t.read_sums.truncate(first);
                     n = n.min(CHUNK - (at % sums::PIECE) as usize);
                     held = self.buffer(n).await?;
+                    let _inside = a.enter()?;
                     self.read_into(t, &**volume, at, &held).await?;
                     held.clone()
                 }
@@ -459,7 +487,7 @@ impl Running<'_> {
         if data.is_empty() {
             return Ok(Status::Ok.into());
         }
-        let _writing = a.unit().begin_write(c.offset, data.len() as u64).await;
+        let _writing = a.begin_write(c.offset, data.len() as u64).await?;
         self.go_on()?;
         let fua = durable || c.has(flag::FUA);
         let volume = a.unit().volume();
@@ -493,7 +521,7 @@ impl Running<'_> {
         aligned.copy_from(0, &data, 0, len);
         self.go_on()?;
         let fua = durable || c.has(flag::FUA);
-        io(a.unit().compare_and_write(c.offset, &expected, aligned, fua).await)?;
+        io(a.compare_and_write(c.offset, &expected, aligned, fua).await?)?;
         Ok(Status::Ok.into())
     }
 }

@@ -1,5 +1,6 @@
 //! Which initiator port sees which volumes under which logical unit numbers (S0: isolation of hosts).
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -53,6 +54,26 @@ impl AccessMap {
     pub fn host(&self, port: &[u8]) -> Option<&HostRule> {
         let named = self.hosts.iter().find(|h| h.ports.iter().any(|p| p == port));
         named.or_else(|| self.hosts.iter().find(|h| h.any))
+    }
+}
+
+impl AccessMap {
+    /// Volumes that some initiator port may see by this map and not by `new`, or not under the same number.
+    pub fn lost_by(&self, new: &AccessMap) -> Vec<String> {
+        let ports = |m: &AccessMap| -> BTreeSet<Vec<u8>> {
+            m.hosts.iter().flat_map(|h| h.ports.iter().cloned()).collect()
+        };
+        // A port that is named now belongs to no host for all any more.
+        let same_ports = ports(self) == ports(new);
+        let mut lost = BTreeSet::new();
+        for h in &self.hosts {
+            let still = new.hosts.iter().find(|n| (&n.ports, n.any) == (&h.ports, h.any));
+            let kept = |l: &(u16, String)| {
+                (same_ports || !h.any) && still.is_some_and(|n| n.luns.contains(l))
+            };
+            lost.extend(h.luns.iter().filter(|l| !kept(l)).map(|(_, v)| v.clone()));
+        }
+        lost.into_iter().collect()
     }
 }
 
@@ -115,5 +136,30 @@ mod tests {
         access.set(AccessMap::default());
         assert_ne!(access.generation(), g);
         assert!(access.map().hosts.is_empty());
+    }
+
+    #[test]
+    fn what_a_change_takes_from_somebody() {
+        let rule = |port: &[u8], any, luns: &[(u16, &str)]| HostRule {
+            host: String::new(),
+            ports: if any { Vec::new() } else { vec![port.to_vec()] },
+            any,
+            luns: luns.iter().map(|(n, v)| (*n, (*v).to_owned())).collect(),
+            ..HostRule::default()
+        };
+        let map = |hosts| AccessMap { hosts };
+        let old = map(vec![rule(b"a", false, &[(0, "x"), (1, "y")]), rule(b"", true, &[(0, "z")])]);
+        assert!(old.lost_by(&old).is_empty());
+        let less =
+            map(vec![rule(b"a", false, &[(0, "x")]), rule(b"", true, &[(0, "z"), (1, "y")])]);
+        assert_eq!(old.lost_by(&less), ["y"]);
+        let moved =
+            map(vec![rule(b"a", false, &[(0, "x"), (2, "y")]), rule(b"", true, &[(0, "z")])]);
+        assert_eq!(old.lost_by(&moved), ["y"]);
+        let other = map(vec![rule(b"b", false, &[(0, "x"), (1, "y")])]);
+        assert_eq!(old.lost_by(&other), ["x", "y", "z"]);
+        let mut named = old.clone();
+        named.hosts.push(rule(b"c", false, &[]));
+        assert_eq!(old.lost_by(&named), ["z"]);
     }
 }

@@ -1,13 +1,14 @@
 //! What front ends without SCSI need of a logical unit: admission, and writes that keep out of the way of
 //! COMPARE AND WRITE.
 
+use crate::fence::{End, Inside, Pass};
 use crate::gate::Writing;
 use crate::planted::Bug;
 use crate::unit::{Attached, Unit};
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
 use weir_proto_scsi::cdb::Command;
-use weir_proto_scsi::lu::{Nexus, UA_QUEUE_MAX};
+use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::sense::SenseKey;
 use weir_proto_scsi::status::{ScsiError, Status};
 
@@ -18,6 +19,8 @@ pub enum Refusal {
     Reserved,
     /// The unit may not be written.
     ReadOnly,
+    /// The unit is not the nexus's any more.
+    Gone,
     /// This path does not serve the unit now, or the unit is not ready.
     NotReady,
     /// The unit does not know the nexus.
@@ -52,63 +55,86 @@ impl Attached {
 
     #[cold]
     fn ask(&self, nexus: Nexus, writes: bool) -> Result<bool, Refusal> {
+        if self.rounds.is_gone() {
+            return Err(Refusal::Gone);
+        }
         let command = match writes {
             true => Command::Write { lba: 0, blocks: 0, fua: false, dpo: false },
             false => Command::Read { lba: 0, blocks: 0, fua: false, dpo: false },
         };
-        // Each attention is told once; there is a most of them.
-        for _ in 0..=UA_QUEUE_MAX {
-            match self.admit(nexus, &command) {
-                Ok(()) => return Ok(self.fast().write_through),
-                Err(e) if e.sense.is_some_and(|s| s.key == SenseKey::UnitAttention) => {}
-                Err(e) => return Err(refusal(&e)),
-            }
-        }
-        Err(Refusal::NotReady)
+        let admitted = self.unit.shared.with(|s| s.admit_unattended(nexus, &command));
+        self.geometry(nexus);
+        admitted.map(|()| self.fast().write_through).map_err(|e| refusal(&e))
+    }
+
+    /// Bytes of the unit: what the nexus may address.
+    #[inline]
+    pub fn len(&self, nexus: Nexus) -> u64 {
+        let g = self.geometry(nexus);
+        g.blocks * u64::from(g.block_size)
     }
 }
 
 /// Held while a write is between its start and its end: no COMPARE AND WRITE of its range runs meanwhile.
 #[must_use]
-pub struct WriteGuard<'a>(#[allow(dead_code)] Writing<'a>); // Only its end matters.
+#[allow(dead_code)] // Only their ends matter.
+pub struct WriteGuard<'a>(Writing<'a>, Inside<'a>);
 
 impl Unit {
-    /// Waits while a COMPARE AND WRITE of the range is between its read and its write.
-    pub async fn begin_write(&self, at: u64, len: u64) -> WriteGuard<'_> {
-        WriteGuard(self.pass_gate(at, len, Bug::BlockWriteNotCounted).await)
-    }
-
     /// True when a write of the range that ends at once need not wait for anything.
     #[inline]
     pub fn may_write_now(&self, at: u64, len: u64) -> bool {
         !self.is_compared(at, len)
     }
 
-    /// Writes `data` at `at` if `expected` is there; atomic against all other writes to the range.
-    /// Both slices are of this command alone.
+    /// Data buffers of this reactor.
+    pub fn pool(&self) -> &weir_mem::BufPool {
+        &self.pool
+    }
+}
+
+impl Pass {
+    /// Waits while a COMPARE AND WRITE of the range is between its read and its write, then lets a write begin.
     ///
     /// # Errors
-    /// [`IoError::Miscompare`] when something else is there, or what the volume says.
+    /// The command was fenced meanwhile.
+    pub async fn begin_write(&self, at: u64, len: u64) -> Result<WriteGuard<'_>, End> {
+        let writing = self.unit.pass_gate(at, len, Bug::BlockWriteNotCounted).await;
+        Ok(WriteGuard(writing, self.enter()?))
+    }
+
+    /// Writes `data` at `at` if `expected` is there; atomic against all other writes to the range.
+    /// Both slices are of this command alone. The result is [`IoError::Miscompare`] when something else is there, or
+    /// what the volume says.
+    ///
+    /// # Errors
+    /// The command was fenced before anything was done.
     pub async fn compare_and_write(
         &self,
         at: u64,
         expected: &Slice,
         data: Slice,
         fua: bool,
+    ) -> Result<IoResult, End> {
+        let _alone = self.unit.compare_gate(at, expected.len() as u64).await;
+        let _inside = self.enter()?;
+        Ok(self.compare_then_write(at, expected, data, fua).await)
+    }
+
+    async fn compare_then_write(
+        &self,
+        at: u64,
+        expected: &Slice,
+        data: Slice,
+        fua: bool,
     ) -> IoResult {
-        let _alone = self.compare_gate(at, expected.len() as u64).await;
         // Memory of its own: whoever holds a buffer of the pool must not wait for another.
         let found = Slice::heap(expected.len());
-        self.volume.read(at, found.clone()).await?;
+        self.unit.volume.read(at, found.clone()).await?;
         let (found, expected) = (found.to_vec(), expected.to_vec());
         if let Some(n) = found.iter().zip(&expected).position(|(a, b)| a != b) {
             return Err(IoError::Miscompare(n as u64));
         }
-        self.volume.write(at, data, fua).await
-    }
-
-    /// Data buffers of this reactor.
-    pub fn pool(&self) -> &weir_mem::BufPool {
-        &self.pool
+        self.unit.volume.write(at, data, fua).await
     }
 }

@@ -1,7 +1,8 @@
 //! From a CDB to status and sense.
 
+use crate::fence::{End, Inside, Pass};
 use crate::transfer::{Stop, Transfer};
-use crate::unit::{Attached, Attachment};
+use crate::unit::Attachment;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
 use weir_proto_scsi::cdb::{Command, ControlCommand, decode};
@@ -78,6 +79,12 @@ impl From<Stop> for Failure {
     }
 }
 
+impl From<End> for Failure {
+    fn from(_: End) -> Self {
+        Failure::Stop
+    }
+}
+
 impl From<ScsiError> for Failure {
     fn from(e: ScsiError) -> Self {
         Failure::Scsi(e)
@@ -95,12 +102,40 @@ pub(crate) fn io<T>(r: IoResult<T>, direction: Direction, lba: u64) -> Result<T,
     r.map_err(|e: IoError| ScsiError::from_io_error(e, direction, lba).into())
 }
 
-impl Attached {
-    /// Runs a command to its end.
+impl Pass {
+    /// Runs a command to its end. One that a fence lets ask again begins anew.
     ///
     /// # Errors
     /// [`Stop`]: it was aborted or its channel is gone; there is no status to send.
     pub async fn execute<T: Transfer>(
+        &mut self,
+        view: &Attachment,
+        cdb: &[u8],
+        t: &mut T,
+    ) -> Result<Outcome, Stop> {
+        loop {
+            let ended = self.run(view, cdb, t).await;
+            if ended.is_ok() || t.stopped() {
+                return ended;
+            }
+            match self.end() {
+                Some(End::Again) => self.renew(),
+                Some(End::Gone) => {
+                    let mut out = Outcome::new();
+                    out.fail(&Sense::LU_NOT_SUPPORTED.into(), self.fast().sense);
+                    return Ok(out);
+                }
+                Some(End::Aborted(_)) | None => return ended,
+            }
+        }
+    }
+
+    /// Lets I/O begin, if the command is still to have an effect.
+    pub(crate) fn begin<T: Transfer>(&self, t: &T) -> Result<Inside<'_>, Failure> {
+        if t.stopped() { Err(Failure::Stop) } else { Ok(self.enter()?) }
+    }
+
+    async fn run<T: Transfer>(
         &self,
         view: &Attachment,
         cdb: &[u8],
@@ -116,6 +151,9 @@ impl Attached {
                 return Ok(out);
             }
         };
+        if command.writes_medium() && !self.fast().writes {
+            self.wait_for_lingering(nexus, t).await;
+        }
         if let Err(e) = self.admit(nexus, &command) {
             out.fail(&e, self.fast().sense);
             return Ok(out);
@@ -162,7 +200,8 @@ impl Attached {
         if len == 0 {
             return Ok(());
         }
-        if !t.needs_stable_data()
+        if self.end().is_none()
+            && !t.needs_stable_data()
             && let Some(slice) = self.unit.volume.direct(at, len as usize)
         {
             t.deliver(0, slice).await?;
@@ -176,7 +215,9 @@ impl Attached {
             let n = (len - done).min(self.unit.chunk as u64);
             let whole = n.next_multiple_of(block);
             let buf = t.buffer(&self.unit.pool, whole as usize).await?;
+            let inside = self.begin(t)?;
             let r = self.unit.volume.read(at + done, buf.clone()).await;
+            drop(inside);
             io(r, Direction::Read, lba + done / block)?;
             t.deliver(done, buf.sub(0, n as usize)).await?;
             done += n;
@@ -205,9 +246,7 @@ impl Attached {
             // Where data lie in a message, no disk takes them from there.
             if self.unit.volume.direct_in_use().is_some() {
                 let _writing = self.unit.write_gate(at, len).await;
-                if t.stopped() {
-                    return Err(Failure::Stop);
-                }
+                let _inside = self.begin(t)?;
                 let r = self.unit.volume.write(at, data.sub(0, len as usize), fua).await;
                 io(r, Direction::Write, lba)?;
                 out.moved_out = len as u32;
@@ -226,9 +265,7 @@ impl Attached {
             out.moved_out += n as u32;
             // Not before the data are there: their coming is up to the host, and holds nobody up.
             let _writing = self.unit.write_gate(at + done, n as u64).await;
-            if t.stopped() {
-                return Err(Failure::Stop);
-            }
+            let _inside = self.begin(t)?;
             let r = self.unit.volume.write(at + done, buf.clone(), fua).await;
             io(r, Direction::Write, lba + done / block)?;
             done += n as u64;
@@ -256,24 +293,21 @@ impl Attached {
             buf.read_at(0, &mut list);
             out.moved_out = wanted as u32;
         }
+        // Its rules may have changed while its parameters came.
+        drop(self.begin(t)?);
+        if matches!(c, ControlCommand::PersistentReserveOut { .. }) {
+            out.abort_tasks_of = self.reserve_out(nexus, c, &list, t).await?;
+            return Ok(());
+        }
         let luns = view.luns();
         let g = self.unit.volume.geometry();
         let space = g.thin.then_some(SpaceUse { used: g.len, available: g.len });
         let ctx = ControlContext { luns: &luns, space };
         let mut answer = Vec::new();
         let shared = &self.unit.shared;
-        let (outcome, state) = shared.with(|s| {
-            let o = s.control(nexus, c, &list, &ctx, &mut answer);
-            let state =
-                o.effects.persist.then(|| (s.reservation_revision(), s.export_reservations()));
-            (o, state)
-        });
-        out.abort_tasks_of = outcome.effects.abort_tasks_of.clone();
-        if let Some((revision, state)) = state {
-            self.persist(revision, state).await?;
-        }
+        let outcome = shared.with(|s| s.control(nexus, c, &list, &ctx, &mut answer));
         outcome.result?;
-        self.effects(&outcome.effects).await?;
+        self.effects(&outcome.effects, t).await?;
         out.command_in = answer.len() as u64;
         let n = answer.len().min(t.in_len() as usize);
         if n > 0 {
@@ -287,11 +321,39 @@ impl Attached {
         Ok(())
     }
 
-    /// Stores reservations before GOOD is sent.
-    async fn persist(&self, revision: u64, state: Vec<u8>) -> Result<(), Failure> {
-        let Some(store) = &self.unit.shared.store else {
+    /// PERSISTENT RESERVE OUT: what must survive a loss of power is durable before it is in force, so that a command that
+    /// is refused has changed nothing. Gives the nexuses whose tasks are to be aborted.
+    async fn reserve_out<T: Transfer>(
+        &self,
+        nexus: Nexus,
+        c: &ControlCommand,
+        list: &[u8],
+        t: &T,
+    ) -> Result<Vec<Nexus>, Failure> {
+        let shared = &self.unit.shared;
+        // One at a time, whatever reactor it is on: each is planned on what the one before has left.
+        let _turn = shared.reserving.take().await;
+        drop(self.begin(t)?);
+        // What was in force when it was admitted may be so no more.
+        let planned = shared.with(|s| {
+            s.admit(nexus, &Command::Control(*c))?;
+            s.plan_reserve_out(nexus, c, list)
+        })?;
+        if let Some((revision, state)) = planned.to_keep()
+            && !self.persist(revision, state).await
+        {
+            let (revision, state) = shared.with(|s| s.drop_plan(&planned));
+            if let Some(store) = &shared.store {
+                store.save(shared.name(), revision, state, Box::new(|_| {}));
+            }
             return Err(Sense::INSUFFICIENT_REGISTRATION_RESOURCES.into());
-        };
+        }
+        Ok(shared.with(|s| s.put_in_force(planned)).abort_tasks_of)
+    }
+
+    /// Makes reservations durable. False: they are not.
+    async fn persist(&self, revision: u64, state: Vec<u8>) -> bool {
+        let Some(store) = &self.unit.shared.store else { return false };
         let (token, done) = completion();
         let handle = weir_reactor::handle();
         store.save(
@@ -305,20 +367,18 @@ impl Attached {
                 );
             }),
         );
-        if done.await.is_ok() {
-            Ok(())
-        } else {
-            Err(Sense::INSUFFICIENT_REGISTRATION_RESOURCES.into())
-        }
+        done.await.is_ok()
     }
 
-    async fn effects(&self, e: &Effects) -> Result<(), Failure> {
+    async fn effects<T: Transfer>(&self, e: &Effects, t: &T) -> Result<(), Failure> {
         if e.flush {
+            let _inside = self.begin(t)?;
             io(self.unit.volume.flush().await, Direction::Write, 0)?;
         }
         if e.format.is_some() {
             let len = self.unit.volume.geometry().len;
             let _writing = self.unit.write_gate(0, len).await;
+            let _inside = self.begin(t)?;
             io(self.unit.volume.write_zeroes(0, len, true).await, Direction::Write, 0)?;
         }
         Ok(())

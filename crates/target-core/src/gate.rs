@@ -9,15 +9,10 @@
 
 use crate::planted::{Bug, has};
 use crate::unit::{Unit, UnitShared};
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::rc::{Rc, Weak};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use weir_reactor::{
-    Completion, Handle, Token, WaitChannel, completion, get_local, local_or_default, spawn_task,
-};
+use weir_reactor::{Completion, Handle, Token, WaitChannel, completion, spawn_task};
 
 /// Bytes of an area, as a power of two.
 const AREA: u32 = 20;
@@ -61,15 +56,9 @@ impl Areas {
 pub(crate) struct SharedGate {
     /// Areas with a COMPARE AND WRITE.
     announced: AtomicU64,
-    /// Units and their reactors.
-    members: Mutex<Vec<(u64, Handle)>>,
 }
 
 impl SharedGate {
-    fn members(&self) -> std::sync::MutexGuard<'_, Vec<(u64, Handle)>> {
-        self.members.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     #[inline]
     fn is_announced(&self, areas: Areas) -> bool {
         self.announced.load(Ordering::Acquire) & areas.0 != 0
@@ -78,8 +67,6 @@ impl SharedGate {
 
 /// One reactor's side of the gate.
 pub(crate) struct Gate {
-    /// Names this side in messages.
-    number: u64,
     /// Writes between their start and their end, per area.
     writing: [Cell<u32>; NUMBERS],
     /// Who waits for fewer writes, and who for the end of a COMPARE AND WRITE.
@@ -88,32 +75,15 @@ pub(crate) struct Gate {
     shared: Arc<UnitShared>,
 }
 
-/// The gates of a reactor, by number.
-#[derive(Default)]
-struct Gates(RefCell<BTreeMap<u64, Weak<Gate>>>);
-
 impl Gate {
     /// A side on the present reactor.
-    pub(crate) fn new(shared: Arc<UnitShared>) -> Rc<Gate> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let gate = Rc::new(Gate {
-            number,
+    pub(crate) fn new(shared: Arc<UnitShared>) -> Gate {
+        Gate {
             writing: [const { Cell::new(0) }; NUMBERS],
             fewer: WaitChannel::new(0),
             may_write: WaitChannel::new(0),
             shared,
-        });
-        let all = local_or_default::<Gates>();
-        let mut all = all.0.borrow_mut();
-        all.retain(|_, g| g.strong_count() > 0);
-        all.insert(number, Rc::downgrade(&gate));
-        gate.shared.gate.members().push((number, weir_reactor::handle()));
-        gate
-    }
-
-    fn find(number: u64) -> Option<Rc<Gate>> {
-        get_local::<Gates>()?.0.borrow().get(&number)?.upgrade()
+        }
     }
 
     #[inline]
@@ -132,12 +102,6 @@ impl Gate {
         while self.shared.gate.is_announced(areas) {
             self.may_write.wait().await;
         }
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.shared.gate.members().retain(|(n, _)| *n != self.number);
     }
 }
 
@@ -162,20 +126,19 @@ impl Drop for Writing<'_> {
 
 /// Held by a COMPARE AND WRITE between its read and its write.
 pub(crate) struct Comparing<'a> {
-    gate: &'a Gate,
+    unit: &'a Unit,
     areas: Areas,
 }
 
 impl Drop for Comparing<'_> {
     fn drop(&mut self) {
-        let shared = &self.gate.shared.gate;
-        shared.announced.fetch_and(!self.areas.0, Ordering::AcqRel);
-        self.gate.may_write.signal_all();
-        for (number, there) in shared.members().iter().filter(|(n, _)| *n != self.gate.number) {
-            let number = *number;
+        let unit = self.unit;
+        unit.shared.gate.announced.fetch_and(!self.areas.0, Ordering::AcqRel);
+        unit.gate.may_write.signal_all();
+        for (number, there) in unit.others() {
             there.run(move || {
-                if let Some(g) = Gate::find(number) {
-                    g.may_write.signal_all();
+                if let Some(u) = Unit::find(number) {
+                    u.gate.may_write.signal_all();
                 }
             });
         }
@@ -183,6 +146,13 @@ impl Drop for Comparing<'_> {
 }
 
 impl Unit {
+    /// The sides on other reactors.
+    fn others(&self) -> Vec<(u64, Handle)> {
+        let mut all = self.shared.members.all();
+        all.retain(|(n, _)| *n != self.number);
+        all
+    }
+
     /// True while a COMPARE AND WRITE of the range is between its read and its write: writes wait.
     #[inline]
     pub(crate) fn is_compared(&self, at: u64, len: u64) -> bool {
@@ -198,7 +168,7 @@ impl Unit {
     /// The same; with `bug` planted, the write is not counted.
     #[inline]
     pub(crate) async fn pass_gate(&self, at: u64, len: u64, bug: Bug) -> Writing<'_> {
-        let (gate, areas) = (&*self.gate, Areas::of(at, len));
+        let (gate, areas) = (&self.gate, Areas::of(at, len));
         if gate.shared.gate.is_announced(areas) {
             gate.wait_for_compare(areas).await;
         }
@@ -212,7 +182,7 @@ impl Unit {
 
     /// Waits until nobody else writes to the range, on any reactor, and keeps it so.
     pub(crate) async fn compare_gate(&self, at: u64, len: u64) -> Comparing<'_> {
-        let gate = &*self.gate;
+        let gate = &self.gate;
         let shared = &gate.shared.gate;
         let areas = Areas::of(at, len);
         loop {
@@ -227,18 +197,17 @@ impl Unit {
                 break;
             }
         }
-        let alone = Comparing { gate, areas };
+        let alone = Comparing { unit: self, areas };
         // Whoever joins from here on sees the announcement: it takes the list's lock later.
-        let others: Vec<_> =
-            shared.members().iter().filter(|(n, _)| *n != gate.number).cloned().collect();
+        let others = self.others();
         let mut quiet = Vec::with_capacity(others.len());
         for (number, there) in others {
             let (token, done) = completion();
             let answer = Answer { caller: weir_reactor::handle(), token };
             there.run(move || {
-                let Some(g) = Gate::find(number) else { return };
+                let Some(u) = Unit::find(number) else { return };
                 spawn_task(async move {
-                    g.wait_for_writes(areas).await;
+                    u.gate.wait_for_writes(areas).await;
                     drop(answer);
                 });
             });

@@ -1,8 +1,8 @@
 //! The commands of the medium that are not READ or WRITE.
 
 use crate::execute::{Failure, Outcome, fetch, io};
+use crate::fence::Pass;
 use crate::transfer::{Stop, Transfer};
-use crate::unit::Attached;
 use weir_base::IoError;
 use weir_block::Allocation;
 use weir_mem::{Lent, Slice};
@@ -13,7 +13,7 @@ use weir_proto_scsi::sense::Sense;
 use weir_proto_scsi::status::{Direction, ScsiError};
 use weir_proto_scsi::unmap;
 
-impl Attached {
+impl Pass {
     pub(crate) async fn medium<T: Transfer>(
         &self,
         c: &Command,
@@ -38,9 +38,7 @@ impl Attached {
                     out.moved_out += n as u32;
                     let (at, lba) = (lba * bs + done, lba + done / bs);
                     let _writing = self.unit.write_gate(at, n).await;
-                    if t.stopped() {
-                        return Err(Failure::Stop);
-                    }
+                    let _inside = self.begin(t)?;
                     io(volume.write(at, data.clone(), true).await, Direction::Write, lba)?;
                     io(volume.read(at, back.clone()).await, Direction::Read, lba)?;
                     if bytchk != ByteCheck::None {
@@ -53,7 +51,10 @@ impl Attached {
             Command::Verify { lba, blocks, bytchk } => {
                 self.verify(lba, u64::from(blocks), bs, bytchk, t, out).await
             }
-            Command::SyncCache { lba, .. } => io(volume.flush().await, Direction::Write, lba),
+            Command::SyncCache { lba, .. } => {
+                let _inside = self.begin(t)?;
+                io(volume.flush().await, Direction::Write, lba)
+            }
             // There is no cache to fetch into.
             Command::PreFetch { .. } => Ok(()),
             Command::Unmap { param_len, .. } => {
@@ -70,6 +71,7 @@ impl Attached {
                 }
                 for (lba, blocks) in unmap::parse(&list, &g)? {
                     let _writing = self.unit.write_gate(lba * bs, u64::from(blocks) * bs).await;
+                    let _inside = self.begin(t)?;
                     let r = volume.discard(lba * bs, u64::from(blocks) * bs).await;
                     io(r, Direction::Write, lba)?;
                 }
@@ -79,11 +81,12 @@ impl Attached {
                 self.write_same(lba, blocks, bs, unmap, ndob, durable, t, out).await
             }
             Command::CompareAndWrite { lba, blocks, fua } => {
-                self.compare_and_write(lba, u64::from(blocks) * bs, bs, fua || durable, t, out)
-                    .await
+                self.compare_blocks(lba, u64::from(blocks) * bs, bs, fua || durable, t, out).await
             }
             Command::GetLbaStatus { lba, alloc } => {
+                let inside = self.begin(t)?;
                 let answer = self.lba_status(lba, alloc, g).await;
+                drop(inside);
                 out.command_in = answer.len() as u64;
                 let n = answer.len().min(t.in_len() as usize).min(self.unit.chunk);
                 if n > 0 {
@@ -137,7 +140,9 @@ impl Attached {
             let n = (len - done).min(self.half());
             let both = self.two(n, t).await?;
             let (back, data) = halves(&both);
+            let inside = self.begin(t)?;
             let r = volume.read(lba * bs + done, back.clone()).await;
+            drop(inside);
             io(r, Direction::Read, lba + done / bs)?;
             if bytchk == ByteCheck::Compare {
                 fetch(t, done, &data).await?;
@@ -178,11 +183,9 @@ impl Attached {
                 pattern = Some(buf);
             }
         }
-        if t.stopped() {
-            return Err(Failure::Stop);
-        }
         let Some(pattern) = pattern else {
             let _writing = self.unit.write_gate(lba * bs, len).await;
+            let _inside = self.begin(t)?;
             let r = volume.write_zeroes(lba * bs, len, unmap).await;
             io(r, Direction::Write, lba)?;
             return if durable { io(volume.flush().await, Direction::Write, lba) } else { Ok(()) };
@@ -196,9 +199,7 @@ impl Attached {
         while done < len {
             let n = (len - done).min(piece.len() as u64);
             let _writing = self.unit.write_gate(lba * bs + done, n).await;
-            if t.stopped() {
-                return Err(Failure::Stop);
-            }
+            let _inside = self.begin(t)?;
             let r = volume.write(lba * bs + done, piece.sub(0, n as usize), durable).await;
             io(r, Direction::Write, lba + done / bs)?;
             done += n;
@@ -207,7 +208,7 @@ impl Attached {
     }
 
     /// Atomic against every other COMPARE AND WRITE and write of the unit; see [`crate::gate`].
-    async fn compare_and_write<T: Transfer>(
+    async fn compare_blocks<T: Transfer>(
         &self,
         lba: u64,
         len: u64,
@@ -225,9 +226,7 @@ impl Attached {
         fetch(t, 0, &both).await?;
         out.moved_out = 2 * len as u32;
         let _alone = self.unit.compare_gate(lba * bs, len).await;
-        if t.stopped() {
-            return Err(Failure::Stop);
-        }
+        let _inside = self.begin(t)?;
         let (first, data) = (both.sub(0, len as usize), both.sub(len as usize, len as usize));
         let expected = Slice::copy_of(&first.to_vec());
         io(volume.read(lba * bs, first.clone()).await, Direction::Read, lba)?;

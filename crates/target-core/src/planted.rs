@@ -7,11 +7,26 @@ pub enum Bug {
     WriteNotCounted,
     /// The same for a write of a front end without SCSI.
     BlockWriteNotCounted,
+    /// A command that was fenced while its data came writes it all the same.
+    PassNotShown,
+    /// Each port counts its nexuses from 1.
+    PortsShareNexuses,
+    /// A fence ends what is under way on one reactor only.
+    FenceOneReactor,
+    /// Nobody waits for the end of commands to volumes that are hidden.
+    PartDoesNotWait,
 }
 
 impl Bug {
     /// All there are.
-    pub const ALL: &[Bug] = &[Bug::WriteNotCounted, Bug::BlockWriteNotCounted];
+    pub const ALL: &[Bug] = &[
+        Bug::WriteNotCounted,
+        Bug::BlockWriteNotCounted,
+        Bug::PassNotShown,
+        Bug::PortsShareNexuses,
+        Bug::FenceOneReactor,
+        Bug::PartDoesNotWait,
+    ];
 }
 
 #[cfg(feature = "planted")]

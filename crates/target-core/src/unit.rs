@@ -1,19 +1,23 @@
 //! Logical units.
 
 use crate::access::Access;
+use crate::fence::{End, Link, Rounds, User, off_the_media};
 use crate::gate::{Gate, SharedGate};
+use crate::members::{self, Members};
+use crate::turn::Turns;
 use crate::vital::Vital;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use weir_block::Volume;
 use weir_mem::BufPool;
 use weir_proto_scsi::cdb::Command;
 use weir_proto_scsi::geometry::Geometry;
-use weir_proto_scsi::lu::{FastPath, LuState, Nexus};
+use weir_proto_scsi::lu::{FastPath, LuState, Nexus, UaScope};
 use weir_proto_scsi::lun::Lun;
+use weir_proto_scsi::sense::Sense;
 use weir_proto_scsi::status::ScsiError;
 use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::vital;
@@ -26,6 +30,9 @@ pub trait ReservationStore: Send + Sync {
     fn save(&self, volume: &str, revision: u64, state: Vec<u8>, done: Box<dyn FnOnce(bool) + Send>);
 }
 
+/// No generation of a unit's state.
+const NO_GENERATION: u64 = u64::MAX;
+
 /// What all reactors and front ends share of a logical unit.
 pub struct UnitShared {
     name: String,
@@ -33,6 +40,10 @@ pub struct UnitShared {
     generation: AtomicU64,
     pub(crate) store: Option<Arc<dyn ReservationStore>>,
     pub(crate) gate: SharedGate,
+    pub(crate) members: Members,
+    /// Changes of persistent reservations.
+    pub(crate) reserving: Turns,
+    pub(crate) lingering: Mutex<Vec<Nexus>>,
 }
 
 impl UnitShared {
@@ -45,12 +56,21 @@ impl UnitShared {
             generation,
             store,
             gate: SharedGate::default(),
+            members: Members::default(),
+            reserving: Turns::default(),
+            lingering: Mutex::default(),
         })
     }
 
     /// The volume's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What may be assumed of a nexus's commands.
+    fn rules(&self, s: &LuState, nexus: Nexus) -> FastPath {
+        let fast = s.fast_path(nexus);
+        FastPath { writes: fast.writes && !self.lingers(nexus), ..fast }
     }
 
     /// Runs `f` on the state. The generation that other cores read is brought up to date before the lock
@@ -76,12 +96,16 @@ impl UnitShared {
 
 /// One reactor's side of a logical unit.
 pub struct Unit {
+    /// Names it in messages.
+    pub(crate) number: u64,
     pub(crate) shared: Arc<UnitShared>,
     pub(crate) volume: Rc<dyn Volume>,
     pub(crate) pool: BufPool,
     /// Longest piece that is moved through a buffer at once, in bytes.
     pub(crate) chunk: usize,
-    pub(crate) gate: Rc<Gate>,
+    pub(crate) gate: Gate,
+    /// Who sees it, or saw it, on this reactor.
+    pub(crate) users: RefCell<Vec<User>>,
 }
 
 impl Unit {
@@ -94,9 +118,11 @@ impl Unit {
     ) -> Rc<Self> {
         let chunk = chunk.min(pool.max_len()) & !4095;
         assert!(chunk > 0, "a chunk is at least 4096 bytes");
-        let gate = Gate::new(shared.clone());
-        let volume = Rc::new(Vital(volume));
-        Rc::new(Unit { shared, volume, pool, chunk, gate })
+        let (number, gate) = (members::number(), Gate::new(shared.clone()));
+        let (volume, users) = (Rc::new(Vital(volume)), RefCell::default());
+        let unit = Rc::new(Unit { number, shared, volume, pool, chunk, gate, users });
+        unit.join();
+        unit
     }
 
     /// What is shared with other reactors.
@@ -142,6 +168,7 @@ pub struct Attached {
     generation: Cell<u64>,
     geometry: Cell<Geometry>,
     fast: Cell<FastPath>,
+    pub(crate) rounds: Rounds,
 }
 
 impl Attached {
@@ -163,8 +190,17 @@ impl Attached {
         self.unit.shared.with(|s| {
             self.generation.set(s.generation());
             self.geometry.set(s.geometry());
-            self.fast.set(s.fast_path(nexus));
+            self.fast.set(self.unit.shared.rules(s, nexus));
         });
+        if self.rounds.is_gone() {
+            self.fast.set(FastPath::default());
+        }
+    }
+
+    /// What was cached is good no more.
+    pub(crate) fn forget_rules(&self) {
+        self.generation.set(NO_GENERATION);
+        self.fast.set(FastPath::default());
     }
 
     /// Size and limits now.
@@ -192,6 +228,9 @@ impl Attached {
         if known {
             return Ok(());
         }
+        if self.rounds.is_gone() {
+            return Err(Sense::LU_NOT_SUPPORTED.into());
+        }
         let r = self.unit.shared.with(|s| s.admit(nexus, command));
         self.reload(nexus);
         r
@@ -208,6 +247,11 @@ pub struct Attachment {
     generation: Cell<u64>,
     host: RefCell<String>,
     luns: RefCell<Vec<(Lun, Rc<Attached>)>>,
+    /// Views that were lost, of which commands may still run.
+    lost: RefCell<Vec<Weak<Attached>>>,
+    link: RefCell<Option<Weak<dyn Link>>>,
+    /// The channel has ended: nothing is seen any more.
+    left: Cell<bool>,
 }
 
 impl Attachment {
@@ -221,7 +265,15 @@ impl Attachment {
             generation: Cell::new(0),
             host: RefCell::default(),
             luns: RefCell::default(),
+            lost: RefCell::default(),
+            link: RefCell::default(),
+            left: Cell::new(false),
         }
+    }
+
+    /// The channel that looks through this; to be told before anything is looked for.
+    pub fn set_link(&self, link: Weak<dyn Link>) {
+        *self.link.borrow_mut() = Some(link);
     }
 
     /// The nexus.
@@ -246,6 +298,9 @@ impl Attachment {
 
     #[cold]
     fn reload(&self, access: &Access, units: &Units) {
+        if self.left.get() {
+            return;
+        }
         let map = access.map();
         let rule = map.host(&self.port);
         let old = self.luns.take();
@@ -255,7 +310,8 @@ impl Attachment {
             let (Some(lun), Some(unit)) = (Lun::from_index(*index), units.get(volume)) else {
                 continue;
             };
-            let known = old.iter().find(|(l, a)| *l == lun && Rc::ptr_eq(&a.unit, &unit));
+            let same = |a: &Attached| Rc::ptr_eq(&a.unit, &unit) && !a.rounds.is_gone();
+            let known = old.iter().find(|(l, a)| *l == lun && same(a));
             let attached = known.map(|(_, a)| a.clone()).unwrap_or_else(|| {
                 changed = true;
                 self.attach(unit)
@@ -263,15 +319,18 @@ impl Attachment {
             new.push((lun, attached));
         }
         new.sort_by_key(|(l, _)| *l);
+        let mut lost = self.lost.borrow_mut();
+        lost.retain(|a| a.strong_count() > 0);
+        for (_, a) in old.iter().filter(|(_, a)| !new.iter().any(|(_, n)| Rc::ptr_eq(a, n))) {
+            a.fence(End::Gone);
+            lost.push(Rc::downgrade(a));
+        }
         *self.host.borrow_mut() = rule.map_or_else(String::new, |r| r.host.clone());
         // A host that knew another list is told on the units that it kept (SPC-4: 3F/0E).
         if !old.is_empty() && (changed || new.len() != old.len()) {
             for (_, a) in &new {
                 a.unit.shared.with(|s| {
-                    s.raise_ua(
-                        weir_proto_scsi::lu::UaScope::Only(self.nexus),
-                        weir_proto_scsi::sense::Sense::REPORT_LUNS_CHANGED,
-                    );
+                    s.raise_ua(UaScope::Only(self.nexus), Sense::REPORT_LUNS_CHANGED);
                 });
             }
         }
@@ -286,21 +345,51 @@ impl Attachment {
                 None => drop(s.nexus_added(self.nexus, self.transport.clone(), self.target_port)),
                 // Another reactor has made the nexus known already. It must be the same one: reservations are kept
                 // and taken by this number.
-                Some(who) => assert_eq!(
-                    who,
-                    (&self.transport, self.target_port),
-                    "two nexuses of a unit have the number {:x}",
-                    self.nexus.0
-                ),
+                Some(who) => {
+                    assert_eq!(
+                        who,
+                        (&self.transport, self.target_port),
+                        "two nexuses of a unit have the number {:x}",
+                        self.nexus.0
+                    );
+                    // The host knew another unit by this number, or none: it is told before it uses this one.
+                    if self.generation.get() != 0 {
+                        s.raise_ua(UaScope::Only(self.nexus), Sense::REPORT_LUNS_CHANGED);
+                    }
+                }
             }
-            (s.generation(), s.geometry(), s.fast_path(self.nexus))
+            (s.generation(), s.geometry(), unit.shared.rules(s, self.nexus))
         });
-        Rc::new(Attached {
+        let attached = Rc::new(Attached {
             unit,
             generation: Cell::new(generation),
             geometry: Cell::new(geometry),
             fast: Cell::new(fast),
-        })
+            rounds: Rounds::default(),
+        });
+        attached.unit.add_user(User {
+            nexus: self.nexus,
+            attached: Rc::downgrade(&attached),
+            link: self.link.borrow().clone(),
+        });
+        attached
+    }
+
+    /// The channel has ended: nothing of its commands that has not begun will have an effect, and no unit is seen any
+    /// more. As long as I/O that has begun is not over, later writes of the nexus to that unit wait.
+    pub fn leave(&self) {
+        self.left.set(true);
+        let mut lost = self.lost.borrow_mut();
+        for (_, a) in self.luns.take() {
+            a.linger(self.nexus);
+            lost.push(Rc::downgrade(&a));
+        }
+    }
+
+    /// Waits until nothing of the commands of a channel that has [left](Attachment::leave) can have an effect.
+    pub async fn left(&self) {
+        let lost: Vec<_> = self.lost.borrow().iter().filter_map(Weak::upgrade).collect();
+        off_the_media(lost).await;
     }
 
     /// The unit behind a LUN.

@@ -115,7 +115,10 @@ struct Host(Rc<Attachment>);
 impl Host {
     async fn run(&self, cdb: Cdb, bytes: Vec<u8>, time: Nanos) -> Outcome {
         let unit = self.0.find(Lun::ZERO).expect("mapped");
-        unit.execute(&self.0, cdb.as_bytes(), &mut Data { bytes, time }).await.expect("not stopped")
+        unit.pass()
+            .execute(&self.0, cdb.as_bytes(), &mut Data { bytes, time })
+            .await
+            .expect("not stopped")
     }
 
     async fn write(&self, block: u64, byte: u8, time: Nanos) {
@@ -136,7 +139,7 @@ impl Lab {
     fn new(seed: u64, cores: usize) -> Lab {
         let world = World::new(seed);
         let node = world.node_with("target", cores);
-        let shared = shared_unit(BLOCKS as u64);
+        let shared = shared_unit(BLOCKS as u64, None);
         let bytes = vec![0; BLOCK * BLOCKS];
         let medium = Arc::new(Mutex::new(Medium { bytes, log: Vec::new() }));
         Lab { world, node, medium, shared }

@@ -83,7 +83,7 @@ fn on_core<R: 'static, F: Future<Output = R> + 'static>(
             let view = view.clone();
             Box::pin(async move {
                 let unit = view.find(Lun::ZERO).unwrap();
-                unit.execute(&view, cdb.as_bytes(), &mut blocks(&data)).await.unwrap().status
+                unit.pass().execute(&view, cdb.as_bytes(), &mut blocks(&data)).await.unwrap().status
             })
         });
         // The unit attention of a new nexus.
@@ -96,7 +96,7 @@ fn on_core<R: 'static, F: Future<Output = R> + 'static>(
 
 #[test]
 fn a_write_is_never_lost_to_a_compare_and_write_of_another_core() {
-    let shared = shared_unit(1);
+    let shared = shared_unit(1, None);
     let word = Arc::new(AtomicU64::new(0));
     let (over, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(Barrier::new(2)));
     let comparer = {

@@ -15,9 +15,10 @@ use weir_proto_srp::misc::{CreditRequest, LogoutReason, TargetLogout};
 use weir_proto_srp::states::ChannelState;
 use weir_proto_srp::{IuContext, LoginResponse, Negotiated, PortId, Tag};
 use weir_reactor::{
-    Panicked, TaskId, Token, WaitChannel, completion, contained_future, now, sleep, spawn_task,
+    LocalFuture, Panicked, TaskId, Token, WaitChannel, completion, contained_future, now, sleep,
+    spawn_task,
 };
-use weir_target_core::Attachment;
+use weir_target_core::{Attachment, Link};
 
 /// What a login has settled and the accepting reactor needs.
 pub(crate) struct Login {
@@ -105,7 +106,6 @@ impl Channel {
             TransportId::srp(initiator.0),
             port.config.relative_port,
         );
-        view.refresh(&port.shared.access, &port.units);
         let id = port.next_channel();
         let channel = Rc::new(Channel {
             id,
@@ -127,6 +127,9 @@ impl Channel {
             served: Cell::new(0),
             port: port.clone(),
         });
+        let link: Rc<dyn Link> = channel.clone();
+        channel.view.set_link(Rc::downgrade(&link));
+        channel.view.refresh(&port.shared.access, &port.units);
         for s in [
             ChannelState::ResourceWait,
             ChannelState::NexusWait,
@@ -166,15 +169,18 @@ impl Channel {
         );
         channel.enter(ChannelState::FlushWait);
         channel.enter(ChannelState::DrainWait);
+        channel.view.leave();
+        channel.view.left().await;
+        // Nothing of the channel's commands can have an effect any more: the next login need not wait for their ends.
+        if let Some(n) = port.shared.nexuses.detach(&name, me) {
+            port.nexus_lost(n);
+        }
         while channel.busy.get() > 0 {
             channel.drained.wait().await;
         }
         port.remove_channel(&channel);
         port.uncommit(credits);
         channel.enter(ChannelState::Free);
-        if let Some(n) = port.shared.nexuses.detach(&name, me) {
-            port.nexus_lost(n);
-        }
         port.shared.spread.channel_gone();
     }
 
@@ -364,6 +370,28 @@ impl Channel {
         }
         self.enter(ChannelState::DisconnectWait);
         self.lost.set(true);
+        self.view.leave();
         self.conn.disconnect(false);
+    }
+}
+
+impl Link for Channel {
+    fn refresh(&self) {
+        self.view.refresh(&self.port.shared.access, &self.port.units);
+    }
+
+    fn sent(&self) -> LocalFuture<'static, ()> {
+        let conn = self.conn.clone();
+        Box::pin(async move {
+            conn.send_slots().wait().await;
+            let (token, done) = completion();
+            conn.flush(token);
+            done.await;
+        })
+    }
+
+    fn cut(&self, why: &str) {
+        self.close(why, None);
+        self.conn.disconnect(true);
     }
 }

@@ -3,6 +3,7 @@
 use crate::bdt::Bdt;
 use crate::channel::Channel;
 use crate::dma::Dma;
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -18,20 +19,10 @@ use weir_proto_srp::{Buffer, Command, Descriptor, Iu, IuError, Response, RspCode
 use weir_reactor::{
     Token, WaitChannel, completion, contained_future, run_async, spawn_task, unless,
 };
-use weir_target_core::{Attached, Outcome, Stop, execute_unmapped};
+use weir_target_core::{End, Outcome, Pass, Stop, Whom, execute_unmapped};
 
 /// CDB bytes kept; longer ones are of no command that we know.
 const CDB: usize = 32;
-
-/// Who wants a task gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Abort {
-    No,
-    /// Its own nexus: it ends in silence.
-    Own,
-    /// Another nexus, or the unit's reset: TASK ABORTED where the control mode page says so (TAS).
-    Other,
-}
 
 /// A request structure. There is a fixed number of them; each runs its loop for as long as its port lives.
 pub(crate) struct Request {
@@ -40,8 +31,10 @@ pub(crate) struct Request {
     state: Cell<RequestState>,
     pub(crate) tag: Cell<Tag>,
     pub(crate) channel: RefCell<Option<Rc<Channel>>>,
-    pub(crate) attached: RefCell<Option<Rc<Attached>>>,
-    pub(crate) abort: Cell<Abort>,
+    /// A command runs here.
+    task: Cell<bool>,
+    /// ABORT TASK wants the command gone.
+    aborted: Cell<bool>,
     pub(crate) data_out: Bdt,
     pub(crate) data_in: Bdt,
     /// Released when the command has ended; aborts wait for it.
@@ -59,8 +52,8 @@ impl Request {
             state: Cell::new(RequestState::START),
             tag: Cell::new(Tag(0)),
             channel: RefCell::default(),
-            attached: RefCell::default(),
-            abort: Cell::new(Abort::No),
+            task: Cell::new(false),
+            aborted: Cell::new(false),
             data_out: Bdt::new(id),
             data_in: Bdt::new(id),
             ended: WaitChannel::new(0),
@@ -89,20 +82,18 @@ impl Request {
     /// True when the command is to end without further effect.
     #[inline]
     pub(crate) fn stopped(&self) -> bool {
-        self.abort.get() != Abort::No || self.channel.borrow().as_ref().is_none_or(|c| c.is_lost())
+        self.aborted.get() || self.channel.borrow().as_ref().is_none_or(|c| c.is_lost())
     }
 
     /// A command that may be aborted: it runs, or is about to.
     pub(crate) fn is_task(&self) -> bool {
-        self.attached.borrow().is_some()
+        self.task.get()
     }
 
     /// Marks a task for its end.
-    pub(crate) fn abort(&self, by: Abort) {
-        if self.abort.get() == Abort::No {
-            self.abort.set(by);
-            self.stop.signal_all();
-        }
+    pub(crate) fn abort(&self) {
+        self.aborted.set(true);
+        self.stop.signal_all();
     }
 
     /// The connection of this command is gone.
@@ -169,8 +160,8 @@ impl Request {
                     channel.broke(p);
                     self.replace();
                 }
-                self.attached.take();
-                self.abort.set(Abort::No);
+                self.task.set(false);
+                self.aborted.set(false);
                 self.channel.take();
                 self.ended.signal_all();
                 channel.end();
@@ -251,8 +242,8 @@ impl Request {
         let port = &self.port;
         channel.view.refresh(&port.shared.access, &port.units);
         let lun = Lun(c.lun);
-        let attached = channel.view.find(lun);
-        *self.attached.borrow_mut() = attached.clone();
+        let mut pass = channel.view.find(lun).map(|a| a.pass());
+        self.task.set(pass.is_some());
         // The table's fetch runs in parallel with the command.
         for (bdt, buffer) in [(&self.data_out, &c.data_out), (&self.data_in, &c.data_in)] {
             if bdt.load(&port.trace, buffer)
@@ -279,10 +270,10 @@ impl Request {
         let tag = c.tag;
         self.enter(RequestState::Active);
         let mut dma = Dma { request: self, immediate, state: Cell::new(DmaState::START) };
-        let result = match &attached {
+        let result = match &mut pass {
             // It was stopped while it waited for its table.
             _ if self.stopped() => Err(Stop),
-            Some(a) => a.execute(&channel.view, &cdb[..cdb_len], &mut dma).await,
+            Some(p) => p.execute(&channel.view, &cdb[..cdb_len], &mut dma).await,
             None => {
                 let identity = &port.shared.identity;
                 execute_unmapped(
@@ -297,15 +288,22 @@ impl Request {
             }
         };
         drop(dma);
-        if let (Ok(o), Some(a)) = (&result, &attached)
+        let fenced = pass.as_ref().and_then(|p| p.end());
+        if let Ok(o) = &result
             && !o.abort_tasks_of.is_empty()
+            && let Some(p) = pass.take()
         {
+            let unit = p.unit().shared().clone();
             // It is done itself, and must not be waited for by those that it waits for.
-            self.attached.take();
+            drop(p);
+            self.task.set(false);
             self.ended.signal_all();
-            port.abort_nexuses(self, a, &o.abort_tasks_of).await;
+            let by = channel.view.nexus();
+            if !has(Bug::PreemptedGoOn) {
+                unit.fence(Whom::Only(o.abort_tasks_of.clone()), End::Aborted(by)).await;
+            }
         }
-        if self.abort.get() != Abort::No {
+        if self.aborted.get() || (fenced.is_some() && result.is_err()) {
             self.enter(RequestState::Datc);
         }
         self.enter(RequestState::DmaDrainWait);
@@ -315,8 +313,8 @@ impl Request {
         let answer = match result {
             Ok(o) if !self.stopped() => Some(o),
             // The data could not be moved though nobody stopped it: the descriptors are at fault.
-            Err(_) if !self.stopped() => None,
-            _ => return self.end_in_silence(channel, &attached).await,
+            Err(_) if !self.stopped() && fenced.is_none() => None,
+            _ => return self.end_in_silence(channel, pass.as_ref()).await,
         };
         match answer {
             Some(o) => self.respond(channel, tag, &o, out_len, in_len, solicit).await,
@@ -333,7 +331,7 @@ impl Request {
             channel.conn.send_slots().wait().await;
         }
         // An abort may have come while this waited.
-        if self.abort.get() != Abort::No {
+        if self.aborted.get() {
             channel.conn.send_slots().signal();
             return false;
         }
@@ -352,7 +350,7 @@ impl Request {
         solicit: weir_proto_srp::Solicit,
     ) {
         if !self.reserve(channel).await {
-            return self.end_in_silence(channel, &None).await;
+            return self.end_in_silence(channel, None).await;
         }
         let residuals = Residuals {
             data_out: Lengths { command: o.command_out, buffer: out_len },
@@ -404,11 +402,15 @@ impl Request {
     /// The command is over without a response: aborted, or its channel is gone. Its credit goes back with
     /// the next response, or with a CRED_REQ when there will be none.
     #[cold]
-    async fn end_in_silence(&self, channel: &Rc<Channel>, attached: &Option<Rc<Attached>>) {
-        let tas = self.abort.get() == Abort::Other
-            && attached
-                .as_ref()
-                .is_some_and(|a| a.unit().shared().with(|s| s.task_aborted_status()));
+    async fn end_in_silence(&self, channel: &Rc<Channel>, pass: Option<&Pass>) {
+        // Another nexus, or the unit's reset, has aborted it: TASK ABORTED where the control mode page says so (TAS).
+        let tas = !self.aborted.get()
+            && pass.is_some_and(|p| match p.end() {
+                Some(End::Aborted(by)) if by != channel.view.nexus() => {
+                    p.unit().shared().with(|s| s.task_aborted_status())
+                }
+                _ => false,
+            });
         if tas && !channel.is_lost() {
             self.enter(RequestState::AsyncWait);
             run_async().await;

@@ -3,6 +3,7 @@
 use crate::channel::Login;
 use crate::config::TargetConfig;
 use crate::nexus::{ChannelRef, Nexuses};
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -235,11 +236,13 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     if negotiated.multichannel == MultiChannel::Terminate && !joined.others.is_empty() {
         shared.nexuses.terminate_wait(&name, true);
         for c in &joined.others {
-            terminate(&shared, *c);
+            terminate(&shared, *c).await;
         }
         let until = now() + shared.config.terminate_timeout;
-        // A login must not wait for a dead channel for ever; its closing is bounded by itself.
+        // A login must not wait for a dead channel for ever. What of its writes is with a device then is waited for by
+        // the writes of the new one, volume by volume.
         while now() < until
+            && !has(Bug::OldChannelsStay)
             && shared.nexuses.channels(&name).iter().any(|c| joined.others.contains(c))
         {
             sleep(MILLIS).await;
@@ -259,32 +262,19 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     });
 }
 
-/// Ends a channel wherever it lives.
-fn terminate(shared: &TargetShared, c: ChannelRef) {
+/// Ends a channel wherever it lives: nothing of its commands that has not begun will have an effect when this returns.
+async fn terminate(shared: &TargetShared, c: ChannelRef) {
+    let Some(there) = shared.spread.reactors().into_iter().find(|h| h.id() == c.reactor) else {
+        return;
+    };
     let target = shared.spread.id();
-    weir_reactor::send_to(c.reactor, move || {
+    // A reactor that has ended has no channels.
+    let _ = call(&there, move || async move {
         let Some(port) = Port::local(target) else { return };
         if let Some(channel) = port.channels().into_iter().find(|x| x.id == c.channel) {
             let reason = Some(LogoutReason::MultiChannelAction);
             channel.close("a new login of its host ends it", reason);
         }
-    });
-}
-
-/// Runs `f` on every reactor of the port, one after the other, and waits for all.
-pub(crate) async fn everywhere<F, Fut>(shared: &TargetShared, f: F)
-where
-    F: Fn(Rc<Port>) -> Fut + Send + Clone + 'static,
-    Fut: Future<Output = ()> + 'static,
-{
-    for h in shared.spread.reactors() {
-        let (f, target) = (f.clone(), shared.spread.id());
-        // A reactor that has ended has nothing left to be done.
-        let _ = call(&h, move || async move {
-            if let Some(port) = Port::local(target) {
-                f(port).await;
-            }
-        })
-        .await;
-    }
+    })
+    .await;
 }

@@ -278,15 +278,26 @@ pub(super) async fn get_map(
     Ok(Json(app.controller.model().map(&host, &volume)?.clone()))
 }
 
+/// How a mapping goes.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct DeleteMapQuery {
+    /// Even if the host is logged in: its commands to the volume end with errors.
+    #[serde(default)]
+    force: bool,
+}
+
 /// Take a mapping away.
 #[utoipa::path(delete, path = "/v1/maps/{host}/{volume}", tag = "maps",
-    params(("host" = String, Path), ("volume" = String, Path)),
+    params(("host" = String, Path), ("volume" = String, Path), DeleteMapQuery),
     responses((status = 204), (status = "default", body = Problem)))]
 pub(super) async fn delete_map(
     State(app): Ctl,
     Names((host, volume)): Names<(String, String)>,
+    Params(query): Params<DeleteMapQuery>,
 ) -> Reply<StatusCode> {
-    run(&app, Command::DeleteMap { host, volume }).await?;
+    app.controller.delete_map(host, volume, query.force).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_control::declare::Desired;
 use weir_control::model::{
-    Command, DeviceKind, LayerChange, LayerSpec, Model, PoolPatch, VolumePatch,
+    Command, DeviceKind, LayerChange, LayerSpec, MapSpec, Model, PoolPatch, VolumePatch,
 };
 use weir_control::store::MetaStore;
 use weir_control::{Code, Controller};
@@ -350,4 +350,36 @@ async fn layers_are_tried_then_kept_then_used() {
     drop((fake, c));
     let (_fake, c) = settle(dir.path()).await;
     assert_eq!(c.model().volumes, model.volumes);
+}
+
+#[tokio::test]
+async fn a_host_that_is_logged_in_keeps_its_volumes_and_their_numbers() {
+    let dir = Scratch::new();
+    let (fake, c) = start(dir.path()).await;
+    run(&c, Command::CreatePool(ram_pool("mem", GIB))).await;
+    for v in ["v1", "v2"] {
+        run(&c, Command::CreateVolume(volume(v, "mem", 1 << 20))).await;
+    }
+    run(&c, Command::CreateHost(host("h1", &["1:2"]))).await;
+    run(&c, Command::CreateMap(map("h1", "v1"))).await;
+    run(&c, Command::PutTarget(target("srp0", "127.0.0.1:5555"))).await;
+    let away = |v: &str, force| c.delete_map("h1".into(), v.into(), force);
+    let e = away("v1", false).await.expect_err("it is in use");
+    assert_eq!(e.code, Code::VolumeMapped);
+    assert!(c.model().map("h1", "v1").is_ok());
+    away("v1", true).await.expect("by force");
+    // The host still takes LUN 0 for the first volume.
+    let first = MapSpec { lun: Some(0), ..map("h1", "v2") };
+    let e = c.execute(Command::CreateMap(first.clone())).await.expect_err("it knows LUN 0");
+    assert_eq!(e.code, Code::LunInUse);
+    run(&c, Command::CreateMap(map("h1", "v2"))).await;
+    assert_eq!(c.model().map("h1", "v2").expect("mapped").lun, 1);
+    run(&c, Command::CreateMap(map("h1", "v1"))).await;
+    assert_eq!(c.model().map("h1", "v1").expect("mapped").lun, 0);
+    // Once it has gone it knows nothing any more.
+    fake.state().empty = true;
+    away("v1", false).await.expect("nobody is there");
+    away("v2", false).await.expect("nobody is there");
+    run(&c, Command::CreateMap(first)).await;
+    assert_eq!(c.model().map("h1", "v2").expect("mapped").lun, 0);
 }

@@ -31,6 +31,8 @@ pub(crate) struct State {
     pub(crate) block_sizes: BTreeMap<String, u64>,
     /// What the controller attached.
     pub(crate) hooks: Option<Hooks>,
+    /// No host is logged in.
+    pub(crate) empty: bool,
     /// Polls of `status`: counters rise by a fixed step each time.
     pub(crate) polls: u64,
 }
@@ -100,13 +102,16 @@ impl Fake {
             name: t.name.clone(),
             listening: t.listen.clone(),
             channels: 2,
-            nexuses: vec![NexusLive {
-                host: s.access.hosts.first().map(|h| h.name.clone()),
-                initiator: "0000000000000001:0002c90300a1b2c3".into(),
-                peer: "127.0.0.1:40000".into(),
-                channels: 2,
-                in_flight: 3,
-            }],
+            nexuses: (!s.empty)
+                .then(|| NexusLive {
+                    host: s.access.hosts.first().map(|h| h.name.clone()),
+                    initiator: "0000000000000001:0002c90300a1b2c3".into(),
+                    peer: "127.0.0.1:40000".into(),
+                    channels: 2,
+                    in_flight: 3,
+                })
+                .into_iter()
+                .collect(),
             logins: 1,
             ..PortLive::default()
         });

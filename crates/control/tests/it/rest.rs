@@ -83,7 +83,7 @@ async fn objects_live_and_die_over_the_unix_socket() {
     let kinds: Vec<&str> = page.events.iter().map(|e| e.kind.as_str()).collect();
     assert!(kinds.contains(&"map.created"), "{kinds:?}");
 
-    c.delete_map("h1", "v1").await.expect("unmapped");
+    c.delete_map("h1", "v1", true).await.expect("unmapped");
     c.delete_volume("v1").await.expect("deleted");
     c.delete_host("h1").await.expect("deleted");
     c.delete_pool("mem").await.expect("deleted");

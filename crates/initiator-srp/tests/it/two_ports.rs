@@ -81,3 +81,76 @@ fn a_reservation_holds_at_both_ports() {
     again.unwrap().unwrap();
     assert_eq!(m.lock().unwrap()[0], 0x77);
 }
+
+/// A host at each port; that at the first is about to write a block of 0x77s, which the disk does not finish.
+fn a_write_under_way(w: &World) -> Scene {
+    let (t, a, b) = (w.node("target"), w.node("a"), w.node("b"));
+    let medium = medium(256 << 10);
+    let (served, [first, second]) = two(&t, &medium);
+    let provider = a.provider();
+    let writer = w.run(&a, 60 * SECONDS, async move {
+        let s = login(provider, &first, 0xa).await;
+        reserve_out(&s.queue(), PrOut::Register, 0, 0xaaaa).await;
+        s.queue().read(Lun::ZERO, 0, block(0)).await.unwrap();
+        s
+    });
+    let writer = writer.unwrap();
+    served[0].mood.stall.set(true);
+    let q = a.enter(|| writer.queue());
+    a.spawn(async move {
+        let _ = q.write(Lun::ZERO, 0, block(0x77), false).await;
+        drop(writer);
+    });
+    w.run_for(SECONDS / 10);
+    Scene { served, medium, second, other: b }
+}
+
+struct Scene {
+    served: Vec<Served>,
+    medium: crate::target::Medium,
+    /// The second port, and the node of the host that uses it.
+    second: Port,
+    other: Node,
+}
+
+impl Scene {
+    /// `f` at the second port must not end before the write has.
+    fn ends_after_the_write<F: Future<Output = ()> + 'static>(
+        self,
+        w: &World,
+        f: impl FnOnce(Rc<dyn Provider>, Port) -> F,
+    ) {
+        let work = f(self.other.provider(), self.second.clone());
+        let done = self.other.spawn(work);
+        w.run_for(SECONDS);
+        assert!(!done.is_finished(), "answered while a write was under way");
+        self.served[0].mood.stall.set(false);
+        w.run_for(SECONDS);
+        assert!(done.is_finished());
+        // What had begun may have ended; nothing comes later.
+        let then = self.medium.lock().unwrap()[0];
+        w.run_for(60 * SECONDS);
+        assert_eq!(self.medium.lock().unwrap()[0], then);
+    }
+}
+
+#[test]
+fn a_reset_through_one_port_waits_for_io_of_the_other() {
+    let w = World::new(2);
+    a_write_under_way(&w).ends_after_the_write(&w, |provider, port| async move {
+        let config = weir_initiator_srp::ChannelConfig::new(port.1, PortId::new(0xb, 1));
+        let c = weir_initiator_srp::Channel::connect(&*provider, &port.0, config).await.unwrap();
+        c.manage(weir_proto_srp::TaskFunction::LunReset, 0).await.unwrap();
+        c.disconnect(true);
+    });
+}
+
+#[test]
+fn preempt_and_abort_through_one_port_waits_for_io_of_the_other() {
+    let w = World::new(3);
+    a_write_under_way(&w).ends_after_the_write(&w, |provider, port| async move {
+        let s = login(provider, &port, 0xb).await;
+        reserve_out(&s.queue(), PrOut::Register, 0, 0xbbbb).await;
+        reserve_out(&s.queue(), PrOut::PreemptAndAbort, 0xbbbb, 0xaaaa).await;
+    });
+}

@@ -60,6 +60,21 @@ impl LuState {
             }
             return Err(sense.into());
         }
+        self.admit_by_rules(nexus, command)
+    }
+
+    /// As [`LuState::admit`], for front ends whose hosts have no way to be told of unit attentions or to clear them:
+    /// the nexus's own are dropped, whatever the control mode page says about keeping them.
+    pub fn admit_unattended(&mut self, nexus: Nexus, command: &Command) -> Result<(), ScsiError> {
+        let state = self.nexuses.get_mut(&nexus);
+        if state.is_some_and(|s| s.attentions.clear_all()) {
+            self.touch();
+        }
+        self.admit_by_rules(nexus, command)
+    }
+
+    /// Everything but unit attentions.
+    fn admit_by_rules(&self, nexus: Nexus, command: &Command) -> Result<(), ScsiError> {
         let Some(state) = self.nexuses.get(&nexus) else {
             return Err(Sense::ABORTED_COMMAND.into());
         };

@@ -4,7 +4,7 @@ use super::{LuState, Nexus};
 use crate::cdb::{ControlCommand, FormatList, PrOut, StartStop};
 use crate::data::{Data, truncate};
 use crate::lun::{Lun, report_luns};
-use crate::pr::{PortPair, PrRequest};
+use crate::pr::{PortPair, PrChange, PrRequest, Reservations};
 use crate::sense::{Sense, SenseFormat};
 use crate::status::ScsiError;
 
@@ -37,8 +37,8 @@ pub struct FormatRequest {
 /// What the caller must do because of a control command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// Store [`LuState::export_reservations`] durably before the status GOOD is sent. If that
-    /// fails, answer 5/55/04 and try again: the change is already in force.
+    /// [`LuState::export_reservations`] was to be durable before this was in force: who has somewhere to keep it takes
+    /// [`LuState::plan_reserve_out`] instead.
     pub persist: bool,
     /// Persistent reservations have changed, persistent or not (for a partner that mirrors them).
     pub reservations_changed: bool,
@@ -52,6 +52,24 @@ pub struct Effects {
     pub ua_raised: bool,
     /// [`LuState::generation`] has moved.
     pub generation_changed: bool,
+}
+
+/// Reservations as a command will have left them.
+#[derive(Debug)]
+pub struct PlannedReservations {
+    reservations: Reservations,
+    change: PrChange,
+}
+
+impl PlannedReservations {
+    /// The revision and the state to be made durable before this is in force; `None` when nothing need be.
+    pub fn to_keep(&self) -> Option<(u64, Vec<u8>)> {
+        self.change.persist.then(|| {
+            let mut bytes = Vec::new();
+            self.reservations.export(&mut bytes);
+            (self.reservations.revision, bytes)
+        })
+    }
 }
 
 /// How a control command ended.
@@ -174,6 +192,53 @@ impl LuState {
         }
     }
 
+    /// What an admitted PERSISTENT RESERVE OUT makes of the reservations, which stay as they are: it is in force with
+    /// [`LuState::put_in_force`]. Between the two no other such command may be planned.
+    pub fn plan_reserve_out(
+        &self,
+        nexus: Nexus,
+        command: &ControlCommand,
+        list: &[u8],
+    ) -> Result<PlannedReservations, ScsiError> {
+        let Some(state) = self.nexuses.get(&nexus) else {
+            return Err(Sense::ABORTED_COMMAND.into());
+        };
+        let ControlCommand::PersistentReserveOut { action, kind, param_len } = *command else {
+            return Err(Sense::INTERNAL_TARGET_FAILURE.into());
+        };
+        self.planned(&state.who, action, kind, param_len, list)
+    }
+
+    fn planned(
+        &self,
+        who: &PortPair,
+        action: PrOut,
+        kind: u8,
+        param_len: u32,
+        list: &[u8],
+    ) -> Result<PlannedReservations, ScsiError> {
+        let request = PrRequest { who, action, kind, param_len, list, ports: &self.identity.ports };
+        let mut reservations = self.reservations.clone();
+        let change = reservations.pr_out(&request)?;
+        Ok(PlannedReservations { reservations, change })
+    }
+
+    /// Puts planned reservations in force.
+    pub fn put_in_force(&mut self, planned: PlannedReservations) -> Effects {
+        let before = self.generation;
+        let mut effects = Effects::default();
+        self.apply_reservations(planned, &mut effects);
+        effects.generation_changed = self.generation != before;
+        effects
+    }
+
+    /// Planned reservations could not be kept. Their revision is not used again, and what counts is exported under a
+    /// higher one, so that it stays wherever a part of them got to.
+    pub fn drop_plan(&mut self, planned: &PlannedReservations) -> (u64, Vec<u8>) {
+        self.reservations.revision = planned.reservations.revision + 1;
+        (self.reservations.revision, self.export_reservations())
+    }
+
     fn persistent_reserve_out(
         &mut self,
         who: &PortPair,
@@ -183,8 +248,14 @@ impl LuState {
         list: &[u8],
         effects: &mut Effects,
     ) -> Result<(), ScsiError> {
-        let request = PrRequest { who, action, kind, param_len, list, ports: &self.identity.ports };
-        let change = self.reservations.pr_out(&request)?;
+        let planned = self.planned(who, action, kind, param_len, list)?;
+        self.apply_reservations(planned, effects);
+        Ok(())
+    }
+
+    fn apply_reservations(&mut self, planned: PlannedReservations, effects: &mut Effects) {
+        let PlannedReservations { reservations, change } = planned;
+        self.reservations = reservations;
         effects.persist = change.persist;
         effects.reservations_changed = change.changed;
         for (who, sense) in &change.notify {
@@ -198,7 +269,6 @@ impl LuState {
         if change.changed {
             self.touch();
         }
-        Ok(())
     }
 
     /// RESERVE(6) and RELEASE(6) beside registrations: GOOD without effect from a registered nexus

@@ -17,7 +17,9 @@ mod ua;
 mod vpd;
 
 pub use alua::{AluaGroup, AluaState};
-pub use control::{ControlContext, ControlOutcome, Effects, FormatRequest, SpaceUse};
+pub use control::{
+    ControlContext, ControlOutcome, Effects, FormatRequest, PlannedReservations, SpaceUse,
+};
 pub use ua::UA_QUEUE_MAX;
 
 use crate::geometry::Geometry;
@@ -156,6 +158,11 @@ impl LuState {
     /// before it unlocks.
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// Something beside this state decides about admission, and has changed: nothing that was cached holds.
+    pub fn rules_changed(&mut self) {
+        self.touch();
     }
 
     fn touch(&mut self) {

@@ -44,6 +44,13 @@ impl UaQueue {
         if self.0.is_empty() { None } else { Some(self.0.remove(0)) }
     }
 
+    /// Drops all; true if there were any.
+    pub(super) fn clear_all(&mut self) -> bool {
+        let any = !self.0.is_empty();
+        self.0.clear();
+        any
+    }
+
     /// Drops one code; true if it was pending.
     pub(super) fn clear(&mut self, sense: Sense) -> bool {
         let before = self.0.len();

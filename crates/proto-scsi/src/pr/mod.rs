@@ -11,7 +11,7 @@ mod persist;
 pub use conflict::{Standing, conflicts};
 pub use persist::{Import, ImportError};
 
-pub(crate) use out::PrRequest;
+pub(crate) use out::{PrChange, PrRequest};
 
 use crate::transport_id::TransportId;
 

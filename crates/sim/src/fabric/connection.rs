@@ -67,6 +67,10 @@ impl Connection for SimConnection {
         self.pair.post(self.side, Work::Read { local, remote }, token);
     }
 
+    fn flush(&self, token: Token) {
+        self.pair.flush(self.side, token);
+    }
+
     fn register(&self, local: &Slice, access: Access) -> Result<Remote, FabricError> {
         self.pair.register(self.side, local.clone(), access)
     }

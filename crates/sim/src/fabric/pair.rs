@@ -322,6 +322,25 @@ impl Pair {
         self.arm_transmit(side);
     }
 
+    /// Completes `token` when what was posted so far has arrived, or never will.
+    pub(crate) fn flush(self: &Rc<Self>, side: usize, token: Token) {
+        let before = self.ends[side].posted.get();
+        self.flushed(side, before, token);
+    }
+
+    fn flushed(self: &Rc<Self>, side: usize, before: u64, token: Token) {
+        let end = &self.ends[side];
+        let queued =
+            |(seq, r): (&u64, &Request)| *seq < before && !matches!(r.work, Work::Read { .. });
+        let down = end.phase.get() == Phase::Down || self.severed.get();
+        if !down && (end.work.borrow().iter().any(queued) || self.lanes[side][0].has(before)) {
+            let pair = self.clone();
+            return end.core.after(10 * MICROS, move || pair.flushed(side, before, token));
+        }
+        complete(token, Completion { source: end.qp, ..Completion::default() });
+        end.send_slots.signal();
+    }
+
     /// Completes a request that is still under way.
     pub(crate) fn complete(self: &Rc<Self>, side: usize, seq: u64, result: i32, len: u32) {
         let end = &self.ends[side];

@@ -59,6 +59,15 @@ impl Lane {
         self.wire.borrow().len()
     }
 
+    /// Messages or WRITEs of requests before this one are under way.
+    pub(crate) fn has(&self, before: u64) -> bool {
+        let of = |f: &Frame| match f {
+            Frame::Send { seq, .. } | Frame::Write { seq, .. } => *seq < before,
+            _ => false,
+        };
+        self.wire.borrow().iter().any(|(_, f)| of(f))
+    }
+
     /// When the frame at the head arrives.
     fn head(&self) -> Option<Nanos> {
         self.wire.borrow().front().map(|(at, _)| *at)

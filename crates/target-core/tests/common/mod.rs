@@ -11,7 +11,8 @@ use weir_proto_scsi::lu::{LuState, Nexus};
 use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::sleep;
 use weir_target_core::{
-    Access, AccessMap, Attachment, HostRule, Stop, Transfer, Unit, UnitShared, Units,
+    Access, AccessMap, Attachment, HostRule, ReservationStore, Stop, Transfer, Unit, UnitShared,
+    Units,
 };
 
 pub(crate) const BLOCK: usize = 512;
@@ -53,11 +54,14 @@ impl Transfer for Data {
     }
 }
 
-/// What all cores share of a unit of this many blocks.
-pub(crate) fn shared_unit(blocks: u64) -> Arc<UnitShared> {
+/// What all cores share of a unit of this many blocks, whose reservations are kept in `store`.
+pub(crate) fn shared_unit(
+    blocks: u64,
+    store: Option<Arc<dyn ReservationStore>>,
+) -> Arc<UnitShared> {
     let mut identity = Identity::new("WEIR", "TEST", "0001", "S1", [0x60; 16]);
     identity.ports = vec![TargetPort { relative_id: 1, group: 1, name: PortName::Srp([1; 16]) }];
-    UnitShared::new("v", LuState::new(identity, Geometry::new(BLOCK as u32, blocks)), None)
+    UnitShared::new("v", LuState::new(identity, Geometry::new(BLOCK as u32, blocks)), store)
 }
 
 /// A host on the present core, which has the unit with `volume`; its nexus and port have the core's number.

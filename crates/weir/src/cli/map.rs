@@ -38,13 +38,16 @@ pub(crate) enum Command {
         /// The volume.
         volume: String,
     },
-    /// Take a volume away from a host.
+    /// Take a volume away from a host. One that is logged in keeps it, since its file system would hang.
     #[command(visible_alias = "rm", after_help = "Example:\n  weir map delete web-1 db-01")]
     Delete {
         /// The host.
         host: String,
         /// The volume.
         volume: String,
+        /// Even if the host is logged in: its commands to the volume end with errors.
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -70,8 +73,8 @@ impl Command {
             Command::Show { host, volume } => {
                 output::show(json, &client.map(&host, &volume).await?, sentence)
             }
-            Command::Delete { host, volume } => {
-                client.delete_map(&host, &volume).await?;
+            Command::Delete { host, volume, force } => {
+                client.delete_map(&host, &volume, force).await?;
                 let gone = serde_json::json!({ "deleted": format!("{host}/{volume}") });
                 output::show(json, &gone, |_| format!("host {host} no longer sees volume {volume}"))
             }

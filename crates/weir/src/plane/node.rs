@@ -23,7 +23,7 @@ use weir_proto_scsi::lu::LuState;
 use weir_proto_scsi::pr::Import;
 use weir_proto_srp::PortId;
 use weir_reactor::PollMode;
-use weir_target_core::{Access, AccessMap, ReservationStore, Unit, UnitShared};
+use weir_target_core::{Access, AccessMap, End, ReservationStore, Unit, UnitShared, Whom};
 
 /// Longest piece of a command that passes through a buffer.
 const CHUNK: usize = 1 << 20;
@@ -33,6 +33,8 @@ const CHUNK: usize = 1 << 20;
 const LEAVE: Duration = Duration::from_secs(8);
 /// How long those of one reactor may take, however long the others took.
 const LEAST: Duration = Duration::from_millis(200);
+/// How long commands of hosts may take to end: longer than any device of a protected pool is given.
+const FENCE: Duration = Duration::from_secs(30);
 
 /// Settings of the node.
 #[derive(Debug, Clone)]
@@ -232,26 +234,97 @@ impl Node {
     }
 
     pub(super) async fn close(&self, name: &str) -> Result<()> {
-        lock(&self.units).remove(name);
         for h in self.handles() {
             let name = name.to_owned();
             on(&h, move |local: Rc<Local>| {
                 Box::pin(async move {
-                    // Commands that run keep the volume till they end.
                     local.units.remove(&name);
-                    local.graphs.borrow_mut().remove(&name);
                     Ok(())
                 })
             })
             .await?;
         }
         self.access.touch();
+        // What hosts have under way ends before anybody else gets what is below.
+        self.fence(name, End::Gone).await?;
+        lock(&self.units).remove(name);
+        for h in self.handles() {
+            let name = name.to_owned();
+            on(&h, move |local: Rc<Local>| {
+                Box::pin(async move {
+                    local.graphs.borrow_mut().remove(&name);
+                    Ok(())
+                })
+            })
+            .await?;
+        }
         self.drop_moving(name, false).await?;
         self.unlock_image(name, None);
         self.close_in_store(name, None).await
     }
 
+    /// Ends what all hosts have under way on a volume, if it is open. What they may do has been changed before.
+    pub(super) async fn fence(&self, name: &str, why: End) -> Result<()> {
+        let Some(unit) = lock(&self.units).get(name).cloned() else { return Ok(()) };
+        self.ended(name, move || async move { unit.fence(Whom::All, why).await }).await
+    }
+
+    /// Puts another access map in force. What hosts have under way on volumes that they lost by it has ended when this
+    /// returns.
+    pub(super) async fn set_access(&self, map: AccessMap) -> Result<()> {
+        let lost = self.access.map().lost_by(&map);
+        self.access.set(map);
+        for name in lost {
+            let Some(unit) = lock(&self.units).get(&name).cloned() else { continue };
+            self.ended(&name, move || async move { unit.part().await }).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of hosts' commands on a reactor, as long as a device may reasonably take.
+    async fn ended<Fut>(&self, name: &str, f: impl FnOnce() -> Fut + Send + 'static) -> Result<()>
+    where
+        Fut: Future<Output = ()> + 'static,
+    {
+        let Some(h) = self.handles().into_iter().next() else { return Ok(()) };
+        let ended = on(&h, move |_| {
+            Box::pin(async move {
+                f().await;
+                Ok(())
+            })
+        });
+        match tokio::time::timeout(FENCE, ended).await {
+            Ok(r) => r,
+            Err(_) => Err(Error::new(
+                Code::IoError,
+                format!("commands of hosts to volume {name} do not end"),
+            )
+            .because("a device below it has not answered")
+            .hint("`weir status` tells about devices; try again when they answer")),
+        }
+    }
+
+    /// Tells a volume's unit of a size or of a protection that leaves hosts less, before either is so, and ends what was
+    /// admitted before.
+    async fn narrow(&self, volume: &Volume) -> Result<()> {
+        let Some(unit) = lock(&self.units).get(&volume.name).cloned() else { return Ok(()) };
+        let blocks = volume.size / u64::from(volume.block_size);
+        let narrowed = unit.with(|s| {
+            let (less, protects) =
+                (blocks < s.geometry().blocks, volume.read_only && !s.identity().read_only);
+            if less {
+                s.resize(blocks);
+            }
+            if protects {
+                s.set_read_only(true);
+            }
+            less || protects
+        });
+        if narrowed { self.fence(&volume.name, End::Again).await } else { Ok(()) }
+    }
+
     pub(super) async fn update(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        self.narrow(volume).await?;
         if Node::is_store(pool) {
             self.resize_in_store(volume, pool).await?;
         }

@@ -16,7 +16,7 @@ use weir_control::model::{
     Told, Volume,
 };
 use weir_control::{Code, Error};
-use weir_target_core::{AccessMap, HostRule, Secret};
+use weir_target_core::{AccessMap, End, HostRule, Secret};
 
 fn device_size(d: &model::Device) -> std::io::Result<u64> {
     let Some(path) = d.path.as_ref().map(PathBuf::from) else { return Ok(d.size) };
@@ -129,7 +129,11 @@ impl DataPlane for Node {
         volume: &'a Volume,
         snapshot: &'a str,
     ) -> Work<'a, ()> {
-        Box::pin(self.revert_in_store(pool, volume, snapshot))
+        Box::pin(async move {
+            // Nobody sees the volume; nothing of what was admitted while somebody did may come later.
+            self.fence(&volume.name, End::Gone).await?;
+            self.revert_in_store(pool, volume, snapshot).await
+        })
     }
 
     fn scrub<'a>(&'a self, pool: &'a Pool, action: ScrubAction) -> Work<'a, Option<ScrubLive>> {
@@ -245,8 +249,7 @@ impl DataPlane for Node {
                     luns: h.luns.iter().map(|l| (l.lun, l.volume.clone())).collect(),
                 })
                 .collect();
-            self.access.set(AccessMap { hosts });
-            Ok(())
+            self.set_access(AccessMap { hosts }).await
         })
     }
 

@@ -1,0 +1,405 @@
+//! The fence of a unit: ends what nexuses have under way, and waits until nothing of it can act any more.
+//!
+//! A command takes a [`Pass`] when it finds its unit, before it is admitted, and keeps it until its answer is with the
+//! connection. Whenever it is about to touch the medium it shows the pass again: the data may have come a long time
+//! after the admission. A fence makes the passes of some nexuses void, on every reactor, and then waits for two ends:
+//!
+//! * that of every I/O that had been let through, however long a device takes;
+//! * that of the commands, until their answers have left. A host that takes nothing loses its connection after
+//!   [`PATIENCE`], and with it whatever was still to be sent. A command that waits for its host holds nothing up.
+//!
+//! Whoever fences changes the rules first: what comes later meets the new ones, since each reactor looks at them
+//! before its next command. What runs to its end in one go needs no pass for the same reason.
+//!
+//! Passes are counted per view and reactor: no lock, no memory and nothing that cores share is needed per command.
+
+use crate::planted::{Bug, has};
+use crate::transfer::Transfer;
+use crate::unit::{Attached, Unit, UnitShared};
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
+use std::rc::{Rc, Weak};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use weir_base::{MILLIS, Nanos, SECONDS};
+use weir_proto_scsi::lu::Nexus;
+use weir_reactor::{LocalFuture, WaitChannel, call, sleep, spawn, timeout};
+
+/// How long a host may take to receive what it is owed by commands that were fenced; then its connection ends. Shorter
+/// than the time that hosts give a task management function (Linux: 5 s).
+pub const PATIENCE: Nanos = 2 * SECONDS;
+
+/// What becomes of commands whose passes are void.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// They ask for admission again, by rules that have changed.
+    Again,
+    /// Task management of this nexus has aborted them. Front ends without such a thing let them ask again.
+    Aborted(Nexus),
+    /// The unit is not there any more for the nexus.
+    Gone,
+}
+
+impl End {
+    /// The stronger of two counts.
+    fn rank(self) -> u8 {
+        match self {
+            End::Again => 0,
+            End::Aborted(_) => 1,
+            End::Gone => 2,
+        }
+    }
+}
+
+/// Whose commands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whom {
+    /// Those of all nexuses.
+    All,
+    /// Those of these.
+    Only(Vec<Nexus>),
+}
+
+impl Whom {
+    fn means(&self, nexus: Nexus) -> bool {
+        match self {
+            Whom::All => true,
+            Whom::Only(some) => some.contains(&nexus),
+        }
+    }
+}
+
+/// A channel of a front end, as fences see it.
+pub trait Link {
+    /// Looks at the access map again, if it has changed.
+    fn refresh(&self);
+
+    /// Ends when everything that was given to the connection so far has left, or can leave no more.
+    fn sent(&self) -> LocalFuture<'static, ()>;
+
+    /// Ends the connection at once: nothing more leaves by it.
+    fn cut(&self, why: &str);
+}
+
+/// Passes that one fence makes void together.
+#[derive(Default)]
+pub(crate) struct Round {
+    end: Cell<Option<End>>,
+    passes: Cell<u32>,
+    /// Passes that were let through to the medium and are not back.
+    inside: Cell<u32>,
+    fewer: WaitChannel,
+}
+
+impl Round {
+    fn end(&self, why: End) {
+        let now = self.end.get();
+        if now.is_none_or(|e| e.rank() < why.rank()) {
+            self.end.set(Some(why));
+        }
+    }
+
+    #[inline]
+    fn tell(&self) {
+        if self.fewer.waiting() > 0 {
+            self.fewer.signal_all();
+        }
+    }
+
+    /// Waits until none of the passes is at the medium; none will be again.
+    async fn off_the_medium(&self) {
+        while self.inside.get() > 0 {
+            self.fewer.wait().await;
+        }
+    }
+
+    async fn over(&self) {
+        while self.passes.get() > 0 {
+            self.fewer.wait().await;
+        }
+    }
+}
+
+/// The rounds of a view of a unit: that in force, and void ones whose commands have not ended.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    now: RefCell<Rc<Round>>,
+    void: RefCell<Vec<Rc<Round>>>,
+    gone: Cell<bool>,
+}
+
+impl Rounds {
+    /// Makes all passes void. Gives the rounds that are to be waited for.
+    fn fence(&self, why: End) -> Vec<Rc<Round>> {
+        let next = Rc::<Round>::default();
+        if why == End::Gone || self.gone.get() {
+            self.gone.set(true);
+            next.end(End::Gone);
+        }
+        let old = self.now.replace(next);
+        let mut void = self.void.borrow_mut();
+        void.retain(|r| r.passes.get() > 0);
+        if old.passes.get() > 0 {
+            void.push(old);
+        }
+        void.iter().for_each(|r| r.end(why));
+        void.clone()
+    }
+
+    /// No pass of this view is good any more.
+    #[inline]
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+}
+
+/// A command's claim to a unit, from the look-up of its LUN until its answer is posted.
+pub struct Pass {
+    attached: Rc<Attached>,
+    round: Rc<Round>,
+}
+
+/// Held while a command's I/O is under way.
+#[must_use]
+pub struct Inside<'a>(&'a Round);
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.inside.set(self.0.inside.get() - 1);
+        self.0.tell();
+    }
+}
+
+impl Deref for Pass {
+    type Target = Attached;
+    #[inline]
+    fn deref(&self) -> &Attached {
+        &self.attached
+    }
+}
+
+impl Drop for Pass {
+    #[inline]
+    fn drop(&mut self) {
+        self.round.passes.set(self.round.passes.get() - 1);
+        self.round.tell();
+    }
+}
+
+impl Attached {
+    /// A pass for a command that has just been found to be for this unit.
+    #[inline]
+    pub fn pass(self: &Rc<Self>) -> Pass {
+        let round = self.rounds.now.borrow().clone();
+        round.passes.set(round.passes.get() + 1);
+        Pass { attached: self.clone(), round }
+    }
+
+    /// The passes so far are void from here on.
+    pub(crate) fn fence(&self, why: End) -> Vec<Rc<Round>> {
+        let rounds = self.rounds.fence(why);
+        if self.rounds.is_gone() {
+            self.forget_rules();
+        }
+        rounds
+    }
+}
+
+impl UnitShared {
+    fn lingering(&self) -> MutexGuard<'_, Vec<Nexus>> {
+        self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether I/O of the nexus is under way whose channel has ended: the host may have repeated it already.
+    pub(crate) fn lingers(&self, nexus: Nexus) -> bool {
+        self.lingering().contains(&nexus)
+    }
+}
+
+impl Attached {
+    /// The channel has ended: the passes are void, and writes of later channels wait for I/O that is under way.
+    pub(crate) fn linger(self: &Rc<Self>, nexus: Nexus) {
+        let rounds = self.fence(End::Gone);
+        if rounds.iter().all(|r| r.inside.get() == 0) {
+            return;
+        }
+        let shared = self.unit.shared.clone();
+        shared.lingering().push(nexus);
+        shared.with(|s| s.rules_changed());
+        spawn(async move {
+            for r in rounds {
+                r.off_the_medium().await;
+            }
+            let mut all = shared.lingering();
+            if let Some(i) = all.iter().position(|n| *n == nexus) {
+                all.swap_remove(i);
+            }
+        });
+    }
+}
+
+impl Pass {
+    /// Waits for I/O of the nexus that lost its channel: it must not come after what the host writes now.
+    #[cold]
+    pub(crate) async fn wait_for_lingering<T: Transfer>(&self, nexus: Nexus, t: &T) {
+        while self.unit.shared.lingers(nexus) && self.end().is_none() && !t.stopped() {
+            sleep(MILLIS).await;
+        }
+    }
+
+    /// What became of the command, if it was fenced.
+    #[inline]
+    pub fn end(&self) -> Option<End> {
+        self.round.end.get()
+    }
+
+    /// Lets the command's I/O begin, unless it has been fenced since it was admitted.
+    ///
+    /// # Errors
+    /// Why not: the command has no further effect.
+    #[inline]
+    pub fn enter(&self) -> Result<Inside<'_>, End> {
+        match self.round.end.get() {
+            Some(end) if !has(Bug::PassNotShown) => Err(end),
+            _ => {
+                self.round.inside.set(self.round.inside.get() + 1);
+                Ok(Inside(&self.round))
+            }
+        }
+    }
+
+    /// A new pass for a command that may ask again.
+    pub fn renew(&mut self) {
+        *self = self.attached.pass();
+    }
+}
+
+/// Waits for the end of fenced rounds of one view, and until its channel has sent what they left.
+async fn ended(rounds: Vec<Rc<Round>>, link: Option<Weak<dyn Link>>) {
+    for r in &rounds {
+        r.off_the_medium().await;
+    }
+    let channel = || link.as_ref().and_then(Weak::upgrade);
+    let answered = async {
+        for r in &rounds {
+            r.over().await;
+        }
+        let sent = channel().map(|l| l.sent());
+        if let Some(sent) = sent {
+            sent.await;
+        }
+    };
+    if timeout(PATIENCE, answered).await.is_err()
+        && let Some(l) = channel()
+    {
+        l.cut("the host does not receive the end of commands that were fenced");
+    }
+}
+
+/// Waits until nothing of these views' passes, which are void, can reach a medium.
+pub(crate) async fn off_the_media(views: Vec<Rc<Attached>>) {
+    for a in views {
+        for r in a.fence(End::Gone) {
+            r.off_the_medium().await;
+        }
+    }
+}
+
+/// One view of a unit by a channel.
+pub(crate) struct User {
+    pub(crate) nexus: Nexus,
+    pub(crate) attached: Weak<Attached>,
+    pub(crate) link: Option<Weak<dyn Link>>,
+}
+
+impl User {
+    fn is_there(&self) -> bool {
+        self.attached.strong_count() > 0 || self.link.as_ref().is_some_and(|l| l.strong_count() > 0)
+    }
+}
+
+impl Unit {
+    pub(crate) fn add_user(&self, user: User) {
+        let mut users = self.users.borrow_mut();
+        users.retain(User::is_there);
+        users.push(user);
+    }
+
+    fn refresh_links(&self) {
+        // A refresh adds users.
+        let links: Vec<_> = self.users.borrow().iter().filter_map(|u| u.link.clone()).collect();
+        links.iter().filter_map(Weak::upgrade).for_each(|l| l.refresh());
+    }
+
+    /// The fence on this reactor.
+    async fn fence_here(self: Rc<Self>, whom: Whom, why: End) {
+        if why == End::Gone {
+            // Whoever is idle lets go of the unit, too.
+            self.refresh_links();
+        }
+        let mut waits = Vec::new();
+        for u in self.users.borrow().iter().filter(|u| whom.means(u.nexus)) {
+            let rounds = u.attached.upgrade().map_or_else(Vec::new, |a| a.fence(why));
+            waits.push(spawn(ended(rounds, u.link.clone())));
+        }
+        for w in waits {
+            w.await;
+        }
+    }
+
+    /// Has the unit's channels on this reactor look at the access map, and waits for the end of the commands of those
+    /// that lost it.
+    async fn part_here(self: Rc<Self>) {
+        self.refresh_links();
+        let mut waits = Vec::new();
+        for u in self.users.borrow().iter() {
+            let Some(a) = u.attached.upgrade().filter(|a| a.rounds.is_gone()) else { continue };
+            waits.push(spawn(ended(a.fence(End::Gone), u.link.clone())));
+        }
+        for w in waits {
+            w.await;
+        }
+    }
+}
+
+impl UnitShared {
+    /// Ends what these nexuses have under way on this unit, through all ports and on all reactors, and waits until
+    /// nothing of it can reach the medium and its answers have left. The rules by which later commands are admitted must
+    /// have been changed before. A command that fences must have given its own pass back.
+    pub async fn fence(self: &Arc<Self>, whom: Whom, why: End) {
+        self.everywhere(move |unit| unit.fence_here(whom.clone(), why)).await;
+    }
+
+    /// After a change of the access map: waits until what nexuses have under way that lost this unit has ended.
+    pub async fn part(self: &Arc<Self>) {
+        if has(Bug::PartDoesNotWait) {
+            return;
+        }
+        self.everywhere(Unit::part_here).await;
+    }
+
+    /// Runs `f` on every reactor's side of the unit at once, and waits for all.
+    async fn everywhere<F, Fut>(&self, f: F)
+    where
+        F: FnOnce(Rc<Unit>) -> Fut + Send + Clone + 'static,
+        Fut: Future<Output = ()> + 'static,
+    {
+        let mut waits = Vec::new();
+        let most = if has(Bug::FenceOneReactor) { 1 } else { usize::MAX };
+        for (number, there) in self.members.all().into_iter().take(most) {
+            let f = f.clone();
+            waits.push(spawn(async move {
+                // A reactor that has ended has nothing under way.
+                let _ = call(&there, move || async move {
+                    if let Some(unit) = Unit::find(number) {
+                        f(unit).await;
+                    }
+                })
+                .await;
+            }));
+        }
+        for w in waits {
+            w.await;
+        }
+    }
+}

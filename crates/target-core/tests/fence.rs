@@ -1,0 +1,220 @@
+//! The fence against commands that stand in different places, in simulated worlds.
+
+mod common;
+
+use common::{BLOCK, Data, attach, shared_unit};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use weir_base::{MILLIS, Nanos, SECONDS};
+use weir_block::{Geometry, IoFuture, Volume};
+use weir_mem::Slice;
+use weir_proto_scsi::initiator as build;
+use weir_proto_scsi::lu::Nexus;
+use weir_proto_scsi::lun::Lun;
+use weir_reactor::{JoinHandle, now, sleep, spawn};
+use weir_sim::{Node, World};
+use weir_target_core::{Attachment, End, PATIENCE, Stop, UnitShared, Whom};
+
+const BLOCKS: u64 = 64;
+
+/// A disk that keeps the first byte of what was last written.
+#[derive(Default)]
+struct Disk {
+    time: Cell<Nanos>,
+    written: Cell<u8>,
+}
+
+impl Volume for Disk {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            len: BLOCK as u64 * BLOCKS,
+            block_size: BLOCK as u32,
+            granularity: 4096,
+            thin: false,
+            volatile_cache: false,
+            read_only: false,
+        }
+    }
+    fn read(&self, _at: u64, _buf: Slice) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+    fn write(&self, _at: u64, buf: Slice, _fua: bool) -> IoFuture<'_> {
+        IoFuture::new(async move {
+            sleep(self.time.get()).await;
+            let mut first = [0];
+            buf.read_at(0, &mut first);
+            self.written.set(first[0]);
+            Ok(())
+        })
+    }
+    fn flush(&self) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+    fn discard(&self, _at: u64, _len: u64) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+    fn write_zeroes(&self, _at: u64, _len: u64, _unmap: bool) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+}
+
+/// A host whose data take a while to come, and a disk.
+struct Host {
+    view: Rc<Attachment>,
+    disk: Rc<Disk>,
+    unit: Arc<UnitShared>,
+}
+
+impl Host {
+    async fn new() -> Host {
+        let (unit, disk) = (shared_unit(BLOCKS, None), Rc::new(Disk::default()));
+        let view = Rc::new(attach(0, &unit, disk.clone()));
+        let host = Host { view, disk, unit };
+        // The unit attention of a new nexus.
+        let _ = host.write(0, 0).await;
+        host
+    }
+
+    /// Begins a write of a block of `byte`s, which come after `time`.
+    fn write(&self, byte: u8, time: Nanos) -> JoinHandle<Result<u8, Stop>> {
+        let view = self.view.clone();
+        spawn(async move {
+            let mut pass = view.find(Lun::ZERO).expect("mapped").pass();
+            let cdb = build::write(0, 1, false);
+            let mut data = Data { bytes: vec![byte; BLOCK], time };
+            pass.execute(&view, cdb.as_bytes(), &mut data).await.map(|o| o.status)
+        })
+    }
+
+    fn nexus(&self) -> Nexus {
+        self.view.nexus()
+    }
+}
+
+fn run<F: Future<Output = ()> + 'static>(f: impl FnOnce(Host) -> F + 'static) {
+    let w = World::new(1);
+    let node: Node = w.node("target");
+    w.run(&node, 10_000 * SECONDS, async move { f(Host::new().await).await }).unwrap();
+}
+
+#[test]
+fn data_that_come_after_the_fence_have_no_effect() {
+    run(|h| async move {
+        let write = h.write(7, 10 * MILLIS);
+        sleep(5 * MILLIS).await;
+        h.unit.fence(Whom::All, End::Aborted(Nexus(9))).await;
+        assert_eq!(write.await, Some(Err(Stop)));
+        assert_eq!(h.disk.written.get(), 0);
+        // What comes later is as ever.
+        assert_eq!(h.write(8, 0).await, Some(Ok(0)));
+        assert_eq!(h.disk.written.get(), 8);
+    });
+}
+
+#[test]
+fn one_that_may_ask_again_meets_the_new_rules() {
+    run(|h| async move {
+        let (first, second) = (h.write(7, 10 * MILLIS), h.write(8, 20 * MILLIS));
+        sleep(5 * MILLIS).await;
+        h.unit.fence(Whom::All, End::Again).await;
+        assert_eq!((first.await, h.disk.written.get()), (Some(Ok(0)), 7));
+        h.unit.with(|s| s.set_read_only(true));
+        h.unit.fence(Whom::All, End::Again).await;
+        assert_eq!((second.await, h.disk.written.get()), (Some(Ok(2)), 7));
+    });
+}
+
+#[test]
+fn a_unit_that_is_gone_stays_gone() {
+    run(|h| async move {
+        let write = h.write(7, 10 * MILLIS);
+        sleep(5 * MILLIS).await;
+        h.unit.fence(Whom::Only(vec![h.nexus()]), End::Gone).await;
+        // CHECK CONDITION, for the command that was under way and for later ones.
+        assert_eq!(write.await, Some(Ok(2)));
+        assert_eq!(h.write(8, 0).await, Some(Ok(2)));
+        assert_eq!(h.disk.written.get(), 0);
+    });
+}
+
+#[test]
+fn other_nexuses_go_on() {
+    run(|h| async move {
+        let write = h.write(7, 10 * MILLIS);
+        sleep(5 * MILLIS).await;
+        h.unit.fence(Whom::Only(vec![Nexus(77)]), End::Gone).await;
+        assert_eq!((write.await, h.disk.written.get()), (Some(Ok(0)), 7));
+    });
+}
+
+#[test]
+fn io_under_way_is_waited_for_however_long_it_takes() {
+    run(|h| async move {
+        h.disk.time.set(100 * PATIENCE);
+        let (began, write) = (now(), h.write(7, 0));
+        sleep(MILLIS).await;
+        h.unit.fence(Whom::All, End::Aborted(Nexus(9))).await;
+        assert!(now() - began >= 100 * PATIENCE);
+        assert_eq!((write.await, h.disk.written.get()), (Some(Ok(0)), 7));
+    });
+}
+
+#[test]
+fn a_later_fence_waits_for_io_that_an_earlier_one_met() {
+    run(|h| async move {
+        h.disk.time.set(10 * PATIENCE);
+        let (began, write) = (now(), h.write(7, 0));
+        sleep(MILLIS).await;
+        let unit = h.unit.clone();
+        let first = spawn(async move { unit.fence(Whom::All, End::Again).await });
+        sleep(MILLIS).await;
+        h.unit.fence(Whom::All, End::Aborted(Nexus(9))).await;
+        assert!(now() - began >= 10 * PATIENCE);
+        first.await;
+        write.await;
+    });
+}
+
+#[test]
+fn a_host_that_stands_still_holds_nothing_up() {
+    run(|h| async move {
+        let (began, write) = (now(), h.write(7, 1000 * SECONDS));
+        sleep(MILLIS).await;
+        h.unit.fence(Whom::All, End::Aborted(Nexus(9))).await;
+        assert!(now() - began < 2 * PATIENCE);
+        assert!(!write.is_finished());
+        assert_eq!((write.await, h.disk.written.get()), (Some(Err(Stop)), 0));
+    });
+}
+
+#[test]
+fn nothing_of_a_channel_that_has_left_has_an_effect() {
+    run(|h| async move {
+        let write = h.write(7, 10 * MILLIS);
+        sleep(5 * MILLIS).await;
+        h.view.leave();
+        h.view.left().await;
+        assert!(h.view.find(Lun::ZERO).is_none());
+        write.await;
+        assert_eq!(h.disk.written.get(), 0);
+    });
+}
+
+#[test]
+fn writes_of_a_new_channel_come_after_those_that_the_old_one_left() {
+    run(|h| async move {
+        h.disk.time.set(PATIENCE);
+        let old = h.write(7, 0);
+        sleep(MILLIS).await;
+        // The same nexus by another channel.
+        let view = Rc::new(attach(0, &h.unit, h.disk.clone()));
+        let new = Host { view, disk: h.disk.clone(), unit: h.unit.clone() };
+        h.view.leave();
+        new.disk.time.set(0);
+        assert_eq!((new.write(8, 0).await, new.disk.written.get()), (Some(Ok(0)), 8));
+        assert!(old.is_finished());
+        sleep(2 * PATIENCE).await;
+        assert_eq!(new.disk.written.get(), 8);
+    });
+}

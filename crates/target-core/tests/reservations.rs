@@ -1,0 +1,105 @@
+//! Reservations that cannot be kept.
+
+mod common;
+
+use common::{BLOCK, Data, attach, shared_unit};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use weir_base::SECONDS;
+use weir_block::{Geometry, IoFuture, Volume};
+use weir_mem::Slice;
+use weir_proto_scsi::cdb::PrOut;
+use weir_proto_scsi::initiator::{self as build, Cdb};
+use weir_proto_scsi::lun::Lun;
+use weir_proto_scsi::pr::PrType;
+use weir_proto_scsi::status::Status;
+use weir_sim::World;
+use weir_target_core::{Attachment, ReservationStore};
+
+/// A store that is full when it is told to be.
+#[derive(Default)]
+struct Store(AtomicBool);
+
+impl ReservationStore for Store {
+    fn save(&self, _: &str, _: u64, _: Vec<u8>, done: Box<dyn FnOnce(bool) + Send>) {
+        done(!self.0.load(Ordering::Relaxed));
+    }
+}
+
+/// A disk that keeps nothing.
+struct Nothing;
+
+impl Volume for Nothing {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            len: 8 * BLOCK as u64,
+            block_size: BLOCK as u32,
+            granularity: 4096,
+            thin: false,
+            volatile_cache: false,
+            read_only: false,
+        }
+    }
+    fn read(&self, _at: u64, _buf: Slice) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+    fn write(&self, _at: u64, _buf: Slice, _fua: bool) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+    fn flush(&self) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+    fn discard(&self, _at: u64, _len: u64) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+    fn write_zeroes(&self, _at: u64, _len: u64, _unmap: bool) -> IoFuture<'_> {
+        IoFuture::ready(Ok(()))
+    }
+}
+
+async fn run(host: &Attachment, cdb: Cdb, bytes: Vec<u8>) -> u8 {
+    let mut pass = host.find(Lun::ZERO).unwrap().pass();
+    pass.execute(host, cdb.as_bytes(), &mut Data { bytes, time: 0 }).await.unwrap().status
+}
+
+async fn reserve_out(host: &Attachment, action: PrOut, key: u64, action_key: u64) -> u8 {
+    let mut list = vec![0; 24];
+    list[..8].copy_from_slice(&key.to_be_bytes());
+    list[8..16].copy_from_slice(&action_key.to_be_bytes());
+    // APTPL: it survives a loss of power.
+    list[20] = 1;
+    run(host, build::pr_out(action, Some(PrType::WriteExclusive), 24), list).await
+}
+
+#[test]
+fn a_reservation_that_is_refused_is_none() {
+    let w = World::new(1);
+    let node = w.node("target");
+    w.run(&node, 10 * SECONDS, async {
+        let store = Arc::new(Store::default());
+        let unit = shared_unit(8, Some(store.clone()));
+        let disk = Rc::new(Nothing);
+        let (a, b) = (attach(0, &unit, disk.clone()), attach(1, &unit, disk));
+        let write = || build::write(0, 1, false);
+        // The unit attentions of new nexuses.
+        run(&a, build::test_unit_ready(), Vec::new()).await;
+        run(&b, build::test_unit_ready(), Vec::new()).await;
+        assert_eq!(reserve_out(&a, PrOut::Register, 0, 7).await, 0);
+        let before = unit.with(|s| s.export_reservations());
+        store.0.store(true, Ordering::Relaxed);
+        assert_eq!(reserve_out(&a, PrOut::Reserve, 7, 0).await, 2);
+        assert_eq!(run(&b, write(), vec![0; BLOCK]).await, 0);
+        // Neither is anybody registered, nor preempted.
+        assert_eq!(reserve_out(&b, PrOut::Register, 0, 8).await, 2);
+        let conflict = Status::ReservationConflict.code();
+        assert_eq!(reserve_out(&b, PrOut::Preempt, 8, 7).await, conflict);
+        let after = unit.with(|s| s.export_reservations());
+        // All but the revision, which no other state may have.
+        assert_eq!((&before[..8], &before[16..]), (&after[..8], &after[16..]));
+        store.0.store(false, Ordering::Relaxed);
+        assert_eq!(reserve_out(&a, PrOut::Reserve, 7, 0).await, 0);
+        assert_eq!(run(&b, write(), vec![0; BLOCK]).await, conflict);
+    })
+    .unwrap();
+}
