@@ -4,7 +4,10 @@ use crate::runner::once;
 use crate::{Args, Run, Suite, Wrong};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weir_initiator_brp::planted as brp;
+use weir_initiator_srp::planted as srp;
 use weir_layers::planted as layers;
+use weir_proto_srp::planted as wire;
 use weir_store::planted as store;
 
 /// A bug of one of the crates.
@@ -12,6 +15,9 @@ use weir_store::planted as store;
 enum Bug {
     Store(store::Bug),
     Layers(layers::Bug),
+    Brp(brp::Bug),
+    Srp(srp::Bug),
+    Wire(wire::Bug),
 }
 
 impl Bug {
@@ -19,6 +25,11 @@ impl Bug {
     fn of(suite: &Suite) -> Vec<Bug> {
         match suite.name {
             "migrate" => layers::Bug::MIGRATE.iter().copied().map(Bug::Layers).collect(),
+            "hosts" => {
+                let srp = srp::Bug::ALL.iter().copied().map(Bug::Srp);
+                let wire = wire::Bug::ALL.iter().copied().map(Bug::Wire);
+                brp::Bug::ALL.iter().copied().map(Bug::Brp).chain(srp).chain(wire).collect()
+            }
             _ => {
                 let forms = layers::Bug::COMPRESS.iter().copied().map(Bug::Layers);
                 store::Bug::ALL.iter().copied().map(Bug::Store).chain(forms).collect()
@@ -30,6 +41,9 @@ impl Bug {
         match self {
             Bug::Store(b) => format!("{b:?}"),
             Bug::Layers(b) => format!("{b:?}"),
+            Bug::Brp(b) => format!("Brp{b:?}"),
+            Bug::Srp(b) => format!("Srp{b:?}"),
+            Bug::Wire(b) => format!("Wire{b:?}"),
         }
     }
 }
@@ -42,6 +56,18 @@ fn plant(bug: Option<Bug>) {
     });
     layers::plant(match bug {
         Some(Bug::Layers(b)) => Some(b),
+        _ => None,
+    });
+    brp::plant(match bug {
+        Some(Bug::Brp(b)) => Some(b),
+        _ => None,
+    });
+    srp::plant(match bug {
+        Some(Bug::Srp(b)) => Some(b),
+        _ => None,
+    });
+    wire::plant(match bug {
+        Some(Bug::Wire(b)) => Some(b),
         _ => None,
     });
 }

@@ -4,6 +4,7 @@ mod brp;
 mod canary;
 mod disk;
 mod fabric;
+mod hosts;
 mod migrate;
 mod reactor;
 mod scene;
@@ -55,6 +56,12 @@ pub const SUITES: &[Suite] = &[
         about: "hosts and a BRP target through cuts, partitions and deaths: verified data, every compare and write once",
         planted: false,
         run: brp::run,
+    },
+    Suite {
+        name: "hosts",
+        about: "Weir's initiators before lost power, numbers that change hands, few credits and commands given up",
+        planted: false,
+        run: hosts::run,
     },
     Suite {
         name: "store",
