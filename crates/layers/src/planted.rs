@@ -27,6 +27,10 @@ pub enum Bug {
     FormsGivenBackFirst,
     /// What was a chunk's data is given back before what is new is written.
     OldGivenBackFirst,
+    /// A short last chunk is compressed together with what the codec's buffer held.
+    TailNotZeroed,
+    /// A chunk refers to a slot of another group before that is counted.
+    RecordBeforeCount,
 }
 
 impl Bug {
@@ -43,8 +47,14 @@ impl Bug {
         Bug::WaitedForEver,
     ];
     /// Those of compression.
-    pub const COMPRESS: &[Bug] =
-        &[Bug::FormOverwritten, Bug::FormsGivenBackFirst, Bug::OldGivenBackFirst];
+    pub const COMPRESS: &[Bug] = &[
+        Bug::FormOverwritten,
+        Bug::FormsGivenBackFirst,
+        Bug::OldGivenBackFirst,
+        Bug::TailNotZeroed,
+    ];
+    /// Those of deduplication.
+    pub const DEDUP: &[Bug] = &[Bug::RecordBeforeCount];
 }
 
 #[cfg(feature = "planted")]

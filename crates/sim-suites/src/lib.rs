@@ -6,6 +6,7 @@
 
 mod args;
 pub mod load;
+pub mod own;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod runner;

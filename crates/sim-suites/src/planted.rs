@@ -1,7 +1,7 @@
 //! Bugs on purpose: each is switched on and hunted with a suite's seeds until one catches it.
 
 use crate::runner::once;
-use crate::{Args, Run, Suite, Wrong};
+use crate::{Args, Run, Suite, Wrong, own};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_layers::planted as layers;
@@ -12,6 +12,7 @@ use weir_store::planted as store;
 enum Bug {
     Store(store::Bug),
     Layers(layers::Bug),
+    Own(own::Bug),
 }
 
 impl Bug {
@@ -20,8 +21,11 @@ impl Bug {
         match suite.name {
             "migrate" => layers::Bug::MIGRATE.iter().copied().map(Bug::Layers).collect(),
             _ => {
-                let forms = layers::Bug::COMPRESS.iter().copied().map(Bug::Layers);
-                store::Bug::ALL.iter().copied().map(Bug::Store).chain(forms).collect()
+                let forms = layers::Bug::COMPRESS.iter().chain(layers::Bug::DEDUP).copied();
+                let all = store::Bug::ALL.iter().copied().map(Bug::Store);
+                all.chain(forms.map(Bug::Layers))
+                    .chain([Bug::Own(own::Bug::OpenDoesNotWait)])
+                    .collect()
             }
         }
     }
@@ -30,6 +34,7 @@ impl Bug {
         match self {
             Bug::Store(b) => format!("{b:?}"),
             Bug::Layers(b) => format!("{b:?}"),
+            Bug::Own(b) => format!("{b:?}"),
         }
     }
 }
@@ -38,6 +43,10 @@ impl Bug {
 fn plant(bug: Option<Bug>) {
     store::plant(match bug {
         Some(Bug::Store(b)) => Some(b),
+        _ => None,
+    });
+    own::plant(match bug {
+        Some(Bug::Own(b)) => Some(b),
         _ => None,
     });
     layers::plant(match bug {

@@ -17,6 +17,10 @@ const ON_A_LINE: usize = 12;
 /// Failures printed in full.
 const SHOWN: usize = 5;
 
+/// Suites, and the number of seeds from which on a figure that is 0 is a failure: they count what they did, and what a suite
+/// never did it does not show.
+const LONG: &[(&str, u64)] = &[("store", 2000)];
+
 /// A seed that failed.
 #[derive(Debug, Clone)]
 pub struct Failure {
@@ -135,6 +139,16 @@ pub fn run(suite: &Suite, args: &Args) -> Tally {
     t
 }
 
+impl Tally {
+    /// What a long run never did.
+    pub fn never_done(&self) -> Vec<&'static str> {
+        let seeds = self.passed + self.failures.len() as u64;
+        let long = LONG.iter().any(|(suite, n)| *suite == self.suite && seeds >= *n);
+        let never = self.figures.iter().filter(|(_, n)| long && **n == 0);
+        never.map(|(name, _)| *name).collect()
+    }
+}
+
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (i, x) in self.failures.iter().enumerate() {
@@ -150,6 +164,9 @@ impl std::fmt::Display for Tally {
             }
         } else if !figures.is_empty() {
             writeln!(f, "{}: {}", self.suite, figures.join(", "))?;
+        }
+        for name in self.never_done() {
+            writeln!(f, "FAILED {}: 0 {name}: what it never did it does not show", self.suite)?;
         }
         let seeds = self.passed + self.failures.len() as u64;
         let rate = seeds as f64 / self.elapsed.as_secs_f64().max(1e-9);

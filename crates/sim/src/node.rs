@@ -223,8 +223,11 @@ impl Node {
             r.core.die();
         }
         world.net.node_died(self.0.number, silent);
-        if silent {
-            self.0.media.borrow().iter().for_each(SimMedium::power_cut);
+        for m in self.0.media.borrow().iter() {
+            match silent {
+                true => m.power_cut(),
+                false => m.adopt(&world.clock, |e| world.schedule(e)),
+            }
         }
         world.remove_cores(self.0.number);
         for r in running {
@@ -238,6 +241,8 @@ impl Node {
         for r in &running {
             r.core.die();
         }
+        // The media may live on in another world.
+        self.0.media.borrow().iter().for_each(SimMedium::abandon);
         for r in running {
             r.reactor.shutdown();
         }

@@ -118,6 +118,12 @@ impl Inner {
         }
     }
 
+    /// Lets something happen outside all reactors.
+    pub(crate) fn schedule(&self, e: Event<Box<dyn FnOnce()>>) {
+        let run: Happening = Box::new(move |_| (e.run)());
+        self.timeline.borrow_mut().push(Event::new(&self.clock, e.at, run));
+    }
+
     fn end_turn(&self) {
         self.in_turn.set(false);
         loop {

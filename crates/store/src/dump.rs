@@ -12,7 +12,7 @@ use crate::format::slab::{self, SlabRecord};
 use crate::format::superblock::Superblock;
 use crate::format::tree::{self, LEAF, MapEntry};
 use crate::format::turn::Standing;
-use crate::format::{BLOCK, Block, MAX_LBA};
+use crate::format::{BLOCK, Block, FormatError, MAX_LBA, blob};
 use explain::{
     of_dataset, of_label, of_log_page, of_map_entry, of_page, of_pointer, of_slab, of_superblock,
 };
@@ -267,11 +267,14 @@ impl Dump {
         if root.len == 0 {
             return Ok(Vec::new());
         }
+        let wrong = |e: FormatError| StoreError::Pool(format!("the table of datasets: {e}"));
         for level in (0..=root.height).rev() {
             let mut below = Vec::new();
-            for ptr in &here {
+            blob::check_level(root.len, level, here.len()).map_err(wrong)?;
+            for (index, ptr) in (0..).zip(&here) {
                 let kind = if level == 0 { PageKind::Blob } else { PageKind::BlobIndex };
                 let b = self.node(ptr, kind).await?;
+                blob::check_page(&b, blob::DATASETS, level, index).map_err(wrong)?;
                 if level == 0 {
                     bytes.extend_from_slice(&b[HEADER..]);
                 } else {
@@ -283,7 +286,7 @@ impl Dump {
         }
         bytes.truncate(root.len as usize);
         let all: Result<Vec<_>, _> = bytes.chunks_exact(RECORD).map(DatasetRecord::get).collect();
-        all.or_else(|e| pool_error(format!("the table of datasets: {e}")))
+        all.map_err(wrong)
     }
 
     /// Volumes and snapshots as of the newest superblock.

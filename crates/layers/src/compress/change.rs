@@ -197,7 +197,8 @@ impl Inner {
             }
             _ => {
                 let all = codec.data(len);
-                if p.len as usize != len {
+                let short = if has(Bug::TailNotZeroed) { room } else { len };
+                if p.len as usize != short {
                     all.fill(0);
                 }
                 all

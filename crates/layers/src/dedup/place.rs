@@ -5,6 +5,7 @@ use super::format::{MOST, PER, Place, SLOTS, home, owner};
 use super::meta::{Failure, Op};
 use crate::lock::Guard;
 use crate::parts::Part;
+use crate::planted::{Bug, has};
 use weir_base::{IoError, IoResult};
 use weir_block::{IoFuture, is_same};
 use weir_mem::Slice;
@@ -141,6 +142,12 @@ impl Inner {
             }
             Place::Slot(s) => {
                 let count = [Op::More((s % SLOTS) as usize)];
+                if has(Bug::RecordBeforeCount) {
+                    self.commit(group, &[record]).await.map_err(|f| f.error)?;
+                    self.commit(s / SLOTS, &count).await.map_err(|f| f.error)?;
+                    self.left_place(chunk, old).await;
+                    return Ok(());
+                }
                 self.commit(s / SLOTS, &count).await.map_err(|f| f.error)?;
                 if let Err(Failure { error, undone }) = self.commit(group, &[record]).await {
                     if undone {

@@ -1,9 +1,10 @@
 //! A node's handle to a medium: operations under virtual time.
 
 use super::medium::{Next, SimMedium};
+use super::orphans::{Orphan, What};
 use crate::chance::pieces;
 use crate::core::Core;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, Nanos};
 use weir_disk::{Disk, DiskOp, report};
@@ -35,6 +36,8 @@ struct Op {
     at: u64,
     moves: bool,
     fails: Option<IoError>,
+    /// Pieces that have not been moved: offset and length.
+    left: RefCell<Vec<(usize, usize)>>,
     over: Cell<bool>,
 }
 
@@ -61,6 +64,14 @@ impl Kind {
 impl SimDisk {
     pub(crate) fn new(medium: SimMedium, core: Rc<Core>) -> Rc<SimDisk> {
         Rc::new(SimDisk { medium, core })
+    }
+
+    /// Waits until nothing of a life before this one is under way on it, as whoever opens a disk does.
+    pub async fn drained(&self) {
+        let rest = self.medium.drains_in(self.core.clock.now());
+        if rest > 0 {
+            weir_reactor::sleep(rest).await;
+        }
     }
 
     /// The medium below.
@@ -91,6 +102,7 @@ impl SimDisk {
             at: 0,
             moves: true,
             fails: None,
+            left: RefCell::default(),
             over: Cell::new(false),
         };
         let range = match &op {
@@ -200,6 +212,8 @@ impl Disk for SimDisk {
         self.core.check_here("a disk");
         let op = self.plan(op, token);
         self.core.say(|| format!("disk {}: {} at {}", self.medium.name(), op.kind.name(), op.at));
+        // Not before those of another life have ended.
+        let wait = self.medium.drains_in(self.core.clock.now());
         let time = self.latency(&op.kind);
         let len = match &op.kind {
             Kind::Read(buf) | Kind::Write { buf, .. } if op.moves => buf.len(),
@@ -212,9 +226,11 @@ impl Disk for SimDisk {
             let p = pieces(r, len.div_ceil(SECTOR), max);
             let mut times: Vec<Nanos> = p.iter().map(|_| r.below(time + 1)).collect();
             times.sort_unstable();
-            times.into_iter().zip(p).map(|(t, (at, n))| (t, at * SECTOR, n * SECTOR)).collect()
+            let each = times.into_iter().zip(p);
+            each.map(|(t, (at, n))| (wait + t, at * SECTOR, n * SECTOR)).collect()
         });
-        Rc::new(op).step(steps, 0, 0, time);
+        op.left.borrow_mut().extend(steps.iter().map(|(_, at, n)| (*at, *n)));
+        Rc::new(op).step(steps, 0, 0, wait + time);
     }
 
     fn set_len(&self, len: u64) -> IoResult {
@@ -244,6 +260,7 @@ impl Op {
 
     /// Moves one piece.
     fn transfer(&self, pos: usize, len: usize) {
+        self.left.borrow_mut().retain(|(at, _)| *at != pos);
         if !self.moves || self.lost_power() || self.medium.is_offline() {
             return;
         }
@@ -253,6 +270,7 @@ impl Op {
             Kind::Read(buf) => {
                 let mut bytes = vec![0; len];
                 cache.read(at, &mut bytes);
+                self.medium.wear(at, &mut bytes);
                 buf.write_at(pos, &bytes);
             }
             Kind::Write { buf, .. } => {
@@ -308,11 +326,29 @@ impl Op {
 }
 
 impl Drop for Op {
-    /// Its process was killed: what the disk has taken stays taken, in the cache.
+    /// Its process was killed: what the disk has taken stays taken, in the cache, and the rest it takes later.
     fn drop(&mut self) {
-        if !self.over.get() && !self.lost_power() {
-            let durable = !self.medium.0.config.borrow().volatile_cache;
-            self.medium.0.cache.borrow_mut().finish(self.id, durable);
+        if self.over.get() || self.lost_power() {
+            return;
+        }
+        let durable = !self.medium.0.config.borrow().volatile_cache;
+        self.medium.0.cache.borrow_mut().finish(self.id, durable);
+        if !self.moves || self.medium.is_offline() {
+            return;
+        }
+        let part = |(pos, len): (usize, usize)| match &self.kind {
+            Kind::Write { buf, .. } => {
+                let mut bytes = vec![0; len];
+                buf.read_at(pos, &mut bytes);
+                Some((self.at + pos as u64, What::Data(bytes)))
+            }
+            Kind::Zero { len } => Some((self.at, What::Zero(*len))),
+            Kind::Read(_) | Kind::Flush { .. } => None,
+        };
+        let parts: Vec<_> = self.left.take().into_iter().filter_map(part).collect();
+        if !parts.is_empty() {
+            let orphan = Orphan { op: self.id, parts, durable };
+            self.medium.0.orphans.borrow_mut().push(orphan);
         }
     }
 }

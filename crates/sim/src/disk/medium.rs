@@ -1,10 +1,15 @@
 //! Storage that survives restarts and worlds, and what can go wrong with it.
 
 use super::cache::Cache;
+use super::orphans::Orphan;
 use crate::chance::{Latency, Odds};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, MICROS, Nanos, Prng};
+
+/// Bytes of a block that wears out.
+const WORN: u64 = 4096;
 
 /// Nature of a simulated disk, and what it does wrong by itself.
 #[derive(Debug, Clone)]
@@ -35,6 +40,9 @@ pub struct DiskConfig {
     pub flush_error: Odds,
     /// How these failures are told. [`fail_reads`](SimMedium::fail_reads) is of the medium in any case.
     pub error: IoError,
+    /// Nobody gets at the disk before all that a killed process had asked of it has ended. Without that its writes land among
+    /// those of the next life.
+    pub open_waits: bool,
 }
 
 impl Default for DiskConfig {
@@ -54,6 +62,7 @@ impl Default for DiskConfig {
             write_error: Odds::NEVER,
             flush_error: Odds::NEVER,
             error: IoError::Medium,
+            open_waits: true,
         }
     }
 }
@@ -75,6 +84,8 @@ pub struct FaultCounts {
     pub rotten_bits: u64,
     /// Power cuts.
     pub power_cuts: u64,
+    /// Parts of writes that came after their process had been killed.
+    pub late_writes: u64,
 }
 
 /// What the next operation of a kind is to do wrong.
@@ -101,6 +112,8 @@ pub(crate) struct Inner {
     pub(crate) counts: RefCell<FaultCounts>,
     /// Ranges (start, end) that cannot be read until they are written.
     bad: RefCell<Vec<(u64, u64)>>,
+    /// Blocks of 4096 bytes that do not hold what is written to them.
+    worn: RefCell<BTreeSet<u64>>,
     next: RefCell<Vec<Next>>,
     offline: Cell<bool>,
     stall: Cell<Nanos>,
@@ -108,6 +121,10 @@ pub(crate) struct Inner {
     /// Changes with every power cut.
     pub(crate) epoch: Cell<u64>,
     ops: Cell<u64>,
+    /// What processes that are being killed leave.
+    pub(crate) orphans: RefCell<Vec<Orphan>>,
+    /// When the last of that ends, in the world's time.
+    pub(crate) busy_until: Cell<Nanos>,
 }
 
 /// A storage medium: it belongs to no node and no world, and any node can be given a handle to it
@@ -130,12 +147,15 @@ impl SimMedium {
             cache: RefCell::default(),
             counts: RefCell::default(),
             bad: RefCell::default(),
+            worn: RefCell::default(),
             next: RefCell::default(),
             offline: Cell::new(false),
             stall: Cell::new(0),
             space: Cell::new(None),
             epoch: Cell::new(0),
             ops: Cell::new(0),
+            orphans: RefCell::default(),
+            busy_until: Cell::new(0),
         }))
     }
 
@@ -207,6 +227,8 @@ impl SimMedium {
     pub fn power_cut(&self) {
         let i = &self.0;
         i.epoch.set(i.epoch.get() + 1);
+        i.orphans.borrow_mut().clear();
+        i.busy_until.set(0);
         i.counts.borrow_mut().power_cuts += 1;
         let garbage = i.config.borrow().garbage;
         i.cache.borrow_mut().power_cut(&mut i.rng.borrow_mut(), garbage);
@@ -220,6 +242,35 @@ impl SimMedium {
     /// Everything can be read again that could not be.
     pub fn read_again(&self) {
         self.0.bad.borrow_mut().clear();
+    }
+
+    /// From now on the block of 4096 bytes at `at` takes what is written to it and gives something else back.
+    pub fn wear_out(&self, at: u64) {
+        self.0.worn.borrow_mut().insert(at / WORN);
+    }
+
+    /// Blocks that are worn out, by the bytes that they begin at.
+    pub fn worn(&self) -> Vec<u64> {
+        self.0.worn.borrow().iter().map(|b| b * WORN).collect()
+    }
+
+    /// What was worn out holds what is written to it again.
+    pub fn forget_worn(&self) {
+        self.0.worn.borrow_mut().clear();
+    }
+
+    /// What a read of `at` gives of what is there.
+    pub(crate) fn wear(&self, at: u64, bytes: &mut [u8]) {
+        let end = at + bytes.len() as u64;
+        let worn = self.0.worn.borrow();
+        for block in worn.range(at / WORN..end.div_ceil(WORN)) {
+            // A bit of each sector.
+            for byte in (block * WORN..(block + 1) * WORN).step_by(512) {
+                if let Some(b) = byte.checked_sub(at).and_then(|i| bytes.get_mut(i as usize)) {
+                    *b ^= 8;
+                }
+            }
+        }
     }
 
     /// Flips `bits` drawn bits in the range.

@@ -3,6 +3,7 @@
 mod cache;
 mod handle;
 mod medium;
+mod orphans;
 mod pages;
 
 pub use handle::SimDisk;

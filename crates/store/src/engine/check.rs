@@ -263,7 +263,7 @@ impl Check {
         if first && self.i.space.borrow().is_place(e.vbn) {
             let id = self.i.identity(family, lba, e.birth, e.vbn);
             let i = self.i.clone();
-            self.copies(e.vbn, who, |b| i.data_crc(&id, b, 0) == e.crc).await;
+            self.copies(e.vbn, who, |b| i.proves(&id, e.crc, b, 0)).await;
         }
     }
 
@@ -272,7 +272,11 @@ impl Check {
         let who = format!("dead list of {who}");
         let mut n = 0;
         while !ptr.is_none() {
-            self.refer(ptr.vbn, &who);
+            if !self.refer(ptr.vbn, &who) {
+                // Whatever it leads to has been seen, or leads back here.
+                self.find(&who, ptr.vbn, "is in use as something else, too");
+                return;
+            }
             let Some(b) = self.node(&ptr, PageKind::Dead, &who).await else { return };
             let Ok((older, list)) = dead::decode(&b) else {
                 self.find(&who, ptr.vbn, "makes no sense");

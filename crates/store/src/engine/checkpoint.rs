@@ -11,7 +11,7 @@ use crate::format::dataset::{DatasetRecord, Kind, MapRoot, RECORD};
 use crate::format::page::{FANOUT, Header, NodePtr, PAYLOAD, PageKind, seal};
 use crate::format::slab::{self, REMAP, RemapRecord, SlabHead, bitmap_pages};
 use crate::format::superblock::{BlobRoot, LOG_COPIES, TableRoot};
-use crate::format::{GIVEN_UP_SLABS, KEPT_LOG, MAX_EPOCH, page, tree, zeroed};
+use crate::format::{GIVEN_UP_SLABS, KEPT_LOG, LAST_EPOCH, page, tree, zeroed};
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -33,6 +33,8 @@ pub(crate) struct Control {
     pub(crate) running: Cell<bool>,
     /// Changes since the last cut, at most.
     pub(crate) entries: Cell<u64>,
+    /// The epoch that the last cut ended.
+    pub(crate) cut: Cell<u32>,
     /// Blocks of the table of datasets.
     pub(crate) table: RefCell<Vec<(NodePtr, PageKind)>>,
     /// Changes of the pool that belong to the next cut.
@@ -53,6 +55,7 @@ impl Default for Control {
             closed: Cell::new(false),
             running: Cell::new(false),
             entries: Cell::new(0),
+            cut: Cell::new(0),
             table: RefCell::default(),
             actions: RefCell::default(),
         }
@@ -82,6 +85,11 @@ impl Control {
         }
     }
 
+    /// None is under way or wanted.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.done.get() == self.started.get() && self.done.get() >= self.wanted.get()
+    }
+
     pub(crate) fn close(&self) {
         self.closed.set(true);
         self.work.signal();
@@ -90,6 +98,12 @@ impl Control {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
+}
+
+/// The epoch after one that has ended. After the last one it goes on: an epoch tells what snapshots share, and what a device
+/// that was away may miss, and where there is no new one, more of both is taken for shared and missed.
+pub(crate) fn next_epoch(epoch: u32) -> u32 {
+    if epoch < LAST_EPOCH { epoch + 1 } else { epoch }
 }
 
 /// What a cut leaves to a checkpoint.
@@ -150,7 +164,8 @@ impl Inner {
     async fn cut(&self) -> Cut {
         let closed = self.gate.close().await;
         let epoch = self.epoch.get();
-        self.epoch.set(epoch + 1);
+        self.epoch.set(next_epoch(epoch));
+        self.ckpt.cut.set(epoch);
         // No write is under way, and the last checkpoint waited for all readers.
         self.space.borrow_mut().leaving.clear();
         for action in self.ckpt.actions.take() {
@@ -209,9 +224,6 @@ impl Inner {
         change: impl Fn(&mut crate::format::superblock::Superblock),
     ) -> IoResult {
         self.check_running()?;
-        if self.epoch.get() >= MAX_EPOCH - 8 {
-            return Err(IoError::Unsupported);
-        }
         let cut = self.cut().await;
         let mut cx = Merge::default();
         // Snapshots made from here on belong to the next checkpoint.
@@ -277,6 +289,9 @@ impl Inner {
                 continue;
             }
             space.release(vbn);
+        }
+        if self.options.reuse_at_once {
+            space.rewind();
         }
         drop(space);
         self.count(|c| c.checkpoints += 1);

@@ -377,7 +377,7 @@ impl Inner {
 
     fn is_good(&self, ds: &Dataset, block: &(u64, MapEntry), buf: &Slice, at: usize) -> bool {
         let id = self.identity(ds.family, block.0, block.1.birth, block.1.vbn);
-        !self.options.sum_data || self.data_crc(&id, buf, at * BLOCK) == block.1.crc
+        self.proves(&id, block.1.crc, buf, at * BLOCK)
     }
 
     async fn fill_run(&self, w: &Walk, ds: &Dataset, r: &Run) -> IoResult {

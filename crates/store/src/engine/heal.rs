@@ -165,10 +165,7 @@ impl Inner {
         pauses: &[Nanos],
     ) -> Look {
         let id = self.identity(family, lba, entry.birth, entry.vbn);
-        let good = |b: &Slice| match self.options.sum_data {
-            true => self.data_crc(&id, b, 0) == entry.crc,
-            false => true,
-        };
+        let good = |b: &Slice| self.proves(&id, entry.crc, b, 0);
         self.look(entry.vbn, good, Which::All, pauses).await
     }
 

@@ -146,7 +146,7 @@ impl Inner {
                 }
                 let buf = Slice::heap(BLOCK);
                 match d.read(at, &buf, self.options.deadline).await {
-                    Ok(()) if !self.options.sum_data || self.data_crc(&id, &buf, 0) == e.crc => {
+                    Ok(()) if self.proves(&id, e.crc, &buf, 0) => {
                         data.get_or_insert(buf);
                     }
                     Ok(()) => {
@@ -180,7 +180,8 @@ impl Inner {
             self.count(|c| c.replay_moved += 1);
             if self.write_again(vbn, &data).await {
                 let id = self.identity(family, lba, e.birth, vbn);
-                let crc = if self.options.sum_data { self.data_crc(&id, &data, 0) } else { e.crc };
+                let crc =
+                    if self.options.sum_data { self.data_crc(&id, &data, 0) } else { id.mask() };
                 return Ok(Some(MapEntry { vbn, crc, ..e }));
             }
             self.space.borrow_mut().release(vbn);

@@ -156,6 +156,9 @@ impl Inner {
     /// Writes a damaged label or superblock anew. A spare does not take its place: whoever looks for it does not know of
     /// spares yet.
     async fn mend_fixed(&self, d: &Rc<Device>, at: u64, want: &Slice) -> bool {
+        if !d.usable() {
+            return false;
+        }
         self.count(|c| c.damaged += 1);
         for _ in 0..2 {
             if !d.usable() || self.options.read_only {
@@ -247,15 +250,46 @@ impl Inner {
         self.check_running()
     }
 
+    /// What can be read of an area of superblocks of a device in service. One that does not answer is none any more: nothing on
+    /// it is damaged, and whoever records that must not wait for it.
+    async fn own_ring(&self, d: &Rc<Device>, area: u8) -> IoResult<Vec<(u64, Box<Block>)>> {
+        let (first, limit) = (d.layout.superblock(u64::from(area), 0), self.options.deadline);
+        let (mut found, mut from, mut n) = (Vec::new(), 0, SUPER_SLOTS);
+        while from < SUPER_SLOTS {
+            // A read that was given up may still write to its memory.
+            let buf = Slice::heap(n as usize * BLOCK);
+            match d.read(first + from, &buf, limit).await {
+                Ok(()) => {
+                    let each = (0..n).map(|k| (from + k, buf.sub(k as usize * BLOCK, BLOCK)));
+                    found.extend(each.map(|(slot, b)| (slot, block_of(&b))));
+                }
+                Err(IoError::Offline) => {
+                    self.device_failed(d, IoError::Offline);
+                    return Err(IoError::Offline);
+                }
+                // One by one.
+                Err(_) if n > 1 => {
+                    n = 1;
+                    continue;
+                }
+                Err(IoError::Medium) => {}
+                // Of one that may pass nothing is judged.
+                Err(e) => return Err(e),
+            }
+            from += n;
+        }
+        Ok(found)
+    }
+
     /// Reads the superblocks that this life has written, and writes damaged ones anew.
     pub(crate) async fn scrub_rings(self: Rc<Self>, watch: Rc<ScrubWatch>) {
         let _only = self.super_lock.acquire(1).await;
         let mut all = vec![self.durable.borrow().clone()];
         let mut rings = Vec::new();
         for d in self.own_devices() {
-            if let (true, Some(disk)) = (d.is_current(), &d.disk) {
+            if d.is_current() {
                 for area in 0..2u8 {
-                    let found = ring(disk, d.layout.superblock(u64::from(area), 0)).await;
+                    let Ok(found) = self.own_ring(&d, area).await else { break };
                     let good = |(slot, b): (u64, Box<Block>)| {
                         Superblock::decode(&b, self.pool, d.id, area, slot).ok()
                     };
@@ -280,7 +314,7 @@ impl Inner {
                 if !me.is_some_and(|m| m.device == d.id && m.state == MemberState::InSync) {
                     break;
                 }
-                if found.contains(s) {
+                if found.contains(s) || !d.usable() {
                     continue;
                 }
                 let at = d.layout.superblock(u64::from(area), s.seq);

@@ -18,6 +18,8 @@ use weir_reactor::{WaitChannel, run_async, sleep, spawn_task};
 
 /// Groups under way at once: one is flushed while the next is written.
 const IN_FLIGHT: u32 = 2;
+/// Pages that any one write or other change adds at most.
+pub(crate) const PAGES: u64 = 4;
 /// Pages of a group at most.
 const GROUP_PAGES: usize = 200;
 /// Recovery looks this far behind the last page that it finds; no group reaches so far.
@@ -122,6 +124,13 @@ impl Log {
     }
 }
 
+impl Log {
+    /// Nothing is to be committed, or being committed.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.closed.get() == self.ended.get() && self.open.borrow().pages.borrow().is_empty()
+    }
+}
+
 impl Inner {
     /// Pages of the ring in use, with those of the open group.
     pub(crate) fn log_used(&self) -> u64 {
@@ -134,11 +143,17 @@ impl Inner {
         self.log.next_lsn.get() + open - base
     }
 
-    /// Whether a write may add to the log now.
-    pub(crate) fn log_has_room(&self) -> bool {
-        let open = self.log.open.borrow().pages.borrow().len();
+    /// Whether so many pages may be added to the log now, by one group.
+    pub(crate) fn log_has_room(&self, pages: u64) -> bool {
+        let open = self.log.open.borrow().pages.borrow().len() as u64;
         let ring = self.durable.borrow().log_pages;
-        open < GROUP_PAGES - 4 && self.log_used() + 4 + margin(ring) <= ring
+        open + pages < GROUP_PAGES as u64 && self.log_used() + pages + margin(ring) <= ring
+    }
+
+    /// Whether the log would have room for so many pages of one group, were there nothing else in it.
+    pub(crate) fn log_could_hold(&self, pages: u64) -> bool {
+        let ring = self.durable.borrow().log_pages;
+        pages + SPARE_PAGES < GROUP_PAGES as u64 && 2 * pages + margin(ring) <= ring
     }
 
     /// Waits until the open group is on its way.

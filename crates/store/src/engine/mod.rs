@@ -188,6 +188,15 @@ impl Inner {
         summed(buf, at, |data| self.data_sum.masked(id, data))
     }
 
+    /// Whether a block of data in a buffer is the one that an entry of a map stands for, as far as checksums tell.
+    #[inline]
+    pub(crate) fn proves(&self, id: &Identity, crc: u32, buf: &Slice, at: usize) -> bool {
+        match self.options.sum_data {
+            true => self.data_crc(id, buf, at) == crc,
+            false => id.mask() == crc,
+        }
+    }
+
     pub(crate) fn count(&self, f: impl FnOnce(&mut Counters)) {
         let mut c = self.counters.get();
         f(&mut c);

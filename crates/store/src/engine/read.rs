@@ -170,10 +170,7 @@ impl Inner {
                             };
                             s.write_at((at + i) * 4, &sum.to_le_bytes());
                         }
-                        match self.options.sum_data {
-                            true => self.data_crc(&id, &part, i * BLOCK) == e.crc,
-                            false => id.mask() == e.crc,
-                        }
+                        self.proves(&id, e.crc, &part, i * BLOCK)
                     };
                     good = match has(Bug::ReadUnverified) {
                         true => n,

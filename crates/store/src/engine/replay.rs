@@ -12,7 +12,7 @@ use crate::format::log::{Entry, Found, PageBuilder, PageHead, blocks_in, entries
 use crate::format::superblock::Superblock;
 use crate::format::tree::MapEntry;
 use crate::format::turn::{MAX_TURNS, Turn};
-use crate::format::{KEPT_LOG, MAX_EPOCH};
+use crate::format::{KEPT_LOG, LAST_EPOCH};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS};
@@ -92,8 +92,8 @@ impl Inner {
         self.count(|c| c.replayed += taken);
         // Blocks that were replaced on the way here; no checkpoint follows at once that would have them.
         self.log.replaced.borrow_mut().drain(..).for_each(|e| again.entry(&e));
-        let after = newest.max(self.epoch.get()).saturating_add(3).min(MAX_EPOCH);
-        self.epoch.set(after);
+        let newest = newest.max(self.epoch.get());
+        self.epoch.set(newest.saturating_add(3).min(LAST_EPOCH).max(newest));
         if self.options.read_only {
             // What is there can be read.
             self.suspend(IoError::ReadOnly);
@@ -130,7 +130,7 @@ impl Inner {
         let set: Vec<_> = self.log.set.borrow().iter().filter_map(|n| self.device(*n)).collect();
         let on_some = || set.iter().any(|d| d.is_current());
         let possible = turns.len() < MAX_TURNS && sure + SPARE_PAGES <= room;
-        if !possible || !on_some() || self.epoch.get() >= MAX_EPOCH - 8 {
+        if !possible || !on_some() {
             return Ok(false);
         }
         let life = self.incarnation.get() + u32::from(!has(Bug::SameIncarnation));

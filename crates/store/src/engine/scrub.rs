@@ -332,7 +332,7 @@ impl Inner {
             return;
         }
         let id = self.identity(ds.family, lba, e.birth, e.vbn);
-        let good = |b: &Slice| self.data_crc(&id, b, 0) == e.crc;
+        let good = |b: &Slice| self.proves(&id, e.crc, b, 0);
         let layer = || format!("data of {} at byte {}", called(ds), lba * BLOCK as u64);
         let found = self.scrub_copies(vbn, &pin, good, watch, layer).await;
         drop(pin);

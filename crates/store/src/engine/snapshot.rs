@@ -1,14 +1,14 @@
 //! Volumes, snapshots and clones: making, listing, deleting, reverting.
 
-use super::checkpoint::Action;
+use super::checkpoint::{Action, next_epoch};
 use super::dataset::Dataset;
-use super::log::Effect;
+use super::log::{Effect, PAGES};
 use super::stage::Below;
 use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::dataset::{DatasetRecord, Kind, MapRoot};
-use crate::format::log::{Entry, NAME};
+use crate::format::log::{Entry, NAME, pages_of};
 use crate::format::page::NodePtr;
-use crate::format::{BLOCK, MAX_LBA};
+use crate::format::{BLOCK, LAST_EPOCH, MAX_LBA};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::IoError;
@@ -97,7 +97,7 @@ impl Inner {
         new.top.below.replace(below);
         self.datasets.borrow_mut().insert(id, new);
         self.next_dataset.set(self.next_dataset.get().max(id + 1));
-        self.epoch.set(self.epoch.get().max(epoch + 1));
+        self.epoch.set(self.epoch.get().max(next_epoch(epoch)));
     }
 
     /// Nothing needs the dataset. Not a method of the pool: what waits for a checkpoint must not keep the pool alive.
@@ -222,13 +222,34 @@ impl Pool {
             }
             wanted.push((source, self.is_new(name)?));
         }
-        i.admit(0, true).await?;
+        let slots = wanted.iter().map(|(_, name)| Entry::snapshot_slots(name.len()));
+        let pages = pages_of(slots).max(PAGES);
+        if !i.log_could_hold(pages) {
+            return Err(StoreError::Request(format!(
+                "snapshots of {} volumes at one instant do not fit the log of this pool: take fewer",
+                volumes.len()
+            )));
+        }
         // Nothing is under way: everything acknowledged is in, and nothing that begins later.
-        let closed = match has(Bug::SnapshotInTheMiddle) {
-            true => i.gate.close_at_once(),
-            false => i.gate.close().await,
+        let closed = loop {
+            i.admit_pages(0, true, pages).await?;
+            let closed = match has(Bug::SnapshotInTheMiddle) {
+                true => i.gate.close_at_once(),
+                false => i.gate.close().await,
+            };
+            // Those who were inside have added to the log.
+            if i.log_has_room(pages) {
+                break closed;
+            }
         };
         i.check_running()?;
+        if i.epoch.get() >= LAST_EPOCH {
+            return Err(StoreError::Request(
+                "this pool has had as many snapshots and checkpoints as it can count: no more snapshots can be \
+                 made; copy the volumes to a new pool"
+                    .into(),
+            ));
+        }
         // Others may have been at it while this waited.
         for (source, name) in &wanted {
             i.dataset(source.id)?;
@@ -268,7 +289,7 @@ impl Pool {
         self.0
             .act(Box::new(move |i| {
                 if !source.deleting.get() {
-                    let epoch = i.epoch.get() - 1;
+                    let epoch = i.ckpt.cut.get();
                     i.apply_snapshot(&source, id, true, epoch, source.created, name);
                 }
             }))
@@ -290,7 +311,7 @@ impl Pool {
                     return;
                 }
                 if ds.kind == Kind::Volume {
-                    ds.top.freeze(ds.id, i.epoch.get() - 1);
+                    ds.top.freeze(ds.id, i.ckpt.cut.get());
                     let mut record = ds.record(MapRoot::default(), 0);
                     record.kind = Kind::Garbage;
                     record.deleting = true;

@@ -99,7 +99,7 @@ impl Space {
             which: r.which,
             crc: r.crc,
             birth: r.birth,
-            regions: self.no_regions(),
+            regions: if offered { self.no_regions() } else { Vec::new() },
             free: room as u32,
             ..Slab::default()
         });

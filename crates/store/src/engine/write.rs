@@ -2,7 +2,7 @@
 
 use super::dataset::Dataset;
 use super::locks::RangeLock;
-use super::log::{Effect, Group};
+use super::log::{Effect, Group, PAGES};
 use super::{Inner, sum_at, summed};
 use crate::format::log::Entry;
 use crate::format::tree::{LEAF, MAX_HEIGHT, MapEntry};
@@ -53,21 +53,39 @@ impl Inner {
         free.saturating_sub(self.reserve() + self.checkpoint_needs(2, free))
     }
 
+    /// Another checkpoint would give nothing back. A full pool that is written to all the time would use up its epochs
+    /// by them.
+    fn is_settled(&self) -> bool {
+        let nothing_new = self.pending.borrow().is_empty() && self.ckpt.entries.get() == 0;
+        nothing_new && self.ckpt.is_idle() && self.log.is_idle()
+    }
+
     /// Waits until a change of `blocks` blocks fits the log and the pool. It may not fit any more once
     /// the caller has waited for something else.
     pub(crate) async fn admit(&self, blocks: u64, keep_reserve: bool) -> IoResult {
+        self.admit_pages(blocks, keep_reserve, PAGES).await
+    }
+
+    /// As [`admit`](Inner::admit), of a change that adds so many pages to the log.
+    pub(crate) async fn admit_pages(
+        &self,
+        blocks: u64,
+        keep_reserve: bool,
+        pages: u64,
+    ) -> IoResult {
         let mut checkpoints = 0;
         loop {
             self.check_running()?;
-            let (log, space) = (self.log_has_room(), self.has_space(blocks, keep_reserve));
+            let (log, space) = (self.log_has_room(pages), self.has_space(blocks, keep_reserve));
             if log && space {
                 return Ok(());
             }
-            if log && checkpoints >= 3 && !self.is_reaping() {
+            let full = checkpoints >= 3 || self.is_settled();
+            if log && full && !self.is_reaping() {
                 return Err(IoError::NoSpace);
             }
             self.log_moves().await?;
-            if !self.log_has_room() || !self.has_space(blocks, keep_reserve) {
+            if !self.log_has_room(pages) || !self.has_space(blocks, keep_reserve) {
                 self.checkpoint_now().await?;
                 checkpoints += 1;
             }
@@ -88,7 +106,7 @@ impl Inner {
         let pass = loop {
             self.admit(count, true).await?;
             let pass = self.gate.enter().await;
-            if self.log_has_room() && self.has_space(count, true) {
+            if self.log_has_room(PAGES) && self.has_space(count, true) {
                 break pass;
             }
         };
@@ -165,7 +183,7 @@ impl Inner {
         let pass = loop {
             self.admit(0, false).await?;
             let pass = self.gate.enter().await;
-            if self.log_has_room() {
+            if self.log_has_room(PAGES) {
                 break pass;
             }
         };

@@ -108,10 +108,28 @@ impl Entry {
     pub fn slots(&self) -> usize {
         match self {
             Entry::Write { crcs, .. } => write_slots(crcs.len()),
-            Entry::Snapshot { name, .. } => 1 + name.len().div_ceil(SLOT),
+            Entry::Snapshot { name, .. } => Entry::snapshot_slots(name.len()),
             _ => 1,
         }
     }
+
+    /// Slots that a snapshot or clone with a name of so many bytes takes.
+    pub fn snapshot_slots(name: usize) -> usize {
+        1 + name.div_ceil(SLOT)
+    }
+}
+
+/// Pages that entries take when they are added one after the other, none of them to a page that was begun before; the slots
+/// of each are given.
+pub fn pages_of(entries: impl Iterator<Item = usize>) -> u64 {
+    let (mut pages, mut room) = (0, 0);
+    for slots in entries {
+        if room < slots {
+            (pages, room) = (pages + 1, SLOTS);
+        }
+        room = room.saturating_sub(slots);
+    }
+    pages
 }
 
 /// Slots that a write of this many blocks takes.

@@ -48,6 +48,9 @@ pub const INCOMPAT: u64 = GIVEN_UP_SLABS | KEPT_LOG | DATA_CRC32K;
 pub const MAX_VBN: u64 = 1 << 36;
 /// Largest birth epoch: 28 bits.
 pub const MAX_EPOCH: u32 = (1 << 28) - 1;
+/// The last epoch that is counted up to. Checkpoints go on in it; only snapshots, which need an epoch each, are refused.
+/// What is written by older programs after it still fits.
+pub const LAST_EPOCH: u32 = MAX_EPOCH - 64;
 /// Largest logical block number of a volume, exclusive: 40 bits, 4 PiB.
 pub const MAX_LBA: u64 = 1 << 40;
 

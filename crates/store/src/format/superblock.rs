@@ -1,5 +1,6 @@
 //! The superblock: the root of everything, in a ring of 64 slots in two areas of each device.
 
+use super::blob::levels;
 use super::label::{CRC_AT, open_block};
 use super::le::*;
 use super::page::NodePtr;
@@ -97,6 +98,8 @@ impl BlobRoot {
         let r = BlobRoot { ptr: NodePtr::get(b)?, height: b[40], len: get64(b, 32) };
         ensure(r.len <= 1 << 33, "length of a table")?;
         ensure(r.ptr.is_none() == (r.len == 0), "empty table")?;
+        let height = levels(r.len).len().saturating_sub(1);
+        ensure(usize::from(r.height) == height, "height of a table")?;
         Ok(r)
     }
 }

@@ -1,6 +1,6 @@
 use super::label::{Label, Layout};
 use super::log::{Entry, PageBuilder, PageHead, decode_entries, decode_head};
-use super::page::{Header, NodePtr, PageKind, seal};
+use super::page::{FANOUT, Header, NodePtr, PAYLOAD, PageKind, seal};
 use super::superblock::{BlobRoot, Member, MemberState, Superblock, TableRoot};
 use super::tree::{FIRST_VBN, LEAF, MapEntry};
 use super::turn::{MAX_TURNS, Turn};
@@ -68,6 +68,12 @@ fn turns(base: u64, epoch: u32, steps: &[[u32; 4]], chain: u64) -> Vec<Turn> {
     steps.iter().map(step).collect()
 }
 
+fn table(ptr: NodePtr, len: u64) -> BlobRoot {
+    // Three levels of pointers hold a little less than 8 GiB.
+    let len = len.min((FANOUT * FANOUT * FANOUT * PAYLOAD) as u64);
+    BlobRoot { ptr, height: blob::levels(len).len() as u8 - 1, len }
+}
+
 fn superblock() -> impl Strategy<Value = Superblock> {
     let member = (any::<u64>(), 0..5u8, any::<bool>(), 0..100u32, any::<u64>()).prop_map(
         |(device, state, draining, since, blocks)| Member {
@@ -99,7 +105,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
             owner_epoch: x[3] as u32,
             epoch: a.max_birth.max(b.max_birth),
             previous: x[2] ^ x[3],
-            datasets: BlobRoot { ptr: a, height: 2, len: 1 + x[0] % (1 << 33) },
+            datasets: table(a, 1 + x[0] % (8 << 30)),
             space: TableRoot { which: 1, len: 77, crc: b.crc },
             base_lsn: x[1] >> 8,
             base_chain: x[0] ^ 5,

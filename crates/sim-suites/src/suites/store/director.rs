@@ -115,11 +115,11 @@ impl Director {
         f.inspect_err(|e| self.verdict.is_wrong(format!("dataset {id}: {e}"))).ok()
     }
 
-    fn below(&self, n: u64) -> u64 {
+    pub(super) fn below(&self, n: u64) -> u64 {
         self.rng.borrow_mut().below(n)
     }
 
-    fn name(&self, kind: &str) -> String {
+    pub(super) fn name(&self, kind: &str) -> String {
         self.count.set(self.count.get() + 1);
         format!("{kind}{}", self.count.get())
     }

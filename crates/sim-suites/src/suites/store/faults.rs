@@ -4,6 +4,7 @@ use super::pool::{PATIENCE, Story};
 use super::trouble::Trouble;
 use crate::Wrong;
 use weir_sim::SimMedium;
+use weir_store::Pool;
 use weir_store::format::label::{LABELS, SUPER_SLOTS};
 use weir_store::format::superblock::{MemberState, Superblock};
 
@@ -54,6 +55,59 @@ impl Story {
             self.single_round(round == 0)?;
         }
         Ok(())
+    }
+
+    /// Blocks of one device wear out: they take what is written and do not hold it. They are found and live in spares from
+    /// then on, also after a kill.
+    pub(crate) fn worn_blocks(&mut self) -> Result<(), Wrong> {
+        let pool = self.running()?;
+        let whole = pool.status().whole && self.missing.is_empty();
+        let other = matches!(self.trouble, Trouble::BothCopies | Trouble::Unreadable);
+        if self.spec.copies != 2 || !whole || other {
+            return Ok(());
+        }
+        let blocks = pool.blocks_in_use();
+        for _ in 0..3 {
+            let (_, places) = &blocks[self.rng.below(blocks.len() as u64) as usize];
+            let name = |n: u16| pool.status().devices.into_iter().find(|d| d.number == n)?.name;
+            let Some((number, at)) = places.first() else { continue };
+            let Some(name) = name(*number) else { continue };
+            if let Some(m) = self.media.iter().find(|m| m.name() == name) {
+                m.wear_out(*at);
+            }
+        }
+        let worn: u64 = self.media.iter().map(|m| m.worn().len() as u64).sum();
+        let before = pool.counters();
+        let scrub = |s: &Story, p: Pool| {
+            let done = s.w.run(&s.node, PATIENCE, async move { p.scrub(0).await })?;
+            done.map_err(|e| Wrong(format!("scrubbing worn blocks: {e}")))
+        };
+        scrub(self, pool.clone())?;
+        let after = pool.counters();
+        let (found, mended) = (after.damaged - before.damaged, after.repaired - before.repaired);
+        let moved = after.relocated - before.relocated;
+        if found != mended || found != moved || after.lost > before.lost {
+            let text = format!("worn blocks: {found} found, {mended} mended, {moved} moved");
+            return Err(Wrong(text));
+        }
+        self.beside.relocated.set(self.beside.relocated.get() + moved);
+        drop(pool);
+        self.node.kill();
+        self.pool.take();
+        self.director.is_over();
+        self.volumes.iter().for_each(|v| v.load.settle());
+        self.node.restart();
+        self.open()?;
+        self.read_all(1)?;
+        let report = scrub(self, self.running()?)?;
+        // What was written over before anybody looked is still there for what comes there next.
+        self.media.iter().for_each(SimMedium::forget_worn);
+        match report.lost == 0 && report.damaged <= worn - moved {
+            true => Ok(()),
+            false => {
+                Err(Wrong(format!("{worn} blocks wore out, {moved} moved to spares: {report:?}")))
+            }
+        }
     }
 
     /// One round. `read`: everything is read before it is scrubbed.

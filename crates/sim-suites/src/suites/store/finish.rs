@@ -66,11 +66,16 @@ impl Story {
             }
             self.read_all(1)?;
         }
+        self.note_blame();
+        self.verdict()?;
+        self.grow()?;
         self.single_faults()?;
+        self.worn_blocks()?;
         let pool = self.running()?;
         let c = pool.counters();
         let with = |f: fn(&Form) -> bool| self.volumes.iter().filter(|v| f(&v.form)).count() as u64;
         let (compressed, deduplicated) = (with(Form::is_compressed), with(Form::is_deduplicated));
+        let encrypted = with(Form::is_encrypted);
         let members: Vec<_> = pool.status().devices.into_iter().filter_map(|d| d.name).collect();
         let closed = self.w.run(&self.node, PATIENCE, async move { pool.close().await })?;
         closed.map_err(|e| Wrong(format!("closing: {e}")))?;
@@ -90,6 +95,14 @@ impl Story {
         let mut figures = self.crashes.figures();
         figures.extend(self.aimed.figures());
         figures.extend(self.errors.ill.figures());
+        figures.extend(self.beside.figures());
+        let late: u64 = self.media.iter().map(|m| m.counts().late_writes).sum();
+        figures.extend([
+            ("volumes that are encrypted", encrypted),
+            ("volumes across groups of chunks", self.across()),
+            ("parts of writes that came after a kill", late),
+            ("pools without checksums of data", self.unsummed.into()),
+        ]);
         let (doubles, errors) = self.director.doubles();
         figures.extend([
             ("blocks verified", sum(|f| f.blocks_read)),

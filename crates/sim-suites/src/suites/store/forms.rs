@@ -7,6 +7,7 @@ use weir_base::{Prng, SECONDS};
 use weir_block::Volume;
 use weir_layers::compress::{self, Algorithm, Compress};
 use weir_layers::dedup::{self, Dedup};
+use weir_layers::encrypt::{Encrypt, KEY_LEN, MasterKey};
 use weir_mem::BufPool;
 use weir_reactor::sleep;
 use weir_sim::check::blocks::{ALIKE, SQUEEZABLE};
@@ -15,6 +16,9 @@ use weir_store::{Pool, StoreError};
 /// Twentieths of a second in which a recount ends. What failed in the middle of a change is not counted in this life.
 const LOOKS: u32 = 60;
 
+/// Chunks whose records are kept together (docs/dedup.md).
+const GROUP: u64 = 256;
+
 /// How a volume is stored. By default as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Form {
@@ -22,21 +26,26 @@ pub(crate) struct Form {
     compressed: Option<(Algorithm, u32)>,
     /// In chunks of so many bytes, those of compression if there is that, too.
     deduplicated: Option<u32>,
+    encrypted: bool,
 }
 
 impl Form {
     /// That of a volume of a new story.
     pub(crate) fn draw(rng: &mut Prng) -> Form {
+        let encrypted = rng.chance(1, 8);
         if rng.chance(2, 3) {
-            return Form::default();
+            return Form { encrypted, ..Form::default() };
         }
         let algorithm = if rng.chance(1, 2) { Algorithm::Lz4 } else { Algorithm::Zstd(1) };
         let chunk = 8192 << rng.below(3);
         let compressed = Some((algorithm, chunk));
         match rng.below(8) {
-            0..=3 => Form { compressed, deduplicated: None },
-            4..=6 => Form { compressed: None, deduplicated: Some(4096 << rng.below(3)) },
-            _ => Form { compressed, deduplicated: Some(chunk) },
+            0..=3 => Form { compressed, encrypted, ..Form::default() },
+            4..=6 => {
+                let deduplicated = Some(4096 << rng.below(3));
+                Form { deduplicated, encrypted, ..Form::default() }
+            }
+            _ => Form { compressed, deduplicated: Some(chunk), encrypted },
         }
     }
 
@@ -51,6 +60,15 @@ impl Form {
 
     pub(crate) fn is_deduplicated(&self) -> bool {
         self.deduplicated.is_some()
+    }
+
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.encrypted
+    }
+
+    /// The block of 512 bytes at which the second group of chunks begins, if there are groups.
+    pub(crate) fn border(&self) -> Option<u64> {
+        self.deduplicated.map(|chunk| GROUP * u64::from(chunk) / 512)
     }
 
     /// The bits of a volume's number that make blocks of the right kind.
@@ -118,6 +136,11 @@ impl Forms {
         }
         let bad = || StoreError::Request(format!("{form:?} is not possible"));
         let mut f = Formed { volume: stored, compressed: None, deduplicated: None };
+        if form.encrypted {
+            let bytes: [u8; KEY_LEN] = std::array::from_fn(|i| i as u8);
+            let key = MasterKey::new(&bytes).ok_or_else(bad)?;
+            f.volume = Rc::new(Encrypt::new(f.volume, &key, self.buffers.clone()));
+        }
         // Little memory, so that what is known of chunks is forgotten, too.
         if let Some((algorithm, chunk)) = form.compressed {
             self.stamp.set(self.stamp.get().wrapping_mul(0x5851_f42d_4c95_7f2d) | 1);

@@ -4,11 +4,13 @@
 //! One seed is one story: a pool, volumes under verified load, one kind of trouble. In the end everything is
 //! read again, from all devices and with each one missing, and the offline verifier looks at the rest.
 
+mod beside;
 mod crashes;
 mod director;
 mod faults;
 mod finish;
 mod forms;
+mod grow;
 mod passing;
 mod pool;
 mod steward;
@@ -30,7 +32,7 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
     };
     for life in 0..lives {
         // The first life ends on time, so that there is something to recover.
-        if life > 0 && s.rng.chance(1, 2) {
+        if life > 0 && s.rng.chance(1, 2) && !s.unsummed {
             s.crash_while_opening()?;
         }
         s.open()?;

@@ -1,5 +1,6 @@
 //! A story's world: devices, pool, volumes, load.
 
+use super::beside::{Beside, PAIR};
 use super::crashes::Crashes;
 use super::director::{Director, is_low};
 use super::faults::Faults;
@@ -8,7 +9,7 @@ use super::passing::{Illness, KINDS};
 use super::steward::{Bay, Steward};
 use super::trouble::Trouble;
 use crate::load::{Io, Load, Mix};
-use crate::{Run, Wrong};
+use crate::{Run, Wrong, own};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, MICROS, MILLIS, Nanos, Prng, SECONDS};
@@ -17,7 +18,9 @@ use weir_disk::Disk;
 use weir_mem::{BufPool, PoolConfig, Slice};
 use weir_reactor::LocalFuture;
 use weir_sim::check::blocks::SUMMED;
-use weir_sim::{DiskConfig, Next, Node, Odds, Options as WorldOptions, SimMedium, Time, World};
+use weir_sim::{
+    DiskConfig, Next, Node, Odds, Options as WorldOptions, SimDisk, SimMedium, Time, World,
+};
 use weir_store::format::label::Layout;
 use weir_store::format::superblock::MemberState;
 use weir_store::{DataSum, Options, Pool, PoolSpec, create, label_of};
@@ -149,6 +152,12 @@ pub(crate) struct Story {
     pub(crate) pool: Rc<RefCell<Option<Pool>>>,
     pub(crate) director: Rc<Director>,
     pub(crate) steward: Rc<Steward>,
+    pub(crate) beside: Rc<Beside>,
+    /// Bytes of maps in memory; places are used again at once.
+    cache: usize,
+    reuse_at_once: bool,
+    /// Checksums do not cover the data: lives end in order only.
+    pub(crate) unsummed: bool,
     /// How its first device is laid out.
     pub(crate) like: Option<Layout>,
     pub(crate) crashes: Crashes,
@@ -197,6 +206,7 @@ impl Story {
             overwrite: false,
         };
         let config = DiskConfig {
+            open_waits: !own::has(own::Bug::OpenDoesNotWait),
             block_size: if rng.chance(1, 4) { 4096 } else { 512 },
             volatile_cache: rng.chance(4, 5),
             garbage: rng.chance(1, 4),
@@ -222,20 +232,32 @@ impl Story {
         let bufs = bufs.map_err(|e| Wrong(e.to_string()))?;
         let (mut volumes, mut formed) = (Vec::new(), w.rng(0xf0_5709));
         for n in 0..rng.between(1, 2) {
+            let (name, form) = (format!("v{n}"), Form::draw(&mut formed));
+            let first = rng.below(4) * 336 * 8 * rng.below(3);
+            let blocks = match trouble {
+                Trouble::Full => 512 * 8,
+                _ => rng.between(4, 40) * 8 + rng.below(8),
+            };
+            let unit = if rng.chance(1, 2) { 8 } else { 1 };
             let mix = Mix {
-                first: rng.below(4) * 336 * 8 * rng.below(3),
-                blocks: match trouble {
-                    Trouble::Full => 512 * 8,
-                    _ => rng.between(4, 40) * 8 + rng.below(8),
+                // On both sides of where one group of chunks ends and the next begins.
+                first: match form.border().filter(|_| formed.chance(1, 2)) {
+                    Some(border) => border - (blocks / 16 * 8).min(border),
+                    None => first,
                 },
-                unit: if rng.chance(1, 2) { 8 } else { 1 },
-                most: if small { 12 } else { rng.between(1, 10) },
+                blocks,
+                unit,
+                most: match unit {
+                    _ if small => 12,
+                    // Several whole blocks and parts of others.
+                    1 if rng.chance(2, 3) => rng.between(8, 120),
+                    _ => rng.between(1, 10),
+                },
                 writes: rng.between(30, 80) as u32,
                 zeros: rng.between(0, 8) as u32,
                 think: rng.below(MILLIS / 2),
                 ..Mix::default()
             };
-            let (name, form) = (format!("v{n}"), Form::draw(&mut formed));
             let summed = if !old && sums.chance(1, 2) { SUMMED } else { 0 };
             let load = Load::new(form.kind() | summed | (n as u32 + 1), w.time(), mix);
             volumes.push(Rc::new(Loaded { name, load, form }));
@@ -244,6 +266,9 @@ impl Story {
         let director = Director::new(rng.fork(), formed, bufs.clone());
         let steward = Steward::new(rng.fork(), copies == 2);
         let faulty = RefCell::new(rng.fork());
+        let mut other = w.rng(0xbe_5709);
+        let cache = [0, 0, 64 << 10][other.below(3) as usize];
+        let unsummed = trouble == Trouble::None && other.chance(1, 8);
         Ok(Story {
             w,
             rng,
@@ -260,6 +285,10 @@ impl Story {
             pool: Rc::default(),
             director,
             steward,
+            beside: Rc::default(),
+            cache,
+            reuse_at_once: other.chance(1, 2),
+            unsummed,
             like: None,
             crashes: Crashes::default(),
             aimed: Faults::default(),
@@ -277,10 +306,15 @@ impl Story {
     pub(crate) fn options(&self) -> Options {
         Options {
             deadline: match self.trouble {
-                Trouble::Stall | Trouble::Away => 40 * MILLIS,
+                // Longer than a device takes that is well.
+                Trouble::Stall | Trouble::Away => {
+                    [40, 12, 12][self.spec.log_pages as usize % 3] * MILLIS
+                }
                 _ => 20 * SECONDS,
             },
-            cache: 64 << 10,
+            cache: self.cache,
+            reuse_at_once: self.reuse_at_once,
+            sum_data: !self.unsummed,
             buffers: 256 << 10,
             force: !self.missing.is_empty(),
             spare_after: Some(self.spec.log_pages % 4 * MILLIS),
@@ -290,13 +324,16 @@ impl Story {
         }
     }
 
-    pub(crate) fn disks(&self) -> Vec<Rc<dyn Disk>> {
+    fn opened(&self) -> Vec<Rc<SimDisk>> {
         let here = (0..self.media.len()).filter(|n| !self.missing.contains(n));
-        let mut disks: Vec<Rc<dyn Disk>> =
-            here.map(|n| self.node.disk(&format!("d{n}")) as Rc<dyn Disk>).collect();
+        let mut disks: Vec<Rc<SimDisk>> = here.map(|n| self.node.disk(&format!("d{n}"))).collect();
         let turn = self.crashes.all as usize % disks.len().max(1);
         disks.rotate_left(turn);
         disks
+    }
+
+    pub(crate) fn disks(&self) -> Vec<Rc<dyn Disk>> {
+        self.opened().into_iter().map(|d| d as Rc<dyn Disk>).collect()
     }
 
     pub(crate) fn create(&mut self) -> Result<(), Wrong> {
@@ -314,7 +351,11 @@ impl Story {
             for v in volumes {
                 pool.create_volume(&v.name, v.form.stored_len(64 << 30), 512).await?;
             }
-            pool.create_volume("director", 1 << 30, 4096).await
+            pool.create_volume("director", 1 << 30, 4096).await?;
+            for name in PAIR {
+                pool.create_volume(name, 1 << 20, 4096).await?;
+            }
+            Ok::<(), weir_store::StoreError>(())
         })?;
         made.map_err(|e| Wrong(format!("creating the volumes: {e}")))?;
         self.mark()?;
@@ -332,10 +373,14 @@ impl Story {
     }
 
     fn start_open(&self) -> Rc<RefCell<Option<String>>> {
-        let (disks, options) = (self.disks(), self.options());
+        let (disks, options) = (self.opened(), self.options());
         let (slot, failed) = (self.pool.clone(), Rc::new(RefCell::new(None)));
         let f = failed.clone();
         self.node.spawn(async move {
+            for d in &disks {
+                d.drained().await;
+            }
+            let disks = disks.into_iter().map(|d| d as Rc<dyn Disk>).collect();
             match Pool::open(disks, options).await {
                 Ok(p) => *slot.borrow_mut() = Some(p),
                 Err(e) => *f.borrow_mut() = Some(e.to_string()),
@@ -395,9 +440,10 @@ impl Story {
 
     /// Ends this life. `recovering`: the pool was being opened.
     fn crash(&mut self, recovering: bool) {
-        let kill = self.rng.chance(1, 4);
+        let kill = self.rng.chance(1, 3) || self.unsummed;
         let newest = self.newest();
         self.note_crash(kill, recovering);
+        self.note_blame();
         if kill {
             self.node.kill();
         } else {
@@ -478,6 +524,7 @@ impl Story {
                 }
             }
         });
+        self.start_beside(&pool);
         match self.trouble {
             Trouble::Latent => self.latent(),
             Trouble::DeviceFails if life == 1 => self.fail_a_device(),
@@ -568,7 +615,7 @@ impl Story {
     /// Ends this life in some way.
     pub(crate) fn end_life(&mut self) -> Result<(), Wrong> {
         self.verdict()?;
-        if self.rng.chance(1, 8) && self.spec.copies == 2 {
+        if (self.rng.chance(1, 8) && self.spec.copies == 2) || self.unsummed {
             let pool = self.running()?;
             self.volumes.iter().for_each(|v| v.load.stop());
             self.director.verdict.closing(true);

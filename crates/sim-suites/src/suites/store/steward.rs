@@ -108,7 +108,8 @@ impl Steward {
                         1 => m.next_is(Next::FlushError),
                         2 => {
                             self.stalls.set(self.stalls.get() + 1);
-                            m.stall(60 * MILLIS);
+                            // It may come when the device has been back for long.
+                            m.stall([30, 60, 300][self.below(3) as usize] * MILLIS);
                         }
                         _ => m.set_offline(true),
                     }
