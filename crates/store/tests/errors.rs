@@ -420,3 +420,34 @@ fn a_write_that_failed_is_decided_once() {
         }
     }
 }
+
+#[test]
+fn what_is_given_back_on_an_idle_pool_is_free_soon() {
+    let (b, p) = Bench::new(1, 1, 1);
+    b.run(async move {
+        let v = p.volume(1).unwrap();
+        let mut at = 0;
+        while v.write(at, filled(65536, 2), false).await.is_ok() {
+            at += 65536;
+        }
+        let full = p.status().room;
+        v.discard(0, at).await.unwrap();
+        sleep(SECONDS).await;
+        assert!(p.status().room > full + at / 2, "{} after {full}", p.status().room);
+    });
+}
+
+#[test]
+fn scrub_does_not_blame_media_for_a_path() {
+    let (b, p) = Bench::new(2, 2, 1);
+    b.media[1].set_config(|c| (c.error, c.read_error) = (IoError::Path, Odds::one_in(3)));
+    let (q, media) = (p.clone(), b.media.clone());
+    b.run(async move {
+        let report = q.scrub(0).await.unwrap();
+        assert_eq!((report.damaged, report.lost), (0, 0), "{report:?}");
+        media[1].set_config(|c| c.read_error = Odds::NEVER);
+        let before = q.counters().relocated;
+        assert_eq!((q.scrub(0).await.unwrap().damaged, before), (0, 0));
+        assert!(q.status().whole);
+    });
+}

@@ -180,7 +180,7 @@ impl Inner {
         // No device leaves meanwhile, and gets back the label that was taken from it.
         let _only = self.upkeep.changes.acquire(1).await;
         for d in self.own_devices() {
-            let mut copies = Vec::new();
+            let (mut copies, mut unread) = (Vec::new(), Vec::new());
             for copy in 0..LABELS {
                 let buf = Slice::heap(BLOCK);
                 let limit = self.options.deadline;
@@ -190,7 +190,11 @@ impl Inner {
                         self.device_failed(&d, IoError::Offline);
                         break;
                     }
-                    Err(_) => copies.push(None),
+                    Err(e) => {
+                        copies.push(None);
+                        // Only of the medium does that say something.
+                        unread.extend((e != IoError::Medium).then_some(copy));
+                    }
                 }
             }
             if copies.len() < usize::from(LABELS) {
@@ -202,7 +206,7 @@ impl Inner {
             let like = copies.iter().flatten().find(own).copied().unwrap_or(plain);
             for (copy, found) in (0..LABELS).zip(&copies) {
                 let label = Label { copy, ..like };
-                if *found == Some(label) {
+                if *found == Some(label) || unread.contains(&copy) {
                     continue;
                 }
                 let at = d.layout.label(u64::from(copy));

@@ -374,6 +374,11 @@ impl Inner {
                 if i.log.told.get() < i.log.filled.get() {
                     i.tell_stable();
                 }
+                // What was given back is free after a checkpoint, and somebody may be waiting for that.
+                let total = i.space.borrow().total();
+                if i.room() < total / 8 && i.ckpt.entries.get() > 0 {
+                    i.ckpt.kick();
+                }
                 return;
             }
         });

@@ -1,7 +1,9 @@
 //! Scrub: every copy of every block is read and verified, and mended where it is damaged.
 
 use super::check::Finding;
+use super::copies::SOON;
 use super::dataset::Dataset;
+use super::device::Device;
 use super::locks::Pin;
 use super::stage::Below;
 use super::{Inner, Pool, StoreResult, block_of};
@@ -141,6 +143,22 @@ fn bottom(below: &Below) -> MapRoot {
 }
 
 impl Inner {
+    /// Reads one copy of a block, again after a moment if that fails in a way that may pass.
+    async fn read_copy(&self, d: &Device, at: u64) -> IoResult<Slice> {
+        let mut pauses = SOON.iter();
+        loop {
+            let buf = Slice::heap(BLOCK);
+            match d.read(at, &buf, self.options.deadline).await {
+                Ok(()) => return Ok(buf),
+                Err(e @ (IoError::Medium | IoError::Offline)) => return Err(e),
+                Err(e) => match pauses.next() {
+                    Some(pause) => sleep(*pause).await,
+                    None => return Err(e),
+                },
+            }
+        }
+    }
+
     /// Reads every current copy of a block, which stays where it is under `pin`, and mends those that `good` does not like.
     async fn scrub_copies(
         &self,
@@ -152,22 +170,28 @@ impl Inner {
     ) -> bool {
         // A checkpoint may be writing it: what is not there yet is not damaged.
         self.arrivals.wait(vbn).await;
-        let (mut bad, mut data) = (Vec::new(), None);
+        let (mut bad, mut data, mut unread) = (Vec::new(), None, false);
         for (d, at) in self.copies_of(vbn).into_iter().flatten() {
             if !d.is_current() {
                 continue;
             }
-            let buf = Slice::heap(BLOCK);
-            match d.read(at, &buf, self.options.deadline).await {
-                Ok(()) if good(&buf) => {
+            match self.read_copy(&d, at).await {
+                Ok(buf) if good(&buf) => {
                     data.get_or_insert(buf);
                 }
+                Ok(_) | Err(IoError::Medium) => bad.push((d, at)),
                 Err(IoError::Offline) => self.device_failed(&d, IoError::Offline),
-                _ => bad.push((d, at)),
+                // That says nothing about the medium.
+                Err(e) => {
+                    unread = true;
+                    let text =
+                        format!("copy on device {} at block {at} is not read: {e}", d.number);
+                    watch.find(layer(), vbn, text);
+                }
             }
         }
         let Some(data) = data else {
-            if !bad.is_empty() {
+            if !bad.is_empty() && !unread {
                 watch.find(layer(), vbn, "no copy is good".into());
             }
             return bad.is_empty();
