@@ -39,7 +39,7 @@ impl Bench {
             PoolSpec { slab_shift: SHIFT, log_pages: 64, spares: 8, ..PoolSpec::fitting(77, 1, 0) };
         let disk = n.disk("d") as Rc<dyn Disk>;
         let layout = w.run(&n, 1000 * SECONDS, async move {
-            create(&[disk.clone()], &spec).await.unwrap();
+            create(std::slice::from_ref(&disk), &spec).await.unwrap();
             let p = Pool::open(vec![disk.clone()], Options::default()).await.unwrap();
             p.create_volume("v", 64 << 20, 4096).await.unwrap();
             p.close().await.unwrap();

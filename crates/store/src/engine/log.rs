@@ -386,7 +386,7 @@ impl Inner {
 
     /// Writes a page that has nothing but its header.
     fn tell_stable(&self) {
-        if self.check_running().is_err() || self.ckpt.is_closed() || !self.log_has_room() {
+        if self.check_running().is_err() || self.ckpt.is_closed() || !self.log_has_room(PAGES) {
             return;
         }
         let g = self.open_group();
