@@ -47,8 +47,9 @@ impl Fault {
 impl Story {
     /// Damages one copy each of blocks of all kinds, several times, and has them found and mended.
     pub(crate) fn single_faults(&mut self) -> Result<(), Wrong> {
-        if self.spec.copies != 2 || !self.missing.is_empty() || self.trouble == Trouble::BothCopies
-        {
+        let whole = self.spec.copies == 2 && self.missing.is_empty();
+        // Without checksums nobody can tell which copy is damaged.
+        if !whole || self.unsummed || self.trouble == Trouble::BothCopies {
             return Ok(());
         }
         for round in 0..2 {
@@ -63,7 +64,7 @@ impl Story {
         let pool = self.running()?;
         let whole = pool.status().whole && self.missing.is_empty();
         let other = matches!(self.trouble, Trouble::BothCopies | Trouble::Unreadable);
-        if self.spec.copies != 2 || !whole || other {
+        if self.spec.copies != 2 || !whole || self.unsummed || other {
             return Ok(());
         }
         let blocks = pool.blocks_in_use();

@@ -23,7 +23,12 @@ use trouble::Trouble;
 use weir_base::{MICROS, MILLIS};
 
 pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
-    let mut s = Story::new(run)?;
+    let s = Story::new(run)?;
+    let about = s.about();
+    tell(s).map_err(|Wrong(what)| Wrong(format!("{what}; {about}")))
+}
+
+fn tell(mut s: Story) -> Result<Pass, Wrong> {
     s.create()?;
     let lives = match s.trouble {
         // What is not as it should be after that must not be mended before it is counted.

@@ -303,6 +303,20 @@ impl Story {
         })
     }
 
+    /// What it is about, for whoever looks at one that failed.
+    pub(crate) fn about(&self) -> String {
+        let forms: Vec<Form> = self.volumes.iter().map(|v| v.form).collect();
+        format!(
+            "a story of {:?}: {} devices, {} copies, cache {}, at once {}, unsummed {}, {forms:?}",
+            self.trouble,
+            self.media.len(),
+            self.spec.copies,
+            self.cache,
+            self.reuse_at_once,
+            self.unsummed
+        )
+    }
+
     pub(crate) fn options(&self) -> Options {
         Options {
             deadline: match self.trouble {
