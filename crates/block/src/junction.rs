@@ -113,7 +113,8 @@ impl Junction {
         }
     }
 
-    /// Hosts see the first `len` bytes only, so that a volume of that length can take the place of a longer one.
+    /// Hosts see the first `len` bytes only, so that a volume of that length can take the place of a longer one. Changes beyond are
+    /// refused from now on, also those that were admitted before.
     pub fn show(&self, len: u64) {
         self.shown.set(len);
     }
@@ -196,6 +197,11 @@ impl Junction {
         self.current.replace(new)
     }
 
+    #[inline]
+    fn is_beyond(&self, at: u64, len: u64) -> bool {
+        at.saturating_add(len) > self.shown.get()
+    }
+
     /// Does `io` on the present volume: now, or when the junction is open again.
     ///
     /// The volume lives in the future, because the junction may stand for another one by the time that
@@ -261,7 +267,8 @@ impl Drop for Quiesced {
 
 impl Volume for Junction {
     fn geometry(&self) -> Geometry {
-        self.current.borrow().geometry()
+        let g = self.current.borrow().geometry();
+        Geometry { len: g.len.min(self.shown.get()), ..g }
     }
 
     #[inline]
@@ -271,6 +278,9 @@ impl Volume for Junction {
 
     #[inline]
     fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
+        if self.is_beyond(at, buf.len() as u64) {
+            return IoFuture::ready(Err(IoError::OutOfRange));
+        }
         self.pass(move |v| v.write(at, buf, fua))
     }
 
@@ -283,6 +293,9 @@ impl Volume for Junction {
     }
 
     fn write_summed(&self, at: u64, buf: Slice, sums: Slice, fua: bool) -> IoFuture<'_> {
+        if self.is_beyond(at, buf.len() as u64) {
+            return IoFuture::ready(Err(IoError::OutOfRange));
+        }
         self.pass(move |v| v.write_summed(at, buf, sums, fua))
     }
 
@@ -291,10 +304,16 @@ impl Volume for Junction {
     }
 
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
+        if self.is_beyond(at, len) {
+            return IoFuture::ready(Err(IoError::OutOfRange));
+        }
         self.pass(move |v| v.discard(at, len))
     }
 
     fn write_zeroes(&self, at: u64, len: u64, unmap: bool) -> IoFuture<'_> {
+        if self.is_beyond(at, len) {
+            return IoFuture::ready(Err(IoError::OutOfRange));
+        }
         self.pass(move |v| v.write_zeroes(at, len, unmap))
     }
 
@@ -312,7 +331,9 @@ impl Volume for Junction {
     }
 
     fn write_now(&self, at: u64, data: &[u8], sums: &[[u8; 4]]) -> bool {
-        !self.closed.get() && self.current.borrow().write_now(at, data, sums)
+        !self.closed.get()
+            && !self.is_beyond(at, data.len() as u64)
+            && self.current.borrow().write_now(at, data, sums)
     }
 
     fn direct_in_use(&self) -> Option<bool> {

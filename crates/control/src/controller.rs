@@ -5,6 +5,7 @@
 //! once begun it is never undone, a restart or a repeated command carries it on.
 
 mod bring_up;
+mod cut;
 mod declared;
 mod effect;
 mod health;
@@ -25,6 +26,7 @@ use crate::events::EventLog;
 use crate::keys::KeyRing;
 use crate::live::{Fault, LiveStatus, Status};
 use crate::model::{Command, Model};
+use crate::planted::{Bug, has};
 use crate::store::{MetaStore, ReservationStore};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -36,6 +38,9 @@ use std::time::{Duration, Instant};
 const SAMPLE: Duration = Duration::from_secs(1);
 /// How often objects that did not start are tried again, in samples.
 const RETRY_SAMPLES: u32 = 5;
+
+/// What faults of the store are told of.
+const STORE: &str = "configuration";
 
 /// What runs in the data plane.
 #[derive(Debug, Default)]
@@ -71,6 +76,10 @@ pub struct Controller {
     moves: Mutex<migrate::Moves>,
     /// What hosts know by numbers that are theirs no more.
     known: mappings::Known,
+    /// Volumes that are made smaller.
+    cuts: Mutex<cut::Cuts>,
+    /// A cut has ended.
+    cut_over: tokio::sync::Notify,
 }
 
 impl std::fmt::Debug for Controller {
@@ -82,6 +91,9 @@ impl std::fmt::Debug for Controller {
 impl Controller {
     /// Opens the store in `data_dir` and brings everything in it up. What does not start is a fault in
     /// [`status`](Self::status) and is tried again every few seconds; the rest runs. Must be called on a Tokio runtime.
+    ///
+    /// # Errors
+    /// The store cannot be used, or it is gone.
     pub async fn start(data_dir: &Path, plane: Arc<dyn DataPlane>) -> Result<Arc<Controller>> {
         Controller::start_allowing(data_dir, plane, Vec::new()).await
     }
@@ -97,8 +109,21 @@ impl Controller {
         key_commands: Vec<String>,
     ) -> Result<Arc<Controller>> {
         let dir = data_dir.to_path_buf();
+        let store = blocking(move || MetaStore::open(&dir)).await?;
+        Self::start_on(store, data_dir, plane, key_commands).await
+    }
+
+    /// The same on a store that is open already.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    pub async fn start_on(
+        store: MetaStore,
+        data_dir: &Path,
+        plane: Arc<dyn DataPlane>,
+        key_commands: Vec<String>,
+    ) -> Result<Arc<Controller>> {
         let (store, model) = blocking(move || {
-            let store = MetaStore::open(&dir)?;
             let mut model = store.load()?;
             let before = model.clone();
             match model.number_targets() {
@@ -109,6 +134,10 @@ impl Controller {
         })
         .await?;
         let events = EventLog::default();
+        for note in store.notes() {
+            tracing::warn!("{note}");
+            events.publish("error", "configuration", note);
+        }
         let reservations = ReservationStore::start(store.clone())?;
         let keys = Arc::new(KeyRing::allowing(key_commands));
         plane.attach(Hooks { reservations, events: events.clone(), keys: keys.clone() });
@@ -126,6 +155,8 @@ impl Controller {
             keys,
             moves: Mutex::default(),
             known: mappings::Known::default(),
+            cuts: Mutex::default(),
+            cut_over: tokio::sync::Notify::new(),
         });
         controller.bring_up().await;
         tokio::spawn(sample_loop(Arc::downgrade(&controller)));
@@ -154,8 +185,20 @@ impl Controller {
         let me = self.clone();
         finish(tokio::spawn(async move {
             me.warm_for(&command).await?;
-            let _one = me.changes.lock().await;
-            me.change(command).await
+            let patched = match &command {
+                Command::PatchVolume { name, .. } => Some(name.clone()),
+                _ => None,
+            };
+            let one = me.changes.lock().await;
+            let done = me.change(command).await?;
+            drop(one);
+            match patched.filter(|n| done.volumes.get(n).is_some_and(|v| v.cut.is_some())) {
+                Some(name) => {
+                    me.cut_soon(&name).await;
+                    Ok(me.model())
+                }
+                None => Ok(done),
+            }
         }))
         .await
     }
@@ -173,9 +216,16 @@ impl Controller {
         }
         self.seal(&mut new).await?;
         let new = self.commit(&old, new).await?;
-        let done = self.take_effect(&command, &old, &new).await;
+        let mut done = self.take_effect(&command, &old, &new).await;
         self.put_rules().await;
-        self.put_records(true).await;
+        self.put_records().await;
+        if done.is_ok()
+            && let Err(e) = self.check_carried(&command, &new)
+        {
+            self.undo(&command, &old).await?;
+            self.put_records().await;
+            done = Err(e);
+        }
         match done {
             Ok(now) => {
                 for c in &changes {
@@ -196,9 +246,32 @@ impl Controller {
     async fn commit(&self, old: &Arc<Model>, new: Model) -> Result<Arc<Model>> {
         let (store, old, new) = (self.store.clone(), old.clone(), Arc::new(new));
         let to = new.clone();
+        if has(Bug::InForceBeforeDurable) {
+            *self.model.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
+        }
         blocking(move || store.commit(&old, &to)).await?;
         *self.model.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
         Ok(new)
+    }
+
+    /// Has a store that takes no changes opened again, and tells of it. The caller holds `changes`.
+    async fn look_at_store(&self) {
+        let store = self.store.clone();
+        let trouble = blocking(move || Ok(store.try_again())).await.unwrap_or_else(Some);
+        let known = self.up().faults.get(STORE).cloned();
+        match (known, trouble) {
+            (known, Some(e)) if known.as_ref() != Some(&e) => {
+                tracing::error!("{e}");
+                self.events.publish("fault.began", STORE, &e.to_string());
+                self.up().faults.insert(STORE.to_string(), e);
+            }
+            (Some(_), None) => {
+                self.up().faults.remove(STORE);
+                let text = "the configuration store takes changes again";
+                self.events.publish("fault.ended", STORE, text);
+            }
+            _ => {}
+        }
     }
 
     fn up(&self) -> MutexGuard<'_, Up> {
@@ -215,7 +288,9 @@ impl Controller {
             text: e.to_string(),
             hint: e.hint.clone(),
         };
-        let mut faults: Vec<Fault> = self.up().faults.iter().map(fault).collect();
+        let mut all = self.up().faults.clone();
+        all.extend(self.store.trouble().map(|e| (STORE.to_string(), e)));
+        let mut faults: Vec<Fault> = all.iter().map(fault).collect();
         faults.extend(self.pool_faults(&live.pools));
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
@@ -249,7 +324,8 @@ impl Controller {
             if one.is_ok() {
                 self.tidy_devices(&live.pools).await;
                 self.put_rules().await;
-                self.put_records(false).await;
+                self.put_records().await;
+                self.look_at_store().await;
             }
             drop(one);
             self.tell_faults(&live.pools);

@@ -13,8 +13,8 @@ use crate::live::{
     SnapshotRuleLive,
 };
 use crate::model::{
-    AccessMap, Device, DeviceAction, ImageFound, Migration, Pool, PoolFound, TargetPort, Told,
-    Volume,
+    AccessMap, Carried, Device, DeviceAction, ImageFound, Migration, Pool, PoolFound, RecordPart,
+    TargetPort, Told, Volume,
 };
 use crate::store::ReservationStore;
 use std::net::SocketAddr;
@@ -116,10 +116,15 @@ pub trait DataPlane: Send + Sync + 'static {
         cannot("protected pools")
     }
 
-    /// Has the devices of an open protected pool carry this, in place of what they carried before. Durable when it ends; a crash
-    /// leaves the one or the other.
-    fn keep_record<'a>(&'a self, _pool: &'a Pool, _record: &'a [u8]) -> Work<'a, ()> {
+    /// Has the devices of an open protected pool carry these parts, one after the other, in place of what they carried before.
+    /// Durable when it ends; a crash leaves the one or the other of each part.
+    fn keep_record<'a>(&'a self, _pool: &'a Pool, _parts: &'a [RecordPart]) -> Work<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// What the devices of an open protected pool carry.
+    fn record<'a>(&'a self, _pool: &'a Pool) -> Work<'a, Carried> {
+        Box::pin(std::future::ready(Ok(Carried::default())))
     }
 
     /// Does something about the devices of an open protected pool. A device that is taken in is named by the
@@ -272,6 +277,17 @@ pub trait DataPlane: Send + Sync + 'static {
 
     /// The size, layout or read-only state of an open volume is now this. Hosts must get unit attentions.
     fn update_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()>;
+
+    /// Bytes that hosts could see of what the devices of an open protected pool hold of a volume; none: the devices do not tell.
+    fn size_of<'a>(&'a self, _volume: &'a Volume, _pool: &'a Pool) -> Work<'a, Option<u64>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Throws away what an open volume that is being made smaller has beyond its size, so that nobody can read it
+    /// there again; hosts see the new size already. May be repeated. The layout is still the one before.
+    fn cut_volume<'a>(&'a self, _volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Closes a volume after its I/Os in flight. Does nothing when it is not open.
     fn close_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()>;

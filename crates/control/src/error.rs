@@ -191,6 +191,10 @@ codes! {
     PoolDegraded = "pool_degraded", Failed;
     /// A periodic snapshot is not made, or one that is too many not deleted.
     SnapshotOverdue = "snapshot_overdue", Failed;
+    /// The devices of a protected pool do not carry the newest configuration.
+    RecordBehind = "record_behind", Failed;
+    /// The devices of a protected pool carry a newer configuration than the node has.
+    RecordNewer = "record_newer", Conflict;
     /// A protected pool's devices are missing or damaged, or are not that pool's.
     PoolDamaged = "pool_damaged", Failed;
     /// The wrapped key of an encrypted volume is damaged.

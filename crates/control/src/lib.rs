@@ -25,6 +25,7 @@ pub mod events;
 pub mod keys;
 pub mod live;
 pub mod model;
+pub mod planted;
 pub mod server;
 pub mod store;
 pub mod units;

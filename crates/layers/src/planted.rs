@@ -31,6 +31,8 @@ pub enum Bug {
     TailNotZeroed,
     /// A chunk refers to a slot of another group before that is counted.
     RecordBeforeCount,
+    /// Records that were found empty are not looked at again by a recount, though they were written meanwhile.
+    EmptyGroupsStay,
 }
 
 impl Bug {
@@ -55,6 +57,8 @@ impl Bug {
     ];
     /// Those of deduplication.
     pub const DEDUP: &[Bug] = &[Bug::RecordBeforeCount];
+    /// Those that only tests of this crate look for.
+    pub const TESTS: &[Bug] = &[Bug::EmptyGroupsStay];
 }
 
 #[cfg(feature = "planted")]

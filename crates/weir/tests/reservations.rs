@@ -140,7 +140,7 @@ fn reservations_move_with_their_volume() {
     assert_eq!(host(&d, 2, Act::Write), RESERVATION_CONFLICT);
     d.kill();
     // What the node remembers is gone with its data directory.
-    for name in ["weir.redb", "config.json"] {
+    for name in ["weir.redb", "config.json", "weir.lock"] {
         std::fs::remove_file(d.path(name)).expect("it was there");
     }
     d.start();
@@ -178,4 +178,65 @@ fn a_full_pool_refuses_what_it_cannot_carry() {
     }
     d.stop();
     d.is_clean(1);
+}
+
+/// A pool that a volume has left keeps nothing of the reservations of that time: when it comes back, what is so now counts.
+#[test]
+fn reservations_of_before_do_not_come_back_with_the_volume() {
+    let mut d = Daemon::new("reserved-back");
+    d.start();
+    d.ok(&format!("pool create safe --raid 1 {}", d.devices(2, "256M")));
+    let others: String =
+        (2..4).map(|i| format!("--device file:{}:256M ", d.path(&format!("disk{i}")))).collect();
+    d.ok(&format!("pool create other --raid 1 {others}"));
+    d.ok(&format!("pool create plain --device file:{}:64M", d.path("plain")));
+    d.ok("volume create v --pool safe --size 32M --block-size 4096");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    for away in ["other", "plain"] {
+        // Host 1 reserves while the volume is in the first pool, and gives up while it is elsewhere.
+        assert_eq!(host(&d, 1, Act::Reserve), GOOD);
+        d.ok(&format!("migrate start v --to {away} --wait"));
+        assert_eq!(host(&d, 2, Act::Write), RESERVATION_CONFLICT);
+        assert_eq!(host(&d, 1, Act::Leave), GOOD);
+        // Host 2 takes its place.
+        assert_eq!(host(&d, 2, Act::Reserve), GOOD);
+        assert_eq!(host(&d, 1, Act::Write), RESERVATION_CONFLICT);
+        d.ok("migrate start v --to safe --wait");
+        d.stop();
+        d.start();
+        let (one, two) = (host(&d, 1, Act::Write), host(&d, 2, Act::Write));
+        assert_eq!((one, two), (RESERVATION_CONFLICT, GOOD), "by way of {away}");
+        assert_eq!(host(&d, 2, Act::Leave), GOOD);
+    }
+    // Nobody has it any more, also after a start.
+    d.stop();
+    d.start();
+    assert_eq!((host(&d, 1, Act::Write), host(&d, 2, Act::Write)), (GOOD, GOOD));
+    d.stop();
+    d.is_clean(2);
+}
+
+/// An older copy of the data directory does not bring back what hosts have given up since.
+#[test]
+fn an_older_copy_of_the_data_directory_brings_no_reservation_back() {
+    let mut d = Daemon::new("reserved-copy");
+    d.start();
+    d.ok(&format!("pool create safe --raid 1 {}", d.devices(2, "128M")));
+    d.ok("volume create v --pool safe --size 16M --block-size 4096");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    assert_eq!(host(&d, 1, Act::Reserve), GOOD);
+    d.stop();
+    let (store, copy) = (d.path("weir.redb"), d.path("copy.redb"));
+    std::fs::copy(&store, &copy).expect("a copy");
+    d.start();
+    assert_eq!(host(&d, 1, Act::Leave), GOOD);
+    assert_eq!(host(&d, 2, Act::Reserve), GOOD);
+    d.stop();
+    std::fs::copy(&copy, &store).expect("put back");
+    d.start();
+    assert_eq!((host(&d, 1, Act::Write), host(&d, 2, Act::Write)), (RESERVATION_CONFLICT, GOOD));
+    d.stop();
+    d.is_clean(2);
 }

@@ -38,6 +38,8 @@ impl Controller {
             }
         }
         self.put_rules().await;
+        // What is new here is on the devices before hosts write by it.
+        self.put_records().await;
         // Mappings before ports: no host may log in and find its LUNs missing.
         match self.plane.set_mappings(&self.model().access()).await {
             Ok(()) => drop(self.up().faults.remove("mappings")),

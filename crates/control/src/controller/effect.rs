@@ -9,6 +9,7 @@ impl Controller {
         let pool = match command {
             Command::CreateVolume(spec) => &spec.pool,
             Command::CloneVolume { spec, .. } => &model.volume(&spec.volume)?.pool,
+            Command::DeleteVolume { name } => return self.check_no_cut(name),
             Command::PatchVolume { name, .. } | Command::ChangeLayers { name, .. } => {
                 if !self.up().volumes.contains(name) {
                     return Err(self.not_ready("volume", name));
@@ -100,6 +101,8 @@ impl Controller {
             | Command::ChangeLayers { .. }
             | Command::RekeyVolume { .. }
             | Command::ReadyVolume { .. }
+            | Command::FinishCut { .. }
+            | Command::AdoptSize { .. }
             | Command::StartMigration { .. }
             | Command::ChangeMigration { .. }
             | Command::EndMigration { .. }
@@ -143,10 +146,11 @@ impl Controller {
         }
         let volume = model.volume(name)?;
         self.open_volume(volume, model.pool_at(&volume.pool)?).await?;
-        Ok(model)
+        Ok(self.model())
     }
 
     pub(super) async fn open_volume(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        let volume = &self.sized(volume, pool).await?;
         self.plane.open_volume(volume, pool).await?;
         let mut up = self.up();
         up.volumes.insert(volume.name.clone());
@@ -205,7 +209,7 @@ impl Controller {
     }
 
     /// Puts the store back to `old`, with a new revision, and the data plane as far as it goes.
-    async fn undo(&self, command: &Command, old: &Arc<Model>) -> Result<()> {
+    pub(super) async fn undo(&self, command: &Command, old: &Arc<Model>) -> Result<()> {
         let present = self.model();
         let mut back = Model::clone(old);
         back.revision = present.revision + 1;

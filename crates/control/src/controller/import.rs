@@ -1,68 +1,150 @@
 //! What pools carry of the configuration on their devices, and pools that are taken over by that.
 
 use super::*;
-use crate::model::{Device, DeviceSpec, ImportReport, ImportSpec, Pool, PoolFound};
+use crate::model::{Device, DeviceSpec, ImportReport, ImportSpec, Pool, PoolFound, Stamp};
 
-/// Bytes of a record up to which it is written with every change; a longer one, of a hundred volumes and more, with the next
-/// sample, so that many changes in a row write it once.
-const SHORT: usize = 64 << 10;
-
-/// What the devices of the pools that are up carry, as of which revision.
+/// What the devices of the pools that are up carry.
 #[derive(Debug, Default)]
 pub(super) struct Records {
-    kept: BTreeMap<String, (u64, Vec<u8>)>,
+    /// As of which configuration.
+    kept: BTreeMap<String, Arc<Model>>,
     /// Why the newest could not be written.
-    failed: BTreeMap<String, String>,
+    failed: BTreeMap<String, Error>,
+    /// They carry what this node does not know, and nothing of it is overwritten.
+    newer: BTreeSet<String>,
+}
+
+fn object(pool: &str) -> String {
+    format!("record/{pool}")
+}
+
+fn newer(pool: &str, revision: u64) -> Error {
+    Error::new(
+        Code::RecordNewer,
+        format!("the devices of pool `{pool}` carry a newer configuration than this node has"),
+    )
+    .because(format!(
+        "they have it as of revision {revision} of a store that this one does not know: this is an older copy, or another node had the pool"
+    ))
+    .hint(format!(
+        "nothing of it is overwritten. `weir pool release {pool}`, then `weir pool import` takes what the devices carry"
+    ))
 }
 
 impl Controller {
-    /// Has the devices of protected pools carry what the configuration says of these. What fails is tried again with the
-    /// next sample: the configuration itself is safe. `quick`: long ones may wait for that, too. The caller holds `changes`, or
-    /// is alone.
-    pub(super) async fn put_records(&self, quick: bool) {
+    /// Why the devices of a pool do not carry what they should, if that is so.
+    pub(super) fn not_carried(&self, pool: &str) -> Option<Error> {
+        self.up().records.failed.get(pool).cloned()
+    }
+
+    /// Has the devices of protected pools carry what the configuration says of these. What fails is a fault, and tried again with the
+    /// next sample. The caller holds `changes`, or is alone.
+    pub(super) async fn put_records(&self) {
         let model = self.model();
-        let now = model.revision;
         let is_up = |p: &&Pool| p.protection.is_some() && self.up().pools.contains(&p.name);
         let pools: Vec<&Pool> = model.pools.values().filter(is_up).collect();
         {
-            let records = &mut self.up().records;
+            let mut guard = self.up();
+            let up = &mut *guard;
             let is_there = |name: &String| pools.iter().any(|p| p.name == *name);
-            records.kept.retain(|name, _| is_there(name));
-            records.failed.retain(|name, _| is_there(name));
+            let gone: Vec<String> =
+                up.records.failed.keys().filter(|n| !is_there(n)).cloned().collect();
+            for name in gone {
+                up.records.failed.remove(&name);
+                up.faults.remove(&object(&name));
+            }
+            up.records.kept.retain(|name, _| is_there(name));
+            up.records.newer.retain(is_there);
         }
         for pool in pools {
-            let enough = |(at, r): &(u64, Vec<u8>)| *at == now || quick && r.len() > SHORT;
-            if self.up().records.kept.get(&pool.name).is_some_and(enough) {
-                continue;
-            }
-            let record = model.pool_record(&pool.name).ok().and_then(|r| r.bytes());
-            let Some(record) = record else { continue };
-            let done = match self.up().records.kept.get_mut(&pool.name) {
-                Some((at, old)) if *old == record => {
-                    *at = now;
-                    continue;
-                }
-                _ => self.plane.keep_record(pool, &record),
-            };
-            let done = done.await;
-            let records = &mut self.up().records;
+            let name = &pool.name;
+            let done = self.put_record(pool, &model).await;
+            let mut guard = self.up();
+            let up = &mut *guard;
             match done {
                 Ok(()) => {
-                    records.failed.remove(&pool.name);
-                    records.kept.insert(pool.name.clone(), (now, record));
-                }
-                Err(e) => {
-                    let why = e.to_string();
-                    // Once, not every second.
-                    if records.failed.get(&pool.name) != Some(&why) {
-                        tracing::warn!(
-                            "pool {}: its devices do not carry the newest names and mappings: {why}",
-                            pool.name
-                        );
-                        records.failed.insert(pool.name.clone(), why);
+                    if up.records.failed.remove(name).is_some() {
+                        up.faults.remove(&object(name));
+                        let text = format!("the devices of pool `{name}` carry the newest again");
+                        self.events.publish("fault.ended", &format!("pool/{name}"), &text);
                     }
                 }
+                // Once, not every second.
+                Err(e) if up.records.failed.get(name) == Some(&e) => {}
+                Err(e) => {
+                    tracing::error!("{e}");
+                    self.events.publish("fault.began", &format!("pool/{name}"), &e.to_string());
+                    up.faults.insert(object(name), e.clone());
+                    up.records.failed.insert(name.clone(), e);
+                }
             }
+        }
+    }
+
+    async fn put_record(&self, pool: &Pool, model: &Arc<Model>) -> Result<()> {
+        let name = &pool.name;
+        let (kept, failed) = {
+            let up = self.up();
+            let records = &up.records;
+            (records.kept.get(name).cloned(), records.failed.get(name).cloned())
+        };
+        if kept.as_ref().is_some_and(|k| k.revision == model.revision) {
+            return Ok(());
+        }
+        if let Some(e) = failed
+            && self.up().records.newer.contains(name)
+        {
+            return Err(e);
+        }
+        let behind = |e: Error| {
+            Error::new(
+                Code::RecordBehind,
+                format!("the devices of pool `{name}` do not carry the newest configuration"),
+            )
+            .because(e)
+            .hint("it is tried again every second; a full pool needs some room. Until then another node that takes the pool over may lack names, mappings and keys")
+        };
+        let stamp = self.stamp(model.revision).await.map_err(behind)?;
+        let parts = match &kept {
+            Some(before) => model.changed_parts(name, before, &stamp)?,
+            None => {
+                let there = self.plane.record(pool).await.map_err(behind)?;
+                let stamps = there.stamps();
+                let unknown = stamps.iter().find(|s| !self.store.knows(s, model.revision));
+                if let Some(s) = unknown {
+                    self.up().records.newer.insert(name.clone());
+                    return Err(newer(name, s.revision));
+                }
+                model.missing_parts(name, &there, &stamp)?
+            }
+        };
+        if !parts.is_empty() {
+            self.plane.keep_record(pool, &parts).await.map_err(behind)?;
+        }
+        self.up().records.kept.insert(name.clone(), model.clone());
+        Ok(())
+    }
+
+    async fn stamp(&self, revision: u64) -> Result<Stamp> {
+        let store = self.store.clone();
+        blocking(move || store.stamp(revision)).await
+    }
+
+    /// Refuses a command that makes what could not be made up, such as a key, if no pool carries it. The caller puts back
+    /// what was before.
+    pub(super) fn check_carried(&self, command: &Command, new: &Model) -> Result<()> {
+        let volume = match command {
+            Command::CreateVolume(spec) => &spec.name,
+            Command::CloneVolume { spec, .. } => &spec.name,
+            Command::RekeyVolume { name, .. } => name,
+            _ => return Ok(()),
+        };
+        let pool = &new.volume(volume)?.pool;
+        match self.not_carried(pool) {
+            Some(e) => Err(Error::new(e.code, format!("volume `{volume}` is as it was"))
+                .because(format!("{}: {}", e.message, e.reason))
+                .hint(e.hint)),
+            None => Ok(()),
         }
     }
 
@@ -81,6 +163,9 @@ impl Controller {
             if spec.dry_run {
                 return Ok(report);
             }
+            // What the devices carry is part of this configuration from now on.
+            let (store, stamps) = (me.store.clone(), found.record.stamps());
+            blocking(move || stamps.iter().try_for_each(|s| store.take_over(s))).await?;
             me.change(Command::ImportPool { spec, found }).await?;
             Ok(report)
         }))
@@ -92,18 +177,13 @@ impl Controller {
         let me = self.clone();
         finish(tokio::spawn(async move {
             let _one = me.changes.lock().await;
-            // A pool that is not up leaves with what its devices carry already.
+            // A pool that is not up leaves with what its devices carry already, and so does one that carries something newer.
             if me.up().pools.contains(&name) {
-                me.put_records(false).await;
-                if let Some(why) = me.up().records.failed.get(&name) {
-                    return Err(Error::new(
-                        Code::IoError,
-                        format!("pool `{name}` cannot be released"),
-                    )
-                    .because(format!("its devices do not carry the newest names: {why}"))
-                    .hint(
-                        "`weir pool show` tells how the pool stands; a full one needs some room",
-                    ));
+                me.put_records().await;
+                if let Some(e) = me.not_carried(&name).filter(|e| e.code != Code::RecordNewer) {
+                    return Err(Error::new(e.code, format!("pool `{name}` cannot be released"))
+                        .because(e)
+                        .hint("`weir pool show` tells how the pool stands; a full one needs some room"));
                 }
             }
             me.change(Command::ReleasePool { name }).await.map(drop)

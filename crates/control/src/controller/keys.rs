@@ -72,12 +72,29 @@ impl Controller {
             let model = me.model();
             let present = model.encrypted(&name)?;
             let old = spec.old_key.as_ref().unwrap_or(&present.key);
-            let naa = model.volume(&name)?.naa;
+            let volume = model.volume(&name)?;
+            if !me.up().pools.contains(&volume.pool) {
+                // Its devices would keep the key as the old one wraps it.
+                return Err(me.not_ready("pool", &volume.pool));
+            }
+            let naa = volume.naa;
             let sealed = me.keys.reseal(naa, present, old, &spec.key).await?;
             let command = Command::RekeyVolume { name: name.clone(), key: spec.key, sealed };
             let now = me.change(command).await?;
+            me.forget_keys(&now).await?;
             Ok(now.volume(&name)?.clone())
         }))
         .await
+    }
+
+    /// Has nothing in the data directory hold keys as they were wrapped before.
+    pub(super) async fn forget_keys(&self, model: &Arc<Model>) -> Result<()> {
+        let (store, model) = (self.store.clone(), model.clone());
+        let done = blocking(move || store.forget_past(&model)).await;
+        done.map_err(|e| {
+            Error::new(e.code, "the data directory may still hold keys as they were wrapped before")
+                .because(e)
+                .hint("make room on its file system, then do it again")
+        })
     }
 }

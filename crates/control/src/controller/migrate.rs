@@ -312,6 +312,9 @@ impl Controller {
         if m.stage == MigrationStage::Copying {
             return Ok(());
         }
+        if m.stage == MigrationStage::Leaving {
+            self.end_doubt(&model, name).await?;
+        }
         let there = v.elsewhere(m);
         let here = Place { volume: v, pool: model.pool_at(&v.pool)? };
         let place = Place { volume: &there, pool: model.pool_at(&m.pool)? };
@@ -329,14 +332,20 @@ impl Controller {
         let mut report = live(v, m, self.moves().runs.get(name));
         let mut new = Model::clone(&model);
         let changes = new.apply(Command::ForgetMigration { name: name.to_string() }, 0)?;
-        self.commit(&model, new).await?;
-        self.put_records(true).await;
+        // It is to be found from the moment on at which the configuration has forgotten it.
+        report.state = "clearing".into();
+        self.keep_over(report.clone());
+        let had_key = m.layout.form().encryption.is_some();
+        let now = self.commit(&model, new).await?;
+        self.put_records().await;
+        if had_key && let Err(e) = self.forget_keys(&now).await {
+            tracing::warn!("{e}");
+        }
         for c in &changes {
             let object = format!("{}/{}", c.kind, c.name);
             self.events.publish(&format!("{}.{}", c.kind, c.action), &object, &c.text);
         }
-        let mut moves = self.moves();
-        let failed = moves.runs.remove(name).and_then(|r| r.failed);
+        let failed = self.moves().runs.remove(name).and_then(|r| r.failed);
         report.state = match (m.stage, &failed) {
             (MigrationStage::Leaving, _) => "done",
             (_, Some(_)) => "failed",
@@ -347,12 +356,18 @@ impl Controller {
         if m.stage == MigrationStage::Leaving {
             report.done = report.total;
         }
-        moves.over.retain(|o| o.volume != name);
+        self.keep_over(report);
+        Ok(())
+    }
+
+    /// Keeps what is shown of a migration that is over.
+    fn keep_over(&self, report: MigrationLive) {
+        let mut moves = self.moves();
+        moves.over.retain(|o| o.volume != report.volume);
         if moves.over.len() >= KEPT {
             moves.over.remove(0);
         }
         moves.over.push(report);
-        Ok(())
     }
 
     /// The volume is where it was moved to, from one I/O to the next. The caller holds `changes`.
@@ -370,7 +385,13 @@ impl Controller {
         };
         let mut commit = std::pin::pin!(self.commit(&old, new));
         match tokio::time::timeout(COMMIT, &mut commit).await {
-            Ok(Ok(_)) => self.plane.decide_migration(name, Decision::Moved).await?,
+            Ok(Ok(now)) => {
+                // What would be taken over from the devices has to be there before hosts write to the new place only.
+                let carried = tokio::time::timeout(COMMIT, self.put_records()).await.is_ok()
+                    && self.moved_is_carried(&now, name).is_ok();
+                let decision = if carried { Decision::Moved } else { Decision::Doubtful };
+                self.plane.decide_migration(name, decision).await?;
+            }
             Ok(Err(e)) => {
                 // It may be durable all the same. Hosts go on with both sides the same, so either may be the truth
                 // after a restart.
@@ -378,20 +399,38 @@ impl Controller {
                 return Err(e);
             }
             Err(_) => {
+                // Both sides stay the same until that is decided anew, by who clears up.
                 self.plane.decide_migration(name, Decision::Doubtful).await?;
                 commit.await?;
-                while self.plane.hold_migration(name).await.is_err() {
-                    tokio::time::sleep(LOOK).await;
-                }
-                self.plane.decide_migration(name, Decision::Moved).await?;
             }
         }
         for c in &changes {
             let object = format!("{}/{}", c.kind, c.name);
             self.events.publish("migration.moved", &object, &c.text);
         }
-        self.put_records(true).await;
         Ok(())
+    }
+
+    /// Refuses to go on without the old place of a volume before the devices carry where it is now, and in which form.
+    fn moved_is_carried(&self, now: &Model, name: &str) -> Result<()> {
+        let v = now.volume(name)?;
+        let there = v.migration.as_ref().map(|m| &m.pool);
+        let missing =
+            [Some(&v.pool), there].into_iter().flatten().find_map(|p| self.not_carried(p));
+        missing.map_or(Ok(()), Err)
+    }
+
+    /// Decides what was left open at the cut-over of a volume that has moved. The caller holds `changes`.
+    async fn end_doubt(&self, model: &Model, name: &str) -> Result<()> {
+        self.put_records().await;
+        self.moved_is_carried(model, name)?;
+        match self.plane.migration(name).await? {
+            Some(p) if p.state != "moved" => {
+                self.plane.hold_migration(name).await?;
+                self.plane.decide_migration(name, Decision::Moved).await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Looks after every migration once.
@@ -481,6 +520,7 @@ pub(super) async fn migration_loop(controller: std::sync::Weak<Controller>) {
     loop {
         let Some(c) = controller.upgrade() else { return };
         c.drive_migrations().await;
+        c.drive_cuts();
         drop(c);
         tokio::time::sleep(LOOK).await;
     }

@@ -67,6 +67,18 @@ pub enum Command {
         /// The volume.
         name: String,
     },
+    /// What a volume had beyond its end is gone; follows [`Command::PatchVolume`] with a smaller size.
+    FinishCut {
+        /// The volume.
+        name: String,
+    },
+    /// A volume has more on its devices than is known of it.
+    AdoptSize {
+        /// The volume.
+        name: String,
+        /// Bytes that hosts can see of what is there.
+        size: u64,
+    },
     /// Change a volume.
     PatchVolume {
         /// The volume.
@@ -255,6 +267,8 @@ impl Model {
             Command::CreateVolume(spec) => self.create_volume(spec, entropy),
             Command::CloneVolume { spec, size } => self.clone_volume(spec, size, entropy),
             Command::ReadyVolume { name } => self.ready_volume(&name),
+            Command::FinishCut { name } => self.finish_cut(&name),
+            Command::AdoptSize { name, size } => self.adopt_size(&name, size),
             Command::PatchVolume { name, patch } => self.patch_volume(&name, patch),
             Command::RekeyVolume { name, key, sealed } => self.rekey_volume(&name, key, sealed),
             Command::SetSnapshotRules(spec) => self.set_rules(spec),

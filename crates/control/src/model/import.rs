@@ -2,26 +2,10 @@
 
 use super::apply::check_count;
 use super::protection::check_kind;
+use super::record::PoolRecord;
 use super::volumes::{check_serial, check_size};
 use super::*;
 use utoipa::ToSchema;
-
-/// Version of [`PoolRecord`]. What has another one is not understood.
-const VERSION: u32 = 1;
-
-/// What a pool's devices carry of the configuration: enough to use them on a node that knows nothing of them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PoolRecord {
-    version: u32,
-    pool: String,
-    raid: Raid,
-    #[serde(default)]
-    memory: MapMemory,
-    volumes: Vec<Volume>,
-    /// Hosts that see some of the volumes, and as which LUNs.
-    hosts: Vec<Host>,
-    maps: Vec<Mapping>,
-}
 
 /// A volume that is on a pool's devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,8 +27,8 @@ pub struct PoolFound {
     pub copies: u8,
     /// Devices that it has, also those that are not there.
     pub members: usize,
-    /// What it carries of the configuration, as bytes; none: it was made before pools did that, or it cannot be read.
-    pub record: Option<Vec<u8>>,
+    /// What it carries of the configuration; nothing: it was made before pools did that, or it cannot be read.
+    pub record: Carried,
     /// Its volumes.
     pub datasets: Vec<DatasetFound>,
 }
@@ -82,7 +66,8 @@ pub struct VolumeImported {
     pub name: String,
     /// Bytes.
     pub size: u64,
-    /// The pool carries nothing about it but that it is there: it is taken for one in no form, under a name that says so.
+    /// The pool carries nothing about it but that it is there: it is shown as it is stored, for reading only, under a name that says
+    /// so.
     pub nameless: bool,
 }
 
@@ -122,13 +107,6 @@ fn check_described(v: &Volume) -> Result<()> {
     check_size(v.size, v.block_size)
 }
 
-impl PoolRecord {
-    /// As it is kept.
-    pub fn bytes(&self) -> Option<Vec<u8>> {
-        serde_json::to_vec(self).ok()
-    }
-}
-
 impl Model {
     /// Whether devices may become those of a pool that is taken over.
     ///
@@ -141,32 +119,6 @@ impl Model {
         }
         devices.iter().try_for_each(check_kind)?;
         self.new_devices(&[], devices).map(drop)
-    }
-
-    /// What the devices of a protected pool are to carry of the configuration.
-    ///
-    /// # Errors
-    /// There is no such pool, or it is a plain one.
-    pub fn pool_record(&self, name: &str) -> Result<PoolRecord> {
-        let pool = self.pool(name)?;
-        let Some(p) = &pool.protection else {
-            return Err(Error::new(Code::Unsupported, format!("`{name}` is a plain pool")));
-        };
-        let volumes: Vec<Volume> = self.volumes_of_pool(name).cloned().collect();
-        let of_pool = |m: &&Mapping| self.volumes.get(&m.volume).is_some_and(|v| v.pool == name);
-        let maps: Vec<Mapping> = self.maps.iter().filter(of_pool).cloned().collect();
-        let sees = |h: &&Host| maps.iter().any(|m| m.host == h.name);
-        let hosts = self.hosts.values().filter(sees).map(Host::without_secret).collect();
-        let pool = name.to_string();
-        Ok(PoolRecord {
-            version: VERSION,
-            pool,
-            raid: p.raid,
-            memory: p.memory,
-            volumes,
-            hosts,
-            maps,
-        })
     }
 
     /// The pool with that identity.
@@ -204,8 +156,14 @@ impl Model {
             done.volumes.len()
         );
         let mut changes = vec![Change::new(ObjectKind::Pool, Action::Created, pool, text)];
+        let is_nameless =
+            |name: &str| done.report.volumes.iter().any(|v| v.nameless && v.name == name);
         for v in &done.volumes {
-            let text = format!("volume `{}` came with pool `{pool}`", v.name);
+            let how = match is_nameless(&v.name) {
+                true => ", for reading only: the pool does not tell in which form it is stored",
+                false => "",
+            };
+            let text = format!("volume `{}` came with pool `{pool}`{how}", v.name);
             changes.push(Change::new(ObjectKind::Volume, Action::Created, &v.name, text));
         }
         for h in &done.hosts {
@@ -228,7 +186,7 @@ impl Model {
                 .hint("delete its volumes, then `weir pool delete`"));
         }
         for (v, _) in self.places_in(name) {
-            self.check_still(&v.name)?;
+            self.check_unmoved(&v.name)?;
         }
         let volumes: Vec<String> = self.volumes_of_pool(name).map(|v| v.name.clone()).collect();
         let mut changes = Vec::new();
@@ -255,28 +213,20 @@ impl Model {
     /// Puts the pool in; the model is of no use after an error.
     fn import(&mut self, spec: &ImportSpec, found: &PoolFound) -> Result<Import> {
         let mut done = Import::default();
-        let record = match found.record.as_deref().map(serde_json::from_slice::<PoolRecord>) {
-            Some(Ok(r)) if r.version == VERSION => Some(r),
-            Some(Ok(r)) => {
-                let text = format!(
-                    "names, hosts and mappings: they are of version {}, of a newer program",
-                    r.version
-                );
-                done.report.left_out.push(text);
-                None
-            }
-            Some(Err(e)) => {
-                let text =
-                    format!("names, hosts and mappings: what the pool carries makes no sense: {e}");
-                done.report.left_out.push(text);
-                None
-            }
-            None => {
-                let text = "names, hosts and mappings: the pool carries none of them";
-                done.report.left_out.push(text.into());
-                None
-            }
+        let mut left_out = |why: &str| {
+            done.report.left_out.push(format!("names, hosts and mappings: {why}"));
+            None
         };
+        let record = match found.record.record() {
+            Ok(Some(r)) => Some(r),
+            Ok(None) => left_out("the pool carries none of them"),
+            Err(why) => left_out(&why),
+        };
+        if !found.record.doubtful.is_empty() {
+            left_out(
+                "some of what the pool carries cannot be read; what it had before is taken instead",
+            );
+        }
         let name = match (&spec.name, &record) {
             (Some(n), _) => n.clone(),
             (None, Some(r)) => r.pool.clone(),
@@ -374,6 +324,22 @@ impl Model {
                 layers: Vec::new(),
                 ..v.clone()
             };
+            let larger = found.datasets.iter().find(|f| f.name == v.dataset());
+            let larger = larger.map_or(0, |f| v.form().seen_len(f.size));
+            let larger = larger - larger % u64::from(v.block_size);
+            // One that was being made smaller has what is on its way out; nobody else had leave to take any of it.
+            if larger > v.size
+                && check_size(larger, v.block_size).is_ok()
+                && v.cut.is_none_or(|c| larger != c.from)
+            {
+                let text = format!(
+                    "the size of volume `{}` that the pool tells, {} bytes: it has {larger}",
+                    v.name, v.size
+                );
+                done.report.left_out.push(text);
+                v.size = larger;
+                v.cut = None;
+            }
             if !v.snapshots.is_empty() {
                 let mut with = self.volumes.clone();
                 with.insert(v.name.clone(), v.clone());
@@ -402,7 +368,8 @@ impl Model {
                 block_size: f.block_size,
                 kind: VolumeKind::Protected,
                 layout,
-                read_only: false,
+                // If it has a form, this is the inside of it, which a write would destroy.
+                read_only: true,
                 serial: format!("{:016X}", naa.0 as u64),
                 naa,
                 state: VolumeState::Ready,
@@ -410,6 +377,7 @@ impl Model {
                 migration: None,
                 place: 0,
                 told: None,
+                cut: None,
                 layers: Vec::new(),
             };
             self.put_imported(done, v, true)?;
@@ -483,4 +451,4 @@ impl Model {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::model) mod tests;

@@ -168,6 +168,13 @@ fn migrating(name: &str) -> Error {
         .hint(format!("wait until it has moved, or stop it: weir migrate cancel {name}"))
 }
 
+/// What is said of a volume that is being made smaller.
+pub(crate) fn being_cut(name: &str) -> Error {
+    Error::new(Code::NotReady, format!("volume `{name}` is being made smaller"))
+        .because("what it had beyond its new end is still being thrown away")
+        .hint("try again in a moment; if it takes long, `weir status` says why")
+}
+
 impl Model {
     /// The pool that a volume or a migration names: a pool, or what stands for it in image mode.
     pub fn pool_at(&self, name: &str) -> Result<&Pool> {
@@ -187,9 +194,18 @@ impl Model {
     }
 
     /// Refuses what cannot be done to a volume on its way.
-    pub(crate) fn check_still(&self, name: &str) -> Result<()> {
+    pub(crate) fn check_unmoved(&self, name: &str) -> Result<()> {
         match &self.volume(name)?.migration {
             Some(_) => Err(migrating(name)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses what cannot be done to a volume on its way, or to one that is being made smaller.
+    pub(crate) fn check_still(&self, name: &str) -> Result<()> {
+        self.check_unmoved(name)?;
+        match &self.volume(name)?.cut {
+            Some(_) => Err(being_cut(name)),
             None => Ok(()),
         }
     }

@@ -18,6 +18,7 @@ mod migration;
 mod objects;
 mod pools;
 mod protection;
+mod record;
 mod secret;
 mod snapshots;
 mod volumes;
@@ -27,10 +28,11 @@ pub use compression::{Compression, CompressionSpec, Compressor};
 pub use deduplication::{Deduplication, DeduplicationSpec};
 pub use form::{Cipher, Encryption, EncryptionSpec, Form, FormSpec, RekeySpec, SealedKey};
 pub use ids::{Hex64, InitiatorPort, Naa, check_name};
-pub use import::{DatasetFound, ImportReport, ImportSpec, PoolFound, PoolRecord, VolumeImported};
+pub use import::{DatasetFound, ImportReport, ImportSpec, PoolFound, VolumeImported};
 pub use key_source::KeySource;
 pub use layers::{LayerChange, LayerParams, LayerSpec, LayerSwap, MAX_LAYERS, VolumeLayer};
 pub use layout::{EXTENT_ALIGN, Layout, MAX_CHUNK, MIN_CHUNK};
+pub(crate) use migration::being_cut;
 pub use migration::{
     AdoptSpec, IMAGES, ImageFound, Migration, MigrationPatch, MigrationSpec, MigrationStage, Told,
 };
@@ -40,6 +42,7 @@ pub use protection::{
     check_snapshot_name, snapshot_dataset,
 };
 
+pub use record::{Carried, PoolRecord, RECORD_PARTS, RecordPart, Stamp};
 pub use secret::{HostAuth, HostSecret};
 pub use snapshots::{MAX_RULES, SnapshotPolicySpec, SnapshotRule, check_own_name};
 

@@ -288,9 +288,20 @@ pub struct Volume {
     /// What hosts know of it since it has moved for the first time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<Told>,
+    /// It is being made smaller: what lies beyond its size is on its way out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<Cut>,
     /// Layers that were put over it, the uppermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<VolumeLayer>,
+}
+
+/// A volume that is being made smaller. Its size is the new one; its layout still has what is cut off, which nobody gets
+/// before it was thrown away. Goes on after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Cut {
+    /// Bytes that it had before.
+    pub from: u64,
 }
 
 fn is_first(place: &u32) -> bool {

@@ -261,7 +261,14 @@ fn resizing_keeps_data_where_it_is() {
     m.apply(resize("a", 5 * MIB, false), 0).unwrap();
     let Layout::Concat { parts } = &m.volumes["a"].layout else { panic!("a concat") };
     assert_eq!(parts[1], Layout::Extent { device: 0, offset: 4 * MIB, length: 3 * MIB });
+    let whole = m.volumes["a"].layout.clone();
     m.apply(resize("a", MIB, true), 0).unwrap();
+    // The space is nobody's before what was there is gone, and nothing else is done to the volume meanwhile.
+    let a = &m.volumes["a"];
+    assert_eq!((a.size, a.cut, &a.layout), (MIB, Some(Cut { from: 5 * MIB }), &whole));
+    refused(&m, resize("a", 2 * MIB, false), Code::NotReady);
+    m.apply(Command::FinishCut { name: "a".into() }, 0).unwrap();
+    assert_eq!(m.volumes["a"].cut, None);
     let first = Layout::Extent { device: 0, offset: 0, length: MIB };
     assert_eq!(m.volumes["a"].layout, first);
     assert_eq!(m.pool_info("p").unwrap().free, 7 * MIB);
@@ -370,7 +377,8 @@ fn check(m: &Model) {
             v.layout.for_each_extent(&mut |d, o, l| used.push((d, o, l)));
             if let Some(capacity) = v.layout.capacity() {
                 assert!(capacity >= v.size, "{v:?}");
-                assert!(capacity < v.size + 16 * MIB, "wasteful: {v:?}");
+                let most = v.cut.map_or(v.size, |c| c.from);
+                assert!(capacity < most + 16 * MIB, "wasteful: {v:?}");
             }
         }
         used.sort_unstable();
@@ -451,6 +459,7 @@ fn random_commands_keep_the_invariants() {
                 }
                 3 | 4 => resize(&v, size, prng.chance(1, 2)),
                 5 => Command::DeleteVolume { name: v },
+                6 if prng.chance(1, 2) => Command::FinishCut { name: v },
                 6 => Command::ForgetVolume { name: v },
                 7 => host(&h, &[&format!("{h}:1").replace('h', "1")], false),
                 8 => map(&h, &v, prng.chance(1, 3).then(|| prng.below(4) as u16)),
@@ -573,6 +582,13 @@ fn volumes_of_protected_pools_are_made_in_two_steps() {
     m.apply(ready.clone(), 0).expect("ready");
     refused(&m, ready, Code::Internal);
     m.apply(resize("v", GIB, true), 0).expect("shrunk");
+    m.apply(Command::FinishCut { name: "v".into() }, 0).expect("cut");
+    // What the devices have of a volume is never less than nobody asked for.
+    let mut more = m.clone();
+    let adopt = |size| Command::AdoptSize { name: "v".into(), size };
+    assert!(more.apply(adopt(GIB - 512), 0).expect("less").is_empty());
+    more.apply(adopt(3 * GIB + 7), 0).expect("more");
+    assert_eq!(more.volumes["v"].size, 3 * GIB);
     m.apply(resize("v", 2 * GIB, false), 0).expect("grown");
 
     let clone = |snapshot: &str, name: &str| {

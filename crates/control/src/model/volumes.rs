@@ -76,6 +76,7 @@ impl Model {
             migration: None,
             place: 0,
             told: None,
+            cut: None,
             layers: Vec::new(),
         };
         if !volume.snapshots.is_empty() {
@@ -218,7 +219,8 @@ impl Model {
                     ))
                     .hint("if that is wanted, repeat it with --allow-shrink"));
                 }
-                volume.layout = volume.layout.shrunk(size);
+                // The layout follows once what is cut off is gone: nobody else gets it before.
+                volume.cut = Some(Cut { from: volume.size });
             } else {
                 let devices = eligible(pool, volume.kind);
                 let mut free = FreeSpace::of(pool, self.places_in(&pool.name));
@@ -246,6 +248,40 @@ impl Model {
             if volume.read_only { ", read-only" } else { "" }
         );
         self.volumes.insert(name.to_string(), volume);
+        Ok(vec![Change::new(ObjectKind::Volume, Action::Updated, name, text)])
+    }
+
+    /// What was beyond the end of a volume that was made smaller is gone: the space is free.
+    pub(super) fn finish_cut(&mut self, name: &str) -> Result<Vec<Change>> {
+        let volume = self.volume(name)?;
+        if volume.cut.is_none() {
+            return Ok(Vec::new());
+        }
+        let layout = volume.layout.shrunk(volume.size);
+        if let Some(v) = self.volumes.get_mut(name) {
+            v.cut = None;
+            v.layout = layout;
+        }
+        let text = format!("what volume `{name}` had beyond its new end is gone");
+        Ok(vec![Change::new(ObjectKind::Volume, Action::Updated, name, text)])
+    }
+
+    /// The devices hold more of a volume than is known of it: nobody asked for less, so they are right.
+    pub(super) fn adopt_size(&mut self, name: &str, size: u64) -> Result<Vec<Change>> {
+        let volume = self.volume(name)?;
+        let size = size - size % u64::from(volume.block_size.max(1));
+        if size <= volume.size {
+            return Ok(Vec::new());
+        }
+        let text = format!(
+            "volume `{name}` has {} on its devices and not {}, as the configuration said",
+            format_size(size),
+            format_size(volume.size)
+        );
+        if let Some(v) = self.volumes.get_mut(name) {
+            v.size = size;
+            v.cut = None;
+        }
         Ok(vec![Change::new(ObjectKind::Volume, Action::Updated, name, text)])
     }
 
@@ -330,7 +366,7 @@ impl Model {
         if self.volume(name)?.state == VolumeState::Deleting {
             return Ok(Vec::new());
         }
-        self.check_still(name)?;
+        self.check_unmoved(name)?;
         if let Some(m) = self.maps.iter().find(|m| m.volume == name) {
             return Err(Error::new(Code::VolumeMapped, format!("volume `{name}` is still mapped"))
                 .because(format!("host `{}` sees it as LUN {}", m.host, m.lun))

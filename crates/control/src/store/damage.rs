@@ -15,7 +15,7 @@ thread_local! {
 fn damaged() -> Error {
     Error::new(Code::StoreUnusable, format!("the configuration store {FILE} is damaged"))
         .because("a page in it does not hold what was written")
-        .hint("keep the file; config.json beside it is the readable copy of the last good state")
+        .hint("keep the file; `weir serve --restore-from` makes a store of config.json beside it, the last good state")
 }
 
 /// Runs `open`, and turns a panic in it into an error.

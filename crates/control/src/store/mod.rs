@@ -2,11 +2,14 @@
 //!
 //! One redb file, `weir.redb`, in the data directory. Every change is one transaction with two-phase commit and
 //! immediate durability: when [`MetaStore::commit`] or [`MetaStore::put_blob`] has returned, the change survives a
-//! crash of the process and of the machine; when it has not, the store holds the change whole or not at all. After each
-//! change a readable copy, `config.json`, is put beside it by atomic rename. It is for people: nothing reads it back.
+//! crash of the process and of the machine; when it has failed, the store holds what it held before. After each
+//! change a readable copy, `config.json`, is put beside it by atomic rename. It is for people, and for a node that has lost its
+//! store ([`MetaStore::restore`]): so it is never overwritten by less.
 
 mod damage;
+mod db;
 mod export;
+mod life;
 mod saver;
 
 pub use damage::explain_damage;
@@ -14,22 +17,23 @@ pub use saver::{Done, ReservationStore};
 
 use crate::error::{Code, Error, Result};
 use crate::model::Model;
-use redb::{
-    Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, StorageBackend,
-    TableDefinition, WriteTransaction,
-};
+use db::{Db, Row, Table};
+use life::Identity;
+use redb::{Database, DatabaseError, StorageBackend, TableDefinition};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
+use std::io::{Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The store's file in the data directory.
 pub const FILE: &str = "weir.redb";
-/// A store that is being made for the first time.
+/// A store that is being made for the first time, or anew.
 const NEW_FILE: &str = "weir.redb.new";
-/// Locked by the daemon that uses the data directory.
+/// Locked by the daemon that uses the data directory. It says which node's it is, once there is a store.
 const LOCK: &str = "weir.lock";
 /// The readable copy in the data directory.
 pub const EXPORT: &str = "config.json";
@@ -48,14 +52,23 @@ const BLOBS: TableDefinition<&str, &[u8]> = TableDefinition::new("blobs");
 /// The store of one data directory. Only one process can have it open.
 #[derive(Debug)]
 pub struct MetaStore {
-    db: Database,
+    db: Db,
+    dir: Option<PathBuf>,
     export: Option<PathBuf>,
+    identity: Mutex<Identity>,
+    /// Names what is written from now on, until it is closed.
+    life: String,
+    /// What was found when it was opened, for people.
+    notes: Vec<String>,
     /// Keeps other daemons out of the data directory. Let go after the database is closed.
     _lock: Option<File>,
 }
 
 impl MetaStore {
     /// Opens the store in `dir`, making directory and store when they do not exist, and checks it.
+    ///
+    /// # Errors
+    /// Among others: the store is gone, or empty, where there was one.
     pub fn open(dir: &Path) -> Result<MetaStore> {
         std::fs::create_dir_all(dir).map_err(|e| {
             Error::new(
@@ -66,24 +79,57 @@ impl MetaStore {
             .hint("name a directory that you may write to, with --data-dir or `data_dir` in the configuration")
         })?;
         let lock = lock(dir)?;
+        Self::open_locked(dir, lock)
+    }
+
+    /// Makes a store in `dir`, where there is none or one that cannot be opened, of what a readable copy tells, and opens
+    /// it. Reservations are in no copy: those of protected pools are on their devices.
+    ///
+    /// # Errors
+    /// The copy cannot be read, or there is a store that can be opened.
+    pub fn restore(dir: &Path, copy: &Path) -> Result<MetaStore> {
+        let found = export::read(copy)?;
+        std::fs::create_dir_all(dir).map_err(|e| dir_error(dir, &e))?;
+        let lock = lock(dir)?;
         let path = dir.join(FILE);
-        if !path.exists() {
-            // Made under another name and moved into place once it is whole: a power cut while it is being made must
-            // not leave a file that cannot be opened.
-            let new = dir.join(NEW_FILE);
-            let made = match std::fs::remove_file(&new) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
-                _ => Ok(()),
-            };
-            drop(builder().create(&new).map_err(|e| open_error(&new, e))?);
-            made.and_then(|()| File::open(&new)?.sync_all())
-                .and_then(|()| std::fs::rename(&new, &path))
-                .and_then(|()| export::sync_dir(dir))
-                .map_err(|e| {
-                    Error::new(Code::IoError, format!("{} cannot be made", path.display()))
-                        .because(e)
-                        .hint("check the file system that holds the data directory")
-                })?;
+        let there = std::fs::metadata(&path).map(|m| m.len()).unwrap_or(0);
+        if there > 0 {
+            let to = path.clone();
+            if Db::open(move || open_file(&to)).is_ok() {
+                return Err(Error::new(
+                    Code::StoreUnusable,
+                    format!("{} is there and can be opened", path.display()),
+                )
+                .because("a copy is read back where there is no store any more")
+                .hint("leave --restore-from out, or move the store away first"));
+            }
+            let aside = dir.join(format!("{FILE}.damaged"));
+            std::fs::rename(&path, &aside).map_err(|e| dir_error(dir, &e))?;
+            tracing::warn!("the damaged store is kept as {}", aside.display());
+        }
+        let mut identity = found.identity;
+        if identity.node.is_empty() {
+            identity.node = life::random(16)?;
+        }
+        let mut rows: Vec<Row> = identity.rows()?.into();
+        let entries = entries(&found.model)?.into_iter();
+        rows.extend(entries.map(|(key, v)| Row { table: Table::Objects, key, value: Some(v) }));
+        make(dir, &rows)?;
+        Self::open_locked(dir, lock)
+    }
+
+    fn open_locked(dir: &Path, mut lock: File) -> Result<MetaStore> {
+        let path = dir.join(FILE);
+        export::wipe_old(&path)
+            .and_then(|()| export::wipe_old(&dir.join(EXPORT)))
+            .map_err(|e| dir_error(dir, &e))?;
+        let len = std::fs::metadata(&path).map(|m| m.len());
+        let was_used = lock.metadata().is_ok_and(|m| m.len() > 0) || dir.join(EXPORT).exists();
+        match len {
+            Ok(0) => return Err(gone(dir, "has no bytes")),
+            Err(_) if was_used => return Err(gone(dir, "is gone")),
+            Err(_) => make(dir, &[])?,
+            Ok(_) => {}
         }
         // Wrapped keys of encrypted volumes are in it.
         let private = std::fs::Permissions::from_mode(0o600);
@@ -92,67 +138,86 @@ impl MetaStore {
                 .because(e)
                 .hint("run the daemon as the user that the data directory belongs to")
         })?;
-        damage::guarded(|| {
-            let db = builder().create(&path).map_err(|e| open_error(&path, e))?;
-            Self::check(db, Some(dir.join(EXPORT)), Some(lock))
-        })
+        let db = Db::open(move || open_file(&path))?;
+        let mut store = Self::named(db)?;
+        let export = dir.join(EXPORT);
+        let revision = store.load()?.revision;
+        let kept = export::keep_if_more(&export, &store.identity(), revision);
+        let is_ours = kept.as_ref().is_none_or(|k| k.1);
+        store.notes.extend(kept.map(|k| k.0));
+        store.export = is_ours.then_some(export);
+        store.dir = Some(dir.to_owned());
+        // From now on a store that is gone is not taken for one that was never there.
+        let text = format!("node {}\n", store.identity().node);
+        if lock.metadata().is_ok_and(|m| m.len() != text.len() as u64) {
+            let mut told = || {
+                lock.set_len(0)?;
+                lock.rewind()?;
+                lock.write_all(text.as_bytes())?;
+                lock.sync_all()
+            };
+            if let Err(e) = told() {
+                store.notes.push(format!("{LOCK} does not say whose it is: {e}"));
+            }
+        }
+        store._lock = Some(lock);
+        Ok(store)
     }
 
     /// Opens a store on other storage, without a readable copy. For simulations of crashes.
-    pub fn open_on(backend: impl StorageBackend) -> Result<MetaStore> {
-        let db = builder()
-            .create_with_backend(backend)
-            .map_err(|e| open_error(Path::new("(simulated)"), e))?;
-        Self::check(db, None, None)
-    }
-
-    fn check(mut db: Database, export: Option<PathBuf>, lock: Option<File>) -> Result<MetaStore> {
-        match db.check_integrity() {
-            Ok(true) => {}
-            Ok(false) => tracing::warn!("the configuration store was repaired"),
-            Err(e) => return Err(open_error(Path::new(FILE), e)),
-        }
-        let store = MetaStore { db, export, _lock: lock };
-        let mut found = None;
-        store.write(|tx| {
-            let mut meta = tx.open_table(META)?;
-            found = meta.get("schema")?.map(|v| v.value());
-            if found.is_none() {
-                meta.insert("schema", SCHEMA)?;
-            }
-            tx.open_table(OBJECTS)?;
-            tx.open_table(BLOBS)?;
-            Ok(())
-        })?;
-        match found {
-            None | Some(SCHEMA) => Ok(store),
-            Some(other) => Err(Error::new(
-                Code::StoreUnusable,
-                format!("the configuration store has format {other}"),
-            )
-            .because(format!("this version of weir knows format {SCHEMA} only"))
-            .hint("start the version of weir that wrote it")),
-        }
-    }
-
-    /// One durable transaction.
-    fn write(
-        &self,
-        f: impl FnOnce(&WriteTransaction) -> std::result::Result<(), redb::Error>,
-    ) -> Result<()> {
-        let run = || -> std::result::Result<(), redb::Error> {
-            let mut tx = self.db.begin_write()?;
-            tx.set_durability(Durability::Immediate)?;
-            tx.set_two_phase_commit(true);
-            f(&tx)?;
-            tx.commit()?;
-            Ok(())
+    pub fn open_on(backend: impl StorageBackend + Clone) -> Result<MetaStore> {
+        let open = move || {
+            let made = builder().create_with_backend(backend.clone());
+            made.map_err(|e| open_error(Path::new("(simulated)"), e))
         };
-        run().map_err(|e| {
-            Error::new(Code::IoError, "the change could not be written to the configuration store")
-                .because(e)
-                .hint("check the file system that holds the data directory; restart the daemon once it is well")
-        })
+        Self::named(Db::open(open)?)
+    }
+
+    fn named(db: Db) -> Result<MetaStore> {
+        let store = MetaStore {
+            db,
+            dir: None,
+            export: None,
+            identity: Mutex::default(),
+            life: life::random(8)?,
+            notes: Vec::new(),
+            _lock: None,
+        };
+        store.identify()?;
+        Ok(store)
+    }
+
+    fn identity(&self) -> MutexGuard<'_, Identity> {
+        self.identity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was found when it was opened that people should know.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Why no change can be written now, as far as is known.
+    pub fn trouble(&self) -> Option<Error> {
+        self.db.trouble()
+    }
+
+    /// The same, after trying to open the database again.
+    pub fn try_again(&self) -> Option<Error> {
+        self.db.try_again()
+    }
+
+    /// Writes the store and its readable copy anew and overwrites what they were kept in, so that nothing of the past is
+    /// left there: neither in free pages, nor in files that are gone.
+    pub fn forget_past(&self, model: &Model) -> Result<()> {
+        let Some(dir) = &self.dir else { return Ok(()) };
+        self.db.replace(|rows| {
+            let new = dir.join(NEW_FILE);
+            make_file(&new, rows)?;
+            export::replace(&new, &dir.join(FILE), true).map_err(|e| dir_error(dir, &e))
+        })?;
+        let Some(path) = &self.export else { return Ok(()) };
+        let done = export::write(path, &self.identity(), model, true);
+        done.map_err(|e| dir_error(dir, &e))
     }
 
     /// Reads the model.
@@ -166,17 +231,7 @@ impl MetaStore {
             .because(e)
             .hint("it may be of a later version of weir; config.json beside the store is its readable copy")
         };
-        let read = || -> std::result::Result<BTreeMap<String, Vec<u8>>, redb::Error> {
-            let tx = self.db.begin_read()?;
-            let table = tx.open_table(OBJECTS)?;
-            let mut all = BTreeMap::new();
-            for row in table.iter()? {
-                let (k, v) = row?;
-                all.insert(k.value().to_string(), v.value().to_vec());
-            }
-            Ok(all)
-        };
-        let entries = read().map_err(read_error)?;
+        let entries = self.db.rows(Table::Objects, "")?;
         for (key, bytes) in &entries {
             fn get<T: DeserializeOwned>(bytes: &[u8]) -> serde_json::Result<T> {
                 serde_json::from_slice(bytes)
@@ -203,22 +258,20 @@ impl MetaStore {
     /// Blobs of volumes that are gone go too.
     pub fn commit(&self, old: &Model, new: &Model) -> Result<()> {
         let (before, after) = (entries(old)?, entries(new)?);
-        self.write(|tx| {
-            let mut objects = tx.open_table(OBJECTS)?;
-            for key in before.keys().filter(|k| !after.contains_key(*k)) {
-                objects.remove(key.as_str())?;
+        let mut rows = Vec::new();
+        let mut row = |table, key: String, value| rows.push(Row { table, key, value });
+        for key in before.keys().filter(|k| !after.contains_key(*k)) {
+            row(Table::Objects, key.clone(), None);
+        }
+        for (key, value) in after {
+            if before.get(&key) != Some(&value) {
+                row(Table::Objects, key, Some(value));
             }
-            for (key, value) in &after {
-                if before.get(key) != Some(value) {
-                    objects.insert(key.as_str(), value.as_slice())?;
-                }
-            }
-            let mut blobs = tx.open_table(BLOBS)?;
-            for name in old.volumes.keys().filter(|n| !new.volumes.contains_key(*n)) {
-                blobs.remove(format!("{RESERVATIONS}{name}").as_str())?;
-            }
-            Ok(())
-        })?;
+        }
+        for name in old.volumes.keys().filter(|n| !new.volumes.contains_key(*n)) {
+            row(Table::Blobs, format!("{RESERVATIONS}{name}"), None);
+        }
+        self.db.write(&rows)?;
         self.export(new);
         Ok(())
     }
@@ -226,7 +279,7 @@ impl MetaStore {
     /// Writes the readable copy. A failure is logged and no more: the store itself is what counts.
     pub fn export(&self, model: &Model) {
         if let Some(path) = &self.export
-            && let Err(e) = export::write(path, model)
+            && let Err(e) = export::write(path, &self.identity(), model, false)
         {
             tracing::warn!("the readable copy {} could not be written: {e}", path.display());
         }
@@ -249,45 +302,75 @@ impl MetaStore {
             )
             .because(format!("the most is {MAX_BLOB}")));
         }
-        self.write(|tx| {
-            let mut table = tx.open_table(BLOBS)?;
-            for (key, bytes) in blobs {
-                if bytes.is_empty() {
-                    table.remove(key)?;
-                } else {
-                    table.insert(key, bytes)?;
-                }
-            }
-            Ok(())
-        })
+        let row = |(key, bytes): (&str, &[u8])| Row {
+            table: Table::Blobs,
+            key: key.to_string(),
+            value: (!bytes.is_empty()).then(|| bytes.to_vec()),
+        };
+        let rows: Vec<Row> = blobs.map(row).collect();
+        self.db.write(&rows)
     }
 
     /// The blob under a key.
     pub fn blob(&self, key: &str) -> Result<Option<Vec<u8>>> {
-        let read = || -> std::result::Result<Option<Vec<u8>>, redb::Error> {
-            let tx = self.db.begin_read()?;
-            Ok(tx.open_table(BLOBS)?.get(key)?.map(|v| v.value().to_vec()))
-        };
-        read().map_err(read_error)
+        self.db.row(Table::Blobs, key)
     }
 
     /// Every blob whose key begins with `prefix`.
     pub fn blobs(&self, prefix: &str) -> Result<BTreeMap<String, Vec<u8>>> {
-        let read = || -> std::result::Result<BTreeMap<String, Vec<u8>>, redb::Error> {
-            let tx = self.db.begin_read()?;
-            let table = tx.open_table(BLOBS)?;
-            let mut all = BTreeMap::new();
-            for row in table.range(prefix..)? {
-                let (k, v) = row?;
-                if !k.value().starts_with(prefix) {
-                    break;
-                }
-                all.insert(k.value().to_string(), v.value().to_vec());
-            }
-            Ok(all)
-        };
-        read().map_err(read_error)
+        self.db.rows(Table::Blobs, prefix)
     }
+}
+
+/// A new database in `dir`, of these rows. Made under another name and moved into place once it is whole: a power cut while
+/// it is being made must not leave a file that cannot be opened.
+fn make(dir: &Path, rows: &[Row]) -> Result<()> {
+    let new = dir.join(NEW_FILE);
+    make_file(&new, rows)?;
+    export::replace(&new, &dir.join(FILE), false).map_err(|e| dir_error(dir, &e))
+}
+
+fn make_file(new: &Path, rows: &[Row]) -> Result<()> {
+    let failed = |e: std::io::Error| {
+        Error::new(Code::IoError, format!("{} cannot be made", new.display()))
+            .because(e)
+            .hint("check the file system that holds the data directory")
+    };
+    match std::fs::remove_file(new) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
+        _ => {}
+    }
+    let base = open_file(new)?;
+    let private = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(new, private).map_err(failed)?;
+    db::fill(&base, rows)?;
+    drop(base);
+    File::open(new).and_then(|f| f.sync_all()).map_err(failed)
+}
+
+fn open_file(path: &Path) -> Result<Database> {
+    builder().create(path).map_err(|e| open_error(path, e))
+}
+
+fn dir_error(dir: &Path, e: &std::io::Error) -> Error {
+    Error::new(Code::IoError, format!("the data directory {} cannot be used", dir.display()))
+        .because(e)
+        .hint("check the file system that holds it")
+}
+
+/// The store is not there, or empty, and was there once.
+fn gone(dir: &Path, how: &str) -> Error {
+    let path = dir.join(FILE);
+    let hint = match dir.join(EXPORT).exists() {
+        true => format!(
+            "if it cannot be brought back: `weir serve --restore-from {}` makes it anew of its readable copy",
+            dir.join(EXPORT).display()
+        ),
+        false => "bring it back from a backup, or --restore-from a config.json".into(),
+    };
+    Error::new(Code::StoreUnusable, format!("the configuration store {} {how}", path.display()))
+        .because("this data directory was in use, so this is no new node")
+        .hint(format!("{hint}; to begin anew, take the data directory away"))
 }
 
 /// Takes the data directory for this process.
@@ -298,8 +381,8 @@ fn lock(dir: &Path) -> Result<File> {
             .because(e)
             .hint("name a data directory that you may write to, on a file system with locks")
     };
-    let file =
-        File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+    let file = File::options().create(true).truncate(false).read(true).write(true).open(&path);
+    let file = file.map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(in_use(dir)),
@@ -328,12 +411,8 @@ fn open_error(path: &Path, e: DatabaseError) -> Error {
             format!("the configuration store {} cannot be opened", path.display()),
         )
         .because(e)
-        .hint("keep the file; config.json beside it is the readable copy of the last good state"),
+        .hint("keep the file; `weir serve --restore-from` makes a store of config.json beside it, the last good state"),
     }
-}
-
-fn read_error(e: redb::Error) -> Error {
-    Error::new(Code::StoreUnusable, "the configuration store cannot be read").because(e)
 }
 
 /// The model as the rows of the object table.

@@ -51,7 +51,10 @@ impl ReservationStore {
     pub fn save(&self, volume: &str, bytes: Vec<u8>, done: Done) {
         let job = Job { volume: volume.to_string(), bytes, done };
         if let Err(mpsc::SendError(job)) = self.jobs.send(job) {
-            (job.done)(Err(Error::new(Code::Internal, "the saver of reservations has ended")));
+            // Not from here: the caller may hold what is needed to be told.
+            std::thread::spawn(move || {
+                (job.done)(Err(Error::new(Code::Internal, "the saver of reservations has ended")));
+            });
         }
     }
 

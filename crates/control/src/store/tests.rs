@@ -24,7 +24,9 @@ impl Drop for Scratch {
 
 fn host(model: &Model, name: &str) -> Model {
     let mut new = model.clone();
-    let spec = HostSpec { name: name.into(), allow_any: true, ..HostSpec::default() };
+    let allow_any = model.hosts.is_empty();
+    let ports = if allow_any { Vec::new() } else { vec!["1:2".parse().unwrap()] };
+    let spec = HostSpec { name: name.into(), allow_any, ports, ..HostSpec::default() };
     new.apply(Command::CreateHost(spec), 0).unwrap();
     new
 }
@@ -48,12 +50,10 @@ fn only_one_process_and_only_a_known_format() {
     let dir = Scratch::new();
     let store = MetaStore::open(&dir.0).unwrap();
     assert_eq!(MetaStore::open(&dir.0).unwrap_err().code, Code::DataDirInUse);
-    store
-        .write(|tx| {
-            tx.open_table(META)?.insert("schema", SCHEMA + 1)?;
-            Ok(())
-        })
-        .unwrap();
+    store.db.raw(|tx| {
+        tx.open_table(META)?.insert("schema", SCHEMA + 1)?;
+        Ok(())
+    });
     drop(store);
     let e = MetaStore::open(&dir.0).unwrap_err();
     assert_eq!(e.code, Code::StoreUnusable);
@@ -68,16 +68,8 @@ fn damage_is_reported_not_ignored() {
     store.commit(&Model::default(), &model).unwrap();
     for (key, value) in [("host/x", "{"), ("what/x", "{}"), ("map/h/1", "{\"host\":1}")] {
         let set = |bytes: Option<&[u8]>| {
-            store
-                .write(|tx| {
-                    let mut t = tx.open_table(OBJECTS)?;
-                    match bytes {
-                        Some(b) => drop(t.insert(key, b)?),
-                        None => drop(t.remove(key)?),
-                    }
-                    Ok(())
-                })
-                .unwrap();
+            let value = bytes.map(<[u8]>::to_vec);
+            store.db.write(&[Row { table: Table::Objects, key: key.into(), value }]).unwrap();
         };
         set(Some(value.as_bytes()));
         let e = store.load().unwrap_err();
@@ -150,4 +142,111 @@ fn a_readable_copy_that_cannot_be_written_stops_nothing() {
     let model = host(&Model::default(), "h");
     store.commit(&Model::default(), &model).unwrap();
     assert_eq!(store.load().unwrap(), model);
+}
+
+/// A store that is gone, or has no bytes, where there was one is no new node; the copy is as it was, and is read back.
+#[test]
+fn a_store_that_is_gone_is_refused_and_made_of_its_copy() {
+    let dir = Scratch::new();
+    let store = MetaStore::open(&dir.0).unwrap();
+    let model = host(&Model::default(), "h");
+    store.commit(&Model::default(), &model).unwrap();
+    let stamp = store.stamp(model.revision).unwrap();
+    store.export(&model);
+    drop(store);
+    let (path, copy) = (dir.0.join(FILE), dir.0.join(EXPORT));
+    let text = std::fs::read(&copy).unwrap();
+    for empty in [true, false] {
+        match empty {
+            true => std::fs::write(&path, b"").unwrap(),
+            false => std::fs::remove_file(&path).unwrap(),
+        }
+        let e = MetaStore::open(&dir.0).unwrap_err();
+        assert_eq!(e.code, Code::StoreUnusable);
+        assert!(e.hint.contains("--restore-from") && e.reason.contains("no new node"), "{e}");
+        assert_eq!(std::fs::read(&copy).unwrap(), text);
+    }
+    // Without the copy the lock tells that there was one.
+    std::fs::rename(&copy, dir.0.join("elsewhere")).unwrap();
+    assert_eq!(MetaStore::open(&dir.0).unwrap_err().code, Code::StoreUnusable);
+    let store = MetaStore::restore(&dir.0, &dir.0.join("elsewhere")).unwrap();
+    assert_eq!(store.load().unwrap(), model);
+    assert!(store.knows(&stamp, model.revision), "it is the same store");
+    drop(store);
+    assert_eq!(
+        MetaStore::restore(&dir.0, &dir.0.join("elsewhere")).unwrap_err().code,
+        Code::StoreUnusable
+    );
+    // A damaged one is kept.
+    std::fs::write(&path, b"not a store").unwrap();
+    assert!(MetaStore::restore(&dir.0, &dir.0.join("weir.lock")).is_err(), "that is no copy");
+    let store = MetaStore::restore(&dir.0, &dir.0.join("elsewhere")).unwrap();
+    assert_eq!(store.load().unwrap(), model);
+    assert_eq!(std::fs::read(dir.0.join("weir.redb.damaged")).unwrap(), b"not a store");
+}
+
+#[test]
+fn a_copy_is_not_overwritten_by_less() {
+    let (dir, other) = (Scratch::new(), Scratch::new());
+    let store = MetaStore::open(&dir.0).unwrap();
+    let one = host(&Model::default(), "h");
+    store.commit(&Model::default(), &one).unwrap();
+    drop(store);
+    let older = std::fs::read(dir.0.join(FILE)).unwrap();
+    let store = MetaStore::open(&dir.0).unwrap();
+    let two = host(&one, "i");
+    store.commit(&one, &two).unwrap();
+    drop(store);
+    let newer = std::fs::read(dir.0.join(EXPORT)).unwrap();
+    // An older store is put back, then one of another node.
+    std::fs::write(dir.0.join(FILE), older).unwrap();
+    let store = MetaStore::open(&dir.0).unwrap();
+    assert!(store.notes()[0].contains("revision 2"), "{:?}", store.notes());
+    store.export(&one);
+    assert_eq!(std::fs::read(dir.0.join("config.json.1")).unwrap(), newer);
+    drop(store);
+    drop(MetaStore::open(&other.0).unwrap());
+    std::fs::copy(other.0.join(FILE), dir.0.join(FILE)).unwrap();
+    let store = MetaStore::open(&dir.0).unwrap();
+    assert!(store.notes()[0].contains("another node"), "{:?}", store.notes());
+    assert!(dir.0.join("config.json.2").exists());
+}
+
+/// What was written anew has nothing of the past, also after a crash in between.
+#[test]
+fn the_past_is_forgotten() {
+    let dir = Scratch::new();
+    let store = MetaStore::open(&dir.0).unwrap();
+    let none = Model::default();
+    let one = host(&none, "the-secret-of-before");
+    store.commit(&none, &one).unwrap();
+    let mut two = one.clone();
+    two.hosts.clear();
+    two.revision += 1;
+    store.commit(&one, &two).unwrap();
+    store.put_blob("reservations/v", b"kept").unwrap();
+    let old = std::fs::File::open(dir.0.join(FILE)).unwrap();
+    store.forget_past(&two).unwrap();
+    let has = |bytes: &[u8]| bytes.windows(20).any(|w| w == b"the-secret-of-before");
+    let read = |mut f: &std::fs::File| {
+        let mut all = Vec::new();
+        std::io::Read::read_to_end(&mut f, &mut all).unwrap();
+        all
+    };
+    assert!(!has(&read(&old)), "the file that is gone was overwritten");
+    assert!(!has(&std::fs::read(dir.0.join(FILE)).unwrap()));
+    assert!(!has(&std::fs::read(dir.0.join(EXPORT)).unwrap()));
+    assert_eq!(store.load().unwrap(), two);
+    assert_eq!(store.blob("reservations/v").unwrap().as_deref(), Some(&b"kept"[..]));
+    store.put_blob("reservations/v", b"more").unwrap();
+    drop(store);
+    // What a crash left behind is overwritten at the next start.
+    let left = dir.0.join("weir.redb.old");
+    std::fs::write(&left, b"the-secret-of-before").unwrap();
+    let file = std::fs::File::open(&left).unwrap();
+    drop(MetaStore::open(&dir.0).unwrap());
+    assert!(!left.exists() && !has(&read(&file)));
+    std::fs::hard_link(dir.0.join(FILE), &left).unwrap();
+    let store = MetaStore::open(&dir.0).unwrap();
+    assert_eq!((store.load().unwrap(), left.exists()), (two, false));
 }

@@ -4,5 +4,6 @@ mod controller;
 mod crash;
 mod fake;
 mod power_cut;
+mod refused;
 mod rest;
 mod support;

@@ -208,11 +208,12 @@ impl Groups {
         }
     }
 
-    /// Nothing was ever written there, of a group of which nothing was known.
-    pub(super) fn found_blank(&self, group: u64) {
+    /// Nothing was ever written there a moment ago: whether that still is so.
+    pub(super) fn found_blank(&self, group: u64) -> bool {
         if self.is_unknown(group) {
             self.set_kind(group, Kind::Blank);
         }
+        self.kind(group) == Kind::Blank
     }
 
     pub(super) fn peek(&self, group: u64) -> Peek {
@@ -365,7 +366,8 @@ impl Inner {
             let slot = |k: usize| g.number * SLOTS + k as u64;
             match (op, &done) {
                 (Op::More(k), Err(Failure { undone: true, .. })) => self.owe(slot(k), -1),
-                (Op::Less(k), Ok(())) => self.owe(slot(k), -1),
+                // One that failed is not tried again: a recount is to put it right, and is not to expect it.
+                (Op::Less(k), _) => self.owe(slot(k), -1),
                 _ => {}
             }
         }

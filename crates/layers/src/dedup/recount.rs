@@ -202,10 +202,14 @@ impl Inner {
 
     /// Puts the counts of a group right, and gives slots back that nobody uses.
     async fn correct(&self, group: u64) -> IoResult {
+        let first = group * SLOTS;
         let Some(g) = self.view(group).await? else {
+            // A crash may have left data there that no record ever told of.
+            if self.empty_groups(group, group + 1).await == 0 {
+                self.give_back(first + PER, first + SLOTS).await?;
+            }
             return Ok(());
         };
-        let first = group * SLOTS;
         let wrong = |k: &usize| {
             let r = g.record(*k);
             self.counted(first + *k as u64, r) != r

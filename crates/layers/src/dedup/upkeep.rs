@@ -1,6 +1,6 @@
 //! What happens beside I/O: letting go of slots, and when the summary and the index are kept.
 
-use super::format::{Place, SLOTS, owner};
+use super::format::{Place, Record, SLOTS, owner};
 use super::meta::Op;
 use super::{Figures, Hold, Inner};
 use std::cell::RefCell;
@@ -251,9 +251,10 @@ impl Inner {
     /// Gives those slots back of some in a row, of one group, that nobody uses.
     pub(super) async fn give_back(&self, from: u64, to: u64) -> IoResult {
         let _mine = self.slots.lock(from, to, false).await;
-        let Some(g) = self.view(from / SLOTS).await? else { return Ok(()) };
+        // Without records no slot counts but the homes of chunks.
+        let g = self.view(from / SLOTS).await?;
         let free = |slot: u64| {
-            let r = g.record((slot % SLOTS) as usize);
+            let r = g.as_ref().map_or(Record::default(), |g| g.record((slot % SLOTS) as usize));
             r.count() == 0 && (owner(slot).is_none() || r.place() != Place::Home)
         };
         let mut at = from;

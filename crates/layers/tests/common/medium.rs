@@ -7,7 +7,7 @@ use std::rc::Rc;
 use weir_base::{IoError, IoResult, Nanos, Prng};
 use weir_block::{Allocation, Geometry, IoFuture, Volume, check_range};
 use weir_mem::Slice;
-use weir_reactor::sleep;
+use weir_reactor::{LocalFuture, sleep};
 
 pub(crate) const BLOCK: u64 = 4096;
 
@@ -92,6 +92,8 @@ pub(crate) struct Medium {
     pub(crate) trims: Cell<u64>,
     /// It does not tell where nothing is, as stores often do not.
     pub(crate) vague: Cell<bool>,
+    /// It takes so long to tell that nothing is somewhere, as of when it was asked.
+    pub(crate) late: Cell<Nanos>,
     /// Blocks whose reading fails.
     pub(crate) bad: RefCell<Vec<u64>>,
 }
@@ -120,6 +122,7 @@ impl Medium {
             fail: Cell::new(0),
             trims: Cell::new(0),
             vague: Cell::new(false),
+            late: Cell::new(0),
             bad: RefCell::default(),
         })
     }
@@ -258,6 +261,16 @@ impl Volume for Medium {
             false => blocks.0.range(first..).next().map_or(u64::MAX / BLOCK, |(b, _)| *b),
         };
         Allocation { mapped, len: len.min(end * BLOCK - at) }
+    }
+
+    fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
+        let found = self.allocation(at, len);
+        Box::pin(async move {
+            if self.late.get() > 0 {
+                sleep(self.late.get()).await;
+            }
+            found
+        })
     }
 
     fn allocated(&self) -> Option<u64> {

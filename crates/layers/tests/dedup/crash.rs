@@ -124,6 +124,7 @@ fn story(seed: u64, lives: u64, sum: &mut Sum) {
         let slow = prng.between(1, 100) * MICROS;
         lower.slow.set(slow);
         lower.vague.set(seed.is_multiple_of(2));
+        lower.late.set([0, slow, 20 * slow][prng.below(3) as usize]);
         lower.fail.set([0, 0, 20][prng.below(3) as usize]);
         // Sometimes within the recount, sometimes long after it.
         let lasts = slow * prng.between(1, 200);

@@ -82,6 +82,15 @@ impl StoreVolume {
     }
 }
 
+impl StoreVolume {
+    /// The place of a block's data, if it has any.
+    pub(super) async fn place_of(&self, lba: u64) -> IoResult<Option<u64>> {
+        let v = self.now();
+        let e = v.pool.entry(&v.ds, lba).await?;
+        Ok(e.is_data().then_some(e.vbn))
+    }
+}
+
 /// A range as part of a first block, whole blocks, and part of a last block; bytes, relative to the start.
 fn split(at: u64, len: u64) -> [(u64, u64); 3] {
     let head = ((B - at % B) % B).min(len);

@@ -308,8 +308,11 @@ fn imported(r: &ImportReport, dry_run: bool) -> String {
     if !r.volumes.is_empty() {
         let mut t = Table::new(&["VOLUME", ">SIZE", ""]);
         for v in &r.volumes {
-            let note =
-                if v.nameless { "the pool knows no more of it than that it is there" } else { "" };
+            let note = if v.nameless {
+                "read-only: the pool knows no more of it than that it is there"
+            } else {
+                ""
+            };
             t.row(vec![v.name.clone(), format_size(v.size), note.into()]);
         }
         text.push_str(&t.text());

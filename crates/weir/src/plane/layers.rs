@@ -10,12 +10,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_base::SECONDS;
-use weir_block::{Edit, GraphError, GraphErrorKind, GraphSpec, Metering};
+use weir_block::{Edit, GraphError, GraphErrorKind, GraphSpec, Junction, Metering};
 use weir_control::dataplane::LayerTrial;
 use weir_control::live::{LayerKindLive, LayerParamLive};
 use weir_control::model::{Pool, Volume, VolumeLayer};
 use weir_control::{Code, Error, Result};
-use weir_reactor::{LocalFuture, sleep, spawn_task};
+use weir_reactor::{LocalFuture, sleep, spawn_task, timeout};
 
 /// How long I/O in flight may take, in nanoseconds.
 const QUIESCE: u64 = 10 * SECONDS;
@@ -74,6 +74,18 @@ fn wrong(volume: &str, e: &GraphError) -> Error {
 fn not_open(volume: &str) -> Error {
     Error::new(Code::NotReady, format!("volume `{volume}` is not open"))
         .hint("`weir status` says why")
+}
+
+/// Waits until nothing is under way any more of what had passed a junction before.
+pub(crate) async fn still(top: &Rc<Junction>) -> std::result::Result<(), String> {
+    match timeout(QUIESCE, top.hold_back()).await {
+        Ok(Ok(held)) => {
+            drop(held);
+            Ok(())
+        }
+        Ok(Err(e)) => Err(e.to_string()),
+        Err(_) => Err("I/O under way does not end".into()),
+    }
 }
 
 impl Local {

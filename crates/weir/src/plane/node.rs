@@ -3,7 +3,7 @@
 use super::door::Door;
 use super::graph;
 use super::local::{Local, Start, Thread, on};
-use super::store::Reservations;
+use super::store::{ReservationState, Reservations};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -35,6 +35,8 @@ const LEAVE: Duration = Duration::from_secs(8);
 const LEAST: Duration = Duration::from_millis(200);
 /// How long commands of hosts may take to end: longer than any device of a protected pool is given.
 const FENCE: Duration = Duration::from_secs(30);
+/// Bytes of a volume's end that are overwritten at once.
+const CUT_PIECE: u64 = 32 << 20;
 
 /// Settings of the node.
 #[derive(Debug, Clone)]
@@ -162,11 +164,14 @@ impl Node {
         let mut unit = known;
         for h in self.handles() {
             let (spec, name2, pool_name) = (spec.clone(), name.clone(), pool.name.clone());
+            let size = volume.size;
             let geometry = on(&h, move |local: Rc<Local>| {
                 Box::pin(async move {
                     let g = local.build(|ctx| Graph::build(spec, ctx)).map_err(|e| {
                         failed(format!("volume {name2} of pool {pool_name} cannot be opened"), &e)
                     })?;
+                    // It may have more than hosts are to see, while it is being made smaller.
+                    g.top_junction().show(size);
                     let geometry = g.top().geometry();
                     local.graphs.borrow_mut().insert(name2, g);
                     Ok(geometry)
@@ -204,7 +209,7 @@ impl Node {
         &self,
         volume: &Volume,
         g: &weir_block::Geometry,
-        reservations: Option<Vec<u8>>,
+        reservations: ReservationState,
     ) -> Arc<UnitShared> {
         let mut id = identity(&volume.serial, volume.naa.bytes());
         id.label = volume.name.clone();
@@ -222,14 +227,15 @@ impl Node {
         let mut lu = LuState::new(id, geometry);
         let hooks = self.hooks.get().cloned();
         if let Some(h) = &hooks
-            && let Some(bytes) = reservations
-            && let Err(e) = lu.import_reservations(&bytes, Import::PowerOn)
+            && let Some(bytes) = reservations.bytes()
+            && let Err(e) = lu.import_reservations(bytes, Import::PowerOn)
         {
             let object = format!("volume/{}", volume.name);
             h.events.publish("error", &object, &format!("kept reservations are unusable: {e}"));
         }
         let store = hooks.map(|h| {
-            Arc::new(Reservations::new(h, self.stores.clone())) as Arc<dyn ReservationStore>
+            let kept = Reservations::new(h, self.stores.clone(), volume.naa, reservations);
+            Arc::new(kept) as Arc<dyn ReservationStore>
         });
         UnitShared::new(&volume.name, lu, store)
     }
@@ -327,18 +333,32 @@ impl Node {
     pub(super) async fn update(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         self.narrow(volume).await?;
         if Node::is_store(pool) {
-            self.resize_in_store(volume, pool).await?;
+            self.grow_in_store(volume, pool).await?;
         }
+        let smaller = volume.cut.is_some();
         let spec = graph::spec(volume, pool)?;
         for h in self.handles() {
-            let (spec, name) = (spec.clone(), volume.name.clone());
+            let (spec, name, size) = (spec.clone(), volume.name.clone(), volume.size);
             on(&h, move |local: Rc<Local>| {
                 Box::pin(async move {
-                    if !local.graphs.borrow().contains_key(&name) {
+                    let top = local.graphs.borrow().get(&name).map(|g| g.top_junction().clone());
+                    let Some(top) = top else {
                         return Err(Error::new(
                             Code::Internal,
                             format!("volume {name} is not open"),
                         ));
+                    };
+                    top.show(size);
+                    if smaller {
+                        // What was on its way when it ended here already has ended too.
+                        super::layers::still(&top).await.map_err(|e| {
+                            Error::new(
+                                Code::IoError,
+                                format!("volume {name} cannot be made smaller now"),
+                            )
+                            .because(e)
+                            .hint("try again when its I/O gets on")
+                        })?;
                     }
                     let changed = local.regraph(&name, spec, true).await;
                     changed.map_err(|e| failed(format!("volume {name} cannot be changed"), &e))
@@ -346,6 +366,12 @@ impl Node {
             })
             .await?;
         }
+        self.tell_unit(volume);
+        Ok(())
+    }
+
+    /// Has hosts know the size and the write protection of a volume.
+    fn tell_unit(&self, volume: &Volume) {
         let unit = lock(&self.units).get(&volume.name).cloned();
         if let Some(u) = unit {
             u.with(|s| {
@@ -353,7 +379,36 @@ impl Node {
                 s.resize(volume.size / u64::from(volume.block_size));
             });
         }
-        Ok(())
+    }
+
+    /// Throws away what a volume that is being made smaller has beyond its size.
+    pub(super) async fn cut(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        let Some(cut) = volume.cut else { return Ok(()) };
+        if Node::is_store(pool) {
+            return self.cut_in_store(volume, pool).await;
+        }
+        let Some(h) = self.handles().first().cloned() else { return Ok(()) };
+        let whole = Volume { size: cut.from, told: None, ..volume.clone() };
+        let (spec, name, at) = (graph::bare(&whole, pool)?, volume.name.clone(), volume.size);
+        on(&h, move |local: Rc<Local>| {
+            Box::pin(async move {
+                let what = || format!("the end of volume {name} cannot be thrown away");
+                let g =
+                    local.build(|ctx| Graph::build(spec, ctx)).map_err(|e| failed(what(), &e))?;
+                let (top, mut at) = (g.top(), at);
+                // To the end of its space, which may be a little more than hosts have ever seen.
+                let end = top.geometry().len;
+                while at < end {
+                    let n = (end - at).min(CUT_PIECE);
+                    let done = top.write_zeroes(at, n, true).await;
+                    done.map_err(|e| Error::new(Code::IoError, what()).because(e))?;
+                    at += n;
+                }
+                let done = top.flush().await;
+                done.map_err(|e| Error::new(Code::IoError, what()).because(e))
+            })
+        })
+        .await
     }
 
     /// Gives back what a volume holds in a place. A file or disk of its own stays as it is.

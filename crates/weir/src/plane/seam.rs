@@ -12,8 +12,8 @@ use weir_control::live::{
     SnapshotRuleLive,
 };
 use weir_control::model::{
-    self, Device, DeviceAction, DeviceKind, HostAuth, ImageFound, Pool, PoolFound, TargetPort,
-    Told, Volume,
+    self, Carried, Device, DeviceAction, DeviceKind, HostAuth, ImageFound, Pool, PoolFound,
+    RecordPart, TargetPort, Told, Volume,
 };
 use weir_control::{Code, Error};
 use weir_target_core::{AccessMap, End, HostRule, Secret};
@@ -86,8 +86,12 @@ impl DataPlane for Node {
         Box::pin(self.look_for_store(devices.to_vec(), force))
     }
 
-    fn keep_record<'a>(&'a self, pool: &'a Pool, record: &'a [u8]) -> Work<'a, ()> {
-        Box::pin(self.keep_in_store(pool, record.to_vec()))
+    fn keep_record<'a>(&'a self, pool: &'a Pool, parts: &'a [RecordPart]) -> Work<'a, ()> {
+        Box::pin(self.keep_in_store(pool, parts.to_vec()))
+    }
+
+    fn record<'a>(&'a self, pool: &'a Pool) -> Work<'a, Carried> {
+        Box::pin(self.record_in_store(pool))
     }
 
     fn change_device<'a>(&'a self, pool: &'a Pool, action: &'a DeviceAction) -> Work<'a, ()> {
@@ -222,6 +226,19 @@ impl DataPlane for Node {
 
     fn update_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
         Box::pin(self.update(volume, pool))
+    }
+
+    fn size_of<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, Option<u64>> {
+        Box::pin(async move {
+            match Node::is_store(pool) {
+                true => self.size_in_store(volume, pool).await,
+                false => Ok(None),
+            }
+        })
+    }
+
+    fn cut_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
+        Box::pin(self.cut(volume, pool))
     }
 
     fn close_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {

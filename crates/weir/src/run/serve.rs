@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use weir_control::config::{Config, Poll};
 use weir_control::server::Server;
+use weir_control::store::MetaStore;
 use weir_control::{Code, Controller, Error, Result};
 use weir_reactor::PollMode;
 
@@ -13,6 +14,11 @@ use weir_reactor::PollMode;
 pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let config = args.config()?;
     runtime()?.block_on(async {
+        if let Some(copy) = &args.restore_from {
+            // Read back, and done: what starts next finds it there.
+            drop(MetaStore::restore(&config.data_dir, copy)?);
+            tracing::warn!("the configuration store was made anew of {}", copy.display());
+        }
         let daemon = Daemon::start(&config, &args.measure_without_checksums).await?;
         let socket = daemon.server_socket();
         tracing::info!(data_dir = %config.data_dir.display(), api = %socket, "serving");

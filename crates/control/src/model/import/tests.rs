@@ -14,7 +14,7 @@ fn volume(name: &str) -> VolumeSpec {
 }
 
 /// A node with a pool of two volumes, one of which two hosts see.
-fn node() -> Model {
+pub(in crate::model) fn node() -> Model {
     let mut m = Model::default();
     let pool = PoolSpec {
         name: "safe".into(),
@@ -44,14 +44,14 @@ fn node() -> Model {
     m
 }
 
-fn found(m: &Model) -> PoolFound {
+pub(in crate::model) fn found(m: &Model) -> PoolFound {
     let dataset =
         |v: &Volume| DatasetFound { name: v.dataset(), size: v.size, block_size: v.block_size };
     PoolFound {
         id: PoolId(77),
         copies: 2,
         members: 2,
-        record: m.pool_record("safe").unwrap().bytes(),
+        record: Carried::one(m.pool_record("safe").unwrap().bytes().unwrap()),
         datasets: m.volumes.values().map(dataset).collect(),
     }
 }
@@ -151,6 +151,7 @@ fn what_is_on_the_devices_counts() {
         Some(b"{}".to_vec()),
         Some(br#"{"version":9,"pool":"p","raid":"1","volumes":[],"hosts":[],"maps":[]}"#.to_vec()),
     ] {
+        let record = record.map(Carried::one).unwrap_or_default();
         let f = PoolFound { record, ..f.clone() };
         let mut new = Model::default();
         assert_eq!(import(&mut new, spec(), f.clone()).unwrap_err().code, Code::InvalidName);
@@ -168,7 +169,7 @@ fn what_is_said_on_devices_is_not_believed_without_looking() {
     let with = |change: &dyn Fn(&mut Volume)| {
         let mut record = old.pool_record("safe").unwrap();
         change(&mut record.volumes[0]);
-        let record = record.bytes();
+        let record = Carried::one(record.bytes().unwrap());
         let mut new = Model::default();
         let report = import(&mut new, spec(), PoolFound { record, ..found(&old) }).unwrap();
         assert!(!report.left_out.is_empty());
@@ -207,7 +208,7 @@ fn what_is_said_on_devices_is_not_believed_without_looking() {
     let mut record = old.pool_record("safe").unwrap();
     secret(&mut record.volumes[0]);
     let allowed = ImportSpec { key_commands: true, ..spec() };
-    let f = PoolFound { record: record.bytes(), ..found(&old) };
+    let f = PoolFound { record: Carried::one(record.bytes().unwrap()), ..found(&old) };
     let mut new = Model::default();
     import(&mut new, allowed, f).unwrap();
     assert!(new.volumes.keys().eq(["a", "b"]));

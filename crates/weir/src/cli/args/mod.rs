@@ -67,6 +67,10 @@ pub(crate) struct ServeArgs {
     /// How reactors wait for work.
     #[arg(long, value_enum)]
     pub(crate) poll: Option<PollMode>,
+    /// Make the configuration store anew of its readable copy, config.json, where it is gone or damaged. Persistent
+    /// reservations are in no copy; those of protected pools are on their devices.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) restore_from: Option<PathBuf>,
     /// Also end, in order, when standard input is closed: for a program that starts a daemon through a pipe and
     /// must not leave it behind, however that program ends.
     #[arg(long)]

@@ -17,7 +17,7 @@ use super::node::Node;
 use form::{Wrapped, Wrapping};
 use leaf::Doors;
 use open::failed;
-pub(super) use reserved::Reservations;
+pub(super) use reserved::{Reservations, State as ReservationState};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,7 +29,7 @@ use weir_control::model::{Layout, Pool, Volume};
 use weir_control::{Code, Error, Result};
 use weir_layers::remote::Home;
 use weir_mem::BufPool;
-use weir_reactor::{Handle, LocalFuture};
+use weir_reactor::{Handle, LocalFuture, WaitChannel};
 use weir_store::{DatasetInfo, StoreError};
 
 /// Where the protected pools are, and which volumes are theirs.
@@ -61,6 +61,8 @@ pub(crate) struct OpenPool {
     /// Makes periodic snapshots, once a volume has a rule for them.
     kept: RefCell<Option<keeper::Kept>>,
     reserved: reserved::Reserved,
+    /// One writes at a time of what is carried of the configuration.
+    recording: WaitChannel,
     /// Keeps others off the devices.
     locks: RefCell<BTreeMap<String, File>>,
     /// Buffers of the reactor, for layers at home.
@@ -82,6 +84,7 @@ impl OpenPool {
             scrub: RefCell::default(),
             kept: RefCell::default(),
             reserved: reserved::Reserved::default(),
+            recording: WaitChannel::new(1),
             locks: RefCell::new(locks),
             buffers,
         }
@@ -247,6 +250,7 @@ impl Node {
         let (name, doors) = (volume.name.clone(), Doors::of(&self.shared));
         let wrapping = Wrapping::of(volume, self.hooks.get()).await?;
         let (seen, size) = (volume.size, wrapping.stored_len(volume.size));
+        let being_cut = volume.cut.is_some();
         let pool_name = pool.name.clone();
         let wanted = dataset.clone();
         self.with_pool(&pool.name, move |p| {
@@ -261,10 +265,18 @@ impl Node {
                     .because(format!("pool {pool_name} has no dataset `{wanted}` on its devices"))
                     .hint("these may be older devices, or another pool's; an empty volume is not made in its place"));
                 };
+                if d.len > size && !being_cut {
+                    return Err(Error::new(
+                        Code::PoolDamaged,
+                        format!("volume {name} has more on the devices than the configuration says"),
+                    )
+                    .because(format!("{} bytes are stored, not {size}", d.len))
+                    .hint("`weir volume resize` makes it smaller, if that is wanted"));
+                }
                 let stored = p.pool.volume(d.id).map_err(wrong)?;
                 let form = wrapping.wrap(stored, &p.buffers)?;
-                if d.len != size {
-                    // A change of size that a crash has cut off.
+                if d.len < size {
+                    // Growth that a crash has cut off.
                     form.resize(&p.pool, d.id, size, seen).await.map_err(wrong)?;
                 }
                 let home = Home::open(form.volume.clone());
@@ -321,15 +333,39 @@ impl Node {
         .await
     }
 
-    /// Gives a volume of a protected pool its size.
-    pub(super) async fn resize_in_store(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+    /// Bytes that hosts can see of what the devices of an open pool hold of a volume.
+    pub(super) async fn size_in_store(&self, volume: &Volume, pool: &Pool) -> Result<Option<u64>> {
+        let (dataset, _) = names(volume)?;
+        let form = volume.form().clone();
+        self.with_pool(&pool.name, move |p| {
+            Box::pin(async move { Ok(p.find(&dataset).map(|d| form.seen_len(d.len))) })
+        })
+        .await
+    }
+
+    /// Has a volume of a protected pool grow to its size. It is never made smaller here.
+    pub(super) async fn grow_in_store(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        self.resize_in_store(volume, pool, |has, wanted| has < wanted).await
+    }
+
+    /// Throws away what a volume of a protected pool has beyond its size.
+    pub(super) async fn cut_in_store(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        self.resize_in_store(volume, pool, |has, wanted| has > wanted).await
+    }
+
+    async fn resize_in_store(
+        &self,
+        volume: &Volume,
+        pool: &Pool,
+        is_due: fn(u64, u64) -> bool,
+    ) -> Result<()> {
         let (dataset, _) = names(volume)?;
         let (name, seen) = (volume.name.clone(), volume.size);
         let (size, plain) = (volume.form().stored_len(seen), volume.form().is_plain());
         self.with_pool(&pool.name, move |p| {
             Box::pin(async move {
                 let id = p.id(&dataset)?;
-                if p.find(&dataset).is_some_and(|d| d.len != size) {
+                if p.find(&dataset).is_some_and(|d| is_due(d.len, size)) {
                     let form = p.forms.borrow().get(&dataset).cloned();
                     let done = match form {
                         Some(f) => f.resize(&p.pool, id, size, seen).await,
@@ -351,6 +387,10 @@ impl Node {
     pub(super) async fn delete_in_store(&self, dataset: String, pool: &Pool) -> Result<()> {
         self.with_pool(&pool.name, move |p| {
             Box::pin(async move {
+                if let Err(e) = p.unreserve(&dataset).await {
+                    // What comes back brings a newer state along.
+                    tracing::warn!("reservations of `{dataset}` stay on the devices: {e}");
+                }
                 let Some(d) = p.find(&dataset) else { return Ok(()) };
                 let gone = p.pool.delete(d.id).await;
                 gone.map_err(|e| match e {

@@ -1,6 +1,7 @@
 //! What a pool carries of the configuration, in a volume of its own that no host sees, and pools that are looked for by it.
 //!
-//! Two slots take turns; the head of a slot is written when its content is durable (docs/format.md, "The configuration").
+//! It comes in parts, each of which has two slots that take turns; the head of a slot is written when its content is durable
+//! (docs/format.md, "The configuration").
 
 use super::open::{device, failed};
 use super::{Node, OpenPool, reserved};
@@ -9,7 +10,9 @@ use std::fs::File;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::Volume;
-use weir_control::model::{DatasetFound, Device, Pool, PoolFound, PoolId};
+use weir_control::model::{
+    Carried, DatasetFound, Device, Pool, PoolFound, PoolId, RECORD_PARTS, RecordPart,
+};
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
 use weir_mem::Slice;
@@ -17,12 +20,44 @@ use weir_store::{Options, StoreError};
 
 /// What the volume is called on the devices.
 const NAME: &str = ".config";
-/// Bytes of a slot: some 50 000 volumes.
-const SLOT: u64 = 32 << 20;
 const BLOCK: u64 = 4096;
 /// Bytes that are read and written at once.
 const PIECE: usize = 256 << 10;
 const MAGIC: &[u8; 8] = b"WRconf\x01\0";
+
+/// Where the two slots of a content are in a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Slots {
+    at: u64,
+    /// Bytes of a slot.
+    size: u64,
+}
+
+impl Slots {
+    /// Those at the front. A program before kept all of the configuration there, some 50 000 volumes.
+    pub(super) const FIRST: Slots = Slots { at: 0, size: 32 << 20 };
+    /// Bytes of a slot of a part from 1 on.
+    const PART: u64 = 8 << 20;
+
+    /// Those of a part.
+    fn of(part: u32) -> Slots {
+        match part.checked_sub(1) {
+            None => Slots::FIRST,
+            Some(n) => {
+                let at = Slots::FIRST.end() + u64::from(n) * 2 * Slots::PART;
+                Slots { at, size: Slots::PART }
+            }
+        }
+    }
+
+    fn end(self) -> u64 {
+        self.at + 2 * self.size
+    }
+
+    fn slot(self, n: u64) -> u64 {
+        self.at + n * self.size
+    }
+}
 
 /// Head of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +78,7 @@ impl Head {
         b
     }
 
-    fn decode(b: &Slice) -> Option<Head> {
+    fn decode(b: &Slice, slots: Slots) -> Option<Head> {
         let word = |at| {
             let mut w = [0; 8];
             b.read_at(at, &mut w);
@@ -54,7 +89,7 @@ impl Head {
             len: u64::from_le_bytes(word(16)),
             sum: u64::from_le_bytes(word(24)),
         };
-        (word(0) == *MAGIC && h.len <= SLOT - BLOCK).then_some(h)
+        (word(0) == *MAGIC && h.len <= slots.size - BLOCK).then_some(h)
     }
 }
 
@@ -75,51 +110,101 @@ async fn read(v: &dyn Volume, at: u64, len: u64) -> IoResult<Vec<u8>> {
     Ok(all)
 }
 
-/// The newest content that is whole, with its number, and how long the slots say theirs are: 0 of one without a head.
-pub(super) async fn newest(v: &dyn Volume) -> IoResult<(Option<(u64, Vec<u8>)>, [u64; 2])> {
-    let (mut found, mut lens) = (None::<(u64, Vec<u8>)>, [0; 2]);
-    for slot in 0..2 {
-        let buf = Slice::heap(BLOCK as usize);
-        v.read(slot * SLOT, buf.clone()).await?;
-        let Some(h) = Head::decode(&buf) else { continue };
-        lens[slot as usize] = h.len;
-        if found.as_ref().is_some_and(|(n, _)| *n > h.number) {
-            continue;
-        }
-        let content = match read(v, slot * SLOT + BLOCK, h.len).await {
-            Ok(c) => c,
-            // The other one may be whole.
-            Err(IoError::Medium) => continue,
-            Err(e) => return Err(e),
-        };
-        if sum(h.number, &content) == h.sum {
-            found = Some((h.number, content));
-        }
-    }
-    Ok((found, lens))
+/// What two slots have.
+pub(super) struct Newest {
+    /// The newest content that is whole, with its number.
+    pub(super) content: Option<(u64, Vec<u8>)>,
+    /// How long the slots say theirs are: 0 of one without a head.
+    pub(super) lens: [u64; 2],
+    /// There may have been a newer one, which cannot be read.
+    pub(super) doubtful: bool,
 }
 
-async fn write(v: &dyn Volume, content: &[u8]) -> IoResult {
-    let (found, lens) = newest(v).await?;
-    let number = match found {
-        Some((_, old)) if old == content => return Ok(()),
-        Some((n, _)) => n + 1,
-        None => 1,
-    };
-    let at = number % 2 * SLOT;
-    let len = content.len() as u64;
-    for (n, piece) in (0..).zip(content.chunks(PIECE)) {
-        let buf = Slice::heap(piece.len().next_multiple_of(BLOCK as usize));
-        buf.write_at(0, piece);
-        v.write(at + BLOCK + n * PIECE as u64, buf, true).await?;
+/// The newest content that is whole.
+pub(super) async fn newest(v: &dyn Volume, slots: Slots) -> IoResult<Newest> {
+    let mut found = Newest { content: None, lens: [0; 2], doubtful: false };
+    let mut lost = None::<u64>;
+    for slot in 0..2 {
+        let buf = Slice::heap(BLOCK as usize);
+        match v.read(slots.slot(slot), buf.clone()).await {
+            Ok(()) => {}
+            // The other one may be whole.
+            Err(IoError::Medium) => {
+                lost = Some(u64::MAX);
+                continue;
+            }
+            Err(e) => return Err(e),
+        }
+        let Some(h) = Head::decode(&buf, slots) else {
+            if buf.to_vec().iter().any(|b| *b != 0) {
+                lost = Some(u64::MAX);
+            }
+            continue;
+        };
+        found.lens[slot as usize] = h.len;
+        if found.content.as_ref().is_some_and(|(n, _)| *n > h.number) {
+            continue;
+        }
+        let content = match read(v, slots.slot(slot) + BLOCK, h.len).await {
+            Ok(c) if sum(h.number, &c) == h.sum => c,
+            Ok(_) | Err(IoError::Medium) => {
+                lost = lost.max(Some(h.number));
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
+        found.content = Some((h.number, content));
     }
-    let head = Head { number, len, sum: sum(number, content) };
-    v.write(at, head.encode(), true).await?;
-    let (end, was) = (len.next_multiple_of(BLOCK), lens[(number % 2) as usize]);
-    if was > end {
-        v.discard(at + BLOCK + end, was.next_multiple_of(BLOCK) - end).await?;
+    found.doubtful = lost > found.content.as_ref().map(|(n, _)| *n);
+    Ok(found)
+}
+
+/// `both`: nothing older is left in the other slot either.
+async fn write(v: &dyn Volume, slots: Slots, content: &[u8], both: bool) -> IoResult {
+    let mut times = if both { 2 } else { 1 };
+    loop {
+        let Newest { content: found, lens, .. } = newest(v, slots).await?;
+        let number = match found {
+            Some((_, old)) if old == content && times == 1 && !both => return Ok(()),
+            Some((n, _)) => n + 1,
+            None => 1,
+        };
+        let at = slots.slot(number % 2);
+        let len = content.len() as u64;
+        for (n, piece) in (0..).zip(content.chunks(PIECE)) {
+            let buf = Slice::heap(piece.len().next_multiple_of(BLOCK as usize));
+            buf.write_at(0, piece);
+            v.write(at + BLOCK + n * PIECE as u64, buf, true).await?;
+        }
+        let head = Head { number, len, sum: sum(number, content) };
+        v.write(at, head.encode(), true).await?;
+        let (end, was) = (len.next_multiple_of(BLOCK), lens[(number % 2) as usize]);
+        if was > end {
+            v.discard(at + BLOCK + end, was.next_multiple_of(BLOCK) - end).await?;
+        }
+        times -= 1;
+        if times == 0 {
+            return Ok(());
+        }
     }
-    Ok(())
+}
+
+/// What a volume carries of the configuration.
+async fn carried(v: &dyn Volume) -> IoResult<Carried> {
+    let mut all = Carried::default();
+    let len = v.geometry().len;
+    for number in 0..=RECORD_PARTS {
+        let slots = Slots::of(number);
+        if slots.end() > len {
+            break;
+        }
+        let found = newest(v, slots).await?;
+        if found.doubtful {
+            all.doubtful.push(number);
+        }
+        all.parts.extend(found.content.map(|(_, c)| (number, c)));
+    }
+    Ok(all)
 }
 
 impl OpenPool {
@@ -127,17 +212,64 @@ impl OpenPool {
     pub(super) async fn keep(
         &self,
         name: &str,
+        slots: Slots,
         content: &[u8],
     ) -> std::result::Result<(), StoreError> {
-        if content.len() as u64 > SLOT - BLOCK {
-            return Err(StoreError::Request(format!("{} bytes are too many", content.len())));
-        }
+        let v = self.hidden(name, slots.end()).await?;
+        fits(slots, content)?;
+        Ok(write(&*v, slots, content, false).await?)
+    }
+
+    /// A volume that no host sees, of so many bytes at least.
+    async fn hidden(
+        &self,
+        name: &str,
+        len: u64,
+    ) -> std::result::Result<Rc<weir_store::StoreVolume>, StoreError> {
         let id = match self.find(name) {
-            Some(d) => d.id,
-            None => self.pool.create_volume(name, 2 * SLOT, BLOCK as u32).await?,
+            Some(d) => {
+                if d.len < len {
+                    self.pool.resize(d.id, len).await?;
+                }
+                d.id
+            }
+            None => self.pool.create_volume(name, len, BLOCK as u32).await?,
         };
-        let v = self.pool.volume(id)?;
-        Ok(write(&*v, content).await?)
+        self.pool.volume(id)
+    }
+
+    /// Has the devices carry parts of the configuration, one after the other.
+    async fn keep_parts(&self, parts: &[RecordPart]) -> std::result::Result<(), StoreError> {
+        // One who was given up may still be at it.
+        let _one = self.recording.acquire(1).await;
+        let v = self.hidden(NAME, Slots::of(RECORD_PARTS).end()).await?;
+        let mut before = Vec::new();
+        for part in parts {
+            let slots = Slots::of(part.number);
+            fits(slots, &part.content)?;
+            if part.secret {
+                let lens = newest(&*v, slots).await?.lens;
+                for (slot, len) in (0..).zip(lens).filter(|(_, len)| *len > 0) {
+                    before.extend(v.places(slots.slot(slot), BLOCK + len).await?);
+                }
+            }
+            write(&*v, slots, &part.content, part.secret).await?;
+        }
+        // A pool never overwrites in place: what was there is on the devices until that is done.
+        self.pool.shred(&before).await
+    }
+
+    async fn carried(&self) -> std::result::Result<Carried, StoreError> {
+        let Some(d) = self.find(NAME) else { return Ok(Carried::default()) };
+        let v = self.pool.volume(d.id)?;
+        Ok(carried(&*v).await?)
+    }
+}
+
+fn fits(slots: Slots, content: &[u8]) -> std::result::Result<(), StoreError> {
+    match content.len() as u64 <= slots.size - BLOCK {
+        true => Ok(()),
+        false => Err(StoreError::Request(format!("{} bytes are too many", content.len()))),
     }
 }
 
@@ -165,7 +297,7 @@ async fn look(local: &Local, devices: &[Device], force: bool) -> Result<PoolFoun
             .hint("name all devices of the pool; if some are gone for good, --force goes on without them, and what only they had is lost")
     })?;
     let status = opened.status();
-    let mut record = None;
+    let mut record = Carried::default();
     let mut datasets = Vec::new();
     for d in opened.datasets() {
         if d.snapshot || d.deleting || d.name == reserved::NAME {
@@ -173,8 +305,8 @@ async fn look(local: &Local, devices: &[Device], force: bool) -> Result<PoolFoun
         }
         if d.name == NAME {
             let v = opened.volume(d.id).map_err(|e| failed("a volume".into(), &e))?;
-            match newest(&*v).await {
-                Ok((found, _)) => record = found.map(|(_, content)| content),
+            match carried(&*v).await {
+                Ok(found) => record = found,
                 Err(e) => tracing::warn!("what the pool carries of its configuration: {e}"),
             }
             continue;
@@ -193,17 +325,29 @@ async fn look(local: &Local, devices: &[Device], force: bool) -> Result<PoolFoun
 }
 
 impl Node {
-    /// Has an open pool carry this of the configuration.
+    /// What an open pool carries of the configuration.
+    pub(in crate::plane) async fn record_in_store(&self, pool: &Pool) -> Result<Carried> {
+        let name = pool.name.clone();
+        self.with_pool(&pool.name, move |p| {
+            Box::pin(async move {
+                let what = format!("what pool {name} carries of its configuration cannot be read");
+                p.carried().await.map_err(|e| failed(what, &e))
+            })
+        })
+        .await
+    }
+
+    /// Has an open pool carry these parts of the configuration.
     pub(in crate::plane) async fn keep_in_store(
         &self,
         pool: &Pool,
-        content: Vec<u8>,
+        parts: Vec<RecordPart>,
     ) -> Result<()> {
         let name = pool.name.clone();
         self.with_pool(&pool.name, move |p| {
             Box::pin(async move {
                 let what = format!("pool {name} cannot carry its configuration");
-                p.keep(NAME, &content).await.map_err(|e| failed(what, &e))
+                p.keep_parts(&parts).await.map_err(|e| failed(what, &e))
             })
         })
         .await
@@ -238,7 +382,7 @@ mod tests {
     impl Volume for Ram {
         fn geometry(&self) -> Geometry {
             Geometry {
-                len: 2 * SLOT,
+                len: Slots::FIRST.end(),
                 block_size: BLOCK as u32,
                 granularity: BLOCK as u32,
                 thin: true,
@@ -280,11 +424,11 @@ mod tests {
     }
 
     fn volume() -> Ram {
-        Ram(Slice::heap(2 * SLOT as usize))
+        Ram(Slice::heap(Slots::FIRST.end() as usize))
     }
 
     fn content(v: &Ram) -> Option<Vec<u8>> {
-        now(newest(v)).expect("it is read").0.map(|(_, c)| c)
+        now(newest(v, Slots::FIRST)).expect("it is read").content.map(|(_, c)| c)
     }
 
     fn spoil(v: &Ram, at: u64) {
@@ -300,23 +444,43 @@ mod tests {
         // Of none, less and more than a block and a piece.
         let all = [0, 1, 4096, 4097, PIECE, PIECE + 5, 3 * PIECE, 7].map(|n| vec![n as u8 | 1; n]);
         for c in &all {
-            now(write(&v, c)).expect("it is written");
+            now(write(&v, Slots::FIRST, c, false)).expect("it is written");
             assert_eq!(content(&v).as_ref(), Some(c));
         }
-        let number = |v: &Ram| now(newest(v)).expect("it is read").0.map(|(n, _)| n);
+        let of = |v: &Ram| now(newest(v, Slots::FIRST)).expect("it is read");
+        let number = |v: &Ram| of(v).content.map(|(n, _)| n);
+        assert!(!of(&v).doubtful);
         assert_eq!(number(&v), Some(all.len() as u64));
-        now(write(&v, &all[7])).expect("it is written");
+        now(write(&v, Slots::FIRST, &all[7], false)).expect("it is written");
         assert_eq!(number(&v), Some(all.len() as u64), "what is there already is not written");
         // The last one is number 8, in slot 0; a crash, or rot, leaves the one before.
         spoil(&v, BLOCK);
         assert_eq!(content(&v).as_ref(), Some(&all[6]));
-        now(write(&v, b"again")).expect("it is written");
+        assert!(of(&v).doubtful, "there was a newer one");
+        now(write(&v, Slots::FIRST, b"again", false)).expect("it is written");
         assert_eq!((content(&v).as_deref(), number(&v)), (Some(&b"again"[..]), Some(8)));
         spoil(&v, 0);
         assert_eq!(content(&v).as_ref(), Some(&all[6]));
-        spoil(&v, SLOT + BLOCK);
+        spoil(&v, Slots::FIRST.slot(1) + BLOCK);
         assert_eq!(content(&v), None);
-        now(write(&v, b"new")).expect("it is written");
+        now(write(&v, Slots::FIRST, b"new", false)).expect("it is written");
         assert_eq!(content(&v).as_deref(), Some(&b"new"[..]));
+        // What is not to be found any more is in neither slot.
+        now(write(&v, Slots::FIRST, b"an old key", true)).expect("it is written");
+        now(write(&v, Slots::FIRST, b"a new key", true)).expect("it is written");
+        let all = v.0.to_vec();
+        assert!(!all.windows(10).any(|w| w == b"an old key"));
+        assert_eq!(content(&v).as_deref(), Some(&b"a new key"[..]));
+    }
+
+    #[test]
+    fn parts_do_not_meet() {
+        let mut end = 0;
+        for part in 0..=RECORD_PARTS {
+            let slots = Slots::of(part);
+            assert_eq!(slots.at, end);
+            end = slots.end();
+        }
+        assert_eq!(end, (64 << 20) + (256 << 24));
     }
 }

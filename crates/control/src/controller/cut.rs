@@ -1,0 +1,166 @@
+//! Volumes that are made smaller, and volumes of which the devices hold more than is known.
+//!
+//! Hosts see the new size as soon as it is durable. What lies beyond is thrown away beside everything else, and again after a
+//! restart; only when it is gone does the space become free. Nothing else ever makes a volume smaller: where configuration and
+//! devices differ, the devices are right.
+
+use super::*;
+use crate::model::{Pool, Volume, VolumeState, being_cut};
+
+/// How long a command waits for what it cut off to be gone.
+const WAIT: Duration = Duration::from_secs(10);
+/// After how long a cut that failed is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Cuts of this process.
+#[derive(Debug, Default)]
+pub(super) struct Cuts {
+    /// Under way.
+    running: BTreeSet<String>,
+    /// Failed; not before.
+    next: BTreeMap<String, Instant>,
+}
+
+/// One cut under way.
+struct Running<'a>(&'a Controller, String);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.cuts().running.remove(&self.1);
+        self.0.cut_over.notify_waiters();
+    }
+}
+
+impl Controller {
+    fn cuts(&self) -> MutexGuard<'_, Cuts> {
+        self.cuts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses to take a volume away from under a cut.
+    pub(super) fn check_no_cut(&self, name: &str) -> Result<()> {
+        match self.cuts().running.contains(name) {
+            true => Err(being_cut(name)),
+            false => Ok(()),
+        }
+    }
+
+    /// Has a volume that a command has just made smaller cut, and waits for that a while. The caller does not hold `changes`.
+    pub(super) async fn cut_soon(self: &Arc<Self>, name: &str) {
+        let (me, name) = (self.clone(), name.to_string());
+        let cut = tokio::spawn(async move {
+            // It may have been begun already, as what is left to be cut.
+            if !me.cut(&name).await {
+                me.cut_ends(&name).await;
+            }
+        });
+        // It goes on without us.
+        drop(tokio::time::timeout(WAIT, cut).await);
+    }
+
+    /// Begins what is to be cut and not under way, each by itself.
+    pub(super) fn drive_cuts(self: &Arc<Self>) {
+        let model = self.model();
+        for v in model.volumes.values().filter(|v| v.cut.is_some()) {
+            let waits = self.cuts().next.get(&v.name).is_some_and(|t| Instant::now() < *t);
+            if !waits && v.state == VolumeState::Ready && self.up().volumes.contains(&v.name) {
+                let (me, name) = (self.clone(), v.name.clone());
+                tokio::spawn(async move { me.cut(&name).await });
+            }
+        }
+    }
+
+    /// Waits for the end of a cut that is under way.
+    async fn cut_ends(&self, name: &str) {
+        loop {
+            let over = self.cut_over.notified();
+            if !self.cuts().running.contains(name) {
+                return;
+            }
+            over.await;
+        }
+    }
+
+    /// False: it is under way already.
+    async fn cut(&self, name: &str) -> bool {
+        if !self.cuts().running.insert(name.to_string()) {
+            return false;
+        }
+        let running = Running(self, name.to_string());
+        let object = format!("cut/{name}");
+        match self.try_cut(name).await {
+            Ok(()) => {
+                self.cuts().next.remove(name);
+                self.up().faults.remove(&object);
+            }
+            // It went away meanwhile.
+            Err(_) if self.model().volumes.get(name).is_none_or(|v| v.cut.is_none()) => {
+                self.up().faults.remove(&object);
+            }
+            Err(e) => {
+                self.cuts().next.insert(name.to_string(), Instant::now() + AGAIN);
+                let e =
+                    Error::new(e.code, format!("the end of volume `{name}` is not cut off yet"))
+                        .because(e)
+                        .hint(
+                            "it is tried again every few seconds; hosts see the new size already",
+                        );
+                let known = self.up().faults.insert(object.clone(), e.clone());
+                if known.as_ref() != Some(&e) {
+                    self.events.publish("error", &object, &e.to_string());
+                }
+            }
+        }
+        drop(running);
+        true
+    }
+
+    async fn try_cut(&self, name: &str) -> Result<()> {
+        let model = self.model();
+        let Ok(v) = model.volume(name) else { return Ok(()) };
+        if v.cut.is_none() || v.state != VolumeState::Ready || !self.up().volumes.contains(name) {
+            return Ok(());
+        }
+        self.plane.cut_volume(v, model.pool_at(&v.pool)?).await?;
+        let _one = self.changes.lock().await;
+        let model = self.model();
+        let mut new = Model::clone(&model);
+        let changes = new.apply(Command::FinishCut { name: name.to_string() }, 0)?;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        // The data plane lets go of the space before somebody else can get it.
+        let volume = new.volume(name)?;
+        self.plane.update_volume(volume, new.pool_at(&volume.pool)?).await?;
+        self.commit(&model, new).await?;
+        self.put_records().await;
+        for c in &changes {
+            let object = format!("{}/{}", c.kind, c.name);
+            self.events.publish(&format!("{}.{}", c.kind, c.action), &object, &c.text);
+        }
+        Ok(())
+    }
+
+    /// The volume as it is to be opened: where the devices hold more of it than is known, with what they hold. The caller
+    /// holds `changes`, or is alone.
+    pub(super) async fn sized(&self, volume: &Volume, pool: &Pool) -> Result<Volume> {
+        let Some(size) = self.plane.size_of(volume, pool).await? else {
+            return Ok(volume.clone());
+        };
+        // What was being cut off may still be there.
+        if size <= volume.size || volume.cut.is_some_and(|c| c.from == size) {
+            return Ok(volume.clone());
+        }
+        let (old, name) = (self.model(), volume.name.clone());
+        let mut new = Model::clone(&old);
+        let changes = new.apply(Command::AdoptSize { name: name.clone(), size }, 0)?;
+        if changes.is_empty() {
+            return Ok(volume.clone());
+        }
+        let now = self.commit(&old, new).await?;
+        for c in &changes {
+            tracing::warn!("{}", c.text);
+            self.events.publish("volume.size", &format!("volume/{name}"), &c.text);
+        }
+        Ok(now.volume(&name)?.clone())
+    }
+}

@@ -1,0 +1,87 @@
+//! Overwriting what was freed.
+//!
+//! Nothing is overwritten in place here, so what was written over stays on the devices until its block is used again. Where that must
+//! not be, the blocks are noted before they are written over, and overwritten once a checkpoint has freed them.
+
+use super::volume::StoreVolume;
+use super::{Inner, Pool, StoreResult};
+use crate::format::BLOCK;
+use std::rc::Rc;
+use weir_base::{IoError, IoResult};
+use weir_mem::Slice;
+
+/// Where a block of data was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place(u64);
+
+/// A free block that is kept from being handed out.
+struct Held<'a>(&'a Inner, u64);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.space.borrow_mut().release(self.1);
+    }
+}
+
+impl Inner {
+    async fn shred(&self, places: &[Place]) -> IoResult {
+        let limit = self.options.deadline;
+        let zeros = Slice::heap(BLOCK);
+        zeros.fill(0);
+        let mut touched = Vec::new();
+        for Place(vbn) in places {
+            let taken = self.space.borrow().is_place(*vbn) && self.space.borrow_mut().take(*vbn);
+            if !taken {
+                // Somebody else has written over it, or is about to.
+                continue;
+            }
+            let held = Held(self, *vbn);
+            let copies = self.copies_of(*vbn).into_iter().flatten().chain(self.moving_to(*vbn));
+            let copies: Vec<_> = copies.filter(|(d, _)| d.is_written()).collect();
+            for (d, block) in copies {
+                if let Err(e) = d.write(block, &zeros, limit).await {
+                    // It may land late: nobody gets the block before the pool is opened again.
+                    std::mem::forget(held);
+                    return Err(e);
+                }
+                if !touched.iter().any(|t| Rc::ptr_eq(t, &d)) {
+                    touched.push(d);
+                }
+            }
+        }
+        for d in touched {
+            d.flush(limit).await?;
+        }
+        Ok(())
+    }
+}
+
+impl StoreVolume {
+    /// Where the data of a range is now, in whole blocks.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub async fn places(&self, at: u64, len: u64) -> Result<Vec<Place>, IoError> {
+        let block = BLOCK as u64;
+        let mut all = Vec::new();
+        for lba in at / block..(at + len).div_ceil(block) {
+            all.extend(self.place_of(lba).await?.map(Place));
+        }
+        Ok(all)
+    }
+}
+
+impl Pool {
+    /// Overwrites what was at these places before it was written over or discarded, as far as nobody else has used them
+    /// since. Makes a checkpoint first. Devices that are not there keep it.
+    ///
+    /// # Errors
+    /// The pool cannot be written.
+    pub async fn shred(&self, places: &[Place]) -> StoreResult {
+        if places.is_empty() {
+            return Ok(());
+        }
+        self.checkpoint().await?;
+        Ok(self.0.shred(places).await?)
+    }
+}
