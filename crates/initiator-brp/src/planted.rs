@@ -9,12 +9,18 @@ pub enum Bug {
     LostCacheNotTold,
     /// What was written by one handle is not known to the others.
     LostCacheByHandle,
+    /// A command that is sent again after a loss has a new sequence number.
+    ResentAsNew,
 }
 
 impl Bug {
     /// All there are.
-    pub const ALL: &[Bug] =
-        &[Bug::GivenUpKeepsItsData, Bug::LostCacheNotTold, Bug::LostCacheByHandle];
+    pub const ALL: &[Bug] = &[
+        Bug::GivenUpKeepsItsData,
+        Bug::LostCacheNotTold,
+        Bug::LostCacheByHandle,
+        Bug::ResentAsNew,
+    ];
 }
 
 #[cfg(feature = "planted")]

@@ -9,12 +9,27 @@ pub enum Bug {
     PreemptFirstOnly,
     /// A unit attention is raised without the cached rules being made anew.
     AttentionBehindCache,
+    /// An attention is raised for one of the nexuses of an initiator port.
+    ToldOncePerHost,
+    /// RELEASE tells nobody.
+    ReleaseInSilence,
+    /// LOGICAL UNIT RESET leaves the reservation of RESERVE(6).
+    ResetKeepsReserve6,
+    /// A holder that unregisters leaves its reservation in force.
+    LeavingHolderHolds,
 }
 
 impl Bug {
     /// All there are.
-    pub const ALL: &[Bug] =
-        &[Bug::RegisteredMayRead, Bug::PreemptFirstOnly, Bug::AttentionBehindCache];
+    pub const ALL: &[Bug] = &[
+        Bug::RegisteredMayRead,
+        Bug::PreemptFirstOnly,
+        Bug::AttentionBehindCache,
+        Bug::ToldOncePerHost,
+        Bug::ReleaseInSilence,
+        Bug::ResetKeepsReserve6,
+        Bug::LeavingHolderHolds,
+    ];
 }
 
 #[cfg(feature = "planted")]

@@ -1,5 +1,6 @@
 //! A channel: its slots and what it knows outlive its connections.
 
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::receive::CommandTap;
 use crate::remembered::Place;
@@ -406,7 +407,8 @@ impl Channel {
     /// Waits until there is neither a connection nor a command under way.
     async fn drain(&self, patience: Nanos) -> bool {
         let drained = async {
-            while self.busy.get() > 0 || self.conn.borrow().is_some() {
+            let busy = || self.busy.get() > 0 && !has(Bug::DrainSkipped);
+            while busy() || self.conn.borrow().is_some() {
                 self.drained.wait().await;
             }
         };
@@ -481,7 +483,7 @@ impl Channel {
     pub(crate) fn volume(&self, number: u16, guard: u32) -> Result<Rc<Attached>, Status> {
         let all = self.volumes.borrow();
         match all.iter().find(|k| k.number == number) {
-            Some(k) if k.guard == guard => Ok(k.attached.clone()),
+            Some(k) if k.guard == guard || has(Bug::GuardNotCompared) => Ok(k.attached.clone()),
             Some(_) => Err(Status::WrongVolume),
             None => Err(Status::NoVolume),
         }

@@ -24,6 +24,7 @@
 mod channel;
 mod config;
 mod keyed;
+pub mod planted;
 mod port;
 mod receive;
 mod remembered;

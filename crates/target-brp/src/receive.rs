@@ -1,6 +1,7 @@
 //! Messages of initiators: each command is looked at by itself, and many end right here.
 
 use crate::channel::Channel;
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::reply::Reply;
 use crate::request::{Ended, Work};
@@ -218,7 +219,7 @@ impl Channel {
             let Some(s) = slots.get_mut(usize::from(c.tag)) else { return };
             match s.slot.judge(c.seq) {
                 Verdict::New => {}
-                Verdict::Done(status, detail) => {
+                Verdict::Done(status, detail) if !has(Bug::DoneIsRunAgain) => {
                     if c.data_in() == 0 || status != Status::Ok {
                         drop(slots);
                         let mut e = Completion::new(c.tag, c.seq, status, detail);
@@ -226,6 +227,7 @@ impl Channel {
                         return self.answer(e);
                     }
                 }
+                Verdict::Done(..) => {}
                 // Twice on one connection: the first one is going to be answered.
                 Verdict::Running => return,
                 Verdict::Wrong => {
@@ -328,6 +330,7 @@ impl Channel {
     /// As [`admit`](Channel::admit), for a command that is looked at as it comes.
     #[inline]
     fn allowed(&self, c: &Command, writes: bool) -> Result<(Rc<Attached>, bool), Status> {
+        let writes = writes && !has(Bug::WriteAdmittedAsRead);
         let a = self.volume(c.volume, c.guard)?;
         let durable = a.admit_block(self.view.nexus(), writes).map_err(|r| {
             use weir_target_core::Refusal;

@@ -9,11 +9,30 @@ pub enum Bug {
     BlockWriteNotCounted,
     /// A command that was fenced while its data came writes it all the same.
     PassNotShown,
+    /// Each port counts its nexuses from 1.
+    PortsShareNexuses,
+    /// A fence ends what is under way on one reactor only.
+    FenceOneReactor,
+    /// Nobody waits for the end of commands to volumes that are hidden.
+    PartDoesNotWait,
+    /// A fence does not wait until the answers of what it ended have left.
+    AnswersNotAwaited,
+    /// I/O that a lost channel left behind is not waited for by writes of the next one.
+    LingeringForgotten,
 }
 
 impl Bug {
     /// All there are.
-    pub const ALL: &[Bug] = &[Bug::WriteNotCounted, Bug::BlockWriteNotCounted, Bug::PassNotShown];
+    pub const ALL: &[Bug] = &[
+        Bug::WriteNotCounted,
+        Bug::BlockWriteNotCounted,
+        Bug::PassNotShown,
+        Bug::PortsShareNexuses,
+        Bug::FenceOneReactor,
+        Bug::PartDoesNotWait,
+        Bug::AnswersNotAwaited,
+        Bug::LingeringForgotten,
+    ];
 }
 
 #[cfg(feature = "planted")]

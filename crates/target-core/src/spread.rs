@@ -1,5 +1,6 @@
 //! A target port on several reactors, whatever its protocol: which these are, logins, memory to receive into.
 
+use crate::planted::{Bug, has};
 use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -55,7 +56,8 @@ impl Spread {
     /// A number for a new I_T nexus of the port. All ports of a node stand before the same units, so no two nexuses of
     /// a program have the same number, whatever their port and protocol; none is used twice.
     pub fn new_nexus(&self) -> Nexus {
-        Nexus(self.id << NEXUS_BITS | (self.nexuses.fetch_add(1, Ordering::Relaxed) + 1))
+        let port = if has(Bug::PortsShareNexuses) { 0 } else { self.id };
+        Nexus(port << NEXUS_BITS | (self.nexuses.fetch_add(1, Ordering::Relaxed) + 1))
     }
 
     /// Adds the present reactor, which has its part of the port.

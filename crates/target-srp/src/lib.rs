@@ -28,6 +28,7 @@ mod config;
 mod dma;
 mod events;
 mod nexus;
+pub mod planted;
 mod port;
 mod request;
 mod target;

@@ -3,6 +3,7 @@
 use crate::channel::Login;
 use crate::config::TargetConfig;
 use crate::nexus::{ChannelRef, Nexuses};
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -241,6 +242,7 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
         // A login must not wait for a dead channel for ever. What of its writes is with a device then is waited for by
         // the writes of the new one, volume by volume.
         while now() < until
+            && !has(Bug::OldChannelsStay)
             && shared.nexuses.channels(&name).iter().any(|c| joined.others.contains(c))
         {
             sleep(MILLIS).await;

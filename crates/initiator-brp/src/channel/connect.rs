@@ -4,6 +4,7 @@ use super::slot::{Outcome, State};
 use super::{Channel, Limits, Path, receive};
 use crate::config::{MESSAGE, Secret};
 use crate::error::Error;
+use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, Prng, SECONDS};
 use weir_fabric::{Connection, FabricError, Params, RecvQueue, SendFlags, Unclaimed};
@@ -225,6 +226,9 @@ impl Channel {
                     s.empty();
                 } else {
                     s.state = State::Waiting;
+                }
+                if resumed && has(Bug::ResentAsNew) {
+                    s.seq = s.seq.wrapping_add(1);
                 }
                 if resumed {
                     s.command.flags |= flag::REPLAY;

@@ -6,11 +6,19 @@ use crate::identity::TargetPort;
 use crate::planted::{Bug, has};
 use crate::pr::PortPair;
 use crate::sense::Sense;
+use crate::transport_id::TransportId;
 
 impl LuState {
     /// Raises a unit attention.
     pub fn raise_ua(&mut self, scope: UaScope, sense: Sense) {
+        let mut told: Vec<TransportId> = Vec::new();
         for (nexus, state) in &mut self.nexuses {
+            if has(Bug::ToldOncePerHost) {
+                if told.contains(&state.who.initiator) {
+                    continue;
+                }
+                told.push(state.who.initiator.clone());
+            }
             let meant = match scope {
                 UaScope::All => true,
                 UaScope::Only(n) => *nexus == n,
@@ -44,7 +52,9 @@ impl LuState {
     /// are saved), 6/29/03 for all nexuses except `requester`. Persistent reservations stay. The
     /// caller aborts the tasks.
     pub fn lu_reset(&mut self, requester: Option<Nexus>) {
-        self.reserved_by = None;
+        if !has(Bug::ResetKeepsReserve6) {
+            self.reserved_by = None;
+        }
         self.modes = ModeValues::default_of(&self.identity);
         self.echo.clear();
         let scope = requester.map_or(UaScope::All, UaScope::AllExcept);

@@ -235,7 +235,7 @@ impl Reservations {
         let Some(i) = self.position(pair) else { return false };
         let removed = self.registrations.remove(i);
         let ends = removed.holder || !self.any_registered();
-        if ends {
+        if ends && !has(Bug::LeavingHolderHolds) {
             self.kind = None;
         }
         ends
@@ -274,7 +274,7 @@ impl Reservations {
         }
         self.kind = None;
         self.registrations[i].holder = false;
-        if kind.shared_by_registrants() {
+        if kind.shared_by_registrants() && !has(Bug::ReleaseInSilence) {
             self.notify_others(request.who, Sense::RESERVATIONS_RELEASED, change);
         }
         self.revision += 1;
