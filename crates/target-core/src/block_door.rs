@@ -1,8 +1,9 @@
 //! What front ends without SCSI need of a logical unit: admission, and writes that keep out of the way of
 //! COMPARE AND WRITE.
 
-use crate::fence::{End, Inside, Pass};
+use crate::fence::End;
 use crate::gate::Writing;
+use crate::pass::{Inside, Pass};
 use crate::planted::Bug;
 use crate::unit::{Attached, Unit};
 use weir_base::{IoError, IoResult};

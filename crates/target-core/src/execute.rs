@@ -1,6 +1,7 @@
 //! From a CDB to status and sense.
 
-use crate::fence::{End, Inside, Pass};
+use crate::fence::End;
+use crate::pass::{Inside, Pass};
 use crate::transfer::{Stop, Transfer};
 use crate::unit::Attachment;
 use weir_base::{IoError, IoResult};

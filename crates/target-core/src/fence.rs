@@ -13,16 +13,16 @@
 //!
 //! Passes are counted per view and reactor: no lock, no memory and nothing that cores share is needed per command.
 
+use crate::pass::{Pass, Round};
 use crate::planted::{Bug, has};
 use crate::transfer::Transfer;
 use crate::unit::{Attached, Unit, UnitShared};
-use std::cell::{Cell, RefCell};
-use std::ops::Deref;
+use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_proto_scsi::lu::Nexus;
-use weir_reactor::{LocalFuture, WaitChannel, call, sleep, spawn, timeout};
+use weir_reactor::{JoinHandle, LocalFuture, call, sleep, spawn, timeout};
 
 /// How long a host may take to receive what it is owed by commands that were fenced; then its connection ends. Shorter
 /// than the time that hosts give a task management function (Linux: 5 s).
@@ -41,7 +41,7 @@ pub enum End {
 
 impl End {
     /// The stronger of two counts.
-    fn rank(self) -> u8 {
+    pub(crate) fn rank(self) -> u8 {
         match self {
             End::Again => 0,
             End::Aborted(_) => 1,
@@ -80,131 +80,6 @@ pub trait Link {
     fn cut(&self, why: &str);
 }
 
-/// Passes that one fence makes void together.
-#[derive(Default)]
-pub(crate) struct Round {
-    end: Cell<Option<End>>,
-    passes: Cell<u32>,
-    /// Passes that were let through to the medium and are not back.
-    inside: Cell<u32>,
-    fewer: WaitChannel,
-}
-
-impl Round {
-    fn end(&self, why: End) {
-        let now = self.end.get();
-        if now.is_none_or(|e| e.rank() < why.rank()) {
-            self.end.set(Some(why));
-        }
-    }
-
-    #[inline]
-    fn tell(&self) {
-        if self.fewer.waiting() > 0 {
-            self.fewer.signal_all();
-        }
-    }
-
-    /// Waits until none of the passes is at the medium; none will be again.
-    async fn off_the_medium(&self) {
-        while self.inside.get() > 0 {
-            self.fewer.wait().await;
-        }
-    }
-
-    async fn over(&self) {
-        while self.passes.get() > 0 {
-            self.fewer.wait().await;
-        }
-    }
-}
-
-/// The rounds of a view of a unit: that in force, and void ones whose commands have not ended.
-#[derive(Default)]
-pub(crate) struct Rounds {
-    now: RefCell<Rc<Round>>,
-    void: RefCell<Vec<Rc<Round>>>,
-    gone: Cell<bool>,
-}
-
-impl Rounds {
-    /// Makes all passes void. Gives the rounds that are to be waited for.
-    fn fence(&self, why: End) -> Vec<Rc<Round>> {
-        let next = Rc::<Round>::default();
-        if why == End::Gone || self.gone.get() {
-            self.gone.set(true);
-            next.end(End::Gone);
-        }
-        let old = self.now.replace(next);
-        let mut void = self.void.borrow_mut();
-        void.retain(|r| r.passes.get() > 0);
-        if old.passes.get() > 0 {
-            void.push(old);
-        }
-        void.iter().for_each(|r| r.end(why));
-        void.clone()
-    }
-
-    /// No pass of this view is good any more.
-    #[inline]
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone.get()
-    }
-}
-
-/// A command's claim to a unit, from the look-up of its LUN until its answer is posted.
-pub struct Pass {
-    attached: Rc<Attached>,
-    round: Rc<Round>,
-}
-
-/// Held while a command's I/O is under way.
-#[must_use]
-pub struct Inside<'a>(&'a Round);
-
-impl Drop for Inside<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.0.inside.set(self.0.inside.get() - 1);
-        self.0.tell();
-    }
-}
-
-impl Deref for Pass {
-    type Target = Attached;
-    #[inline]
-    fn deref(&self) -> &Attached {
-        &self.attached
-    }
-}
-
-impl Drop for Pass {
-    #[inline]
-    fn drop(&mut self) {
-        self.round.passes.set(self.round.passes.get() - 1);
-        self.round.tell();
-    }
-}
-
-impl Attached {
-    /// A pass for a command that has just been found to be for this unit.
-    #[inline]
-    pub fn pass(self: &Rc<Self>) -> Pass {
-        let round = self.rounds.now.borrow().clone();
-        round.passes.set(round.passes.get() + 1);
-        Pass { attached: self.clone(), round }
-    }
-
-    /// The passes so far are void from here on.
-    pub(crate) fn fence(&self, why: End) -> Vec<Rc<Round>> {
-        let rounds = self.rounds.fence(why);
-        if self.rounds.is_gone() {
-            self.forget_rules();
-        }
-        rounds
-    }
-}
-
 impl UnitShared {
     fn lingering(&self) -> MutexGuard<'_, Vec<Nexus>> {
         self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
@@ -220,7 +95,7 @@ impl Attached {
     /// The channel has ended: the passes are void, and writes of later channels wait for I/O that is under way.
     pub(crate) fn linger(self: &Rc<Self>, nexus: Nexus) {
         let rounds = self.fence(End::Gone);
-        if rounds.iter().all(|r| r.inside.get() == 0) {
+        if rounds.iter().all(|r| !r.is_inside()) || has(Bug::LingeringForgotten) {
             return;
         }
         let shared = self.unit.shared.clone();
@@ -246,38 +121,15 @@ impl Pass {
             sleep(MILLIS).await;
         }
     }
-
-    /// What became of the command, if it was fenced.
-    #[inline]
-    pub fn end(&self) -> Option<End> {
-        self.round.end.get()
-    }
-
-    /// Lets the command's I/O begin, unless it has been fenced since it was admitted.
-    ///
-    /// # Errors
-    /// Why not: the command has no further effect.
-    #[inline]
-    pub fn enter(&self) -> Result<Inside<'_>, End> {
-        match self.round.end.get() {
-            Some(end) if !has(Bug::PassNotShown) => Err(end),
-            _ => {
-                self.round.inside.set(self.round.inside.get() + 1);
-                Ok(Inside(&self.round))
-            }
-        }
-    }
-
-    /// A new pass for a command that may ask again.
-    pub fn renew(&mut self) {
-        *self = self.attached.pass();
-    }
 }
 
 /// Waits for the end of fenced rounds of one view, and until its channel has sent what they left.
 async fn ended(rounds: Vec<Rc<Round>>, link: Option<Weak<dyn Link>>) {
     for r in &rounds {
         r.off_the_medium().await;
+    }
+    if has(Bug::AnswersNotAwaited) {
+        return;
     }
     let channel = || link.as_ref().and_then(Weak::upgrade);
     let answered = async {
@@ -310,11 +162,32 @@ pub(crate) struct User {
     pub(crate) nexus: Nexus,
     pub(crate) attached: Weak<Attached>,
     pub(crate) link: Option<Weak<dyn Link>>,
+    /// It has lost the unit, and its last answers have left.
+    quiet: Rc<Cell<bool>>,
 }
 
 impl User {
+    pub(crate) fn new(nexus: Nexus, attached: &Rc<Attached>, link: Option<Weak<dyn Link>>) -> User {
+        User { nexus, attached: Rc::downgrade(attached), link, quiet: Rc::default() }
+    }
+
     fn is_there(&self) -> bool {
-        self.attached.strong_count() > 0 || self.link.as_ref().is_some_and(|l| l.strong_count() > 0)
+        let has_link = || self.link.as_ref().is_some_and(|l| l.strong_count() > 0);
+        self.attached.strong_count() > 0 || (has_link() && !self.quiet.get())
+    }
+
+    /// Ends its commands and waits for that. One that has lost the unit may have ended the last of them by itself: then
+    /// their answers may yet be on their way.
+    fn end(&self, why: End) -> JoinHandle<()> {
+        let rounds = self.attached.upgrade().map_or_else(Vec::new, |a| a.fence(why));
+        let (attached, link, quiet) =
+            (self.attached.clone(), self.link.clone(), self.quiet.clone());
+        spawn(async move {
+            if !quiet.get() {
+                ended(rounds, link).await;
+                quiet.set(attached.strong_count() == 0);
+            }
+        })
     }
 }
 
@@ -339,8 +212,7 @@ impl Unit {
         }
         let mut waits = Vec::new();
         for u in self.users.borrow().iter().filter(|u| whom.means(u.nexus)) {
-            let rounds = u.attached.upgrade().map_or_else(Vec::new, |a| a.fence(why));
-            waits.push(spawn(ended(rounds, u.link.clone())));
+            waits.push(u.end(why));
         }
         for w in waits {
             w.await;
@@ -353,8 +225,9 @@ impl Unit {
         self.refresh_links();
         let mut waits = Vec::new();
         for u in self.users.borrow().iter() {
-            let Some(a) = u.attached.upgrade().filter(|a| a.rounds.is_gone()) else { continue };
-            waits.push(spawn(ended(a.fence(End::Gone), u.link.clone())));
+            if u.attached.upgrade().is_none_or(|a| a.rounds.is_gone()) {
+                waits.push(u.end(End::Gone));
+            }
         }
         for w in waits {
             w.await;
@@ -372,6 +245,9 @@ impl UnitShared {
 
     /// After a change of the access map: waits until what nexuses have under way that lost this unit has ended.
     pub async fn part(self: &Arc<Self>) {
+        if has(Bug::PartDoesNotWait) {
+            return;
+        }
         self.everywhere(Unit::part_here).await;
     }
 
@@ -382,7 +258,8 @@ impl UnitShared {
         Fut: Future<Output = ()> + 'static,
     {
         let mut waits = Vec::new();
-        for (number, there) in self.members.all() {
+        let most = if has(Bug::FenceOneReactor) { 1 } else { usize::MAX };
+        for (number, there) in self.members.all().into_iter().take(most) {
             let f = f.clone();
             waits.push(spawn(async move {
                 // A reactor that has ended has nothing under way.

@@ -1,7 +1,7 @@
 //! The commands of the medium that are not READ or WRITE.
 
 use crate::execute::{Failure, Outcome, fetch, io};
-use crate::fence::Pass;
+use crate::pass::Pass;
 use crate::transfer::{Stop, Transfer};
 use weir_base::IoError;
 use weir_block::Allocation;

@@ -1,9 +1,10 @@
 //! Logical units.
 
 use crate::access::Access;
-use crate::fence::{End, Link, Rounds, User, off_the_media};
+use crate::fence::{End, Link, User, off_the_media};
 use crate::gate::{Gate, SharedGate};
 use crate::members::{self, Members};
+use crate::pass::Rounds;
 use crate::turn::Turns;
 use crate::vital::Vital;
 use std::cell::{Cell, RefCell};
@@ -367,11 +368,8 @@ impl Attachment {
             fast: Cell::new(fast),
             rounds: Rounds::default(),
         });
-        attached.unit.add_user(User {
-            nexus: self.nexus,
-            attached: Rc::downgrade(&attached),
-            link: self.link.borrow().clone(),
-        });
+        let user = User::new(self.nexus, &attached, self.link.borrow().clone());
+        attached.unit.add_user(user);
         attached
     }
 

@@ -8,13 +8,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_block::{Geometry, IoFuture, Volume};
-use weir_mem::Slice;
+use weir_mem::{BufPool, PoolConfig, Slice};
 use weir_proto_scsi::initiator as build;
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::lun::Lun;
-use weir_reactor::{JoinHandle, now, sleep, spawn};
+use weir_proto_scsi::transport_id::TransportId;
+use weir_reactor::{JoinHandle, LocalFuture, now, sleep, spawn};
 use weir_sim::{Node, World};
-use weir_target_core::{Attachment, End, PATIENCE, Stop, UnitShared, Whom};
+use weir_target_core::{
+    Access, AccessMap, Attachment, End, HostRule, Link, PATIENCE, Stop, Unit, UnitShared, Units,
+    Whom,
+};
 
 const BLOCKS: u64 = 64;
 
@@ -217,4 +221,61 @@ fn writes_of_a_new_channel_come_after_those_that_the_old_one_left() {
         sleep(2 * PATIENCE).await;
         assert_eq!(new.disk.written.get(), 8);
     });
+}
+
+/// A channel that is told when what was given to its connection has left.
+struct Line {
+    view: Attachment,
+    access: Access,
+    units: Units,
+    left: Rc<Cell<bool>>,
+}
+
+impl Link for Line {
+    fn refresh(&self) {
+        self.view.refresh(&self.access, &self.units);
+    }
+    fn sent(&self) -> LocalFuture<'static, ()> {
+        let left = self.left.clone();
+        Box::pin(async move {
+            while !left.get() {
+                sleep(MILLIS).await;
+            }
+        })
+    }
+    fn cut(&self, _why: &str) {}
+}
+
+#[test]
+fn a_host_is_parted_from_a_unit_when_its_last_answers_have_left() {
+    let w = World::new(2);
+    let node = w.node("target");
+    w.run(&node, 10 * SECONDS, async {
+        let unit = shared_unit(BLOCKS, None);
+        let pool = BufPool::new(&PoolConfig { classes: vec![(4096, 4)] }).unwrap();
+        let units = Units::default();
+        units.insert(Unit::new(unit.clone(), Rc::new(Disk::default()), pool, 4096));
+        let luns = vec![(0, "v".into())];
+        let rule = HostRule { host: "h".into(), any: true, luns, ..HostRule::default() };
+        let access = Access::new(AccessMap { hosts: vec![rule] });
+        let view = Attachment::new(Nexus(1), vec![1; 16], TransportId::srp([1; 16]), 1);
+        let left = Rc::new(Cell::new(false));
+        let line = Rc::new(Line { view, access, units, left: left.clone() });
+        let link: Rc<dyn Link> = line.clone();
+        line.view.set_link(Rc::downgrade(&link));
+        line.refresh();
+        // No command is under way, but an answer is.
+        line.access.set(AccessMap::default());
+        let parted = Rc::new(Cell::new(false));
+        let seen = parted.clone();
+        let parting = spawn(async move {
+            unit.part().await;
+            seen.set(true);
+        });
+        sleep(SECONDS).await;
+        assert!(!parted.get(), "an answer is on its way");
+        left.set(true);
+        parting.await;
+    })
+    .unwrap();
 }

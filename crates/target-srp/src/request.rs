@@ -3,6 +3,7 @@
 use crate::bdt::Bdt;
 use crate::channel::Channel;
 use crate::dma::Dma;
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -23,6 +24,17 @@ use weir_target_core::{End, Outcome, Pass, Stop, Whom, execute_unmapped};
 /// CDB bytes kept; longer ones are of no command that we know.
 const CDB: usize = 32;
 
+/// What ABORT TASK finds in a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Task {
+    /// No command.
+    None,
+    /// A command that runs, or is about to.
+    Runs,
+    /// One that has done its work and waits for the end of others: only its answer is due.
+    Waits,
+}
+
 /// A request structure. There is a fixed number of them; each runs its loop for as long as its port lives.
 pub(crate) struct Request {
     pub(crate) id: u32,
@@ -30,8 +42,7 @@ pub(crate) struct Request {
     state: Cell<RequestState>,
     pub(crate) tag: Cell<Tag>,
     pub(crate) channel: RefCell<Option<Rc<Channel>>>,
-    /// A command runs here.
-    task: Cell<bool>,
+    task: Cell<Task>,
     /// ABORT TASK wants the command gone.
     aborted: Cell<bool>,
     pub(crate) data_out: Bdt,
@@ -51,7 +62,7 @@ impl Request {
             state: Cell::new(RequestState::START),
             tag: Cell::new(Tag(0)),
             channel: RefCell::default(),
-            task: Cell::new(false),
+            task: Cell::new(Task::None),
             aborted: Cell::new(false),
             data_out: Bdt::new(id),
             data_in: Bdt::new(id),
@@ -84,15 +95,18 @@ impl Request {
         self.aborted.get() || self.channel.borrow().as_ref().is_none_or(|c| c.is_lost())
     }
 
-    /// A command that may be aborted: it runs, or is about to.
+    /// There is a command here, and it has not been answered.
     pub(crate) fn is_task(&self) -> bool {
-        self.task.get()
+        self.task.get() != Task::None
     }
 
-    /// Marks a task for its end.
-    pub(crate) fn abort(&self) {
+    /// Has a task end without an answer, and waits until it can have no effect any more.
+    pub(crate) async fn abort(&self) {
         self.aborted.set(true);
         self.stop.signal_all();
+        if self.task.get() == Task::Runs && !has(Bug::AbortAnsweredEarly) {
+            self.ended.wait().await;
+        }
     }
 
     /// The connection of this command is gone.
@@ -123,6 +137,15 @@ impl Request {
     /// The table's buffer is taken before the command has any, and belongs to the fetch, which waits for no other:
     /// commands that hold the data's and wait for the table's could hold all that there are.
     async fn fetch_table(self: &Rc<Self>, channel: &Rc<Channel>, missing: Descriptor, out: bool) {
+        if has(Bug::TableHeldUp) {
+            let (me, channel) = (self.clone(), channel.clone());
+            spawn_task(async move {
+                let bdt = if out { &me.data_out } else { &me.data_in };
+                let table = me.port.pool.alloc(missing.len as usize).await;
+                bdt.fetch(&me.port.trace, &channel, missing, table).await;
+            });
+            return;
+        }
         let Ok(table) = self.buffer(&self.port.pool, missing.len as usize).await else {
             let bdt = if out { &self.data_out } else { &self.data_in };
             return bdt.fail(&self.port.trace);
@@ -159,7 +182,7 @@ impl Request {
                     channel.broke(p);
                     self.replace();
                 }
-                self.task.set(false);
+                self.task.set(Task::None);
                 self.aborted.set(false);
                 self.channel.take();
                 self.ended.signal_all();
@@ -242,7 +265,7 @@ impl Request {
         channel.view.refresh(&port.shared.access, &port.units);
         let lun = Lun(c.lun);
         let mut pass = channel.view.find(lun).map(|a| a.pass());
-        self.task.set(pass.is_some());
+        self.task.set(Task::Runs);
         // The table's fetch runs in parallel with the command.
         for (bdt, buffer) in [(&self.data_out, &c.data_out), (&self.data_in, &c.data_in)] {
             if bdt.load(&port.trace, buffer)
@@ -288,19 +311,26 @@ impl Request {
         };
         drop(dma);
         let fenced = pass.as_ref().and_then(|p| p.end());
+        let mut over = false;
         if let Ok(o) = &result
             && !o.abort_tasks_of.is_empty()
             && let Some(p) = pass.take()
         {
             let unit = p.unit().shared().clone();
             // It is done itself, and must not be waited for by those that it waits for.
-            drop(p);
-            self.task.set(false);
+            let aside = p.aside();
+            self.task.set(Task::Waits);
             self.ended.signal_all();
             let by = channel.view.nexus();
-            unit.fence(Whom::Only(o.abort_tasks_of.clone()), End::Aborted(by)).await;
+            if !has(Bug::PreemptedGoOn) {
+                unit.fence(Whom::Only(o.abort_tasks_of.clone()), End::Aborted(by)).await;
+            }
+            // Task management that did not wait for it has promised that nothing more is heard of it.
+            let p = aside.back();
+            over = matches!(p.end(), Some(End::Aborted(_))) && !has(Bug::PreemptorAnswers);
+            pass = Some(p);
         }
-        if self.aborted.get() || (fenced.is_some() && result.is_err()) {
+        if self.aborted.get() || over || (fenced.is_some() && result.is_err()) {
             self.enter(RequestState::Datc);
         }
         self.enter(RequestState::DmaDrainWait);
@@ -308,7 +338,7 @@ impl Request {
         self.data_out.settle().await;
         self.data_in.settle().await;
         let answer = match result {
-            Ok(o) if !self.stopped() => Some(o),
+            Ok(o) if !over && !self.stopped() => Some(o),
             // The data could not be moved though nobody stopped it: the descriptors are at fault.
             Err(_) if !self.stopped() && fenced.is_none() => None,
             _ => return self.end_in_silence(channel, pass.as_ref()).await,

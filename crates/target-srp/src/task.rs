@@ -1,6 +1,7 @@
 //! Task management (SAM-5 section 7, T10 SRP SRP_TSK_MGMT).
 
 use crate::channel::Channel;
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::request::Request;
 use std::rc::Rc;
@@ -36,8 +37,7 @@ impl Port {
                     .then(|| r.clone())
             });
             if let Some(r) = victim {
-                r.abort();
-                r.ended.wait().await;
+                r.abort().await;
             }
             return RspCode::Complete;
         }
@@ -52,7 +52,7 @@ impl Port {
             }
             TaskFunction::LunReset => {
                 unit.with(|s| s.lu_reset(Some(nexus)));
-                Whom::All
+                if has(Bug::ResetOwnOnly) { Whom::Only(vec![nexus]) } else { Whom::All }
             }
             // NORMACA is 0: there is never one to clear.
             TaskFunction::ClearAca => return RspCode::Complete,

@@ -1,16 +1,18 @@
 //! Two target ports of one node before the same unit, as multipath has them.
 
 use crate::target::{BLOCK, Served, config, medium, serve_ports};
+use std::cell::RefCell;
 use std::rc::Rc;
-use weir_base::SECONDS;
+use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Provider;
-use weir_initiator_srp::{Queue, Session, SessionConfig};
+use weir_initiator_srp::{Channel, ChannelConfig, Queue, Session, SessionConfig, Unfinished};
 use weir_mem::Slice;
 use weir_proto_scsi::Lun;
 use weir_proto_scsi::cdb::PrOut;
 use weir_proto_scsi::initiator as build;
 use weir_proto_scsi::pr::PrType;
-use weir_proto_srp::PortId;
+use weir_proto_srp::{PortId, TaskFunction};
+use weir_reactor::{sleep, spawn_task};
 use weir_sim::{Node, World};
 use weir_target_srp::TargetConfig;
 
@@ -36,13 +38,18 @@ async fn login(provider: Rc<dyn Provider>, port: &Port, host: u64) -> Session {
     Session::connect(provider, SessionConfig { channels: 1, ..config }).await.unwrap()
 }
 
-/// PERSISTENT RESERVE OUT of a type for which only the holder may read and write.
-async fn reserve_out(q: &Queue, action: PrOut, key: u64, action_key: u64) {
+/// PERSISTENT RESERVE OUT of a type for which only the holder may read and write: CDB and parameters.
+fn reservation(action: PrOut, key: u64, action_key: u64) -> (build::Cdb, Slice) {
     let mut list = [0; 24];
     list[..8].copy_from_slice(&key.to_be_bytes());
     list[8..16].copy_from_slice(&action_key.to_be_bytes());
     let cdb = build::pr_out(action, Some(PrType::ExclusiveAccess), list.len() as u32);
-    q.execute(Lun::ZERO, &cdb, &[Slice::copy_of(&list)], &[]).await.unwrap();
+    (cdb, Slice::copy_of(&list))
+}
+
+async fn reserve_out(q: &Queue, action: PrOut, key: u64, action_key: u64) {
+    let (cdb, list) = reservation(action, key, action_key);
+    q.execute(Lun::ZERO, &cdb, &[list], &[]).await.unwrap();
 }
 
 fn block(byte: u8) -> Slice {
@@ -153,4 +160,66 @@ fn preempt_and_abort_through_one_port_waits_for_io_of_the_other() {
         reserve_out(&s.queue(), PrOut::Register, 0, 0xbbbb).await;
         reserve_out(&s.queue(), PrOut::PreemptAndAbort, 0xbbbb, 0xaaaa).await;
     });
+}
+
+/// A channel with one tag for commands, which has registered; a command may take 2 s.
+async fn registered(provider: Rc<dyn Provider>, port: &Port) -> Rc<Channel> {
+    let config = ChannelConfig::new(port.1, PortId::new(0xb, 1));
+    let config = ChannelConfig { depth: 1, command_timeout: 2 * SECONDS, ..config };
+    let c = Channel::connect(&*provider, &port.0, config).await.unwrap();
+    let (cdb, list) = reservation(PrOut::Register, 0, 0xbbbb);
+    // The first commands tell of what has been before.
+    while !c.command(0, cdb.as_bytes(), std::slice::from_ref(&list), &[]).await.unwrap().is_good() {
+    }
+    c
+}
+
+/// Ends whatever the first host has under way, which is a write that the disk does not finish.
+async fn preempt(c: &Channel) -> Result<bool, Unfinished> {
+    let (cdb, list) = reservation(PrOut::PreemptAndAbort, 0xbbbb, 0xaaaa);
+    c.command(0, cdb.as_bytes(), &[list], &[]).await.map(|o| o.is_good())
+}
+
+#[test]
+fn a_preemption_that_was_given_up_ends_no_later_command() {
+    let w = World::new(4);
+    let scene = a_write_under_way(&w);
+    scene.served[1].mood.delay.set(SECONDS);
+    let (provider, port) = (scene.other.provider(), scene.second.clone());
+    let done = scene.other.spawn(async move {
+        let c = registered(provider, &port).await;
+        assert_eq!(preempt(&c).await, Err(Unfinished::Aborted));
+        // It has the tag of the one before.
+        let buf = block(0xee);
+        let cdb = build::read(0, 1, false);
+        assert!(c.command(0, cdb.as_bytes(), &[], &[buf.clone()]).await.unwrap().is_good());
+        assert_ne!(buf.to_vec()[0], 0xee, "a read has ended before it was done");
+        c.disconnect(true);
+    });
+    w.run_for(2 * SECONDS + 500 * MILLIS);
+    assert!(!done.is_finished());
+    scene.served[0].mood.stall.set(false);
+    w.run_until(10 * SECONDS, || done.is_finished()).unwrap();
+}
+
+#[test]
+fn nothing_is_heard_of_a_preemption_whose_task_set_was_aborted() {
+    let w = World::new(5);
+    let scene = a_write_under_way(&w);
+    let (provider, port) = (scene.other.provider(), scene.second.clone());
+    let end = Rc::new(RefCell::new(None));
+    let seen = end.clone();
+    scene.other.spawn(async move {
+        let c = registered(provider, &port).await;
+        let (me, seen) = (c.clone(), seen.clone());
+        spawn_task(async move { *seen.borrow_mut() = Some(preempt(&me).await) });
+        sleep(100 * MILLIS).await;
+        c.manage(TaskFunction::AbortTaskSet, 0).await.unwrap();
+        sleep(10 * SECONDS).await;
+        c.disconnect(true);
+    });
+    w.run_for(SECONDS);
+    scene.served[0].mood.stall.set(false);
+    w.run_for(10 * SECONDS);
+    assert_eq!(end.take(), Some(Err(Unfinished::Aborted)));
 }

@@ -241,6 +241,8 @@ impl Node {
     }
 
     pub(super) async fn close(&self, name: &str) -> Result<()> {
+        // While every reactor has its side of the unit, which knows who has been answered of late.
+        self.fence(name, End::Gone).await?;
         for h in self.handles() {
             let name = name.to_owned();
             on(&h, move |local: Rc<Local>| {

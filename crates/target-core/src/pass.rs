@@ -1,0 +1,204 @@
+//! Passes: what commands show before they touch the medium, and what is counted of them.
+//!
+//! See [`fence`](crate::fence) for what makes them void and who waits for them.
+
+use crate::fence::End;
+use crate::planted::{Bug, has};
+use crate::unit::Attached;
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
+use std::rc::Rc;
+use weir_reactor::WaitChannel;
+
+/// Passes that one fence makes void together.
+#[derive(Default)]
+pub(crate) struct Round {
+    end: Cell<Option<End>>,
+    passes: Cell<u32>,
+    /// Commands that gave their passes back for a while.
+    aside: Cell<u32>,
+    /// Passes that were let through to the medium and are not back.
+    inside: Cell<u32>,
+    fewer: WaitChannel,
+}
+
+impl Round {
+    fn end(&self, why: End) {
+        let now = self.end.get();
+        if now.is_none_or(|e| e.rank() < why.rank()) {
+            self.end.set(Some(why));
+        }
+    }
+
+    #[inline]
+    fn tell(&self) {
+        if self.fewer.waiting() > 0 {
+            self.fewer.signal_all();
+        }
+    }
+
+    /// Somebody looks at it yet.
+    fn matters(&self) -> bool {
+        self.passes.get() + self.aside.get() > 0
+    }
+
+    /// A pass is at the medium.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.inside.get() > 0
+    }
+
+    /// Waits until none of the passes is at the medium; none will be again.
+    pub(crate) async fn off_the_medium(&self) {
+        while self.is_inside() {
+            self.fewer.wait().await;
+        }
+    }
+
+    pub(crate) async fn over(&self) {
+        while self.passes.get() > 0 {
+            self.fewer.wait().await;
+        }
+    }
+}
+
+/// The rounds of a view of a unit: that in force, and void ones whose commands have not ended.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    now: RefCell<Rc<Round>>,
+    void: RefCell<Vec<Rc<Round>>>,
+    gone: Cell<bool>,
+}
+
+impl Rounds {
+    /// Makes all passes void. Gives the rounds that are to be waited for.
+    fn fence(&self, why: End) -> Vec<Rc<Round>> {
+        let next = Rc::<Round>::default();
+        if why == End::Gone || self.gone.get() {
+            self.gone.set(true);
+            next.end(End::Gone);
+        }
+        let old = self.now.replace(next);
+        let mut void = self.void.borrow_mut();
+        void.retain(|r| r.matters());
+        if old.matters() {
+            void.push(old);
+        }
+        void.iter().for_each(|r| r.end(why));
+        void.clone()
+    }
+
+    /// No pass of this view is good any more.
+    #[inline]
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+}
+
+/// A command's claim to a unit, from the look-up of its LUN until its answer is posted.
+pub struct Pass {
+    attached: Rc<Attached>,
+    round: Rc<Round>,
+}
+
+/// Held while a command's I/O is under way.
+#[must_use]
+pub struct Inside<'a>(&'a Round);
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.inside.set(self.0.inside.get() - 1);
+        self.0.tell();
+    }
+}
+
+impl Deref for Pass {
+    type Target = Attached;
+    #[inline]
+    fn deref(&self) -> &Attached {
+        &self.attached
+    }
+}
+
+impl Drop for Pass {
+    #[inline]
+    fn drop(&mut self) {
+        self.round.passes.set(self.round.passes.get() - 1);
+        self.round.tell();
+    }
+}
+
+impl Attached {
+    /// A pass for a command that has just been found to be for this unit.
+    #[inline]
+    pub fn pass(self: &Rc<Self>) -> Pass {
+        let round = self.rounds.now.borrow().clone();
+        round.passes.set(round.passes.get() + 1);
+        Pass { attached: self.clone(), round }
+    }
+
+    /// The passes so far are void from here on.
+    pub(crate) fn fence(&self, why: End) -> Vec<Rc<Round>> {
+        let rounds = self.rounds.fence(why);
+        if self.rounds.is_gone() {
+            self.forget_rules();
+        }
+        rounds
+    }
+}
+
+impl Pass {
+    /// What became of the command, if it was fenced.
+    #[inline]
+    pub fn end(&self) -> Option<End> {
+        self.round.end.get()
+    }
+
+    /// Lets the command's I/O begin, unless it has been fenced since it was admitted.
+    ///
+    /// # Errors
+    /// Why not: the command has no further effect.
+    #[inline]
+    pub fn enter(&self) -> Result<Inside<'_>, End> {
+        match self.round.end.get() {
+            Some(end) if !has(Bug::PassNotShown) => Err(end),
+            _ => {
+                self.round.inside.set(self.round.inside.get() + 1);
+                Ok(Inside(&self.round))
+            }
+        }
+    }
+
+    /// A new pass for a command that may ask again.
+    pub fn renew(&mut self) {
+        *self = self.attached.pass();
+    }
+
+    /// Gives the pass back for the time in which the command, which has done its work, waits for the end of others.
+    pub fn aside(self) -> Aside {
+        self.round.aside.set(self.round.aside.get() + 1);
+        Aside { attached: self.attached.clone(), round: self.round.clone() }
+    }
+}
+
+/// The place of a pass that was given back: fences do not wait for its command, and are seen by it all the same.
+///
+/// Two commands that wait for the end of each other's nexuses would otherwise wait for ever.
+pub struct Aside {
+    attached: Rc<Attached>,
+    round: Rc<Round>,
+}
+
+impl Aside {
+    /// The pass again. [`Pass::end`] tells of fences since then: one that has ended the command must not be answered after.
+    pub fn back(self) -> Pass {
+        self.round.passes.set(self.round.passes.get() + 1);
+        Pass { attached: self.attached.clone(), round: self.round.clone() }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        self.round.aside.set(self.round.aside.get() - 1);
+    }
+}
