@@ -3,6 +3,7 @@
 use crate::fence::End;
 use crate::pass::{Inside, Pass};
 use crate::transfer::{Stop, Transfer};
+use crate::turn::Turn;
 use crate::unit::Attachment;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
@@ -300,6 +301,12 @@ impl Pass {
             out.abort_tasks_of = self.reserve_out(nexus, c, &list, t).await?;
             return Ok(());
         }
+        let _turn = match c {
+            ControlCommand::Reserve6 | ControlCommand::Release6 => {
+                Some(self.turn_to_reserve(nexus, c, t).await?)
+            }
+            _ => None,
+        };
         let luns = view.luns();
         let g = self.unit.volume.geometry();
         let space = g.thin.then_some(SpaceUse { used: g.len, available: g.len });
@@ -322,6 +329,22 @@ impl Pass {
         Ok(())
     }
 
+    /// One command that changes reservations at a time, of either kind and whatever reactor it is on: each is checked
+    /// against what the one before has left, and nothing comes between its check and its being in force.
+    async fn turn_to_reserve<T: Transfer>(
+        &self,
+        nexus: Nexus,
+        c: &ControlCommand,
+        t: &T,
+    ) -> Result<Turn<'_>, Failure> {
+        let shared = &self.unit.shared;
+        let turn = shared.reserving.take().await;
+        drop(self.begin(t)?);
+        // What was in force when it was admitted may be so no more.
+        shared.with(|s| s.admit(nexus, &Command::Control(*c)))?;
+        Ok(turn)
+    }
+
     /// PERSISTENT RESERVE OUT: what must survive a loss of power is durable before it is in force, so that a command that
     /// is refused has changed nothing. Gives the nexuses whose tasks are to be aborted.
     async fn reserve_out<T: Transfer>(
@@ -332,14 +355,8 @@ impl Pass {
         t: &T,
     ) -> Result<Vec<Nexus>, Failure> {
         let shared = &self.unit.shared;
-        // One at a time, whatever reactor it is on: each is planned on what the one before has left.
-        let _turn = shared.reserving.take().await;
-        drop(self.begin(t)?);
-        // What was in force when it was admitted may be so no more.
-        let planned = shared.with(|s| {
-            s.admit(nexus, &Command::Control(*c))?;
-            s.plan_reserve_out(nexus, c, list)
-        })?;
+        let _turn = self.turn_to_reserve(nexus, c, t).await?;
+        let planned = shared.with(|s| s.plan_reserve_out(nexus, c, list))?;
         if let Some((revision, state)) = planned.to_keep()
             && !self.persist(revision, state).await
         {

@@ -4,8 +4,8 @@ mod common;
 
 use common::{BLOCK, Data, attach, shared_unit};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use weir_base::SECONDS;
 use weir_block::{Geometry, IoFuture, Volume};
 use weir_mem::Slice;
@@ -14,6 +14,7 @@ use weir_proto_scsi::initiator::{self as build, Cdb};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::pr::PrType;
 use weir_proto_scsi::status::Status;
+use weir_reactor::{run_async, spawn};
 use weir_sim::World;
 use weir_target_core::{Attachment, ReservationStore};
 
@@ -100,6 +101,47 @@ fn a_reservation_that_is_refused_is_none() {
         store.0.store(false, Ordering::Relaxed);
         assert_eq!(reserve_out(&a, PrOut::Reserve, 7, 0).await, 0);
         assert_eq!(run(&b, write(), vec![0; BLOCK]).await, conflict);
+    })
+    .unwrap();
+}
+
+/// Who waits for a store that takes its time.
+type Waiting = Mutex<Vec<Box<dyn FnOnce(bool) + Send>>>;
+
+#[derive(Default)]
+struct Slow(Waiting);
+
+impl ReservationStore for Slow {
+    fn save(&self, _: &str, _: u64, _: Vec<u8>, done: Box<dyn FnOnce(bool) + Send>) {
+        self.0.lock().unwrap().push(done);
+    }
+}
+
+#[test]
+fn no_reservation_of_the_old_kind_comes_between_a_registration_and_its_being_kept() {
+    let w = World::new(2);
+    let node = w.node("target");
+    w.run(&node, 10 * SECONDS, async {
+        let store = Arc::new(Slow::default());
+        let unit = shared_unit(8, Some(store.clone()));
+        let disk = Rc::new(Nothing);
+        let (a, b) = (attach(0, &unit, disk.clone()), Rc::new(attach(1, &unit, disk)));
+        run(&a, build::test_unit_ready(), Vec::new()).await;
+        run(&b, build::test_unit_ready(), Vec::new()).await;
+        let registering = spawn(async move { reserve_out(&a, PrOut::Register, 0, 7).await });
+        while store.0.lock().unwrap().is_empty() {
+            run_async().await;
+        }
+        let host = b.clone();
+        let reserving = spawn(async move { run(&host, build::reserve_6(), Vec::new()).await });
+        for _ in 0..100 {
+            run_async().await;
+        }
+        let kept = store.0.lock().unwrap().pop().unwrap();
+        kept(true);
+        let ended = (registering.await, reserving.await);
+        let conflict = Status::ReservationConflict.code();
+        assert_eq!(ended, (Some(0), Some(conflict)), "one of them was first");
     })
     .unwrap();
 }
