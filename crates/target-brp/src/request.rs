@@ -91,12 +91,13 @@ impl Work {
         let (at, len) = item.data;
         let data = bytes.get(at..at + len).filter(|d| !d.is_empty()).map(|d| {
             // Memory of its own when buffers run short: the message cannot wait, and the number of such is
-            // limited by slots.
-            let short = || Slice::heap(len).sub(0, len);
-            let buf = match len <= port.pool.max_len() {
-                true => port.pool.try_alloc(len).unwrap_or_else(short),
-                false => short(),
+            // limited by slots. Also for a command that waits for others: these may wait for a buffer.
+            let at_once = !channel.agreed.get().serial && !port.idle.borrow().is_empty();
+            let buf = match at_once && len <= port.pool.max_len() {
+                true => port.pool.try_alloc(len),
+                false => None,
             };
+            let buf = buf.unwrap_or_else(|| Slice::heap(len).sub(0, len));
             buf.write_at(0, d);
             buf
         });

@@ -2,7 +2,7 @@
 
 use crate::common::{on_reactor, session_config, slice};
 use crate::peer::{Peer, ROOM, command, login};
-use crate::target::{Served, config, serve};
+use crate::target::{Served, config, serve, serve_from};
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Access;
@@ -144,6 +144,37 @@ fn waits_for_buffers_end_with_the_connection() {
         until("nobody waits any more", || waiting() == 0).await;
         until("only those that read are left", || t.port.census().requests_busy == 8).await;
         t.mood.stall.set(false);
+        drop(peer);
+        ends_whole(&t).await;
+    });
+}
+
+/// Commands wait for a request in the order in which they came. What came with those behind takes no buffer from those
+/// before, which would then wait for each other.
+#[test]
+fn data_of_commands_that_wait_take_no_buffer_from_those_before_them() {
+    on_reactor(|p| async move {
+        let config = TargetConfig { requests: 1, ..config() };
+        let t = serve_from(p.clone(), config, &Slice::heap(1 << 20), 1);
+        let peer = Peer::enter(&p, &t, login(), 4).await.unwrap();
+        let v = peer.volume().await;
+        let memory = Slice::heap(4096);
+        let at = peer.conn.register(&memory, Access::RemoteWrite).unwrap();
+        let place = [Descriptor { addr: at.addr, key: at.key, len: 4096 }];
+        t.mood.stall.set(true);
+        let guard = v.guard;
+        let flush = Command { guard, ..command(Op::Flush, 1) };
+        let read = Command { len: 4096, segments: 1, guard, ..command(Op::Read, 2) };
+        let write = Command { len: 512, flags: flag::INLINE_OUT, guard, ..command(Op::Write, 3) };
+        peer.send(&[(flush, &[], &[])]);
+        until("the flush is under way", || t.port.census().requests_busy == 1).await;
+        peer.send(&[(read, &place, &[])]);
+        peer.send(&[(write, &[], &[5; 512])]);
+        sleep(20 * MILLIS).await;
+        t.mood.stall.set(false);
+        let got = timeout(20 * SECONDS, peer.completions(3, &[])).await;
+        let ok = |c: &_| matches!(c, &(weir_proto_brp::Completion { status: 0, .. }, _));
+        assert!(got.is_ok_and(|all| all.iter().all(ok)));
         drop(peer);
         ends_whole(&t).await;
     });

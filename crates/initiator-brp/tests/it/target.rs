@@ -85,7 +85,10 @@ impl Volume for Disk {
         })
     }
     fn flush(&self) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
+        IoFuture::new(async move {
+            self.wait().await;
+            Ok(())
+        })
     }
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.write_zeroes(at, len, true)
@@ -146,6 +149,19 @@ pub(crate) fn serve(
     serve_volume(provider, addr, config, Rc::new(disk), mood)
 }
 
+/// Serves a volume that lends no memory, with so many buffers of 4 KiB.
+pub(crate) fn serve_from(
+    provider: Rc<dyn Provider>,
+    config: TargetConfig,
+    memory: &Slice,
+    buffers: usize,
+) -> Served {
+    let mood = Rc::new(Mood::default());
+    let disk = Rc::new(Disk { memory: memory.clone(), mood: mood.clone() });
+    let pool = BufPool::new(&PoolConfig { classes: vec![(4096, buffers)] }).unwrap();
+    serve_pooled(provider, "127.0.0.1:0", config, disk, mood, pool)
+}
+
 /// Serves any volume of 512-byte blocks in the same way.
 pub(crate) fn serve_volume(
     provider: Rc<dyn Provider>,
@@ -154,14 +170,25 @@ pub(crate) fn serve_volume(
     volume: Rc<dyn Volume>,
     mood: Rc<Mood>,
 ) -> Served {
+    let classes = vec![(4096, 256), (64 << 10, 64), (1 << 20, 8)];
+    let pool = BufPool::new(&PoolConfig { classes }).unwrap();
+    serve_pooled(provider, addr, config, volume, mood, pool)
+}
+
+fn serve_pooled(
+    provider: Rc<dyn Provider>,
+    addr: &str,
+    config: TargetConfig,
+    volume: Rc<dyn Volume>,
+    mood: Rc<Mood>,
+    pool: BufPool,
+) -> Served {
     let name = PortName::Srp(config.port_id.0);
     let mut identity = Identity::new("WEIR", "TEST", "0001", "S1", [0x60; 16]);
     identity.ports = vec![TargetPort { relative_id: config.relative_port, group: 1, name }];
     let blocks = volume.geometry().len / BLOCK as u64;
     let access = Arc::new(Access::new(map(&[0, 3])));
     let units = Rc::new(Units::default());
-    let classes = vec![(4096, 256), (64 << 10, 64), (1 << 20, 8)];
-    let pool = BufPool::new(&PoolConfig { classes }).unwrap();
     let lu = LuState::new(identity, weir_proto_scsi::geometry::Geometry::new(BLOCK as u32, blocks));
     let shared = UnitShared::new("v", lu, None);
     units.insert(Unit::new(shared, volume, pool.clone(), 1 << 20));
