@@ -4,8 +4,13 @@ use crate::runner::once;
 use crate::{Args, Run, Suite, Wrong, own};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use weir_initiator_brp::planted as bio;
 use weir_layers::planted as layers;
+use weir_proto_scsi::planted as scsi;
 use weir_store::planted as store;
+use weir_target_brp::planted as brp;
+use weir_target_core::planted as core;
+use weir_target_srp::planted as srp;
 
 /// A bug of one of the crates.
 #[derive(Debug, Clone, Copy)]
@@ -13,12 +18,25 @@ enum Bug {
     Store(store::Bug),
     Layers(layers::Bug),
     Own(own::Bug),
+    Scsi(scsi::Bug),
+    Core(core::Bug),
+    Srp(srp::Bug),
+    Brp(brp::Bug),
+    Bio(bio::Bug),
 }
 
 impl Bug {
     /// Those that a suite is to catch.
     fn of(suite: &Suite) -> Vec<Bug> {
         match suite.name {
+            "doors" => {
+                let scsi = scsi::Bug::ALL.iter().copied().map(Bug::Scsi);
+                let core = core::Bug::ALL.iter().copied().map(Bug::Core);
+                let srp = srp::Bug::ALL.iter().copied().map(Bug::Srp);
+                let brp = brp::Bug::ALL.iter().copied().map(Bug::Brp);
+                let bio = Bug::Bio(bio::Bug::ResentAsNew);
+                scsi.chain(core).chain(srp).chain(brp).chain([bio]).collect()
+            }
             "migrate" => layers::Bug::MIGRATE.iter().copied().map(Bug::Layers).collect(),
             _ => {
                 let forms = layers::Bug::COMPRESS.iter().chain(layers::Bug::DEDUP).copied();
@@ -35,6 +53,11 @@ impl Bug {
             Bug::Store(b) => format!("{b:?}"),
             Bug::Layers(b) => format!("{b:?}"),
             Bug::Own(b) => format!("{b:?}"),
+            Bug::Scsi(b) => format!("{b:?}"),
+            Bug::Core(b) => format!("{b:?}"),
+            Bug::Srp(b) => format!("{b:?}"),
+            Bug::Brp(b) => format!("{b:?}"),
+            Bug::Bio(b) => format!("{b:?}"),
         }
     }
 }
@@ -51,6 +74,26 @@ fn plant(bug: Option<Bug>) {
     });
     layers::plant(match bug {
         Some(Bug::Layers(b)) => Some(b),
+        _ => None,
+    });
+    scsi::plant(match bug {
+        Some(Bug::Scsi(b)) => Some(b),
+        _ => None,
+    });
+    core::plant(match bug {
+        Some(Bug::Core(b)) => Some(b),
+        _ => None,
+    });
+    srp::plant(match bug {
+        Some(Bug::Srp(b)) => Some(b),
+        _ => None,
+    });
+    brp::plant(match bug {
+        Some(Bug::Brp(b)) => Some(b),
+        _ => None,
+    });
+    bio::plant(match bug {
+        Some(Bug::Bio(b)) => Some(b),
         _ => None,
     });
 }

@@ -74,15 +74,17 @@ pub enum Ended {
 
 /// How a host builds its requests.
 #[derive(Debug, Clone)]
-pub(super) struct Style {
+pub(crate) struct Style {
     /// Longest immediate data; 0 for none.
-    pub(super) immediate: u32,
+    pub(crate) immediate: u32,
     /// Most descriptors of one table.
-    pub(super) descriptors: usize,
+    pub(crate) descriptors: usize,
     /// How long a command may take before it is aborted.
-    pub(super) timeout: Nanos,
+    pub(crate) timeout: Nanos,
     /// How often it is aborted for no reason, soon.
-    pub(super) impatient: Odds,
+    pub(crate) impatient: Odds,
+    /// RDMA READs that the host serves at once: least and most.
+    pub(crate) reads: (u16, u16),
 }
 
 /// A request that waits for its response.
@@ -105,7 +107,7 @@ impl Call {
 
 /// Why there is no channel.
 #[derive(Debug)]
-pub(super) enum NoChannel {
+pub(crate) enum NoChannel {
     /// By the target or the fabric, in words.
     Refused(String),
     /// The answer cannot be.
@@ -135,20 +137,20 @@ pub struct Channel {
 }
 
 /// What a login brings.
-pub(super) struct Login<'a> {
-    pub(super) provider: &'a dyn Provider,
-    pub(super) pool: &'a BufPool,
-    pub(super) addr: &'a str,
-    pub(super) initiator: PortId,
-    pub(super) target: PortId,
-    pub(super) action: MultiChannelAction,
-    pub(super) style: Style,
-    pub(super) form: Form,
-    pub(super) fault: Fault,
+pub(crate) struct Login<'a> {
+    pub(crate) provider: &'a dyn Provider,
+    pub(crate) pool: &'a BufPool,
+    pub(crate) addr: &'a str,
+    pub(crate) initiator: PortId,
+    pub(crate) target: PortId,
+    pub(crate) action: MultiChannelAction,
+    pub(crate) style: Style,
+    pub(crate) form: Form,
+    pub(crate) fault: Fault,
 }
 
 impl Channel {
-    pub(super) async fn login(l: Login<'_>, mut rng: Prng) -> Result<Rc<Channel>, NoChannel> {
+    pub(crate) async fn login(l: Login<'_>, mut rng: Prng) -> Result<Rc<Channel>, NoChannel> {
         let immediate = l.style.immediate;
         let table = 48 + 16 + 20 + l.style.descriptors * DESCRIPTOR_LEN;
         let request = LoginRequest {
@@ -179,7 +181,7 @@ impl Channel {
             private_data: bytes[..n].to_vec(),
             recv_queue: queue.clone(),
             reads_out: 0,
-            reads_in: rng.between(1, 8) as u16,
+            reads_in: rng.between(u64::from(l.style.reads.0), u64::from(l.style.reads.1)) as u16,
         };
         let made = l.provider.connect(l.addr, params).await;
         let (conn, answer) = made.map_err(|e| match e {
@@ -433,6 +435,18 @@ impl Channel {
         data_out: Option<&Slice>,
         data_in: Option<&Slice>,
     ) -> Ended {
+        self.command_noted(lun, cdb, data_out, data_in, || {}).await
+    }
+
+    /// As [`command`](Channel::command); calls `on_send` when the request is handed to the network.
+    pub async fn command_noted(
+        self: &Rc<Self>,
+        lun: u64,
+        cdb: &[u8],
+        data_out: Option<&Slice>,
+        data_in: Option<&Slice>,
+        on_send: impl FnOnce(),
+    ) -> Ended {
         // The last credit is kept for task management.
         if !self.take_credit(1).await {
             return Ended::Lost;
@@ -519,6 +533,7 @@ impl Channel {
                 usize::from(OFFSET)
             }
         };
+        on_send();
         self.conn.send(&iu[..n], gathered, SendFlags::default(), Token::NONE);
         let ended = self.watch(tag, &call).await;
         self.release(&keys);
@@ -543,15 +558,32 @@ impl Channel {
     /// Runs a task management function; true when it is complete. What it ends is ended then; a channel
     /// whose target does not even answer this is ended.
     pub async fn manage(self: &Rc<Self>, function: TaskFunction, lun: u64, victim: u64) -> bool {
+        match self.manage_any(function, lun, victim).await {
+            Some(RspCode::Complete) => true,
+            Some(code) => {
+                self.wrong(&format!("{function} was answered with {code:?}"));
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// As [`manage`](Channel::manage), where the target may have reasons to refuse. `None`: the channel is gone.
+    pub async fn manage_any(
+        self: &Rc<Self>,
+        function: TaskFunction,
+        lun: u64,
+        victim: u64,
+    ) -> Option<RspCode> {
         let credit = timeout(self.style.timeout, self.take_credit(0)).await;
         if credit != Ok(true) {
             self.conn.disconnect(true);
-            return false;
+            return None;
         }
         self.conn.send_slots().wait().await;
         if !self.is_up() {
             self.give_up(None);
-            return false;
+            return None;
         }
         let before: Vec<(u64, Rc<Call>)> =
             self.calls.borrow().iter().map(|(t, c)| (*t, c.clone())).collect();
@@ -576,11 +608,14 @@ impl Channel {
         let Ok(Ended::Answered(a)) = ended else {
             self.conn.disconnect(true);
             self.end_of(&call).await;
-            return false;
+            return None;
         };
-        if a.status != 0 || a.code != Some(RspCode::Complete) {
-            self.wrong(&format!("{function} was answered with {a:?}"));
-            return false;
+        let code = a.code.filter(|_| a.status == 0);
+        if code != Some(RspCode::Complete) {
+            if code.is_none() {
+                self.wrong(&format!("{function} was answered with {a:?}"));
+            }
+            return code;
         }
         // Responses sent before this one have arrived before it. So whoever has none is aborted.
         for (t, c) in before {
@@ -592,6 +627,6 @@ impl Channel {
                 c.end(Ended::Aborted);
             }
         }
-        true
+        code
     }
 }

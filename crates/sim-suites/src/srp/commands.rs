@@ -37,7 +37,7 @@ fn transfer(code: u8, flags: u8, lba: u64, blocks: u32) -> Vec<u8> {
 }
 
 /// Sense key, additional sense code and its qualifier; of either format (SPC-4 4.5).
-pub(super) fn sense(bytes: &[u8]) -> Option<(u8, u8, u8)> {
+pub(crate) fn sense(bytes: &[u8]) -> Option<(u8, u8, u8)> {
     match bytes.first()? & 0x7f {
         0x70 | 0x71 => Some((bytes.get(2)? & 0xf, *bytes.get(12)?, *bytes.get(13)?)),
         0x72 | 0x73 => Some((bytes.get(1)? & 0xf, *bytes.get(2)?, *bytes.get(3)?)),

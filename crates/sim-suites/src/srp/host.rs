@@ -203,6 +203,7 @@ impl Host {
                 descriptors: c.descriptors,
                 timeout: c.timeout,
                 impatient: c.impatient,
+                reads: (1, 8),
             },
             form: if c.native_cm { Form::IbCm } else { Form::RdmaCm },
             fault: self.fault.clone(),

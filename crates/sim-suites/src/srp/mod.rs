@@ -7,6 +7,8 @@ mod resets;
 mod volume;
 
 pub use channel::{Answer, Channel, Ended, Fault};
+pub(crate) use channel::{Login, NoChannel, Style};
+pub(crate) use commands::sense;
 pub(crate) use host::lun;
 pub use host::{Figures, Host, HostConfig, HostIo};
 pub use resets::Resets;

@@ -3,6 +3,7 @@
 mod brp;
 mod canary;
 mod disk;
+mod doors;
 mod fabric;
 mod migrate;
 mod reactor;
@@ -55,6 +56,12 @@ pub const SUITES: &[Suite] = &[
         about: "hosts and a BRP target through cuts, partitions and deaths: verified data, every compare and write once",
         planted: false,
         run: brp::run,
+    },
+    Suite {
+        name: "doors",
+        about: "a node with three ports: reservations, preemption, resets and unmapping among hosts with several paths",
+        planted: false,
+        run: doors::run,
     },
     Suite {
         name: "store",
