@@ -126,7 +126,8 @@ impl Controller {
         let (store, model) = blocking(move || {
             let mut model = store.load()?;
             let before = model.clone();
-            match model.number_targets() {
+            let named = model.identify_pools(entropy()?);
+            match model.number_targets() | named {
                 true => store.commit(&before, &model)?,
                 false => store.export(&model),
             }
@@ -215,7 +216,14 @@ impl Controller {
             return Ok(old);
         }
         self.seal(&mut new).await?;
-        let new = self.commit(&old, new).await?;
+        self.admit(&command).await?;
+        let new = match self.commit(&old, new).await {
+            Ok(new) => new,
+            Err(e) => {
+                self.dismiss(&command, &old).await;
+                return Err(e);
+            }
+        };
         let mut done = self.take_effect(&command, &old, &new).await;
         self.put_rules().await;
         self.put_records().await;

@@ -13,8 +13,8 @@ use crate::live::{
     SnapshotRuleLive,
 };
 use crate::model::{
-    AccessMap, Carried, Device, DeviceAction, ImageFound, Migration, Pool, PoolFound, RecordPart,
-    TargetPort, Told, Volume,
+    AccessMap, Carried, Device, DeviceAction, DeviceFound, DeviceSpec, ImageFound, Migration,
+    Overwrite, Pool, PoolFound, RecordPart, TargetPort, Told, Volume,
 };
 use crate::store::ReservationStore;
 use std::net::SocketAddr;
@@ -67,6 +67,8 @@ pub struct ImageWish {
     pub create: Option<u64>,
     /// It will be written to.
     pub write: bool,
+    /// What may be lost that is there. None: what is there stays.
+    pub overwrite: Option<Overwrite>,
 }
 
 /// What is to be seen to when layers change.
@@ -100,13 +102,31 @@ pub trait DataPlane: Send + Sync + 'static {
     /// Called once, before anything else.
     fn attach(&self, hooks: Hooks);
 
-    /// Opens the devices of a pool, making files that do not exist, and gives the size of each in bytes (0 for a
-    /// directory). Called again after devices were added or given a larger size: opens what is new, grows what must.
-    fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<u64>>;
+    /// Takes devices for a pool that is to have them, before the configuration names them. Refuses what others use, and
+    /// what has something in it that `overwrite` does not name; `None`: what is in it is the pool's own. Makes and changes nothing.
+    fn admit<'a>(
+        &'a self,
+        _pool: &'a str,
+        _devices: &'a [DeviceSpec],
+        _overwrite: Option<&'a Overwrite>,
+    ) -> Work<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Opens the devices of a pool and tells how each was found. Files and directories are made of devices that are new only: others
+    /// that are missing, shorter than they were or not the same are errors. Called again after devices were added or
+    /// given a larger size: opens what is new, grows what must, and lets go of what is no device of the pool any more.
+    fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>>;
+
+    /// Takes back what was made of a pool that did not come to be, or has been deleted (`made` is false): its label goes from the
+    /// devices, and files that were made for it go if it did not come to be.
+    fn unmake_pool<'a>(&'a self, pool: &'a Pool, _made: bool) -> Work<'a, ()> {
+        self.stop_pool(&pool.name)
+    }
 
     /// Opens a protected pool though devices are missing that may have what the others have not; that is lost then.
     /// Gives sizes as [`start_pool`](Self::start_pool) does.
-    fn force_pool<'a>(&'a self, _pool: &'a Pool) -> Work<'a, Vec<u64>> {
+    fn force_pool<'a>(&'a self, _pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
         cannot("protected pools")
     }
 
@@ -133,7 +153,7 @@ pub trait DataPlane: Send + Sync + 'static {
         cannot("protected pools")
     }
 
-    /// Makes what a new volume of a protected pool is on the devices, or finds that it is there.
+    /// Makes what a new volume is on the devices, of a protected pool or a file of its own, or finds that it is there.
     fn create_volume<'a>(&'a self, _volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -271,8 +291,8 @@ pub trait DataPlane: Send + Sync + 'static {
     /// Closes the devices of a pool. All its volumes are closed by then. Data stays.
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()>;
 
-    /// Builds the device graph of a volume's layout and opens the volume. For a `File` layout this makes the file
-    /// when it does not exist.
+    /// Builds the device graph of a volume's layout and opens the volume. Nothing is made: what is missing is an error.
+    /// A file that was being made larger gets its size.
     fn open_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()>;
 
     /// The size, layout or read-only state of an open volume is now this. Hosts must get unit attentions.

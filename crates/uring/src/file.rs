@@ -1,12 +1,12 @@
 //! Files and block devices as disks.
 
-use crate::{Ring, holes};
+use crate::{Held, Ring, holes};
 use io_uring::{opcode, types};
 use std::cell::{Cell, OnceCell};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::{IoError, IoResult};
@@ -72,7 +72,6 @@ impl Default for OpenOptions {
 /// A file or block device as one reactor's disk.
 pub struct FileDisk {
     fd: Rc<OwnedFd>,
-    path: PathBuf,
     name: String,
     ring: Ring,
     len: Cell<u64>,
@@ -84,7 +83,28 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// Opens `path`.
+    /// A disk on what is held. It goes by the same open file description, so the lock stays until its last I/O has ended.
+    ///
+    /// # Errors
+    /// What the operating system said; it is a directory.
+    pub fn on(ring: &Ring, held: &Held) -> std::io::Result<FileDisk> {
+        if held.is_directory() {
+            return Err(std::io::Error::other("neither a file nor a block device"));
+        }
+        let (len, block) = (held.len()?, held.block_size());
+        Ok(FileDisk {
+            fd: Rc::new(OwnedFd::from(held.file().try_clone()?)),
+            name: held.path().display().to_string(),
+            ring: ring.clone(),
+            len: Cell::new(len - len % u64::from(block)),
+            block,
+            device: held.is_block(),
+            read_only: held.is_read_only(),
+            asked: OnceCell::new(),
+        })
+    }
+
+    /// Opens `path` without a lock: for tools, and for files that nobody else knows.
     ///
     /// # Errors
     /// What the operating system said.
@@ -94,6 +114,7 @@ impl FileDisk {
                 .read(true)
                 .write(!o.read_only)
                 .create(o.create && !o.read_only)
+                .mode(0o600)
                 .custom_flags(libc::O_CLOEXEC | if direct { libc::O_DIRECT } else { 0 })
                 .open(path)
         };
@@ -117,7 +138,6 @@ impl FileDisk {
         let block = if direct { direct_block(&file, device) } else { 512 };
         Ok(FileDisk {
             fd: Rc::new(OwnedFd::from(file)),
-            path: path.to_owned(),
             name: path.display().to_string(),
             ring: ring.clone(),
             len: Cell::new(len - len % u64::from(block)),
@@ -129,7 +149,7 @@ impl FileDisk {
     }
 }
 
-fn device_len(file: &File) -> std::io::Result<u64> {
+pub(crate) fn device_len(file: &File) -> std::io::Result<u64> {
     const BLKGETSIZE64: u64 = 0x8008_1272;
     let mut n = 0u64;
     // SAFETY: BLKGETSIZE64 writes one u64 to the address given.
@@ -140,7 +160,7 @@ fn device_len(file: &File) -> std::io::Result<u64> {
 }
 
 /// Smallest transfer that O_DIRECT allows here.
-fn direct_block(file: &File, device: bool) -> u32 {
+pub(crate) fn direct_block(file: &File, device: bool) -> u32 {
     if device {
         const BLKSSZGET: u64 = 0x1268;
         let mut n = 0i32;
@@ -259,7 +279,14 @@ impl Disk for FileDisk {
     }
 
     fn allocated(&self) -> Option<u64> {
-        (!self.device).then(|| std::fs::metadata(&self.path).map(|m| m.blocks() * 512).ok())?
+        if self.device {
+            return None;
+        }
+        // SAFETY: an all-zero stat buffer is a valid value of that plain C struct.
+        let mut st: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: a valid buffer, and a descriptor that self owns.
+        let done = unsafe { libc::fstat(self.fd.as_raw_fd(), &mut st) } == 0;
+        done.then(|| st.st_blocks.cast_unsigned() * 512)
     }
 }
 

@@ -11,12 +11,14 @@
 )]
 
 mod control;
+pub mod device;
 mod file;
 mod holes;
 mod net;
 mod ring;
 
 pub use control::control;
+pub use device::{Held, HoldError, Identity};
 pub use file::{FileDisk, OpenOptions};
 pub use net::{Congestion, SocketOptions, TcpListener, TcpStream, WouldBlock, pin_to_core};
 pub use ring::{Ring, Watch};

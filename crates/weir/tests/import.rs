@@ -61,8 +61,8 @@ fn a_pool_and_all_its_volumes_come_to_another_node_and_back() {
     b.start();
     let devices = devices_of(&a);
     // It is in use.
-    let (code, text) = b.fails(&format!("pool import {devices}"), 2);
-    assert!(code == "invalid_device" && text.contains("another program uses it"), "{text}");
+    let (code, text) = b.fails(&format!("pool import {devices}"), 4);
+    assert!(code == "device_in_use" && text.contains("another program uses it"), "{text}");
     a.kill();
 
     let half = devices.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
@@ -126,8 +126,8 @@ fn a_node_that_lost_its_memory_takes_its_pool_in_again() {
     d.start();
     assert_eq!(d.json("pool list"), serde_json::json!([]));
     // A new pool on these devices would be the end of the old one.
-    let (code, text) = d.fails(&format!("pool create safe --raid 1 {}", devices_of(&d)), 2);
-    assert!(code == "invalid_device" && text.contains("pool import"), "{text}");
+    let (code, text) = d.fails(&format!("pool create safe --raid 1 {}", devices_of(&d)), 4);
+    assert!(code == "device_in_use" && text.contains("pool import"), "{text}");
     d.ok(&format!("pool import {}", devices_of(&d)));
     assert_eq!(about(&d, "v"), was);
     verify(&d, &mut known);

@@ -187,7 +187,7 @@ fn a_foreign_file_is_adopted_moved_off_and_exported() {
     // Another daemon's pool, which is not open here.
     std::fs::copy(d.path("disk1"), d.path("label.img")).expect("copied");
     let (code, text) = d.fails(&format!("volume adopt o --path {}", d.path("label.img")), 4);
-    assert!(code == "device_in_use" && text.contains("label of protected pool"), "{text}");
+    assert!(code == "device_in_use" && text.contains("the label of a pool"), "{text}");
 
     d.ok(&format!("volume adopt ro --path {old} --read-only"));
     assert_eq!(d.fails(&format!("volume adopt v --path {old}"), 4).0, "device_in_use");

@@ -14,7 +14,7 @@ fn the_example_shows_every_key_and_is_right() {
     for spec in &desired.pools {
         let command = crate::declare::pool(&model, spec).unwrap().unwrap();
         model.apply(command, 1).unwrap();
-        let sizes = vec![1 << 44; spec.devices.len()];
+        let sizes = vec![(1 << 44).into(); spec.devices.len()];
         model.apply(crate::model::Command::SizePool { name: spec.name.clone(), sizes }, 2).unwrap();
     }
     for (i, item) in desired.items().enumerate() {

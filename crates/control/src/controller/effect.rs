@@ -1,7 +1,9 @@
 //! From the model to the data plane, and back when the data plane refuses.
 
 use super::*;
-use crate::model::{AdoptSpec, CloneSpec, IMAGES, Pool, Volume, VolumeSpec, VolumeState};
+use crate::model::{
+    AdoptSpec, CloneSpec, DeviceFound, IMAGES, Pool, Volume, VolumeSpec, VolumeState,
+};
 
 impl Controller {
     /// Refuses commands on objects whose pool or volume did not start, before anything is written.
@@ -22,6 +24,31 @@ impl Controller {
             Ok(())
         } else {
             Err(self.not_ready("pool", pool))
+        }
+    }
+
+    /// Has the data plane look at devices before anything is written that names them.
+    pub(super) async fn admit(&self, command: &Command) -> Result<()> {
+        let (pool, devices, overwrite) = match command {
+            Command::CreatePool(spec) => (&spec.name, &spec.devices, &spec.overwrite),
+            Command::PatchPool { name, patch } => (name, &patch.add, &patch.overwrite),
+            _ => return Ok(()),
+        };
+        self.plane.admit(pool, devices, Some(overwrite)).await
+    }
+
+    /// Lets go of devices that were taken for a change that is not made.
+    pub(super) async fn dismiss(&self, command: &Command, old: &Arc<Model>) {
+        let done = match command {
+            Command::CreatePool(spec) => self.plane.stop_pool(&spec.name).await,
+            Command::PatchPool { name, .. } => match old.pool(name) {
+                Ok(pool) => self.plane.start_pool(pool).await.map(drop),
+                Err(e) => Err(e),
+            },
+            _ => Ok(()),
+        };
+        if let Err(e) = done {
+            tracing::warn!("after a change that was refused: {e}");
         }
     }
 
@@ -68,7 +95,7 @@ impl Controller {
                 return self.finish_import(new.pool_of(found.id)?, spec.force).await;
             }
             Command::DeletePool { name } => {
-                self.plane.stop_pool(name).await?;
+                self.plane.unmake_pool(old.pool(name)?, false).await?;
                 let mut up = self.up();
                 up.pools.remove(name);
                 up.faults.remove(&format!("pool/{name}"));
@@ -81,6 +108,7 @@ impl Controller {
                 if (was.size, was.read_only) != (volume.size, volume.read_only) {
                     self.plane.update_volume(volume, new.pool_at(&volume.pool)?).await?;
                 }
+                return self.finish_growing(name).await;
             }
             Command::CreateHost(_)
             | Command::PatchHost { .. }
@@ -122,7 +150,11 @@ impl Controller {
     }
 
     /// Records the sizes that a pool's devices have.
-    pub(super) async fn pool_started(&self, pool: &Pool, sizes: Vec<u64>) -> Result<Arc<Model>> {
+    pub(super) async fn pool_started(
+        &self,
+        pool: &Pool,
+        sizes: Vec<DeviceFound>,
+    ) -> Result<Arc<Model>> {
         let old = self.model();
         let mut new = Model::clone(&old);
         let name = pool.name.clone();
@@ -149,9 +181,21 @@ impl Controller {
         Ok(self.model())
     }
 
+    /// Records that the file of a volume has its size, if that was to be seen.
+    async fn finish_growing(&self, name: &str) -> Result<Arc<Model>> {
+        let model = self.model();
+        if model.volume(name)?.grown_from.is_none() {
+            return Ok(model);
+        }
+        let mut new = Model::clone(&model);
+        new.apply(Command::ReadyVolume { name: name.to_string() }, 0)?;
+        self.commit(&model, new).await
+    }
+
     pub(super) async fn open_volume(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         let volume = &self.sized(volume, pool).await?;
         self.plane.open_volume(volume, pool).await?;
+        self.finish_growing(&volume.name).await?;
         let mut up = self.up();
         up.volumes.insert(volume.name.clone());
         up.faults.remove(&format!("volume/{}", volume.name));
@@ -215,7 +259,9 @@ impl Controller {
         back.revision = present.revision + 1;
         let back = self.commit(&present, back).await?;
         let undone = match command {
-            Command::CreatePool(spec) => self.plane.stop_pool(&spec.name).await,
+            Command::CreatePool(spec) => {
+                self.plane.unmake_pool(present.pool(&spec.name)?, true).await
+            }
             Command::ReleasePool { .. } => {
                 self.bring_up().await;
                 Ok(())

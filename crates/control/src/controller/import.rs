@@ -156,7 +156,7 @@ impl Controller {
             let model = me.model();
             // Before anything is opened: what is in use here is not to be found.
             model.check_devices(&spec.devices)?;
-            let device = |d: &DeviceSpec| Device { kind: d.kind, path: d.path.clone(), size: 0 };
+            let device = |d: &DeviceSpec| Device::known(d.kind, d.path.clone(), 0);
             let devices: Vec<Device> = spec.devices.iter().map(device).collect();
             let found: PoolFound = me.plane.find_pool(&devices, spec.force).await?;
             let report = model.plan_import(&spec, &found)?;

@@ -107,7 +107,12 @@ impl Controller {
             let _one = me.changes.lock().await;
             crate::model::check_name("volume", &spec.name)?;
             me.model().check_image_path(&spec.path)?;
-            let wish = ImageWish { path: spec.path.clone(), create: None, write: !spec.read_only };
+            let wish = ImageWish {
+                path: spec.path.clone(),
+                create: None,
+                write: !spec.read_only,
+                overwrite: None,
+            };
             let found = me.plane.find_image(&wish).await?;
             let name = spec.name.clone();
             let now = me.change(Command::AdoptVolume { spec, found }).await?;
@@ -144,7 +149,9 @@ impl Controller {
                 let command = Command::StartMigration { name: name.clone(), spec: spec.clone() };
                 Model::clone(&model).apply(command, 0)?;
                 let create = spec.create.then_some(volume.size);
-                let found = me.plane.find_image(&ImageWish { path, create, write: true }).await?;
+                let overwrite = Some(std::mem::take(&mut spec.overwrite));
+                let wish = ImageWish { path, create, write: true, overwrite };
+                let found = me.plane.find_image(&wish).await?;
                 check_fits(volume, &found)?;
                 spec.path = Some(found.path);
             }

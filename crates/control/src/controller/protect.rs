@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 fn told(action: &DeviceAction) -> String {
     match action {
-        DeviceAction::Put { device, r#as } => {
+        DeviceAction::Put { device, r#as, .. } => {
             let path = device.path.as_deref().unwrap_or_default();
             match r#as {
                 DeviceUse::Member => format!("{path} added"),
@@ -326,10 +326,15 @@ impl Controller {
             let model = me.model();
             me.protected(&model, &name)?;
             let before = me.pool_info(&name).await?;
-            if let DeviceAction::Put { device, .. } = &action {
-                // The configuration names it first: a device that the pool has must be found at the next start.
+            if let DeviceAction::Put { device, r#as, overwrite } = &action {
+                let named = model.pool(&name)?.devices.iter().any(|d| d.path == device.path);
+                // One that is back has the pool's own data.
+                let own = named || *r#as == DeviceUse::Back;
                 let mut new = Model::clone(&model);
                 new.apply(Command::PutDevice { name: name.clone(), device: device.clone() }, 0)?;
+                let devices = std::slice::from_ref(device);
+                me.plane.admit(&name, devices, (!own).then_some(overwrite)).await?;
+                // The configuration names it first: a device that the pool has must be found at the next start.
                 me.commit(&model, new).await?;
             }
             let now = me.model();

@@ -20,12 +20,12 @@ pub enum Command {
         /// The pool.
         name: String,
     },
-    /// Record the sizes that the devices of a pool were found to have, in bytes and by index.
+    /// Record how the devices of a pool were found, by index: they are made, and have their sizes.
     SizePool {
         /// The pool.
         name: String,
-        /// One size per device.
-        sizes: Vec<u64>,
+        /// One for each device.
+        sizes: Vec<DeviceFound>,
     },
     /// Add devices to a pool or grow them.
     PatchPool {
@@ -62,7 +62,7 @@ pub enum Command {
         /// The snapshot's size in bytes, as the pool says.
         size: u64,
     },
-    /// A volume of a protected pool has been made there; follows [`Command::CreateVolume`].
+    /// A volume has been made, or made larger, on its devices; follows [`Command::CreateVolume`].
     ReadyVolume {
         /// The volume.
         name: String,

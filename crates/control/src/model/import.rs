@@ -267,7 +267,9 @@ impl Model {
         }
         check_count("pool", self.pools.len())?;
         self.check_devices(&spec.devices)?;
-        let devices = self.new_devices(&[], &spec.devices)?;
+        let mut devices = self.new_devices(&[], &spec.devices)?;
+        // What is taken over is there.
+        devices.iter_mut().for_each(|d| d.new = false);
         let raid = record.map(|r| r.raid).filter(|r| r.copies() == found.copies);
         let raid = raid.unwrap_or(match (found.copies, found.members) {
             (1, _) => Raid::Zero,
@@ -277,7 +279,7 @@ impl Model {
         let memory = record.map(|r| r.memory).unwrap_or_default();
         let protection =
             Some(Protection { raid, id: found.id, formatted: true, overwrite: false, memory });
-        self.pools.insert(name.into(), Pool { name: name.into(), devices, protection });
+        self.pools.insert(name.into(), Pool { name: name.into(), devices, id: None, protection });
         Ok(())
     }
 
@@ -379,6 +381,7 @@ impl Model {
                 told: None,
                 cut: None,
                 layers: Vec::new(),
+                grown_from: None,
             };
             self.put_imported(done, v, true)?;
         }

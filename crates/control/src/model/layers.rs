@@ -203,7 +203,7 @@ mod tests {
             name: "p".into(),
             devices: vec![device],
             raid: None,
-            overwrite: false,
+            overwrite: Default::default(),
             memory: None,
         };
         m.apply(Command::CreatePool(pool), 1).unwrap();

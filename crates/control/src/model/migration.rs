@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 pub const IMAGES: &str = "(image)";
 
 static IMAGE_POOL: LazyLock<Pool> =
-    LazyLock::new(|| Pool { name: IMAGES.into(), devices: Vec::new(), protection: None });
+    LazyLock::new(|| Pool { name: IMAGES.into(), devices: Vec::new(), id: None, protection: None });
 
 /// What hosts were told of a volume when they first saw it, and what therefore stays true wherever it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -79,6 +79,9 @@ pub struct MigrationSpec {
     /// With `path`: forget the volume in the end, so that the file or device can be taken away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub detach: bool,
+    /// With `path`: what may be lost that is there, in the words of the refusal without it.
+    #[serde(default, skip_serializing_if = "Overwrite::is_nothing")]
+    pub overwrite: Overwrite,
     /// With `pool`: how to lay it out there; left out: what suits the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<VolumeKind>,

@@ -16,6 +16,7 @@ mod layers;
 mod layout;
 mod migration;
 mod objects;
+mod overwrite;
 mod pools;
 mod protection;
 mod record;
@@ -37,6 +38,7 @@ pub use migration::{
     AdoptSpec, IMAGES, ImageFound, Migration, MigrationPatch, MigrationSpec, MigrationStage, Told,
 };
 pub use objects::*;
+pub use overwrite::Overwrite;
 pub use protection::{
     CloneSpec, DeviceAction, DeviceUse, MAX_SNAPSHOT_NAME, MapMemory, PoolId, Protection, Raid,
     check_snapshot_name, snapshot_dataset,

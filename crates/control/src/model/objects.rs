@@ -2,7 +2,7 @@
 
 use super::{
     FormSpec, Hex64, HostAuth, HostSecret, InitiatorPort, Layout, MapMemory, Migration, Naa,
-    Protection, Raid, SnapshotRule, Told, VolumeLayer,
+    Overwrite, PoolId, Protection, Raid, SnapshotRule, Told, VolumeLayer,
 };
 use crate::live::PoolLive;
 use crate::units;
@@ -73,6 +73,47 @@ pub struct Device {
     pub path: Option<String>,
     /// Size in bytes; 0 for `dir`, and until a device was opened for the first time.
     pub size: u64,
+    /// It is still to be made: only such a file or directory is made when it is not there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub new: bool,
+    /// It is being made larger, from so many bytes, which it has at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grown_from: Option<u64>,
+    /// It carries the label of its pool, behind its last byte.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub labelled: bool,
+    /// What the operating system tells it from others by, of one that carries no label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+}
+
+impl Device {
+    /// A device that is there, of which nothing else is known.
+    pub fn known(kind: DeviceKind, path: Option<String>, size: u64) -> Device {
+        Device { kind, path, size, new: false, grown_from: None, labelled: false, identity: None }
+    }
+
+    /// Bytes that it had at least when it was last looked at.
+    pub fn had(&self) -> u64 {
+        self.grown_from.unwrap_or(self.size)
+    }
+}
+
+/// How a device of a pool was found when the pool was started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceFound {
+    /// Its bytes, without what its label takes; 0 of a directory.
+    pub size: u64,
+    /// It carries the label of its pool.
+    pub labelled: bool,
+    /// What the operating system tells it from others by, if it carries none.
+    pub identity: Option<String>,
+}
+
+impl From<u64> for DeviceFound {
+    fn from(size: u64) -> Self {
+        DeviceFound { size, ..DeviceFound::default() }
+    }
 }
 
 /// A pool to create.
@@ -87,9 +128,9 @@ pub struct PoolSpec {
     /// devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raid: Option<Raid>,
-    /// Protected pools: take devices that belong to another pool; what is on them is lost.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub overwrite: bool,
+    /// What may be lost that is on the devices, in the words of the refusal without it: `ext4`, `weir` …
+    #[serde(default, skip_serializing_if = "Overwrite::is_nothing")]
+    pub overwrite: Overwrite,
     /// Protected pools: how much of their maps is kept in memory. Left out: lean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MapMemory>,
@@ -102,6 +143,10 @@ pub struct Pool {
     pub name: String,
     /// Its devices. Layouts name a device by its index here, which never changes.
     pub devices: Vec<Device>,
+    /// The identity of a plain pool, as the labels on its devices have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub id: Option<PoolId>,
     /// Makes it a protected one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protection: Option<Protection>,
@@ -145,6 +190,9 @@ pub struct PoolPatch {
     /// Protected pools: how much of their maps is kept in memory from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MapMemory>,
+    /// What may be lost that is on devices to add, in the words of the refusal without it.
+    #[serde(default, skip_serializing_if = "Overwrite::is_nothing")]
+    pub overwrite: Overwrite,
 }
 
 /// A device's new, larger size.
@@ -244,7 +292,7 @@ pub enum VolumeState {
     /// To be used.
     #[default]
     Ready,
-    /// Being made in a protected pool; goes on after a restart.
+    /// Being made; goes on after a restart. Only such a volume's data or file is made when it is not there.
     Creating,
     /// Being deleted; goes on after a restart.
     Deleting,
@@ -294,6 +342,9 @@ pub struct Volume {
     /// Layers that were put over it, the uppermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<VolumeLayer>,
+    /// Its file is being made larger, from so many bytes, which it has at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grown_from: Option<u64>,
 }
 
 /// A volume that is being made smaller. Its size is the new one; its layout still has what is cut off, which nobody gets

@@ -50,21 +50,16 @@ impl Model {
             check_devices(raid, &spec.devices)?;
         } else if spec.memory.is_some() {
             return Err(no_maps(&spec.name));
-        } else if spec.overwrite {
-            return Err(Error::new(
-                Code::InvalidRequest,
-                "a plain pool takes no labels off devices",
-            )
-            .hint("leave --overwrite out, or protect the pool with --raid"));
         }
         let devices = self.new_devices(&[], &spec.devices)?;
         let text = format!("pool `{}` created with {} device(s)", spec.name, devices.len());
         let change = Change::new(ObjectKind::Pool, Action::Created, &spec.name, text);
-        let (overwrite, memory) = (spec.overwrite, spec.memory.unwrap_or_default());
+        let (overwrite, memory) = (!spec.overwrite.is_nothing(), spec.memory.unwrap_or_default());
         let id = PoolId(entropy);
         let protect = |raid| Protection { raid, id, formatted: false, overwrite, memory };
         let protection = spec.raid.map(protect);
-        self.pools.insert(spec.name.clone(), Pool { name: spec.name, devices, protection });
+        let id = protection.is_none().then_some(id);
+        self.pools.insert(spec.name.clone(), Pool { name: spec.name, devices, id, protection });
         Ok(vec![change])
     }
 
@@ -117,7 +112,18 @@ impl Model {
         Ok(devices)
     }
 
-    pub(super) fn size_pool(&mut self, name: &str, sizes: &[u64]) -> Result<Vec<Change>> {
+    /// Gives plain pools an identity that have none, as those of older programs. True: there were some.
+    pub fn identify_pools(&mut self, entropy: u128) -> bool {
+        let nameless = self.pools.values_mut().filter(|p| p.protection.is_none() && p.id.is_none());
+        let mut any = false;
+        for (n, pool) in (0..).zip(nameless) {
+            pool.id = Some(PoolId(entropy.wrapping_add(n)));
+            any = true;
+        }
+        any
+    }
+
+    pub(super) fn size_pool(&mut self, name: &str, sizes: &[DeviceFound]) -> Result<Vec<Change>> {
         let pool = self.pool(name)?;
         if sizes.len() != pool.devices.len() {
             return Err(Error::new(
@@ -126,7 +132,8 @@ impl Model {
             )
             .because(format!("{} sizes were given for it", sizes.len())));
         }
-        for (i, (device, size)) in pool.devices.iter().zip(sizes).enumerate() {
+        for (i, (device, found)) in pool.devices.iter().zip(sizes).enumerate() {
+            let size = &found.size;
             let mut end = 0;
             for (_, layout) in self.places_in(name) {
                 layout.for_each_extent(&mut |d, offset, length| {
@@ -146,12 +153,19 @@ impl Model {
             }
         }
         let labelled = pool.protection.as_ref().is_none_or(|p| p.formatted);
-        if labelled && pool.devices.iter().zip(sizes).all(|(d, s)| d.size == *s) {
+        let same = |d: &Device, f: &DeviceFound| {
+            let known = (d.size, d.labelled, &d.identity) == (f.size, f.labelled, &f.identity);
+            known && !d.new && d.grown_from.is_none()
+        };
+        if labelled && pool.devices.iter().zip(sizes).all(|(d, f)| same(d, f)) {
             return Ok(Vec::new());
         }
-        let total = sizes.iter().fold(0u64, |sum, s| sum.saturating_add(*s));
+        let total = sizes.iter().fold(0u64, |sum, f| sum.saturating_add(f.size));
         if let Some(pool) = self.pools.get_mut(name) {
-            pool.devices.iter_mut().zip(sizes).for_each(|(d, s)| d.size = *s);
+            for (d, f) in pool.devices.iter_mut().zip(sizes) {
+                (d.size, d.labelled, d.identity) = (f.size, f.labelled, f.identity.clone());
+                (d.new, d.grown_from) = (false, None);
+            }
             if let Some(p) = &mut pool.protection {
                 (p.formatted, p.overwrite) = (true, false);
             }
@@ -199,6 +213,9 @@ impl Model {
                 .hint("create a new pool with smaller devices instead"));
             }
             check_device_size(grow.size)?;
+            if device.kind == DeviceKind::File && grow.size > device.size {
+                device.grown_from.get_or_insert(device.size);
+            }
             device.size = grow.size;
         }
         let added = self.new_devices(&devices, &patch.add)?;
@@ -227,7 +244,9 @@ impl Model {
             // It was named before; whether it is in use is for the pool to say.
             return Ok(Vec::new());
         }
-        let added = self.new_devices(&pool.devices, std::slice::from_ref(spec))?;
+        let mut added = self.new_devices(&pool.devices, std::slice::from_ref(spec))?;
+        // It is made, if it has to be, by the command that takes it in, and never again.
+        added.iter_mut().for_each(|d| d.new = false);
         if let Some(pool) = self.pools.get_mut(name) {
             pool.devices.extend(added);
         }
@@ -305,7 +324,8 @@ fn check_device(spec: &DeviceSpec) -> Result<Device> {
         }
         None => {}
     }
-    Ok(Device { kind, path: spec.path.clone(), size: spec.size.unwrap_or(0) })
+    let known = Device::known(kind, spec.path.clone(), spec.size.unwrap_or(0));
+    Ok(Device { new: kind.has_path(), ..known })
 }
 
 /// An absolute path without `.` and `..`, so that the same device always has the same path.

@@ -236,6 +236,9 @@ pub enum DeviceAction {
         device: DeviceSpec,
         /// As what.
         r#as: DeviceUse,
+        /// What may be lost that is on it, in the words of the refusal without it.
+        #[serde(default, skip_serializing_if = "super::Overwrite::is_nothing")]
+        overwrite: super::Overwrite,
     },
     /// Move everything off a device, in the background.
     Drain {

@@ -24,7 +24,7 @@ fn pool(name: &str, devices: Vec<DeviceSpec>) -> Command {
         name: name.into(),
         devices,
         raid: None,
-        overwrite: false,
+        overwrite: Default::default(),
         memory: None,
     })
 }
@@ -468,7 +468,7 @@ fn random_commands_keep_the_invariants() {
                     let patch = PoolPatch {
                         add: vec![ram(prng.between(1, 16) * MIB)],
                         grow: vec![DeviceGrow { device: 0, size: prng.between(4, 96) * MIB }],
-                        memory: None,
+                        ..PoolPatch::default()
                     };
                     Command::PatchPool { name: p, patch }
                 }
@@ -517,7 +517,7 @@ fn protected(name: &str, raid: Raid, devices: Vec<DeviceSpec>) -> Command {
         name: name.into(),
         devices,
         raid: Some(raid),
-        overwrite: false,
+        overwrite: Default::default(),
         memory: None,
     })
 }
@@ -532,13 +532,11 @@ fn protected_pools_are_checked() {
         refused(&m, protected("p", raid, files(n)), Code::InvalidDevice);
     }
     refused(&m, protected("p", Raid::Zero, vec![ram(GIB)]), Code::InvalidDevice);
-    let plain =
-        PoolSpec { name: "p".into(), devices: files(1), raid: None, overwrite: true, memory: None };
-    refused(&m, Command::CreatePool(plain), Code::InvalidRequest);
 
     let mut m = with(vec![protected("p", Raid::One, files(2)), pool("q", vec![ram(GIB)])]);
     assert!(m.pools["p"].protection.as_ref().is_some_and(|p| !p.formatted && p.raid.copies() == 2));
-    m.apply(Command::SizePool { name: "p".into(), sizes: vec![GIB, GIB] }, 0).expect("sized");
+    m.apply(Command::SizePool { name: "p".into(), sizes: vec![GIB.into(), GIB.into()] }, 0)
+        .expect("sized");
     assert!(m.pools["p"].protection.as_ref().is_some_and(|p| p.formatted));
     let patch = |pool: &str, patch| Command::PatchPool { name: pool.into(), patch };
     let grow = vec![DeviceGrow { device: 0, size: 2 * GIB }];
@@ -632,7 +630,7 @@ fn rules_for_snapshots_are_checked_and_kept() {
         name: name.into(),
         devices,
         raid,
-        overwrite: false,
+        overwrite: Default::default(),
         memory: None,
     };
     let two = vec![device(DeviceKind::File, "/a"), device(DeviceKind::File, "/b")];

@@ -78,6 +78,7 @@ impl Model {
             told: None,
             cut: None,
             layers: Vec::new(),
+            grown_from: None,
         };
         if !volume.snapshots.is_empty() {
             let mut with = self.volumes.clone();
@@ -228,6 +229,11 @@ impl Model {
                     .grown(&volume.layout, &devices, size)
                     .ok_or_else(|| self.cannot_grow(pool, &volume, size))?;
             }
+            if matches!(volume.layout, Layout::File { .. }) {
+                // What its file has at least, whether the change gets to its end or not.
+                let had = volume.grown_from.unwrap_or(volume.size).min(size);
+                volume.grown_from = (had < size).then_some(had);
+            }
             volume.size = size;
         }
         if let Some(read_only) = patch.read_only {
@@ -335,15 +341,16 @@ impl Model {
         Ok(changes)
     }
 
-    /// A volume of a protected pool is there.
+    /// A volume that was to be made, or made larger, is there.
     pub(super) fn ready_volume(&mut self, name: &str) -> Result<Vec<Change>> {
         let volume = self.volume(name)?;
-        if volume.state != VolumeState::Creating {
+        if volume.state != VolumeState::Creating && volume.grown_from.is_none() {
             return Err(Error::new(Code::Internal, format!("volume `{name}` is not being made"))
                 .hint("`weir volume show` tells how it stands"));
         }
         if let Some(v) = self.volumes.get_mut(name) {
             v.state = VolumeState::Ready;
+            v.grown_from = None;
         }
         let text = format!("volume `{name}` is ready");
         Ok(vec![Change::new(ObjectKind::Volume, Action::Updated, name, text)])
@@ -409,9 +416,12 @@ fn full(pool: &Pool, need: u64, largest: u64) -> Error {
         .hint("ask for less, delete a volume, or add a device with `weir pool resize`")
 }
 
-/// A volume of a protected pool is there once the pool says so.
+/// A volume that is something of its own on the devices is there once the data plane says so.
 fn first_state(kind: VolumeKind) -> VolumeState {
-    if kind == VolumeKind::Protected { VolumeState::Creating } else { VolumeState::Ready }
+    match kind {
+        VolumeKind::Protected | VolumeKind::Thin => VolumeState::Creating,
+        _ => VolumeState::Ready,
+    }
 }
 
 pub(super) fn default_kind(pool: &Pool) -> VolumeKind {

@@ -103,7 +103,8 @@ async fn a_second_daemon_is_refused() {
 #[tokio::test]
 async fn what_the_data_plane_refuses_leaves_nothing_behind() {
     let grow = VolumePatch { size: Some(2 << 20), ..VolumePatch::default() };
-    let add = PoolPatch { add: ram_pool("x", GIB).devices, grow: Vec::new(), memory: None };
+    let add =
+        PoolPatch { add: ram_pool("x", GIB).devices, grow: Vec::new(), ..PoolPatch::default() };
     let cases = [
         ("start_pool p2", Command::CreatePool(ram_pool("p2", GIB))),
         ("start_pool mem", Command::PatchPool { name: "mem".into(), patch: add }),

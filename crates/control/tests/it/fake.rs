@@ -7,7 +7,7 @@ use weir_control::dataplane::{DataPlane, Hooks, LayerTrial, Work};
 use weir_control::live::{
     CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, VolumeLive,
 };
-use weir_control::model::{AccessMap, DeviceKind, Pool, TargetPort, Volume};
+use weir_control::model::{AccessMap, DeviceFound, DeviceKind, Pool, TargetPort, Volume};
 use weir_control::{Code, Error};
 
 /// What the fake remembers, and where it is told to fail.
@@ -141,8 +141,8 @@ impl DataPlane for Fake {
         self.state().hooks = Some(hooks);
     }
 
-    fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<u64>> {
-        ready(self.start_pool_now(pool))
+    fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
+        ready(self.start_pool_now(pool).map(|s| s.into_iter().map(DeviceFound::from).collect()))
     }
 
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {

@@ -61,7 +61,8 @@ async fn objects_live_and_die_over_the_unix_socket() {
     assert!(c.pools().await.expect("pools").is_empty());
     let p = c.create_pool(&ram_pool("mem", GIB)).await.expect("a pool");
     assert_eq!((p.capacity, p.free), (GIB, GIB));
-    let patch = PoolPatch { add: ram_pool("x", GIB).devices, grow: Vec::new(), memory: None };
+    let patch =
+        PoolPatch { add: ram_pool("x", GIB).devices, grow: Vec::new(), ..PoolPatch::default() };
     assert_eq!(c.patch_pool("mem", &patch).await.expect("larger").capacity, 2 * GIB);
     let v = c.create_volume(&volume("v1", "mem", 1 << 20)).await.expect("a volume");
     assert_eq!(c.volume("v1").await.expect("it"), v);

@@ -44,7 +44,7 @@ pub(crate) fn pool(name: &str, devices: &[(DeviceKind, Option<&str>, Option<u64>
         name: name.into(),
         devices: devices.collect(),
         raid: None,
-        overwrite: false,
+        overwrite: Default::default(),
         memory: None,
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_control::client::Client;
 use weir_control::live::MigrationLive;
 use weir_control::model::{
-    AdoptSpec, Compressor, FormSpec, KeySource, MigrationPatch, MigrationSpec,
+    AdoptSpec, Compressor, FormSpec, KeySource, MigrationPatch, MigrationSpec, Overwrite,
 };
 use weir_control::units::format_size;
 use weir_control::{Code, Error};
@@ -70,9 +70,12 @@ pub(crate) struct Start {
 pub(crate) struct Export {
     /// The volume.
     name: String,
-    /// The file or block device that it becomes, byte by byte. What is in it is overwritten.
+    /// The file or block device that it becomes, byte by byte.
     #[arg(long, value_name = "PATH")]
     to: String,
+    /// What may be destroyed that is there, in the words of the refusal without it, e.g. ext4,gpt.
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', conflicts_with = "create")]
+    overwrite: Vec<String>,
     /// Make the file; it must not be there yet.
     #[arg(long)]
     create: bool,
@@ -206,14 +209,16 @@ impl How {
 
 /// `weir volume export`.
 pub(crate) async fn export(client: Client, args: Export, json: bool) -> anyhow::Result<()> {
-    if !args.create {
-        output::confirm(args.yes, &format!("Overwrite what is in {}?", args.to))?;
+    if !args.overwrite.is_empty() {
+        let what = args.overwrite.join(", ");
+        output::confirm(args.yes, &format!("Destroy what is in {}: {what}?", args.to))?;
     }
     let spec = MigrationSpec {
         path: Some(args.to),
         create: args.create,
         detach: args.detach,
         decrypt: args.decrypt,
+        overwrite: Overwrite(args.overwrite),
         ..args.how.spec()
     };
     start(client, &args.name, &spec, args.how.wait, json).await

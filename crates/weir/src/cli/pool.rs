@@ -5,8 +5,8 @@ use super::parse;
 use clap::Subcommand;
 use weir_control::client::Client;
 use weir_control::model::{
-    DeviceAction, DeviceGrow, DeviceSpec, DeviceUse, ImportReport, ImportSpec, MapMemory, PoolInfo,
-    PoolPatch, PoolSpec, Protection, Raid,
+    DeviceAction, DeviceGrow, DeviceSpec, DeviceUse, ImportReport, ImportSpec, MapMemory,
+    Overwrite, PoolInfo, PoolPatch, PoolSpec, Protection, Raid,
 };
 use weir_control::units::format_size;
 
@@ -30,9 +30,9 @@ pub(crate) enum Command {
         /// data; 10: pairs of copies over three or more devices. For files and block devices.
         #[arg(long, value_name = "0|1|10")]
         raid: Option<Raid>,
-        /// Protected pools: take devices that belong to another pool; what is on them is lost.
-        #[arg(long, requires = "raid")]
-        overwrite: bool,
+        /// What may be destroyed that is on the devices, in the words of the refusal without it, e.g. ext4,gpt.
+        #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+        overwrite: Vec<String>,
         /// Protected pools: how much of the maps of their volumes is kept in memory. lean: half a GiB for a TiB; full:
         /// all, 3.1 GiB for a TiB.
         #[arg(long, requires = "raid", value_name = "lean|full")]
@@ -85,6 +85,9 @@ pub(crate) enum Command {
         /// A device to add, written as for `weir pool create`. May be repeated.
         #[arg(long, value_parser = parse::device, required_unless_present = "grow")]
         add: Vec<DeviceSpec>,
+        /// What may be destroyed that is on devices to add, in the words of the refusal without it, e.g. ext4,gpt.
+        #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+        overwrite: Vec<String>,
         /// INDEX:SIZE: a device (see `weir pool show`) and its new size. May be repeated.
         #[arg(long, value_parser = parse::grow)]
         grow: Vec<DeviceGrow>,
@@ -121,6 +124,9 @@ pub(crate) enum Command {
         /// Keep them for when others fail.
         #[arg(long)]
         spare: bool,
+        /// What may be destroyed that is on them, in the words of the refusal without it, e.g. ext4,gpt.
+        #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+        overwrite: Vec<String>,
     },
     /// Let a device take the place of another, which leaves when everything is off it; in the background.
     #[command(after_help = "Example:\n  weir pool replace safe 1 --device /dev/nvme3n1")]
@@ -132,6 +138,9 @@ pub(crate) enum Command {
         /// The new device, written as for `weir pool create`.
         #[arg(long, short, value_parser = parse::device)]
         device: DeviceSpec,
+        /// What may be destroyed that is on it, in the words of the refusal without it, e.g. ext4,gpt.
+        #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+        overwrite: Vec<String>,
     },
     /// Take a device back that was missing or failed; it is brought up to date in the background.
     #[command(after_help = "Example:\n  weir pool attach safe --device /dev/nvme2n1")]
@@ -199,6 +208,7 @@ impl Command {
     pub(crate) async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
         match self {
             Command::Create { name, devices, raid, overwrite, memory } => {
+                let overwrite = Overwrite(overwrite);
                 let spec = PoolSpec { name, devices, raid, overwrite, memory };
                 let pool = client.create_pool(&spec).await?;
                 output::show(json, &pool, |p| {
@@ -228,8 +238,10 @@ impl Command {
             }
             Command::List => output::show(json, &client.pools().await?, |p| table(p)),
             Command::Show { name } => output::show(json, &client.pool(&name).await?, details),
-            Command::Resize { name, add, grow } => {
-                let pool = client.patch_pool(&name, &PoolPatch { add, grow, memory: None }).await?;
+            Command::Resize { name, add, overwrite, grow } => {
+                let overwrite = Overwrite(overwrite);
+                let patch = PoolPatch { add, grow, memory: None, overwrite };
+                let pool = client.patch_pool(&name, &patch).await?;
                 output::show(json, &pool, |p| {
                     format!(
                         "pool {} has {}, {} free",
@@ -249,22 +261,26 @@ impl Command {
                 output::confirm(yes, &question)?;
                 output::show(json, &client.force_pool(&name).await?, details)
             }
-            Command::Add { name, device, spare } => {
+            Command::Add { name, device, spare, overwrite } => {
+                let overwrite = Overwrite(overwrite);
                 let r#as = if spare { DeviceUse::Spare } else { DeviceUse::Member };
                 let mut last = None;
                 // One that is refused leaves those before it where they are, which `weir pool show` tells.
                 for device in device {
-                    let action = DeviceAction::Put { device, r#as };
+                    let overwrite = overwrite.clone();
+                    let action = DeviceAction::Put { device, r#as, overwrite };
                     last = Some(client.pool_device(&name, &action).await?);
                 }
                 output::show(json, &last, |p| p.as_ref().map_or(String::new(), details))
             }
-            Command::Replace { name, number, device } => {
-                let r#as = DeviceUse::Replace(number);
-                act(client, json, &name, DeviceAction::Put { device, r#as }).await
+            Command::Replace { name, number, device, overwrite } => {
+                let (r#as, overwrite) = (DeviceUse::Replace(number), Overwrite(overwrite));
+                act(client, json, &name, DeviceAction::Put { device, r#as, overwrite }).await
             }
             Command::Attach { name, device } => {
-                act(client, json, &name, DeviceAction::Put { device, r#as: DeviceUse::Back }).await
+                let overwrite = Overwrite::default();
+                let r#as = DeviceUse::Back;
+                act(client, json, &name, DeviceAction::Put { device, r#as, overwrite }).await
             }
             Command::Drain { name, number } => {
                 act(client, json, &name, DeviceAction::Drain { number }).await

@@ -110,7 +110,6 @@ impl Builder<'_> {
                 let full = Path::new(&dir).join(file).display().to_string();
                 let n = NodeSpec::new(id, "disk")
                     .param("path", full)
-                    .param("create", true)
                     .param("block-size", self.block())
                     .param("len", self.volume.size);
                 self.add(n);
@@ -136,7 +135,8 @@ impl Builder<'_> {
                             .param("path", path(self.pool, *device)?)
                             .param("block-size", self.block());
                         if d.kind == DeviceKind::File {
-                            n = n.param("create", true).param("len", d.size);
+                            // So that a graph notices when the file has become larger.
+                            n = n.param("len", super::devices::whole(d));
                         }
                         self.add(n);
                         let part = NodeSpec::new(id, "linear")

@@ -1,5 +1,6 @@
 //! One reactor's part of the node.
 
+use super::devices::{Holds, Lending};
 use super::layers::Edits;
 use super::moves::{self, Movings};
 use super::store::{self, OpenPools};
@@ -18,7 +19,7 @@ use weir_fabric_verbs::Verbs;
 use weir_mem::{BufPool, PoolConfig};
 use weir_reactor::{Handle, LocalFuture, PollMode, Reactor, get_local, set_local, spawn_task};
 use weir_target_core::Units;
-use weir_uring::{FileDisk, OpenOptions, Ring, pin_to_core};
+use weir_uring::{FileDisk, Held, OpenOptions, Ring, pin_to_core};
 
 /// What a reactor keeps for the work that is sent to it.
 pub(crate) struct Local {
@@ -29,6 +30,10 @@ pub(crate) struct Local {
     pub(crate) pool: BufPool,
     pub(crate) units: Rc<Units>,
     pub(crate) graphs: RefCell<BTreeMap<String, Graph>>,
+    /// What the process holds, which disks are made of.
+    pub(crate) holds: Arc<Holds>,
+    /// The disks of this reactor that were made of it.
+    pub(crate) lending: Lending,
     /// Protected pools that live here.
     pub(crate) stores: OpenPools,
     /// Changes of layers that are not decided upon.
@@ -76,8 +81,14 @@ impl Local {
         self.reactor.figures()
     }
 
-    /// Opens a file or block device on this reactor.
-    pub(crate) fn open_file(&self, path: &Path, o: OpenOptions) -> std::io::Result<Rc<dyn Disk>> {
+    /// A disk of this reactor on what is held.
+    pub(crate) fn disk(&self, held: &Held) -> std::io::Result<Rc<dyn Disk>> {
+        Ok(self.lending.lend(held.path(), FileDisk::on(&self.ring, held)?))
+    }
+
+    /// A disk that may only be read and that nobody holds, to look at what it is.
+    pub(crate) fn glance(&self, path: &Path) -> std::io::Result<Rc<dyn Disk>> {
+        let o = OpenOptions { create: false, len: None, direct: true, read_only: true };
         Ok(Rc::new(FileDisk::open(&self.ring, path, o)?))
     }
 
@@ -93,13 +104,8 @@ impl Local {
         f: impl FnOnce(&BuildContext<'_>) -> R,
     ) -> R {
         let open = |spec: &DiskSpec| -> std::io::Result<Rc<dyn Disk>> {
-            let o = OpenOptions {
-                create: spec.create,
-                len: spec.len.filter(|_| spec.create),
-                direct: true,
-                read_only: spec.read_only,
-            };
-            self.open_file(&spec.path, o)
+            let none = || std::io::Error::other("it is not held by the node");
+            self.disk(&*self.holds.find(&spec.path).ok_or_else(none)?)
         };
         f(&BuildContext {
             registry: &self.registry,
@@ -123,6 +129,7 @@ pub(crate) struct Start {
     pub(crate) buffers: PoolConfig,
     pub(crate) shared: Shared,
     pub(crate) unsummed: Arc<[String]>,
+    pub(crate) holds: Arc<Holds>,
 }
 
 /// A running reactor thread.
@@ -205,6 +212,8 @@ fn run(
         pool,
         units: Rc::new(Units::default()),
         graphs: RefCell::default(),
+        holds: start.holds,
+        lending: Lending::default(),
         stores: RefCell::default(),
         edits: Edits::default(),
         moves: RefCell::default(),

@@ -1,5 +1,6 @@
 //! The data plane: reactors on threads, and what the control plane asks of them.
 
+mod devices;
 mod door;
 mod graph;
 mod layers;

@@ -1,5 +1,6 @@
 //! The node: its reactors, and the control plane's wishes carried out on them.
 
+use super::devices::{Holds, Owner, Wait};
 use super::door::Door;
 use super::graph;
 use super::local::{Local, Start, Thread, on};
@@ -69,7 +70,8 @@ pub(crate) struct Node {
     pub(crate) stores: Arc<Mutex<super::store::Stores>>,
     /// The reactors that migrations live on, by volume.
     pub(crate) moves: Mutex<BTreeMap<String, weir_reactor::Handle>>,
-    pub(crate) images: Mutex<super::moves::Images>,
+    /// Devices of pools and files of volumes.
+    pub(crate) holds: Arc<Holds>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -99,6 +101,7 @@ impl Node {
     pub(crate) fn start(config: &NodeConfig) -> Result<Arc<Node>> {
         let shared = Shared::new();
         let n = config.cores.len().max(1) as u64;
+        let holds = Arc::<Holds>::default();
         let mut threads = Vec::new();
         for (i, core) in config.cores.iter().enumerate() {
             let start = Start {
@@ -107,6 +110,7 @@ impl Node {
                 buffers: buffers(config.buffer_memory / n),
                 shared: shared.clone(),
                 unsummed: config.unsummed.clone(),
+                holds: holds.clone(),
             };
             threads.push(Thread::start(i, start)?);
         }
@@ -121,7 +125,7 @@ impl Node {
             last: Mutex::default(),
             stores: Arc::default(),
             moves: Mutex::default(),
-            images: Mutex::default(),
+            holds,
         }))
     }
 
@@ -157,7 +161,7 @@ impl Node {
         if Node::is_store(pool) {
             self.open_in_store(volume, pool).await?;
         }
-        self.lock_image(volume)?;
+        self.hold_place(volume, pool, Wait::ForAnybody).await?;
         let spec = self.spec_to_open(volume, pool)?;
         let name = volume.name.clone();
         let known = lock(&self.units).get(&name).cloned();
@@ -202,6 +206,45 @@ impl Node {
         }
         self.access.touch();
         Ok(())
+    }
+
+    /// Holds the file or disk that a volume is in one of its places, as long as it is open. Does nothing for others.
+    pub(super) async fn hold_place(&self, volume: &Volume, pool: &Pool, wait: Wait) -> Result<()> {
+        let owner = Owner::Place(volume.name.clone(), volume.place);
+        if let Layout::Image { path, read_only } = &volume.layout {
+            let held = self.holds.hold(owner, path, *read_only, wait).await?;
+            return self.holds.check_len(&held, volume.size, volume.size).await;
+        }
+        let Some(file) = graph::own_file(volume, pool)? else { return Ok(()) };
+        let held = self.holds.hold(owner, &file, false, wait).await?;
+        let had = volume.grown_from.unwrap_or(volume.size);
+        self.holds.check_len(&held, had, volume.size).await
+    }
+
+    /// Takes the disks back that reactors have of what some owners hold: sessions may still remember their volumes.
+    pub(super) async fn take_back(&self, is_it: impl Fn(&Owner) -> bool) -> Result<()> {
+        let paths = self.holds.paths_of(is_it);
+        if paths.is_empty() {
+            return Ok(());
+        }
+        for h in self.handles() {
+            let paths = paths.clone();
+            on(&h, move |local: Rc<Local>| {
+                Box::pin(async move {
+                    local.lending.take_back(&paths);
+                    Ok(())
+                })
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the file that a new volume is, or finds it empty.
+    pub(super) async fn make_own_file(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        let Some(file) = graph::own_file(volume, pool)? else { return Ok(()) };
+        let owner = Owner::Place(volume.name.clone(), volume.place);
+        self.holds.make_file(owner, &file, volume.size).await
     }
 
     /// A logical unit as after power on, with the reservations that were kept.
@@ -268,7 +311,8 @@ impl Node {
             .await?;
         }
         self.drop_moving(name, false).await?;
-        self.unlock_image(name, None);
+        self.take_back(|o| matches!(o, Owner::Place(n, _) if n == name)).await?;
+        self.holds.release_volume(name, None);
         self.close_in_store(name, None).await
     }
 
@@ -418,14 +462,8 @@ impl Node {
         if let Layout::Store { dataset, .. } = &volume.layout {
             self.delete_in_store(dataset.clone(), pool).await?;
         } else if let Some(file) = graph::own_file(volume, pool)? {
-            match std::fs::remove_file(&file) {
-                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(
-                        Error::new(Code::IoError, format!("{file} cannot be removed")).because(e)
-                    );
-                }
-                _ => {}
-            }
+            let owner = Owner::Place(volume.name.clone(), volume.place);
+            self.holds.remove_file(owner, &file).await?;
         } else if matches!(volume.layout, Layout::Image { .. }) {
             return Ok(());
         } else if let Some(h) = self.handles().first() {

@@ -1,8 +1,8 @@
 //! The control plane's wishes, each passed on to the part of the node that carries it out.
 
+use super::devices::Owner;
 use super::node::Node;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use weir_control::controller::PoolRules;
 use weir_control::dataplane::{
     DataPlane, Decision, Hooks, ImageWish, LayerTrial, Place, ScrubAction, Work,
@@ -12,41 +12,10 @@ use weir_control::live::{
     SnapshotRuleLive,
 };
 use weir_control::model::{
-    self, Carried, Device, DeviceAction, DeviceKind, HostAuth, ImageFound, Pool, PoolFound,
-    RecordPart, TargetPort, Told, Volume,
+    self, Carried, Device, DeviceAction, DeviceFound, DeviceSpec, HostAuth, ImageFound, Overwrite,
+    Pool, PoolFound, RecordPart, TargetPort, Told, Volume,
 };
-use weir_control::{Code, Error};
 use weir_target_core::{AccessMap, End, HostRule, Secret};
-
-fn device_size(d: &model::Device) -> std::io::Result<u64> {
-    let Some(path) = d.path.as_ref().map(PathBuf::from) else { return Ok(d.size) };
-    match d.kind {
-        DeviceKind::Dir => std::fs::create_dir_all(&path).map(|()| 0),
-        DeviceKind::File => {
-            let f = std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(&path)?;
-            let len = f.metadata()?.len();
-            if len < d.size {
-                f.set_len(d.size)?;
-                f.sync_all()?;
-            }
-            Ok(len.max(d.size))
-        }
-        DeviceKind::Block => {
-            use std::io::Seek;
-            std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(&path)?
-                .seek(std::io::SeekFrom::End(0))
-        }
-        DeviceKind::Ram | DeviceKind::Null => Ok(d.size),
-    }
-}
 
 impl DataPlane for Node {
     fn attach(&self, hooks: Hooks) {
@@ -54,32 +23,44 @@ impl DataPlane for Node {
         let _ = self.hooks.set(hooks);
     }
 
-    fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<u64>> {
+    fn admit<'a>(
+        &'a self,
+        pool: &'a str,
+        devices: &'a [DeviceSpec],
+        overwrite: Option<&'a Overwrite>,
+    ) -> Work<'a, ()> {
+        Box::pin(self.holds.admit(pool, devices, overwrite))
+    }
+
+    fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
         Box::pin(async move {
-            if Node::is_store(pool) {
-                return self.open_store(pool, false).await;
+            match Node::is_store(pool) {
+                true => self.open_store(pool, false).await,
+                false => self.holds.start_plain(pool).await,
             }
-            let mut sizes = Vec::new();
-            for d in &pool.devices {
-                let size = device_size(d).map_err(|e| {
-                    let what = d.path.as_deref().unwrap_or("a device");
-                    Error::new(Code::IoError, format!("pool {} cannot use {what}", pool.name))
-                        .because(e)
-                        .hint("check that the path exists, is yours to write, and is not in use")
-                })?;
-                sizes.push(size);
-            }
-            Ok(sizes)
         })
     }
 
-    fn force_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<u64>> {
+    fn unmake_pool<'a>(&'a self, pool: &'a Pool, made: bool) -> Work<'a, ()> {
+        Box::pin(async move {
+            self.close_store(&pool.name).await?;
+            self.take_back(|o| matches!(o, Owner::Pool(p) if *p == pool.name)).await?;
+            self.holds.unmake(pool, made).await;
+            Ok(())
+        })
+    }
+
+    fn force_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
         Box::pin(self.open_store(pool, true))
     }
 
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
-        // Devices of a plain pool are opened by the volumes on them.
-        Box::pin(self.close_store(name))
+        Box::pin(async move {
+            let closed = self.close_store(name).await;
+            self.take_back(|o| matches!(o, Owner::Pool(p) if p == name)).await?;
+            self.holds.release_all(&Owner::Pool(name.to_owned()));
+            closed
+        })
     }
 
     fn find_pool<'a>(&'a self, devices: &'a [Device], force: bool) -> Work<'a, PoolFound> {
@@ -99,7 +80,12 @@ impl DataPlane for Node {
     }
 
     fn create_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
-        Box::pin(self.make_in_store(volume, pool))
+        Box::pin(async move {
+            match Node::is_store(pool) {
+                true => self.make_in_store(volume, pool).await,
+                false => self.make_own_file(volume, pool).await,
+            }
+        })
     }
 
     fn snapshots<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<SnapshotLive>> {
@@ -208,7 +194,7 @@ impl DataPlane for Node {
     fn clear_place<'a>(&'a self, there: Place<'a>, made: bool) -> Work<'a, ()> {
         Box::pin(async move {
             if made {
-                super::moves::remove_image(there.volume)?;
+                self.remove_image(there.volume).await?;
             }
             self.clear_data(there.volume, there.pool).await
         })

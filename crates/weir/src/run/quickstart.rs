@@ -138,8 +138,8 @@ fn config(args: &QuickstartArgs) -> Result<Config> {
     let data_dir = std::path::absolute(&c.data_dir)
         .map_err(|e| Error::new(Code::InvalidConfig, "--data-dir is not a path").because(e))?;
     let file = data_dir.join("pool.img");
-    // A file that is there already keeps its size when that is larger.
-    let there = std::fs::metadata(&file).map_or(0, |m| m.len());
+    // A file that is there already keeps its size when that is larger; its label is behind that.
+    let there = std::fs::metadata(&file).map_or(0, |m| m.len() >> 20 << 20);
     c.pools = vec![PoolSpec {
         name: POOL.into(),
         devices: vec![DeviceSpec {
@@ -148,7 +148,7 @@ fn config(args: &QuickstartArgs) -> Result<Config> {
             size: Some((args.size.next_multiple_of(1 << 20) + (64 << 20)).max(there)),
         }],
         raid: None,
-        overwrite: false,
+        overwrite: Default::default(),
         memory: None,
     }];
     c.volumes = vec![VolumeSpec {

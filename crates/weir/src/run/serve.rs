@@ -2,6 +2,7 @@
 
 use crate::cli::args::ServeArgs;
 use crate::plane::{Node, NodeConfig};
+use std::os::unix::fs::DirBuilderExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use weir_control::config::{Config, Poll};
@@ -112,7 +113,9 @@ fn node_config(config: &Config, unsummed: &[String]) -> NodeConfig {
 impl Daemon {
     /// Brings everything up; the data of pools that are `unsummed` gets no checksums.
     pub(crate) async fn start(config: &Config, unsummed: &[String]) -> Result<Daemon> {
-        std::fs::create_dir_all(&config.data_dir).map_err(|e| {
+        // What is in it is the owner's; one that is there keeps the mode that it was given.
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data_dir);
+        made.map_err(|e| {
             let dir = config.data_dir.display();
             Error::new(Code::IoError, format!("the data directory {dir} cannot be made"))
                 .because(e)

@@ -373,6 +373,24 @@ impl Switch {
     }
 }
 
+/// Disks that take their time.
+impl Switch {
+    /// From now on nothing is answered, until [`answer`](Switch::answer).
+    pub fn hold(&self) {
+        *lock(&self.0.power) = Power::Gone;
+    }
+
+    /// What was held is done, late.
+    pub fn answer(&self) {
+        *lock(&self.0.power) = Power::On;
+    }
+
+    /// Requests that are held.
+    pub fn held(&self) -> u64 {
+        self.0.inside.load(Ordering::Acquire)
+    }
+}
+
 /// The disks, for a thread that pulls them out and lets them rot.
 impl Switch {
     /// Takes a disk out of its slot, or puts it back.

@@ -40,7 +40,7 @@ fn model() -> Model {
             name: name.into(),
             devices: vec![device],
             raid,
-            overwrite: false,
+            overwrite: Default::default(),
             memory: None,
         };
         m.apply(Command::CreatePool(spec), 1).expect("a pool");

@@ -20,7 +20,7 @@ pub(in crate::model) fn node() -> Model {
         name: "safe".into(),
         devices: devices(),
         raid: Some(Raid::One),
-        overwrite: false,
+        overwrite: Default::default(),
         memory: Some(MapMemory::Full),
     };
     m.apply(Command::CreatePool(pool), 77).unwrap();

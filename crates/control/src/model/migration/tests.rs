@@ -3,7 +3,13 @@ use super::*;
 fn pool(name: &str, kind: DeviceKind, path: Option<&str>, size: u64) -> Command {
     let device = DeviceSpec { kind, path: path.map(Into::into), size: Some(size) };
     let (name, devices) = (name.to_string(), vec![device]);
-    Command::CreatePool(PoolSpec { name, devices, raid: None, overwrite: false, memory: None })
+    Command::CreatePool(PoolSpec {
+        name,
+        devices,
+        raid: None,
+        overwrite: Default::default(),
+        memory: None,
+    })
 }
 
 fn model() -> Model {

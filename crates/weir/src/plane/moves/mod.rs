@@ -8,9 +8,9 @@
 mod image;
 mod leaf;
 
-pub(crate) use image::{Images, remove_image};
 pub(crate) use leaf::{KIND, Kind};
 
+use super::devices::Wait;
 use super::graph;
 use super::local::{Local, on};
 use super::node::Node;
@@ -179,8 +179,13 @@ impl Node {
                 self.make_in_store(there.volume, there.pool).await?;
                 self.open_in_store(there.volume, there.pool).await
             }
-            Layout::File { .. } => self.clear_data(there.volume, there.pool).await,
-            Layout::Image { .. } => self.lock_image(there.volume),
+            Layout::File { .. } => {
+                self.clear_data(there.volume, there.pool).await?;
+                self.make_own_file(there.volume, there.pool).await
+            }
+            Layout::Image { .. } => {
+                self.hold_place(there.volume, there.pool, Wait::ForTheDead).await
+            }
             _ => Ok(()),
         }
     }
@@ -304,7 +309,7 @@ impl Node {
         self.regraph(here.volume, &graph::spec(here.volume, here.pool)?).await?;
         self.drop_moving(&here.volume.name, true).await?;
         self.close_in_store(&there.volume.name, Some(there.volume.place)).await?;
-        self.unlock_image(&there.volume.name, Some(there.volume.place));
+        self.holds.release_volume(&there.volume.name, Some(there.volume.place));
         let place = graph::place(there.volume);
         self.shared.forget_nodes(&there.volume.name, |node| {
             node == place

@@ -1,13 +1,17 @@
 //! What is done about the devices of a protected pool while it is served.
 
-use super::open::{device, failed};
+use super::open::failed;
 use super::{Node, OpenPool, Pool};
+use crate::plane::devices::{Make, Owner};
 use crate::plane::local::Local;
+use std::path::Path;
 use std::rc::Rc;
-use weir_control::model::{Device, DeviceAction, DeviceSpec, DeviceUse};
+use std::sync::Arc;
+use weir_control::model::{Device, DeviceAction, DeviceSpec, DeviceUse, Overwrite};
 use weir_control::{Code, Error, Result};
 use weir_reactor::get_local;
 use weir_store::StoreError;
+use weir_uring::Held;
 
 fn wrong(e: &StoreError) -> Error {
     match e {
@@ -19,18 +23,16 @@ fn wrong(e: &StoreError) -> Error {
 }
 
 impl OpenPool {
-    async fn put(&self, spec: &DeviceSpec, how: DeviceUse) -> Result<()> {
-        let path = spec.path.clone().unwrap_or_default();
+    async fn put(&self, held: &Held, how: DeviceUse) -> Result<()> {
+        let path = held.path().display().to_string();
         let Some(local) = get_local::<Local>() else {
             return Err(Error::new(Code::Internal, "the pool is on no reactor"));
         };
-        let d = Device { kind: spec.kind, path: spec.path.clone(), size: spec.size.unwrap_or(0) };
-        let opened = device(&local, &d, how != DeviceUse::Back).map_err(|e| {
+        let disk = local.disk(held).map_err(|e| {
             Error::new(Code::IoError, format!("{path} cannot be used"))
                 .because(e)
                 .hint("check that the path exists, is yours to write, and is not in use")
-        });
-        let (disk, lock) = opened?;
+        })?;
         let done = match how {
             DeviceUse::Member => self.pool.add(disk).await,
             DeviceUse::Spare => self.pool.add_spare(disk).await,
@@ -38,23 +40,71 @@ impl OpenPool {
             DeviceUse::Back => self.pool.attach(disk).await,
         };
         done.map_err(|e| wrong(&e))?;
-        self.locks.borrow_mut().insert(path.clone(), lock);
+        self.used.borrow_mut().insert(path.clone());
         self.unused.borrow_mut().retain(|(p, _)| *p != path);
         Ok(())
+    }
+
+    fn uses(&self, path: &str) -> bool {
+        self.used.borrow().contains(path)
     }
 }
 
 impl Node {
+    /// Has a protected pool take a device in, which the configuration names already.
+    async fn put_store_device(
+        &self,
+        pool: &Pool,
+        spec: &DeviceSpec,
+        how: DeviceUse,
+        overwrite: &Overwrite,
+    ) -> Result<()> {
+        let (owner, path) = (Owner::Pool(pool.name.clone()), spec.path.clone().unwrap_or_default());
+        let asked = path.clone();
+        let used = self
+            .with_pool(&pool.name, move |p: Rc<OpenPool>| {
+                Box::pin(async move { Ok(p.uses(&asked)) })
+            })
+            .await?;
+        let make = match (&pool.protection, how) {
+            (_, DeviceUse::Back) => Make::Nothing,
+            // What is to be lost was named; what is used by this pool never is.
+            (Some(p), _) if !used && !overwrite.is_nothing() => Make::Anew(p.id),
+            _ => Make::File,
+        };
+        let device = Device::known(spec.kind, spec.path.clone(), spec.size.unwrap_or(0));
+        let done = match self.holds.hold_device(&owner, &device, make).await {
+            Ok(held) => {
+                self.with_pool(&pool.name, move |p: Rc<OpenPool>| {
+                    let held: Arc<Held> = held;
+                    Box::pin(async move { p.put(&held, how).await })
+                })
+                .await
+            }
+            Err(e) => Err(e),
+        };
+        match &done {
+            Ok(()) => self.holds.stands(&owner),
+            Err(_) if !used => self.holds.give_up(&owner, Path::new(&path)),
+            Err(_) => {}
+        }
+        done
+    }
+
     pub(in crate::plane) async fn change_store_device(
         &self,
         pool: &Pool,
         action: &DeviceAction,
     ) -> Result<()> {
+        if let DeviceAction::Put { device, r#as, overwrite } = action {
+            self.put_store_device(pool, device, *r#as, overwrite).await?;
+            return self.size_maps(pool).await;
+        }
         let action = action.clone();
         self.with_pool(&pool.name, move |p: Rc<OpenPool>| {
             Box::pin(async move {
                 let done = match action {
-                    DeviceAction::Put { device, r#as } => return p.put(&device, r#as).await,
+                    DeviceAction::Put { .. } => Ok(()),
                     DeviceAction::Drain { number } => p.pool.drain(number).await,
                     DeviceAction::Cancel { number } => p.pool.cancel(number).await,
                     DeviceAction::Remove { number } => p.pool.remove(number).await,

@@ -12,6 +12,7 @@ mod scrub;
 
 pub(crate) use leaf::{KIND, Kind};
 
+use super::devices::{Holds, Owner};
 use super::local::{Local, on};
 use super::node::Node;
 use form::{Wrapped, Wrapping};
@@ -19,13 +20,13 @@ use leaf::Doors;
 use open::failed;
 pub(super) use reserved::{Reservations, State as ReservationState};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::fs::File;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::rc::Rc;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_control::live::SnapshotLive;
-use weir_control::model::{Layout, Pool, Volume};
+use weir_control::model::{DeviceFound, Layout, Pool, Volume};
 use weir_control::{Code, Error, Result};
 use weir_layers::remote::Home;
 use weir_mem::BufPool;
@@ -63,8 +64,10 @@ pub(crate) struct OpenPool {
     reserved: reserved::Reserved,
     /// One writes at a time of what is carried of the configuration.
     recording: WaitChannel,
-    /// Keeps others off the devices.
-    locks: RefCell<BTreeMap<String, File>>,
+    /// What its devices are held by, in the name of this pool.
+    holds: (Arc<Holds>, Owner),
+    /// The devices that are held and part of it, by path.
+    used: RefCell<BTreeSet<String>>,
     /// Buffers of the reactor, for layers at home.
     buffers: BufPool,
 }
@@ -73,7 +76,8 @@ impl OpenPool {
     fn new(
         pool: weir_store::Pool,
         unused: Vec<(String, String)>,
-        locks: BTreeMap<String, File>,
+        holds: (Arc<Holds>, Owner),
+        used: BTreeSet<String>,
         buffers: BufPool,
     ) -> OpenPool {
         OpenPool {
@@ -85,7 +89,8 @@ impl OpenPool {
             kept: RefCell::default(),
             reserved: reserved::Reserved::default(),
             recording: WaitChannel::new(1),
-            locks: RefCell::new(locks),
+            holds,
+            used: RefCell::new(used),
             buffers,
         }
     }
@@ -93,7 +98,14 @@ impl OpenPool {
     /// Unlocks devices that have left the pool.
     fn let_go(&self) {
         let here: Vec<_> = self.pool.status().devices.into_iter().filter_map(|d| d.name).collect();
-        self.locks.borrow_mut().retain(|path, _| here.contains(path));
+        let (holds, owner) = &self.holds;
+        self.used.borrow_mut().retain(|path| {
+            let keep = here.contains(path);
+            if !keep {
+                holds.release_path(owner, Path::new(path));
+            }
+            keep
+        });
     }
 
     fn find(&self, dataset: &str) -> Option<DatasetInfo> {
@@ -153,11 +165,22 @@ impl Node {
     }
 
     /// Opens a protected pool on a reactor whose turn it is.
-    pub(super) async fn open_store(&self, pool: &Pool, force: bool) -> Result<Vec<u64>> {
+    pub(super) async fn open_store(&self, pool: &Pool, force: bool) -> Result<Vec<DeviceFound>> {
         if self.placed(&pool.name).is_ok() {
             self.size_maps(pool).await?;
-            return Ok(pool.devices.iter().map(|d| d.size).collect());
+            return Ok(pool.devices.iter().map(|d| d.size.into()).collect());
         }
+        let owner = Owner::Pool(pool.name.clone());
+        let opened = self.try_open_store(pool, force).await;
+        if opened.is_err() && pool.protection.as_ref().is_some_and(|p| p.formatted) {
+            // Tools may look at them meanwhile.
+            self.holds.release_all(&owner);
+        }
+        opened
+    }
+
+    async fn try_open_store(&self, pool: &Pool, force: bool) -> Result<Vec<DeviceFound>> {
+        let held = self.holds.hold_protected(pool).await;
         let handles = self.handles();
         let turn = self.stores.lock().unwrap_or_else(PoisonError::into_inner).opened;
         let reactor = turn % handles.len().max(1);
@@ -165,9 +188,9 @@ impl Node {
             return Err(Error::new(Code::Internal, "there is no reactor"));
         };
         let wanted = pool.clone();
-        let sizes = on(&home, move |local: Rc<Local>| {
+        let sizes: Vec<u64> = on(&home, move |local: Rc<Local>| {
             Box::pin(async move {
-                let (opened, sizes) = open::open(&local, &wanted, force).await?;
+                let (opened, sizes) = open::open(&local, &wanted, held, force).await?;
                 local.stores.borrow_mut().insert(wanted.name, Rc::new(opened));
                 Ok(sizes)
             })
@@ -176,7 +199,7 @@ impl Node {
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
         stores.opened += 1;
         stores.pools.insert(pool.name.clone(), Placed { home, reactor });
-        Ok(sizes)
+        Ok(sizes.into_iter().map(DeviceFound::from).collect())
     }
 
     /// Gives an open pool the memory for maps that its configuration says.

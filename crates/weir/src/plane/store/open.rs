@@ -1,16 +1,18 @@
 //! Opening a protected pool on its home reactor: devices, labels, recovery.
 
 use super::OpenPool;
+use crate::plane::devices::Owner;
 use crate::plane::local::Local;
 use std::collections::BTreeSet;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
-use weir_control::model::{Device, DeviceKind, MapMemory, Pool, Protection};
+use std::sync::Arc;
+use weir_control::model::{DeviceKind, MapMemory, Pool, Protection};
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
 use weir_store::{Options, PoolSpec, StoreError};
-use weir_uring::OpenOptions;
+use weir_uring::Held;
 
 /// Part of a pool's space, as volumes can use it, that is kept of its maps in memory: half a GiB for a TiB.
 const LEAN_SHARE: u64 = 2048;
@@ -32,8 +34,10 @@ pub(super) fn map_memory(tier: MapMemory, bytes: u64) -> usize {
 struct Found {
     path: String,
     disk: Rc<dyn Disk>,
-    lock: File,
 }
+
+/// Devices as they are named, each held or not, and why not.
+pub(super) type Devices = Vec<(String, Result<Arc<Held>>)>;
 
 /// What the control plane is told of a failure of the store.
 pub(super) fn failed(what: String, e: &StoreError) -> Error {
@@ -60,28 +64,6 @@ pub(super) fn random() -> Result<u64> {
         .and_then(|mut f| f.read_exact(&mut b))
         .map_err(|e| Error::new(Code::IoError, "no random bits").because(e))?;
     Ok(u64::from_le_bytes(b))
-}
-
-/// Opens one device and keeps other daemons and tools from it.
-pub(super) fn device(
-    local: &Local,
-    d: &Device,
-    make: bool,
-) -> std::result::Result<(Rc<dyn Disk>, File), String> {
-    let path = d.path.as_deref().ok_or("it has no path")?;
-    let options = OpenOptions {
-        create: make && d.kind == DeviceKind::File,
-        len: (make && d.size > 0).then_some(d.size),
-        direct: true,
-        read_only: false,
-    };
-    let disk = local.open_file(Path::new(path), options).map_err(|e| e.to_string())?;
-    let lock = File::open(path).map_err(|e| e.to_string())?;
-    match lock.try_lock() {
-        Ok(()) => Ok((disk, lock)),
-        Err(TryLockError::WouldBlock) => Err("another program uses it".into()),
-        Err(TryLockError::Error(e)) => Err(e.to_string()),
-    }
 }
 
 async fn format(pool: &Pool, p: &Protection, found: &[Found]) -> Result<()> {
@@ -143,9 +125,8 @@ struct Known {
 }
 
 /// Opens what is at a path if it is a device of the pool that is not there yet, as new as the others: no old copy.
-async fn renamed(local: &Local, path: &str, known: &Known) -> Option<(Rc<dyn Disk>, File)> {
-    let options = OpenOptions { create: false, len: None, direct: true, read_only: true };
-    let seen = local.open_file(Path::new(path), options).ok()?;
+async fn renamed(local: &Local, owner: &Owner, path: &str, known: &Known) -> Option<Rc<dyn Disk>> {
+    let seen = local.glance(Path::new(path)).ok()?;
     let label = weir_store::label_of(&seen).await.ok()?;
     if label.pool != known.pool || known.devices.contains(&label.device) {
         return None;
@@ -154,8 +135,8 @@ async fn renamed(local: &Local, path: &str, known: &Known) -> Option<(Rc<dyn Dis
     if newest(&seen).await? + 1 < known.seq {
         return None;
     }
-    let d = Device { kind: DeviceKind::Block, path: Some(path.to_owned()), size: 0 };
-    device(local, &d, false).ok()
+    drop(seen);
+    local.disk(&*local.holds.hold_now(owner, path).ok()?).ok()
 }
 
 /// Whether checksums cover the data of a pool: always, unless somebody measures what they cost.
@@ -174,21 +155,29 @@ fn summed(local: &Local, pool: &Pool, p: &Protection) -> Result<bool> {
 }
 
 /// Opens the pool, making it when it has not been made yet; gives it and the sizes of its devices.
-pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(OpenPool, Vec<u64>)> {
+pub(super) async fn open(
+    local: &Local,
+    pool: &Pool,
+    devices: Devices,
+    force: bool,
+) -> Result<(OpenPool, Vec<u64>)> {
+    let owner = Owner::Pool(pool.name.clone());
     let Some(p) = &pool.protection else {
         return Err(Error::new(Code::Internal, format!("pool {} is a plain one", pool.name)));
     };
     let sum_data = summed(local, pool, p)?;
     let mut sizes: Vec<u64> = pool.devices.iter().map(|d| d.size).collect();
     let (mut found, mut unused) = (Vec::new(), Vec::new());
-    for (index, d) in pool.devices.iter().enumerate() {
-        let path = d.path.as_deref().unwrap_or("a device");
-        match device(local, d, !p.formatted) {
-            Ok((disk, lock)) => {
+    for (index, (path, held)) in devices.into_iter().enumerate() {
+        let disk = held.and_then(|h| {
+            local.disk(&h).map_err(|e| Error::new(Code::IoError, "it cannot be used").because(e))
+        });
+        match disk {
+            Ok(disk) => {
                 sizes[index] = disk.len();
-                found.push(Found { path: path.to_owned(), disk, lock });
+                found.push(Found { path, disk });
             }
-            Err(why) => unused.push((path.to_owned(), why)),
+            Err(e) => unused.push((path, if e.reason.is_empty() { e.message } else { e.reason })),
         }
     }
     if !p.formatted {
@@ -214,10 +203,10 @@ pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(Ope
             known.seq = known.seq.max(newest(&f.disk).await.unwrap_or(0));
         }
         for path in candidates(pool) {
-            if let Some((disk, lock)) = renamed(local, &path, &known).await {
+            if let Some(disk) = renamed(local, &owner, &path, &known).await {
                 known.devices.extend(weir_store::label_of(&disk).await.ok().map(|l| l.device));
                 known.seq = known.seq.max(newest(&disk).await.unwrap_or(0));
-                ours.push(Found { path, disk, lock });
+                ours.push(Found { path, disk });
             }
         }
     }
@@ -246,8 +235,13 @@ pub(super) async fn open(local: &Local, pool: &Pool, force: bool) -> Result<(Ope
         return Err(Error::new(Code::PoolDamaged, format!("pool {} is another pool", pool.name))
             .because("its devices carry another identity than the configuration"));
     }
-    let locks = ours.into_iter().map(|f| (f.path, f.lock)).collect();
-    Ok((OpenPool::new(opened, unused, locks, local.pool.clone()), sizes))
+    let used: BTreeSet<String> = ours.into_iter().map(|f| f.path).collect();
+    for (path, _) in &unused {
+        // It may be looked at, and given to others.
+        local.holds.release_path(&owner, Path::new(path));
+    }
+    let holds = (local.holds.clone(), owner);
+    Ok((OpenPool::new(opened, unused, holds, used, local.pool.clone()), sizes))
 }
 
 #[cfg(test)]

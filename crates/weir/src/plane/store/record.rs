@@ -3,10 +3,11 @@
 //! It comes in parts, each of which has two slots that take turns; the head of a slot is written when its content is durable
 //! (docs/format.md, "The configuration").
 
-use super::open::{device, failed};
+use super::open::{Devices, failed};
 use super::{Node, OpenPool, reserved};
+use crate::plane::devices::{Make, Owner};
 use crate::plane::local::{Local, on};
-use std::fs::File;
+use std::path::Path;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::Volume;
@@ -273,22 +274,20 @@ fn fits(slots: Slots, content: &[u8]) -> std::result::Result<(), StoreError> {
     }
 }
 
-async fn look(local: &Local, devices: &[Device], force: bool) -> Result<PoolFound> {
+async fn look(local: &Local, devices: Devices, force: bool) -> Result<PoolFound> {
     let refused = |what: String, why: String| {
         Error::new(Code::InvalidDevice, what).because(why).hint(
             "name all devices of the pool; `weir dump --device PATH label` tells what a device belongs to",
         )
     };
-    let (mut disks, mut locks): (Vec<Rc<dyn Disk>>, Vec<File>) = Default::default();
-    for d in devices {
-        let path = d.path.as_deref().unwrap_or("a device");
-        let (disk, lock) =
-            device(local, d, false).map_err(|e| refused(format!("{path} cannot be used"), e))?;
+    let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
+    for (path, held) in devices {
+        let disk = local.disk(&*held?);
+        let disk = disk.map_err(|e| refused(format!("{path} cannot be used"), e.to_string()))?;
         weir_store::label_of(&disk)
             .await
             .map_err(|e| refused(format!("{path} is no device of a pool"), e.to_string()))?;
         disks.push(disk);
-        locks.push(lock);
     }
     let options = Options { read_only: true, force, ..Options::default() };
     let opened = weir_store::Pool::open(disks, options).await.map_err(|e| {
@@ -362,10 +361,20 @@ impl Node {
         let Some(home) = self.handles().first().cloned() else {
             return Err(Error::new(Code::Internal, "there is no reactor"));
         };
-        on(&home, move |local: Rc<Local>| {
-            Box::pin(async move { look(&local, &devices, force).await })
+        let mut held = Devices::new();
+        for d in &devices {
+            let path = d.path.clone().unwrap_or_default();
+            held.push((path, self.holds.hold_device(&Owner::Look, d, Make::Nothing).await));
+        }
+        let paths: Vec<String> = held.iter().map(|(path, _)| path.clone()).collect();
+        let found = on(&home, move |local: Rc<Local>| {
+            Box::pin(async move { look(&local, held, force).await })
         })
-        .await
+        .await;
+        for path in paths {
+            self.holds.release_path(&Owner::Look, Path::new(&path));
+        }
+        found
     }
 }
 

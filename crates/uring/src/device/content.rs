@@ -1,0 +1,139 @@
+//! What is in a device, before it is given to somebody new: signatures, and data that has none.
+
+use super::signature::{self, Bytes};
+use super::{Held, PAGE, blkid};
+use std::collections::BTreeMap;
+use std::io;
+
+/// Bytes at both ends of a device that are looked at for data without a signature.
+const ENDS: u64 = 1 << 20;
+/// Pieces of one page, spread over the rest, that are looked at too.
+const SAMPLES: u64 = 1024;
+
+/// Something that was found: its kind in one word, such as `ext4`, and more about it if there is more.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Found {
+    /// The word for it.
+    pub kind: String,
+    /// Its label or version; empty for none.
+    pub about: String,
+}
+
+impl std::fmt::Display for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.about.as_str() {
+            "" => f.write_str(&self.kind),
+            about => write!(f, "{} ({about})", self.kind),
+        }
+    }
+}
+
+/// What is in a device. Empty: nothing that anybody would miss, as far as can be seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// What it was recognised as.
+    pub found: Vec<Found>,
+    /// It has bytes other than zero, whatever they are.
+    pub data: bool,
+}
+
+impl Contents {
+    /// The words for all that is there; `data` where there is nothing but bytes of no known kind.
+    pub fn kinds(&self) -> Vec<String> {
+        match self.found.is_empty() && self.data {
+            true => vec!["data".into()],
+            false => self.found.iter().map(|f| f.kind.clone()).collect(),
+        }
+    }
+
+    /// For messages: everything with what is known of it.
+    pub fn told(&self) -> String {
+        if self.found.is_empty() && self.data {
+            return "data of no known kind".into();
+        }
+        let all: Vec<String> = self.found.iter().map(Found::to_string).collect();
+        all.join(", ")
+    }
+}
+
+/// A device as bytes, read page by page and kept.
+struct Pages<'a> {
+    held: &'a Held,
+    len: u64,
+    read: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Pages<'_> {
+    /// Bytes that are read at once.
+    const PIECE: u64 = 16 * PAGE;
+
+    fn piece(&mut self, at: u64) -> io::Result<&[u8]> {
+        let first = at / Self::PIECE * Self::PIECE;
+        if !self.read.contains_key(&first) {
+            self.read.insert(first, self.held.read_up_to(first, Self::PIECE as usize)?);
+        }
+        Ok(self.read.get(&first).map_or(&[], Vec::as_slice))
+    }
+}
+
+impl Bytes for Pages<'_> {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read(&mut self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(len);
+        while out.len() < len && at + (out.len() as u64) < self.len {
+            let from = at + out.len() as u64;
+            let piece = self.piece(from)?;
+            let start = (from % Self::PIECE) as usize;
+            let take = piece.get(start..).unwrap_or_default();
+            let take = &take[..take.len().min(len - out.len())];
+            if take.is_empty() {
+                break;
+            }
+            out.extend_from_slice(take);
+        }
+        Ok(out)
+    }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|b| *b == 0)
+}
+
+/// Whether there is a byte other than zero: at both ends, at places spread over the rest.
+fn has_data(pages: &mut Pages<'_>) -> io::Result<bool> {
+    let len = pages.len;
+    let mut places: Vec<u64> = (0..ENDS.min(len)).step_by(Pages::PIECE as usize).collect();
+    places.extend((len.saturating_sub(ENDS)..len).step_by(Pages::PIECE as usize));
+    places.extend(len.checked_sub(1));
+    let step = (len / SAMPLES).max(Pages::PIECE);
+    places.extend((0..len).step_by(step as usize));
+    for at in places {
+        let kept = pages.read.len();
+        if !is_zero(pages.piece(at)?) {
+            return Ok(true);
+        }
+        if kept > 256 {
+            pages.read.clear();
+        }
+    }
+    Ok(false)
+}
+
+pub(super) fn look(held: &Held) -> io::Result<Contents> {
+    if held.is_directory() {
+        return Ok(Contents::default());
+    }
+    let mut pages = Pages { held, len: held.len()?, read: BTreeMap::new() };
+    let mut found = signature::find(&mut pages)?;
+    for f in blkid::probe(held).unwrap_or_default() {
+        if found.iter().all(|known| known.kind != f.kind) {
+            found.push(f);
+        }
+    }
+    found.sort();
+    let data = !found.is_empty() || has_data(&mut pages)?;
+    Ok(Contents { found, data })
+}

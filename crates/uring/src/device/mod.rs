@@ -1,0 +1,313 @@
+//! Files, directories and block devices as what they are, whatever they are called.
+//!
+//! A device is held by one open file description in a process, which is also the one that all I/O goes by. Its lock goes
+//! with the last reference to that description. The kernel keeps one for each request that is under way, so a device whose
+//! process was killed stays locked until its last write has ended: who gets the lock finds nothing on its way any more.
+
+mod blkid;
+mod content;
+mod signature;
+mod users;
+
+pub use content::{Contents, Found};
+pub use users::{locked_by, opened_by, used_by};
+
+use crate::file;
+use std::fs::{File, Metadata, TryLockError};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use weir_mem::Slice;
+
+/// `O_EXCL` without `O_CREAT` claims a block device for one open file description (open(2)): nobody can mount it meanwhile.
+const EXCLUSIVE: i32 = 0o200;
+/// Unit of [`Held::read`] and [`Held::write`] in bytes.
+pub const PAGE: u64 = 4096;
+
+/// What a name leads to: two names of one thing give the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Identity {
+    /// A file or directory: number of its file system, number in it.
+    Inode(u64, u64),
+    /// A block device: its number, whichever node of `/dev` it was reached by.
+    Block(u64),
+}
+
+impl Identity {
+    /// What these are the data of; none for what is neither file, directory nor block device.
+    pub fn of(meta: &Metadata) -> Option<Identity> {
+        let t = meta.file_type();
+        if t.is_block_device() {
+            Some(Identity::Block(meta.rdev()))
+        } else if t.is_file() || t.is_dir() {
+            Some(Identity::Inode(meta.dev(), meta.ino()))
+        } else {
+            None
+        }
+    }
+}
+
+/// Why a device cannot be held.
+#[derive(Debug)]
+pub enum HoldError {
+    /// What the operating system said.
+    Io(io::Error),
+    /// Somebody has it: the kernel, another process, or writes of one that has ended.
+    Busy,
+    /// It is neither file, directory nor block device.
+    Kind,
+}
+
+impl std::fmt::Display for HoldError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            HoldError::Io(e) => e.fmt(f),
+            HoldError::Busy => f.write_str("another program uses it"),
+            HoldError::Kind => f.write_str("it is neither a file nor a block device"),
+        }
+    }
+}
+
+impl std::error::Error for HoldError {}
+
+impl From<io::Error> for HoldError {
+    fn from(e: io::Error) -> Self {
+        match e.kind() {
+            io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock => HoldError::Busy,
+            _ => HoldError::Io(e),
+        }
+    }
+}
+
+/// A file, directory or block device that this process alone has, until the last user of it and the last I/O are gone.
+#[derive(Debug)]
+pub struct Held {
+    file: File,
+    path: PathBuf,
+    identity: Identity,
+    read_only: bool,
+    directory: bool,
+    /// Smallest transfer in bytes.
+    block: u32,
+}
+
+impl Held {
+    /// Opens what is at `path` and locks it. Makes and changes nothing, and does not wait for the lock; opening may take as
+    /// long as the file system or driver likes, so this is not for reactors.
+    ///
+    /// # Errors
+    /// It is not there, is no device, or somebody else has it.
+    pub fn open(path: &Path, read_only: bool) -> Result<Held, HoldError> {
+        // Before it is opened: opening a pipe waits for its other end.
+        let meta = std::fs::metadata(path)?;
+        let identity = Identity::of(&meta).ok_or(HoldError::Kind)?;
+        let directory = meta.is_dir();
+        let block = matches!(identity, Identity::Block(_));
+        let open = |direct: bool| {
+            let mut flags = libc::O_CLOEXEC;
+            flags |= if block { EXCLUSIVE } else { 0 };
+            flags |= if direct { libc::O_DIRECT } else { 0 };
+            flags |= if directory { libc::O_DIRECTORY } else { 0 };
+            std::fs::OpenOptions::new()
+                .read(true)
+                .write(!read_only && !directory)
+                .custom_flags(flags)
+                .open(path)
+        };
+        let (file, direct) = match open(!directory) {
+            Err(e) if !directory && e.raw_os_error() == Some(libc::EINVAL) => (open(false)?, false),
+            other => (other?, !directory),
+        };
+        if Identity::of(&file.metadata()?) != Some(identity) {
+            return Err(io::Error::other("it was changed for something else meanwhile").into());
+        }
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(HoldError::Busy),
+            Err(TryLockError::Error(e)) => return Err(e.into()),
+        }
+        let least = if direct { file::direct_block(&file, block) } else { 512 };
+        Ok(Held { file, path: path.to_owned(), identity, read_only, directory, block: least })
+    }
+
+    /// By which name it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it is.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// True for a block device.
+    pub fn is_block(&self) -> bool {
+        matches!(self.identity, Identity::Block(_))
+    }
+
+    /// True for a directory.
+    pub fn is_directory(&self) -> bool {
+        self.directory
+    }
+
+    /// True when it cannot be written by this.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Smallest transfer in bytes.
+    pub fn block_size(&self) -> u32 {
+        self.block
+    }
+
+    /// Its bytes now; 0 for a directory.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn len(&self) -> io::Result<u64> {
+        match self.identity {
+            _ if self.directory => Ok(0),
+            Identity::Block(_) => file::device_len(&self.file),
+            Identity::Inode(..) => Ok(self.file.metadata()?.len()),
+        }
+    }
+
+    /// True when it has no bytes.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// The descriptor.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// What tells it from others of its kind also after a restart of the machine, as far as the system knows: the number of
+    /// a file in its file system, the world-wide name of a disk. None where nothing does.
+    pub fn lasting_name(&self) -> Option<String> {
+        match self.identity {
+            Identity::Inode(_, inode) => Some(format!("inode {inode}")),
+            Identity::Block(number) => users::world_wide_name(number),
+        }
+    }
+
+    /// Reads `len` bytes from `at`, both multiples of [`PAGE`], past the page cache. Waits for the medium.
+    ///
+    /// # Errors
+    /// What the operating system said; it has no such bytes.
+    pub fn read(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+        let bytes = self.read_up_to(at, len)?;
+        match bytes.len() == len {
+            true => Ok(bytes),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// As [`read`](Held::read), and less at the end of what there is.
+    fn read_up_to(&self, at: u64, len: usize) -> io::Result<Vec<u8>> {
+        let buf = Slice::heap(len);
+        let mut done = 0;
+        while done < len {
+            // SAFETY: reads at most what is left of our own buffer, into it.
+            let n = unsafe {
+                let to = buf.as_ptr().add(done);
+                libc::pread(
+                    self.file.as_raw_fd(),
+                    to.cast(),
+                    len - done,
+                    (at + done as u64).cast_signed(),
+                )
+            };
+            match n {
+                0 => break,
+                1.. => done += n.cast_unsigned(),
+                _ => return Err(io::Error::last_os_error()),
+            }
+            if !(at + done as u64).is_multiple_of(u64::from(self.block)) {
+                // The end, inside a block.
+                break;
+            }
+        }
+        let mut bytes = buf.to_vec();
+        bytes.truncate(done);
+        Ok(bytes)
+    }
+
+    /// Writes `bytes`, a multiple of [`PAGE`], at such a multiple, and has the medium keep it.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let buf = Slice::copy_of(bytes);
+        let mut done = 0;
+        while done < bytes.len() {
+            // SAFETY: writes at most what is left of our own buffer, from it.
+            let n = unsafe {
+                let from = buf.as_ptr().add(done);
+                libc::pwrite(
+                    self.file.as_raw_fd(),
+                    from.cast(),
+                    bytes.len() - done,
+                    (at + done as u64).cast_signed(),
+                )
+            };
+            match n {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                1.. => done += n.cast_unsigned(),
+                _ => return Err(io::Error::last_os_error()),
+            }
+        }
+        self.file.sync_data()
+    }
+
+    /// Gives a file this length, durably.
+    ///
+    /// # Errors
+    /// What the operating system said; a block device keeps its own.
+    pub fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)?;
+        self.file.sync_all()
+    }
+
+    /// What is in it, before it is given to somebody new.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn contents(&self) -> io::Result<Contents> {
+        content::look(self)
+    }
+}
+
+/// Makes a file that is not there yet, without bytes and for nobody else to read.
+///
+/// # Errors
+/// It exists ([`AlreadyExists`](io::ErrorKind::AlreadyExists)), or what the operating system said.
+pub fn make_file(path: &Path) -> io::Result<()> {
+    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.sync_all()?;
+    sync_parent(path)
+}
+
+/// Makes a directory that is not there yet, in one that is, for nobody else to look into.
+///
+/// # Errors
+/// It exists ([`AlreadyExists`](io::ErrorKind::AlreadyExists)), or what the operating system said.
+pub fn make_dir(path: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().mode(0o700).create(path)?;
+    sync_parent(path)
+}
+
+/// Has a directory keep the names that were made or removed in it.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(p) if p.as_os_str().is_empty() => File::open(".")?.sync_all(),
+        Some(p) => File::open(p)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

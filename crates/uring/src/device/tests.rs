@@ -1,0 +1,169 @@
+use super::*;
+use std::process::{Command, Stdio};
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let dir = std::env::temp_dir().join(format!("weir-held-{name}-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&dir));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        Dir(dir)
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, bytes).expect("it is written");
+        path
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+fn held(path: &Path) -> Held {
+    Held::open(path, false).expect("it is held")
+}
+
+#[test]
+fn one_thing_has_one_identity_and_one_holder() {
+    let dir = Dir::new("names");
+    let path = dir.file("disk", &[0; 8192]);
+    let (link, hard) = (dir.0.join("link"), dir.0.join("hard"));
+    std::os::unix::fs::symlink(&path, &link).expect("a link");
+    std::fs::hard_link(&path, &hard).expect("another name");
+    let first = held(&path);
+    for name in [&path, &link, &hard] {
+        assert!(matches!(Held::open(name, false), Err(HoldError::Busy)), "{name:?}");
+        let meta = std::fs::metadata(name).expect("it is there");
+        assert_eq!(Identity::of(&meta), Some(first.identity()));
+    }
+    assert_eq!(locked_by(&link), Some(std::process::id()));
+    drop(first);
+    drop(held(&hard));
+}
+
+#[test]
+fn the_lock_goes_with_the_last_user_not_with_the_first() {
+    let dir = Dir::new("last");
+    let path = dir.file("disk", &[0; 8192]);
+    let first = held(&path);
+    let ring = crate::Ring::new().expect("a ring");
+    let disk = crate::FileDisk::on(&ring, &first).expect("a disk");
+    drop(first);
+    assert!(matches!(Held::open(&path, false), Err(HoldError::Busy)), "a reactor has it still");
+    drop(disk);
+    drop(held(&path));
+}
+
+#[test]
+fn what_is_no_device_is_refused_without_waiting() {
+    let dir = Dir::new("kinds");
+    let pipe = dir.0.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|s| s.success()));
+    for path in [pipe.as_path(), Path::new("/dev/null")] {
+        assert!(matches!(Held::open(path, false), Err(HoldError::Kind)), "{path:?}");
+    }
+    assert!(matches!(Held::open(&dir.0.join("none"), false), Err(HoldError::Io(_))));
+    let d = Held::open(&dir.0, false).expect("a directory is held");
+    assert!(d.is_directory() && matches!(Held::open(&dir.0, false), Err(HoldError::Busy)));
+}
+
+#[test]
+fn another_process_that_writes_is_told() {
+    let dir = Dir::new("writers");
+    let path = dir.file("disk", &[0; 8192]);
+    let device = held(&path);
+    let (path, identity) = (device.path().to_owned(), device.identity());
+    assert_eq!(opened_by(&path, identity), None);
+    let mut child = Command::new("sh")
+        .args(["-c", "exec 3>>\"$0\"; echo; read -r _"])
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a shell");
+    // It says a word when it has the file open.
+    let mut word = [0; 1];
+    io::Read::read_exact(child.stdout.as_mut().expect("its output"), &mut word).expect("a word");
+    let found = opened_by(&path, identity);
+    drop(child.stdin.take());
+    child.wait().expect("its end");
+    if let Some(text) = &found {
+        assert!(text.contains(&child.id().to_string()) && text.contains("(sh)"), "{text}");
+    }
+    // Kernels before 5.14 do not tell the numbers of files.
+    let tells = std::fs::read_to_string("/proc/self/fdinfo/0").is_ok_and(|t| t.contains("ino:"));
+    assert_eq!(found.is_some(), tells);
+    assert_eq!(opened_by(&path, identity), None);
+}
+
+#[test]
+fn contents_are_found_by_signature_or_as_bytes() {
+    let dir = Dir::new("contents");
+    let look = |bytes: &[u8]| {
+        let path = dir.file("disk", bytes);
+        held(&path).contents().expect("it is read")
+    };
+    assert_eq!(look(&[]), Contents::default());
+    assert_eq!(look(&[0; 100_000]), Contents::default());
+    let text = look(b"root:x:0:0:root:/root:/bin/bash\n");
+    assert_eq!(
+        (text.kinds(), text.told().as_str()),
+        (vec!["data".into()], "data of no known kind")
+    );
+    for at in [0, 5000, 3 << 20, (6 << 20) - 1] {
+        let mut bytes = vec![0; 6 << 20];
+        bytes[at] = 1;
+        assert_eq!(look(&bytes).kinds(), ["data"], "at {at}");
+    }
+    let mut bytes = vec![0; 1 << 20];
+    bytes[1080..1082].copy_from_slice(b"\x53\xef");
+    assert_eq!(look(&bytes).kinds()[0], "ext2");
+}
+
+#[test]
+fn what_mkfs_makes_is_known_with_and_without_the_library() {
+    let dir = Dir::new("mkfs");
+    let path = dir.0.join("disk");
+    for (tool, kind) in [("mkfs.ext4", "ext4"), ("mkfs.xfs", "xfs"), ("mkswap", "swap")] {
+        let file = File::create(&path).expect("a file");
+        file.set_len(320 << 20).expect("its size");
+        let made = Command::new(tool).arg("-q").arg(&path).output();
+        let made = match made {
+            Ok(o) if !o.status.success() => Command::new(tool).arg(&path).output(),
+            other => other,
+        };
+        if !made.is_ok_and(|o| o.status.success()) {
+            eprintln!("skipped: {tool} is not installed");
+            continue;
+        }
+        let device = held(&path);
+        assert_eq!(device.contents().expect("it is read").kinds(), [kind]);
+        if let Some(found) = blkid::probe(&device) {
+            assert_eq!(found[0].kind, kind, "libblkid says the same");
+        }
+    }
+}
+
+#[test]
+fn new_files_and_directories_are_their_owners() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = Dir::new("modes");
+    let (file, sub) = (dir.0.join("file"), dir.0.join("sub"));
+    make_file(&file).expect("a file");
+    make_dir(&sub).expect("a directory");
+    let mode = |p: &Path| std::fs::metadata(p).expect("it is there").permissions().mode() & 0o777;
+    assert_eq!((mode(&file), mode(&sub)), (0o600, 0o700));
+    let exists = |e: io::Error| e.kind() == io::ErrorKind::AlreadyExists;
+    assert!(make_file(&file).is_err_and(exists) && make_dir(&sub).is_err_and(exists));
+    assert!(make_dir(&dir.0.join("a/b")).is_err(), "not several at once");
+    let device = held(&file);
+    device.set_len(2 * PAGE).expect("its length");
+    device.write(PAGE, &[7; PAGE as usize]).expect("it is written");
+    assert_eq!(device.read(0, 8192).expect("it is read")[4095..4097], [0, 7]);
+    assert!(device.read(PAGE, 8192).is_err(), "there is no more");
+}

@@ -1,0 +1,210 @@
+//! Who else uses a file or block device: mounts, swap, loop devices, holders in the kernel, other processes.
+
+use super::Identity;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Major and minor number (makedev(3), Linux).
+fn major(dev: u64) -> u64 {
+    ((dev >> 8) & 0xfff) | ((dev >> 32) & !0xfff)
+}
+
+fn minor(dev: u64) -> u64 {
+    (dev & 0xff) | ((dev >> 12) & !0xff)
+}
+
+fn number(dev: u64) -> String {
+    format!("{}:{}", major(dev), minor(dev))
+}
+
+fn lines(path: impl AsRef<Path>) -> Vec<String> {
+    fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+fn first_line(path: impl AsRef<Path>) -> Option<String> {
+    let text = lines(path).into_iter().next()?.trim().to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+/// A path as the kernel writes it into tables, where blanks are `\040` (proc(5)).
+fn unescaped(text: &str) -> PathBuf {
+    let mut out = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((&b, tail)) = rest.split_first() {
+        let code = tail.get(..3).filter(|_| b == b'\\').and_then(|d| std::str::from_utf8(d).ok());
+        match code.and_then(|d| u8::from_str_radix(d, 8).ok()) {
+            Some(c) => {
+                out.push(c);
+                rest = &tail[3..];
+            }
+            None => {
+                out.push(b);
+                rest = tail;
+            }
+        }
+    }
+    use std::os::unix::ffi::OsStringExt;
+    PathBuf::from(std::ffi::OsString::from_vec(out))
+}
+
+fn is(path: &Path, identity: Identity) -> bool {
+    fs::metadata(path).ok().and_then(|m| Identity::of(&m)) == Some(identity)
+}
+
+/// A line of the table of mounts: device number, where, kind of file system, and what of.
+struct Mount {
+    number: String,
+    at: PathBuf,
+    kind: String,
+    source: String,
+}
+
+fn mounts() -> Vec<Mount> {
+    let parse = |l: &String| {
+        let (head, tail) = l.split_once(" - ")?;
+        let mut head = head.split(' ');
+        let number = head.nth(2)?.to_owned();
+        let at = unescaped(head.nth(1)?);
+        let mut tail = tail.split(' ').map(str::to_owned);
+        Some(Mount { number, at, kind: tail.next()?, source: tail.next().unwrap_or_default() })
+    };
+    lines("/proc/self/mountinfo").iter().filter_map(parse).collect()
+}
+
+/// Who in the kernel uses this: a mounted file system, swap, a loop device, md, LVM and the like. Partitions of a disk
+/// count as the disk. None: nobody who can be told.
+pub fn used_by(identity: Identity) -> Option<String> {
+    let swaps = lines("/proc/swaps");
+    let swap = |l: &&String| {
+        let name = l.split_whitespace().next().map(unescaped);
+        name.is_some_and(|p| is(&p, identity))
+    };
+    if swaps.iter().skip(1).any(|l| swap(&l)) {
+        return Some("it is swap space".into());
+    }
+    match identity {
+        Identity::Block(dev) => block_used_by(dev),
+        Identity::Inode(dev, _) => file_used_by(dev, identity),
+    }
+}
+
+fn block_used_by(dev: u64) -> Option<String> {
+    let sys = PathBuf::from(format!("/sys/dev/block/{}", number(dev)));
+    let mut all = vec![(number(dev), sys.clone())];
+    for sub in fs::read_dir(&sys).into_iter().flatten().flatten() {
+        if sub.path().join("partition").exists() {
+            all.push((first_line(sub.path().join("dev")).unwrap_or_default(), sub.path()));
+        }
+    }
+    let mounts = mounts();
+    for (number, sys) in &all {
+        // A file system of several devices has a number of its own; its source is one of them.
+        let source = |m: &Mount| {
+            let meta = m.source.starts_with("/dev/").then(|| fs::metadata(unescaped(&m.source)));
+            meta.is_some_and(|m| m.is_ok_and(|m| super::users::number(m.rdev()) == *number))
+        };
+        if let Some(m) = mounts.iter().find(|m| m.number == *number || source(m)) {
+            let at = m.at.display();
+            return Some(format!("it, or a partition of it, is mounted at {at}"));
+        }
+        let mut holders = fs::read_dir(sys.join("holders")).into_iter().flatten().flatten();
+        if let Some(h) = holders.next() {
+            return Some(format!("{} is made of it", h.file_name().display()));
+        }
+    }
+    None
+}
+
+fn file_used_by(dev: u64, identity: Identity) -> Option<String> {
+    let mounts = mounts();
+    for dir in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let Some(backing) = first_line(dir.path().join("loop/backing_file")) else { continue };
+        // Only files of the file system in question are looked at: another one may not answer.
+        let path = Path::new(&backing);
+        let of = mounts.iter().filter(|m| path.starts_with(&m.at));
+        let of = of.max_by_key(|m| m.at.as_os_str().len());
+        let numbered = |m: &Mount| m.number == number(dev);
+        // The files of these have other numbers than their mounts.
+        let nested = |m: &Mount| matches!(m.kind.as_str(), "btrfs" | "overlay");
+        let here = of.is_none_or(|m| numbered(m) || nested(m));
+        if here && is(path, identity) {
+            return Some(format!("/dev/{} is made of it", dir.file_name().display()));
+        }
+    }
+    None
+}
+
+/// Another process that has this open for writing, as far as this one may see. None: none that can be seen.
+pub fn opened_by(path: &Path, identity: Identity) -> Option<String> {
+    let inode = fs::metadata(path).ok()?.ino();
+    let wanted = format!("ino:\t{inode}");
+    let own = std::process::id().to_string();
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let pid = process.file_name();
+        let is_pid = pid.to_str().is_some_and(|p| p.bytes().all(|b| b.is_ascii_digit()));
+        if !is_pid || pid.to_str() == Some(&own) {
+            continue;
+        }
+        for fd in fs::read_dir(process.path().join("fdinfo")).into_iter().flatten().flatten() {
+            // The table tells without a question to the file system, which may not answer.
+            let info = lines(fd.path());
+            let flags = info.iter().find_map(|l| l.strip_prefix("flags:"));
+            let flags = flags.and_then(|f| u32::from_str_radix(f.trim(), 8).ok()).unwrap_or(0);
+            if flags & 3 == 0 || !info.contains(&wanted) {
+                continue;
+            }
+            if is(&process.path().join("fd").join(fd.file_name()), identity) {
+                let name = first_line(process.path().join("comm")).unwrap_or_default();
+                return Some(format!("process {} ({name}) has it open", pid.display()));
+            }
+        }
+    }
+    None
+}
+
+/// Whether a process still runs: one that was killed and not looked after yet does not.
+fn is_alive(pid: u32) -> bool {
+    let stat = first_line(format!("/proc/{pid}/stat"));
+    let state = stat.as_deref().and_then(|s| s.rsplit_once(") ")?.1.chars().next());
+    state.is_some_and(|s| !matches!(s, 'Z' | 'X'))
+}
+
+/// The process that has a file locked, as far as the kernel tells; none also when that process has ended and only its last
+/// writes hold the lock.
+pub fn locked_by(path: &Path) -> Option<u32> {
+    let meta = fs::metadata(path).ok()?;
+    let file = format!("{:02x}:{:02x}:{}", major(meta.dev()), minor(meta.dev()), meta.ino());
+    let of = |l: &String| {
+        let words: Vec<&str> = l.split_whitespace().collect();
+        let pid = words.get(4)?.parse().ok()?;
+        (words.get(5) == Some(&file.as_str()) && is_alive(pid)).then_some(pid)
+    };
+    lines("/proc/locks").iter().find_map(of)
+}
+
+/// What the system knows a block device by, whatever number it has: a partition's and a volume's own, a disk's.
+pub(super) fn world_wide_name(dev: u64) -> Option<String> {
+    let sys = PathBuf::from(format!("/sys/dev/block/{}", number(dev)));
+    let own = ["dm/uuid", "wwid", "device/wwid", "device/serial", "serial", "md/uuid"];
+    if let Some(name) = own.iter().find_map(|f| first_line(sys.join(f))) {
+        return Some(name);
+    }
+    let part = first_line(sys.join("partition"))?;
+    let disk = fs::canonicalize(&sys).ok()?.parent()?.to_path_buf();
+    let name = own.iter().find_map(|f| first_line(disk.join(f)))?;
+    Some(format!("{name} partition {part}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_the_kernel_are_read() {
+        assert_eq!(unescaped(r"/a\040b\134c\01"), PathBuf::from(r"/a b\c\01"));
+        assert_eq!((major(0x0010_0802), minor(0x0010_0802)), (8, 0x102));
+        let root = mounts();
+        assert!(root.iter().any(|m| m.at == Path::new("/")), "there is a root");
+    }
+}

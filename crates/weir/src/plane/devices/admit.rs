@@ -1,0 +1,177 @@
+//! What is looked at before a device comes to Weir: whether others use it, what is in it, whether it makes sense.
+
+use super::{Holds, Owner, Wait, in_use, unusable};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weir_control::model::{DeviceKind, DeviceSpec, Overwrite};
+use weir_control::units::format_size;
+use weir_control::{Code, Error, Result};
+use weir_uring::Held;
+use weir_uring::device::{opened_by, used_by};
+
+fn wrong(path: &Path, why: impl std::fmt::Display, hint: &str) -> Error {
+    Error::new(Code::InvalidDevice, format!("`{}` cannot be a device", path.display()))
+        .because(why)
+        .hint(hint)
+}
+
+/// Refuses what somebody else uses.
+pub(crate) fn check_unused(held: &Held, path: &Path) -> Result<()> {
+    if let Some(why) = used_by(held.identity()) {
+        return Err(in_use(path, why));
+    }
+    let name = std::fs::canonicalize(path).map_err(|e| unusable(path, e))?;
+    match opened_by(&name, held.identity()) {
+        Some(why) => Err(in_use(path, why)),
+        None => Ok(()),
+    }
+}
+
+/// Refuses what has something in it that may not be lost.
+pub(crate) fn check_blank(held: &Held, path: &Path, overwrite: &Overwrite) -> Result<()> {
+    let contents = held.contents().map_err(|e| unusable(path, e))?;
+    let kinds = contents.kinds();
+    if overwrite.covers(&kinds) {
+        return Ok(());
+    }
+    let all = kinds.join(",");
+    let take = match kinds.iter().any(|k| k == "weir") {
+        true => "`weir pool import` takes over a protected pool; ",
+        false => "",
+    };
+    Err(Error::new(Code::DeviceInUse, format!("`{}` is not empty", path.display()))
+        .because(format!("it has {} in it", contents.told()))
+        .hint(format!(
+            "name another device; {take}if what is in it may be destroyed, say so: --overwrite {all}"
+        )))
+}
+
+/// Refuses a kind of device that is something else at that path.
+pub(super) fn check_kind(held: &Held, path: &Path, kind: DeviceKind) -> Result<()> {
+    let fits = match kind {
+        DeviceKind::Dir => held.is_directory(),
+        DeviceKind::Block => held.is_block(),
+        _ => !held.is_directory(),
+    };
+    match fits {
+        true => Ok(()),
+        false => {
+            let why = match (held.is_directory(), held.is_block()) {
+                (true, _) => "it is a directory",
+                (_, true) => "it is a block device",
+                _ => "it is a file",
+            };
+            Err(wrong(path, why, "write file:PATH:SIZE, dir:PATH or block:PATH for what it is"))
+        }
+    }
+}
+
+/// Refuses a new file or directory that cannot be made, without making it.
+fn check_can_be_made(spec: &DeviceSpec, path: &Path) -> Result<()> {
+    match (spec.kind, spec.size) {
+        (DeviceKind::Block, _) => return Err(unusable(path, "there is no such device")),
+        (DeviceKind::File, None) => {
+            let hint = "write file:PATH:SIZE, and it is made";
+            return Err(wrong(path, "it does not exist, and no size is given", hint));
+        }
+        _ => {}
+    }
+    let Some(parent) = path.parent() else { return Err(unusable(path, "it has no name")) };
+    let meta = std::fs::metadata(parent).map_err(|e| {
+        let why = format!("the directory `{}` is not there: {e}", parent.display());
+        unusable(path, why).hint("make that directory first")
+    })?;
+    match meta.is_dir() && !meta.permissions().readonly() {
+        true => Ok(()),
+        false => Err(unusable(path, format!("nothing can be made in `{}`", parent.display()))),
+    }
+}
+
+fn admit(
+    holds: &Holds,
+    owner: &Owner,
+    spec: &DeviceSpec,
+    overwrite: Option<&Overwrite>,
+) -> Result<()> {
+    let Some(path) = spec.path.as_ref().map(PathBuf::from) else { return Ok(()) };
+    if let Some((other, dir)) = holds.directory_of(&path) {
+        return Err(in_use(&path, format!("`{}` is the directory of {other}", dir.display())));
+    }
+    match std::fs::symlink_metadata(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound && overwrite.is_some() => {
+            return check_can_be_made(spec, &path);
+        }
+        _ => {}
+    }
+    let held = holds.take(owner, &path, false, Wait::ForTheDead)?;
+    check_kind(&held, &path, spec.kind)?;
+    check_unused(&held, &path)?;
+    let Some(overwrite) = overwrite else { return Ok(()) };
+    if held.is_directory() {
+        return super::plain::check_directory(&path);
+    }
+    check_blank(&held, &path, overwrite)?;
+    let len = held.len().map_err(|e| unusable(&path, e))?;
+    match spec.size {
+        // What a label takes is not counted.
+        Some(size) if spec.kind == DeviceKind::File && super::label::most(size) < len => {
+            let why =
+                format!("it has {}, and {} are asked for", format_size(len), format_size(size));
+            return Err(wrong(
+                &path,
+                why,
+                "leave the size out, or give it at least the size that it has",
+            ));
+        }
+        None if spec.kind == DeviceKind::File && len == 0 => {
+            return Err(wrong(&path, "it has no bytes", "write file:PATH:SIZE, and it gets them"));
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Refuses more memory than the machine has.
+fn check_memory(devices: &[DeviceSpec]) -> Result<()> {
+    let ram = devices.iter().filter(|d| d.kind == DeviceKind::Ram).filter_map(|d| d.size);
+    let wanted = ram.fold(0u64, u64::saturating_add);
+    let table = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = table.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    match total.and_then(|t| t.trim().parse::<u64>().ok()) {
+        Some(kib) if wanted > kib.saturating_mul(1024) => Err(Error::new(
+            Code::InvalidDevice,
+            format!("{} of memory cannot be had", format_size(wanted)),
+        )
+        .because(format!("the machine has {}", format_size(kib * 1024)))
+        .hint("give the `ram` devices less")),
+        _ => Ok(()),
+    }
+}
+
+impl Holds {
+    /// Takes devices for a pool, or refuses them. See [`DataPlane::admit`](weir_control::dataplane::DataPlane::admit).
+    pub(crate) async fn admit(
+        self: &Arc<Self>,
+        pool: &str,
+        devices: &[DeviceSpec],
+        overwrite: Option<&Overwrite>,
+    ) -> Result<()> {
+        check_memory(devices)?;
+        let owner = Owner::Pool(pool.to_owned());
+        let paths = devices.iter().map(|d| PathBuf::from(d.path.clone().unwrap_or_default()));
+        let new: Vec<PathBuf> = paths.filter(|p| self.of(&owner, p).is_none()).collect();
+        for d in devices {
+            let (owner, spec, overwrite) = (owner.clone(), d.clone(), overwrite.cloned());
+            let path = PathBuf::from(d.path.clone().unwrap_or_default());
+            let asked =
+                self.helped(&path, move |h| admit(h, &owner, &spec, overwrite.as_ref())).await;
+            if let Err(e) = asked {
+                // All or none.
+                new.iter().for_each(|p| self.release_path(&Owner::Pool(pool.to_owned()), p));
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+}

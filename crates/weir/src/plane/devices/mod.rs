@@ -1,0 +1,337 @@
+//! Devices of pools and files of volumes, held by what they are for as long as they are configured.
+//!
+//! Nothing is opened on a reactor: the node opens and locks a device once, on a thread that may wait, and reactors share the
+//! open file description. So what is locked is what is written, and the lock goes with the last I/O.
+
+mod admit;
+mod label;
+mod lent;
+mod own;
+mod plain;
+mod protected;
+
+pub(crate) use admit::{check_blank, check_unused};
+pub(crate) use label::whole;
+pub(crate) use lent::Lending;
+pub(crate) use protected::Make;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use weir_control::{Code, Error, Result};
+use weir_uring::device::{locked_by, used_by};
+use weir_uring::{Held, HoldError, Identity};
+
+/// How long the last writes of a process that has ended are waited for before that is a fault, which is tried again.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How often the lock is tried meanwhile.
+const AGAIN: Duration = Duration::from_millis(10);
+/// How long a device may take to be opened and looked at.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// What a device is held for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    /// A pool.
+    Pool(String),
+    /// A place of a volume: its name and the place's number.
+    Place(String, u32),
+    /// A look at it.
+    Look,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Owner::Pool(p) => write!(f, "pool `{p}`"),
+            Owner::Place(v, _) => write!(f, "volume `{v}`"),
+            Owner::Look => f.write_str("another command"),
+        }
+    }
+}
+
+struct Entry {
+    owner: Owner,
+    path: PathBuf,
+    held: Arc<Held>,
+    /// It was made for its owner, who does not stand yet.
+    made: bool,
+}
+
+/// Everything that the process holds.
+#[derive(Default)]
+pub(crate) struct Holds {
+    entries: Mutex<Vec<Entry>>,
+    /// Paths that a thread is busy with, which may never come back.
+    asked: Mutex<BTreeSet<PathBuf>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn in_use(path: &Path, why: impl fmt::Display) -> Error {
+    Error::new(Code::DeviceInUse, format!("`{}` is in use", path.display()))
+        .because(why)
+        .hint("end that use first; two users of one device destroy its data")
+}
+
+pub(crate) fn unusable(path: &Path, why: impl fmt::Display) -> Error {
+    Error::new(Code::IoError, format!("`{}` cannot be used", path.display()))
+        .because(why)
+        .hint("check that the path exists, is yours to write, and is not in use")
+}
+
+/// Whether to wait for a device that somebody has locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Whoever has it may be about to end, as after a restart.
+    ForAnybody,
+    /// Only for what a process that has ended left behind: a process that lives keeps it.
+    ForTheDead,
+    /// Not at all.
+    No,
+}
+
+impl Holds {
+    /// What is held by that name, for the reactors.
+    pub(crate) fn find(&self, path: &Path) -> Option<Arc<Held>> {
+        lock(&self.entries).iter().find(|e| e.path == path).map(|e| e.held.clone())
+    }
+
+    fn of(&self, owner: &Owner, path: &Path) -> Option<Arc<Held>> {
+        let entries = lock(&self.entries);
+        entries.iter().find(|e| e.owner == *owner && e.path == path).map(|e| e.held.clone())
+    }
+
+    /// Who in this process has it, and by which name.
+    fn owner_of(&self, identity: Identity) -> Option<(Owner, PathBuf)> {
+        let entries = lock(&self.entries);
+        let e = entries.iter().find(|e| e.held.identity() == identity)?;
+        Some((e.owner.clone(), e.path.clone()))
+    }
+
+    /// The owner of a directory that is held and has this path in it.
+    fn directory_of(&self, path: &Path) -> Option<(Owner, PathBuf)> {
+        let real = std::fs::canonicalize(path.parent()?).ok()?;
+        real.ancestors().find_map(|dir| {
+            let identity = Identity::of(&std::fs::metadata(dir).ok()?)?;
+            self.owner_of(identity)
+        })
+    }
+
+    /// Opens and locks what is at `path` for an owner, who may have it already. May wait as long as the file system does.
+    pub(crate) fn take(
+        &self,
+        owner: &Owner,
+        path: &Path,
+        read_only: bool,
+        wait: Wait,
+    ) -> Result<Arc<Held>> {
+        if let Some(held) = self.of(owner, path) {
+            let now = std::fs::metadata(path).map_err(|e| unusable(path, e))?;
+            if Identity::of(&now) == Some(held.identity()) && held.is_read_only() == read_only {
+                return Ok(held);
+            }
+            // Another thing has its name now.
+            self.release(|e| e.owner == *owner && e.path == path);
+        }
+        let begun = Instant::now();
+        let mut told = false;
+        loop {
+            match Held::open(path, read_only) {
+                Ok(held) => {
+                    if told {
+                        let ms = begun.elapsed().as_millis();
+                        tracing::info!("{}: free after {ms} ms", path.display());
+                    }
+                    let held = Arc::new(held);
+                    let (owner, path) = (owner.clone(), path.to_owned());
+                    let entry = Entry { owner, path, held: held.clone(), made: false };
+                    lock(&self.entries).push(entry);
+                    return Ok(held);
+                }
+                Err(HoldError::Busy) => {}
+                Err(HoldError::Kind) => {
+                    return Err(Error::new(
+                        Code::InvalidDevice,
+                        format!("`{}` cannot be a device", path.display()),
+                    )
+                    .because(HoldError::Kind)
+                    .hint("name a file or a block device"));
+                }
+                Err(HoldError::Io(e)) => return Err(unusable(path, e)),
+            }
+            let why = self.why_busy(path);
+            let patient = match wait {
+                Wait::No => false,
+                Wait::ForTheDead => why.is_none(),
+                Wait::ForAnybody => self.here(path).is_none(),
+            };
+            if !patient || begun.elapsed() >= PATIENCE {
+                let unknown = || {
+                    "another program uses it, or writes of one that has ended are still under way"
+                        .to_owned()
+                };
+                return Err(in_use(path, why.unwrap_or_else(unknown)));
+            }
+            if !told {
+                told = true;
+                let why = why.unwrap_or_else(|| "writes of a process that has ended".into());
+                tracing::info!("{}: locked ({why}); waiting for it", path.display());
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    fn here(&self, path: &Path) -> Option<String> {
+        let identity = Identity::of(&std::fs::metadata(path).ok()?)?;
+        let (owner, name) = self.owner_of(identity)?;
+        Some(match name == path {
+            true => format!("it belongs to {owner}"),
+            false => format!("it belongs to {owner}, as `{}`", name.display()),
+        })
+    }
+
+    /// Who has a locked device, if that can be told.
+    fn why_busy(&self, path: &Path) -> Option<String> {
+        if let Some(why) = self.here(path) {
+            return Some(why);
+        }
+        let identity = std::fs::metadata(path).ok().and_then(|m| Identity::of(&m));
+        if let Some(why) = identity.and_then(used_by) {
+            return Some(why);
+        }
+        let pid = locked_by(path).filter(|pid| *pid != std::process::id())?;
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        Some(format!("another program uses it: process {pid} ({}) has it locked", name.trim()))
+    }
+
+    fn release(&self, mut gone: impl FnMut(&Entry) -> bool) {
+        let mut released = Vec::new();
+        lock(&self.entries).retain_mut(|e| {
+            let keep = !gone(e);
+            if !keep {
+                released.push(e.held.clone());
+            }
+            keep
+        });
+        // Closed without the lock: that may take time.
+        drop(released);
+    }
+
+    /// Names of everything that an owner has.
+    pub(crate) fn paths_of(&self, is_it: impl Fn(&Owner) -> bool) -> Vec<PathBuf> {
+        lock(&self.entries).iter().filter(|e| is_it(&e.owner)).map(|e| e.path.clone()).collect()
+    }
+
+    /// Lets go of everything that an owner has.
+    pub(crate) fn release_all(&self, owner: &Owner) {
+        self.release(|e| e.owner == *owner);
+    }
+
+    /// Lets go of a volume's places, or of one of them.
+    pub(crate) fn release_volume(&self, name: &str, place: Option<u32>) {
+        self.release(|e| match &e.owner {
+            Owner::Place(n, p) => n == name && place.is_none_or(|wanted| wanted == *p),
+            _ => false,
+        });
+    }
+
+    /// Lets go of one device of an owner.
+    pub(crate) fn release_path(&self, owner: &Owner, path: &Path) {
+        self.release(|e| e.owner == *owner && e.path == path);
+    }
+
+    /// Lets go of what an owner has and `keep` does not want; files and directories that were made for it and never used go.
+    fn keep_only(&self, owner: &Owner, keep: impl Fn(&Path) -> bool) {
+        let mut made = Vec::new();
+        self.release(|e| {
+            let gone = e.owner == *owner && !keep(&e.path);
+            if gone && e.made {
+                made.push((e.path.clone(), e.held.is_directory()));
+            }
+            gone
+        });
+        for (path, directory) in made {
+            remove(&path, directory);
+        }
+    }
+
+    /// What an owner's devices were made of is used from now on.
+    pub(crate) fn stands(&self, owner: &Owner) {
+        lock(&self.entries).iter_mut().filter(|e| e.owner == *owner).for_each(|e| e.made = false);
+    }
+
+    fn set_made(&self, owner: &Owner, path: &Path) {
+        let mut entries = lock(&self.entries);
+        let of = |e: &&mut Entry| e.owner == *owner && e.path == path;
+        entries.iter_mut().filter(of).for_each(|e| e.made = true);
+    }
+
+    /// Does something that may wait for a file system or driver, on a thread of its own.
+    ///
+    /// # Errors
+    /// Those of `f`; it takes too long. Then it may still come to its end.
+    pub(crate) async fn helped<R: Send + 'static>(
+        self: &Arc<Self>,
+        path: &Path,
+        f: impl FnOnce(&Arc<Holds>) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
+        let silent = || {
+            Error::new(Code::IoError, format!("`{}` does not answer", path.display()))
+                .because("opening it, or looking at it, has not come to an end")
+                .hint("see to its file system or driver; it is tried again")
+        };
+        if !lock(&self.asked).insert(path.to_owned()) {
+            return Err(silent());
+        }
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let (holds, asked) = (self.clone(), path.to_owned());
+        let thread = std::thread::Builder::new().name("weir-device".into()).spawn(move || {
+            let done = f(&holds);
+            lock(&holds.asked).remove(&asked);
+            drop(tell.send(done));
+        });
+        if let Err(e) = thread {
+            lock(&self.asked).remove(path);
+            return Err(Error::new(Code::IoError, "no thread for a device").because(e));
+        }
+        match tokio::time::timeout(DEADLINE, told).await {
+            Ok(Ok(done)) => done,
+            Ok(Err(_)) => Err(Error::new(Code::Internal, "the thread of a device ended")),
+            Err(_) => Err(silent()),
+        }
+    }
+
+    /// As [`take`](Holds::take), from where nothing may wait.
+    pub(crate) async fn hold(
+        self: &Arc<Self>,
+        owner: Owner,
+        path: &str,
+        read_only: bool,
+        wait: Wait,
+    ) -> Result<Arc<Held>> {
+        let path = PathBuf::from(path);
+        let at = path.clone();
+        self.helped(&at, move |h| h.take(&owner, &path, read_only, wait)).await
+    }
+
+    /// Takes a device where nothing else can be done meanwhile, without waiting for its lock.
+    pub(crate) fn hold_now(&self, owner: &Owner, path: &str) -> Result<Arc<Held>> {
+        self.take(owner, Path::new(path), false, Wait::No)
+    }
+}
+
+/// Removes what was made a moment ago, by us.
+fn remove(path: &Path, directory: bool) {
+    let done = match directory {
+        true => std::fs::remove_dir(path),
+        false => std::fs::remove_file(path),
+    };
+    if let Err(e) = done {
+        tracing::warn!("{} was made for nothing and stays: {e}", path.display());
+    }
+}

@@ -1,0 +1,85 @@
+//! Files that are volumes by themselves: made once, with the volume, and never again.
+
+use super::{Holds, Owner, Wait, unusable};
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+use weir_control::units::format_size;
+use weir_control::{Code, Error, Result};
+use weir_uring::Held;
+use weir_uring::device::make_file;
+
+impl Holds {
+    /// Makes a file of so many bytes for a volume. One that is there, as after a crash, must have nothing in it.
+    pub(crate) async fn make_file(
+        self: &Arc<Self>,
+        owner: Owner,
+        file: &str,
+        size: u64,
+    ) -> Result<()> {
+        let path = PathBuf::from(file);
+        let at = path.clone();
+        self.helped(&at, move |holds| {
+            match make_file(&path) {
+                Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(unusable(&path, e)),
+                _ => {}
+            }
+            let held = holds.take(&owner, &path, false, Wait::ForTheDead)?;
+            if held.contents().map_err(|e| unusable(&path, e))?.data {
+                holds.release_path(&owner, &path);
+                return Err(Error::new(
+                    Code::DeviceInUse,
+                    format!("`{}` is there already", path.display()),
+                )
+                .because("it has something in it, and a new volume has nothing")
+                .hint("move that file away"));
+            }
+            held.set_len(size).map_err(|e| unusable(&path, e))
+        })
+        .await
+    }
+
+    /// Sees to it that what a volume is has the bytes that it `had`, and gives it its `size` if that is more.
+    pub(crate) async fn check_len(
+        self: &Arc<Self>,
+        held: &Arc<Held>,
+        had: u64,
+        size: u64,
+    ) -> Result<()> {
+        let (held, path) = (held.clone(), held.path().to_owned());
+        let at = path.clone();
+        self.helped(&at, move |_| {
+            let len = held.len().map_err(|e| unusable(&path, e))?;
+            if len < had {
+                return Err(Error::new(
+                    Code::PoolDamaged,
+                    format!("`{}` is not what it was", path.display()),
+                )
+                .because(format!("it has {}, and had {}", format_size(len), format_size(had)))
+                .hint("bring back what is missing; it is tried again every few seconds"));
+            }
+            match len < size {
+                true => held.set_len(size).map_err(|e| unusable(&path, e)),
+                false => Ok(()),
+            }
+        })
+        .await
+    }
+
+    /// Removes the file of a volume that is no more.
+    pub(crate) async fn remove_file(self: &Arc<Self>, owner: Owner, file: &str) -> Result<()> {
+        let path = PathBuf::from(file);
+        let at = path.clone();
+        self.helped(&at, move |holds| {
+            holds.release_path(&owner, &path);
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != ErrorKind::NotFound => {
+                    Err(Error::new(Code::IoError, format!("{} cannot be removed", path.display()))
+                        .because(e))
+                }
+                _ => Ok(()),
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,423 @@
+//! Devices of plain pools: made once, found again by their labels.
+
+use super::admit::check_kind;
+use super::label::Label;
+use super::{Holds, Owner, Wait, remove, unusable};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weir_control::model::{Device, DeviceFound, DeviceKind, EXTENT_ALIGN, Pool, PoolId};
+use weir_control::units::format_size;
+use weir_control::{Code, Error, Result};
+use weir_uring::Held;
+use weir_uring::device::{PAGE, make_dir, make_file};
+
+/// The label of a directory, in a file of it.
+const DIR_LABEL: &str = ".weir-pool";
+/// Bytes at both ends of a new device in which nothing of its former life is left.
+const ENDS: u64 = 1 << 20;
+
+fn foreign(path: &Path, why: impl std::fmt::Display) -> Error {
+    Error::new(Code::PoolDamaged, format!("`{}` is not what it was", path.display()))
+        .because(why)
+        .hint("bring back what the pool was made of, such as a file system that is not mounted; it is tried again every few seconds")
+}
+
+/// The label of a directory, if it has one.
+fn directory_label(dir: &Path) -> Result<Option<Label>> {
+    match std::fs::read(dir.join(DIR_LABEL)) {
+        Ok(b) => Label::decode(&b).map_err(|e| foreign(dir, e)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(unusable(dir, e)),
+    }
+}
+
+/// Refuses a directory that is another pool's.
+pub(super) fn check_directory(dir: &Path) -> Result<()> {
+    match directory_label(dir)? {
+        None => Ok(()),
+        Some(l) => {
+            Err(super::in_use(dir, format!("it belongs to plain pool {}", l.pool)).hint(format!(
+                "name another directory; if nobody needs that pool any more, remove `{}` in it",
+                dir.join(DIR_LABEL).display()
+            )))
+        }
+    }
+}
+
+fn label_directory(dir: &Path, label: &Label) -> Result<()> {
+    let path = dir.join(DIR_LABEL);
+    let write = || -> std::io::Result<()> {
+        let new = dir.join(".weir-pool.new");
+        match std::fs::remove_file(&new) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        make_file(&new)?;
+        std::fs::write(&new, label.encode())?;
+        std::fs::File::open(&new)?.sync_all()?;
+        std::fs::rename(&new, &path)?;
+        std::fs::File::open(dir)?.sync_all()
+    };
+    write().map_err(|e| unusable(&path, e))
+}
+
+/// One device of a plain pool that is started.
+struct Starting<'a> {
+    owner: &'a Owner,
+    pool: Option<PoolId>,
+    number: u32,
+    device: &'a Device,
+    path: &'a Path,
+}
+
+impl Starting<'_> {
+    fn label(&self, size: u64) -> Option<Label> {
+        Some(Label { pool: self.pool?, device: self.number, size })
+    }
+
+    /// Makes what is new and not there. True: it was made.
+    fn make(&self) -> Result<bool> {
+        let made = match (self.device.new, self.device.kind) {
+            (true, DeviceKind::File) => make_file(self.path),
+            (true, DeviceKind::Dir) => make_dir(self.path),
+            _ => return Ok(false),
+        };
+        match made {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(e) => Err(unusable(self.path, e)
+                .hint("check that its directory is there and is yours to write")),
+        }
+    }
+
+    fn io(&self, e: impl std::fmt::Display) -> Error {
+        unusable(self.path, e)
+    }
+
+    /// The label that a device of so many bytes for volumes has.
+    fn read_label(&self, held: &Held, size: u64) -> Result<Option<Label>> {
+        let place = Label::place(size);
+        if place + PAGE > held.len().map_err(|e| self.io(e))? {
+            return Ok(None);
+        }
+        let page = held.read(place, PAGE as usize).map_err(|e| self.io(e))?;
+        Label::decode(&page).map_err(|e| foreign(self.path, e))
+    }
+
+    fn is_ours(&self, l: &Label) -> bool {
+        Some(l.pool) == self.pool && l.device == self.number
+    }
+
+    /// Gives a file so many bytes for volumes and room for a label behind them, if it can be made longer. Gives what
+    /// there is for volumes now, and whether a label fits behind it.
+    fn make_room(&self, held: &Held, wanted: u64) -> Result<(u64, bool)> {
+        let len = held.len().map_err(|e| self.io(e))?;
+        let whole = Label::place(wanted) + PAGE;
+        if !held.is_block() && len < whole && held.set_len(whole).is_ok() {
+            return Ok((wanted, true));
+        }
+        if len < wanted {
+            let why = format!("it cannot get {}", format_size(wanted));
+            return Err(
+                unusable(self.path, why).hint("is its file system full, or too small for it?")
+            );
+        }
+        if len >= whole && !held.is_block() && wanted > 0 {
+            return Ok((wanted, true));
+        }
+        let place = (len / PAGE * PAGE).saturating_sub(PAGE);
+        // One that is new gives up its last MiB for it, if there is no rest behind the last whole one.
+        let free = self.device.new || place / EXTENT_ALIGN == len / EXTENT_ALIGN;
+        match free && place > 0 {
+            true => Ok((place, true)),
+            false => Ok((len, false)),
+        }
+    }
+
+    fn start_new(&self, held: &Held) -> Result<DeviceFound> {
+        let len = held.len().map_err(|e| self.io(e))?;
+        let (size, room) =
+            self.make_room(held, self.device.size.max(if held.is_block() { 0 } else { len }))?;
+        if size < EXTENT_ALIGN {
+            return Err(Error::new(
+                Code::InvalidDevice,
+                format!("`{}` is too small", self.path.display()),
+            )
+            .because(format!("it has {}", format_size(len)))
+            .hint("give it at least 2 MiB"));
+        }
+        let len = held.len().map_err(|e| self.io(e))?;
+        let zeros = vec![0; ENDS.min(len / PAGE * PAGE) as usize];
+        let last = (len / PAGE * PAGE).saturating_sub(ENDS);
+        for at in [0, last] {
+            held.write(at, &zeros).map_err(|e| self.io(e))?;
+        }
+        self.finish(held, size, room)
+    }
+
+    /// Labels it.
+    fn finish(&self, held: &Held, size: u64, room: bool) -> Result<DeviceFound> {
+        match self.label(size).filter(|_| room) {
+            Some(l) => {
+                held.write(Label::place(size), &l.encode()).map_err(|e| self.io(e))?;
+                Ok(DeviceFound { size, labelled: true, identity: None })
+            }
+            None => Ok(DeviceFound { size, labelled: false, identity: held.lasting_name() }),
+        }
+    }
+
+    fn start_known(&self, held: &Held) -> Result<DeviceFound> {
+        let (d, len) = (self.device, held.len().map_err(|e| self.io(e))?);
+        if len < d.had() {
+            let why = format!("it has {}, and had {}", format_size(len), format_size(d.had()));
+            return Err(foreign(self.path, why));
+        }
+        let found = match self.read_label(held, d.had())? {
+            // A change of size that a crash has cut off may have come this far.
+            None if d.grown_from.is_some() => self.read_label(held, d.size)?,
+            l => l,
+        };
+        match found {
+            Some(l) if !self.is_ours(&l) => {
+                let why = format!("it carries the label of device {} of pool {}", l.device, l.pool);
+                return Err(foreign(self.path, why));
+            }
+            None if d.labelled => {
+                return Err(foreign(self.path, "it does not carry the pool's label"));
+            }
+            None if d.identity.is_some() && d.identity != held.lasting_name() => {
+                return Err(foreign(self.path, "it is another file or disk of that name"));
+            }
+            _ => {}
+        }
+        if d.grown_from.is_none() && d.labelled {
+            // A disk may have become larger below; of a file, what is behind the label is nobody's.
+            let place = (len / PAGE * PAGE).saturating_sub(PAGE);
+            if !held.is_block() || place < Label::place(d.size) + EXTENT_ALIGN {
+                return Ok(DeviceFound { size: d.size, labelled: true, identity: None });
+            }
+            return self.finish(held, place, true);
+        }
+        let wanted = if d.grown_from.is_some() { d.size } else { len.max(d.size) };
+        let (size, room) = match held.is_block() || d.grown_from.is_some() || d.size > 0 {
+            true => self.make_room(held, wanted)?,
+            false => (len, false),
+        };
+        self.finish(held, size, room)
+    }
+
+    fn start_directory(&self) -> Result<DeviceFound> {
+        let (d, found) = (self.device, directory_label(self.path)?);
+        match found {
+            Some(l) if self.is_ours(&l) => {}
+            Some(_) if d.new => check_directory(self.path)?,
+            Some(l) => {
+                return Err(foreign(self.path, format!("it is the directory of pool {}", l.pool)));
+            }
+            None if d.labelled => {
+                return Err(foreign(self.path, "it does not carry the pool's label"));
+            }
+            None => {
+                if let Some(l) = self.label(0) {
+                    label_directory(self.path, &l)?;
+                }
+            }
+        }
+        Ok(DeviceFound { size: 0, labelled: self.pool.is_some(), identity: None })
+    }
+
+    fn start(&self, holds: &Holds) -> Result<DeviceFound> {
+        let made = self.make()?;
+        let wait = if self.device.new { Wait::ForTheDead } else { Wait::ForAnybody };
+        let started = holds.take(self.owner, self.path, false, wait).and_then(|held| {
+            if made {
+                holds.set_made(self.owner, self.path);
+            }
+            check_kind(&held, self.path, self.device.kind)?;
+            match (self.device.kind, self.device.new) {
+                (DeviceKind::Dir, _) => self.start_directory(),
+                (_, true) => self.start_new(&held),
+                (_, false) => self.start_known(&held),
+            }
+        });
+        if started.is_err() && made {
+            holds.release_path(self.owner, self.path);
+            remove(self.path, self.device.kind == DeviceKind::Dir);
+        }
+        started
+    }
+}
+
+impl Holds {
+    /// Starts the devices of a plain pool. See [`DataPlane::start_pool`](weir_control::dataplane::DataPlane::start_pool).
+    pub(crate) async fn start_plain(self: &Arc<Self>, pool: &Pool) -> Result<Vec<DeviceFound>> {
+        let owner = Owner::Pool(pool.name.clone());
+        let named =
+            |p: &Path| pool.devices.iter().any(|d| d.path.as_deref().map(Path::new) == Some(p));
+        self.keep_only(&owner, named);
+        let mut all = Vec::new();
+        for (number, d) in (0..).zip(&pool.devices) {
+            let Some(path) = d.path.as_ref().map(PathBuf::from) else {
+                all.push(d.size.into());
+                continue;
+            };
+            let (at, owner, device, id) = (path.clone(), owner.clone(), d.clone(), pool.id);
+            let name = pool.name.clone();
+            let found = self
+                .helped(&at, move |holds| {
+                    let s =
+                        Starting { owner: &owner, pool: id, number, device: &device, path: &path };
+                    s.start(holds)
+                })
+                .await
+                .map_err(|e| {
+                    let e2 =
+                        Error::new(e.code, format!("pool {name} cannot be started")).because(&e);
+                    if e.hint.is_empty() { e2 } else { e2.hint(e.hint) }
+                })?;
+            all.push(found);
+        }
+        Ok(all)
+    }
+
+    /// Takes the labels of a plain pool off its devices, and what was made for it, if it did not come to be, away.
+    pub(crate) async fn unmake(self: &Arc<Self>, pool: &Pool, made: bool) {
+        let owner = Owner::Pool(pool.name.clone());
+        for d in pool.devices.iter().filter(|d| d.path.is_some()) {
+            let path = PathBuf::from(d.path.clone().unwrap_or_default());
+            let (at, owner, device, id) = (path.clone(), owner.clone(), d.clone(), pool.id);
+            let done = self.helped(&at, move |holds| {
+                let Some(held) = holds.of(&owner, &path) else { return Ok(()) };
+                let ours = |l: &Label| Some(l.pool) == id;
+                if held.is_directory() {
+                    if directory_label(&path)?.is_some_and(|l| ours(&l)) {
+                        std::fs::remove_file(path.join(DIR_LABEL))
+                            .map_err(|e| unusable(&path, e))?;
+                    }
+                    return Ok(());
+                }
+                let len = held.len().map_err(|e| unusable(&path, e))?;
+                for place in [Label::place(device.size), (len / PAGE * PAGE).saturating_sub(PAGE)] {
+                    if place + PAGE > len {
+                        continue;
+                    }
+                    let page = held.read(place, PAGE as usize).map_err(|e| unusable(&path, e))?;
+                    if Label::decode(&page).is_ok_and(|l| l.is_some_and(|l| ours(&l))) {
+                        let zeros = [0; PAGE as usize];
+                        held.write(place, &zeros).map_err(|e| unusable(&path, e))?;
+                    }
+                }
+                Ok(())
+            });
+            if let Err(e) = done.await {
+                tracing::warn!("the label of pool {} stays on a device: {e}", pool.name);
+            }
+        }
+        if !made {
+            self.stands(&owner);
+        }
+        self.keep_only(&owner, |_| false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Dir(PathBuf);
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            drop(std::fs::remove_dir_all(&self.0));
+        }
+    }
+
+    fn dir(name: &str) -> Dir {
+        let dir = std::env::temp_dir().join(format!("weir-plain-{name}-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&dir));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        Dir(dir)
+    }
+
+    const SIZE: u64 = 4 << 20;
+
+    /// Starts a device as a pool of this identity has it, with nobody else there.
+    fn start(path: &Path, pool: u128, known: &Device) -> Result<DeviceFound> {
+        let owner = Owner::Pool("p".into());
+        let (pool, number) = (Some(PoolId(pool)), 0);
+        Starting { owner: &owner, pool, number, device: known, path }.start(&Holds::default())
+    }
+
+    fn file(path: &Path, size: u64) -> Device {
+        Device::known(DeviceKind::File, Some(path.display().to_string()), size)
+    }
+
+    #[test]
+    fn a_device_of_an_older_program_is_labelled_and_keeps_its_data() {
+        let d = dir("older");
+        let path = d.0.join("disk");
+        let data: Vec<u8> = (0..SIZE).map(|n| (n % 251) as u8).collect();
+        std::fs::write(&path, &data).expect("written");
+        let old = file(&path, SIZE);
+        let found = start(&path, 7, &old).expect("it starts");
+        assert_eq!(found, DeviceFound { size: SIZE, labelled: true, identity: None });
+        let now = std::fs::read(&path).expect("read");
+        assert!(now[..data.len()] == data && now.len() as u64 == SIZE + PAGE);
+        // From now on it is told from others.
+        let known = Device { labelled: true, ..old.clone() };
+        assert_eq!(start(&path, 7, &known).expect("it starts"), found);
+        for known in [&known, &old] {
+            let e = start(&path, 8, known).expect_err("another pool's");
+            assert!(e.reason.contains("label of device 0 of pool"), "{e}");
+        }
+        std::fs::write(&path, &data).expect("written");
+        let e = start(&path, 7, &known).expect_err("it has no label");
+        assert_eq!(e.code, Code::PoolDamaged);
+        assert!(std::fs::read(&path).expect("read") == data, "nothing is written to it");
+    }
+
+    #[test]
+    fn growing_that_was_cut_off_goes_on() {
+        let d = dir("growing");
+        let path = d.0.join("disk");
+        let new = Device { new: true, ..file(&path, SIZE) };
+        start(&path, 7, &new).expect("it is made");
+        let growing = Device { labelled: true, grown_from: Some(SIZE), ..file(&path, 2 * SIZE) };
+        for len in [SIZE + PAGE, SIZE + PAGE + 5000, 2 * SIZE + PAGE] {
+            let f = std::fs::File::options().write(true).open(&path).expect("open");
+            f.set_len(len).expect("its length");
+            let found = start(&path, 7, &growing).expect("it grows");
+            assert_eq!((found.size, found.labelled), (2 * SIZE, true), "from {len}");
+            let f = std::fs::read(&path).expect("read");
+            assert_eq!(f.len() as u64, 2 * SIZE + PAGE);
+            // Back to before, for the next length.
+            let label = Label { pool: PoolId(7), device: 0, size: SIZE }.encode();
+            let mut f = f[..SIZE as usize].to_vec();
+            f.extend(label);
+            std::fs::write(&path, f).expect("written");
+        }
+    }
+
+    #[test]
+    fn only_what_is_new_is_made() {
+        let d = dir("new");
+        let path = d.0.join("disk");
+        let known = file(&path, SIZE);
+        assert!(start(&path, 7, &known).is_err() && !path.exists());
+        let sub = d.0.join("dir");
+        let directory = Device::known(DeviceKind::Dir, Some(sub.display().to_string()), 0);
+        assert!(start(&sub, 7, &directory).is_err() && !sub.exists());
+        start(&sub, 7, &Device { new: true, ..directory.clone() }).expect("it is made");
+        let labelled = Device { labelled: true, ..directory };
+        start(&sub, 7, &labelled).expect("it is there");
+        assert!(start(&sub, 8, &labelled).is_err(), "another pool's");
+        std::fs::remove_file(sub.join(DIR_LABEL)).expect("removed");
+        assert!(start(&sub, 7, &labelled).is_err() && !sub.join(DIR_LABEL).exists());
+        // What cannot be made leaves nothing.
+        let none = d.0.join("none/disk");
+        assert!(start(&none, 7, &Device { new: true, ..known }).is_err());
+        let small = Device { new: true, ..file(&path, 4096) };
+        assert!(start(&path, 7, &small).is_err() && !path.exists());
+    }
+}

@@ -1,0 +1,116 @@
+//! Devices of protected pools, before the store looks at their labels.
+
+use super::{Holds, Owner, Wait, check_unused, in_use, remove, unusable};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weir_control::Result;
+use weir_control::model::{Device, DeviceKind, Pool, PoolId};
+use weir_store::format::label::Label;
+use weir_uring::Held;
+use weir_uring::device::{PAGE, make_file};
+
+/// Bytes at both ends of a new device in which nothing of its former life is left.
+const ENDS: u64 = 1 << 20;
+
+/// What is to be done to a device before the store gets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Make {
+    /// Nothing: it is there.
+    Nothing,
+    /// A file that is not there is made, and gets its size.
+    File,
+    /// The same, and what is at its ends goes, unless it carries the label of its pool.
+    Anew(PoolId),
+}
+
+fn wipe(held: &Held, path: &Path, pool: PoolId) -> Result<()> {
+    let io = |e: std::io::Error| unusable(path, e);
+    let len = held.len().map_err(io)? / PAGE * PAGE;
+    if len == 0 {
+        return Ok(());
+    }
+    let first = held.read(0, PAGE as usize).map_err(io)?;
+    let first = first.as_slice().try_into().ok();
+    if first.and_then(|b| Label::decode(b).ok()).is_some_and(|l| l.pool == pool.0) {
+        return Ok(());
+    }
+    let zeros = vec![0; ENDS.min(len) as usize];
+    held.write(0, &zeros).map_err(io)?;
+    held.write(len.saturating_sub(ENDS), &zeros).map_err(io)
+}
+
+fn hold(holds: &Holds, owner: &Owner, d: &Device, make: Make) -> Result<Arc<Held>> {
+    let path = PathBuf::from(d.path.clone().unwrap_or_default());
+    let wanted = make != Make::Nothing && d.kind == DeviceKind::File;
+    let made = match wanted.then(|| make_file(&path)) {
+        None => false,
+        Some(Ok(())) => true,
+        Some(Err(e)) if e.kind() == ErrorKind::AlreadyExists => false,
+        Some(Err(e)) => return Err(unusable(&path, e)),
+    };
+    // At a start whoever has it may be about to end; a command is refused at once.
+    let start = make == Make::Nothing && *owner != Owner::Look;
+    let wait = if start { Wait::ForAnybody } else { Wait::ForTheDead };
+    let held = holds.take(owner, &path, false, wait).and_then(|held| {
+        if held.is_directory() {
+            return Err(in_use(&path, "it is a directory"));
+        }
+        if made {
+            holds.set_made(owner, &path);
+        }
+        if *owner == Owner::Look {
+            check_unused(&held, &path)?;
+        }
+        let len = held.len().map_err(|e| unusable(&path, e))?;
+        if make != Make::Nothing && !held.is_block() && len < d.size {
+            held.set_len(d.size).map_err(|e| unusable(&path, e))?;
+        }
+        if let Make::Anew(pool) = make {
+            wipe(&held, &path, pool)?;
+        }
+        Ok(held)
+    });
+    if held.is_err() && made {
+        holds.release_path(owner, &path);
+        remove(&path, false);
+    }
+    held
+}
+
+impl Holds {
+    /// Holds a device of a protected pool, for the pool or for a look at it.
+    pub(crate) async fn hold_device(
+        self: &Arc<Self>,
+        owner: &Owner,
+        device: &Device,
+        make: Make,
+    ) -> Result<Arc<Held>> {
+        let path = PathBuf::from(device.path.clone().unwrap_or_default());
+        let (owner, device) = (owner.clone(), device.clone());
+        self.helped(&path, move |h| hold(h, &owner, &device, make)).await
+    }
+
+    /// Holds the devices of a protected pool, each by itself; those of one that is not made yet are made.
+    pub(crate) async fn hold_protected(
+        self: &Arc<Self>,
+        pool: &Pool,
+    ) -> Vec<(String, Result<Arc<Held>>)> {
+        let owner = Owner::Pool(pool.name.clone());
+        let make = match &pool.protection {
+            Some(p) if !p.formatted => Make::Anew(p.id),
+            _ => Make::Nothing,
+        };
+        let mut all = Vec::new();
+        for d in &pool.devices {
+            let path = d.path.clone().unwrap_or_else(|| "a device".into());
+            all.push((path, self.hold_device(&owner, d, make).await));
+        }
+        all
+    }
+
+    /// Lets go of a device that was not taken; a file that was made for it goes.
+    pub(crate) fn give_up(&self, owner: &Owner, path: &Path) {
+        self.keep_only(owner, |p| p != path);
+    }
+}

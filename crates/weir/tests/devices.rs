@@ -1,0 +1,503 @@
+//! What comes to Weir as a device: the real program on files, pipes and loop devices, told apart by what they are.
+
+mod common;
+
+use common::lossy::{Disks, Nature, can_mount};
+use common::{Daemon, noise};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+/// Waits for something that the daemon does by itself within seconds.
+fn until(d: &Daemon, what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{what}: {}\n{}",
+            d.json("status"),
+            d.log()
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn faults(d: &Daemon) -> Vec<Value> {
+    d.json("status")["faults"].as_array().cloned().unwrap_or_default()
+}
+
+/// Refused with these words, and the file is what it was.
+fn refused(d: &Daemon, line: &str, exit: i32, words: &[&str]) {
+    let (_, text) = d.fails(line, exit);
+    for w in words {
+        assert!(text.contains(w), "weir {line}: {w} is missing in {text}");
+    }
+}
+
+fn mode(path: impl AsRef<Path>) -> u32 {
+    fs::metadata(path).expect("it is there").permissions().mode() & 0o777
+}
+
+#[test]
+fn a_device_is_one_device_by_whatever_name() {
+    let (mut a, mut b) = (Daemon::new("one-device"), Daemon::new("one-device-b"));
+    a.start();
+    b.start();
+    let dir = a.dir.clone();
+    let disk = |n: &str| dir.join(n).display().to_string();
+    a.ok(&format!("pool create plain --device file:{}:64M", disk("plain")));
+    a.ok(&format!("pool create safe --raid 0 --device file:{}:64M", disk("safe")));
+    fs::create_dir(disk("dir")).expect("a directory");
+    a.ok(&format!("pool create thin --device dir:{}", disk("dir")));
+    a.ok("volume create t --pool thin --size 4M");
+    let own = a.json("volume show t")["layout"]["file"].as_str().expect("a file").to_owned();
+    let mut names = vec![];
+    for n in ["plain", "safe"] {
+        let (link, hard) = (disk(&format!("{n}-link")), disk(&format!("{n}-hard")));
+        std::os::unix::fs::symlink(disk(n), &link).expect("a link");
+        fs::hard_link(disk(n), &hard).expect("a link");
+        names.extend([link, hard]);
+    }
+    names.push(format!("{}/{own}", disk("dir")));
+    names.push(format!("{}/new:64M", disk("dir")));
+    for name in &names {
+        for how in ["", "--raid 0"] {
+            let line =
+                format!("pool create other {how} --device file:{name} --overwrite weir,data");
+            refused(&a, &line, 4, &["is in use", "p"]);
+        }
+    }
+    let (link, hard) = (disk("plain-link"), disk("plain-hard"));
+    refused(&a, &format!("pool add safe --device file:{link}"), 4, &["pool `plain`"]);
+    refused(&a, &format!("pool resize plain --add file:{hard}"), 4, &["pool `plain`"]);
+    refused(&a, &format!("volume adopt v --path {hard}"), 4, &["pool `plain`"]);
+    refused(&a, &format!("volume export t --to {hard} --overwrite weir,data --yes"), 4, &["plain"]);
+    // Another daemon.
+    for name in ["plain", "safe", "plain-hard", "safe-link"].map(&disk) {
+        for how in ["", "--raid 0"] {
+            let line =
+                format!("pool create other {how} --device file:{name} --overwrite weir,data");
+            refused(&b, &line, 4, &["another program uses it", "(weir)"]);
+        }
+        refused(&b, &format!("volume adopt v --path {name}"), 4, &["another program uses it"]);
+    }
+    refused(
+        &b,
+        &format!("pool create other --device dir:{}", disk("dir")),
+        4,
+        &["another program"],
+    );
+    assert_eq!(b.json("pool list"), serde_json::json!([]));
+    assert_eq!(faults(&a), Vec::<Value>::new());
+    // With the first daemon gone the labels keep the second one off.
+    a.stop();
+    for name in ["plain", "safe"].map(&disk) {
+        refused(
+            &b,
+            &format!("pool create other --device file:{name}"),
+            4,
+            &["weir", "--overwrite weir"],
+        );
+    }
+    let dir = format!("pool create other --device dir:{}", disk("dir"));
+    refused(&b, &dir, 4, &["it belongs to plain pool"]);
+}
+
+#[test]
+fn what_is_not_empty_is_refused_until_it_is_named() {
+    let mut d = Daemon::new("not-empty");
+    d.start();
+    let text = d.path("pw.txt");
+    fs::write(&text, "root:x:0:0:root:/root:/bin/bash\n").expect("written");
+    let was = fs::read(&text).expect("read");
+    for line in [
+        format!("pool create p --device file:{text}:64M"),
+        format!("pool create p --raid 0 --device file:{text}:64M"),
+        format!("pool create p --device file:{text}:64M --overwrite ext4"),
+    ] {
+        refused(&d, &line, 4, &["is not empty", "data of no known kind", "--overwrite data"]);
+        assert_eq!(fs::read(&text).expect("read"), was, "{line}");
+    }
+    d.ok(&format!("pool create safe --raid 0 --device file:{}:64M", d.path("disk")));
+    for line in [
+        format!("pool add safe --device file:{text}:64M"),
+        format!("pool add safe --spare --device file:{text}:64M"),
+        format!("pool replace safe 0 --device file:{text}:64M"),
+    ] {
+        refused(&d, &line, 4, &["is not empty", "--overwrite data"]);
+        assert_eq!(fs::read(&text).expect("read"), was, "{line}");
+    }
+    assert_eq!(d.json("pool show safe")["devices"].as_array().map(Vec::len), Some(1));
+    d.ok("volume create v --pool safe --size 1M");
+    let image = d.path("image");
+    fs::write(&image, noise(1, 2 * MIB)).expect("written");
+    refused(&d, &format!("volume export v --to {image}"), 4, &["is not empty"]);
+    assert_eq!(fs::read(&image).expect("read"), noise(1, 2 * MIB));
+    d.ok(&format!("volume export v --to {image} --overwrite data --yes --detach --wait"));
+    d.ok(&format!("pool create p --device file:{text}:64M --overwrite data"));
+    d.ok("pool delete p");
+    // What is left of a pool that was deleted is nothing.
+    d.ok(&format!("pool create p --device file:{text}"));
+
+    let fs_image = d.path("ext4.img");
+    fs::File::create(&fs_image).and_then(|f| f.set_len(64 << 20)).expect("a file");
+    let made = Command::new("mkfs.ext4").args(["-q", "-L", "precious", &fs_image]).status();
+    if !made.is_ok_and(|s| s.success()) {
+        eprintln!("skipped in part: mkfs.ext4 is not installed");
+        return;
+    }
+    let was = fs::read(&fs_image).expect("read");
+    let line = format!("pool create q --raid 0 --device file:{fs_image}");
+    refused(&d, &line, 4, &["ext4 (precious)", "--overwrite ext4"]);
+    refused(&d, &format!("{line} --overwrite weir,data"), 4, &["ext4 (precious)"]);
+    assert!(fs::read(&fs_image).expect("read") == was);
+    // It becomes a volume as it is without a question: nothing is lost by that.
+    d.ok(&format!("volume adopt ext --path {fs_image} --read-only"));
+    d.ok("volume delete ext --yes");
+    d.ok(&format!("{line} --overwrite ext4"));
+}
+
+#[test]
+fn nonsense_is_refused_and_leaves_nothing() {
+    let mut d = Daemon::new("nonsense");
+    d.start();
+    let there = d.path("there");
+    fs::File::create(&there).and_then(|f| f.set_len(32 << 20)).expect("a file");
+    let pipe = d.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|s| s.success()));
+    let new = d.path("new");
+    for device in [
+        "block:/dev/null".to_owned(),
+        "file:/dev/null:64M".into(),
+        format!("file:{new}"),
+        format!("file:{pipe}:64M"),
+        format!("file:{there}:1M"),
+        format!("block:{there}"),
+        format!("dir:{there}"),
+        format!("file:{}:64M", d.dir.display()),
+        format!("file:{}:64M", d.path("none/new")),
+        format!("dir:{}", d.path("none/new")),
+        "ram:900T".into(),
+    ] {
+        // The good one beside it is not made either. Directories go with directories only.
+        let beside = match device.starts_with("dir") {
+            true => String::new(),
+            false => format!("--device file:{new}2:64M"),
+        };
+        let line = format!("pool create p {beside} --device {device}");
+        let exit = if device.contains("none/") { 1 } else { 2 };
+        let (code, text) = d.fails(&line, exit);
+        assert!(["invalid_device", "io_error"].contains(&code.as_str()), "{line}: {text}");
+        assert!(!Path::new(&new).exists() && !Path::new(&format!("{new}2")).exists(), "{line}");
+        assert!(!Path::new(&d.path("none")).exists(), "{line}");
+    }
+    assert_eq!(fs::metadata(&there).expect("it is there").len(), 32 << 20);
+    assert_eq!(d.json("pool list"), serde_json::json!([]));
+    d.ok(&format!("pool create p --device file:{there}"));
+}
+
+#[test]
+fn what_is_missing_is_a_fault_and_not_empty() {
+    let mut d = Daemon::new("absence");
+    d.start();
+    let (mount, away) = (PathBuf::from(d.path("mount")), PathBuf::from(d.path("away")));
+    fs::create_dir(&mount).expect("a directory");
+    let at = |n: &str| mount.join(n).display().to_string();
+    d.ok(&format!("pool create f --device file:{}:64M", at("disk")));
+    d.ok(&format!("pool create t --device dir:{}", at("thin")));
+    assert_eq!((mode(at("disk")), mode(at("thin"))), (0o600, 0o700));
+    d.ok("host create all --allow-any");
+    let data = noise(7, MIB);
+    fs::write(d.path("data"), &data).expect("written");
+    for (n, pool) in [("vf", "f"), ("vt", "t")] {
+        d.ok(&format!("volume create {n} --pool {pool} --size 4M"));
+        d.ok(&format!("map create all {n}"));
+        d.write(n, &d.path("data"));
+    }
+    let own = fs::read_dir(at("thin")).expect("read").flatten();
+    let own: Vec<_> = own.filter(|e| e.file_name() != ".weir-pool").map(|e| e.path()).collect();
+    assert_eq!(own.len(), 1);
+    assert_eq!(mode(&own[0]), 0o600);
+    d.stop();
+    // As when a file system is not mounted: an empty directory is there, then not even that.
+    fs::rename(&mount, &away).expect("moved");
+    for there in [true, false] {
+        if there {
+            fs::create_dir(&mount).expect("a directory");
+        } else {
+            fs::remove_dir(&mount).expect("nothing is in it");
+        }
+        d.start();
+        let objects: Vec<_> = faults(&d).iter().map(|f| f["object"].clone()).collect();
+        for o in ["pool/f", "pool/t", "volume/vf", "volume/vt"] {
+            assert!(objects.iter().any(|f| f == o), "{o}: {objects:?}");
+        }
+        assert_eq!(mount.exists(), there);
+        if there {
+            assert_eq!(fs::read_dir(&mount).expect("read").count(), 0, "nothing was made");
+            d.stop();
+        }
+    }
+    // It comes back by itself.
+    fs::rename(&away, &mount).expect("moved");
+    until(&d, "all is well", || faults(&d).is_empty());
+    assert!(d.read("vf", MIB) == data && d.read("vt", MIB) == data);
+    d.stop();
+
+    // Shorter, another one of that name, and one that is gone.
+    let disk = at("disk");
+    let whole = fs::metadata(&disk).expect("it is there").len();
+    let cut = |len| {
+        fs::File::options().write(true).open(&disk).and_then(|f| f.set_len(len)).expect("cut")
+    };
+    let tail = fs::read(&disk).expect("read")[60 << 20..].to_vec();
+    cut(60 << 20);
+    let file = own[0].clone();
+    fs::rename(&file, at("kept")).expect("moved");
+    d.start();
+    let text = d.json("status")["faults"].to_string();
+    assert!(text.contains("it has 60 MiB, and had 64 MiB"), "{text}");
+    assert!(text.contains("volume/vt") && !file.exists(), "{text}");
+    d.stop();
+    cut(whole);
+    d.start();
+    let text = d.json("status")["faults"].to_string();
+    assert!(text.contains("does not carry the pool's label"), "{text}");
+    fs::rename(at("kept"), &file).expect("moved");
+    let mut old = fs::read(&disk).expect("read");
+    old[60 << 20..].copy_from_slice(&tail);
+    fs::write(&disk, old).expect("written");
+    until(&d, "all is well again", || faults(&d).is_empty());
+    assert!(d.read("vf", MIB) == data && d.read("vt", MIB) == data);
+}
+
+#[test]
+fn plain_pools_of_older_programs_get_labels_and_grow_with_them() {
+    let mut d = Daemon::new("labels");
+    d.start();
+    let disk = d.path("disk");
+    d.ok(&format!("pool create p --device file:{disk}:64M"));
+    assert_eq!(d.json("pool show p")["capacity"], 64 << 20, "the label takes nothing of it");
+    d.ok("volume create v --pool p --size 64M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    let data = noise(3, MIB);
+    fs::write(d.path("data"), &data).expect("written");
+    d.write("v", &d.path("data"));
+    for grown in [66, 80] {
+        d.ok(&format!("pool resize p --grow 0:{grown}M"));
+        assert_eq!(d.json("pool show p")["capacity"], grown << 20);
+        assert_eq!(fs::metadata(&disk).expect("it is there").len(), (grown << 20) + 4096);
+    }
+    d.ok("volume resize v 80M");
+    d.stop();
+    d.start();
+    assert_eq!(faults(&d), Vec::<Value>::new());
+    assert!(d.read("v", MIB) == data);
+    refused(&d, "pool delete p", 4, &["still holds volumes"]);
+    d.ok("map delete all v");
+    d.ok("volume delete v --yes");
+    d.ok("pool delete p");
+    let end = fs::read(&disk).expect("read")[80 << 20..].to_vec();
+    assert!(end.iter().all(|b| *b == 0), "its label is gone with it");
+}
+
+#[test]
+fn a_lost_store_does_not_deal_space_out_anew() {
+    let d = Daemon::new("lost-store");
+    let conf = |volumes: &[&str]| {
+        let disk = d.path("disk");
+        let mut text = format!(
+            "data_dir = '{0}'\n[[target]]\nname = 'srp0'\nlisten = ['127.0.0.1:0']\n\
+             [[pool]]\nname = 'plain'\ndevices = [{{ kind = 'file', path = '{disk}', size = '64M' }}]\n\
+             [[host]]\nname = 'all'\nallow_any = true\n",
+            d.dir.display()
+        );
+        for v in volumes {
+            text += &format!("[[volume]]\nname = '{v}'\npool = 'plain'\nsize = '8M'\n");
+        }
+        for v in volumes {
+            let lun = if *v == "a" { 1 } else { 2 };
+            text += &format!("[[map]]\nhost = 'all'\nvolume = '{v}'\nlun = {lun}\n");
+        }
+        fs::write(d.path("weir.toml"), text).expect("written");
+    };
+    conf(&["b"]);
+    let serve = |d: &Daemon| {
+        let log =
+            fs::OpenOptions::new().create(true).append(true).open(d.path("log")).expect("a log");
+        Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["serve", "--config", &d.path("weir.toml"), "--cores", "0", "--poll", "sleep"])
+            .args(["--buffer-memory", "64M"])
+            .env_clear()
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("weir serve runs")
+    };
+    let mut first = serve(&d);
+    d.wait();
+    conf(&["a", "b"]);
+    d.ok(&format!("apply {}", d.path("weir.toml")));
+    fs::write(d.path("A"), [b'A'; 4096]).expect("written");
+    fs::write(d.path("B"), [b'B'; 4096]).expect("written");
+    d.write("a", &d.path("A"));
+    d.write("b", &d.path("B"));
+    let stop = |c: &mut std::process::Child| {
+        assert!(Command::new("kill").arg(c.id().to_string()).status().is_ok_and(|s| s.success()));
+        c.wait().expect("its end")
+    };
+    assert!(stop(&mut first).success(), "{}", d.log());
+    let was = fs::read(d.path("disk")).expect("read");
+    // Everything that the node knew is gone, the configuration file and the devices are there.
+    for name in ["weir.redb", "config.json", "weir.lock"] {
+        drop(fs::remove_file(d.path(name)));
+    }
+    let mut second = serve(&d);
+    let begun = Instant::now();
+    let ended = loop {
+        if let Some(ended) = second.try_wait().expect("a process") {
+            break ended;
+        }
+        // A daemon that serves has taken the devices, which is what must not be.
+        if begun.elapsed() > Duration::from_secs(60) {
+            stop(&mut second);
+            panic!("it serves: {}", d.log());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(!ended.success());
+    assert!(d.log().contains("is not empty") && d.log().contains("weir"), "{}", d.log());
+    assert!(fs::read(d.path("disk")).expect("read") == was);
+}
+
+/// A loop device on a file, which goes with its scope.
+struct Loop(String);
+
+impl Loop {
+    fn new(file: &Path) -> Result<Loop, String> {
+        let out = Command::new("losetup").args(["-f", "--show"]).arg(file).output();
+        let out = out.map_err(|e| format!("losetup: {e}"))?;
+        match out.status.success() {
+            true => Ok(Loop(String::from_utf8_lossy(&out.stdout).trim().to_owned())),
+            false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        drop(Command::new("losetup").args(["-d", &self.0]).status());
+    }
+}
+
+#[test]
+fn block_devices_that_others_have_are_refused() {
+    let mut d = Daemon::new("blocks");
+    let image = PathBuf::from(d.path("image"));
+    fs::File::create(&image).and_then(|f| f.set_len(64 << 20)).expect("a file");
+    let disk = match Loop::new(&image) {
+        Ok(l) => l,
+        Err(e) => return eprintln!("skipped: no loop devices: {e}"),
+    };
+    d.start();
+    // The file below a device is in use by it.
+    refused(&d, &format!("pool create p --device file:{}", image.display()), 4, &[&disk.0]);
+    let made = Command::new("mkfs.ext4").args(["-q", &disk.0]).status();
+    let mount = d.path("mnt");
+    fs::create_dir(&mount).expect("a directory");
+    let mounted = || Command::new("mount").args([&disk.0, &mount]).status();
+    if made.is_ok_and(|s| s.success()) && mounted().is_ok_and(|s| s.success()) {
+        fs::write(format!("{mount}/precious"), b"precious").expect("written");
+        d.ok(&format!("pool create safe --raid 0 --device file:{}:64M", d.path("disk0")));
+        for line in [
+            format!("pool create p --device {}", disk.0),
+            format!("pool create p --raid 0 --device {} --overwrite ext4", disk.0),
+            format!("pool add safe --device {} --overwrite ext4", disk.0),
+            format!("pool replace safe 0 --device {} --overwrite ext4", disk.0),
+            format!("pool attach safe --device {}", disk.0),
+            format!("volume adopt v --path {}", disk.0),
+        ] {
+            refused(&d, &line, 4, &["is in use", "mounted at", "mnt"]);
+        }
+        assert!(Command::new("umount").arg(&mount).status().is_ok_and(|s| s.success()));
+        let line = format!("pool create p --device {}", disk.0);
+        refused(&d, &line, 4, &["ext4", "--overwrite ext4"]);
+        d.ok(&format!("{line} --overwrite ext4"));
+    } else {
+        eprintln!("skipped in part: nothing can be mounted");
+        d.ok(&format!("pool create p --device {}", disk.0));
+    }
+    assert_eq!(d.json("pool show p")["capacity"], 63 << 20, "the last MiB has the label");
+    // While it is configured nobody else gets it, by whatever node.
+    let mounted = mounted().is_ok_and(|s| s.success());
+    assert!(!mounted, "the kernel does not mount it");
+    let node = d.path("node");
+    let number = disk.0.trim_start_matches("/dev/loop").to_owned();
+    if Command::new("mknod").args([&node, "b", "7", &number]).status().is_ok_and(|s| s.success()) {
+        refused(
+            &d,
+            &format!("pool create q --device block:{node} --overwrite weir"),
+            4,
+            &["pool `p`"],
+        );
+    }
+    d.ok("pool delete p");
+    d.stop();
+}
+
+#[test]
+fn late_writes_of_a_killed_daemon_end_before_the_next_one_serves() {
+    let mut d = Daemon::new("late-writes");
+    let disks = match can_mount() {
+        Ok(()) => Disks::mount(&d.dir, 1, 64 << 20, Nature::Honest, 1).expect("a disk"),
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    let disk = match Loop::new(&disks.files()[0]) {
+        Ok(l) => l,
+        Err(e) => return eprintln!("skipped: no loop devices: {e}"),
+    };
+    let direct = Command::new("losetup").args(["--direct-io=on", &disk.0]).status();
+    drop(direct);
+    d.start();
+    d.ok(&format!("pool create safe --raid 0 --device {}", disk.0));
+    d.ok("volume create v --pool safe --size 8M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    fs::write(d.path("data"), noise(5, MIB)).expect("written");
+    d.write("v", &d.path("data"));
+    let switch = disks.switch();
+    switch.hold();
+    let target = d.target();
+    let mut writer = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["write", "--target", &target, "--volume", "v", "--input", &d.path("data")])
+        .env_clear()
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("weir write runs");
+    let begun = Instant::now();
+    while switch.held() == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "a write is under way");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    d.kill();
+    drop(writer.kill());
+    writer.wait().expect("its end");
+    assert!(switch.held() > 0, "the disk has the write still");
+    d.start();
+    let text = d.json("status")["faults"].to_string();
+    assert!(text.contains("pool/safe") && text.contains(&disk.0), "{text}");
+    assert!(text.contains("still under way"), "{text}");
+    assert!(d.log().contains("waiting for it"), "{}", d.log());
+    switch.answer();
+    until(&d, "the pool opens", || faults(&d).is_empty());
+    assert!(d.read("v", MIB) == noise(5, MIB));
+    d.stop();
+}
