@@ -292,6 +292,45 @@ fn memory_stays_until_home_has_let_it_go_and_the_answer_does_not_wait() {
     assert_eq!(join.join().expect("home ends well"), 2);
 }
 
+/// How many of four buffers are free after one was written by way of another reactor, where a device still has it.
+fn free_while_a_device_has_one() -> usize {
+    let w = World::new(3);
+    let n = w.node_with("n", 2);
+    let (home, free) = (Rc::new(RefCell::new(None)), Rc::new(Cell::new(None)));
+    let h = home.clone();
+    n.spawn_on(0, async move {
+        let native = Native::new(false);
+        native.keeps.set(true);
+        *h.borrow_mut() = Some((Home::open(native.clone()), native));
+    });
+    w.run_until(SECONDS, || home.borrow().is_some()).expect("it opens");
+    let (entrance, f) = (home.borrow().as_ref().expect("open").0.entrance(), free.clone());
+    n.spawn_on(1, async move {
+        let bufs = BufPool::new(&PoolConfig { classes: vec![(4096, 4)] }).expect("memory");
+        let v = entrance.volume().expect("open");
+        v.write(0, bufs.alloc(4096).await, false).await.expect("written");
+        sleep(MILLIS).await;
+        f.set(Some(bufs.census()[0].free));
+    });
+    w.run_until(SECONDS, || free.get().is_some()).expect("it is written");
+    n.enter_on(0, || drop(home.take()));
+    free.get().expect("counted")
+}
+
+#[test]
+fn an_answer_does_not_give_back_what_a_device_has() {
+    assert_eq!(free_while_a_device_has_one(), 3);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn an_answer_that_gives_it_back_is_caught() {
+    weir_layers::planted::plant(Some(weir_layers::planted::Bug::LentMemoryReturned));
+    let free = free_while_a_device_has_one();
+    weir_layers::planted::plant(None);
+    assert_ne!(free, 3);
+}
+
 #[test]
 fn nobody_at_home_is_an_error_not_a_wait() {
     let (entrance, stop, join) = home(false, false);

@@ -197,9 +197,16 @@ fn snapshots_clones_scrub_check_and_dump() {
     assert!(d.ok("scrub status p").contains("0 blocks"));
     assert!(d.json("pool show p")["live"]["counters"]["repaired"].as_u64() > Some(50));
     assert_eq!(d.fails(&format!("check {all}"), 4).0, "device_in_use");
+    assert_eq!(d.fails(&format!("check {all} --repair"), 4).0, "device_in_use");
     d.stop();
     let report = d.json(&format!("check {all}"));
-    assert_eq!(report["clean"], true, "{report}");
+    assert_eq!(
+        (&report["clean"], &report["given_back"]),
+        (&true.into(), &serde_json::Value::Null),
+        "{report}"
+    );
+    let report = d.json(&format!("check {all} --repair"));
+    assert_eq!((&report["clean"], &report["given_back"]), (&true.into(), &0.into()), "{report}");
 
     for what in ["label", "superblock", "log", "slab", "datasets", "map 1 0", "block 0", "block 70"]
     {

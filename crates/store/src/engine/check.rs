@@ -1,4 +1,4 @@
-//! The offline verifier: reads everything, writes nothing.
+//! The offline verifier: reads everything, writes nothing, unless it is to give back blocks that nothing refers to.
 //!
 //! It follows every map and list from the superblock and sees to it that every copy of every block is what
 //! its parent says, that children are not younger than parents, and that the bitmaps have exactly the
@@ -6,7 +6,7 @@
 
 use super::dataset::Dataset;
 use super::open::{Options, assemble};
-use super::{Inner, StoreResult, block_of};
+use super::{Inner, Pool, StoreResult, block_of};
 use crate::format::dataset::{Kind, MapRoot};
 use crate::format::dead;
 use crate::format::page::{FANOUT, Header, NodePtr, PageKind};
@@ -20,6 +20,11 @@ use weir_base::IoResult;
 use weir_disk::Disk;
 use weir_mem::Slice;
 use weir_reactor::LocalFuture;
+
+/// A block that is in use by the bitmap only: it is lost to everybody until it is given back.
+const LEAK: &str = "in use, but nothing refers to it";
+/// Findings of this kind concern one copy of a block of several.
+const COPY: &str = "copy on ";
 
 /// Something that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,8 +53,22 @@ pub struct Report {
 impl Report {
     /// Findings about the structure, not about damage of single copies.
     pub fn structural(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|f| !f.what.starts_with("copy on "))
+        self.findings.iter().filter(|f| !f.what.starts_with(COPY))
     }
+
+    /// Blocks that are in use though nothing refers to them.
+    pub fn leaks(&self) -> impl Iterator<Item = u64> {
+        self.findings.iter().filter(|f| f.what == LEAK).map(|f| f.vbn)
+    }
+}
+
+/// What [`repair`] did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repair {
+    /// How many blocks were given back.
+    pub given_back: u64,
+    /// What was found afterwards, or what kept it from giving blocks back.
+    pub report: Report,
 }
 
 /// Verifies a pool that nobody serves.
@@ -70,14 +89,44 @@ pub async fn check_watched(
     watch: Rc<Cell<(u64, u64)>>,
 ) -> StoreResult<Report> {
     let inner = assemble(disks, Options { read_only: true, ..options }).await?;
-    let used = {
-        let space = inner.space.borrow();
-        space.total() - space.free()
-    };
-    watch.set((0, used));
-    let mut c = Check { i: inner, report: Report::default(), owners: BTreeMap::new(), watch };
-    c.run().await;
-    Ok(c.report)
+    Ok(Check::all(inner, watch).await)
+}
+
+/// Gives blocks back that are in use though nothing refers to them. Nothing is given back when a map or a list cannot be
+/// read or contradicts another one: what it would have referred to looks the same. Nobody else may use the pool meanwhile.
+///
+/// # Errors
+/// The pool cannot be opened, or a checkpoint cannot be made.
+pub async fn repair(
+    disks: Vec<Rc<dyn Disk>>,
+    options: Options,
+    watch: Rc<Cell<(u64, u64)>>,
+) -> StoreResult<Repair> {
+    let pool = Pool::open(disks, options).await?;
+    let inner = pool.0.clone();
+    inner.end_upkeep().await;
+    // All that the log had is in the maps then, and all that was deleted is given back.
+    inner.checkpoint_now().await?;
+    while inner.is_reaping() {
+        inner.checkpoint_now().await?;
+    }
+    let mut report = Check::all(inner.clone(), watch.clone()).await;
+    let leaks: Vec<u64> = report.leaks().collect();
+    let mut given_back = 0;
+    if !leaks.is_empty() && report.structural().count() == leaks.len() {
+        given_back = leaks.len() as u64;
+        let give = move |i: &Inner| {
+            for vbn in leaks {
+                i.space.borrow_mut().disk_clear(vbn);
+                i.pending.borrow_mut().push(vbn);
+            }
+        };
+        inner.ckpt.actions.borrow_mut().push(Box::new(give));
+        inner.checkpoint_now().await?;
+        report = Check::all(inner, watch).await;
+    }
+    pool.close().await?;
+    Ok(Repair { given_back, report })
 }
 
 struct Check {
@@ -90,6 +139,15 @@ struct Check {
 }
 
 impl Check {
+    /// Looks at everything that the newest checkpoint has.
+    async fn all(i: Rc<Inner>, watch: Rc<Cell<(u64, u64)>>) -> Report {
+        let used = i.space.borrow().total() - i.space.borrow().free();
+        watch.set((0, used));
+        let mut c = Check { i, report: Report::default(), owners: BTreeMap::new(), watch };
+        c.run().await;
+        c.report
+    }
+
     fn find(&mut self, layer: &str, vbn: u64, what: impl Into<String>) {
         self.report.findings.push(Finding { layer: layer.to_string(), vbn, what: what.into() });
     }
@@ -124,11 +182,11 @@ impl Check {
                     found.get_or_insert(buf);
                 }
                 Ok(()) => {
-                    let text = format!("copy on device {} at block {at} is damaged", d.number);
+                    let text = format!("{COPY}device {} at block {at} is damaged", d.number);
                     self.find(who, vbn, text);
                 }
                 Err(e) => {
-                    let text = format!("copy on device {} at block {at}: {e}", d.number);
+                    let text = format!("{COPY}device {} at block {at}: {e}", d.number);
                     self.find(who, vbn, text);
                 }
             }
@@ -325,12 +383,122 @@ impl Check {
             for vbn in first + slab::reserved(shift)..first + (1 << shift) {
                 let (on_disk, used) = (i.space.borrow().is_on_disk(vbn), referred.contains(&vbn));
                 if on_disk && !used {
-                    self.find("bitmap", vbn, "in use, but nothing refers to it");
+                    self.find("bitmap", vbn, LEAK);
                 } else if used && !on_disk {
                     let who = self.owners.get(&vbn).cloned().unwrap_or_default();
                     self.find("bitmap", vbn, format!("free, but {who} refers to it"));
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{PoolSpec, create};
+    use super::*;
+    use weir_base::SECONDS;
+    use weir_block::Volume;
+    use weir_sim::{DiskConfig, Node, SimMedium, World};
+
+    const LIMIT: u64 = 100 * SECONDS;
+    const MIB: u64 = 1 << 20;
+
+    fn disks(n: &Node) -> Vec<Rc<dyn Disk>> {
+        ["a", "b"].map(|d| n.disk(d) as Rc<dyn Disk>).to_vec()
+    }
+
+    /// A pool of two copies with a volume that has 64 blocks, and three blocks that are in use for nothing.
+    fn leaking() -> (World, Node, Vec<SimMedium>) {
+        let w = World::new(11);
+        let n = w.node("store");
+        let media: Vec<_> =
+            ["a", "b"].map(|d| SimMedium::new(d, 8 * MIB, DiskConfig::default(), 3)).into();
+        media.iter().for_each(|m| n.attach(m));
+        let there = disks(&n);
+        w.run(&n, LIMIT, async move {
+            let spec = PoolSpec { slab_shift: 8, log_pages: 64, ..PoolSpec::fitting(5, 2, 0) };
+            create(&there, &spec).await.unwrap();
+            let p = Pool::open(there, Options::default()).await.unwrap();
+            let id = p.create_volume("v", MIB, 4096).await.unwrap();
+            let v = p.volume(id).unwrap();
+            let data = Slice::heap(64 * BLOCK);
+            data.fill(7);
+            v.write(0, data, false).await.unwrap();
+            let leak = |i: &Inner| {
+                let mut space = i.space.borrow_mut();
+                let free: Vec<u64> =
+                    (0..space.total()).filter(|v| space.is_place(*v)).rev().take(3).collect();
+                for vbn in free {
+                    assert!(space.take(vbn));
+                    space.disk_set(vbn, i.epoch.get());
+                }
+            };
+            p.0.ckpt.actions.borrow_mut().push(Box::new(leak));
+            p.close().await.unwrap();
+        })
+        .expect("it ends");
+        n.kill();
+        n.restart();
+        (w, n, media)
+    }
+
+    #[test]
+    fn what_nothing_refers_to_is_given_back_and_stays_so() {
+        let (w, n, _media) = leaking();
+        let found = {
+            let there = disks(&n);
+            w.run(&n, LIMIT, async move { check(there, Options::default()).await })
+                .unwrap()
+                .unwrap()
+        };
+        assert_eq!(found.leaks().count(), 3, "{:?}", found.findings);
+        let there = disks(&n);
+        let done =
+            w.run(&n, LIMIT, async move { repair(there, Options::default(), Rc::default()).await });
+        let done = done.unwrap().unwrap();
+        assert_eq!((done.given_back, done.report.findings), (3, vec![]));
+        n.kill();
+        n.restart();
+        let there = disks(&n);
+        w.run(&n, LIMIT, async move {
+            let p = Pool::open(there, Options::default()).await.unwrap();
+            let id = p.datasets().iter().find(|d| d.name == "v").unwrap().id;
+            let (v, buf) = (p.volume(id).unwrap(), Slice::heap(64 * BLOCK));
+            v.read(0, buf.clone()).await.unwrap();
+            assert!(buf.to_vec().iter().all(|b| *b == 7));
+            p.close().await.unwrap();
+        })
+        .expect("it ends");
+        let there = disks(&n);
+        let after = w.run(&n, LIMIT, async move { check(there, Options::default()).await });
+        assert_eq!(after.unwrap().unwrap().findings, []);
+    }
+
+    #[test]
+    fn nothing_is_given_back_while_a_map_cannot_be_read() {
+        let (w, n, media) = leaking();
+        // The only map node of the volume, on both devices.
+        let there = disks(&n);
+        let places = w.run(&n, LIMIT, async move {
+            let i =
+                assemble(there, Options { read_only: true, ..Options::default() }).await.unwrap();
+            let ds =
+                i.datasets.borrow().values().find(|d| d.kind == Kind::Volume).cloned().unwrap();
+            let super::super::stage::Below::Root(root, _) = ds.top.below.borrow().clone() else {
+                unreachable!("nothing was written since the checkpoint")
+            };
+            i.copies_of(root.ptr.vbn).into_iter().flatten().map(|(_, at)| at).collect::<Vec<_>>()
+        });
+        for (m, at) in media.iter().zip(places.expect("it ends")) {
+            m.rot(at * BLOCK as u64, BLOCK, 8);
+        }
+        let there = disks(&n);
+        let done =
+            w.run(&n, LIMIT, async move { repair(there, Options::default(), Rc::default()).await });
+        let done = done.unwrap().unwrap();
+        assert_eq!(done.given_back, 0, "its data looks leaked, too");
+        assert!(done.report.leaks().count() > 3);
+        assert!(done.report.findings.iter().any(|f| f.what == "no good copy"));
     }
 }

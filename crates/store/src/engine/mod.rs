@@ -41,7 +41,7 @@ mod upkeep;
 mod volume;
 mod write;
 
-pub use check::{Finding, Report, check, check_watched};
+pub use check::{Finding, Repair, Report, check, check_watched, repair};
 pub use create::{PoolSpec, create};
 pub use labels::label_of;
 pub(crate) use labels::{read_block, superblocks};

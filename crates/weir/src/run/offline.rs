@@ -14,7 +14,7 @@ use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
 use weir_reactor::{LocalFuture, PollMode, Reactor, sleep, spawn};
 use weir_store::dump::{Dump, Item, Value};
-use weir_store::{Options, Report, StoreError, check_watched};
+use weir_store::{Options, Report, StoreError, check_watched, repair};
 use weir_uring::{FileDisk, OpenOptions, Ring};
 
 fn failed(e: &StoreError) -> Error {
@@ -28,21 +28,37 @@ fn failed(e: &StoreError) -> Error {
     )
 }
 
-/// The devices, opened for reading, and what keeps daemons from them meanwhile.
+/// What is done to the devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum For {
+    Reading,
+    Writing,
+}
+
+/// The devices, open, and what keeps daemons from them meanwhile.
 type Devices = (Vec<Rc<dyn Disk>>, Vec<File>);
 
-fn open(ring: &Ring, paths: &[PathBuf]) -> Result<Devices> {
-    let options = OpenOptions { create: false, len: None, direct: true, read_only: true };
+fn open(ring: &Ring, paths: &[PathBuf], purpose: For) -> Result<Devices> {
+    let read_only = purpose == For::Reading;
+    let options = OpenOptions { create: false, len: None, direct: true, read_only };
     let (mut disks, mut locks): Devices = Default::default();
     for path in paths {
         let wrong = |e: &dyn std::fmt::Display| {
-            Error::new(Code::IoError, format!("{} cannot be read", path.display()))
+            let (what, hint) = match purpose {
+                For::Reading => ("read", "name files and block devices that you may read"),
+                For::Writing => ("written", "name files and block devices that you may write"),
+            };
+            Error::new(Code::IoError, format!("{} cannot be {what}", path.display()))
                 .because(e)
-                .hint("name files and block devices that you may read")
+                .hint(hint)
         };
-        disks.push(Rc::new(FileDisk::open(ring, path, options).map_err(|e| wrong(&e))?));
-        let lock = File::open(path).map_err(|e| wrong(&e))?;
-        match lock.try_lock_shared() {
+        let lock =
+            File::options().read(true).write(!read_only).open(path).map_err(|e| wrong(&e))?;
+        let locked = match purpose {
+            For::Reading => lock.try_lock_shared(),
+            For::Writing => lock.try_lock(),
+        };
+        match locked {
             Ok(()) => locks.push(lock),
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::new(Code::DeviceInUse, format!("{} is in use", path.display()))
@@ -51,17 +67,19 @@ fn open(ring: &Ring, paths: &[PathBuf]) -> Result<Devices> {
             }
             Err(TryLockError::Error(e)) => return Err(wrong(&e)),
         }
+        disks.push(Rc::new(FileDisk::open(ring, path, options).map_err(|e| wrong(&e))?));
     }
     Ok((disks, locks))
 }
 
 fn with_devices<R: 'static>(
     paths: &[PathBuf],
+    purpose: For,
     f: impl FnOnce(Vec<Rc<dyn Disk>>) -> LocalFuture<'static, Result<R>>,
 ) -> Result<R> {
     let ring = Ring::new().map_err(no_ring)?;
     let reactor = Reactor::new(Rc::new(ring.clone()));
-    let (disks, locks) = reactor.enter(|| open(&ring, paths))?;
+    let (disks, locks) = reactor.enter(|| open(&ring, paths, purpose))?;
     let work = f(disks);
     let result = reactor.block_on(PollMode::default(), work);
     reactor.shutdown();
@@ -71,8 +89,9 @@ fn with_devices<R: 'static>(
 
 /// Runs `weir check`.
 pub(crate) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
-    let (json, force) = (args.json, args.force);
-    let report = with_devices(&args.devices, move |disks| {
+    let (json, force, mend) = (args.json, args.force, args.repair);
+    let purpose = if mend { For::Writing } else { For::Reading };
+    let done = with_devices(&args.devices, purpose, move |disks| {
         Box::pin(async move {
             let watch = Rc::new(Cell::new((0, 0)));
             let seen = watch.clone();
@@ -88,40 +107,60 @@ pub(crate) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
                 }
             });
             let options = Options { force, ..Options::default() };
-            let report = check_watched(disks, options, watch).await;
+            let done = match mend {
+                true => repair(disks, options, watch).await.map(|r| (Some(r.given_back), r.report)),
+                false => check_watched(disks, options, watch).await.map(|r| (None, r)),
+            };
             progress.cancel();
             if shown {
                 eprintln!();
             }
-            report.map_err(|e| failed(&e))
+            done.map_err(|e| failed(&e))
         })
     })?;
-    output::show(json, &as_json(&report), |_| text(&report))?;
+    let (given_back, report) = done;
+    output::show(json, &as_json(&report, given_back), |_| text(&report, given_back))?;
     Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn as_json(r: &Report) -> serde_json::Value {
+fn as_json(r: &Report, given_back: Option<u64>) -> serde_json::Value {
     let findings: Vec<_> = r
         .findings
         .iter()
         .map(|f| serde_json::json!({ "layer": f.layer, "block": f.vbn, "what": f.what }))
         .collect();
-    serde_json::json!({
+    let mut all = serde_json::json!({
         "clean": r.findings.is_empty(),
         "datasets": r.datasets,
         "blocks": r.blocks,
         "copies": r.copies,
         "findings": findings,
-    })
+    });
+    if let Some(n) = given_back {
+        all["given_back"] = n.into();
+    }
+    all
 }
 
-fn text(r: &Report) -> String {
+fn text(r: &Report, given_back: Option<u64>) -> String {
     let mut out = format!(
         "{} volumes and snapshots, {} blocks referred to, {} copies read and verified\n",
         r.datasets, r.blocks, r.copies
     );
     for f in &r.findings {
         out.push_str(&format!("block {}, {}: {}\n", f.vbn, f.layer, f.what));
+    }
+    let leaks = r.leaks().count();
+    match given_back {
+        Some(0) if leaks > 0 => out.push_str(
+            "nothing was given back: what the damaged blocks refer to cannot be told from what nothing refers to; \
+             restore or delete the volumes that they are of first\n",
+        ),
+        Some(n) => out.push_str(&format!("{n} blocks given back that nothing referred to\n")),
+        None if leaks > 0 => out.push_str(&format!(
+            "{leaks} blocks are in use for nothing; `weir check --repair` gives them back\n"
+        )),
+        None => {}
     }
     out.push_str(&match r.findings.len() {
         0 => "everything is as it should be".to_string(),
@@ -134,7 +173,7 @@ fn text(r: &Report) -> String {
 pub(crate) fn dump(args: DumpArgs) -> anyhow::Result<ExitCode> {
     let json = args.json;
     let what = args.what.clone();
-    let item = with_devices(&args.devices, move |disks| {
+    let item = with_devices(&args.devices, For::Reading, move |disks| {
         Box::pin(async move {
             let d = Dump::open(disks).await.map_err(|e| failed(&e))?;
             let item = match what.unwrap_or(DumpWhat::Superblock) {

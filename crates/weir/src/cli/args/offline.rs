@@ -6,8 +6,8 @@ use std::path::PathBuf;
 /// `weir check`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  weir check --device /dev/nvme1n1 --device /dev/nvme2n1\n  \
-    weir check -d /srv/a -d /srv/b --json\n\nNothing is written. Exit code 0: everything is as it should be; 1: it is \
-    not. The pool must not be in use by a daemon.")]
+    weir check -d /srv/a -d /srv/b --json\n  weir check -d /srv/a -d /srv/b --repair\n\nNothing is written without \
+    --repair. Exit code 0: everything is as it should be; 1: it is not. The pool must not be in use by a daemon.")]
 pub(crate) struct CheckArgs {
     /// A file or block device of the pool. Repeated: all of them, in any order.
     #[arg(long = "device", short = 'd', required = true, value_name = "PATH")]
@@ -15,6 +15,9 @@ pub(crate) struct CheckArgs {
     /// Look at what is there though devices are missing.
     #[arg(long)]
     pub(crate) force: bool,
+    /// Give back blocks that are in use though nothing refers to them. Nothing is given back while a map cannot be read.
+    #[arg(long, conflicts_with = "force")]
+    pub(crate) repair: bool,
     /// From the global `--json`.
     #[arg(skip)]
     pub(crate) json: bool,
