@@ -83,6 +83,12 @@ pub enum Bug {
     UnreadIsUnwritten,
     /// What failed with the whole pool is read as if it had not been done.
     UndecidedIsOld,
+    /// A superblock that decides what failed is written where the one before it has not arrived.
+    BegunLeftOut,
+    /// What failed is decided on while the pool is being opened anew, which decides too.
+    DecidedInTwoLives,
+    /// What is suspended for another reason than a device's failure forgets which devices were current.
+    SuspendedUnread,
 }
 
 impl Bug {
@@ -128,6 +134,9 @@ impl Bug {
         Bug::ErrorIsLoss,
         Bug::UnreadIsUnwritten,
         Bug::UndecidedIsOld,
+        Bug::BegunLeftOut,
+        Bug::DecidedInTwoLives,
+        Bug::SuspendedUnread,
     ];
 }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use weir_base::{IoError, IoResult, MICROS, MILLIS, SECONDS};
 use weir_block::Volume;
 use weir_disk::Disk;
-use weir_reactor::sleep;
+use weir_reactor::{sleep, spawn};
 use weir_sim::{DiskConfig, Next, Node, Odds, SimMedium, World};
 use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, PoolSpec, StoreError, check, create};
@@ -418,6 +418,40 @@ fn a_write_that_failed_is_decided_once() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_device_that_goes_away_under_a_superblock_is_as_current_as_before() {
+    for k in 0..48 {
+        let (b, p) = Bench::new(2, 1, k);
+        let (q, m) = (p.clone(), b.media[0].clone());
+        b.run(async move {
+            let (c, w) = (q.clone(), q.clone());
+            let write = spawn(async move { write(&w, AT, 2).await });
+            let checkpoint = spawn(async move { c.checkpoint().await });
+            sleep(k * 60 * MICROS).await;
+            m.set_offline(true);
+            let _ = write.await;
+            let _ = checkpoint.await;
+            // Whoever reads has it decided what became of the write, over and over while the device is away.
+            for _ in 0..3 {
+                let _ = first(&q, AT).await;
+                sleep(1100 * MILLIS).await;
+            }
+            m.set_offline(false);
+            if k % 2 == 0 && q.status().suspended.is_some() {
+                q.resume().await.unwrap();
+                assert_eq!(first(&q, 0).await, Ok(1));
+            }
+        });
+        b.restart();
+        let p = b.open().unwrap();
+        b.run(async move {
+            assert_eq!(first(&p, 0).await, Ok(1));
+            assert!(matches!(first(&p, AT).await, Ok(1 | 2)));
+            assert!(p.status().whole);
+        });
     }
 }
 

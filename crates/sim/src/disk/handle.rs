@@ -38,6 +38,8 @@ struct Op {
     fails: Option<IoError>,
     /// Pieces that have not been moved: offset and length.
     left: RefCell<Vec<(usize, usize)>>,
+    /// The disk was away when a piece was due.
+    missed: Cell<bool>,
     over: Cell<bool>,
 }
 
@@ -103,6 +105,7 @@ impl SimDisk {
             moves: true,
             fails: None,
             left: RefCell::default(),
+            missed: Cell::new(false),
             over: Cell::new(false),
         };
         let range = match &op {
@@ -261,6 +264,10 @@ impl Op {
     /// Moves one piece.
     fn transfer(&self, pos: usize, len: usize) {
         self.left.borrow_mut().retain(|(at, _)| *at != pos);
+        if self.medium.is_offline() {
+            // It may be back before this ends: that tells of it all the same.
+            self.missed.set(true);
+        }
         if !self.moves || self.lost_power() || self.medium.is_offline() {
             return;
         }
@@ -291,7 +298,7 @@ impl Op {
         self.over.set(true);
         let m = &self.medium;
         let mut result = self.fails.map_or(Ok(()), Err);
-        if self.lost_power() || m.is_offline() {
+        if self.lost_power() || self.missed.get() || m.is_offline() {
             result = Err(IoError::Offline);
         } else {
             let mut cache = m.0.cache.borrow_mut();

@@ -6,7 +6,7 @@ use weir_base::{IoError, IoResult, MILLIS, SECONDS};
 use weir_disk::{Disk, DiskOp, run};
 use weir_mem::Slice;
 use weir_reactor::{completion, now, spawn};
-use weir_sim::{DiskConfig, Next, Node, SimDisk, SimMedium, World};
+use weir_sim::{DiskConfig, Latency, Next, Node, SimDisk, SimMedium, World};
 
 const LEN: u64 = 1 << 20;
 
@@ -282,6 +282,29 @@ fn full_offline_and_stalled_disks() {
         assert!(read(&*d, 0, 512).await.is_ok());
         assert!(now() - t < 100 * MILLIS);
     });
+}
+
+#[test]
+fn what_missed_a_piece_while_the_disk_was_away_fails() {
+    let latency = Latency::uniform(MILLIS, 0);
+    let config = DiskConfig { write: latency, read: latency, ..DiskConfig::default() };
+    let (w, n, m) = world(11, config);
+    let mut missed = 0;
+    for at in 0..16 {
+        let (gone, back) = (m.clone(), m.clone());
+        w.after(at * MILLIS / 16, move |_| gone.set_offline(true));
+        w.after((at + 1) * MILLIS / 16, move |_| back.set_offline(false));
+        let value = 1 + at as u8;
+        missed += play(&w, &n, |d| async move {
+            match write(&*d, 0, 65536, value).await {
+                Ok(()) => assert_eq!(read(&*d, 0, 65536).await, Ok(vec![value; 65536]), "{at}"),
+                Err(e) => assert_eq!(e, IoError::Offline),
+            }
+            let all = read(&*d, 0, 65536).await.expect("it is back");
+            u32::from(all.contains(&value) && all.iter().any(|b| *b != value))
+        });
+    }
+    assert!(missed > 0, "some of a write was missed at times");
 }
 
 #[test]

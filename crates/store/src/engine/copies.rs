@@ -92,7 +92,8 @@ impl Inner {
                 Ok(()) if good(&buf) => {
                     data.get_or_insert(buf);
                 }
-                Ok(()) if current => bad.push((d, at)),
+                // What it did not get while it went out of service is not damaged.
+                Ok(()) if current && d.is_current_to_read() => bad.push((d, at)),
                 Ok(()) => {}
                 Err(e) => {
                     if e == IoError::Offline {

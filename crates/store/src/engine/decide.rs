@@ -4,11 +4,13 @@
 //! then what was there before must not find the new data later; so before their blocks are read a superblock says that the
 //! log ends before them.
 
-use super::device::{self, Pending};
+use super::device::{self, Device, Pending};
 use super::{Inner, dataset::Dataset};
+use crate::format::superblock::{MemberState, Superblock};
 use crate::format::turn::{MAX_TURNS, Turn};
 use crate::format::{KEPT_LOG, MAX_EPOCH};
 use crate::planted::{Bug, has};
+use std::rc::Rc;
 use weir_base::{IoError, IoResult, SECONDS};
 use weir_disk::{DiskOp, run};
 use weir_mem::Slice;
@@ -22,6 +24,10 @@ impl Inner {
             return Ok(());
         }
         let _only = self.deciding.acquire(1).await;
+        if self.over.get() {
+            // The pool has been opened anew, and that decided.
+            return if open() { Err(IoError::Offline) } else { Ok(()) };
+        }
         // Not again and again on behalf of many readers.
         if open() && now() >= self.undecided_until.get() {
             self.undecided_until.set(now() + SECONDS);
@@ -43,8 +49,9 @@ impl Inner {
             return Err(IoError::Busy);
         };
         let mut next = self.durable.borrow().clone();
-        let begun = self.begun.borrow().clone().filter(|b| b.seq > next.seq);
-        let last = begun.unwrap_or_else(|| next.clone());
+        self.keep_readable();
+        let begun: Vec<Superblock> = self.begun.borrow().clone();
+        let last = begun.last().unwrap_or(&next).clone();
         let (lsn, epoch) = (self.log.next_lsn.get(), self.epoch.get() + 1);
         let room = next.base_lsn.saturating_add(next.log_pages);
         if next.turns.len() >= MAX_TURNS || lsn > room || epoch >= MAX_EPOCH - 8 {
@@ -56,35 +63,59 @@ impl Inner {
         next.incarnation = self.incarnation.get() + 1;
         next.next_dataset = self.next_dataset.get();
         next.incompat |= KEPT_LOG;
-        next.members = self.devices.borrow().iter().map(|d| d.member()).collect();
+        // Who was current when it was suspended is so still.
+        for (m, d) in next.members.iter_mut().zip(self.devices.borrow().iter()) {
+            m.spares_used = d.spares_used.get().max(m.spares_used);
+        }
+        let began = last.incarnation >= next.incarnation;
         let devices = self.devices.borrow().clone();
         let current: Vec<_> = devices.iter().filter(|d| d.is_current_to_read()).collect();
         // All that any superblock calls current: none of them may come back with the old end of the log.
-        let all = next.members.iter().zip(&devices).all(|(m, d)| {
-            m.state != crate::format::superblock::MemberState::InSync || d.is_current_to_read()
-        });
+        let all = next
+            .members
+            .iter()
+            .zip(&devices)
+            .all(|(m, d)| m.state != MemberState::InSync || d.is_current_to_read());
         if !all || current.is_empty() {
             return Err(IoError::Offline);
         }
-        self.begun.replace(Some(next.clone()));
+        // A superblock is begun when every device has the one before it. Of those that were begun and not made durable some
+        // devices may have one, and others none.
+        for s in begun.iter().filter(|_| !has(Bug::BegunLeftOut)) {
+            self.put(&current, s).await?;
+        }
+        if began && !has(Bug::BegunLeftOut) {
+            // One like this one came as far as that before.
+            next = last;
+        } else {
+            self.begun.borrow_mut().push(next.clone());
+            self.put(&current, &next).await?;
+        }
+        self.durable.replace(next);
+        self.begun.take();
+        for ds in self.datasets.borrow().values() {
+            ds.undecided.take();
+        }
+        Ok(())
+    }
+
+    /// Makes a superblock durable on devices that failed with the pool.
+    async fn put(&self, devices: &[&Rc<Device>], s: &Superblock) -> IoResult {
+        let limit = self.options.deadline;
         let mut io: Vec<Pending> = Vec::new();
-        for d in &current {
+        for d in devices {
             for area in 0..2 {
-                let buf = Slice::copy_of(&next.encode(d.id, area)[..]);
+                let buf = Slice::copy_of(&s.encode(d.id, area)[..]);
                 self.count(|c| c.media_writes += 1);
-                d.submit_write(d.layout.superblock(u64::from(area), next.seq), &buf, &mut io);
+                d.submit_write(d.layout.superblock(u64::from(area), s.seq), &buf, &mut io);
             }
         }
         if let Some((_, e)) = device::wait(&mut io, limit).await.first() {
             return Err(*e);
         }
-        for d in &current {
+        for d in devices {
             let Some(disk) = d.disk.as_ref().filter(|d| d.volatile_cache()) else { continue };
             patience(limit, run(&**disk, DiskOp::Flush)).await.unwrap_or(Err(IoError::Offline))?;
-        }
-        self.durable.replace(next);
-        for ds in self.datasets.borrow().values() {
-            ds.undecided.take();
         }
         Ok(())
     }

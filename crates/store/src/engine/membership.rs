@@ -43,7 +43,7 @@ impl Inner {
                 self.suspend(IoError::Offline);
                 return Err(IoError::Offline);
             }
-            self.begun.replace(Some(next.clone()));
+            self.begun.borrow_mut().push(next.clone());
             let told = self.failures.get();
             if has(Bug::RecordedTooSoon) {
                 self.recorded.set(told);
@@ -66,6 +66,7 @@ impl Inner {
             // Only now: whoever acknowledges anything must not go by a superblock that may be lost.
             self.recorded.set(told);
             self.durable.replace(next);
+            self.begun.take();
             return Ok(());
         }
     }

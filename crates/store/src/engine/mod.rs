@@ -144,8 +144,10 @@ pub(crate) struct Inner {
     pub(crate) next_dataset: Cell<u32>,
     /// The newest durable superblock.
     pub(crate) durable: RefCell<Superblock>,
-    /// The newest superblock that was begun: it may be on some devices.
-    pub(crate) begun: RefCell<Option<Superblock>>,
+    /// Superblocks that were begun after the newest durable one, in order: each may be on some devices.
+    pub(crate) begun: RefCell<Vec<Superblock>>,
+    /// The pool has been opened anew in this one's place.
+    pub(crate) over: Cell<bool>,
     /// Only one superblock is made at a time.
     pub(crate) super_lock: WaitChannel,
     pub(crate) epoch: Cell<u32>,
@@ -260,6 +262,10 @@ impl Inner {
     pub(crate) fn suspend(&self, why: IoError) {
         if self.suspended.get().is_none() {
             self.suspended.set(Some(why));
+            // Whatever the reason: devices that failed before are those of which the rest can be read.
+            if self.serving.get() && !has(Bug::SuspendedUnread) {
+                self.keep_readable();
+            }
         }
         self.log.work.signal();
         self.ckpt.wake();

@@ -6,6 +6,7 @@
 use super::open::assemble;
 use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::superblock::MemberState;
+use crate::planted::{Bug, has};
 use std::cell::OnceCell;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -75,11 +76,15 @@ impl Inner {
     pub(super) fn keep_readable(&self) {
         let durable = self.durable.borrow();
         for (d, m) in self.devices.borrow().iter().zip(&durable.members) {
-            if m.device == d.id && m.state == MemberState::InSync {
+            if m.device != d.id {
+                continue;
+            }
+            let current = m.state == MemberState::InSync;
+            if current {
                 d.state.set(MemberState::InSync);
                 d.since.set(m.since);
-                d.kept.set(true);
             }
+            d.kept.set(current);
         }
     }
 
@@ -133,6 +138,11 @@ impl Pool {
         if old.options.read_only {
             return Err(StoreError::Request("the pool was opened for reading only".into()));
         }
+        // Nobody decides in the old life while the new one does.
+        let still = match has(Bug::DecidedInTwoLives) {
+            true => None,
+            false => Some(old.deciding.acquire(1).await),
+        };
         old.end().await?;
         let here = |d: &Rc<super::device::Device>| {
             d.disk.clone().filter(|_| d.state.get() != MemberState::Gone)
@@ -148,7 +158,8 @@ impl Pool {
         let pin = new.pins.pin();
         new.serve().await;
         let _ = self.0.last().next.set(Rc::new(Life { inner: new, next: OnceCell::new() }));
-        drop(only);
+        old.over.set(true);
+        drop((only, still));
         spawn_task(async move {
             while old.users.get() > 0 {
                 old.no_users.wait().await;

@@ -179,7 +179,9 @@ impl Inner {
                 Ok(buf) if good(&buf) => {
                     data.get_or_insert(buf);
                 }
-                Ok(_) | Err(IoError::Medium) => bad.push((d, at)),
+                // What it did not get while it went out of service is not damaged.
+                Ok(_) | Err(IoError::Medium) if d.is_current() => bad.push((d, at)),
+                Ok(_) | Err(IoError::Medium) => unread = true,
                 Err(IoError::Offline) => self.device_failed(&d, IoError::Offline),
                 // That says nothing about the medium.
                 Err(e) => {

@@ -62,7 +62,11 @@ impl Story {
     /// then on, also after a kill.
     pub(crate) fn worn_blocks(&mut self) -> Result<(), Wrong> {
         let pool = self.running()?;
-        let whole = pool.status().whole && self.missing.is_empty();
+        let status = pool.status();
+        let whole = status.whole && self.missing.is_empty();
+        // Errors of the medium that pass use spares up, too.
+        let room = |d: &weir_store::DeviceInfo| u64::from(d.replaced) + 4 <= self.spec.spares;
+        let whole = whole && status.devices.iter().all(room);
         let other = matches!(self.trouble, Trouble::BothCopies | Trouble::Unreadable);
         if self.spec.copies != 2 || !whole || self.unsummed || other {
             return Ok(());
