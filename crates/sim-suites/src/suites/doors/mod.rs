@@ -33,6 +33,7 @@ use weir_initiator_brp::{Session, SessionConfig, Variant};
 use weir_proto_srp::{PortId, TargetPolicy};
 use weir_reactor::sleep;
 use weir_sim::{Cut, NetConfig, Odds, Options, World};
+use weir_target_core::PATIENCE;
 
 /// The plan of a host: its paths.
 struct Plan {
@@ -60,6 +61,7 @@ fn ports(
         max_rdma: 4096 << rng.below(3),
         chunk: 4096 << rng.below(3),
         probe_after: 2 * SECONDS,
+        terminate_timeout: if rng.chance(1, 4) { 10 * MILLIS } else { 5 * SECONDS },
         ..weir_target_srp::TargetConfig::default()
     };
     let credits = rng.between(2, 16) as u16;
@@ -90,7 +92,7 @@ fn plans(rng: &mut Prng) -> Vec<Plan> {
         let one_port = rng.chance(1, 2);
         let mut pairs = Vec::new();
         for port in 1..=BRP {
-            if rng.chance(2, 3) || (port == 2 && pairs.is_empty()) {
+            if rng.chance(2, 3) || (port == BRP && pairs.is_empty()) {
                 if !one_port && !pairs.is_empty() {
                     next += 1;
                 }
@@ -115,9 +117,11 @@ impl Play {
     fn mishap(self: &Rc<Self>, w: &World, rng: &mut Prng, at: Nanos) {
         let host = self.hosts[rng.below(self.hosts.len() as u64) as usize].clone();
         let me = self.clone();
-        let duration = match rng.below(3) {
+        let duration = match rng.below(4) {
             0 => rng.below(20 * MILLIS),
             1 => rng.below(400 * MILLIS),
+            // About as long as a fence waits for hosts.
+            2 => PATIENCE + rng.below(300 * MILLIS),
             _ => rng.below(3 * SECONDS),
         };
         let one_way = rng.chance(1, 2);
@@ -286,10 +290,12 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
     let paths: Vec<(usize, Pair)> =
         plans.iter().enumerate().flat_map(|(h, p)| p.pairs.iter().map(move |x| (h, *x))).collect();
     let volumes = rng.between(1, 3) as usize;
-    let judge = Rc::new(Judge::new(w.time(), paths, volumes, !hostile, run.words));
     let initiators: Vec<BTreeSet<u8>> =
         plans.iter().map(|p| p.pairs.iter().map(|x| x.0).collect()).collect();
     let (srp, brp) = ports(&mut rng, 2, plans.len());
+    let lingers = srp.terminate_timeout < SECONDS;
+    let nature = (!hostile, lingers, run.words);
+    let judge = Rc::new(Judge::new(w.time(), paths, volumes, nature));
     let config = NodeConfig {
         srp,
         brp,

@@ -90,18 +90,21 @@ pub(super) struct Judge {
     fragile: Cell<bool>,
     /// Attentions that commands about reservations under way may raise, by volume and number.
     telling: RefCell<BTreeMap<(u32, u64), Telling>>,
+    /// A login need not wait for what its nexus has left with a device.
+    lingers: bool,
+    /// By path and volume, the login of the newest write that landed.
+    newest: RefCell<BTreeMap<(usize, u32), u32>>,
     /// What happens is written to standard error.
     words: bool,
 }
 
 impl Judge {
-    /// `punctual`: the network delays nothing by itself.
+    /// `punctual`: the network delays nothing by itself; `lingers`: see there; `words`: tells whoever replays a seed.
     pub(super) fn new(
         time: Time,
         paths: Vec<(usize, Pair)>,
         slots: usize,
-        punctual: bool,
-        words: bool,
+        (punctual, lingers, words): (bool, bool, bool),
     ) -> Judge {
         let info = |(host, pair): &(usize, Pair)| PathInfo {
             host: *host,
@@ -121,6 +124,8 @@ impl Judge {
             figures: RefCell::default(),
             fragile: Cell::new(!punctual),
             telling: RefCell::default(),
+            lingers,
+            newest: RefCell::default(),
             words,
         }
     }
@@ -273,6 +278,10 @@ impl Judge {
         for number in 1..=self.volumes() {
             self.change(number, |b| {
                 b.orders.settle_all_of(p.pair);
+                // The nexus may have lived on, and be lost at any later time.
+                if self.fragile.get() && b.lives && b.orders.may_be_held_by(p.pair) {
+                    b.orders.begin(p.pair, Act::Lost);
+                }
                 b.attentions.doubt(p.pair, now);
             });
         }

@@ -1,10 +1,11 @@
 //! Hosts: clients that read, write and compare through any of their paths, and the cluster software that reserves.
 
+mod cluster;
+
 use super::book::Content;
 use super::judge::Judge;
-use super::node::{BRP, Node, volume_name};
+use super::node::{Node, volume_name};
 use super::path::{Command, Path, Reply};
-use super::spc::{Act, KINDS, Pair};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -120,6 +121,11 @@ impl Host {
             45..=69 => self.read(p, first, count).await.map(drop).unwrap_or(()),
             70..=91 => self.compare_and_write(p, first.min(3), rng).await,
             92..=95 => self.zero(p, first, count).await,
+            99 => {
+                if let Way::Srp(path) = &p.way {
+                    path.manage(p.volume, p.lun, TaskFunction::AbortTaskSet).await;
+                }
+            }
             _ => self.flush(p).await,
         }
     }
@@ -360,104 +366,6 @@ impl Host {
                     self.brp_reply(b, p.volume, r);
                 }
             }
-        }
-    }
-
-    // Cluster software.
-
-    /// Registers, reserves, preempts and resets, until it is stopped.
-    pub(super) async fn cluster(self: Rc<Self>, mut rng: Prng, pause: Nanos, times: u64) {
-        for _ in 0..times {
-            if self.over() {
-                break;
-            }
-            sleep(rng.below(pause) + 1).await;
-            if let Some(p) = self.choose(&mut rng).await
-                && let Way::Srp(path) = &p.way
-            {
-                self.govern(path, &p, &mut rng).await;
-            }
-        }
-        self.running.set(self.running.get() - 1);
-    }
-
-    async fn govern(&self, path: &Path, p: &Place, rng: &mut Prng) {
-        let j = &self.judge;
-        match rng.below(40) {
-            0 | 1 => path.manage(p.volume, p.lun, TaskFunction::LunReset).await,
-            2 => path.manage(p.volume, p.lun, TaskFunction::ClearTaskSet).await,
-            3 => path.manage(p.volume, p.lun, TaskFunction::AbortTaskSet).await,
-            4 => path.drop_one(),
-            5 => {
-                let (interlock, tas) = (rng.chance(1, 2), rng.chance(1, 2));
-                path.mode_select(p.volume, p.lun, interlock, tas).await;
-            }
-            _ => {
-                if j.with(p.volume, |b| b.orders.open() >= 3) {
-                    return;
-                }
-                let act = self.think_of(path.pair(), p.volume, rng);
-                let port = match &act {
-                    Act::Move { to, .. } => to.1,
-                    _ => 0,
-                };
-                path.act(p.volume, p.lun, act, (rng.chance(1, 2), port)).await;
-            }
-        }
-    }
-
-    /// A command that makes sense, more or less.
-    fn think_of(&self, me: Pair, volume: u32, rng: &mut Prng) -> Act {
-        let state = self.judge.with(volume, |b| b.orders.guess());
-        let mine = state.keys.get(&me).copied();
-        let fresh = match rng.chance(1, 3) {
-            // Shared by hosts, so that a preemption hits several.
-            true => 0xaaaa,
-            false => u64::from(me.0) << 8 | u64::from(me.1),
-        };
-        let key = if rng.chance(1, 20) { 0xbad } else { mine.unwrap_or(0) };
-        let kind = KINDS[rng.below(6) as usize];
-        let Some(_) = mine else {
-            let pairs = match rng.chance(1, 4) {
-                true => {
-                    let others = (1..=BRP).filter(|p| *p != me.1).map(|p| (me.0, p));
-                    others.chain([me]).collect()
-                }
-                false => vec![me],
-            };
-            return match rng.below(10) {
-                0 => Act::Reserve6,
-                1 => Act::Release6,
-                2 => Act::ReadKeys,
-                3 => Act::Reserve { key, kind },
-                n => Act::Register { key, new: fresh, ignore: n < 6, pairs },
-            };
-        };
-        let others: Vec<Pair> = state.keys.keys().copied().filter(|p| *p != me).collect();
-        let other =
-            (!others.is_empty()).then(|| others[rng.below(others.len().max(1) as u64) as usize]);
-        let victim = other.map_or(0xbad, |o| state.keys[&o]);
-        let victim = match state.held {
-            Some((7 | 8, _)) if rng.chance(1, 2) => 0,
-            _ => victim,
-        };
-        match rng.below(20) {
-            0..=5 if state.held.is_none() => Act::Reserve { key, kind },
-            0 | 1 => Act::Release { key, kind: state.held.map_or(kind, |h| h.0) },
-            2..=6 => Act::Preempt { key, victim, kind, abort: true },
-            7 | 8 => Act::Preempt { key, victim, kind, abort: false },
-            9 => Act::Clear { key },
-            10 => Act::Register { key, new: 0, ignore: false, pairs: vec![me] },
-            11 => Act::Register { key, new: fresh, ignore: rng.chance(1, 2), pairs: vec![me] },
-            12 => {
-                let all = &self.judge.paths;
-                let to = all[rng.below(all.len() as u64) as usize].pair;
-                Act::Move { key, new: 0x77, to, leave: rng.chance(1, 2) }
-            }
-            13 => Act::Release { key, kind },
-            14..=16 => Act::ReadKeys,
-            17 | 18 => Act::ReadReservation,
-            _ => Act::Reserve { key, kind },
         }
     }
 

@@ -1,0 +1,275 @@
+//! The node: two reactors, two SRP ports and a BRP port before the same units, and what its operator does.
+
+mod wishes;
+
+use super::judge::Judge;
+use super::medium::Medium;
+use crate::Wrong;
+use crate::suites::scene::{Port as _, pool};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use weir_base::{MILLIS, Prng, SECONDS};
+use weir_fabric::Provider;
+use weir_mem::BufPool;
+use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
+use weir_reactor::{Handle, set_local, sleep, spawn_task};
+use weir_sim::{Node as Machine, World};
+use weir_target_brp as brp;
+use weir_target_core::{Access, AccessMap, ReservationStore, UnitShared, Units};
+use weir_target_srp as srp;
+
+/// Relative identifier of the BRP port; those of the SRP ports come before it.
+pub(super) const BRP: u8 = 3;
+/// Data moves in pieces of so many bytes.
+const CHUNK: usize = 4096;
+
+/// What a port is called on the wire.
+pub(super) fn port_id(port: u8) -> [u8; 16] {
+    weir_proto_srp::PortId::new(0x5745_4952, u64::from(port)).0
+}
+
+/// What an initiator port is called.
+pub(super) fn initiator_id(number: u8) -> [u8; 16] {
+    weir_proto_srp::PortId::new(0x1000 + u64::from(number), 7).0
+}
+
+pub(super) fn volume_name(number: u32) -> String {
+    format!("v{number}")
+}
+
+/// What a reactor has of the node.
+struct Local {
+    units: Rc<Units>,
+    pool: BufPool,
+    medium: Rc<Medium>,
+}
+
+/// Keeps reservations, or fails to.
+struct Keeper {
+    rng: Mutex<Prng>,
+    /// One of so many fails; 0: none.
+    fails: u64,
+    failed: AtomicU64,
+}
+
+impl ReservationStore for Keeper {
+    fn save(&self, _: &str, _: u64, _: Vec<u8>, done: Box<dyn FnOnce(bool) + Send>) {
+        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        let fails = self.fails > 0 && rng.chance(1, self.fails);
+        let wait = rng.below(MILLIS);
+        drop(rng);
+        if fails {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        spawn_task(async move {
+            sleep(wait).await;
+            done(!fails);
+        });
+    }
+}
+
+/// Settings that are drawn.
+pub(super) struct NodeConfig {
+    pub(super) srp: srp::TargetConfig,
+    pub(super) brp: brp::TargetConfig,
+    pub(super) tas: bool,
+    /// One of so many saved reservations fails.
+    pub(super) forgets: u64,
+    /// Data buffers of each reactor.
+    pub(super) buffers: usize,
+}
+
+/// The node and its operator's wishes.
+pub(super) struct Node {
+    pub(super) machine: Machine,
+    pub(super) judge: Rc<Judge>,
+    medium: Rc<Medium>,
+    access: Arc<Access>,
+    srp: [srp::Target; 2],
+    brp: brp::Target,
+    pools: Vec<BufPool>,
+    units: RefCell<BTreeMap<u32, Arc<UnitShared>>>,
+    keeper: Arc<Keeper>,
+    tas: bool,
+    /// RDMA READs that the SRP ports and the BRP port do at once.
+    reads_out: (u16, u16),
+    /// Initiator ports of each host.
+    hosts: Vec<BTreeSet<u8>>,
+    /// LUNs of each host.
+    maps: RefCell<Vec<BTreeMap<u16, u32>>>,
+    /// Volumes that were taken from hosts and that these, being logged in ever since, still know by a number.
+    known: RefCell<BTreeMap<(usize, u16), u32>>,
+    /// One wish at a time.
+    turn: weir_reactor::WaitChannel,
+    pub(super) busy: Cell<u32>,
+}
+
+impl Node {
+    pub(super) fn start(
+        machine: Machine,
+        judge: Rc<Judge>,
+        places: usize,
+        hosts: Vec<BTreeSet<u8>>,
+        c: NodeConfig,
+        rng: &mut Prng,
+    ) -> Result<Rc<Node>, Wrong> {
+        let access = Arc::new(Access::new(AccessMap::default()));
+        let medium = Medium::new(judge.clone(), places);
+        let id = identity(0, c.tas);
+        let target = |port: u8| {
+            let config = srp::TargetConfig {
+                port_id: weir_proto_srp::PortId(port_id(port)),
+                relative_port: u16::from(port),
+                ..c.srp.clone()
+            };
+            srp::Target::new(config, access.clone(), id.clone(), machine.cores())
+        };
+        let srp = [target(1), target(2)];
+        let config = brp::TargetConfig {
+            port_id: weir_initiator_brp::PortId(port_id(BRP)),
+            relative_port: u16::from(BRP),
+            ..c.brp.clone()
+        };
+        let brp = brp::Target::new(config, access.clone());
+        let mut pools = Vec::new();
+        for core in 0..machine.cores() {
+            let pool = pool(&[(4096, c.buffers), (16384, c.buffers.div_ceil(3))])?;
+            let units = Rc::new(Units::default());
+            let local = Local { units: units.clone(), pool: pool.clone(), medium: medium.clone() };
+            let provider: Rc<dyn Provider> = machine.provider_on(core);
+            machine
+                .enter_on(core, || {
+                    set_local(Rc::new(local));
+                    for t in &srp {
+                        t.serve(provider.clone(), units.clone(), pool.clone())?;
+                    }
+                    brp.serve(provider.clone(), units.clone(), pool.clone())
+                })
+                .map_err(|e| Wrong(e.to_string()))?;
+            pools.push(pool);
+        }
+        machine
+            .enter(|| {
+                let p = machine.provider();
+                srp[0].take_logins(&*p, "0.0.0.0:1")?;
+                srp[1].take_logins(&*p, "0.0.0.0:2")?;
+                brp.take_logins(&*p, "0.0.0.0:3")
+            })
+            .map_err(|e| Wrong(e.to_string()))?;
+        let keeper =
+            Keeper { rng: Mutex::new(rng.fork()), fails: c.forgets, failed: AtomicU64::new(0) };
+        let maps = hosts.iter().map(|_| BTreeMap::new()).collect();
+        Ok(Rc::new(Node {
+            machine,
+            judge,
+            medium,
+            access,
+            srp,
+            brp,
+            pools,
+            units: RefCell::default(),
+            keeper: Arc::new(keeper),
+            tas: c.tas,
+            reads_out: (c.srp.reads_out, c.brp.reads_out),
+            hosts,
+            maps: RefCell::new(maps),
+            known: RefCell::default(),
+            turn: weir_reactor::WaitChannel::new(1),
+            busy: Cell::new(0),
+        }))
+    }
+
+    /// Whether a port can fetch data at all.
+    pub(super) fn fetches(&self, port: u8) -> bool {
+        let (srp, brp) = self.reads_out;
+        if port == BRP { brp > 0 } else { srp > 0 }
+    }
+
+    fn reactors(&self) -> Vec<Handle> {
+        (0..self.machine.cores()).map(|c| self.machine.reactor(c).handle()).collect()
+    }
+
+    /// What a host's LUN stands for.
+    pub(super) fn mapped(&self, host: usize) -> BTreeMap<u16, u32> {
+        self.maps.borrow()[host].clone()
+    }
+
+    /// Volumes that there are.
+    pub(super) fn volumes(&self) -> Vec<u32> {
+        self.units.borrow().keys().copied().collect()
+    }
+
+    /// Reservations that could not be kept.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.keeper.failed.load(Ordering::Relaxed)
+    }
+
+    /// What is held on each reactor, for whoever looks for what hangs.
+    pub(super) fn census(&self) -> String {
+        let mut all = format!("wishes under way: {}", self.busy.get());
+        for core in 0..self.machine.cores() {
+            self.machine.enter_on(core, || {
+                let srp = self.srp.iter().filter_map(|t| t.local_port()).map(|p| p.census());
+                let brp = self.brp.local_port().map(|p| p.census());
+                all += &format!("\ncore {core}: {:?} {brp:?}", srp.collect::<Vec<_>>());
+            });
+        }
+        all
+    }
+
+    /// Ends the ports, and looks for anything left.
+    pub(super) fn close(&self, w: &World) -> Result<&[BufPool], Wrong> {
+        for (name, port) in [("port 1", &self.srp[0]), ("port 2", &self.srp[1])] {
+            close_port(w, &self.machine, name, port)?;
+        }
+        close_port(w, &self.machine, "BRP port", &self.brp)?;
+        for (v, u) in self.units.borrow().iter() {
+            let left: Vec<_> = u.with(|s| s.nexuses().collect());
+            if !left.is_empty() {
+                return Err(Wrong(format!("volume {v} still knows {left:?}")));
+            }
+            u.with(|s| s.check_invariants()).map_err(|e| Wrong(format!("volume {v}: {e}")))?;
+        }
+        if w.net().connections() > 0 {
+            return Err(Wrong(format!("connections are left\n{}", w.dump())));
+        }
+        Ok(&self.pools)
+    }
+}
+
+fn identity(number: u32, tas: bool) -> Identity {
+    let mut naa = [0; 16];
+    naa[12..].copy_from_slice(&number.to_be_bytes());
+    let mut id = Identity::new("WEIR", "SIM", "0001", &format!("{number:08}"), naa);
+    id.label = volume_name(number);
+    id.task_aborted_status = tas;
+    let port =
+        |p: u8| TargetPort { relative_id: u16::from(p), group: 1, name: PortName::Srp(port_id(p)) };
+    id.ports = (1..=BRP).map(port).collect();
+    id
+}
+
+fn close_port<P: crate::suites::scene::Port>(
+    w: &World,
+    machine: &Machine,
+    name: &str,
+    port: &P,
+) -> Result<(), Wrong> {
+    for core in 0..machine.cores() {
+        let channels = || machine.enter_on(core, || port.channels_here());
+        w.run_until(90 * SECONDS, || channels() == 0)
+            .map_err(|s| Wrong(format!("channels stay at {name}: {s}")))?;
+        let idle = machine.enter_on(core, || port.check_here());
+        idle.map_err(|e| Wrong(format!("{name}, core {core}: {e}")))?;
+        let p = port.clone();
+        let left = machine.spawn_on(core, async move { p.leave_here().await });
+        w.run_until(10 * SECONDS, || left.is_finished())?;
+    }
+    match port.known() {
+        known if known.is_empty() => Ok(()),
+        known => Err(Wrong(format!("{name} still knows: {known:?}"))),
+    }
+}
