@@ -140,6 +140,10 @@ fn what_is_cut_off_is_nobodys() {
         let end = 4 * MIB + 4096;
         assert!(get_at(&d, &v, end, 8 * MIB - end).iter().all(|b| *b == 0), "{pool}");
         assert!(get_at(&d, &v, 0, end) == data[..end], "{pool}");
+        // Larger than it ever was, under its hosts.
+        d.ok(&format!("volume resize {v} 34M"));
+        put_at(&d, &v, 33 * MIB, &data[..MIB]);
+        assert!(get_at(&d, &v, 33 * MIB, MIB) == data[..MIB], "{pool}");
     }
     assert_eq!(d.json("status")["faults"], serde_json::json!([]), "{}", d.log());
     d.stop();

@@ -382,6 +382,10 @@ impl Node {
             self.grow_in_store(volume, pool).await?;
         }
         let smaller = volume.cut.is_some();
+        if !smaller {
+            // A file of its own becomes as large as it is to be.
+            self.hold_place(volume, pool, Wait::No).await?;
+        }
         let spec = graph::spec(volume, pool)?;
         for h in self.handles() {
             let (spec, name, size) = (spec.clone(), volume.name.clone(), volume.size);
