@@ -37,6 +37,15 @@ pub(crate) fn copy(args: CopyArgs) -> anyhow::Result<ExitCode> {
                 (End::Unit(u), _) | (_, End::Unit(u)) => u.clone(),
                 _ => return Err(Error::new(Code::InvalidRequest, "neither end is on a target")),
             };
+            if let (End::Unit(a), End::Unit(b)) = (&from, &to)
+                && same(a, b).await?
+                && args.source_offset < args.destination_offset.saturating_add(length)
+                && args.destination_offset < args.source_offset.saturating_add(length)
+            {
+                return Err(Error::new(Code::InvalidRequest, "source and destination overlap")
+                    .because("both are on one unit")
+                    .hint("copy by way of a file"));
+            }
             let plan = Plan {
                 from: args.source_offset,
                 to: args.destination_offset,
@@ -52,6 +61,12 @@ pub(crate) fn copy(args: CopyArgs) -> anyhow::Result<ExitCode> {
         format!("{} bytes copied{verified} in {:.2} s", m.bytes, m.seconds)
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether two ways lead to one unit, as far as units have names.
+async fn same(a: &Remote, b: &Remote) -> Result<bool> {
+    let name = a.name().await?;
+    Ok(name.is_some() && name == b.name().await?)
 }
 
 async fn open(

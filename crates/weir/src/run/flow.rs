@@ -35,7 +35,7 @@ pub(crate) struct Moved {
     pub(crate) bytes: u64,
     /// Bytes read back from the destination and found right.
     pub(crate) verified_bytes: u64,
-    /// Bytes of zeros that were unmapped instead of written.
+    /// Bytes of zeros that were unmapped, or left out of a file, instead of written.
     pub(crate) unmapped_bytes: u64,
     pub(crate) seconds: f64,
 }
@@ -47,6 +47,8 @@ pub(crate) struct Plan {
     pub(crate) to: u64,
     /// Bytes at most; a stream may end earlier.
     pub(crate) length: u64,
+    /// No less either: somebody has said how many.
+    pub(crate) exact: bool,
     pub(crate) bs: u64,
     pub(crate) depth: usize,
     pub(crate) verify: bool,
@@ -123,6 +125,16 @@ impl End {
         }
     }
 
+    /// Gives a file this length; false for what is no regular file.
+    fn cut(&self, len: u64) -> Result<bool> {
+        match self {
+            End::File(f) if f.metadata().is_ok_and(|m| m.is_file()) => {
+                f.set_len(len).map(|()| true).map_err(|e| broken("cutting the file", e))
+            }
+            _ => Ok(false),
+        }
+    }
+
     fn is_stream(&self) -> bool {
         matches!(self, End::Input(_) | End::Output(_))
     }
@@ -141,6 +153,7 @@ impl Plan {
             from: 0,
             to: 0,
             length,
+            exact: false,
             bs: flow.bs,
             depth: flow.iodepth as usize,
             verify: false,
@@ -177,6 +190,8 @@ pub(crate) async fn run(from: End, to: End, plan: Plan) -> Result<Moved> {
         Vec::new()
     };
     let mut ended = false;
+    // A file that is written from its beginning has nothing of what was there before, at its end neither.
+    let anew = plan.to == 0 && to.cut(0)?;
     while moved.bytes < plan.length && !ended {
         // A round: as many pieces as go at once, first read, then written.
         let mut round = Vec::new();
@@ -228,7 +243,7 @@ pub(crate) async fn run(from: End, to: End, plan: Plan) -> Result<Moved> {
                 break;
             }
         }
-        write_round(&to, &writes, &plan, &mut moved).await?;
+        write_round(&to, &writes, &plan, anew, &mut moved).await?;
         if plan.verify {
             for ((at, b), c) in writes.iter().zip(&check) {
                 let c = c.sub(0, b.len());
@@ -248,6 +263,15 @@ pub(crate) async fn run(from: End, to: End, plan: Plan) -> Result<Moved> {
         }
         progress.show(moved.bytes);
     }
+    if plan.exact && moved.bytes < plan.length {
+        return Err(Error::new(Code::IoError, "the input has ended early")
+            .because(format!("{} bytes came, of {}", moved.bytes, plan.length))
+            .hint("what came was written; see whether the input is whole"));
+    }
+    if anew {
+        // Zeros at the end may have been left out.
+        to.cut(moved.bytes)?;
+    }
     to.flush().await?;
     progress.end();
     moved.seconds = begun.elapsed().as_secs_f64();
@@ -258,6 +282,7 @@ async fn write_round(
     to: &End,
     writes: &[(u64, Slice)],
     plan: &Plan,
+    anew: bool,
     moved: &mut Moved,
 ) -> Result<()> {
     if to.is_stream() {
@@ -269,13 +294,20 @@ async fn write_round(
     let mut jobs = Vec::new();
     for (at, b) in writes {
         let (to, at, b) = (to.clone(), *at, b.clone());
-        let zeros = plan.sparse && b.to_vec().iter().all(|x| *x == 0);
+        // What is not written to a new file reads as zeros.
+        let leaves_out = match &to {
+            End::Unit(_) => true,
+            End::File(_) => anew,
+            _ => false,
+        };
+        let zeros = plan.sparse && leaves_out && b.to_vec().iter().all(|x| *x == 0);
         if zeros {
             moved.unmapped_bytes += b.len() as u64;
         }
         jobs.push(spawn(async move {
             match &to {
                 End::Unit(u) if zeros => u.unmap(at, b.len() as u64).await,
+                End::File(_) if zeros => Ok(()),
                 _ => to.write(at, &b).await,
             }
         }));
@@ -347,4 +379,72 @@ pub(crate) fn output(path: &Path) -> Result<End> {
                 .because(e)
                 .hint("check the path and its permissions")
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_reactor::{PollMode, Reactor};
+    use weir_uring::Ring;
+
+    fn plan(length: u64) -> Plan {
+        Plan {
+            from: 0,
+            to: 0,
+            length,
+            exact: true,
+            bs: 4096,
+            depth: 2,
+            verify: true,
+            sparse: false,
+        }
+    }
+
+    fn flow(from: End, to: &Path, plan: Plan) -> Result<Moved> {
+        let ring = Ring::new().expect("a ring");
+        let reactor = Reactor::new(Rc::new(ring));
+        let to = output(to).expect("opened");
+        let moved = reactor.block_on(PollMode::Sleep, async move { run(from, to, plan).await });
+        reactor.shutdown();
+        moved
+    }
+
+    fn bytes(b: Vec<u8>) -> End {
+        End::Input(Rc::new(RefCell::new(Box::new(std::io::Cursor::new(b)))))
+    }
+
+    #[test]
+    fn a_file_holds_what_was_written_and_nothing_of_before() {
+        use std::os::unix::fs::MetadataExt;
+        let path = std::env::temp_dir().join(format!("weir-flow-{}", std::process::id()));
+        std::fs::write(&path, vec![0x55; 1 << 20]).expect("written");
+        let data: Vec<u8> = (0..10_000u32).map(|i| i as u8 | 1).collect();
+        let moved = flow(bytes(data.clone()), &path, plan(10_000)).expect("written");
+        assert_eq!((moved.bytes, std::fs::read(&path).expect("read") == data), (10_000, true));
+        // From some place on the rest stays.
+        let later = Plan { to: 4096, ..plan(4096) };
+        flow(bytes(vec![7; 4096]), &path, later).expect("written");
+        let found = std::fs::read(&path).expect("read");
+        assert!(found.len() == 10_000 && found[..4096] == data[..4096] && found[4096] == 7);
+        // Zeros are left out of a file, and are zeros, whatever was there.
+        std::fs::write(&path, vec![0x55; 1 << 20]).expect("written");
+        let zeros = Plan { sparse: true, ..plan(1 << 19) };
+        let moved = flow(End::Zeros, &path, zeros).expect("written");
+        assert_eq!(
+            (moved.unmapped_bytes, std::fs::metadata(&path).expect("it").blocks()),
+            (1 << 19, 0)
+        );
+        assert!(std::fs::read(&path).expect("read") == vec![0; 1 << 19]);
+        drop(std::fs::remove_file(&path));
+    }
+
+    #[test]
+    fn an_input_that_is_shorter_than_was_said_is_an_error() {
+        let path = std::env::temp_dir().join(format!("weir-short-{}", std::process::id()));
+        let e = flow(bytes(vec![1; 1000]), &path, plan(4096)).expect_err("short");
+        assert!(e.to_string().contains("ended early"), "{e}");
+        let any = Plan { exact: false, ..plan(u64::MAX) };
+        assert_eq!(flow(bytes(vec![1; 1000]), &path, any).expect("to its end").bytes, 1000);
+        drop(std::fs::remove_file(&path));
+    }
 }

@@ -307,6 +307,14 @@ impl Remote {
         Ok(((c.last_lba + 1) * u64::from(c.block_size), c.block_size))
     }
 
+    /// The unit's NAA designator; `None`: it has none.
+    pub(crate) async fn name(&self) -> Result<Option<Vec<u8>>> {
+        let buf = Slice::heap(1024);
+        buf.fill(0);
+        self.run(&scsi::vpd(0x83, 1024), None, Some(buf.clone())).await?;
+        Ok(scsi::parse_naa(&buf.to_vec()).map(<[u8]>::to_vec))
+    }
+
     /// Capacity in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.blocks * u64::from(self.block_size)

@@ -27,6 +27,7 @@ pub(crate) fn write(args: WriteArgs) -> anyhow::Result<ExitCode> {
             flow::check_range(&unit, args.offset, unit.round_up(wanted))?;
             let plan = Plan {
                 to: args.offset,
+                exact: args.length.is_some(),
                 verify: args.verify,
                 ..Plan::new(&args.flow, &unit, wanted)?
             };
