@@ -89,6 +89,8 @@ pub enum Bug {
     DecidedInTwoLives,
     /// What is suspended for another reason than a device's failure forgets which devices were current.
     SuspendedUnread,
+    /// Who reads a snapshot that is being deleted goes by its map still.
+    DeletedStillRead,
 }
 
 impl Bug {
@@ -137,6 +139,7 @@ impl Bug {
         Bug::BegunLeftOut,
         Bug::DecidedInTwoLives,
         Bug::SuspendedUnread,
+        Bug::DeletedStillRead,
     ];
 }
 

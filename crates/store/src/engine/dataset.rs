@@ -7,6 +7,7 @@ use crate::format::dataset::{DatasetRecord, Kind, MapRoot};
 use crate::format::page::NodePtr;
 use crate::format::tree::height_for;
 use crate::format::{BLOCK, MAX_LBA};
+use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -98,6 +99,12 @@ impl Dataset {
 
     pub(crate) fn is_volume(&self) -> bool {
         self.kind == Kind::Volume && !self.deleting.get()
+    }
+
+    /// It is being deleted, and its map stays as it was: what it leads to may have been given back, and be somebody else's.
+    /// Only who looks under a pin knows it for as long as that.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.deleting.get() && self.kind != Kind::Garbage && !has(Bug::DeletedStillRead)
     }
 
     /// An upper bound of the nodes that merging it writes.

@@ -121,6 +121,9 @@ impl Inner {
         let mut pauses = SOON.iter();
         loop {
             let pin = self.pins.pin();
+            if ds.is_stale() {
+                return Err(IoError::Offline);
+            }
             let entry = self.entry(ds, lba).await?;
             if entry.is_poison() {
                 return Err(IoError::Medium);

@@ -123,6 +123,9 @@ impl Inner {
             self.decided(ds, lba, count as u64).await?;
         }
         let pin = self.pins.pin();
+        if ds.is_stale() {
+            return Err(IoError::Offline);
+        }
         let mut leaf = None;
         let first = self.entry_near(ds, lba, &mut leaf).await?;
         if first.is_poison() {

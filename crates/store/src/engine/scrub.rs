@@ -287,6 +287,9 @@ impl Inner {
             self.check_running()?;
             let kind = if level == 0 { PageKind::Leaf } else { PageKind::Inner };
             let pin = self.pins.pin();
+            if ds.is_stale() {
+                return Ok(());
+            }
             // A checkpoint may have moved it meanwhile, and another block may be where it was.
             let Some(ptr) = self.pointer_now(ds, level, index).await else { return Ok(()) };
             let layer = || format!("map of {}, level {level}, node {index}", called(ds));
@@ -353,6 +356,9 @@ impl Inner {
         watch: &ScrubWatch,
     ) {
         let pin = self.pins.pin();
+        if ds.is_stale() {
+            return;
+        }
         let Ok(e) = self.entry(ds, lba).await else { return };
         if e.vbn != vbn || !e.is_data() {
             return;
