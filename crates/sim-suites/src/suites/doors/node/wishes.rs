@@ -91,8 +91,8 @@ impl Node {
         // BRP's commands name the volume that they mean.
         let scsi = self.judge.pairs_of(host).iter().any(|p| p.1 != BRP);
         let fits = |l: &u16| {
-            let other = known.get(&(host, *l)).is_some_and(|v| *v != volume);
-            !(scsi && other) && !maps[host].contains_key(l)
+            let other = scsi && known.get(&(host, *l)).is_some_and(|v| *v != volume);
+            !other && !maps[host].contains_key(l)
         };
         (lun..).find(fits).unwrap_or(lun)
     }
