@@ -3,6 +3,8 @@
 //! Every SRP_CMD, SRP_TSK_MGMT and SRP_I_LOGOUT takes one; REQUEST LIMIT DELTA of the login response,
 //! SRP_RSP, SRP_CRED_REQ and SRP_AER_REQ gives. Receives posted must cover all credits granted, and
 //! one more for the unanswered target request (its answer takes no credit).
+
+use crate::planted::{Bug, has};
 use core::fmt;
 
 #[cfg(test)]
@@ -79,7 +81,8 @@ impl RequestLimit {
     /// initiator cannot send a command without them: send a SRP_CRED_REQ. (An initiator keeps its
     /// last credit for task management.)
     pub fn needs_credit_request(&self) -> bool {
-        self.pending > 0 && self.outstanding == 0 && self.granted <= 1
+        let few = u32::from(!has(Bug::CreditKeptAtOne));
+        self.pending > 0 && self.outstanding == 0 && self.granted <= few
     }
 
     /// Changes the limit. More is pending at once; less is kept back from what ends next.

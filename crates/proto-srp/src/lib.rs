@@ -31,6 +31,7 @@ pub mod initiator_tag;
 pub mod iu;
 pub mod login;
 pub mod misc;
+pub mod planted;
 pub mod policy;
 pub mod port_id;
 pub mod residual;

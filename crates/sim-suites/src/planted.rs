@@ -5,8 +5,10 @@ use crate::{Args, Run, Suite, Wrong, own};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_initiator_brp::planted as bio;
+use weir_initiator_srp::planted as sio;
 use weir_layers::planted as layers;
 use weir_proto_scsi::planted as scsi;
+use weir_proto_srp::planted as wire;
 use weir_store::planted as store;
 use weir_target_brp::planted as brp;
 use weir_target_core::planted as core;
@@ -23,6 +25,8 @@ enum Bug {
     Srp(srp::Bug),
     Brp(brp::Bug),
     Bio(bio::Bug),
+    Sio(sio::Bug),
+    Wire(wire::Bug),
 }
 
 impl Bug {
@@ -38,6 +42,11 @@ impl Bug {
                 scsi.chain(core).chain(srp).chain(brp).chain([bio]).collect()
             }
             "migrate" => layers::Bug::MIGRATE.iter().copied().map(Bug::Layers).collect(),
+            "hosts" => {
+                let srp = sio::Bug::ALL.iter().copied().map(Bug::Sio);
+                let wire = wire::Bug::ALL.iter().copied().map(Bug::Wire);
+                bio::Bug::ALL.iter().copied().map(Bug::Bio).chain(srp).chain(wire).collect()
+            }
             _ => {
                 let forms = layers::Bug::COMPRESS.iter().chain(layers::Bug::DEDUP).copied();
                 let all = store::Bug::ALL.iter().copied().map(Bug::Store);
@@ -58,6 +67,8 @@ impl Bug {
             Bug::Srp(b) => format!("{b:?}"),
             Bug::Brp(b) => format!("{b:?}"),
             Bug::Bio(b) => format!("{b:?}"),
+            Bug::Sio(b) => format!("Srp{b:?}"),
+            Bug::Wire(b) => format!("Wire{b:?}"),
         }
     }
 }
@@ -94,6 +105,14 @@ fn plant(bug: Option<Bug>) {
     });
     bio::plant(match bug {
         Some(Bug::Bio(b)) => Some(b),
+        _ => None,
+    });
+    sio::plant(match bug {
+        Some(Bug::Sio(b)) => Some(b),
+        _ => None,
+    });
+    wire::plant(match bug {
+        Some(Bug::Wire(b)) => Some(b),
         _ => None,
     });
 }

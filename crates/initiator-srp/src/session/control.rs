@@ -39,13 +39,15 @@ impl Control {
         let local = Local::find(shared.id).ok_or(ChannelError::NoReactor)?;
         let before = shared.home.swap(current_id(), Ordering::AcqRel);
         assert!(before == 0, "a session logs in once");
-        let seed = shared.config.initiator.extension() ^ shared.config.initiator.guid();
+        // Hosts, and sessions of a host, come back at times of their own.
+        let ports = [&shared.config.initiator, &shared.config.target];
+        let seed = ports.iter().fold(0u64, |s, p| s.rotate_left(21) ^ p.extension() ^ p.guid());
         let control = Rc::new(Control {
             shared: shared.clone(),
             generation: Cell::new(1),
             phase: Cell::new(Phase::LoggingIn(false)),
             addr: Cell::new(0),
-            jitter: RefCell::new(Prng::new(seed ^ shared.id)),
+            jitter: RefCell::new(Prng::new(seed)),
             task: Cell::new(None),
             timer: Cell::new(None),
             changes: Cell::new(0),

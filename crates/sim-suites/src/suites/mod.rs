@@ -5,6 +5,7 @@ mod canary;
 mod disk;
 mod doors;
 mod fabric;
+mod hosts;
 mod migrate;
 mod reactor;
 mod scene;
@@ -62,6 +63,12 @@ pub const SUITES: &[Suite] = &[
         about: "a node with three ports: reservations, preemption, resets and unmapping among hosts with several paths",
         planted: false,
         run: doors::run,
+    },
+    Suite {
+        name: "hosts",
+        about: "Weir's initiators before lost power, numbers that change hands, few credits and commands given up",
+        planted: false,
+        run: hosts::run,
     },
     Suite {
         name: "store",
