@@ -325,9 +325,11 @@ impl Request {
             if !has(Bug::PreemptedGoOn) {
                 unit.fence(Whom::Only(o.abort_tasks_of.clone()), End::Aborted(by)).await;
             }
-            // Task management that did not wait for it has promised that nothing more is heard of it.
+            // Who ended it meanwhile has not waited for it, and promised that nothing more is heard of it: by task
+            // management, or by taking the unit away, which counts for more.
             let p = aside.back();
-            over = matches!(p.end(), Some(End::Aborted(_))) && !has(Bug::PreemptorAnswers);
+            let ended = matches!(p.end(), Some(End::Aborted(_) | End::Gone));
+            over = ended && !has(Bug::PreemptorAnswers);
             pass = Some(p);
         }
         if self.aborted.get() || over || (fenced.is_some() && result.is_err()) {
