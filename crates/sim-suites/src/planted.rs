@@ -45,7 +45,8 @@ impl Bug {
             "hosts" => {
                 let srp = sio::Bug::ALL.iter().copied().map(Bug::Sio);
                 let wire = wire::Bug::ALL.iter().copied().map(Bug::Wire);
-                bio::Bug::ALL.iter().copied().map(Bug::Bio).chain(srp).chain(wire).collect()
+                let brp = bio::Bug::ALL.iter().filter(|b| **b != bio::Bug::ResentAsNew);
+                brp.copied().map(Bug::Bio).chain(srp).chain(wire).collect()
             }
             _ => {
                 let forms = layers::Bug::COMPRESS.iter().chain(layers::Bug::DEDUP).copied();

@@ -27,7 +27,6 @@ pub(super) struct Medium {
     durable: RefCell<Vec<u64>>,
     /// Longest time of an I/O.
     pub(super) delay: Cell<Nanos>,
-    pub(super) writes: Cell<u64>,
     fault: Fault,
 }
 
@@ -38,7 +37,6 @@ impl Medium {
             cache: RefCell::new(vec![0; BLOCKS]),
             durable: RefCell::new(vec![0; BLOCKS]),
             delay: Cell::new(0),
-            writes: Cell::new(0),
             fault: fault.clone(),
         })
     }
@@ -68,7 +66,6 @@ impl Medium {
             }
             self.cache.borrow_mut()[first + i] = number;
         }
-        self.writes.set(self.writes.get() + 1);
     }
 }
 
