@@ -91,6 +91,8 @@ pub enum Bug {
     SuspendedUnread,
     /// Who reads a snapshot that is being deleted goes by its map still.
     DeletedStillRead,
+    /// A device that joined with the newest superblock, which has not come to it, is taken for one that forgets.
+    NewcomerIsBehind,
 }
 
 impl Bug {
@@ -140,6 +142,7 @@ impl Bug {
         Bug::DecidedInTwoLives,
         Bug::SuspendedUnread,
         Bug::DeletedStillRead,
+        Bug::NewcomerIsBehind,
     ];
 }
 

@@ -1,5 +1,6 @@
 //! Devices come and go under a pool: what is asked for, refused, kept.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{IoError, MICROS, MILLIS, SECONDS};
 use weir_block::Volume;
@@ -244,6 +245,57 @@ fn a_device_is_replaced() {
     let found = b.run(async move { weir_store::label_of(&old).await });
     assert!(found.is_err(), "its label is wiped: {found:?}");
     b.proves(p, &[1, 2], &[&[1], &[2]], &[(0, 1), (2, 8)]);
+}
+
+/// Cuts the power at all times while the only device is replaced under writes. Tells what was lost of what was acknowledged.
+fn lost_while_replaced() -> Option<String> {
+    for seed in 0..400 {
+        let b = Bench::seeded(2, seed);
+        let p = b.pool(1, 1);
+        let (acked, new) = (Rc::new(Cell::new(1)), b.disk(1));
+        let (q, a) = (p.clone(), acked.clone());
+        b.n.spawn(async move {
+            for value in 2..=u8::MAX {
+                let buf = Slice::heap(4096);
+                buf.fill(value);
+                let Ok(v) = q.volume(1) else { return };
+                if v.write(0, buf, false).await.is_err() {
+                    return;
+                }
+                a.set(value);
+            }
+        });
+        b.n.spawn(async move { drop(p.replace(0, new).await) });
+        b.w.run_for(MILLIS + seed * 15 * MICROS);
+        b.n.power_off();
+        b.n.restart();
+        let (disks, acked) = (b.disks(&[0, 1]), acked.get());
+        let found = b.run(async move {
+            let p = Pool::open(disks, options()).await.map_err(|e| e.to_string())?;
+            let found = read(&p, 1, 0, 4096).await.map_err(|e| e.to_string())?;
+            p.close().await.map_err(|e| e.to_string())?;
+            Ok::<_, String>(found[0])
+        });
+        match found {
+            Ok(value) if value >= acked => {}
+            other => return Some(format!("seed {seed}: {acked} was acknowledged: {other:?}")),
+        }
+    }
+    None
+}
+
+#[test]
+fn a_device_that_joins_as_the_power_goes_keeps_what_it_has() {
+    assert_eq!(lost_while_replaced(), None);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_device_that_joins_and_is_taken_for_one_that_forgets_is_caught() {
+    weir_store::planted::plant(Some(weir_store::planted::Bug::NewcomerIsBehind));
+    let lost = lost_while_replaced();
+    weir_store::planted::plant(None);
+    assert!(lost.is_some());
 }
 
 #[test]

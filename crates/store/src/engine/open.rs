@@ -19,6 +19,7 @@ use crate::format::page::{FANOUT, HEADER, Header, NodePtr, PAYLOAD, PageKind};
 use crate::format::slab::{self, REMAP, RemapRecord, SlabHead, SlabRecord, bitmap_pages};
 use crate::format::superblock::{MemberState, Superblock};
 use crate::format::{BLOCK, Block, DataSum, FormatError, LAST_EPOCH, blob, page, tree};
+use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -323,6 +324,14 @@ async fn find(
         return pool_error(format!("`{}` is laid out in another way than its pool", d.name()));
     }
     let devices = members(&best, &found, any);
+    // With the newest superblock.
+    let joined = |id: u64| {
+        let mut before = all
+            .iter()
+            .map(|(_, s)| s)
+            .filter(|s| s.seq.wrapping_add(1) == best.seq && s.lineage == best.lineage);
+        before.clone().count() > 0 && before.all(|s| s.members.iter().all(|m| m.device != id))
+    };
     let mut lineage = (best.lineage, best.parent_lineage);
     for d in &devices {
         if d.disk.is_some() || d.state.get() != MemberState::InSync {
@@ -345,15 +354,18 @@ async fn find(
             mine.max_by_key(|s| s.seq)
         });
         // A superblock is begun when the one before it is on every device in sync. Whatever is further behind is not what
-        // it was: an old copy of the device, or a device that forgets.
-        if d.state.get() == MemberState::InSync
-            && newest.is_none_or(|s| s.seq.saturating_add(1) < best.seq)
-        {
+        // it was: an old copy of the device, or a device that forgets. One that the superblock before did not know has
+        // joined with the newest one, which need not have come to it; it may have the log already.
+        let behind = match newest {
+            Some(s) => s.seq.saturating_add(1) < best.seq,
+            None => has(Bug::NewcomerIsBehind) || !joined(d.id),
+        };
+        if d.state.get() == MemberState::InSync && behind {
             d.state.set(MemberState::Out);
             d.since.set(newest.map_or(0, |s| s.epoch));
         }
         let (foreign, held) = history(newest, &best, d.since.get());
-        d.foreign.set(foreign);
+        d.foreign.set(foreign && (behind || newest.is_some()));
         d.held.set(held);
     }
     if !devices.iter().any(|d| d.disk.is_some() && d.state.get() == MemberState::InSync) {
