@@ -192,7 +192,9 @@ fn a_preemption_that_was_given_up_ends_no_later_command() {
         // It has the tag of the one before.
         let buf = block(0xee);
         let cdb = build::read(0, 1, false);
-        assert!(c.command(0, cdb.as_bytes(), &[], &[buf.clone()]).await.unwrap().is_good());
+        assert!(
+            c.command(0, cdb.as_bytes(), &[], std::slice::from_ref(&buf)).await.unwrap().is_good()
+        );
         assert_ne!(buf.to_vec()[0], 0xee, "a read has ended before it was done");
         c.disconnect(true);
     });
