@@ -1,40 +1,6 @@
 //! Bugs on purpose in what the suites themselves stand for. Without the feature `planted` there are none.
 
-/// A bug that can be switched on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bug {
+weir_base::planted_bugs! {
     /// A device is opened while writes of a process that was killed are on their way to it.
     OpenDoesNotWait,
 }
-
-#[cfg(feature = "planted")]
-mod switch {
-    use super::Bug;
-    use std::cell::Cell;
-
-    thread_local! {
-        static ON: Cell<Option<Bug>> = const { Cell::new(None) };
-    }
-
-    /// Switches one bug on for this thread, or all off.
-    pub(crate) fn plant(bug: Option<Bug>) {
-        ON.with(|o| o.set(bug));
-    }
-
-    pub(crate) fn has(bug: Bug) -> bool {
-        ON.with(|o| o.get() == Some(bug))
-    }
-}
-
-#[cfg(not(feature = "planted"))]
-mod switch {
-    /// There are no bugs on purpose in this build.
-    #[inline(always)]
-    pub(crate) const fn has(_bug: super::Bug) -> bool {
-        false
-    }
-}
-
-pub(crate) use switch::has;
-#[cfg(feature = "planted")]
-pub(crate) use switch::plant;

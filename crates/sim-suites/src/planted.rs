@@ -14,19 +14,44 @@ use weir_target_brp::planted as brp;
 use weir_target_core::planted as core;
 use weir_target_srp::planted as srp;
 
-/// A bug of one of the crates.
-#[derive(Debug, Clone, Copy)]
-enum Bug {
-    Store(store::Bug),
-    Layers(layers::Bug),
-    Own(own::Bug),
-    Scsi(scsi::Bug),
-    Core(core::Bug),
-    Srp(srp::Bug),
-    Brp(brp::Bug),
-    Bio(bio::Bug),
-    Sio(sio::Bug),
-    Wire(wire::Bug),
+/// One kind of bug per crate: its module of planted bugs, and what stands before their names.
+macro_rules! crates_of_bugs {
+    ($($kind:ident: $module:ident, $prefix:literal;)+) => {
+        /// A bug of one of the crates.
+        #[derive(Debug, Clone, Copy)]
+        enum Bug {
+            $($kind($module::Bug),)+
+        }
+
+        impl Bug {
+            fn name(self) -> String {
+                match self {
+                    $(Bug::$kind(b) => format!(concat!($prefix, "{:?}"), b),)+
+                }
+            }
+        }
+
+        /// Switches one bug on for this thread, or all off.
+        fn plant(bug: Option<Bug>) {
+            $($module::plant(match bug {
+                Some(Bug::$kind(b)) => Some(b),
+                _ => None,
+            });)+
+        }
+    };
+}
+
+crates_of_bugs! {
+    Store: store, "";
+    Layers: layers, "";
+    Own: own, "";
+    Scsi: scsi, "";
+    Core: core, "";
+    Srp: srp, "";
+    Brp: brp, "";
+    Bio: bio, "";
+    Sio: sio, "Srp";
+    Wire: wire, "Wire";
 }
 
 impl Bug {
@@ -57,65 +82,6 @@ impl Bug {
             }
         }
     }
-
-    fn name(self) -> String {
-        match self {
-            Bug::Store(b) => format!("{b:?}"),
-            Bug::Layers(b) => format!("{b:?}"),
-            Bug::Own(b) => format!("{b:?}"),
-            Bug::Scsi(b) => format!("{b:?}"),
-            Bug::Core(b) => format!("{b:?}"),
-            Bug::Srp(b) => format!("{b:?}"),
-            Bug::Brp(b) => format!("{b:?}"),
-            Bug::Bio(b) => format!("{b:?}"),
-            Bug::Sio(b) => format!("Srp{b:?}"),
-            Bug::Wire(b) => format!("Wire{b:?}"),
-        }
-    }
-}
-
-/// Switches one bug on for this thread, or all off.
-fn plant(bug: Option<Bug>) {
-    store::plant(match bug {
-        Some(Bug::Store(b)) => Some(b),
-        _ => None,
-    });
-    own::plant(match bug {
-        Some(Bug::Own(b)) => Some(b),
-        _ => None,
-    });
-    layers::plant(match bug {
-        Some(Bug::Layers(b)) => Some(b),
-        _ => None,
-    });
-    scsi::plant(match bug {
-        Some(Bug::Scsi(b)) => Some(b),
-        _ => None,
-    });
-    core::plant(match bug {
-        Some(Bug::Core(b)) => Some(b),
-        _ => None,
-    });
-    srp::plant(match bug {
-        Some(Bug::Srp(b)) => Some(b),
-        _ => None,
-    });
-    brp::plant(match bug {
-        Some(Bug::Brp(b)) => Some(b),
-        _ => None,
-    });
-    bio::plant(match bug {
-        Some(Bug::Bio(b)) => Some(b),
-        _ => None,
-    });
-    sio::plant(match bug {
-        Some(Bug::Sio(b)) => Some(b),
-        _ => None,
-    });
-    wire::plant(match bug {
-        Some(Bug::Wire(b)) => Some(b),
-        _ => None,
-    });
 }
 
 /// What came of one bug.

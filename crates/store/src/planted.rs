@@ -1,8 +1,6 @@
 //! Bugs on purpose, for the proof of the test suites. Without the feature `planted` there are none.
 
-/// A bug that can be switched on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bug {
+weir_base::planted_bugs! {
     /// A write is acknowledged when one half has it.
     AckAfterOneHalf,
     /// A write is acknowledged before the flush.
@@ -94,86 +92,3 @@ pub enum Bug {
     /// A device that joined with the newest superblock, which has not come to it, is taken for one that forgets.
     NewcomerIsBehind,
 }
-
-impl Bug {
-    /// All there are.
-    pub const ALL: &[Bug] = &[
-        Bug::AckAfterOneHalf,
-        Bug::AckBeforeFlush,
-        Bug::ReuseBeforeCheckpoint,
-        Bug::ReplayWithoutData,
-        Bug::ReplayOneLog,
-        Bug::ServeBeforeRepair,
-        Bug::SuperblockBeforeFlush,
-        Bug::NoMembershipRecord,
-        Bug::TrimNotLogged,
-        Bug::FlushFailureIgnored,
-        Bug::ReadUnverified,
-        Bug::ZerosForDamage,
-        Bug::PoisonForgotten,
-        Bug::PartialWriteUnlocked,
-        Bug::LogCutTooFar,
-        Bug::SameIncarnation,
-        Bug::SnapshotInTheMiddle,
-        Bug::DeadEntryLost,
-        Bug::ResyncSkipsRegion,
-        Bug::FillNotProved,
-        Bug::SwitchedBeforeCopied,
-        Bug::MoveMissesWrites,
-        Bug::ResyncFromNow,
-        Bug::SuperblockIncomplete,
-        Bug::LabelsNotMended,
-        Bug::TailUnjudged,
-        Bug::ServeBeforeSuperblock,
-        Bug::RingOverTail,
-        Bug::DeadListToNewSnapshot,
-        Bug::ReadOnItsWay,
-        Bug::MendGivenUp,
-        Bug::MendNotReadBack,
-        Bug::ReuseUnderReader,
-        Bug::LastBlockUnlocked,
-        Bug::SnapshotsOneByOne,
-        Bug::AttachWithLateWrites,
-        Bug::RecordedTooSoon,
-        Bug::ErrorIsLoss,
-        Bug::UnreadIsUnwritten,
-        Bug::UndecidedIsOld,
-        Bug::BegunLeftOut,
-        Bug::DecidedInTwoLives,
-        Bug::SuspendedUnread,
-        Bug::DeletedStillRead,
-        Bug::NewcomerIsBehind,
-    ];
-}
-
-#[cfg(feature = "planted")]
-mod switch {
-    use super::Bug;
-    use std::cell::Cell;
-
-    thread_local! {
-        static ON: Cell<Option<Bug>> = const { Cell::new(None) };
-    }
-
-    /// Switches one bug on for this thread, or all off.
-    pub fn plant(bug: Option<Bug>) {
-        ON.with(|o| o.set(bug));
-    }
-
-    pub(crate) fn has(bug: Bug) -> bool {
-        ON.with(|o| o.get() == Some(bug))
-    }
-}
-
-#[cfg(not(feature = "planted"))]
-mod switch {
-    /// There are no bugs on purpose in this build.
-    #[inline(always)]
-    pub(crate) const fn has(_bug: super::Bug) -> bool {
-        false
-    }
-}
-
-pub(crate) use switch::has;
-#[cfg(feature = "planted")]
-pub use switch::plant;

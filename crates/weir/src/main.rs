@@ -1,4 +1,8 @@
 //! The weir program: daemon, command line and tools in one.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
 
 mod cli;
 mod plane;

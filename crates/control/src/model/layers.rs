@@ -207,19 +207,7 @@ mod tests {
             memory: None,
         };
         m.apply(Command::CreatePool(pool), 1).unwrap();
-        let volume = VolumeSpec {
-            name: "v".into(),
-            pool: "p".into(),
-            size: 1 << 20,
-            block_size: None,
-            kind: None,
-            chunk: None,
-            columns: None,
-            read_only: false,
-            serial: None,
-            snapshots: None,
-            form: FormSpec::default(),
-        };
+        let volume = VolumeSpec::new("v", "p", 1 << 20);
         m.apply(Command::CreateVolume(volume), 2).unwrap();
         m
     }

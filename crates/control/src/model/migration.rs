@@ -276,17 +276,11 @@ impl Model {
             )));
         }
         let like = VolumeSpec {
-            name: spec.name.clone(),
-            pool: IMAGES.into(),
-            size: found.size,
             block_size: Some(block),
             kind: Some(VolumeKind::Image),
-            chunk: None,
-            columns: None,
             read_only: spec.read_only,
             serial: spec.serial,
-            snapshots: None,
-            form: FormSpec::default(),
+            ..VolumeSpec::new(&spec.name, IMAGES, found.size)
         };
         let layout = Layout::Image { path: found.path.clone(), read_only: spec.read_only };
         let mut changes =
@@ -344,17 +338,10 @@ impl Model {
                 let kind = spec.kind.unwrap_or_else(|| default_kind(pool));
                 check_size(volume.size, volume.block_size)?;
                 let like = VolumeSpec {
-                    name: name.to_string(),
-                    pool: pool.name.clone(),
-                    size: volume.size,
                     block_size: Some(volume.block_size),
                     kind: Some(kind),
-                    chunk: None,
-                    columns: None,
                     read_only: volume.read_only,
-                    serial: None,
-                    snapshots: None,
-                    form: FormSpec::default(),
+                    ..VolumeSpec::new(name, &pool.name, volume.size)
                 };
                 Form::wanted(&spec.form, pool, name)?;
                 let layout = self.lay_out(pool, &like, kind, volume.naa)?;

@@ -285,6 +285,25 @@ pub struct VolumeSpec {
     pub form: FormSpec,
 }
 
+impl VolumeSpec {
+    /// A volume of `size` bytes in a pool, with everything else as it is when nothing is said.
+    pub fn new(name: impl Into<String>, pool: impl Into<String>, size: u64) -> VolumeSpec {
+        VolumeSpec {
+            name: name.into(),
+            pool: pool.into(),
+            size,
+            block_size: None,
+            kind: None,
+            chunk: None,
+            columns: None,
+            read_only: false,
+            serial: None,
+            snapshots: None,
+            form: FormSpec::default(),
+        }
+    }
+}
+
 /// Whether a volume is there to be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

@@ -30,19 +30,7 @@ fn pool(name: &str, devices: Vec<DeviceSpec>) -> Command {
 }
 
 fn spec(name: &str, pool: &str, size: u64) -> VolumeSpec {
-    VolumeSpec {
-        name: name.into(),
-        pool: pool.into(),
-        size,
-        block_size: None,
-        kind: None,
-        chunk: None,
-        columns: None,
-        read_only: false,
-        serial: None,
-        snapshots: None,
-        form: FormSpec::default(),
-    }
+    VolumeSpec::new(name, pool, size)
 }
 
 fn volume(name: &str, pool: &str, size: u64) -> Command {

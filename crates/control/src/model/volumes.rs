@@ -312,17 +312,10 @@ impl Model {
         let source = self.usable(&spec.volume)?.clone();
         let origin = snapshot_dataset(&source.dataset(), &spec.snapshot);
         let like = VolumeSpec {
-            name: spec.name.clone(),
-            pool: source.pool,
-            size,
             block_size: Some(source.block_size),
             kind: Some(VolumeKind::Protected),
-            chunk: None,
-            columns: None,
             read_only: spec.read_only,
-            serial: None,
-            snapshots: None,
-            form: FormSpec::default(),
+            ..VolumeSpec::new(&spec.name, source.pool, size)
         };
         let mut changes = self.create_volume(like, entropy)?;
         if let Some(v) = self.volumes.get_mut(&spec.name)

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use weir_control::model::{
-    Command, DeviceKind, DeviceSpec, FormSpec, HostSpec, MapSpec, PoolSpec, TargetSpec, VolumeSpec,
+    Command, DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, TargetSpec, VolumeSpec,
 };
 
 /// A directory that is removed at the end of the test.
@@ -54,19 +54,7 @@ pub(crate) fn ram_pool(name: &str, size: u64) -> PoolSpec {
 }
 
 pub(crate) fn volume(name: &str, pool: &str, size: u64) -> VolumeSpec {
-    VolumeSpec {
-        name: name.into(),
-        pool: pool.into(),
-        size,
-        block_size: None,
-        kind: None,
-        chunk: None,
-        columns: None,
-        read_only: false,
-        serial: None,
-        snapshots: None,
-        form: FormSpec::default(),
-    }
+    VolumeSpec::new(name, pool, size)
 }
 
 pub(crate) fn host(name: &str, ports: &[&str]) -> HostSpec {

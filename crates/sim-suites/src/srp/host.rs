@@ -1,19 +1,20 @@
 //! A host: several channels to one target port, logins and their ladder, and verified I/O over them.
 
-use super::channel::{Channel, Ended, Fault, Login, NoChannel, Style};
+use super::channel::{Channel, Ended, Fault, Login, Style};
+use super::channels;
 use super::commands;
 use super::resets::Resets;
 use super::volume::BLOCK;
 use crate::load::{Io, Load};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult, MILLIS, Nanos, Prng, SECONDS};
+use weir_base::{IoError, IoResult, MILLIS, Nanos, Prng};
 use weir_fabric::Provider;
 use weir_mem::{BufPool, Slice};
 use weir_proto_srp::login::MultiChannelAction;
 use weir_proto_srp::residual::Residual;
 use weir_proto_srp::{Form, PortId, TaskFunction};
-use weir_reactor::{LocalFuture, WaitChannel, sleep, timeout};
+use weir_reactor::{LocalFuture, WaitChannel, sleep};
 
 /// UNIT ATTENTION.
 const UNIT_ATTENTION: u8 = 6;
@@ -162,13 +163,7 @@ impl Host {
 
     /// Ends what there is and logs in with all channels, the first of which ends others of its nexus.
     async fn login(&self) -> bool {
-        let old = self.channels.take();
-        for c in &old {
-            c.end();
-        }
-        for c in old {
-            c.gone().await;
-        }
+        channels::end(self.channels.take()).await;
         for i in 0..self.config.channels {
             let action = match i {
                 0 => MultiChannelAction::Terminate,
@@ -209,22 +204,13 @@ impl Host {
             fault: self.fault.clone(),
         };
         let rng = self.draw(|r| r.fork());
-        // No login takes longer than this; the fabric and the target both have shorter limits.
-        match timeout(30 * SECONDS, Channel::login(login, rng)).await {
-            Ok(Ok(c)) => {
+        match channels::login(login, rng).await {
+            Ok(c) => {
                 self.count(|f| f.logins += 1);
                 Some(c)
             }
-            Ok(Err(NoChannel::Wrong(what))) => {
-                self.fault.set(what);
-                None
-            }
-            Ok(Err(NoChannel::Refused(why))) => {
-                self.refusals.borrow_mut().push(why);
-                None
-            }
-            Err(_) => {
-                self.fault.set("a login has hung for 30 seconds".to_string());
+            Err(refused) => {
+                self.refusals.borrow_mut().extend(refused);
                 None
             }
         }
@@ -234,13 +220,7 @@ impl Host {
     pub async fn close(&self) {
         self.closing.set(true);
         let _mutex = self.logging_in.acquire(1).await;
-        let all = self.channels.take();
-        for c in &all {
-            c.end();
-        }
-        for c in all {
-            c.gone().await;
-        }
+        channels::end(self.channels.take()).await;
     }
 
     /// Ends one channel, as a cable that is pulled.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use weir_base::Prng;
 use weir_control::config::Config;
 use weir_control::model::{
-    DeviceKind, DeviceSpec, FormSpec, HostSpec, MapSpec, PoolSpec, Protocol, TargetPort, VolumeSpec,
+    DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, Protocol, TargetPort, VolumeSpec,
 };
 use weir_control::{Code, Error, Result};
 use weir_mem::Slice;
@@ -151,19 +151,8 @@ fn config(args: &QuickstartArgs) -> Result<Config> {
         overwrite: Default::default(),
         memory: None,
     }];
-    c.volumes = vec![VolumeSpec {
-        name: VOLUME.into(),
-        pool: POOL.into(),
-        size: args.size,
-        block_size: Some(512),
-        kind: None,
-        chunk: None,
-        columns: None,
-        read_only: false,
-        serial: None,
-        snapshots: None,
-        form: FormSpec::default(),
-    }];
+    c.volumes =
+        vec![VolumeSpec { block_size: Some(512), ..VolumeSpec::new(VOLUME, POOL, args.size) }];
     c.hosts = vec![HostSpec { name: HOST.into(), allow_any: true, ..HostSpec::default() }];
     c.maps = vec![MapSpec { host: HOST.into(), volume: VOLUME.into(), lun: Some(0) }];
     c.check()

@@ -12,19 +12,7 @@ fn encrypted(path: &str) -> FormSpec {
 }
 
 fn volume(name: &str, pool: &str, form: FormSpec) -> Command {
-    Command::CreateVolume(VolumeSpec {
-        name: name.into(),
-        pool: pool.into(),
-        size: 1 << 20,
-        block_size: None,
-        kind: None,
-        chunk: None,
-        columns: None,
-        read_only: false,
-        serial: None,
-        snapshots: None,
-        form,
-    })
+    Command::CreateVolume(VolumeSpec { form, ..VolumeSpec::new(name, pool, 1 << 20) })
 }
 
 /// Two protected pools, `safe` and `far`, a plain one, and volumes `v`, encrypted, and `w`, which is not.

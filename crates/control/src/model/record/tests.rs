@@ -55,19 +55,7 @@ fn a_change_writes_the_parts_that_it_concerns_and_no_others() {
 
 fn spec_of(m: &Model, like: &str) -> VolumeSpec {
     let v = &m.volumes[like];
-    VolumeSpec {
-        name: String::new(),
-        pool: v.pool.clone(),
-        size: v.size,
-        block_size: None,
-        kind: None,
-        chunk: None,
-        columns: None,
-        read_only: false,
-        serial: None,
-        snapshots: None,
-        form: FormSpec::default(),
-    }
+    VolumeSpec::new("", &v.pool, v.size)
 }
 
 #[test]

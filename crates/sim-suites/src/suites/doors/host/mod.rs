@@ -145,6 +145,14 @@ impl Host {
         }
     }
 
+    /// What a command by BRP goes to, and nothing for SRP. `None`: the volume cannot be opened.
+    async fn opened(&self, p: &Place) -> Option<Option<Rc<Disk>>> {
+        match &p.way {
+            Way::Brp(b) => self.disk(b, p.volume).await.map(Some),
+            Way::Srp(_) => Some(None),
+        }
+    }
+
     /// What an answer by BRP means.
     fn brp_reply(&self, b: &Bio, volume: u32, r: Result<(), Error>) -> Reply {
         match r {
@@ -233,13 +241,7 @@ impl Host {
     async fn write(&self, p: &Place, first: u64, count: u64, rng: &mut Prng) {
         let j = &self.judge;
         let buf = self.pool.alloc(count as usize * BLOCK).await;
-        let disk = match &p.way {
-            Way::Brp(b) => match self.disk(b, p.volume).await {
-                Some(d) => Some(d),
-                None => return,
-            },
-            Way::Srp(_) => None,
-        };
+        let Some(disk) = self.opened(p).await else { return };
         let begun = j.now();
         let number = j.begin_write(p.way.number(), p.volume, first, count, None);
         buf.write_at(0, &j.data(number));
@@ -292,13 +294,7 @@ impl Host {
             expected = u64::MAX;
             fill_block(&mut present, p.volume, block, expected);
         }
-        let disk = match &p.way {
-            Way::Brp(b) => match self.disk(b, p.volume).await {
-                Some(d) => Some(d),
-                None => return,
-            },
-            Way::Srp(_) => None,
-        };
+        let Some(disk) = self.opened(p).await else { return };
         let begun = j.now();
         let number = j.begin_write(p.way.number(), p.volume, block, 1, Some(expected));
         let both = Slice::copy_of(&[present, j.data(number)].concat());

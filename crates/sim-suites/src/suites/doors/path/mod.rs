@@ -4,17 +4,17 @@ mod acts;
 
 use super::judge::Judge;
 use super::spc::{Code, Pair, RESET};
-use crate::srp::{Channel, Ended, Login, NoChannel, Style, sense};
+use crate::srp::{Channel, Ended, Login, Style, channels, sense};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use weir_base::{MILLIS, Prng, SECONDS};
+use weir_base::{MILLIS, Prng};
 use weir_fabric::Provider;
 use weir_mem::{BufPool, Slice};
 use weir_proto_scsi::initiator as build;
 use weir_proto_srp::login::MultiChannelAction;
 use weir_proto_srp::{Form, PortId};
-use weir_reactor::{WaitChannel, sleep, timeout};
+use weir_reactor::{WaitChannel, sleep};
 
 /// How a command ended, for whoever sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,12 +143,7 @@ impl Path {
         let old = self.channels.take();
         self.judge.may_lose(self.number);
         self.beliefs.borrow_mut().clear();
-        for c in &old {
-            c.end();
-        }
-        for c in old {
-            c.gone().await;
-        }
+        channels::end(old).await;
         for i in 0..self.config.channels {
             let action = match i {
                 0 => MultiChannelAction::Terminate,
@@ -178,31 +173,14 @@ impl Path {
             fault: self.judge.fault.clone(),
         };
         let rng = self.draw(|r| r.fork());
-        match timeout(30 * SECONDS, Channel::login(login, rng)).await {
-            Ok(Ok(c)) => Some(c),
-            Ok(Err(NoChannel::Wrong(what))) => {
-                self.judge.wrong(what);
-                None
-            }
-            Ok(Err(NoChannel::Refused(_))) => None,
-            Err(_) => {
-                self.judge.wrong("a login has hung for 30 seconds".to_string());
-                None
-            }
-        }
+        channels::login(login, rng).await.ok()
     }
 
     /// Ends all channels and waits until they are gone.
     pub(super) async fn close(&self) {
         self.closing.set(true);
         let _mutex = self.logging_in.acquire(1).await;
-        let all = self.channels.take();
-        for c in &all {
-            c.end();
-        }
-        for c in all {
-            c.gone().await;
-        }
+        channels::end(self.channels.take()).await;
     }
 
     /// Logs out; nothing is sent before [`come_back`](Path::come_back).
@@ -211,13 +189,7 @@ impl Path {
         let _mutex = self.logging_in.acquire(1).await;
         self.judge.may_lose(self.number);
         self.beliefs.borrow_mut().clear();
-        let all = self.channels.take();
-        for c in &all {
-            c.end();
-        }
-        for c in all {
-            c.gone().await;
-        }
+        channels::end(self.channels.take()).await;
     }
 
     /// Logs in again when there is something to do.
