@@ -3,4 +3,6 @@
 weir_base::planted_bugs! {
     /// A configuration is in force before it is durable, and stays so if it cannot be made durable.
     InForceBeforeDurable,
+    /// What is cut off a volume is thrown away while the change that cuts it off, or one that deletes it, is under way.
+    CutAmongChanges,
 }

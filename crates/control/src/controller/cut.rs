@@ -6,17 +6,27 @@
 
 use super::*;
 use crate::model::{Pool, Volume, VolumeState, being_cut};
+use std::collections::btree_map::Entry;
 
 /// How long a command waits for what it cut off to be gone.
 const WAIT: Duration = Duration::from_secs(10);
 /// After how long a cut that failed is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
+/// How far a cut has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// It waits for the change under way to end: that may be the very one that makes the volume smaller, and it may be refused.
+    Waits,
+    /// Data is being thrown away.
+    Cuts,
+}
+
 /// Cuts of this process.
 #[derive(Debug, Default)]
 pub(super) struct Cuts {
     /// Under way.
-    running: BTreeSet<String>,
+    running: BTreeMap<String, Stage>,
     /// Failed; not before.
     next: BTreeMap<String, Instant>,
 }
@@ -36,11 +46,11 @@ impl Controller {
         self.cuts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses to take a volume away from under a cut.
+    /// Refuses to take a volume away from under a cut. The caller holds `changes`, without which none begins.
     pub(super) fn check_no_cut(&self, name: &str) -> Result<()> {
-        match self.cuts().running.contains(name) {
-            true => Err(being_cut(name)),
-            false => Ok(()),
+        match self.cuts().running.get(name) {
+            Some(Stage::Cuts) => Err(being_cut(name)),
+            Some(Stage::Waits) | None => Ok(()),
         }
     }
 
@@ -73,7 +83,7 @@ impl Controller {
     async fn cut_ends(&self, name: &str) {
         loop {
             let over = self.cut_over.notified();
-            if !self.cuts().running.contains(name) {
+            if !self.cuts().running.contains_key(name) {
                 return;
             }
             over.await;
@@ -82,9 +92,10 @@ impl Controller {
 
     /// False: it is under way already.
     async fn cut(&self, name: &str) -> bool {
-        if !self.cuts().running.insert(name.to_string()) {
-            return false;
-        }
+        match self.cuts().running.entry(name.to_string()) {
+            Entry::Occupied(_) => return false,
+            Entry::Vacant(v) => v.insert(Stage::Waits),
+        };
         let running = Running(self, name.to_string());
         let object = format!("cut/{name}");
         match self.try_cut(name).await {
@@ -114,13 +125,25 @@ impl Controller {
         true
     }
 
-    async fn try_cut(&self, name: &str) -> Result<()> {
+    /// What is to be cut, if anything. Looked at while nothing changes, and known to `check_no_cut` before anything does again.
+    async fn begin_cut(&self, name: &str) -> Result<Option<(Volume, Pool)>> {
+        let _one = match has(Bug::CutAmongChanges) {
+            true => None,
+            false => Some(self.changes.lock().await),
+        };
         let model = self.model();
-        let Ok(v) = model.volume(name) else { return Ok(()) };
+        let Ok(v) = model.volume(name) else { return Ok(None) };
         if v.cut.is_none() || v.state != VolumeState::Ready || !self.up().volumes.contains(name) {
-            return Ok(());
+            return Ok(None);
         }
-        self.plane.cut_volume(v, model.pool_at(&v.pool)?).await?;
+        let pool = model.pool_at(&v.pool)?.clone();
+        self.cuts().running.insert(name.to_string(), Stage::Cuts);
+        Ok(Some((v.clone(), pool)))
+    }
+
+    async fn try_cut(&self, name: &str) -> Result<()> {
+        let Some((volume, pool)) = self.begin_cut(name).await? else { return Ok(()) };
+        self.plane.cut_volume(&volume, &pool).await?;
         let _one = self.changes.lock().await;
         let model = self.model();
         let mut new = Model::clone(&model);

@@ -31,6 +31,10 @@ pub(crate) struct State {
     pub(crate) block_sizes: BTreeMap<String, u64>,
     /// What the controller attached.
     pub(crate) hooks: Option<Hooks>,
+    /// Volumes whose next update takes half a second and fails then, as when a host's command does not end.
+    pub(crate) stalled: BTreeSet<String>,
+    /// What is cut off takes three seconds to go.
+    pub(crate) slow_cuts: bool,
     /// No host is logged in.
     pub(crate) empty: bool,
     /// Polls of `status`: counters rise by a fixed step each time.
@@ -159,7 +163,27 @@ impl DataPlane for Fake {
         }))
     }
 
+    fn cut_volume<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
+        if let Err(e) = self.call(format!("cut_volume {}", volume.name)) {
+            return ready(Err(e));
+        }
+        let ended = format!("cut_ended {}", volume.name);
+        Box::pin(async move {
+            if self.state().slow_cuts {
+                tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+            }
+            self.call(ended).map(drop)
+        })
+    }
+
     fn update_volume<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
+        if self.state().stalled.remove(&volume.name) {
+            self.state().calls.push(format!("update_volume {}", volume.name));
+            return Box::pin(async move {
+                tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+                Err(Error::new(Code::IoError, "commands of hosts do not end"))
+            });
+        }
         ready(self.call(format!("update_volume {}", volume.name)).map(|mut s| {
             assert!(s.volumes.insert(volume.name.clone(), volume.clone()).is_some(), "it is open");
         }))

@@ -6,4 +6,5 @@ mod fake;
 mod power_cut;
 mod refused;
 mod rest;
+mod shrink;
 mod support;
