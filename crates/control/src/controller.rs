@@ -78,6 +78,8 @@ pub struct Controller {
     known: mappings::Known,
     /// Volumes that are made smaller.
     cuts: Mutex<cut::Cuts>,
+    /// What was declared at the start and is not so yet.
+    declared_open: Mutex<crate::declare::Desired>,
     /// A cut has ended.
     cut_over: tokio::sync::Notify,
 }
@@ -157,6 +159,7 @@ impl Controller {
             moves: Mutex::default(),
             known: mappings::Known::default(),
             cuts: Mutex::default(),
+            declared_open: Mutex::default(),
             cut_over: tokio::sync::Notify::new(),
         });
         controller.bring_up().await;
@@ -362,8 +365,10 @@ async fn sample_loop(controller: std::sync::Weak<Controller>) {
         c.sample().await;
         ticks = ticks.wrapping_add(1);
         if ticks.is_multiple_of(RETRY_SAMPLES) && !c.up().faults.is_empty() {
-            let _one = c.changes.lock().await;
+            let one = c.changes.lock().await;
             c.bring_up().await;
+            drop(one);
+            c.declare_again().await;
         }
         drop(c);
         tokio::time::sleep(SAMPLE).await;

@@ -97,19 +97,36 @@ fn cannot<'a, T: Send + 'a>(what: &str) -> Work<'a, T> {
     Box::pin(std::future::ready(Err(e)))
 }
 
+/// What may be in devices that are to come to a pool.
+#[derive(Debug, Clone, Copy)]
+pub enum Inside<'a> {
+    /// Anything: the pool itself looks whether it is its own data.
+    Anything,
+    /// What may be lost.
+    Only(&'a Overwrite),
+    /// The same, or the pool's own data, which its label tells: the configuration names such a device already. That the name is
+    /// the same says nothing of what is there now.
+    OwnOr(&'a Overwrite),
+}
+
 /// The data path as the control plane sees it.
 pub trait DataPlane: Send + Sync + 'static {
     /// Called once, before anything else.
     fn attach(&self, hooks: Hooks);
 
-    /// Takes devices for a pool that is to have them, before the configuration names them. Refuses what others use, and
-    /// what has something in it that `overwrite` does not name; `None`: what is in it is the pool's own. Makes and changes nothing.
+    /// Takes devices for a pool that is to have them, before the configuration names them. Refuses what others use, also pools of
+    /// this node that are not up, and what has something in it that may not be there. Makes and changes nothing.
     fn admit<'a>(
         &'a self,
         _pool: &'a str,
         _devices: &'a [DeviceSpec],
-        _overwrite: Option<&'a Overwrite>,
+        _inside: Inside<'a>,
     ) -> Work<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Lets go of devices that were taken for a pool that is open and does not get them.
+    fn dismiss<'a>(&'a self, _pool: &'a str, _devices: &'a [DeviceSpec]) -> Work<'a, ()> {
         Box::pin(std::future::ready(Ok(())))
     }
 

@@ -80,6 +80,8 @@ pub struct FileDisk {
     read_only: bool,
     /// For questions about holes.
     asked: OnceCell<Arc<OwnedFd>>,
+    /// It is on something that is held.
+    _user: Option<Arc<()>>,
 }
 
 impl FileDisk {
@@ -101,6 +103,7 @@ impl FileDisk {
             device: held.is_block(),
             read_only: held.is_read_only(),
             asked: OnceCell::new(),
+            _user: Some(held.user()),
         })
     }
 
@@ -145,6 +148,7 @@ impl FileDisk {
             device,
             read_only: o.read_only,
             asked: OnceCell::new(),
+            _user: None,
         })
     }
 }

@@ -360,20 +360,16 @@ fn a_lost_store_does_not_deal_space_out_anew() {
         drop(fs::remove_file(d.path(name)));
     }
     let mut second = serve(&d);
-    let begun = Instant::now();
-    let ended = loop {
-        if let Some(ended) = second.try_wait().expect("a process") {
-            break ended;
-        }
-        // A daemon that serves has taken the devices, which is what must not be.
-        if begun.elapsed() > Duration::from_secs(60) {
-            stop(&mut second);
-            panic!("it serves: {}", d.log());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    assert!(!ended.success());
-    assert!(d.log().contains("is not empty") && d.log().contains("weir"), "{}", d.log());
+    d.wait();
+    // It serves, without what it cannot have: also when it has tried again.
+    std::thread::sleep(Duration::from_secs(8));
+    let told = faults(&d);
+    let of = |object: &str| told.iter().find(|f| f["object"] == object).map(Value::to_string);
+    let pool = of("declared/pool/plain").expect("a fault");
+    assert!(pool.contains("is not empty") && pool.contains("weir"), "{pool}");
+    assert!(of("declared/volume/a").is_some() && of("declared/map/all/b").is_some(), "{told:?}");
+    assert_eq!(d.json("volume list"), serde_json::json!([]));
+    assert!(stop(&mut second).success(), "{}", d.log());
     assert!(fs::read(d.path("disk")).expect("read") == was);
 }
 
@@ -500,4 +496,38 @@ fn late_writes_of_a_killed_daemon_end_before_the_next_one_serves() {
     until(&d, "the pool opens", || faults(&d).is_empty());
     assert!(d.read("v", MIB) == noise(5, MIB));
     d.stop();
+}
+
+/// What is declared in the file and was changed by a command since stops at most itself, not the node.
+#[test]
+fn a_declared_volume_that_was_grown_by_hand_does_not_keep_the_node_down() {
+    for grow in ["volume resize v 16M", "pool resize plain --grow 0:128M"] {
+        let mut d = Daemon::new("declared-declared");
+        let text = format!(
+            "[[pool]]\nname = 'plain'\ndevices = [{{ kind = 'file', path = '{}', size = '64M' }}]\n\
+             [[volume]]\nname = 'v'\npool = 'plain'\nsize = '8M'\n",
+            d.path("disk")
+        );
+        fs::write(d.path("weir.toml"), text).expect("written");
+        d.start();
+        d.ok(grow);
+        d.stop();
+        d.start_only();
+        let begun = Instant::now();
+        let up = loop {
+            if common::weir(&d.dir, &["status"]).status.success() {
+                break true;
+            }
+            if begun.elapsed() > Duration::from_secs(20) {
+                break false;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        };
+        assert!(up, "after `weir {grow}` the daemon does not start any more: {}", d.log());
+        // Told as long as it is so, and not of the rest.
+        d.wait();
+        let faults = d.json("status")["faults"].to_string();
+        assert!(faults.contains("declared/"), "{faults}");
+        d.ok("volume create other --pool plain --size 1M");
+    }
 }

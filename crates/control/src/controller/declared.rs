@@ -1,7 +1,7 @@
 //! Carrying out a declared configuration.
 
 use super::*;
-use crate::declare::{self, Desired};
+use crate::declare::{self, Desired, Item};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -12,6 +12,11 @@ pub struct ApplyReport {
     pub changed: Vec<String>,
     /// Number of declared objects that were as declared already.
     pub unchanged: usize,
+}
+
+/// The fault of an object that is not as it is declared.
+fn fault(object: &str) -> String {
+    format!("declared/{object}")
 }
 
 impl Controller {
@@ -26,6 +31,89 @@ impl Controller {
             me.declare_locked(&desired).await
         }))
         .await
+    }
+
+    /// As [`declare`](Controller::declare) for what is declared at a start: each object by itself, its devices looked at as ever. One
+    /// that cannot be made so stops nothing else: it is a fault, and is tried again every few seconds.
+    pub async fn declare_at_start(self: &Arc<Self>, desired: Desired) {
+        *self.declared_open() = desired;
+        self.declare_again().await;
+    }
+
+    /// Tries what was declared at the start and is not so yet.
+    pub(super) async fn declare_again(self: &Arc<Self>) {
+        let open = self.declared_open().clone();
+        if open == Desired::default() {
+            return;
+        }
+        let me = self.clone();
+        // It goes on to its end, whoever waits.
+        let done = tokio::spawn(async move {
+            for spec in &open.pools {
+                let command = || declare::pool(&me.model(), spec);
+                let object = format!("pool/{}", spec.name);
+                let _one = me.changes.lock().await;
+                me.declare_one(object, command).await;
+            }
+            for item in open.items() {
+                if let Item::Volume(spec) = item
+                    && let Err(e) = me.warm_declared(std::slice::from_ref(spec)).await
+                {
+                    me.unfulfilled(&item.object(), &e);
+                    continue;
+                }
+                let _one = me.changes.lock().await;
+                me.declare_one(item.object(), || item.command(&me.model())).await;
+            }
+        });
+        if let Err(e) = done.await {
+            tracing::error!("what is declared: {e}");
+        }
+    }
+
+    async fn declare_one(&self, object: String, command: impl FnOnce() -> Result<Option<Command>>) {
+        let mut report = ApplyReport::default();
+        let done = match command() {
+            Ok(command) => self.declared(object.clone(), command, &mut report).await,
+            Err(e) => Err(e),
+        };
+        if let Err(e) = done {
+            self.unfulfilled(&object, &e);
+        }
+    }
+
+    fn unfulfilled(&self, object: &str, why: &Error) {
+        let e = Error::new(
+            why.code,
+            format!("`{object}` is not as the configuration file declares it"),
+        )
+        .because(why)
+        .hint(match why.hint.as_str() {
+            "" => "it is tried again every few seconds".to_string(),
+            hint => format!("{hint}; it is tried again every few seconds"),
+        });
+        let key = fault(object);
+        if self.up().faults.insert(key.clone(), e.clone()).as_ref() != Some(&e) {
+            self.events.publish("error", &key, &e.to_string());
+        }
+    }
+
+    /// An object is as it is declared.
+    fn fulfil(&self, object: &str) {
+        self.up().faults.remove(&fault(object));
+        let mut open = self.declared_open();
+        let left: Vec<bool> = open.items().map(|i| i.object() != object).collect();
+        let mut left = left.into_iter();
+        let mut keep = || left.next().unwrap_or(true);
+        open.volumes.retain(|_| keep());
+        open.hosts.retain(|_| keep());
+        open.maps.retain(|_| keep());
+        open.targets.retain(|_| keep());
+        open.pools.retain(|p| format!("pool/{}", p.name) != object);
+    }
+
+    fn declared_open(&self) -> MutexGuard<'_, Desired> {
+        self.declared_open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn declare_locked(&self, desired: &Desired) -> Result<ApplyReport> {
@@ -58,6 +146,7 @@ impl Controller {
         if let Some(command) = command {
             self.change(command).await?;
         }
+        self.fulfil(&object);
         if self.model().revision == before {
             report.unchanged += 1;
         } else {

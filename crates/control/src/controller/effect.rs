@@ -1,6 +1,7 @@
 //! From the model to the data plane, and back when the data plane refuses.
 
 use super::*;
+use crate::dataplane::Inside;
 use crate::model::{
     AdoptSpec, CloneSpec, DeviceFound, IMAGES, Pool, Volume, VolumeSpec, VolumeState,
 };
@@ -34,7 +35,7 @@ impl Controller {
             Command::PatchPool { name, patch } => (name, &patch.add, &patch.overwrite),
             _ => return Ok(()),
         };
-        self.plane.admit(pool, devices, Some(overwrite)).await
+        self.plane.admit(pool, devices, Inside::Only(overwrite)).await
     }
 
     /// Lets go of devices that were taken for a change that is not made.

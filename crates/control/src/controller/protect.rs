@@ -1,7 +1,7 @@
 //! Protected pools: how they stand, snapshots, clones, scrub.
 
 use super::*;
-use crate::dataplane::ScrubAction;
+use crate::dataplane::{Inside, ScrubAction};
 use crate::live::{GraphLive, PoolLive, ScrubLive, SnapshotLive};
 use crate::model::{
     CloneSpec, DeviceAction, DeviceKind, DeviceSpec, DeviceUse, IMAGES, Pool, PoolInfo, Volume,
@@ -328,14 +328,25 @@ impl Controller {
             let before = me.pool_info(&name).await?;
             if let DeviceAction::Put { device, r#as, overwrite } = &action {
                 let named = model.pool(&name)?.devices.iter().any(|d| d.path == device.path);
-                // One that is back has the pool's own data.
-                let own = named || *r#as == DeviceUse::Back;
+                let inside = match (r#as, named) {
+                    // Only the pool's own data is taken back.
+                    (DeviceUse::Back, _) => Inside::Anything,
+                    (_, true) => Inside::OwnOr(overwrite),
+                    (_, false) => Inside::Only(overwrite),
+                };
                 let mut new = Model::clone(&model);
                 new.apply(Command::PutDevice { name: name.clone(), device: device.clone() }, 0)?;
                 let devices = std::slice::from_ref(device);
-                me.plane.admit(&name, devices, (!own).then_some(overwrite)).await?;
+                me.plane.admit(&name, devices, inside).await?;
                 // The configuration names it first: a device that the pool has must be found at the next start.
-                me.commit(&model, new).await?;
+                if let Err(e) = me.commit(&model, new).await {
+                    if let Err(e) = me.plane.dismiss(&name, devices).await {
+                        tracing::warn!(
+                            "pool {name}: a device that it does not get stays taken: {e}"
+                        );
+                    }
+                    return Err(e);
+                }
             }
             let now = me.model();
             if let Err(e) = me.plane.change_device(now.pool(&name)?, &action).await {
@@ -354,11 +365,18 @@ impl Controller {
                     me.drop_device(&name, path).await?;
                 }
             }
+            me.know_devices(&name).await?;
             let text = format!("devices of pool `{name}`: {}", told(&action));
             me.events.publish("pool.devices", &format!("pool/{name}"), &text);
             me.pool_info(&name).await
         }))
         .await
+    }
+
+    /// Records what the devices of an open pool are told from others by.
+    async fn know_devices(&self, name: &str) -> Result<()> {
+        let model = self.model();
+        self.start_pool(model.pool(name)?).await.map(drop)
     }
 
     async fn drop_device(&self, name: &str, path: String) -> Result<()> {
@@ -398,10 +416,17 @@ impl Controller {
                     tracing::warn!("pool {}: {e}", l.name);
                 }
             }
-            for path in pool.devices.iter().filter_map(|d| d.path.clone()).filter(|p| !used(p)) {
+            let gone = pool.devices.iter().filter_map(|d| d.path.clone()).filter(|p| !used(p));
+            for path in gone.clone() {
                 if let Err(e) = self.drop_device(&l.name, path).await {
                     tracing::warn!("pool {}: {e}", l.name);
                 }
+            }
+            let new = l.devices.iter().filter_map(|d| d.path.as_ref()).any(|p| !named(&p));
+            if (new || gone.count() > 0)
+                && let Err(e) = self.know_devices(&l.name).await
+            {
+                tracing::warn!("pool {}: {e}", l.name);
             }
         }
     }

@@ -82,7 +82,7 @@ pub struct Device {
     /// It carries the label of its pool, behind its last byte.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub labelled: bool,
-    /// What the operating system tells it from others by, of one that carries no label.
+    /// What the operating system tells it from others by, of one that carries no label, and of devices of protected pools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
 }
@@ -106,7 +106,7 @@ pub struct DeviceFound {
     pub size: u64,
     /// It carries the label of its pool.
     pub labelled: bool,
-    /// What the operating system tells it from others by, if it carries none.
+    /// What the operating system tells it from others by, if it carries none, or is of a protected pool.
     pub identity: Option<String>,
 }
 

@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use weir_mem::Slice;
 
 /// `O_EXCL` without `O_CREAT` claims a block device for one open file description (open(2)): nobody can mount it meanwhile.
@@ -90,6 +91,8 @@ pub struct Held {
     directory: bool,
     /// Smallest transfer in bytes.
     block: u32,
+    /// Every disk on it has a share.
+    users: Arc<()>,
 }
 
 impl Held {
@@ -128,7 +131,25 @@ impl Held {
             Err(TryLockError::Error(e)) => return Err(e.into()),
         }
         let least = if direct { file::direct_block(&file, block) } else { 512 };
-        Ok(Held { file, path: path.to_owned(), identity, read_only, directory, block: least })
+        Ok(Held {
+            file,
+            path: path.to_owned(),
+            identity,
+            read_only,
+            directory,
+            block: least,
+            users: Arc::default(),
+        })
+    }
+
+    /// Whether there is a disk on it.
+    pub fn is_used(&self) -> bool {
+        Arc::strong_count(&self.users) > 1
+    }
+
+    /// What a disk on it keeps as long as it is there.
+    pub(crate) fn user(&self) -> Arc<()> {
+        self.users.clone()
     }
 
     /// By which name it was opened.

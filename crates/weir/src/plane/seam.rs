@@ -5,15 +5,15 @@ use super::node::Node;
 use std::net::SocketAddr;
 use weir_control::controller::PoolRules;
 use weir_control::dataplane::{
-    DataPlane, Decision, Hooks, ImageWish, LayerTrial, Place, ScrubAction, Work,
+    DataPlane, Decision, Hooks, ImageWish, Inside, LayerTrial, Place, ScrubAction, Work,
 };
 use weir_control::live::{
     GraphLive, LayerKindLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive,
     SnapshotRuleLive,
 };
 use weir_control::model::{
-    self, Carried, Device, DeviceAction, DeviceFound, DeviceSpec, HostAuth, ImageFound, Overwrite,
-    Pool, PoolFound, RecordPart, TargetPort, Told, Volume,
+    self, Carried, Device, DeviceAction, DeviceFound, DeviceSpec, HostAuth, ImageFound, Pool,
+    PoolFound, RecordPart, TargetPort, Told, Volume,
 };
 use weir_target_core::{AccessMap, End, HostRule, Secret};
 
@@ -27,9 +27,13 @@ impl DataPlane for Node {
         &'a self,
         pool: &'a str,
         devices: &'a [DeviceSpec],
-        overwrite: Option<&'a Overwrite>,
+        inside: Inside<'a>,
     ) -> Work<'a, ()> {
-        Box::pin(self.holds.admit(pool, devices, overwrite))
+        Box::pin(self.holds.admit(pool, devices, inside))
+    }
+
+    fn dismiss<'a>(&'a self, pool: &'a str, devices: &'a [DeviceSpec]) -> Work<'a, ()> {
+        Box::pin(self.dismiss_devices(pool, devices))
     }
 
     fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
@@ -46,6 +50,7 @@ impl DataPlane for Node {
             self.close_store(&pool.name).await?;
             self.take_back(|o| matches!(o, Owner::Pool(p) if *p == pool.name)).await?;
             self.holds.unmake(pool, made).await;
+            self.holds.forget(&pool.name);
             Ok(())
         })
     }
@@ -59,6 +64,7 @@ impl DataPlane for Node {
             let closed = self.close_store(name).await;
             self.take_back(|o| matches!(o, Owner::Pool(p) if p == name)).await?;
             self.holds.release_all(&Owner::Pool(name.to_owned()));
+            self.holds.forget(name);
             closed
         })
     }

@@ -1,7 +1,7 @@
 //! `weir quickstart`: from nothing to a served, verified and measured volume.
 
 use super::remote::{self, Remote, Wanted};
-use super::serve::{Daemon, runtime};
+use super::serve::{Daemon, Declared, runtime};
 use crate::cli::args::{Fabric, LoginArgs, Policy, QuickstartArgs};
 use crate::cli::output;
 use serde::Serialize;
@@ -82,7 +82,7 @@ pub(crate) fn quickstart(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
     };
     runtime()?.block_on(async {
         say(&format!("starting a node in {}", config.data_dir.display()));
-        let daemon = Daemon::start(&config, &[]).await?;
+        let daemon = Daemon::start(&config, &[], Declared::AllOrNothing).await?;
         if let Some((object, text)) = daemon.faults().await.into_iter().next() {
             return Err(Error::new(Code::IoError, format!("{object} did not start"))
                 .because(text)

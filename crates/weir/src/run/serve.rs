@@ -20,7 +20,8 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
             drop(MetaStore::restore(&config.data_dir, copy)?);
             tracing::warn!("the configuration store was made anew of {}", copy.display());
         }
-        let daemon = Daemon::start(&config, &args.measure_without_checksums).await?;
+        let unsummed = &args.measure_without_checksums;
+        let daemon = Daemon::start(&config, unsummed, Declared::EachByItself).await?;
         let socket = daemon.server_socket();
         tracing::info!(data_dir = %config.data_dir.display(), api = %socket, "serving");
         for (object, text) in daemon.faults().await {
@@ -110,9 +111,22 @@ fn node_config(config: &Config, unsummed: &[String]) -> NodeConfig {
     }
 }
 
+/// What becomes of a node when something that is declared cannot be made so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Declared {
+    /// That is a fault of its own; all else is served.
+    EachByItself,
+    /// The node does not start.
+    AllOrNothing,
+}
+
 impl Daemon {
     /// Brings everything up; the data of pools that are `unsummed` gets no checksums.
-    pub(crate) async fn start(config: &Config, unsummed: &[String]) -> Result<Daemon> {
+    pub(crate) async fn start(
+        config: &Config,
+        unsummed: &[String],
+        declared: Declared,
+    ) -> Result<Daemon> {
         // What is in it is the owner's; one that is there keeps the mode that it was given.
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data_dir);
         made.map_err(|e| {
@@ -126,7 +140,10 @@ impl Daemon {
         let commands = config.key_commands();
         let controller =
             Controller::start_allowing(&config.data_dir, node.clone(), commands).await?;
-        controller.declare(config.desired()).await?;
+        match declared {
+            Declared::EachByItself => controller.declare_at_start(config.desired()).await,
+            Declared::AllOrNothing => drop(controller.declare(config.desired()).await?),
+        }
         let server = Server::bind(controller.clone(), config.api.tcp, tokens).await?;
         if let Some(address) = server.tcp_address() {
             let [admin, read] = config.token_files();

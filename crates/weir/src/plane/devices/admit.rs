@@ -1,10 +1,11 @@
 //! What is looked at before a device comes to Weir: whether others use it, what is in it, whether it makes sense.
 
-use super::{Holds, Owner, Wait, in_use, unusable};
+use super::{Holds, Owner, Wait, belongs, in_use, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weir_control::model::{DeviceKind, DeviceSpec, Overwrite};
+use weir_control::dataplane::Inside;
+use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
 use weir_uring::Held;
@@ -45,6 +46,22 @@ pub(crate) fn check_blank(held: &Held, path: &Path, overwrite: &Overwrite) -> Re
         .hint(format!(
             "name another device; {take}if what is in it may be destroyed, say so: --overwrite {all}"
         )))
+}
+
+/// Refuses a device of a pool that was being made when the process ended, if there is something in it that nobody looked at: the
+/// pool's own label may be there already, and nothing else.
+pub(super) fn check_again(held: &Held, path: &Path, pool: Option<PoolId>) -> Result<()> {
+    if pool.is_some_and(|id| belongs::labels(held, path).is_ok_and(|all| all == [id])) {
+        return Ok(());
+    }
+    check_unused(held, path)?;
+    let contents = held.contents().map_err(|e| unusable(path, e))?;
+    match contents.data {
+        false => Ok(()),
+        true => Err(Error::new(Code::DeviceInUse, format!("`{}` is not empty", path.display()))
+            .because(format!("it has {} in it, and the daemon ended while the pool was made", contents.told()))
+            .hint("if it is the device that was meant, delete the pool and make it again; else put that device back under this name")),
+    }
 }
 
 /// Refuses a kind of device that is something else at that path.
@@ -88,18 +105,13 @@ fn check_can_be_made(spec: &DeviceSpec, path: &Path) -> Result<()> {
     }
 }
 
-fn admit(
-    holds: &Holds,
-    owner: &Owner,
-    spec: &DeviceSpec,
-    overwrite: Option<&Overwrite>,
-) -> Result<()> {
+fn admit(holds: &Holds, owner: &Owner, spec: &DeviceSpec, inside: Inside<'_>) -> Result<()> {
     let Some(path) = spec.path.as_ref().map(PathBuf::from) else { return Ok(()) };
     if let Some((other, dir)) = holds.directory_of(&path) {
         return Err(in_use(&path, format!("`{}` is the directory of {other}", dir.display())));
     }
     match std::fs::symlink_metadata(&path) {
-        Err(e) if e.kind() == ErrorKind::NotFound && overwrite.is_some() => {
+        Err(e) if e.kind() == ErrorKind::NotFound && !matches!(inside, Inside::Anything) => {
             return check_can_be_made(spec, &path);
         }
         _ => {}
@@ -107,7 +119,16 @@ fn admit(
     let held = holds.take(owner, &path, false, Wait::ForTheDead)?;
     check_kind(&held, &path, spec.kind)?;
     check_unused(&held, &path)?;
-    let Some(overwrite) = overwrite else { return Ok(()) };
+    let name = match owner {
+        Owner::Pool(name) => Some(name.as_str()),
+        _ => None,
+    };
+    let own = holds.check_belongs(&held, &path, name)?;
+    let overwrite = match inside {
+        Inside::Anything => return Ok(()),
+        Inside::OwnOr(_) if own => return Ok(()),
+        Inside::OwnOr(o) | Inside::Only(o) => o,
+    };
     if held.is_directory() {
         return super::plain::check_directory(&path);
     }
@@ -130,6 +151,31 @@ fn admit(
         _ => {}
     }
     Ok(())
+}
+
+/// As [`admit`], for a thread of its own.
+fn look(
+    owner: Owner,
+    spec: DeviceSpec,
+    inside: Inside<'_>,
+) -> impl FnOnce(&Arc<Holds>) -> Result<()> + Send + 'static {
+    let (own, overwrite) = match inside {
+        Inside::Anything => (false, None),
+        Inside::Only(o) => (false, Some(o.clone())),
+        Inside::OwnOr(o) => (true, Some(o.clone())),
+    };
+    move |holds| {
+        let inside = match &overwrite {
+            None => Inside::Anything,
+            Some(o) if own => Inside::OwnOr(o),
+            Some(o) => Inside::Only(o),
+        };
+        admit(holds, &owner, &spec, inside)?;
+        if let Some(path) = &spec.path {
+            holds.set_admitted(&owner, Path::new(path));
+        }
+        Ok(())
+    }
 }
 
 /// Refuses more memory than the machine has.
@@ -155,17 +201,15 @@ impl Holds {
         self: &Arc<Self>,
         pool: &str,
         devices: &[DeviceSpec],
-        overwrite: Option<&Overwrite>,
+        inside: Inside<'_>,
     ) -> Result<()> {
         check_memory(devices)?;
         let owner = Owner::Pool(pool.to_owned());
         let paths = devices.iter().map(|d| PathBuf::from(d.path.clone().unwrap_or_default()));
         let new: Vec<PathBuf> = paths.filter(|p| self.of(&owner, p).is_none()).collect();
         for d in devices {
-            let (owner, spec, overwrite) = (owner.clone(), d.clone(), overwrite.cloned());
             let path = PathBuf::from(d.path.clone().unwrap_or_default());
-            let asked =
-                self.helped(&path, move |h| admit(h, &owner, &spec, overwrite.as_ref())).await;
+            let asked = self.helped(&path, look(owner.clone(), d.clone(), inside)).await;
             if let Err(e) = asked {
                 // All or none.
                 new.iter().for_each(|p| self.release_path(&Owner::Pool(pool.to_owned()), p));

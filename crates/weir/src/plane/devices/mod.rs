@@ -4,6 +4,7 @@
 //! open file description. So what is locked is what is written, and the lock goes with the last I/O.
 
 mod admit;
+mod belongs;
 mod label;
 mod lent;
 mod own;
@@ -15,11 +16,12 @@ pub(crate) use label::whole;
 pub(crate) use lent::Lending;
 pub(crate) use protected::Make;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use weir_control::model::PoolId;
 use weir_control::{Code, Error, Result};
 use weir_uring::device::{locked_by, used_by};
 use weir_uring::{Held, HoldError, Identity};
@@ -58,6 +60,8 @@ struct Entry {
     held: Arc<Held>,
     /// It was made for its owner, who does not stand yet.
     made: bool,
+    /// What is in it was looked at for its owner, and may be lost.
+    admitted: bool,
 }
 
 /// Everything that the process holds.
@@ -66,6 +70,8 @@ pub(crate) struct Holds {
     entries: Mutex<Vec<Entry>>,
     /// Paths that a thread is busy with, which may never come back.
     asked: Mutex<BTreeSet<PathBuf>>,
+    /// The pools that the configuration has, up or not, and their identities.
+    known: Mutex<BTreeMap<String, PoolId>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -135,7 +141,7 @@ impl Holds {
             if Identity::of(&now) == Some(held.identity()) && held.is_read_only() == read_only {
                 return Ok(held);
             }
-            // Another thing has its name now.
+            // Another thing has its name now. Where that matters it was refused before (`check_same`), or labels tell it.
             self.release(|e| e.owner == *owner && e.path == path);
         }
         let begun = Instant::now();
@@ -149,7 +155,8 @@ impl Holds {
                     }
                     let held = Arc::new(held);
                     let (owner, path) = (owner.clone(), path.to_owned());
-                    let entry = Entry { owner, path, held: held.clone(), made: false };
+                    let entry =
+                        Entry { owner, path, held: held.clone(), made: false, admitted: false };
                     lock(&self.entries).push(entry);
                     return Ok(held);
                 }
@@ -265,10 +272,54 @@ impl Holds {
         lock(&self.entries).iter_mut().filter(|e| e.owner == *owner).for_each(|e| e.made = false);
     }
 
-    fn set_made(&self, owner: &Owner, path: &Path) {
+    fn with_entry(&self, owner: &Owner, path: &Path, f: impl Fn(&mut Entry)) {
         let mut entries = lock(&self.entries);
-        let of = |e: &&mut Entry| e.owner == *owner && e.path == path;
-        entries.iter_mut().filter(of).for_each(|e| e.made = true);
+        entries.iter_mut().filter(|e| e.owner == *owner && e.path == path).for_each(f);
+    }
+
+    fn set_made(&self, owner: &Owner, path: &Path) {
+        self.with_entry(owner, path, |e| e.made = true);
+    }
+
+    fn set_admitted(&self, owner: &Owner, path: &Path) {
+        self.with_entry(owner, path, |e| e.admitted = true);
+    }
+
+    /// Whether what is in a new device may be lost: it was made by us, or looked at in this life of the process. After a
+    /// restart another disk may have its name.
+    fn may_be_wiped(&self, owner: &Owner, path: &Path) -> bool {
+        let entries = lock(&self.entries);
+        entries.iter().any(|e| e.owner == *owner && e.path == path && (e.made || e.admitted))
+    }
+
+    /// Refuses a name that leads to something else than what its owner uses under it.
+    ///
+    /// # Errors
+    /// Another file or disk has the name now. What is used stays in use.
+    fn check_same(&self, owner: &Owner, path: &Path) -> Result<()> {
+        let of = |e: &&Entry| e.owner == *owner && e.path == path;
+        let used = |e: &Entry, all: &[Entry]| {
+            let inside = |o: &Entry| o.path != e.path && o.path.starts_with(&e.path);
+            e.held.is_used()
+                || e.held.is_directory() && all.iter().any(|o| inside(o) && o.held.is_used())
+        };
+        let identity = {
+            let entries = lock(&self.entries);
+            match entries.iter().find(of).filter(|e| used(e, &entries)) {
+                Some(e) => e.held.identity(),
+                None => return Ok(()),
+            }
+        };
+        let now = std::fs::metadata(path).map_err(|e| unusable(path, e))?;
+        match Identity::of(&now) == Some(identity) {
+            true => Ok(()),
+            false => Err(Error::new(
+                Code::PoolDamaged,
+                format!("`{}` is not what it was", path.display()),
+            )
+            .because("another file or disk has that name now; the one that had it is in use and stays so")
+            .hint("put the one that is in use back under its name; to go over to another, stop the daemon first")),
+        }
     }
 
     /// Does something that may wait for a file system or driver, on a thread of its own.
@@ -316,7 +367,11 @@ impl Holds {
     ) -> Result<Arc<Held>> {
         let path = PathBuf::from(path);
         let at = path.clone();
-        self.helped(&at, move |h| h.take(&owner, &path, read_only, wait)).await
+        let take = move |h: &Arc<Holds>| {
+            h.check_same(&owner, &path)?;
+            h.take(&owner, &path, read_only, wait)
+        };
+        self.helped(&at, take).await
     }
 
     /// Takes a device where nothing else can be done meanwhile, without waiting for its lock.

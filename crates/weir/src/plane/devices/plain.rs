@@ -1,6 +1,6 @@
 //! Devices of plain pools: made once, found again by their labels.
 
-use super::admit::check_kind;
+use super::admit::{check_again, check_kind};
 use super::label::Label;
 use super::{Holds, Owner, Wait, remove, unusable};
 use std::io::ErrorKind;
@@ -135,6 +135,14 @@ impl Starting<'_> {
         }
     }
 
+    /// Refuses what is in a new device if it was never looked at: a crash came between, and another disk may have the name.
+    fn check_new(&self, holds: &Holds, held: &Held) -> Result<()> {
+        match holds.may_be_wiped(self.owner, self.path) {
+            true => Ok(()),
+            false => check_again(held, self.path, self.pool),
+        }
+    }
+
     fn start_new(&self, held: &Held) -> Result<DeviceFound> {
         let len = held.len().map_err(|e| self.io(e))?;
         let (size, room) =
@@ -228,6 +236,7 @@ impl Starting<'_> {
     }
 
     fn start(&self, holds: &Holds) -> Result<DeviceFound> {
+        holds.check_same(self.owner, self.path)?;
         let made = self.make()?;
         let wait = if self.device.new { Wait::ForTheDead } else { Wait::ForAnybody };
         let started = holds.take(self.owner, self.path, false, wait).and_then(|held| {
@@ -237,7 +246,10 @@ impl Starting<'_> {
             check_kind(&held, self.path, self.device.kind)?;
             match (self.device.kind, self.device.new) {
                 (DeviceKind::Dir, _) => self.start_directory(),
-                (_, true) => self.start_new(&held),
+                (_, true) => {
+                    self.check_new(holds, &held)?;
+                    self.start_new(&held)
+                }
                 (_, false) => self.start_known(&held),
             }
         });
@@ -253,6 +265,7 @@ impl Holds {
     /// Starts the devices of a plain pool. See [`DataPlane::start_pool`](weir_control::dataplane::DataPlane::start_pool).
     pub(crate) async fn start_plain(self: &Arc<Self>, pool: &Pool) -> Result<Vec<DeviceFound>> {
         let owner = Owner::Pool(pool.name.clone());
+        self.know(&pool.name, pool.id);
         let named =
             |p: &Path| pool.devices.iter().any(|d| d.path.as_deref().map(Path::new) == Some(p));
         self.keep_only(&owner, named);

@@ -1,5 +1,6 @@
 //! Devices of protected pools, before the store looks at their labels.
 
+use super::admit::check_again;
 use super::{Holds, Owner, Wait, check_unused, in_use, remove, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,11 @@ fn hold(holds: &Holds, owner: &Owner, d: &Device, make: Make) -> Result<Arc<Held
         if *owner == Owner::Look {
             check_unused(&held, &path)?;
         }
+        if let Make::Anew(pool) = make
+            && !holds.may_be_wiped(owner, &path)
+        {
+            check_again(&held, &path, Some(pool))?;
+        }
         let len = held.len().map_err(|e| unusable(&path, e))?;
         if make != Make::Nothing && !held.is_block() && len < d.size {
             held.set_len(d.size).map_err(|e| unusable(&path, e))?;
@@ -97,6 +103,7 @@ impl Holds {
         pool: &Pool,
     ) -> Vec<(String, Result<Arc<Held>>)> {
         let owner = Owner::Pool(pool.name.clone());
+        self.know(&pool.name, pool.protection.as_ref().map(|p| p.id));
         let make = match &pool.protection {
             Some(p) if !p.formatted => Make::Anew(p.id),
             _ => Make::Nothing,

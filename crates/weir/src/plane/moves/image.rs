@@ -43,7 +43,10 @@ fn look(holds: &Arc<Holds>, wish: &ImageWish) -> Result<ImageFound> {
         }
         check_unused(&held, &path)?;
         match &wish.overwrite {
-            Some(overwrite) if wish.create.is_none() => check_blank(&held, &path, overwrite)?,
+            Some(overwrite) if wish.create.is_none() => {
+                holds.check_belongs(&held, &path, None)?;
+                check_blank(&held, &path, overwrite)?;
+            }
             Some(_) => {}
             None => {
                 let contents = held.contents().map_err(|e| unusable(&path, e))?;

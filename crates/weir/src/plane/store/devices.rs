@@ -91,6 +91,25 @@ impl Node {
         done
     }
 
+    /// Lets go of devices that were looked at for an open pool, and that it does not get after all.
+    pub(in crate::plane) async fn dismiss_devices(
+        &self,
+        pool: &str,
+        devices: &[DeviceSpec],
+    ) -> Result<()> {
+        let owner = Owner::Pool(pool.to_owned());
+        for path in devices.iter().filter_map(|d| d.path.clone()) {
+            let asked = path.clone();
+            let used = self
+                .with_pool(pool, move |p: Rc<OpenPool>| Box::pin(async move { Ok(p.uses(&asked)) }))
+                .await?;
+            if !used {
+                self.holds.give_up(&owner, Path::new(&path));
+            }
+        }
+        Ok(())
+    }
+
     pub(in crate::plane) async fn change_store_device(
         &self,
         pool: &Pool,

@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_control::live::SnapshotLive;
-use weir_control::model::{DeviceFound, Layout, Pool, Volume};
+use weir_control::model::{Device, DeviceFound, Layout, Pool, Volume};
 use weir_control::{Code, Error, Result};
 use weir_layers::remote::Home;
 use weir_mem::BufPool;
@@ -168,7 +168,14 @@ impl Node {
     pub(super) async fn open_store(&self, pool: &Pool, force: bool) -> Result<Vec<DeviceFound>> {
         if self.placed(&pool.name).is_ok() {
             self.size_maps(pool).await?;
-            return Ok(pool.devices.iter().map(|d| d.size.into()).collect());
+            // One that has just come, or was found under another name, is known from here on.
+            let name = |d: &Device| self.holds.find(Path::new(d.path.as_deref()?))?.lasting_name();
+            let as_known = |d: &Device| DeviceFound {
+                size: d.size,
+                labelled: d.labelled,
+                identity: name(d).or_else(|| d.identity.clone()),
+            };
+            return Ok(pool.devices.iter().map(as_known).collect());
         }
         let owner = Owner::Pool(pool.name.clone());
         let opened = self.try_open_store(pool, force).await;
@@ -188,7 +195,7 @@ impl Node {
             return Err(Error::new(Code::Internal, "there is no reactor"));
         };
         let wanted = pool.clone();
-        let sizes: Vec<u64> = on(&home, move |local: Rc<Local>| {
+        let sizes: Vec<DeviceFound> = on(&home, move |local: Rc<Local>| {
             Box::pin(async move {
                 let (opened, sizes) = open::open(&local, &wanted, held, force).await?;
                 local.stores.borrow_mut().insert(wanted.name, Rc::new(opened));
@@ -199,7 +206,7 @@ impl Node {
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
         stores.opened += 1;
         stores.pools.insert(pool.name.clone(), Placed { home, reactor });
-        Ok(sizes.into_iter().map(DeviceFound::from).collect())
+        Ok(sizes)
     }
 
     /// Gives an open pool the memory for maps that its configuration says.

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use weir_control::model::{DeviceKind, MapMemory, Pool, Protection};
+use weir_control::model::{Device, DeviceFound, DeviceKind, MapMemory, Pool, Protection};
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
 use weir_store::{Options, PoolSpec, StoreError};
@@ -34,6 +34,8 @@ pub(super) fn map_memory(tier: MapMemory, bytes: u64) -> usize {
 struct Found {
     path: String,
     disk: Rc<dyn Disk>,
+    /// What the operating system tells it from others by.
+    name: Option<String>,
 }
 
 /// Devices as they are named, each held or not, and why not.
@@ -121,22 +123,55 @@ async fn newest(disk: &Rc<dyn Disk>) -> Option<u64> {
 struct Known {
     pool: u128,
     devices: BTreeSet<u64>,
-    seq: u64,
+    /// The newest superblock's number; none while no device is there.
+    seq: Option<u64>,
+    /// What the devices of the configuration were told from others by.
+    names: BTreeSet<String>,
 }
 
-/// Opens what is at a path if it is a device of the pool that is not there yet, as new as the others: no old copy.
-async fn renamed(local: &Local, owner: &Owner, path: &str, known: &Known) -> Option<Rc<dyn Disk>> {
-    let seen = local.glance(Path::new(path)).ok()?;
-    let label = weir_store::label_of(&seen).await.ok()?;
-    if label.pool != known.pool || known.devices.contains(&label.device) {
-        return None;
+impl Known {
+    async fn add(&mut self, disk: &Rc<dyn Disk>) {
+        self.devices.extend(weir_store::label_of(disk).await.ok().map(|l| l.device));
+        self.seq = self.seq.max(newest(disk).await);
+    }
+}
+
+/// What a path that the configuration does not name leads to.
+enum Elsewhere {
+    /// A device of the pool that has got another name.
+    Renamed(Found),
+    /// It carries the pool's label, and may be a copy of long ago.
+    Copy,
+    /// Something else.
+    Other,
+}
+
+/// Opens what is at a path if it is a device of the pool that is not there yet, and no old copy of it: as new as the others, and if
+/// none is there to compare it with, the very disk or file that the pool had.
+async fn elsewhere(local: &Local, owner: &Owner, path: &str, known: &Known) -> Elsewhere {
+    let Ok(seen) = local.glance(Path::new(path)) else { return Elsewhere::Other };
+    match weir_store::label_of(&seen).await {
+        Ok(l) if l.pool == known.pool && !known.devices.contains(&l.device) => {}
+        _ => return Elsewhere::Other,
     }
     // The last superblock may have reached some of the devices only.
-    if newest(&seen).await? + 1 < known.seq {
-        return None;
-    }
+    let newest = newest(&seen).await;
+    let as_new = known.seq.is_none_or(|seq| newest.is_some_and(|n| n + 1 >= seq));
     drop(seen);
-    local.disk(&*local.holds.hold_now(owner, path).ok()?).ok()
+    let Ok(held) = local.holds.hold_now(owner, path).ok().filter(|_| as_new).ok_or(()) else {
+        return Elsewhere::Copy;
+    };
+    let name = held.lasting_name();
+    let ours = name.as_ref().is_some_and(|n| known.names.contains(n));
+    match local.disk(&held) {
+        Ok(disk) if ours || known.seq.is_some() => {
+            Elsewhere::Renamed(Found { path: path.into(), disk, name })
+        }
+        _ => {
+            local.holds.release_path(owner, Path::new(path));
+            Elsewhere::Copy
+        }
+    }
 }
 
 /// Whether checksums cover the data of a pool: always, unless somebody measures what they cost.
@@ -160,22 +195,27 @@ pub(super) async fn open(
     pool: &Pool,
     devices: Devices,
     force: bool,
-) -> Result<(OpenPool, Vec<u64>)> {
+) -> Result<(OpenPool, Vec<DeviceFound>)> {
     let owner = Owner::Pool(pool.name.clone());
     let Some(p) = &pool.protection else {
         return Err(Error::new(Code::Internal, format!("pool {} is a plain one", pool.name)));
     };
     let sum_data = summed(local, pool, p)?;
-    let mut sizes: Vec<u64> = pool.devices.iter().map(|d| d.size).collect();
+    let as_known =
+        |d: &Device| DeviceFound { size: d.size, labelled: false, identity: d.identity.clone() };
+    let mut sizes: Vec<DeviceFound> = pool.devices.iter().map(as_known).collect();
     let (mut found, mut unused) = (Vec::new(), Vec::new());
     for (index, (path, held)) in devices.into_iter().enumerate() {
         let disk = held.and_then(|h| {
-            local.disk(&h).map_err(|e| Error::new(Code::IoError, "it cannot be used").because(e))
+            let disk = local.disk(&h);
+            let disk =
+                disk.map_err(|e| Error::new(Code::IoError, "it cannot be used").because(e))?;
+            Ok(Found { path: path.clone(), disk, name: h.lasting_name() })
         });
         match disk {
-            Ok(disk) => {
-                sizes[index] = disk.len();
-                found.push(Found { path, disk });
+            Ok(f) => {
+                sizes[index].size = f.disk.len();
+                found.push(f);
             }
             Err(e) => unused.push((path, if e.reason.is_empty() { e.message } else { e.reason })),
         }
@@ -197,17 +237,26 @@ pub(super) async fn open(
         }
     }
     if p.formatted && ours.len() < pool.devices.len() {
-        let mut known = Known { pool: p.id.0, devices: BTreeSet::new(), seq: 0 };
+        let names = pool.devices.iter().filter_map(|d| d.identity.clone()).collect();
+        let mut known = Known { pool: p.id.0, devices: BTreeSet::new(), seq: None, names };
         for f in &ours {
-            known.devices.extend(weir_store::label_of(&f.disk).await.ok().map(|l| l.device));
-            known.seq = known.seq.max(newest(&f.disk).await.unwrap_or(0));
+            known.add(&f.disk).await;
         }
         for path in candidates(pool) {
-            if let Some(disk) = renamed(local, &owner, &path, &known).await {
-                known.devices.extend(weir_store::label_of(&disk).await.ok().map(|l| l.device));
-                known.seq = known.seq.max(newest(&disk).await.unwrap_or(0));
-                ours.push(Found { path, disk });
+            match elsewhere(local, &owner, &path, &known).await {
+                Elsewhere::Renamed(f) => {
+                    known.add(&f.disk).await;
+                    ours.push(f);
+                }
+                Elsewhere::Copy => unused.push((path, "it carries the pool's label, and may be an old copy: `weir pool release` and `weir pool import` take it all the same".into())),
+                Elsewhere::Other => {}
             }
+        }
+    }
+    for f in &ours {
+        // Where it is now; the configuration follows.
+        if let Some(n) = pool.devices.iter().position(|d| d.path.as_ref() == Some(&f.path)) {
+            sizes[n].identity.clone_from(&f.name);
         }
     }
     let bytes = ours.iter().map(|f| f.disk.len()).sum::<u64>() / u64::from(p.raid.copies());

@@ -1,0 +1,237 @@
+//! Names of devices that lead to something else than they did: copies, other disks in the place of one that failed or was to come,
+//! other names of one device.
+
+mod common;
+
+use common::Daemon;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn faults(d: &Daemon) -> Vec<Value> {
+    d.json("status")["faults"].as_array().cloned().unwrap_or_default()
+}
+
+fn letters(d: &Daemon, letter: u8) -> String {
+    let path = d.path(&format!("{}", char::from(letter)));
+    fs::write(&path, vec![letter; 64 << 10]).expect("written");
+    path
+}
+
+/// A blank file of 128 MiB with a file system that nobody has spoken of.
+fn precious(path: &str) -> Vec<u8> {
+    drop(fs::remove_file(path));
+    fs::File::create(path).and_then(|f| f.set_len(128 << 20)).expect("a file");
+    let made = Command::new("mkfs.ext4").args(["-q", "-L", "precious", path]).status();
+    assert!(made.is_ok_and(|s| s.success()), "this test needs mkfs.ext4");
+    fs::read(path).expect("read")
+}
+
+/// All devices of a pool are elsewhere for once (a mount point or volume group that is not there yet; moved by hand), old copies of
+/// them are beside where they were (or old snapshots of them are among the block devices): the pool is a fault, and never what it
+/// was once.
+#[test]
+fn an_old_copy_of_a_whole_pool_is_not_taken_for_it() {
+    for raid in [
+        "--raid 0 --device file:DIR/d0:128M",
+        "--raid 1 --device file:DIR/d0:128M --device file:DIR/d1:128M",
+    ] {
+        let mut d = Daemon::new("names-old-copy");
+        let (dir, other) = (d.path("disks"), d.path("other"));
+        fs::create_dir(&dir).and_then(|()| fs::create_dir(&other)).expect("directories");
+        d.start();
+        d.ok(&format!("pool create safe {}", raid.replace("DIR", &dir)));
+        d.ok("volume create v --pool safe --size 16M");
+        d.ok("host create all --allow-any");
+        d.ok("map create all v");
+        d.write("v", &letters(&d, b'A'));
+        d.stop();
+        let disks: Vec<_> =
+            ["d0", "d1"].into_iter().filter(|n| Path::new(&dir).join(n).exists()).collect();
+        for n in &disks {
+            fs::copy(format!("{dir}/{n}"), format!("{dir}/{n}.bak")).expect("a backup");
+        }
+        d.start();
+        d.write("v", &letters(&d, b'B'));
+        d.ok("snapshot create v@of-today");
+        d.stop();
+        for n in &disks {
+            fs::rename(format!("{dir}/{n}"), format!("{other}/{n}")).expect("moved");
+        }
+        d.start();
+        std::thread::sleep(Duration::from_secs(1));
+        let told = faults(&d);
+        if told.is_empty() {
+            let read = d.read("v", 64 << 10);
+            panic!(
+                "{raid}: no fault at all, and hosts read what was there before: {:?}; {}",
+                char::from(read[0]),
+                d.json("pool show safe")["live"]["devices"]
+            );
+        }
+        assert!(told.iter().any(|f| f["object"] == "pool/safe"), "{told:?}");
+    }
+}
+
+/// A disk that failed is replaced by another one which has its name and somebody's data: that is refused until it is named.
+#[test]
+fn a_disk_in_the_place_of_one_that_failed_is_looked_into() {
+    for line in [
+        "pool replace safe 1 --device file:DISK",
+        "pool add safe --spare --device file:DISK",
+        "pool add safe --device file:DISK",
+    ] {
+        let mut d = Daemon::new("names-same-name");
+        let (d0, d1) = (d.path("d0"), d.path("d1"));
+        d.start();
+        d.ok(&format!("pool create safe --raid 1 --device file:{d0}:128M --device file:{d1}:128M"));
+        d.stop();
+        let was = precious(&d1);
+        d.start();
+        d.ok("pool force safe");
+        let line = line.replace("DISK", &d1);
+        let args: Vec<&str> = line.split_whitespace().collect();
+        let out = common::weir(&d.dir, &args);
+        let now = fs::read(&d1).expect("read");
+        assert!(
+            now == was && !out.status.success(),
+            "weir {line}: {}; the file system `precious` is overwritten",
+            out.status
+        );
+    }
+}
+
+/// What has the name of a device that is in use now is not that device.
+#[test]
+fn a_copy_under_the_name_of_an_open_file_is_not_taken_for_it() {
+    let mut d = Daemon::new("names-swap");
+    let dir = d.path("thin");
+    d.start();
+    d.ok(&format!("pool create thin --device dir:{dir}"));
+    d.ok("volume create v --pool thin --size 16M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    d.write("v", &letters(&d, b'A'));
+    let own = fs::read_dir(&dir).expect("read").flatten();
+    let own = own.map(|e| e.path()).find(|p| p.extension().is_some_and(|e| e == "img"));
+    let own = own.expect("its file");
+    // As after `cp -a` to another disk and a rename in place of the first.
+    fs::copy(&own, d.path("copy")).expect("copied");
+    fs::rename(d.path("copy"), &own).expect("renamed");
+    d.write("v", &letters(&d, b'B'));
+    assert_eq!(d.read("v", 64 << 10)[0], b'B');
+    let args = ["volume", "resize", "v", "32M"];
+    let out = common::weir(&d.dir, &args);
+    assert_eq!(
+        char::from(d.read("v", 64 << 10)[0]),
+        'B',
+        "a write that was acknowledged is gone: `volume resize` ({}) put another file under the volume",
+        out.status
+    );
+}
+
+/// The daemon dies while it makes a pool; when it is started again another disk has the name of one of the pool's. It was never looked
+/// into, so nothing of it is overwritten.
+#[test]
+fn a_pool_that_is_made_after_a_crash_looks_into_its_devices_again() {
+    for raid in ["", "--raid 10"] {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            assert!(tries < 20, "the daemon could not be caught");
+            let mut d = Daemon::new("names-crash-create");
+            d.start();
+            let disk = d.path("disk");
+            fs::File::create(&disk).and_then(|f| f.set_len(128 << 20)).expect("a file");
+            let mut line = format!("pool create p {raid}");
+            for n in 0..24 {
+                line += &format!(" --device file:{}:128M", d.path(&format!("new{n}")));
+            }
+            line += &format!(" --device file:{disk}");
+            let mut command = Command::new(env!("CARGO_BIN_EXE_weir"))
+                .args(line.split_whitespace())
+                .env_clear()
+                .env("WEIR_DATA_DIR", &d.dir)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("weir runs");
+            let begun = Instant::now();
+            while !Path::new(&d.path("new0")).exists() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{}", d.log());
+            }
+            d.kill();
+            drop(command.wait());
+            // Not all are made: the configuration cannot know yet that they are.
+            let done = fs::metadata(d.path("new23")).is_ok_and(|m| m.len() > 0);
+            if done || !fs::read_to_string(d.path("config.json")).is_ok_and(|t| t.contains("\"p\""))
+            {
+                continue;
+            }
+            let was = precious(&disk);
+            d.start();
+            std::thread::sleep(Duration::from_secs(3));
+            let now = fs::read(&disk).expect("read");
+            assert!(
+                now == was,
+                "`{raid}`: the file system `precious` was overwritten at a start: {}",
+                d.json("status")["faults"]
+            );
+            break;
+        }
+    }
+}
+
+/// A pool that is not up, since another device of it is missing, has its devices all the same: also by another name, and whatever
+/// may be overwritten.
+#[test]
+fn a_device_of_a_pool_that_is_down_is_not_given_away_by_another_name() {
+    let mut d = Daemon::new("names-down");
+    let (d0, d1, hard) = (d.path("d0"), d.path("d1"), d.path("hard"));
+    d.start();
+    d.ok(&format!("pool create safe --raid 1 --device file:{d0}:128M --device file:{d1}:128M"));
+    d.stop();
+    fs::rename(&d1, d.path("cable-out")).expect("renamed");
+    // As /dev/disk/by-id and /dev/sdb.
+    fs::hard_link(&d0, &hard).expect("a link");
+    // It would be found there.
+    fs::create_dir(d.path("x"))
+        .and_then(|()| fs::rename(d.path("cable-out"), d.path("x/d1")))
+        .expect("moved");
+    d.start();
+    let was = fs::read(&d0).expect("read");
+    let line = |path: &str| format!("pool create other --device file:{path} --overwrite weir,data");
+    d.fails(&line(&d0), 4);
+    let out = common::weir(&d.dir, &line(&hard).split_whitespace().collect::<Vec<_>>());
+    assert!(
+        !out.status.success() && fs::read(&d0).expect("read") == was,
+        "a device of the node's own pool `safe` was overwritten, since it was named otherwise"
+    );
+}
+
+/// A pool whose only device has another name now is found all the same: it is the very file, not a copy.
+#[test]
+fn a_device_that_was_renamed_is_found_by_what_it_is() {
+    let mut d = Daemon::new("names-renamed");
+    let disk = d.path("d0");
+    d.start();
+    d.ok(&format!("pool create safe --raid 0 --device file:{disk}:128M"));
+    d.ok("volume create v --pool safe --size 16M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    d.write("v", &letters(&d, b'A'));
+    d.stop();
+    fs::copy(&disk, d.path("copy")).expect("copied");
+    fs::rename(&disk, d.path("moved")).expect("moved");
+    d.start();
+    assert!(faults(&d).is_empty(), "{:?}", faults(&d));
+    assert_eq!(d.read("v", 64 << 10)[0], b'A');
+    d.write("v", &letters(&d, b'B'));
+    // Nor is it the copy after the next start, and once more under another name.
+    d.stop();
+    fs::rename(d.path("moved"), d.path("again")).expect("moved");
+    d.start();
+    assert_eq!(d.read("v", 64 << 10)[0], b'B');
+}
