@@ -3,6 +3,8 @@
 weir_base::planted_bugs! {
     /// ABORT TASK is answered while the task may still write.
     AbortAnsweredEarly,
+    /// ABORT TASK ends one of the tasks with its tag.
+    AbortFirstOnly,
     /// The units do not forget a nexus whose last channel has ended.
     NexusStays,
     /// A login that ends the channels of its nexus does not wait for their end.

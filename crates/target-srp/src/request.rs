@@ -95,16 +95,23 @@ impl Request {
         self.aborted.get() || self.channel.borrow().as_ref().is_none_or(|c| c.is_lost())
     }
 
-    /// There is a command here, and it has not been answered.
-    pub(crate) fn is_task(&self) -> bool {
+    /// There is a command of this channel with this tag here, and it has not been answered.
+    pub(crate) fn has(&self, channel: &Rc<Channel>, tag: Tag) -> bool {
+        let same = |c: &Rc<Channel>| Rc::ptr_eq(c, channel);
         self.task.get() != Task::None
+            && self.tag.get() == tag
+            && self.channel.borrow().as_ref().is_some_and(same)
     }
 
-    /// Has a task end without an answer, and waits until it can have no effect any more.
-    pub(crate) async fn abort(&self) {
+    /// Has a task end without an answer.
+    pub(crate) fn abort(&self) {
         self.aborted.set(true);
         self.stop.signal_all();
-        if self.task.get() == Task::Runs && !has(Bug::AbortAnsweredEarly) {
+    }
+
+    /// Waits until a task that was aborted can have no effect any more.
+    pub(crate) async fn aborted(&self) {
+        while self.aborted.get() && self.task.get() == Task::Runs && !has(Bug::AbortAnsweredEarly) {
             self.ended.wait().await;
         }
     }

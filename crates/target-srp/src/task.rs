@@ -30,14 +30,20 @@ impl Port {
             weir_reactor::run_async().await;
         }
         if t.function == TaskFunction::AbortTask {
-            // On the command's own channel, so its request is one of this reactor's.
-            let victim = self.requests.borrow().iter().find_map(|r| {
-                let same = r.channel.borrow().as_ref().is_some_and(|c| Rc::ptr_eq(c, channel));
-                (same && r.is_task() && r.tag.get() == t.task_tag && r.id != request.id)
-                    .then(|| r.clone())
-            });
-            if let Some(r) = victim {
-                r.abort().await;
+            // On the command's own channel, so its request is one of this reactor's. There may be several: what waits for
+            // the end of others has been ended long ago as far as its host knows, which may use the tag again.
+            let victims: Vec<_> = {
+                let all = self.requests.borrow();
+                let named = all.iter().filter(|r| r.id != request.id && r.has(channel, t.task_tag));
+                if has(Bug::AbortFirstOnly) {
+                    named.take(1).cloned().collect()
+                } else {
+                    named.cloned().collect()
+                }
+            };
+            victims.iter().for_each(|r| r.abort());
+            for r in victims {
+                r.aborted().await;
             }
             return RspCode::Complete;
         }

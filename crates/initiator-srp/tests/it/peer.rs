@@ -9,7 +9,8 @@ use weir_proto_srp::command_builder::{BufferSpec, CommandBuilder};
 use weir_proto_srp::iu::TargetIu;
 use weir_proto_srp::login::{BufferFormats, MultiChannelAction};
 use weir_proto_srp::{
-    Form, LoginRequest, LoginResponse, PortId, RspCode, Solicit, Tag, TaskAttribute,
+    Form, LoginRequest, LoginResponse, PortId, RspCode, Solicit, Tag, TaskAttribute, TaskFunction,
+    TaskManagement,
 };
 use weir_reactor::{CompletionQueue, Token, timeout};
 
@@ -95,6 +96,16 @@ impl Peer {
         cdb[2..6].copy_from_slice(&lba.to_be_bytes());
         cdb[7..9].copy_from_slice(&blocks.to_be_bytes());
         self.send(tag, &cdb, data_out);
+    }
+
+    /// A task management function at LUN 0.
+    pub(crate) fn manage(&self, tag: u64, function: TaskFunction, task: u64) {
+        let (tag, task_tag) = (Tag(tag), Tag(task));
+        let t = TaskManagement { tag, lun: 0, function, task_tag, solicit: Solicit::default() };
+        let mut iu = [0; 64];
+        let n = t.encode(&mut iu).unwrap();
+        assert!(self.conn.send_slots().try_wait(), "a place in the send queue");
+        self.conn.send(&iu[..n], None, SendFlags::default(), Token::NONE);
     }
 
     /// Data in the message itself.

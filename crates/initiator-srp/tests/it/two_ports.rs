@@ -1,5 +1,6 @@
 //! Two target ports of one node before the same unit, as multipath has them.
 
+use crate::peer::{End, Peer};
 use crate::target::{BLOCK, Served, config, medium, serve_ports};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use weir_proto_scsi::Lun;
 use weir_proto_scsi::cdb::PrOut;
 use weir_proto_scsi::initiator as build;
 use weir_proto_scsi::pr::PrType;
-use weir_proto_srp::{PortId, TaskFunction};
+use weir_proto_srp::{PortId, RspCode, TaskFunction};
 use weir_reactor::{sleep, spawn_task};
 use weir_sim::{Node, World};
 use weir_target_srp::TargetConfig;
@@ -224,4 +225,75 @@ fn nothing_is_heard_of_a_preemption_whose_task_set_was_aborted() {
     scene.served[0].mood.stall.set(false);
     w.run_for(10 * SECONDS);
     assert_eq!(end.take(), Some(Err(Unfinished::Aborted)));
+}
+
+/// A preemption waits for a device that hangs, and is aborted: that is answered at once, and its tag may be used again. A
+/// write has it next, and is aborted in its turn: when that is answered, nothing of the write may come any more.
+#[test]
+fn an_abort_finds_the_command_that_has_the_tag_now() {
+    for turned in [false, true] {
+        let w = World::new(11);
+        let (t, a, b) = (w.node("target"), w.node("a"), w.node("b"));
+        let m = medium(256 << 10);
+        let (mut served, [first, _]) = two(&t, &m);
+        let mood = served[0].mood.clone();
+        let provider = a.provider();
+        let host = w.run(&a, 60 * SECONDS, async move {
+            let s = login(provider, &first, 0xa).await;
+            reserve_out(&s.queue(), PrOut::Register, 0, 0xaaaa).await;
+            s.queue().read(Lun::ZERO, 0, block(0)).await.unwrap();
+            s
+        });
+        let host = host.unwrap();
+        let provider: Rc<dyn Provider> = b.provider();
+        let (second, mood2) = (served.pop().unwrap(), mood.clone());
+        let out = |peer: &Peer, tag, action, key, other| {
+            let (cdb, list) = reservation(action, key, other);
+            peer.send(tag, cdb.as_bytes(), Peer::immediate(&list.to_vec()[..24]));
+        };
+        let peer = w.run(&b, 60 * SECONDS, async move {
+            let peer = Peer::enter(&provider, &second, 4).await;
+            peer.attention().await;
+            out(&peer, 1, PrOut::Register, 0, 0xbbbb);
+            assert_eq!(peer.next().await, (1, End::Status(0)));
+            if turned {
+                // Two at a time: the request structures are in another order from here on.
+                mood2.delay.set(10 * MILLIS);
+                (2..4).for_each(|tag| peer.write(tag, 8, 1, Peer::immediate(&[1; BLOCK])));
+                peer.next().await;
+                peer.next().await;
+                mood2.delay.set(0);
+            }
+            (peer, second)
+        });
+        let (peer, _second) = peer.unwrap();
+        mood.stall.set(true);
+        let q = a.enter(|| host.queue());
+        a.spawn(async move { q.write(Lun::ZERO, 0, block(0x77), false).await });
+        w.run_for(SECONDS / 10);
+        let aborted = Rc::new(RefCell::new(false));
+        let seen = aborted.clone();
+        let b2 = b.clone();
+        b2.spawn(async move {
+            out(&peer, 7, PrOut::PreemptAndAbort, 0xbbbb, 0xaaaa);
+            sleep(100 * MILLIS).await;
+            peer.manage(8, TaskFunction::AbortTask, 7);
+            assert_eq!(peer.next().await, (8, End::Code(RspCode::Complete)));
+            peer.write(7, 9, 1, Peer::immediate(&[0x99; BLOCK]));
+            sleep(100 * MILLIS).await;
+            peer.manage(9, TaskFunction::AbortTask, 7);
+            assert_eq!(peer.next().await.0, 9);
+            *seen.borrow_mut() = true;
+            sleep(60 * SECONDS).await;
+        });
+        w.run_for(2 * SECONDS);
+        let answered = *aborted.borrow();
+        let before = m.lock().unwrap()[9 * BLOCK];
+        mood.stall.set(false);
+        w.run_for(2 * SECONDS);
+        let after = m.lock().unwrap()[9 * BLOCK];
+        assert!(*aborted.borrow());
+        assert!(!answered || before == after, "a write has landed after its abort was answered");
+        drop(host);
+    }
 }
