@@ -8,6 +8,7 @@ mod extract;
 mod guard;
 mod keys;
 mod layers;
+mod listen;
 mod metrics;
 mod migrate;
 mod openapi;
@@ -26,12 +27,25 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "weir.sock";
 /// Largest request body in bytes.
 pub const MAX_BODY: usize = 8 << 20;
+/// Most connections to the socket at once; more wait.
+pub const UNIX_CONNECTIONS: usize = 256;
+/// The same on TCP.
+pub const TCP_CONNECTIONS: usize = 64;
+/// How long a connection may be without a request, or with a part of its header.
+pub const HEADER_TIME: Duration = Duration::from_secs(10);
+/// How long the body of a request may be on its way.
+pub const BODY_TIME: Duration = Duration::from_secs(30);
+/// How long a client may take nothing of its answer.
+pub const TAKE_TIME: Duration = Duration::from_secs(30);
+/// How long requests may take that are in flight when the interface ends.
+pub const END_TIME: Duration = Duration::from_secs(8);
 
 /// The bound sockets of the interface. Bind first, tell the world, then [`run`](Server::run).
 #[derive(Debug)]
@@ -80,34 +94,27 @@ impl Server {
         self.tcp.as_ref().and_then(|(l, _)| l.local_addr().ok())
     }
 
-    /// Serves until `stop` is done, then ends the requests in flight.
+    /// Serves until `stop` is done; requests in flight may take [`END_TIME`] then. What they have begun to change goes on.
     pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         let (tell, told) = tokio::sync::watch::channel(false);
         tokio::spawn(async move {
             stop.await;
             tell.send_replace(true);
         });
-        let stopped = |mut told: tokio::sync::watch::Receiver<bool>| async move {
-            // An error means that the sender is gone, which is a reason to stop as well.
-            drop(told.wait_for(|stop| *stop).await);
-        };
-        let app = routes::router(self.controller.clone(), told.clone());
-        let failed = |e| Error::new(Code::IoError, "the REST interface failed").because(e);
-        let unix = axum::serve(self.unix, app.clone())
-            .with_graceful_shutdown(stopped(told.clone()))
-            .into_future();
-        let result = match self.tcp {
-            None => unix.await.map_err(failed),
+        let app = routes::router(self.controller.clone(), told.clone())
+            .layer(axum::middleware::from_fn(listen::with_body));
+        let unix = listen::serve(self.unix, app.clone(), UNIX_CONNECTIONS, told.clone());
+        match self.tcp {
+            None => unix.await,
             Some((listener, tokens)) => {
-                let address = listener.local_addr().map_err(failed)?;
-                let tcp = axum::serve(listener, guard::guarded(app, tokens, address))
-                    .with_graceful_shutdown(stopped(told))
-                    .into_future();
-                tokio::try_join!(unix, tcp).map(drop).map_err(failed)
+                let failed = |e| Error::new(Code::IoError, "the REST interface failed").because(e);
+                let app = guard::guarded(app, tokens, listener.local_addr().map_err(failed)?);
+                // Each has its own connections: whoever keeps those of one busy leaves the other as it is.
+                tokio::join!(unix, listen::serve(listener, app, TCP_CONNECTIONS, told));
             }
-        };
+        }
         drop(std::fs::remove_file(&self.socket));
-        result
+        Ok(())
     }
 }
 

@@ -314,3 +314,75 @@ fn the_checked_in_description_is_the_present_one() {
         "openapi/weir.json differs from the code; run this test with WEIR_UPDATE_OPENAPI=1 and look at the difference"
     );
 }
+
+/// Nothing is taken down in order before the interface has ended: who is connected and says nothing, or not all that it
+/// began to say, must not keep the daemon from ending.
+#[tokio::test]
+async fn a_client_that_stands_still_does_not_hold_up_the_end() {
+    for (what, said) in [
+        ("nothing", ""),
+        ("half a header, no token", "GET /v1/status HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "),
+        (
+            "half a body, no token",
+            "POST /v1/pools HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+             Content-Length: 100\r\n\r\n{",
+        ),
+        (
+            "half a body",
+            "POST /v1/pools HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+             Authorization: Bearer correct-horse-battery\r\nContent-Length: 100\r\n\r\n{",
+        ),
+    ] {
+        let dir = Scratch::new();
+        let n = node(dir.path(), true, Some("correct-horse-battery")).await;
+        let mut s = TcpStream::connect(n.tcp.expect("tcp")).await.expect("connected");
+        s.write_all(said.as_bytes()).await.expect("sent");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let Node { stop, ended, .. } = n;
+        drop(stop);
+        let ended = tokio::time::timeout(Duration::from_secs(15), ended).await;
+        assert!(ended.is_ok(), "the interface has not ended 15 s after it was told to: {what}");
+        drop(s);
+    }
+}
+
+/// Whoever reaches the address, with no token at all, must not keep as many connections as there are descriptors: then no
+/// host could log in either.
+#[tokio::test]
+async fn who_never_finishes_its_request_is_dropped() {
+    let dir = Scratch::new();
+    let n = node(dir.path(), true, Some("correct-horse-battery")).await;
+    let address = n.tcp.expect("tcp");
+    let mut all = Vec::new();
+    for i in 0..300 {
+        let mut s = TcpStream::connect(address).await.expect("connected");
+        if i % 2 == 0 {
+            s.write_all(b"GET /v1/status HTTP/1.1\r\nHo").await.expect("sent");
+        }
+        all.push(s);
+    }
+    // Meanwhile the socket is served.
+    n.client.status().await.expect("a status");
+    tokio::time::sleep(Duration::from_secs(45)).await;
+    let mut open = 0;
+    for s in &mut all {
+        let mut b = [0];
+        let read = tokio::time::timeout(Duration::from_millis(5), s.read(&mut b)).await;
+        open += usize::from(read.is_err());
+    }
+    assert!(open < 300, "{open} connections without a request are open after 45 s");
+}
+
+/// A body that does not come in time is answered, and one that is too long; neither keeps a connection.
+#[tokio::test]
+async fn a_body_that_does_not_come_is_refused() {
+    let dir = Scratch::new();
+    let _n = node(dir.path(), false, None).await;
+    let head = "POST /v1/pools HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+    let late = format!("{head}Content-Length: 100\r\n\r\n{{");
+    let late = raw(dir.path(), &late);
+    let answer = tokio::time::timeout(Duration::from_secs(45), late).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("30 s"), "{answer}");
+    let long = raw(dir.path(), &format!("{head}Content-Length: 100000000\r\n\r\n{{")).await;
+    assert!(long.starts_with("HTTP/1.1 400 ") && long.contains("8 MiB"), "{long}");
+}
