@@ -23,7 +23,7 @@ use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::{
     LocalFuture, Panicked, Token, WaitChannel, completion, now, sleep, spawn_task, timeout,
 };
-use weir_target_core::{Attached, Attachment, Link, Secret};
+use weir_target_core::{Attached, Attachment, Link};
 
 /// Send buffers of a channel: small data of many completions is gathered in one.
 const SEND_BUFFERS: usize = 16;
@@ -80,8 +80,6 @@ pub(crate) struct Channel {
     /// Counts connections: a command's answer goes to the one that it came by.
     generation: Cell<u64>,
     pub(crate) agreed: Cell<Agreed>,
-    /// What the host has proved to know, by the present connection.
-    proved: RefCell<Secret>,
     /// Commands between their begin and their end, and who waits for none.
     busy: Cell<u32>,
     drained: WaitChannel,
@@ -138,7 +136,6 @@ impl Channel {
             conn: RefCell::default(),
             generation: Cell::new(0),
             agreed: Cell::default(),
-            proved: RefCell::default(),
             busy: Cell::new(0),
             drained: WaitChannel::new(0),
             halt: WaitChannel::new(0),
@@ -284,7 +281,8 @@ impl Channel {
         };
         let qp = conn.qp();
         self.agreed.set(agreed);
-        *self.proved.borrow_mut() = proved;
+        self.view.set_proved(proved);
+        self.volumes_at.set(0);
         self.owed.set(0);
         self.told.set(false);
         self.gathers.set(!conn.needs_stable_data());
@@ -461,13 +459,6 @@ impl Channel {
     fn reload(&self) {
         let access = &self.port.shared.access;
         self.volumes_at.set(access.generation());
-        let map = access.map();
-        let secret = map.host(&self.name.session.initiator.0).map(|h| &h.secret);
-        if secret.is_some_and(|s| *s != *self.proved.borrow()) {
-            // Its host has a secret, or another one, since this channel was let in.
-            self.volumes.borrow_mut().clear();
-            return self.close(GoodbyeReason::NotAllowed, false);
-        }
         self.view.refresh(access, &self.port.units);
         let mut all = Vec::new();
         for lun in self.view.luns() {
@@ -591,5 +582,9 @@ impl Link for Channel {
             tracing::warn!(peer = %conn.peer(), why, "closing a connection");
             conn.disconnect(true);
         }
+    }
+
+    fn bar(&self) {
+        self.close(GoodbyeReason::NotAllowed, false);
     }
 }

@@ -360,6 +360,10 @@ impl Channel {
         lent: bool,
     ) {
         let (status, detail, data, stable) = match ended {
+            // Its host is to prove that it knows a new secret. Whoever does goes on with the command.
+            Ended::Status(Status::NoVolume, _) if self.view.is_barred() => {
+                return self.ended(generation, c, Ended::Lost, &[], false);
+            }
             Ended::Status(s, d) => (s, d, None, true),
             Ended::Data { data, stable } => (Status::Ok, 0, Some(data), stable),
             Ended::Lost | Ended::Again => {

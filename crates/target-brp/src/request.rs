@@ -247,7 +247,7 @@ impl Running<'_> {
     /// The command goes no further when it was aborted, or nobody is there to answer. Not once it may have
     /// had an effect: then its end is remembered.
     fn go_on(&self) -> Result<(), Stop> {
-        if self.channel.is_lost(self.generation) {
+        if self.channel.is_lost(self.generation) || self.channel.view.is_barred() {
             return Err(Stop(Ended::Lost));
         }
         let slots = self.channel.slots.borrow();

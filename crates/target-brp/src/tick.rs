@@ -42,6 +42,7 @@ impl Channel {
         if self.port.shared.access.map().host(&self.name.session.initiator.0).is_none() {
             return self.end_later(GoodbyeReason::NotAllowed);
         }
+        self.refresh();
         if self.port.shared.sessions.is_first(&self.name) {
             self.news();
         }
@@ -49,7 +50,6 @@ impl Channel {
 
     /// Compares the volumes with what was last told of them.
     fn news(self: &Rc<Self>) {
-        self.refresh();
         let size = |k: &crate::channel::Known| k.attached.unit().volume().geometry().len;
         let present: Vec<_> = self.volumes().iter().map(|k| (k.number, k.guard, size(k))).collect();
         let before = self.seen.replace(present.clone());

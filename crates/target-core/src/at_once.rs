@@ -2,7 +2,8 @@
 //!
 //! They do what `Pass::execute` would do, without its awaits; whatever is less plain is left to that.
 
-use crate::unit::{Attached, Attachment};
+use crate::attachment::Attachment;
+use crate::unit::Attached;
 use weir_mem::Slice;
 use weir_proto_scsi::cdb::{Command, decode};
 

@@ -1,10 +1,10 @@
 //! From a CDB to status and sense.
 
+use crate::attachment::Attachment;
 use crate::fence::End;
 use crate::pass::{Inside, Pass};
 use crate::transfer::{Stop, Transfer};
 use crate::turn::Turn;
-use crate::unit::Attachment;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
 use weir_proto_scsi::cdb::{Command, ControlCommand, decode};

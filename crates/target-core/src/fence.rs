@@ -78,6 +78,10 @@ pub trait Link {
 
     /// Ends the connection at once: nothing more leaves by it.
     fn cut(&self, why: &str);
+
+    /// Ends the connection, since the access map does not let its host in (any more) with what it has proved. Nothing of
+    /// its commands that has not begun will have an effect. May be called while the channel looks at the map.
+    fn bar(&self);
 }
 
 impl UnitShared {

@@ -13,6 +13,7 @@
 
 mod access;
 mod at_once;
+mod attachment;
 mod block_door;
 mod execute;
 mod fence;
@@ -29,10 +30,11 @@ mod vital;
 
 pub use access::{Access, AccessMap, HostRule, Secret};
 pub use at_once::AtOnce;
+pub use attachment::Attachment;
 pub use block_door::{Refusal, WriteGuard};
 pub use execute::{Outcome, execute_unmapped};
 pub use fence::{End, Link, PATIENCE, Whom};
 pub use pass::{Aside, Inside, Pass};
 pub use spread::Spread;
 pub use transfer::{Stop, Transfer};
-pub use unit::{Attached, Attachment, ReservationStore, Unit, UnitShared, Units};
+pub use unit::{Attached, ReservationStore, Unit, UnitShared, Units};

@@ -17,4 +17,6 @@ weir_base::planted_bugs! {
     AnswersNotAwaited,
     /// I/O that a lost channel left behind is not waited for by writes of the next one.
     LingeringForgotten,
+    /// A host that is given a secret goes on without having proved that it knows it.
+    ProofNotAsked,
 }

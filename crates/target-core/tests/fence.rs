@@ -244,6 +244,7 @@ impl Link for Line {
         })
     }
     fn cut(&self, _why: &str) {}
+    fn bar(&self) {}
 }
 
 #[test]

@@ -129,7 +129,6 @@ impl Channel {
         });
         let link: Rc<dyn Link> = channel.clone();
         channel.view.set_link(Rc::downgrade(&link));
-        channel.view.refresh(&port.shared.access, &port.units);
         for s in [
             ChannelState::ResourceWait,
             ChannelState::NexusWait,
@@ -138,6 +137,8 @@ impl Channel {
         ] {
             channel.enter(s);
         }
+        // It may find that the host has been given a secret meanwhile.
+        channel.view.refresh(&port.shared.access, &port.units);
         let me = ChannelRef { reactor: weir_reactor::current_id(), channel: id };
         port.add_channel(channel.clone());
         channel.conn.set_tap(Some(Rc::new(AtOnceTap(Rc::downgrade(&channel)))));
@@ -323,6 +324,8 @@ impl Channel {
             if channel.is_lost() {
                 return;
             }
+            // Who sends nothing does not look at the access map by itself.
+            channel.view.refresh(&channel.port.shared.access, &channel.port.units);
             let heard = channel.last_heard.get().max(channel.conn.last_life());
             if now().saturating_sub(heard) < period || channel.served.get() == 0 {
                 continue;
@@ -393,5 +396,12 @@ impl Link for Channel {
     fn cut(&self, why: &str) {
         self.close(why, None);
         self.conn.disconnect(true);
+    }
+
+    fn bar(&self) {
+        self.close(
+            "its host has a secret, which it cannot prove by SRP",
+            Some(LogoutReason::Unspecified),
+        );
     }
 }

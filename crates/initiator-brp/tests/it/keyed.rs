@@ -298,3 +298,58 @@ fn a_secret_that_is_new_ends_sessions_without_it() {
     let last = k.login(3, secret(b"another secret, also good")).unwrap();
     k.end(&last);
 }
+
+/// A host gets a secret, which ends its connection, and loses the volume. Unmapping promises that nothing of the host
+/// reaches the volume afterwards: it has to wait for the write that is at the device.
+#[test]
+fn unmapping_waits_for_writes_of_a_host_whose_secret_is_new() {
+    let k = Keyed::new(8, Asked::None);
+    let s = k.login(1, None).unwrap();
+    let disk = k.open(&s);
+    k.use_it(&disk, 1).unwrap();
+    k.served.mood.direct.set(false);
+    k.served.mood.stall.set(true);
+    let writing = disk.clone();
+    k.host.spawn(async move { writing.write(0, slice(&[7; 4096]), false).await });
+    k.world.run_for(SECONDS);
+    assert_eq!(k.served.port.census().requests_busy, 1, "the write is at the device");
+    k.served.access.set(rules(known(SECRET)));
+    k.world.run_for(SECONDS);
+    // What the node does to unmap it.
+    let mut none = rules(known(SECRET));
+    none.hosts[0].luns.clear();
+    k.served.access.set(none);
+    let unit = k.served.unit.clone();
+    let parted = k.node.spawn(async move { unit.part().await });
+    k.world.run_for(3 * SECONDS);
+    let before = (parted.is_finished(), k.memory.sub(0, 1).to_vec()[0]);
+    k.served.mood.stall.set(false);
+    k.world.run_for(3 * SECONDS);
+    let landed = k.memory.sub(0, 1).to_vec()[0] == 7;
+    assert!(parted.is_finished());
+    assert!(
+        !(before == (true, 0) && landed),
+        "a write of the host has landed after the unmapping had ended"
+    );
+}
+
+/// The map is looked at while the channel has no connection, and asks for a secret by then. Its host goes on with the
+/// channel, knows the secret, and finds what it had.
+#[test]
+fn a_channel_that_goes_on_with_the_new_secret_sees_its_volumes() {
+    let k = Keyed::new(9, Asked::None);
+    // Without a command: a session that is made anew knows nothing of their numbers.
+    let old = k.login(1, None).unwrap();
+    k.world.net().partition(k.host.number(), k.node.number());
+    k.world.run_for(5 * SECONDS);
+    k.served.access.set(rules(known(SECRET)));
+    let unit = k.served.unit.clone();
+    k.node.spawn(async move { unit.part().await });
+    k.world.run_for(SECONDS);
+    k.world.net().heal(k.host.number(), k.node.number());
+    let s = k.login(1, secret(SECRET)).unwrap();
+    let disk = k.open(&s);
+    k.use_it(&disk, 2).unwrap();
+    drop(old);
+    k.end(&s);
+}

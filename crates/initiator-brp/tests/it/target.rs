@@ -122,6 +122,8 @@ pub(crate) struct Served {
     pub(crate) mood: Rc<Mood>,
     pub(crate) access: Arc<Access>,
     pub(crate) addr: String,
+    /// What all front ends share of the unit.
+    pub(crate) unit: Arc<UnitShared>,
 }
 
 pub(crate) fn config() -> TargetConfig {
@@ -191,9 +193,9 @@ fn serve_pooled(
     let units = Rc::new(Units::default());
     let lu = LuState::new(identity, weir_proto_scsi::geometry::Geometry::new(BLOCK as u32, blocks));
     let shared = UnitShared::new("v", lu, None);
-    units.insert(Unit::new(shared, volume, pool.clone(), 1 << 20));
+    units.insert(Unit::new(shared.clone(), volume, pool.clone(), 1 << 20));
     let target = Target::new(config, access.clone());
     let port = target.join(provider.clone(), units, pool).unwrap();
     let addr = target.listen(&*provider, addr).unwrap();
-    Served { target, port, mood, access, addr }
+    Served { target, port, mood, access, addr, unit: shared }
 }

@@ -4,6 +4,7 @@ use crate::peer::{End, Peer};
 use crate::target::{BLOCK, Served, config, medium, serve_ports};
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Provider;
 use weir_initiator_srp::{Channel, ChannelConfig, Queue, Session, SessionConfig, Unfinished};
@@ -15,6 +16,7 @@ use weir_proto_scsi::pr::PrType;
 use weir_proto_srp::{PortId, RspCode, TaskFunction};
 use weir_reactor::{sleep, spawn_task};
 use weir_sim::{Node, World};
+use weir_target_core::Secret;
 use weir_target_srp::TargetConfig;
 
 /// A target port and what to call it.
@@ -296,4 +298,39 @@ fn an_abort_finds_the_command_that_has_the_tag_now() {
         assert!(!answered || before == after, "a write has landed after its abort was answered");
         drop(host);
     }
+}
+
+/// A host gets a secret while it is logged in by SRP, which proves nothing: such sessions end (openapi: "Sessions without
+/// that proof end"), whoever it is that calls itself so.
+#[test]
+fn a_secret_that_is_new_ends_what_is_logged_in_by_srp() {
+    let w = World::new(10);
+    let (t, a) = (w.node("target"), w.node("a"));
+    let m = medium(256 << 10);
+    let (served, [first, _]) = two(&t, &m);
+    let provider = a.provider();
+    let (access, medium) = (served[0].access.clone(), m.clone());
+    let wrote = w.run(&a, 600 * SECONDS, async move {
+        let config = ChannelConfig::new(first.1, PortId::new(0xa, 1));
+        let channel = Channel::connect(&*provider, &first.0, config).await.unwrap();
+        let write = async |byte| {
+            let cdb = build::write(0, 1, false);
+            loop {
+                match channel.command(0, cdb.as_bytes(), &[block(byte)], &[]).await {
+                    Ok(o) if o.is_good() => return true,
+                    // Unit attentions.
+                    Ok(o) if o.status == 2 && o.sense().get(2).is_some_and(|k| k & 15 == 6) => {}
+                    _ => return false,
+                }
+            }
+        };
+        assert!(write(1).await);
+        let mut map = (*access.map()).clone();
+        map.hosts[0].secret = Secret::Known(Arc::from(&b"what only the host knows"[..]));
+        access.set(map);
+        sleep(30 * SECONDS).await;
+        write(2).await
+    });
+    let now = medium.lock().unwrap()[0];
+    assert!(!wrote.unwrap() && now == 1, "a session without proof has written {now}");
 }
