@@ -3,6 +3,7 @@
 use crate::attachment::Attachment;
 use crate::fence::End;
 use crate::pass::{Inside, Pass};
+use crate::planted::{Bug, has};
 use crate::transfer::{Stop, Transfer};
 use crate::turn::Turn;
 use weir_base::{IoError, IoResult};
@@ -301,7 +302,7 @@ impl Pass {
             out.abort_tasks_of = self.reserve_out(nexus, c, &list, t).await?;
             return Ok(());
         }
-        let _turn = match c {
+        let turn = match c {
             ControlCommand::Reserve6 | ControlCommand::Release6 => {
                 Some(self.turn_to_reserve(nexus, c, t).await?)
             }
@@ -314,6 +315,7 @@ impl Pass {
         let mut answer = Vec::new();
         let shared = &self.unit.shared;
         let outcome = shared.with(|s| s.control(nexus, c, &list, &ctx, &mut answer));
+        drop(turn);
         outcome.result?;
         self.effects(&outcome.effects, t).await?;
         out.command_in = answer.len() as u64;
@@ -330,19 +332,20 @@ impl Pass {
     }
 
     /// One command that changes reservations at a time, of either kind and whatever reactor it is on: each is checked
-    /// against what the one before has left, and nothing comes between its check and its being in force.
+    /// against what the one before has left, and nothing comes between its check and its being in force. Fences wait for it
+    /// as for I/O: a command that they have ended changes nothing any more.
     async fn turn_to_reserve<T: Transfer>(
         &self,
         nexus: Nexus,
         c: &ControlCommand,
         t: &T,
-    ) -> Result<Turn<'_>, Failure> {
+    ) -> Result<(Turn<'_>, Inside<'_>), Failure> {
         let shared = &self.unit.shared;
         let turn = shared.reserving.take().await;
-        drop(self.begin(t)?);
+        let inside = self.begin(t)?;
         // What was in force when it was admitted may be so no more.
         shared.with(|s| s.admit(nexus, &Command::Control(*c)))?;
-        Ok(turn)
+        Ok((turn, inside))
     }
 
     /// PERSISTENT RESERVE OUT: what must survive a loss of power is durable before it is in force, so that a command that
@@ -355,7 +358,9 @@ impl Pass {
         t: &T,
     ) -> Result<Vec<Nexus>, Failure> {
         let shared = &self.unit.shared;
-        let _turn = self.turn_to_reserve(nexus, c, t).await?;
+        let (_turn, inside) = self.turn_to_reserve(nexus, c, t).await?;
+        // Until it is in force, or given up.
+        let _inside = if has(Bug::SaveNotShown) { None } else { Some(inside) };
         let planned = shared.with(|s| s.plan_reserve_out(nexus, c, list))?;
         if let Some((revision, state)) = planned.to_keep()
             && !self.persist(revision, state).await

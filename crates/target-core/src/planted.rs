@@ -17,6 +17,8 @@ weir_base::planted_bugs! {
     AnswersNotAwaited,
     /// I/O that a lost channel left behind is not waited for by writes of the next one.
     LingeringForgotten,
+    /// A fence does not wait for reservations that are being kept.
+    SaveNotShown,
     /// A host that is given a secret goes on without having proved that it knows it.
     ProofNotAsked,
 }

@@ -14,9 +14,9 @@ use weir_proto_scsi::initiator::{self as build, Cdb};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::pr::PrType;
 use weir_proto_scsi::status::Status;
-use weir_reactor::{run_async, spawn};
+use weir_reactor::{run_async, sleep, spawn};
 use weir_sim::World;
-use weir_target_core::{Attachment, ReservationStore};
+use weir_target_core::{Attachment, End, PATIENCE, ReservationStore, Whom};
 
 /// A store that is full when it is told to be.
 #[derive(Default)]
@@ -142,6 +142,40 @@ fn no_reservation_of_the_old_kind_comes_between_a_registration_and_its_being_kep
         let ended = (registering.await, reserving.await);
         let conflict = Status::ReservationConflict.code();
         assert_eq!(ended, (Some(0), Some(conflict)), "one of them was first");
+    })
+    .unwrap();
+}
+
+/// A PERSISTENT RESERVE OUT waits for its store when its host loses the unit (or a reset ends it). Once the fence has ended,
+/// nothing of the host may have an effect any more; so it waits for the store as for a device.
+#[test]
+fn nothing_is_reserved_after_the_fence_has_ended() {
+    let w = World::new(3);
+    let node = w.node("target");
+    w.run(&node, 100 * SECONDS, async {
+        let store = Arc::new(Slow::default());
+        let unit = shared_unit(8, Some(store.clone()));
+        let disk = Rc::new(Nothing);
+        let a = Rc::new(attach(0, &unit, disk.clone()));
+        run(&a, build::test_unit_ready(), Vec::new()).await;
+        let host = a.clone();
+        let registering = spawn(async move { reserve_out(&host, PrOut::Register, 0, 7).await });
+        while store.0.lock().unwrap().is_empty() {
+            run_async().await;
+        }
+        let (fenced, whom) = (unit.clone(), Whom::Only(vec![a.nexus()]));
+        let fence = spawn(async move {
+            fenced.fence(whom, End::Gone).await;
+            fenced.with(|s| s.export_reservations())
+        });
+        sleep(2 * PATIENCE).await;
+        let kept = store.0.lock().unwrap().pop().unwrap();
+        kept(true);
+        registering.await;
+        let at_the_end = fence.await.unwrap();
+        sleep(2 * PATIENCE).await;
+        let after = unit.with(|s| s.export_reservations());
+        assert_eq!(after, at_the_end, "a host that was shut out has registered since");
     })
     .unwrap();
 }
