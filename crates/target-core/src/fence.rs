@@ -98,7 +98,7 @@ impl UnitShared {
 impl Attached {
     /// The channel has ended: the passes are void, and writes of later channels wait for I/O that is under way.
     pub(crate) fn linger(self: &Rc<Self>, nexus: Nexus) {
-        let rounds = self.fence(End::Gone);
+        let rounds = self.fence(End::Gone, 0);
         if rounds.iter().all(|r| !r.is_inside()) || has(Bug::LingeringForgotten) {
             return;
         }
@@ -155,7 +155,7 @@ async fn ended(rounds: Vec<Rc<Round>>, link: Option<Weak<dyn Link>>) {
 /// Waits until nothing of these views' passes, which are void, can reach a medium.
 pub(crate) async fn off_the_media(views: Vec<Rc<Attached>>) {
     for a in views {
-        for r in a.fence(End::Gone) {
+        for r in a.fence(End::Gone, 0) {
             r.off_the_medium().await;
         }
     }
@@ -182,8 +182,8 @@ impl User {
 
     /// Ends its commands and waits for that. One that has lost the unit may have ended the last of them by itself: then
     /// their answers may yet be on their way.
-    fn end(&self, why: End) -> JoinHandle<()> {
-        let rounds = self.attached.upgrade().map_or_else(Vec::new, |a| a.fence(why));
+    fn end(&self, why: End, spared: u64) -> JoinHandle<()> {
+        let rounds = self.attached.upgrade().map_or_else(Vec::new, |a| a.fence(why, spared));
         let (attached, link, quiet) =
             (self.attached.clone(), self.link.clone(), self.quiet.clone());
         spawn(async move {
@@ -209,14 +209,14 @@ impl Unit {
     }
 
     /// The fence on this reactor.
-    async fn fence_here(self: Rc<Self>, whom: Whom, why: End) {
+    async fn fence_here(self: Rc<Self>, whom: Whom, why: End, spared: u64) {
         if why == End::Gone {
             // Whoever is idle lets go of the unit, too.
             self.refresh_links();
         }
         let mut waits = Vec::new();
         for u in self.users.borrow().iter().filter(|u| whom.means(u.nexus)) {
-            waits.push(u.end(why));
+            waits.push(u.end(why, spared));
         }
         for w in waits {
             w.await;
@@ -230,7 +230,7 @@ impl Unit {
         let mut waits = Vec::new();
         for u in self.users.borrow().iter() {
             if u.attached.upgrade().is_none_or(|a| a.rounds.is_gone()) {
-                waits.push(u.end(End::Gone));
+                waits.push(u.end(End::Gone, 0));
             }
         }
         for w in waits {
@@ -244,7 +244,12 @@ impl UnitShared {
     /// nothing of it can reach the medium and its answers have left. The rules by which later commands are admitted must
     /// have been changed before. A command that fences must have given its own pass back.
     pub async fn fence(self: &Arc<Self>, whom: Whom, why: End) {
-        self.everywhere(move |unit| unit.fence_here(whom.clone(), why)).await;
+        self.fence_beside(whom, why, 0).await;
+    }
+
+    /// As [`fence`](UnitShared::fence), but for the command aside with this number.
+    pub(crate) async fn fence_beside(&self, whom: Whom, why: End, spared: u64) {
+        self.everywhere(move |unit| unit.fence_here(whom.clone(), why, spared)).await;
     }
 
     /// After a change of the access map: waits until what nexuses have under way that lost this unit has ended.

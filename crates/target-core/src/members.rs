@@ -31,7 +31,7 @@ impl Members {
     }
 }
 
-/// A number for a side; no two of a program have the same.
+/// A number, for a side or a command aside; no two of a program have the same, and none is 0.
 pub(crate) fn number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

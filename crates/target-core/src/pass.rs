@@ -2,7 +2,8 @@
 //!
 //! See [`fence`](crate::fence) for what makes them void and who waits for them.
 
-use crate::fence::End;
+use crate::fence::{End, Whom};
+use crate::members::number;
 use crate::planted::{Bug, has};
 use crate::unit::Attached;
 use std::cell::{Cell, RefCell};
@@ -13,6 +14,8 @@ use weir_reactor::WaitChannel;
 /// Passes that one fence makes void together.
 #[derive(Default)]
 pub(crate) struct Round {
+    /// That of a command that is aside; 0 for those that commands share.
+    number: u64,
     end: Cell<Option<End>>,
     passes: Cell<u32>,
     /// Commands that gave their passes back for a while.
@@ -65,13 +68,14 @@ impl Round {
 #[derive(Default)]
 pub(crate) struct Rounds {
     now: RefCell<Rc<Round>>,
+    /// Those of commands that are aside, too.
     void: RefCell<Vec<Rc<Round>>>,
     gone: Cell<bool>,
 }
 
 impl Rounds {
-    /// Makes all passes void. Gives the rounds that are to be waited for.
-    fn fence(&self, why: End) -> Vec<Rc<Round>> {
+    /// Makes all passes void, but that of the command aside whose number is `spared`. Gives the rounds that are to be waited for.
+    fn fence(&self, why: End, spared: u64) -> Vec<Rc<Round>> {
         let next = Rc::<Round>::default();
         if why == End::Gone || self.gone.get() {
             self.gone.set(true);
@@ -83,8 +87,10 @@ impl Rounds {
         if old.matters() {
             void.push(old);
         }
-        void.iter().for_each(|r| r.end(why));
-        void.clone()
+        let ended = |r: &&Rc<Round>| r.number == 0 || r.number != spared;
+        let ended: Vec<_> = void.iter().filter(ended).cloned().collect();
+        ended.iter().for_each(|r| r.end(why));
+        ended
     }
 
     /// No pass of this view is good any more.
@@ -137,9 +143,9 @@ impl Attached {
         Pass { attached: self.clone(), round }
     }
 
-    /// The passes so far are void from here on.
-    pub(crate) fn fence(&self, why: End) -> Vec<Rc<Round>> {
-        let rounds = self.rounds.fence(why);
+    /// The passes so far are void from here on, but that of the command aside with this number.
+    pub(crate) fn fence(&self, why: End, spared: u64) -> Vec<Rc<Round>> {
+        let rounds = self.rounds.fence(why, spared);
         if self.rounds.is_gone() {
             self.forget_rules();
         }
@@ -176,12 +182,18 @@ impl Pass {
 
     /// Gives the pass back for the time in which the command, which has done its work, waits for the end of others.
     pub fn aside(self) -> Aside {
-        self.round.aside.set(self.round.aside.get() + 1);
-        Aside { attached: self.attached.clone(), round: self.round.clone() }
+        let round = Rc::new(Round { number: number(), ..Round::default() });
+        if let Some(why) = self.end() {
+            round.end(why);
+        }
+        round.aside.set(1);
+        self.attached.rounds.void.borrow_mut().push(round.clone());
+        Aside { attached: self.attached.clone(), round }
     }
 }
 
-/// The place of a pass that was given back: fences do not wait for its command, and are seen by it all the same.
+/// The place of a pass that was given back: fences do not wait for its command, and are seen by it all the same, but
+/// its own.
 ///
 /// Two commands that wait for the end of each other's nexuses would otherwise wait for ever.
 pub struct Aside {
@@ -190,6 +202,13 @@ pub struct Aside {
 }
 
 impl Aside {
+    /// As [`UnitShared::fence`](crate::UnitShared::fence), for what this command ends: all these nexuses' commands but
+    /// itself, though it may be one of them.
+    pub async fn fence(&self, whom: Whom, why: End) {
+        let spared = if has(Bug::FencerNotSpared) { 0 } else { self.round.number };
+        self.attached.unit.shared.fence_beside(whom, why, spared).await;
+    }
+
     /// The pass again. [`Pass::end`] tells of fences since then: one that has ended the command must not be answered after.
     pub fn back(self) -> Pass {
         self.round.passes.set(self.round.passes.get() + 1);

@@ -19,6 +19,8 @@ weir_base::planted_bugs! {
     LingeringForgotten,
     /// A fence does not wait for reservations that are being kept.
     SaveNotShown,
+    /// A command that preempts and aborts its own key ends itself.
+    FencerNotSpared,
     /// A host that is given a secret goes on without having proved that it knows it.
     ProofNotAsked,
 }

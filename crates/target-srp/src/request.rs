@@ -323,14 +323,13 @@ impl Request {
             && !o.abort_tasks_of.is_empty()
             && let Some(p) = pass.take()
         {
-            let unit = p.unit().shared().clone();
             // It is done itself, and must not be waited for by those that it waits for.
             let aside = p.aside();
             self.task.set(Task::Waits);
             self.ended.signal_all();
             let by = channel.view.nexus();
             if !has(Bug::PreemptedGoOn) {
-                unit.fence(Whom::Only(o.abort_tasks_of.clone()), End::Aborted(by)).await;
+                aside.fence(Whom::Only(o.abort_tasks_of.clone()), End::Aborted(by)).await;
             }
             // Who ended it meanwhile has not waited for it, and promised that nothing more is heard of it: by task
             // management, or by taking the unit away, which counts for more.

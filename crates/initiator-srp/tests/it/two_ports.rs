@@ -14,7 +14,7 @@ use weir_proto_scsi::cdb::PrOut;
 use weir_proto_scsi::initiator as build;
 use weir_proto_scsi::pr::PrType;
 use weir_proto_srp::{PortId, RspCode, TaskFunction};
-use weir_reactor::{sleep, spawn_task};
+use weir_reactor::{sleep, spawn_task, timeout};
 use weir_sim::{Node, World};
 use weir_target_core::Secret;
 use weir_target_srp::TargetConfig;
@@ -333,4 +333,37 @@ fn a_secret_that_is_new_ends_what_is_logged_in_by_srp() {
     });
     let now = medium.lock().unwrap()[0];
     assert!(!wrote.unwrap() && now == 1, "a session without proof has written {now}");
+}
+
+/// Two hosts are registered with the same key. One of them preempts and aborts that key, which takes its own
+/// registration with it. All tasks of those are aborted but the command itself, which is answered.
+#[test]
+fn one_that_preempts_its_own_key_is_answered() {
+    let w = World::new(9);
+    let (t, a, b) = (w.node("target"), w.node("a"), w.node("b"));
+    let m = medium(256 << 10);
+    let (_served, [first, second]) = two(&t, &m);
+    let provider = b.provider();
+    let other = w.run(&b, 60 * SECONDS, async move {
+        let s = login(provider, &second, 0xb).await;
+        reserve_out(&s.queue(), PrOut::Register, 0, 0xaaaa).await;
+        s
+    });
+    let _other = other.unwrap();
+    let provider = a.provider();
+    let answered = w.run(&a, 60 * SECONDS, async move {
+        let config = ChannelConfig::new(first.1, PortId::new(0xa, 1));
+        let channel = Channel::connect(&*provider, &first.0, config).await.unwrap();
+        // The unit attention of a new nexus.
+        let _ = channel.command(0, &build::test_unit_ready().padded(), &[], &[]).await;
+        let run = async |action, key, action_key| {
+            let (cdb, list) = reservation(action, key, action_key);
+            let list = [list.sub(0, 24)];
+            let command = channel.command(0, cdb.as_padded(), &list, &[]);
+            timeout(20 * SECONDS, command).await.map(|o| o.unwrap().status)
+        };
+        assert_eq!(run(PrOut::Register, 0, 0xaaaa).await, Ok(0));
+        run(PrOut::PreemptAndAbort, 0xaaaa, 0xaaaa).await
+    });
+    assert_eq!(answered.unwrap(), Ok(0), "no answer in 20 s");
 }
