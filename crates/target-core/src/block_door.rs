@@ -100,7 +100,11 @@ impl Pass {
     /// # Errors
     /// The command was fenced meanwhile.
     pub async fn begin_write(&self, at: u64, len: u64) -> Result<WriteGuard<'_>, End> {
-        let writing = self.unit.pass_gate(at, len, Bug::BlockWriteNotCounted).await;
+        let gate = self.unit.pass_gate(at, len, Bug::BlockWriteNotCounted);
+        let writing = match self.unit.is_compared(at, len) {
+            true => Box::pin(self.unless_void(gate)).await?,
+            false => gate.await,
+        };
         Ok(WriteGuard(writing, self.enter()?))
     }
 
@@ -117,7 +121,8 @@ impl Pass {
         data: Slice,
         fua: bool,
     ) -> Result<IoResult, End> {
-        let _alone = self.unit.compare_gate(at, expected.len() as u64).await;
+        let gate = self.unit.compare_gate(at, expected.len() as u64);
+        let _alone = self.unless_void(gate).await?;
         let _inside = self.enter()?;
         Ok(self.compare_then_write(at, expected, data, fua).await)
     }

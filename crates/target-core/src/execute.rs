@@ -248,7 +248,7 @@ impl Pass {
         if let Some(data) = t.immediate() {
             // Where data lie in a message, no disk takes them from there.
             if self.unit.volume.direct_in_use().is_some() {
-                let _writing = self.unit.write_gate(at, len).await;
+                let _writing = self.write_gate(at, len, t).await?;
                 let _inside = self.begin(t)?;
                 let r = self.unit.volume.write(at, data.sub(0, len as usize), fua).await;
                 io(r, Direction::Write, lba)?;
@@ -267,7 +267,7 @@ impl Pass {
             fetch(t, done, &buf).await?;
             out.moved_out += n as u32;
             // Not before the data are there: their coming is up to the host, and holds nobody up.
-            let _writing = self.unit.write_gate(at + done, n as u64).await;
+            let _writing = self.write_gate(at + done, n as u64, t).await?;
             let _inside = self.begin(t)?;
             let r = self.unit.volume.write(at + done, buf.clone(), fua).await;
             io(r, Direction::Write, lba + done / block)?;
@@ -341,7 +341,7 @@ impl Pass {
         t: &T,
     ) -> Result<(Turn<'_>, Inside<'_>), Failure> {
         let shared = &self.unit.shared;
-        let turn = shared.reserving.take().await;
+        let turn = self.unless_over(t, shared.reserving.take()).await?;
         let inside = self.begin(t)?;
         // What was in force when it was admitted may be so no more.
         shared.with(|s| s.admit(nexus, &Command::Control(*c)))?;
@@ -400,7 +400,7 @@ impl Pass {
         }
         if e.format.is_some() {
             let len = self.unit.volume.geometry().len;
-            let _writing = self.unit.write_gate(0, len).await;
+            let _writing = self.write_gate(0, len, t).await?;
             let _inside = self.begin(t)?;
             io(self.unit.volume.write_zeroes(0, len, true).await, Direction::Write, 0)?;
         }

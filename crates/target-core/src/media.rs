@@ -37,7 +37,7 @@ impl Pass {
                     fetch(t, done, &data).await?;
                     out.moved_out += n as u32;
                     let (at, lba) = (lba * bs + done, lba + done / bs);
-                    let _writing = self.unit.write_gate(at, n).await;
+                    let _writing = self.write_gate(at, n, t).await?;
                     let _inside = self.begin(t)?;
                     io(volume.write(at, data.clone(), true).await, Direction::Write, lba)?;
                     io(volume.read(at, back.clone()).await, Direction::Read, lba)?;
@@ -70,7 +70,7 @@ impl Pass {
                     out.moved_out = n as u32;
                 }
                 for (lba, blocks) in unmap::parse(&list, &g)? {
-                    let _writing = self.unit.write_gate(lba * bs, u64::from(blocks) * bs).await;
+                    let _writing = self.write_gate(lba * bs, u64::from(blocks) * bs, t).await?;
                     let _inside = self.begin(t)?;
                     let r = volume.discard(lba * bs, u64::from(blocks) * bs).await;
                     io(r, Direction::Write, lba)?;
@@ -184,7 +184,7 @@ impl Pass {
             }
         }
         let Some(pattern) = pattern else {
-            let _writing = self.unit.write_gate(lba * bs, len).await;
+            let _writing = self.write_gate(lba * bs, len, t).await?;
             let _inside = self.begin(t)?;
             let r = volume.write_zeroes(lba * bs, len, unmap).await;
             io(r, Direction::Write, lba)?;
@@ -198,7 +198,7 @@ impl Pass {
         let mut done = 0;
         while done < len {
             let n = (len - done).min(piece.len() as u64);
-            let _writing = self.unit.write_gate(lba * bs + done, n).await;
+            let _writing = self.write_gate(lba * bs + done, n, t).await?;
             let _inside = self.begin(t)?;
             let r = volume.write(lba * bs + done, piece.sub(0, n as usize), durable).await;
             io(r, Direction::Write, lba + done / bs)?;
@@ -225,7 +225,7 @@ impl Pass {
         let both = t.buffer(&self.unit.pool, 2 * len as usize).await?;
         fetch(t, 0, &both).await?;
         out.moved_out = 2 * len as u32;
-        let _alone = self.unit.compare_gate(lba * bs, len).await;
+        let _alone = self.unless_over(t, self.unit.compare_gate(lba * bs, len)).await?;
         let _inside = self.begin(t)?;
         let (first, data) = (both.sub(0, len as usize), both.sub(len as usize, len as usize));
         let expected = Slice::copy_of(&first.to_vec());

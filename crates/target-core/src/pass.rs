@@ -2,14 +2,17 @@
 //!
 //! See [`fence`](crate::fence) for what makes them void and who waits for them.
 
+use crate::execute::Failure;
 use crate::fence::{End, Whom};
+use crate::gate::Writing;
 use crate::members::number;
 use crate::planted::{Bug, has};
+use crate::transfer::Transfer;
 use crate::unit::Attached;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
-use weir_reactor::WaitChannel;
+use weir_reactor::{WaitChannel, unless};
 
 /// Passes that one fence makes void together.
 #[derive(Default)]
@@ -22,7 +25,8 @@ pub(crate) struct Round {
     aside: Cell<u32>,
     /// Passes that were let through to the medium and are not back.
     inside: Cell<u32>,
-    fewer: WaitChannel,
+    /// Signalled with fewer passes, and when they are void.
+    news: WaitChannel,
 }
 
 impl Round {
@@ -30,13 +34,14 @@ impl Round {
         let now = self.end.get();
         if now.is_none_or(|e| e.rank() < why.rank()) {
             self.end.set(Some(why));
+            self.tell();
         }
     }
 
     #[inline]
     fn tell(&self) {
-        if self.fewer.waiting() > 0 {
-            self.fewer.signal_all();
+        if self.news.waiting() > 0 {
+            self.news.signal_all();
         }
     }
 
@@ -53,13 +58,13 @@ impl Round {
     /// Waits until none of the passes is at the medium; none will be again.
     pub(crate) async fn off_the_medium(&self) {
         while self.is_inside() {
-            self.fewer.wait().await;
+            self.news.wait().await;
         }
     }
 
     pub(crate) async fn over(&self) {
         while self.passes.get() > 0 {
-            self.fewer.wait().await;
+            self.news.wait().await;
         }
     }
 }
@@ -158,6 +163,64 @@ impl Pass {
     #[inline]
     pub fn end(&self) -> Option<End> {
         self.round.end.get()
+    }
+
+    /// Waits until the command is fenced; for ever, if it is not.
+    async fn voided(&self) -> End {
+        loop {
+            if let Some(why) = self.end() {
+                return why;
+            }
+            self.round.news.wait().await;
+        }
+    }
+
+    /// Waits for `f`, which is up to other commands, as long as this one has not been fenced.
+    ///
+    /// # Errors
+    /// It has been.
+    pub(crate) async fn unless_void<R>(&self, f: impl Future<Output = R>) -> Result<R, End> {
+        let mut why = None;
+        let void = async {
+            why = Some(self.voided().await);
+        };
+        let done = unless(void, f).await;
+        done.ok_or(why.unwrap_or(End::Again))
+    }
+
+    /// The same, and as long as it has not been stopped either.
+    ///
+    /// # Errors
+    /// It has been, or was fenced.
+    pub(crate) async fn unless_over<T: Transfer, R>(
+        &self,
+        t: &T,
+        f: impl Future<Output = R>,
+    ) -> Result<R, Failure> {
+        match unless(t.halted(), self.unless_void(f)).await {
+            Some(done) => Ok(done?),
+            None => Err(Failure::Stop),
+        }
+    }
+
+    /// Waits while a COMPARE AND WRITE of the range is between its read and its write, then lets a write of the command's
+    /// begin.
+    ///
+    /// # Errors
+    /// It was fenced or stopped meanwhile.
+    #[inline]
+    pub(crate) async fn write_gate<T: Transfer>(
+        &self,
+        at: u64,
+        len: u64,
+        t: &T,
+    ) -> Result<Writing<'_>, Failure> {
+        let gate = self.unit.write_gate(at, len);
+        if self.unit.is_compared(at, len) {
+            // Rare, and not to make every request's memory larger.
+            return Box::pin(self.unless_over(t, gate)).await;
+        }
+        Ok(gate.await)
     }
 
     /// Lets the command's I/O begin, unless it has been fenced since it was admitted.

@@ -24,6 +24,9 @@ pub trait Transfer {
     /// True once the command is to end without further effect.
     fn stopped(&self) -> bool;
 
+    /// Waits until the command is [`stopped`](Transfer::stopped).
+    fn halted(&self) -> impl Future<Output = ()>;
+
     /// A buffer of `pool` for `len` bytes, to move data through. The wait for one ends with the command, when it is
     /// aborted or its peer is gone; nobody waits for one who holds another ([`weir_mem::Purse`]).
     fn buffer(&mut self, pool: &BufPool, len: usize) -> impl Future<Output = Result<Lent, Stop>>;

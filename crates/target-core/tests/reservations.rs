@@ -179,3 +179,37 @@ fn nothing_is_reserved_after_the_fence_has_ended() {
     })
     .unwrap();
 }
+
+/// One host's PERSISTENT RESERVE OUT waits for a store that does not answer, another's RESERVE waits for its turn. A reset
+/// ends what waits: it is neither answered nor at the medium, so nobody's connection need be cut for it.
+#[test]
+fn one_that_waits_for_its_turn_is_ended_by_a_fence() {
+    let w = World::new(4);
+    let node = w.node("target");
+    w.run(&node, 100 * SECONDS, async {
+        let store = Arc::new(Slow::default());
+        let unit = shared_unit(8, Some(store.clone()));
+        let disk = Rc::new(Nothing);
+        let (a, b) = (attach(0, &unit, disk.clone()), Rc::new(attach(1, &unit, disk)));
+        run(&a, build::test_unit_ready(), Vec::new()).await;
+        run(&b, build::test_unit_ready(), Vec::new()).await;
+        let registering = spawn(async move { reserve_out(&a, PrOut::Register, 0, 7).await });
+        while store.0.lock().unwrap().is_empty() {
+            run_async().await;
+        }
+        let host = b.clone();
+        let reserving = spawn(async move {
+            let mut pass = host.find(Lun::ZERO).unwrap().pass();
+            let mut data = Data { bytes: Vec::new(), time: 0 };
+            pass.execute(&host, build::reserve_6().as_bytes(), &mut data).await.is_err()
+        });
+        for _ in 0..100 {
+            run_async().await;
+        }
+        unit.fence(Whom::Only(vec![b.nexus()]), End::Aborted(b.nexus())).await;
+        assert!(reserving.is_finished(), "the fence has given up waiting for it");
+        store.0.lock().unwrap().pop().unwrap()(true);
+        registering.await;
+    })
+    .unwrap();
+}

@@ -104,6 +104,10 @@ impl Transfer for Dma<'_> {
         self.request.stopped()
     }
 
+    async fn halted(&self) {
+        self.request.halted().await;
+    }
+
     async fn buffer(&mut self, pool: &BufPool, len: usize) -> Result<Lent, Stop> {
         self.request.buffer(pool, len).await
     }

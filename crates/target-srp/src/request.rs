@@ -49,7 +49,7 @@ pub(crate) struct Request {
     pub(crate) data_in: Bdt,
     /// Released when the command has ended; aborts wait for it.
     pub(crate) ended: WaitChannel,
-    /// Released by an abort and by the end of the connection: waits for buffers are given up then.
+    /// Released by an abort and by the end of the connection: waits for buffers and for other commands are given up then.
     stop: WaitChannel,
     purse: Purse,
 }
@@ -93,6 +93,13 @@ impl Request {
     #[inline]
     pub(crate) fn stopped(&self) -> bool {
         self.aborted.get() || self.channel.borrow().as_ref().is_none_or(|c| c.is_lost())
+    }
+
+    /// Waits until it is [`stopped`](Request::stopped).
+    pub(crate) async fn halted(&self) {
+        while !self.stopped() {
+            self.stop.wait().await;
+        }
     }
 
     /// There is a command of this channel with this tag here, and it has not been answered.

@@ -39,6 +39,9 @@ impl Transfer for Data {
     fn stopped(&self) -> bool {
         false
     }
+    async fn halted(&self) {
+        std::future::pending().await
+    }
     async fn buffer(&mut self, pool: &BufPool, len: usize) -> Result<Lent, Stop> {
         Ok(Purse::default().take(pool, len).await)
     }
