@@ -13,6 +13,8 @@ weir_base::planted_bugs! {
     ReleaseInSilence,
     /// LOGICAL UNIT RESET leaves the reservation of RESERVE(6).
     ResetKeepsReserve6,
+    /// The reservation of RESERVE(6) stays when its holder does not see the unit any more.
+    PartedKeepsReserve6,
     /// A holder that unregisters leaves its reservation in force.
     LeavingHolderHolds,
 }

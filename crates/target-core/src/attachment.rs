@@ -6,6 +6,7 @@ use crate::planted::{Bug, has};
 use crate::unit::{Attached, NO_GENERATION, Unit, Units};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use weir_proto_scsi::lu::{Nexus, UaScope};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::sense::Sense;
@@ -124,6 +125,11 @@ impl Attachment {
         let mut lost = self.lost.borrow_mut();
         lost.retain(|a| a.strong_count() > 0);
         for (_, a) in old.iter().filter(|(_, a)| !new.iter().any(|(_, n)| Rc::ptr_eq(a, n))) {
+            // By another number it may have it yet.
+            let unit = &a.unit.shared;
+            if !new.iter().any(|(_, n)| Arc::ptr_eq(&n.unit.shared, unit)) {
+                unit.parting().insert(self.nexus);
+            }
             a.linger(self.nexus);
             lost.push(Rc::downgrade(a));
         }
@@ -140,6 +146,7 @@ impl Attachment {
     }
 
     fn attach(&self, unit: Rc<Unit>) -> Rc<Attached> {
+        unit.shared.parting().remove(&self.nexus);
         let (generation, geometry, fast) = unit.shared.with(|s| {
             match s.ports_of(self.nexus) {
                 // Every unit is made with the port identifiers of all front ends; an unknown one would

@@ -18,6 +18,7 @@ use crate::planted::{Bug, has};
 use crate::transfer::Transfer;
 use crate::unit::{Attached, Unit, UnitShared};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use weir_base::{MILLIS, Nanos, SECONDS};
@@ -85,6 +86,10 @@ pub trait Link {
 }
 
 impl UnitShared {
+    pub(crate) fn parting(&self) -> MutexGuard<'_, BTreeSet<Nexus>> {
+        self.parting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lingering(&self) -> MutexGuard<'_, Vec<Nexus>> {
         self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -224,18 +229,21 @@ impl Unit {
     }
 
     /// Has the unit's channels on this reactor look at the access map, and waits for the end of the commands of those
-    /// that lost it.
-    async fn part_here(self: Rc<Self>) {
+    /// that lost it. Gives those that see it.
+    async fn part_here(self: Rc<Self>) -> Vec<Nexus> {
         self.refresh_links();
-        let mut waits = Vec::new();
+        let (mut seeing, mut waits) = (Vec::new(), Vec::new());
         for u in self.users.borrow().iter() {
             if u.attached.upgrade().is_none_or(|a| a.rounds.is_gone()) {
                 waits.push(u.end(End::Gone, 0));
+            } else {
+                seeing.push(u.nexus);
             }
         }
         for w in waits {
             w.await;
         }
+        seeing
     }
 }
 
@@ -252,19 +260,29 @@ impl UnitShared {
         self.everywhere(move |unit| unit.fence_here(whom.clone(), why, spared)).await;
     }
 
-    /// After a change of the access map: waits until what nexuses have under way that lost this unit has ended.
+    /// After a change of the access map: waits until what nexuses have under way that lost this unit has ended. Then they
+    /// hold no SPC-2 reservation of it.
     pub async fn part(self: &Arc<Self>) {
         if has(Bug::PartDoesNotWait) {
             return;
         }
-        self.everywhere(Unit::part_here).await;
+        let seeing = self.everywhere(Unit::part_here).await.concat();
+        // One that has got the unit back meanwhile is not among those that part any more.
+        self.parting().retain(|n| {
+            let sees = seeing.contains(n);
+            if !sees {
+                self.with(|s| s.nexus_parted(*n));
+            }
+            sees && self.with(|s| s.ports_of(*n).is_some())
+        });
     }
 
-    /// Runs `f` on every reactor's side of the unit at once, and waits for all.
-    async fn everywhere<F, Fut>(&self, f: F)
+    /// Runs `f` on every reactor's side of the unit at once, and gives what all have found.
+    async fn everywhere<F, Fut, R>(&self, f: F) -> Vec<R>
     where
         F: FnOnce(Rc<Unit>) -> Fut + Send + Clone + 'static,
-        Fut: Future<Output = ()> + 'static,
+        Fut: Future<Output = R> + 'static,
+        R: Send + 'static,
     {
         let mut waits = Vec::new();
         let most = if has(Bug::FenceOneReactor) { 1 } else { usize::MAX };
@@ -272,16 +290,17 @@ impl UnitShared {
             let f = f.clone();
             waits.push(spawn(async move {
                 // A reactor that has ended has nothing under way.
-                let _ = call(&there, move || async move {
-                    if let Some(unit) = Unit::find(number) {
-                        f(unit).await;
-                    }
-                })
-                .await;
+                let found = call(&there, move || async move {
+                    let unit = Unit::find(number)?;
+                    Some(f(unit).await)
+                });
+                found.await.flatten()
             }));
         }
+        let mut all = Vec::new();
         for w in waits {
-            w.await;
+            all.extend(w.await.flatten());
         }
+        all
     }
 }

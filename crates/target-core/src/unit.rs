@@ -7,7 +7,7 @@ use crate::pass::Rounds;
 use crate::turn::Turns;
 use crate::vital::Vital;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -42,6 +42,8 @@ pub struct UnitShared {
     /// Changes of persistent reservations.
     pub(crate) reserving: Turns,
     pub(crate) lingering: Mutex<Vec<Nexus>>,
+    /// Nexuses that the access map has taken the unit from, until their commands have ended.
+    pub(crate) parting: Mutex<BTreeSet<Nexus>>,
 }
 
 impl UnitShared {
@@ -57,6 +59,7 @@ impl UnitShared {
             members: Members::default(),
             reserving: Turns::default(),
             lingering: Mutex::default(),
+            parting: Mutex::default(),
         })
     }
 

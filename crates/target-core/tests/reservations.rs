@@ -16,7 +16,9 @@ use weir_proto_scsi::pr::PrType;
 use weir_proto_scsi::status::Status;
 use weir_reactor::{run_async, sleep, spawn};
 use weir_sim::World;
-use weir_target_core::{Attachment, End, PATIENCE, ReservationStore, Whom};
+use weir_target_core::{
+    Access, AccessMap, Attachment, End, PATIENCE, ReservationStore, Units, Whom,
+};
 
 /// A store that is full when it is told to be.
 #[derive(Default)]
@@ -210,6 +212,30 @@ fn one_that_waits_for_its_turn_is_ended_by_a_fence() {
         assert!(reserving.is_finished(), "the fence has given up waiting for it");
         store.0.lock().unwrap().pop().unwrap()(true);
         registering.await;
+    })
+    .unwrap();
+}
+
+/// A host with a RESERVE(6) loses the unit, which is given to another host. It cannot release what it no longer sees, and
+/// as long as it is logged in (for its other units) nobody else could use the unit.
+#[test]
+fn a_host_that_lost_the_unit_does_not_hold_it_reserved() {
+    let w = World::new(5);
+    let node = w.node("target");
+    w.run(&node, 10 * SECONDS, async {
+        let unit = shared_unit(8, None);
+        let disk = Rc::new(Nothing);
+        let (a, b) = (attach(0, &unit, disk.clone()), attach(1, &unit, disk));
+        run(&a, build::test_unit_ready(), Vec::new()).await;
+        run(&b, build::test_unit_ready(), Vec::new()).await;
+        assert_eq!(run(&a, build::reserve_6(), Vec::new()).await, 0);
+        let nothing = Access::new(AccessMap::default());
+        nothing.touch();
+        a.refresh(&nothing, &Units::default());
+        unit.part().await;
+        assert!(a.find(Lun::ZERO).is_none());
+        let ended = run(&b, build::write(0, 1, false), vec![0; BLOCK]).await;
+        assert_ne!(ended, Status::ReservationConflict.code());
     })
     .unwrap();
 }

@@ -24,6 +24,7 @@ pub use ua::UA_QUEUE_MAX;
 
 use crate::geometry::Geometry;
 use crate::identity::Identity;
+use crate::planted::{Bug, has};
 use crate::pr::{Import, ImportError, PortPair, Reservations};
 use crate::sense::{Sense, SenseFormat};
 use crate::transport_id::TransportId;
@@ -238,6 +239,14 @@ impl LuState {
         }
         self.echo.nexus_lost(nexus);
         self.touch();
+    }
+
+    /// A nexus does not see the unit any more, and stays known: its SPC-2 reservation ends, which it could not release.
+    pub fn nexus_parted(&mut self, nexus: Nexus) {
+        if self.reserved_by == Some(nexus) && !has(Bug::PartedKeepsReserve6) {
+            self.reserved_by = None;
+            self.touch();
+        }
     }
 
     /// The whole state of persistent reservations as bytes: versioned, without a checksum (the
