@@ -169,7 +169,7 @@ impl Attachment {
             }
             (s.generation(), s.geometry(), unit.shared.rules(s, self.nexus))
         });
-        let attached = Rc::new(Attached::new(unit, generation, geometry, fast));
+        let attached = Rc::new(Attached::new(unit, self.nexus, generation, geometry, fast));
         let user = User::new(self.nexus, &attached, self.link.borrow().clone());
         attached.unit.add_user(user);
         attached

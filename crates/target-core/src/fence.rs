@@ -41,12 +41,14 @@ pub enum End {
 }
 
 impl End {
-    /// The stronger of two counts.
-    pub(crate) fn rank(self) -> u8 {
+    /// The stronger of two counts. To a command of nexus `own` that is its host's own abort before those of others: the host
+    /// has been told that nothing more is heard of the command.
+    pub(crate) fn rank(self, own: Nexus) -> u8 {
         match self {
             End::Again => 0,
-            End::Aborted(_) => 1,
-            End::Gone => 2,
+            End::Aborted(by) if by != own => 1,
+            End::Aborted(_) => 2,
+            End::Gone => 3,
         }
     }
 }

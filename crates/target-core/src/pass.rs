@@ -12,6 +12,7 @@ use crate::unit::Attached;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
+use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{WaitChannel, unless};
 
 /// Passes that one fence makes void together.
@@ -30,9 +31,9 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    fn end(&self, why: End) {
+    fn end(&self, why: End, own: Nexus) {
         let now = self.end.get();
-        if now.is_none_or(|e| e.rank() < why.rank()) {
+        if now.is_none_or(|e| e.rank(own) < why.rank(own)) {
             self.end.set(Some(why));
             self.tell();
         }
@@ -79,12 +80,12 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Makes all passes void, but that of the command aside whose number is `spared`. Gives the rounds that are to be waited for.
-    fn fence(&self, why: End, spared: u64) -> Vec<Rc<Round>> {
+    /// Makes all passes of nexus `own` void, but that of the command aside whose number is `spared`. Gives the rounds that are to be waited for.
+    fn fence(&self, why: End, own: Nexus, spared: u64) -> Vec<Rc<Round>> {
         let next = Rc::<Round>::default();
         if why == End::Gone || self.gone.get() {
             self.gone.set(true);
-            next.end(End::Gone);
+            next.end(End::Gone, own);
         }
         let old = self.now.replace(next);
         let mut void = self.void.borrow_mut();
@@ -94,7 +95,7 @@ impl Rounds {
         }
         let ended = |r: &&Rc<Round>| r.number == 0 || r.number != spared;
         let ended: Vec<_> = void.iter().filter(ended).cloned().collect();
-        ended.iter().for_each(|r| r.end(why));
+        ended.iter().for_each(|r| r.end(why, own));
         ended
     }
 
@@ -150,7 +151,7 @@ impl Attached {
 
     /// The passes so far are void from here on, but that of the command aside with this number.
     pub(crate) fn fence(&self, why: End, spared: u64) -> Vec<Rc<Round>> {
-        let rounds = self.rounds.fence(why, spared);
+        let rounds = self.rounds.fence(why, self.nexus, spared);
         if self.rounds.is_gone() {
             self.forget_rules();
         }
@@ -247,7 +248,7 @@ impl Pass {
     pub fn aside(self) -> Aside {
         let round = Rc::new(Round { number: number(), ..Round::default() });
         if let Some(why) = self.end() {
-            round.end(why);
+            round.end(why, self.attached.nexus);
         }
         round.aside.set(1);
         self.attached.rounds.void.borrow_mut().push(round.clone());

@@ -165,6 +165,7 @@ impl Units {
 
 /// A unit as one nexus sees it, with what may be cached of its state.
 pub struct Attached {
+    pub(crate) nexus: Nexus,
     pub(crate) unit: Rc<Unit>,
     generation: Cell<u64>,
     geometry: Cell<Geometry>,
@@ -176,11 +177,13 @@ impl Attached {
     /// A view, with what was found of the state.
     pub(crate) fn new(
         unit: Rc<Unit>,
+        nexus: Nexus,
         generation: u64,
         geometry: Geometry,
         fast: FastPath,
     ) -> Attached {
         Attached {
+            nexus,
             unit,
             generation: Cell::new(generation),
             geometry: Cell::new(geometry),
