@@ -58,7 +58,8 @@ impl AccessMap {
 }
 
 impl AccessMap {
-    /// Volumes that some initiator port may see by this map and not by `new`, or not under the same number.
+    /// Volumes that some initiator port may see by this map and not by `new`, or not under the same number, or not with the
+    /// same proof.
     pub fn lost_by(&self, new: &AccessMap) -> Vec<String> {
         let ports = |m: &AccessMap| -> BTreeSet<Vec<u8>> {
             m.hosts.iter().flat_map(|h| h.ports.iter().cloned()).collect()
@@ -69,7 +70,8 @@ impl AccessMap {
         for h in &self.hosts {
             let still = new.hosts.iter().find(|n| (&n.ports, n.any) == (&h.ports, h.any));
             let kept = |l: &(u16, String)| {
-                (same_ports || !h.any) && still.is_some_and(|n| n.luns.contains(l))
+                let kept = |n: &HostRule| n.secret == h.secret && n.luns.contains(l);
+                (same_ports || !h.any) && still.is_some_and(kept)
             };
             lost.extend(h.luns.iter().filter(|l| !kept(l)).map(|(_, v)| v.clone()));
         }
@@ -158,6 +160,9 @@ mod tests {
         assert_eq!(old.lost_by(&moved), ["y"]);
         let other = map(vec![rule(b"b", false, &[(0, "x"), (1, "y")])]);
         assert_eq!(old.lost_by(&other), ["x", "y", "z"]);
+        let mut secret = old.clone();
+        secret.hosts[0].secret = Secret::Lost;
+        assert_eq!(old.lost_by(&secret), ["x", "y"]);
         let mut named = old.clone();
         named.hosts.push(rule(b"c", false, &[]));
         assert_eq!(old.lost_by(&named), ["z"]);
