@@ -49,6 +49,8 @@ pub(crate) fn copy(args: CopyArgs) -> anyhow::Result<ExitCode> {
             let plan = Plan {
                 from: args.source_offset,
                 to: args.destination_offset,
+                // A file may become shorter meanwhile.
+                exact: args.length.is_some() || matches!(from, End::Unit(_) | End::File(_)),
                 verify: args.verify,
                 sparse: args.sparse,
                 ..Plan::new(&args.flow, &unit, length)?

@@ -125,13 +125,16 @@ impl End {
         }
     }
 
-    /// Gives a file this length; false for what is no regular file.
-    fn cut(&self, len: u64) -> Result<bool> {
+    /// It has a length that can be changed.
+    fn is_regular(&self) -> bool {
+        matches!(self, End::File(f) if f.metadata().is_ok_and(|m| m.is_file()))
+    }
+
+    /// Gives a file this length.
+    fn cut(&self, len: u64) -> Result<()> {
         match self {
-            End::File(f) if f.metadata().is_ok_and(|m| m.is_file()) => {
-                f.set_len(len).map(|()| true).map_err(|e| broken("cutting the file", e))
-            }
-            _ => Ok(false),
+            End::File(f) => f.set_len(len).map_err(|e| broken("cutting the file", e)),
+            _ => Ok(()),
         }
     }
 
@@ -191,7 +194,8 @@ pub(crate) async fn run(from: End, to: End, plan: Plan) -> Result<Moved> {
     };
     let mut ended = false;
     // A file that is written from its beginning has nothing of what was there before, at its end neither.
-    let anew = plan.to == 0 && to.cut(0)?;
+    let anew = plan.to == 0 && to.is_regular();
+    let mut cut = false;
     while moved.bytes < plan.length && !ended {
         // A round: as many pieces as go at once, first read, then written.
         let mut round = Vec::new();
@@ -242,6 +246,11 @@ pub(crate) async fn run(from: End, to: End, plan: Plan) -> Result<Moved> {
             if ended {
                 break;
             }
+        }
+        if anew && !cut {
+            // Not before there is something to take its place.
+            to.cut(0)?;
+            cut = true;
         }
         write_round(&to, &writes, &plan, anew, &mut moved).await?;
         if plan.verify {
@@ -435,6 +444,29 @@ mod tests {
             (1 << 19, 0)
         );
         assert!(std::fs::read(&path).expect("read") == vec![0; 1 << 19]);
+        drop(std::fs::remove_file(&path));
+    }
+
+    /// An input that breaks at once.
+    struct Broken;
+
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::ConnectionReset.into())
+        }
+    }
+
+    #[test]
+    fn a_file_is_what_it_was_when_nothing_could_be_read() {
+        let path = std::env::temp_dir().join(format!("weir-broken-{}", std::process::id()));
+        std::fs::write(&path, vec![0x55; 1000]).expect("written");
+        let broken = End::Input(Rc::new(RefCell::new(Box::new(Broken))));
+        assert!(flow(broken, &path, plan(4096)).is_err());
+        assert!(std::fs::read(&path).expect("read") == vec![0x55; 1000]);
+        // Nothing at all is something, too.
+        let any = Plan { exact: false, ..plan(u64::MAX) };
+        assert_eq!(flow(bytes(Vec::new()), &path, any).expect("to its end").bytes, 0);
+        assert_eq!(std::fs::metadata(&path).expect("it").len(), 0);
         drop(std::fs::remove_file(&path));
     }
 
