@@ -124,6 +124,8 @@ pub struct Channel {
     rng: RefCell<Prng>,
     calls: RefCell<BTreeMap<u64, Rc<Call>>>,
     next_tag: Cell<u64>,
+    /// Tags of requests that were aborted: they are used again at once.
+    free_tags: RefCell<Vec<u64>>,
     /// Requests that may be sent. The last is kept for task management.
     credits: Cell<u32>,
     granted: u32,
@@ -206,6 +208,7 @@ impl Channel {
             rng: RefCell::new(rng.fork()),
             calls: RefCell::default(),
             next_tag: Cell::new(rng.next_u64() >> 1),
+            free_tags: RefCell::default(),
             credits: Cell::new(granted),
             granted,
             credit_came: WaitChannel::new(0),
@@ -282,6 +285,9 @@ impl Channel {
     }
 
     fn tag(&self) -> u64 {
+        if let Some(tag) = self.free_tags.borrow_mut().pop() {
+            return tag;
+        }
         self.next_tag.set(self.next_tag.get().wrapping_add(1));
         self.next_tag.get()
     }
@@ -623,8 +629,11 @@ impl Channel {
                 TaskFunction::AbortTask => t == victim,
                 _ => c.lun == lun && t != tag,
             };
-            if hit && self.calls.borrow_mut().remove(&t).is_some() {
+            // The tag may be that of another request by now.
+            let there = self.calls.borrow().get(&t).is_some_and(|x| Rc::ptr_eq(x, &c));
+            if hit && there && self.calls.borrow_mut().remove(&t).is_some() {
                 c.end(Ended::Aborted);
+                self.free_tags.borrow_mut().push(t);
             }
         }
         code

@@ -166,6 +166,12 @@ impl Book {
         self.fences.iter().any(|f| f.began <= to && f.ended.is_none_or(|e| e >= from))
     }
 
+    /// Ends that were under way in that time.
+    pub(super) fn fences_in(&self, from: Nanos, to: Nanos) -> usize {
+        let then = |f: &&Fence| f.began <= to && f.ended.is_none_or(|e| e >= from);
+        self.fences.iter().filter(then).count()
+    }
+
     /// Commands of a nexus that ran at `now` were admitted at this time or later, as far as ends were promised before `now`.
     pub(super) fn admitted_since(&self, who: Pair, now: Nanos) -> (Nanos, &'static str) {
         let mine = |f: &&Fence| f.ended.is_some_and(|e| e < now) && f.concerns(who);

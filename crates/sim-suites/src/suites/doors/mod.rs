@@ -296,11 +296,17 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
     let lingers = srp.terminate_timeout < SECONDS;
     let nature = (!hostile, lingers, run.words);
     let judge = Rc::new(Judge::new(w.time(), paths, volumes, nature));
+    let slow = if !lingers && rng.chance(1, 6) { rng.between(2, 8) } else { 0 };
+    if slow > 0 {
+        // Hosts give such commands up, and with them their connections.
+        judge.disturbed();
+    }
     let config = NodeConfig {
         srp,
         brp,
         tas: rng.chance(1, 2),
         forgets: if rng.chance(1, 2) { rng.between(2, 8) } else { 0 },
+        slow,
         buffers: if rng.chance(1, 3) { rng.between(1, 4) as usize } else { 24 },
     };
     let node = Node::start(machine.clone(), judge.clone(), volumes, initiators, config, &mut rng)?;

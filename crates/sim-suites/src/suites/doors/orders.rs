@@ -73,6 +73,11 @@ impl Orders {
         self.states().any(|s| s.old == Some(who)) || self.open.values().any(asks)
     }
 
+    /// This nexus may be lost at any time.
+    pub(super) fn may_be_lost(&self, who: Pair) -> bool {
+        self.open.values().any(|(by, act)| (*by, act) == (who, &Act::Lost))
+    }
+
     /// The attentions that a command under way may raise.
     pub(super) fn may_tell(&self, id: ActId) -> BTreeSet<(Pair, Code)> {
         let told = self.branches.iter().filter_map(|b| b.done.get(&id));

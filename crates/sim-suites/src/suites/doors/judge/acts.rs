@@ -1,7 +1,9 @@
 //! Commands about reservations, and the unit attentions that they and others raise.
 
 use super::{Judge, Telling};
+use crate::suites::doors::orders::ActId;
 use crate::suites::doors::spc::{Act, Code, Pair, Said};
+use std::collections::BTreeSet;
 use weir_base::Nanos;
 
 impl Judge {
@@ -17,6 +19,24 @@ impl Judge {
 
     fn path_of(&self, pair: Pair) -> Option<usize> {
         self.paths.iter().position(|p| p.pair == pair)
+    }
+
+    /// These nexuses are about to lose a volume, and with it their SPC-2 reservation. Of one that may be lost anyway nothing
+    /// more is known.
+    pub(in crate::suites::doors) fn parting(&self, volume: u32, of: &BTreeSet<Pair>) -> Vec<ActId> {
+        self.change(volume, |b| {
+            let sure = |p: &&Pair| b.orders.may_be_held_by(**p) && !b.orders.may_be_lost(**p);
+            let sure: Vec<Pair> = of.iter().filter(sure).copied().collect();
+            sure.into_iter().map(|p| b.orders.begin(p, Act::Lost)).collect()
+        })
+    }
+
+    /// They have lost it.
+    pub(in crate::suites::doors) fn parted(&self, volume: u32, held: Vec<ActId>) {
+        for id in held {
+            let known = self.change(volume, |b| b.orders.answered(id, &Said::Good));
+            self.check(known);
+        }
     }
 
     /// Something begins that raises attentions for these nexuses.

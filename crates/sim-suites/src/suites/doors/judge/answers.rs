@@ -2,7 +2,7 @@
 
 use super::{ARRIVED, Judge};
 use crate::suites::doors::book::{Content, HIDDEN, NO_READ, NO_WRITE, READ, WRITE};
-use weir_base::Nanos;
+use weir_base::{MILLIS, Nanos};
 use weir_sim::check::blocks::{self, BLOCK, read_block};
 
 impl Judge {
@@ -21,6 +21,27 @@ impl Judge {
         if let Some((at, why)) = late {
             self.wrong(format!(
                 "a command that path {path} sent at {sent} is answered long after {why} has ended it, at {at}"
+            ));
+        }
+    }
+
+    /// A command that was sent at `sent` has not been answered in the time that its host gives commands. Where nothing holds
+    /// it up, somebody must have ended it.
+    pub(in crate::suites::doors) fn unanswered(
+        &self,
+        path: usize,
+        volume: u32,
+        sent: Nanos,
+        cdb: &[u8],
+    ) {
+        let now = self.now();
+        // A PREEMPT AND ABORT of its own ends others; of whom the others are nobody knows before they are answered.
+        let own = usize::from(cdb[0] == 0x5f && cdb[1] & 0x1f == 5);
+        let prompt = self.books.borrow().iter().all(|b| b.delay <= MILLIS);
+        let ends = self.with(volume, |b| b.fences_in(sent, now));
+        if prompt && !self.fragile.get() && ends <= own {
+            self.wrong(format!(
+                "a command {cdb:02x?} that path {path} sent at {sent} is not answered, though nobody has ended it"
             ));
         }
     }

@@ -41,6 +41,7 @@ const FIGURES: &[&str] = &[
     "task sets ended",
     "mode pages changed",
     "unmappings",
+    "secrets",
     "deletions",
     "other volume at a LUN",
     "reverts",
@@ -298,6 +299,13 @@ impl Judge {
                 }
             });
             self.raise_more(number);
+        }
+    }
+
+    /// The nexuses of a host may be lost from here on.
+    pub(super) fn dropped(&self, host: usize) {
+        for p in (0..self.paths.len()).filter(|p| self.paths[*p].host == host) {
+            self.may_lose(p);
         }
     }
 

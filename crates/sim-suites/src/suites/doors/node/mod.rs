@@ -18,7 +18,7 @@ use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
 use weir_reactor::{Handle, set_local, sleep, spawn_task};
 use weir_sim::{Node as Machine, World};
 use weir_target_brp as brp;
-use weir_target_core::{Access, AccessMap, ReservationStore, UnitShared, Units};
+use weir_target_core::{Access, AccessMap, PATIENCE, ReservationStore, UnitShared, Units};
 use weir_target_srp as srp;
 
 /// Relative identifier of the BRP port; those of the SRP ports come before it.
@@ -52,6 +52,8 @@ struct Keeper {
     rng: Mutex<Prng>,
     /// One of so many fails; 0: none.
     fails: u64,
+    /// One of so many takes longer than a fence waits for hosts; 0: none.
+    slow: u64,
     failed: AtomicU64,
 }
 
@@ -59,7 +61,10 @@ impl ReservationStore for Keeper {
     fn save(&self, _: &str, _: u64, _: Vec<u8>, done: Box<dyn FnOnce(bool) + Send>) {
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
         let fails = self.fails > 0 && rng.chance(1, self.fails);
-        let wait = rng.below(MILLIS);
+        let wait = match self.slow > 0 && rng.chance(1, self.slow) {
+            true => PATIENCE + rng.below(SECONDS),
+            false => rng.below(MILLIS),
+        };
         drop(rng);
         if fails {
             self.failed.fetch_add(1, Ordering::Relaxed);
@@ -78,6 +83,8 @@ pub(super) struct NodeConfig {
     pub(super) tas: bool,
     /// One of so many saved reservations fails.
     pub(super) forgets: u64,
+    /// One of so many saves takes longer than a fence waits for hosts.
+    pub(super) slow: u64,
     /// Data buffers of each reactor.
     pub(super) buffers: usize,
 }
@@ -100,6 +107,8 @@ pub(super) struct Node {
     hosts: Vec<BTreeSet<u8>>,
     /// LUNs of each host.
     maps: RefCell<Vec<BTreeMap<u16, u32>>>,
+    /// Hosts that have a secret, which they do not know.
+    secrets: RefCell<BTreeSet<usize>>,
     /// Volumes that were taken from hosts and that these, being logged in ever since, still know by a number.
     known: RefCell<BTreeMap<(usize, u16), u32>>,
     /// One wish at a time.
@@ -159,8 +168,12 @@ impl Node {
                 brp.take_logins(&*p, "0.0.0.0:3")
             })
             .map_err(|e| Wrong(e.to_string()))?;
-        let keeper =
-            Keeper { rng: Mutex::new(rng.fork()), fails: c.forgets, failed: AtomicU64::new(0) };
+        let keeper = Keeper {
+            rng: Mutex::new(rng.fork()),
+            fails: c.forgets,
+            slow: c.slow,
+            failed: AtomicU64::new(0),
+        };
         let maps = hosts.iter().map(|_| BTreeMap::new()).collect();
         Ok(Rc::new(Node {
             machine,
@@ -176,6 +189,7 @@ impl Node {
             reads_out: (c.srp.reads_out, c.brp.reads_out),
             hosts,
             maps: RefCell::new(maps),
+            secrets: RefCell::default(),
             known: RefCell::default(),
             turn: weir_reactor::WaitChannel::new(1),
             busy: Cell::new(0),

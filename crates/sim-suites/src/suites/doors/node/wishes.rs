@@ -12,7 +12,7 @@ use weir_base::{MILLIS, Prng};
 use weir_proto_scsi::geometry::Geometry;
 use weir_proto_scsi::lu::LuState;
 use weir_reactor::{call, get_local, sleep};
-use weir_target_core::{AccessMap, End, HostRule, Unit, UnitShared, Whom};
+use weir_target_core::{AccessMap, End, HostRule, Secret, Unit, UnitShared, Whom};
 
 impl Node {
     /// Makes a volume in a place and shows it to nobody.
@@ -67,8 +67,11 @@ impl Node {
                 host: format!("host{i}"),
                 any: false,
                 ports: ports.iter().map(|p| initiator_id(*p).to_vec()).collect(),
+                secret: match self.secrets.borrow().contains(&i) {
+                    true => Secret::Known(Arc::from(&b"nobody knows it"[..])),
+                    false => Secret::None,
+                },
                 luns: luns.iter().map(|(l, v)| (*l, volume_name(*v))).collect(),
-                ..HostRule::default()
             })
             .collect();
         AccessMap { hosts }
@@ -111,6 +114,7 @@ impl Node {
     pub(in crate::suites::doors) async fn unmap(&self, hosts: &[usize], volume: u32) {
         let of: BTreeSet<Pair> = hosts.iter().flat_map(|h| self.judge.pairs_of(*h)).collect();
         let fence = self.judge.fence(volume, Some(of.clone()), "unmapping");
+        let held = self.judge.parting(volume, &of);
         self.judge.change(volume, |b| {
             for h in hosts {
                 b.seen_by.insert(*h, (true, true));
@@ -126,6 +130,7 @@ impl Node {
         }
         self.put_in_force().await;
         self.judge.fenced(fence);
+        self.judge.parted(volume, held);
         let now = self.judge.now();
         self.judge.change(volume, |b| {
             for h in hosts {
@@ -136,6 +141,39 @@ impl Node {
             }
         });
         self.judge.count("unmappings");
+    }
+
+    /// A host gets a secret for a while, which it does not know: whoever is logged in as that host is not any more, and
+    /// nothing of it happens afterwards.
+    async fn bar(&self, host: usize, duration: u64) {
+        let volumes: BTreeSet<u32> = self.mapped(host).into_values().collect();
+        let of = self.judge.pairs_of(host);
+        self.judge.dropped(host);
+        let mut fences = Vec::new();
+        for v in &volumes {
+            fences.push(self.judge.fence(*v, Some(of.clone()), "a new secret"));
+            self.judge.change(*v, |b: &mut Book| b.seen_by.insert(host, (true, true)));
+        }
+        self.secrets.borrow_mut().insert(host);
+        self.put_in_force().await;
+        fences.into_iter().for_each(|f| self.judge.fenced(f));
+        for v in &volumes {
+            self.judge.change(*v, |b: &mut Book| b.seen_by.insert(host, (false, true)));
+        }
+        sleep(duration).await;
+        let now = self.judge.now();
+        for v in &volumes {
+            self.judge.change(*v, |b: &mut Book| {
+                b.seen_by.insert(host, (true, true));
+                of.iter().for_each(|p| b.attentions.doubt(*p, now));
+            });
+        }
+        self.secrets.borrow_mut().remove(&host);
+        self.put_in_force().await;
+        for v in &volumes {
+            self.judge.change(*v, |b: &mut Book| b.seen_by.insert(host, (true, false)));
+        }
+        self.judge.count("secrets");
     }
 
     fn hosts_of(&self, volume: u32) -> Vec<(usize, u16)> {
@@ -272,7 +310,11 @@ impl Node {
         let _turn = self.turn.acquire(1).await;
         let all = self.volumes();
         let volume = all[rng.below(all.len() as u64) as usize];
-        match rng.below(10) {
+        match rng.below(11) {
+            10 => {
+                let host = rng.below(self.hosts.len() as u64) as usize;
+                self.bar(host, rng.below(300 * MILLIS)).await;
+            }
             0..=3 => {
                 let seen = self.hosts_of(volume);
                 if let Some((host, lun)) = seen.get(rng.below(seen.len().max(1) as u64) as usize) {

@@ -256,6 +256,11 @@ impl Path {
         if let (Ended::Answered(_), Some(sent)) = (&ended, sent) {
             j.answered(self.number, c.volume, sent);
         }
+        if let (Ended::Aborted, Some(sent)) = (&ended, sent)
+            && j.now() - sent >= self.config.style.timeout
+        {
+            j.unanswered(self.number, c.volume, sent, c.cdb);
+        }
         let reply = match ended {
             Ended::Aborted => Reply::Aborted,
             Ended::Lost => Reply::Lost,
