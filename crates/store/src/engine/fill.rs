@@ -3,14 +3,15 @@
 //! The maps are walked, so that every block that is copied is verified by what refers to it. From before the
 //! walk on everything that is written is written to the destination too; so the walk has to see what was there
 //! when it began and still is. Places are not used again while a reader looks at them (`pins`): what is found
-//! and copied under one pin is still what belongs there.
+//! and copied under one pin is still what belongs there. Of what is being deleted only that is looked at that it still
+//! owns: the rest may be somebody else's by now, and the cache has the old nodes for long.
 
 use super::copies::Look;
 use super::dataset::Dataset;
 use super::device::Device;
 use super::stage::Below;
 use super::{Inner, block_of};
-use crate::format::dataset::MapRoot;
+use crate::format::dataset::{Kind, MapRoot};
 use crate::format::dead;
 use crate::format::page::{FANOUT, NodePtr, PageKind};
 use crate::format::slab::{SlabHead, bitmap_pages, meta_pages, region_blocks};
@@ -163,6 +164,12 @@ impl Inner {
         !matches!(w.into, Into::Device(_, since) if birth < since)
     }
 
+    /// Of what a dataset's map leads to, only what was born after that is its own. What is left of a deleted one must not be
+    /// followed any further; `None`: everything that it leads to is in use.
+    fn own_after(&self, ds: &Dataset) -> Option<u32> {
+        (ds.kind == Kind::Garbage).then(|| self.shared_epoch(ds, u32::MAX))
+    }
+
     /// A dataset's map as of the last checkpoint. What the one being made has merged may not be on disk yet.
     fn durable_map(&self, ds: &Dataset) -> MapRoot {
         let epoch = self.durable.borrow().epoch;
@@ -190,7 +197,8 @@ impl Inner {
         let Some(ptr) = self.pointer_in(root, ds.family, level, index).await? else {
             return Ok(None);
         };
-        if !self.is_wanted(w, ptr.birth) || w.seen.contains(&(ptr.vbn, ptr.birth)) {
+        let own = self.own_after(ds).is_none_or(|e| ptr.birth > e);
+        if !own || !self.is_wanted(w, ptr.birth) || w.seen.contains(&(ptr.vbn, ptr.birth)) {
             return Ok(None);
         }
         let node = self.map_node(&ptr, ds.family, level, index).await?;
@@ -209,6 +217,9 @@ impl Inner {
             let (ptr, node) = loop {
                 self.upkeep_goes_on().await?;
                 let pin = self.pins.pin();
+                if ds.is_stale() {
+                    return Ok(());
+                }
                 let found = self.node_now(w, ds, level, index).await;
                 match found {
                     Ok(None) => return Ok(()),
@@ -241,8 +252,9 @@ impl Inner {
             }
             let root = self.durable_map(ds);
             let _pin = self.pins.pin();
-            if self.pointer_in(root, ds.family, level, index).await == Ok(Some(ptr)) {
-                // It was this one all the time, so all below was its.
+            let still = self.pointer_in(root, ds.family, level, index).await == Ok(Some(ptr));
+            if still && !ds.is_stale() {
+                // It was this one all the time, so all below was its, and was looked at.
                 w.seen.insert((ptr.vbn, ptr.birth));
             }
             Ok(())
@@ -259,6 +271,10 @@ impl Inner {
                 left -= 1;
                 self.upkeep_goes_on().await?;
                 let pin = self.pins.pin();
+                if ds.kind == Kind::Volume && ds.is_stale() {
+                    // The list is that of what is left of it, which is looked at in its turn.
+                    return Ok(());
+                }
                 let ptr = mark.at();
                 if !mark.stands() {
                     continue 'again;
@@ -351,9 +367,11 @@ impl Inner {
         index: u64,
         node: &Block,
     ) -> IoResult {
+        let after = self.own_after(ds);
+        let own = |birth: u32| after.is_none_or(|e| birth > e);
         let mut all: Vec<(u64, MapEntry)> = (0..LEAF)
             .map(|k| (index * LEAF as u64 + k as u64, tree::entry(node, k)))
-            .filter(|(_, e)| e.is_data() && self.is_wanted(w, e.birth))
+            .filter(|(_, e)| e.is_data() && own(e.birth) && self.is_wanted(w, e.birth))
             .collect();
         all.sort_by_key(|(_, e)| e.vbn);
         let mut runs: Vec<Run> = Vec::new();

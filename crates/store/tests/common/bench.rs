@@ -1,0 +1,60 @@
+//! Pools whose devices come and go.
+
+use std::rc::Rc;
+use weir_base::{IoError, SECONDS};
+use weir_block::Volume;
+use weir_disk::Disk;
+use weir_mem::Slice;
+use weir_sim::{DiskConfig, Node, SimMedium, World};
+use weir_store::{Pool, PoolSpec};
+
+pub(crate) const LIMIT: u64 = 100_000 * SECONDS;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const B: u64 = 4096;
+
+pub(crate) fn spec(copies: u8) -> PoolSpec {
+    PoolSpec { slab_shift: 8, log_pages: 256, spares: 8, ..PoolSpec::fitting(77, copies, 0) }
+}
+
+pub(crate) struct Bench {
+    pub(crate) w: World,
+    pub(crate) n: Node,
+}
+
+impl Bench {
+    pub(crate) fn new(devices: usize, seed: u64) -> Bench {
+        let w = World::new(5 + seed);
+        let n = w.node("store");
+        let medium = |i| {
+            let config = DiskConfig::default();
+            SimMedium::new(&format!("d{i}"), 8 * MIB, config, seed << 8 | i as u64)
+        };
+        let media: Vec<SimMedium> = (0..devices).map(medium).collect();
+        media.iter().for_each(|m| n.attach(m));
+        Bench { w, n }
+    }
+
+    pub(crate) fn disk(&self, i: usize) -> Rc<dyn Disk> {
+        self.n.disk(&format!("d{i}"))
+    }
+
+    pub(crate) fn disks(&self, which: &[usize]) -> Vec<Rc<dyn Disk>> {
+        which.iter().map(|i| self.disk(*i)).collect()
+    }
+
+    pub(crate) fn run<T: 'static>(&self, f: impl Future<Output = T> + 'static) -> T {
+        self.w.run(&self.n, LIMIT, f).expect("it ends")
+    }
+}
+
+pub(crate) async fn write(p: &Pool, id: u32, at: u64, len: u64, value: u8) -> Result<(), IoError> {
+    let buf = Slice::heap(len as usize);
+    buf.fill(value);
+    p.volume(id).unwrap().write(at, buf, false).await
+}
+
+pub(crate) async fn first(p: &Pool, id: u32, at: u64) -> Result<u8, IoError> {
+    let buf = Slice::heap(4096);
+    p.volume(id).unwrap().read(at, buf.clone()).await?;
+    Ok(buf.to_vec()[0])
+}
