@@ -89,6 +89,8 @@ weir_base::planted_bugs! {
     SuspendedUnread,
     /// Who reads a snapshot that is being deleted goes by its map still.
     DeletedStillRead,
+    /// What recovery reads well and may be in a device's cache only is not written again.
+    LeftInCache,
     /// A device that joined with the newest superblock, which has not come to it, is taken for one that forgets.
     NewcomerIsBehind,
 }

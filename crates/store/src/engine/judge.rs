@@ -128,18 +128,17 @@ impl Inner {
     /// in its place would be silently wrong, while this is an error for as long as the block cannot be read.
     ///
     /// After a flush that failed, a device can still show from its cache what the medium never got, and later flushes do not
-    /// bring it there; so what reads well has to be written again. Not in its place, where a power cut would tear what
-    /// may be the only copy of something acknowledged, but in a new one.
+    /// bring it there; so what reads well has to be written again. Not in its place if there is any other: a power cut would
+    /// tear what may be the only copy of something acknowledged.
     async fn complete(&self, family: u32, lba: u64, e: MapEntry) -> IoResult<Option<MapEntry>> {
         if has(Bug::ReplayWithoutData) {
             return Ok(Some(e));
         }
         let id = self.identity(family, lba, e.birth, e.vbn);
         let mut pauses = Inner::patience(self.counters.get().replay_unread).iter();
-        let (mut data, mut bad) = (None, Vec::new());
+        let mut data = None;
         loop {
             let (mut wrong, mut unread) = (false, false);
-            bad.clear();
             for (d, at) in self.copies_of(e.vbn).into_iter().flatten() {
                 if !d.is_current() {
                     continue;
@@ -149,15 +148,9 @@ impl Inner {
                     Ok(()) if self.proves(&id, e.crc, &buf, 0) => {
                         data.get_or_insert(buf);
                     }
-                    Ok(()) => {
-                        wrong = true;
-                        bad.push((d, at));
-                    }
+                    Ok(()) => wrong = true,
                     Err(IoError::Offline) => return Err(IoError::Offline),
-                    Err(_) => {
-                        unread = true;
-                        bad.push((d, at));
-                    }
+                    Err(_) => unread = true,
                 }
             }
             if data.is_some() || (wrong && !unread) || has(Bug::UnreadIsUnwritten) {
@@ -186,18 +179,20 @@ impl Inner {
             }
             self.space.borrow_mut().release(vbn);
         }
-        // Where it reads well it is left alone.
-        for (d, at) in bad {
+        // There is no other place. One device after the other, each flushed before the next one is begun: a power cut tears one
+        // copy at most. That there is only one is left: then what was acknowledged is on the medium as it is written here.
+        let here = self.copies_of(e.vbn).into_iter().flatten().filter(|(d, _)| d.is_current());
+        for (d, at) in here.filter(|_| !has(Bug::LeftInCache)) {
             self.count(|c| c.replay_repairs += 1);
             self.mend(&d, at, &data, &self.pins.pin()).await;
         }
         Ok(Some(e))
     }
 
-    /// A place for a block born in this epoch. `None`: there is little space, or no place whose devices that are out of sync
-    /// would be brought what was born then. What is older than that is durable: no epoch ends while a write is under way.
+    /// A place for a block born in this epoch, if need be out of what is kept free: after a checkpoint the old one is free.
+    /// `None`: there is no space, or no place whose devices that are out of sync would be brought what was born then. What is older than that is durable: no epoch ends while a write is under way.
     fn place_again(&self, birth: u32) -> Option<u64> {
-        if !self.has_space(super::write::MOST, true) {
+        if !self.has_space(1, false) || has(Bug::LeftInCache) {
             return None;
         }
         let (vbn, _) = self.space.borrow_mut().alloc(1)?;
