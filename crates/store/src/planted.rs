@@ -85,6 +85,8 @@ weir_base::planted_bugs! {
     BegunLeftOut,
     /// What failed is decided on while the pool is being opened anew, which decides too.
     DecidedInTwoLives,
+    /// What failed is decided on after a failed try to open the pool anew, which began superblocks.
+    DecidedOverResume,
     /// What is suspended for another reason than a device's failure forgets which devices were current.
     SuspendedUnread,
     /// Who reads a snapshot that is being deleted goes by its map still.

@@ -37,6 +37,10 @@ impl Inner {
     }
 
     async fn decide(&self) -> IoResult {
+        if self.superseded.get() {
+            // What it would write does not follow what was begun since, and would contradict it. The next try to go on decides.
+            return Err(IoError::Offline);
+        }
         let limit = self.options.deadline;
         // What is under way ends, all of it with errors.
         let quiet = async {

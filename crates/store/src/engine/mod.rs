@@ -148,6 +148,8 @@ pub(crate) struct Inner {
     pub(crate) begun: RefCell<Vec<Superblock>>,
     /// The pool has been opened anew in this one's place.
     pub(crate) over: Cell<bool>,
+    /// It was tried to open it anew, and superblocks were begun that this life does not know: it begins none any more.
+    pub(crate) superseded: Cell<bool>,
     /// Only one superblock is made at a time.
     pub(crate) super_lock: WaitChannel,
     pub(crate) epoch: Cell<u32>,

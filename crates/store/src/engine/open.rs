@@ -246,6 +246,7 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
         suspended: Cell::new(None),
         begun: RefCell::default(),
         over: Cell::new(false),
+        superseded: Cell::new(false),
         deciding: weir_reactor::WaitChannel::new(1),
         undecided_until: Cell::new(0),
         users: Cell::new(0),

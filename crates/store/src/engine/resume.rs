@@ -88,6 +88,17 @@ impl Inner {
         }
     }
 
+    /// Whether this life, which did not come to serve, began a superblock that the one before it knows nothing of. It may be on
+    /// some devices, and says what happened.
+    fn went_beyond(&self, before: &Inner) -> bool {
+        let begun = before.begun.borrow();
+        let durable = before.durable.borrow();
+        let mut known = begun.iter().chain([&*durable]);
+        let (mine, last) = (self.begun.borrow(), self.durable.borrow());
+        let last = mine.last().unwrap_or(&last).chain();
+        known.all(|s| s.chain() != last)
+    }
+
     /// Waits until nothing is under way any more that this life began, and ends it.
     async fn end(&self) -> StoreResult {
         self.end_upkeep().await;
@@ -152,8 +163,16 @@ impl Pool {
         new.counters.set(old.counters.get());
         new.upkeep.like(&old.upkeep);
         new.cache.borrow_mut().like(&old.cache.borrow());
-        new.recover().await?;
-        new.check_running()?;
+        // Also if whoever asked for this goes away in the middle of it.
+        old.superseded.set(!has(Bug::DecidedOverResume));
+        let mut recovered = new.recover().await;
+        if recovered.is_ok() {
+            recovered = new.check_running().map_err(StoreError::from);
+        }
+        if let Err(e) = recovered {
+            old.superseded.set(new.went_beyond(&old) && old.superseded.get());
+            return Err(e);
+        }
         // Reads that began in the old life may look at what this one frees.
         let pin = new.pins.pin();
         new.serve().await;
