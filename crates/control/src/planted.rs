@@ -5,4 +5,6 @@ weir_base::planted_bugs! {
     InForceBeforeDurable,
     /// What is cut off a volume is thrown away while the change that cuts it off, or one that deletes it, is under way.
     CutAmongChanges,
+    /// What was written in a life of a copy is known as far as the revision has been counted since.
+    LivesGoOn,
 }

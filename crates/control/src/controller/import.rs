@@ -12,6 +12,8 @@ pub(super) struct Records {
     failed: BTreeMap<String, Error>,
     /// They carry what this node does not know, and nothing of it is overwritten.
     newer: BTreeSet<String>,
+    /// In which lives it was written that they carry, but for the present one.
+    lives: BTreeMap<String, BTreeSet<String>>,
 }
 
 fn object(pool: &str) -> String {
@@ -55,6 +57,7 @@ impl Controller {
             }
             up.records.kept.retain(|name, _| is_there(name));
             up.records.newer.retain(is_there);
+            up.records.lives.retain(|name, _| is_there(name));
         }
         for pool in pools {
             let name = &pool.name;
@@ -104,30 +107,46 @@ impl Controller {
             .because(e)
             .hint("it is tried again every second; a full pool needs some room. Until then another node that takes the pool over may lack names, mappings and keys")
         };
-        let stamp = self.stamp(model.revision).await.map_err(behind)?;
+        let stamp = self.store.stamp(model.revision);
         let parts = match &kept {
             Some(before) => model.changed_parts(name, before, &stamp)?,
             None => {
                 let there = self.plane.record(pool).await.map_err(behind)?;
                 let stamps = there.stamps();
-                let unknown = stamps.iter().find(|s| !self.store.knows(s, model.revision));
-                if let Some(s) = unknown {
+                let lives = stamps.iter().map(|s| s.life.clone()).collect();
+                self.up().records.lives.insert(name.clone(), lives);
+                let id = pool.protection.as_ref().map(|p| p.id);
+                let knows =
+                    |s: &Stamp| id.is_some_and(|id| self.store.knows(s, id, model.revision));
+                if let Some(s) = stamps.iter().find(|s| !knows(s)) {
                     self.up().records.newer.insert(name.clone());
                     return Err(newer(name, s.revision));
                 }
+                self.forget_lives(model).await.map_err(behind)?;
                 model.missing_parts(name, &there, &stamp)?
             }
         };
         if !parts.is_empty() {
+            let (store, now) = (self.store.clone(), model.clone());
+            blocking(move || store.begin_life(&now)).await.map_err(behind)?;
             self.plane.keep_record(pool, &parts).await.map_err(behind)?;
         }
         self.up().records.kept.insert(name.clone(), model.clone());
         Ok(())
     }
 
-    async fn stamp(&self, revision: u64) -> Result<Stamp> {
+    /// Has the store forget lives in which nothing was written that a pool carries, once all pools have been looked into.
+    async fn forget_lives(&self, model: &Model) -> Result<()> {
+        let borne: BTreeSet<String> = {
+            let lives = &self.up().records.lives;
+            let mut pools = model.pools.values().filter(|p| p.protection.is_some());
+            if !pools.all(|p| lives.contains_key(&p.name)) {
+                return Ok(());
+            }
+            lives.values().flatten().cloned().collect()
+        };
         let store = self.store.clone();
-        blocking(move || store.stamp(revision)).await
+        blocking(move || store.forget_lives(&borne)).await
     }
 
     /// Refuses a command that makes what could not be made up, such as a key, if no pool carries it. The caller puts back
@@ -164,8 +183,8 @@ impl Controller {
                 return Ok(report);
             }
             // What the devices carry is part of this configuration from now on.
-            let (store, stamps) = (me.store.clone(), found.record.stamps());
-            blocking(move || stamps.iter().try_for_each(|s| store.take_over(s))).await?;
+            let (store, stamps, id) = (me.store.clone(), found.record.stamps(), found.id);
+            blocking(move || store.take_over(&stamps, id)).await?;
             me.change(Command::ImportPool { spec, found }).await?;
             Ok(report)
         }))

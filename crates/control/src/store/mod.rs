@@ -111,6 +111,8 @@ impl MetaStore {
         if identity.node.is_empty() {
             identity.node = life::random(16)?;
         }
+        // What the lives did after the copy is not in it.
+        identity.end_lives(found.model.revision);
         let mut rows: Vec<Row> = identity.rows()?.into();
         let entries = entries(&found.model)?.into_iter();
         rows.extend(entries.map(|(key, v)| Row { table: Table::Objects, key, value: Some(v) }));
@@ -220,6 +222,13 @@ impl MetaStore {
         done.map_err(|e| dir_error(dir, &e))
     }
 
+    /// The revision of the model.
+    fn revision(&self) -> Result<u64> {
+        let row = self.db.row(Table::Objects, "revision")?;
+        // One that makes no sense is told of when all is read.
+        Ok(row.and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default())
+    }
+
     /// Reads the model.
     pub fn load(&self) -> Result<Model> {
         let mut model = Model::default();
@@ -255,7 +264,7 @@ impl MetaStore {
     }
 
     /// Makes the difference between `old`, which the store holds, and `new` durable, and writes the readable copy.
-    /// Blobs of volumes that are gone go too.
+    /// Blobs of volumes that are gone go too. The first change makes the present life known with it.
     pub fn commit(&self, old: &Model, new: &Model) -> Result<()> {
         let (before, after) = (entries(old)?, entries(new)?);
         let mut rows = Vec::new();
@@ -271,7 +280,14 @@ impl MetaStore {
         for name in old.volumes.keys().filter(|n| !new.volumes.contains_key(*n)) {
             row(Table::Blobs, format!("{RESERVATIONS}{name}"), None);
         }
+        let living = self.living();
+        if let Some(identity) = &living {
+            rows.extend(identity.rows()?);
+        }
         self.db.write(&rows)?;
+        if let Some(identity) = living {
+            *self.identity() = identity;
+        }
         self.export(new);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The store.
 
 use super::*;
-use crate::model::{Command, HostSpec};
+use crate::model::{Command, HostSpec, PoolId, Stamp};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 struct Scratch(PathBuf);
@@ -151,8 +151,7 @@ fn a_store_that_is_gone_is_refused_and_made_of_its_copy() {
     let store = MetaStore::open(&dir.0).unwrap();
     let model = host(&Model::default(), "h");
     store.commit(&Model::default(), &model).unwrap();
-    let stamp = store.stamp(model.revision).unwrap();
-    store.export(&model);
+    let stamp = store.stamp(model.revision);
     drop(store);
     let (path, copy) = (dir.0.join(FILE), dir.0.join(EXPORT));
     let text = std::fs::read(&copy).unwrap();
@@ -171,7 +170,7 @@ fn a_store_that_is_gone_is_refused_and_made_of_its_copy() {
     assert_eq!(MetaStore::open(&dir.0).unwrap_err().code, Code::StoreUnusable);
     let store = MetaStore::restore(&dir.0, &dir.0.join("elsewhere")).unwrap();
     assert_eq!(store.load().unwrap(), model);
-    assert!(store.knows(&stamp, model.revision), "it is the same store");
+    assert!(store.knows(&stamp, PoolId(1), model.revision), "it is the same store");
     drop(store);
     assert_eq!(
         MetaStore::restore(&dir.0, &dir.0.join("elsewhere")).unwrap_err().code,
@@ -249,4 +248,103 @@ fn the_past_is_forgotten() {
     std::fs::hard_link(dir.0.join(FILE), &left).unwrap();
     let store = MetaStore::open(&dir.0).unwrap();
     assert_eq!((store.load().unwrap(), left.exists()), (two, false));
+}
+
+const POOL: PoolId = PoolId(1);
+
+/// A store that is put back from a copy and counts on: whether it takes what the copied life wrote since for its own.
+fn counts_itself_newer(by_file: bool) -> bool {
+    let dir = Scratch::new();
+    let store = MetaStore::open(&dir.0).unwrap();
+    let one = host(&Model::default(), "h");
+    store.commit(&Model::default(), &one).unwrap();
+    let copied = store.stamp(one.revision);
+    let kept = dir.0.join("kept");
+    std::fs::copy(dir.0.join(EXPORT), &kept).unwrap();
+    let file = std::fs::read(dir.0.join(FILE)).unwrap();
+    let two = host(&one, "i");
+    store.commit(&one, &two).unwrap();
+    let since = store.stamp(two.revision);
+    drop(store);
+    std::fs::remove_file(dir.0.join(EXPORT)).unwrap();
+    std::fs::remove_file(dir.0.join(FILE)).unwrap();
+    let store = match by_file {
+        true => {
+            std::fs::write(dir.0.join(FILE), file).unwrap();
+            MetaStore::open(&dir.0).unwrap()
+        }
+        false => MetaStore::restore(&dir.0, &kept).unwrap(),
+    };
+    assert!(!store.knows(&since, POOL, one.revision));
+    let mut now = store.load().unwrap();
+    assert_eq!(now, one);
+    for _ in 0..5 {
+        let mut next = now.clone();
+        next.revision += 1;
+        store.commit(&now, &next).unwrap();
+        now = next;
+    }
+    let again = store.knows(&since, POOL, now.revision);
+    drop(store);
+    let store = MetaStore::open(&dir.0).unwrap();
+    assert!(store.knows(&copied, POOL, now.revision), "what was in the copy");
+    again || store.knows(&since, POOL, now.revision)
+}
+
+/// A store that is put back from a copy stays the older one, whatever it writes and however often it is opened.
+#[test]
+fn a_copy_that_counts_on_does_not_know_what_was_written_since() {
+    assert!(!counts_itself_newer(false));
+    // As one that was copied under a running daemon.
+    assert!(!counts_itself_newer(true));
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn lives_that_go_on_in_a_copy_are_caught() {
+    use crate::planted::{Bug, plant};
+    plant(Some(Bug::LivesGoOn));
+    let found = counts_itself_newer(false) && counts_itself_newer(true);
+    plant(None);
+    assert!(found);
+}
+
+/// A daemon that was started often knows what it wrote at first, which pools still carry; of lives that none carries it keeps
+/// no list for ever.
+#[test]
+fn a_store_that_was_opened_often_knows_its_own_first_life() {
+    let dir = Scratch::new();
+    let mut now = Model::default();
+    let mut first: Option<Stamp> = None;
+    for n in 0..20 {
+        let store = MetaStore::open(&dir.0).unwrap();
+        if n % 2 == 0 {
+            let mut next = now.clone();
+            next.revision += 1;
+            store.commit(&now, &next).unwrap();
+            now = next;
+        } else {
+            // Something is written elsewhere though nothing has changed here.
+            store.begin_life(&now).unwrap();
+        }
+        first.get_or_insert(store.stamp(now.revision));
+    }
+    let store = MetaStore::open(&dir.0).unwrap();
+    let first = first.unwrap();
+    let known = |store: &MetaStore| store.identity().lives.len();
+    assert!(store.knows(&first, POOL, now.revision) && known(&store) == 20);
+    store.forget_lives(&[first.life.clone()].into()).unwrap();
+    assert!(store.knows(&first, POOL, now.revision) && known(&store) == 1);
+}
+
+/// To look at what there is makes no life known: else a daemon that is started again and again would fill the list.
+#[test]
+fn a_life_in_which_nothing_was_written_is_not_kept() {
+    let dir = Scratch::new();
+    drop(MetaStore::open(&dir.0).unwrap());
+    for _ in 0..3 {
+        let store = MetaStore::open(&dir.0).unwrap();
+        drop(store.stamp(0));
+        assert!(store.identity().lives.is_empty());
+    }
 }
