@@ -5,6 +5,7 @@
 //! once begun it is never undone, a restart or a repeated command carries it on.
 
 mod bring_up;
+mod carried;
 mod cut;
 mod declared;
 mod effect;
@@ -51,7 +52,7 @@ struct Up {
     faults: BTreeMap<String, Error>,
     /// Rules for snapshots that the pools follow.
     rules: BTreeMap<String, PoolRules>,
-    records: import::Records,
+    records: carried::Records,
 }
 
 /// The control plane of one node.
@@ -211,6 +212,8 @@ impl Controller {
     async fn change(&self, command: Command) -> Result<Arc<Model>> {
         let old = self.model();
         let command = self.keep_luns(command, &old).await?;
+        // Before what the older configuration has against it, which may ask for something that is refused as well.
+        self.check_not_closed(&command, &old)?;
         let mut new = Model::clone(&old);
         let changes = new.apply(command.clone(), entropy()?)?;
         self.check_ready(&command, &old)?;

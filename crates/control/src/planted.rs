@@ -7,4 +7,6 @@ weir_base::planted_bugs! {
     CutAmongChanges,
     /// What was written in a life of a copy is known as far as the revision has been counted since.
     LivesGoOn,
+    /// A pool that carries a newer configuration may be written to by the older one.
+    NewerIsOpen,
 }

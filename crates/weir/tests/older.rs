@@ -5,7 +5,7 @@ mod common;
 use common::Daemon;
 use serde_json::Value;
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn faults(d: &Daemon) -> Vec<Value> {
     d.json("status")["faults"].as_array().cloned().unwrap_or_default()
@@ -90,4 +90,112 @@ fn a_store_that_is_lost_at_once_is_made_of_its_copy() {
     put_back(&mut d, "backup.json");
     assert_eq!(faults(&d), [] as [Value; 0]);
     d.ok("volume create v --pool safe --size 1M");
+}
+
+fn wait(d: &Daemon, what: &str, f: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !f() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {}", d.json("migrate list"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A volume of 16 MiB with A in it, and a backup while it moves to pool `safe`; then it has moved, and begins with B.
+fn moved_since(d: &mut Daemon, from: &str, make: &str) {
+    d.start();
+    d.ok(&format!("pool create safe --raid 0 --device file:{}:128M", d.path("safe")));
+    d.ok("host create all --allow-any");
+    if !from.is_empty() {
+        d.ok(&format!("pool create {from} --raid 0 --device file:{}:128M", d.path(from)));
+    }
+    let all = letters(d, b'A', 16 << 10);
+    d.ok(make);
+    d.ok("map create all v");
+    d.write("v", &all);
+    d.ok("migrate start v --to safe --rate 1M");
+    fs::copy(d.path("config.json"), d.path("backup.json")).expect("a backup");
+    d.ok("migrate rate v 0");
+    wait(d, "it moves", || d.json("migrate list")[0]["state"] == "done");
+    d.write("v", &letters(d, b'B', 64));
+    assert_eq!(d.read("v", 64 << 10)[0], b'B');
+    d.stop();
+    put_back(d, "backup.json");
+}
+
+/// A backup of the configuration was taken while a volume moved, and is put back long after that. Nothing copies the old place over
+/// the volume, which is where it moved to.
+#[test]
+fn a_migration_of_long_ago_does_not_begin_again_over_the_volume() {
+    let mut d = Daemon::new("older-moved");
+    let make = format!("volume adopt v --path {}", d.path("img"));
+    fs::write(d.path("img"), vec![b'A'; 16 << 20]).expect("written");
+    moved_since(&mut d, "", &make);
+    assert_eq!(newer(&d), ["safe"]);
+    std::thread::sleep(Duration::from_secs(3));
+    let told = d.json("migrate list")[0].to_string();
+    assert!(told.contains("waiting") && told.contains("carry a newer configuration"), "{told}");
+    for line in ["migrate cancel v", "volume delete v", "volume resize v 32M"] {
+        assert_eq!(d.fails(line, 4).0, "record_newer", "{line}");
+    }
+    d.ok("pool release safe");
+    assert_eq!(d.json("volume show v")["migration"], Value::Null, "it is where it was of old");
+    assert_eq!(faults(&d), [] as [Value; 0]);
+    // What is left here of the volume goes first.
+    let import = format!("pool import --device file:{}", d.path("safe"));
+    assert_eq!(d.fails(&import, 4).0, "volume_exists");
+    d.ok("map delete all v");
+    d.ok("volume delete v");
+    assert_eq!(names(&d.json(&import)), ["v"]);
+    assert_eq!(d.read("v", 64 << 10)[0], b'B', "what hosts wrote last");
+    assert_eq!(faults(&d), [] as [Value; 0]);
+}
+
+/// The same from pool to pool: what a fault says that one should do brings the volume back.
+#[test]
+fn a_volume_that_moved_since_is_there_after_what_the_fault_says() {
+    let mut d = Daemon::new("older-cancel");
+    moved_since(&mut d, "old", "volume create v --pool old --size 16M");
+    assert_eq!(newer(&d), ["old", "safe"]);
+    let mut told = faults(&d);
+    told.retain(|f| f["code"] == "record_newer");
+    assert!(told.iter().all(|f| f["hint"].to_string().contains("weir pool release")), "{told:?}");
+    assert_eq!(d.fails("migrate cancel v", 4).0, "record_newer");
+    for pool in ["safe", "old"] {
+        d.ok(&format!("pool release {pool}"));
+    }
+    for pool in ["old", "safe"] {
+        let report = d.json(&format!("pool import --device file:{}", d.path(pool)));
+        assert_eq!(names(&report).len(), usize::from(pool == "safe"), "{report}");
+    }
+    assert_eq!(d.read("v", 64 << 10)[0], b'B');
+    assert_eq!(faults(&d), [] as [Value; 0]);
+}
+
+/// Rules for snapshots of then do not delete what the rules of today keep, and nothing else of an older configuration does.
+#[test]
+fn an_older_configuration_deletes_no_snapshots() {
+    let mut d = Daemon::new("older-rules");
+    d.start();
+    d.ok(&format!("pool create safe --raid 0 --device file:{}:128M", d.path("d0")));
+    d.ok("volume create v --pool safe --size 4M --snapshot every=1s,keep=2");
+    d.stop();
+    fs::copy(d.path("weir.redb"), d.path("backup.redb")).expect("a backup");
+    d.start();
+    d.ok("snapshot policy set v --snapshot every=1s,keep=1000");
+    let all = |d: &Daemon| d.json("snapshot list").as_array().cloned().unwrap_or_default();
+    wait(&d, "snapshots are made", || all(&d).len() >= 6);
+    let had = all(&d).len();
+    d.stop();
+    fs::copy(d.path("backup.redb"), d.path("weir.redb")).expect("put back");
+    d.start();
+    assert_eq!(newer(&d), ["safe"]);
+    std::thread::sleep(Duration::from_secs(4));
+    let left = all(&d);
+    assert!(left.len() >= had, "{} of {had} snapshots are left", left.len());
+    let first = left[0]["name"].as_str().expect("a name").to_owned();
+    for line in ["snapshot delete", "snapshot revert"] {
+        assert_eq!(d.fails(&format!("{line} v@{first}"), 4).0, "record_newer", "{line}");
+    }
+    let rule = d.json("snapshot policy show v")[0]["trouble"].to_string();
+    assert!(rule.contains("newer configuration"), "{rule}");
 }

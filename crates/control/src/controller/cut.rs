@@ -136,6 +136,7 @@ impl Controller {
         if v.cut.is_none() || v.state != VolumeState::Ready || !self.up().volumes.contains(name) {
             return Ok(None);
         }
+        self.check_open(&v.pool)?;
         let pool = model.pool_at(&v.pool)?.clone();
         self.cuts().running.insert(name.to_string(), Stage::Cuts);
         Ok(Some((v.clone(), pool)))

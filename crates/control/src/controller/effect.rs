@@ -91,7 +91,7 @@ impl Controller {
         match command {
             Command::CreatePool(spec) => return self.start_pool(new.pool(&spec.name)?).await,
             Command::PatchPool { name, .. } => return self.start_pool(new.pool(name)?).await,
-            Command::ReleasePool { name } => self.finish_release(name, old, new).await?,
+            Command::ReleasePool { name, .. } => self.finish_release(name, old, new).await?,
             Command::ImportPool { spec, found } => {
                 return self.finish_import(new.pool_of(found.id)?, spec.force).await;
             }
@@ -161,6 +161,7 @@ impl Controller {
         let name = pool.name.clone();
         let changes = new.apply(Command::SizePool { name: name.clone(), sizes }, 0)?;
         let now = if changes.is_empty() { old } else { self.commit(&old, new).await? };
+        self.look_into(pool).await;
         let mut up = self.up();
         up.faults.remove(&format!("pool/{name}"));
         up.pools.insert(name);
@@ -172,6 +173,7 @@ impl Controller {
         let mut model = self.model();
         let volume = model.volume(name)?;
         if volume.state == VolumeState::Creating {
+            self.check_open(&volume.pool)?;
             self.plane.create_volume(volume, model.pool_at(&volume.pool)?).await?;
             let mut new = Model::clone(&model);
             new.apply(Command::ReadyVolume { name: name.to_string() }, 0)?;
@@ -219,6 +221,7 @@ impl Controller {
         let model = self.model();
         let volume = model.volume(name)?;
         let done = async {
+            self.check_open(&volume.pool)?;
             self.plane.close_volume(name).await?;
             self.up().volumes.remove(name);
             self.plane.delete_volume_data(volume, model.pool_at(&volume.pool)?).await?;

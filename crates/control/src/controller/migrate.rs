@@ -136,6 +136,9 @@ impl Controller {
             let _one = me.changes.lock().await;
             let model = me.model();
             let volume = model.volume(&name)?;
+            // Before a file is made.
+            let command = Command::StartMigration { name: name.clone(), spec: spec.clone() };
+            me.check_not_closed(&command, &model)?;
             if !me.up().volumes.contains(&name) {
                 return Err(me.not_ready("volume", &name));
             }
@@ -146,7 +149,6 @@ impl Controller {
             }
             if let Some(path) = spec.path.clone() {
                 // What is refused without looking at it is not made either.
-                let command = Command::StartMigration { name: name.clone(), spec: spec.clone() };
                 Model::clone(&model).apply(command, 0)?;
                 let create = spec.create.then_some(volume.size);
                 let overwrite = Some(std::mem::take(&mut spec.overwrite));
@@ -319,6 +321,7 @@ impl Controller {
         if m.stage == MigrationStage::Copying {
             return Ok(());
         }
+        self.check_places(&model, v)?;
         if m.stage == MigrationStage::Leaving {
             self.end_doubt(&model, name).await?;
         }
@@ -440,6 +443,12 @@ impl Controller {
         }
     }
 
+    /// Nothing is known of a migration any more: the configuration does not have it.
+    pub(super) fn forget_run(&self, name: &str) {
+        self.moves().runs.remove(name);
+        self.up().faults.remove(&format!("migration/{name}"));
+    }
+
     /// Looks after every migration once.
     pub(super) async fn drive_migrations(&self) {
         let model = self.model();
@@ -473,6 +482,7 @@ impl Controller {
         if !self.up().volumes.contains(name) {
             return Err(self.not_ready("volume", name));
         }
+        self.check_places(&model, model.volume(name)?)?;
         if self.look(name).await?.is_none() {
             if m.pool != IMAGES && !self.up().pools.contains(&m.pool) {
                 return Err(self.not_ready("pool", &m.pool));

@@ -37,6 +37,9 @@ impl Controller {
         let pools: Vec<&Pool> = model.pools.values().filter(is_up).collect();
         self.up().rules.retain(|name, _| pools.iter().any(|p| p.name == *name));
         for pool in pools {
+            if self.closed(&pool.name).is_some() {
+                continue;
+            }
             let rules = rules_of(&model, &pool.name);
             if self.up().rules.get(&pool.name).map_or(rules.is_empty(), |r| *r == rules) {
                 continue;
@@ -73,8 +76,9 @@ impl Controller {
             if volumes.is_empty() {
                 continue;
             }
-            let live = match self.up().pools.contains(&pool.name) {
-                true => Ok(()),
+            let is_up = self.up().pools.contains(&pool.name);
+            let live = match is_up {
+                true => self.check_open(&pool.name),
                 false => Err(self.not_ready("pool", &pool.name)),
             };
             let live = match live {

@@ -223,6 +223,7 @@ impl Controller {
                 .hint("delete that volume first"));
             }
             let pool = me.protected(&model, &s.pool)?;
+            me.check_open(&pool.name)?;
             me.plane.delete_snapshot(pool, &s.dataset).await?;
             me.tell("snapshot.deleted", &volume, &name, "deleted");
             Ok(())
@@ -262,6 +263,7 @@ impl Controller {
                 )));
             }
             let pool = me.protected(&model, &s.pool)?;
+            me.check_open(&pool.name)?;
             me.plane.revert_volume(pool, v, &s.dataset).await?;
             me.tell("snapshot.reverted", &volume, &name, "is what the volume is again");
             Ok(v.clone())

@@ -19,6 +19,8 @@ pub enum Command {
     ReleasePool {
         /// The pool.
         name: String,
+        /// Its devices carry a newer configuration: what this one says of volumes that move from or to it does not count.
+        newer: bool,
     },
     /// Record how the devices of a pool were found, by index: they are made, and have their sizes.
     SizePool {
@@ -258,7 +260,7 @@ impl Model {
         let changes = match command {
             Command::CreatePool(spec) => self.create_pool(spec, entropy),
             Command::ImportPool { spec, found } => self.import_pool(&spec, &found),
-            Command::ReleasePool { name } => self.release_pool(&name),
+            Command::ReleasePool { name, newer } => self.release_pool(&name, newer),
             Command::SizePool { name, sizes } => self.size_pool(&name, &sizes),
             Command::PatchPool { name, patch } => self.patch_pool(&name, patch),
             Command::PutDevice { name, device } => self.put_device(&name, &device),

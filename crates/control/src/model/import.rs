@@ -179,19 +179,32 @@ impl Model {
         Ok(changes)
     }
 
-    pub(super) fn release_pool(&mut self, name: &str) -> Result<Vec<Change>> {
+    pub(super) fn release_pool(&mut self, name: &str, newer: bool) -> Result<Vec<Change>> {
         if self.pool(name)?.protection.is_none() {
             return Err(Error::new(Code::Unsupported, format!("`{name}` is a plain pool"))
                 .because("its devices do not tell what is on them")
                 .hint("delete its volumes, then `weir pool delete`"));
         }
-        for (v, _) in self.places_in(name) {
-            self.check_unmoved(&v.name)?;
-        }
-        let volumes: Vec<String> = self.volumes_of_pool(name).map(|v| v.name.clone()).collect();
         let mut changes = Vec::new();
+        let moving = |v: &&mut Volume| v.migration.as_ref().is_some_and(|m| m.pool == name);
+        if newer {
+            for v in self.volumes.values_mut().filter(moving).filter(|v| v.pool != name) {
+                v.migration = None;
+                let text =
+                    format!("volume `{}` has nothing to do with pool `{name}` any more", v.name);
+                changes.push(Change::new(ObjectKind::Volume, Action::Updated, &v.name, text));
+            }
+        } else {
+            for (v, _) in self.places_in(name) {
+                self.check_unmoved(&v.name)?;
+            }
+        }
+        let leaving = self.volumes_of_pool(name);
+        let elsewhere = |v: &Volume| v.migration.as_ref().map(|m| m.pool.clone());
+        let volumes: Vec<(String, Option<String>)> =
+            leaving.map(|v| (v.name.clone(), elsewhere(v))).collect();
         self.maps.retain(|m| {
-            let stays = !volumes.contains(&m.volume);
+            let stays = volumes.iter().all(|(v, _)| *v != m.volume);
             if !stays {
                 let name = format!("{}/{}", m.host, m.volume);
                 let text = format!("volume `{}` leaves with its pool", m.volume);
@@ -199,9 +212,12 @@ impl Model {
             }
             stays
         });
-        for v in volumes {
+        for (v, elsewhere) in volumes {
             self.volumes.remove(&v);
-            let text = format!("volume `{v}` leaves with pool `{name}`");
+            let left = elsewhere.filter(|e| e != name).map_or(String::new(), |e| {
+                format!("; what there may be of it in pool `{e}` stays there, unknown")
+            });
+            let text = format!("volume `{v}` leaves with pool `{name}`{left}");
             changes.push(Change::new(ObjectKind::Volume, Action::Deleted, &v, text));
         }
         self.pools.remove(name);

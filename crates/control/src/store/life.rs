@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn what_was_taken_over_with_one_pool_is_not_known_of_another() {
         let mut me = Identity::default();
-        me.learn("b", |l| _ = l.pools.insert(POOL.to_string(), 7));
+        me.learn("b", |l| l.pools = [(POOL.to_string(), 7)].into());
         assert!(me.knows(&at("b", 7), POOL, 0) && !me.knows(&at("b", 8), POOL, 100));
         assert!(!me.knows(&at("b", 1), PoolId(8), 100));
     }

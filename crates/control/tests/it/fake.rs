@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use weir_control::dataplane::{DataPlane, Hooks, LayerTrial, Work};
+use weir_control::controller::PoolRules;
+use weir_control::dataplane::{DataPlane, Hooks, LayerTrial, Place, Work};
 use weir_control::live::{
     CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, VolumeLive,
 };
-use weir_control::model::{AccessMap, DeviceFound, DeviceKind, Pool, TargetPort, Volume};
+use weir_control::model::{
+    AccessMap, Carried, DeviceFound, DeviceKind, Migration, Pool, RecordPart, TargetPort, Volume,
+};
 use weir_control::{Code, Error};
 
 /// What the fake remembers, and where it is told to fail.
@@ -35,6 +38,8 @@ pub(crate) struct State {
     pub(crate) stalled: BTreeSet<String>,
     /// What is cut off takes three seconds to go.
     pub(crate) slow_cuts: bool,
+    /// What the devices of protected pools carry.
+    pub(crate) carried: Carried,
     /// No host is logged in.
     pub(crate) empty: bool,
     /// Polls of `status`: counters rise by a fixed step each time.
@@ -213,6 +218,10 @@ impl DataPlane for Fake {
         }))
     }
 
+    fn cut_volume<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
+        ready(self.call(format!("cut_volume {}", volume.name)).map(drop))
+    }
+
     fn close_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
         ready(self.call(format!("close_volume {name}")).map(|mut s| drop(s.volumes.remove(name))))
     }
@@ -222,6 +231,39 @@ impl DataPlane for Fake {
             assert!(!s.volumes.contains_key(&volume.name), "it is closed");
             s.data.remove(&volume.name);
         }))
+    }
+
+    fn create_volume<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
+        ready(self.call(format!("create_volume {}", volume.name)).map(drop))
+    }
+
+    fn record<'a>(&'a self, pool: &'a Pool) -> Work<'a, Carried> {
+        ready(self.call(format!("record {}", pool.name)).map(|s| s.carried.clone()))
+    }
+
+    fn keep_record<'a>(&'a self, pool: &'a Pool, _parts: &'a [RecordPart]) -> Work<'a, ()> {
+        ready(self.call(format!("keep_record {}", pool.name)).map(drop))
+    }
+
+    fn set_snapshot_rules<'a>(&'a self, pool: &'a Pool, rules: &'a PoolRules) -> Work<'a, ()> {
+        ready(self.call(format!("set_snapshot_rules {} {}", pool.name, rules.len())).map(drop))
+    }
+
+    fn start_migration<'a>(
+        &'a self,
+        here: Place<'a>,
+        _there: Place<'a>,
+        _migration: &'a Migration,
+    ) -> Work<'a, ()> {
+        ready(self.call(format!("start_migration {}", here.volume.name)).map(drop))
+    }
+
+    fn end_migration<'a>(&'a self, here: Place<'a>, _there: Place<'a>) -> Work<'a, ()> {
+        ready(self.call(format!("end_migration {}", here.volume.name)).map(drop))
+    }
+
+    fn clear_place<'a>(&'a self, there: Place<'a>, _made: bool) -> Work<'a, ()> {
+        ready(self.call(format!("clear_place {}", there.volume.name)).map(drop))
     }
 
     fn set_mappings<'a>(&'a self, access: &'a AccessMap) -> Work<'a, ()> {

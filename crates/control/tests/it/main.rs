@@ -3,6 +3,7 @@
 mod controller;
 mod crash;
 mod fake;
+mod newer;
 mod power_cut;
 mod refused;
 mod rest;

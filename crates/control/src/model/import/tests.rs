@@ -218,7 +218,7 @@ fn what_is_said_on_devices_is_not_believed_without_looking() {
 fn a_pool_that_is_released_leaves_nothing_and_can_come_again() {
     let mut m = node();
     let f = found(&m);
-    m.apply(Command::ReleasePool { name: "safe".into() }, 0).unwrap();
+    m.apply(Command::ReleasePool { name: "safe".into(), newer: false }, 0).unwrap();
     assert!(m.pools.is_empty() && m.volumes.is_empty() && m.maps.is_empty());
     assert_eq!(m.hosts.len(), 3);
     import(&mut m, spec(), f).unwrap();
