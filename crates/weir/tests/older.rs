@@ -199,3 +199,48 @@ fn an_older_configuration_deletes_no_snapshots() {
     let rule = d.json("snapshot policy show v")[0]["trouble"].to_string();
     assert!(rule.contains("newer configuration"), "{rule}");
 }
+
+/// A volume that was made smaller is not made large again by an older configuration, which remembers more of it.
+#[test]
+fn an_older_configuration_makes_no_volume_large_again() {
+    let mut d = Daemon::new("older-size");
+    d.start();
+    d.ok(&format!("pool create safe --raid 0 --device file:{}:128M", d.path("d0")));
+    d.ok("host create all --allow-any");
+    for (n, form) in ["", "--compress lz4", "--dedup"].into_iter().enumerate() {
+        d.ok(&format!("volume create v{n} --pool safe --size 32M {form}"));
+        d.ok(&format!("map create all v{n}"));
+        d.write(&format!("v{n}"), &letters(&d, b'A', 64));
+    }
+    d.stop();
+    fs::copy(d.path("weir.redb"), d.path("backup.redb")).expect("a backup");
+    d.start();
+    for n in 0..3 {
+        d.ok(&format!("volume resize v{n} 16M --allow-shrink"));
+    }
+    d.stop();
+    fs::copy(d.path("backup.redb"), d.path("weir.redb")).expect("put back");
+    d.start();
+    assert_eq!(newer(&d), ["safe"]);
+    let target = d.target();
+    for n in 0..3 {
+        assert_eq!(d.read(&format!("v{n}"), 64 << 10)[0], b'A', "it is served");
+        let beyond = format!(
+            "read --target {target} --volume v{n} --offset 16M --length 64k --output {} --bs 64k",
+            d.path("x")
+        );
+        let args: Vec<&str> = beyond.split_whitespace().collect();
+        assert!(!common::weir(&d.dir, &args).status.success(), "as large as it is on the devices");
+    }
+    d.ok("pool release safe");
+    d.ok(&format!("pool import --device file:{}", d.path("d0")));
+    for n in 0..3 {
+        assert_eq!(d.json(&format!("volume show v{n}"))["size"], 16 << 20);
+        // What does grow by a command is larger after a start, too.
+        d.ok(&format!("volume resize v{n} 24M"));
+    }
+    d.kill();
+    d.start();
+    assert_eq!(faults(&d), [] as [Value; 0]);
+    assert_eq!(d.json("volume show v1")["size"], 24 << 20);
+}

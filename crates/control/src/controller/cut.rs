@@ -170,6 +170,11 @@ impl Controller {
         let Some(size) = self.plane.size_of(volume, pool).await? else {
             return Ok(volume.clone());
         };
+        // Less: growth that was cut off and goes on, or hosts see what there is while nothing in the pool may be changed.
+        if size < volume.size && self.closed(&pool.name).is_some() {
+            let size = size - size % u64::from(volume.block_size.max(1));
+            return Ok(Volume { size, grown_from: None, ..volume.clone() });
+        }
         // What was being cut off may still be there.
         if size <= volume.size || volume.cut.is_some_and(|c| c.from == size) {
             return Ok(volume.clone());

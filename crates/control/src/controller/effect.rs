@@ -198,7 +198,10 @@ impl Controller {
     pub(super) async fn open_volume(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         let volume = &self.sized(volume, pool).await?;
         self.plane.open_volume(volume, pool).await?;
-        self.finish_growing(&volume.name).await?;
+        // In a closed pool nothing has grown.
+        if self.closed(&pool.name).is_none() {
+            self.finish_growing(&volume.name).await?;
+        }
         let mut up = self.up();
         up.volumes.insert(volume.name.clone());
         up.faults.remove(&format!("volume/{}", volume.name));

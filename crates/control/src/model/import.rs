@@ -342,21 +342,33 @@ impl Model {
                 layers: Vec::new(),
                 ..v.clone()
             };
-            let larger = found.datasets.iter().find(|f| f.name == v.dataset());
-            let larger = larger.map_or(0, |f| v.form().seen_len(f.size));
-            let larger = larger - larger % u64::from(v.block_size);
+            let has = found.datasets.iter().find(|f| f.name == v.dataset());
+            let has = has.map_or(0, |f| v.form().seen_len(f.size));
+            let has = has - has % u64::from(v.block_size);
             // One that was being made smaller has what is on its way out; nobody else had leave to take any of it.
-            if larger > v.size
-                && check_size(larger, v.block_size).is_ok()
-                && v.cut.is_none_or(|c| larger != c.from)
+            if has > v.size
+                && check_size(has, v.block_size).is_ok()
+                && v.cut.is_none_or(|c| has != c.from)
             {
                 let text = format!(
-                    "the size of volume `{}` that the pool tells, {} bytes: it has {larger}",
+                    "the size of volume `{}` that the pool tells, {} bytes: it has {has}",
                     v.name, v.size
                 );
                 done.report.left_out.push(text);
-                v.size = larger;
+                v.size = has;
                 v.cut = None;
+            }
+            if has > 0
+                && has < v.size
+                && v.grown_from.is_none()
+                && check_size(has, v.block_size).is_ok()
+            {
+                let text = format!(
+                    "the size of volume `{}` that the pool tells, {} bytes: it has {has} only",
+                    v.name, v.size
+                );
+                done.report.left_out.push(text);
+                v.size = has;
             }
             if !v.snapshots.is_empty() {
                 let mut with = self.volumes.clone();

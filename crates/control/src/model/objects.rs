@@ -361,7 +361,7 @@ pub struct Volume {
     /// Layers that were put over it, the uppermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<VolumeLayer>,
-    /// Its file is being made larger, from so many bytes, which it has at least.
+    /// Its file, or what a protected pool has of it, is being made larger, from so many bytes, which it has at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grown_from: Option<u64>,
 }

@@ -229,8 +229,8 @@ impl Model {
                     .grown(&volume.layout, &devices, size)
                     .ok_or_else(|| self.cannot_grow(pool, &volume, size))?;
             }
-            if matches!(volume.layout, Layout::File { .. }) {
-                // What its file has at least, whether the change gets to its end or not.
+            if matches!(volume.layout, Layout::File { .. } | Layout::Store { .. }) {
+                // What it has at least, whether the change gets to its end or not.
                 let had = volume.grown_from.unwrap_or(volume.size).min(size);
                 volume.grown_from = (had < size).then_some(had);
             }

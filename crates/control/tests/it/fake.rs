@@ -218,10 +218,6 @@ impl DataPlane for Fake {
         }))
     }
 
-    fn cut_volume<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
-        ready(self.call(format!("cut_volume {}", volume.name)).map(drop))
-    }
-
     fn close_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
         ready(self.call(format!("close_volume {name}")).map(|mut s| drop(s.volumes.remove(name))))
     }

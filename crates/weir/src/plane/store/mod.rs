@@ -280,7 +280,7 @@ impl Node {
         let (name, doors) = (volume.name.clone(), Doors::of(&self.shared));
         let wrapping = Wrapping::of(volume, self.hooks.get()).await?;
         let (seen, size) = (volume.size, wrapping.stored_len(volume.size));
-        let being_cut = volume.cut.is_some();
+        let (being_cut, growing) = (volume.cut.is_some(), volume.grown_from.is_some());
         let pool_name = pool.name.clone();
         let wanted = dataset.clone();
         self.with_pool(&pool.name, move |p| {
@@ -302,6 +302,14 @@ impl Node {
                     )
                     .because(format!("{} bytes are stored, not {size}", d.len))
                     .hint("`weir volume resize` makes it smaller, if that is wanted"));
+                }
+                if d.len < size && !growing {
+                    return Err(Error::new(
+                        Code::PoolDamaged,
+                        format!("volume {name} has less on the devices than the configuration says"),
+                    )
+                    .because(format!("{} bytes are stored, not {size}, and it was not being made larger", d.len))
+                    .hint("these may be older devices, or the configuration is an older one; nothing is added by itself. `weir pool release`, then `weir pool import` takes the volume as it is"));
                 }
                 let stored = p.pool.volume(d.id).map_err(wrong)?;
                 let form = wrapping.wrap(stored, &p.buffers)?;
