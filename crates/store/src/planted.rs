@@ -93,6 +93,8 @@ weir_base::planted_bugs! {
     DeletedStillRead,
     /// What recovery reads well and may be in a device's cache only is not written again.
     LeftInCache,
+    /// An older image of a device that was out of service gets what was written since that one failed, and no more.
+    OldImageTrusted,
     /// A device that joined with the newest superblock, which has not come to it, is taken for one that forgets.
     NewcomerIsBehind,
 }

@@ -3,10 +3,13 @@
 #[path = "common/bench.rs"]
 mod bench;
 
-use bench::{B, Bench, MIB, first, spec, write};
+use bench::{B, Bench, LIMIT, MIB, first, spec, write};
+use std::rc::Rc;
 use weir_base::MILLIS;
+use weir_disk::Disk;
+use weir_store::format::superblock::MemberState;
 use weir_store::format::tree::LEAF;
-use weir_store::{Options, Pool, create};
+use weir_store::{Options, Pool, check, create};
 
 /// A volume is deleted while a walk is in it, and its places are used again for acknowledged writes of another one.
 fn deleted_beside_a_fill(copies: u8) -> Vec<String> {
@@ -72,4 +75,151 @@ fn a_volume_deleted_while_the_only_device_is_replaced_takes_no_other_data_along(
 #[test]
 fn a_volume_deleted_while_a_device_of_a_mirror_is_replaced_damages_nothing() {
     assert_eq!(deleted_beside_a_fill(2), Vec::<String>::new());
+}
+
+/// A device alone gives what was written: the pool was whole.
+fn alone(b: &Bench, device: usize, name: &str, want: Vec<(u64, u8)>) -> Vec<String> {
+    let node = b.w.node(name);
+    let copy = b.media[device].copy(name, 1);
+    node.attach(&copy);
+    let disk: Rc<dyn Disk> = node.disk(name);
+    let o = Options { force: true, lineage: 99, resync: false, ..Options::default() };
+    let done = b.w.run(&node, LIMIT, async move {
+        let p = Pool::open(vec![disk], o).await.expect("opens");
+        let mut wrong = Vec::new();
+        for (at, value) in want {
+            let found = first(&p, 1, at).await;
+            if found != Ok(value) {
+                wrong.push(format!("{at} of device alone: {found:?}, not {value}"));
+            }
+        }
+        wrong
+    });
+    done.unwrap()
+}
+
+/// A device fails in epoch S; an older image of it, from before S, is attached in its place. `reopened`: by opening the pool.
+fn an_older_image(reopened: bool) -> Vec<String> {
+    let mut b = Bench::new(2, 0);
+    let disks = b.disks(&[0, 1]);
+    let p = b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.checkpoint().await.unwrap();
+        p
+    });
+    let old = b.image(1);
+    let q = p.clone();
+    b.run(async move {
+        for k in 0..4 {
+            write(&q, 1, MIB + k * B, B, 2).await.unwrap();
+            q.checkpoint().await.unwrap();
+        }
+    });
+    b.media[1].set_offline(true);
+    let q = p.clone();
+    b.run(async move {
+        write(&q, 1, 2 * MIB, B, 3).await.unwrap();
+        q.checkpoint().await.unwrap();
+        assert_eq!(q.status().devices[1].state, MemberState::Out);
+    });
+    let p = match reopened {
+        false => {
+            let (q, disk) = (p.clone(), b.disk(old));
+            b.run(async move {
+                q.attach(disk).await.unwrap();
+            });
+            p
+        }
+        true => {
+            b.run(async move { p.close().await }).unwrap();
+            let disks = b.disks(&[0, old]);
+            b.run(async move { Pool::open(disks, Options::default()).await.unwrap() })
+        }
+    };
+    let q = p.clone();
+    b.run(async move {
+        q.resync().await.ok();
+        q.settled().await.unwrap();
+        let s = q.status();
+        assert!(s.whole && s.devices[1].state == MemberState::InSync, "{s:?}");
+        q.close().await.unwrap();
+    });
+    let want =
+        vec![(0, 1), (MIB, 2), (MIB + B, 2), (MIB + 2 * B, 2), (MIB + 3 * B, 2), (2 * MIB, 3)];
+    alone(&b, old, "alone", want)
+}
+
+#[test]
+fn an_older_image_of_a_device_that_failed_is_attached_and_gets_all_it_misses() {
+    assert_eq!(an_older_image(false), Vec::<String>::new());
+}
+
+#[test]
+fn an_older_image_of_a_device_that_failed_is_there_at_opening_and_gets_all_it_misses() {
+    assert_eq!(an_older_image(true), Vec::<String>::new());
+}
+
+/// An old image of a device in sync comes back, on which slabs with older data have been put since.
+#[test]
+fn an_old_image_of_a_device_gets_the_slabs_that_were_moved_there_since() {
+    let mut b = Bench::new(3, 0);
+    let disks = b.disks(&[0, 1, 2]);
+    // Three devices; the third is drained, so it holds nothing.
+    let p = b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        p.settled().await.unwrap();
+        p.drain(2).await.unwrap();
+        p.settled().await.unwrap();
+        write(&p, 1, 0, 2 * MIB, 1).await.unwrap();
+        for _ in 0..3 {
+            p.checkpoint().await.unwrap();
+        }
+        p.cancel(2).await.unwrap();
+        p.checkpoint().await.unwrap();
+        p.close().await.unwrap();
+        p
+    });
+    drop(p);
+    let old = b.image(2);
+    let disks = b.disks(&[0, 1, 2]);
+    b.run(async move {
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        // What is on device 1 goes to device 2.
+        p.drain(1).await.unwrap();
+        p.settled().await.unwrap();
+        for _ in 0..3 {
+            p.checkpoint().await.unwrap();
+        }
+        let s = p.status();
+        assert!(s.whole && s.devices[2].slabs > 0 && s.devices[1].slabs == 0, "{s:?}");
+        p.close().await.unwrap();
+    });
+    let disks = b.disks(&[0, 1, old]);
+    b.run(async move {
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        assert_eq!(p.status().devices[2].state, MemberState::Out);
+        p.settled().await.unwrap();
+        let s = p.status();
+        assert!(s.whole && s.devices[2].state == MemberState::InSync, "{s:?}");
+        p.close().await.unwrap();
+    });
+    let disks = b.disks(&[0, 1, old]);
+    let report = b.run(async move { check(disks, Options::default()).await.unwrap() });
+    let found = report.findings;
+    assert!(found.is_empty(), "{} findings, as {:?}", found.len(), found[0]);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn an_older_image_that_is_taken_for_the_device_itself_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::OldImageTrusted));
+    let wrong = an_older_image(false);
+    plant(None);
+    assert!(!wrong.is_empty());
 }

@@ -8,13 +8,14 @@ use super::upkeep::BATCH;
 use super::{Inner, Pool, StoreError, StoreResult, label_of};
 use crate::format::BLOCK;
 use crate::format::label::{LABELS, Layout, SUPER_SLOTS};
-use crate::format::superblock::{MAX_MEMBERS, Member, MemberState};
+use crate::format::superblock::{MAX_MEMBERS, Member, MemberState, Superblock};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_codec::crc64;
 use weir_disk::Disk;
 use weir_mem::Slice;
+use weir_reactor::patience;
 
 /// Blocks that are wiped with one write.
 const PIECE: u64 = 256;
@@ -56,6 +57,9 @@ impl Inner {
     }
 
     /// A device that is out of service answers, is the one that it was, and nothing old is on its way to it.
+    ///
+    /// It may be an older image of itself: then it misses more than what was written since it failed, also places that slabs
+    /// and blocks were moved to. All of it is brought then, and that is recorded before anything is.
     pub(crate) async fn still_there(&self, d: &Rc<Device>) -> StoreResult {
         let Some(disk) = d.disk.clone() else { return Err(IoError::Offline.into()) };
         if !d.is_quiet(self.options.deadline).await {
@@ -65,8 +69,8 @@ impl Inner {
                 d.number
             )));
         }
-        let label = weir_reactor::patience(self.options.deadline, label_of(&disk)).await;
-        let label = label.map_err(|_| IoError::Offline)??;
+        let limit = self.options.deadline;
+        let label = patience(limit, label_of(&disk)).await.map_err(|_| IoError::Offline)??;
         if label.device != d.id || label.pool != self.pool {
             return Err(StoreError::Pool(format!(
                 "`{}` is not device {} ({:016x}) any more: its label names device {:016x} of pool {:032x}",
@@ -76,6 +80,17 @@ impl Inner {
                 label.device,
                 label.pool
             )));
+        }
+        let all = patience(limit, superblocks(&disk, &label)).await;
+        let newest = all.map_err(|_| IoError::Offline)?.into_iter().next();
+        let (foreign, _) = history(newest.as_ref(), &self.durable.borrow(), d.since.get());
+        d.foreign.set(d.foreign.get() || foreign);
+        let is_older = |s: &Superblock| {
+            let me = s.members.iter().find(|m| m.device == d.id);
+            s.epoch < d.since.get() || me.is_none_or(|m| m.spares_used < d.spares_used.get())
+        };
+        if (d.foreign.get() || newest.is_none_or(|s| is_older(&s))) && !has(Bug::OldImageTrusted) {
+            d.since.set(0);
         }
         d.failed.set(None);
         d.flushes.forget();

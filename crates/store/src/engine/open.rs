@@ -361,11 +361,14 @@ async fn find(
             Some(s) => s.seq.saturating_add(1) < best.seq,
             None => has(Bug::NewcomerIsBehind) || !joined(d.id),
         };
+        let mut since = d.since.get();
         if d.state.get() == MemberState::InSync && behind {
+            since = newest.map_or(0, |s| s.epoch);
             d.state.set(MemberState::Out);
-            d.since.set(newest.map_or(0, |s| s.epoch));
+            // What slabs and blocks were moved to since is missing there, too, however old it is.
+            d.since.set(0);
         }
-        let (foreign, held) = history(newest, &best, d.since.get());
+        let (foreign, held) = history(newest, &best, since);
         d.foreign.set(foreign && (behind || newest.is_some()));
         d.held.set(held);
     }

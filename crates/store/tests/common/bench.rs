@@ -19,6 +19,7 @@ pub(crate) fn spec(copies: u8) -> PoolSpec {
 pub(crate) struct Bench {
     pub(crate) w: World,
     pub(crate) n: Node,
+    pub(crate) media: Vec<SimMedium>,
 }
 
 impl Bench {
@@ -31,7 +32,7 @@ impl Bench {
         };
         let media: Vec<SimMedium> = (0..devices).map(medium).collect();
         media.iter().for_each(|m| n.attach(m));
-        Bench { w, n }
+        Bench { w, n, media }
     }
 
     pub(crate) fn disk(&self, i: usize) -> Rc<dyn Disk> {
@@ -44,6 +45,15 @@ impl Bench {
 
     pub(crate) fn run<T: 'static>(&self, f: impl Future<Output = T> + 'static) -> T {
         self.w.run(&self.n, LIMIT, f).expect("it ends")
+    }
+
+    /// An image of a device as it is now.
+    pub(crate) fn image(&mut self, of: usize) -> usize {
+        let i = self.media.len();
+        let copy = self.media[of].copy(&format!("d{i}"), i as u64);
+        self.n.attach(&copy);
+        self.media.push(copy);
+        i
     }
 }
 
