@@ -11,8 +11,8 @@ CACHE = Path(ENV("KERNEL_LAB_CACHE") or Path.home() / ".cache" / "kernel-lab").r
 # The first of these that apt offers; a metapackage stands for the kernel it depends on.
 KERNELS = (ENV("KERNEL_LAB_KERNEL") or "linux-image-6.12-amd64 linux-image-amd64").split()
 # What the guest's root holds, besides all that these depend on.
-PACKAGES = """bash busybox-static coreutils diffutils e2fsprogs ethtool findutils fio grep
- iproute2 ibverbs-providers ibverbs-utils kmod mawk nbd-client nbd-server nvme-cli open-iscsi
+PACKAGES = """bash busybox-static coreutils diffutils dmsetup e2fsprogs ethtool findutils fio grep
+ iproute2 ibverbs-providers ibverbs-utils kmod libiscsi-bin mawk nbd-client nbd-server nvme-cli open-iscsi
  multipath-tools perftest procps python3 rdma-core rdmacm-utils sed sg3-utils strace tcpdump
  util-linux xfsprogs
  """.split() + (ENV("KERNEL_LAB_PACKAGES") or "").split()

@@ -28,6 +28,7 @@ finish_target() { "finish_$TARGET"; }
 #
 #   POOL      what the pool is made of: dir (default: thin volumes), file, stripe (two files), ram, null
 #   PROVIDER  the target's fabric: iwarp (default with siw) or verbs (default with rxe)
+#   PORT_B    a second SRP target port at this port of $IP, with the identifier extension $ID_EXT_B (default: none)
 #   BRP_PORT  a BRP target port at this port of $IP, too (default: none), by BRP_PROVIDER (default: iwarp)
 #   CRC       require: with iwarp, ask for MPA's CRC (default: peer, if the host asks; siw does not)
 DATA=/tmp/weir-data
@@ -52,6 +53,15 @@ name = "srp0"
 listen = ["$DEST"]
 transport = "$PROVIDER"
 id_ext = "$ID_EXT"
+ioc_guid = "$IOC_GUID"
+crc = "${CRC:-peer}"
+TOML
+  [ -z "${PORT_B:-}" ] || cat >>/tmp/weir.toml <<TOML
+[[target]]
+name = "srp1"
+listen = ["$IP:$PORT_B"]
+transport = "$PROVIDER"
+id_ext = "$ID_EXT_B"
 ioc_guid = "$IOC_GUID"
 crc = "${CRC:-peer}"
 TOML
