@@ -97,4 +97,6 @@ weir_base::planted_bugs! {
     OldImageTrusted,
     /// A device that joined with the newest superblock, which has not come to it, is taken for one that forgets.
     NewcomerIsBehind,
+    /// A disk that is to join, or of a pool that is being opened, and does not answer is waited for without end.
+    SilentDiskHoldsUp,
 }

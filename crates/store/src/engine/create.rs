@@ -1,6 +1,6 @@
 //! Making a pool: labels, the slabs' places, the first superblock.
 
-use super::labels::label_of;
+use super::labels::{ENDLESS, label_within};
 use super::{StoreError, StoreResult};
 use crate::format::label::{LABELS, Label, Layout};
 use crate::format::page::{self, Header, PAYLOAD, PageKind, seal};
@@ -109,10 +109,14 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
                 1u64 << spec.slab_shift
             ));
         };
-        if !spec.overwrite
-            && let Ok(l) = label_of(d).await
-        {
-            return request(format!("`{}` belongs to pool {:032x}", d.name(), l.pool));
+        if !spec.overwrite {
+            match label_within(d, ENDLESS).await {
+                Ok(l) => {
+                    return request(format!("`{}` belongs to pool {:032x}", d.name(), l.pool));
+                }
+                Err(no) if no.silent => return Err(no.why),
+                Err(_) => {}
+            }
         }
         layouts.push(layout);
     }

@@ -23,7 +23,11 @@ impl Inner {
         if !open() {
             return Ok(());
         }
-        let _only = self.deciding.acquire(1).await;
+        // Whoever has the pool go on may be waiting for a device that does not answer. Nobody else waits for that.
+        let limit = self.options.deadline.saturating_mul(2);
+        let Ok(_only) = patience(limit, self.deciding.acquire(1)).await else {
+            return if open() { Err(IoError::Offline) } else { Ok(()) };
+        };
         if self.over.get() {
             // The pool has been opened anew, and that decided.
             return if open() { Err(IoError::Offline) } else { Ok(()) };

@@ -1,11 +1,11 @@
 //! Devices join and leave: adding, spares, replacing, draining, removing.
 
 use super::device::Device;
-use super::labels::superblocks;
+use super::labels::{label_within, superblocks};
 use super::open::history;
 use super::rebuild::no_room;
 use super::upkeep::BATCH;
-use super::{Inner, Pool, StoreError, StoreResult, label_of};
+use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::BLOCK;
 use crate::format::label::{LABELS, Layout, SUPER_SLOTS};
 use crate::format::superblock::{MAX_MEMBERS, Member, MemberState, Superblock};
@@ -15,7 +15,6 @@ use weir_base::{IoError, IoResult};
 use weir_codec::crc64;
 use weir_disk::Disk;
 use weir_mem::Slice;
-use weir_reactor::patience;
 
 /// Blocks that are wiped with one write.
 const PIECE: u64 = 256;
@@ -70,7 +69,7 @@ impl Inner {
             )));
         }
         let limit = self.options.deadline;
-        let label = patience(limit, label_of(&disk)).await.map_err(|_| IoError::Offline)??;
+        let label = label_within(&disk, limit).await?;
         if label.device != d.id || label.pool != self.pool {
             return Err(StoreError::Pool(format!(
                 "`{}` is not device {} ({:016x}) any more: its label names device {:016x} of pool {:032x}",
@@ -81,8 +80,7 @@ impl Inner {
                 label.pool
             )));
         }
-        let all = patience(limit, superblocks(&disk, &label)).await;
-        let newest = all.map_err(|_| IoError::Offline)?.into_iter().next();
+        let newest = superblocks(&disk, &label, limit).await?.into_iter().next();
         let (foreign, _) = history(newest.as_ref(), &self.durable.borrow(), d.since.get());
         d.foreign.set(d.foreign.get() || foreign);
         let is_older = |s: &Superblock| {
@@ -99,7 +97,12 @@ impl Inner {
 
     /// A disk that is to be a new device, with its label on it.
     async fn prepare(&self, disk: Rc<dyn Disk>, state: MemberState) -> StoreResult<Rc<Device>> {
-        if let Ok(l) = label_of(&disk).await {
+        let label = match label_within(&disk, self.options.deadline).await {
+            // What does not answer may belong to somebody.
+            Err(no) if no.silent => return Err(no.why),
+            found => found.ok(),
+        };
+        if let Some(l) = label {
             let member = self.devices.borrow().iter().find(|d| d.id == l.device).cloned();
             let here = member.filter(|d| d.state.get() != MemberState::Gone);
             if let Some(d) = here.filter(|_| l.pool == self.pool) {
@@ -399,7 +402,8 @@ impl Pool {
         let i = &self.0;
         let _only = i.upkeep.changes.acquire(1).await;
         i.check_running()?;
-        let label = label_of(&disk).await?;
+        let limit = i.options.deadline;
+        let label = label_within(&disk, limit).await?;
         let old = i.devices.borrow().iter().find(|d| d.id == label.device).cloned();
         let old = old.filter(|d| label.pool == i.pool && d.state.get() != MemberState::Gone);
         let Some(old) = old else {
@@ -409,13 +413,13 @@ impl Pool {
         if old.state.get() != MemberState::Out && !spare {
             return refused(format!("device {} is in service", old.number));
         }
-        if !old.is_quiet(i.options.deadline).await && !has(Bug::AttachWithLateWrites) {
+        if !old.is_quiet(limit).await && !has(Bug::AttachWithLateWrites) {
             return Err(StoreError::Pool(format!(
                 "device {} still has writes under way that were given up: try again when they have ended",
                 old.number
             )));
         }
-        let newest = superblocks(&disk, &label).await.into_iter().max_by_key(|s| s.seq);
+        let newest = superblocks(&disk, &label, limit).await?.into_iter().next();
         let (foreign, held) = history(newest.as_ref(), &i.durable.borrow(), old.since.get());
         let d = Device::new(old.number, &old.member(), label.layout, Some(disk));
         d.remap.replace(old.remap.borrow().clone());

@@ -13,12 +13,39 @@ use std::rc::Rc;
 use weir_base::{IoError, IoResult, Nanos};
 use weir_disk::{Disk, DiskOp, run};
 use weir_mem::Slice;
-use weir_reactor::sleep;
+use weir_reactor::{patience, sleep};
 
-pub(crate) async fn read_block(d: &Rc<dyn Disk>, block: u64) -> IoResult<Box<Block>> {
-    let buf = Slice::heap(BLOCK);
-    run(&**d, DiskOp::Read { offset: block * BLOCK as u64, buf: buf.clone() }).await?;
-    Ok(block_of(&buf))
+/// No limit to how long a read may take: for whoever holds nobody up.
+pub(crate) const ENDLESS: Nanos = Nanos::MAX;
+
+/// Why a disk has no label.
+pub(crate) struct NoLabel {
+    /// It does not answer: it may have one.
+    pub(crate) silent: bool,
+    pub(crate) why: StoreError,
+}
+
+impl From<NoLabel> for StoreError {
+    fn from(no: NoLabel) -> Self {
+        no.why
+    }
+}
+
+/// Reads `blocks` blocks of a disk that is in no service yet, so that nothing else tells when it does not answer: after
+/// `limit` it is offline.
+async fn read_raw(d: &Rc<dyn Disk>, block: u64, blocks: u64, limit: Nanos) -> IoResult<Slice> {
+    // A read that was given up may still write to its memory, which is let go of then.
+    let buf = Slice::heap(blocks as usize * BLOCK);
+    let read = run(&**d, DiskOp::Read { offset: block * BLOCK as u64, buf: buf.clone() });
+    match limit == ENDLESS || has(Bug::SilentDiskHoldsUp) {
+        true => read.await?,
+        false => patience(limit, read).await.unwrap_or(Err(IoError::Offline))?,
+    }
+    Ok(buf)
+}
+
+pub(crate) async fn read_block(d: &Rc<dyn Disk>, block: u64, limit: Nanos) -> IoResult<Box<Block>> {
+    Ok(block_of(&read_raw(d, block, 1, limit).await?))
 }
 
 /// Reads a block of which it matters that it is not there: what cannot be read for a moment must not pass for missing.
@@ -26,10 +53,11 @@ pub(crate) async fn read_surely(
     d: &Rc<dyn Disk>,
     block: u64,
     pauses: &[Nanos],
+    limit: Nanos,
 ) -> IoResult<Box<Block>> {
     let mut pauses = pauses.iter();
     loop {
-        match read_block(d, block).await {
+        match read_block(d, block, limit).await {
             Err(e) if e != IoError::Offline => match pauses.next() {
                 Some(pause) => sleep(*pause).await,
                 None => return Err(e),
@@ -45,6 +73,12 @@ pub(crate) async fn read_surely(
 /// # Errors
 /// There is neither; why the first copy of the label is none.
 pub async fn label_of(d: &Rc<dyn Disk>) -> StoreResult<Label> {
+    Ok(label_within(d, ENDLESS).await?)
+}
+
+/// As [`label_of`]; a disk of which a read takes longer than `limit` does not answer.
+pub(crate) async fn label_within(d: &Rc<dyn Disk>, limit: Nanos) -> Result<Label, NoLabel> {
+    let silent = || NoLabel { silent: true, why: no_label(d, IoError::Offline) };
     let blocks = d.len() / BLOCK as u64;
     let mut why = None;
     let mut newer = false;
@@ -52,8 +86,8 @@ pub async fn label_of(d: &Rc<dyn Disk>) -> StoreResult<Label> {
     let copies = [0, 1, blocks.saturating_sub(2), blocks.saturating_sub(1)];
     for (n, at) in copies.into_iter().enumerate() {
         let read = match n + 1 == copies.len() {
-            true => read_surely(d, at, LATER).await,
-            false => read_block(d, at).await,
+            true => read_surely(d, at, LATER, limit).await,
+            false => read_block(d, at, limit).await,
         };
         let text = match read {
             Ok(b) => match Label::decode(&b) {
@@ -64,28 +98,29 @@ pub async fn label_of(d: &Rc<dyn Disk>) -> StoreResult<Label> {
                 }
             },
             // It does not answer at all.
-            Err(IoError::Offline) => return Err(no_label(d, IoError::Offline)),
+            Err(IoError::Offline) => return Err(silent()),
             Err(e) => e.to_string(),
         };
         why.get_or_insert(text);
     }
     // A label of a newer program is no damaged one.
-    if !newer && let Some(l) = label_by_ring(d).await {
+    if !newer && let Some(l) = label_by_ring(d, limit).await.map_err(|_| silent())? {
         return Ok(l);
     }
-    Err(no_label(d, why.unwrap_or_default()))
+    Err(NoLabel { silent: false, why: no_label(d, why.unwrap_or_default()) })
 }
 
 fn no_label(d: &Rc<dyn Disk>, why: impl std::fmt::Display) -> StoreError {
     StoreError::Pool(format!("`{}` has no label of a pool: {why}", d.name()))
 }
 
-/// The label that follows from a device's newest superblock.
-async fn label_by_ring(d: &Rc<dyn Disk>) -> Option<Label> {
+/// The label that follows from a device's newest superblock. Fails when it does not answer.
+async fn label_by_ring(d: &Rc<dyn Disk>, limit: Nanos) -> IoResult<Option<Label>> {
     let blocks = d.len() / BLOCK as u64;
+    let Some(last) = blocks.checked_sub(2 + SUPER_SLOTS) else { return Ok(None) };
     let mut newest: Option<(u64, Superblock)> = None;
-    for (area, first) in [(0, 2), (1, blocks.checked_sub(2 + SUPER_SLOTS)?)] {
-        for (slot, b) in ring(d, first).await {
+    for (area, first) in [(0, 2), (1, last)] {
+        for (slot, b) in ring(d, first, limit).await? {
             if let Ok((device, s)) = Superblock::decode_any(&b, area, slot)
                 && newest.as_ref().is_none_or(|(_, n)| n.seq < s.seq)
             {
@@ -93,48 +128,47 @@ async fn label_by_ring(d: &Rc<dyn Disk>) -> Option<Label> {
             }
         }
     }
-    let (device, s) = newest?;
-    let size = s.members.iter().find(|m| m.device == device)?.blocks;
-    let layout = Layout::plan(size, s.slab_shift, s.log_pages, s.table_pages, s.spares)?;
-    (size <= blocks).then_some(Label {
-        pool: s.pool,
-        device,
-        layout,
-        incompat: 0,
-        compat: 0,
-        copy: 0,
-    })
+    Ok(newest.and_then(|(device, s)| {
+        let size = s.members.iter().find(|m| m.device == device)?.blocks;
+        let layout = Layout::plan(size, s.slab_shift, s.log_pages, s.table_pages, s.spares)?;
+        let label = Label { pool: s.pool, device, layout, incompat: 0, compat: 0, copy: 0 };
+        (size <= blocks).then_some(label)
+    }))
 }
 
-/// What can be read of an area of superblocks: slot and block.
-async fn ring(d: &Rc<dyn Disk>, first: u64) -> Vec<(u64, Box<Block>)> {
-    let buf = Slice::heap(SUPER_SLOTS as usize * BLOCK);
-    let op = DiskOp::Read { offset: first * BLOCK as u64, buf: buf.clone() };
+/// What can be read of an area of superblocks: slot and block. Fails when the disk does not answer.
+async fn ring(d: &Rc<dyn Disk>, first: u64, limit: Nanos) -> IoResult<Vec<(u64, Box<Block>)>> {
     let mut found = Vec::new();
-    match run(&**d, op).await {
-        Ok(()) => {
+    match read_raw(d, first, SUPER_SLOTS, limit).await {
+        Ok(buf) => {
             let slots = (0..SUPER_SLOTS).map(|n| (n, buf.sub(n as usize * BLOCK, BLOCK)));
             found.extend(slots.map(|(n, b)| (n, block_of(&b))));
         }
-        Err(IoError::Offline) => {}
+        Err(IoError::Offline) => return Err(IoError::Offline),
         Err(_) => {
             let mut given_up = 0;
             for slot in 0..SUPER_SLOTS {
-                match read_surely(d, first + slot, Inner::patience(given_up)).await {
+                match read_surely(d, first + slot, Inner::patience(given_up), limit).await {
                     Ok(b) => found.push((slot, b)),
+                    Err(IoError::Offline) => return Err(IoError::Offline),
                     Err(_) => given_up += 1,
                 }
             }
         }
     }
-    found
+    Ok(found)
 }
 
-/// The superblocks of a device that are readable, the newest first.
-pub(crate) async fn superblocks(d: &Rc<dyn Disk>, label: &Label) -> Vec<Superblock> {
+/// The superblocks of a device that are readable, the newest first. Fails when it does not answer, a read within `limit` each:
+/// what cannot be read then must not pass for missing.
+pub(crate) async fn superblocks(
+    d: &Rc<dyn Disk>,
+    label: &Label,
+    limit: Nanos,
+) -> IoResult<Vec<Superblock>> {
     let mut found: Vec<Superblock> = Vec::new();
     for area in 0..2u8 {
-        for (slot, b) in ring(d, label.layout.superblock(u64::from(area), 0)).await {
+        for (slot, b) in ring(d, label.layout.superblock(u64::from(area), 0), limit).await? {
             if let Ok(s) = Superblock::decode(&b, label.pool, label.device, area, slot)
                 && !found.contains(&s)
             {
@@ -143,7 +177,7 @@ pub(crate) async fn superblocks(d: &Rc<dyn Disk>, label: &Label) -> Vec<Superblo
         }
     }
     found.sort_by_key(|s| std::cmp::Reverse(s.seq));
-    found
+    Ok(found)
 }
 
 impl Inner {

@@ -44,7 +44,7 @@ mod write;
 pub use check::{Finding, Repair, Report, check, check_watched, repair};
 pub use create::{PoolSpec, create};
 pub use labels::label_of;
-pub(crate) use labels::{read_block, superblocks};
+pub(crate) use labels::{ENDLESS, read_block, superblocks};
 pub use open::Options;
 pub(crate) use open::{parse_space, space_table};
 pub use scrub::{ScrubReport, ScrubWatch};

@@ -5,7 +5,7 @@ use super::checkpoint::{Control, next_epoch};
 use super::copies::LATER;
 use super::dataset::Dataset;
 use super::device::Device;
-use super::labels::{label_of, read_surely, superblocks};
+use super::labels::{label_within, read_surely, superblocks};
 use super::log::Log;
 use super::meta::Cache;
 use super::resume::Lives;
@@ -85,10 +85,11 @@ impl Default for Options {
     }
 }
 
-/// The table of slabs, from the first device that has it whole.
+/// The table of slabs, from the first device that has it whole and answers within `limit`.
 pub(crate) async fn space_table(
     disks: &[(Rc<dyn Disk>, Layout)],
     s: &Superblock,
+    limit: Nanos,
 ) -> Option<Vec<u8>> {
     for (disk, layout) in disks {
         let mut bytes = Vec::new();
@@ -97,7 +98,7 @@ pub(crate) async fn space_table(
                 break;
             }
             let at = layout.table(s.space.which, i);
-            let Ok(b) = read_surely(disk, at, LATER).await else { break };
+            let Ok(b) = read_surely(disk, at, LATER, limit).await else { break };
             let ours = |h: Header| h.pool == s.tag() && h.owner == blob::SPACE && h.index == i;
             if !page::open(&b).is_ok_and(ours) {
                 break;
@@ -185,7 +186,7 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
     let (best, devices, lineage) = find(disks, &options).await?;
     let here = |d: &Rc<Device>| d.disk.clone().map(|disk| (disk, d.layout));
     let disks: Vec<_> = devices.iter().filter_map(here).collect();
-    let Some(bytes) = space_table(&disks, &best).await else {
+    let Some(bytes) = space_table(&disks, &best, options.deadline).await else {
         return pool_error("no device has a whole table of slabs");
     };
     let Some((slabs, remaps)) = parse_space(&bytes) else {
@@ -271,12 +272,25 @@ async fn find(
     disks: Vec<Rc<dyn Disk>>,
     options: &Options,
 ) -> StoreResult<(Superblock, Vec<Rc<Device>>, (u64, u64))> {
+    let limit = options.deadline;
     let mut found: Vec<(Rc<dyn Disk>, Label)> = Vec::new();
     let mut unlabelled = None;
+    let mut all: Vec<(usize, Superblock)> = Vec::new();
     for d in disks {
-        match label_of(&d).await {
-            Ok(l) => found.push((d, l)),
-            Err(e) => unlabelled = Some(e),
+        let l = match label_within(&d, limit).await {
+            Ok(l) => l,
+            Err(no) => {
+                unlabelled = Some(no.why);
+                continue;
+            }
+        };
+        // One that does not answer any more is missing. It is not one that knows less than the others.
+        match superblocks(&d, &l, limit).await {
+            Ok(some) => {
+                all.extend(some.into_iter().map(|s| (found.len(), s)));
+                found.push((d, l));
+            }
+            Err(e) => unlabelled = Some(e.into()),
         }
     }
     let Some(any) = found.first().map(|(_, l)| *l) else {
@@ -284,10 +298,6 @@ async fn find(
     };
     if let Some((d, l)) = found.iter().find(|(_, l)| l.pool != any.pool) {
         return pool_error(format!("`{}` belongs to another pool, {:032x}", d.name(), l.pool));
-    }
-    let mut all: Vec<(usize, Superblock)> = Vec::new();
-    for (n, (d, l)) in found.iter().enumerate() {
-        all.extend(superblocks(d, l).await.into_iter().map(|s| (n, s)));
     }
     // The last one of a life may be on a device out of sync only. When that is away the next life begins with another one of
     // that number.

@@ -1,0 +1,138 @@
+//! Devices that do not answer: whoever waits for one holds up nobody else, and does not wait without end.
+
+#[allow(dead_code)]
+#[path = "common/bench.rs"]
+mod bench;
+
+use bench::{B, Bench, MIB, first, spec, write};
+use weir_base::{IoError, SECONDS};
+use weir_reactor::{sleep, spawn, timeout};
+use weir_sim::Next;
+use weir_store::{Options, Pool, create};
+
+const HOUR: u64 = 3600 * SECONDS;
+
+/// A disk that is added, or attached, does not answer at all; then a device of the pool fails.
+fn joining(attached: bool) -> String {
+    let b = Bench::new(4, 0);
+    let disks = b.disks(&[0, 1]);
+    let spare = b.disk(2);
+    let o = Options { spare_after: Some(SECONDS), resync: false, ..Options::default() };
+    let p = b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, o).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.add_spare(spare).await.unwrap();
+        p.settled().await.unwrap();
+        p
+    });
+    b.media[3].stall(50_000 * SECONDS);
+    let (q, hung) = (p.clone(), b.disk(3));
+    b.n.spawn(async move {
+        let done = match attached {
+            true => q.attach(hung).await,
+            false => q.add(hung).await,
+        };
+        assert!(done.is_err(), "{done:?}");
+    });
+    b.w.run_for(SECONDS);
+    b.media[0].set_offline(true);
+    b.run(async move {
+        write(&p, 1, MIB, B, 2).await.unwrap();
+        sleep(600 * SECONDS).await;
+        let s = p.status();
+        match s.whole {
+            true => String::new(),
+            false => format!("ten minutes later: {s:?}"),
+        }
+    })
+}
+
+#[test]
+fn a_spare_takes_over_though_a_disk_that_is_added_does_not_answer() {
+    assert_eq!(joining(false), "");
+}
+
+#[test]
+fn a_spare_takes_over_though_a_disk_that_is_attached_does_not_answer() {
+    assert_eq!(joining(true), "");
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_disk_that_is_waited_for_without_end_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::SilentDiskHoldsUp));
+    let held_up = joining(false);
+    plant(None);
+    assert_ne!(held_up, "");
+}
+
+/// What a disk holds that does not answer in time is not known: it may belong to another pool.
+#[test]
+fn a_disk_that_answers_too_late_is_not_taken_for_an_empty_one() {
+    let b = Bench::new(3, 0);
+    let (other, disks) = (b.disks(&[2]), b.disks(&[0, 1]));
+    let p = b.run(async move {
+        let mine = weir_store::PoolSpec { pool: 78, ..spec(1) };
+        create(&other, &mine).await.unwrap();
+        create(&disks, &spec(2)).await.unwrap();
+        Pool::open(disks, Options { deadline: SECONDS, ..Options::default() }).await.unwrap()
+    });
+    b.media[2].stall(100 * SECONDS);
+    let (medium, late) = (b.media[2].clone(), b.disk(2));
+    let added = b.run(async move {
+        let added = spawn(async move { p.add(late).await });
+        sleep(SECONDS / 2).await;
+        medium.stall(0);
+        added.await.unwrap()
+    });
+    assert!(added.is_err(), "{added:?}");
+    let other = b.disks(&[2]);
+    b.run(async move { Pool::open(other, Options::default()).await.map(drop) }).unwrap();
+}
+
+#[test]
+fn a_pool_is_not_opened_as_long_as_a_device_of_it_does_not_answer_and_says_so() {
+    let b = Bench::new(2, 0);
+    let disks = b.disks(&[0, 1]);
+    b.run(async move { create(&disks, &spec(2)).await }).unwrap();
+    b.media[1].stall(50_000 * SECONDS);
+    let disks = b.disks(&[0, 1]);
+    let opened = b.run(async move { timeout(HOUR, Pool::open(disks, Options::default())).await });
+    assert!(opened.expect("it ends").is_err());
+    b.media[1].stall(0);
+    let disks = b.disks(&[0, 1]);
+    b.run(async move { Pool::open(disks, Options::default()).await.map(drop) }).unwrap();
+}
+
+/// Somebody has a pool go on of which a device does not answer.
+#[test]
+fn a_resume_with_a_device_that_does_not_answer_ends_and_holds_up_no_reads() {
+    let b = Bench::new(2, 0);
+    let (disks, media) = (b.disks(&[0, 1]), b.media.clone());
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, 65536, 1).await.unwrap();
+        p.checkpoint().await.unwrap();
+        media.iter().for_each(|m| m.next_is(Next::WriteError));
+        assert!(write(&p, 1, 2 * B, B, 2).await.is_err());
+        media[1].stall(50_000 * SECONDS);
+        let q = p.clone();
+        let resume = spawn(async move { q.resume().await });
+        sleep(5 * SECONDS).await;
+        media[1].stall(0);
+        // It is not known what this block holds, and nobody decides it meanwhile.
+        let read = timeout(HOUR, first(&p, 1, 2 * B)).await.expect("the read ends");
+        assert!(matches!(read, Ok(_) | Err(IoError::Offline)), "{read:?}");
+        assert_eq!(timeout(HOUR, first(&p, 1, 0)).await.expect("the read ends"), Ok(1));
+        let resumed = timeout(HOUR, resume).await.expect("the resume ends");
+        assert!(resumed.as_ref().unwrap().is_err(), "{resumed:?} {:?}", p.status());
+        timeout(HOUR, p.resume()).await.expect("the second one ends").unwrap();
+        assert!(first(&p, 1, 2 * B).await.is_ok());
+        write(&p, 1, 2 * B, B, 3).await.unwrap();
+    });
+}
