@@ -99,4 +99,6 @@ weir_base::planted_bugs! {
     NewcomerIsBehind,
     /// A disk that is to join, or of a pool that is being opened, and does not answer is waited for without end.
     SilentDiskHoldsUp,
+    /// The loss of a block is put down to whatever the volume has there by then.
+    PoisonForAnother,
 }

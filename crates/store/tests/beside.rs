@@ -5,7 +5,7 @@ mod common;
 use common::{filled, read};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{MICROS, MILLIS, SECONDS};
+use weir_base::{IoError, MICROS, MILLIS, SECONDS};
 use weir_block::Volume;
 use weir_disk::Disk;
 use weir_reactor::{sleep, spawn};
@@ -215,4 +215,53 @@ fn a_slow_scrub_of_a_dead_list_lets_checkpoints_go_on() {
         assert_eq!(scrub.await.unwrap().unwrap().damaged, 0);
         p.close().await.unwrap();
     });
+}
+
+/// A block is found to be lost just when its volume becomes what it was before: what it was is not lost.
+fn lost_beside_a_revert() -> (Result<u8, IoError>, Result<u8, IoError>) {
+    const AT: u64 = 2 * BLOCK;
+    let b = Bench::new(5);
+    let (p, media) = (b.pool.clone(), b.media.clone());
+    b.run(async move {
+        p.create_volume("other", 64 * MIB, 4096).await.unwrap();
+        let (v, other) = (p.volume(1).unwrap(), p.volume(2).unwrap());
+        let first = async |p: &Pool| Ok(read(&*p.volume(1).unwrap(), AT, 4096).await?[0]);
+        let s = p.snapshot(&[(1, "v@s")], 0).await.unwrap()[0];
+        p.checkpoint().await.unwrap();
+        write(&p, AT, BLOCK, 2).await;
+        p.checkpoint().await.unwrap();
+        for (d, at) in v.locate(AT).await.unwrap() {
+            media[usize::from(d)].rot(at, 4096, 3);
+        }
+        assert_eq!(first(&p).await, Err(IoError::Medium));
+        sleep(6 * SECONDS).await;
+        // A write to another volume takes its time, and the revert waits for it.
+        media.iter().for_each(|m| m.stall(50 * MILLIS));
+        let slow = spawn(async move { other.write(0, filled(4096, 9), false).await });
+        sleep(MILLIS).await;
+        media.iter().for_each(|m| m.stall(0));
+        let q = p.clone();
+        let revert = spawn(async move { q.revert(1, s).await });
+        sleep(MILLIS).await;
+        let q = p.clone();
+        let look = spawn(async move { first(&q).await });
+        slow.await.unwrap().unwrap();
+        revert.await.unwrap().unwrap();
+        (look.await.unwrap(), first(&p).await)
+    })
+}
+
+#[test]
+fn what_was_lost_is_there_again_after_a_revert() {
+    assert_eq!(lost_beside_a_revert(), (Ok(1), Ok(1)));
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_loss_put_down_to_another_block_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::PoisonForAnother));
+    let (_, after) = lost_beside_a_revert();
+    plant(None);
+    assert_eq!(after, Err(IoError::Medium));
 }

@@ -140,9 +140,10 @@ impl Inner {
             match result {
                 Err(IoError::Medium) if has(Bug::ZerosForDamage) => dst.fill(0),
                 Err(_) if wrong => {
-                    if self.is_proved(entry.vbn, entry.crc) && ds.is_volume() {
-                        let birth = self.epoch.get();
-                        self.poison(ds, lba, birth).await?;
+                    let proved = self.is_proved(entry.vbn, entry.crc) && ds.is_volume();
+                    if proved && !self.poison(ds, lba, entry).await? {
+                        // It is another one by now, or there is none any more.
+                        continue;
                     }
                     return result;
                 }

@@ -7,6 +7,7 @@ use super::{Inner, sum_at, summed};
 use crate::format::log::Entry;
 use crate::format::tree::{LEAF, MAX_HEIGHT, MapEntry};
 use crate::format::{BLOCK, DataSum, MAX_LBA};
+use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_codec::crc32c;
@@ -198,16 +199,35 @@ impl Inner {
         g.wait().await
     }
 
-    /// Makes the loss of a block permanent until it is written, under a lock that the caller holds.
-    pub(crate) async fn poison(&self, ds: &Rc<Dataset>, lba: u64, birth: u32) -> IoResult {
+    /// Makes the loss of a block permanent until it is written, under a lock that the caller holds: of the one that `lost`
+    /// stands for, of which every copy is wrong. False: the volume has another one there by now, and that is left alone.
+    pub(crate) async fn poison(
+        &self,
+        ds: &Rc<Dataset>,
+        lba: u64,
+        lost: MapEntry,
+    ) -> IoResult<bool> {
+        let pass = loop {
+            self.admit(0, false).await?;
+            let pass = self.gate.enter().await;
+            if self.log_has_room(PAGES) {
+                break pass;
+            }
+        };
         self.check_running()?;
-        self.admit(0, false).await?;
-        let pass = self.gate.enter().await;
+        // The lock does not keep a cut from giving the volume another map while this one waited. From here on the gate does.
+        let pin = self.pins.pin();
+        if !has(Bug::PoisonForAnother) && (ds.deleting.get() || self.entry(ds, lba).await? != lost)
+        {
+            return Ok(false);
+        }
+        drop(pin);
+        let birth = self.epoch.get();
         let g = self.open_group();
         let entry = Entry::Poison { dataset: ds.id, lba, birth };
         let effect = Effect::Put(ds.clone(), lba, MapEntry::poison(birth));
         self.add_entry(&g, &entry, effect);
         self.submit_group(&g, None, pass);
-        g.wait().await
+        g.wait().await.map(|()| true)
     }
 }
