@@ -101,4 +101,6 @@ weir_base::planted_bugs! {
     SilentDiskHoldsUp,
     /// The loss of a block is put down to whatever the volume has there by then.
     PoisonForAnother,
+    /// Who waits for a read that was given up counts as a reader of the life in which it began.
+    LateReadHoldsUp,
 }

@@ -5,9 +5,12 @@
 mod bench;
 
 use bench::{B, Bench, MIB, first, spec, write};
-use weir_base::{IoError, SECONDS};
+use weir_base::{IoError, MICROS, SECONDS};
+use weir_block::Volume;
+use weir_mem::Slice;
 use weir_reactor::{sleep, spawn, timeout};
 use weir_sim::Next;
+use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, create};
 
 const HOUR: u64 = 3600 * SECONDS;
@@ -135,4 +138,79 @@ fn a_resume_with_a_device_that_does_not_answer_ends_and_holds_up_no_reads() {
         assert!(first(&p, 1, 2 * B).await.is_ok());
         write(&p, 1, 2 * B, B, 3).await.unwrap();
     });
+}
+
+/// Two reads are given up and never end; then the pool is suspended and goes on. Says what was held up.
+fn read_without_end() -> Vec<&'static str> {
+    let b = Bench::new(2, 0);
+    let (disks, media) = (b.disks(&[0, 1]), b.media.clone());
+    b.run(async move {
+        let small = weir_store::PoolSpec { log_pages: 64, ..spec(2) };
+        create(&disks, &small).await.unwrap();
+        let o = Options { deadline: SECONDS / 10, resync: false, ..Options::default() };
+        let p = Pool::open(disks, o).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        media[0].stall(20_000 * SECONDS);
+        let mut reads = Vec::new();
+        for k in 0..4 {
+            let q = p.clone();
+            // Some of them are long: the other parts of these go on.
+            reads.push(spawn(async move {
+                let buf = Slice::heap(65536);
+                let read = q.volume(1).unwrap().read(k * 65536, buf.clone()).await;
+                read.map(|()| buf.to_vec())
+            }));
+        }
+        sleep(MICROS).await;
+        media[0].stall(0);
+        sleep(SECONDS).await;
+        assert_eq!(p.status().devices[0].state, MemberState::Out);
+        media[1].next_is(Next::WriteError);
+        assert!(write(&p, 1, MIB, B, 2).await.is_err());
+        assert!(p.status().suspended.is_some());
+        p.resume().await.unwrap();
+        // What they read is another one when they end.
+        write(&p, 1, 0, 4 * 65536, 3).await.unwrap();
+        let mut held_up = Vec::new();
+        if timeout(HOUR, p.checkpoint()).await.is_err() {
+            held_up.push("a checkpoint");
+        }
+        let many = async {
+            for k in 0..400 {
+                write(&p, 1, 2 * MIB + k % 200 * B, B, 4).await.unwrap();
+            }
+        };
+        if timeout(HOUR, many).await.is_err() {
+            held_up.push("writes");
+        }
+        if !held_up.is_empty() {
+            return held_up;
+        }
+        let mut late = 0;
+        for read in reads {
+            late += u32::from(!read.is_finished());
+            let found = read.await.unwrap().unwrap();
+            assert!(found == [1; 65536] || found == [3; 65536], "{found:?}");
+        }
+        assert!(late > 0, "no read was held back");
+        held_up
+    })
+}
+
+#[test]
+fn a_read_that_never_ends_holds_up_nothing_in_the_life_after() {
+    assert_eq!(read_without_end(), Vec::<&str>::new());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_read_that_never_ends_and_holds_up_the_life_after_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::LateReadHoldsUp));
+    let held_up = read_without_end();
+    plant(None);
+    assert!(!held_up.is_empty());
 }

@@ -52,15 +52,17 @@ impl Inner {
         }
     }
 
-    /// Reads whole blocks. The memory is the caller's again only when no device writes to it any more. Puts the CRC32C of
-    /// each into `sums`, if that is given.
+    /// Reads whole blocks. Puts the CRC32C of each into `sums`, if that is given.
+    ///
+    /// Where a read was given up that has not ended, this ends early: with the number of blocks that are there, and that read.
+    /// The memory is the device's until it ends. Then [`read_again`](Inner::read_again) reads the next block.
     pub(crate) async fn read_blocks(
         self: &Rc<Self>,
         ds: &Rc<Dataset>,
         lba: u64,
         buf: &Slice,
         sums: Option<&Slice>,
-    ) -> IoResult {
+    ) -> IoResult<Option<(usize, CompletionFuture)>> {
         let count = buf.len() / BLOCK;
         self.count(|c| c.blocks_read += count as u64);
         let mut done = 0;
@@ -68,22 +70,48 @@ impl Inner {
             let at = lba + done as u64;
             done += match self.read_some(ds, at, buf, done, sums).await? {
                 Got::Blocks(n) => n,
-                Got::Bad(late) => {
-                    if let Some(late) = late {
-                        // The memory is the device's. What another copy gives is put there when nothing can
-                        // overwrite it any more.
-                        let _ = late.await;
-                    }
-                    let part = buf.sub(done * BLOCK, BLOCK);
-                    self.heal(ds, at, &part, false).await?;
-                    if let Some(s) = sums {
-                        fill_sums(&part, &s.sub(done * 4, 4));
-                    }
-                    self.record_soon();
+                // What another copy gives is put there when nothing can overwrite it any more.
+                Got::Bad(Some(late)) => return Ok(Some((done, late))),
+                Got::Bad(None) => {
+                    self.mend_read(ds, at, buf, done, sums).await?;
                     1
                 }
             };
         }
+        Ok(None)
+    }
+
+    /// Reads block `at` of the buffer, of which a read was given up and has ended by now.
+    pub(crate) async fn read_again(
+        self: &Rc<Self>,
+        ds: &Rc<Dataset>,
+        lba: u64,
+        buf: &Slice,
+        at: usize,
+        sums: Option<&Slice>,
+    ) -> IoResult {
+        // Much may have happened since.
+        if self.suspended.get().is_some() {
+            self.decided(ds, lba, 1).await?;
+        }
+        self.mend_read(ds, lba, buf, at, sums).await
+    }
+
+    /// Reads block `at` of the buffer from whichever copy is good.
+    async fn mend_read(
+        self: &Rc<Self>,
+        ds: &Rc<Dataset>,
+        lba: u64,
+        buf: &Slice,
+        at: usize,
+        sums: Option<&Slice>,
+    ) -> IoResult {
+        let part = buf.sub(at * BLOCK, BLOCK);
+        self.heal(ds, lba, &part, false).await?;
+        if let Some(s) = sums {
+            fill_sums(&part, &s.sub(at * 4, 4));
+        }
+        self.record_soon();
         Ok(())
     }
 

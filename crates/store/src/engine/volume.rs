@@ -2,6 +2,7 @@
 
 use super::dataset::Dataset;
 use super::locks::RangeLock;
+use super::resume::User;
 use super::stage::Found;
 use super::write::MOST;
 use super::{Inner, Pool, StoreResult};
@@ -9,6 +10,7 @@ use crate::format::BLOCK;
 use crate::format::dataset::Kind;
 use crate::planted::{Bug, has};
 use std::cell::RefCell;
+use std::ops::Deref;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::{
@@ -23,12 +25,13 @@ const PIECE: u64 = MOST * B;
 /// The home reactor's handle to a volume or snapshot. It stays when the pool is resumed.
 pub struct StoreVolume {
     pool: Pool,
-    id: u32,
     now: RefCell<Rc<Open>>,
 }
 
 /// A volume or snapshot in one life of its pool.
 struct Open {
+    /// All lives of the pool.
+    lives: Pool,
     pool: Rc<Inner>,
     ds: Rc<Dataset>,
 }
@@ -39,8 +42,9 @@ impl Pool {
     /// # Errors
     /// There is no such dataset.
     pub fn volume(&self, id: u32) -> StoreResult<Rc<StoreVolume>> {
-        let open = Open { pool: self.0.clone(), ds: self.0.dataset(id)? };
-        Ok(Rc::new(StoreVolume { pool: self.clone(), id, now: RefCell::new(Rc::new(open)) }))
+        let ds = self.0.dataset(id)?;
+        let open = Open { lives: self.clone(), pool: self.0.clone(), ds };
+        Ok(Rc::new(StoreVolume { pool: self.clone(), now: RefCell::new(Rc::new(open)) }))
     }
 }
 
@@ -61,13 +65,13 @@ impl StoreVolume {
         if Rc::ptr_eq(&last.pool, &self.pool.0) {
             return last;
         }
-        let Ok(ds) = self.pool.0.dataset(self.id) else { return last };
-        let open = Rc::new(Open { pool: self.pool.0.clone(), ds });
+        let Some(open) = last.next() else { return last };
+        let open = Rc::new(open);
         self.now.replace(open.clone());
         open
     }
 
-    /// Runs an I/O on it, which counts as being under way until it is over.
+    /// Runs an I/O on it, which counts as being under way until it is over. Reads see to that themselves, piece by piece.
     fn run<F>(&self, io: impl FnOnce(Rc<Open>) -> F) -> IoFuture<'_>
     where
         F: Future<Output = IoResult> + 'static,
@@ -91,6 +95,24 @@ impl StoreVolume {
     }
 }
 
+/// A volume or snapshot in the life that somebody knew, or in the next one.
+enum Present<'a> {
+    Here(&'a Open),
+    Next(Open),
+}
+
+impl Deref for Present<'_> {
+    type Target = Open;
+
+    #[inline]
+    fn deref(&self) -> &Open {
+        match self {
+            Present::Here(v) => v,
+            Present::Next(v) => v,
+        }
+    }
+}
+
 /// A range as part of a first block, whole blocks, and part of a last block; bytes, relative to the start.
 fn split(at: u64, len: u64) -> [(u64, u64); 3] {
     let head = ((B - at % B) % B).min(len);
@@ -104,6 +126,27 @@ fn part_of(sums: &Slice, from: u64, len: usize) -> Slice {
 }
 
 impl Open {
+    /// It in the pool's present life, if it is there.
+    fn next(&self) -> Option<Open> {
+        let pool = self.lives.0.clone();
+        let ds = pool.dataset(self.ds.id).ok()?;
+        Some(Open { lives: self.lives.clone(), pool, ds })
+    }
+
+    /// It in the pool's present life, which counts it as being in use.
+    fn present(&self, at: u64, len: u64) -> IoResult<(Present<'_>, User)> {
+        let v = match self.pool.over.get() {
+            false => Present::Here(self),
+            true => {
+                let next = self.next().ok_or(IoError::Offline)?;
+                next.check(at, len, false)?;
+                Present::Next(next)
+            }
+        };
+        let user = v.pool.user();
+        Ok((v, user))
+    }
+
     fn geometry(&self) -> Geometry {
         Geometry {
             len: self.ds.len.get(),
@@ -145,8 +188,9 @@ impl Open {
 
     /// Reads a part of a block.
     async fn read_part(&self, at: u64, buf: Slice) -> IoResult {
-        let whole = self.block_buffer().await;
-        let whole = self.pool.read_one(&self.ds, at / B, whole, false).await?;
+        let (v, _user) = self.present(at, buf.len() as u64)?;
+        let whole = v.block_buffer().await;
+        let whole = v.pool.read_one(&v.ds, at / B, whole, false).await?;
         buf.copy_from(0, &whole, (at % B) as usize, buf.len());
         Ok(())
     }
@@ -190,10 +234,35 @@ impl Open {
             let from = i as u64 * PIECE;
             let part = buf.sub(from as usize, PIECE.min(len - from) as usize);
             let sums = sums.as_ref().map(|s| part_of(s, from, part.len()));
-            IoFuture::new(async move {
-                self.pool.read_blocks(&self.ds, (at + from) / B, &part, sums.as_ref()).await
-            })
+            IoFuture::new(async move { self.read_piece(at + from, part, sums).await })
         })
+    }
+
+    /// Reads whole blocks. The memory is the caller's again only when no device writes to it any more.
+    async fn read_piece(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoResult {
+        let (lba, count) = (at / B, buf.len() / BLOCK);
+        let mut done = 0;
+        while done < count {
+            let rest = buf.sub(done * BLOCK, buf.len() - done * BLOCK);
+            let more = sums.as_ref().map(|s| s.sub(done * 4, (count - done) * 4));
+            let from = lba + done as u64;
+            let (n, late) = {
+                let (v, _user) = self.present(from * B, rest.len() as u64)?;
+                match v.pool.read_blocks(&v.ds, from, &rest, more.as_ref()).await? {
+                    None => return Ok(()),
+                    Some(found) => found,
+                }
+            };
+            // It may take for ever. Whoever waits for readers of the pool does not wait for this one meanwhile.
+            let held = has(Bug::LateReadHoldsUp).then(|| self.pool.user());
+            let _ = late.await;
+            drop(held);
+            let (from, left) = (from + n as u64, (count - done - n) as u64);
+            let (v, _user) = self.present(from * B, left * B)?;
+            v.pool.read_again(&v.ds, from, &rest, n, more.as_ref()).await?;
+            done += n + 1;
+        }
+        Ok(())
     }
 
     async fn write_any(&self, at: u64, buf: Slice) -> IoResult {
@@ -249,8 +318,8 @@ impl Volume for StoreVolume {
     }
 
     fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
-        let len = buf.len() as u64;
-        self.run(move |v| async move {
+        let (len, v) = (buf.len() as u64, self.now());
+        IoFuture::new(async move {
             v.check(at, len, false)?;
             match (at | len).is_multiple_of(B) {
                 true => v.read_whole(at, buf, None).await,
@@ -275,7 +344,8 @@ impl Volume for StoreVolume {
     }
 
     fn read_summed(&self, at: u64, buf: Slice, sums: Slice) -> IoFuture<'_> {
-        self.run(move |v| async move {
+        let v = self.now();
+        IoFuture::new(async move {
             v.check_whole(at, &buf, &sums, false)?;
             if v.pool.options.sum_data {
                 return v.read_whole(at, buf, Some(sums)).await;
