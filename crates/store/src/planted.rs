@@ -103,4 +103,6 @@ weir_base::planted_bugs! {
     PoisonForAnother,
     /// Who waits for a read that was given up counts as a reader of the life in which it began.
     LateReadHoldsUp,
+    /// A disk is taken as a new device while writes that were given up are on their way to it.
+    TakenWithLateWrites,
 }

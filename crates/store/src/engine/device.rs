@@ -6,7 +6,10 @@ use crate::format::label::{Label, Layout};
 use crate::format::superblock::{Member, MemberState};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 use weir_base::{IoError, IoResult, MILLIS, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, run, status};
 use weir_mem::Slice;
@@ -218,13 +221,7 @@ impl Device {
 
     /// Waits until no write that was given up is under way any more; false: `limit` was not enough.
     pub(crate) async fn is_quiet(&self, limit: Nanos) -> bool {
-        loop {
-            let Some(mut one) = self.late.borrow_mut().pop() else { return true };
-            if patience(limit, &mut one).await.is_err() {
-                self.late.borrow_mut().push(one);
-                return false;
-            }
-        }
+        quiet(&self.late, limit).await
     }
 
     /// Writes whole blocks.
@@ -290,6 +287,17 @@ impl Device {
         }
         Ok(())
     }
+}
+
+/// Waits until all of these writes have ended; false: `limit` was not enough. They stay where they are meanwhile: somebody else
+/// may wait for them, and whoever waits may be given up.
+pub(crate) async fn quiet(late: &Late, limit: Nanos) -> bool {
+    let ended = poll_fn(|cx| {
+        let mut all = late.borrow_mut();
+        all.retain_mut(|one| Pin::new(one).poll(cx).is_pending());
+        if all.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    });
+    patience(limit, ended).await.is_ok()
 }
 
 async fn within(limit: Nanos, io: impl Future<Output = IoResult>) -> IoResult {

@@ -121,6 +121,13 @@ impl Inner {
                 ));
             }
         }
+        if !self.is_disk_quiet(&disk).await {
+            return Err(StoreError::Pool(format!(
+                "`{}` still has writes under way that were given up; it cannot be taken before they \
+                 have ended",
+                disk.name()
+            )));
+        }
         let devices = self.devices.borrow().clone();
         let gone = devices.iter().position(|d| d.state.get() == MemberState::Gone);
         let number = gone.unwrap_or(devices.len());
@@ -164,6 +171,8 @@ impl Inner {
             spares_used: 0,
         };
         let d = Device::new(number as u16, &member, layout, Some(disk));
+        // If it does not become one, and writes to it do not end, whoever takes it again must know.
+        self.unended.note(&d);
         self.wipe_rings(&d).await?;
         // Before a superblock names it: what is named and not found keeps a pool from being opened.
         self.write_labels(&d).await?;
@@ -175,7 +184,10 @@ impl Inner {
         let n = usize::from(d.number);
         let mut devices = self.devices.borrow_mut();
         match n < devices.len() {
-            true => devices[n] = d.clone(),
+            true => {
+                self.unended.note(&devices[n]);
+                devices[n] = d.clone();
+            }
             false => devices.push(d.clone()),
         }
         drop(devices);
@@ -413,7 +425,8 @@ impl Pool {
         if old.state.get() != MemberState::Out && !spare {
             return refused(format!("device {} is in service", old.number));
         }
-        if !old.is_quiet(limit).await && !has(Bug::AttachWithLateWrites) {
+        let quiet = old.is_quiet(limit).await && i.is_disk_quiet(&disk).await;
+        if !quiet && !has(Bug::AttachWithLateWrites) {
             return Err(StoreError::Pool(format!(
                 "device {} still has writes under way that were given up: try again when they have ended",
                 old.number

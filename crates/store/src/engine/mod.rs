@@ -37,6 +37,7 @@ mod space;
 mod stage;
 mod to_end;
 mod together;
+mod unended;
 mod upkeep;
 mod volume;
 mod write;
@@ -150,6 +151,8 @@ pub(crate) struct Inner {
     pub(crate) over: Cell<bool>,
     /// It was tried to open it anew, and superblocks were begun that this life does not know: it begins none any more.
     pub(crate) superseded: Cell<bool>,
+    /// Disks that are no devices of it, and may still be written to.
+    pub(crate) unended: unended::Unended,
     /// Only one superblock is made at a time.
     pub(crate) super_lock: WaitChannel,
     pub(crate) epoch: Cell<u32>,

@@ -248,6 +248,7 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
         begun: RefCell::default(),
         over: Cell::new(false),
         superseded: Cell::new(false),
+        unended: Default::default(),
         deciding: weir_reactor::WaitChannel::new(1),
         undecided_until: Cell::new(0),
         users: Cell::new(0),

@@ -176,6 +176,10 @@ impl Pool {
         // Reads that began in the old life may look at what this one frees.
         let pin = new.pins.pin();
         new.serve().await;
+        for d in old.devices.borrow().iter() {
+            old.unended.note(d);
+        }
+        new.unended.like(&old.unended);
         let _ = self.0.last().next.set(Rc::new(Life { inner: new, next: OnceCell::new() }));
         old.over.set(true);
         drop((only, still));
