@@ -5,7 +5,7 @@
 //! served, and it can be released.
 
 use super::*;
-use crate::model::{Carried, Pool, Stamp, Volume};
+use crate::model::{Carried, Naa, Pool, Stamp, Volume};
 
 /// What the devices of the pools that are up carry.
 #[derive(Debug, Default)]
@@ -16,6 +16,8 @@ pub(super) struct Records {
     failed: BTreeMap<String, Error>,
     /// They carry what this node does not know, and nothing of it is overwritten.
     newer: BTreeSet<String>,
+    /// Volumes that are in the newer ones, as these say.
+    held: BTreeMap<String, BTreeSet<Naa>>,
     /// They were looked into, and carry nothing that this node does not know.
     open: BTreeSet<String>,
     /// In which lives it was written that they carry, but for the present one.
@@ -27,6 +29,7 @@ impl Records {
         self.kept.retain(|name, _| f(name));
         self.failed.retain(|name, _| f(name));
         self.newer.retain(&f);
+        self.held.retain(|name, _| f(name));
         self.open.retain(&f);
         self.lives.retain(|name, _| f(name));
     }
@@ -97,6 +100,19 @@ impl Controller {
         self.up().records.newer.contains(pool)
     }
 
+    /// Refuses to serve a volume from where it was of old: another pool, which is newer, has it.
+    pub(super) fn check_where(&self, v: &Volume) -> Result<()> {
+        let up = self.up();
+        let has_it =
+            |(pool, held): &(&String, &BTreeSet<Naa>)| **pool != v.pool && held.contains(&v.naa);
+        match up.records.held.iter().find(has_it) {
+            None => Ok(()),
+            Some((pool, _)) => Err(Error::new(Code::RecordNewer, format!("volume `{}` is not where this configuration has it", v.name))
+                .because(format!("the devices of pool `{pool}` carry a newer configuration, and have that volume"))
+                .hint(format!("`weir pool release {pool}`, delete what is left of the volume here, then `weir pool import` takes it as hosts left it"))),
+        }
+    }
+
     /// Refuses to write, move or delete in a pool that is up and [closed](Self::closed).
     pub(super) fn check_open(&self, pool: &str) -> Result<()> {
         self.closed(pool).map_or(Ok(()), Err)
@@ -150,6 +166,22 @@ impl Controller {
         let model = self.model();
         let done = self.read_record(pool, &model).await.map(drop);
         self.tell_record(&pool.name, done);
+        self.close_moved(&model).await;
+    }
+
+    /// Takes volumes away from hosts that were opened where they were of old, before the pool was there that has them.
+    async fn close_moved(&self, model: &Model) {
+        for v in model.volumes.values().filter(|v| self.up().volumes.contains(&v.name)) {
+            let Err(e) = self.check_where(v) else { continue };
+            let object = format!("volume/{}", v.name);
+            self.events.publish("error", &object, &e.to_string());
+            if let Err(e) = self.plane.close_volume(&v.name).await {
+                tracing::error!("{object}: {e}");
+            }
+            let mut up = self.up();
+            up.volumes.remove(&v.name);
+            up.faults.insert(object, e);
+        }
     }
 
     /// Reads what the devices of a pool carry, and opens the pool to this configuration if that knows all of it.
@@ -165,6 +197,7 @@ impl Controller {
         records.lives.insert(name.clone(), stamps.iter().map(|s| s.life.clone()).collect());
         if let Some(s) = unknown {
             records.newer.insert(name.clone());
+            records.held.insert(name.clone(), there.holds());
             return Err(newer(name, s.revision));
         }
         records.open.insert(name.clone());

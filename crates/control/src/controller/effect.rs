@@ -196,6 +196,7 @@ impl Controller {
     }
 
     pub(super) async fn open_volume(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        self.check_where(volume)?;
         let volume = &self.sized(volume, pool).await?;
         self.plane.open_volume(volume, pool).await?;
         // In a closed pool nothing has grown.

@@ -77,6 +77,13 @@ impl Carried {
         self.parts.values().filter_map(stamp).collect()
     }
 
+    /// The volumes that were in that pool when this was written, by name in the pool of this name; none where it makes no sense.
+    pub fn holds(&self) -> BTreeSet<Naa> {
+        let Ok(Some(all)) = self.record() else { return BTreeSet::new() };
+        let here = |v: &&Volume| v.pool == all.pool;
+        all.volumes.iter().filter(here).map(|v| v.naa).collect()
+    }
+
     /// All of it put together; none: there is nothing.
     ///
     /// # Errors
