@@ -106,3 +106,17 @@ weir_base::planted_bugs! {
     /// A disk is taken as a new device while writes that were given up are on their way to it.
     TakenWithLateWrites,
 }
+
+impl Bug {
+    /// Those that only tests of this crate look for: no suite does what they need, such as to resume a pool whose device fails
+    /// meanwhile, to put an older image in a device's place, or to have a device hang before it is in service.
+    pub const TESTS: &[Bug] = &[
+        Bug::DecidedOverResume,
+        Bug::LeftInCache,
+        Bug::OldImageTrusted,
+        Bug::SilentDiskHoldsUp,
+        Bug::PoisonForAnother,
+        Bug::LateReadHoldsUp,
+        Bug::TakenWithLateWrites,
+    ];
+}

@@ -208,19 +208,28 @@ fn a_full_pool(copies: u8, seed: u64, resumed: bool, len: u64) -> Result<(), Str
 
 #[test]
 fn what_is_read_after_a_kill_of_a_full_pool_stays_when_power_goes() {
-    full_pools(false);
+    assert_eq!(full_pools(false).first(), None);
 }
 
 #[test]
 fn what_is_read_after_a_full_pool_was_resumed_stays_when_power_goes() {
-    full_pools(true);
+    assert_eq!(full_pools(true).first(), None);
 }
 
-fn full_pools(resumed: bool) {
+#[cfg(feature = "planted")]
+#[test]
+fn what_is_left_in_a_cache_is_caught() {
+    weir_store::planted::plant(Some(weir_store::planted::Bug::LeftInCache));
+    let wrong = full_pools(false);
+    weir_store::planted::plant(None);
+    assert!(!wrong.is_empty());
+}
+
+/// What was wrong, run by run.
+fn full_pools(resumed: bool) -> Vec<String> {
     // The longest has more blocks than are kept free.
     let each = (0..5).flat_map(|seed| [(seed, 65536), (seed, 2 * MIB)]);
     let all =
         each.flat_map(|(seed, len)| [1, 2].map(|copies| a_full_pool(copies, seed, resumed, len)));
-    let wrong: Vec<String> = all.filter_map(Result::err).collect();
-    assert_eq!((wrong.len(), wrong.first()), (0, None));
+    all.filter_map(Result::err).collect()
 }

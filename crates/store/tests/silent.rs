@@ -140,7 +140,7 @@ fn a_resume_with_a_device_that_does_not_answer_ends_and_holds_up_no_reads() {
     });
 }
 
-/// Two reads are given up and never end; then the pool is suspended and goes on. Says what was held up.
+/// Reads are given up and never end; then the pool is suspended and goes on. Says what was held up.
 fn read_without_end() -> Vec<&'static str> {
     let b = Bench::new(2, 0);
     let (disks, media) = (b.disks(&[0, 1]), b.media.clone());
@@ -157,7 +157,6 @@ fn read_without_end() -> Vec<&'static str> {
         let mut reads = Vec::new();
         for k in 0..4 {
             let q = p.clone();
-            // Some of them are long: the other parts of these go on.
             reads.push(spawn(async move {
                 let buf = Slice::heap(65536);
                 let read = q.volume(1).unwrap().read(k * 65536, buf.clone()).await;
