@@ -5,4 +5,6 @@ weir_base::planted_bugs! {
     AttentionPassedOver,
     /// A flush does not tell of writes that were lost with the target's power.
     LostCacheNotTold,
+    /// A command that gets its slot when the channel has ended waits for a credit all the same.
+    CreditOfTheEnded,
 }

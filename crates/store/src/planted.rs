@@ -108,8 +108,8 @@ weir_base::planted_bugs! {
 }
 
 impl Bug {
-    /// Those that only tests of this crate look for: no suite does what they need, such as to resume a pool whose device fails
-    /// meanwhile, to put an older image in a device's place, or to have a device hang before it is in service.
+    /// Those that only tests of this crate look for, since no suite does what they need. Examples: to resume a pool whose
+    /// device fails meanwhile, to put an older image in a device's place, to have a device hang before it is in service.
     pub const TESTS: &[Bug] = &[
         Bug::DecidedOverResume,
         Bug::LeftInCache,

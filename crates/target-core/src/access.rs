@@ -58,8 +58,8 @@ impl AccessMap {
 }
 
 impl AccessMap {
-    /// Volumes that some initiator port may see by this map and not by `new`, or not under the same number, or not with the
-    /// same proof.
+    /// Volumes that some initiator port sees by this map, and by `new` not at all, under another number, or with another
+    /// proof only.
     pub fn lost_by(&self, new: &AccessMap) -> Vec<String> {
         let ports = |m: &AccessMap| -> BTreeSet<Vec<u8>> {
             m.hosts.iter().flat_map(|h| h.ports.iter().cloned()).collect()

@@ -281,8 +281,8 @@ fn a_host_is_parted_from_a_unit_when_its_last_answers_have_left() {
     .unwrap();
 }
 
-/// A command that waits for others is ended by somebody else, and by its own host after that, which has been told that it
-/// hears nothing more of it. So it does not, whatever the mode page says about aborts by others.
+/// A command that waits for others is ended by somebody else, and after that by its own host, whose abort is answered.
+/// After that answer the host hears nothing more of it, whatever the mode page says about aborts by others.
 #[test]
 fn the_own_abort_of_a_host_counts_for_more_than_that_of_another() {
     run(|h| async move {

@@ -17,7 +17,7 @@ use weir_proto_scsi::status::Status;
 use weir_reactor::{run_async, sleep, spawn};
 use weir_sim::World;
 use weir_target_core::{
-    Access, AccessMap, Attachment, End, PATIENCE, ReservationStore, Units, Whom,
+    Access, AccessMap, Attachment, End, PATIENCE, ReservationStore, UnitShared, Units, Whom,
 };
 
 /// A store that is full when it is told to be.
@@ -61,6 +61,23 @@ impl Volume for Nothing {
     }
 }
 
+/// Runs a test of a unit with this store.
+fn with_unit<F: Future<Output = ()> + 'static>(
+    store: Option<Arc<dyn ReservationStore>>,
+    test: impl FnOnce(Arc<UnitShared>) -> F,
+) {
+    let w = World::new(1);
+    let node = w.node("target");
+    w.run(&node, 100 * SECONDS, test(shared_unit(8, store))).unwrap();
+}
+
+/// A host that has the unit, and has heard the unit attention of its login.
+async fn host(number: usize, unit: &Arc<UnitShared>) -> Rc<Attachment> {
+    let a = attach(number, unit, Rc::new(Nothing));
+    run(&a, build::test_unit_ready(), Vec::new()).await;
+    Rc::new(a)
+}
+
 async fn run(host: &Attachment, cdb: Cdb, bytes: Vec<u8>) -> u8 {
     let mut pass = host.find(Lun::ZERO).unwrap().pass();
     pass.execute(host, cdb.as_bytes(), &mut Data { bytes, time: 0 }).await.unwrap().status
@@ -77,17 +94,10 @@ async fn reserve_out(host: &Attachment, action: PrOut, key: u64, action_key: u64
 
 #[test]
 fn a_reservation_that_is_refused_is_none() {
-    let w = World::new(1);
-    let node = w.node("target");
-    w.run(&node, 10 * SECONDS, async {
-        let store = Arc::new(Store::default());
-        let unit = shared_unit(8, Some(store.clone()));
-        let disk = Rc::new(Nothing);
-        let (a, b) = (attach(0, &unit, disk.clone()), attach(1, &unit, disk));
+    let store = Arc::new(Store::default());
+    with_unit(Some(store.clone()), |unit| async move {
+        let (a, b) = (host(0, &unit).await, host(1, &unit).await);
         let write = || build::write(0, 1, false);
-        // The unit attentions of new nexuses.
-        run(&a, build::test_unit_ready(), Vec::new()).await;
-        run(&b, build::test_unit_ready(), Vec::new()).await;
         assert_eq!(reserve_out(&a, PrOut::Register, 0, 7).await, 0);
         let before = unit.with(|s| s.export_reservations());
         store.0.store(true, Ordering::Relaxed);
@@ -103,8 +113,7 @@ fn a_reservation_that_is_refused_is_none() {
         store.0.store(false, Ordering::Relaxed);
         assert_eq!(reserve_out(&a, PrOut::Reserve, 7, 0).await, 0);
         assert_eq!(run(&b, write(), vec![0; BLOCK]).await, conflict);
-    })
-    .unwrap();
+    });
 }
 
 /// Who waits for a store that takes its time.
@@ -112,6 +121,21 @@ type Waiting = Mutex<Vec<Box<dyn FnOnce(bool) + Send>>>;
 
 #[derive(Default)]
 struct Slow(Waiting);
+
+impl Slow {
+    /// Waits until something is to be saved.
+    async fn asked(&self) {
+        while self.0.lock().unwrap().is_empty() {
+            run_async().await;
+        }
+    }
+
+    /// It has been saved.
+    fn keep(&self) {
+        let kept = self.0.lock().unwrap().pop().unwrap();
+        kept(true);
+    }
+}
 
 impl ReservationStore for Slow {
     fn save(&self, _: &str, _: u64, _: Vec<u8>, done: Box<dyn FnOnce(bool) + Send>) {
@@ -121,84 +145,57 @@ impl ReservationStore for Slow {
 
 #[test]
 fn no_reservation_of_the_old_kind_comes_between_a_registration_and_its_being_kept() {
-    let w = World::new(2);
-    let node = w.node("target");
-    w.run(&node, 10 * SECONDS, async {
-        let store = Arc::new(Slow::default());
-        let unit = shared_unit(8, Some(store.clone()));
-        let disk = Rc::new(Nothing);
-        let (a, b) = (attach(0, &unit, disk.clone()), Rc::new(attach(1, &unit, disk)));
-        run(&a, build::test_unit_ready(), Vec::new()).await;
-        run(&b, build::test_unit_ready(), Vec::new()).await;
+    let store = Arc::new(Slow::default());
+    with_unit(Some(store.clone()), |unit| async move {
+        let (a, b) = (host(0, &unit).await, host(1, &unit).await);
         let registering = spawn(async move { reserve_out(&a, PrOut::Register, 0, 7).await });
-        while store.0.lock().unwrap().is_empty() {
-            run_async().await;
-        }
+        store.asked().await;
         let host = b.clone();
         let reserving = spawn(async move { run(&host, build::reserve_6(), Vec::new()).await });
         for _ in 0..100 {
             run_async().await;
         }
-        let kept = store.0.lock().unwrap().pop().unwrap();
-        kept(true);
+        store.keep();
         let ended = (registering.await, reserving.await);
         let conflict = Status::ReservationConflict.code();
         assert_eq!(ended, (Some(0), Some(conflict)), "one of them was first");
-    })
-    .unwrap();
+    });
 }
 
 /// A PERSISTENT RESERVE OUT waits for its store when its host loses the unit (or a reset ends it). Once the fence has ended,
 /// nothing of the host may have an effect any more; so it waits for the store as for a device.
 #[test]
 fn nothing_is_reserved_after_the_fence_has_ended() {
-    let w = World::new(3);
-    let node = w.node("target");
-    w.run(&node, 100 * SECONDS, async {
-        let store = Arc::new(Slow::default());
-        let unit = shared_unit(8, Some(store.clone()));
-        let disk = Rc::new(Nothing);
-        let a = Rc::new(attach(0, &unit, disk.clone()));
-        run(&a, build::test_unit_ready(), Vec::new()).await;
+    let store = Arc::new(Slow::default());
+    with_unit(Some(store.clone()), |unit| async move {
+        let a = host(0, &unit).await;
         let host = a.clone();
         let registering = spawn(async move { reserve_out(&host, PrOut::Register, 0, 7).await });
-        while store.0.lock().unwrap().is_empty() {
-            run_async().await;
-        }
+        store.asked().await;
         let (fenced, whom) = (unit.clone(), Whom::Only(vec![a.nexus()]));
         let fence = spawn(async move {
             fenced.fence(whom, End::Gone).await;
             fenced.with(|s| s.export_reservations())
         });
         sleep(2 * PATIENCE).await;
-        let kept = store.0.lock().unwrap().pop().unwrap();
-        kept(true);
+        store.keep();
         registering.await;
         let at_the_end = fence.await.unwrap();
         sleep(2 * PATIENCE).await;
         let after = unit.with(|s| s.export_reservations());
         assert_eq!(after, at_the_end, "a host that was shut out has registered since");
-    })
-    .unwrap();
+    });
 }
 
 /// One host's PERSISTENT RESERVE OUT waits for a store that does not answer, another's RESERVE waits for its turn. A reset
 /// ends what waits: it is neither answered nor at the medium, so nobody's connection need be cut for it.
 #[test]
 fn one_that_waits_for_its_turn_is_ended_by_a_fence() {
-    let w = World::new(4);
-    let node = w.node("target");
-    w.run(&node, 100 * SECONDS, async {
-        let store = Arc::new(Slow::default());
-        let unit = shared_unit(8, Some(store.clone()));
-        let disk = Rc::new(Nothing);
-        let (a, b) = (attach(0, &unit, disk.clone()), Rc::new(attach(1, &unit, disk)));
-        run(&a, build::test_unit_ready(), Vec::new()).await;
-        run(&b, build::test_unit_ready(), Vec::new()).await;
+    let store = Arc::new(Slow::default());
+    with_unit(Some(store.clone()), |unit| async move {
+        let (a, b) = (host(0, &unit).await, host(1, &unit).await);
         let registering = spawn(async move { reserve_out(&a, PrOut::Register, 0, 7).await });
-        while store.0.lock().unwrap().is_empty() {
-            run_async().await;
-        }
+        store.asked().await;
         let host = b.clone();
         let reserving = spawn(async move {
             let mut pass = host.find(Lun::ZERO).unwrap().pass();
@@ -210,24 +207,17 @@ fn one_that_waits_for_its_turn_is_ended_by_a_fence() {
         }
         unit.fence(Whom::Only(vec![b.nexus()]), End::Aborted(b.nexus())).await;
         assert!(reserving.is_finished(), "the fence has given up waiting for it");
-        store.0.lock().unwrap().pop().unwrap()(true);
+        store.keep();
         registering.await;
-    })
-    .unwrap();
+    });
 }
 
-/// A host with a RESERVE(6) loses the unit, which is given to another host. It cannot release what it no longer sees, and
-/// as long as it is logged in (for its other units) nobody else could use the unit.
+/// A host with a RESERVE(6) loses the unit, which is given to another host. It cannot release what it no longer sees.
+/// As long as it stays logged in, for its other units, nobody else could use the unit.
 #[test]
 fn a_host_that_lost_the_unit_does_not_hold_it_reserved() {
-    let w = World::new(5);
-    let node = w.node("target");
-    w.run(&node, 10 * SECONDS, async {
-        let unit = shared_unit(8, None);
-        let disk = Rc::new(Nothing);
-        let (a, b) = (attach(0, &unit, disk.clone()), attach(1, &unit, disk));
-        run(&a, build::test_unit_ready(), Vec::new()).await;
-        run(&b, build::test_unit_ready(), Vec::new()).await;
+    with_unit(None, |unit| async move {
+        let (a, b) = (host(0, &unit).await, host(1, &unit).await);
         assert_eq!(run(&a, build::reserve_6(), Vec::new()).await, 0);
         let nothing = Access::new(AccessMap::default());
         nothing.touch();
@@ -236,6 +226,5 @@ fn a_host_that_lost_the_unit_does_not_hold_it_reserved() {
         assert!(a.find(Lun::ZERO).is_none());
         let ended = run(&b, build::write(0, 1, false), vec![0; BLOCK]).await;
         assert_ne!(ended, Status::ReservationConflict.code());
-    })
-    .unwrap();
+    });
 }

@@ -40,8 +40,8 @@ fn names(report: &Value) -> Vec<String> {
     all.iter().filter_map(|v| v["name"].as_str().map(ToOwned::to_owned)).collect()
 }
 
-/// What pools carry stays the newer one, however many changes of other things are made, and though another pool is taken in that the
-/// same life had written: else the next start would overwrite, and shred, the only wrapped key of a volume that was made since.
+/// What pools carry stays the newer one, however many changes of other things are made, and though another pool of the same
+/// life is taken in. Else the next start would overwrite, and shred, the only wrapped key of a volume that was made since.
 #[test]
 fn a_restored_configuration_does_not_become_the_newer_one_by_counting() {
     let mut d = Daemon::new("older-counting");
@@ -79,7 +79,7 @@ fn a_restored_configuration_does_not_become_the_newer_one_by_counting() {
     assert_eq!(d.read("b", 64 << 10), vec![b'B'; 64 << 10], "its key came with it");
 }
 
-/// A store that is lost right after it was used for the first time is made of its readable copy, and knows what it wrote itself.
+/// A store that is lost right after its first use is made of its readable copy, and knows what it wrote itself.
 #[test]
 fn a_store_that_is_lost_at_once_is_made_of_its_copy() {
     let mut d = Daemon::new("older-at-once");

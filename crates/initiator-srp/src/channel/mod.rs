@@ -16,6 +16,7 @@ pub use ladder::Rung;
 pub use slot::Outcome;
 pub use task::TaskError;
 
+use crate::planted::{Bug, has};
 use slot::{State, Table};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -422,6 +423,10 @@ impl Channel {
             }
         }
         let slot = self.slot_units.acquire(1).await;
+        // One that waited for its slot until the channel had ended: no credit comes any more.
+        if !self.up.get() && !has(Bug::CreditOfTheEnded) {
+            return Err(Unfinished::NotSent);
+        }
         let credit = loop {
             let unit = self.credit_units.acquire(1).await;
             if !self.up.get() {

@@ -444,6 +444,36 @@ fn a_tag_is_not_used_again_while_an_abort_names_it() {
     p.check_quiet();
 }
 
+/// As many commands at once as there are credits, and others that wait for a slot; then the channel ends. The credits of
+/// what was under way never come back.
+#[test]
+fn what_waits_for_a_slot_does_not_outlive_the_channel() {
+    let p = play_with(5, 8, |c| c.depth = 4, {
+        let held = Rc::new(Cell::new(0));
+        move |p, s| match s {
+            Seen::Command(..) if p.login == 1 => {
+                held.set(held.get() + 1);
+                if held.get() == 4 {
+                    p.conn.disconnect(true);
+                }
+            }
+            s => agree(p, s),
+        }
+    });
+    let q = p.queue();
+    p.run(async move {
+        let command = |_| {
+            let q = q.clone();
+            spawn(async move { q.test_unit_ready(L0).await })
+        };
+        let all: Vec<_> = (0..12).map(command).collect();
+        for c in all {
+            assert_eq!(c.await, Some(Ok(())));
+        }
+    });
+    p.check_quiet();
+}
+
 #[test]
 fn credits_come_by_request_and_may_be_taken_back() {
     let p = play_with(5, 8, |_| {}, {
