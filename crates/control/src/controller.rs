@@ -81,6 +81,8 @@ pub struct Controller {
     cuts: Mutex<cut::Cuts>,
     /// What was declared at the start and is not so yet.
     declared_open: Mutex<crate::declare::Desired>,
+    /// A change that failed and could not be taken back, and the configuration before it.
+    owed: Mutex<Option<(Command, Arc<Model>)>>,
     /// A cut has ended.
     cut_over: tokio::sync::Notify,
 }
@@ -161,6 +163,7 @@ impl Controller {
             known: mappings::Known::default(),
             cuts: Mutex::default(),
             declared_open: Mutex::default(),
+            owed: Mutex::default(),
             cut_over: tokio::sync::Notify::new(),
         });
         controller.bring_up().await;
@@ -210,6 +213,7 @@ impl Controller {
 
     /// Checks, makes durable, puts into effect. The caller holds `changes`.
     async fn change(&self, command: Command) -> Result<Arc<Model>> {
+        self.settle().await?;
         let old = self.model();
         let command = self.keep_luns(command, &old).await?;
         // Before what the older configuration has against it, which may ask for something that is refused as well.
@@ -256,8 +260,20 @@ impl Controller {
         }
     }
 
-    /// Makes `new` durable, then puts it in force.
+    fn owed(&self) -> MutexGuard<'_, Option<(Command, Arc<Model>)>> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes `new` durable, then puts it in force. The caller holds `changes`.
     async fn commit(&self, old: &Arc<Model>, new: Model) -> Result<Arc<Model>> {
+        if self.owed().is_some() {
+            return Err(Error::new(Code::NotReady, "a change that failed is not taken back yet")
+                .hint("`weir status` says what the configuration store lacks"));
+        }
+        self.make_durable(old, new).await
+    }
+
+    async fn make_durable(&self, old: &Arc<Model>, new: Model) -> Result<Arc<Model>> {
         let (store, old, new) = (self.store.clone(), old.clone(), Arc::new(new));
         let to = new.clone();
         if has(Bug::InForceBeforeDurable) {
@@ -271,7 +287,10 @@ impl Controller {
     /// Has a store that takes no changes opened again, and tells of it. The caller holds `changes`.
     async fn look_at_store(&self) {
         let store = self.store.clone();
-        let trouble = blocking(move || Ok(store.try_again())).await.unwrap_or_else(Some);
+        let mut trouble = blocking(move || Ok(store.try_again())).await.unwrap_or_else(Some);
+        if trouble.is_none() {
+            trouble = self.settle().await.err();
+        }
         let known = self.up().faults.get(STORE).cloned();
         match (known, trouble) {
             (known, Some(e)) if known.as_ref() != Some(&e) => {

@@ -9,4 +9,6 @@ weir_base::planted_bugs! {
     LivesGoOn,
     /// A pool that carries a newer configuration may be written to by the older one.
     NewerIsOpen,
+    /// A change that failed, and could not be taken back, stays in the configuration.
+    UndoneHalf,
 }

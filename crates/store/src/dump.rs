@@ -4,7 +4,7 @@ mod explain;
 
 use crate::StoreError;
 use crate::engine::StoreResult;
-use crate::engine::{ENDLESS, label_of, parse_space, read_block, space_table, superblocks};
+use crate::engine::{A_WHILE, label_of, parse_space, read_block, space_table, superblocks};
 use crate::format::dataset::{DatasetRecord, RECORD};
 use crate::format::label::{Label, SUPER_SLOTS};
 use crate::format::page::{FANOUT, HEADER, NodePtr, PageKind};
@@ -129,7 +129,7 @@ impl Dump {
         let mut newest: Option<Superblock> = None;
         for disk in disks {
             let label = label_of(&disk).await?;
-            for s in superblocks(&disk, &label, ENDLESS).await.unwrap_or_default() {
+            for s in superblocks(&disk, &label, A_WHILE).await.unwrap_or_default() {
                 if newest.as_ref().is_none_or(|n| s.seq > n.seq) {
                     newest = Some(s);
                 }
@@ -152,7 +152,7 @@ impl Dump {
                 m.number = number.map(|n| n as u16);
             }
             let found: Vec<_> = members.iter().map(|m| (m.disk.clone(), m.label.layout)).collect();
-            let bytes = space_table(&found, s, ENDLESS).await;
+            let bytes = space_table(&found, s, A_WHILE).await;
             slabs = bytes.and_then(|b| parse_space(&b)).map_or(slabs, |(s, _)| s);
         }
         Ok(Dump { members, newest, slabs })
@@ -175,7 +175,7 @@ impl Dump {
         for m in &self.members {
             for copy in 0..4 {
                 let at = m.label.layout.label(copy);
-                let item = match read_block(&m.disk, at, ENDLESS).await {
+                let item = match read_block(&m.disk, at, A_WHILE).await {
                     Ok(b) => match Label::decode(&b) {
                         Ok(l) => of_label(&l),
                         Err(e) => Item::new("damaged label").with("wrong", e.to_string()),
@@ -196,7 +196,7 @@ impl Dump {
         let m = self.first()?;
         self.newest()?;
         let mut all = Item::new("superblocks").with("on", m.disk.name());
-        let found = superblocks(&m.disk, &m.label, ENDLESS).await.unwrap_or_default();
+        let found = superblocks(&m.disk, &m.label, A_WHILE).await.unwrap_or_default();
         all.parts = found.iter().map(of_superblock).collect();
         Ok(all)
     }
@@ -209,7 +209,7 @@ impl Dump {
         let (m, s) = (self.first()?, self.newest()?);
         let mut pages = Vec::new();
         for i in 0..m.label.layout.log_pages {
-            if let Ok(b) = read_block(&m.disk, m.label.layout.log(i), ENDLESS).await
+            if let Ok(b) = read_block(&m.disk, m.label.layout.log(i), A_WHILE).await
                 && let Some((head, item)) = of_log_page(&b, s.tag())
                 && (old || s.standing(&head) == Standing::Counts)
             {
@@ -253,7 +253,7 @@ impl Dump {
                 continue;
             }
             let at = m.label.layout.extent(p.extent) + offset;
-            if let Ok(b) = read_block(&m.disk, at, ENDLESS).await
+            if let Ok(b) = read_block(&m.disk, at, A_WHILE).await
                 && ptr.verify(&b, s.tag(), kind).is_ok()
             {
                 return Ok(b);
@@ -373,7 +373,7 @@ impl Dump {
                 y.blocks
             )));
         }
-        let b = read_block(&m.disk, n, ENDLESS).await?;
+        let b = read_block(&m.disk, n, A_WHILE).await?;
         let tag = self.newest.as_ref().map_or(0, Superblock::tag);
         let mut item = Item::new(format!("block {n}")).with("on", m.disk.name());
         let area = (0..2u8)

@@ -105,6 +105,10 @@ weir_base::planted_bugs! {
     LateReadHoldsUp,
     /// A disk is taken as a new device while writes that were given up are on their way to it.
     TakenWithLateWrites,
+    /// A pool that was made and used is made again, for whoever says that it was not.
+    MadeTwice,
+    /// What has a place for a label that cannot be read is free for a pool.
+    UnreadIsFree,
 }
 
 impl Bug {
@@ -118,5 +122,7 @@ impl Bug {
         Bug::PoisonForAnother,
         Bug::LateReadHoldsUp,
         Bug::TakenWithLateWrites,
+        Bug::MadeTwice,
+        Bug::UnreadIsFree,
     ];
 }

@@ -1,20 +1,20 @@
 //! Errors of devices that pass: what may be concluded from them, and what may not.
 
+#[path = "common/bench.rs"]
+mod bench;
 mod common;
 
+use bench::{Bench, LIMIT, MIB};
 use common::{filled, read};
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, MICROS, MILLIS, SECONDS};
 use weir_block::Volume;
-use weir_disk::Disk;
 use weir_reactor::{sleep, spawn};
-use weir_sim::{DiskConfig, Next, Node, Odds, SimMedium, World};
+use weir_sim::{Next, Odds};
 use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, PoolSpec, StoreError, check, create};
 
-const LIMIT: u64 = 1000 * SECONDS;
-const MIB: u64 = 1 << 20;
 /// Where the tests write.
 const AT: u64 = 8192;
 /// Every class of error that a disk tells, but for that it is gone.
@@ -27,64 +27,22 @@ const KINDS: [IoError; 6] = [
     IoError::ReadOnly,
 ];
 
-struct Bench {
-    w: World,
-    n: Node,
-    media: Vec<SimMedium>,
-}
-
-impl Bench {
-    /// A pool on so many devices of a volume of which the first MiB is ones, and the pool.
-    fn new(devices: usize, copies: u8, seed: u64) -> (Bench, Pool) {
-        let w = World::new(5 + seed);
-        let n = w.node("store");
-        let medium = |i| {
-            let config = DiskConfig::default();
-            SimMedium::new(&format!("d{i}"), 8 * MIB, config, seed << 8 | i as u64)
-        };
-        let media: Vec<SimMedium> = (0..devices).map(medium).collect();
-        media.iter().for_each(|m| n.attach(m));
-        let b = Bench { w, n, media };
-        let disks = b.disks();
-        let spec = PoolSpec {
-            slab_shift: 8,
-            log_pages: 64,
-            spares: 8,
-            ..PoolSpec::fitting(77, copies, 0)
-        };
-        let pool = b.run(async move {
-            create(&disks, &spec).await.unwrap();
-            let p = Pool::open(disks, Options::default()).await.unwrap();
-            p.create_volume("v", 64 * MIB, 4096).await.unwrap();
-            p.volume(1).unwrap().write(0, filled(MIB as usize, 1), false).await.unwrap();
-            p.settled().await.unwrap();
-            p.checkpoint().await.unwrap();
-            p
-        });
-        (b, pool)
-    }
-
-    fn disks(&self) -> Vec<Rc<dyn Disk>> {
-        (0..self.media.len()).map(|i| self.n.disk(&format!("d{i}")) as Rc<dyn Disk>).collect()
-    }
-
-    fn run<T: 'static>(&self, f: impl Future<Output = T> + 'static) -> T {
-        self.w.run(&self.n, LIMIT, f).expect("it ends")
-    }
-
-    fn set(&self, change: impl Fn(&mut DiskConfig)) {
-        self.media.iter().for_each(|m| m.set_config(&change));
-    }
-
-    fn restart(&self) {
-        self.n.power_off();
-        self.n.restart();
-    }
-
-    fn open(&self) -> Result<Pool, StoreError> {
-        let disks = self.disks();
-        self.run(Pool::open(disks, Options::default()))
-    }
+/// A pool on so many devices of a volume of which the first MiB is ones, and the pool.
+fn pool_on(devices: usize, copies: u8, seed: u64) -> (Bench, Pool) {
+    let b = Bench::new(devices, seed);
+    let disks = b.all();
+    let spec =
+        PoolSpec { slab_shift: 8, log_pages: 64, spares: 8, ..PoolSpec::fitting(77, copies, 0) };
+    let pool = b.run(async move {
+        create(&disks, &spec).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        p.volume(1).unwrap().write(0, filled(MIB as usize, 1), false).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        p
+    });
+    (b, pool)
 }
 
 async fn write(p: &Pool, at: u64, value: u8) -> IoResult {
@@ -99,7 +57,7 @@ async fn first(p: &Pool, at: u64) -> Result<u8, IoError> {
 fn a_read_error_that_passes_loses_nothing() {
     for (devices, copies) in [(1, 1), (2, 2), (3, 2)] {
         for kind in KINDS {
-            let (b, p) = Bench::new(devices, copies, 1);
+            let (b, p) = pool_on(devices, copies, 1);
             b.set(|c| (c.error, c.read_error) = (kind, Odds::ALWAYS));
             let q = p.clone();
             b.run(async move {
@@ -121,7 +79,7 @@ fn a_read_error_that_passes_loses_nothing() {
 
 #[test]
 fn a_short_read_error_is_not_even_seen() {
-    let (b, p) = Bench::new(1, 1, 1);
+    let (b, p) = pool_on(1, 1, 1);
     b.media[0].next_is(Next::ReadError);
     b.media[0].next_is(Next::ReadError);
     b.run(async move { assert_eq!(first(&p, AT).await, Ok(1)) });
@@ -129,7 +87,7 @@ fn a_short_read_error_is_not_even_seen() {
 
 #[test]
 fn a_block_is_lost_when_all_copies_are_wrong_and_stay_so() {
-    let (b, p) = Bench::new(2, 2, 1);
+    let (b, p) = pool_on(2, 2, 1);
     let q = p.clone();
     let places = b.run(async move { q.volume(1).unwrap().locate(AT).await.unwrap() });
     let flip = || {
@@ -166,7 +124,7 @@ fn a_block_is_lost_when_all_copies_are_wrong_and_stay_so() {
 #[test]
 fn maps_that_cannot_be_read_for_a_second_stop_nothing() {
     for kind in KINDS {
-        let (b, p) = Bench::new(1, 1, 2);
+        let (b, p) = pool_on(1, 1, 2);
         // Nothing of the maps is in memory.
         b.run(async move { p.close().await.unwrap() });
         b.n.kill();
@@ -187,7 +145,7 @@ fn maps_that_cannot_be_read_for_a_second_stop_nothing() {
 
 /// A write is acknowledged, power goes some time later, and its place cannot be read then.
 fn unreadable_after(devices: usize, pause: u64) -> (Bench, Vec<(u16, u64)>) {
-    let (b, p) = Bench::new(devices, devices as u8, 1);
+    let (b, p) = pool_on(devices, devices as u8, 1);
     let places = b.run(async move {
         write(&p, AT, 2).await.unwrap();
         let places = p.volume(1).unwrap().locate(AT).await.unwrap();
@@ -223,11 +181,11 @@ fn an_acknowledged_write_that_cannot_be_read_after_a_crash_is_not_older_data() {
 
 #[test]
 fn what_can_be_read_again_later_is_there_again() {
-    let (b, p) = Bench::new(1, 1, 1);
+    let (b, p) = pool_on(1, 1, 1);
     b.run(async move { write(&p, AT, 2).await.unwrap() });
     b.restart();
     // All of the device for two seconds, from when the log is being read.
-    let (disks, m) = (b.disks(), b.media[0].clone());
+    let (disks, m) = (b.all(), b.media[0].clone());
     b.run(async move {
         let opened = weir_reactor::spawn(Pool::open(disks, Options::default()));
         sleep(300 * MICROS).await;
@@ -242,7 +200,7 @@ fn what_can_be_read_again_later_is_there_again() {
 
 #[test]
 fn a_page_of_the_log_that_cannot_be_read_is_not_taken_for_none() {
-    let (b, p) = Bench::new(1, 1, 1);
+    let (b, p) = pool_on(1, 1, 1);
     let log = b.run(async move {
         let before = p.counters().log_pages;
         write(&p, AT, 2).await.unwrap();
@@ -252,12 +210,12 @@ fn a_page_of_the_log_that_cannot_be_read_is_not_taken_for_none() {
     drop(log);
     b.restart();
     // Whatever block it is in: all of the log.
-    let disks = b.disks();
+    let disks = b.all();
     let layout = b.run(async move { weir_store::label_of(&disks[0]).await.unwrap().layout });
     b.media[0].fail_reads(layout.log(0) * 4096, layout.log_pages * 4096);
     let Err(StoreError::Pool(why)) = b.open() else { panic!("the pool opened without its log") };
     assert!(why.contains("of the log cannot be read"), "{why}");
-    let disks = b.disks();
+    let disks = b.all();
     let options = Options { force: true, ..Options::default() };
     let p = b.run(async move { Pool::open(disks, options).await.unwrap() });
     b.run(async move { assert_eq!(first(&p, AT).await, Ok(1), "somebody decided that") });
@@ -268,7 +226,7 @@ fn a_page_of_the_log_that_cannot_be_read_is_not_taken_for_none() {
 fn after_the_first_acknowledgement_a_crash_does_not_forget_a_failure() {
     let mut crashes = 0;
     for seed in 0..60 {
-        let (b, p) = Bench::new(2, 2, seed);
+        let (b, p) = pool_on(2, 2, seed);
         let what = if seed % 2 == 0 { Next::WriteError } else { Next::FlushError };
         let acknowledged = Rc::new(Cell::new(false));
         for t in 0..8 {
@@ -318,7 +276,7 @@ fn fail_all(b: &Bench, how: All) {
 fn a_suspended_pool_is_read_and_goes_on_without_a_restart() {
     for how in [All::Write, All::Flush, All::Full] {
         for (devices, copies) in [(1, 1), (2, 2), (4, 2)] {
-            let (b, p) = Bench::new(devices, copies, 3);
+            let (b, p) = pool_on(devices, copies, 3);
             fail_all(&b, how);
             let q = p.clone();
             let v = p.volume(1).unwrap();
@@ -350,7 +308,7 @@ fn a_suspended_pool_is_read_and_goes_on_without_a_restart() {
             });
             b.n.kill();
             b.n.restart();
-            let disks = b.disks();
+            let disks = b.all();
             let report = b.run(async move { check(disks, Options::default()).await.unwrap() });
             assert_eq!(report.findings, []);
         }
@@ -359,7 +317,7 @@ fn a_suspended_pool_is_read_and_goes_on_without_a_restart() {
 
 #[test]
 fn a_pool_whose_devices_are_not_well_stays_suspended_and_is_read() {
-    let (b, p) = Bench::new(2, 2, 3);
+    let (b, p) = pool_on(2, 2, 3);
     fail_all(&b, All::Full);
     let (q, media) = (p.clone(), b.media.clone());
     b.run(async move {
@@ -385,7 +343,7 @@ fn a_write_that_failed_is_decided_once() {
         for copies in [1, 2] {
             for discard in [false, true] {
                 for seed in 0..6 {
-                    let (b, p) = Bench::new(usize::from(copies), copies, seed);
+                    let (b, p) = pool_on(usize::from(copies), copies, seed);
                     fail_all(&b, how);
                     let q = p.clone();
                     let seen = b.run(async move {
@@ -424,7 +382,7 @@ fn a_write_that_failed_is_decided_once() {
 #[test]
 fn a_device_that_goes_away_under_a_superblock_is_as_current_as_before() {
     for k in 0..48 {
-        let (b, p) = Bench::new(2, 1, k);
+        let (b, p) = pool_on(2, 1, k);
         let (q, m) = (p.clone(), b.media[0].clone());
         b.run(async move {
             let (c, w) = (q.clone(), q.clone());
@@ -457,7 +415,7 @@ fn a_device_that_goes_away_under_a_superblock_is_as_current_as_before() {
 
 #[test]
 fn what_is_given_back_on_an_idle_pool_is_free_soon() {
-    let (b, p) = Bench::new(1, 1, 1);
+    let (b, p) = pool_on(1, 1, 1);
     b.run(async move {
         let v = p.volume(1).unwrap();
         let mut at = 0;
@@ -473,7 +431,7 @@ fn what_is_given_back_on_an_idle_pool_is_free_soon() {
 
 #[test]
 fn scrub_does_not_blame_media_for_a_path() {
-    let (b, p) = Bench::new(2, 2, 1);
+    let (b, p) = pool_on(2, 2, 1);
     b.media[1].set_config(|c| (c.error, c.read_error) = (IoError::Path, Odds::one_in(3)));
     let (q, media) = (p.clone(), b.media.clone());
     b.run(async move {

@@ -1,6 +1,5 @@
 //! Writes that were given up and have not ended: nothing is put where they may land.
 
-#[allow(dead_code)]
 #[path = "common/bench.rs"]
 mod bench;
 

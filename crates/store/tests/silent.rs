@@ -1,6 +1,5 @@
 //! Devices that do not answer: whoever waits for one holds up nobody else, and does not wait without end.
 
-#[allow(dead_code)]
 #[path = "common/bench.rs"]
 mod bench;
 
@@ -9,7 +8,7 @@ use weir_base::{IoError, MICROS, SECONDS};
 use weir_block::Volume;
 use weir_mem::Slice;
 use weir_reactor::{sleep, spawn, timeout};
-use weir_sim::Next;
+use weir_sim::{DiskConfig, Next, Odds};
 use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, create};
 
@@ -94,6 +93,46 @@ fn a_disk_that_answers_too_late_is_not_taken_for_an_empty_one() {
     assert!(added.is_err(), "{added:?}");
     let other = b.disks(&[2]);
     b.run(async move { Pool::open(other, Options::default()).await.map(drop) }).unwrap();
+}
+
+/// A mirror whose one device hangs is suspended when the other fails as well. That one is well again: the pool goes on with it.
+#[test]
+fn a_pool_that_is_resumed_goes_on_without_a_device_that_hangs() {
+    let b = Bench::new(2, 0);
+    let disks = b.all();
+    let p = b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let o = Options { deadline: SECONDS, ..Options::default() };
+        let p = Pool::open(disks, o).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, B, 1).await.unwrap();
+        p
+    });
+    b.media[1].stall(50_000 * SECONDS);
+    let q = p.clone();
+    b.run(async move { write(&q, 1, 0, B, 2).await.unwrap() });
+    b.media[0].set_config(|c| (c.error, c.write_error) = (IoError::Path, Odds::ALWAYS));
+    let q = p.clone();
+    b.run(async move { write(&q, 1, 0, B, 3).await.unwrap_err() });
+    assert!(p.status().suspended.is_some());
+    b.media[0].set_config(|c| *c = DiskConfig::default());
+    let q = p.clone();
+    b.run(async move {
+        q.resume().await.unwrap();
+        assert!(matches!(first(&q, 1, 0).await, Ok(2 | 3)));
+        write(&q, 1, 0, B, 4).await.unwrap();
+    });
+    // Back again, it is brought up to date.
+    b.media[1].stall(0);
+    b.restart();
+    let p = b.open().unwrap();
+    b.run(async move { p.settled().await.unwrap() });
+    b.restart();
+    b.media[0].set_offline(true);
+    let alone = b.disks(&[1]);
+    let o = Options { force: true, ..Options::default() };
+    let p = b.run(async move { Pool::open(alone, o).await.unwrap() });
+    assert_eq!(b.run(async move { first(&p, 1, 0).await }), Ok(4));
 }
 
 #[test]

@@ -260,12 +260,28 @@ impl Controller {
         self.plane.delete_volume_data(volume, model.pool_at(&volume.pool)?).await
     }
 
-    /// Puts the store back to `old`, with a new revision, and the data plane as far as it goes.
+    /// Puts the store back to `old`, with a new revision, and the data plane as far as it goes. While the store takes no
+    /// changes that is owed: no other change is made before it.
     pub(super) async fn undo(&self, command: &Command, old: &Arc<Model>) -> Result<()> {
+        *self.owed() = Some((command.clone(), old.clone()));
+        let settled = self.settle().await;
+        if has(Bug::UndoneHalf) {
+            *self.owed() = None;
+        }
+        settled.map_err(|e| {
+            Error::new(e.code, "a change failed and cannot be taken back yet").because(e)
+        })
+    }
+
+    /// Takes back what is owed. The caller holds `changes`.
+    pub(super) async fn settle(&self) -> Result<()> {
+        let Some((command, old)) = self.owed().clone() else { return Ok(()) };
         let present = self.model();
-        let mut back = Model::clone(old);
+        let mut back = Model::clone(&old);
         back.revision = present.revision + 1;
-        let back = self.commit(&present, back).await?;
+        let back = self.make_durable(&present, back).await?;
+        *self.owed() = None;
+        let command = &command;
         let undone = match command {
             Command::CreatePool(spec) => {
                 self.plane.unmake_pool(present.pool(&spec.name)?, true).await
@@ -285,7 +301,7 @@ impl Controller {
             | Command::CloneVolume { spec: CloneSpec { name, .. }, .. } => {
                 self.discard(present.volume(name)?, &present).await
             }
-            Command::PatchVolume { name, .. } => {
+            Command::PatchVolume { name, .. } | Command::ChangeLayers { name, .. } => {
                 let volume = back.volume(name)?;
                 self.plane.update_volume(volume, back.pool_at(&volume.pool)?).await
             }

@@ -7,7 +7,7 @@
 use super::*;
 use crate::dataplane::LayerTrial;
 use crate::live::{LayerKindLive, LayerLive};
-use crate::model::{LayerChange, Volume};
+use crate::model::LayerChange;
 
 /// How long I/O is held back for a change of the configuration.
 const COMMIT: Duration = Duration::from_secs(5);
@@ -96,28 +96,12 @@ impl Controller {
             }
         }
         if let Err(e) = self.plane.decide_layers(was, &is, pool, true).await {
-            self.take_back(was, &old).await?;
+            self.undo(&command, &old).await?;
             return Err(e);
         }
         for c in &changes {
             let object = format!("{}/{}", c.kind, c.name);
             self.events.publish(&format!("{}.{}", c.kind, c.action), &object, &c.text);
-        }
-        Ok(())
-    }
-
-    /// Puts store and data plane back after a change that not all of the data plane took.
-    async fn take_back(&self, was: &Volume, old: &Arc<Model>) -> Result<()> {
-        let present = self.model();
-        let mut back = Model::clone(old);
-        back.revision = present.revision + 1;
-        let back = self.commit(&present, back).await?;
-        if let Err(e) = self.plane.update_volume(was, back.pool_at(&was.pool)?).await {
-            // The store is right; the data plane follows at the latest with a restart.
-            tracing::warn!(
-                "after a failed change of layers volume {} is not as before: {e}",
-                was.name
-            );
         }
         Ok(())
     }

@@ -138,6 +138,47 @@ async fn a_configuration_in_force_that_is_not_durable_is_caught() {
     assert!(wrong.is_some());
 }
 
+/// What is wrong after the data plane refused a change, and the file system was full by the time it was to be taken back; and how
+/// often it was.
+async fn refused_twice() -> (Option<String>, u32) {
+    let mut in_the_way = 0;
+    for n in 0..60 {
+        let (file, fake) = (Full::default(), Arc::new(Fake::default()));
+        let store = MetaStore::open_on(file.clone()).expect("a store");
+        let c = Controller::start_on(store, Path::new("/nowhere"), fake.clone(), Vec::new()).await;
+        let c = c.expect("a controller");
+        fake.break_call("set_mappings");
+        file.after(n);
+        c.execute(Command::CreateHost(host("h", &["1:2"]))).await.expect_err("it is refused");
+        in_the_way += u32::from(c.model().hosts.contains_key("h"));
+        fake.mend();
+        file.has_room_again();
+        c.execute(Command::CreateHost(host("later", &["3:4"]))).await.expect("there is room again");
+        let hosts: Vec<_> = fake.state().access.hosts.iter().map(|h| h.name.clone()).collect();
+        if stored(&file) != *c.model() || c.model().hosts.contains_key("h") || hosts != ["later"] {
+            return (Some(format!("full after {n}: {hosts:?} {:?}", c.model().hosts)), in_the_way);
+        }
+    }
+    (None, in_the_way)
+}
+
+#[tokio::test]
+async fn what_failed_is_taken_back_before_the_next_change() {
+    let (wrong, in_the_way) = refused_twice().await;
+    assert_eq!(wrong, None);
+    assert!(in_the_way > 5, "{in_the_way}");
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_change_that_is_left_half_undone_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::UndoneHalf));
+    let (wrong, _) = refused_twice().await;
+    plant(None);
+    assert!(wrong.is_some());
+}
+
 /// Reservations that were refused are not found after a start either.
 #[test]
 fn a_blob_that_was_refused_is_not_there() {

@@ -1,6 +1,6 @@
 //! Making a pool: labels, the slabs' places, the first superblock.
 
-use super::labels::{ENDLESS, label_within};
+use super::labels::{A_WHILE, label_within, superblocks};
 use super::{StoreError, StoreResult};
 use crate::format::label::{LABELS, Label, Layout};
 use crate::format::page::{self, Header, PAYLOAD, PageKind, seal};
@@ -9,6 +9,7 @@ use crate::format::superblock::{
     BlobRoot, MAX_MEMBERS, Member, MemberState, Superblock, TableRoot, tag,
 };
 use crate::format::{BLOCK, DataSum, blob, zeroed};
+use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::IoError;
 use weir_codec::crc64;
@@ -30,7 +31,7 @@ pub struct PoolSpec {
     pub spares: u64,
     /// Checksum of the data in its maps.
     pub data_sum: DataSum,
-    /// Use devices that hold a pool already.
+    /// Use devices that hold another pool already, or may hold one.
     pub overwrite: bool,
 }
 
@@ -79,10 +80,14 @@ pub(crate) fn place(
     }
 }
 
-/// Makes a pool on devices. What was on them is lost.
+/// Number of the superblock that a pool is made with.
+pub const FIRST: u64 = 1;
+
+/// Makes a pool on devices. What was on them is lost. What an earlier try of the same pool has left is made anew.
 ///
 /// # Errors
-/// A device is too small or holds a pool already, or cannot be written.
+/// A device is too small, holds another pool (but for [`PoolSpec::overwrite`]) or this one when it has been used, may hold one,
+/// or cannot be written.
 pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
     let request = |m: String| Err(StoreError::Request(m));
     let copies = usize::from(spec.copies);
@@ -109,14 +114,21 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
                 1u64 << spec.slab_shift
             ));
         };
-        if !spec.overwrite {
-            match label_within(d, ENDLESS).await {
-                Ok(l) => {
-                    return request(format!("`{}` belongs to pool {:032x}", d.name(), l.pool));
+        match label_within(d, A_WHILE).await {
+            // What was begun of this very pool, and what somebody gives up.
+            Ok(l) if l.pool == spec.pool => {
+                let newest = superblocks(d, &l, A_WHILE).await?.into_iter().next();
+                if newest.is_some_and(|s| s.seq > FIRST) && !has(Bug::MadeTwice) {
+                    return request(format!(
+                        "`{}` is of this pool already, which has been used",
+                        d.name()
+                    ));
                 }
-                Err(no) if no.silent => return Err(no.why),
-                Err(_) => {}
             }
+            _ if spec.overwrite => {}
+            Ok(l) => return request(format!("`{}` belongs to pool {:032x}", d.name(), l.pool)),
+            Err(no) if no.in_doubt => return Err(no.why),
+            Err(_) => {}
         }
         layouts.push(layout);
     }
@@ -144,7 +156,7 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
         pool: spec.pool,
         lineage: id(255),
         parent_lineage: 0,
-        seq: 1,
+        seq: FIRST,
         incarnation: 1,
         owner_epoch: 0,
         epoch: 1,

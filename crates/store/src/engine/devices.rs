@@ -98,8 +98,8 @@ impl Inner {
     /// A disk that is to be a new device, with its label on it.
     async fn prepare(&self, disk: Rc<dyn Disk>, state: MemberState) -> StoreResult<Rc<Device>> {
         let label = match label_within(&disk, self.options.deadline).await {
-            // What does not answer may belong to somebody.
-            Err(no) if no.silent => return Err(no.why),
+            // It may belong to somebody.
+            Err(no) if no.in_doubt => return Err(no.why),
             found => found.ok(),
         };
         if let Some(l) = label {

@@ -10,18 +10,18 @@ use crate::format::superblock::{MemberState, Superblock};
 use crate::format::{Block, FormatError};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult, Nanos};
+use weir_base::{IoError, IoResult, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, run};
 use weir_mem::Slice;
 use weir_reactor::{patience, sleep};
 
-/// No limit to how long a read may take: for whoever holds nobody up.
-pub(crate) const ENDLESS: Nanos = Nanos::MAX;
+/// How long a read of a disk may take that is in no pool's service.
+pub(crate) const A_WHILE: Nanos = 20 * SECONDS;
 
 /// Why a disk has no label.
 pub(crate) struct NoLabel {
-    /// It does not answer: it may have one.
-    pub(crate) silent: bool,
+    /// It may have one: a place where it would be cannot be read, or has a newer program's.
+    pub(crate) in_doubt: bool,
     pub(crate) why: StoreError,
 }
 
@@ -37,7 +37,7 @@ async fn read_raw(d: &Rc<dyn Disk>, block: u64, blocks: u64, limit: Nanos) -> Io
     // A read that was given up may still write to its memory, which is let go of then.
     let buf = Slice::heap(blocks as usize * BLOCK);
     let read = run(&**d, DiskOp::Read { offset: block * BLOCK as u64, buf: buf.clone() });
-    match limit == ENDLESS || has(Bug::SilentDiskHoldsUp) {
+    match has(Bug::SilentDiskHoldsUp) {
         true => read.await?,
         false => patience(limit, read).await.unwrap_or(Err(IoError::Offline))?,
     }
@@ -71,17 +71,17 @@ pub(crate) async fn read_surely(
 /// say everything that a label does.
 ///
 /// # Errors
-/// There is neither; why the first copy of the label is none.
+/// There is neither; why the first copy of the label is none. Or the disk does not answer within 20 s.
 pub async fn label_of(d: &Rc<dyn Disk>) -> StoreResult<Label> {
-    Ok(label_within(d, ENDLESS).await?)
+    Ok(label_within(d, A_WHILE).await?)
 }
 
 /// As [`label_of`]; a disk of which a read takes longer than `limit` does not answer.
 pub(crate) async fn label_within(d: &Rc<dyn Disk>, limit: Nanos) -> Result<Label, NoLabel> {
-    let silent = || NoLabel { silent: true, why: no_label(d, IoError::Offline) };
+    let silent = || NoLabel { in_doubt: true, why: no_label(d, IoError::Offline) };
     let blocks = d.len() / BLOCK as u64;
     let mut why = None;
-    let mut newer = false;
+    let (mut newer, mut unread) = (false, false);
     // The last of them is asked for as long as all of them together may be out of reach for a moment.
     let copies = [0, 1, blocks.saturating_sub(2), blocks.saturating_sub(1)];
     for (n, at) in copies.into_iter().enumerate() {
@@ -99,7 +99,10 @@ pub(crate) async fn label_within(d: &Rc<dyn Disk>, limit: Nanos) -> Result<Label
             },
             // It does not answer at all.
             Err(IoError::Offline) => return Err(silent()),
-            Err(e) => e.to_string(),
+            Err(e) => {
+                unread |= !has(Bug::UnreadIsFree);
+                e.to_string()
+            }
         };
         why.get_or_insert(text);
     }
@@ -107,7 +110,7 @@ pub(crate) async fn label_within(d: &Rc<dyn Disk>, limit: Nanos) -> Result<Label
     if !newer && let Some(l) = label_by_ring(d, limit).await.map_err(|_| silent())? {
         return Ok(l);
     }
-    Err(NoLabel { silent: false, why: no_label(d, why.unwrap_or_default()) })
+    Err(NoLabel { in_doubt: newer || unread, why: no_label(d, why.unwrap_or_default()) })
 }
 
 fn no_label(d: &Rc<dyn Disk>, why: impl std::fmt::Display) -> StoreError {

@@ -43,9 +43,9 @@ mod volume;
 mod write;
 
 pub use check::{Finding, Repair, Report, check, check_watched, repair};
-pub use create::{PoolSpec, create};
+pub use create::{FIRST, PoolSpec, create};
 pub use labels::label_of;
-pub(crate) use labels::{ENDLESS, read_block, superblocks};
+pub(crate) use labels::{A_WHILE, read_block, superblocks};
 pub use open::Options;
 pub(crate) use open::{parse_space, space_table};
 pub use scrub::{ScrubReport, ScrubWatch};

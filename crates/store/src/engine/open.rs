@@ -5,7 +5,7 @@ use super::checkpoint::{Control, next_epoch};
 use super::copies::LATER;
 use super::dataset::Dataset;
 use super::device::Device;
-use super::labels::{label_within, read_surely, superblocks};
+use super::labels::{A_WHILE, label_within, read_surely, superblocks};
 use super::log::Log;
 use super::meta::Cache;
 use super::resume::Lives;
@@ -69,7 +69,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            deadline: 20 * SECONDS,
+            deadline: A_WHILE,
             cache: 64 << 20,
             buffers: 4 << 20,
             force: false,

@@ -73,7 +73,7 @@ impl Inner {
                 // What another copy gives is put there when nothing can overwrite it any more.
                 Got::Bad(Some(late)) => return Ok(Some((done, late))),
                 Got::Bad(None) => {
-                    self.mend_read(ds, at, buf, done, sums).await?;
+                    self.read_again(ds, at, buf, done, sums).await?;
                     1
                 }
             };
@@ -81,7 +81,7 @@ impl Inner {
         Ok(None)
     }
 
-    /// Reads block `at` of the buffer, of which a read was given up and has ended by now.
+    /// Reads block `at` of the buffer from whichever copy is good, after a read of it has failed, or was given up and ended.
     pub(crate) async fn read_again(
         self: &Rc<Self>,
         ds: &Rc<Dataset>,
@@ -90,22 +90,10 @@ impl Inner {
         at: usize,
         sums: Option<&Slice>,
     ) -> IoResult {
-        // Much may have happened since.
+        // Much may have happened since it began.
         if self.suspended.get().is_some() {
             self.decided(ds, lba, 1).await?;
         }
-        self.mend_read(ds, lba, buf, at, sums).await
-    }
-
-    /// Reads block `at` of the buffer from whichever copy is good.
-    async fn mend_read(
-        self: &Rc<Self>,
-        ds: &Rc<Dataset>,
-        lba: u64,
-        buf: &Slice,
-        at: usize,
-        sums: Option<&Slice>,
-    ) -> IoResult {
         let part = buf.sub(at * BLOCK, BLOCK);
         self.heal(ds, lba, &part, false).await?;
         if let Some(s) = sums {

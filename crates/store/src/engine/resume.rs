@@ -10,7 +10,7 @@ use crate::planted::{Bug, has};
 use std::cell::OnceCell;
 use std::ops::Deref;
 use std::rc::Rc;
-use weir_reactor::{patience, spawn_task};
+use weir_reactor::{now, patience, spawn_task};
 
 /// A pool opened once.
 struct Life {
@@ -99,8 +99,9 @@ impl Inner {
         known.all(|s| s.chain() != last)
     }
 
-    /// Waits until nothing is under way any more that this life began, and ends it.
-    async fn end(&self) -> StoreResult {
+    /// Waits until nothing is under way any more that this life began, and ends it. Gives the devices to which writes that were
+    /// given up are under way even so: nothing may come after those.
+    async fn end(&self) -> StoreResult<Vec<u16>> {
         self.end_upkeep().await;
         self.ckpt.close();
         self.log.work.signal();
@@ -117,20 +118,19 @@ impl Inner {
             let _only = self.super_lock.acquire(1).await;
             self.pins.grace().await;
         };
-        let busy = |what: String| Err(StoreError::Pool(format!("{what}; try again later")));
         if patience(limit.saturating_mul(2), quiet).await.is_err() {
-            return busy("I/O is still under way".into());
+            return Err(StoreError::Pool("I/O is still under way; try again later".into()));
         }
-        let devices = self.devices.borrow().clone();
+        let mut devices = self.devices.borrow().clone();
+        devices.retain(|d| d.state.get() != MemberState::Gone);
+        let until = now().saturating_add(limit);
+        let mut left = Vec::new();
         for d in devices {
-            if !d.is_quiet(limit).await {
-                let number = d.number;
-                return busy(format!(
-                    "writes that were given up are still under way to device {number}"
-                ));
+            if !d.is_quiet(until.saturating_sub(now())).await {
+                left.push(d.number);
             }
         }
-        Ok(())
+        Ok(left)
     }
 }
 
@@ -154,12 +154,21 @@ impl Pool {
             true => None,
             false => Some(old.deciding.acquire(1).await),
         };
-        old.end().await?;
+        let left = old.end().await?;
+        // One that hangs is missing.
         let here = |d: &Rc<super::device::Device>| {
-            d.disk.clone().filter(|_| d.state.get() != MemberState::Gone)
+            d.disk
+                .clone()
+                .filter(|_| d.state.get() != MemberState::Gone && !left.contains(&d.number))
         };
         let disks = old.devices.borrow().iter().filter_map(here).collect();
-        let new = assemble(disks, super::Options { force: false, ..old.options.clone() }).await?;
+        let options = super::Options { force: false, ..old.options.clone() };
+        let new = assemble(disks, options).await.map_err(|e| match left.first() {
+            Some(n) => StoreError::Pool(format!(
+                "writes that were given up are still under way to device {n}; try again later. Without it: {e}"
+            )),
+            None => e,
+        })?;
         new.counters.set(old.counters.get());
         new.upkeep.like(&old.upkeep);
         new.cache.borrow_mut().like(&old.cache.borrow());

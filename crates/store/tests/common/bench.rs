@@ -1,12 +1,14 @@
 //! Pools whose devices come and go.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::rc::Rc;
 use weir_base::{IoError, SECONDS};
 use weir_block::Volume;
 use weir_disk::Disk;
 use weir_mem::Slice;
 use weir_sim::{DiskConfig, Node, SimMedium, World};
-use weir_store::{Pool, PoolSpec};
+use weir_store::{Options, Pool, PoolSpec, StoreError};
 
 pub(crate) const LIMIT: u64 = 100_000 * SECONDS;
 pub(crate) const MIB: u64 = 1 << 20;
@@ -45,6 +47,26 @@ impl Bench {
 
     pub(crate) fn run<T: 'static>(&self, f: impl Future<Output = T> + 'static) -> T {
         self.w.run(&self.n, LIMIT, f).expect("it ends")
+    }
+
+    pub(crate) fn set(&self, change: impl Fn(&mut DiskConfig)) {
+        self.media.iter().for_each(|m| m.set_config(&change));
+    }
+
+    /// All devices.
+    pub(crate) fn all(&self) -> Vec<Rc<dyn Disk>> {
+        (0..self.media.len()).map(|i| self.disk(i)).collect()
+    }
+
+    pub(crate) fn restart(&self) {
+        self.n.power_off();
+        self.n.restart();
+    }
+
+    /// Opens the pool on all devices.
+    pub(crate) fn open(&self) -> Result<Pool, StoreError> {
+        let disks = self.all();
+        self.run(Pool::open(disks, Options::default()))
     }
 
     /// An image of a device as it is now.

@@ -68,17 +68,21 @@ pub(super) fn random() -> Result<u64> {
     Ok(u64::from_le_bytes(b))
 }
 
+/// Whether a pool was made after all, and used: the configuration that says otherwise may have been put back.
+async fn is_used(p: &Protection, found: &[Found]) -> bool {
+    for f in found {
+        let own = weir_store::label_of(&f.disk).await.is_ok_and(|l| l.pool == p.id.0);
+        if own && newest(&f.disk).await.is_some_and(|n| n > weir_store::FIRST) {
+            return true;
+        }
+    }
+    false
+}
+
 async fn format(pool: &Pool, p: &Protection, found: &[Found]) -> Result<()> {
     let bytes = found.iter().map(|f| f.disk.len()).sum();
     let mut spec = PoolSpec::fitting(p.id.0, p.raid.copies(), bytes);
-    // What an earlier try of this pool has left may be written over; nobody has used it.
-    let mut own = true;
-    for f in found {
-        if let Ok(l) = weir_store::label_of(&f.disk).await {
-            own &= l.pool == p.id.0;
-        }
-    }
-    spec.overwrite = p.overwrite || own;
+    spec.overwrite = p.overwrite;
     let disks: Vec<_> = found.iter().map(|f| f.disk.clone()).collect();
     weir_store::create(&disks, &spec).await.map_err(|e| {
         let code =
@@ -226,7 +230,9 @@ pub(super) async fn open(
                 .because(format!("{path}: {why}"))
                 .hint("check that the path exists, is yours to write, and is not in use"));
         }
-        format(pool, p, &found).await?;
+        if !is_used(p, &found).await {
+            format(pool, p, &found).await?;
+        }
     }
     let mut ours = Vec::new();
     for f in found {
