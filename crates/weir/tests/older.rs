@@ -92,6 +92,28 @@ fn a_store_that_is_lost_at_once_is_made_of_its_copy() {
     d.ok("volume create v --pool safe --size 1M");
 }
 
+/// A backup was taken while a pool was being made. It says that the pool is to be made, and is put back when the pool has data.
+#[test]
+fn a_pool_with_data_is_not_made_again() {
+    let mut d = Daemon::new("older-unmade");
+    d.start();
+    d.ok(&format!("pool create safe --raid 0 --device file:{}:128M", d.path("d0")));
+    d.ok("host create all --allow-any");
+    d.ok("volume create v --pool safe --size 1M");
+    d.ok("map create all v");
+    d.write("v", &letters(&d, b'A', 64));
+    d.stop();
+    let text = fs::read_to_string(d.path("config.json")).expect("the readable copy");
+    let mut all: Value = serde_json::from_str(&text).expect("JSON");
+    let pool = &mut all["pools"]["safe"];
+    assert_eq!(pool["protection"]["formatted"], true, "{text}");
+    pool["protection"]["formatted"] = false.into();
+    pool["protection"]["overwrite"] = true.into();
+    fs::write(d.path("backup.json"), all.to_string()).expect("written");
+    put_back(&mut d, "backup.json");
+    assert_eq!(d.read("v", 64 << 10)[0], b'A');
+}
+
 fn wait(d: &Daemon, what: &str, f: impl Fn() -> bool) {
     let begun = Instant::now();
     while !f() {
