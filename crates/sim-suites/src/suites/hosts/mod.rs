@@ -7,6 +7,7 @@ mod way;
 use crate::srp::Fault;
 use crate::suites::scene::pool;
 use crate::{Pass, Run, Wrong};
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -64,6 +65,8 @@ struct Hosts {
     host: Node,
     units: [Rc<Medium>; 2],
     access: RefCell<Vec<Arc<Access>>>,
+    /// That of each port.
+    targets: RefCell<[Option<Box<dyn Any>>; 2]>,
     policy: TargetPolicy,
     power: Cell<u64>,
     losses: Cell<u64>,
@@ -102,13 +105,16 @@ impl Hosts {
                     relative_port: i as u16 + 1,
                     policy: self.policy,
                     terminate_timeout: SECONDS,
+                    // What a program holds that is killed is not given back before the process ends.
+                    requests: 64,
+                    recv_buffers: 64,
                     ..Default::default()
                 };
                 let id = Identity::new("WEIR", "SIM", "0001", "S", [MINE; 16]);
                 let t = weir_target_srp::Target::new(config, access.clone(), id, 1);
                 t.join(provider.clone(), units, pool).map_err(|e| failed(&e))?;
                 t.listen(&*provider, &node.addr(1)).map_err(|e| failed(&e))?;
-                weir_reactor::set_local(Rc::new(t));
+                self.targets.borrow_mut()[i] = Some(Box::new(t));
             } else {
                 let credits = self.policy.credits as u16;
                 let config = weir_target_brp::TargetConfig {
@@ -125,7 +131,7 @@ impl Hosts {
                 let t = weir_target_brp::Target::new(config, access.clone());
                 t.join(provider.clone(), units, pool).map_err(|e| failed(&e))?;
                 t.listen(&*provider, &node.addr(1)).map_err(|e| failed(&e))?;
-                weir_reactor::set_local(Rc::new(t));
+                self.targets.borrow_mut()[i] = Some(Box::new(t));
             }
             self.access.borrow_mut()[i] = access;
             Ok(())
@@ -348,6 +354,7 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         host,
         units: [Medium::new(MINE, &fault), Medium::new(OTHER, &fault)],
         access: RefCell::new((0..2).map(|_| Arc::new(Access::new(map(false)))).collect()),
+        targets: RefCell::default(),
         policy,
         power: Cell::new(1),
         losses: Cell::new(0),
