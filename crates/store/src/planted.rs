@@ -109,6 +109,12 @@ weir_base::planted_bugs! {
     MadeTwice,
     /// What has a place for a label that cannot be read is free for a pool.
     UnreadIsFree,
+    /// That a block was wrong once is never forgotten, however often it was read well since.
+    WrongForEver,
+    /// The place that a slab is moved to is no copy of what was written to it.
+    MoveMissesReads,
+    /// Space for a checkpoint is kept for what took effect, not for what is on its way.
+    ComingNotCounted,
 }
 
 impl Bug {
@@ -124,5 +130,8 @@ impl Bug {
         Bug::TakenWithLateWrites,
         Bug::MadeTwice,
         Bug::UnreadIsFree,
+        Bug::WrongForEver,
+        Bug::MoveMissesReads,
+        Bug::ComingNotCounted,
     ];
 }

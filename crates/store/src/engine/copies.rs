@@ -74,12 +74,15 @@ impl Inner {
     }
 
     async fn look_once(&self, vbn: u64, good: impl Fn(&Slice) -> bool, which: Which) -> Look {
-        let mut copies: Vec<_> = self.copies_of(vbn).into_iter().flatten().collect();
-        // What is out of date may still have it; the proof tells.
-        copies.sort_by_key(|(d, _)| !d.is_current_to_read());
+        let copies = self.copies_of(vbn).into_iter().flatten();
+        let mut copies: Vec<_> = copies.map(|(d, at)| (d.is_current_to_read(), d, at)).collect();
+        // What is out of date may still have it, and so may the place that the slab moves to; the proof tells.
+        copies.sort_by_key(|(current, ..)| !current);
+        if !has(Bug::MoveMissesReads) {
+            copies.extend(self.moving_to(vbn).map(|(d, at)| (false, d, at)));
+        }
         let (mut bad, mut data, mut unread) = (Vec::new(), None, None);
-        for (d, at) in copies {
-            let current = d.is_current_to_read();
+        for (current, d, at) in copies {
             if data.is_some() && (!current || which == Which::First) {
                 continue;
             }
@@ -108,6 +111,7 @@ impl Inner {
         }
         match (data, unread) {
             (Some(data), _) => {
+                self.seen_good(vbn, 1);
                 self.count(|c| c.damaged += bad.len() as u64);
                 Look::Good(data, bad)
             }
@@ -127,24 +131,40 @@ impl Inner {
     pub(super) fn is_proved(&self, vbn: u64, crc: u32) -> bool {
         /// Blocks that are remembered.
         const MOST: usize = 4096;
+        /// For how long one is: so many times what the proof takes.
+        const FRESH: u64 = 60;
         let now = weir_reactor::now();
         let mut wrong = self.wrong.borrow_mut();
         if let Some(first) = wrong.get(&(vbn, crc)) {
-            let proved = has(Bug::ErrorIsLoss) || now >= first + self.options.proof;
-            if proved {
+            let since = now.saturating_sub(*first);
+            let proved = has(Bug::ErrorIsLoss) || since >= self.options.proof;
+            // Two moments that are far apart, of which nobody knows what was between them, prove no more than one.
+            let is_late = since > FRESH * self.options.proof && !has(Bug::WrongForEver);
+            if proved && !is_late {
                 wrong.remove(&(vbn, crc));
+                return true;
             }
-            return proved;
+            if !is_late {
+                return false;
+            }
         }
         if has(Bug::ErrorIsLoss) {
             return true;
         }
-        if wrong.len() >= MOST {
+        if wrong.len() >= MOST && !wrong.contains_key(&(vbn, crc)) {
             let oldest = wrong.iter().min_by_key(|(_, t)| **t).map(|(k, _)| *k);
             oldest.map(|k| wrong.remove(&k));
         }
         wrong.insert((vbn, crc), now);
         false
+    }
+
+    /// Blocks were read well: that they were wrong before proves nothing any more.
+    #[inline]
+    pub(super) fn seen_good(&self, vbn: u64, blocks: u64) {
+        if !self.wrong.borrow().is_empty() && !has(Bug::WrongForEver) {
+            self.wrong.borrow_mut().retain(|(v, _), _| !(vbn..vbn + blocks).contains(v));
+        }
     }
 
     /// Mends damaged copies of a block of which another is good.

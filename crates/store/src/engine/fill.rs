@@ -426,13 +426,28 @@ impl Inner {
             // A read that was given up may still write to that memory.
             buf = Slice::heap(n * BLOCK);
         }
+        // From where on blocks are to be written.
+        let mut from = 0;
         for (i, b) in r.blocks.iter().enumerate() {
-            if !read || !self.is_good(ds, b, &buf, i) {
-                // A block that no copy has is as lost in the new place as in the old ones.
-                self.fetch(w, ds, b, &buf.sub(i * BLOCK, BLOCK)).await?;
+            if (!read || !self.is_good(ds, b, &buf, i))
+                && !self.fetch(w, ds, b, &buf.sub(i * BLOCK, BLOCK)).await?
+            {
+                // No copy has it. What the new place holds stays: it may be read some day.
+                self.write_part(r, &buf, from, i).await?;
+                from = i + 1;
             }
         }
-        self.write_filled(&r.device, r.at, &buf).await
+        self.write_part(r, &buf, from, n).await
+    }
+
+    async fn write_part(&self, r: &Run, buf: &Slice, from: usize, to: usize) -> IoResult {
+        match to - from {
+            0 => Ok(()),
+            n => {
+                let part = buf.sub(from * BLOCK, n * BLOCK);
+                self.write_filled(&r.device, r.at + from as u64, &part).await
+            }
+        }
     }
 
     /// Reads one block from whatever copy verifies; false: no copy is good. What cannot be read now may be readable later,

@@ -2,6 +2,7 @@
 //! one flush per device makes it durable; then it takes effect in memory and is acknowledged.
 
 use super::Inner;
+use super::coming::Coming;
 use super::dataset::Dataset;
 use super::device::{self, Device, Pending};
 use super::locks::{Pass, RangeLock};
@@ -53,6 +54,7 @@ pub(crate) struct Group {
     effects: RefCell<Vec<Effect>>,
     /// Held until the group is over.
     guards: RefCell<Vec<(Option<RangeLock>, Pass)>>,
+    coming: Cell<Coming>,
     over: Cell<Option<IoResult>>,
     ended: WaitChannel,
 }
@@ -79,6 +81,8 @@ impl Group {
 pub(crate) struct Log {
     /// Signalled when there is something to commit.
     pub(crate) work: WaitChannel,
+    /// Of all groups that are not over.
+    pub(crate) coming: Cell<Coming>,
     open: RefCell<Rc<Group>>,
     slots: WaitChannel,
     pub(crate) next_lsn: Cell<u64>,
@@ -106,6 +110,7 @@ impl Log {
     pub(crate) fn new(next_lsn: u64, chain: u64, set: Vec<u16>) -> Log {
         Log {
             work: WaitChannel::new(0),
+            coming: Cell::default(),
             open: RefCell::default(),
             slots: WaitChannel::new(IN_FLIGHT),
             next_lsn: Cell::new(next_lsn),
@@ -199,6 +204,7 @@ impl Inner {
             }
             done += n;
         }
+        self.comes(g, crcs.len() as u64);
         let mut effects = g.effects.borrow_mut();
         for (i, crc) in crcs.iter().enumerate() {
             let e = MapEntry { vbn: first.vbn + i as u64, birth: first.birth, crc: *crc };
@@ -220,7 +226,24 @@ impl Inner {
         } else if pages.is_empty() {
             pages.push(PageBuilder::default());
         }
+        if !matches!(effect, Effect::None) {
+            self.comes(g, 2);
+        }
         g.effects.borrow_mut().push(effect);
+    }
+
+    /// So many entries in a row are part of a group.
+    #[inline]
+    fn comes(&self, g: &Group, entries: u64) {
+        let row = Coming::row(entries);
+        g.coming.set(g.coming.get().and(row));
+        self.log.coming.set(self.log.coming.get().and(row));
+    }
+
+    /// A group is over.
+    fn end_group(&self, g: &Group, result: IoResult) {
+        self.log.coming.set(self.log.coming.get().without(g.coming.take()));
+        g.end(result);
     }
 
     /// The group may be committed; `lock` and `pass` are held until it is over.
@@ -258,7 +281,7 @@ impl Inner {
                 let mut io = g.io.take();
                 device::wait(&mut io, self.options.deadline).await;
                 self.log.slots.signal();
-                g.end(Err(e));
+                self.end_group(&g, Err(e));
                 if self.ckpt.is_closed() {
                     return;
                 }
@@ -266,7 +289,7 @@ impl Inner {
             }
             if empty {
                 self.log.slots.signal();
-                g.end(self.check_running());
+                self.end_group(&g, self.check_running());
                 if self.ckpt.is_closed() {
                     return;
                 }
@@ -347,7 +370,7 @@ impl Inner {
         self.count(|c| c.groups += 1);
         self.log.ended.set(ticket + 1);
         self.log.in_order.signal_all();
-        g.end(result);
+        self.end_group(&g, result);
         self.log.slots.signal();
         if self.log_used() * 2 > self.durable.borrow().log_pages {
             self.ckpt.kick();

@@ -3,6 +3,7 @@
 mod arrivals;
 mod check;
 mod checkpoint;
+mod coming;
 mod copies;
 mod create;
 mod dataset;

@@ -211,7 +211,10 @@ impl Inner {
         drop(pin);
         match good {
             0 => Ok(Got::Bad(late)),
-            n => Ok(Got::Blocks(n)),
+            n => {
+                self.seen_good(first.vbn, n as u64);
+                Ok(Got::Blocks(n))
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! The write path: lock, admit, place, sum, log and write at once, commit.
 
+use super::coming::Coming;
 use super::dataset::Dataset;
 use super::locks::RangeLock;
 use super::log::{Effect, Group, PAGES};
@@ -26,7 +27,11 @@ impl Inner {
 
     /// Blocks that the next checkpoint writes at most, when `more` blocks are written before.
     fn checkpoint_needs(&self, more: u64, free: u64) -> u64 {
-        let entries = self.ckpt.entries.get() + more;
+        let coming = match has(Bug::ComingNotCounted) {
+            true => Coming::default(),
+            false => self.log.coming.get(),
+        };
+        let entries = self.ckpt.entries.get() + more + coming.entries;
         // Most of the time a rough bound is enough.
         let rough = entries * 7 + 16;
         if rough < free / 2 {
@@ -37,7 +42,7 @@ impl Inner {
         let tables = datasets.len() as u64 / 15 + 2 + entries / 256;
         // What comes is in a row: it touches few nodes of each level.
         let levels = u64::from(MAX_HEIGHT) + 1;
-        nodes + (more / LEAF as u64 + 2) * levels + tables + 16
+        nodes + (more / LEAF as u64 + 2 + coming.leaves) * levels + tables + 16
     }
 
     /// Whether there is space for `blocks` more.
