@@ -249,6 +249,9 @@ impl Controller {
                 for c in &changes {
                     let object = format!("{}/{}", c.kind, c.name);
                     self.events.publish(&format!("{}.{}", c.kind, c.action), &object, &c.text);
+                    if !has(Bug::RetriedForEver) {
+                        self.fulfil(&object);
+                    }
                 }
                 Ok(now)
             }

@@ -11,4 +11,6 @@ weir_base::planted_bugs! {
     NewerIsOpen,
     /// A change that failed, and could not be taken back, stays in the configuration.
     UndoneHalf,
+    /// What was declared at the start is tried again though somebody has said otherwise since.
+    RetriedForEver,
 }

@@ -28,7 +28,9 @@ impl Controller {
         finish(tokio::spawn(async move {
             me.warm_declared(&desired.volumes).await?;
             let _one = me.changes.lock().await;
-            me.declare_locked(&desired).await
+            let done = me.declare_locked(&desired).await?;
+            me.supersede();
+            Ok(done)
         }))
         .await
     }
@@ -38,6 +40,16 @@ impl Controller {
     pub async fn declare_at_start(self: &Arc<Self>, desired: Desired) {
         *self.declared_open() = desired;
         self.declare_again().await;
+    }
+
+    /// Another declaration counts from here on, and not what of the one at the start is not so yet.
+    fn supersede(&self) {
+        if has(Bug::RetriedForEver) {
+            return;
+        }
+        *self.declared_open() = Desired::default();
+        let declared = fault("");
+        self.up().faults.retain(|object, _| !object.starts_with(&declared));
     }
 
     /// Tries what was declared at the start and is not so yet.
@@ -71,7 +83,12 @@ impl Controller {
         }
     }
 
+    /// The caller holds `changes`.
     async fn declare_one(&self, object: String, command: impl FnOnce() -> Result<Option<Command>>) {
+        if !self.is_declared(&object) && !has(Bug::RetriedForEver) {
+            // Somebody has said otherwise meanwhile.
+            return;
+        }
         let mut report = ApplyReport::default();
         let done = match command() {
             Ok(command) => self.declared(object.clone(), command, &mut report).await,
@@ -98,8 +115,15 @@ impl Controller {
         }
     }
 
-    /// An object is as it is declared.
-    fn fulfil(&self, object: &str) {
+    /// Whether an object is to be as it was declared at the start, and is not so yet.
+    fn is_declared(&self, object: &str) -> bool {
+        let open = self.declared_open();
+        let pool = |p: &crate::model::PoolSpec| format!("pool/{}", p.name) == object;
+        open.pools.iter().any(pool) || open.items().any(|i| i.object() == object)
+    }
+
+    /// An object is as it is declared, or somebody has changed it since: that counts more, until the next start.
+    pub(super) fn fulfil(&self, object: &str) {
         self.up().faults.remove(&fault(object));
         let mut open = self.declared_open();
         let left: Vec<bool> = open.items().map(|i| i.object() != object).collect();

@@ -257,6 +257,7 @@ impl Controller {
     /// Takes away what a volume that never came to be left behind.
     async fn discard(&self, volume: &Volume, model: &Model) -> Result<()> {
         self.plane.close_volume(&volume.name).await?;
+        self.up().volumes.remove(&volume.name);
         self.plane.delete_volume_data(volume, model.pool_at(&volume.pool)?).await
     }
 

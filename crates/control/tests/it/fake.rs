@@ -9,7 +9,8 @@ use weir_control::live::{
     CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, VolumeLive,
 };
 use weir_control::model::{
-    AccessMap, Carried, DeviceFound, DeviceKind, Migration, Pool, RecordPart, TargetPort, Volume,
+    AccessMap, Carried, Device, DeviceFound, DeviceKind, Migration, Pool, PoolFound, RecordPart,
+    TargetPort, Volume,
 };
 use weir_control::{Code, Error};
 
@@ -40,6 +41,14 @@ pub(crate) struct State {
     pub(crate) slow_cuts: bool,
     /// What the devices of protected pools carry.
     pub(crate) carried: Carried,
+    /// What the devices of these pools carry by themselves: what is kept is what is read.
+    pub(crate) devices: BTreeMap<String, Carried>,
+    /// Pools that carry the next that they are given, and then fail, as when the second of two copies finds no room.
+    pub(crate) half_kept: BTreeSet<String>,
+    /// The pool that is found on devices.
+    pub(crate) found: Option<PoolFound>,
+    /// Pools that take so long to start.
+    pub(crate) slow_pools: BTreeMap<String, std::time::Duration>,
     /// No host is logged in.
     pub(crate) empty: bool,
     /// Polls of `status`: counters rise by a fixed step each time.
@@ -151,7 +160,14 @@ impl DataPlane for Fake {
     }
 
     fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
-        ready(self.start_pool_now(pool).map(|s| s.into_iter().map(DeviceFound::from).collect()))
+        let slow = self.state().slow_pools.get(&pool.name).copied();
+        Box::pin(async move {
+            if let Some(slow) = slow {
+                self.state().calls.push(format!("start_pool {} begins", pool.name));
+                tokio::time::sleep(slow).await;
+            }
+            self.start_pool_now(pool).map(|s| s.into_iter().map(DeviceFound::from).collect())
+        })
     }
 
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
@@ -233,12 +249,26 @@ impl DataPlane for Fake {
         ready(self.call(format!("create_volume {}", volume.name)).map(drop))
     }
 
-    fn record<'a>(&'a self, pool: &'a Pool) -> Work<'a, Carried> {
-        ready(self.call(format!("record {}", pool.name)).map(|s| s.carried.clone()))
+    fn find_pool<'a>(&'a self, _devices: &'a [Device], _force: bool) -> Work<'a, PoolFound> {
+        let none = || Error::new(Code::InvalidDevice, "there is no pool");
+        ready(self.call("find_pool".into()).and_then(|s| s.found.clone().ok_or_else(none)))
     }
 
-    fn keep_record<'a>(&'a self, pool: &'a Pool, _parts: &'a [RecordPart]) -> Work<'a, ()> {
-        ready(self.call(format!("keep_record {}", pool.name)).map(drop))
+    fn record<'a>(&'a self, pool: &'a Pool) -> Work<'a, Carried> {
+        let found = self.call(format!("record {}", pool.name));
+        ready(found.map(|s| s.devices.get(&pool.name).unwrap_or(&s.carried).clone()))
+    }
+
+    fn keep_record<'a>(&'a self, pool: &'a Pool, parts: &'a [RecordPart]) -> Work<'a, ()> {
+        ready(self.call(format!("keep_record {}", pool.name)).and_then(|mut s| {
+            if let Some(there) = s.devices.get_mut(&pool.name) {
+                there.parts.extend(parts.iter().map(|p| (p.number, p.content.clone())));
+            }
+            match s.half_kept.remove(&pool.name) {
+                true => Err(Error::new(Code::PoolFull, "no room for the second copy")),
+                false => Ok(()),
+            }
+        }))
     }
 
     fn set_snapshot_rules<'a>(&'a self, pool: &'a Pool, rules: &'a PoolRules) -> Work<'a, ()> {

@@ -7,5 +7,7 @@ mod newer;
 mod power_cut;
 mod refused;
 mod rest;
+mod retried;
+mod same_volume;
 mod shrink;
 mod support;
