@@ -15,7 +15,7 @@ use weir_proto_brp::command::{Command, Descriptor, Item, flag};
 use weir_proto_brp::volume::VOLUME_INFO;
 use weir_proto_brp::{Op, Status, sums};
 use weir_reactor::{Token, WaitChannel, contained_future, unless};
-use weir_target_core::{End, Pass};
+use weir_target_core::{End, Pass, WriteGuard};
 
 /// Most bytes of each half of a COMPARE AND WRITE.
 pub(crate) const COMPARE_MAX: u32 = 64 << 10;
@@ -263,14 +263,34 @@ impl Running<'_> {
         if let Some(b) = self.purse.try_take(pool, len) {
             return Ok(b);
         }
-        let mut taken = pin!(self.purse.take(pool, len));
+        let lent = self.unless_halted(self.purse.take(pool, len)).await?;
+        self.go_on()?;
+        Ok(lent)
+    }
+
+    /// Waits for `f`, which is up to other commands, for as long as somebody wants this one's answer.
+    async fn unless_halted<R>(&self, f: impl Future<Output = R>) -> Result<R, Stop> {
+        let mut f = pin!(f);
         loop {
             self.go_on()?;
-            if let Some(b) = unless(self.channel.halt.wait(), taken.as_mut()).await {
-                self.go_on()?;
-                return Ok(b);
+            if let Some(done) = unless(self.channel.halt.wait(), f.as_mut()).await {
+                return Ok(done);
             }
         }
+    }
+
+    /// Lets a write to the volume begin.
+    #[inline]
+    async fn begin_write<'b>(
+        &self,
+        a: &'b Pass,
+        at: u64,
+        len: u64,
+    ) -> Result<WriteGuard<'b>, Stop> {
+        if a.unit().may_write_now(at, len) {
+            return Ok(a.begin_write(at, len).await?);
+        }
+        Ok(Box::pin(self.unless_halted(a.begin_write(at, len))).await??)
     }
 
     fn integrity(&self) -> bool {
@@ -297,7 +317,7 @@ impl Running<'_> {
             Some(op @ (Op::Discard | Op::WriteZeroes)) => {
                 let (a, durable) = self.channel.admit(c, true)?;
                 let volume = a.unit().volume();
-                let _writing = a.begin_write(at, len).await?;
+                let _writing = self.begin_write(&a, at, len).await?;
                 self.go_on()?;
                 match op {
                     Op::Discard => io(volume.discard(at, len).await)?,
@@ -488,7 +508,7 @@ impl Running<'_> {
         if data.is_empty() {
             return Ok(Status::Ok.into());
         }
-        let _writing = a.begin_write(c.offset, data.len() as u64).await?;
+        let _writing = self.begin_write(&a, c.offset, data.len() as u64).await?;
         self.go_on()?;
         let fua = durable || c.has(flag::FUA);
         let volume = a.unit().volume();
@@ -520,9 +540,10 @@ impl Running<'_> {
         // The second half lies where direct I/O may not like it.
         let aligned = Slice::heap(len);
         aligned.copy_from(0, &data, 0, len);
+        let alone = self.unless_halted(a.begin_compare(c.offset, u64::from(c.len))).await??;
         self.go_on()?;
         let fua = durable || c.has(flag::FUA);
-        io(a.compare_and_write(c.offset, &expected, aligned, fua).await?)?;
+        io(a.compare_and_write(&alone, c.offset, &expected, aligned, fua).await)?;
         Ok(Status::Ok.into())
     }
 }

@@ -2,7 +2,7 @@
 //! COMPARE AND WRITE.
 
 use crate::fence::End;
-use crate::gate::Writing;
+use crate::gate::{Comparing, Writing};
 use crate::pass::{Inside, Pass};
 use crate::planted::Bug;
 use crate::unit::{Attached, Unit};
@@ -81,6 +81,11 @@ impl Attached {
 #[allow(dead_code)] // Only their ends matter.
 pub struct WriteGuard<'a>(Writing<'a>, Inside<'a>);
 
+/// Held by a COMPARE AND WRITE between its start and its end: nothing else writes to its range.
+#[must_use]
+#[allow(dead_code)] // Only their ends matter.
+pub struct CompareGuard<'a>(Comparing<'a>, Inside<'a>);
+
 impl Unit {
     /// True when a write of the range that ends at once need not wait for anything.
     #[inline]
@@ -108,27 +113,23 @@ impl Pass {
         Ok(WriteGuard(writing, self.enter()?))
     }
 
-    /// Writes `data` at `at` if `expected` is there; atomic against all other writes to the range.
-    /// Both slices are of this command alone. The result is [`IoError::Miscompare`] when something else is there, or
-    /// what the volume says.
+    /// Waits until nothing else writes to the range, then lets a COMPARE AND WRITE of it begin.
     ///
     /// # Errors
-    /// The command was fenced before anything was done.
-    pub async fn compare_and_write(
-        &self,
-        at: u64,
-        expected: &Slice,
-        data: Slice,
-        fua: bool,
-    ) -> Result<IoResult, End> {
-        let gate = self.unit.compare_gate(at, expected.len() as u64);
-        let _alone = self.unless_void(gate).await?;
-        let _inside = self.enter()?;
-        Ok(self.compare_then_write(at, expected, data, fua).await)
+    /// The command was fenced meanwhile.
+    pub async fn begin_compare(&self, at: u64, len: u64) -> Result<CompareGuard<'_>, End> {
+        let alone = self.unless_void(self.unit.compare_gate(at, len)).await?;
+        Ok(CompareGuard(alone, self.enter()?))
     }
 
-    async fn compare_then_write(
+    /// Writes `data` at `at` if `expected` is there; atomic against all other writes to the range that `_alone` is of.
+    /// Both slices are of this command alone.
+    ///
+    /// # Errors
+    /// [`IoError::Miscompare`] when something else is there, or what the volume says.
+    pub async fn compare_and_write(
         &self,
+        _alone: &CompareGuard<'_>,
         at: u64,
         expected: &Slice,
         data: Slice,

@@ -31,7 +31,7 @@ mod vital;
 pub use access::{Access, AccessMap, HostRule, Secret};
 pub use at_once::AtOnce;
 pub use attachment::Attachment;
-pub use block_door::{Refusal, WriteGuard};
+pub use block_door::{CompareGuard, Refusal, WriteGuard};
 pub use execute::{Outcome, execute_unmapped};
 pub use fence::{End, Link, PATIENCE, Whom};
 pub use pass::{Aside, Inside, Pass};

@@ -17,8 +17,8 @@ pub(crate) struct Turns(Mutex<State>);
 /// A turn, or a place in the queue for one; ends when it is dropped.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
-    /// Names the place in the queue.
-    token: Option<Token>,
+    /// Names the place in the queue: a reactor, and a number there.
+    place: Option<(u32, Token)>,
 }
 
 impl Turns {
@@ -32,11 +32,13 @@ impl Turns {
         let turn = {
             let mut s = self.lock();
             if !std::mem::replace(&mut s.taken, true) {
-                return Turn { turns: self, token: None };
+                return Turn { turns: self, place: None };
             }
-            s.waiting.push_back((weir_reactor::handle(), token));
+            let here = weir_reactor::handle();
+            let place = Some((here.id(), token));
+            s.waiting.push_back((here, token));
             // Whoever gives up waiting passes on what it may have been given meanwhile.
-            Turn { turns: self, token: Some(token) }
+            Turn { turns: self, place }
         };
         mine.await;
         turn
@@ -47,7 +49,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut s = self.turns.lock();
         let before = s.waiting.len();
-        s.waiting.retain(|(_, t)| Some(*t) != self.token);
+        s.waiting.retain(|(there, t)| Some((there.id(), *t)) != self.place);
         if s.waiting.len() < before {
             return;
         }

@@ -228,3 +228,37 @@ fn a_host_that_lost_the_unit_does_not_hold_it_reserved() {
         assert_ne!(ended, Status::ReservationConflict.code());
     });
 }
+
+/// Hosts of three reactors register at the same time, as those of a cluster do when they start. One does so, and the others wait for
+/// their turns, each on its own reactor. A place in that queue is told from others by a token, which is a number of one reactor
+/// only: those of two reactors may be equal, and one that leaves takes the other's place with it.
+#[test]
+fn every_turn_comes_also_where_waiting_ones_have_the_same_number_on_their_reactors() {
+    let store = Arc::new(Slow::default());
+    let w = World::new(1);
+    let node = w.node_with("target", 3);
+    let unit = shared_unit(8, Some(store.clone()));
+    let registering: Vec<_> = (0..3)
+        .map(|core| {
+            let unit = unit.clone();
+            node.spawn_on(core, async move {
+                let h = host(core, &unit).await;
+                // The first has its turn before the others come.
+                sleep((1 + core as u64) * SECONDS).await;
+                reserve_out(&h, PrOut::Register, 0, 7 + core as u64).await
+            })
+        })
+        .collect();
+    let saver = node.spawn_on(0, async move {
+        // All are there by now.
+        sleep(5 * SECONDS).await;
+        for _ in 0..3 {
+            store.asked().await;
+            store.keep();
+        }
+    });
+    let all = w.run_until(60 * SECONDS, || registering.iter().all(|r| r.is_finished()));
+    let answered: Vec<bool> = registering.iter().map(|r| r.is_finished()).collect();
+    drop(saver);
+    assert!(all.is_ok(), "which of three were answered within a minute: {answered:?}");
+}

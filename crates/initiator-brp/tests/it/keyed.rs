@@ -353,3 +353,51 @@ fn a_channel_that_goes_on_with_the_new_secret_sees_its_volumes() {
     drop(old);
     k.end(&s);
 }
+
+/// One host's write is with a device that does not answer. Another host's COMPARE AND WRITE of the same blocks waits for it, has
+/// done nothing, and holds nothing; then that host starts anew. What waits for other commands gives up when nobody waits for it
+/// (as it does over SRP), so the host, which has nothing at the device, is let in.
+#[test]
+fn a_command_that_waits_for_another_hosts_does_not_keep_its_own_host_out() {
+    let k = Keyed::new(10, Asked::None);
+    k.served.mood.direct.set(false);
+    let login = |node: &Node, session| {
+        let c = SessionConfig {
+            session,
+            keep_alive: 2 * SECONDS,
+            fast_io_fail: 4 * SECONDS,
+            ..SessionConfig::new(&k.node.addr(PORT), PortId([8; 16]))
+        };
+        let s = Session::new(c);
+        node.enter(|| s.join(node.provider()));
+        let l = s.clone();
+        match k.world.run(node, 3600 * SECONDS, async move { l.login().await }) {
+            Ok(r) => r.map(|()| s),
+            Err(stuck) => panic!("{stuck}"),
+        }
+    };
+    let s = k.login(1, None).unwrap();
+    let disk = k.open(&s);
+    let other = k.world.node("other host");
+    let s2 = login(&other, 5).unwrap();
+    let q = other.enter(|| s2.queue());
+    let disk2 = k.world.run(&other, 60 * SECONDS, async move { q.open("v").await.unwrap() });
+    let disk2 = disk2.ok().unwrap();
+    k.served.mood.stall.set(true);
+    k.host.spawn(async move { disk.write(0, slice(&[7; 4096]), false).await });
+    k.world.run_for(SECONDS);
+    other.spawn(async move { disk2.compare_and_write(0, slice(&[0; 1024])).await });
+    k.world.run_for(SECONDS);
+    assert_eq!(k.served.port.census().requests_busy, 2);
+    other.kill();
+    let again = k.world.node("other host, started anew");
+    let mut told = Vec::new();
+    for session in 6..16 {
+        k.world.run_for(5 * SECONDS);
+        match login(&again, session) {
+            Ok(_) => return,
+            Err(e) => told.push(e.to_string()),
+        }
+    }
+    panic!("not let in within a minute: {told:?}");
+}
