@@ -128,7 +128,7 @@ impl Controller {
         plane: Arc<dyn DataPlane>,
         key_commands: Vec<String>,
     ) -> Result<Arc<Controller>> {
-        let (store, model) = blocking(move || {
+        let (store, model, known) = blocking(move || {
             let mut model = store.load()?;
             let before = model.clone();
             let named = model.identify_pools(entropy()?);
@@ -136,7 +136,8 @@ impl Controller {
                 true => store.commit(&before, &model)?,
                 false => store.export(&model),
             }
-            Ok((Arc::new(store), model))
+            let known = mappings::Known::load(&store)?;
+            Ok((Arc::new(store), model, known))
         })
         .await?;
         let events = EventLog::default();
@@ -160,7 +161,7 @@ impl Controller {
             told: Mutex::default(),
             keys,
             moves: Mutex::default(),
-            known: mappings::Known::default(),
+            known,
             cuts: Mutex::default(),
             declared_open: Mutex::default(),
             owed: Mutex::default(),
@@ -225,6 +226,7 @@ impl Controller {
         if changes.is_empty() && !matches!(command, Command::DeleteVolume { .. }) {
             return Ok(old);
         }
+        self.note_luns(&old, &new).await?;
         self.seal(&mut new).await?;
         self.admit(&command).await?;
         let new = match self.commit(&old, new).await {
@@ -362,6 +364,9 @@ impl Controller {
                 self.put_rules().await;
                 self.put_records().await;
                 self.look_at_store().await;
+                if let Err(e) = self.see(&live).await {
+                    tracing::warn!("who is logged in cannot be kept: {e}");
+                }
             }
             drop(one);
             self.tell_faults(&live.pools);

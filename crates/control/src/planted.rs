@@ -13,4 +13,6 @@ weir_base::planted_bugs! {
     UndoneHalf,
     /// What was declared at the start is tried again though somebody has said otherwise since.
     RetriedForEver,
+    /// A host whose connection is lost knows nothing any more.
+    NumbersForgotten,
 }

@@ -377,10 +377,52 @@ async fn a_host_that_is_logged_in_keeps_its_volumes_and_their_numbers() {
     assert_eq!(c.model().map("h1", "v2").expect("mapped").lun, 1);
     run(&c, Command::CreateMap(map("h1", "v1"))).await;
     assert_eq!(c.model().map("h1", "v1").expect("mapped").lun, 0);
-    // Once it has gone it knows nothing any more.
+    // A connection that is lost is no logout: its system keeps the disks for ten minutes.
     fake.state().empty = true;
     away("v1", false).await.expect("nobody is there");
     away("v2", false).await.expect("nobody is there");
+    let e = c.execute(Command::CreateMap(first.clone())).await.expect_err("it may come back");
+    assert_eq!(e.code, Code::LunInUse);
+    // Once it has gone it knows nothing any more.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(601)).await;
+    tokio::time::resume();
     run(&c, Command::CreateMap(first)).await;
     assert_eq!(c.model().map("h1", "v2").expect("mapped").lun, 0);
+}
+
+/// A host mounts the disk that it has as LUN 0. The volume is taken away by force, and the daemon starts anew; the host goes through
+/// that, with the disks and numbers that it had. By which number it gets another volume then.
+async fn number_after_a_restart() -> u16 {
+    let dir = Scratch::new();
+    let (fake, c) = start(dir.path()).await;
+    run(&c, Command::CreatePool(ram_pool("mem", GIB))).await;
+    for v in ["v1", "v2"] {
+        run(&c, Command::CreateVolume(volume(v, "mem", 1 << 20))).await;
+    }
+    run(&c, Command::CreateHost(host("h1", &["1:2"]))).await;
+    run(&c, Command::CreateMap(map("h1", "v1"))).await;
+    run(&c, Command::PutTarget(target("srp0", "127.0.0.1:5555"))).await;
+    c.delete_map("h1".into(), "v1".into(), true).await.expect("by force");
+    c.shutdown().await.expect("down");
+    drop((fake, c));
+    // The host is logged in as soon as the target port is there.
+    let (_fake, c) = settle(dir.path()).await;
+    run(&c, Command::CreateMap(map("h1", "v2"))).await;
+    c.model().map("h1", "v2").expect("mapped").lun
+}
+
+#[tokio::test]
+async fn a_number_that_a_host_knows_is_kept_apart_over_a_restart() {
+    assert_eq!(number_after_a_restart().await, 1);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_number_that_becomes_another_disk_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::NumbersForgotten));
+    let lun = number_after_a_restart().await;
+    plant(None);
+    assert_eq!(lun, 0);
 }
