@@ -233,6 +233,10 @@ impl Inner {
         }
         self.arrange();
         self.ckpt.wake();
+        if self.durable.borrow().log_set.contains(&Some(d.number)) && self.serving.get() {
+            // It gives the log another second copy, which nothing else does.
+            self.ckpt.kick();
+        }
     }
 
     pub(crate) fn note_failures(&self, failed: Vec<(u16, IoError)>) {

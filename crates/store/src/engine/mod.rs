@@ -321,6 +321,14 @@ impl Inner {
         (served, whole)
     }
 
+    /// Whether the log has all the copies that the devices allow.
+    fn is_log_whole(&self) -> bool {
+        let durable = self.durable.borrow();
+        let current = |n: &u16| self.device(*n).is_some_and(|d| d.is_current());
+        let have = durable.log_set.iter().flatten().filter(|n| current(n)).count();
+        have >= usize::from(durable.copies).min(self.current_devices().len())
+    }
+
     pub(crate) fn current_devices(&self) -> Vec<Rc<Device>> {
         self.devices.borrow().iter().filter(|d| d.is_current()).cloned().collect()
     }
@@ -394,7 +402,7 @@ pub struct Status {
     pub free: u64,
     /// Bytes of these that can be written: the rest is kept for maps and deletions.
     pub room: u64,
-    /// Every block has all its copies.
+    /// Every block has all its copies, and the log has as many as the devices allow.
     pub whole: bool,
     /// Nothing can be written, and why.
     pub suspended: Option<IoError>,
@@ -470,7 +478,7 @@ impl Pool {
             total: space.total() * BLOCK as u64,
             free: space.free() * BLOCK as u64,
             room: i.room() * BLOCK as u64,
-            whole: i.standing().1,
+            whole: i.standing().1 && i.is_log_whole(),
             suspended: i.suspended.get(),
             epoch: i.epoch.get(),
             work: i.upkeep.progress(),
