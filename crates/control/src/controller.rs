@@ -15,6 +15,7 @@ mod keys;
 mod layers;
 mod mappings;
 mod migrate;
+mod newer;
 mod policies;
 mod protect;
 

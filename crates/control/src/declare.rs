@@ -179,7 +179,7 @@ fn volume(model: &Model, spec: &VolumeSpec) -> Result<Option<Command>> {
         return Ok(None);
     }
     let (size, read_only) = (Some(spec.size), Some(spec.read_only));
-    let patch = VolumePatch { size, allow_shrink: false, read_only, snapshots };
+    let patch = VolumePatch { size, read_only, snapshots, ..VolumePatch::default() };
     Ok(Some(Command::PatchVolume { name: spec.name.clone(), patch }))
 }
 

@@ -15,4 +15,6 @@ weir_base::planted_bugs! {
     RetriedForEver,
     /// A host whose connection is lost knows nothing any more.
     NumbersForgotten,
+    /// Which volumes a newer pool has is known only while it is here.
+    NewerForgotten,
 }

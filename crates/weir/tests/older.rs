@@ -166,6 +166,13 @@ fn a_migration_of_long_ago_does_not_begin_again_over_the_volume() {
     d.ok("pool release safe");
     assert_eq!(d.json("volume show v")["migration"], Value::Null, "it is where it was of old");
     wait(&d, "nothing is wrong with that", || faults(&d).is_empty());
+    // Nobody is given it for all that.
+    assert_eq!(d.json("volume show v")["newer_in"]["pool"], "safe");
+    let (target, to) = (d.target(), d.path("x"));
+    let old = format!("read --target {target} --volume v --length 64k --output {to} --bs 64k");
+    let args: Vec<&str> = old.split_whitespace().collect();
+    assert!(!common::weir(&d.dir, &args).status.success(), "what it was before it moved");
+    assert_eq!(d.fails("volume set v --read-only on", 4).0, "not_ready");
     // What is left here of the volume goes first.
     let import = format!("pool import --device file:{}", d.path("safe"));
     assert_eq!(d.fails(&import, 4).0, "volume_exists");

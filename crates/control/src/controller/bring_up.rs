@@ -15,6 +15,7 @@ impl Controller {
                 self.fault(format!("pool/{name}"), e);
             }
         }
+        self.close_moved().await;
         // Device sizes may just have been recorded.
         let model = self.model();
         self.start_keys(&model);
@@ -22,6 +23,10 @@ impl Controller {
             let waiting = volume.state == VolumeState::Ready && !self.up().volumes.contains(name);
             let pool_is_up = volume.pool == IMAGES || self.up().pools.contains(&volume.pool);
             let done = match model.pool_at(&volume.pool) {
+                Ok(_) if self.is_left(volume) => {
+                    self.up().faults.remove(&format!("volume/{name}"));
+                    Ok(())
+                }
                 Ok(_) if !pool_is_up => Err(self.pool_down(&volume.pool)),
                 Ok(_) if volume.state == VolumeState::Deleting => {
                     self.finish_deletion(name).await.map(drop)

@@ -25,6 +25,23 @@ pub(super) struct Records {
 }
 
 impl Records {
+    /// A newer pool that has a volume, where this configuration has it in another one.
+    pub(super) fn newer_with(&self, v: &Volume) -> Option<&String> {
+        let has_it =
+            |(pool, held): &(&String, &BTreeSet<Naa>)| **pool != v.pool && held.contains(&v.naa);
+        self.held.iter().find(has_it).map(|(pool, _)| pool)
+    }
+
+    /// Whether any pool is newer and has volumes.
+    pub(super) fn any_newer(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Whether a pool was looked into, and carries nothing that this node does not know.
+    pub(super) fn is_known(&self, pool: &str) -> bool {
+        self.open.contains(pool)
+    }
+
     fn retain(&mut self, f: impl Fn(&String) -> bool) {
         self.kept.retain(|name, _| f(name));
         self.failed.retain(|name, _| f(name));
@@ -100,19 +117,6 @@ impl Controller {
         self.up().records.newer.contains(pool)
     }
 
-    /// Refuses to serve a volume from where it was of old: another pool, which is newer, has it.
-    pub(super) fn check_where(&self, v: &Volume) -> Result<()> {
-        let up = self.up();
-        let has_it =
-            |(pool, held): &(&String, &BTreeSet<Naa>)| **pool != v.pool && held.contains(&v.naa);
-        match up.records.held.iter().find(has_it) {
-            None => Ok(()),
-            Some((pool, _)) => Err(Error::new(Code::RecordNewer, format!("volume `{}` is not where this configuration has it", v.name))
-                .because(format!("the devices of pool `{pool}` carry a newer configuration, and have that volume"))
-                .hint(format!("`weir pool release {pool}`, delete what is left of the volume here, then `weir pool import` takes it as hosts left it"))),
-        }
-    }
-
     /// Refuses to write, move or delete in a pool that is up and [closed](Self::closed).
     pub(super) fn check_open(&self, pool: &str) -> Result<()> {
         self.closed(pool).map_or(Ok(()), Err)
@@ -166,22 +170,7 @@ impl Controller {
         let model = self.model();
         let done = self.read_record(pool, &model).await.map(drop);
         self.tell_record(&pool.name, done);
-        self.close_moved(&model).await;
-    }
-
-    /// Takes volumes away from hosts that were opened where they were of old, before the pool was there that has them.
-    async fn close_moved(&self, model: &Model) {
-        for v in model.volumes.values().filter(|v| self.up().volumes.contains(&v.name)) {
-            let Err(e) = self.check_where(v) else { continue };
-            let object = format!("volume/{}", v.name);
-            self.events.publish("error", &object, &e.to_string());
-            if let Err(e) = self.plane.close_volume(&v.name).await {
-                tracing::error!("{object}: {e}");
-            }
-            let mut up = self.up();
-            up.volumes.remove(&v.name);
-            up.faults.insert(object, e);
-        }
+        self.close_moved().await;
     }
 
     /// Reads what the devices of a pool carry, and opens the pool to this configuration if that knows all of it.
@@ -223,6 +212,8 @@ impl Controller {
             let done = self.put_record(pool, &model).await;
             self.tell_record(&pool.name, done);
         }
+        // What could not be read when the pools were opened may be newer, too.
+        self.close_moved().await;
     }
 
     /// Keeps what came of it for `status`, and tells once what has changed.

@@ -13,6 +13,9 @@ impl Controller {
             Command::CreateVolume(spec) => &spec.pool,
             Command::CloneVolume { spec, .. } => &model.volume(&spec.volume)?.pool,
             Command::DeleteVolume { name } => return self.check_no_cut(name),
+            Command::PatchVolume { name, patch } if patch.serve_here => {
+                return self.check_newer_gone(model.volume(name)?);
+            }
             Command::PatchVolume { name, .. } | Command::ChangeLayers { name, .. } => {
                 if !self.up().volumes.contains(name) {
                     return Err(self.not_ready("volume", name));
@@ -54,8 +57,11 @@ impl Controller {
     }
 
     pub(super) fn not_ready(&self, what: &str, name: &str) -> Error {
+        let model = self.model();
+        let volume = model.volumes.get(name).filter(|_| what == "volume");
+        let left = volume.and_then(|v| self.check_where(v).err());
         let up = self.up();
-        let fault = up.faults.get(&format!("{what}/{name}"));
+        let fault = left.as_ref().or(up.faults.get(&format!("{what}/{name}")));
         let e = Error::new(Code::NotReady, format!("{what} `{name}` is not up"));
         match fault {
             Some(f) => e.because(f).hint(f.hint.clone()),
@@ -104,6 +110,9 @@ impl Controller {
             Command::CreateVolume(spec) => return self.finish_creation(&spec.name).await,
             Command::CloneVolume { spec, .. } => return self.finish_creation(&spec.name).await,
             Command::AdoptVolume { spec, .. } => return self.finish_creation(&spec.name).await,
+            Command::PatchVolume { name, patch } if patch.serve_here => {
+                return self.serve_here(name).await;
+            }
             Command::PatchVolume { name, .. } => {
                 let (was, volume) = (old.volume(name)?, new.volume(name)?);
                 if (was.size, was.read_only) != (volume.size, volume.read_only) {
@@ -132,6 +141,7 @@ impl Controller {
             | Command::ReadyVolume { .. }
             | Command::FinishCut { .. }
             | Command::AdoptSize { .. }
+            | Command::NoteNewer { .. }
             | Command::StartMigration { .. }
             | Command::ChangeMigration { .. }
             | Command::EndMigration { .. }
@@ -173,6 +183,7 @@ impl Controller {
         let mut model = self.model();
         let volume = model.volume(name)?;
         if volume.state == VolumeState::Creating {
+            self.check_where(volume)?;
             self.check_open(&volume.pool)?;
             self.plane.create_volume(volume, model.pool_at(&volume.pool)?).await?;
             let mut new = Model::clone(&model);
@@ -301,6 +312,10 @@ impl Controller {
             | Command::AdoptVolume { spec: AdoptSpec { name, .. }, .. }
             | Command::CloneVolume { spec: CloneSpec { name, .. }, .. } => {
                 self.discard(present.volume(name)?, &present).await
+            }
+            Command::PatchVolume { name, patch } if patch.serve_here => {
+                self.up().volumes.remove(name);
+                self.plane.close_volume(name).await
             }
             Command::PatchVolume { name, .. } | Command::ChangeLayers { name, .. } => {
                 let volume = back.volume(name)?;

@@ -44,6 +44,8 @@ impl Controller {
                 }
             }
             let newer = me.is_newer(&name);
+            // What it has is known here for the last time.
+            me.note_newer().await?;
             me.change(Command::ReleasePool { name, newer }).await.map(drop)
         }))
         .await

@@ -81,6 +81,13 @@ pub enum Command {
         /// Bytes that hosts can see of what is there.
         size: u64,
     },
+    /// The devices of a newer pool say that a volume is there, which this configuration has elsewhere.
+    NoteNewer {
+        /// The volume.
+        name: String,
+        /// The pool.
+        pool: String,
+    },
     /// Change a volume.
     PatchVolume {
         /// The volume.
@@ -271,6 +278,7 @@ impl Model {
             Command::ReadyVolume { name } => self.ready_volume(&name),
             Command::FinishCut { name } => self.finish_cut(&name),
             Command::AdoptSize { name, size } => self.adopt_size(&name, size),
+            Command::NoteNewer { name, pool } => self.note_newer(&name, &pool),
             Command::PatchVolume { name, patch } => self.patch_volume(&name, patch),
             Command::RekeyVolume { name, key, sealed } => self.rekey_volume(&name, key, sealed),
             Command::SetSnapshotRules(spec) => self.set_rules(spec),

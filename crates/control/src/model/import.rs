@@ -104,6 +104,9 @@ fn check_described(v: &Volume) -> Result<()> {
         return Err(Error::new(Code::InvalidLayout, "a protected volume is not like that"));
     }
     check_serial(&v.serial)?;
+    if let Some(n) = &v.newer_in {
+        check_name("pool", &n.pool)?;
+    }
     check_size(v.size, v.block_size)
 }
 
@@ -378,6 +381,13 @@ impl Model {
                     v.snapshots.clear();
                 }
             }
+            if let Some(n) = &v.newer_in {
+                let text = format!(
+                    "volume `{}` is not served: pool `{}` had it when it was looked at last",
+                    v.name, n.pool
+                );
+                done.report.left_out.push(text);
+            }
             self.put_imported(done, v, false)?;
         }
         for f in &found.datasets {
@@ -410,6 +420,7 @@ impl Model {
                 cut: None,
                 layers: Vec::new(),
                 grown_from: None,
+                newer_in: None,
             };
             self.put_imported(done, v, true)?;
         }

@@ -15,6 +15,7 @@ mod key_source;
 mod layers;
 mod layout;
 mod migration;
+mod newer;
 mod objects;
 mod overwrite;
 mod pools;

@@ -364,6 +364,19 @@ pub struct Volume {
     /// Its file, or what a protected pool has of it, is being made larger, from so many bytes, which it has at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grown_from: Option<u64>,
+    /// Another pool has it as of a newer configuration: what is here is of before that, and is not served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newer_in: Option<NewerIn>,
+}
+
+/// Where a volume was found that this configuration has elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NewerIn {
+    /// What the pool was called.
+    pub pool: String,
+    /// Its identity, 32 hexadecimal digits.
+    #[schema(value_type = String)]
+    pub id: PoolId,
 }
 
 /// A volume that is being made smaller. Its size is the new one; its layout still has what is cut off, which nobody gets
@@ -399,6 +412,9 @@ pub struct VolumePatch {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>)]
     pub snapshots: Option<Vec<SnapshotRule>>,
+    /// What is here of a volume that a newer pool had is served all the same. By itself only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub serve_here: bool,
 }
 
 /// A host to create.

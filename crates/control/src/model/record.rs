@@ -77,11 +77,18 @@ impl Carried {
         self.parts.values().filter_map(stamp).collect()
     }
 
-    /// The volumes that were in that pool when this was written, by name in the pool of this name; none where it makes no sense.
+    /// The volumes that were in that pool when this was written, as far as it makes sense: also of a newer program, and where a
+    /// part of it cannot be read.
     pub fn holds(&self) -> BTreeSet<Naa> {
-        let Ok(Some(all)) = self.record() else { return BTreeSet::new() };
-        let here = |v: &&Volume| v.pool == all.pool;
-        all.volumes.iter().filter(here).map(|v| v.naa).collect()
+        let naa = |d: &serde_json::Value| {
+            let volume = d.get("volume").unwrap_or(d);
+            volume.get("naa")?.as_str()?.parse().ok()
+        };
+        let of_part = |content: &Vec<u8>| {
+            let part: serde_json::Value = serde_json::from_slice(content).ok()?;
+            Some(part.get("volumes")?.as_array()?.iter().filter_map(naa).collect::<Vec<Naa>>())
+        };
+        self.parts.values().filter_map(of_part).flatten().collect()
     }
 
     /// All of it put together; none: there is nothing.

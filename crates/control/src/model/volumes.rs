@@ -79,6 +79,7 @@ impl Model {
             cut: None,
             layers: Vec::new(),
             grown_from: None,
+            newer_in: None,
         };
         if !volume.snapshots.is_empty() {
             let mut with = self.volumes.clone();
@@ -191,6 +192,9 @@ impl Model {
     pub(super) fn patch_volume(&mut self, name: &str, patch: VolumePatch) -> Result<Vec<Change>> {
         let mut volume = self.usable(name)?.clone();
         self.check_still(name)?;
+        if patch.serve_here {
+            return self.serve_here(name, &patch);
+        }
         if let Layout::Image { path, read_only } = &volume.layout {
             let wrong = |what: &str, why: &str| {
                 Err(Error::new(Code::Unsupported, format!("volume `{name}` {what}"))

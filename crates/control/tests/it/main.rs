@@ -10,4 +10,5 @@ mod rest;
 mod retried;
 mod same_volume;
 mod shrink;
+mod stale_place;
 mod support;

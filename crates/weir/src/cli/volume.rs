@@ -196,14 +196,19 @@ pub(crate) enum Command {
         #[arg(long)]
         allow_shrink: bool,
     },
-    /// Change whether hosts may write.
-    #[command(after_help = "Example:\n  weir volume set db-01 --read-only on")]
+    /// Change whether hosts may write, or have a volume served that is left where a newer pool does not have it.
+    #[command(
+        after_help = "Examples:\n  weir volume set db-01 --read-only on\n  weir volume set db-01 --serve-here"
+    )]
     Set {
         /// The volume.
         name: String,
         /// Whether hosts may only read it.
-        #[arg(long, value_enum)]
-        read_only: Switch,
+        #[arg(long, value_enum, required_unless_present = "serve_here")]
+        read_only: Option<Switch>,
+        /// Serve what is here, though a pool that was newer had the volume, too.
+        #[arg(long, conflicts_with = "read_only")]
+        serve_here: bool,
     },
     /// Change the key of an encrypted volume: at once, by wrapping the volume's own key anew; or with --reencrypt by
     /// encrypting all of its data with a new one, in the background.
@@ -280,12 +285,16 @@ impl Command {
                     format!("volume {} is now {}", v.name, format_size(v.size))
                 })
             }
-            Command::Set { name, read_only } => {
-                let patch =
-                    VolumePatch { read_only: Some(read_only.is_on()), ..VolumePatch::default() };
+            Command::Set { name, read_only, serve_here } => {
+                let read_only = read_only.map(|r| r.is_on());
+                let patch = VolumePatch { read_only, serve_here, ..VolumePatch::default() };
                 let volume = client.patch_volume(&name, &patch).await?;
                 output::show(json, &volume, |v| {
-                    let how = if v.read_only { "read-only" } else { "writable" };
+                    let how = match (serve_here, v.read_only) {
+                        (true, _) => "served here",
+                        (false, true) => "read-only",
+                        (false, false) => "writable",
+                    };
                     format!("volume {} is now {how}", v.name)
                 })
             }
@@ -365,6 +374,7 @@ fn state(v: &Volume) -> &'static str {
     match v.state {
         VolumeState::Creating => "creating",
         VolumeState::Deleting => "deleting",
+        VolumeState::Ready if v.newer_in.is_some() => "left behind",
         VolumeState::Ready if v.migration.is_some() => "migrating",
         VolumeState::Ready if v.read_only => "read-only",
         VolumeState::Ready => "ready",
@@ -372,7 +382,7 @@ fn state(v: &Volume) -> &'static str {
 }
 
 fn details(v: &Volume, live: Option<&VolumeLive>) -> String {
-    let mut text = output::fields(&[
+    let mut rows = vec![
         ("volume", v.name.clone()),
         ("pool", v.pool.clone()),
         ("kind", v.kind.as_str().into()),
@@ -381,8 +391,13 @@ fn details(v: &Volume, live: Option<&VolumeLive>) -> String {
         ("state", state(v).into()),
         ("serial", v.serial.clone()),
         ("name", format!("naa.{}", v.naa)),
-        ("layout", String::new()),
-    ]);
+    ];
+    if let Some(n) = &v.newer_in {
+        let why = format!("pool {} had it as of a newer configuration", n.pool);
+        rows.push(("not served", why));
+    }
+    rows.push(("layout", String::new()));
+    let mut text = output::fields(&rows);
     draw(&v.layout, 1, &mut text);
     if let Some(e) = &v.form().encryption {
         text.push_str(&output::fields(&[
