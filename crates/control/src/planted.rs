@@ -17,4 +17,6 @@ weir_base::planted_bugs! {
     NumbersForgotten,
     /// Which volumes a newer pool has is known only while it is here.
     NewerForgotten,
+    /// What pools failed to carry is taken for never written to them.
+    KeptThoughFailed,
 }

@@ -266,6 +266,10 @@ impl Controller {
         if !parts.is_empty() {
             let (store, now) = (self.store.clone(), model.clone());
             blocking(move || store.begin_life(&now)).await.map_err(behind(name))?;
+            // Until it is known to have come to its end, they may carry some of it: whoever tries again looks at them.
+            if !has(Bug::KeptThoughFailed) {
+                self.up().records.kept.remove(name);
+            }
             self.plane.keep_record(pool, &parts).await.map_err(behind(name))?;
         }
         self.up().records.kept.insert(name.clone(), model.clone());

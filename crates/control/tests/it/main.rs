@@ -3,6 +3,7 @@
 mod controller;
 mod crash;
 mod fake;
+mod half_kept;
 mod newer;
 mod power_cut;
 mod refused;
