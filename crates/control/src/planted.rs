@@ -19,4 +19,6 @@ weir_base::planted_bugs! {
     NewerForgotten,
     /// What pools failed to carry is taken for never written to them.
     KeptThoughFailed,
+    /// A host that an import tells of is the one that has its name here.
+    HostsByName,
 }

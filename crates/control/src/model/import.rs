@@ -1,5 +1,7 @@
 //! What a protected pool carries of the configuration on its devices, and how another node takes the pool over by that.
 
+mod hosts;
+
 use super::apply::check_count;
 use super::protection::check_kind;
 use super::record::PoolRecord;
@@ -448,47 +450,6 @@ impl Model {
         done.volumes.push(v.clone());
         self.volumes.insert(v.name.clone(), v);
         Ok(())
-    }
-
-    /// Hosts that are not there, and mappings to those that are. What does not fit is left out: it can be made by hand.
-    fn import_hosts(&mut self, done: &mut Import, spec: &ImportSpec, record: PoolRecord) {
-        for host in record.hosts {
-            if self.hosts.contains_key(&host.name) {
-                continue;
-            }
-            let wish = HostSpec {
-                name: host.name.clone(),
-                ports: host.ports.clone(),
-                allow_any: host.allow_any,
-                ..HostSpec::default()
-            };
-            match self.create_host(wish) {
-                Ok(_) => {
-                    // Pools carry no secrets: nobody is let in as this host until it has been given one again.
-                    if let Some(h) = self.hosts.get_mut(&host.name) {
-                        h.keyed = host.keyed;
-                    }
-                    done.report.hosts.push(host.name.clone());
-                    done.hosts.push(host);
-                }
-                Err(e) => done.report.left_out.push(format!("host `{}`: {e}", host.name)),
-            }
-        }
-        for m in record.maps {
-            let volume = format!("{}{}", spec.prefix, m.volume);
-            let made = MapSpec { host: m.host.clone(), volume, lun: Some(m.lun) };
-            let m = Mapping { volume: made.volume.clone(), ..m };
-            match self.create_map(made) {
-                Ok(_) => {
-                    done.report.maps.push((m.host.clone(), m.volume.clone()));
-                    done.maps.push(m);
-                }
-                Err(e) => {
-                    let text = format!("volume `{}` for host `{}`: {e}", m.volume, m.host);
-                    done.report.left_out.push(text);
-                }
-            }
-        }
     }
 }
 

@@ -4,6 +4,7 @@ mod controller;
 mod crash;
 mod fake;
 mod half_kept;
+mod import_hosts;
 mod newer;
 mod power_cut;
 mod refused;
