@@ -21,4 +21,6 @@ weir_base::planted_bugs! {
     KeptThoughFailed,
     /// A host that an import tells of is the one that has its name here.
     HostsByName,
+    /// A volume that could not be closed where it was of old is taken for closed.
+    CloseOnce,
 }

@@ -80,13 +80,16 @@ impl Controller {
         for v in model.volumes.values().filter(|v| self.up().volumes.contains(&v.name)) {
             let Err(e) = self.check_where(v) else { continue };
             let object = format!("volume/{}", v.name);
-            self.events.publish("error", &object, &e.to_string());
-            if let Err(e) = self.plane.close_volume(&v.name).await {
-                tracing::error!("{object}: {e}");
+            if self.up().faults.insert(object.clone(), e.clone()).as_ref() != Some(&e) {
+                self.events.publish("error", &object, &e.to_string());
             }
-            let mut up = self.up();
-            up.volumes.remove(&v.name);
-            up.faults.insert(object, e);
+            match self.plane.close_volume(&v.name).await {
+                Err(e) if !has(Bug::CloseOnce) => {
+                    // As long as it is open there, it is tried again.
+                    tracing::error!("{object}: {e}");
+                }
+                _ => drop(self.up().volumes.remove(&v.name)),
+            }
         }
     }
 

@@ -201,3 +201,57 @@ async fn a_pool_that_cannot_be_looked_into_is_closed_until_it_was() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
+
+/// A volume was opened where it was of old; then the pool comes up that has it, by a newer configuration, and hosts are to lose the
+/// former place. A write there hangs, so the volume cannot be closed at once. Whether it is open yet when that has ended.
+async fn stays_open() -> bool {
+    let dir = Scratch::new();
+    let mut m = Model::default();
+    for (n, name) in ["old", "safe"].into_iter().enumerate() {
+        let path = format!("/nowhere/d{n}");
+        let spec = pool(name, &[(DeviceKind::File, Some(&path), Some(GIB))]);
+        let spec = PoolSpec { raid: Some(Raid::Zero), ..spec };
+        m.apply(Command::CreatePool(spec), n as u128).expect("a pool");
+    }
+    m.apply(Command::CreateVolume(volume("v", "old", 8 * MIB)), 7).expect("a volume");
+    m.apply(Command::ReadyVolume { name: "v".into() }, 0).expect("it is made");
+    let store = MetaStore::open(dir.path()).expect("a store");
+    store.commit(&Model::default(), &m).expect("kept");
+    drop(store);
+    m.volumes.get_mut("v").expect("there").pool = "safe".into();
+    let bytes = m.pool_record("safe").expect("a record").bytes().expect("as bytes");
+    let mut newer: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
+    newer["stamp"] = serde_json::json!({ "life": "of another", "revision": 3 });
+    let fake = Arc::new(Fake::default());
+    fake.break_call("start_pool safe");
+    let _c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    assert!(fake.state().volumes.contains_key("v"), "it is served where it was of old");
+    fake.state().carried = Carried::one(newer.to_string().into_bytes());
+    fake.mend();
+    fake.break_call("close_volume v");
+    let called = |what: &str| fake.state().calls.iter().filter(|c| *c == what).count();
+    let begun = std::time::Instant::now();
+    while called("close_volume v") == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the newer pool is seen");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // The device answers again.
+    fake.mend();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    fake.state().volumes.contains_key("v")
+}
+
+#[tokio::test]
+async fn a_volume_that_could_not_be_closed_where_it_was_of_old_is_closed_later() {
+    assert!(!stays_open().await);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_close_that_is_not_tried_again_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::CloseOnce));
+    let open = stays_open().await;
+    plant(None);
+    assert!(open);
+}
