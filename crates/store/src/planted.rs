@@ -115,6 +115,8 @@ weir_base::planted_bugs! {
     MoveMissesReads,
     /// Space for a checkpoint is kept for what took effect, not for what is on its way.
     ComingNotCounted,
+    /// Who waits for a checkpoint that fails is told that it was made.
+    FailedIsMade,
 }
 
 impl Bug {
@@ -133,5 +135,6 @@ impl Bug {
         Bug::WrongForEver,
         Bug::MoveMissesReads,
         Bug::ComingNotCounted,
+        Bug::FailedIsMade,
     ];
 }

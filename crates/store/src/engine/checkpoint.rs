@@ -24,6 +24,7 @@ use weir_reactor::WaitChannel;
 pub(crate) struct Control {
     wanted: Cell<u64>,
     started: Cell<u64>,
+    /// Those that are durable: one that failed is none.
     done: Cell<u64>,
     work: WaitChannel,
     /// Signalled after each.
@@ -116,7 +117,7 @@ struct Cut {
 }
 
 impl Inner {
-    /// Waits for a checkpoint that has everything that is there now.
+    /// Waits for a checkpoint that has everything that is there now. When this is well, that is durable.
     pub(crate) async fn checkpoint_now(&self) -> IoResult {
         let n = self.ckpt.started.get() + 1;
         self.ckpt.want(n);
@@ -143,10 +144,17 @@ impl Inner {
             }
             while self.ckpt.done.get() < self.ckpt.wanted.get() && self.suspended.get().is_none() {
                 self.ckpt.started.set(self.ckpt.done.get() + 1);
-                if let Err(e) = self.run_checkpoint(|_| {}).await {
-                    self.suspend(e);
+                match self.run_checkpoint(|_| {}).await {
+                    Ok(()) => self.ckpt.done.set(self.ckpt.started.get()),
+                    Err(e) => {
+                        self.suspend(e);
+                        // Who waits for it must not be told that it was made.
+                        match has(Bug::FailedIsMade) {
+                            true => self.ckpt.done.set(self.ckpt.started.get()),
+                            false => self.ckpt.started.set(self.ckpt.done.get()),
+                        }
+                    }
                 }
-                self.ckpt.done.set(self.ckpt.started.get());
                 self.ckpt.over.signal_all();
                 if self.is_reaping() {
                     self.ckpt.kick();

@@ -397,7 +397,9 @@ impl Pool {
     /// # Errors
     /// It is no volume, the size is no multiple of its block size, or the pool cannot be written.
     pub async fn resize(&self, volume: u32, len: u64) -> StoreResult {
-        let v = self.0.dataset(volume)?;
+        // One life: what is changed in one that was suspended meanwhile must not be answered by the next.
+        let i = self.0.clone();
+        let v = i.dataset(volume)?;
         let whole = len > 0 && len.is_multiple_of(u64::from(v.block_size));
         if !v.is_volume() || !whole || len > MAX_LBA * BLOCK as u64 {
             return Err(StoreError::Request(format!(
@@ -413,10 +415,10 @@ impl Pool {
         let new = len.div_ceil(BLOCK as u64);
         if new < old {
             let lock = v.locks.lock(new, old).await;
-            self.0.wipe_locked(&v, new, old - new, lock).await?;
+            i.wipe_locked(&v, new, old - new, lock).await?;
         }
         let (v2, cut) = (v.clone(), len);
-        self.0.act(Box::new(move |_| v2.len.set(cut))).await
+        i.act(Box::new(move |_| v2.len.set(cut))).await
     }
 
     /// Makes a checkpoint: restarting needs nothing of the log before it.
