@@ -1,8 +1,8 @@
 //! Devices join and leave: adding, spares, replacing, draining, removing.
 
 use super::device::Device;
+use super::find::history;
 use super::labels::{label_within, superblocks};
-use super::open::history;
 use super::rebuild::no_room;
 use super::upkeep::BATCH;
 use super::{Inner, Pool, StoreError, StoreResult};

@@ -12,6 +12,7 @@ mod decide;
 mod device;
 mod devices;
 mod fill;
+mod find;
 mod flush;
 mod gather;
 mod heal;

@@ -1,11 +1,12 @@
-//! Opening a pool: labels, the newest superblock, tables, and then recovery.
+//! Opening a pool that was found: tables, and then recovery.
 
 use super::arrivals::Arrivals;
 use super::checkpoint::{Control, next_epoch};
 use super::copies::LATER;
 use super::dataset::Dataset;
 use super::device::Device;
-use super::labels::{A_WHILE, label_within, read_surely, superblocks};
+use super::find::find;
+use super::labels::{A_WHILE, read_surely};
 use super::log::Log;
 use super::meta::Cache;
 use super::resume::Lives;
@@ -14,12 +15,11 @@ use super::together::together;
 use super::upkeep::Upkeep;
 use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::dataset::{DatasetRecord, RECORD};
-use crate::format::label::{Label, Layout};
+use crate::format::label::Layout;
 use crate::format::page::{FANOUT, HEADER, Header, NodePtr, PAYLOAD, PageKind};
 use crate::format::slab::{self, REMAP, RemapRecord, SlabHead, SlabRecord, bitmap_pages};
-use crate::format::superblock::{MemberState, Superblock};
-use crate::format::{BLOCK, Block, DataSum, FormatError, LAST_EPOCH, blob, page, tree};
-use crate::planted::{Bug, has};
+use crate::format::superblock::Superblock;
+use crate::format::{BLOCK, Block, DataSum, FormatError, blob, page, tree};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -125,26 +125,7 @@ pub(crate) fn parse_space(bytes: &[u8]) -> Option<(Vec<SlabRecord>, Vec<RemapRec
     Some((slabs, remaps))
 }
 
-/// The devices of a pool as a superblock has them, with the disks that were found.
-pub(crate) fn members(
-    best: &Superblock,
-    found: &[(Rc<dyn Disk>, Label)],
-    any: Label,
-) -> Vec<Rc<Device>> {
-    let all = best.members.iter().enumerate();
-    all.map(|(n, m)| {
-        let here = found.iter().find(|(_, l)| l.device == m.device);
-        // A missing one is laid out as the others are, in its own size.
-        let y = any.layout;
-        let like =
-            |blocks| Layout::plan(blocks, y.slab_shift, y.log_pages, y.table_pages, y.spares);
-        let layout = here.map(|(_, l)| l.layout).or(like(m.blocks)).unwrap_or(y);
-        Device::new(n as u16, m, layout, here.map(|(d, _)| d.clone()))
-    })
-    .collect()
-}
-
-fn pool_error<T>(text: impl Into<String>) -> StoreResult<T> {
+pub(super) fn pool_error<T>(text: impl Into<String>) -> StoreResult<T> {
     Err(StoreError::Pool(text.into()))
 }
 
@@ -266,142 +247,6 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
     }
     inner.load().await?;
     Ok(inner)
-}
-
-/// Finds the pool that disks belong to, its newest superblock and its devices.
-async fn find(
-    disks: Vec<Rc<dyn Disk>>,
-    options: &Options,
-) -> StoreResult<(Superblock, Vec<Rc<Device>>, (u64, u64))> {
-    let limit = options.deadline;
-    let mut found: Vec<(Rc<dyn Disk>, Label)> = Vec::new();
-    let mut unlabelled = None;
-    let mut all: Vec<(usize, Superblock)> = Vec::new();
-    for d in disks {
-        let l = match label_within(&d, limit).await {
-            Ok(l) => l,
-            Err(no) => {
-                unlabelled = Some(no.why);
-                continue;
-            }
-        };
-        // One that does not answer any more is missing. It is not one that knows less than the others.
-        match superblocks(&d, &l, limit).await {
-            Ok(some) => {
-                all.extend(some.into_iter().map(|s| (found.len(), s)));
-                found.push((d, l));
-            }
-            Err(e) => unlabelled = Some(e.into()),
-        }
-    }
-    let Some(any) = found.first().map(|(_, l)| *l) else {
-        return Err(unlabelled.unwrap_or(StoreError::Pool("no devices were given".into())));
-    };
-    if let Some((d, l)) = found.iter().find(|(_, l)| l.pool != any.pool) {
-        return pool_error(format!("`{}` belongs to another pool, {:032x}", d.name(), l.pool));
-    }
-    // The last one of a life may be on a device out of sync only. When that is away the next life begins with another one of
-    // that number.
-    let newer = |s: &&Superblock| (s.seq, s.incarnation);
-    let Some(best) = all.iter().map(|(_, s)| s).max_by_key(newer).cloned() else {
-        return pool_error("no device has a readable superblock");
-    };
-    // The one before it, where that is still there, must be the one that it names.
-    let in_sync =
-        |id: u64| best.members.iter().any(|m| m.device == id && m.state == MemberState::InSync);
-    let mut before = all.iter().filter(|(n, s)| {
-        s.seq.wrapping_add(1) == best.seq
-            && s.lineage == best.lineage
-            && in_sync(found[*n].1.device)
-    });
-    if before.clone().count() > 0 && before.all(|(_, s)| s.chain() != best.previous) {
-        return pool_error("the newest superblock does not follow the one before it");
-    }
-    for (n, (d, l)) in found.iter().enumerate() {
-        let newest = all.iter().filter(|(k, _)| *k == n).map(|(_, s)| s).max_by_key(|s| s.seq);
-        if let Some(s) = newest
-            && s.lineage != best.lineage
-            && s.lineage != best.parent_lineage
-            && in_sync(l.device)
-        {
-            return pool_error(format!(
-                "`{}` went its own way: the pool was opened by force without it and with it",
-                d.name()
-            ));
-        }
-    }
-    let alike =
-        |l: &Label| l.layout.slab_shift == best.slab_shift && l.layout.log_pages == best.log_pages;
-    if let Some((d, _)) = found.iter().find(|(_, l)| !alike(l)) {
-        return pool_error(format!("`{}` is laid out in another way than its pool", d.name()));
-    }
-    let devices = members(&best, &found, any);
-    // With the newest superblock.
-    let joined = |id: u64| {
-        let mut before = all
-            .iter()
-            .map(|(_, s)| s)
-            .filter(|s| s.seq.wrapping_add(1) == best.seq && s.lineage == best.lineage);
-        before.clone().count() > 0 && before.all(|s| s.members.iter().all(|m| m.device != id))
-    };
-    let mut lineage = (best.lineage, best.parent_lineage);
-    for d in &devices {
-        if d.disk.is_some() || d.state.get() != MemberState::InSync {
-            continue;
-        }
-        if !options.force {
-            return pool_error(format!(
-                "device {} ({:016x}) is missing, and may have what the others have not; open by force \
-                 to go on without it",
-                d.number, d.id
-            ));
-        }
-        d.state.set(MemberState::Out);
-        d.since.set(best.epoch);
-        lineage = (options.lineage, best.lineage);
-    }
-    for d in devices.iter().filter(|d| d.disk.is_some()) {
-        let newest = found.iter().position(|(_, l)| l.device == d.id).and_then(|n| {
-            let mine = all.iter().filter(|(k, _)| *k == n).map(|(_, s)| s);
-            mine.max_by_key(|s| s.seq)
-        });
-        // A superblock is begun when the one before it is on every device in sync. Whatever is further behind is not what
-        // it was: an old copy of the device, or a device that forgets. One that the superblock before did not know has
-        // joined with the newest one, which need not have come to it; it may have the log already.
-        let behind = match newest {
-            Some(s) => s.seq.saturating_add(1) < best.seq,
-            None => has(Bug::NewcomerIsBehind) || !joined(d.id),
-        };
-        let mut since = d.since.get();
-        if d.state.get() == MemberState::InSync && behind {
-            since = newest.map_or(0, |s| s.epoch);
-            d.state.set(MemberState::Out);
-            // What slabs and blocks were moved to since is missing there, too, however old it is.
-            d.since.set(0);
-        }
-        let (foreign, held) = history(newest, &best, since);
-        d.foreign.set(foreign && (behind || newest.is_some()));
-        d.held.set(held);
-    }
-    if !devices.iter().any(|d| d.disk.is_some() && d.state.get() == MemberState::InSync) {
-        return pool_error("no device has what the newest superblock tells of");
-    }
-    // What was being filled is begun anew; nothing of it was relied on.
-    for d in devices.iter().filter(|d| d.state.get() == MemberState::Syncing) {
-        d.state.set(MemberState::Out);
-    }
-    Ok((best, devices, lineage))
-}
-
-/// Whether nothing of a device that is out of sync may be believed, and whether it has a history of its own,
-/// which bringing it back would end. It missed what was written in and after epoch `since`.
-pub(crate) fn history(newest: Option<&Superblock>, best: &Superblock, since: u32) -> (bool, bool) {
-    let Some(s) = newest else { return (true, false) };
-    // A lineage is changed by whoever goes on without a device that is in sync; so one never forks.
-    // In the last epoch nobody can tell who was ahead.
-    let behind = s.epoch <= since && s.epoch < LAST_EPOCH;
-    let ours = s.lineage == best.lineage || (s.lineage == best.parent_lineage && behind);
-    (!ours, !ours)
 }
 
 impl Inner {
