@@ -117,6 +117,8 @@ weir_base::planted_bugs! {
     ComingNotCounted,
     /// Who waits for a checkpoint that fails is told that it was made.
     FailedIsMade,
+    /// What was given up of a disk is known to the device of a pool only, and forgotten with it.
+    LateOfDevice,
 }
 
 impl Bug {
@@ -136,5 +138,6 @@ impl Bug {
         Bug::MoveMissesReads,
         Bug::ComingNotCounted,
         Bug::FailedIsMade,
+        Bug::LateOfDevice,
     ];
 }

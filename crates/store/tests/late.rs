@@ -3,19 +3,27 @@
 #[path = "common/bench.rs"]
 mod bench;
 
-use bench::{Bench, MIB, spec, write};
+use bench::{B, Bench, MIB, first, spec, write};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_base::SECONDS;
 use weir_disk::{Disk, DiskOp};
-use weir_reactor::{Token, sleep};
+use weir_reactor::{Token, sleep, timeout};
+use weir_sim::Next;
 use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, create};
 
-/// A disk of which writes are held back for as long as somebody says.
+const ALL: (u64, u64) = (0, u64::MAX);
+const NONE: (u64, u64) = (0, 0);
+/// A block whose write fails.
+const AT: u64 = 8192;
+
+/// A disk of which writes to some of it are held back for as long as somebody says.
 struct Sticky {
     disk: Rc<dyn Disk>,
-    hold: Cell<bool>,
+    /// From where to where.
+    hold: Cell<(u64, u64)>,
     held: RefCell<Vec<(DiskOp, Token)>>,
 }
 
@@ -28,6 +36,15 @@ impl Sticky {
         for (op, token) in self.held.take() {
             self.disk.submit(op, token);
         }
+    }
+
+    /// Where the writes go that are held back.
+    fn places(&self) -> Vec<u64> {
+        let at = |op: &DiskOp| match op {
+            DiskOp::Write { offset, .. } => *offset,
+            _ => 0,
+        };
+        self.held.borrow().iter().map(|(op, _)| at(op)).collect()
     }
 }
 
@@ -45,9 +62,12 @@ impl Disk for Sticky {
         self.disk.name()
     }
     fn submit(&self, op: DiskOp, token: Token) {
-        match self.hold.get() && matches!(op, DiskOp::Write { .. }) {
-            true => self.held.borrow_mut().push((op, token)),
-            false => self.disk.submit(op, token),
+        let (from, to) = self.hold.get();
+        match &op {
+            DiskOp::Write { offset, .. } if (from..to).contains(offset) => {
+                self.held.borrow_mut().push((op, token));
+            }
+            _ => self.disk.submit(op, token),
         }
     }
 }
@@ -70,11 +90,11 @@ fn taken_again(again: bool) -> Option<String> {
         write(&p, 1, 0, MIB, 1).await.unwrap();
         p.settled().await.unwrap();
         p.checkpoint().await.unwrap();
-        one.hold.set(true);
+        one.hold.set(ALL);
         for k in 0..8 {
             write(&p, 1, MIB + k * 65536, 65536, 2).await.unwrap();
         }
-        one.hold.set(false);
+        one.hold.set(NONE);
         assert_eq!(p.status().devices[1].state, MemberState::Out);
         assert!(!one.held.borrow().is_empty());
         p.replace(1, two).await.unwrap();
@@ -118,9 +138,9 @@ fn a_disk_that_could_not_be_added_is_not_taken_again_while_its_writes_are_under_
     b.run(async move {
         create(&disks, &spec(2)).await.unwrap();
         let p = Pool::open(disks, options()).await.unwrap();
-        slow.hold.set(true);
+        slow.hold.set(ALL);
         assert!(p.add(slow.clone()).await.is_err());
-        slow.hold.set(false);
+        slow.hold.set(NONE);
         for _ in 0..2 {
             assert!(p.add(slow.clone()).await.is_err());
             assert!(p.add(other.clone()).await.is_err());
@@ -141,4 +161,107 @@ fn a_device_that_is_taken_again_too_early_is_caught() {
     let wrong = taken_again(false);
     plant(None);
     assert!(wrong.is_some());
+}
+
+/// Who tries first to have the pool served again, while its device hangs.
+#[derive(Debug, Clone, Copy)]
+enum First {
+    /// A resume, which fails.
+    Resume,
+    /// A resume that is let go of in the middle.
+    LetGo,
+    /// The pool is opened anew in the same program, which fails.
+    Open,
+}
+
+/// A flush fails, so the pool is suspended. While it is served again the device hangs in a write, so that this fails. The device
+/// answers again, the pool is served; only much later does that write end. Says what was damaged of what was acknowledged since.
+fn served_again(how: First) -> Vec<String> {
+    let b = Bench::new(1, 0);
+    let (one, medium) = (Sticky::new(b.disk(0)), b.media[0].clone());
+    b.run(async move {
+        let disks: Vec<Rc<dyn Disk>> = vec![one.clone()];
+        create(&disks, &spec(1)).await.unwrap();
+        let p = Pool::open(disks.clone(), options()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        let data = p.volume(1).unwrap().locate(0).await.unwrap()[0].1;
+        medium.next_is(Next::FlushError);
+        assert!(write(&p, 1, AT, B, 2).await.is_err());
+        // Where data is, the device hangs.
+        one.hold.set((data, 7 * MIB));
+        match how {
+            First::Resume => assert!(p.resume().await.is_err()),
+            First::LetGo => assert!(timeout(SECONDS / 2, p.resume()).await.is_err()),
+            First::Open => assert!(Pool::open(disks.clone(), options()).await.is_err()),
+        }
+        one.hold.set(NONE);
+        let late = one.places();
+        assert!(!late.is_empty(), "it failed for another reason");
+        let again = async || match how {
+            First::Open => Pool::open(disks.clone(), options()).await,
+            _ => p.resume().await.map(|()| p.clone()),
+        };
+        let p = match again().await {
+            Ok(p) => p,
+            Err(_) => {
+                one.release();
+                again().await.unwrap()
+            }
+        };
+        let mut wrote = BTreeMap::new();
+        for round in 3..40u8 {
+            for k in 0..64 {
+                let at = u64::from(round % 2) * MIB + k * B;
+                write(&p, 1, at, B, round).await.unwrap();
+                wrote.insert(at, round);
+            }
+            p.checkpoint().await.unwrap();
+            let mut used = false;
+            for at in (0..2 * MIB).step_by(B as usize).filter(|at| *at != AT) {
+                let places = p.volume(1).unwrap().locate(at).await.unwrap();
+                used |= places.iter().any(|(_, at)| late.contains(at));
+            }
+            if used {
+                break;
+            }
+        }
+        one.release();
+        sleep(SECONDS).await;
+        let mut wrong = Vec::new();
+        for (at, value) in wrote {
+            let found = first(&p, 1, at).await;
+            if found != Ok(value) {
+                wrong.push(format!("byte {at}: {value} was acknowledged, it is {found:?}"));
+            }
+        }
+        wrong
+    })
+}
+
+#[test]
+fn what_a_failed_resume_gave_up_lands_on_nothing_that_came_since() {
+    assert_eq!(served_again(First::Resume), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_resume_was_writing_when_it_was_let_go_of_lands_on_nothing_that_came_since() {
+    assert_eq!(served_again(First::LetGo), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_failed_open_gave_up_lands_on_nothing_that_came_since() {
+    assert_eq!(served_again(First::Open), Vec::<String>::new());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn what_a_failed_resume_gave_up_and_nobody_knows_of_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::LateOfDevice));
+    let all = [First::Resume, First::LetGo, First::Open].map(served_again);
+    plant(None);
+    assert!(all.iter().all(|wrong| !wrong.is_empty()), "{all:?}");
 }

@@ -88,7 +88,7 @@ pub async fn check_watched(
     options: Options,
     watch: Rc<Cell<(u64, u64)>>,
 ) -> StoreResult<Report> {
-    let inner = assemble(disks, Options { read_only: true, ..options }).await?;
+    let inner = assemble(disks, Options { read_only: true, ..options }, Rc::default()).await?;
     Ok(Check::all(inner, watch).await)
 }
 
@@ -482,7 +482,9 @@ mod tests {
         let there = disks(&n);
         let places = w.run(&n, LIMIT, async move {
             let i =
-                assemble(there, Options { read_only: true, ..Options::default() }).await.unwrap();
+                assemble(there, Options { read_only: true, ..Options::default() }, Rc::default())
+                    .await
+                    .unwrap();
             let ds =
                 i.datasets.borrow().values().find(|d| d.kind == Kind::Volume).cloned().unwrap();
             let super::super::stage::Below::Root(root, _) = ds.top.below.borrow().clone() else {

@@ -1,6 +1,7 @@
 //! Making a pool: labels, the slabs' places, the first superblock.
 
 use super::labels::{A_WHILE, label_within, superblocks};
+use super::unended::{late_of, quiet};
 use super::{StoreError, StoreResult};
 use crate::format::label::{LABELS, Label, Layout};
 use crate::format::page::{self, Header, PAYLOAD, PageKind, seal};
@@ -129,6 +130,12 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
             Ok(l) => return request(format!("`{}` belongs to pool {:032x}", d.name(), l.pool)),
             Err(no) if no.in_doubt => return Err(no.why),
             Err(_) => {}
+        }
+        if !quiet(&late_of(d), A_WHILE).await {
+            return request(format!(
+                "`{}` still has writes under way that were given up",
+                d.name()
+            ));
         }
         layouts.push(layout);
     }

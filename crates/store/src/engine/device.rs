@@ -1,22 +1,17 @@
 //! The devices of a pool: physical I/O, replaced blocks, standing.
 
 use super::flush::Flushes;
+use super::unended::{Late, late_of, quiet};
 use crate::format::BLOCK;
 use crate::format::label::{Label, Layout};
 use crate::format::superblock::{Member, MemberState};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
 use weir_base::{IoError, IoResult, MILLIS, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, run, status};
 use weir_mem::Slice;
 use weir_reactor::{CompletionFuture, completion, patience, sleep};
-
-/// Writes that were given up and have not ended: they may still change the device.
-pub(crate) type Late = Rc<RefCell<Vec<CompletionFuture>>>;
 
 /// How long a device is read from only if need be, after a read of it failed.
 const SHAKY: Nanos = SECONDS;
@@ -39,6 +34,7 @@ pub(crate) struct Device {
     pub(crate) held: Cell<bool>,
     /// When it went out of service, in the reactor's time.
     pub(crate) out_at: Cell<Nanos>,
+    /// Writes to its disk that were given up.
     pub(crate) late: Late,
     pub(crate) spares_used: Cell<u32>,
     /// Blocks that live in spares.
@@ -97,6 +93,7 @@ impl Device {
         layout: Layout,
         disk: Option<Rc<dyn Disk>>,
     ) -> Rc<Device> {
+        let late = disk.as_ref().map(late_of).unwrap_or_default();
         Rc::new(Device {
             number,
             id: member.device,
@@ -109,7 +106,7 @@ impl Device {
             foreign: Cell::new(false),
             held: Cell::new(false),
             out_at: Cell::new(0),
-            late: Late::default(),
+            late,
             spares_used: Cell::new(member.spares_used),
             remap: RefCell::default(),
             failed: Cell::new(None),
@@ -287,17 +284,6 @@ impl Device {
         }
         Ok(())
     }
-}
-
-/// Waits until all of these writes have ended; false: `limit` was not enough. They stay where they are meanwhile: somebody else
-/// may wait for them, and whoever waits may be given up.
-pub(crate) async fn quiet(late: &Late, limit: Nanos) -> bool {
-    let ended = poll_fn(|cx| {
-        let mut all = late.borrow_mut();
-        all.retain_mut(|one| Pin::new(one).poll(cx).is_pending());
-        if all.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    });
-    patience(limit, ended).await.is_ok()
 }
 
 async fn within(limit: Nanos, io: impl Future<Output = IoResult>) -> IoResult {

@@ -171,8 +171,6 @@ impl Inner {
             spares_used: 0,
         };
         let d = Device::new(number as u16, &member, layout, Some(disk));
-        // If it does not become one, and writes to it do not end, whoever takes it again must know.
-        self.unended.note(&d);
         self.wipe_rings(&d).await?;
         // Before a superblock names it: what is named and not found keeps a pool from being opened.
         self.write_labels(&d).await?;
@@ -184,10 +182,7 @@ impl Inner {
         let n = usize::from(d.number);
         let mut devices = self.devices.borrow_mut();
         match n < devices.len() {
-            true => {
-                self.unended.note(&devices[n]);
-                devices[n] = d.clone();
-            }
+            true => devices[n] = d.clone(),
             false => devices.push(d.clone()),
         }
         drop(devices);

@@ -136,6 +136,7 @@ pub struct Counters {
 pub(crate) struct Inner {
     /// Itself, for tasks that outlive those who began them.
     pub(crate) me: Weak<Inner>,
+    /// Of all lives.
     pub(crate) works: Rc<to_end::Works>,
     pub(crate) options: Options,
     pub(crate) pool: u128,
@@ -153,8 +154,6 @@ pub(crate) struct Inner {
     pub(crate) over: Cell<bool>,
     /// It was tried to open it anew, and superblocks were begun that this life does not know: it begins none any more.
     pub(crate) superseded: Cell<bool>,
-    /// Disks that are no devices of it, and may still be written to.
-    pub(crate) unended: unended::Unended,
     /// Only one superblock is made at a time.
     pub(crate) super_lock: WaitChannel,
     pub(crate) epoch: Cell<u32>,

@@ -11,7 +11,9 @@ use super::log::Log;
 use super::meta::Cache;
 use super::resume::Lives;
 use super::space::Space;
+use super::to_end::Works;
 use super::together::together;
+use super::unended::assemble_quiet;
 use super::upkeep::Upkeep;
 use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::dataset::{DatasetRecord, RECORD};
@@ -135,8 +137,20 @@ impl Pool {
     /// # Errors
     /// Devices are missing or damaged, or belong to several pools.
     pub async fn open(disks: Vec<Rc<dyn Disk>>, options: Options) -> StoreResult<Pool> {
-        let inner = assemble(disks, options).await?;
-        inner.recover().await?;
+        let works = Rc::<Works>::default();
+        let opened = async {
+            let inner = assemble_quiet(disks, options, works.clone()).await?;
+            inner.recover().await?;
+            Ok(inner)
+        };
+        let inner = match opened.await {
+            Ok(inner) => inner,
+            Err(e) => {
+                // Whoever tries again must not meet what this has begun.
+                works.end().await;
+                return Err(e);
+            }
+        };
         inner.serve().await;
         Ok(Pool(Lives::begin(inner)))
     }
@@ -162,8 +176,12 @@ impl Inner {
     }
 }
 
-/// A pool as of its newest checkpoint, with its log not looked at.
-pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> StoreResult<Rc<Inner>> {
+/// A pool as of its newest checkpoint, with its log not looked at. `works`: where what is begun counts.
+pub(crate) async fn assemble(
+    disks: Vec<Rc<dyn Disk>>,
+    options: Options,
+    works: Rc<Works>,
+) -> StoreResult<Rc<Inner>> {
     let (best, devices, lineage) = find(disks, &options).await?;
     let here = |d: &Rc<Device>| d.disk.clone().map(|disk| (disk, d.layout));
     let disks: Vec<_> = devices.iter().filter_map(here).collect();
@@ -199,7 +217,7 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
     let Ok(bufs) = bufs else { return pool_error("no memory for buffers") };
     let inner = Rc::new_cyclic(|me| Inner {
         me: me.clone(),
-        works: Rc::default(),
+        works,
         pool: best.pool,
         tag: best.tag(),
         data_sum: DataSum::of(best.incompat),
@@ -229,7 +247,6 @@ pub(crate) async fn assemble(disks: Vec<Rc<dyn Disk>>, options: Options) -> Stor
         begun: RefCell::default(),
         over: Cell::new(false),
         superseded: Cell::new(false),
-        unended: Default::default(),
         deciding: weir_reactor::WaitChannel::new(1),
         undecided_until: Cell::new(0),
         users: Cell::new(0),

@@ -3,14 +3,14 @@
 //! A pool is suspended when what is to be written fails for all copies. It goes on by being opened again in its place, so that
 //! nothing but recovery decides what happened of the writes under way.
 
-use super::open::assemble;
+use super::unended::assemble_quiet;
 use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::superblock::MemberState;
 use crate::planted::{Bug, has};
 use std::cell::OnceCell;
 use std::ops::Deref;
 use std::rc::Rc;
-use weir_reactor::{now, patience, spawn_task};
+use weir_reactor::{patience, spawn_task};
 
 /// A pool opened once.
 struct Life {
@@ -99,9 +99,8 @@ impl Inner {
         known.all(|s| s.chain() != last)
     }
 
-    /// Waits until nothing is under way any more that this life began, and ends it. Gives the devices to which writes that were
-    /// given up are under way even so: nothing may come after those.
-    async fn end(&self) -> StoreResult<Vec<u16>> {
+    /// Waits until nothing is under way any more that this life began, but for writes that were given up, and ends it.
+    async fn end(&self) -> StoreResult {
         self.end_upkeep().await;
         self.ckpt.close();
         self.log.work.signal();
@@ -121,16 +120,7 @@ impl Inner {
         if patience(limit.saturating_mul(2), quiet).await.is_err() {
             return Err(StoreError::Pool("I/O is still under way; try again later".into()));
         }
-        let mut devices = self.devices.borrow().clone();
-        devices.retain(|d| d.state.get() != MemberState::Gone);
-        let until = now().saturating_add(limit);
-        let mut left = Vec::new();
-        for d in devices {
-            if !d.is_quiet(until.saturating_sub(now())).await {
-                left.push(d.number);
-            }
-        }
-        Ok(left)
+        Ok(())
     }
 }
 
@@ -154,21 +144,14 @@ impl Pool {
             true => None,
             false => Some(old.deciding.acquire(1).await),
         };
-        let left = old.end().await?;
-        // One that hangs is missing.
+        old.end().await?;
         let here = |d: &Rc<super::device::Device>| {
-            d.disk
-                .clone()
-                .filter(|_| d.state.get() != MemberState::Gone && !left.contains(&d.number))
+            d.disk.clone().filter(|_| d.state.get() != MemberState::Gone)
         };
         let disks = old.devices.borrow().iter().filter_map(here).collect();
         let options = super::Options { force: false, ..old.options.clone() };
-        let new = assemble(disks, options).await.map_err(|e| match left.first() {
-            Some(n) => StoreError::Pool(format!(
-                "writes that were given up are still under way to device {n}; try again later. Without it: {e}"
-            )),
-            None => e,
-        })?;
+        // What this begins counts as the old life's, too: should it fail, the next try waits for that.
+        let new = assemble_quiet(disks, options, old.works.clone()).await?;
         new.counters.set(old.counters.get());
         new.upkeep.like(&old.upkeep);
         new.cache.borrow_mut().like(&old.cache.borrow());
@@ -185,10 +168,6 @@ impl Pool {
         // Reads that began in the old life may look at what this one frees.
         let pin = new.pins.pin();
         new.serve().await;
-        for d in old.devices.borrow().iter() {
-            old.unended.note(d);
-        }
-        new.unended.like(&old.unended);
         let _ = self.0.last().next.set(Rc::new(Life { inner: new, next: OnceCell::new() }));
         old.over.set(true);
         drop((only, still));

@@ -15,6 +15,15 @@ pub(crate) struct Works {
     over: WaitChannel,
 }
 
+impl Works {
+    /// Waits until none is under way.
+    pub(crate) async fn end(&self) {
+        while self.running.get() > 0 {
+            self.over.wait().await;
+        }
+    }
+}
+
 struct Running(Rc<Works>);
 
 impl Running {
@@ -48,9 +57,7 @@ impl Inner {
 
     /// Waits until nothing that was begun changes a device any more. Devices that failed are not waited for.
     pub(crate) async fn rest(&self) {
-        while self.works.running.get() > 0 {
-            self.works.over.wait().await;
-        }
+        self.works.end().await;
         // A record of who is current may be on its way.
         let _only = self.super_lock.acquire(1).await;
         let devices = self.devices.borrow().clone();

@@ -1,68 +1,76 @@
-//! Disks that writes are under way to which nobody waits for any more: as long as one is, whoever gets the disk gets what it
-//! brings.
+//! Writes that were given up and have not ended, disk by disk: as long as one is under way, whoever gets the disk gets what it
+//! brings. So they belong to the disk, and not to the device, life or pool that gave them up.
 
-use super::Inner;
-use super::device::{Device, Late, quiet};
+use super::open::assemble;
+use super::to_end::Works;
+use super::{Inner, Options, StoreError, StoreResult};
 use crate::planted::{Bug, has};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
+use weir_base::Nanos;
 use weir_disk::Disk;
+use weir_reactor::{CompletionFuture, local_or_default, now, patience};
 
-/// A disk that was written to, and is a device of the pool no more or not yet.
-struct Former {
-    name: String,
-    /// Only to tell it from others.
-    at: *const (),
-    late: Late,
-}
+/// Writes that were given up and have not ended: they may still change the disk.
+pub(crate) type Late = Rc<RefCell<Vec<CompletionFuture>>>;
 
-/// The disks of a pool that writes may be under way to, but for its devices.
+/// Those of the disks that the pools of this reactor write to, or did. A disk that was opened anew is known by its name.
 #[derive(Default)]
-pub(crate) struct Unended(RefCell<Vec<Former>>);
+struct Disks(RefCell<BTreeMap<String, Late>>);
 
-fn address(disk: &Rc<dyn Disk>) -> *const () {
-    Rc::as_ptr(disk).cast()
+/// Those of a disk, whoever gave them up.
+pub(crate) fn late_of(disk: &Rc<dyn Disk>) -> Late {
+    if has(Bug::LateOfDevice) {
+        return Late::default();
+    }
+    let disks = local_or_default::<Disks>();
+    let mut all = disks.0.borrow_mut();
+    // What nobody can add to any more, and where nothing is under way, is not kept.
+    all.retain(|_, late| Rc::strong_count(late) > 1 || !late.borrow().is_empty());
+    all.entry(disk.name().to_string()).or_default().clone()
 }
 
-impl Unended {
-    /// What is on its way to this device counts from here on, whatever becomes of it.
-    pub(crate) fn note(&self, d: &Device) {
-        let Some(disk) = &d.disk else { return };
-        let mut all = self.0.borrow_mut();
-        if !all.iter().any(|f| Rc::ptr_eq(&f.late, &d.late)) {
-            let (name, late) = (disk.name().to_string(), d.late.clone());
-            all.push(Former { name, at: address(disk), late });
+/// Waits until all of these writes have ended; false: `limit` was not enough. They stay where they are meanwhile: somebody else
+/// may wait for them, and whoever waits may be given up.
+pub(crate) async fn quiet(late: &Late, limit: Nanos) -> bool {
+    let ended = poll_fn(|cx| {
+        let mut all = late.borrow_mut();
+        all.retain_mut(|one| Pin::new(one).poll(cx).is_pending());
+        if all.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    });
+    patience(limit, ended).await.is_ok()
+}
+
+/// A pool as of its newest checkpoint, on those of its disks that nothing is under way to any more: nothing may come after what
+/// was given up. Another one that hangs is missing. `works`: where what is begun counts.
+pub(super) async fn assemble_quiet(
+    disks: Vec<Rc<dyn Disk>>,
+    options: Options,
+    works: Rc<Works>,
+) -> StoreResult<Rc<Inner>> {
+    let until = now().saturating_add(options.deadline);
+    let (mut here, mut hangs) = (Vec::new(), None);
+    for disk in disks {
+        match quiet(&late_of(&disk), until.saturating_sub(now())).await {
+            true => here.push(disk),
+            false => hangs = Some(disk.name().to_string()),
         }
     }
-
-    /// The pool is opened anew, and the disks are the same.
-    pub(crate) fn like(&self, other: &Unended) {
-        self.0.replace(other.0.take());
-    }
+    assemble(here, options, works).await.map_err(|e| match hangs {
+        Some(name) => StoreError::Pool(format!(
+            "writes that were given up are still under way to `{name}`; try again later. Without it: {e}"
+        )),
+        None => e,
+    })
 }
 
 impl Inner {
     /// Waits until no write to a disk that was given up is under way any more; false: the deadline was not enough.
     pub(crate) async fn is_disk_quiet(&self, disk: &Rc<dyn Disk>) -> bool {
-        if has(Bug::TakenWithLateWrites) {
-            return true;
-        }
-        for d in self.devices.borrow().iter() {
-            self.unended.note(d);
-        }
-        // Of others that are quiet nothing is kept. A device in service is noted again.
-        self.unended.0.borrow_mut().retain(|f| {
-            let here = f.at == address(disk) || f.name == disk.name();
-            here || !f.late.borrow().is_empty()
-        });
-        let its = |f: &&Former| f.at == address(disk) || f.name == disk.name();
-        let lates: Vec<Late> =
-            self.unended.0.borrow().iter().filter(its).map(|f| f.late.clone()).collect();
-        for late in lates {
-            if !quiet(&late, self.options.deadline).await {
-                return false;
-            }
-        }
-        true
+        has(Bug::TakenWithLateWrites) || quiet(&late_of(disk), self.options.deadline).await
     }
 }
