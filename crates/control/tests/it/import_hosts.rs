@@ -29,8 +29,11 @@ fn found(db: HostSpec) -> PoolFound {
     PoolFound { id, copies: 1, members: 1, record: Carried::one(record), datasets: vec![dataset] }
 }
 
+/// Ports, whether any others, and the proof.
+type Seen = (Vec<String>, bool, HostAuth);
+
 /// Who sees `v`, by which ports and for which proof, on a node that has this host and takes the pool over; and what was left out.
-fn seen(here: HostSpec, there: HostSpec) -> (Vec<(Vec<String>, bool, HostAuth)>, Vec<String>) {
+fn seen(here: HostSpec, there: HostSpec) -> (Vec<Seen>, Vec<String>) {
     let mut m = Model::default();
     m.apply(Command::CreateHost(here), 1).expect("a host");
     let devices = pool("x", &[(DeviceKind::File, Some("/nowhere/d0"), None)]).devices;
