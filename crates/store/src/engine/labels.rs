@@ -33,7 +33,12 @@ impl From<NoLabel> for StoreError {
 
 /// Reads `blocks` blocks of a disk that is in no service yet, so that nothing else tells when it does not answer: after
 /// `limit` it is offline.
-async fn read_raw(d: &Rc<dyn Disk>, block: u64, blocks: u64, limit: Nanos) -> IoResult<Slice> {
+pub(crate) async fn read_raw(
+    d: &Rc<dyn Disk>,
+    block: u64,
+    blocks: u64,
+    limit: Nanos,
+) -> IoResult<Slice> {
     // A read that was given up may still write to its memory, which is let go of then.
     let buf = Slice::heap(blocks as usize * BLOCK);
     let read = run(&**d, DiskOp::Read { offset: block * BLOCK as u64, buf: buf.clone() });

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use weir_control::model::{Device, DeviceFound, DeviceKind, MapMemory, Pool, Protection};
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
-use weir_store::{Options, PoolSpec, StoreError};
+use weir_store::{LogEnd, Options, PoolSpec, StoreError};
 use weir_uring::Held;
 
 /// Part of a pool's space, as volumes can use it, that is kept of its maps in memory: half a GiB for a TiB.
@@ -129,14 +129,51 @@ struct Known {
     devices: BTreeSet<u64>,
     /// The newest superblock's number; none while no device is there.
     seq: Option<u64>,
+    /// The superblock that all of them had, and the page of the log before which all is on all halves, as the log says.
+    had: u64,
+    stable: u64,
+    /// There is more in the log than the superblock covers.
+    live: bool,
     /// What the devices of the configuration were told from others by.
     names: BTreeSet<String>,
+    /// Of some of them the system knows nothing of the kind, or nobody has looked yet.
+    nameless: bool,
 }
 
 impl Known {
+    fn of(pool: &Pool, p: &Protection) -> Known {
+        Known {
+            pool: p.id.0,
+            devices: BTreeSet::new(),
+            seq: None,
+            had: 0,
+            stable: 0,
+            live: false,
+            names: pool.devices.iter().filter_map(|d| d.identity.clone()).collect(),
+            nameless: pool.devices.iter().any(|d| d.identity.is_none()),
+        }
+    }
+
     async fn add(&mut self, disk: &Rc<dyn Disk>) {
         self.devices.extend(weir_store::label_of(disk).await.ok().map(|l| l.device));
-        self.seq = self.seq.max(newest(disk).await);
+        let Ok(end) = weir_store::log_end(disk).await else { return };
+        self.seq = self.seq.max(Some(end.seq));
+        (self.had, self.stable) = (self.had.max(end.had), self.stable.max(end.stable));
+        self.live |= end.live;
+    }
+
+    /// Whether a device that [agrees](Self::agrees) is as new as the others for sure. One without the log tells only if all was
+    /// closed in order.
+    fn proves(&self, end: &LogEnd) -> bool {
+        self.seq.is_some_and(|seq| end.seq >= seq) && (end.next.is_some() || !self.live)
+    }
+
+    /// Whether a device has what the others say that it has. One superblock, the last, may have reached some of them only: but
+    /// the pool may have gone on for long after that, and its log tells.
+    fn agrees(&self, end: &LogEnd) -> bool {
+        self.seq.is_none_or(|seq| end.seq + 1 >= seq)
+            && end.seq >= self.had
+            && end.next.is_none_or(|next| next >= self.stable)
     }
 }
 
@@ -150,27 +187,24 @@ enum Elsewhere {
     Other,
 }
 
-/// Opens what is at a path if it is a device of the pool that is not there yet, and no old copy of it: as new as the others, and if
-/// none is there to compare it with, the very disk or file that the pool had.
+/// Opens what is at a path if it is a device of the pool that is not there yet, and no old copy of it: the very disk or file that
+/// the pool had. Where the system does not tell disks from each other, one passes that is as new as the others for sure.
 async fn elsewhere(local: &Local, owner: &Owner, path: &str, known: &Known) -> Elsewhere {
     let Ok(seen) = local.glance(Path::new(path)) else { return Elsewhere::Other };
     match weir_store::label_of(&seen).await {
         Ok(l) if l.pool == known.pool && !known.devices.contains(&l.device) => {}
         _ => return Elsewhere::Other,
     }
-    // The last superblock may have reached some of the devices only.
-    let newest = newest(&seen).await;
-    let as_new = known.seq.is_none_or(|seq| newest.is_some_and(|n| n + 1 >= seq));
+    let end = weir_store::log_end(&seen).await.ok().filter(|end| known.agrees(end));
     drop(seen);
-    let Ok(held) = local.holds.hold_now(owner, path).ok().filter(|_| as_new).ok_or(()) else {
+    let Some((end, held)) = end.zip(local.holds.hold_now(owner, path).ok()) else {
         return Elsewhere::Copy;
     };
     let name = held.lasting_name();
     let ours = name.as_ref().is_some_and(|n| known.names.contains(n));
+    let as_new = known.nameless && known.proves(&end);
     match local.disk(&held) {
-        Ok(disk) if ours || known.seq.is_some() => {
-            Elsewhere::Renamed(Found { path: path.into(), disk, name })
-        }
+        Ok(disk) if ours || as_new => Elsewhere::Renamed(Found { path: path.into(), disk, name }),
         _ => {
             local.holds.release_path(owner, Path::new(path));
             Elsewhere::Copy
@@ -243,8 +277,7 @@ pub(super) async fn open(
         }
     }
     if p.formatted && ours.len() < pool.devices.len() {
-        let names = pool.devices.iter().filter_map(|d| d.identity.clone()).collect();
-        let mut known = Known { pool: p.id.0, devices: BTreeSet::new(), seq: None, names };
+        let mut known = Known::of(pool, p);
         for f in &ours {
             known.add(&f.disk).await;
         }

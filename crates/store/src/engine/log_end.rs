@@ -1,0 +1,63 @@
+//! How far one device has come, as its superblocks and its log tell, for whoever has to tell it from an old copy.
+
+use super::labels::{A_WHILE, label_of, read_raw, superblocks};
+use super::log::WINDOW;
+use super::{StoreError, StoreResult, block_of};
+use crate::format::BLOCK;
+use crate::format::log::decode_head;
+use crate::format::turn::Standing;
+use std::rc::Rc;
+use weir_disk::Disk;
+
+/// Pages of one read.
+const CHUNK: u64 = 64;
+
+/// How far a device has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogEnd {
+    /// Its newest superblock's number.
+    pub seq: u64,
+    /// The newest superblock of which its log says that every device in sync has it; 0 if its log says nothing.
+    pub had: u64,
+    /// Every page of the log before this one is on all halves, as its log says; 0 if it says nothing.
+    pub stable: u64,
+    /// One more than the last page that it has; none if it is no half of the log.
+    pub next: Option<u64>,
+    /// It has pages that count beside the superblock.
+    pub live: bool,
+}
+
+/// Looks how far a device has come.
+///
+/// # Errors
+/// It has no label or no readable superblock, or does not answer.
+pub async fn log_end(d: &Rc<dyn Disk>) -> StoreResult<LogEnd> {
+    let label = label_of(d).await?;
+    let Some(s) = superblocks(d, &label, A_WHILE).await?.into_iter().next() else {
+        let text = format!("`{}` has no readable superblock", d.name());
+        return Err(StoreError::Pool(text));
+    };
+    let mut end = LogEnd { seq: s.seq, had: 0, stable: 0, next: None, live: false };
+    let me = s.members.iter().position(|m| m.device == label.device);
+    if !s.log_set.iter().flatten().any(|n| Some(usize::from(*n)) == me) {
+        return Ok(end);
+    }
+    let (ring, mut lsn) = (s.log_pages.max(1), s.base_lsn);
+    let last = lsn.saturating_add(ring);
+    let mut next = s.turns.last().map_or(lsn, |t| t.sure);
+    while lsn < last && lsn <= next.saturating_add(WINDOW) {
+        let n = CHUNK.min(ring - lsn % ring).min(last - lsn);
+        let pages = read_raw(d, label.layout.log(lsn), n, A_WHILE).await?;
+        for (at, page) in (lsn..lsn + n).zip(0..n as usize) {
+            let block = block_of(&pages.sub(page * BLOCK, BLOCK));
+            let Ok((head, _)) = decode_head(&block, s.tag()) else { continue };
+            if head.lsn == at && s.standing(&head) == Standing::Counts {
+                (next, end.live) = (next.max(at + 1), true);
+                (end.had, end.stable) = (end.had.max(head.base_seq), end.stable.max(head.stable));
+            }
+        }
+        lsn += n;
+    }
+    end.next = Some(next);
+    Ok(end)
+}
