@@ -5,6 +5,8 @@ weir_base::planted_bugs! {
     InForceBeforeDurable,
     /// What is cut off a volume is thrown away while the change that cuts it off, or one that deletes it, is under way.
     CutAmongChanges,
+    /// What a pool carries of volumes that were left out when it was taken over is overwritten.
+    LeftOutIsOverwritten,
     /// What was written in a life of a copy is known as far as the revision has been counted since.
     LivesGoOn,
     /// A pool that carries a newer configuration may be written to by the older one.

@@ -69,6 +69,17 @@ fn newer(pool: &str, revision: u64) -> Error {
     ))
 }
 
+fn foreign(pool: &str, why: String) -> Error {
+    Error::new(
+        Code::RecordNewer,
+        format!("the devices of pool `{pool}` carry a configuration that this program does not understand"),
+    )
+    .because(why)
+    .hint(format!(
+        "nothing of it is overwritten, moved or deleted. `weir pool release {pool}`, then `weir pool import` by the program that wrote it"
+    ))
+}
+
 fn behind(pool: &str) -> impl Fn(Error) -> Error {
     move |e| {
         Error::new(
@@ -188,6 +199,10 @@ impl Controller {
             records.newer.insert(name.clone());
             records.held.insert(name.clone(), there.holds());
             return Err(newer(name, s.revision));
+        }
+        if let Some(why) = there.foreign() {
+            records.newer.insert(name.clone());
+            return Err(foreign(name, why));
         }
         records.open.insert(name.clone());
         Ok(there)

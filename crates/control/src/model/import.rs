@@ -7,6 +7,7 @@ use super::protection::check_kind;
 use super::record::PoolRecord;
 use super::volumes::{check_serial, check_size};
 use super::*;
+use crate::planted::{Bug, has};
 use utoipa::ToSchema;
 
 /// A volume that is on a pool's devices.
@@ -300,7 +301,8 @@ impl Model {
         let memory = record.map(|r| r.memory).unwrap_or_default();
         let protection =
             Some(Protection { raid, id: found.id, formatted: true, overwrite: false, memory });
-        self.pools.insert(name.into(), Pool { name: name.into(), devices, id: None, protection });
+        let pool = Pool { name: name.into(), devices, id: None, protection, left: Vec::new() };
+        self.pools.insert(name.into(), pool);
         Ok(())
     }
 
@@ -317,26 +319,30 @@ impl Model {
             // What is on devices may have been put there by anybody.
             if let Err(e) = check_described(v) {
                 done.report.left_out.push(format!("what is said of volume `{}`: {e}", v.name));
+                self.leave(&done.report.pool, spec, record, v);
                 continue;
             }
             if !known.insert(v.dataset()) {
                 done.report.left_out.push(format!("volume `{}`: it is another one, too", v.name));
+                self.leave(&done.report.pool, spec, record, v);
                 continue;
             }
             let key = v.form().encryption.as_ref().map(|e| &e.key);
+            if v.state == VolumeState::Ready && !is_there(&v.dataset()) {
+                let text = format!("volume `{}`: it is not on the devices", v.name);
+                done.report.left_out.push(text);
+                continue;
+            }
             if let Some(KeySource::Command(line)) = key
                 && !spec.key_commands
             {
+                self.check_new_name(&format!("{}{}", spec.prefix, v.name), &done.report.pool)?;
+                self.leave(&done.report.pool, spec, record, v);
                 let text = format!(
                     "volume `{}`: its key comes from a command, `{}`, which is run if that is allowed (--key-commands)",
                     v.name,
                     line.escape_debug()
                 );
-                done.report.left_out.push(text);
-                continue;
-            }
-            if v.state == VolumeState::Ready && !is_there(&v.dataset()) {
-                let text = format!("volume `{}`: it is not on the devices", v.name);
                 done.report.left_out.push(text);
                 continue;
             }
@@ -429,14 +435,33 @@ impl Model {
         Ok(())
     }
 
-    fn put_imported(&mut self, done: &mut Import, v: Volume, nameless: bool) -> Result<()> {
-        check_name("volume", &v.name)?;
-        check_count("volume", self.volumes.len())?;
-        if self.volumes.contains_key(&v.name) {
-            return Err(Error::new(Code::VolumeExists, format!("volume `{}` exists", v.name))
+    /// Has the pool go on carrying what it says of a volume that does not come.
+    fn leave(&mut self, pool: &str, spec: &ImportSpec, record: Option<&PoolRecord>, v: &Volume) {
+        if has(Bug::LeftOutIsOverwritten) {
+            return;
+        }
+        let maps = record.iter().flat_map(|r| &r.maps).filter(|m| m.volume == v.name);
+        let luns = maps.map(|m| (m.host.clone(), m.lun)).collect();
+        let name = format!("{}{}", spec.prefix, v.name);
+        let volume = Volume { name, pool: pool.into(), ..v.clone() };
+        if let Some(p) = self.pools.get_mut(pool) {
+            p.left.push(Left { volume, luns });
+        }
+    }
+
+    fn check_new_name(&self, name: &str, pool: &str) -> Result<()> {
+        check_name("volume", name)?;
+        if self.volumes.contains_key(name) {
+            return Err(Error::new(Code::VolumeExists, format!("volume `{name}` exists"))
                 .because("the pool has a volume of that name, too")
                 .hint("give its volumes other names, with --prefix"));
         }
+        self.check_not_left(name, Some(pool))
+    }
+
+    fn put_imported(&mut self, done: &mut Import, v: Volume, nameless: bool) -> Result<()> {
+        self.check_new_name(&v.name, &v.pool)?;
+        check_count("volume", self.volumes.len())?;
         if let Some(other) = self.volumes.values().find(|o| o.naa == v.naa) {
             return Err(Error::new(
                 Code::VolumeExists,

@@ -11,8 +11,13 @@ use utoipa::ToSchema;
 /// What stands for the pool of volumes in image mode; no pool can be called so.
 pub const IMAGES: &str = "(image)";
 
-static IMAGE_POOL: LazyLock<Pool> =
-    LazyLock::new(|| Pool { name: IMAGES.into(), devices: Vec::new(), id: None, protection: None });
+static IMAGE_POOL: LazyLock<Pool> = LazyLock::new(|| Pool {
+    name: IMAGES.into(),
+    devices: Vec::new(),
+    id: None,
+    protection: None,
+    left: Vec::new(),
+});
 
 /// What hosts were told of a volume when they first saw it, and what therefore stays true wherever it goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

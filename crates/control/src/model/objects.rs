@@ -150,6 +150,20 @@ pub struct Pool {
     /// Makes it a protected one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protection: Option<Protection>,
+    /// What its devices carry of volumes that were left out when it was taken over.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(ignore)]
+    pub left: Vec<Left>,
+}
+
+/// A volume that is on a pool's devices and was left out when the pool was taken over. The devices go on carrying what they said of
+/// it, which may be the only wrapped key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Left {
+    /// As the devices have it; it need not make sense.
+    pub volume: Volume,
+    /// Hosts that saw it, and as which LUNs.
+    pub luns: Vec<(String, u16)>,
 }
 
 /// A pool with its use of space.

@@ -59,7 +59,8 @@ impl Model {
         let protect = |raid| Protection { raid, id, formatted: false, overwrite, memory };
         let protection = spec.raid.map(protect);
         let id = protection.is_none().then_some(id);
-        self.pools.insert(spec.name.clone(), Pool { name: spec.name, devices, id, protection });
+        let pool = Pool { name: spec.name.clone(), devices, id, protection, left: Vec::new() };
+        self.pools.insert(spec.name, pool);
         Ok(vec![change])
     }
 
@@ -269,7 +270,11 @@ impl Model {
     }
 
     pub(super) fn delete_pool(&mut self, name: &str) -> Result<Vec<Change>> {
-        self.pool(name)?;
+        if let Some(l) = self.pool(name)?.left.first() {
+            return Err(Error::new(Code::PoolInUse, format!("pool `{name}` still holds volumes"))
+                .because(format!("`{}` was left out when the pool was taken over", l.volume.name))
+                .hint("`weir pool release` leaves them on its devices, and `weir pool import` takes them in if it may"));
+        }
         let volumes: Vec<&str> =
             self.places_in(name).map(|(v, _)| v.name.as_str()).take(4).collect();
         if !volumes.is_empty() {

@@ -39,6 +39,19 @@ impl PoolRecord {
     pub fn bytes(&self) -> Option<Vec<u8>> {
         serde_json::to_vec(&PoolRecord { version: 1, ..self.clone() }).ok()
     }
+
+    /// Of a pool of which the part with the pool itself is lost.
+    fn without_head() -> PoolRecord {
+        PoolRecord {
+            version: VERSION,
+            pool: String::new(),
+            raid: Raid::Zero,
+            memory: MapMemory::default(),
+            volumes: Vec::new(),
+            hosts: Vec::new(),
+            maps: Vec::new(),
+        }
+    }
 }
 
 /// A part, to be kept.
@@ -96,9 +109,12 @@ impl Carried {
     /// # Errors
     /// Why it is of no use.
     pub(super) fn record(&self) -> Result<Option<PoolRecord>, String> {
-        let Some(head) = self.parts.get(&0) else { return Ok(None) };
         let no_sense = |e: serde_json::Error| format!("what the pool carries makes no sense: {e}");
-        let mut all: PoolRecord = serde_json::from_slice(head).map_err(no_sense)?;
+        let head = self.parts.get(&0);
+        let mut all: PoolRecord = match head {
+            Some(head) => serde_json::from_slice(head).map_err(no_sense)?,
+            None => PoolRecord::without_head(),
+        };
         match all.version {
             1 => return Ok(Some(all)),
             VERSION => {}
@@ -114,10 +130,20 @@ impl Carried {
             }
             all.hosts.extend(part.hosts);
         }
+        if head.is_none() {
+            // Volumes tell which pool they are in.
+            let Some(v) = all.volumes.first() else { return Ok(None) };
+            all.pool.clone_from(&v.pool);
+        }
         all.volumes.sort_by(|a, b| a.name.cmp(&b.name));
         all.hosts.sort_by(|a, b| a.name.cmp(&b.name));
         all.maps.sort();
         Ok(Some(all))
+    }
+
+    /// Why this program must not write in its place, if that is so: it does not understand it.
+    pub fn foreign(&self) -> Option<String> {
+        self.record().err()
     }
 }
 
@@ -203,10 +229,17 @@ impl Model {
         let mut record = self.record_head(name)?;
         for said in self.said(name).into_values() {
             record.hosts.extend(said.hosts);
-            record.volumes.extend(said.volumes.into_iter().map(|d| d.volume.clone()));
+            for Described { volume, luns } in said.volumes {
+                let map = |(host, lun): (&str, u16)| Mapping {
+                    host: host.to_owned(),
+                    lun,
+                    volume: volume.name.clone(),
+                };
+                record.maps.extend(luns.into_iter().map(map));
+                record.volumes.push(volume.clone());
+            }
         }
-        let of_pool = |m: &&Mapping| self.volumes.get(&m.volume).is_some_and(|v| v.pool == name);
-        record.maps = self.maps.iter().filter(of_pool).cloned().collect();
+        record.maps.sort();
         record.volumes.sort_by(|a, b| a.name.cmp(&b.name));
         record.hosts.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(record)
@@ -217,15 +250,8 @@ impl Model {
         let Some(p) = &pool.protection else {
             return Err(Error::new(Code::Unsupported, format!("`{name}` is a plain pool")));
         };
-        Ok(PoolRecord {
-            version: VERSION,
-            pool: name.to_string(),
-            raid: p.raid,
-            memory: p.memory,
-            volumes: Vec::new(),
-            hosts: Vec::new(),
-            maps: Vec::new(),
-        })
+        let none = PoolRecord::without_head();
+        Ok(PoolRecord { pool: name.to_string(), raid: p.raid, memory: p.memory, ..none })
     }
 
     /// What the parts from 1 on are to say, but for those that have nothing to say.
@@ -238,7 +264,19 @@ impl Model {
             hosts.insert(m.host.as_str());
         }
         let mut all: BTreeMap<u32, Said<'_>> = BTreeMap::new();
+        let left = self.pools.get(pool).map_or(&[][..], |p| &p.left);
+        for l in left {
+            let luns: Vec<_> = l.luns.iter().map(|(host, lun)| (host.as_str(), *lun)).collect();
+            hosts.extend(luns.iter().map(|(host, _)| *host));
+            let said = all.entry(part_of_volume(l.volume.naa)).or_default();
+            said.volumes.push(Described { volume: &l.volume, luns });
+        }
         for volume in self.volumes_of_pool(pool) {
+            // One that is shown as it is stored, since what is said of it makes no sense here: that says more.
+            let is_left = || left.iter().any(|l| l.volume.dataset() == volume.dataset());
+            if volume.read_only && *volume.form() == Form::default() && is_left() {
+                continue;
+            }
             let luns = luns.remove(volume.name.as_str()).unwrap_or_default();
             let said = all.entry(part_of_volume(volume.naa)).or_default();
             said.volumes.push(Described { volume, luns });

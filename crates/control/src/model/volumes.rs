@@ -37,6 +37,7 @@ impl Model {
                 })
                 .hint("choose another name"));
         }
+        self.check_not_left(&spec.name, None)?;
         check_count("volume", self.volumes.len())?;
         let block_size = spec.block_size.unwrap_or(512);
         if !matches!(block_size, 512 | 4096) {
@@ -88,6 +89,22 @@ impl Model {
         }
         self.volumes.insert(spec.name, volume);
         Ok(vec![change])
+    }
+
+    /// Refuses the name of a volume that was left out when its pool was taken over, and may come yet; `but`: in another pool.
+    pub(super) fn check_not_left(&self, name: &str, but: Option<&str>) -> Result<()> {
+        let has = |p: &&Pool| {
+            Some(p.name.as_str()) != but && p.left.iter().any(|l| l.volume.name == name)
+        };
+        match self.pools.values().find(has) {
+            None => Ok(()),
+            Some(p) => Err(Error::new(Code::VolumeExists, format!("volume `{name}` exists"))
+                .because(format!(
+                    "it is in pool `{}`, and was left out when that was taken over",
+                    p.name
+                ))
+                .hint("choose another name; for an import, --prefix")),
+        }
     }
 
     /// A name that no volume has. `entropy` decides; a clash moves on to the next number.
@@ -396,7 +413,12 @@ impl Model {
             return Err(Error::new(Code::Internal, format!("volume `{name}` is in use"))
                 .because("it can only be forgotten after its deletion began"));
         }
-        self.volumes.remove(name);
+        // What else was said of the same data is of no use any more.
+        if let Some(v) = self.volumes.remove(name)
+            && let Some(p) = self.pools.get_mut(&v.pool)
+        {
+            p.left.retain(|l| l.volume.dataset() != v.dataset());
+        }
         let text = format!("volume `{name}` deleted");
         Ok(vec![Change::new(ObjectKind::Volume, Action::Deleted, name, text)])
     }

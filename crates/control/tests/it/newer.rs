@@ -131,6 +131,20 @@ async fn nothing_is_done_to_a_pool_that_carries_a_newer_configuration() {
     assert_eq!(done_to_a_newer_pool().await, [""; 0], "done, or not refused");
 }
 
+/// The same for what this program does not understand, though it knows when it was written: another program may.
+#[tokio::test]
+async fn what_is_not_understood_is_not_overwritten() {
+    for record in [&br#"{"version":9,"volumes":[]}"#[..], b"{}"] {
+        let dir = Scratch::new();
+        let (c, fake) = start(dir.path(), Some(Carried::one(record.into()))).await;
+        let calls = fake.state().calls.clone();
+        assert!(!CHANGES.iter().any(|w| calls.iter().any(|c| c == w)), "{calls:?}");
+        let told = c.status().await.expect("a status").faults;
+        assert!(told.iter().any(|f| f.text.contains("does not understand")), "{told:?}");
+        c.release_pool("empty".into()).await.expect("released");
+    }
+}
+
 /// What is looked for above is there to be found.
 #[tokio::test]
 async fn all_of_it_is_done_to_a_pool_that_carries_nothing_unknown() {
