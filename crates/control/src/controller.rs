@@ -168,6 +168,7 @@ impl Controller {
             owed: Mutex::default(),
             cut_over: tokio::sync::Notify::new(),
         });
+        controller.tell_pools();
         controller.bring_up().await;
         tokio::spawn(sample_loop(Arc::downgrade(&controller)));
         tokio::spawn(migrate::migration_loop(Arc::downgrade(&controller)));
@@ -287,7 +288,15 @@ impl Controller {
         }
         blocking(move || store.commit(&old, &to)).await?;
         *self.model.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
+        self.tell_pools();
         Ok(new)
+    }
+
+    /// Tells the data plane which pools there are.
+    fn tell_pools(&self) {
+        let model = self.model();
+        let known = model.pools.values().filter_map(|p| Some((p.name.clone(), p.identity()?)));
+        self.plane.configured(known.collect());
     }
 
     /// Has a store that takes no changes opened again, and tells of it. The caller holds `changes`.

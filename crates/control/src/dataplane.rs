@@ -14,7 +14,7 @@ use crate::live::{
 };
 use crate::model::{
     AccessMap, Carried, Device, DeviceAction, DeviceFound, DeviceSpec, ImageFound, Migration,
-    Overwrite, Pool, PoolFound, RecordPart, TargetPort, Told, Volume,
+    Overwrite, Pool, PoolFound, PoolId, RecordPart, TargetPort, Told, Volume,
 };
 use crate::store::ReservationStore;
 use std::net::SocketAddr;
@@ -113,6 +113,10 @@ pub enum Inside<'a> {
 pub trait DataPlane: Send + Sync + 'static {
     /// Called once, before anything else.
     fn attach(&self, hooks: Hooks);
+
+    /// Told before anything is started and with each change: the pools that the configuration has, up or not. Their devices are
+    /// nobody else's.
+    fn configured(&self, _pools: Vec<(String, PoolId)>) {}
 
     /// Takes devices for a pool that is to have them, before the configuration names them. Refuses what others use, also pools of
     /// this node that are not up, and what has something in it that may not be there. Makes and changes nothing.

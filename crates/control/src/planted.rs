@@ -1,6 +1,8 @@
 //! Bugs on purpose, for the proof of tests. Without the feature `planted` there are none.
 
 weir_base::planted_bugs! {
+    /// A pool that was to be released, and could not be closed in order, is taken for one that is open still.
+    ClosedStaysUp,
     /// A configuration is in force before it is durable, and stays so if it cannot be made durable.
     InForceBeforeDurable,
     /// What is cut off a volume is thrown away while the change that cuts it off, or one that deletes it, is under way.

@@ -102,6 +102,7 @@ impl Controller {
                 return self.finish_import(new.pool_of(found.id)?, spec.force).await;
             }
             Command::DeletePool { name } => {
+                self.closing(name);
                 self.plane.unmake_pool(old.pool(name)?, false).await?;
                 let mut up = self.up();
                 up.pools.remove(name);
@@ -152,6 +153,14 @@ impl Controller {
             }
         }
         Ok(new.clone())
+    }
+
+    /// Notes that a pool is about to be closed: one that is not closed in order is closed all the same, and is opened again if the
+    /// change is taken back.
+    pub(super) fn closing(&self, pool: &str) {
+        if !has(Bug::ClosedStaysUp) {
+            self.up().pools.remove(pool);
+        }
     }
 
     /// Opens a pool's devices and records their sizes.
@@ -298,7 +307,7 @@ impl Controller {
             Command::CreatePool(spec) => {
                 self.plane.unmake_pool(present.pool(&spec.name)?, true).await
             }
-            Command::ReleasePool { .. } => {
+            Command::ReleasePool { .. } | Command::DeletePool { .. } => {
                 self.bring_up().await;
                 Ok(())
             }
@@ -327,7 +336,6 @@ impl Controller {
                 Some(port) => self.plane.start_target(port).await.map(drop),
                 None => self.plane.stop_target(&spec.name).await,
             },
-            Command::DeletePool { name } => self.plane.start_pool(back.pool(name)?).await.map(drop),
             Command::DeleteTarget { name } => {
                 self.plane.start_target(back.target(name)?).await.map(drop)
             }

@@ -55,15 +55,16 @@ impl Controller {
     pub(super) async fn finish_release(&self, name: &str, old: &Model, new: &Model) -> Result<()> {
         self.plane.set_mappings(&new.access()).await?;
         for v in old.volumes_of_pool(name) {
+            self.up().volumes.remove(&v.name);
             self.plane.close_volume(&v.name).await?;
             let mut up = self.up();
-            up.volumes.remove(&v.name);
             up.faults.remove(&format!("volume/{}", v.name));
             up.faults.remove(&format!("cut/{}", v.name));
         }
         for (v, _) in old.places_in(name) {
             self.forget_run(&v.name);
         }
+        self.closing(name);
         self.plane.stop_pool(name).await?;
         let mut up = self.up();
         up.pools.remove(name);

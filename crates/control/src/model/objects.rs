@@ -166,6 +166,13 @@ pub struct Left {
     pub luns: Vec<(String, u16)>,
 }
 
+impl Pool {
+    /// What the labels of its devices say.
+    pub fn identity(&self) -> Option<PoolId> {
+        self.protection.as_ref().map(|p| p.id).or(self.id)
+    }
+}
+
 /// A pool with its use of space.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PoolInfo {

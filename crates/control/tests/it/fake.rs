@@ -171,9 +171,10 @@ impl DataPlane for Fake {
     }
 
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
-        ready(self.call(format!("stop_pool {name}")).map(|mut s| {
-            s.pools.remove(name);
-        }))
+        // Also one that is not closed in order is closed.
+        let done = self.call(format!("stop_pool {name}")).map(drop);
+        self.state().pools.remove(name);
+        ready(done)
     }
 
     fn open_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {

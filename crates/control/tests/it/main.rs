@@ -1,5 +1,6 @@
 //! The control plane against a data plane that only remembers, and the store against crashes.
 
+mod closed;
 mod controller;
 mod crash;
 mod fake;

@@ -13,7 +13,7 @@ use weir_control::live::{
 };
 use weir_control::model::{
     self, Carried, Device, DeviceAction, DeviceFound, DeviceSpec, HostAuth, ImageFound, Pool,
-    PoolFound, RecordPart, TargetPort, Told, Volume,
+    PoolFound, PoolId, RecordPart, TargetPort, Told, Volume,
 };
 use weir_target_core::{AccessMap, End, HostRule, Secret};
 
@@ -21,6 +21,10 @@ impl DataPlane for Node {
     fn attach(&self, hooks: Hooks) {
         // Called once; a second call would change nothing.
         let _ = self.hooks.set(hooks);
+    }
+
+    fn configured(&self, pools: Vec<(String, PoolId)>) {
+        self.holds.know(pools);
     }
 
     fn admit<'a>(
@@ -50,7 +54,6 @@ impl DataPlane for Node {
             self.close_store(&pool.name).await?;
             self.take_back(|o| matches!(o, Owner::Pool(p) if *p == pool.name)).await?;
             self.holds.unmake(pool, made).await;
-            self.holds.forget(&pool.name);
             Ok(())
         })
     }
@@ -64,7 +67,6 @@ impl DataPlane for Node {
             let closed = self.close_store(name).await;
             self.take_back(|o| matches!(o, Owner::Pool(p) if p == name)).await?;
             self.holds.release_all(&Owner::Pool(name.to_owned()));
-            self.holds.forget(name);
             closed
         })
     }

@@ -29,16 +29,9 @@ pub(super) fn labels(held: &Held, path: &Path) -> Result<Vec<PoolId>> {
 }
 
 impl Holds {
-    /// Notes that the configuration has a pool, whether that can be started or not.
-    pub(super) fn know(&self, name: &str, id: Option<PoolId>) {
-        if let Some(id) = id {
-            lock(&self.known).insert(name.to_owned(), id);
-        }
-    }
-
-    /// The configuration has no such pool any more.
-    pub(crate) fn forget(&self, name: &str) {
-        lock(&self.known).remove(name);
+    /// Notes which pools the configuration has, whether they can be started or not.
+    pub(crate) fn know(&self, pools: Vec<(String, PoolId)>) {
+        *lock(&self.known) = pools.into_iter().collect();
     }
 
     /// Whether a device carries the label of this pool. Refuses one that carries the label of another pool of this node: also

@@ -265,7 +265,6 @@ impl Holds {
     /// Starts the devices of a plain pool. See [`DataPlane::start_pool`](weir_control::dataplane::DataPlane::start_pool).
     pub(crate) async fn start_plain(self: &Arc<Self>, pool: &Pool) -> Result<Vec<DeviceFound>> {
         let owner = Owner::Pool(pool.name.clone());
-        self.know(&pool.name, pool.id);
         let named =
             |p: &Path| pool.devices.iter().any(|d| d.path.as_deref().map(Path::new) == Some(p));
         self.keep_only(&owner, named);

@@ -103,7 +103,6 @@ impl Holds {
         pool: &Pool,
     ) -> Vec<(String, Result<Arc<Held>>)> {
         let owner = Owner::Pool(pool.name.clone());
-        self.know(&pool.name, pool.protection.as_ref().map(|p| p.id));
         let make = match &pool.protection {
             Some(p) if !p.formatted => Make::Anew(p.id),
             _ => Make::Nothing,
