@@ -119,6 +119,8 @@ weir_base::planted_bugs! {
     FailedIsMade,
     /// What was given up of a disk is known to the device of a pool only, and forgotten with it.
     LateOfDevice,
+    /// A pool that is resumed gives a new volume the number of one that did not last.
+    NumberTwice,
 }
 
 impl Bug {
@@ -139,5 +141,6 @@ impl Bug {
         Bug::ComingNotCounted,
         Bug::FailedIsMade,
         Bug::LateOfDevice,
+        Bug::NumberTwice,
     ];
 }

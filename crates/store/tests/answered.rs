@@ -1,9 +1,11 @@
-//! Changes of a pool: what is answered with success is durable, also when the checkpoint that it waited for failed.
+//! Changes of a pool whose checkpoint fails: what is answered with success is durable, and what is undone is nobody else's.
 
 #[path = "common/bench.rs"]
 mod bench;
 
 use bench::{B, Bench, MIB, first, spec, write};
+use weir_block::Volume;
+use weir_mem::Slice;
 use weir_sim::Next;
 use weir_store::{Options, Pool, create};
 
@@ -103,4 +105,45 @@ fn success_of_what_a_failed_checkpoint_had_is_caught() {
     let wrong = stories(false);
     weir_store::planted::plant(None);
     assert!(!wrong.is_empty());
+}
+
+/// A volume or snapshot is made and listed, and does not last; somebody has a handle to it. The pool goes on, also after a
+/// try that failed, and another volume is made. What the handle has written there.
+fn by_a_handle_of_another(snapshot: bool) -> u8 {
+    let b = Bench::new(2, 0);
+    let (disks, media) = (b.disks(&[0, 1]), b.media.clone());
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options { resync: false, ..Options::default() }).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        p.settled().await.unwrap();
+        media.iter().for_each(|m| m.next_is(Next::WriteError));
+        match snapshot {
+            true => assert!(p.snapshot(&[(1, "first")], 0).await.is_err()),
+            false => assert!(p.create_volume("first", 64 * MIB, 4096).await.is_err()),
+        }
+        let first_one = p.find("first").expect("it is listed");
+        let handle = p.volume(first_one).unwrap();
+        media.iter().for_each(|m| m.next_is(Next::WriteError));
+        assert!(p.resume().await.is_err());
+        media.iter().for_each(|m| m.forget_next());
+        p.resume().await.unwrap();
+        let other = p.create_volume("second", 64 * MIB, 4096).await.unwrap();
+        let _ = handle.write(0, Slice::copy_of(&[7; 4096]), false).await;
+        first(&p, other, 0).await.unwrap()
+    })
+}
+
+#[test]
+fn a_handle_of_what_did_not_last_does_not_write_to_what_is_made_later() {
+    assert_eq!([false, true].map(by_a_handle_of_another), [0, 0]);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_number_that_is_given_out_twice_is_caught() {
+    weir_store::planted::plant(Some(weir_store::planted::Bug::NumberTwice));
+    let written = by_a_handle_of_another(false);
+    weir_store::planted::plant(None);
+    assert_eq!(written, 7);
 }

@@ -152,6 +152,10 @@ impl Pool {
         let options = super::Options { force: false, ..old.options.clone() };
         // What this begins counts as the old life's, too: should it fail, the next try waits for that.
         let new = assemble_quiet(disks, options, old.works.clone()).await?;
+        // A number that was given out stays with what got it, also if that did not last: somebody may have a handle to it.
+        if !has(Bug::NumberTwice) {
+            new.next_dataset.set(new.next_dataset.get().max(old.next_dataset.get()));
+        }
         new.counters.set(old.counters.get());
         new.upkeep.like(&old.upkeep);
         new.cache.borrow_mut().like(&old.cache.borrow());
