@@ -121,6 +121,8 @@ weir_base::planted_bugs! {
     LateOfDevice,
     /// A pool that is resumed gives a new volume the number of one that did not last.
     NumberTwice,
+    /// A pool counts as closed while a checkpoint is being made still.
+    ClosedOnTheWay,
 }
 
 impl Bug {
@@ -142,5 +144,6 @@ impl Bug {
         Bug::FailedIsMade,
         Bug::LateOfDevice,
         Bug::NumberTwice,
+        Bug::ClosedOnTheWay,
     ];
 }

@@ -30,6 +30,8 @@ pub(crate) struct Control {
     /// Signalled after each.
     pub(crate) over: WaitChannel,
     closed: Cell<bool>,
+    /// Nothing is written any more.
+    ended: Cell<bool>,
     /// The task is there.
     pub(crate) running: Cell<bool>,
     /// Changes since the last cut, at most.
@@ -54,6 +56,7 @@ impl Default for Control {
             work: WaitChannel::new(0),
             over: WaitChannel::new(0),
             closed: Cell::new(false),
+            ended: Cell::new(false),
             running: Cell::new(false),
             entries: Cell::new(0),
             cut: Cell::new(0),
@@ -99,6 +102,16 @@ impl Control {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
     }
+
+    /// Whoever begins to write from here on is told that the pool is closed.
+    pub(crate) fn end(&self) {
+        self.ended.set(true);
+    }
+
+    #[inline]
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended.get()
+    }
 }
 
 /// The epoch after one that has ended. After the last one it goes on: an epoch tells what snapshots share, and what a device
@@ -142,7 +155,9 @@ impl Inner {
                 let _ = self.record_membership().await;
                 self.ckpt.kick();
             }
-            while self.ckpt.done.get() < self.ckpt.wanted.get() && self.suspended.get().is_none() {
+            let closed = || self.ckpt.is_closed() && !has(Bug::ClosedOnTheWay);
+            let goes_on = || self.suspended.get().is_none() && !closed();
+            while self.ckpt.done.get() < self.ckpt.wanted.get() && goes_on() {
                 self.ckpt.started.set(self.ckpt.done.get() + 1);
                 match self.run_checkpoint(|_| {}).await {
                     Ok(()) => self.ckpt.done.set(self.ckpt.started.get()),

@@ -33,7 +33,7 @@ impl Inner {
     }
 
     async fn mend_held(&self, d: &Rc<Device>, at: u64, data: &Slice) -> bool {
-        let possible = || d.usable() && !self.options.read_only && self.suspended.get().is_none();
+        let possible = || d.usable() && !self.options.read_only && self.check_running().is_ok();
         for _ in 0..2 {
             if !possible() {
                 return false;
@@ -260,7 +260,7 @@ impl Inner {
 
     /// Looks after what failed, without anybody waiting.
     pub(crate) fn record_soon(self: &Rc<Self>) {
-        if self.unrecorded() && self.suspended.get().is_none() {
+        if self.unrecorded() && self.check_running().is_ok() {
             let me = self.clone();
             spawn_task(async move {
                 let _ = me.record_membership().await;

@@ -290,7 +290,8 @@ impl Inner {
             if empty {
                 self.log.slots.signal();
                 self.end_group(&g, self.check_running());
-                if self.ckpt.is_closed() {
+                // Of a pool that is being closed, those who are at it still come to their end.
+                if self.ckpt.is_closed() && self.check_running().is_err() {
                     return;
                 }
                 continue;

@@ -281,8 +281,13 @@ impl Inner {
         self.upkeep.wake();
     }
 
+    /// Whether it may be written: it is neither suspended nor closed.
     pub(crate) fn check_running(&self) -> IoResult {
-        self.suspended.get().map_or(Ok(()), Err)
+        match self.suspended.get() {
+            Some(e) => Err(e),
+            None if self.ckpt.is_ended() => Err(IoError::Offline),
+            None => Ok(()),
+        }
     }
 
     /// Suspends the pool when its use of blocks contradicts itself: then what is on the devices, or this program, is

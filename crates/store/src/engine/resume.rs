@@ -136,6 +136,9 @@ impl Pool {
         if old.suspended.get().is_none() || !Rc::ptr_eq(&old, &self.0) {
             return Err(StoreError::Request("the pool is not suspended: it is in service".into()));
         }
+        if old.ckpt.is_ended() {
+            return Err(StoreError::Request("the pool was closed".into()));
+        }
         if old.options.read_only {
             return Err(StoreError::Request("the pool was opened for reading only".into()));
         }

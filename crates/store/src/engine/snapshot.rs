@@ -11,7 +11,6 @@ use crate::format::page::NodePtr;
 use crate::format::{BLOCK, LAST_EPOCH, MAX_LBA};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
-use weir_base::IoError;
 use weir_block::Volume;
 
 /// A volume or snapshot of a pool.
@@ -435,15 +434,14 @@ impl Pool {
     /// # Errors
     /// The checkpoint could not be made; the log still has everything.
     pub async fn close(&self) -> StoreResult {
-        self.0.end_upkeep().await;
-        let result = self.0.checkpoint_now().await;
-        self.0.ckpt.close();
-        self.0.log.work.signal();
-        self.0.rest().await;
-        match result {
-            Ok(()) => Ok(()),
-            Err(IoError::Offline) if self.0.suspended.get().is_none() => Ok(()),
-            Err(e) => Err(e.into()),
+        loop {
+            let i = self.0.clone();
+            i.end_upkeep().await;
+            // Whoever has the pool go on, or gives it a device, comes to an end first.
+            let _only = i.upkeep.changes.acquire(1).await;
+            if Rc::ptr_eq(&i, &self.0) {
+                return Ok(i.close().await?);
+            }
         }
     }
 }

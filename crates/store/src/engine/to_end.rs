@@ -4,8 +4,10 @@
 //! when the place belongs to something else.
 
 use super::Inner;
+use crate::planted::{Bug, has};
 use std::cell::Cell;
 use std::rc::Rc;
+use weir_base::{IoError, IoResult};
 use weir_reactor::{WaitChannel, spawn};
 
 /// How much of it is under way.
@@ -53,6 +55,26 @@ impl Inner {
             result
         });
         task.await
+    }
+
+    /// Ends all work after a last checkpoint.
+    pub(crate) async fn close(&self) -> IoResult {
+        let result = self.checkpoint_now().await;
+        self.ckpt.close();
+        // A failure may have called for another one meanwhile.
+        while self.ckpt.running.get() && !has(Bug::ClosedOnTheWay) {
+            self.ckpt.over.wait().await;
+        }
+        if !has(Bug::ClosedOnTheWay) {
+            let _closed = self.gate.close().await;
+            self.ckpt.end();
+        }
+        self.log.work.signal();
+        self.rest().await;
+        match result {
+            Err(IoError::Offline) if self.suspended.get().is_none() => Ok(()),
+            result => result,
+        }
     }
 
     /// Waits until nothing that was begun changes a device any more. Devices that failed are not waited for.

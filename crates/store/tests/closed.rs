@@ -1,0 +1,134 @@
+//! A pool that is closed: nothing that was begun changes a device afterwards.
+
+#[path = "common/bench.rs"]
+mod bench;
+
+use bench::{B, Bench, MIB, first, spec, write};
+use std::cell::Cell;
+use std::rc::Rc;
+use weir_base::SECONDS;
+use weir_disk::{Disk, DiskOp};
+use weir_reactor::{Token, sleep, spawn};
+use weir_store::{Options, Pool, create};
+
+/// A disk of which reads do not end while somebody says so.
+struct Mute {
+    disk: Rc<dyn Disk>,
+    mute: Cell<bool>,
+}
+
+impl Disk for Mute {
+    fn len(&self) -> u64 {
+        self.disk.len()
+    }
+    fn block_size(&self) -> u32 {
+        self.disk.block_size()
+    }
+    fn volatile_cache(&self) -> bool {
+        self.disk.volatile_cache()
+    }
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+    fn submit(&self, op: DiskOp, token: Token) {
+        if !(self.mute.get() && matches!(op, DiskOp::Read { .. })) {
+            self.disk.submit(op, token);
+        }
+    }
+}
+
+/// The first device reads nothing any more.
+const MUTE: u64 = 0;
+/// A copy of each of some blocks is wrong.
+const WRONG: u64 = 1;
+/// Somebody writes, having begun before and afterwards.
+const WRITTEN: u64 = 2;
+
+/// A pool is closed while something is under way, and its volume is used afterwards. The blocks that changed after that.
+fn changed_after(what: u64) -> Vec<String> {
+    let b = Bench::new(2, 0);
+    let media = b.media.clone();
+    let mute = |d| Rc::new(Mute { disk: d, mute: Cell::default() });
+    let all = [mute(b.disk(0)), mute(b.disk(1))];
+    b.run(async move {
+        let disks: Vec<Rc<dyn Disk>> = vec![all[0].clone(), all[1].clone()];
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        let v = p.volume(1).unwrap();
+        all[0].mute.set(what == MUTE);
+        if what == MUTE {
+            for k in 0..4 {
+                let q = p.clone();
+                spawn(async move { first(&q, 1, k * 65536).await });
+            }
+            sleep(SECONDS).await;
+        }
+        let begun = (what == WRITTEN).then(|| {
+            let q = p.clone();
+            spawn(async move { write(&q, 1, 0, 16 * B, 2).await })
+        });
+        p.close().await.unwrap();
+        all[0].mute.set(false);
+        if what == WRONG {
+            for k in 0..16 {
+                let (n, at) = v.locate(k * B).await.unwrap()[k as usize / 8];
+                media[usize::from(n)].poke(at, &[9; B as usize]);
+            }
+        }
+        // They may go to somebody else at once.
+        let image = |k: usize| {
+            let mut bytes = vec![0; 8 << 20];
+            media[k].peek(0, &mut bytes);
+            bytes
+        };
+        let before = [image(0), image(1)];
+        if what == WRONG {
+            for k in 0..16 {
+                assert_eq!(first(&p, 1, k * B).await, Ok(1), "it can still be read");
+            }
+        }
+        if what == WRITTEN {
+            assert_eq!(begun.unwrap().await, Some(Ok(())));
+            assert!(write(&p, 1, 0, B, 3).await.is_err());
+            assert!(p.checkpoint().await.is_err());
+        }
+        sleep(100 * SECONDS).await;
+        let mut changed = Vec::new();
+        for (k, was) in before.iter().enumerate() {
+            let now = image(k);
+            let differs = |i: &usize| now[*i..i + 4096] != was[*i..i + 4096];
+            let at = (0..now.len()).step_by(4096).filter(differs);
+            changed.extend(at.map(|i| format!("device {k}, block {}", i / 4096)));
+        }
+        changed
+    })
+}
+
+#[test]
+fn a_read_that_fails_after_the_pool_was_closed_changes_no_device() {
+    assert_eq!(changed_after(MUTE), Vec::<String>::new());
+}
+
+#[test]
+fn a_damage_that_is_found_after_the_pool_was_closed_is_not_mended() {
+    assert_eq!(changed_after(WRONG), Vec::<String>::new());
+}
+
+#[test]
+fn a_write_that_was_begun_ends_well_and_later_ones_are_refused() {
+    assert_eq!(changed_after(WRITTEN), Vec::<String>::new());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_pool_that_counts_as_closed_on_the_way_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::ClosedOnTheWay));
+    let all = [MUTE, WRONG].map(changed_after);
+    plant(None);
+    assert!(all.iter().all(|changed| !changed.is_empty()), "{all:?}");
+}
