@@ -129,7 +129,7 @@ impl Dump {
         let mut newest: Option<Superblock> = None;
         for disk in disks {
             let label = label_of(&disk).await?;
-            for s in superblocks(&disk, &label, A_WHILE).await.unwrap_or_default() {
+            for s in superblocks(&disk, &label, A_WHILE).await.unwrap_or_default().all {
                 if newest.as_ref().is_none_or(|n| s.seq > n.seq) {
                     newest = Some(s);
                 }
@@ -197,7 +197,7 @@ impl Dump {
         self.newest()?;
         let mut all = Item::new("superblocks").with("on", m.disk.name());
         let found = superblocks(&m.disk, &m.label, A_WHILE).await.unwrap_or_default();
-        all.parts = found.iter().map(of_superblock).collect();
+        all.parts = found.all.iter().map(of_superblock).collect();
         Ok(all)
     }
 

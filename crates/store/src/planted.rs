@@ -123,6 +123,8 @@ weir_base::planted_bugs! {
     NumberTwice,
     /// A pool counts as closed while a checkpoint is being made still.
     ClosedOnTheWay,
+    /// Superblocks that cannot be read are none.
+    HiddenIsNone,
 }
 
 impl Bug {
@@ -145,5 +147,6 @@ impl Bug {
         Bug::LateOfDevice,
         Bug::NumberTwice,
         Bug::ClosedOnTheWay,
+        Bug::HiddenIsNone,
     ];
 }

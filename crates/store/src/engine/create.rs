@@ -118,12 +118,14 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
         match label_within(d, A_WHILE).await {
             // What was begun of this very pool, and what somebody gives up.
             Ok(l) if l.pool == spec.pool => {
-                let newest = superblocks(d, &l, A_WHILE).await?.into_iter().next();
-                if newest.is_some_and(|s| s.seq > FIRST) && !has(Bug::MadeTwice) {
-                    return request(format!(
-                        "`{}` is of this pool already, which has been used",
-                        d.name()
-                    ));
+                let found = superblocks(d, &l, A_WHILE).await?;
+                let used = found.newest().is_some_and(|s| s.seq > FIRST);
+                if (used || found.in_doubt()) && !has(Bug::MadeTwice) {
+                    let why = match used {
+                        true => "has been used",
+                        false => "may have been used: not all of its superblocks can be read",
+                    };
+                    return request(format!("`{}` is of this pool already, which {why}", d.name()));
                 }
             }
             _ if spec.overwrite => {}

@@ -36,6 +36,8 @@ pub(crate) struct Device {
     pub(crate) out_at: Cell<Nanos>,
     /// Writes to its disk that were given up.
     pub(crate) late: Late,
+    /// Slots of superblocks that could not be read, and do not count any more.
+    pub(crate) hidden: RefCell<Vec<u64>>,
     pub(crate) spares_used: Cell<u32>,
     /// Blocks that live in spares.
     pub(crate) remap: RefCell<BTreeMap<u64, u32>>,
@@ -107,6 +109,7 @@ impl Device {
             held: Cell::new(false),
             out_at: Cell::new(0),
             late,
+            hidden: RefCell::default(),
             spares_used: Cell::new(member.spares_used),
             remap: RefCell::default(),
             failed: Cell::new(None),

@@ -80,14 +80,33 @@ impl Inner {
                 label.pool
             )));
         }
-        let newest = superblocks(&disk, &label, limit).await?.into_iter().next();
-        let (foreign, _) = history(newest.as_ref(), &self.durable.borrow(), d.since.get());
-        d.foreign.set(d.foreign.get() || foreign);
+        let ring = superblocks(&disk, &label, limit).await?;
+        let newest = ring.newest();
+        let (foreign, held) = history(newest, &self.durable.borrow(), d.since.get());
+        if !self.upkeep.asked.borrow().contains(&d.number) {
+            // It went its own way, as it seems now, or may have. An older image was looked at before it was known as one.
+            let held = held && d.since.get() > 0;
+            d.held.set(d.held.get() || held);
+            let why = match (held, ring.in_doubt()) {
+                (true, _) => "has a history of its own",
+                (_, true) => {
+                    "has superblocks that cannot be read, and may have a history of its own"
+                }
+                _ => "",
+            };
+            if !why.is_empty() {
+                return Err(StoreError::Pool(format!(
+                    "device {} {why}: it is brought back on demand only, and loses that",
+                    d.number
+                )));
+            }
+        }
+        d.foreign.set(d.foreign.get() || foreign || ring.in_doubt());
         let is_older = |s: &Superblock| {
             let me = s.members.iter().find(|m| m.device == d.id);
             s.epoch < d.since.get() || me.is_none_or(|m| m.spares_used < d.spares_used.get())
         };
-        if (d.foreign.get() || newest.is_none_or(|s| is_older(&s))) && !has(Bug::OldImageTrusted) {
+        if (d.foreign.get() || newest.is_none_or(is_older)) && !has(Bug::OldImageTrusted) {
             d.since.set(0);
         }
         d.failed.set(None);
@@ -427,8 +446,9 @@ impl Pool {
                 old.number
             )));
         }
-        let newest = superblocks(&disk, &label, limit).await?.into_iter().next();
-        let (foreign, held) = history(newest.as_ref(), &i.durable.borrow(), old.since.get());
+        // What cannot be read of it is read again before it is brought back.
+        let ring = superblocks(&disk, &label, limit).await?;
+        let (foreign, held) = history(ring.newest(), &i.durable.borrow(), old.since.get());
         let d = Device::new(old.number, &old.member(), label.layout, Some(disk));
         d.remap.replace(old.remap.borrow().clone());
         d.foreign.set(foreign);

@@ -1,7 +1,7 @@
 //! Finding a pool: its newest superblock, its devices, and what each of them has.
 
 use super::device::Device;
-use super::labels::{label_within, superblocks};
+use super::labels::{Superblocks, label_within, superblocks};
 use super::open::{Options, pool_error};
 use super::{StoreError, StoreResult};
 use crate::format::LAST_EPOCH;
@@ -10,6 +10,9 @@ use crate::format::superblock::{MemberState, Superblock};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_disk::Disk;
+
+/// What keeps a device from being one that has what the others have.
+const UNREAD: &str = "has superblocks that cannot be read";
 
 /// The devices of a pool as a superblock has them, with the disks that were found.
 fn members(best: &Superblock, found: &[(Rc<dyn Disk>, Label)], any: Label) -> Vec<Rc<Device>> {
@@ -34,7 +37,7 @@ pub(super) async fn find(
     let limit = options.deadline;
     let mut found: Vec<(Rc<dyn Disk>, Label)> = Vec::new();
     let mut unlabelled = None;
-    let mut all: Vec<(usize, Superblock)> = Vec::new();
+    let mut rings: Vec<Superblocks> = Vec::new();
     for d in disks {
         let l = match label_within(&d, limit).await {
             Ok(l) => l,
@@ -45,8 +48,8 @@ pub(super) async fn find(
         };
         // One that does not answer any more is missing. It is not one that knows less than the others.
         match superblocks(&d, &l, limit).await {
-            Ok(some) => {
-                all.extend(some.into_iter().map(|s| (found.len(), s)));
+            Ok(ring) => {
+                rings.push(ring);
                 found.push((d, l));
             }
             Err(e) => unlabelled = Some(e.into()),
@@ -58,10 +61,13 @@ pub(super) async fn find(
     if let Some((d, l)) = found.iter().find(|(_, l)| l.pool != any.pool) {
         return pool_error(format!("`{}` belongs to another pool, {:032x}", d.name(), l.pool));
     }
+    let each = rings.iter().enumerate();
+    let all: Vec<(usize, &Superblock)> =
+        each.flat_map(|(n, r)| r.all.iter().map(move |s| (n, s))).collect();
     // The last one of a life may be on a device out of sync only. When that is away the next life begins with another one of
     // that number.
     let newer = |s: &&Superblock| (s.seq, s.incarnation);
-    let Some(best) = all.iter().map(|(_, s)| s).max_by_key(newer).cloned() else {
+    let Some(best) = all.iter().map(|(_, s)| *s).max_by_key(newer).cloned() else {
         return pool_error("no device has a readable superblock");
     };
     // The one before it, where that is still there, must be the one that it names.
@@ -76,8 +82,7 @@ pub(super) async fn find(
         return pool_error("the newest superblock does not follow the one before it");
     }
     for (n, (d, l)) in found.iter().enumerate() {
-        let newest = all.iter().filter(|(k, _)| *k == n).map(|(_, s)| s).max_by_key(|s| s.seq);
-        if let Some(s) = newest
+        if let Some(s) = rings[n].newest()
             && s.lineage != best.lineage
             && s.lineage != best.parent_lineage
             && in_sync(l.device)
@@ -98,38 +103,54 @@ pub(super) async fn find(
     let joined = |id: u64| {
         let mut before = all
             .iter()
-            .map(|(_, s)| s)
+            .map(|(_, s)| *s)
             .filter(|s| s.seq.wrapping_add(1) == best.seq && s.lineage == best.lineage);
         before.clone().count() > 0 && before.all(|s| s.members.iter().all(|m| m.device != id))
     };
+    let ring =
+        |d: &Device| found.iter().position(|(_, l)| l.device == d.id).and_then(|n| rings.get(n));
+    // A superblock is begun when the one before it is on every device in sync. Whatever is further behind is not what
+    // it was: an old copy of the device, or a device that forgets. One that the superblock before did not know has
+    // joined with the newest one, which need not have come to it; it may have the log already.
+    let behind = |d: &Device, ring: &Superblocks| match ring.newest() {
+        Some(s) => s.seq.saturating_add(1) < best.seq,
+        None => has(Bug::NewcomerIsBehind) || !joined(d.id),
+    };
+    let may_hide = |r: &Superblocks, some: &[u64]| some.iter().any(|n| r.may_hide(*n));
     let mut lineage = (best.lineage, best.parent_lineage);
-    for d in &devices {
-        if d.disk.is_some() || d.state.get() != MemberState::InSync {
-            continue;
-        }
+    for d in devices.iter().filter(|d| d.state.get() == MemberState::InSync) {
+        let why = match ring(d) {
+            None => "is missing",
+            // A newer one may be there and say that the others are out. What seems to be behind may have the newest.
+            Some(r) if may_hide(r, &[best.seq.wrapping_add(1)]) => UNREAD,
+            Some(r) if behind(d, r) && may_hide(r, &[best.seq, best.seq.wrapping_sub(1)]) => UNREAD,
+            Some(_) => continue,
+        };
         if !options.force {
             return pool_error(format!(
-                "device {} ({:016x}) is missing, and may have what the others have not; open by force \
+                "device {} ({:016x}) {why}, and may have what the others have not; open by force \
                  to go on without it",
                 d.number, d.id
             ));
         }
-        d.state.set(MemberState::Out);
-        d.since.set(best.epoch);
+        match ring(d) {
+            // It has all that is known, and goes on with that.
+            Some(r) if !behind(d, r) => {
+                d.hidden.replace(r.hidden().collect());
+                continue;
+            }
+            // It is found to be behind below.
+            Some(_) => {}
+            None => {
+                d.state.set(MemberState::Out);
+                d.since.set(best.epoch);
+            }
+        }
         lineage = (options.lineage, best.lineage);
     }
     for d in devices.iter().filter(|d| d.disk.is_some()) {
-        let newest = found.iter().position(|(_, l)| l.device == d.id).and_then(|n| {
-            let mine = all.iter().filter(|(k, _)| *k == n).map(|(_, s)| s);
-            mine.max_by_key(|s| s.seq)
-        });
-        // A superblock is begun when the one before it is on every device in sync. Whatever is further behind is not what
-        // it was: an old copy of the device, or a device that forgets. One that the superblock before did not know has
-        // joined with the newest one, which need not have come to it; it may have the log already.
-        let behind = match newest {
-            Some(s) => s.seq.saturating_add(1) < best.seq,
-            None => has(Bug::NewcomerIsBehind) || !joined(d.id),
-        };
+        let Some(ring) = ring(d) else { continue };
+        let (newest, behind) = (ring.newest(), behind(d, ring));
         let mut since = d.since.get();
         if d.state.get() == MemberState::InSync && behind {
             since = newest.map_or(0, |s| s.epoch);

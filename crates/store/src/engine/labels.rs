@@ -167,24 +167,73 @@ async fn ring(d: &Rc<dyn Disk>, first: u64, limit: Nanos) -> IoResult<Vec<(u64, 
     Ok(found)
 }
 
-/// The superblocks of a device that are readable, the newest first. Fails when it does not answer, a read within `limit` each:
-/// what cannot be read then must not pass for missing.
+/// What is known of the superblocks of a device.
+#[derive(Default)]
+pub(crate) struct Superblocks {
+    /// Those that could be read, the newest first.
+    pub(crate) all: Vec<Superblock>,
+    /// Slots of which nobody knows what they hold, a bit each.
+    hidden: u64,
+}
+
+const _: () = assert!(SUPER_SLOTS == u64::BITS as u64);
+
+impl Superblocks {
+    pub(crate) fn newest(&self) -> Option<&Superblock> {
+        self.all.first()
+    }
+
+    /// There may be the one of this number, and it was not read.
+    pub(crate) fn may_hide(&self, seq: u64) -> bool {
+        self.hidden >> (seq % SUPER_SLOTS) & 1 != 0
+    }
+
+    /// There may be others than those that were read, also newer ones.
+    pub(crate) fn in_doubt(&self) -> bool {
+        self.hidden != 0
+    }
+
+    /// Slots that may have others than those that were read.
+    pub(crate) fn hidden(&self) -> impl Iterator<Item = u64> + use<> {
+        let hidden = self.hidden;
+        (0..SUPER_SLOTS).filter(move |slot| hidden >> slot & 1 != 0)
+    }
+}
+
+/// The superblocks of a device. Fails when it does not answer, a read within `limit` each. What else cannot be read must not
+/// pass for missing either, so it is told.
 pub(crate) async fn superblocks(
     d: &Rc<dyn Disk>,
     label: &Label,
     limit: Nanos,
-) -> IoResult<Vec<Superblock>> {
-    let mut found: Vec<Superblock> = Vec::new();
+) -> IoResult<Superblocks> {
+    let mut found = Superblocks::default();
+    let (mut unread, mut told) = (0u64, 0u64);
     for area in 0..2u8 {
+        let mut read = 0u64;
         for (slot, b) in ring(d, label.layout.superblock(u64::from(area), 0), limit).await? {
-            if let Ok(s) = Superblock::decode(&b, label.pool, label.device, area, slot)
-                && !found.contains(&s)
-            {
-                found.push(s);
+            let bit = 1 << slot;
+            match Superblock::decode(&b, label.pool, label.device, area, slot) {
+                // A newer one would be in both areas before anybody goes by it.
+                Ok(s) => {
+                    told |= bit;
+                    if !found.all.contains(&s) {
+                        found.all.push(s);
+                    }
+                }
+                // A newer program's.
+                Err(FormatError::Version(_) | FormatError::Feature(_)) => continue,
+                Err(_) if b.iter().all(|x| *x == 0) => told |= bit,
+                Err(_) => {}
             }
+            read |= bit;
         }
+        unread |= !read;
     }
-    found.sort_by_key(|s| std::cmp::Reverse(s.seq));
+    if !has(Bug::HiddenIsNone) {
+        found.hidden = unread & !told;
+    }
+    found.all.sort_by_key(|s| std::cmp::Reverse((s.seq, s.incarnation)));
     Ok(found)
 }
 
@@ -260,6 +309,23 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Empties the slots of superblocks of which nobody knows what they hold, where somebody chose to go on without that: it
+    /// must not be found later, and be newer than what is written now.
+    pub(super) async fn forget_hidden(&self) -> IoResult {
+        for d in self.current_devices() {
+            for slot in d.hidden.take() {
+                for area in 0..2 {
+                    let at = d.layout.superblock(area, slot);
+                    let zeros = Slice::heap(BLOCK);
+                    zeros.fill(0);
+                    d.write(at, &zeros, self.options.deadline).await?;
+                }
+                d.flush(self.options.deadline).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Brings the newest superblock to the devices in sync that do not have it, as the life that was writing it did not. The

@@ -140,6 +140,9 @@ impl Pool {
         let works = Rc::<Works>::default();
         let opened = async {
             let inner = assemble_quiet(disks, options, works.clone()).await?;
+            if !inner.options.read_only {
+                inner.forget_hidden().await?;
+            }
             inner.recover().await?;
             Ok(inner)
         };
