@@ -33,8 +33,10 @@ pub struct LogEnd {
 /// It has no label or no readable superblock, or does not answer.
 pub async fn log_end(d: &Rc<dyn Disk>) -> StoreResult<LogEnd> {
     let label = label_of(d).await?;
-    let Some(s) = superblocks(d, &label, A_WHILE).await?.into_iter().next() else {
-        let text = format!("`{}` has no readable superblock", d.name());
+    let found = superblocks(d, &label, A_WHILE).await?;
+    let Some(s) = found.newest().filter(|_| !found.in_doubt()) else {
+        let text =
+            format!("`{}` has no superblock, or not all that it may have can be read", d.name());
         return Err(StoreError::Pool(text));
     };
     let mut end = LogEnd { seq: s.seq, had: 0, stable: 0, next: None, live: false };
