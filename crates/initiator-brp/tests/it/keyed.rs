@@ -356,7 +356,7 @@ fn a_channel_that_goes_on_with_the_new_secret_sees_its_volumes() {
 
 /// One host's write is with a device that does not answer. Another host's COMPARE AND WRITE of the same blocks waits for it, has
 /// done nothing, and holds nothing; then that host starts anew. What waits for other commands gives up when nobody waits for it
-/// (as it does over SRP), so the host, which has nothing at the device, is let in.
+/// (as it does over SRP). So the host, which has nothing at the device, is let in.
 #[test]
 fn a_command_that_waits_for_another_hosts_does_not_keep_its_own_host_out() {
     let k = Keyed::new(10, Asked::None);
