@@ -125,6 +125,8 @@ weir_base::planted_bugs! {
     ClosedOnTheWay,
     /// Superblocks that cannot be read are none.
     HiddenIsNone,
+    /// Who brings a device back, or attaches one, takes for it whatever has its number by then, however it stands.
+    DeviceByNumber,
 }
 
 impl Bug {
@@ -148,5 +150,6 @@ impl Bug {
         Bug::NumberTwice,
         Bug::ClosedOnTheWay,
         Bug::HiddenIsNone,
+        Bug::DeviceByNumber,
     ];
 }

@@ -196,6 +196,11 @@ impl Inner {
         Ok(d)
     }
 
+    /// A device, unless another disk has taken its place.
+    pub(super) fn still(&self, d: &Rc<Device>) -> Option<Rc<Device>> {
+        self.device(d.number).filter(|now| Rc::ptr_eq(now, d) || has(Bug::DeviceByNumber))
+    }
+
     /// Makes a prepared device a member.
     fn admit_device(&self, d: &Rc<Device>) {
         let n = usize::from(d.number);
@@ -435,9 +440,14 @@ impl Pool {
         let Some(old) = old else {
             return refused(format!("`{}` is no device of this pool: add it", disk.name()));
         };
-        let spare = old.state.get() == MemberState::Spare && !old.usable();
-        if old.state.get() != MemberState::Out && !spare {
-            return refused(format!("device {} is in service", old.number));
+        let away = |d: &Rc<Device>| match d.state.get() {
+            MemberState::Out => true,
+            MemberState::Spare => !d.usable(),
+            _ => false,
+        };
+        let in_service = format!("device {} is in service", old.number);
+        if !away(&old) {
+            return refused(in_service);
         }
         let quiet = old.is_quiet(limit).await && i.is_disk_quiet(&disk).await;
         if !quiet && !has(Bug::AttachWithLateWrites) {
@@ -449,12 +459,22 @@ impl Pool {
         // What cannot be read of it is read again before it is brought back.
         let ring = superblocks(&disk, &label, limit).await?;
         let (foreign, held) = history(ring.newest(), &i.durable.borrow(), old.since.get());
-        let d = Device::new(old.number, &old.member(), label.layout, Some(disk));
-        d.remap.replace(old.remap.borrow().clone());
-        d.foreign.set(foreign);
-        d.held.set(held);
-        let n = d.number;
-        i.act(Box::new(move |i| i.admit_device(&d))).await?;
+        let n = old.number;
+        let before = old.clone();
+        i.act(Box::new(move |i| {
+            // It may have been brought back meanwhile, and then this disk is not what it is.
+            let stands = |d: &Rc<Device>| away(d) || has(Bug::DeviceByNumber);
+            let Some(old) = i.still(&old).filter(stands) else { return };
+            let d = Device::new(n, &old.member(), label.layout, Some(disk));
+            d.remap.replace(old.remap.borrow().clone());
+            d.foreign.set(foreign);
+            d.held.set(held);
+            i.admit_device(&d);
+        }))
+        .await?;
+        if i.device(n).is_some_and(|d| Rc::ptr_eq(&d, &before)) {
+            return refused(in_service);
+        }
         i.upkeep.retry();
         Ok(n)
     }

@@ -27,20 +27,27 @@ impl Inner {
             false if has(Bug::ResyncFromNow) => self.epoch.get(),
             false => d.since.get(),
         };
+        // Another disk may take its place meanwhile.
+        let mine = d.clone();
         let begin = move |i: &Inner| {
-            if let Some(d) = i.device(n).filter(|d| d.usable() && d.state.get() == MemberState::Out)
+            if let Some(d) =
+                i.still(&mine).filter(|d| d.usable() && d.state.get() == MemberState::Out)
             {
                 d.state.set(MemberState::Syncing);
             }
         };
         self.act(Box::new(begin)).await?;
+        if self.still(d).is_none() {
+            return Err(IoError::Aborted.into());
+        }
         self.upkeep.plan_for(self.fill_estimate(Into::Device(n, since)));
         if !d.is_written() {
             return Err(IoError::Offline.into());
         }
         self.fill(Into::Device(n, since)).await?;
+        let mine = d.clone();
         let end = move |i: &Inner| {
-            let d = i.device(n);
+            let d = i.still(&mine);
             if let Some(d) = d.filter(|d| d.usable() && d.state.get() == MemberState::Syncing) {
                 d.state.set(MemberState::InSync);
                 d.foreign.set(false);

@@ -313,7 +313,9 @@ impl Inner {
                 let Some(d) = self.device(n) else { return Ok(()) };
                 self.upkeep.begin(Work::Resync, n);
                 let result = self.bring_back(&d).await;
-                self.upkeep.asked.borrow_mut().remove(&n);
+                if self.still(&d).is_some() {
+                    self.upkeep.asked.borrow_mut().remove(&n);
+                }
                 if result.is_err() {
                     if d.state.get() == MemberState::Syncing {
                         d.state.set(MemberState::Out);

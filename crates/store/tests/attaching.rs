@@ -1,0 +1,161 @@
+//! A device is attached while the pool brings it back by itself.
+
+#[path = "common/bench.rs"]
+mod bench;
+
+use bench::{B, Bench, MIB, first, spec, write};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use weir_base::{MILLIS, SECONDS};
+use weir_disk::{Disk, DiskOp};
+use weir_reactor::{Token, sleep, spawn};
+use weir_store::format::superblock::MemberState;
+use weir_store::{Options, Pool, create};
+
+/// A disk of which writes are held back for as long as somebody says.
+struct Sticky {
+    disk: Rc<dyn Disk>,
+    hold: Cell<bool>,
+    held: RefCell<Vec<(DiskOp, Token)>>,
+}
+
+impl Sticky {
+    fn release(&self) {
+        self.hold.set(false);
+        for (op, token) in self.held.take() {
+            self.disk.submit(op, token);
+        }
+    }
+}
+
+impl Disk for Sticky {
+    fn len(&self) -> u64 {
+        self.disk.len()
+    }
+    fn block_size(&self) -> u32 {
+        self.disk.block_size()
+    }
+    fn volatile_cache(&self) -> bool {
+        self.disk.volatile_cache()
+    }
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+    fn submit(&self, op: DiskOp, token: Token) {
+        match self.hold.get() && matches!(op, DiskOp::Write { .. }) {
+            true => self.held.borrow_mut().push((op, token)),
+            false => self.disk.submit(op, token),
+        }
+    }
+}
+
+/// A device fails. An older image of it (a copy that somebody made of it) is attached in its place; it is slow. Meanwhile
+/// the device itself answers again, and is brought back by itself. Then the other device dies. Says what is wrong then.
+fn older_image() -> Vec<String> {
+    let mut b = Bench::new(2, 0);
+    let disks = b.disks(&[0, 1]);
+    let p = b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        p
+    });
+    let old = b.image(1);
+    let (media, image) = (b.media.clone(), b.disk(old));
+    b.run(async move {
+        for k in 0..4 {
+            write(&p, 1, MIB + k * B, B, 2).await.unwrap();
+            p.checkpoint().await.unwrap();
+        }
+        media[1].set_offline(true);
+        write(&p, 1, 2 * MIB, B, 3).await.unwrap();
+        assert_eq!(p.status().devices[1].state, MemberState::Out);
+        media[1].set_offline(false);
+        sleep(27 * SECONDS).await;
+        assert_eq!(p.status().devices[1].state, MemberState::Out);
+        media[old].stall(2 * SECONDS);
+        let q = p.clone();
+        let attach = spawn(async move { q.attach(image).await });
+        sleep(6 * SECONDS).await;
+        media[old].stall(0);
+        let attached = attach.await.unwrap();
+        sleep(60 * SECONDS).await;
+        p.settled().await.unwrap();
+        let s = p.status();
+        assert!(s.whole, "{attached:?} {s:?}");
+        // The pool says that every block has all its copies. So it can lose a device.
+        media[0].set_offline(true);
+        let mut wrong = Vec::new();
+        for (at, value) in [(0, 1), (MIB, 2), (MIB + B, 2), (MIB + 3 * B, 2), (2 * MIB, 3)] {
+            let found = first(&p, 1, at).await;
+            if found != Ok(value) {
+                let name = &s.devices[1].name;
+                wrong.push(format!("byte {at}: {found:?}, not {value}; device 1 is {name:?}"));
+            }
+        }
+        wrong
+    })
+}
+
+#[test]
+fn an_older_image_attached_while_the_device_itself_comes_back_is_not_taken_as_current() {
+    assert_eq!(older_image(), Vec::<String>::new());
+}
+
+/// A device hung; the pool brings it back by itself when what it was asked for has ended, `t` after it is attached by hand.
+/// Says what has become of it two hours later.
+fn attached_by_hand(t: u64) -> Result<(), String> {
+    let b = Bench::new(2, t);
+    let (zero, disk, again) = (b.disk(0), b.disk(1), b.disk(1));
+    let one = Rc::new(Sticky { disk, hold: Cell::default(), held: RefCell::default() });
+    b.run(async move {
+        let disks: Vec<Rc<dyn Disk>> = vec![zero, one.clone()];
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options { deadline: 10 * SECONDS, ..Options::default() });
+        let p = p.await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        one.hold.set(true);
+        write(&p, 1, MIB, B, 2).await.unwrap();
+        assert_eq!(p.status().devices[1].state, MemberState::Out);
+        // The pool tries to bring it back after 30 s, and waits for that write.
+        sleep(31 * SECONDS).await;
+        let q = p.clone();
+        let attach = spawn(async move { q.attach(again).await });
+        sleep(SECONDS + t * 50 * MILLIS).await;
+        assert_eq!(p.status().devices[1].state, MemberState::Out);
+        one.release();
+        let attached = attach.await.unwrap();
+        sleep(3600 * SECONDS).await;
+        let (s, settled, resync) = (p.status(), p.settled().await, p.resync().await);
+        sleep(3600 * SECONDS).await;
+        match p.status().whole {
+            true => Ok(()),
+            false => Err(format!(
+                "device 1 is {:?}, whole: {}, work: {:?}, trouble: {:?}; attach said {attached:?}, settled {settled:?}, \
+                 resync {resync:?}",
+                s.devices[1].state, s.whole, s.work, s.trouble
+            )),
+        }
+    })
+}
+
+#[test]
+fn a_device_attached_while_it_is_brought_back_is_in_sync_in_the_end() {
+    let wrong: Vec<_> = (0..40).filter_map(|t| attached_by_hand(t).err()).collect();
+    assert_eq!(wrong.first(), None, "{} of 40", wrong.len());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_disk_taken_for_the_one_that_had_its_number_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::DeviceByNumber));
+    let wrong = (older_image(), (0..40).any(|t| attached_by_hand(t).is_err()));
+    plant(None);
+    assert!(!wrong.0.is_empty() && wrong.1, "{wrong:?}");
+}
