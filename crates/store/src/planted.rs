@@ -127,6 +127,8 @@ weir_base::planted_bugs! {
     HiddenIsNone,
     /// Who brings a device back, or attaches one, takes for it whatever has its number by then, however it stands.
     DeviceByNumber,
+    /// What is carried out to its end waits for whoever waits for that end.
+    TurnInTheEnd,
 }
 
 impl Bug {

@@ -6,9 +6,9 @@ mod bench;
 use bench::{B, Bench, MIB, first, spec, write};
 use std::cell::Cell;
 use std::rc::Rc;
-use weir_base::SECONDS;
+use weir_base::{MICROS, SECONDS};
 use weir_disk::{Disk, DiskOp};
-use weir_reactor::{Token, sleep, spawn};
+use weir_reactor::{Token, patience, sleep, spawn};
 use weir_store::{Options, Pool, create};
 
 /// A disk of which reads do not end while somebody says so.
@@ -121,6 +121,48 @@ fn a_damage_that_is_found_after_the_pool_was_closed_is_not_mended() {
 #[test]
 fn a_write_that_was_begun_ends_well_and_later_ones_are_refused() {
     assert_eq!(changed_after(WRITTEN), Vec::<String>::new());
+}
+
+/// How many of these pools were closed in time: a scrub is under way, and somewhere else in each.
+fn closed_beside_scrub() -> usize {
+    let closed = |moment: u64| {
+        let b = Bench::new(2, moment);
+        let disks = b.all();
+        b.run(async move {
+            create(&disks, &spec(2)).await.unwrap();
+            let p = Pool::open(disks, Options::default()).await.unwrap();
+            p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+            write(&p, 1, 0, B, 1).await.unwrap();
+            let q = p.clone();
+            let scrub = spawn(async move { q.scrub(0).await });
+            sleep(moment * 50 * MICROS).await;
+            let ended = patience(100 * SECONDS, p.close()).await;
+            if let Ok(result) = &ended {
+                assert!(result.is_ok(), "{result:?}");
+                // It ends as well, well or not.
+                assert!(patience(100 * SECONDS, scrub).await.is_ok());
+            }
+            ended.is_ok()
+        })
+    };
+    (0..MOMENTS).filter(|moment| closed(*moment)).count()
+}
+
+const MOMENTS: u64 = 200;
+
+#[test]
+fn a_pool_is_closed_wherever_a_scrub_is() {
+    assert_eq!(closed_beside_scrub(), MOMENTS as usize);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn work_that_waits_for_whoever_waits_for_it_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::TurnInTheEnd));
+    let closed = closed_beside_scrub();
+    plant(None);
+    assert!(closed < MOMENTS as usize);
 }
 
 #[cfg(feature = "planted")]

@@ -252,7 +252,7 @@ impl Inner {
         }
         self.count(|c| c.damaged += 1);
         for _ in 0..2 {
-            if !d.usable() || self.options.read_only {
+            if !d.usable() || self.options.read_only || self.check_running().is_err() {
                 return false;
             }
             if self.rewrite(d, at, want).await {
@@ -263,13 +263,12 @@ impl Inner {
         false
     }
 
-    /// Reads all copies of the labels of all devices and writes damaged ones anew, before they are the last.
+    /// Reads all copies of the labels of all devices and writes damaged ones anew, before they are the last. No device may leave
+    /// meanwhile, and get back the label that was taken from it.
     pub(crate) async fn mend_labels(self: Rc<Self>, watch: Option<Rc<ScrubWatch>>) {
         if has(Bug::LabelsNotMended) {
             return;
         }
-        // No device leaves meanwhile, and gets back the label that was taken from it.
-        let _only = self.upkeep.changes.acquire(1).await;
         for d in self.own_devices() {
             let (mut copies, mut unread) = (Vec::new(), Vec::new());
             for copy in 0..LABELS {

@@ -164,6 +164,7 @@ impl Inner {
     pub(super) async fn serve(self: &Rc<Self>) {
         self.serving.set(true);
         if !self.options.read_only {
+            // Nobody else knows of this life yet.
             self.clone().mend_labels(None).await;
         }
         spawn_task(self.clone().committer());

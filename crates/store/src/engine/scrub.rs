@@ -408,7 +408,7 @@ impl Inner {
     /// Labels and superblocks are put right from what is known. The table of slabs has no copies to compare on the same
     /// device: a checkpoint writes it anew.
     async fn scrub_super(self: &Rc<Self>, watch: &Rc<ScrubWatch>) -> IoResult {
-        self.to_the_end(self.clone().mend_labels(Some(watch.clone()))).await;
+        self.to_the_end_alone(self.clone().mend_labels(Some(watch.clone()))).await;
         self.to_the_end(self.clone().scrub_rings(watch.clone())).await;
         // Both places of the table of slabs.
         self.checkpoint_now().await?;

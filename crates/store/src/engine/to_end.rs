@@ -42,7 +42,39 @@ impl Drop for Running {
     }
 }
 
+/// The turn to change which devices there are; given back when it is dropped.
+struct Turn(Rc<Inner>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.upkeep.changes.signal();
+    }
+}
+
 impl Inner {
+    /// Carries `work` out to its end while no device comes or goes. It counts as under way when it has that turn, since whoever
+    /// closes or resumes the pool has the turn, and waits for what is under way.
+    pub(crate) async fn to_the_end_alone<T: 'static>(
+        self: &Rc<Self>,
+        work: impl Future<Output = T> + 'static,
+    ) -> Option<T> {
+        if has(Bug::TurnInTheEnd) {
+            let me = self.clone();
+            let alone = async move {
+                let _only = me.upkeep.changes.acquire(1).await;
+                work.await
+            };
+            return self.to_the_end(alone).await;
+        }
+        self.upkeep.changes.acquire(1).await.forget();
+        let turn = Turn(self.clone());
+        let alone = async move {
+            let _turn = turn;
+            work.await
+        };
+        self.to_the_end(alone).await
+    }
+
     /// Carries `work` out in a task of its own. `None`: the whole reactor ends.
     pub(crate) async fn to_the_end<T: 'static>(
         &self,
