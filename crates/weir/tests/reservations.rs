@@ -164,9 +164,9 @@ fn a_full_pool_refuses_what_it_cannot_carry() {
     let file = d.path("data");
     std::fs::write(&file, common::noise(3, 48 << 20)).expect("written");
     let target = d.target();
-    // To the last block.
-    for bs in ["64k", "4k"] {
-        d.fails(&format!("write --target {target} --volume big --input {file} --bs {bs}"), 1);
+    // To the last block: writes side by side are refused while there is room for some of them only.
+    for how in ["--bs 64k", "--bs 4k", "--bs 4k --iodepth 1 --offset 16M"] {
+        d.fails(&format!("write --target {target} --volume big --input {file} {how}"), 1);
     }
     assert_eq!(host(&d, 1, Act::Register), CHECK_CONDITION, "{}", d.log());
     d.ok("map delete all big");
