@@ -173,6 +173,23 @@ impl Story {
         (s.turns.len(), self.media.iter().any(left))
     }
 
+    /// Whether a device has a slot of superblocks of which nothing tells what it holds: one copy cannot be read, and the other is
+    /// damaged, as by the power that went while it was written. Then only somebody who asks for it goes on without that.
+    pub(crate) fn hides_superblock(&self, m: &SimMedium) -> bool {
+        let Some(layout) = self.layout(m.len()) else { return false };
+        (0..SUPER_SLOTS).any(|slot| {
+            let at = |area: u8| layout.superblock(area.into(), slot) * 4096;
+            let unread = |area: u8| m.is_bad(at(area), 4096);
+            let damaged = |area: u8| {
+                let mut b = [0; 4096];
+                m.peek(at(area), &mut b);
+                b != [0; 4096] && Superblock::decode_any(&b, area, slot).is_err()
+            };
+            let told = |area: u8| !unread(area) && !damaged(area);
+            (unread(0) || unread(1)) && !told(0) && !told(1)
+        })
+    }
+
     /// How a device of this size is laid out.
     pub(crate) fn layout(&self, len: u64) -> Option<Layout> {
         let y = self.like?;

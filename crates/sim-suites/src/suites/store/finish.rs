@@ -117,6 +117,7 @@ impl Story {
             ("damaged copies found by scrub", damaged),
             ("copies repaired", c.repaired + self.repaired),
             ("log entries replayed", self.replayed),
+            ("pools opened by force, as nothing told what a superblock was", self.hidden.get()),
             ("pools opened with the log kept", self.opened.0),
             ("pools opened with the log merged, or empty", self.opened.1),
             ("snapshots verified", self.director.verified()),

@@ -145,6 +145,8 @@ pub(crate) struct Story {
     pub(crate) missing: Vec<usize>,
     /// The one device that may have faults.
     pub(crate) victim: usize,
+    /// Times that the pool was opened with both copies of one of its superblocks damaged.
+    pub(crate) hidden: Cell<u64>,
     pub(crate) node: Node,
     pub(crate) volumes: Vec<Rc<Loaded>>,
     pub(crate) bufs: BufPool,
@@ -278,6 +280,7 @@ impl Story {
             first: devices as usize,
             missing: Vec::new(),
             victim,
+            hidden: Cell::new(0),
             node,
             volumes,
             bufs,
@@ -330,12 +333,17 @@ impl Story {
             reuse_at_once: self.reuse_at_once,
             sum_data: !self.unsummed,
             buffers: 256 << 10,
-            force: !self.missing.is_empty(),
+            force: !self.missing.is_empty() || self.is_hidden(),
             spare_after: Some(self.spec.log_pages % 4 * MILLIS),
             lineage: self.spec.pool as u64 ^ self.w.now() | 1,
             proof: MILLIS,
             ..Options::default()
         }
+    }
+
+    /// A fault by chance and a crash may have hit both copies of a superblock.
+    fn is_hidden(&self) -> bool {
+        self.trouble == Trouble::Latent && self.hides_superblock(&self.media[self.victim])
     }
 
     fn opened(&self) -> Vec<Rc<SimDisk>> {
@@ -388,6 +396,7 @@ impl Story {
 
     fn start_open(&self) -> Rc<RefCell<Option<String>>> {
         let (disks, options) = (self.opened(), self.options());
+        self.hidden.set(self.hidden.get() + u64::from(self.is_hidden()));
         let (slot, failed) = (self.pool.clone(), Rc::new(RefCell::new(None)));
         let f = failed.clone();
         self.node.spawn(async move {
