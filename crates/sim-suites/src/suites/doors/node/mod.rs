@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use weir_base::{MILLIS, Prng, SECONDS};
 use weir_fabric::Provider;
+use weir_layers::remote::Home;
 use weir_mem::BufPool;
 use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
 use weir_reactor::{Handle, set_local, sleep, spawn_task};
@@ -45,6 +46,8 @@ struct Local {
     units: Rc<Units>,
     pool: BufPool,
     medium: Rc<Medium>,
+    /// Volumes that are at home here.
+    homes: RefCell<BTreeMap<u32, Home>>,
 }
 
 /// Keeps reservations, or fails to.
@@ -147,7 +150,12 @@ impl Node {
         for core in 0..machine.cores() {
             let pool = pool(&[(4096, c.buffers), (16384, c.buffers.div_ceil(3))])?;
             let units = Rc::new(Units::default());
-            let local = Local { units: units.clone(), pool: pool.clone(), medium: medium.clone() };
+            let local = Local {
+                units: units.clone(),
+                pool: pool.clone(),
+                medium: medium.clone(),
+                homes: RefCell::default(),
+            };
             let provider: Rc<dyn Provider> = machine.provider_on(core);
             machine
                 .enter_on(core, || {

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::{MILLIS, Prng};
+use weir_layers::remote::Home;
 use weir_proto_scsi::geometry::Geometry;
 use weir_proto_scsi::lu::LuState;
-use weir_reactor::{call, get_local, sleep};
+use weir_reactor::{Handle, call, get_local, sleep};
 use weir_target_core::{AccessMap, End, HostRule, Secret, Unit, UnitShared, Whom};
 
 impl Node {
@@ -29,18 +30,65 @@ impl Node {
         let lu = LuState::new(identity(number, self.tas), geometry);
         let unit = UnitShared::new(&volume_name(number), lu, Some(self.keeper.clone()));
         self.units.borrow_mut().insert(number, unit.clone());
+        let entrance = match self.home(number).filter(|_| !direct) {
+            Some(home) => {
+                let entrance = call(&home, move || async move {
+                    let l = get_local::<Local>()?;
+                    let spied =
+                        Spied { medium: l.medium.clone(), place, volume: number, delay, direct };
+                    let home = Home::open(Rc::new(spied));
+                    let entrance = home.entrance();
+                    l.homes.borrow_mut().insert(number, home);
+                    Some(entrance)
+                });
+                self.judge.count("volumes at home on one reactor");
+                entrance.await.flatten()
+            }
+            None => None,
+        };
         for h in self.reactors() {
-            let unit = unit.clone();
+            let (unit, entrance) = (unit.clone(), entrance.clone());
             call(&h, move || async move {
                 let Some(l) = get_local::<Local>() else { return };
-                let volume =
+                let spied =
                     Spied { medium: l.medium.clone(), place, volume: number, delay, direct };
-                l.units.insert(Unit::new(unit, Rc::new(volume), l.pool.clone(), CHUNK));
+                let far = entrance.and_then(|e| e.volume());
+                let volume = far.unwrap_or_else(|| Rc::new(spied));
+                l.units.insert(Unit::new(unit, volume, l.pool.clone(), CHUNK));
             })
             .await;
         }
         self.access.touch();
         number
+    }
+
+    /// The reactor that a volume is at home on, as those of protected pools are; others go by way of it.
+    fn home(&self, volume: u32) -> Option<Handle> {
+        let mut reactors = self.reactors();
+        let n = volume as usize % (reactors.len() + 1);
+        (n < reactors.len()).then(|| reactors.swap_remove(n))
+    }
+
+    /// Does something with a volume where it is at home.
+    async fn at_home(&self, volume: u32, what: impl FnOnce(&Local) + Send + 'static) {
+        if let Some(home) = self.home(volume) {
+            call(&home, move || async move {
+                if let Some(l) = get_local::<Local>() {
+                    what(&l);
+                }
+            })
+            .await;
+        }
+    }
+
+    /// Tells other reactors that a volume's size is another one.
+    async fn refresh(&self, volume: u32) {
+        let tell = move |l: &Local| {
+            if let Some(home) = l.homes.borrow().get(&volume) {
+                home.refresh();
+            }
+        };
+        self.at_home(volume, tell).await;
     }
 
     /// Puts the map in force. What hosts have under way on volumes that they lost by it has ended when this returns.
@@ -207,6 +255,7 @@ impl Node {
         if let Some(u) = unit {
             u.fence(Whom::All, End::Gone).await;
         }
+        self.at_home(volume, move |l| drop(l.homes.borrow_mut().remove(&volume))).await;
         self.judge.fenced(fence);
         let place = self.judge.with(volume, |b| b.slot);
         self.judge.free(volume);
@@ -258,11 +307,13 @@ impl Node {
         let fence = self.judge.fence(volume, Some(BTreeSet::new()), "a new size");
         if blocks > before {
             self.judge.change(volume, |b| b.blocks = blocks);
+            self.refresh(volume).await;
         }
         unit.with(|s| s.resize(blocks));
         if blocks < before {
             unit.fence(Whom::All, End::Again).await;
             self.judge.change(volume, |b| b.blocks = blocks);
+            self.refresh(volume).await;
         }
         self.judge.fenced(fence);
         self.judge.raised(volume, CAPACITY, &told, true, began);
