@@ -288,6 +288,9 @@ impl Controller {
         }
         blocking(move || store.commit(&old, &to)).await?;
         *self.model.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
+        if !has(Bug::FaultsOfNothing) {
+            self.up().faults.retain(|object, _| is_there(object, &new));
+        }
         self.tell_pools();
         Ok(new)
     }
@@ -394,6 +397,16 @@ impl Controller {
             me.take_down().await
         }))
         .await
+    }
+}
+
+/// Whether what a fault is told of is in the configuration, as far as it says.
+fn is_there(object: &str, model: &Model) -> bool {
+    match object.split_once('/') {
+        Some(("volume" | "cut" | "migration", name)) => model.volumes.contains_key(name),
+        Some(("pool" | "record", name)) => model.pools.contains_key(name),
+        Some(("target", name)) => model.targets.contains_key(name),
+        _ => true,
     }
 }
 

@@ -7,8 +7,12 @@ weir_base::planted_bugs! {
     InForceBeforeDurable,
     /// What is cut off a volume is thrown away while the change that cuts it off, or one that deletes it, is under way.
     CutAmongChanges,
+    /// What is cut off a volume is thrown away by a change that failed and is to be taken back.
+    CutThoughOwed,
     /// What a pool carries of volumes that were left out when it was taken over is overwritten.
     LeftOutIsOverwritten,
+    /// Faults stay of what is not in the configuration any more.
+    FaultsOfNothing,
     /// What was written in a life of a copy is known as far as the revision has been counted since.
     LivesGoOn,
     /// A pool that carries a newer configuration may be written to by the older one.

@@ -131,6 +131,10 @@ impl Controller {
             true => None,
             false => Some(self.changes.lock().await),
         };
+        // What failed and is to be taken back cuts nothing off.
+        if self.owed().is_some() && !has(Bug::CutThoughOwed) {
+            return Ok(None);
+        }
         let model = self.model();
         let Ok(v) = model.volume(name) else { return Ok(None) };
         if v.cut.is_none() || v.state != VolumeState::Ready || !self.up().volumes.contains(name) {

@@ -1,84 +1,16 @@
 //! Writes that fail: what was refused is neither in force nor found after a start, and what comes next works.
 
 use crate::fake::Fake;
+use crate::full::Full;
 use crate::support::*;
-use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use weir_control::model::{Command, Model};
 use weir_control::store::MetaStore;
 use weir_control::{Code, Controller};
 
-#[derive(Debug, Default)]
-struct Disk {
-    bytes: Vec<u8>,
-    /// Operations that still work; then there is no space.
-    left: Option<u64>,
-}
-
-/// A file on a file system that runs full.
-#[derive(Debug, Clone, Default)]
-struct Full(Arc<Mutex<Disk>>);
-
-impl Full {
-    fn disk(&self) -> MutexGuard<'_, Disk> {
-        self.0.lock().expect("the disk")
-    }
-
-    fn after(&self, operations: u64) {
-        self.disk().left = Some(operations);
-    }
-
-    fn has_room_again(&self) {
-        self.disk().left = None;
-    }
-
-    fn change(&self, f: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
-        let mut disk = self.disk();
-        match &mut disk.left {
-            Some(0) => return Err(io::Error::from(io::ErrorKind::StorageFull)),
-            Some(n) => *n -= 1,
-            None => {}
-        }
-        f(&mut disk.bytes);
-        Ok(())
-    }
-}
-
-impl redb::StorageBackend for Full {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.disk().bytes.len() as u64)
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let disk = self.disk();
-        let from = disk.bytes.get(offset as usize..offset as usize + out.len());
-        out.copy_from_slice(from.ok_or_else(|| io::Error::other("read beyond the end"))?);
-        Ok(())
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.change(|bytes| bytes.resize(len as usize, 0))
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.change(|_| {})
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.change(|bytes| {
-            let end = offset as usize + data.len();
-            if bytes.len() < end {
-                bytes.resize(end, 0);
-            }
-            bytes[offset as usize..end].copy_from_slice(data);
-        })
-    }
-}
-
 fn stored(file: &Full) -> Model {
-    let copy = Full(Arc::new(Mutex::new(Disk { bytes: file.disk().bytes.clone(), left: None })));
-    MetaStore::open_on(copy).expect("it opens").load().expect("it is read")
+    MetaStore::open_on(file.copy()).expect("it opens").load().expect("it is read")
 }
 
 /// What is wrong after a command met a full file system, whenever that was; and how often it did.
@@ -95,7 +27,7 @@ async fn full_at_any_moment() -> (Option<String>, u32, u32) {
         let before = c.model();
         file.after(n);
         let done = do_it(Command::CreateHost(host("h", &["1:2"]))).await;
-        let is_full = file.disk().left == Some(0);
+        let is_full = file.is_full();
         let wrong = |what: &str| Some(format!("full after {n}: {what}"));
         if let Err(e) = &done {
             refused += 1;

@@ -1,0 +1,123 @@
+//! What is owed: a change that the data plane refused, while the file system of the store is full, so that it cannot be taken back yet.
+
+use crate::fake::Fake;
+use crate::full::Full;
+use crate::support::*;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_control::Controller;
+use weir_control::live::Fault;
+use weir_control::model::{Command, DeviceKind, PoolSpec, Raid, VolumePatch};
+use weir_control::store::MetaStore;
+
+const MIB: u64 = 1 << 20;
+
+/// A node with a volume of 8 MiB and a full file system after so many operations of the store.
+async fn node() -> (Full, Arc<Fake>, Arc<Controller>) {
+    let (file, fake) = (Full::default(), Arc::new(Fake::default()));
+    let store = MetaStore::open_on(file.clone()).expect("a store");
+    let c = Controller::start_on(store, Path::new("/nowhere"), fake.clone(), Vec::new()).await;
+    let c = c.expect("a controller");
+    for command in [
+        Command::CreatePool(ram_pool("mem", GIB)),
+        Command::CreateVolume(volume("v", "mem", 8 * MIB)),
+        Command::CreateVolume(volume("w", "mem", 8 * MIB)),
+        Command::CreateHost(host("h", &["1:2c90300a1b2c3"])),
+        Command::PutTarget(target("srp0", "127.0.0.1:5555")),
+    ] {
+        c.execute(command).await.expect("it can be so");
+    }
+    (file, fake, c)
+}
+
+/// Whether something was cut off a volume that a refused command was to make smaller; and how often it was owed to put it back.
+async fn cut_though_refused() -> (bool, u32) {
+    let mut owed = 0;
+    for n in 0..60 {
+        let (file, fake, c) = node().await;
+        fake.break_call("update_volume v");
+        file.after(n);
+        let patch = VolumePatch { size: Some(MIB), allow_shrink: true, ..VolumePatch::default() };
+        let shrink = Command::PatchVolume { name: "v".into(), patch };
+        c.execute(shrink).await.expect_err("it is refused");
+        if c.model().volumes["v"].size == 8 * MIB {
+            continue;
+        }
+        owed += 1;
+        fake.mend();
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        file.has_room_again();
+        c.execute(Command::CreateHost(host("later", &["3:4"]))).await.expect("there is room again");
+        assert_eq!(c.model().volumes["v"].size, 8 * MIB, "it is as it was");
+        if fake.state().calls.iter().any(|c| c == "cut_volume v") {
+            return (true, owed);
+        }
+        if owed == 3 {
+            break;
+        }
+    }
+    (false, owed)
+}
+
+#[tokio::test]
+async fn nothing_is_cut_off_by_a_change_that_is_to_be_taken_back() {
+    let (cut, owed) = cut_though_refused().await;
+    assert!(!cut, "the end of a volume is gone that has its size");
+    assert_eq!(owed, 3);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_cut_by_what_is_to_be_taken_back_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::CutThoughOwed));
+    let (cut, _) = cut_though_refused().await;
+    plant(None);
+    assert!(cut);
+}
+
+/// A volume is refused, and until that can be taken back it is tried to make it. What is told of it afterwards.
+async fn told_of_what_was_taken_back() -> Vec<String> {
+    for n in 0..60 {
+        let (file, fake, c) = node().await;
+        let spec = pool("safe", &[(DeviceKind::File, Some("/nowhere/d"), Some(GIB))]);
+        let spec = PoolSpec { raid: Some(Raid::Zero), ..spec };
+        c.execute(Command::CreatePool(spec)).await.expect("a pool");
+        fake.break_call("create_volume x");
+        file.after(n);
+        c.execute(Command::CreateVolume(volume("x", "safe", MIB))).await.expect_err("refused");
+        if !c.model().volumes.contains_key("x") {
+            continue;
+        }
+        let told = || async { c.status().await.expect("a status").faults };
+        let begun = std::time::Instant::now();
+        while !told().await.iter().any(|f| f.object == "volume/x") {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it is tried");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        fake.mend();
+        file.has_room_again();
+        c.execute(Command::CreateHost(host("later", &["3:4"]))).await.expect("there is room again");
+        assert!(!c.model().volumes.contains_key("x"), "it is taken back");
+        // Of the store it is told until it was looked at.
+        let of_store = |f: &Fault| f.object == "configuration";
+        return told().await.into_iter().filter(|f| !of_store(f)).map(|f| f.object).collect();
+    }
+    panic!("it was never owed");
+}
+
+#[tokio::test]
+async fn nothing_is_told_of_what_was_taken_back() {
+    assert_eq!(told_of_what_was_taken_back().await, [""; 0]);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_fault_of_what_is_not_there_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::FaultsOfNothing));
+    let told = told_of_what_was_taken_back().await;
+    plant(None);
+    assert_eq!(told, ["volume/x"]);
+}
