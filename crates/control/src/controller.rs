@@ -137,7 +137,7 @@ impl Controller {
                 true => store.commit(&before, &model)?,
                 false => store.export(&model),
             }
-            let known = mappings::Known::load(&store)?;
+            let known = mappings::Known::load(&store, &model)?;
             Ok((Arc::new(store), model, known))
         })
         .await?;

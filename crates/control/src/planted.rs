@@ -23,6 +23,10 @@ weir_base::planted_bugs! {
     RetriedForEver,
     /// A host whose connection is lost knows nothing any more.
     NumbersForgotten,
+    /// What a host knows by a number is told by the names of volume and host.
+    NumbersByName,
+    /// What hosts saw by a change that was taken back is not known.
+    UndoneIsUnknown,
     /// Which volumes a newer pool has is known only while it is here.
     NewerForgotten,
     /// What pools failed to carry is taken for never written to them.

@@ -98,7 +98,7 @@ impl Controller {
             Command::CreatePool(spec) => return self.start_pool(new.pool(&spec.name)?).await,
             Command::PatchPool { name, .. } => return self.start_pool(new.pool(name)?).await,
             Command::ReleasePool { name, .. } => self.finish_release(name, old, new).await?,
-            Command::ImportPool { spec, found } => {
+            Command::ImportPool { spec, found, .. } => {
                 return self.finish_import(new.pool_of(found.id)?, spec.force).await;
             }
             Command::DeletePool { name } => {
@@ -300,6 +300,10 @@ impl Controller {
         let present = self.model();
         let mut back = Model::clone(&old);
         back.revision = present.revision + 1;
+        // It may have been in effect, in part or for long.
+        if !has(Bug::UndoneIsUnknown) {
+            self.note_taken(&present, &back).await?;
+        }
         let back = self.make_durable(&present, back).await?;
         *self.owed() = None;
         let command = &command;

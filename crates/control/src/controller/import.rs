@@ -15,14 +15,25 @@ impl Controller {
             let device = |d: &DeviceSpec| Device::known(d.kind, d.path.clone(), 0);
             let devices: Vec<Device> = spec.devices.iter().map(device).collect();
             let found: PoolFound = me.plane.find_pool(&devices, spec.force).await?;
-            let report = model.plan_import(&spec, &found)?;
+            // One mapping that cannot be keeps the others from nothing.
+            me.see(&me.plane.status().await?).await?;
+            let mut after = Model::clone(&model);
+            let all = Command::ImportPool {
+                spec: spec.clone(),
+                found: found.clone(),
+                known: BTreeSet::new(),
+            };
+            after.apply(all, 0)?;
+            let clashes = me.clashes(&model, &after).into_iter();
+            let known: BTreeSet<_> = clashes.map(|c| (c.host, c.lun)).collect();
+            let report = model.plan_import(&spec, &found, &known)?;
             if spec.dry_run {
                 return Ok(report);
             }
             // What the devices carry is part of this configuration from now on.
             let (store, stamps, id) = (me.store.clone(), found.record.stamps(), found.id);
             blocking(move || store.take_over(&stamps, id)).await?;
-            me.change(Command::ImportPool { spec, found }).await?;
+            me.change(Command::ImportPool { spec, found, known }).await?;
             Ok(report)
         }))
         .await

@@ -1,12 +1,13 @@
 //! What mappings mean to hosts that are logged in: nothing is taken away under them, and no number that they know stands
 //! for something else.
 
-use super::{Controller, blocking};
+use super::{Controller, blocking, finish};
 use crate::error::{Code, Error, Result};
 use crate::live::LiveStatus;
-use crate::model::{Command, MapSpec, Model};
+use crate::model::{Command, InitiatorPort, MapSpec, Model, Naa};
 use crate::planted::{Bug, has};
 use crate::store::MetaStore;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,47 +19,110 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a host may be away and still have the disks that it had: as long as Linux keeps them (`dev_loss_tmo`).
 const AWAY: Duration = Duration::from_secs(600);
-/// Under which name the store keeps what a host knows.
-const LUNS: &str = "luns/";
-/// Numbers that are kept of a host, the last ones.
+/// Under which names the store keeps what initiator ports know.
+const PORTS: &str = "known/";
+/// The same of programs that went by the names of hosts and volumes.
+const BY_NAME: &str = "luns/";
+/// Numbers that are kept of an initiator port, the last ones.
 const MOST: usize = 1024;
+/// Initiator ports that are kept, those that were there last.
+const MOST_PORTS: usize = 4096;
 
-/// A host that was logged in, and may have disks by it.
+/// A number by which a volume is known.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Number {
+    lun: u16,
+    /// What it is called, or was.
+    volume: String,
+    naa: Naa,
+}
+
+impl Number {
+    /// Another volume, whatever its name.
+    fn is_other(&self, naa: Naa, name: &str) -> bool {
+        if has(Bug::NumbersByName) { self.volume != name } else { self.naa != naa }
+    }
+}
+
+/// An initiator port that was logged in. Its machine may have disks by it.
 struct Guest {
-    /// Numbers by which it knows volumes that were taken from it, and those.
-    numbers: Vec<(u16, String)>,
+    /// Numbers by which it knows volumes that were taken from it.
+    numbers: Vec<Number>,
     /// When it was last logged in, as far as is known.
     seen: Instant,
 }
 
-/// What hosts know by numbers that are theirs no more. Neither a connection that is lost nor a start of the daemon makes them
-/// forget it.
+impl Guest {
+    fn new(numbers: Vec<Number>) -> Guest {
+        Guest { numbers, seen: Instant::now() }
+    }
+}
+
+/// A number that would become another volume.
+#[derive(Debug, Clone)]
+pub(super) struct Clash {
+    port: InitiatorPort,
+    pub(super) host: String,
+    pub(super) lun: u16,
+    /// The volume that is known by it.
+    was: String,
+}
+
+/// What machines know by numbers that are theirs no more, by initiator port: a name of a host can be given to another, and a port to
+/// another host. Neither a connection that is lost nor a start of the daemon makes them forget it.
 #[derive(Default)]
-pub(super) struct Known(Mutex<BTreeMap<String, Guest>>);
+pub(super) struct Known(Mutex<BTreeMap<InitiatorPort, Guest>>);
+
+fn key(port: &InitiatorPort) -> String {
+    format!("{PORTS}{port}")
+}
+
+fn written(numbers: &[Number]) -> Result<Vec<u8>> {
+    let e = |e| Error::new(Code::Internal, "numbers that a host knows").because(e);
+    serde_json::to_vec(numbers).map_err(e)
+}
+
+/// Makes it durable, in one transaction.
+fn put(store: &MetaStore, rows: &[(String, Vec<u8>)]) -> Result<()> {
+    store.put_blobs(rows.iter().map(|(k, v)| (k.as_str(), v.as_slice())))
+}
 
 impl Known {
     /// What was known when the daemon last ran. Hosts may have been there until now.
-    pub(super) fn load(store: &MetaStore) -> Result<Known> {
+    pub(super) fn load(store: &MetaStore, model: &Model) -> Result<Known> {
         let mut all = BTreeMap::new();
-        for (key, bytes) in store.blobs(LUNS)? {
-            let Some(host) = key.strip_prefix(LUNS) else { continue };
+        for (key, bytes) in store.blobs(PORTS)? {
+            let Some(port) = key.strip_prefix(PORTS).and_then(|p| p.parse().ok()) else { continue };
             // One that makes no sense is as good as none.
-            let numbers = serde_json::from_slice(&bytes).unwrap_or_default();
-            all.insert(host.to_string(), Guest { numbers, seen: Instant::now() });
+            all.insert(port, Guest::new(serde_json::from_slice(&bytes).unwrap_or_default()));
+        }
+        let older = store.blobs(BY_NAME)?;
+        let mut rows = Vec::new();
+        for (key, bytes) in &older {
+            let host = key.strip_prefix(BY_NAME).and_then(|h| model.hosts.get(h));
+            let numbers: Vec<(u16, String)> = serde_json::from_slice(bytes).unwrap_or_default();
+            let named = |(lun, volume): (u16, String)| {
+                // One that is gone is none of those that there are.
+                let naa = model.volumes.get(&volume).map_or(Naa(0), |v| v.naa);
+                Number { lun, volume, naa }
+            };
+            let numbers: Vec<Number> = numbers.into_iter().map(named).collect();
+            for port in host.map_or(&[][..], |h| &h.ports) {
+                rows.push((self::key(port), written(&numbers)?));
+                all.insert(*port, Guest::new(numbers.clone()));
+            }
+            rows.push((key.clone(), Vec::new()));
+        }
+        if !older.is_empty()
+            && let Err(e) = put(store, &rows)
+        {
+            tracing::warn!("what hosts know is kept as it was: {e}");
         }
         Ok(Known(Mutex::new(all)))
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut BTreeMap<String, Guest>) -> R) -> R {
+    fn with<R>(&self, f: impl FnOnce(&mut BTreeMap<InitiatorPort, Guest>) -> R) -> R {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// The other volume that a host knows by a number.
-    fn other(&self, host: &str, lun: u16, volume: &str) -> Option<String> {
-        self.with(|k| {
-            let known = k.get(host)?.numbers.iter().find(|(l, _)| *l == lun);
-            known.map(|(_, v)| v.clone()).filter(|v| v != volume)
-        })
     }
 }
 
@@ -77,17 +141,23 @@ impl Controller {
         volume: String,
         force: bool,
     ) -> Result<Arc<Model>> {
-        if !force {
-            self.model().map(&host, &volume)?;
-            self.check_left(&host, &volume).await?;
+        let command = Command::DeleteMap { host: host.clone(), volume: volume.clone() };
+        if force {
+            return self.execute(command).await;
         }
-        self.execute(Command::DeleteMap { host, volume }).await
-    }
-
-    async fn check_left(&self, host: &str, volume: &str) -> Result<()> {
+        self.model().map(&host, &volume)?;
         for _ in 0..LOOKS {
-            if !self.is_logged_in(host).await? {
-                return Ok(());
+            let (me, name, command) = (self.clone(), host.clone(), command.clone());
+            let done = finish(tokio::spawn(async move {
+                // Whoever logs in before it is done is seen.
+                let _one = me.changes.lock().await;
+                match me.is_logged_in(&name).await? {
+                    true => Ok(None),
+                    false => me.change(command).await.map(Some),
+                }
+            }));
+            if let Some(now) = done.await? {
+                return Ok(now);
             }
             tokio::time::sleep(PAUSE).await;
         }
@@ -99,42 +169,39 @@ impl Controller {
     /// Takes note of who is logged in. The caller holds `changes`.
     pub(super) async fn see(&self, live: &LiveStatus) -> Result<()> {
         let nexuses = live.ports.iter().flat_map(|p| &p.nexuses).filter(|n| !n.peer.is_empty());
-        let here: BTreeSet<&String> = nexuses.filter_map(|n| n.host.as_ref()).collect();
-        let new: Vec<&String> = self.known.with(|k| {
-            let is_new = |h: &&String| match k.get_mut(*h) {
-                Some(g) => {
-                    g.seen = Instant::now();
-                    false
+        let here: BTreeSet<InitiatorPort> =
+            nexuses.filter_map(|n| n.initiator.parse().ok()).collect();
+        let (new, gone) = self.known.with(|k| {
+            let mut new = Vec::new();
+            for port in &here {
+                match k.get_mut(port) {
+                    Some(g) => g.seen = Instant::now(),
+                    None => new.push(*port),
                 }
-                None => true,
-            };
-            here.into_iter().filter(is_new).collect()
+            }
+            let forgets = has(Bug::NumbersForgotten);
+            let is_gone = |g: &Guest| g.seen.elapsed() >= AWAY || forgets;
+            let mut away: Vec<_> = k.iter().filter(|(p, _)| forgets || !here.contains(p)).collect();
+            away.sort_by_key(|(_, g)| g.seen);
+            let over = (k.len() + new.len()).saturating_sub(MOST_PORTS);
+            let away = away.into_iter().enumerate();
+            let gone: Vec<_> =
+                away.filter(|(n, (_, g))| *n < over || is_gone(g)).map(|(_, (p, _))| *p).collect();
+            (new, gone)
         });
-        for host in new {
-            self.remember(host, Vec::new()).await?;
+        if new.is_empty() && gone.is_empty() {
+            return Ok(());
         }
-        let gone: Vec<String> = self.known.with(|k| {
-            let is_gone = |g: &Guest| g.seen.elapsed() >= AWAY || has(Bug::NumbersForgotten);
-            k.iter().filter(|(_, g)| is_gone(g)).map(|(h, _)| h.clone()).collect()
-        });
-        for host in gone {
-            let (store, key) = (self.store.clone(), format!("{LUNS}{host}"));
-            blocking(move || store.put_blob(&key, b"")).await?;
-            self.known.with(|k| k.remove(&host));
+        let mut rows = Vec::new();
+        for port in &new {
+            rows.push((key(port), written(&[])?));
         }
-        Ok(())
-    }
-
-    /// Makes durable what a host knows.
-    async fn remember(&self, host: &str, numbers: Vec<(u16, String)>) -> Result<()> {
-        let unreadable = |e| Error::new(Code::Internal, "numbers of a host").because(e);
-        let bytes = serde_json::to_vec(&numbers).map_err(unreadable)?;
-        let (store, key) = (self.store.clone(), format!("{LUNS}{host}"));
-        blocking(move || store.put_blob(&key, &bytes)).await?;
+        rows.extend(gone.iter().map(|p| (key(p), Vec::new())));
+        let store = self.store.clone();
+        blocking(move || put(&store, &rows)).await?;
         self.known.with(|k| {
-            let seen = Instant::now();
-            k.entry(host.to_string()).or_insert(Guest { numbers: Vec::new(), seen }).numbers =
-                numbers;
+            gone.iter().for_each(|p| drop(k.remove(p)));
+            k.extend(new.into_iter().map(|p| (p, Guest::new(Vec::new()))));
         });
         Ok(())
     }
@@ -145,6 +212,9 @@ impl Controller {
             command,
             Command::CreateMap(_)
                 | Command::DeleteMap { .. }
+                | Command::CreateHost(_)
+                | Command::PatchHost { .. }
+                | Command::DeleteHost { .. }
                 | Command::ImportPool { .. }
                 | Command::ReleasePool { .. }
         );
@@ -157,51 +227,115 @@ impl Controller {
         })
     }
 
+    /// Numbers by which machines know volumes, and that would be others.
+    pub(super) fn clashes(&self, old: &Model, new: &Model) -> Vec<Clash> {
+        let (earlier, later) = (old.viewers(), new.viewers());
+        let of_port = |(port, guest): (&InitiatorPort, &Guest)| {
+            let (before, host) = (earlier(port), later(port));
+            let (was, is) = (old.seen_by(before), new.seen_by(host));
+            let host = host.map_or(String::new(), |h| h.name.clone());
+            if has(Bug::NumbersByName) && before.is_none_or(|h| h.name != host) {
+                return Vec::new();
+            }
+            let clash = |lun: u16, was: String| Clash { port: *port, host: host.clone(), lun, was };
+            let other = |(lun, v): (u16, &crate::model::Volume)| match was.get(&lun) {
+                Some(w) => (w.naa != v.naa).then(|| clash(lun, w.name.clone())),
+                None => {
+                    let known = guest.numbers.iter().find(|n| n.lun == lun);
+                    let known = known.filter(|n| n.is_other(v.naa, &v.name));
+                    known.map(|n| clash(lun, n.volume.clone()))
+                }
+            };
+            is.into_iter().filter_map(other).collect::<Vec<_>>()
+        };
+        if same_views(old, new) {
+            return Vec::new();
+        }
+        self.known.with(|k| k.iter().flat_map(of_port).collect())
+    }
+
     /// Refuses numbers by which hosts know other volumes, and remembers what is taken from them. Before it is in effect.
     pub(super) async fn note_luns(&self, old: &Model, new: &Model) -> Result<()> {
-        let with = |m: &Model, host: &str, lun: u16, volume: &str| {
-            m.maps.iter().any(|x| x.host == host && x.lun == lun && x.volume == volume)
-        };
-        for m in new.maps.iter().filter(|m| !with(old, &m.host, m.lun, &m.volume)) {
-            if let Some(was) = self.known.other(&m.host, m.lun, &m.volume) {
-                return Err(Error::new(
-                    Code::LunInUse,
-                    format!("host `{}` knows another volume as LUN {}", m.host, m.lun),
-                )
-                .because(format!(
-                    "it was volume `{was}`, and the host has not been gone for ten minutes since"
-                ))
-                .hint("name another LUN"));
-            }
+        if let Some(c) = self.clashes(old, new).first() {
+            return Err(Error::new(
+                Code::LunInUse,
+                format!("host `{}` knows another volume as LUN {}", c.host, c.lun),
+            )
+            .because(format!(
+                "for initiator port {} it is volume `{}`, and that port has not been gone for ten minutes since",
+                c.port, c.was
+            ))
+            .hint("use another LUN for one of the two"));
         }
-        let mut taken: BTreeMap<&str, Vec<(u16, String)>> = BTreeMap::new();
-        for m in old.maps.iter().filter(|m| !with(new, &m.host, m.lun, &m.volume)) {
-            taken.entry(&m.host).or_default().push((m.lun, m.volume.clone()));
+        self.note_taken(old, new).await
+    }
+
+    /// Remembers what is taken from machines.
+    pub(super) async fn note_taken(&self, old: &Model, new: &Model) -> Result<()> {
+        if same_views(old, new) {
+            return Ok(());
         }
-        for (host, taken) in taken {
-            let Some(mut all) = self.known.with(|k| k.get(host).map(|g| g.numbers.clone())) else {
-                // It never logged in.
-                continue;
+        let (earlier, later) = (old.viewers(), new.viewers());
+        let changed: Vec<(InitiatorPort, Vec<Number>)> = self.known.with(|k| {
+            let of_port = |(port, guest): (&InitiatorPort, &Guest)| {
+                let (before, host) = (earlier(port), later(port));
+                let names = [before, host].map(|h| h.map(|h| &h.name));
+                if has(Bug::NumbersByName) && names[0] != names[1] {
+                    return Some((*port, Vec::new()));
+                }
+                let (was, is) = (old.seen_by(before), new.seen_by(host));
+                let stays = |lun: &u16, naa: Naa| is.get(lun).is_some_and(|v| v.naa == naa);
+                let taken = was.into_iter().filter(|(lun, v)| !stays(lun, v.naa));
+                let taken =
+                    taken.map(|(lun, v)| Number { lun, volume: v.name.clone(), naa: v.naa });
+                let taken: Vec<Number> = taken.collect();
+                if taken.is_empty() {
+                    return None;
+                }
+                let mut all = guest.numbers.clone();
+                all.retain(|n| !taken.iter().any(|t| t.lun == n.lun));
+                all.extend(taken);
+                all.drain(..all.len().saturating_sub(MOST));
+                Some((*port, all))
             };
-            all.retain(|(lun, _)| !taken.iter().any(|(l, _)| l == lun));
-            all.extend(taken);
-            all.drain(..all.len().saturating_sub(MOST));
-            self.remember(host, all).await?;
+            k.iter().filter_map(of_port).collect()
+        });
+        if changed.is_empty() {
+            return Ok(());
         }
+        let row = |(p, n): &(InitiatorPort, Vec<Number>)| Ok((key(p), written(n)?));
+        let rows: Vec<_> = changed.iter().map(row).collect::<Result<_>>()?;
+        let store = self.store.clone();
+        blocking(move || put(&store, &rows)).await?;
+        self.known.with(|k| {
+            for (port, numbers) in changed {
+                k.entry(port).and_modify(|g| g.numbers = numbers);
+            }
+        });
         Ok(())
     }
 
     fn choose_lun(&self, spec: MapSpec, old: &Model) -> MapSpec {
-        let known = self.known.with(|k| k.get(&spec.host).is_some_and(|g| !g.numbers.is_empty()));
-        if !known || spec.lun.is_some() {
+        let naa = old.volumes.get(&spec.volume).map(|v| v.naa);
+        let viewer = old.viewers();
+        let known: BTreeSet<u16> = self.known.with(|k| {
+            let is_it = |p: &InitiatorPort| viewer(p).is_some_and(|h| h.name == spec.host);
+            let guests = k.iter().filter(|(p, _)| is_it(p)).flat_map(|(_, g)| &g.numbers);
+            let other = |n: &&Number| naa.is_none_or(|naa| n.is_other(naa, &spec.volume));
+            guests.filter(other).map(|n| n.lun).collect()
+        });
+        if known.is_empty() || spec.lun.is_some() {
             return spec;
         }
-        let taken = |lun: u16| {
-            old.maps.iter().any(|m| m.host == spec.host && m.lun == lun)
-                || self.known.other(&spec.host, lun, &spec.volume).is_some()
-        };
+        let mapped: BTreeSet<u16> = old.maps_of_host(&spec.host).map(|m| m.lun).collect();
         // When all are taken the model says so.
-        let lun = (0..=crate::model::MAX_LUN).find(|lun| !taken(*lun));
+        let is_free = |lun: &u16| !mapped.contains(lun) && !known.contains(lun);
+        let lun = (0..=crate::model::MAX_LUN).find(is_free);
         MapSpec { lun, ..spec }
     }
+}
+
+/// Nobody sees anything else than before.
+fn same_views(old: &Model, new: &Model) -> bool {
+    old.maps == new.maps && old.hosts == new.hosts
 }

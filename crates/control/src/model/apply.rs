@@ -14,6 +14,8 @@ pub enum Command {
         spec: ImportSpec,
         /// What was found there.
         found: PoolFound,
+        /// LUNs of hosts by which these know other volumes.
+        known: BTreeSet<(String, u16)>,
     },
     /// Know a protected pool and its volumes no longer; all of it stays on its devices.
     ReleasePool {
@@ -266,7 +268,7 @@ impl Model {
     pub fn apply(&mut self, command: Command, entropy: u128) -> Result<Vec<Change>> {
         let changes = match command {
             Command::CreatePool(spec) => self.create_pool(spec, entropy),
-            Command::ImportPool { spec, found } => self.import_pool(&spec, &found),
+            Command::ImportPool { spec, found, known } => self.import_pool(&spec, &found, &known),
             Command::ReleasePool { name, newer } => self.release_pool(&name, newer),
             Command::SizePool { name, sizes } => self.size_pool(&name, &sizes),
             Command::PatchPool { name, patch } => self.patch_pool(&name, patch),

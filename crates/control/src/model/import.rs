@@ -143,18 +143,24 @@ impl Model {
     ///
     /// # Errors
     /// As [`Command::ImportPool`] has them.
-    pub fn plan_import(&self, spec: &ImportSpec, found: &PoolFound) -> Result<ImportReport> {
+    pub fn plan_import(
+        &self,
+        spec: &ImportSpec,
+        found: &PoolFound,
+        known: &BTreeSet<(String, u16)>,
+    ) -> Result<ImportReport> {
         let mut after = self.clone();
-        Ok(after.import(spec, found)?.report)
+        Ok(after.import(spec, found, known)?.report)
     }
 
     pub(super) fn import_pool(
         &mut self,
         spec: &ImportSpec,
         found: &PoolFound,
+        known: &BTreeSet<(String, u16)>,
     ) -> Result<Vec<Change>> {
         let mut after = self.clone();
-        let done = after.import(spec, found)?;
+        let done = after.import(spec, found, known)?;
         let pool = &done.report.pool;
         let text = format!(
             "pool `{pool}` taken over from {} device(s), with {} volume(s)",
@@ -233,7 +239,12 @@ impl Model {
     }
 
     /// Puts the pool in; the model is of no use after an error.
-    fn import(&mut self, spec: &ImportSpec, found: &PoolFound) -> Result<Import> {
+    fn import(
+        &mut self,
+        spec: &ImportSpec,
+        found: &PoolFound,
+        known: &BTreeSet<(String, u16)>,
+    ) -> Result<Import> {
         let mut done = Import::default();
         let mut left_out = |why: &str| {
             done.report.left_out.push(format!("names, hosts and mappings: {why}"));
@@ -264,7 +275,7 @@ impl Model {
         done.report.pool = name;
         self.import_volumes(&mut done, spec, found, record.as_ref())?;
         if let Some(r) = record.filter(|_| !spec.without_hosts) {
-            self.import_hosts(&mut done, spec, r);
+            self.import_hosts(&mut done, spec, r, known);
         }
         Ok(done)
     }

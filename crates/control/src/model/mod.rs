@@ -128,6 +128,20 @@ impl Model {
         self.maps.range(first..).take_while(move |m| m.host == host)
     }
 
+    /// Tells as which host an initiator port logs in.
+    pub fn viewers<'a>(&'a self) -> impl Fn(&InitiatorPort) -> Option<&'a Host> {
+        let ports = self.hosts.values().flat_map(|h| h.ports.iter().map(move |p| (*p, h)));
+        let named: BTreeMap<InitiatorPort, &Host> = ports.collect();
+        let any = self.hosts.values().find(|h| h.allow_any);
+        move |port| named.get(port).copied().or(any)
+    }
+
+    /// What a host sees, by LUN.
+    pub fn seen_by(&self, host: Option<&Host>) -> BTreeMap<u16, &Volume> {
+        let maps = host.into_iter().flat_map(|h| self.maps_of_host(&h.name));
+        maps.filter_map(|m| Some((m.lun, self.volumes.get(&m.volume)?))).collect()
+    }
+
     /// The volumes of one pool, by name.
     pub fn volumes_of_pool(&self, pool: &str) -> impl Iterator<Item = &Volume> {
         self.volumes.values().filter(move |v| v.pool == pool)

@@ -9,8 +9,8 @@ use weir_control::live::{
     CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, VolumeLive,
 };
 use weir_control::model::{
-    AccessMap, Carried, Device, DeviceFound, DeviceKind, Migration, Pool, PoolFound, RecordPart,
-    TargetPort, Volume,
+    AccessMap, Carried, Device, DeviceFound, DeviceKind, HostAccess, Migration, Pool, PoolFound,
+    RecordPart, TargetPort, Volume,
 };
 use weir_control::{Code, Error};
 
@@ -51,8 +51,28 @@ pub(crate) struct State {
     pub(crate) slow_pools: BTreeMap<String, std::time::Duration>,
     /// No host is logged in.
     pub(crate) empty: bool,
+    /// The initiator port that is, if it is not the first one of the first host.
+    pub(crate) initiator: Option<String>,
     /// Polls of `status`: counters rise by a fixed step each time.
     pub(crate) polls: u64,
+}
+
+impl State {
+    /// The initiator port that is logged in.
+    fn logged_in(&self) -> String {
+        let first = self.access.hosts.first().and_then(|h| h.ports.first());
+        let port = self.initiator.clone().or(first.map(ToString::to_string));
+        port.unwrap_or("0000000000000001:0002c90300a1b2c3".into())
+    }
+
+    /// The host that it is logged in as.
+    fn viewer(&self) -> Option<String> {
+        let port = self.logged_in();
+        let is_it = |h: &&HostAccess| h.ports.iter().any(|p| p.to_string() == port);
+        let hosts = &self.access.hosts;
+        let named = hosts.iter().find(is_it).or_else(|| hosts.iter().find(|h| h.allow_any));
+        named.or(hosts.first().filter(|_| self.initiator.is_none())).map(|h| h.name.clone())
+    }
 }
 
 /// The fake data plane.
@@ -122,8 +142,8 @@ impl Fake {
             channels: 2,
             nexuses: (!s.empty)
                 .then(|| NexusLive {
-                    host: s.access.hosts.first().map(|h| h.name.clone()),
-                    initiator: "0000000000000001:0002c90300a1b2c3".into(),
+                    host: s.viewer(),
+                    initiator: s.logged_in(),
                     peer: "127.0.0.1:40000".into(),
                     channels: 2,
                     in_flight: 3,

@@ -1,6 +1,7 @@
 //! Who gets in by a pool that is taken over, where a host of the same name is here already.
 
 use crate::support::*;
+use std::collections::BTreeSet;
 use weir_control::model::{
     Carried, Command, DatasetFound, DeviceKind, HostAccess, HostAuth, HostSecret, HostSpec,
     ImportSpec, Model, PoolFound, PoolSpec, Raid,
@@ -47,8 +48,9 @@ fn seen(here: HostSpec, there: HostSpec) -> (Vec<Seen>, Vec<String>) {
         dry_run: false,
     };
     let found = found(there);
-    let left_out = m.plan_import(&spec, &found).expect("it can be").left_out;
-    m.apply(Command::ImportPool { spec, found }, 1).expect("taken over");
+    let known = BTreeSet::new();
+    let left_out = m.plan_import(&spec, &found, &known).expect("it can be").left_out;
+    m.apply(Command::ImportPool { spec, found, known }, 1).expect("taken over");
     let hosts = m.access().hosts;
     let sees = hosts.into_iter().filter(|h| h.luns.iter().any(|l| l.volume == "v"));
     let ports = |h: &HostAccess| h.ports.iter().map(ToString::to_string).collect();

@@ -3,6 +3,7 @@
 use crate::fake::Fake;
 use crate::full::Full;
 use crate::support::*;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +76,45 @@ async fn a_cut_by_what_is_to_be_taken_back_is_caught() {
     let (cut, _) = cut_though_refused().await;
     plant(None);
     assert!(cut);
+}
+
+/// By which number a host gets another volume, after one was shown to it by a change that was then taken back; and how often that was owed.
+async fn number_after_what_was_taken_back() -> (BTreeSet<u16>, u32) {
+    let (mut owed, mut luns) = (0, BTreeSet::new());
+    for n in 0..60 {
+        let (file, fake, c) = node().await;
+        fake.break_call("set_mappings");
+        file.after(n);
+        c.execute(Command::CreateMap(map("h", "v"))).await.expect_err("it is refused");
+        if c.model().maps.is_empty() {
+            continue;
+        }
+        owed += 1;
+        fake.mend();
+        file.has_room_again();
+        c.execute(Command::CreateMap(map("h", "w"))).await.expect("there is room again");
+        assert!(c.model().map("h", "v").is_err(), "it is taken back");
+        luns.insert(c.model().map("h", "w").expect("mapped").lun);
+        if owed == 3 {
+            break;
+        }
+    }
+    (luns, owed)
+}
+
+#[tokio::test]
+async fn a_number_that_was_shown_and_taken_back_is_no_other_volume() {
+    assert_eq!(number_after_what_was_taken_back().await, ([1].into(), 3));
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_number_of_what_was_taken_back_that_is_another_volume_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::UndoneIsUnknown));
+    let (luns, _) = number_after_what_was_taken_back().await;
+    plant(None);
+    assert!(luns.contains(&0), "{luns:?}");
 }
 
 /// A volume is refused, and until that can be taken back it is tried to make it. What is told of it afterwards.

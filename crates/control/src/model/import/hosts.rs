@@ -31,52 +31,79 @@ impl Model {
         done: &mut Import,
         spec: &ImportSpec,
         record: PoolRecord,
+        known: &BTreeSet<(String, u16)>,
     ) {
         let mut same = BTreeSet::new();
-        for host in record.hosts {
-            if let Some(here) = self.hosts.get(&host.name) {
-                match differs(here, &host).filter(|_| !has(Bug::HostsByName)) {
-                    Some(why) => done.report.left_out.push(format!("host `{}`: {why}", host.name)),
-                    None => drop(same.insert(host.name)),
-                }
-                continue;
-            }
-            let wish = HostSpec {
-                name: host.name.clone(),
-                ports: host.ports.clone(),
-                allow_any: host.allow_any,
-                ..HostSpec::default()
-            };
-            match self.create_host(wish) {
-                Ok(_) => {
-                    // Pools carry no secrets: nobody is let in as this host until it has been given one again.
-                    if let Some(h) = self.hosts.get_mut(&host.name) {
-                        h.keyed = host.keyed;
-                    }
-                    same.insert(host.name.clone());
-                    done.report.hosts.push(host.name.clone());
-                    done.hosts.push(host);
-                }
-                Err(e) => done.report.left_out.push(format!("host `{}`: {e}", host.name)),
+        for host in &record.hosts {
+            if self.import_host(done, host) {
+                same.insert(host.name.clone());
             }
         }
         for m in record.maps {
-            let volume = format!("{}{}", spec.prefix, m.volume);
-            let made = MapSpec { host: m.host.clone(), volume, lun: Some(m.lun) };
-            let m = Mapping { volume: made.volume.clone(), ..m };
-            let mapped = match same.contains(&m.host) {
-                true => self.create_map(made).map(drop).map_err(|e| e.to_string()),
-                false => Err("the host is left out".to_string()),
+            let is_same = same.contains(&m.host);
+            self.import_map(done, spec, m, is_same, known);
+        }
+    }
+
+    /// Has a host be here, or says why the one of that name is another. True: it is the one.
+    fn import_host(&mut self, done: &mut Import, host: &Host) -> bool {
+        if let Some(here) = self.hosts.get(&host.name) {
+            let Some(why) = differs(here, host).filter(|_| !has(Bug::HostsByName)) else {
+                return true;
             };
-            match mapped {
-                Ok(()) => {
-                    done.report.maps.push((m.host.clone(), m.volume.clone()));
-                    done.maps.push(m);
+            let text = format!("host `{}`: {why}", host.name);
+            if !done.report.left_out.contains(&text) {
+                done.report.left_out.push(text);
+            }
+            return false;
+        }
+        let wish = HostSpec {
+            name: host.name.clone(),
+            ports: host.ports.clone(),
+            allow_any: host.allow_any,
+            ..HostSpec::default()
+        };
+        match self.create_host(wish) {
+            Ok(_) => {
+                // Pools carry no secrets: nobody is let in as this host until it has been given one again.
+                if let Some(h) = self.hosts.get_mut(&host.name) {
+                    h.keyed = host.keyed;
                 }
-                Err(why) => {
-                    let text = format!("volume `{}` for host `{}`: {why}", m.volume, m.host);
-                    done.report.left_out.push(text);
-                }
+                done.report.hosts.push(host.name.clone());
+                done.hosts.push(host.clone());
+                true
+            }
+            Err(e) => {
+                done.report.left_out.push(format!("host `{}`: {e}", host.name));
+                false
+            }
+        }
+    }
+
+    fn import_map(
+        &mut self,
+        done: &mut Import,
+        spec: &ImportSpec,
+        m: Mapping,
+        is_same: bool,
+        known: &BTreeSet<(String, u16)>,
+    ) {
+        let volume = format!("{}{}", spec.prefix, m.volume);
+        let made = MapSpec { host: m.host.clone(), volume, lun: Some(m.lun) };
+        let m = Mapping { volume: made.volume.clone(), ..m };
+        let mapped = match (is_same, known.contains(&(m.host.clone(), m.lun))) {
+            (true, false) => self.create_map(made).map(drop).map_err(|e| e.to_string()),
+            (true, true) => Err(format!("it knows another volume as LUN {}", m.lun)),
+            (false, _) => Err("the host is left out".to_string()),
+        };
+        match mapped {
+            Ok(()) => {
+                done.report.maps.push((m.host.clone(), m.volume.clone()));
+                done.maps.push(m);
+            }
+            Err(why) => {
+                let text = format!("volume `{}` for host `{}`: {why}", m.volume, m.host);
+                done.report.left_out.push(text);
             }
         }
     }

@@ -69,8 +69,9 @@ fn spec() -> ImportSpec {
 }
 
 fn import(m: &mut Model, spec: ImportSpec, found: PoolFound) -> Result<ImportReport> {
-    let report = m.plan_import(&spec, &found);
-    let done = m.apply(Command::ImportPool { spec, found }, 0);
+    let known = BTreeSet::new();
+    let report = m.plan_import(&spec, &found, &known);
+    let done = m.apply(Command::ImportPool { spec, found, known }, 0);
     assert_eq!(done.is_ok(), report.is_ok(), "a plan is what comes of it");
     report
 }
