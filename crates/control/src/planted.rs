@@ -13,6 +13,10 @@ weir_base::planted_bugs! {
     LeftOutIsOverwritten,
     /// Faults stay of what is not in the configuration any more.
     FaultsOfNothing,
+    /// A volume that was left out is seen by whoever has the names of its hosts here.
+    LeftByName,
+    /// A volume moves to where another one is.
+    PlaceTakenOver,
     /// What was written in a life of a copy is known as far as the revision has been counted since.
     LivesGoOn,
     /// A pool that carries a newer configuration may be written to by the older one.

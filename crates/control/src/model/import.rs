@@ -451,12 +451,11 @@ impl Model {
         if has(Bug::LeftOutIsOverwritten) {
             return;
         }
-        let maps = record.iter().flat_map(|r| &r.maps).filter(|m| m.volume == v.name);
-        let luns = maps.map(|m| (m.host.clone(), m.lun)).collect();
+        let seen_by = record.map(|r| r.seen_by(&v.name)).unwrap_or_default();
         let name = format!("{}{}", spec.prefix, v.name);
         let volume = Volume { name, pool: pool.into(), ..v.clone() };
         if let Some(p) = self.pools.get_mut(pool) {
-            p.left.push(Left { volume, luns });
+            p.left.push(Left { volume, seen_by });
         }
     }
 

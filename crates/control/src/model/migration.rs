@@ -3,6 +3,7 @@
 use super::pools::check_path;
 use super::volumes::{check_size, default_kind};
 use super::*;
+use crate::planted::{Bug, has};
 use crate::units::{self, format_size};
 use std::path::Path;
 use std::sync::LazyLock;
@@ -388,6 +389,7 @@ impl Model {
                 );
             }
         };
+        self.check_place_free(name, &pool, &layout)?;
         volume.check_stays_secret(&spec, &layout)?;
         if kind == VolumeKind::Null {
             return Err(Error::new(
@@ -412,6 +414,26 @@ impl Model {
         };
         self.set_migration(name, Some(migration));
         Ok(vec![told(name, format!("volume `{name}` is being moved to {to}"))])
+    }
+
+    /// Refuses a new place whose name on the devices another volume has: what is there would be thrown away.
+    fn check_place_free(&self, name: &str, pool: &str, place: &Layout) -> Result<()> {
+        let Layout::Store { dataset, .. } = place else { return Ok(()) };
+        let is_it = |l: &Layout| matches!(l, Layout::Store { dataset: d, .. } if d == dataset);
+        let other = self.places_in(pool).find(|(v, l)| v.name != name && is_it(l));
+        let other = other.map(|(v, _)| v.name.as_str());
+        let left = self.pools.get(pool).map_or(&[][..], |p| &p.left).iter();
+        let left =
+            || left.clone().find(|l| is_it(&l.volume.layout)).map(|l| l.volume.name.as_str());
+        match other.or_else(left).filter(|_| !has(Bug::PlaceTakenOver)) {
+            None => Ok(()),
+            Some(other) => Err(Error::new(
+                Code::VolumeExists,
+                format!("pool `{pool}` has something of volume `{name}` already"),
+            )
+            .because(format!("it is volume `{other}` there, by its world-wide name"))
+            .hint("delete that one first, if it is an old copy, or name another pool")),
+        }
     }
 
     fn set_migration(&mut self, name: &str, migration: Option<Migration>) {

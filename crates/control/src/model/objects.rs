@@ -162,8 +162,9 @@ pub struct Pool {
 pub struct Left {
     /// As the devices have it; it need not make sense.
     pub volume: Volume,
-    /// Hosts that saw it, and as which LUNs.
-    pub luns: Vec<(String, u16)>,
+    /// Hosts that saw it, as the devices have them, and as which LUNs. What has such a name here may be another one.
+    #[serde(default)]
+    pub seen_by: Vec<(Host, u16)>,
 }
 
 impl Pool {

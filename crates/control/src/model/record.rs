@@ -5,6 +5,7 @@
 //! host in the one that its own name says. What a part says, it says as of a [`Stamp`].
 
 use super::*;
+use crate::planted::{Bug, has};
 
 /// Version of [`PoolRecord`]. Version 1 is all of it in part 0. What has another one is not understood.
 pub(super) const VERSION: u32 = 2;
@@ -32,6 +33,9 @@ pub struct PoolRecord {
     /// Hosts that see some of the volumes, and as which LUNs.
     pub(super) hosts: Vec<Host>,
     pub(super) maps: Vec<Mapping>,
+    /// The same of volumes that were left out when the pool was taken over, each with its host as it was then.
+    #[serde(skip)]
+    pub(super) aside: Vec<(Host, Mapping)>,
 }
 
 impl PoolRecord {
@@ -50,7 +54,19 @@ impl PoolRecord {
             volumes: Vec::new(),
             hosts: Vec::new(),
             maps: Vec::new(),
+            aside: Vec::new(),
         }
+    }
+
+    /// Hosts that see a volume, and as which LUNs.
+    pub(super) fn seen_by(&self, volume: &str) -> Vec<(Host, u16)> {
+        let of_map = |m: &Mapping| {
+            let host = self.hosts.iter().find(|h| h.name == m.host)?;
+            Some((host.clone(), m.lun))
+        };
+        let maps = self.maps.iter().filter(|m| m.volume == volume).filter_map(of_map);
+        let aside = self.aside.iter().filter(|(_, m)| m.volume == volume);
+        maps.chain(aside.map(|(host, m)| (host.clone(), m.lun))).collect()
     }
 }
 
@@ -126,6 +142,11 @@ impl Carried {
                 let volume = &d.volume.name;
                 let map = |(host, lun)| Mapping { host, lun, volume: volume.clone() };
                 all.maps.extend(d.luns.into_iter().map(map));
+                let map = |(host, lun): (Host, u16)| {
+                    let name = host.name.clone();
+                    (host, Mapping { host: name, lun, volume: volume.clone() })
+                };
+                all.aside.extend(d.seen_by.into_iter().map(map));
                 all.volumes.push(d.volume);
             }
             all.hosts.extend(part.hosts);
@@ -177,6 +198,13 @@ struct Said<'a> {
 struct Described<'a> {
     volume: &'a Volume,
     luns: Vec<(&'a str, u16)>,
+    /// Of one that was left out when the pool was taken over: hosts as they were then. Programs before know nothing of it.
+    #[serde(skip_serializing_if = "is_none")]
+    seen_by: &'a [(Host, u16)],
+}
+
+fn is_none(seen_by: &&[(Host, u16)]) -> bool {
+    seen_by.is_empty()
 }
 
 #[derive(Deserialize)]
@@ -189,6 +217,8 @@ struct Found {
 struct FoundVolume {
     volume: Volume,
     luns: Vec<(String, u16)>,
+    #[serde(default)]
+    seen_by: Vec<(Host, u16)>,
 }
 
 fn part_of_volume(naa: Naa) -> u32 {
@@ -229,7 +259,7 @@ impl Model {
         let mut record = self.record_head(name)?;
         for said in self.said(name).into_values() {
             record.hosts.extend(said.hosts);
-            for Described { volume, luns } in said.volumes {
+            for Described { volume, luns, .. } in said.volumes {
                 let map = |(host, lun): (&str, u16)| Mapping {
                     host: host.to_owned(),
                     lun,
@@ -266,10 +296,14 @@ impl Model {
         let mut all: BTreeMap<u32, Said<'_>> = BTreeMap::new();
         let left = self.pools.get(pool).map_or(&[][..], |p| &p.left);
         for l in left {
-            let luns: Vec<_> = l.luns.iter().map(|(host, lun)| (host.as_str(), *lun)).collect();
-            hosts.extend(luns.iter().map(|(host, _)| *host));
+            let (mut luns, mut seen_by) = (Vec::new(), &l.seen_by[..]);
+            if has(Bug::LeftByName) {
+                luns = seen_by.iter().map(|(host, lun)| (host.name.as_str(), *lun)).collect();
+                hosts.extend(luns.iter().map(|(host, _)| *host));
+                seen_by = &[];
+            }
             let said = all.entry(part_of_volume(l.volume.naa)).or_default();
-            said.volumes.push(Described { volume: &l.volume, luns });
+            said.volumes.push(Described { volume: &l.volume, luns, seen_by });
         }
         for volume in self.volumes_of_pool(pool) {
             // One that is shown as it is stored, since what is said of it makes no sense here: that says more.
@@ -279,7 +313,7 @@ impl Model {
             }
             let luns = luns.remove(volume.name.as_str()).unwrap_or_default();
             let said = all.entry(part_of_volume(volume.naa)).or_default();
-            said.volumes.push(Described { volume, luns });
+            said.volumes.push(Described { volume, luns, seen_by: &[] });
         }
         for host in hosts.into_iter().filter_map(|h| self.hosts.get(h)) {
             all.entry(part_of_host(&host.name)).or_default().hosts.push(host.without_secret());

@@ -43,6 +43,13 @@ impl Model {
             let is_same = same.contains(&m.host);
             self.import_map(done, spec, m, is_same, known);
         }
+        // Volumes that were left out before, and now come.
+        for (host, m) in record.aside {
+            if done.volumes.iter().any(|v| v.name == format!("{}{}", spec.prefix, m.volume)) {
+                let is_same = self.import_host(done, &host);
+                self.import_map(done, spec, m, is_same, known);
+            }
+        }
     }
 
     /// Has a host be here, or says why the one of that name is another. True: it is the one.

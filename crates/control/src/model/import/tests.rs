@@ -295,10 +295,120 @@ fn what_was_left_out_and_is_overwritten_is_caught() {
     assert!(!came);
 }
 
+/// Who sees a volume that one import left out and the next takes in, where the host that saw it is not the one of that name here,
+/// or not any more.
+fn sees_what_was_left_out(here: &[Command]) -> (Vec<String>, Vec<String>) {
+    let mut old = node();
+    let key: Encryption =
+        serde_json::from_str(r#"{"cipher": "aes-256-xts", "key": "command:/bin/give"}"#).unwrap();
+    let a = old.volumes.get_mut("a").unwrap();
+    let Layout::Store { form, .. } = &mut a.layout else { panic!("it is in a pool") };
+    form.encryption = Some(key);
+    let mut found = found(&old);
+    for d in &mut found.datasets {
+        let v = old.volumes.values().find(|v| v.dataset() == d.name).unwrap();
+        d.size = v.form().stored_len(v.size);
+    }
+    let there = kept(&old, Carried::default());
+    let mut new = Model::default();
+    let mut here = here.to_vec();
+    // Whoever has the name from the beginning.
+    if matches!(here.first(), Some(Command::CreateHost(_))) {
+        new.apply(here.remove(0), 0).unwrap();
+    }
+    import(&mut new, spec(), PoolFound { record: there.clone(), ..found.clone() }).unwrap();
+    for command in here {
+        new.apply(command, 0).unwrap();
+    }
+    let record = kept(&new, there);
+    new.apply(Command::ReleasePool { name: "safe".into(), newer: false }, 0).unwrap();
+    let again = ImportSpec { key_commands: true, ..spec() };
+    let report = import(&mut new, again, PoolFound { record, ..found }).unwrap();
+    assert!(new.volumes.contains_key("a"));
+    let sees = new.hosts.values().filter(|h| new.map(&h.name, "a").is_ok());
+    let ports = sees.flat_map(|h| h.ports.iter().map(ToString::to_string)).collect();
+    (ports, report.left_out)
+}
+
+fn another_h() -> Command {
+    let ports = vec!["7:8".parse().unwrap()];
+    Command::CreateHost(HostSpec { name: "h".into(), ports, ..HostSpec::default() })
+}
+
+/// Ways in which `h` is not the host that saw the volume.
+fn others_of_that_name() -> [Vec<Command>; 2] {
+    [vec![another_h()], vec![Command::DeleteHost { name: "h".into() }, another_h()]]
+}
+
+#[test]
+fn a_volume_that_was_left_out_is_not_seen_by_another_host_of_that_name() {
+    let (ports, left_out) = sees_what_was_left_out(&[]);
+    assert_eq!((ports, left_out.len()), (vec!["0000000000000001:0000000000000002".into()], 0));
+    for here in others_of_that_name() {
+        let (ports, left_out) = sees_what_was_left_out(&here);
+        assert_eq!(ports, [""; 0], "{left_out:?}");
+        assert_eq!(left_out.len(), 2, "the host and its mapping: {left_out:?}");
+    }
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_host_of_that_name_that_gets_what_was_left_out_is_caught() {
+    use crate::planted::plant;
+    plant(Some(Bug::LeftByName));
+    let seen = others_of_that_name().map(|here| sees_what_was_left_out(&here).0.len());
+    plant(None);
+    assert_eq!(seen, [1, 1]);
+}
+
+/// What a volume moves to is made anew: nothing of another is to be there.
+fn moves_to_where_another_is(left: bool) -> bool {
+    let old = node();
+    let mut found = found(&old);
+    if !left {
+        found.record = Carried::default();
+    }
+    let mut new = Model::default();
+    let pool: PoolSpec = toml::from_str(
+        "name = \"new\"\nraid = \"0\"\ndevices = [{ kind = \"block\", path = \"/dev/a\" }]",
+    )
+    .unwrap();
+    new.apply(Command::CreatePool(pool), 5).unwrap();
+    // The volume has moved here from there; there is an older copy.
+    let mut v = old.volumes["a"].clone();
+    v.pool = "new".into();
+    new.volumes.insert("a".into(), v);
+    let old_copy = ImportSpec { name: Some("safe".into()), prefix: "old-".into(), ..spec() };
+    if left {
+        let mut record = old.pool_record("safe").unwrap();
+        record.volumes[0].serial = "a b".into();
+        found.record = Carried::one(record.bytes().unwrap());
+    }
+    import(&mut new, old_copy, found).unwrap();
+    let to = MigrationSpec { pool: Some("safe".into()), ..MigrationSpec::default() };
+    new.apply(Command::StartMigration { name: "a".into(), spec: to }, 0).is_ok()
+}
+
+#[test]
+fn a_volume_does_not_move_to_where_another_is() {
+    assert!(!moves_to_where_another_is(false));
+    assert!(!moves_to_where_another_is(true));
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_volume_that_moves_to_where_another_is_is_caught() {
+    use crate::planted::plant;
+    plant(Some(Bug::PlaceTakenOver));
+    let moves = [false, true].map(moves_to_where_another_is);
+    plant(None);
+    assert_eq!(moves, [true, true]);
+}
+
 #[test]
 fn a_name_that_was_left_out_is_not_used_and_its_pool_is_not_deleted() {
     let mut m = node();
-    let left = Left { volume: m.volumes["a"].clone(), luns: Vec::new() };
+    let left = Left { volume: m.volumes["a"].clone(), seen_by: Vec::new() };
     m.maps.clear();
     for v in ["a", "b"] {
         m.apply(Command::DeleteVolume { name: v.into() }, 0).unwrap();
