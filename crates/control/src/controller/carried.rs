@@ -18,6 +18,8 @@ pub(super) struct Records {
     newer: BTreeSet<String>,
     /// Volumes that are in the newer ones, as these say.
     held: BTreeMap<String, BTreeSet<Naa>>,
+    /// All volumes of the newer ones of which that is known for sure.
+    whole: BTreeMap<String, BTreeSet<Naa>>,
     /// They were looked into, and carry nothing that this node does not know.
     open: BTreeSet<String>,
     /// In which lives it was written that they carry, but for the present one.
@@ -30,6 +32,12 @@ impl Records {
         let has_it =
             |(pool, held): &(&String, &BTreeSet<Naa>)| **pool != v.pool && held.contains(&v.naa);
         self.held.iter().find(has_it).map(|(pool, _)| pool)
+    }
+
+    /// Whether the pool of a volume is newer, and says that the volume is not there.
+    pub(super) fn newer_without(&self, v: &Volume) -> bool {
+        let known = self.whole.get(&v.pool).is_some_and(|all| !all.contains(&v.naa));
+        known && !has(Bug::ServedWhereNoMore)
     }
 
     /// Whether any pool is newer and has volumes.
@@ -47,6 +55,7 @@ impl Records {
         self.failed.retain(|name, _| f(name));
         self.newer.retain(&f);
         self.held.retain(|name, _| f(name));
+        self.whole.retain(|name, _| f(name));
         self.open.retain(&f);
         self.lives.retain(|name, _| f(name));
     }
@@ -198,6 +207,7 @@ impl Controller {
         if let Some(s) = unknown {
             records.newer.insert(name.clone());
             records.held.insert(name.clone(), there.holds());
+            records.whole.extend(there.whole().map(|all| (name.clone(), all)));
             return Err(newer(name, s.revision));
         }
         if let Some(why) = there.foreign() {

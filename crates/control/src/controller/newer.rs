@@ -28,6 +28,9 @@ impl Controller {
         let noted = v.newer_in.as_ref().and_then(|n| model.pool_of(n.id).ok()).map(|p| &p.name);
         let noted = noted.filter(|p| !up.records.is_known(p));
         match up.records.newer_with(v).or(noted) {
+            None if up.records.newer_without(v) => Err(not_here(v)
+                .because(format!("the devices of pool `{}` carry a newer configuration, and do not have that volume any more", v.pool))
+                .hint(format!("`weir pool release {}`, then `weir pool import` takes what the devices carry", v.pool))),
             None => Ok(()),
             Some(pool) => Err(not_here(v)
                 .because(format!("the devices of pool `{pool}` carry a newer configuration, and have that volume"))

@@ -120,6 +120,13 @@ impl Carried {
         self.parts.values().filter_map(of_part).flatten().collect()
     }
 
+    /// All volumes that are in that pool, if all of it can be read and makes sense.
+    pub fn whole(&self) -> Option<BTreeSet<Naa>> {
+        let is_whole = self.doubtful.is_empty() && self.parts.contains_key(&0);
+        let record = self.record().ok().flatten().filter(|_| is_whole)?;
+        Some(record.volumes.iter().map(|v| v.naa).collect())
+    }
+
     /// All of it put together; none: there is nothing.
     ///
     /// # Errors

@@ -208,10 +208,11 @@ impl Model {
 
     pub(super) fn patch_volume(&mut self, name: &str, patch: VolumePatch) -> Result<Vec<Change>> {
         let mut volume = self.usable(name)?.clone();
-        self.check_still(name)?;
         if patch.serve_here {
+            // What is under way waits for just that.
             return self.serve_here(name, &patch);
         }
+        self.check_still(name)?;
         if let Layout::Image { path, read_only } = &volume.layout {
             let wrong = |what: &str, why: &str| {
                 Err(Error::new(Code::Unsupported, format!("volume `{name}` {what}"))

@@ -4,7 +4,9 @@ use crate::fake::Fake;
 use crate::support::*;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_control::model::{Carried, Command, DeviceKind, Model, PoolSpec, Raid, VolumePatch};
+use weir_control::model::{
+    Carried, Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid, VolumePatch,
+};
 use weir_control::store::MetaStore;
 use weir_control::{Code, Controller};
 
@@ -32,7 +34,12 @@ fn model(of: &str) -> Model {
 
 /// What the devices of `new` carry: it is of another node, and of a program of this version.
 fn newer(version: u32) -> Carried {
-    let bytes = model("new").pool_record("new").expect("a record").bytes().expect("bytes");
+    newer_of("new", version)
+}
+
+/// The same of one of the pools.
+fn newer_of(pool: &str, version: u32) -> Carried {
+    let bytes = model("new").pool_record(pool).expect("a record").bytes().expect("bytes");
     let mut all: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
     all["stamp"] = serde_json::json!({"life": "of another", "revision": 30});
     all["version"] = version.into();
@@ -164,4 +171,59 @@ async fn nor_when_the_newer_pool_is_looked_into_late() {
     fake.mend();
     retried().await;
     assert!(!is_served(&fake) && told(&c).await);
+}
+
+/// The pool that has it is away. The devices of the old one say that it is not there any more.
+async fn served_where_it_is_no_more() -> bool {
+    let dir = Scratch::new();
+    let store = MetaStore::open(dir.path()).expect("a store");
+    store.commit(&Model::default(), &model("old")).expect("kept");
+    drop(store);
+    let away = |f: &Fake| {
+        f.break_call("start_pool new");
+        f.state().devices.insert("old".into(), newer_of("old", 1));
+    };
+    let (c, fake) = start(&dir, 1, away).await;
+    let served = is_served(&fake);
+    assert!(served || told(&c).await, "it is a fault");
+    if !served {
+        // As the fault says.
+        c.release_pool("old".into()).await.expect("released");
+        assert!(c.model().volumes.is_empty() && !told(&c).await);
+    }
+    served
+}
+
+#[tokio::test]
+async fn nor_where_its_own_pool_says_that_it_is_no_more() {
+    assert!(!served_where_it_is_no_more().await);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_volume_that_is_served_where_it_is_no_more_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::ServedWhereNoMore));
+    let served = served_where_it_is_no_more().await;
+    plant(None);
+    assert!(served);
+}
+
+/// It was being made smaller, or moved, when the copy of the configuration was taken. Neither goes on before it is served.
+#[test]
+fn a_volume_is_served_here_whatever_was_under_way() {
+    let smaller = VolumePatch { size: Some(MIB), allow_shrink: true, ..VolumePatch::default() };
+    let to = MigrationSpec { pool: Some("new".into()), ..MigrationSpec::default() };
+    for begun in [
+        Command::PatchVolume { name: "v".into(), patch: smaller },
+        Command::StartMigration { name: "v".into(), spec: to },
+    ] {
+        let mut m = model("old");
+        let noted = Command::NoteNewer { name: "v".into(), pool: "new".into() };
+        let patch = VolumePatch { serve_here: true, ..VolumePatch::default() };
+        for command in [begun, noted, Command::PatchVolume { name: "v".into(), patch }] {
+            m.apply(command, 0).expect("it can be so");
+        }
+        assert_eq!(m.volumes["v"].newer_in, None);
+    }
 }
