@@ -15,6 +15,8 @@ weir_base::planted_bugs! {
     FaultsOfNothing,
     /// A volume that was left out is seen by whoever has the names of its hosts here.
     LeftByName,
+    /// What cannot be read of what a pool carries when it is taken over is lost.
+    UnreadIsLost,
     /// A volume is served from a pool whose devices say that it is not there any more.
     ServedWhereNoMore,
     /// A volume moves to where another one is.

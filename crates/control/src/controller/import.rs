@@ -3,6 +3,13 @@
 use super::*;
 use crate::model::{Device, DeviceSpec, ImportReport, ImportSpec, Pool, PoolFound};
 
+/// What cannot be read may be the only wrapped key of a volume, and the error may pass. With the pool the node would write over it.
+fn unread() -> Error {
+    Error::new(Code::IoError, "some of what the pool carries of its configuration cannot be read")
+        .because("a device may fail for the moment only; a pool that is taken over carries what this node knows in its place")
+        .hint("see to the devices and try again; --force takes what can be read, and the rest is lost. --dry-run tells what would come")
+}
+
 impl Controller {
     /// Takes a pool over from devices that another configuration made it of, or tells what that would bring.
     pub async fn import_pool(self: &Arc<Self>, spec: ImportSpec) -> Result<ImportReport> {
@@ -29,6 +36,9 @@ impl Controller {
             let report = model.plan_import(&spec, &found, &known)?;
             if spec.dry_run {
                 return Ok(report);
+            }
+            if !found.record.doubtful.is_empty() && !spec.force && !has(Bug::UnreadIsLost) {
+                return Err(unread());
             }
             // What the devices carry is part of this configuration from now on.
             let (store, stamps, id) = (me.store.clone(), found.record.stamps(), found.id);

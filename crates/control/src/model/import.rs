@@ -54,7 +54,8 @@ pub struct ImportSpec {
     /// Leave hosts and mappings out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_hosts: bool,
-    /// Though devices are missing that may have what the others have not; that is lost then.
+    /// Though devices are missing that may have what the others have not, or some of what the pool carries cannot be read; that is
+    /// lost then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
     /// Only tell what would be done.

@@ -190,6 +190,10 @@ impl DataPlane for Fake {
         })
     }
 
+    fn force_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
+        self.start_pool(pool)
+    }
+
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
         // Also one that is not closed in order is closed.
         let done = self.call(format!("stop_pool {name}")).map(drop);

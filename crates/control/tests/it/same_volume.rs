@@ -70,3 +70,46 @@ async fn a_volume_of_the_name_of_one_that_was_refused_is_opened() {
     let (is_open, faults) = imported(true).await;
     assert!(is_open || faults > 0, "hosts do not get the volume, and nothing tells so");
 }
+
+/// Whether a pool is taken over, and written to, while some of what it carries cannot be read for the moment: that may be the only
+/// wrapped key of a volume.
+async fn taken_over_unread(force: bool) -> bool {
+    let dir = Scratch::new();
+    let fake = Arc::new(Fake::default());
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    let mut found = found();
+    found.record.doubtful.push(7);
+    fake.state().found = Some(found);
+    let devices = pool("x", &[(DeviceKind::File, Some("/nowhere/o"), None)]).devices;
+    let spec = ImportSpec {
+        name: None,
+        devices,
+        prefix: String::new(),
+        key_commands: false,
+        without_hosts: false,
+        force,
+        dry_run: true,
+    };
+    let plan = c.import_pool(spec.clone()).await.expect("a plan");
+    assert!(plan.left_out.iter().any(|l| l.contains("cannot be read")), "{plan:?}");
+    let done = c.import_pool(ImportSpec { dry_run: false, ..spec }).await;
+    let kept = fake.state().calls.iter().any(|c| c == "keep_record other");
+    assert_eq!(done.is_ok(), kept, "{done:?}");
+    kept
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_of_a_pool_is_not_overwritten_but_by_force() {
+    assert!(!taken_over_unread(false).await);
+    assert!(taken_over_unread(true).await);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_pool_whose_keys_are_overwritten_unread_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::UnreadIsLost));
+    let kept = taken_over_unread(false).await;
+    plant(None);
+    assert!(kept);
+}

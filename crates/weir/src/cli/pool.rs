@@ -60,7 +60,8 @@ pub(crate) enum Command {
         /// Leave hosts and mappings out.
         #[arg(long)]
         without_hosts: bool,
-        /// Though devices are missing that may have what the others have not; that is lost then.
+        /// Though devices are missing that may have what the others have not, or some of what the pool carries cannot be read; that
+        /// is lost then.
         #[arg(long)]
         force: bool,
         /// Only tell what would be done.
