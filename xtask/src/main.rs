@@ -28,6 +28,7 @@ usage: cargo xtask COMMAND
   sim SUITE --seeds N [--start S] [ARG...]  simulation suites; `sim --list` names them, `sim all` runs them
   sim SUITE --planted BUG | all             bugs on purpose, which the suite must catch
   fuzz [TARGET] --runs N [--jobs J]         coverage-guided fuzzing; `fuzz --list` names the targets
+  fuzz --build                              builds the targets, and runs none
   fuzz TARGET --replay FILE                 run one input again
   fuzz TARGET --minimise                    rewrite the checked-in corpus from what was found
   kill [--cycles N]                         kill -9 of the daemon in the middle of writes; nothing is lost
@@ -68,7 +69,7 @@ fn dispatch() -> Result<Tally> {
     match command.as_str() {
         "test" => test::run(&root, &rest),
         "tidy" => tidy::run(&root).map(Tally::one),
-        "sim" => sim::run(&root, &rest),
+        "sim" => sim::run(&rest),
         "fuzz" => fuzz::run(&root, &rest),
         "kill" | "powercut" => kill::run(&command, &rest),
         "lab" => lab::run(&root, &rest),

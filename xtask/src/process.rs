@@ -1,4 +1,4 @@
-//! Running other programs: output passed through and kept, a time limit, nothing left behind.
+//! Running other programs: output passed through or kept, a time limit, nothing left behind.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,6 +27,29 @@ pub(crate) struct Done {
 /// Runs `command` without standard input, passes its output through line by line, and kills it with
 /// all its children after `limit`.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Done> {
+    watch(command, limit, &mut |line| match line {
+        // A closed pipe on our side (`cargo xtask test | head`) must not stop the run.
+        Line::Output(text) => drop(std::io::stdout().write_all(text.as_bytes())),
+        Line::Error(text) => drop(std::io::stderr().write_all(text.as_bytes())),
+    })
+}
+
+/// The same, but shows nothing: all that was printed, as it came, is the second result.
+pub(crate) fn gather(command: &mut Command, limit: Duration) -> Result<(Done, String)> {
+    let mut text = String::new();
+    let done = watch(command, limit, &mut |line| match line {
+        Line::Output(part) | Line::Error(part) => text.push_str(part),
+    })?;
+    Ok((done, text))
+}
+
+/// What a program printed, and where; the last line may lack its end.
+enum Line<'a> {
+    Output(&'a str),
+    Error(&'a str),
+}
+
+fn watch(command: &mut Command, limit: Duration, show: &mut dyn FnMut(Line)) -> Result<Done> {
     let name = name_of(command);
     let started = Instant::now();
     let mut child = command
@@ -46,7 +69,11 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Done> {
     let mut ended: Option<Instant> = None;
     loop {
         match lines.recv_timeout(Duration::from_millis(50)) {
-            Ok((is_output, line)) => show(is_output, &line, &mut done.output),
+            Ok((true, line)) => {
+                show(Line::Output(&line));
+                done.output.push_str(&line);
+            }
+            Ok((false, line)) => show(Line::Error(&line)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) if ended.is_some() => break,
             Err(RecvTimeoutError::Disconnected) => thread::sleep(Duration::from_millis(20)),
@@ -55,11 +82,13 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Done> {
             if let Some(status) = child.try_wait()? {
                 done.success = status.success() && !done.timed_out;
                 if !status.success() {
-                    eprintln!("`{name}` ended with {status}");
+                    show(Line::Error(&format!("`{name}` ended with {status}\n")));
                 }
                 ended = Some(Instant::now());
             } else if !done.timed_out && started.elapsed() > limit {
-                eprintln!("`{name}` is killed: still running after {} s", limit.as_secs());
+                let seconds = limit.as_secs();
+                let text = format!("`{name}` is killed: still running after {seconds} s\n");
+                show(Line::Error(&text));
                 done.timed_out = true;
                 kill_tree(&mut child);
             }
@@ -105,16 +134,6 @@ pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-fn show(is_output: bool, line: &str, kept: &mut String) {
-    // A closed pipe on our side (`cargo xtask test | head`) must not stop the run.
-    if is_output {
-        let _ = std::io::stdout().write_all(line.as_bytes());
-        kept.push_str(line);
-    } else {
-        let _ = std::io::stderr().write_all(line.as_bytes());
-    }
-}
-
 fn forward(from: impl Read + Send + 'static, is_output: bool, to: Sender<(bool, String)>) {
     thread::spawn(move || {
         let mut from = BufReader::new(from);
@@ -144,6 +163,17 @@ pub(crate) fn kill_tree(child: &mut Child) {
         let pids = doomed[1..].iter().map(u32::to_string);
         let _ = Command::new("kill").arg("-KILL").args(pids).stderr(Stdio::null()).status();
     }
+}
+
+/// Processor time that all our children used that have ended, in seconds.
+pub(crate) fn children_seconds() -> Option<f64> {
+    /// Linux counts this time in hundredths on every machine that it shows it on.
+    const TICKS: f64 = 100.0;
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // After the state come the fields 4 and on; 16 and 17 are what ended children used, as user and in the kernel.
+    let mut times = stat.rsplit_once(')')?.1.split_whitespace().skip(13);
+    let mut next = || times.next()?.parse::<f64>().ok();
+    Some((next()? + next()?) / TICKS)
 }
 
 /// The parent of every process on this machine.
@@ -181,6 +211,16 @@ mod tests {
     }
 
     #[test]
+    fn gathers_what_both_streams_say() {
+        let script = "echo out; sleep 0.1; echo err >&2; sleep 0.1; printf end; exit 3";
+        let (done, text) = gather(&mut sh(script), Duration::from_secs(20)).unwrap();
+        assert!(!done.success);
+        assert_eq!(done.output, "out\nend");
+        assert!(text.starts_with("out\nerr\nend"), "{text}");
+        assert!(text.contains("ended with exit status: 3"), "{text}");
+    }
+
+    #[test]
     fn a_program_that_hangs_is_killed_with_its_children() {
         let started = Instant::now();
         let script = "sleep 60 & echo $!; sleep 60; echo never";
@@ -201,6 +241,15 @@ mod tests {
         assert!(done.success);
         assert!(started.elapsed() < Duration::from_secs(20));
         let _ = Command::new("kill").arg(done.output.trim()).status();
+    }
+
+    #[test]
+    fn the_time_of_children_is_counted() {
+        let before = children_seconds().unwrap();
+        let script = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+        run(&mut sh(script), Duration::from_secs(60)).unwrap();
+        let used = children_seconds().unwrap() - before;
+        assert!(used > 0.01, "{used} s");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::process;
 use crate::tally::Tally;
 
 pub(crate) use build::compiler_missing;
-pub(crate) use campaign::Effort;
+use campaign::Effort;
 
 /// The target with a planted bug: it passes when the bug is found.
 const CANARY: &str = "canary";
@@ -67,6 +67,10 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<Tally> {
         println!("{}", all.join("\n"));
         return Ok(Tally { passed: all.len() as u64, failed: 0 });
     }
+    if args.flag("--build") {
+        args.end()?;
+        return build::build(root, &all).map(|()| Tally::one(true));
+    }
     let target = args.positional();
     let replay: Option<PathBuf> = args.option("--replay")?;
     let minimise = args.flag("--minimise");
@@ -94,13 +98,6 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<Tally> {
         (None, true, [target]) => minimise_corpus(&places, target),
         _ => bail!("--replay and --minimise are for one named target, and not together"),
     }
-}
-
-/// Builds and runs every target; for the test command.
-pub(crate) fn run_short(root: &Path, effort: &Effort) -> Result<Tally> {
-    let all = targets(root)?;
-    build::build(root, &all)?;
-    campaign::run_all(&Places::new(root)?, &all, effort)
 }
 
 /// The names of all targets, as `fuzz/Cargo.toml` has them.

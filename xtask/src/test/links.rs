@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Checks README.md, ARCHITECTURE.md and docs/**/*.md. Whether all links point to existing files.
-pub(crate) fn check(root: &Path) -> Result<bool> {
+/// Checks README.md, ARCHITECTURE.md and docs/**/*.md. Whether all links point to existing files, and what is to be
+/// said of them.
+pub(crate) fn check(root: &Path) -> Result<(bool, String)> {
     let mut files = vec![root.join("README.md"), root.join("ARCHITECTURE.md")];
     files.retain(|file| file.is_file());
     collect(&root.join("docs"), &mut files)?;
+    let mut said = String::new();
     let mut broken = 0;
     for file in &files {
         let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
@@ -17,13 +19,13 @@ pub(crate) fn check(root: &Path) -> Result<bool> {
         let dir = file.parent().unwrap_or(root);
         for (line, target) in links(&text) {
             if !exists(root, dir, &target) {
-                println!("{name}:{line}: link to `{target}`, which does not exist");
+                said += &format!("{name}:{line}: link to `{target}`, which does not exist\n");
                 broken += 1;
             }
         }
     }
-    println!("links: {} documents, {broken} broken links", files.len());
-    Ok(broken == 0)
+    said += &format!("links: {} documents, {broken} broken links\n", files.len());
+    Ok((broken == 0, said))
 }
 
 fn collect(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
@@ -139,9 +141,10 @@ mod tests {
         fs::write(dir.join("README.md"), "[a](docs/a.md#x) [self](#part) [root](/docs/a.md)\n")
             .unwrap();
         fs::write(dir.join("docs/a.md"), "[up](../README.md) [dir](sub)\n").unwrap();
-        assert!(check(&dir).unwrap());
+        assert!(check(&dir).unwrap().0);
         fs::write(dir.join("docs/sub/b.md"), "[gone](a.md)\n").unwrap();
-        assert!(!check(&dir).unwrap());
+        let (passed, said) = check(&dir).unwrap();
+        assert!(!passed && said.starts_with("docs/sub/b.md:1: link to `a.md`"), "{said}");
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -1,171 +1,142 @@
 //! `cargo xtask test`: everything a change must pass, from a clean clone.
 
 pub(crate) mod counts;
+mod crew;
 mod links;
 mod prerequisites;
+mod programs;
+mod steps;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::fuzz;
+use crate::metadata;
 use crate::process;
-use crate::sim;
 use crate::tally::Tally;
-use crate::tidy;
+use crew::Report;
+use steps::{NAMES, Plan};
 
-const MINUTE: Duration = Duration::from_secs(60);
-/// Of a step that builds and runs; the whole must end well within an hour on two cores.
-const STEP_LIMIT: Duration = Duration::from_secs(40 * 60);
-const SIM_SEEDS: u64 = 50;
-const FUZZ_RUNS: u64 = 200_000;
-
-/// What one step found: counts, and a remark for the summary.
-struct Outcome {
-    tally: Tally,
-    remark: String,
-}
-
-impl Outcome {
-    /// A step that is not made of tests counts as one.
-    fn step(passed: bool) -> Result<Outcome> {
-        Ok(Outcome { tally: Tally::one(passed), remark: String::new() })
-    }
-}
-
-type Step = fn(&Path) -> Result<Outcome>;
-
-/// In this order: what fails soonest first.
-const STEPS: &[(&str, Step)] = &[
-    ("prerequisites", |root| Outcome::step(prerequisites::check(root)?)),
-    ("tidy", |root| Outcome::step(tidy::run(root)?)),
-    ("fmt", fmt),
-    ("clippy", clippy),
-    ("tests", tests),
-    ("sim", short_sim),
-    ("fuzz", short_fuzz),
-    ("docs", docs),
-];
+/// How many of the jobs that took longest are named in the end.
+const SLOWEST: usize = 8;
 
 pub(crate) fn run(root: &Path, wanted: &[String]) -> Result<Tally> {
-    for name in wanted {
-        if !STEPS.iter().any(|(step, _)| step == name) {
-            let names: Vec<&str> = STEPS.iter().map(|(step, _)| *step).collect();
-            bail!("no step `{name}`; there are: {}", names.join(" "));
-        }
+    if let Some(name) = wanted.iter().find(|name| !NAMES.contains(&name.as_str())) {
+        bail!("no step `{name}`; there are: {}", NAMES.join(" "));
     }
-    let chosen: Vec<&(&str, Step)> = STEPS
-        .iter()
-        .filter(|(name, _)| wanted.is_empty() || wanted.iter().any(|w| w == name))
-        .collect();
+    let chosen = |name: &&str| wanted.is_empty() || wanted.iter().any(|w| w == name);
+    let steps: Vec<&'static str> = NAMES.iter().copied().filter(chosen).collect();
+    let packages = metadata::packages(&root.join("Cargo.toml"), false)?;
+    let plan = Arc::new(Plan { root: root.to_path_buf(), packages, steps });
+
     let started = Instant::now();
-    let mut total = Tally::default();
-    let mut summary = Vec::new();
-    for (number, (name, step)) in chosen.iter().enumerate() {
-        println!("\n== {}/{} {name}", number + 1, chosen.len());
-        let step_started = Instant::now();
-        let outcome = step(root).unwrap_or_else(|error| {
-            eprintln!("{name}: {error:#}");
-            Outcome { tally: Tally::one(false), remark: format!("{error:#}") }
-        });
-        let seconds = step_started.elapsed().as_secs_f64();
-        let verdict = if outcome.tally.failed == 0 { "ok" } else { "FAILED" };
-        println!("-- {name}: {verdict}, {seconds:.1} s");
-        total += outcome.tally;
-        let line = format!(
-            "{name:<14} {verdict:<7} {seconds:>7.1} s   {} {}",
-            outcome.tally, outcome.remark
-        );
-        summary.push(line.trim_end().to_string());
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut reports = crew::run(steps::before(&plan), cores, &mut show);
+    let passed = reports.iter().all(|report| report.tally.failed == 0);
+    if passed {
+        let before = started.elapsed();
+        let rest = crew::run(steps::first(&plan), cores, &mut show);
+        reports.extend(rest.into_iter().map(|report| report.later(before)));
     }
-    println!("\n== summary, {:.0} s", started.elapsed().as_secs_f64());
-    println!("{}", summary.join("\n"));
+    println!("\n{}", summary(&plan.steps, &reports));
+    let cpu =
+        process::children_seconds().map_or(String::new(), |s| format!(", {s:.0} s of processors"));
+    println!("{:.0} s{cpu}", started.elapsed().as_secs_f64());
+    let mut total = Tally::default();
+    reports.iter().for_each(|report| total += report.tally);
     Ok(total)
 }
 
-fn cargo_step(args: &[&str], env: Option<(&str, &str)>) -> Result<bool> {
-    let mut command = process::cargo();
-    command.args(args).envs(env);
-    Ok(process::run(&mut command, STEP_LIMIT)?.success)
+/// What a job printed, under a line that says which it was and how it ended.
+fn show(report: Option<&Report>, text: &str) {
+    let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    match report {
+        Some(report) => {
+            let name = format!("{} {}", report.step, report.title);
+            let (verdict, took) = (report.verdict(), report.took());
+            println!("\n== {}: {verdict}, {took:.1} s\n{text}{end}", name.trim_end());
+        }
+        None => print!("{text}{end}"),
+    }
 }
 
-fn fmt(_root: &Path) -> Result<Outcome> {
-    let ours = cargo_step(&["fmt", "--all", "--check"], None)?;
-    let fuzz = cargo_step(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"], None)?;
-    Outcome::step(ours && fuzz)
+/// A line for every step, the jobs that took longest, and all that failed.
+fn summary(steps: &[&str], reports: &[Report]) -> String {
+    let mut text = String::from("== summary\n");
+    text += "step           verdict     took   from     to\n";
+    for step in steps {
+        let mine: Vec<&Report> = reports.iter().filter(|report| report.step == *step).collect();
+        let (Some(began), Some(ended)) =
+            (mine.iter().map(|r| r.began).min(), mine.iter().map(|r| r.ended).max())
+        else {
+            text += &format!("{step:<14} not run\n");
+            continue;
+        };
+        let mut tally = Tally::default();
+        mine.iter().for_each(|report| tally += report.tally);
+        let verdict = if tally.failed == 0 { "ok" } else { "FAILED" };
+        // What its jobs took, side by side or not.
+        let took: f64 = mine.iter().map(|report| report.took()).sum();
+        let (began, ended) = (began.as_secs_f64(), ended.as_secs_f64());
+        let jobs = if mine.len() > 1 { format!(" in {} jobs", mine.len()) } else { String::new() };
+        text += &format!(
+            "{step:<14} {verdict:<7} {took:>6.1} s {began:>5.0}s {ended:>5.0}s   {tally}{jobs}\n"
+        );
+    }
+    let mut slow: Vec<&Report> = reports.iter().collect();
+    slow.sort_by(|a, b| b.took().total_cmp(&a.took()));
+    let slow = slow.iter().take(SLOWEST);
+    let slow: Vec<String> =
+        slow.map(|r| format!("{} {} {:.0} s", r.step, r.title, r.took())).collect();
+    text += &format!("slowest: {}\n", slow.join(", "));
+    for report in reports.iter().filter(|r| r.tally.failed > 0 || !r.remark.is_empty()) {
+        let Report { step, title, remark, .. } = report;
+        let verdict = if report.tally.failed > 0 { "FAILED" } else { "note" };
+        text += format!("{verdict}: {step} {title} {remark}").trim_end();
+        text += "\n";
+    }
+    text
 }
 
-fn clippy(_root: &Path) -> Result<Outcome> {
-    Outcome::step(cargo_step(
-        &[
-            "clippy",
-            "--quiet",
-            "--workspace",
-            "--all-targets",
-            "--keep-going",
-            "--",
-            "-D",
-            "warnings",
-        ],
-        None,
-    )?)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
 
-/// Unit, property, integration and documentation tests.
-fn tests(_root: &Path) -> Result<Outcome> {
-    let mut command = process::cargo();
-    command.args(["test", "--workspace", "--no-fail-fast"]);
-    let done = process::run(&mut command, STEP_LIMIT)?;
-    let found = counts::of_cargo_test(&done.output);
-    let mut tally = found.tally;
-    let mut remark = format!("in {} programs", found.programs);
-    if found.ignored > 0 {
-        remark += &format!(", {} ignored", found.ignored);
+    fn report(step: &'static str, title: &str, times: (u64, u64), failed: u64) -> Report {
+        Report {
+            step,
+            title: title.into(),
+            began: Duration::from_secs(times.0),
+            ended: Duration::from_secs(times.1),
+            tally: Tally { passed: 2, failed },
+            remark: String::new(),
+        }
     }
-    if done.timed_out {
-        remark += ", time was up";
-    }
-    if tally.passed + tally.failed == 0 {
-        remark += ", no test ran";
-    }
-    // Tests that did not compile, or a program that died, leave no count.
-    if tally.failed == 0 && (!done.success || tally.passed == 0) {
-        tally.failed = 1;
-    }
-    Ok(Outcome { tally, remark })
-}
 
-fn short_sim(root: &Path) -> Result<Outcome> {
-    if !sim::present(root)? {
-        println!("sim: no suites in this build");
-        let remark = "no suites in this build".to_string();
-        return Ok(Outcome { tally: Tally::default(), remark });
+    #[test]
+    fn the_summary_has_a_line_for_every_step_and_failure() {
+        let reports = [
+            report("tests", "weir-a it", (10, 40), 0),
+            report("tests", "weir-b it", (20, 70), 1),
+            report("fmt", "", (0, 3), 0),
+        ];
+        let text = summary(&["fmt", "tests", "docs"], &reports);
+        let words = |n: usize| {
+            text.lines().nth(n).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(words(2), "fmt ok 3.0 s 0s 3s 2 passed, 0 failed");
+        assert_eq!(words(3), "tests FAILED 80.0 s 10s 70s 4 passed, 1 failed in 2 jobs");
+        assert_eq!(words(4), "docs not run");
+        assert_eq!(words(5), "slowest: tests weir-b it 50 s, tests weir-a it 30 s, fmt 3 s");
+        assert_eq!(words(6), "FAILED: tests weir-b it");
     }
-    let mut seeds = Tally::default();
-    let suites = sim::list(sim::Build::Dev)?;
-    for suite in &suites {
-        seeds += sim::run_suite(sim::Build::Dev, suite, SIM_SEEDS, 0, &[], 5 * MINUTE)?;
+
+    #[test]
+    fn an_unknown_step_is_refused() {
+        let error = run(Path::new("."), &["tidi".to_string()]).unwrap_err();
+        assert!(error.to_string().contains("no step `tidi`; there are: prerequisites tidy"));
     }
-    let remark = format!("{} suites: {seeds}", suites.len());
-    Ok(Outcome { tally: Tally::one(seeds.failed == 0 && seeds.passed > 0), remark })
-}
-
-fn short_fuzz(root: &Path) -> Result<Outcome> {
-    // A fixed seed and one process: the same inputs on every machine.
-    let max_time = Some(MINUTE / 2);
-    let targets =
-        fuzz::run_short(root, &fuzz::Effort { runs: FUZZ_RUNS, jobs: 1, seed: 1, max_time })?;
-    Ok(Outcome {
-        tally: Tally::one(targets.failed == 0 && targets.passed > 0),
-        remark: format!("targets: {targets}"),
-    })
-}
-
-fn docs(root: &Path) -> Result<Outcome> {
-    let built = cargo_step(
-        &["doc", "--quiet", "--workspace", "--no-deps"],
-        Some(("RUSTDOCFLAGS", "-D warnings")),
-    )?;
-    Outcome::step(links::check(root)? && built)
 }
