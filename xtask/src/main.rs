@@ -24,6 +24,7 @@ usage: cargo xtask COMMAND
 
   test [STEP...]                            everything a change must pass; steps: prerequisites tidy
                                             fmt clippy tests sim fuzz docs
+  test --changed [STEP...]                  the same, but runs only what differs from `main`, and what depends on it
   tidy                                      floors, pure crates, banned calls, file sizes, licences
   sim SUITE --seeds N [--start S] [ARG...]  simulation suites; `sim --list` names them, `sim all` runs them
   sim SUITE --planted BUG | all             bugs on purpose, which the suite must catch

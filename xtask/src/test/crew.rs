@@ -85,6 +85,16 @@ struct Running {
     began: Duration,
 }
 
+/// How many cores there are.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// How many jobs, or tests of one program, that mostly wait run at once.
+pub(crate) fn waiting_at_once(cores: usize) -> usize {
+    cores * WAITING_PER_CORE
+}
+
 /// Whether a job that takes `job` may run beside those that take `others`.
 fn fits(job: Takes, others: &[Takes], cores: usize) -> bool {
     let builds = others.iter().filter(|t| matches!(t, Takes::Build(_))).count();
@@ -93,7 +103,7 @@ fn fits(job: Takes, others: &[Takes], cores: usize) -> bool {
         Takes::Build(_) => same == 0,
         // A build has use for every core, but one job computes beside it, so that no core idles at its ends.
         Takes::Core => same < cores.saturating_sub(builds).max(1),
-        Takes::Little => same < cores * WAITING_PER_CORE,
+        Takes::Little => same < waiting_at_once(cores),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything a change must pass, from a clean clone.
 
+mod changed;
 pub(crate) mod counts;
 mod crew;
 mod links;
@@ -13,6 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use crate::args::Args;
 use crate::metadata;
 use crate::process;
 use crate::tally::Tally;
@@ -22,17 +24,26 @@ use steps::{NAMES, Plan};
 /// How many of the jobs that took longest are named in the end.
 const SLOWEST: usize = 8;
 
-pub(crate) fn run(root: &Path, wanted: &[String]) -> Result<Tally> {
+pub(crate) fn run(root: &Path, args: &[String]) -> Result<Tally> {
+    let mut args = Args::new(args);
+    let only_changed = args.flag("--changed");
+    let wanted = args.rest();
     if let Some(name) = wanted.iter().find(|name| !NAMES.contains(&name.as_str())) {
         bail!("no step `{name}`; there are: {}", NAMES.join(" "));
     }
     let chosen = |name: &&str| wanted.is_empty() || wanted.iter().any(|w| w == name);
-    let steps: Vec<&'static str> = NAMES.iter().copied().filter(chosen).collect();
-    let packages = metadata::packages(&root.join("Cargo.toml"), false)?;
+    let mut steps: Vec<&'static str> = NAMES.iter().copied().filter(chosen).collect();
+    let mut packages = metadata::packages(&root.join("Cargo.toml"), false)?;
+    if only_changed {
+        let scope = changed::scope(root, &packages)?;
+        println!("changed, or above what is: {scope}");
+        steps.retain(|step| scope.has(step));
+        packages.retain(|package| scope.packages.contains(&package.name));
+    }
     let plan = Arc::new(Plan { root: root.to_path_buf(), packages, steps });
 
     let started = Instant::now();
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = crew::cores();
     let mut reports = crew::run(steps::before(&plan), cores, &mut show);
     let passed = reports.iter().all(|report| report.tally.failed == 0);
     if passed {
