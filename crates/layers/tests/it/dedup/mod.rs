@@ -1,15 +1,11 @@
 //! Deduplication: against a model, many at once on few contents, under power cuts, what it gives back, what it tells.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod crash;
-#[path = "../common/medium.rs"]
-mod medium;
 mod space;
 mod together;
 
-use common::{exercise, run};
-use medium::Medium;
+use crate::common::{exercise, run};
+use crate::medium::Medium;
 use std::rc::Rc;
 use weir_block::Volume;
 use weir_layers::dedup::{Dedup, Options, stored_len};

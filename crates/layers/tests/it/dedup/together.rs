@@ -1,8 +1,8 @@
 //! Many write few contents at once, so that sharing, ceasing to share, other slots and giving back meet all the time.
 
 use crate::common::{read, run};
+use crate::dedup::{CHUNKS, options, pool};
 use crate::medium::Medium;
-use crate::{CHUNKS, options, pool};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{MICROS, Prng, SECONDS};

@@ -1,8 +1,6 @@
 //! Volumes on real files through the ring.
 
-mod common;
-
-use common::{exercise, pattern, read, write};
+use crate::common::{exercise, pattern, read, write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use weir_block::{BuildContext, Graph, GraphSpec, Metering, NodeSpec, Shared, Volume};

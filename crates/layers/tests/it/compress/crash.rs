@@ -2,8 +2,8 @@
 //! read once stays so.
 
 use crate::common::{reactor, read};
+use crate::compress::{KINDS, options, pool};
 use crate::medium::{Blocks, Medium};
-use crate::{KINDS, options, pool};
 use std::cell::RefCell;
 use std::rc::Rc;
 use weir_base::{MICROS, Prng};

@@ -1,8 +1,6 @@
 //! The `disk` leaf: what it tells the disk, and what it refuses.
 
-mod common;
-
-use common::{Did, MemDisk, World, pattern, read, run, write};
+use crate::common::{Did, MemDisk, World, pattern, read, run, write};
 use std::rc::Rc;
 use weir_base::IoError;
 use weir_block::{GraphErrorKind, GraphSpec, NodeSpec, Volume};

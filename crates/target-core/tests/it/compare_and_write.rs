@@ -1,8 +1,6 @@
 //! COMPARE AND WRITE against plain writes of the same unit on other reactors, in simulated worlds.
 
-mod common;
-
-use common::{BLOCK, Data, attach, shared_unit};
+use crate::common::{BLOCK, Data, attach, shared_unit};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};

@@ -1,8 +1,6 @@
 //! Injected faults and delays, and what layers above make of errors below.
 
-mod common;
-
-use common::{MemDisk, World, pattern, ram, reactor, read, run, write};
+use crate::common::{MemDisk, World, pattern, ram, reactor, read, run, write};
 use std::rc::Rc;
 use weir_base::{IoError, MICROS};
 use weir_block::{Filter, GraphSpec, IoFuture, NodeSpec, Op, Volume};

@@ -2,9 +2,9 @@
 //! once stays so; no count is too low, and after a recount none is too high.
 
 use crate::common::{reactor, read};
+use crate::dedup::together::{UNIT, contents, range};
+use crate::dedup::{CHUNKS, options, pool};
 use crate::medium::{Blocks, Medium};
-use crate::together::{UNIT, contents, range};
-use crate::{CHUNKS, options, pool};
 use std::cell::RefCell;
 use std::rc::Rc;
 use weir_base::{MICROS, Prng, SECONDS};

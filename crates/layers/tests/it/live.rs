@@ -1,8 +1,6 @@
 //! Changes of graphs of real layers under verified I/O.
 
-mod common;
-
-use common::{MemDisk, Model, World, ram, reactor, run};
+use crate::common::{MemDisk, Model, World, ram, reactor, run};
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{MILLIS, Prng, SECONDS};
@@ -200,7 +198,7 @@ fn direct_memory_holds_a_change_back() {
         });
         apply(&w, &mut g, two, MILLIS).await.unwrap();
         assert!(later.is_finished());
-        assert_eq!(common::read(&*top, 0, 4096).await.unwrap(), [6; 4096]);
+        assert_eq!(crate::common::read(&*top, 0, 4096).await.unwrap(), [6; 4096]);
         assert!(top.direct(0, 4096).is_none(), "a delay gives none");
     });
 }
@@ -236,8 +234,8 @@ fn a_layer_is_tried_before_hosts_use_it() {
         let bare = GraphSpec::new("v", "a").with(ram("a", LEN));
         let mut g = w.build(bare.clone()).unwrap();
         let top = g.top();
-        let data = common::pattern(3, LEN as usize);
-        common::write(&*top, 0, &data).await.unwrap();
+        let data = crate::common::pattern(3, LEN as usize);
+        crate::common::write(&*top, 0, &data).await.unwrap();
         let fault = |error: &str, ops: &str| {
             NodeSpec::new("x", "fault").param("error", error).param("ops", ops)
         };
@@ -290,7 +288,7 @@ fn a_layer_is_tried_before_hosts_use_it() {
             }
             w.shared.forget_nodes("v", |n| n == "x");
             assert_eq!(*g.spec(), bare);
-            assert!(common::read(&*top, 0, data.len()).await.unwrap() == data, "{node:?}");
+            assert!(crate::common::read(&*top, 0, data.len()).await.unwrap() == data, "{node:?}");
         }
         assert!(w.shared.meters().snapshot().keys().all(|k| k.starts_with("v/")));
     });
@@ -312,18 +310,18 @@ fn what_fails_is_taken_out_and_counts_go_on() {
         let writes = |key: &str| {
             w.shared.meters().snapshot().get(key).map(|s| s.of(weir_block::Op::Write).ops)
         };
-        common::write(&*top, 0, &[1; 512]).await.unwrap();
+        crate::common::write(&*top, 0, &[1; 512]).await.unwrap();
         assert_eq!((writes("v/(hosts)"), writes("v/a")), (Some(1), None));
         apply(&w, &mut g, with, SECONDS).await.unwrap();
         assert!(top.flush().await.is_err());
-        common::write(&*top, 0, &[2; 512]).await.unwrap();
+        crate::common::write(&*top, 0, &[2; 512]).await.unwrap();
         assert_eq!((writes("v/(hosts)"), writes("v/a"), writes("v/f")), (Some(2), Some(1), None));
         assert!(apply(&w, &mut g, bare.clone(), SECONDS).await.is_err());
         let mut edit = w.context(|ctx| g.prepare(bare, ctx)).unwrap();
         edit.hold_back(SECONDS).await.unwrap();
         g.commit(edit).unwrap();
         top.flush().await.unwrap();
-        common::write(&*top, 0, &[3; 512]).await.unwrap();
+        crate::common::write(&*top, 0, &[3; 512]).await.unwrap();
         assert_eq!((writes("v/(hosts)"), writes("v/a")), (Some(3), Some(1)));
         w.shared.meters().forget_key("v/a");
         assert_eq!(writes("v/a"), None);

@@ -1,8 +1,6 @@
 //! Every layer against a model, by random operations in parallel.
 
-mod common;
-
-use common::{MemDisk, World, exercise, ram, run};
+use crate::common::{MemDisk, World, exercise, ram, run};
 use std::rc::Rc;
 use weir_base::Prng;
 use weir_block::{GraphSpec, NodeSpec, Volume};
@@ -164,14 +162,14 @@ fn null_keeps_nothing_and_checks_ranges() {
     run(async {
         let node = NodeSpec::new("n", "null").param("len", "1MiB");
         let v: Rc<dyn Volume> = World::new().volume(GraphSpec::new("v", "n").with(node.clone()));
-        common::write(&*v, 0, &[1; 4096]).await.unwrap();
-        assert_eq!(common::read(&*v, 0, 4096).await.unwrap(), [0; 4096]);
+        crate::common::write(&*v, 0, &[1; 4096]).await.unwrap();
+        assert_eq!(crate::common::read(&*v, 0, 4096).await.unwrap(), [0; 4096]);
         assert_eq!((v.allocated(), v.allocation(0, 512).mapped), (Some(0), false));
-        common::edges(&*v).await;
+        crate::common::edges(&*v).await;
         v.resize(2 << 20).unwrap();
         assert_eq!(v.geometry().len, 2 << 20);
         let node = node.param("reads", "untouched");
         let v = World::new().volume(GraphSpec::new("v", "n").with(node));
-        assert_eq!(common::read(&*v, 0, 512).await.unwrap(), [0xa5; 512]);
+        assert_eq!(crate::common::read(&*v, 0, 512).await.unwrap(), [0xa5; 512]);
     });
 }

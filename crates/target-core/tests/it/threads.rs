@@ -1,8 +1,6 @@
 //! COMPARE AND WRITE against plain writes on two cores that really run at the same time.
 
-mod common;
-
-use common::{BLOCK, Data, attach, shared_unit};
+use crate::common::{BLOCK, Data, attach, shared_unit};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::Barrier;

@@ -1,8 +1,8 @@
 //! What space is taken and given back, and what is told of it; sizes; errors below.
 
 use crate::common::{pattern, read, run, write};
+use crate::dedup::{options, pool};
 use crate::medium::{BLOCK, Blocks, Medium};
-use crate::{options, pool};
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS, Prng, SECONDS};
 use weir_block::{Allocation, Volume};

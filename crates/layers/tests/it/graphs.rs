@@ -1,8 +1,6 @@
 //! Descriptions of graphs with real layers: good ones, wrong ones, damaged ones.
 
-mod common;
-
-use common::{MemDisk, World, ram};
+use crate::common::{MemDisk, World, ram};
 use weir_base::Prng;
 use weir_block::{GraphErrorKind, GraphSpec, NodeSpec};
 

@@ -1,8 +1,6 @@
 //! Reservations that cannot be kept.
 
-mod common;
-
-use common::{BLOCK, Data, attach, shared_unit};
+use crate::common::{BLOCK, Data, attach, shared_unit};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

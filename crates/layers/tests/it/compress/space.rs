@@ -1,8 +1,8 @@
 //! What space is taken and given back, and what is told of it; errors below; several at once.
 
 use crate::common::{pattern, read, run, write};
+use crate::compress::{options, pool};
 use crate::medium::{BLOCK, Medium};
-use crate::{options, pool};
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS, Prng, SECONDS};
 use weir_block::{Allocation, Volume};

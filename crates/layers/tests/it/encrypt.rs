@@ -1,8 +1,8 @@
 //! Encryption against the model, and what is seen below it.
 
-mod common;
-
-use common::{Did, MemDisk, World, edges, exercise, pattern, ram, reactor, read, run, write};
+use crate::common::{
+    Did, MemDisk, World, edges, exercise, pattern, ram, reactor, read, run, write,
+};
 use std::rc::Rc;
 use weir_base::{IoError, MICROS};
 use weir_block::{Filter, GraphSpec, IoFuture, NodeSpec, Volume};

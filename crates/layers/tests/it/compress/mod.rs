@@ -1,14 +1,10 @@
 //! Compression: against a model, under power cuts, what it gives back, what it tells.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod crash;
-#[path = "../common/medium.rs"]
-mod medium;
 mod space;
 
-use common::{exercise, run};
-use medium::Medium;
+use crate::common::{exercise, run};
+use crate::medium::Medium;
 use std::rc::Rc;
 use weir_block::Volume;
 use weir_layers::compress::{Algorithm, Compress, Options, stored_len};

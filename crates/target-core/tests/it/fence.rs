@@ -1,8 +1,6 @@
 //! The fence against commands that stand in different places, in simulated worlds.
 
-mod common;
-
-use common::{BLOCK, Data, attach, shared_unit};
+use crate::common::{BLOCK, Data, attach, shared_unit};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
