@@ -1,9 +1,6 @@
 //! Devices that do not answer: whoever waits for one holds up nobody else, and does not wait without end.
 
-#[path = "common/bench.rs"]
-mod bench;
-
-use bench::{B, Bench, MIB, first, spec, write};
+use crate::bench::{B, Bench, MIB, first, spec, write};
 use weir_base::{IoError, MICROS, SECONDS};
 use weir_block::Volume;
 use weir_mem::Slice;

@@ -1,9 +1,6 @@
 //! A pool that is closed: nothing that was begun changes a device afterwards.
 
-#[path = "common/bench.rs"]
-mod bench;
-
-use bench::{B, Bench, MIB, first, spec, write};
+use crate::bench::{B, Bench, MIB, first, spec, write};
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{MICROS, SECONDS};

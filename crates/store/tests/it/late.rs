@@ -1,9 +1,6 @@
 //! Writes that were given up and have not ended: nothing is put where they may land.
 
-#[path = "common/bench.rs"]
-mod bench;
-
-use bench::{B, Bench, MIB, first, spec, write};
+use crate::bench::{B, Bench, MIB, first, spec, write};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,9 +1,6 @@
 //! Changes of a pool whose checkpoint fails: what is answered with success is durable, and what is undone is nobody else's.
 
-#[path = "common/bench.rs"]
-mod bench;
-
-use bench::{B, Bench, MIB, first, spec, write};
+use crate::bench::{B, Bench, MIB, first, spec, write};
 use weir_block::Volume;
 use weir_mem::Slice;
 use weir_sim::Next;

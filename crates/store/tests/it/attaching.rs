@@ -1,9 +1,6 @@
 //! A device is attached while the pool brings it back by itself.
 
-#[path = "common/bench.rs"]
-mod bench;
-
-use bench::{B, Bench, MIB, first, spec, write};
+use crate::bench::{B, Bench, MIB, first, spec, write};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};

@@ -1,9 +1,6 @@
 //! What cannot be read must not pass for missing: superblocks of a device that may have what the others have not.
 
-#[path = "common/bench.rs"]
-mod bench;
-
-use bench::{B, Bench, MIB, first, spec, write};
+use crate::bench::{B, Bench, MIB, first, spec, write};
 use std::cell::OnceCell;
 use std::ops::Range;
 use std::rc::Rc;

@@ -1,11 +1,7 @@
 //! Errors of devices that pass: what may be concluded from them, and what may not.
 
-#[path = "common/bench.rs"]
-mod bench;
-mod common;
-
-use bench::{Bench, LIMIT, MIB};
-use common::{filled, read};
+use crate::bench::{Bench, LIMIT, MIB};
+use crate::common::{filled, read};
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, MICROS, MILLIS, SECONDS};

@@ -1,9 +1,6 @@
 //! What is brought to a device: all that it misses, and nothing that belongs elsewhere by now.
 
-#[path = "common/bench.rs"]
-mod bench;
-
-use bench::{B, Bench, LIMIT, MIB, first, spec, write};
+use crate::bench::{B, Bench, LIMIT, MIB, first, spec, write};
 use std::rc::Rc;
 use weir_base::MILLIS;
 use weir_disk::Disk;

@@ -1,8 +1,6 @@
 //! Restarts after a kill: the log is kept and merged while the pool serves.
 
-mod common;
-
-use common::{filled, read};
+use crate::common::{filled, read};
 use std::rc::Rc;
 use weir_base::{IoError, SECONDS};
 use weir_block::Volume;

@@ -1,9 +1,6 @@
 //! A pool without room: what was acknowledged stays, and a deletion gives room again.
 
-#[path = "common/bench.rs"]
-mod bench;
-
-use bench::{B, Bench, spec, write};
+use crate::bench::{B, Bench, spec, write};
 use weir_base::{IoError, SECONDS};
 use weir_reactor::{sleep, spawn};
 use weir_store::format::tree::LEAF;

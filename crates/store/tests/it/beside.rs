@@ -1,8 +1,6 @@
 //! What goes on beside I/O and beside each other: scrubs, checkpoints, snapshots, deletions.
 
-mod common;
-
-use common::{filled, read};
+use crate::common::{filled, read};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{IoError, MICROS, MILLIS, SECONDS};

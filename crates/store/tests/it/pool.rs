@@ -1,8 +1,6 @@
 //! A pool from the outside: what it offers, what it refuses, what it keeps.
 
-mod common;
-
-use common::{filled, read};
+use crate::common::{filled, read};
 use std::rc::Rc;
 use weir_base::{IoError, SECONDS};
 use weir_block::Volume;

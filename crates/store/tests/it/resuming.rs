@@ -1,8 +1,6 @@
 //! A pool that was suspended goes on, or does not: what was read stays, and nothing is held up.
 
-mod common;
-
-use common::{filled, read};
+use crate::common::{filled, read};
 use std::rc::Rc;
 use weir_base::{IoError, MICROS, SECONDS};
 use weir_block::Volume;

@@ -1,9 +1,6 @@
 //! Blocks that are wrong on their devices: what may be concluded from that, and which copies there are.
 
-#[path = "common/bench.rs"]
-mod bench;
-
-use bench::{B, Bench, MIB, first, spec, write};
+use crate::bench::{B, Bench, MIB, first, spec, write};
 use weir_base::{IoError, SECONDS};
 use weir_reactor::sleep;
 use weir_store::{Options, Pool, create};

@@ -1,9 +1,6 @@
 //! What a pool is made on: nothing that has data, whatever the configuration says of it.
 
-#[path = "common/bench.rs"]
-mod bench;
-
-use bench::{B, Bench, first, spec, write};
+use crate::bench::{B, Bench, first, spec, write};
 use weir_base::IoError;
 use weir_block::Volume;
 use weir_sim::{DiskConfig, Odds};

@@ -1,0 +1,26 @@
+//! Pools, on simulated devices. One program, so that it links once.
+
+mod answered;
+mod attaching;
+#[path = "../common/bench.rs"]
+mod bench;
+mod beside;
+mod closed;
+#[path = "../common/mod.rs"]
+mod common;
+mod crafted;
+mod devices;
+mod errors;
+mod filling;
+mod full;
+mod keeper;
+mod labels;
+mod late;
+mod making;
+mod pool;
+mod protocol_model;
+mod restart;
+mod resuming;
+mod rot;
+mod silent;
+mod unread;
