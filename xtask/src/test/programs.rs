@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::counts::{self, Counts};
-use super::crew::{Ended, Job, Takes};
+use super::crew::{Ended, Job, Takes, cores, waiting_at_once};
 use crate::metadata::Package;
 use crate::process::{self, Done};
 use crate::tally::Tally;
@@ -79,6 +79,9 @@ fn job(program: &Program, package: &Package) -> Job {
     command.current_dir(&program.dir);
     command.env("CARGO_MANIFEST_DIR", &program.dir);
     command.env("CARGO_MANIFEST_PATH", program.dir.join("Cargo.toml"));
+    if waits {
+        command.env("RUST_TEST_THREADS", waiting_at_once(cores()).to_string());
+    }
     command.env("CARGO_PKG_NAME", &package.name).env("CARGO_PKG_VERSION", &package.version);
     let work = move || {
         let (done, mut text) = process::gather(&mut command, LIMIT)?;

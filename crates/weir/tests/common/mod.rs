@@ -12,6 +12,7 @@ pub mod versions;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// What is said of a daemon that does not come up.
@@ -41,8 +42,11 @@ pub fn texts(out: &Output) -> (String, String) {
 impl Daemon {
     /// An empty directory under the one for temporary files of tests, which is on a disk.
     pub fn new(name: &str) -> Daemon {
-        let dir =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        // Tests of one program run side by side, and so do programs.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{name}-{}-{number}", std::process::id());
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         drop(std::fs::remove_dir_all(&dir));
         std::fs::create_dir_all(&dir).expect("a directory");
         Daemon { dir, child: None }

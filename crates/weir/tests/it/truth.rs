@@ -1,8 +1,6 @@
 //! Two places tell of one thing, and one of them is older, or gone: the real program, files as devices.
 
-mod common;
-
-use common::{Daemon, noise};
+use crate::common::{Daemon, noise};
 
 const MIB: usize = 1 << 20;
 
@@ -90,8 +88,9 @@ fn a_store_that_is_gone_is_not_a_new_node() {
             true => std::fs::write(&store, b"").expect("emptied"),
             false => std::fs::remove_file(&store).expect("removed"),
         }
-        let out = common::weir(&d.dir, &["serve", "--cores", "0", "--listen", "127.0.0.1:0"]);
-        let (_, stderr) = common::texts(&out);
+        let out =
+            crate::common::weir(&d.dir, &["serve", "--cores", "0", "--listen", "127.0.0.1:0"]);
+        let (_, stderr) = crate::common::texts(&out);
         assert!(!out.status.success());
         assert!(stderr.contains("no new node") && stderr.contains("--restore-from"), "{stderr}");
         assert!(std::fs::read(&copy).expect("it is there") == before, "the copy is as it was");
@@ -104,8 +103,8 @@ fn a_store_that_is_gone_is_not_a_new_node() {
     d.ok("volume create more --pool safe --size 1M");
     d.stop();
     // Where there is a store, no copy takes its place.
-    let out = common::weir(&d.dir, &["serve", "--restore-from", &copy]);
-    assert!(!out.status.success() && common::texts(&out).1.contains("can be opened"));
+    let out = crate::common::weir(&d.dir, &["serve", "--restore-from", &copy]);
+    assert!(!out.status.success() && crate::common::texts(&out).1.contains("can be opened"));
     d.start();
     assert_eq!(d.json("volume show more")["size"], 1 << 20);
     d.stop();

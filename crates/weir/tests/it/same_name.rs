@@ -1,9 +1,7 @@
 //! Names of devices that lead to something else than they did: copies, other disks in the place of one that failed or was to come,
 //! other names of one device.
 
-mod common;
-
-use common::Daemon;
+use crate::common::Daemon;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -93,7 +91,7 @@ fn a_disk_in_the_place_of_one_that_failed_is_looked_into() {
         d.ok("pool force safe");
         let line = line.replace("DISK", &d1);
         let args: Vec<&str> = line.split_whitespace().collect();
-        let out = common::weir(&d.dir, &args);
+        let out = crate::common::weir(&d.dir, &args);
         let now = fs::read(&d1).expect("read");
         assert!(
             now == was && !out.status.success(),
@@ -123,7 +121,7 @@ fn a_copy_under_the_name_of_an_open_file_is_not_taken_for_it() {
     d.write("v", &letters(&d, b'B'));
     assert_eq!(d.read("v", 64 << 10)[0], b'B');
     let args = ["volume", "resize", "v", "32M"];
-    let out = common::weir(&d.dir, &args);
+    let out = crate::common::weir(&d.dir, &args);
     assert_eq!(
         char::from(d.read("v", 64 << 10)[0]),
         'B',
@@ -204,7 +202,7 @@ fn a_device_of_a_pool_that_is_down_is_not_given_away_by_another_name() {
     let was = fs::read(&d0).expect("read");
     let line = |path: &str| format!("pool create other --device file:{path} --overwrite weir,data");
     d.fails(&line(&d0), 4);
-    let out = common::weir(&d.dir, &line(&hard).split_whitespace().collect::<Vec<_>>());
+    let out = crate::common::weir(&d.dir, &line(&hard).split_whitespace().collect::<Vec<_>>());
     assert!(
         !out.status.success() && fs::read(&d0).expect("read") == was,
         "a device of the node's own pool `safe` was overwritten, since it was named otherwise"

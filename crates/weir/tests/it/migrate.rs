@@ -1,9 +1,7 @@
 //! Live migration end to end: the real program, files as devices, hosts that write over SRP meanwhile.
 
-mod common;
-
-use common::versions::{under_load, verify, zeros};
-use common::{Daemon, command, noise};
+use crate::common::versions::{under_load, verify, zeros};
+use crate::common::{Daemon, command, noise};
 use std::time::{Duration, Instant};
 use weir_base::Prng;
 

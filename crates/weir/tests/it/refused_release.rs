@@ -1,9 +1,7 @@
 //! `weir pool release` that is refused since the pool's disk is away: the pool, its volumes and its disk are there as before.
 
-mod common;
-
-use common::lossy::{Disks, Nature, can_mount};
-use common::{Daemon, noise};
+use crate::common::lossy::{Disks, Nature, can_mount};
+use crate::common::{Daemon, noise};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -11,8 +9,8 @@ const LEN: u64 = 128 << 20;
 
 fn run(d: &Daemon, line: &str) -> (bool, String) {
     let args: Vec<&str> = line.split_whitespace().collect();
-    let out = common::weir(&d.dir, &args);
-    let (stdout, stderr) = common::texts(&out);
+    let out = crate::common::weir(&d.dir, &args);
+    let (stdout, stderr) = crate::common::texts(&out);
     (out.status.success(), format!("{stdout}{stderr}"))
 }
 

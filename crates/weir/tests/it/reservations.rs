@@ -1,8 +1,6 @@
 //! Persistent reservations of volumes whose pools go from node to node: the real program, files as devices, hosts over SRP.
 
-mod common;
-
-use common::Daemon;
+use crate::common::Daemon;
 use std::rc::Rc;
 use weir_fabric_iwarp::{Config, Iwarp};
 use weir_initiator_srp::{Channel, ChannelConfig};
@@ -162,7 +160,7 @@ fn a_full_pool_refuses_what_it_cannot_carry() {
     d.ok("map create all v");
     d.ok("map create all big");
     let file = d.path("data");
-    std::fs::write(&file, common::noise(3, 48 << 20)).expect("written");
+    std::fs::write(&file, crate::common::noise(3, 48 << 20)).expect("written");
     let target = d.target();
     // To the last block: writes side by side are refused while there is room for some of them only.
     for how in ["--bs 64k", "--bs 4k", "--bs 4k --iodepth 1 --offset 16M"] {

@@ -1,9 +1,7 @@
 //! Encrypted volumes end to end: the real program, files as devices, hosts over SRP and BRP, keys that come and go.
 
-mod common;
-
-use common::versions::{Known, under_load, under_load_by_both, verify, zeros};
-use common::{Daemon, command, noise};
+use crate::common::versions::{Known, under_load, under_load_by_both, verify, zeros};
+use crate::common::{Daemon, command, noise};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -230,8 +228,8 @@ fn a_key_manager_is_asked_by_a_command() {
     std::fs::write(&phrase, "correct horse battery staple\n").expect("written");
     let run = |line: String| {
         let args: Vec<&str> = line.split('|').collect();
-        let out = common::weir(&d.dir, &args);
-        assert!(out.status.success(), "{:?}", common::texts(&out));
+        let out = crate::common::weir(&d.dir, &args);
+        assert!(out.status.success(), "{:?}", crate::common::texts(&out));
     };
     run(format!(
         "volume|create|v|--pool|safe|--size|64M|--encrypt|--key|command:{program} {phrase}"
@@ -447,7 +445,7 @@ fn kill_9_leaves_the_key_of_before_or_of_after() {
         let (dir, line) = (d.dir.clone(), format!("volume rekey v --key file:{new}"));
         let asking = std::thread::spawn(move || {
             let args: Vec<&str> = line.split_whitespace().collect();
-            common::weir(&dir, &args).status.success()
+            crate::common::weir(&dir, &args).status.success()
         });
         std::thread::sleep(Duration::from_millis(rng.between(0, 60)));
         d.kill();

@@ -1,8 +1,6 @@
 //! One device of a pool is elsewhere for once, and an old copy of it is beside where it was: the copy is not taken for it.
 
-mod common;
-
-use common::{Daemon, noise};
+use crate::common::{Daemon, noise};
 use serde_json::Value;
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,9 +1,6 @@
 //! The real program against a real server, with a data plane that only remembers.
 
-#[path = "../../control/tests/it/fake.rs"]
-mod fake;
-
-use fake::Fake;
+use crate::fake::Fake;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

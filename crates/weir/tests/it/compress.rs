@@ -1,9 +1,7 @@
 //! Compressed volumes end to end: the real program, files as devices, hosts over SRP and BRP.
 
-mod common;
-
-use common::versions::{under_load, until_killed, verify, zeros};
-use common::{Daemon, command, noise};
+use crate::common::versions::{under_load, until_killed, verify, zeros};
+use crate::common::{Daemon, command, noise};
 use std::time::{Duration, Instant};
 use weir_base::Prng;
 

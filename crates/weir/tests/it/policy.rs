@@ -1,8 +1,6 @@
 //! Periodic snapshots end to end: the real program, its clock, restarts.
 
-mod common;
-
-use common::{Daemon, noise};
+use crate::common::{Daemon, noise};
 use std::time::{Duration, Instant};
 
 fn names(d: &Daemon, volume: &str) -> Vec<String> {
@@ -135,7 +133,7 @@ fn a_full_pool_is_told_and_goes_on_once_there_is_room() {
         std::fs::write(&file, noise(round, 2 << 20)).expect("written");
         let args = format!("write --target {} --volume a --input {file} --bs 4k", d.target());
         let args: Vec<&str> = args.split_whitespace().collect();
-        drop(common::weir(&d.dir, &args));
+        drop(crate::common::weir(&d.dir, &args));
     }
     let shown = d.json("snapshot policy show a");
     assert!(shown[0]["trouble"].as_str().is_some(), "{shown}");

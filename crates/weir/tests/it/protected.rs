@@ -1,8 +1,6 @@
 //! Protected pools end to end: the real program, files as devices, data over SRP.
 
-mod common;
-
-use common::{Daemon, noise};
+use crate::common::{Daemon, noise};
 
 const MIB: usize = 1 << 20;
 
@@ -396,8 +394,8 @@ fn data_without_checksums_is_for_measuring_and_never_taken_for_good() {
     let target = d.target();
     let read = format!("read --target {target} --volume v --length 4096 --output {file} --bs 4k");
     let args: Vec<&str> = read.split_whitespace().collect();
-    let out = common::weir(&d.dir, &args);
-    assert!(!out.status.success(), "{:?}", common::texts(&out));
+    let out = crate::common::weir(&d.dir, &args);
+    assert!(!out.status.success(), "{:?}", crate::common::texts(&out));
     assert!(d.read("w", MIB) == data);
     d.stop();
 }

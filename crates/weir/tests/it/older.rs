@@ -1,8 +1,6 @@
 //! An older configuration that is put back under pools that carry a newer one: the real program, files as devices.
 
-mod common;
-
-use common::Daemon;
+use crate::common::Daemon;
 use serde_json::Value;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -171,7 +169,7 @@ fn a_migration_of_long_ago_does_not_begin_again_over_the_volume() {
     let (target, to) = (d.target(), d.path("x"));
     let old = format!("read --target {target} --volume v --length 64k --output {to} --bs 64k");
     let args: Vec<&str> = old.split_whitespace().collect();
-    assert!(!common::weir(&d.dir, &args).status.success(), "what it was before it moved");
+    assert!(!crate::common::weir(&d.dir, &args).status.success(), "what it was before it moved");
     assert_eq!(d.fails("volume set v --read-only on", 4).0, "not_ready");
     // What is left here of the volume goes first.
     let import = format!("pool import --device file:{}", d.path("safe"));
@@ -263,7 +261,10 @@ fn an_older_configuration_makes_no_volume_large_again() {
             d.path("x")
         );
         let args: Vec<&str> = beyond.split_whitespace().collect();
-        assert!(!common::weir(&d.dir, &args).status.success(), "as large as it is on the devices");
+        assert!(
+            !crate::common::weir(&d.dir, &args).status.success(),
+            "as large as it is on the devices"
+        );
     }
     d.ok("pool release safe");
     d.ok(&format!("pool import --device file:{}", d.path("d0")));

@@ -1,8 +1,6 @@
 //! Hosts with a secret: the real program on both sides.
 
-mod common;
-
-use common::Daemon;
+use crate::common::Daemon;
 use std::os::unix::fs::PermissionsExt;
 
 const PORT: &str = "0000000000000001:0000000000000002";

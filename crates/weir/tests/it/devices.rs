@@ -1,9 +1,7 @@
 //! What comes to Weir as a device: the real program on files, pipes and loop devices, told apart by what they are.
 
-mod common;
-
-use common::lossy::{Disks, Nature, can_mount};
-use common::{Daemon, noise};
+use crate::common::lossy::{Disks, Nature, can_mount};
+use crate::common::{Daemon, noise};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -515,7 +513,7 @@ fn a_declared_volume_that_was_grown_by_hand_does_not_keep_the_node_down() {
         d.start_only();
         let begun = Instant::now();
         let up = loop {
-            if common::weir(&d.dir, &["status"]).status.success() {
+            if crate::common::weir(&d.dir, &["status"]).status.success() {
                 break true;
             }
             if begun.elapsed() > Duration::from_secs(20) {

@@ -1,9 +1,7 @@
 //! Layers that come and go end to end: the real program, hosts that write and verify over SRP and BRP meanwhile.
 
-mod common;
-
-use common::versions::{Known, under_load, verify, zeros};
-use common::{Daemon, command};
+use crate::common::versions::{Known, under_load, verify, zeros};
+use crate::common::{Daemon, command};
 use std::time::Duration;
 use weir_base::Prng;
 
@@ -94,8 +92,8 @@ fn come_and_go(pool: &str) {
     let n = under_load(&d, &mut known, 2, move || {
         for (line, exit, code, word) in lines {
             let args: Vec<&str> = line.split_whitespace().chain(["--json"]).collect();
-            let out = common::weir(&dir, &args);
-            let (_, text) = common::texts(&out);
+            let out = crate::common::weir(&dir, &args);
+            let (_, text) = crate::common::texts(&out);
             assert_eq!(out.status.code(), Some(exit), "weir {line}: {text}");
             assert!(text.contains(code) && text.contains(word), "weir {line}: {text}");
         }
@@ -151,7 +149,7 @@ fn kill_9_leaves_the_layers_of_before_or_of_after() {
         under_load(&d, &mut known, 100 + round, move || {
             let change = std::thread::spawn(move || {
                 let args: Vec<&str> = line.split_whitespace().collect();
-                common::weir(&dir, &args);
+                crate::common::weir(&dir, &args);
             });
             std::thread::sleep(Duration::from_millis(delay));
             let killed = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
@@ -180,7 +178,7 @@ fn a_forced_fault_is_felt_and_can_be_removed() {
     let (mut d, _) = daemon("layers-force", "ram");
     d.ok("layer insert v fault ops=write,flush --force");
     let file = d.path("data");
-    std::fs::write(&file, common::noise(1, 1 << 20)).expect("written");
+    std::fs::write(&file, crate::common::noise(1, 1 << 20)).expect("written");
     let target = d.target();
     let line = format!("write --target {target} --volume v --input {file} --bs 64k");
     let (_, text) = d.fails(&line, 1);

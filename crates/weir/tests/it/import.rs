@@ -1,9 +1,7 @@
 //! Pools that go from node to node, and from a node that has lost its memory: the real program, files as devices.
 
-mod common;
-
-use common::versions::{Known, under_load_by_both, verify, zeros};
-use common::{Daemon, noise};
+use crate::common::versions::{Known, under_load_by_both, verify, zeros};
+use crate::common::{Daemon, noise};
 use serde_json::Value;
 use std::time::Duration;
 

@@ -1,8 +1,6 @@
 //! What `weir pool import` leaves out is there for another import: the real program, files as devices.
 
-mod common;
-
-use common::{Daemon, noise};
+use crate::common::{Daemon, noise};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 

@@ -1,0 +1,25 @@
+//! The program itself, from outside. One program, so that it links once. Apart is what `cargo xtask` runs by name, what
+//! has a harness of its own, and what sets a switch of `common` for its whole process (`dedup`).
+
+mod attach;
+mod cli;
+#[path = "../common/mod.rs"]
+mod common;
+mod compress;
+mod devices;
+mod encrypted;
+#[path = "../../../control/tests/it/fake.rs"]
+mod fake;
+mod import;
+mod layers;
+mod left_out;
+mod migrate;
+mod older;
+mod partly_old;
+mod policy;
+mod protected;
+mod refused_release;
+mod reservations;
+mod same_name;
+mod secret;
+mod truth;
