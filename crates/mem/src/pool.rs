@@ -1,11 +1,11 @@
 //! Buffers in a few sizes, lent out with back-pressure.
 
 use crate::arena::Arena;
+use crate::shares::{Account, Shares};
 use crate::slice::Slice;
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
-use weir_reactor::WaitChannel;
 
 /// How many buffers of which size (bytes, a multiple of 4096), in ascending size.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,13 +44,13 @@ pub struct Census {
 struct Class {
     size: usize,
     total: usize,
-    /// Units: buffers that may be taken.
-    units: WaitChannel,
     free: RefCell<Vec<Rc<BufInner>>>,
 }
 
 struct PoolInner {
     classes: Vec<Class>,
+    /// Who has how many of each class, and who may have more.
+    shares: Shares,
     /// One count on every buffer, so that a lent buffer's own count tells when it comes back.
     all: RefCell<Vec<Rc<BufInner>>>,
     arena: Arena,
@@ -59,8 +59,8 @@ struct PoolInner {
 pub(crate) struct BufInner {
     ptr: NonNull<u8>,
     class: u32,
-    /// Keeps the pool while the buffer is lent out.
-    holder: RefCell<Option<Rc<PoolInner>>>,
+    /// Who has it, while it is lent out. Keeps the pool.
+    holder: RefCell<Option<Rc<Taker>>>,
     me: Weak<BufInner>,
 }
 
@@ -69,12 +69,30 @@ impl BufInner {
     #[inline]
     #[expect(clippy::unreachable, reason = "an invariant: it is set as long as the buffer is lent")]
     pub(crate) fn give_back(&self) {
-        let (Some(pool), Some(me)) = (self.holder.borrow_mut().take(), self.me.upgrade()) else {
+        let (Some(taker), Some(me)) = (self.holder.borrow_mut().take(), self.me.upgrade()) else {
             unreachable!("a lent buffer holds its pool");
         };
-        let class = &pool.classes[self.class as usize];
-        class.free.borrow_mut().push(me);
-        class.units.signal();
+        let class = self.class as usize;
+        taker.pool.classes[class].free.borrow_mut().push(me);
+        taker.account.give_back(class);
+    }
+}
+
+/// Who takes buffers of a pool.
+struct Taker {
+    pool: Rc<PoolInner>,
+    account: Rc<Account>,
+}
+
+impl PoolInner {
+    fn max_len(&self) -> usize {
+        self.classes.last().map_or(0, |c| c.size)
+    }
+
+    fn class(&self, len: usize) -> usize {
+        let i = self.classes.partition_point(|c| c.size < len);
+        assert!(i < self.classes.len(), "no buffer of {len} bytes in this pool");
+        i
     }
 }
 
@@ -82,7 +100,14 @@ impl BufInner {
 #[derive(Clone)]
 pub struct BufPool {
     inner: Rc<PoolInner>,
+    /// What is taken for no host.
+    house: Share,
 }
+
+/// A channel's share of a pool: what it takes is its host's, until the last reference to the buffer is gone. Clones are
+/// the same share.
+#[derive(Clone)]
+pub struct Share(Rc<Taker>);
 
 impl BufPool {
     /// Maps the memory and cuts it up.
@@ -102,15 +127,11 @@ impl BufPool {
             .iter()
             .map(|&(size, n)| {
                 assert!(size % 4096 == 0 && size > 0, "buffers are multiples of 4096 bytes");
-                Class {
-                    size,
-                    total: n,
-                    units: WaitChannel::new(n as u32),
-                    free: RefCell::new(Vec::with_capacity(n)),
-                }
+                Class { size, total: n, free: RefCell::new(Vec::with_capacity(n)) }
             })
             .collect();
-        let inner = Rc::new(PoolInner { classes, all: RefCell::default(), arena });
+        let shares = Shares::new(config.classes.iter().map(|c| c.1));
+        let inner = Rc::new(PoolInner { classes, shares, all: RefCell::default(), arena });
         let mut all = Vec::new();
         let mut at = 0;
         for (c, class) in inner.classes.iter().enumerate() {
@@ -130,53 +151,46 @@ impl BufPool {
             class.free.borrow_mut().extend(all[all.len() - n..].iter().rev().cloned());
         }
         *inner.all.borrow_mut() = all;
-        Ok(BufPool { inner })
+        let account = inner.shares.house();
+        let house = Share(Rc::new(Taker { pool: inner.clone(), account }));
+        Ok(BufPool { inner, house })
+    }
+
+    /// The share of another channel of the host of this name.
+    ///
+    /// # Panics
+    /// When the name is empty.
+    pub fn share(&self, host: &str) -> Share {
+        let account = self.inner.shares.account(host);
+        Share(Rc::new(Taker { pool: self.inner.clone(), account }))
+    }
+
+    /// What is taken for no host.
+    #[cfg(test)]
+    pub(crate) fn house(&self) -> Share {
+        self.house.clone()
     }
 
     /// Largest buffer there is, in bytes.
     pub fn max_len(&self) -> usize {
-        self.inner.classes.last().map_or(0, |c| c.size)
+        self.inner.max_len()
     }
 
-    fn class(&self, len: usize) -> usize {
-        let i = self.inner.classes.partition_point(|c| c.size < len);
-        assert!(i < self.inner.classes.len(), "no buffer of {len} bytes in this pool");
-        i
-    }
-
-    #[expect(clippy::expect_used, reason = "an invariant: there are as many units as free buffers")]
-    fn lend(&self, class: usize, len: usize) -> Slice {
-        let c = &self.inner.classes[class];
-        let buf = c.free.borrow_mut().pop().expect("a unit was taken for this buffer");
-        *buf.holder.borrow_mut() = Some(self.inner.clone());
-        let ptr = buf.ptr;
-        Slice::of_buf(buf, ptr, len as u32)
-    }
-
-    /// A buffer of at least `len` bytes (narrowed to `len`) if one is free: of the smallest fitting size,
-    /// else of a larger one. The content is whatever was there.
+    /// A buffer for no host, as by [`Share::try_alloc`]; none of those that are kept for hosts.
     ///
     /// # Panics
     /// When `len` is over [`max_len`](BufPool::max_len).
     #[inline]
     pub fn try_alloc(&self, len: usize) -> Option<Slice> {
-        let first = self.class(len);
-        (first..self.inner.classes.len())
-            .find(|&i| self.inner.classes[i].units.try_wait())
-            .map(|i| self.lend(i, len))
+        self.house.try_alloc(len)
     }
 
-    /// Waits for a buffer of at least `len` bytes, first come first served.
+    /// Waits for a buffer for no host, as by [`Share::alloc`].
     ///
     /// # Panics
     /// When `len` is over [`max_len`](BufPool::max_len).
     pub async fn alloc(&self, len: usize) -> Slice {
-        if let Some(s) = self.try_alloc(len) {
-            return s;
-        }
-        let class = self.class(len);
-        self.inner.classes[class].units.wait().await;
-        self.lend(class, len)
+        self.house.alloc(len).await
     }
 
     /// The memory behind all buffers, for registration with a ring or a fabric.
@@ -186,21 +200,82 @@ impl BufPool {
 
     /// What is lent out and who waits.
     pub fn census(&self) -> Vec<Census> {
-        self.inner
-            .classes
-            .iter()
-            .map(|c| Census {
-                size: c.size,
-                total: c.total,
-                free: c.free.borrow().len(),
-                waiting: c.units.waiting(),
-            })
-            .collect()
+        let of = |(i, c): (usize, &Class)| Census {
+            size: c.size,
+            total: c.total,
+            free: c.free.borrow().len(),
+            waiting: self.inner.shares.waiting(i),
+        };
+        self.inner.classes.iter().enumerate().map(of).collect()
     }
 
     /// True when no buffer is lent out.
     pub fn is_whole(&self) -> bool {
         self.census().iter().all(|c| c.free == c.total)
+    }
+}
+
+impl Share {
+    #[expect(clippy::expect_used, reason = "an invariant: as many may be taken as are free")]
+    fn lend(&self, class: usize, len: usize) -> Slice {
+        let c = &self.0.pool.classes[class];
+        let buf = c.free.borrow_mut().pop().expect("one was taken for this");
+        *buf.holder.borrow_mut() = Some(self.0.clone());
+        let ptr = buf.ptr;
+        Slice::of_buf(buf, ptr, len as u32)
+    }
+
+    /// A buffer of at least `len` bytes (narrowed to `len`) if one may be taken: of the smallest fitting size,
+    /// else of a larger one. The content is whatever was there.
+    ///
+    /// # Panics
+    /// When `len` is over [`max_len`](Share::max_len).
+    #[inline]
+    pub fn try_alloc(&self, len: usize) -> Option<Slice> {
+        let pool = &self.0.pool;
+        let first = pool.class(len);
+        (first..pool.classes.len()).find(|&i| self.0.account.try_one(i)).map(|i| self.lend(i, len))
+    }
+
+    /// Waits for a buffer of at least `len` bytes: first come first served among those of its channel, while channels of
+    /// a host take turns, and hosts.
+    ///
+    /// # Panics
+    /// When `len` is over [`max_len`](Share::max_len).
+    pub async fn alloc(&self, len: usize) -> Slice {
+        if let Some(s) = self.try_alloc(len) {
+            return s;
+        }
+        let class = self.0.pool.class(len);
+        self.0.account.one(class).await;
+        self.lend(class, len)
+    }
+
+    /// How much of `len` bytes, which may go in pieces, to move in one step. That is all of it, unless every buffer of
+    /// that size is with others: then as much as there may be buffers for, so that nobody waits for hosts that stand still.
+    ///
+    /// # Panics
+    /// When `len` is over [`max_len`](Share::max_len).
+    #[inline]
+    pub fn piece(&self, len: usize) -> usize {
+        let class = self.0.pool.class(len);
+        if self.0.account.is_without(class) { self.smaller(len, class) } else { len }
+    }
+
+    #[cold]
+    fn smaller(&self, len: usize, class: usize) -> usize {
+        let pool = &self.0.pool;
+        let larger = class + 1..pool.classes.len();
+        if !larger.clone().all(|i| self.0.account.is_without(i)) {
+            return len;
+        }
+        let fits = (0..class).rev().find(|i| !self.0.account.is_without(*i));
+        fits.map_or(len, |i| pool.classes[i].size)
+    }
+
+    /// Largest buffer there is, in bytes.
+    pub fn max_len(&self) -> usize {
+        self.0.pool.max_len()
     }
 }
 

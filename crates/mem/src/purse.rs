@@ -4,7 +4,7 @@
 //! counts what its owner holds and refuses to wait while that is not nothing, so that the mistake shows in the first
 //! test in which a pool runs short, and not only when all of them meet.
 
-use crate::pool::BufPool;
+use crate::pool::Share;
 use crate::slice::Slice;
 use std::cell::Cell;
 use std::ops::Deref;
@@ -15,25 +15,25 @@ use std::rc::Rc;
 pub struct Purse(Rc<Cell<u32>>);
 
 impl Purse {
-    /// A buffer of at least `len` bytes if one is free, as by [`BufPool::try_alloc`].
+    /// A buffer of at least `len` bytes if one is free, as by [`Share::try_alloc`].
     ///
     /// # Panics
-    /// When `len` is over [`BufPool::max_len`].
+    /// When `len` is over [`Share::max_len`].
     #[inline]
-    pub fn try_take(&self, pool: &BufPool, len: usize) -> Option<Lent> {
-        Some(self.hold(pool.try_alloc(len)?))
+    pub fn try_take(&self, share: &Share, len: usize) -> Option<Lent> {
+        Some(self.hold(share.try_alloc(len)?))
     }
 
-    /// Waits for a buffer of at least `len` bytes, as [`BufPool::alloc`].
+    /// Waits for a buffer of at least `len` bytes, as [`Share::alloc`].
     ///
     /// # Panics
-    /// When `len` is over [`BufPool::max_len`], and when it would have to wait while the purse holds a buffer.
-    pub async fn take(&self, pool: &BufPool, len: usize) -> Lent {
-        if let Some(b) = self.try_take(pool, len) {
+    /// When `len` is over [`Share::max_len`], and when it would have to wait while the purse holds a buffer.
+    pub async fn take(&self, share: &Share, len: usize) -> Lent {
+        if let Some(b) = self.try_take(share, len) {
             return b;
         }
         assert_eq!(self.0.get(), 0, "whoever holds a buffer never waits for another");
-        self.hold(pool.alloc(len).await)
+        self.hold(share.alloc(len).await)
     }
 
     #[inline]
@@ -73,10 +73,15 @@ impl Drop for Lent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::PoolConfig;
+    use crate::pool::{BufPool, PoolConfig};
     use std::future::Future;
     use std::pin::pin;
     use std::task::{Context, Waker};
+
+    /// What is not taken for a host may be all there is.
+    fn pool(n: usize) -> Share {
+        BufPool::new(&PoolConfig { classes: vec![(4096, n)] }).unwrap().house()
+    }
 
     fn poll<F: Future>(f: F) -> bool {
         pin!(f).poll(&mut Context::from_waker(Waker::noop())).is_ready()
@@ -84,7 +89,7 @@ mod tests {
 
     #[test]
     fn counts_what_its_owner_holds() {
-        let pool = BufPool::new(&PoolConfig { classes: vec![(4096, 2)] }).unwrap();
+        let pool = pool(2);
         let (a, b) = (Purse::default(), Purse::default());
         let one = a.try_take(&pool, 10).unwrap();
         let part = one.sub(2, 4);
@@ -102,7 +107,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "never waits for another")]
     fn does_not_wait_while_it_holds() {
-        let pool = BufPool::new(&PoolConfig { classes: vec![(4096, 1)] }).unwrap();
+        let pool = pool(1);
         let p = Purse::default();
         let _held = p.try_take(&pool, 1).unwrap();
         poll(p.take(&pool, 1));

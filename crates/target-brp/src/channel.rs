@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use weir_base::{MICROS, MILLIS, Nanos};
 use weir_fabric::{Connection, SendFlags};
-use weir_mem::{BufPool, PoolConfig};
+use weir_mem::{BufPool, PoolConfig, Share};
 use weir_proto_brp::control::{Event, GoodbyeReason};
 use weir_proto_brp::login::{KEEP_ALIVE_UNIT, VERSION, bytes, units};
 use weir_proto_brp::slot::Slot;
@@ -67,6 +67,8 @@ pub(crate) struct Channel {
     pub(crate) name: ChannelName,
     pub(crate) port: Rc<Port>,
     pub(crate) view: Attachment,
+    /// Of the data buffers, its host's part.
+    pub(crate) share: Share,
     me: Weak<Channel>,
     volumes: RefCell<Vec<Known>>,
     /// Generation of the access map that `volumes` are of.
@@ -122,11 +124,13 @@ impl Channel {
             TransportId::srp(initiator.0),
             port.config.relative_port,
         );
+        let share = port.pool.share(&port.shared.access.map().account(&initiator.0, ""));
         let memory = port.shared.next_memory();
         let channel = Rc::new_cyclic(|me| Channel {
             name: login.name,
             port,
             view,
+            share,
             me: me.clone(),
             volumes: RefCell::default(),
             volumes_at: Cell::new(0),

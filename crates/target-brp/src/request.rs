@@ -94,7 +94,7 @@ impl Work {
             // limited by slots. Also for a command that waits for others: these may wait for a buffer.
             let at_once = !channel.agreed.get().serial && !port.idle.borrow().is_empty();
             let buf = match at_once && len <= port.pool.max_len() {
-                true => port.pool.try_alloc(len),
+                true => channel.share.try_alloc(len),
                 false => None,
             };
             let buf = buf.unwrap_or_else(|| Slice::heap(len).sub(0, len));
@@ -259,11 +259,11 @@ impl Running<'_> {
 
     /// Waits for a buffer, for as long as somebody wants the command's answer.
     async fn buffer(&self, len: usize) -> Result<Lent, Stop> {
-        let pool = &self.port.pool;
-        if let Some(b) = self.purse.try_take(pool, len) {
+        let share = &self.channel.share;
+        if let Some(b) = self.purse.try_take(share, len) {
             return Ok(b);
         }
-        let lent = self.unless_halted(self.purse.take(pool, len)).await?;
+        let lent = self.unless_halted(self.purse.take(share, len)).await?;
         self.go_on()?;
         Ok(lent)
     }
@@ -414,7 +414,7 @@ impl Running<'_> {
                 }
                 None => {
                     t.read_sums.truncate(first);
-                    n = n.min(CHUNK - (at % sums::PIECE) as usize);
+                    n = self.cut(at, n.min(CHUNK - (at % sums::PIECE) as usize));
                     held = self.buffer(n).await?;
                     let _inside = a.enter()?;
                     self.read_into(t, &**volume, at, &held).await?;
@@ -438,6 +438,15 @@ impl Running<'_> {
             done += n;
         }
         Ok(Status::Ok.into())
+    }
+
+    /// How much of what is to be read at `at` to read in one step: less than it could be only where buffers of that size
+    /// are all with others, and then cut where checksums are cut.
+    fn cut(&self, at: u64, len: usize) -> usize {
+        match self.channel.share.piece(len) {
+            n if n < len => n - (at % sums::PIECE) as usize,
+            _ => len,
+        }
     }
 
     /// Reads into a buffer of ours, and takes the checksums of what is there. Those that the volume has kept must be
@@ -479,7 +488,7 @@ impl Running<'_> {
         (whole && self.integrity() && volume.keeps_sums()).then(|| {
             let n = len / sums::PIECE as usize * 4;
             // Without waiting: whoever waits here has a buffer already.
-            self.port.pool.try_alloc(n).unwrap_or_else(|| Slice::heap(n)).sub(0, n)
+            self.channel.share.try_alloc(n).unwrap_or_else(|| Slice::heap(n)).sub(0, n)
         })
     }
 

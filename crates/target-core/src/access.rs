@@ -55,6 +55,16 @@ impl AccessMap {
         let named = self.hosts.iter().find(|h| h.ports.iter().any(|p| p == port));
         named.or_else(|| self.hosts.iter().find(|h| h.any))
     }
+
+    /// Whose share of memory it is that `port` uses: its host's, or its own where the rule is for all or the host has no
+    /// identifier but its network `address`.
+    pub fn account(&self, port: &[u8], address: &str) -> String {
+        let own = || port.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        match self.host(port).filter(|h| !h.any) {
+            Some(h) => format!("host {} {address}", h.host),
+            None => format!("port {} {address}", own()),
+        }
+    }
 }
 
 impl AccessMap {

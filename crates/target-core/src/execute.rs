@@ -216,8 +216,9 @@ impl Pass {
         let mut done = 0;
         while done < len {
             let n = (len - done).min(self.unit.chunk as u64);
-            let whole = n.next_multiple_of(block);
-            let buf = t.buffer(&self.unit.pool, whole as usize).await?;
+            let whole = t.piece(n.next_multiple_of(block) as usize);
+            let n = n.min(whole as u64);
+            let buf = t.buffer(whole).await?;
             let inside = self.begin(t)?;
             let r = self.unit.volume.read(at + done, buf.clone()).await;
             drop(inside);
@@ -262,8 +263,8 @@ impl Pass {
         }
         let mut done = 0;
         while done < len {
-            let n = (len - done).min(step) as usize;
-            let buf = t.buffer(&self.unit.pool, n).await?;
+            let n = t.piece((len - done).min(step) as usize);
+            let buf = t.buffer(n).await?;
             fetch(t, done, &buf).await?;
             out.moved_out += n as u32;
             // Not before the data are there: their coming is up to the host, and holds nobody up.
@@ -291,7 +292,7 @@ impl Pass {
         }
         let mut list = vec![0; wanted];
         if wanted > 0 {
-            let buf = t.buffer(&self.unit.pool, wanted).await?;
+            let buf = t.buffer(wanted).await?;
             fetch(t, 0, &buf).await?;
             buf.read_at(0, &mut list);
             out.moved_out = wanted as u32;
@@ -322,7 +323,7 @@ impl Pass {
         let n = answer.len().min(t.in_len() as usize);
         if n > 0 {
             for (i, part) in answer[..n].chunks(self.unit.chunk).enumerate() {
-                let buf = t.buffer(&self.unit.pool, part.len()).await?;
+                let buf = t.buffer(part.len()).await?;
                 buf.write_at(0, part);
                 t.deliver((i * self.unit.chunk) as u64, buf.clone()).await?;
             }
@@ -442,7 +443,7 @@ pub async fn execute_unmapped<T: Transfer>(
     out.command_in = answer.len() as u64;
     let n = answer.len().min(t.in_len() as usize).min(pool.max_len());
     if n > 0 {
-        let buf = t.buffer(pool, n).await?;
+        let buf = t.buffer(n).await?;
         buf.write_at(0, &answer[..n]);
         t.deliver(0, buf.clone()).await?;
         out.moved_in = n as u32;

@@ -64,7 +64,7 @@ impl Pass {
                 }
                 let mut list = vec![0; n];
                 if n > 0 {
-                    let buf = t.buffer(&self.unit.pool, n).await?;
+                    let buf = t.buffer(n).await?;
                     fetch(t, 0, &buf).await?;
                     buf.read_at(0, &mut list);
                     out.moved_out = n as u32;
@@ -90,7 +90,7 @@ impl Pass {
                 out.command_in = answer.len() as u64;
                 let n = answer.len().min(t.in_len() as usize).min(self.unit.chunk);
                 if n > 0 {
-                    let buf = t.buffer(&self.unit.pool, n).await?;
+                    let buf = t.buffer(n).await?;
                     buf.write_at(0, &answer[..n]);
                     t.deliver(0, buf.clone()).await?;
                     out.moved_in = n as u32;
@@ -111,7 +111,7 @@ impl Pass {
 
     /// Two buffers taken at once: whoever holds one never waits for another.
     async fn two<T: Transfer>(&self, len: u64, t: &mut T) -> Result<Lent, Stop> {
-        t.buffer(&self.unit.pool, 2 * len as usize).await
+        t.buffer(2 * len as usize).await
     }
 
     async fn verify<T: Transfer>(
@@ -191,7 +191,7 @@ impl Pass {
             return if durable { io(volume.flush().await, Direction::Write, lba) } else { Ok(()) };
         };
         let most = len.min(self.unit.chunk as u64) as usize;
-        let piece = t.buffer(&self.unit.pool, most).await?;
+        let piece = t.buffer(most).await?;
         for at in (0..piece.len()).step_by(bs as usize) {
             piece.copy_from(at, &pattern, 0, bs as usize);
         }
@@ -222,7 +222,7 @@ impl Pass {
         }
         need(t, 2 * len)?;
         let volume = &self.unit.volume;
-        let both = t.buffer(&self.unit.pool, 2 * len as usize).await?;
+        let both = t.buffer(2 * len as usize).await?;
         fetch(t, 0, &both).await?;
         out.moved_out = 2 * len as u32;
         let _alone = self.unless_over(t, self.unit.compare_gate(lba * bs, len)).await?;

@@ -1,6 +1,6 @@
 //! How a command's data moves between a front end's peer and local memory.
 
-use weir_mem::{BufPool, Lent, Slice};
+use weir_mem::{Lent, Slice};
 
 /// The command ends without status: it was aborted, or its peer is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,9 +27,13 @@ pub trait Transfer {
     /// Waits until the command is [`stopped`](Transfer::stopped).
     fn halted(&self) -> impl Future<Output = ()>;
 
-    /// A buffer of `pool` for `len` bytes, to move data through. The wait for one ends with the command, when it is
-    /// aborted or its peer is gone; nobody waits for one who holds another ([`weir_mem::Purse`]).
-    fn buffer(&mut self, pool: &BufPool, len: usize) -> impl Future<Output = Result<Lent, Stop>>;
+    /// A buffer for `len` bytes out of what its host has a [share](weir_mem::Share) of, to move data through. The wait for
+    /// one ends with the command, when it is aborted or its peer is gone; nobody waits for one who holds another
+    /// ([`weir_mem::Purse`]).
+    fn buffer(&mut self, len: usize) -> impl Future<Output = Result<Lent, Stop>>;
+
+    /// How much of `len` bytes that may go in pieces to move in one step; see [`weir_mem::Share::piece`].
+    fn piece(&self, len: usize) -> usize;
 
     /// Moves DATA-OUT from byte `at` on into the whole of `into`; the range is inside the buffer.
     fn fetch(&mut self, at: u64, into: Slice) -> impl Future<Output = Result<(), Stop>>;

@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{Nanos, SECONDS};
 use weir_fabric::{Connection, Incoming, Params, SendFlags};
+use weir_mem::Share;
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::transport_id::TransportId;
 use weir_proto_srp::credit::RequestLimit;
@@ -41,6 +42,8 @@ pub(crate) struct Channel {
     pub(crate) context: IuContext,
     pub(crate) response_len: usize,
     pub(crate) view: Attachment,
+    /// Of the data buffers, its host's part.
+    pub(crate) share: Share,
     state: Cell<ChannelState>,
     credit: RefCell<RequestLimit>,
     /// Requests that hold the channel, and who waits for none.
@@ -106,6 +109,7 @@ impl Channel {
             TransportId::srp(initiator.0),
             port.config.relative_port,
         );
+        let share = port.pool.share(&name.account(&port.shared.access.map()));
         let id = port.next_channel();
         let channel = Rc::new(Channel {
             id,
@@ -115,6 +119,7 @@ impl Channel {
             context: negotiated.iu_context(),
             response_len: (negotiated.response_iu_len as usize).min(512),
             view,
+            share,
             state: Cell::new(ChannelState::START),
             credit: RefCell::new(RequestLimit::new(credits)),
             busy: Cell::new(0),

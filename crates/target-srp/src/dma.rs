@@ -8,7 +8,7 @@ use crate::request::Request;
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_fabric::Remote;
-use weir_mem::{BufPool, Lent, Slice};
+use weir_mem::{Lent, Slice};
 use weir_proto_srp::bdt::{Segment, Walk};
 use weir_proto_srp::states::DmaState;
 use weir_reactor::{CompletionFuture, Token, completion, run_async};
@@ -108,8 +108,12 @@ impl Transfer for Dma<'_> {
         self.request.halted().await;
     }
 
-    async fn buffer(&mut self, pool: &BufPool, len: usize) -> Result<Lent, Stop> {
-        self.request.buffer(pool, len).await
+    async fn buffer(&mut self, len: usize) -> Result<Lent, Stop> {
+        self.request.buffer(len).await
+    }
+
+    fn piece(&self, len: usize) -> usize {
+        self.request.channel().share.piece(len)
     }
 
     async fn fetch(&mut self, at: u64, into: Slice) -> Result<(), Stop> {

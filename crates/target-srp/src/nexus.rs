@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use weir_proto_scsi::lu::Nexus as NexusId;
 use weir_proto_srp::PortId;
 use weir_proto_srp::states::NexusState;
+use weir_target_core::AccessMap;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
@@ -67,6 +68,13 @@ pub(crate) struct Joined {
 /// Holds a nexus while a channel is being set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NexusName(Key);
+
+impl NexusName {
+    /// Whose shares its channels count to.
+    pub(crate) fn account(&self, map: &AccessMap) -> String {
+        map.account(&self.0.initiator, &self.0.address)
+    }
+}
 
 fn key(initiator: &PortId, peer: &str) -> Key {
     let address = if initiator.is_zero() {

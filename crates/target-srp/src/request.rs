@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 use weir_fabric::SendFlags;
-use weir_mem::{BufPool, Lent, Purse, Slice};
+use weir_mem::{Lent, Purse, Slice};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::sense::SENSE_LEN_MAX;
 use weir_proto_scsi::status::Status;
@@ -130,14 +130,15 @@ impl Request {
 
     /// Waits for a buffer, for as long as somebody wants the command's answer. A longer one than there is is as
     /// good as stopped.
-    pub(crate) async fn buffer(&self, pool: &BufPool, len: usize) -> Result<Lent, Stop> {
-        if len > pool.max_len() {
+    pub(crate) async fn buffer(&self, len: usize) -> Result<Lent, Stop> {
+        let share = &self.channel().share;
+        if len > share.max_len() {
             return Err(Stop);
         }
-        if let Some(b) = self.purse.try_take(pool, len) {
+        if let Some(b) = self.purse.try_take(share, len) {
             return Ok(b);
         }
-        let mut taken = pin!(self.purse.take(pool, len));
+        let mut taken = pin!(self.purse.take(share, len));
         while !self.stopped() {
             if let Some(b) = unless(self.stop.wait(), taken.as_mut()).await {
                 return if self.stopped() { Err(Stop) } else { Ok(b) };
@@ -155,12 +156,12 @@ impl Request {
             let (me, channel) = (self.clone(), channel.clone());
             spawn_task(async move {
                 let bdt = if out { &me.data_out } else { &me.data_in };
-                let table = me.port.pool.alloc(missing.len as usize).await;
+                let table = channel.share.alloc(missing.len as usize).await;
                 bdt.fetch(&me.port.trace, &channel, missing, table).await;
             });
             return;
         }
-        let Ok(table) = self.buffer(&self.port.pool, missing.len as usize).await else {
+        let Ok(table) = self.buffer(missing.len as usize).await else {
             let bdt = if out { &self.data_out } else { &self.data_in };
             return bdt.fail(&self.port.trace);
         };

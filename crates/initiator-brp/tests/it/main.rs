@@ -2,6 +2,7 @@
 
 mod anything;
 mod common;
+mod fair;
 mod flip;
 mod hostile;
 mod integrity;

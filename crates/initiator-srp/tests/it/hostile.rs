@@ -106,14 +106,14 @@ fn waits_for_buffers_end_with_the_connection() {
         let place = Descriptor { addr: at.addr, key: at.key, len: 64 << 10 };
         t.mood.stall.set(true);
         (0..90).for_each(|tag| peer.write(tag, 0, 128, BufferSpec::Direct(place)));
-        // 64 buffers of that size and 4 larger ones: all are with writes that do not end.
+        // A channel's share of 64 buffers of that size and of 4 larger ones is with writes that do not end.
         let begun = t.mood.begun.get();
-        until("as many as there are buffers for", || t.mood.begun.get() == begun + 68).await;
+        until("as many as it may have buffers for", || t.mood.begun.get() == begun + 34).await;
         let waiting = || t.port.census().data_pool.iter().map(|c| c.waiting).sum::<usize>();
-        until("the others wait", || waiting() == 22).await;
+        until("the others wait", || waiting() == 56).await;
         peer.conn.disconnect(true);
         until("nobody waits any more", || waiting() == 0).await;
-        until("only those that write are left", || t.port.census().requests_busy == 68).await;
+        until("only those that write are left", || t.port.census().requests_busy == 34).await;
         t.mood.stall.set(false);
         drop(peer);
         ends_whole(&t).await;

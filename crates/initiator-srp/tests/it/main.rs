@@ -5,6 +5,7 @@ mod target;
 
 mod cores;
 mod events;
+mod fair;
 mod hostile;
 mod iwarp;
 mod paths;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::Nanos;
 use weir_block::Volume;
-use weir_mem::{BufPool, Lent, PoolConfig, Purse, Slice};
+use weir_mem::{BufPool, Lent, PoolConfig, Purse, Share, Slice};
 use weir_proto_scsi::geometry::Geometry;
 use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
 use weir_proto_scsi::lu::{LuState, Nexus};
@@ -21,6 +21,12 @@ pub(crate) const BLOCK: usize = 512;
 pub(crate) struct Data {
     pub(crate) bytes: Vec<u8>,
     pub(crate) time: Nanos,
+    pub(crate) share: Share,
+}
+
+/// Buffers of a channel's own.
+pub(crate) fn share() -> Share {
+    BufPool::new(&PoolConfig { classes: vec![(4096, 4)] }).unwrap().share("h")
 }
 
 impl Transfer for Data {
@@ -42,8 +48,11 @@ impl Transfer for Data {
     async fn halted(&self) {
         std::future::pending().await
     }
-    async fn buffer(&mut self, pool: &BufPool, len: usize) -> Result<Lent, Stop> {
-        Ok(Purse::default().take(pool, len).await)
+    async fn buffer(&mut self, len: usize) -> Result<Lent, Stop> {
+        Ok(Purse::default().take(&self.share, len).await)
+    }
+    fn piece(&self, len: usize) -> usize {
+        self.share.piece(len)
     }
     async fn fetch(&mut self, at: u64, into: Slice) -> Result<(), Stop> {
         if self.time > 0 {

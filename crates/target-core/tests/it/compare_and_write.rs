@@ -114,7 +114,7 @@ impl Host {
     async fn run(&self, cdb: Cdb, bytes: Vec<u8>, time: Nanos) -> Outcome {
         let unit = self.0.find(Lun::ZERO).expect("mapped");
         unit.pass()
-            .execute(&self.0, cdb.as_bytes(), &mut Data { bytes, time })
+            .execute(&self.0, cdb.as_bytes(), &mut Data { bytes, time, share: common::share() })
             .await
             .expect("not stopped")
     }
