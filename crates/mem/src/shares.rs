@@ -67,6 +67,8 @@ pub struct Account {
     all: Rc<Inner>,
     host: Rc<Host>,
     parts: Box<[Part]>,
+    /// For who does not wait as a task.
+    given: Option<Box<dyn Fn()>>,
 }
 
 /// What a channel has of one kind.
@@ -74,7 +76,15 @@ struct Part {
     held: Cell<u32>,
     /// Given what it waited for by a signal; the count is 0 but for what somebody gave up just then.
     waits: WaitChannel,
+    /// Asked for by [`Account::ask`], and not given yet.
+    asked: Cell<u32>,
     in_row: Cell<bool>,
+}
+
+impl Part {
+    fn waiting(&self) -> usize {
+        self.waits.waiting() + self.asked.get() as usize
+    }
 }
 
 impl Shares {
@@ -97,6 +107,19 @@ impl Shares {
     /// # Panics
     /// When the name is empty.
     pub fn account(&self, host: &str) -> Rc<Account> {
+        self.make(host, None)
+    }
+
+    /// As [`account`](Shares::account), for a channel that [asks](Account::ask) rather than waits: `given` is called with
+    /// each thing that it is given. It takes and gives nothing itself.
+    ///
+    /// # Panics
+    /// When the name is empty.
+    pub fn account_told(&self, host: &str, given: impl Fn() + 'static) -> Rc<Account> {
+        self.make(host, Some(Box::new(given)))
+    }
+
+    fn make(&self, host: &str, given: Option<Box<dyn Fn()>>) -> Rc<Account> {
         assert!(!host.is_empty(), "a host has a name");
         let known = self.0.hosts.borrow().iter().filter_map(Weak::upgrade).find(|h| h.name == host);
         let host = known.unwrap_or_else(|| {
@@ -105,12 +128,12 @@ impl Shares {
             self.0.set_aside();
             host
         });
-        self.account_of(host)
+        self.account_of(host, given)
     }
 
     /// An account for what is taken for no host.
     pub(crate) fn house(&self) -> Rc<Account> {
-        self.account_of(self.new_host(""))
+        self.account_of(self.new_host(""), None)
     }
 
     fn new_host(&self, name: &str) -> Rc<Host> {
@@ -118,11 +141,15 @@ impl Shares {
         Rc::new(Host { name: name.to_owned(), parts, all: Rc::downgrade(&self.0) })
     }
 
-    fn account_of(&self, host: Rc<Host>) -> Rc<Account> {
-        let part =
-            |_| Part { held: Cell::new(0), waits: WaitChannel::new(0), in_row: Cell::new(false) };
+    fn account_of(&self, host: Rc<Host>, given: Option<Box<dyn Fn()>>) -> Rc<Account> {
+        let part = |_| Part {
+            held: Cell::new(0),
+            waits: WaitChannel::new(0),
+            asked: Cell::new(0),
+            in_row: Cell::new(false),
+        };
         let parts = self.0.kinds.iter().map(part).collect();
-        Rc::new(Account { all: self.0.clone(), host, parts })
+        Rc::new(Account { all: self.0.clone(), host, parts, given })
     }
 
     /// How many of a kind are free.
@@ -134,7 +161,7 @@ impl Shares {
     pub fn waiting(&self, kind: usize) -> usize {
         let row = self.0.kinds[kind].row.borrow();
         let of = |h: &Rc<Host>| -> usize {
-            h.parts[kind].row.borrow().iter().map(|a| a.parts[kind].waits.waiting()).sum()
+            h.parts[kind].row.borrow().iter().map(|a| a.parts[kind].waiting()).sum()
         };
         row.iter().map(of).sum()
     }
@@ -174,7 +201,7 @@ impl Inner {
             match next {
                 Some(account) => {
                     account.take(k);
-                    account.parts[k].waits.signal();
+                    account.give(k);
                     account.stay_in_row(k);
                     // Everybody is asked again: whose turn it was may have been refused for want of what is spare.
                     left = kind.row.borrow().len();
@@ -247,14 +274,39 @@ impl Account {
         own.set(own.get() + 1);
     }
 
+    /// Whether [`try_one`](Account::try_one) takes one.
+    #[inline]
+    pub fn can_take(&self, k: usize) -> bool {
+        self.may_take(k) && !self.parts[k].in_row.get()
+    }
+
     /// Takes one, if it may and none of its channel waits for one.
     #[inline]
     pub fn try_one(&self, k: usize) -> bool {
-        if !self.may_take(k) || self.parts[k].in_row.get() {
-            return false;
+        let can = self.can_take(k);
+        if can {
+            self.take(k);
         }
-        self.take(k);
-        true
+        can
+    }
+
+    /// Asks for one that could not be taken: it will be given.
+    pub fn ask(self: &Rc<Self>, k: usize) {
+        let asked = &self.parts[k].asked;
+        asked.set(asked.get() + 1);
+        self.stand_in_row(k);
+    }
+
+    /// One was taken for somebody who waits or has asked.
+    fn give(&self, k: usize) {
+        let part = &self.parts[k];
+        match (&self.given, part.asked.get()) {
+            (Some(given), asked @ 1..) => {
+                part.asked.set(asked - 1);
+                given();
+            }
+            _ => part.waits.signal(),
+        }
     }
 
     /// Gives one back.
@@ -302,7 +354,7 @@ impl Account {
 
     /// It has been out of the row, and more of it wait.
     fn stay_in_row(self: &Rc<Self>, k: usize) {
-        if self.parts[k].waits.waiting() > 0 {
+        if self.parts[k].waiting() > 0 {
             self.stand_in_row(k);
         }
     }
@@ -332,7 +384,7 @@ impl Drop for InRow<'_> {
         let (account, k) = (self.account, self.k);
         let waits = &account.parts[k].waits;
         // First, or what is given back could be given to it again.
-        if waits.waiting() == 0 {
+        if account.parts[k].waiting() == 0 {
             account.leave_row(k);
         }
         // Given to one who did not come to take it.

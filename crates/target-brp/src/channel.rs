@@ -5,13 +5,15 @@ use crate::port::Port;
 use crate::receive::CommandTap;
 use crate::remembered::Place;
 use crate::reply::Replies;
+use crate::request::Work;
 use crate::sessions::ChannelName;
 use crate::target::{ChannelInfo, Login};
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use weir_base::{MICROS, MILLIS, Nanos};
 use weir_fabric::{Connection, SendFlags};
-use weir_mem::{BufPool, PoolConfig, Share};
+use weir_mem::{Account, BufPool, PoolConfig, Share};
 use weir_proto_brp::control::{Event, GoodbyeReason};
 use weir_proto_brp::login::{KEEP_ALIVE_UNIT, VERSION, bytes, units};
 use weir_proto_brp::slot::Slot;
@@ -69,6 +71,10 @@ pub(crate) struct Channel {
     pub(crate) view: Attachment,
     /// Of the data buffers, its host's part.
     pub(crate) share: Share,
+    /// Of the requests.
+    pub(crate) places: Rc<Account>,
+    /// Commands that wait for one.
+    pub(crate) waiting_work: RefCell<VecDeque<Work>>,
     me: Weak<Channel>,
     volumes: RefCell<Vec<Known>>,
     /// Generation of the access map that `volumes` are of.
@@ -124,11 +130,19 @@ impl Channel {
             TransportId::srp(initiator.0),
             port.config.relative_port,
         );
-        let share = port.pool.share(&port.shared.access.map().account(&initiator.0, ""));
+        let host = port.shared.access.map().account(&initiator.0, "");
+        let share = port.pool.share(&host);
+        let places = |me: &Weak<Channel>| {
+            let me = me.clone();
+            let given = move || me.upgrade().iter().for_each(|c| c.next_work());
+            port.places.account_told(&host, given)
+        };
         let memory = port.shared.next_memory();
         let channel = Rc::new_cyclic(|me| Channel {
             name: login.name,
-            port,
+            places: places(me),
+            waiting_work: RefCell::default(),
+            port: port.clone(),
             view,
             share,
             me: me.clone(),
@@ -178,6 +192,14 @@ impl Channel {
         let more = (n + 1).next_power_of_two().max(16).min(usize::from(self.depth));
         self.slots.borrow_mut().resize(more, SlotState::default());
         true
+    }
+
+    /// A request is there for the command that has waited longest for one.
+    fn next_work(&self) {
+        let work = self.waiting_work.borrow_mut().pop_front();
+        if let Some(work) = work {
+            self.port.begin_work(work);
+        }
     }
 
     /// The buffers that small data is gathered in; `None` when there is no memory for them.

@@ -3,15 +3,15 @@
 use crate::channel::Channel;
 use crate::config::TargetConfig;
 use crate::keyed::Pending;
-use crate::request::{Parts, Request, Work};
+use crate::request::{Parts, Request};
 use crate::sessions::ChannelName;
 use crate::target::{Login, TargetShared};
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_fabric::{FabricError, Provider, RecvQueue};
-use weir_mem::{BufPool, Census, Slice};
+use weir_mem::{BufPool, Census, Shares, Slice};
 use weir_reactor::{
     Completion, CompletionQueue, TaskId, WaitChannel, get_part, remove_part, set_part, spawn_task,
 };
@@ -51,8 +51,9 @@ pub struct Port {
     pub(crate) spare: RefCell<Vec<Parts>>,
     /// Requests without work, the last used on top.
     pub(crate) idle: RefCell<Vec<Rc<Request>>>,
-    pub(crate) work: RefCell<VecDeque<Work>>,
-    requests: Cell<usize>,
+    /// Who has how many of them, and who may have more.
+    pub(crate) places: Shares,
+    requests: usize,
     tasks: RefCell<Vec<TaskId>>,
     channels: RefCell<BTreeMap<ChannelName, Rc<Channel>>>,
     /// Channels with a connection, ascending by its number.
@@ -108,8 +109,8 @@ impl Port {
             receives,
             spare: RefCell::default(),
             idle: RefCell::default(),
-            work: RefCell::default(),
-            requests: Cell::new(requests),
+            places: Shares::new([requests]),
+            requests,
             tasks: RefCell::default(),
             channels: RefCell::default(),
             connected: RefCell::default(),
@@ -245,9 +246,9 @@ impl Port {
     pub fn census(&self) -> PortCensus {
         let idle = self.idle.borrow().len();
         PortCensus {
-            requests: self.requests.get(),
-            requests_busy: self.requests.get().saturating_sub(idle),
-            waiting: self.work.borrow().len(),
+            requests: self.requests,
+            requests_busy: self.requests.saturating_sub(idle),
+            waiting: self.places.waiting(0),
             receives_posted: self.recv_queue.posted(),
             channels: self.channels.borrow().len(),
             credits: self.committed.get(),
@@ -281,6 +282,9 @@ impl Port {
             weir_reactor::cancel(id);
         }
         self.idle.borrow_mut().clear();
+        for c in self.channels() {
+            c.waiting_work.take();
+        }
         for number in 0..self.receives.len() as u32 {
             self.recv_queue.cancel(self.cq.token(number));
         }

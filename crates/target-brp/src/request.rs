@@ -92,7 +92,7 @@ impl Work {
         let data = bytes.get(at..at + len).filter(|d| !d.is_empty()).map(|d| {
             // Memory of its own when buffers run short: the message cannot wait, and the number of such is
             // limited by slots. Also for a command that waits for others: these may wait for a buffer.
-            let at_once = !channel.agreed.get().serial && !port.idle.borrow().is_empty();
+            let at_once = !channel.agreed.get().serial && channel.places.can_take(0);
             let buf = match at_once && len <= port.pool.max_len() {
                 true => channel.share.try_alloc(len),
                 false => None,
@@ -114,16 +114,28 @@ pub(crate) struct Request {
 }
 
 impl Port {
-    /// Gives a command to a request; it waits when there is none.
+    /// Gives a command to a request. It waits when there is none that its host may have.
     #[inline]
     pub(crate) fn submit(&self, work: Work) {
+        if work.channel.places.try_one(0) {
+            return self.begin_work(work);
+        }
+        let channel = work.channel.clone();
+        channel.waiting_work.borrow_mut().push_back(work);
+        channel.places.ask(0);
+    }
+
+    /// Gives a command to a request: one was taken for it.
+    #[inline]
+    #[expect(clippy::unreachable, reason = "an invariant: they are counted")]
+    pub(crate) fn begin_work(&self, work: Work) {
         let idle = self.idle.borrow_mut().pop();
         match idle {
             Some(r) => {
                 *r.work.borrow_mut() = Some(work);
                 r.wake.signal();
             }
-            None => self.work.borrow_mut().push_back(work),
+            None => unreachable!("as many are idle as may be taken"),
         }
     }
 }
@@ -138,12 +150,12 @@ impl Request {
         let mut task = Task::default();
         loop {
             self.wake.wait().await;
-            let mut next = self.work.take();
-            while let Some(w) = next {
-                task.run(&self.port, w).await;
-                next = self.port.work.borrow_mut().pop_front();
-            }
+            let Some(w) = self.work.take() else { continue };
+            let channel = w.channel.clone();
+            task.run(&self.port, w).await;
             self.port.idle.borrow_mut().push(self.clone());
+            // Whoever is given it finds it.
+            channel.places.give_back(0);
         }
     }
 }

@@ -142,3 +142,17 @@ fn a_host_that_stands_still_leaves_buffers_to_others() {
         });
     }
 }
+
+/// Every request of the port could be that host's.
+#[test]
+fn a_host_that_stands_still_leaves_requests_to_others() {
+    for writes in [false, true] {
+        on_reactor(move |p| async move {
+            let t = start(&p, 100);
+            let still = Still::begin(&t, 1, MANY, writes);
+            until("it has its share", || t.port.census().waiting > 50).await;
+            works(p, &t).await;
+            go_on(&t, vec![still], MANY).await;
+        });
+    }
+}
