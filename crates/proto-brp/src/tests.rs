@@ -9,6 +9,10 @@ use crate::types::{Op, PortId, Status};
 use crate::volume::{PathState, VolumeInfo};
 use proptest::prelude::*;
 
+mod format;
+mod logins;
+mod slots;
+
 fn write(tag: u16, offset: u64, len: u32) -> Command {
     Command {
         op: Op::Write as u8,
