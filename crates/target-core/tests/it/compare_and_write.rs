@@ -114,7 +114,11 @@ impl Host {
     async fn run(&self, cdb: Cdb, bytes: Vec<u8>, time: Nanos) -> Outcome {
         let unit = self.0.find(Lun::ZERO).expect("mapped");
         unit.pass()
-            .execute(&self.0, cdb.as_bytes(), &mut Data { bytes, time, share: common::share() })
+            .execute(
+                &self.0,
+                cdb.as_bytes(),
+                &mut Data { bytes, time, share: crate::common::share() },
+            )
             .await
             .expect("not stopped")
     }
