@@ -129,6 +129,8 @@ weir_base::planted_bugs! {
     DeviceByNumber,
     /// What is carried out to its end waits for whoever waits for that end.
     TurnInTheEnd,
+    /// Superblocks that cannot be read are given up by force before the log is asked whether there were any.
+    HiddenForgottenFirst,
 }
 
 impl Bug {
@@ -153,5 +155,6 @@ impl Bug {
         Bug::ClosedOnTheWay,
         Bug::HiddenIsNone,
         Bug::DeviceByNumber,
+        Bug::HiddenForgottenFirst,
     ];
 }

@@ -22,6 +22,7 @@ use crate::format::page::{FANOUT, HEADER, Header, NodePtr, PAYLOAD, PageKind};
 use crate::format::slab::{self, REMAP, RemapRecord, SlabHead, SlabRecord, bitmap_pages};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, Block, DataSum, FormatError, blob, page, tree};
+use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -140,7 +141,7 @@ impl Pool {
         let works = Rc::<Works>::default();
         let opened = async {
             let inner = assemble_quiet(disks, options, works.clone()).await?;
-            if !inner.options.read_only {
+            if has(Bug::HiddenForgottenFirst) {
                 inner.forget_hidden().await?;
             }
             inner.recover().await?;

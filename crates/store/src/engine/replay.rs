@@ -99,6 +99,8 @@ impl Inner {
             self.suspend(IoError::ReadOnly);
             return Ok(());
         }
+        // Only now: if the log knew of superblocks that cannot be read, the pool is not opened, and nobody gave them up.
+        self.forget_hidden().await?;
         let unused = old.next + again.0.len() as u64 + 1;
         if any && self.keep_log(&old, again).await? {
             let mut space = self.space.borrow_mut();
