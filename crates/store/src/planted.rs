@@ -131,6 +131,8 @@ weir_base::planted_bugs! {
     TurnInTheEnd,
     /// Superblocks that cannot be read are given up by force before the log is asked whether there were any.
     HiddenForgottenFirst,
+    /// What was freed is overwritten also when the pool is closed, goes on in another life, or nobody waits for that.
+    ShreddedLater,
 }
 
 impl Bug {
@@ -156,5 +158,6 @@ impl Bug {
         Bug::HiddenIsNone,
         Bug::DeviceByNumber,
         Bug::HiddenForgottenFirst,
+        Bug::ShreddedLater,
     ];
 }

@@ -3,9 +3,11 @@
 //! Nothing is overwritten in place here, so what was written over stays on the devices until its block is used again. Where that must
 //! not be, the blocks are noted before they are written over, and overwritten once a checkpoint has freed them.
 
+use super::device::Device;
 use super::volume::StoreVolume;
 use super::{Inner, Pool, StoreResult};
 use crate::format::BLOCK;
+use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
@@ -24,33 +26,52 @@ impl Drop for Held<'_> {
 }
 
 impl Inner {
-    async fn shred(&self, places: &[Place]) -> IoResult {
-        let limit = self.options.deadline;
-        let zeros = Slice::heap(BLOCK);
-        zeros.fill(0);
+    /// Overwrites what nobody uses. It comes to its end also when nobody waits for it any more: what is on its way must not land
+    /// on what somebody else has there by then. Who closes or resumes the pool waits for it.
+    async fn shred(self: &Rc<Self>, places: &[Place]) -> IoResult {
+        let (me, places) = (self.clone(), places.to_vec());
+        let work = async move { me.shred_all(&places).await };
+        match has(Bug::ShreddedLater) {
+            true => work.await,
+            false => self.to_the_end(work).await.unwrap_or(Err(IoError::Offline)),
+        }
+    }
+
+    async fn shred_all(&self, places: &[Place]) -> IoResult {
         let mut touched = Vec::new();
         for Place(vbn) in places {
-            let taken = self.space.borrow().is_place(*vbn) && self.space.borrow_mut().take(*vbn);
-            if !taken {
-                // Somebody else has written over it, or is about to.
-                continue;
+            if !has(Bug::ShreddedLater) {
+                self.check_running()?;
             }
-            let held = Held(self, *vbn);
-            let copies = self.copies_of(*vbn).into_iter().flatten().chain(self.moving_to(*vbn));
-            let copies: Vec<_> = copies.filter(|(d, _)| d.is_written()).collect();
-            for (d, block) in copies {
-                if let Err(e) = d.write(block, &zeros, limit).await {
-                    // It may land late: nobody gets the block before the pool is opened again.
-                    std::mem::forget(held);
-                    return Err(e);
-                }
-                if !touched.iter().any(|t| Rc::ptr_eq(t, &d)) {
-                    touched.push(d);
-                }
-            }
+            self.shred_one(*vbn, &mut touched).await?;
         }
         for d in touched {
-            d.flush(limit).await?;
+            d.flush(self.options.deadline).await?;
+        }
+        Ok(())
+    }
+
+    async fn shred_one(&self, vbn: u64, touched: &mut Vec<Rc<Device>>) -> IoResult {
+        let taken = self.space.borrow().is_place(vbn) && self.space.borrow_mut().take(vbn);
+        if !taken {
+            // Somebody else has written over it, or is about to.
+            return Ok(());
+        }
+        let (held, zeros) = (Held(self, vbn), Slice::heap(BLOCK));
+        zeros.fill(0);
+        // Where its slab is now nothing else comes before this has ended.
+        let _pin = self.pins.pin();
+        let copies = self.copies_of(vbn).into_iter().flatten().chain(self.moving_to(vbn));
+        let copies: Vec<_> = copies.filter(|(d, _)| d.is_written()).collect();
+        for (d, block) in copies {
+            if let Err(e) = d.write(block, &zeros, self.options.deadline).await {
+                // It may land late: nobody gets the block before the pool is opened again.
+                std::mem::forget(held);
+                return Err(e);
+            }
+            if !touched.iter().any(|t| Rc::ptr_eq(t, &d)) {
+                touched.push(d);
+            }
         }
         Ok(())
     }
@@ -81,7 +102,9 @@ impl Pool {
         if places.is_empty() {
             return Ok(());
         }
-        self.checkpoint().await?;
-        Ok(self.0.shred(places).await?)
+        // Of one life: the next one may have given the places to others.
+        let i = self.0.clone();
+        i.checkpoint_now().await?;
+        Ok(i.shred(places).await?)
     }
 }
