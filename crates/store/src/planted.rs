@@ -133,6 +133,8 @@ weir_base::planted_bugs! {
     HiddenForgottenFirst,
     /// What was freed is overwritten also when the pool is closed, goes on in another life, or nobody waits for that.
     ShreddedLater,
+    /// Of a pool that was suspended and closed it is decided still what failed.
+    DecidedAfterClose,
 }
 
 impl Bug {
@@ -159,5 +161,6 @@ impl Bug {
         Bug::DeviceByNumber,
         Bug::HiddenForgottenFirst,
         Bug::ShreddedLater,
+        Bug::DecidedAfterClose,
     ];
 }

@@ -56,6 +56,10 @@ impl Inner {
         let Ok(_alone) = patience(limit.saturating_mul(2), quiet).await else {
             return Err(IoError::Busy);
         };
+        if self.ckpt.is_ended() && !has(Bug::DecidedAfterClose) {
+            // Whoever has the devices by now decides.
+            return Err(IoError::Offline);
+        }
         let mut next = self.durable.borrow().clone();
         self.keep_readable();
         let begun: Vec<Superblock> = self.begun.borrow().clone();

@@ -3,9 +3,10 @@
 use crate::bench::{B, Bench, MIB, first, spec, write};
 use std::cell::Cell;
 use std::rc::Rc;
-use weir_base::{MICROS, SECONDS};
+use weir_base::{IoError, MICROS, SECONDS};
 use weir_disk::{Disk, DiskOp};
 use weir_reactor::{Token, patience, sleep, spawn};
+use weir_sim::Next;
 use weir_store::{Options, Pool, create};
 
 /// A disk of which reads do not end while somebody says so.
@@ -41,6 +42,9 @@ const WRONG: u64 = 1;
 /// Somebody writes, having begun before and afterwards.
 const WRITTEN: u64 = 2;
 
+/// The pool was suspended, and what failed then is read.
+const DECIDED: u64 = 3;
+
 /// A pool is closed while something is under way, and its volume is used afterwards. The blocks that changed after that.
 fn changed_after(what: u64) -> Vec<String> {
     let b = Bench::new(2, 0);
@@ -68,7 +72,11 @@ fn changed_after(what: u64) -> Vec<String> {
             let q = p.clone();
             spawn(async move { write(&q, 1, 0, 16 * B, 2).await })
         });
-        p.close().await.unwrap();
+        if what == DECIDED {
+            media.iter().for_each(|m| m.next_is(Next::FlushError));
+            assert!(write(&p, 1, 0, B, 2).await.is_err());
+        }
+        assert_eq!(p.close().await.is_err(), what == DECIDED);
         all[0].mute.set(false);
         if what == WRONG {
             for k in 0..16 {
@@ -87,6 +95,10 @@ fn changed_after(what: u64) -> Vec<String> {
             for k in 0..16 {
                 assert_eq!(first(&p, 1, k * B).await, Ok(1), "it can still be read");
             }
+        }
+        if what == DECIDED {
+            let seen = first(&p, 1, 0).await;
+            assert!(matches!(seen, Ok(1) | Err(IoError::Offline)), "{seen:?}");
         }
         if what == WRITTEN {
             assert_eq!(begun.unwrap().await, Some(Ok(())));
@@ -118,6 +130,21 @@ fn a_damage_that_is_found_after_the_pool_was_closed_is_not_mended() {
 #[test]
 fn a_write_that_was_begun_ends_well_and_later_ones_are_refused() {
     assert_eq!(changed_after(WRITTEN), Vec::<String>::new());
+}
+
+#[test]
+fn a_pool_that_was_closed_decides_nothing_any_more() {
+    assert_eq!(changed_after(DECIDED), Vec::<String>::new());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_decision_after_the_close_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::DecidedAfterClose));
+    let changed = changed_after(DECIDED);
+    plant(None);
+    assert!(!changed.is_empty());
 }
 
 /// How many of these pools were closed in time: a scrub is under way, and somewhere else in each.
