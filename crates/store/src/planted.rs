@@ -135,6 +135,8 @@ weir_base::planted_bugs! {
     ShreddedLater,
     /// Of a pool that was suspended and closed it is decided still what failed.
     DecidedAfterClose,
+    /// Who has a pool go on that is well waits for that, and upkeep behind him.
+    ResumedTooEarly,
 }
 
 impl Bug {
@@ -162,5 +164,6 @@ impl Bug {
         Bug::HiddenForgottenFirst,
         Bug::ShreddedLater,
         Bug::DecidedAfterClose,
+        Bug::ResumedTooEarly,
     ];
 }

@@ -132,9 +132,15 @@ impl Pool {
     /// The pool is not suspended, or its devices are not well; what [`open`](Pool::open) says.
     pub async fn resume(&self) -> StoreResult {
         let old = self.0.clone();
+        let in_service =
+            || StoreError::Request("the pool is not suspended: it is in service".into());
+        // Nor does it wait for its turn: upkeep would wait behind it, and it for upkeep. What is suspended begins nothing new.
+        if old.suspended.get().is_none() && !has(Bug::ResumedTooEarly) {
+            return Err(in_service());
+        }
         let only = old.upkeep.changes.acquire(1).await;
         if old.suspended.get().is_none() || !Rc::ptr_eq(&old, &self.0) {
-            return Err(StoreError::Request("the pool is not suspended: it is in service".into()));
+            return Err(in_service());
         }
         if old.ckpt.is_ended() {
             return Err(StoreError::Request("the pool was closed".into()));

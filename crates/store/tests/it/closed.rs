@@ -179,6 +179,67 @@ fn a_pool_is_closed_wherever_a_scrub_is() {
     assert_eq!(closed_beside_scrub(), MOMENTS as usize);
 }
 
+/// Somebody has a pool go on that is well, while a silent disk is added to it. Then a device dies, and a spare is to take its
+/// place; then all fail. What does not come to an end of what is asked for.
+fn resumed_too_early() -> Vec<&'static str> {
+    let b = Bench::new(5, 0);
+    let (disks, spare, media) = (b.disks(&[0, 1, 2]), b.disk(3), b.media.clone());
+    let silent = Rc::new(Mute { disk: b.disk(4), mute: Cell::new(true) });
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let o = Options { spare_after: Some(SECONDS), ..Options::default() };
+        let p = Pool::open(disks, o).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.add_spare(spare).await.unwrap();
+        p.settled().await.unwrap();
+        let q = p.clone();
+        let add = spawn(async move { q.add(silent).await });
+        sleep(SECONDS).await;
+        let q = p.clone();
+        let early = spawn(async move { q.resume().await });
+        sleep(SECONDS).await;
+        media[2].set_offline(true);
+        for k in 0..16 {
+            write(&p, 1, k * 65536, 65536, 2).await.unwrap();
+        }
+        sleep(5 * SECONDS).await;
+        media.iter().for_each(|m| m.set_offline(true));
+        assert!(write(&p, 1, 0, B, 3).await.is_err());
+        media.iter().for_each(|m| m.set_offline(false));
+        let mut never = Vec::new();
+        if patience(1000 * SECONDS, add).await.is_err() {
+            never.push("the disk is added");
+        }
+        if patience(1000 * SECONDS, early).await.is_err() {
+            never.push("it goes on, asked for early");
+        }
+        if patience(1000 * SECONDS, p.resume()).await.is_err() {
+            never.push("it goes on");
+        }
+        if patience(1000 * SECONDS, p.close()).await.is_err() {
+            never.push("it is closed");
+        }
+        never
+    })
+}
+
+#[test]
+fn a_pool_goes_on_though_that_was_asked_for_when_it_was_well() {
+    assert_eq!(resumed_too_early(), Vec::<&str>::new());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn who_waits_to_have_a_pool_go_on_that_is_well_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::ResumedTooEarly));
+    let never = resumed_too_early();
+    plant(None);
+    assert!(!never.is_empty());
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn work_that_waits_for_whoever_waits_for_it_is_caught() {
