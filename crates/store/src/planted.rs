@@ -137,6 +137,8 @@ weir_base::planted_bugs! {
     DecidedAfterClose,
     /// Who has a pool go on that is well waits for that, and upkeep behind him.
     ResumedTooEarly,
+    /// To ask for a device to be brought back is to ask for whatever is attached in its place.
+    AskedByNumber,
 }
 
 impl Bug {
@@ -165,5 +167,6 @@ impl Bug {
         Bug::ShreddedLater,
         Bug::DecidedAfterClose,
         Bug::ResumedTooEarly,
+        Bug::AskedByNumber,
     ];
 }

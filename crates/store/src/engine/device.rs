@@ -32,6 +32,8 @@ pub(crate) struct Device {
     pub(crate) foreign: Cell<bool>,
     /// It is not brought back by itself: somebody stopped that, or it went its own way.
     pub(crate) held: Cell<bool>,
+    /// Somebody asked to bring it back, whatever it loses by that.
+    pub(crate) asked: Cell<bool>,
     /// When it went out of service, in the reactor's time.
     pub(crate) out_at: Cell<Nanos>,
     /// Writes to its disk that were given up.
@@ -107,6 +109,7 @@ impl Device {
             leaving: Cell::new(member.leaving),
             foreign: Cell::new(false),
             held: Cell::new(false),
+            asked: Cell::new(false),
             out_at: Cell::new(0),
             late,
             hidden: RefCell::default(),

@@ -83,7 +83,7 @@ impl Inner {
         let ring = superblocks(&disk, &label, limit).await?;
         let newest = ring.newest();
         let (foreign, held) = history(newest, &self.durable.borrow(), d.since.get());
-        if !self.upkeep.asked.borrow().contains(&d.number) {
+        if !d.asked.get() {
             // It went its own way, as it seems now, or may have. An older image was looked at before it was known as one.
             let held = held && d.since.get() > 0;
             d.held.set(d.held.get() || held);
@@ -469,6 +469,8 @@ impl Pool {
             d.remap.replace(old.remap.borrow().clone());
             d.foreign.set(foreign);
             d.held.set(held);
+            // Who asked for another disk did not ask for this one to lose what it has.
+            d.asked.set(has(Bug::AskedByNumber) && old.asked.get());
             i.admit_device(&d);
         }))
         .await?;

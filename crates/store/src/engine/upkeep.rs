@@ -4,7 +4,7 @@ use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::BLOCK;
 use crate::format::superblock::MemberState;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, Nanos, SECONDS};
 use weir_reactor::{WaitChannel, now, run_async, sleep, timeout};
@@ -78,8 +78,6 @@ pub(crate) struct Upkeep {
     /// What could not be done.
     failed: RefCell<BTreeMap<Job, Failed>>,
     cancelled: Cell<bool>,
-    /// Devices that somebody asked to bring back.
-    pub(crate) asked: RefCell<BTreeSet<u16>>,
     /// Blocks a second that are copied at most; 0: no limit.
     rate: Cell<u64>,
     /// Blocks copied since the last pause.
@@ -103,7 +101,6 @@ impl Upkeep {
             progress: Cell::new(None),
             failed: RefCell::default(),
             cancelled: Cell::new(false),
-            asked: RefCell::default(),
             rate: Cell::new(rate.div_ceil(BLOCK as u64)),
             debt: Cell::new(0),
             walks: Cell::new(0),
@@ -265,7 +262,7 @@ impl Inner {
         };
         for d in devices.iter().filter(|d| d.state.get() == MemberState::Out && d.disk.is_some()) {
             let job = Job::Resync(d.number);
-            let asked = u.asked.borrow().contains(&d.number);
+            let asked = d.asked.get();
             let wanted = self.options.resync && !d.held.get() && !d.draining.get();
             // One that failed may answer again.
             let since = d.failed.get().map_or(0, |_| d.out_at.get() + PAUSE);
@@ -313,9 +310,7 @@ impl Inner {
                 let Some(d) = self.device(n) else { return Ok(()) };
                 self.upkeep.begin(Work::Resync, n);
                 let result = self.bring_back(&d).await;
-                if self.still(&d).is_some() {
-                    self.upkeep.asked.borrow_mut().remove(&n);
-                }
+                d.asked.set(false);
                 if result.is_err() {
                     if d.state.get() == MemberState::Syncing {
                         d.state.set(MemberState::Out);
@@ -386,7 +381,7 @@ impl Pool {
         for d in i.devices.borrow().iter() {
             if d.state.get() == MemberState::Out && d.disk.is_some() {
                 d.held.set(false);
-                i.upkeep.asked.borrow_mut().insert(d.number);
+                d.asked.set(true);
                 some = true;
             }
         }

@@ -147,6 +147,55 @@ fn a_device_attached_while_it_is_brought_back_is_in_sync_in_the_end() {
     assert_eq!(wrong.first(), None, "{} of 40", wrong.len());
 }
 
+/// Two devices of four are to be brought back, as somebody asked for; the first takes long. Meanwhile a disk is attached as the
+/// second that went its own way. How it stands in the end.
+fn attached_when_another_was_asked_for() -> MemberState {
+    let mut b = Bench::new(4, 0);
+    let (disks, media) = (b.all(), b.media.clone());
+    let alone = || Options { resync: false, ..Options::default() };
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, alone()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, 4 * MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        media[1].set_offline(true);
+        media[3].set_offline(true);
+        write(&p, 1, 0, 4 * MIB, 2).await.unwrap();
+        p.checkpoint().await.unwrap();
+        assert!(
+            p.status().devices.iter().all(|d| (d.state == MemberState::Out) == (d.number % 2 == 1))
+        );
+        p.close().await.unwrap();
+    });
+    b.media.iter().for_each(|m| m.set_offline(false));
+    let own = [b.image(1), b.image(3)];
+    let (two, all, other) = (b.disks(&own), b.disks(&[0, 1, 2, 3]), b.disk(own[1]));
+    b.run(async move {
+        let o = Options { force: true, lineage: 9, ..alone() };
+        let p = Pool::open(two, o).await.unwrap();
+        write(&p, 1, 0, 4 * MIB, 7).await.unwrap();
+        p.close().await.unwrap();
+        let p = Pool::open(all, alone()).await.unwrap();
+        p.set_fill_rate(65536);
+        p.resync().await.unwrap();
+        sleep(5 * SECONDS).await;
+        assert_eq!(p.status().devices[1].state, MemberState::Syncing);
+        p.attach(other.clone()).await.unwrap();
+        p.set_fill_rate(0);
+        sleep(3600 * SECONDS).await;
+        let s = p.status();
+        assert_eq!(s.devices[1].state, MemberState::InSync);
+        s.devices[3].state
+    })
+}
+
+#[test]
+fn a_disk_with_a_history_of_its_own_loses_that_only_if_somebody_asks_for_that_disk() {
+    assert_eq!(attached_when_another_was_asked_for(), MemberState::Out);
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn a_disk_taken_for_the_one_that_had_its_number_is_caught() {
@@ -155,4 +204,14 @@ fn a_disk_taken_for_the_one_that_had_its_number_is_caught() {
     let wrong = (older_image(), (0..40).any(|t| attached_by_hand(t).is_err()));
     plant(None);
     assert!(!wrong.0.is_empty() && wrong.1, "{wrong:?}");
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_disk_that_was_not_asked_for_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::AskedByNumber));
+    let state = attached_when_another_was_asked_for();
+    plant(None);
+    assert_eq!(state, MemberState::InSync);
 }
