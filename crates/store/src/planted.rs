@@ -137,6 +137,8 @@ weir_base::planted_bugs! {
     DecidedAfterClose,
     /// Who has a pool go on that is well waits for that, and upkeep behind him.
     ResumedTooEarly,
+    /// A checkpoint that is under way when a device fails is to give the log another copy.
+    LogOfThatCheckpoint,
     /// To ask for a device to be brought back is to ask for whatever is attached in its place.
     AskedByNumber,
 }
@@ -168,5 +170,6 @@ impl Bug {
         Bug::DecidedAfterClose,
         Bug::ResumedTooEarly,
         Bug::AskedByNumber,
+        Bug::LogOfThatCheckpoint,
     ];
 }

@@ -72,6 +72,11 @@ impl Control {
         self.want(self.done.get() + 1);
     }
 
+    /// One is to be made soon that has everything that is there now.
+    pub(crate) fn kick_another(&self) {
+        self.want(self.started.get() + 1);
+    }
+
     /// One is being made.
     pub(crate) fn is_busy(&self) -> bool {
         self.started.get() != self.done.get()
