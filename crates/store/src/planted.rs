@@ -139,6 +139,8 @@ weir_base::planted_bugs! {
     ResumedTooEarly,
     /// A checkpoint that is under way when a device fails is to give the log another copy.
     LogOfThatCheckpoint,
+    /// Discards may use up all the space that is kept for deletions.
+    DiscardsTakeAll,
     /// To ask for a device to be brought back is to ask for whatever is attached in its place.
     AskedByNumber,
 }
@@ -171,5 +173,6 @@ impl Bug {
         Bug::ResumedTooEarly,
         Bug::AskedByNumber,
         Bug::LogOfThatCheckpoint,
+        Bug::DiscardsTakeAll,
     ];
 }

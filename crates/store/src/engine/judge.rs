@@ -3,6 +3,7 @@
 use super::gather::Gather;
 use super::old_log::OldLog;
 use super::replay::Again;
+use super::write::Leave;
 use super::{Inner, StoreError, StoreResult};
 use crate::format::BLOCK;
 use crate::format::log::{Found, Run, entries};
@@ -192,7 +193,7 @@ impl Inner {
     /// A place for a block born in this epoch, if need be out of what is kept free: after a checkpoint the old one is free.
     /// `None`: there is no space, or no place whose devices that are out of sync would be brought what was born then. What is older than that is durable: no epoch ends while a write is under way.
     fn place_again(&self, birth: u32) -> Option<u64> {
-        if !self.has_space(1, false) || has(Bug::LeftInCache) {
+        if !self.has_space(1, Leave::Nothing) || has(Bug::LeftInCache) {
             return None;
         }
         let (vbn, _) = self.space.borrow_mut().alloc(1)?;

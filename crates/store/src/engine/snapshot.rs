@@ -4,6 +4,7 @@ use super::checkpoint::{Action, next_epoch};
 use super::dataset::Dataset;
 use super::log::{Effect, PAGES};
 use super::stage::Below;
+use super::write::Leave;
 use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::dataset::{DatasetRecord, Kind, MapRoot};
 use crate::format::log::{Entry, NAME, pages_of};
@@ -231,7 +232,7 @@ impl Pool {
         }
         // Nothing is under way: everything acknowledged is in, and nothing that begins later.
         let closed = loop {
-            i.admit_pages(0, true, pages).await?;
+            i.admit_pages(0, Leave::All, pages).await?;
             let closed = match has(Bug::SnapshotInTheMiddle) {
                 true => i.gate.close_at_once(),
                 false => i.gate.close().await,

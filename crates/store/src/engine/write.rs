@@ -19,6 +19,18 @@ pub(crate) const MOST: u64 = 256;
 /// Blocks of one trim entry at most.
 const TRIM: u64 = 1 << 32;
 
+/// What a change leaves of the space that is kept free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// All of it: whatever hosts write.
+    All,
+    /// Half of it: what gives space back sooner or later takes some first. A discard of what a snapshot has is noted in its list,
+    /// and only deletions give that back; they must find room.
+    Half,
+    /// Nothing.
+    Nothing,
+}
+
 impl Inner {
     /// Blocks that stay free for maps and deletions.
     pub(crate) fn reserve(&self) -> u64 {
@@ -46,9 +58,13 @@ impl Inner {
     }
 
     /// Whether there is space for `blocks` more.
-    pub(super) fn has_space(&self, blocks: u64, keep_reserve: bool) -> bool {
+    pub(super) fn has_space(&self, blocks: u64, leave: Leave) -> bool {
         let free = self.space.borrow().free();
-        let reserve = if keep_reserve { self.reserve() } else { 0 };
+        let reserve = match leave {
+            Leave::All => self.reserve(),
+            Leave::Half if !has(Bug::DiscardsTakeAll) => self.reserve() / 2,
+            Leave::Half | Leave::Nothing => 0,
+        };
         let changes = blocks.max(2);
         free >= blocks + reserve + self.checkpoint_needs(changes, free)
     }
@@ -68,21 +84,16 @@ impl Inner {
 
     /// Waits until a change of `blocks` blocks fits the log and the pool. It may not fit any more once
     /// the caller has waited for something else.
-    pub(crate) async fn admit(&self, blocks: u64, keep_reserve: bool) -> IoResult {
-        self.admit_pages(blocks, keep_reserve, PAGES).await
+    pub(crate) async fn admit(&self, blocks: u64, leave: Leave) -> IoResult {
+        self.admit_pages(blocks, leave, PAGES).await
     }
 
     /// As [`admit`](Inner::admit), of a change that adds so many pages to the log.
-    pub(crate) async fn admit_pages(
-        &self,
-        blocks: u64,
-        keep_reserve: bool,
-        pages: u64,
-    ) -> IoResult {
+    pub(crate) async fn admit_pages(&self, blocks: u64, leave: Leave, pages: u64) -> IoResult {
         let mut checkpoints = 0;
         loop {
             self.check_running()?;
-            let (log, space) = (self.log_has_room(pages), self.has_space(blocks, keep_reserve));
+            let (log, space) = (self.log_has_room(pages), self.has_space(blocks, leave));
             if log && space {
                 return Ok(());
             }
@@ -91,7 +102,7 @@ impl Inner {
                 return Err(IoError::NoSpace);
             }
             self.log_moves().await?;
-            if !self.log_has_room(pages) || !self.has_space(blocks, keep_reserve) {
+            if !self.log_has_room(pages) || !self.has_space(blocks, leave) {
                 self.checkpoint_now().await?;
                 checkpoints += 1;
             }
@@ -110,9 +121,9 @@ impl Inner {
         let count = (buf.len() / BLOCK) as u64;
         debug_assert!(count <= MOST);
         let pass = loop {
-            self.admit(count, true).await?;
+            self.admit(count, Leave::All).await?;
             let pass = self.gate.enter().await;
-            if self.log_has_room(PAGES) && self.has_space(count, true) {
+            if self.log_has_room(PAGES) && self.has_space(count, Leave::All) {
                 break pass;
             }
         };
@@ -187,7 +198,7 @@ impl Inner {
         }
         debug_assert!(blocks <= TRIM && lba + blocks <= MAX_LBA);
         let pass = loop {
-            self.admit(0, false).await?;
+            self.admit(0, Leave::Half).await?;
             let pass = self.gate.enter().await;
             if self.log_has_room(PAGES) {
                 break pass;
@@ -213,7 +224,7 @@ impl Inner {
         lost: MapEntry,
     ) -> IoResult<bool> {
         let pass = loop {
-            self.admit(0, false).await?;
+            self.admit(0, Leave::Half).await?;
             let pass = self.gate.enter().await;
             if self.log_has_room(PAGES) {
                 break pass;

@@ -1,8 +1,12 @@
 //! A pool without room: what was acknowledged stays, and a deletion gives room again.
 
-use crate::bench::{B, Bench, spec, write};
+use crate::bench::{B, Bench, LIMIT, spec, write};
+use std::rc::Rc;
 use weir_base::{IoError, SECONDS};
+use weir_block::Volume;
+use weir_disk::Disk;
 use weir_reactor::{sleep, spawn};
+use weir_sim::{DiskConfig, SimMedium, World};
 use weir_store::format::tree::LEAF;
 use weir_store::{Options, Pool, create};
 
@@ -60,4 +64,72 @@ fn room_that_is_promised_twice_is_caught() {
     let ended = filled_side_by_side();
     plant(None);
     assert!(ended.is_err());
+}
+
+/// A pool on one device of so many blocks.
+fn single<T: 'static, F: Future<Output = T> + 'static>(
+    blocks: u64,
+    f: impl FnOnce(Pool) -> F + 'static,
+) -> T {
+    let w = World::new(5);
+    let n = w.node("store");
+    n.attach(&SimMedium::new("d", blocks * B, DiskConfig::default(), 1));
+    let disk = n.disk("d") as Rc<dyn Disk>;
+    let spec = weir_store::PoolSpec { slab_shift: 10, ..spec(1) };
+    let run = async move {
+        create(std::slice::from_ref(&disk), &spec).await.unwrap();
+        let p = Pool::open(vec![disk], Options::default()).await.unwrap();
+        p.create_volume("v", 1 << 40, 4096).await.unwrap();
+        p.create_volume("w", 1 << 40, 4096).await.unwrap();
+        p.settled().await.unwrap();
+        f(p).await
+    };
+    w.run(&n, LIMIT, run).expect("it ends")
+}
+
+/// A volume with a snapshot fills a pool. Then parts of it are discarded, each with a checkpoint, and then all. How the pool
+/// stands then; it has no other trouble.
+fn discarded(left: u64) -> Option<IoError> {
+    single(32768, move |p| async move {
+        let mut at = 0;
+        while write(&p, 1, at, 64 * B, 1).await.is_ok() {
+            at += 64 * B;
+        }
+        p.snapshot(&[(1, "s")], 0).await.unwrap();
+        let v = p.volume(1).unwrap();
+        let mut k = 0;
+        while p.status().free > left * B && k < at {
+            if v.write_zeroes(k, B, true).await.is_err() {
+                break;
+            }
+            k += 2 * B;
+            if p.checkpoint().await.is_err() {
+                break;
+            }
+        }
+        let _ = v.write_zeroes(0, at, true).await;
+        let _ = p.checkpoint().await;
+        sleep(100 * SECONDS).await;
+        if p.status().suspended.is_some() {
+            let _ = p.resume().await;
+            sleep(100 * SECONDS).await;
+        }
+        p.status().suspended
+    })
+}
+
+#[test]
+fn a_discard_of_what_a_snapshot_has_leaves_room_for_its_lists() {
+    let all: Vec<_> = [40, 60, 80, 100, 150].into_iter().map(discarded).collect();
+    assert_eq!(all, vec![None; 5]);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn discards_that_take_all_that_is_kept_free_are_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::DiscardsTakeAll));
+    let how = discarded(40);
+    plant(None);
+    assert_eq!(how, Some(IoError::NoSpace));
 }

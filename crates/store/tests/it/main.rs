@@ -15,12 +15,15 @@ mod filling;
 mod full;
 mod keeper;
 mod labels;
+
 mod late;
+mod logs;
 mod making;
 mod pool;
 mod protocol_model;
 mod restart;
 mod resuming;
 mod rot;
+mod shredding;
 mod silent;
 mod unread;

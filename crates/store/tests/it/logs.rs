@@ -1,9 +1,6 @@
 //! The log's second copy: when a device that has it fails, another gets it, whatever is under way.
 
-#[path = "common/bench.rs"]
-mod bench;
-
-use bench::{B, Bench, MIB, spec, write};
+use crate::bench::{B, Bench, MIB, spec, write};
 use weir_base::{MICROS, SECONDS};
 use weir_reactor::{sleep, spawn};
 use weir_sim::SimMedium;

@@ -1,9 +1,6 @@
 //! Overwriting what was freed, beside whatever ends it: none of it lands on what is there by then.
 
-#[path = "common/bench.rs"]
-mod bench;
-
-use bench::{B, Bench, MIB, first, spec, write};
+use crate::bench::{B, Bench, MIB, first, spec, write};
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp};
