@@ -15,7 +15,6 @@ mod filling;
 mod full;
 mod keeper;
 mod labels;
-
 mod late;
 mod logs;
 mod making;
