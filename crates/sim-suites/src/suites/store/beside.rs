@@ -28,6 +28,10 @@ pub(crate) struct Beside {
     pub(crate) relocated: Cell<u64>,
     /// Volumes that grew.
     pub(crate) grown: Cell<u64>,
+    /// Times that blocks that were freed were overwritten, and that it was given up.
+    pub(crate) shredded: Cell<(u64, u64)>,
+    /// Pools that were closed beside everything else, and of those, the ones looked at afterwards.
+    pub(crate) closed: Cell<(u64, u64)>,
 }
 
 fn more(n: &Cell<u64>) {
@@ -67,6 +71,10 @@ impl Beside {
             ("pairs of volumes looked at in snapshots", self.pairs.get()),
             ("blocks that did not hold what was written, moved to spares", self.relocated.get()),
             ("volumes that grew", self.grown.get()),
+            ("times that freed blocks were overwritten", self.shredded.get().0),
+            ("times that this was given up", self.shredded.get().1),
+            ("pools that were closed beside everything else", self.closed.get().0),
+            ("of these, pools that were looked at afterwards", self.closed.get().1),
         ]
     }
 }
@@ -93,6 +101,7 @@ impl Story {
 
     /// Sets off what goes on beside I/O in this life.
     pub(crate) fn start_beside(&mut self, pool: &Pool) {
+        self.start_shredding(pool);
         if matches!(self.trouble, Trouble::Lies | Trouble::Passing | Trouble::Unreadable) {
             return;
         }

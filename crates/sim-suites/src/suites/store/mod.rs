@@ -5,6 +5,7 @@
 //! read again, from all devices and with each one missing, and the offline verifier looks at the rest.
 
 mod beside;
+mod closing;
 mod crashes;
 mod director;
 mod faults;

@@ -32,6 +32,8 @@ pub(crate) struct Illness {
     until: Cell<Nanos>,
     /// All devices are well for good: no error is excused any more.
     well: Cell<bool>,
+    /// The pool is being closed, or is, and whoever uses it does not know.
+    closing: Cell<bool>,
     windows: Cell<u64>,
     resumed: Cell<u64>,
     hidden: Cell<u64>,
@@ -49,6 +51,8 @@ impl Illness {
         (began, suspended): (Nanos, bool),
     ) -> bool {
         match trouble {
+            // It answers reads still.
+            _ if self.closing.get() && write && e == IoError::Offline => true,
             Trouble::Full => e == IoError::NoSpace && write,
             _ if self.well.get() => false,
             Trouble::DeviceFails | Trouble::Stall => copies == 1,
@@ -66,6 +70,11 @@ impl Illness {
     fn comes(&self, until: Nanos) {
         self.until.set(self.until.get().max(until));
         self.windows.set(self.windows.get() + 1);
+    }
+
+    /// The pool is being closed beside I/O.
+    pub(crate) fn closing(&self, yes: bool) {
+        self.closing.set(yes);
     }
 
     /// From here on every device does what it should.
@@ -274,6 +283,9 @@ impl Story {
 async fn go_on(pool: Pool, errors: Rc<Errors>, after: Nanos, mut rng: Prng) {
     sleep(after + rng.between(1, 2 * MILLIS)).await;
     let wrong = |text: String| {
+        if errors.ill.closing.get() {
+            return;
+        }
         errors.wrong.borrow_mut().get_or_insert(text);
     };
     // A device's flush or write may be noticed a little later.

@@ -1,6 +1,7 @@
 //! A story's world: devices, pool, volumes, load.
 
 use super::beside::{Beside, PAIR};
+use super::closing::SHREDDED;
 use super::crashes::Crashes;
 use super::director::{Director, is_low};
 use super::faults::Faults;
@@ -374,7 +375,7 @@ impl Story {
                 pool.create_volume(&v.name, v.form.stored_len(64 << 30), 512).await?;
             }
             pool.create_volume("director", 1 << 30, 4096).await?;
-            for name in PAIR {
+            for name in PAIR.into_iter().chain([SHREDDED]) {
                 pool.create_volume(name, 1 << 20, 4096).await?;
             }
             Ok::<(), weir_store::StoreError>(())
@@ -638,7 +639,9 @@ impl Story {
     /// Ends this life in some way.
     pub(crate) fn end_life(&mut self) -> Result<(), Wrong> {
         self.verdict()?;
-        if (self.rng.chance(1, 8) && self.spec.copies == 2) || self.unsummed {
+        if !self.unsummed && self.rng.chance(1, 6) {
+            self.close_beside()?;
+        } else if (self.rng.chance(1, 8) && self.spec.copies == 2) || self.unsummed {
             let pool = self.running()?;
             self.volumes.iter().for_each(|v| v.load.stop());
             self.director.verdict.closing(true);
@@ -662,6 +665,7 @@ impl Story {
         self.volumes.iter().for_each(|v| v.load.go_on());
         self.director.verdict.closing(false);
         self.steward.verdict.closing(false);
+        self.errors.ill.closing(false);
         self.verdict()?;
         if self.trouble == Trouble::Away {
             // It may not be there when the pool is opened next, and be there the time after.
