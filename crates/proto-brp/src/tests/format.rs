@@ -239,14 +239,15 @@ fn commands_of_a_message_are_counted() {
 /// Which way the data of each operation goes, and how much of it.
 #[test]
 fn data_goes_as_the_table_of_operations_says() {
+    // Bytes of three blocks of the volume: one of the first, all of the second, one of the third.
     let way = |op| {
-        let c = command(op, 0, 4095, 2);
+        let c = command(op, 0, 4095, 4098);
         (c.data_out(), c.sums_out(), c.data_in())
     };
-    assert_eq!(way(Op::Write), (2, 2, 0));
-    assert_eq!(way(Op::CompareAndWrite), (4, 4, 0), "each half has its own checksums");
+    assert_eq!(way(Op::Write), (4098, 3, 0));
+    assert_eq!(way(Op::CompareAndWrite), (8196, 6, 0), "each half has its own checksums");
     for op in [Op::Read, Op::Geometry, Op::List] {
-        assert_eq!(way(op), (0, 0, 2));
+        assert_eq!(way(op), (0, 0, 4098));
     }
     for op in [Op::Nop, Op::Flush, Op::Discard, Op::WriteZeroes] {
         assert_eq!(way(op), (0, 0, 0));

@@ -231,6 +231,35 @@ fn initiator_checks_the_reply() {
     assert_eq!(Error::Rejected.terminate(), None);
 }
 
+/// RFC 6581 section 6: 0x3FFF says "not negotiated here", so no depth that is meant travels as that.
+#[test]
+fn a_depth_that_is_meant_is_never_the_open_one() {
+    let all = Policy { max_reads_out: u16::MAX, max_reads_in: u16::MAX, ..POLICY };
+    let words = all.request(&[]).enhanced.expect("words");
+    assert_eq!((words.ird, words.ord), (0x3ffe, 0x3ffe));
+    assert!(all.request(&[]).encode().is_ok());
+}
+
+/// Where either end leaves a depth open, each keeps to what it has itself.
+#[test]
+fn an_initiator_lives_with_depths_left_open() {
+    const U: u16 = DEPTH_UNSPECIFIED;
+    for ((ird, ord), (their_ird, their_ord), (out, inn)) in [
+        ((8, 16), (U, U), (16, 8)),
+        ((8, 16), (3, U), (3, 8)),
+        ((8, 16), (U, 2), (16, 2)),
+        ((U, U), (U, U), (16, 8)),
+        ((U, 16), (16, 3), (16, 8)),
+    ] {
+        let words = |ird, ord| Some(Enhanced { ird, ord, ..Enhanced::default() });
+        let request = Request { enhanced: words(ird, ord), ..POLICY.request(&[]) };
+        let (reply, _) = respond(&request, &POLICY, &[]).expect("accepted");
+        let reply = Reply { enhanced: words(their_ird, their_ord), ..reply };
+        let agreed = conclude(&request, &reply, &POLICY).map(|n| (n.reads_out, n.reads_in));
+        assert_eq!(agreed, Ok((out, inn)), "{ird} {ord}, answered {their_ird} {their_ord}");
+    }
+}
+
 #[test]
 fn peer_to_peer_picks_one_offered_frame() {
     for offer in 0..8u8 {
@@ -276,6 +305,46 @@ fn peer_to_peer_picks_one_offered_frame() {
         }
     }
     assert_eq!(Error::NoRtr.terminate(), Some(Code::MPA_RTR));
+}
+
+/// RFC 5044 section 7.1.1: PD_Length is at most 512.
+#[test]
+fn the_limit_of_private_data_is_exact() {
+    let request = Request { enhanced: None, ..POLICY.request(&[7; 512]) };
+    let wire = request.encode().expect("fits");
+    assert_eq!(frame_len(&wire, Kind::Request), Ok(Some(HEADER + 512)));
+    assert_eq!(Request::decode(&wire), Ok(request));
+}
+
+/// RFC 6581 section 6: only the S bit says that the IRD and ORD words are there.
+#[test]
+fn without_s_the_private_data_is_all_the_consumers() {
+    let request =
+        Request { markers: true, crc: true, enhanced: None, ..POLICY.request(&[0xff; 8]) };
+    let wire = request.encode().expect("fits");
+    assert_eq!(wire[16..20], hex("C0 02 00 08"));
+    assert_eq!(Request::decode(&wire), Ok(request));
+}
+
+/// Each flag of a reply stands for itself: R is not read from another bit, nor C or M.
+#[test]
+fn flags_of_a_reply_are_read_one_by_one() {
+    for bits in 0..8u8 {
+        let reply = Reply {
+            revision: 1,
+            markers: bits & 4 != 0,
+            crc: bits & 2 != 0,
+            reject: bits & 1 != 0,
+            enhanced: None,
+            private_data: vec![],
+        };
+        let mut wire = reply.encode().expect("fits");
+        assert_eq!(wire[16], bits << 5);
+        assert_eq!(Reply::decode(&wire), Ok(reply.clone()));
+        // The reserved bits, and S before revision 2, say nothing.
+        wire[16] |= 0x1f;
+        assert_eq!(Reply::decode(&wire), Ok(reply));
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use super::*;
-use crate::Op;
+use crate::terminate::Code;
+use crate::{Fault, Op};
 
 fn seg(stag: u32, to: u64, total: u32, last_segment: bool) -> Segment {
     Segment { op: Op::ReadResponse, last_segment, stag, to, msn: 0, mo: 0, total }
@@ -75,6 +76,35 @@ fn a_lost_stream_gives_all_reads_back() {
     assert_eq!(q.drain().collect::<Vec<_>>(), [0, 1, 2]);
     assert_eq!((q.len(), q.complete()), (0, None));
     assert!(q.has_room());
+}
+
+#[test]
+fn what_waits_is_counted() {
+    let mut q = Outbound::new(2);
+    assert_eq!((q.len(), q.is_empty()), (0, true));
+    for n in 1..=2 {
+        q.issue(n, 0, 8, ()).expect("room");
+        assert_eq!((q.len(), q.is_empty()), (n as usize, false));
+    }
+    let mut q = Inbound::new(2);
+    let r = Request { sink_stag: 1, sink_to: 0, size: 1, src_stag: 2, src_to: 0 };
+    for n in 1..=2 {
+        q.push(r).expect("room");
+        assert_eq!((q.len(), q.is_empty()), (n, false));
+    }
+}
+
+/// RFC 5041 section 7: a wrong STag and a wrong offset in it are different errors of a tagged buffer.
+#[test]
+fn a_foreign_response_is_told_by_what_is_wrong_with_it() {
+    let mut q = Outbound::new(1);
+    q.issue(7, 0x100, 100, ()).expect("room");
+    let mut code = |s: Segment| Fault::in_segment(q.accept(&s).expect_err("refused"), &s).code();
+    assert_eq!(code(seg(8, 0x100, 100, true)), Code::DDP_STAG);
+    assert_eq!(code(seg(7, 0x101, 100, true)), Code::DDP_BOUNDS);
+    assert_eq!(code(seg(7, 0x100, 101, true)), Code::DDP_BOUNDS);
+    let none = Outbound::<()>::new(1).accept(&seg(7, 0x100, 100, true)).expect_err("refused");
+    assert_eq!(Fault::in_segment(none, &seg(7, 0x100, 100, true)).code(), Code::RDMAP_OPCODE);
 }
 
 #[test]

@@ -86,6 +86,18 @@ fn a_removed_key_never_matches_again() {
     assert_eq!((t.get(live), t.len(), t.is_empty()), (Some(&7), 1, false));
 }
 
+#[test]
+fn what_is_registered_is_counted() {
+    let mut t = table(3);
+    assert_eq!((t.len(), t.is_empty(), t.capacity()), (0, true, 3));
+    let k = t.insert(0, 1, BOTH, 7).expect("room");
+    assert_eq!((t.len(), t.is_empty(), t.capacity()), (1, false, 3));
+    t.remove(k);
+    assert_eq!((t.len(), t.is_empty()), (0, true));
+    // A table without room would have no use: the least has one place.
+    assert_eq!(table(0).capacity(), 1);
+}
+
 /// After 2^32 insertions the counter comes round to keys that may still be live.
 #[test]
 fn a_live_key_is_not_given_out_twice() {

@@ -29,6 +29,9 @@ fn without_flags_the_defined_reading_wins() {
     let info = TerminateInfo::decode(&hex("20 07 00 00")).expect("a Terminate");
     assert_eq!((info.code, info.other), (Code::MPA_RTR, Some(Code::RDMAP_STREAM)));
     assert!(info.to_string().contains("swapped"));
+    // Both readings are the same: there is no other.
+    let info = TerminateInfo::decode(&hex("11 00 00 00")).expect("a Terminate");
+    assert_eq!((info.code, info.order, info.other), (Code::DDP_STAG, Order::Rfc, None));
     // Neither is: as the standard has it.
     let info = TerminateInfo::decode(&hex("9a 55 00 00")).expect("a Terminate");
     assert_eq!(info.code, Code { layer: 9, etype: 10, code: 0x55 });
@@ -42,6 +45,42 @@ fn short_and_cut_bodies() {
     assert_eq!((info.segment_len, info.header()), (None, &[][..]));
     let info = TerminateInfo::decode(&hex("02 06 C0 00 0016 41 43 00")).expect("cut header");
     assert_eq!((info.segment_len, info.header()), (Some(0x16), &[][..]));
+}
+
+/// The flags decide before the code does: they lie at opposite ends of their byte.
+#[test]
+fn flags_decide_the_order_of_any_code() {
+    // Both readings of 20 07 are defined; of 21 03 and 12 03 only the one that the flags speak against.
+    for (bytes, order, code) in [
+        ("20 07 C0 00", Order::Rfc, Code::MPA_RTR),
+        ("20 07 03 00", Order::Siw, Code::RDMAP_STREAM),
+        ("21 03 40 00", Order::Rfc, Code { layer: 2, etype: 1, code: 3 }),
+        ("12 03 02 00", Order::Siw, Code { layer: 2, etype: 1, code: 3 }),
+    ] {
+        let info = TerminateInfo::decode(&hex(bytes)).expect("a Terminate");
+        assert_eq!((info.order, info.code, info.other), (order, code, None), "{bytes}");
+    }
+}
+
+/// RFC 5040 section 4.8: M says that the length is there, D the header, R the Read Request's body.
+#[test]
+fn each_flag_announces_its_own_part() {
+    let rest = tx::read_request(1, 2, 3, 4, 5, 6);
+    let with = |control: &str, rest: &[u8]| {
+        let body = [&hex(control)[..], rest].concat();
+        let info = TerminateInfo::decode(&body).expect("a Terminate");
+        (info.segment_len, info.header().to_vec())
+    };
+    for (none, m, d, md, mdr) in [
+        ("02 06 00 00", "02 06 80 00", "02 06 40 00", "02 06 C0 00", "02 06 E0 00"),
+        ("20 06 00 00", "20 06 01 00", "20 06 02 00", "20 06 03 00", "20 06 07 00"),
+    ] {
+        assert_eq!(with(none, &rest), (None, vec![]));
+        assert_eq!(with(m, &rest), (Some(46), vec![]));
+        assert_eq!(with(d, &rest[2..]), (None, rest[2..20].to_vec()));
+        assert_eq!(with(md, &rest), (Some(46), rest[2..20].to_vec()));
+        assert_eq!(with(mdr, &rest), (Some(46), rest[2..].to_vec()));
+    }
 }
 
 /// Every code, either order, with every kind of offending header, through the wire.

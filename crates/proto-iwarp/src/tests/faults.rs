@@ -256,6 +256,8 @@ fn small_fpdus_come_whole() {
     for have in [0, 1, 19, 20, 500, MIN_STAGING - 1] {
         let Ok((0, Step::More(n))) = rx.next(&wire[..have]) else { panic!("more") };
         assert!(n >= 1 && have + n <= MIN_STAGING);
+        // Once the header is there, all that is missing is asked for.
+        assert!(have < 20 || have + n == MIN_STAGING);
     }
     assert!(matches!(rx.next(&wire), Ok((MIN_STAGING, Step::Payload { last: true, .. }))));
 }
@@ -272,11 +274,56 @@ fn message_numbers_wrap() {
     }
 }
 
+/// A Write whose FPDU is too large to wait for, of which 4 bytes of payload have come.
+fn in_parts(len: usize) -> Receiver {
+    let wire = tagged(Op::Write, 1, 0, len, true);
+    let mut rx = Receiver::new(false);
+    assert!(matches!(rx.next(&wire[..20]), Ok((20, Step::Payload { len: 4, .. }))));
+    rx
+}
+
 #[test]
 #[should_panic(expected = "beyond the segment")]
 fn placing_too_much_is_a_defect_of_the_caller() {
-    let wire = tagged(Op::Write, 1, 0, 5000, true);
+    let mut rx = in_parts(40_000);
+    rx.direct_skip(1000);
+    rx.direct_done(&[0; 40_000 - 4 - 1000 + 1]);
+}
+
+#[test]
+fn all_that_was_named_may_be_placed() {
+    let mut rx = in_parts(40_000);
+    rx.direct_skip(1000);
+    rx.direct_done(&[0; 40_000 - 4 - 1000]);
+    assert_eq!((rx.direct(), rx.at_boundary()), (None, false), "the trailer is still to come");
+}
+
+#[test]
+fn a_receiver_knows_whether_crcs_were_agreed() {
+    assert!(Receiver::new(true).crc() && !Receiver::new(false).crc());
+}
+
+/// Who waits for as many bytes as `More` says waits for nothing that the peer may not send: the least FPDU is 20 bytes.
+#[test]
+fn the_least_fpdu_is_waited_for_exactly() {
+    let wire = tagged(Op::Write, 0, 0, 0, true);
     let mut rx = Receiver::new(false);
-    rx.next(&wire[..20]).expect("a part");
-    rx.direct_done(&[0; 4997]);
+    for have in 0..20 {
+        assert_eq!(rx.next(&wire[..have]), Ok((0, Step::More(20 - have))));
+    }
+    assert!(matches!(rx.next(&wire), Ok((20, Step::Payload { last: true, .. }))));
+}
+
+/// RFC 5040 section 4.3, table of opcodes: which of them send, invalidate, and ask for a solicited event.
+#[test]
+fn opcodes_mean_what_the_table_says() {
+    let of = |o: u8| {
+        let op = Op::from_bits(o).expect("an opcode");
+        [op.is_tagged(), op.is_send(), op.invalidates(), op.is_solicited()].map(u8::from)
+    };
+    assert_eq!([of(0), of(1), of(2)], [[1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]]);
+    assert_eq!([of(3), of(4)], [[0, 1, 0, 0], [0, 1, 1, 0]]);
+    assert_eq!([of(5), of(6)], [[0, 1, 0, 1], [0, 1, 1, 1]]);
+    assert_eq!(of(7), [0, 0, 0, 0]);
+    assert!((8..=255).all(|o| Op::from_bits(o).is_none()));
 }

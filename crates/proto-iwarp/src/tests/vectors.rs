@@ -101,6 +101,26 @@ fn largest_fpdu_goes_through() {
     ));
 }
 
+/// RFC 5044 section 4.1: ULPDU_Length has 16 bits, so an untagged segment holds 65517 bytes of payload.
+#[test]
+fn largest_untagged_fpdu_goes_through() {
+    let payload = vec![7; 65_517];
+    let h = tx::untagged_header(Op::Send, 0, 0, 1, 0, payload.len(), true);
+    assert_eq!(h[..2], [0xff, 0xff]);
+    let (t, n) = tx::trailer(tx::MAX_ULPDU, None);
+    let wire = [&h[..], &payload, &t[..n]].concat();
+    assert!(matches!(
+        Receiver::new(false).next(&wire),
+        Ok((used, Step::Payload { last: true, .. })) if used == wire.len()
+    ));
+}
+
+#[test]
+#[should_panic(expected = "untagged payload of 65518 bytes")]
+fn too_large_an_untagged_payload_is_refused() {
+    tx::untagged_header(Op::Send, 0, 0, 1, 0, 65_518, true);
+}
+
 #[test]
 #[should_panic(expected = "tagged payload of 65522 bytes")]
 fn too_large_a_payload_is_refused() {
