@@ -61,6 +61,7 @@ mod tests {
         assert_eq!(t.to_bytes(), [0x34, 0x12, 0x03, 0, 0, 0, 0, 0]);
         // Seen live from a little-endian host: 01 00 00 80, 02 00 00 80.
         assert_eq!(InitiatorTag::Task(1).tag().to_bytes(), [1, 0, 0, 0x80, 0, 0, 0, 0]);
+        assert_eq!([0, 1, 41].map(InitiatorTag::next_task), [1, 2, 42]);
         assert_eq!(InitiatorTag::next_task(0x7fff_ffff), 0);
         // A queue that does not fit never turns a command into task management.
         let cut = InitiatorTag::Command { queue: InitiatorTag::MAX_QUEUES | 5, index: 6 };

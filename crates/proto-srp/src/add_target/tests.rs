@@ -58,6 +58,11 @@ fn refuses_the_rest_and_says_why() {
         ("nonsense", "\"nonsense\" is no option of add_target"),
         ("color=red", "\"color=red\" is no option of add_target"),
         ("dgid=fe80", "option dgid= belongs to the IB connection manager; give dest= instead"),
+        ("pkey=ffff", "option pkey= belongs to the IB connection manager; give dest= instead"),
+        (
+            "service_id=1",
+            "option service_id= belongs to the IB connection manager; give dest= instead",
+        ),
         ("id_ext=", "id_ext=: wanted 1 to 16 hexadecimal digits"),
         ("id_ext=00000000000000001", "id_ext=00000000000000001: wanted 1 to 16 hexadecimal digits"),
         ("id_ext=-1", "id_ext=-1: wanted 1 to 16 hexadecimal digits"),

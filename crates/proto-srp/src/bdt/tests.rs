@@ -69,7 +69,9 @@ fn what_does_not_fit_is_found_first() {
     assert_eq!(Walk::new([wraps], [s(0, 5)], 0, 5, 0).err(), Some(WalkError::Wraps));
     let local = s(u64::MAX, 2);
     assert_eq!(Walk::new([d(0, 1, 2)], [local], 0, 2, 0).err(), Some(WalkError::Wraps));
-    // The last byte of the address space is a good byte.
+    // The last byte of the address space is a good byte, here and there.
+    let top = Walk::new([d(0, 1, 8)], [s(u64::MAX - 7, 8)], 0, 8, 0).unwrap();
+    assert!(top.eq([op(0, 1, 0, u64::MAX - 7, 8)]));
     let last = d(u64::MAX - 3, 1, 4);
     let ops: Vec<_> = Walk::new([last], [s(0, 4)], 0, 4, 3).unwrap().collect();
     assert_eq!(ops, [op(u64::MAX - 3, 1, 0, 0, 3), op(u64::MAX, 1, 0, 3, 1)]);

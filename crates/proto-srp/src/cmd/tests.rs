@@ -92,6 +92,45 @@ fn direct_offset_by_offset() {
     assert_eq!(Command::decode(&iu, &CTX).unwrap().data_out, Buffer::Direct(d(0, 8)));
 }
 
+/// The remote ranges of a command are where its data goes, whatever the form; none means no data.
+#[test]
+fn a_direct_buffer_is_its_one_range() {
+    let iu = encode(&base().data_in(BufferSpec::Direct(d(0, 512))));
+    let c = Command::decode(&iu, &CTX).unwrap();
+    assert!(c.data_in.descriptors().eq([d(0, 512)]));
+    assert!(!c.data_in.is_empty() && c.data_out.is_empty());
+    let iu = encode(&base().data_in(BufferSpec::Direct(d(0, 0))));
+    assert!(Command::decode(&iu, &CTX).unwrap().data_in.is_empty());
+}
+
+#[test]
+fn lists_know_how_long_they_are() {
+    let bytes = [d(0, 1).to_bytes(), d(1, 2).to_bytes(), d(2, 3).to_bytes()].concat();
+    for n in 0..=3 {
+        let list = DescriptorList::new(&bytes[..16 * n]).unwrap();
+        assert_eq!((list.len(), list.is_empty(), list.iter().len()), (n, n == 0, n));
+    }
+    assert!(DescriptorList::new(&bytes[..47]).is_none());
+}
+
+/// SRP-2: the descriptors end where immediate data may begin, and not a byte later.
+#[test]
+fn immediate_data_begins_behind_the_descriptors() {
+    let iu = encode(&base().data_out(BufferSpec::Immediate { offset: 52, data: &[7; 8] }));
+    let at = |offset| {
+        let ctx = IuContext { immediate_offset: Some(offset), ..CTX };
+        Command::decode(&iu, &ctx).map(|c| c.data_out)
+    };
+    assert_eq!(at(52), Ok(Buffer::Immediate { data: &[7; 8] }));
+    for offset in 44..52 {
+        let error = CmdError::Descriptor(
+            Direction::Out,
+            DescriptorError::ImmediateOverlap { offset, end: 52 },
+        );
+        assert_eq!(at(offset), Err(IuError::Command { tag: TAG, error }));
+    }
+}
+
 #[test]
 fn the_short_way_writes_the_same() {
     let place = Descriptor { addr: 0x0102_0304_0506_0708, key: 0x1122_3344, len: 0x5566_7788 };

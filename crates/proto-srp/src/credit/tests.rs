@@ -39,6 +39,25 @@ fn credits_of_aborted_commands_come_with_the_next_delta() {
     assert_eq!(t.take_delta(), 0);
 }
 
+/// Each credit is with the initiator, with a request, or on its way back.
+#[test]
+fn every_credit_is_at_one_place() {
+    let mut t = RequestLimit::new(4);
+    let places = |t: &RequestLimit| (t.granted(), t.outstanding(), t.pending());
+    for _ in 0..3 {
+        t.consume().unwrap();
+    }
+    assert_eq!(places(&t), (1, 3, 0));
+    t.release();
+    t.release();
+    assert_eq!(places(&t), (1, 1, 2));
+    assert_eq!(t.take_delta(), 2);
+    assert_eq!(places(&t), (3, 1, 0));
+    // Kept back from what ends next: nothing is pending meanwhile.
+    t.set_limit(3);
+    assert_eq!((places(&t), t.limit()), ((3, 1, 0), 3));
+}
+
 #[test]
 fn a_credit_request_when_nothing_else_can_carry_them() {
     let mut t = RequestLimit::new(2);

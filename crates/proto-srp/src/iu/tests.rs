@@ -135,6 +135,10 @@ fn event_request_offset_by_offset() {
     assert_eq!(b[36..39], [9, 8, 7]);
     assert_eq!(b[39..], [0xff; 25]);
     assert_eq!(decode_initiator(&b[..39]), Ok(TargetIu::EventRequest(e)));
+    let quiet = EventRequest { solicited: false, ..e };
+    assert_eq!(quiet.encode(&mut b, 512), Ok(39));
+    assert_eq!(b[1], 0);
+    assert_eq!(decode_initiator(&b[..39]), Ok(TargetIu::EventRequest(quiet)));
     // Cut by the negotiated length, and read cut.
     assert_eq!(e.encode(&mut b, 38), Ok(38));
     let Ok(TargetIu::EventRequest(back)) = decode_initiator(&b[..37]) else { panic!() };
@@ -166,6 +170,24 @@ fn every_type_byte_on_both_sides() {
     }
     assert_eq!(Iu::decode(&[], &CTX), Err(IuError::Empty));
     assert_eq!(decode_initiator(&[]), Err(IuError::Empty));
+}
+
+/// Logs call IUs as the standard does, so that they can be looked up there.
+#[test]
+fn ius_have_the_names_of_the_standard() {
+    for (code, name) in [
+        (0x01, "SRP_TSK_MGMT"),
+        (0x02, "SRP_CMD"),
+        (0x03, "SRP_I_LOGOUT"),
+        (0x41, "SRP_CRED_RSP"),
+        (0x42, "SRP_AER_RSP"),
+        (0x80, "SRP_T_LOGOUT"),
+        (0x81, "SRP_CRED_REQ"),
+        (0x82, "SRP_AER_REQ"),
+        (0xc1, "SRP_RSP"),
+    ] {
+        assert_eq!(IuType::from_code(code).map(IuType::name), Some(name));
+    }
 }
 
 #[test]

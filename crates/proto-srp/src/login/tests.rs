@@ -135,6 +135,32 @@ fn the_form_is_recognised() {
     assert_eq!(LoginRequest::decode_any(&b[..60]), Err(LoginError::Unrecognised));
 }
 
+/// Each sign counts for itself: a login of the 64-byte form that reads as well in the other but for one of them.
+#[test]
+fn one_sign_more_decides_the_form() {
+    let plain = LoginRequest { target: PortId::new(0x3031_0000_0000_0000, 1), ..linux(0) };
+    let tagged = |bytes: [u8; 8]| LoginRequest { tag: Tag::from_bytes(bytes), ..plain };
+    let cases = [
+        // Read in the short form: a good length and clean, but no buffer formats; or with
+        // formats and clean, but with no length that can be.
+        (tagged([0, 0, 0, 0, 0, 0, 1, 0]), 0),
+        (tagged([0, 6, 0, 0, 0xff, 0xff, 0xff, 0xff]), 0),
+        // Only clean; while the long form has formats as well, if no length.
+        (LoginRequest { request_iu_len: 0, ..plain }, 0),
+        // Only formats; while the long form, which is not clean, has a length as well.
+        (
+            LoginRequest { target: PortId(TARGET), ..tagged([0, 6, 0, 0, 0xff, 0xff, 0xff, 0xff]) },
+            1,
+        ),
+    ];
+    for (req, reserved) in cases {
+        let mut b = [0; 64];
+        req.encode(Form::IbCm, &mut b).unwrap();
+        b[1] = reserved;
+        assert_eq!(LoginRequest::decode_any(&b), Ok((req, Form::IbCm)), "{req:x?}");
+    }
+}
+
 #[test]
 fn response_offset_by_offset() {
     let rsp = LoginResponse {
@@ -168,6 +194,13 @@ fn response_offset_by_offset() {
         let b = LoginResponse { result, solicit_supported: false, ..rsp }.to_bytes();
         assert_eq!(b[26], 0x80 | i as u8);
         assert_eq!(LoginResponse::decode(&b).unwrap().result, result);
+    }
+    // Bit 4 is SOLNTSUP, bit 7 IMMED_SUPPORTED.
+    for bit in 0..8 {
+        let mut b = b;
+        b[26] = 1 << bit;
+        let r = LoginResponse::decode(&b).unwrap();
+        assert_eq!((r.solicit_supported, r.immediate_supported), (bit == 4, bit == 7));
     }
     for len in 0..52 {
         assert_eq!(

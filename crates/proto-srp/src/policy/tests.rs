@@ -117,6 +117,9 @@ fn an_initiator_checks_the_response() {
         let rsp = LoginResponse { credits, ..good };
         assert_eq!(settle(&req, &rsp, 512), Err(ResponseError::Credits(credits)));
     }
+    // Immediate data at an offset of 68 needs an IU that goes on behind it.
+    assert_eq!(bad(|r| r.request_iu_len = 68).unwrap().immediate_offset, None);
+    assert_eq!(bad(|r| r.request_iu_len = 69).unwrap().immediate_offset, Some(68));
     assert_eq!(bad(|r| r.request_iu_len = 64).unwrap().request_iu_len, 64);
     assert_eq!(bad(|r| r.request_iu_len = 64).unwrap().immediate_offset, None);
     assert_eq!(bad(|r| r.request_iu_len = 1 << 20).unwrap().request_iu_len, 8260);

@@ -34,6 +34,23 @@ fn offset_by_offset() {
     assert_eq!(Response::decode(&b[..45]), Ok(r));
 }
 
+/// The response that says no more than GOOD, on the short way that nearly all take.
+#[test]
+fn a_plain_response_offset_by_offset() {
+    let mut want = [0; 36];
+    want[..2].copy_from_slice(&[0xc1, 1]);
+    want[4..8].copy_from_slice(&[0, 0, 0, 3]);
+    want[8..16].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(Response::good(TAG, 3, true), want);
+    want[1] = 0;
+    want[4..8].fill(0xff);
+    assert_eq!(Response::good(TAG, -1, false), want);
+    want[19] = 0x18;
+    let mut b = [0xff; 40];
+    assert_eq!(Response::scsi(TAG, 0x18, -1).encode(&mut b, 512), Ok(36));
+    assert_eq!((&b[..36], &b[36..]), (&want[..], &[0xff; 4][..]));
+}
+
 #[test]
 fn every_valid_bit() {
     let bits = |r: Response<'_>| {
