@@ -156,6 +156,24 @@ mod tests {
         assert_eq!(Lun::from_bytes([0, 5, 0, 0, 0, 0, 0, 1]).index(), None);
     }
 
+    /// SPC-4 6.6.1: a host may ask any LUN which VPD pages there are; here there is none but the list.
+    #[test]
+    fn unknown_lun_lists_no_pages() {
+        let mut out = Vec::new();
+        let five = Lun::from_index(5).unwrap();
+        for (lun, first) in [(Lun::ZERO, 0x3f), (five, 0x7f)] {
+            for (alloc, len) in [(255, 5), (4, 4)] {
+                let vpd = [0x12, 1, 0, 0, alloc, 0];
+                execute_no_lu(&vpd, lun, &[], &identity(), &mut out).unwrap();
+                assert_eq!(out, [first, 0, 0, 1, 0][..len]);
+            }
+            for page in [0x80, 0x83, 0xb0] {
+                let e = execute_no_lu(&[0x12, 1, page, 0, 255, 0], lun, &[], &identity(), &mut out);
+                assert_eq!(e, Err(Sense::cdb_byte(2).into()));
+            }
+        }
+    }
+
     #[test]
     fn unknown_lun_answers_three_commands_only() {
         let mut out = Vec::new();

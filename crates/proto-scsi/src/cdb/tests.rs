@@ -3,6 +3,7 @@ use super::*;
 use crate::geometry::{Features, Geometry};
 use crate::initiator as i;
 use crate::sense::Sense;
+use ControlCommand as C;
 use proptest::prelude::*;
 
 fn geometry() -> Geometry {
@@ -376,4 +377,70 @@ proptest! {
         prop_assert_eq!(ok(i::read(lba, blocks, fua).as_bytes()), Command::Read { lba, blocks, fua, dpo: false });
         prop_assert_eq!(ok(i::write(lba, blocks, fua).as_bytes()), Command::Write { lba, blocks, fua, dpo: false });
     }
+}
+
+/// SBC-3 5.25: POWER CONDITION 1 is ACTIVE, 7 hands control back; LOEJ and the others are not offered here.
+#[test]
+fn start_stop_by_power_condition() {
+    let start_stop = |b1: u8, b4: u8| match decode(&[0x1b, b1, 0, 0, b4, 0], &geometry()) {
+        Ok(Command::Control(C::StartStop { action, immed })) => Ok((action, immed)),
+        Ok(other) => panic!("{other:?}"),
+        Err(e) => Err(e),
+    };
+    assert_eq!(start_stop(0, 0x01), Ok((StartStop::Start, false)));
+    assert_eq!(start_stop(1, 0x00), Ok((StartStop::Stop, true)));
+    for start in [0, 1] {
+        assert_eq!(start_stop(0, 0x10 | start), Ok((StartStop::Start, false)));
+        assert_eq!(start_stop(1, 0x70 | start), Ok((StartStop::LuControl, true)));
+        for power in [2, 3, 4, 5, 6, 8, 0xa, 0xb, 0xf] {
+            let refused = Err(Sense::cdb_bit(4, 7));
+            assert_eq!(start_stop(0, power << 4 | start), refused, "{power}");
+        }
+    }
+}
+
+/// SPC-4 6.15: PREVENT has two bits, of which the upper is obsolete.
+#[test]
+fn prevent_allow_takes_one_bit() {
+    let decoded = |b4| decode(&[0x1e, 0, 0, 0, b4, 0], &geometry());
+    for prevent in [false, true] {
+        let want = Command::Control(C::PreventAllow { prevent });
+        assert_eq!(decoded(u8::from(prevent)), Ok(want));
+        assert_eq!(decoded(2 | u8::from(prevent)), Err(Sense::cdb_bit(4, 1)));
+    }
+}
+
+/// IMMED is bit 1 of byte 1 (SBC-3 5.8, 5.22): status before the work is done.
+#[test]
+fn immediate_is_what_the_bit_says() {
+    for (opcode, len) in [(0x34, 10), (0x90, 16), (0x35, 10), (0x91, 16)] {
+        for bit in [0, 0x02] {
+            let mut cdb = vec![0; len];
+            (cdb[0], cdb[1]) = (opcode, bit);
+            let got = match decode(&cdb, &geometry()) {
+                Ok(Command::PreFetch { immed, .. } | Command::SyncCache { immed, .. }) => immed,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(got, bit != 0, "{opcode:#x}");
+        }
+    }
+}
+
+/// How many bytes go either way is what the CDB says, before anything of the unit is looked at.
+#[test]
+fn lengths_are_those_of_the_cdb() {
+    let mut g = geometry();
+    g.features = g.features.with(Features::FORMAT);
+    let lens = |cdb: &[u8]| {
+        let c = decode(cdb, &g).unwrap();
+        (c.data_out_len(&g), c.data_in_len(&g))
+    };
+    assert_eq!(lens(&[0x15, 0x10, 0, 0, 24, 0]), (24, 0), "MODE SELECT(6)");
+    assert_eq!(lens(&[0x55, 0x10, 0, 0, 0, 0, 0, 1, 2, 0]), (0x102, 0), "MODE SELECT(10)");
+    assert_eq!(lens(&[0x04, 0, 0, 0, 0, 0]), (0, 0), "FORMAT UNIT");
+    assert_eq!(lens(&[0x04, 0x10, 0, 0, 0, 0]), (4, 0), "with a short list");
+    assert_eq!(lens(&[0x04, 0x30, 0, 0, 0, 0]), (8, 0), "with a long one");
+    assert_eq!(lens(&[0x3b, 0x0a, 0, 0, 0, 0, 0, 1, 2, 0]), (0x102, 0), "WRITE BUFFER");
+    let lba_status = [0x9e, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0];
+    assert_eq!(lens(&lba_status), (0, 0x102), "GET LBA STATUS");
 }

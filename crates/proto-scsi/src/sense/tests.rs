@@ -32,6 +32,89 @@ fn golden_descriptor_miscompare_with_information() {
     );
 }
 
+/// SPC-4 table 48.
+#[test]
+fn every_key_has_its_number() {
+    let keys = [
+        SenseKey::NoSense,
+        SenseKey::RecoveredError,
+        SenseKey::NotReady,
+        SenseKey::MediumError,
+        SenseKey::HardwareError,
+        SenseKey::IllegalRequest,
+        SenseKey::UnitAttention,
+        SenseKey::DataProtect,
+        SenseKey::BlankCheck,
+        SenseKey::VendorSpecific,
+        SenseKey::CopyAborted,
+        SenseKey::AbortedCommand,
+        SenseKey::Reserved,
+        SenseKey::VolumeOverflow,
+        SenseKey::Miscompare,
+        SenseKey::Completed,
+    ];
+    for byte in 0..=255u8 {
+        let key = SenseKey::from_bits(byte);
+        assert_eq!((key, key as u8), (keys[usize::from(byte & 0x0f)], byte & 0x0f));
+    }
+}
+
+/// SPC-4 4.5.2.4: SKSV says that the bytes mean something, C/D where the field is, BPV that a bit is named.
+#[test]
+fn sense_key_specific_bytes_are_read_flag_by_flag() {
+    let fixed = |key: u8, specific: [u8; 3]| {
+        let mut b = [0x70, 0, key, 0, 0, 0, 0, 0x0a, 0, 0, 0, 0, 0x24, 0, 0, 0, 0, 0];
+        b[15..].copy_from_slice(&specific);
+        let s = Sense::parse(&b).unwrap();
+        let mut d = vec![0x72, key, 0x24, 0, 0, 0, 0, 8, 2, 6, 0, 0];
+        d.extend_from_slice(&specific);
+        d.push(0);
+        assert_eq!(Sense::parse(&d), Some(s), "the same in the other form");
+        (s.field, s.progress)
+    };
+    let field = |in_cdb, bit| (Some(FieldPointer { in_cdb, byte: 0x0102, bit }), None);
+    assert_eq!(fixed(5, [0x80, 1, 2]), field(false, None));
+    assert_eq!(fixed(5, [0xc0, 1, 2]), field(true, None));
+    assert_eq!(fixed(5, [0x8d, 1, 2]), field(false, Some(5)));
+    assert_eq!(fixed(5, [0xcf, 1, 2]), field(true, Some(7)));
+    assert_eq!(fixed(5, [0xc8, 1, 2]), field(true, Some(0)));
+    assert_eq!(fixed(5, [0x4f, 1, 2]), (None, None), "not valid");
+    for key in [0, 2] {
+        assert_eq!(fixed(key, [0x80, 1, 2]), (None, Some(0x0102)));
+        assert_eq!(fixed(key, [0x00, 1, 2]), (None, None));
+    }
+    assert_eq!(fixed(3, [0x80, 1, 2]), (None, None), "another meaning under other keys");
+}
+
+/// SPC-4 4.5.2.2: INFORMATION counts with its VALID bit only, and descriptors of other types are passed over.
+#[test]
+fn information_needs_its_valid_bit() {
+    let mut b = [0x72, 0xe, 0x1d, 0, 0, 0, 0, 12, 0, 10, 0x80, 0, 0, 0, 0, 0, 0, 0, 2, 1];
+    assert_eq!(Sense::parse(&b).unwrap().info, Some(0x201));
+    b[10] = 0x7f;
+    assert_eq!(Sense::parse(&b).unwrap().info, None);
+    let two = [
+        0x72, 0xe, 0x1d, 0, 0, 0, 0, 16, 0x80, 2, 0xff, 0xff, 0, 10, 0x80, 0, 0, 0, 0, 0, 0, 0, 2,
+        1,
+    ];
+    assert_eq!(Sense::parse(&two).unwrap().info, Some(0x201));
+    let mut b = [0xf0, 0, 0xe, 0, 0, 2, 1, 10, 0, 0, 0, 0, 0x1d, 0];
+    assert_eq!(Sense::parse(&b).unwrap().info, Some(0x201));
+    b[0] = 0x70;
+    assert_eq!(Sense::parse(&b).unwrap().info, None);
+}
+
+#[test]
+fn deferred_errors_are_told_by_the_response_code() {
+    for (code, deferred) in [(0x70, false), (0x71, true), (0x72, false), (0x73, true)] {
+        let b = [code, 3, 3, 0, 0, 0, 0, 0];
+        assert_eq!(Sense::parse(&b).map(|s| s.deferred), Some(deferred));
+    }
+    for code in [0x00, 0x6f, 0x74, 0x7f] {
+        assert_eq!(Sense::parse(&[code, 0, 0, 0, 0, 0, 0, 0]), None);
+    }
+}
+
 #[test]
 fn fixed_form_leaves_out_an_information_it_has_no_room_for() {
     let b = encoded(Sense::MISCOMPARE.with_info(1 << 32), SenseFormat::Fixed);

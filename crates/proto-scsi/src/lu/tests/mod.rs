@@ -2,4 +2,6 @@ mod admission;
 mod hosts;
 mod inquiry;
 mod mode;
+mod nexus;
 mod reports;
+mod told;

@@ -1,3 +1,4 @@
 mod model;
+mod plan;
 mod rows;
 mod rules;

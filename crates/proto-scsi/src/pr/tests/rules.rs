@@ -351,6 +351,48 @@ fn full_status_and_capabilities() {
     }
 }
 
+/// SPC-4 table 212 (READ RESERVATION parameter data): 8 bytes without a reservation, 24 with one.
+#[test]
+fn read_reservation_is_these_bytes() {
+    let (mut bed, _, b, c) = three();
+    let read = |bed: &mut Bed| bed.run(c, i::pr_in(PrIn::ReadReservation, 255)).unwrap();
+    assert_eq!(read(&mut bed), [0, 0, 0, 2, 0, 0, 0, 0]);
+    out(&mut bed, b, PrOut::Reserve, 6, 0xb, 0).unwrap();
+    let held = [0, 0, 0, 2, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0xb, 0, 0, 0, 0, 0, 6, 0, 0];
+    assert_eq!(read(&mut bed), held);
+    out(&mut bed, b, PrOut::Release, 6, 0xb, 0).unwrap();
+    out(&mut bed, b, PrOut::Reserve, 8, 0xb, 0).unwrap();
+    let by_all = [0, 0, 0, 2, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0];
+    assert_eq!(read(&mut bed), by_all);
+}
+
+/// The limit is exact: so many are registered, stored and read back; one more is refused.
+#[test]
+fn as_many_registrations_as_are_promised() {
+    let mut bed = Bed::new();
+    for round in 0..4u8 {
+        let ids: Vec<_> = (0..=254u8)
+            .map(|n| {
+                let mut id = [n; 16];
+                id[0] = round;
+                crate::TransportId::srp(id)
+            })
+            .collect();
+        let sender = bed.login_at(200 + round, 2);
+        let options = PrRegister { initiators: &ids, ..PrRegister::default() };
+        let list = i::pr_out_list(0, 3, &options);
+        out_list(&mut bed, sender, PrOut::Register, 0, &list).unwrap();
+    }
+    assert_eq!(bed.lu.check_invariants(), Ok(()));
+    let all = bed.lu.export_reservations();
+    assert_eq!(bed.lu.import_reservations(&all, Import::TakeOver), Ok(()));
+    let a = bed.login(1);
+    let more = out(&mut bed, a, PrOut::Register, 0, 0, 1);
+    assert_eq!(sense(more), Sense::INSUFFICIENT_REGISTRATION_RESOURCES);
+    let all = bed.run(a, i::pr_in(PrIn::ReadKeys, 0xffff)).unwrap();
+    assert_eq!(i::parse_pr_keys(&all).unwrap().keys.len(), crate::pr::REGISTRATIONS_MAX);
+}
+
 #[test]
 fn registrations_outlive_the_nexus() {
     let (mut bed, a, b, _) = three();
