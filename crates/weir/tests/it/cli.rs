@@ -210,7 +210,7 @@ fn status_top_events_and_targets() {
     let text = "[[target]]\nname = 'srp0'\nlisten = ['192.0.2.1:5555']\n\
         [[pool]]\nname = 'p'\ndevices = [{ kind = 'ram', size = '1G' }]\n\
         [[volume]]\nname = 'v'\npool = 'p'\nsize = '1M'\n\
-        [[host]]\nname = 'h'\nports = ['1:2']\n[[map]]\nhost = 'h'\nvolume = 'v'\n";
+        [[host]]\nname = 'h'\nports = ['1:2c90300a1b2c3']\n[[map]]\nhost = 'h'\nvolume = 'v'\n";
     std::fs::write(&file, text).expect("written");
     let apply = format!("apply {}", file.display());
     assert!(n.ok(&apply).contains("5 changed, 0 as they were"));
