@@ -143,9 +143,9 @@ mod tests {
     #[test]
     fn a_package_and_all_above_it() {
         assert_eq!(of(&["crates/weir/src/main.rs"]), ("weir".into(), false, false));
-        let store = "sim-suites store weir".to_string();
+        let store = "weir sim-suites store".to_string();
         assert_eq!(of(&["crates/store/tests/x.rs", "README.md"]), (store, true, false));
-        let base = "base layers sim-suites store weir".to_string();
+        let base = "weir base layers sim-suites store".to_string();
         assert_eq!(of(&["crates/base/Cargo.toml"]), (base, true, true));
     }
 
