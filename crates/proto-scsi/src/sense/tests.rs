@@ -186,3 +186,22 @@ proptest! {
         let _ = Sense::parse(&b);
     }
 }
+
+/// SPC-4 4.5.2.1 and 4.5.3: ADDITIONAL SENSE LENGTH says how far sense data go; what is behind them in the buffer says nothing.
+#[test]
+fn what_is_behind_the_sense_data_is_not_read() {
+    let mut fixed = [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 1, 0, 0xcd, 0, 1];
+    assert_eq!(Sense::parse(&fixed).map(|s| (s.asc, s.ascq)), Some((0x24, 1)));
+    fixed[7] = 5;
+    assert_eq!(Sense::parse(&fixed).map(|s| (s.asc, s.ascq)), Some((0x24, 0)));
+    fixed[7] = 4;
+    assert_eq!(Sense::parse(&fixed), Some(Sense::new(SenseKey::IllegalRequest, 0, 0)));
+
+    let information = [0x00, 0x0a, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 7];
+    let mut descriptor = vec![0x72, 0xe, 0x1d, 0, 0, 0, 0, 12];
+    descriptor.extend([0x03, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    descriptor.extend(information);
+    assert_eq!(Sense::parse(&descriptor), Some(Sense::MISCOMPARE));
+    descriptor[7] = 24;
+    assert_eq!(Sense::parse(&descriptor), Some(Sense::MISCOMPARE.with_info(7)));
+}

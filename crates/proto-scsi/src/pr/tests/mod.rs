@@ -1,4 +1,5 @@
 mod model;
+mod numbers;
 mod plan;
 mod rows;
 mod rules;

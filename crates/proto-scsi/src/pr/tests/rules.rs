@@ -10,7 +10,7 @@ use crate::testbed::{Bed, initiator, sense};
 
 const CONFLICT: Result<(), ScsiError> = Err(ScsiError::RESERVATION_CONFLICT);
 
-fn out(
+pub(super) fn out(
     bed: &mut Bed,
     n: Nexus,
     action: PrOut,
@@ -22,7 +22,7 @@ fn out(
     out_list(bed, n, action, kind, &list)
 }
 
-fn out_list(
+pub(super) fn out_list(
     bed: &mut Bed,
     n: Nexus,
     action: PrOut,
@@ -34,11 +34,11 @@ fn out_list(
     bed.raw(n, &cdb, list).map(|data| assert!(data.is_empty()))
 }
 
-fn register(bed: &mut Bed, n: Nexus, key: u64) {
+pub(super) fn register(bed: &mut Bed, n: Nexus, key: u64) {
     out(bed, n, PrOut::RegisterAndIgnore, 0, 0, key).unwrap();
 }
 
-fn keys(bed: &mut Bed, n: Nexus) -> Vec<u64> {
+pub(super) fn keys(bed: &mut Bed, n: Nexus) -> Vec<u64> {
     let mut keys =
         i::parse_pr_keys(&bed.run(n, i::pr_in(PrIn::ReadKeys, 4096)).unwrap()).unwrap().keys;
     keys.sort_unstable();
@@ -49,11 +49,11 @@ fn generation(bed: &mut Bed, n: Nexus) -> u32 {
     i::parse_pr_keys(&bed.run(n, i::pr_in(PrIn::ReadKeys, 8)).unwrap()).unwrap().generation
 }
 
-fn held(bed: &mut Bed, n: Nexus) -> Option<(u64, u8)> {
+pub(super) fn held(bed: &mut Bed, n: Nexus) -> Option<(u64, u8)> {
     i::parse_pr_reservation(&bed.run(n, i::pr_in(PrIn::ReadReservation, 64)).unwrap()).unwrap().held
 }
 
-fn three() -> (Bed, Nexus, Nexus, Nexus) {
+pub(super) fn three() -> (Bed, Nexus, Nexus, Nexus) {
     let mut bed = Bed::new();
     let (a, b, c) = (bed.login(1), bed.login(2), bed.login(3));
     register(&mut bed, a, 0xa);
