@@ -234,11 +234,11 @@ async fn greet(
     secret: Arc<[u8]>,
     place: usize,
 ) {
-    let Some(credits) = port.commit(CREDITS) else {
+    if !port.set_aside.lend(u32::from(CREDITS)) {
         return refuse(incoming, RejectReason::Resources);
-    };
+    }
     let proved = prove(&port, incoming, &request, &secret).await;
-    port.uncommit(credits);
+    port.set_aside.give_back(u32::from(CREDITS));
     let Some(greeted) = proved else { return };
     let arrival = Arrival::Greeted(greeted);
     let shared = port.shared.clone();

@@ -34,6 +34,6 @@ mod sessions;
 mod target;
 mod tick;
 
-pub use config::TargetConfig;
+pub use config::{LEAST, TargetConfig};
 pub use port::{Port, PortCensus};
 pub use target::{ChannelInfo, SessionInfo, Target};

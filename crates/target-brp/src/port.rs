@@ -15,7 +15,7 @@ use weir_mem::{BufPool, Census, Shares, Slice};
 use weir_reactor::{
     Completion, CompletionQueue, TaskId, WaitChannel, get_part, remove_part, set_part, spawn_task,
 };
-use weir_target_core::{Units, spread};
+use weir_target_core::{Receives, Units, spread};
 
 /// What of a port's resources is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub struct Port {
     pub(crate) list: RefCell<Vec<Slice>>,
     /// Room for checksums that a volume has kept.
     pub(crate) kept: RefCell<Vec<u32>>,
-    committed: Cell<u32>,
+    pub(crate) set_aside: Receives,
 }
 
 impl Port {
@@ -98,7 +98,9 @@ impl Port {
         let receives: Vec<Slice> =
             (0..config.recv_buffers).map_while(|_| all.try_alloc(size)).collect();
         let requests = config.requests.max(1);
+        let least = u32::from(crate::config::LEAST);
         let port = Rc::new(Port {
+            set_aside: Receives::new(config.recv_buffers, config.max_channels, least),
             config,
             shared,
             provider,
@@ -125,7 +127,6 @@ impl Port {
             head: RefCell::default(),
             list: RefCell::default(),
             kept: RefCell::default(),
-            committed: Cell::new(0),
         });
         for number in 0..port.receives.len() as u32 {
             port.post(number);
@@ -164,17 +165,11 @@ impl Port {
 
     /// Sets receives aside for a connection: as many credits as wanted or left, at least two.
     pub(crate) fn commit(&self, wanted: u16) -> Option<u16> {
-        let left = (self.config.recv_buffers as u32).saturating_sub(self.committed.get());
-        let credits = u32::from(wanted).min(left);
-        if credits < 2 {
-            return None;
-        }
-        self.committed.set(self.committed.get() + credits);
-        Some(credits as u16)
+        self.set_aside.commit(u32::from(wanted), 2, |left| left).map(|n| n as u16)
     }
 
     pub(crate) fn uncommit(&self, credits: u16) {
-        self.committed.set(self.committed.get() - u32::from(credits));
+        self.set_aside.uncommit(u32::from(credits));
     }
 
     /// Accepts a login here; `draining` when what it replaces has not ended.
@@ -251,7 +246,7 @@ impl Port {
             waiting: self.places.waiting(0),
             receives_posted: self.recv_queue.posted(),
             channels: self.channels.borrow().len(),
-            credits: self.committed.get(),
+            credits: self.set_aside.committed(),
             data_pool: self.pool.census(),
         }
     }

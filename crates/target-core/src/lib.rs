@@ -35,6 +35,6 @@ pub use block_door::{CompareGuard, Refusal, WriteGuard};
 pub use execute::{Outcome, execute_unmapped};
 pub use fence::{End, Link, PATIENCE, Whom};
 pub use pass::{Aside, Inside, Pass};
-pub use spread::Spread;
+pub use spread::{Receives, Spread};
 pub use transfer::{Stop, Transfer};
 pub use unit::{Attached, ReservationStore, Unit, UnitShared, Units};

@@ -1,6 +1,7 @@
 //! A target port on several reactors, whatever its protocol: which these are, logins, memory to receive into.
 
 use crate::planted::{Bug, has};
+use std::cell::Cell;
 use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -185,6 +186,73 @@ where
     }
 }
 
+/// Receive buffers of a port on one reactor, set aside for channels. As long as there are `least` for each channel that
+/// the port may have, every one gets these, however many a few have been given.
+#[derive(Debug)]
+pub struct Receives {
+    total: u32,
+    least: u32,
+    channels: u32,
+    committed: Cell<u32>,
+    /// Channels that have some.
+    here: Cell<u32>,
+}
+
+impl Receives {
+    /// `total` buffers for up to `channels` channels, each of which is to have `least`.
+    pub fn new(total: usize, channels: usize, least: u32) -> Receives {
+        let (total, channels) = (total as u32, channels.min(1 << 16) as u32);
+        // With fewer it is first come first served.
+        let least = if least * channels <= total { least } else { 0 };
+        Receives { total, least, channels, committed: Cell::new(0), here: Cell::new(0) }
+    }
+
+    /// Not set aside for anybody: neither for channels that there are, nor for others that may come.
+    fn left(&self) -> u32 {
+        let to_come = self.channels.saturating_sub(self.here.get());
+        (self.total - self.committed.get()).saturating_sub(self.least * to_come)
+    }
+
+    /// Sets buffers aside for a channel: what it has at least, or `share` of what is left if that is more; no more than
+    /// `wanted`. `None`: there are not `fewest`.
+    pub fn commit(&self, wanted: u32, fewest: u32, share: impl Fn(u32) -> u32) -> Option<u32> {
+        let own = if self.here.get() < self.channels { self.least } else { 0 };
+        let left = self.left() + own;
+        let n = wanted.min(share(left).max(own)).min(left);
+        if n < fewest {
+            return None;
+        }
+        self.committed.set(self.committed.get() + n);
+        self.here.set(self.here.get() + 1);
+        Some(n)
+    }
+
+    /// A channel gives its buffers back.
+    pub fn uncommit(&self, n: u32) {
+        self.committed.set(self.committed.get() - n);
+        self.here.set(self.here.get() - 1);
+    }
+
+    /// Sets buffers aside for something that is no channel.
+    pub fn lend(&self, n: u32) -> bool {
+        let can = n <= self.left();
+        if can {
+            self.committed.set(self.committed.get() + n);
+        }
+        can
+    }
+
+    /// Gives back what was [lent](Receives::lend).
+    pub fn give_back(&self, n: u32) {
+        self.committed.set(self.committed.get() - n);
+    }
+
+    /// Buffers set aside.
+    pub fn committed(&self) -> u32 {
+        self.committed.get()
+    }
+}
+
 /// Makes `count` receive buffers of `size` bytes with their queue, and makes them and `pool` known to the provider.
 ///
 /// # Errors
@@ -203,4 +271,40 @@ pub fn receives(
     }
     let queue = provider.recv_queue(count, size)?;
     Ok((buffers, queue))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_channel_gets_the_least_whatever_others_have_been_given() {
+        for most in [1, 4, 256] {
+            let r = Receives::new(100 + 5 * most, most, 5);
+            let quarter = |left: u32| (left / 4).max(16);
+            let all: Vec<u32> = (0..most).filter_map(|_| r.commit(200, 3, quarter)).collect();
+            assert_eq!(all.len(), most, "{all:?}");
+            assert!(all.iter().all(|n| *n >= 5) && all[0] > 5, "{all:?}");
+            assert!(!r.lend(r.total - r.committed.get() + 1));
+            // The row of ends and logins makes no difference.
+            for n in all.iter().rev() {
+                r.uncommit(*n);
+                let again = r.commit(200, 3, quarter).expect("a place");
+                assert!(again >= 5);
+                r.uncommit(again);
+                assert!(r.commit(5, 3, quarter).is_some());
+            }
+            assert_eq!(r.here.get() as usize, most);
+        }
+    }
+
+    #[test]
+    fn with_too_few_for_all_who_comes_first_is_served_first() {
+        let r = Receives::new(10, 1024, 4);
+        assert_eq!(r.commit(8, 2, |left| left), Some(8));
+        assert_eq!(r.commit(8, 2, |left| left), Some(2));
+        assert_eq!(r.commit(8, 2, |left| left), None);
+        r.uncommit(2);
+        assert!(r.lend(2) && !r.lend(1));
+    }
 }

@@ -35,7 +35,7 @@ mod target;
 mod task;
 mod trace;
 
-pub use config::TargetConfig;
+pub use config::{LEAST, TargetConfig};
 pub use port::{Port, PortCensus};
 pub use target::{ChannelInfo, NexusInfo, Target};
 pub use trace::{Trace, TraceEntry};

@@ -14,7 +14,7 @@ use weir_mem::{BufPool, Census};
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_srp::states::RequestState;
 use weir_reactor::{TaskId, WaitChannel, get_part, remove_part, set_part, spawn_task};
-use weir_target_core::{Units, spread};
+use weir_target_core::{Receives, Units, spread};
 
 /// What of a port's resources is in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub struct Port {
     pub(crate) established: WaitChannel,
     /// Logins between their acceptance here and the end of their channels.
     pub(crate) logins: Cell<u32>,
-    committed: Cell<u32>,
+    receives: Receives,
     next_channel: Cell<u32>,
     /// Requests that have posted a receive and not yet looked at its message.
     armed: Cell<usize>,
@@ -80,7 +80,10 @@ impl Port {
         let (recv_pool, recv_queue) =
             spread::receives(&*provider, &pool, size, config.recv_buffers)?;
         let count = config.requests.div_ceil(shared.reactor_count()).max(1);
+        let receives =
+            Receives::new(config.recv_buffers, config.max_channels, crate::config::LEAST + 1);
         let port = Rc::new(Port {
+            receives,
             config,
             shared,
             provider,
@@ -95,7 +98,6 @@ impl Port {
             accepting: Cell::new(0),
             established: WaitChannel::new(0),
             logins: Cell::new(0),
-            committed: Cell::new(0),
             next_channel: Cell::new(0),
             armed: Cell::new(0),
         });
@@ -134,20 +136,14 @@ impl Port {
     }
 
     /// Sets receives aside for a channel: as many credits as wanted, but of what is left a part only, so
-    /// that more channels can come; at least two.
+    /// that more channels can come; at least two. One more is for the answer to a request of ours.
     pub(crate) fn commit(&self, wanted: u32) -> Option<u32> {
-        let left = (self.config.recv_buffers as u32).saturating_sub(self.committed.get());
-        let share = (left / 4).max(16);
-        let credits = wanted.min(share).min(left.saturating_sub(1));
-        if credits < 2 {
-            return None;
-        }
-        self.committed.set(self.committed.get() + credits + 1);
-        Some(credits)
+        let share = |left: u32| (left / 4).max(16) + 1;
+        self.receives.commit(wanted.saturating_add(1), 3, share).map(|n| n - 1)
     }
 
     pub(crate) fn uncommit(&self, credits: u32) {
-        self.committed.set(self.committed.get() - credits - 1);
+        self.receives.uncommit(credits + 1);
     }
 
     pub(crate) fn add_channel(&self, c: Rc<Channel>) {
@@ -240,7 +236,7 @@ impl Port {
             requests_waiting: waiting,
             receives_posted: self.recv_queue.posted(),
             channels: self.channels.borrow().len(),
-            credits: self.committed.get(),
+            credits: self.receives.committed(),
             recv_pool: self.recv_pool.census(),
             data_pool: self.pool.census(),
         }

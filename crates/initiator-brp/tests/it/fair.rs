@@ -1,6 +1,7 @@
 //! Hosts that stand still, each on a thread of its own that really does, and others that go on.
 
 use crate::common::{bytes, on_reactor, session_config, slice};
+use crate::peer::{Peer, login};
 use crate::target::{Served, config, serve};
 use std::rc::Rc;
 use std::sync::mpsc::{Sender, channel};
@@ -10,6 +11,7 @@ use weir_fabric::Provider;
 use weir_fabric_iwarp::{Config, Iwarp};
 use weir_initiator_brp::{PortId, Session, SessionConfig};
 use weir_mem::Slice;
+use weir_proto_brp::{LoginRequest, RejectReason};
 use weir_reactor::{PollMode, Reactor, sleep, spawn, timeout};
 use weir_target_brp::TargetConfig;
 use weir_uring::Ring;
@@ -155,4 +157,30 @@ fn a_host_that_stands_still_leaves_requests_to_others() {
             go_on(&t, vec![still], MANY).await;
         });
     }
+}
+
+/// The first ones get all the credits there are to be had.
+#[test]
+fn as_many_channels_as_the_port_has_are_let_in() {
+    on_reactor(|p| async move {
+        const CHANNELS: usize = 64;
+        let c = TargetConfig {
+            max_channels: CHANNELS,
+            credits: 128,
+            recv_buffers: 300 + 2 * CHANNELS,
+            ..config()
+        };
+        let t = serve(p.clone(), "127.0.0.1:0", c, &Slice::heap(1 << 20));
+        let mut all = Vec::new();
+        for i in 0..CHANNELS as u64 {
+            let login = LoginRequest { session: i, initiator: PortId([i as u8; 16]), ..login() };
+            let peer = Peer::enter(&p, &t, login, 0).await;
+            let peer = peer.unwrap_or_else(|r| panic!("login {i}: {r:?}"));
+            assert!(peer.granted.credits >= 2, "login {i}: {:?}", peer.granted);
+            all.push(peer);
+        }
+        let one_more = LoginRequest { session: 99, initiator: PortId([99; 16]), ..login() };
+        let refused = Peer::enter(&p, &t, one_more, 0).await.err();
+        assert_eq!(refused, Some(RejectReason::Resources));
+    });
 }

@@ -1,6 +1,7 @@
 //! Hosts that stand still, each on a thread of its own that really does, and others that go on.
 
 use crate::common::{L0, on_reactor, session_config};
+use crate::peer::Peer;
 use crate::target::{Served, config, medium, serve};
 use std::rc::Rc;
 use std::sync::mpsc::{Sender, channel};
@@ -161,5 +162,29 @@ fn without_any_large_buffer_data_goes_in_smaller_pieces() {
         assert!(works(p, &t).await > 8 * WHOLE, "in pieces");
         assert_eq!(large(&t).free, 0, "none came back meanwhile");
         go_on(&t, still, 60).await;
+    });
+}
+
+/// The first ones want all the credits there are.
+#[test]
+fn as_many_channels_as_the_port_has_are_let_in() {
+    on_reactor(|p| async move {
+        const CHANNELS: usize = 64;
+        let recv_buffers = 300 + 5 * CHANNELS;
+        let c = TargetConfig { max_channels: CHANNELS, recv_buffers, ..roomy() };
+        let t = serve(p.clone(), "127.0.0.1:0", c, &medium(1 << 20));
+        let mut all = Vec::new();
+        for round in 0..2 {
+            for i in 0..CHANNELS as u64 {
+                let peer = Peer::enter_as(&p, &t, PortId::new(100 + i, 1), 0).await;
+                let peer = peer.unwrap_or_else(|r| panic!("login {i} of round {round}: {r:?}"));
+                assert!(peer.granted.credits >= 4, "login {i}: {:?}", peer.granted);
+                all.push(peer);
+            }
+            assert!(Peer::enter_as(&p, &t, PortId::new(99, 1), 0).await.is_err());
+            all.clear();
+            until("the channels end", || t.port.census().channels == 0).await;
+        }
+        t.port.check_idle().unwrap();
     });
 }

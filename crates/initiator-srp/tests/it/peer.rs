@@ -3,7 +3,7 @@
 use crate::target::{HOST, Served};
 use std::rc::Rc;
 use weir_base::SECONDS;
-use weir_fabric::{Connection, Params, Provider, RecvQueue, SendFlags};
+use weir_fabric::{Connection, FabricError, Params, Provider, RecvQueue, SendFlags};
 use weir_mem::Slice;
 use weir_proto_srp::command_builder::{BufferSpec, CommandBuilder};
 use weir_proto_srp::iu::TargetIu;
@@ -43,6 +43,16 @@ impl Drop for Peer {
 impl Peer {
     /// Logs in and joins the channels that there are; serves so many RDMA READs at once.
     pub(crate) async fn enter(p: &Rc<dyn Provider>, t: &Served, reads: u16) -> Peer {
+        Peer::enter_as(p, t, HOST, reads).await.unwrap()
+    }
+
+    /// As this initiator port.
+    pub(crate) async fn enter_as(
+        p: &Rc<dyn Provider>,
+        t: &Served,
+        initiator: PortId,
+        reads: u16,
+    ) -> Result<Peer, FabricError> {
         let queue = p.recv_queue(300, 512).unwrap();
         let cq = CompletionQueue::new();
         let buffers: Vec<Slice> = (0..300).map(|_| Slice::heap(512)).collect();
@@ -59,7 +69,7 @@ impl Peer {
             event_solicited: false,
             immediate: true,
             immediate_offset: OFFSET,
-            initiator: HOST,
+            initiator,
             target: PortId::default(),
         };
         let mut private_data = vec![0; 64];
@@ -67,9 +77,9 @@ impl Peer {
         private_data.truncate(n);
         let recv_queue = queue.clone();
         let params = Params { private_data, recv_queue, reads_out: 0, reads_in: reads };
-        let (conn, data) = p.connect(&t.addr, params).await.unwrap();
+        let (conn, data) = p.connect(&t.addr, params).await?;
         let granted = LoginResponse::decode(&data).unwrap();
-        Peer { conn, granted, queue, cq, buffers }
+        Ok(Peer { conn, granted, queue, cq, buffers })
     }
 
     /// Sends a command to LUN 0.

@@ -54,24 +54,37 @@ impl Door {
         let id = PortId::new(port.id_ext.0, port.ioc_guid.0);
         match port.protocol {
             Protocol::Srp => {
+                let default = srp::TargetConfig::default();
+                let channels = usize::from(port.channels);
+                // For each channel what it has at least, and what the first ones may have beyond that.
+                let recv_buffers = default.recv_buffers + (srp::LEAST as usize + 1) * channels;
                 let config = srp::TargetConfig {
                     port_id: id,
                     relative_port: port.relative,
-                    max_channels: usize::from(port.channels),
+                    max_channels: channels,
+                    recv_buffers,
+                    // Each command that a host has credit for finds one: none of them waits for another host's.
+                    requests: (recv_buffers + 1) * reactors,
                     policy: TargetPolicy { credits: 256, ..TargetPolicy::default() },
-                    ..srp::TargetConfig::default()
+                    ..default
                 };
                 Door::Srp(srp::Target::new(config, access, identity, reactors))
             }
             Protocol::Brp => {
+                let default = brp::TargetConfig::default();
+                let channels = usize::from(port.channels);
                 let config = brp::TargetConfig {
                     port_id: weir_proto_brp::PortId(id.0),
                     relative_port: port.relative,
-                    max_channels: usize::from(port.channels),
+                    max_channels: channels,
+                    // A half at least for the first ones, beyond what each channel has.
+                    recv_buffers: default
+                        .recv_buffers
+                        .max(default.recv_buffers / 2 + usize::from(brp::LEAST) * channels),
                     incarnation: incarnation(),
                     power: power(),
                     nonce_seed,
-                    ..brp::TargetConfig::default()
+                    ..default
                 };
                 Door::Brp(brp::Target::new(config, access))
             }

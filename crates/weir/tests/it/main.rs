@@ -22,4 +22,5 @@ mod refused_release;
 mod reservations;
 mod same_name;
 mod secret;
+mod stopped_host;
 mod truth;

@@ -1,0 +1,82 @@
+//! A host that is stopped in the midst of large reads, and another one that goes on: the real program on all sides.
+
+use crate::common::Daemon;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A load that is killed at the end, also while it is stopped.
+struct Load(Child);
+
+impl Load {
+    fn signal(&self, name: &str) {
+        let done = Command::new("kill").args([name, &self.0.id().to_string()]).status();
+        assert!(done.expect("kill runs").success());
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+fn port(number: u32) -> String {
+    format!("{number:016x}:0000000000000002")
+}
+
+/// 1 MiB reads as a host, by a channel on each reactor.
+fn load(d: &Daemon, host: u32, more: &str) -> String {
+    let (target, port) = (d.target(), port(host));
+    format!(
+        "bench --initiator srp --target {target} --volume v --initiator-port {port} --rw read --bs 1m --numjobs 2 {more}"
+    )
+}
+
+/// Commands that wait for a large buffer, on the reactor where they are fewest.
+fn waiting(d: &Daemon) -> u64 {
+    let status = d.json("status");
+    let census = status["live"]["census"].as_array().cloned().unwrap_or_default();
+    let large = |c: &&serde_json::Value| {
+        c["name"].as_str().is_some_and(|n| n.ends_with("/buffers-1048576"))
+    };
+    census.iter().filter(large).filter_map(|c| c["waiting"].as_u64()).min().unwrap_or(0)
+}
+
+#[test]
+fn a_stopped_host_keeps_no_other_from_large_reads() {
+    let mut d = Daemon::new("stopped-host");
+    d.start();
+    let disk = d.path("disk");
+    d.ok(&format!("pool create p --device file:{disk}:256M"));
+    d.ok("volume create v --pool p --size 64M");
+    for (name, host) in [("stops", 1), ("goes-on", 2)] {
+        d.ok(&format!("host create {name} --port {}", port(host)));
+        d.ok(&format!("map create {name} v"));
+    }
+    let line = load(&d, 1, "--iodepth 200 --size 64m --time-based --runtime 3600");
+    let child = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(line.split_whitespace())
+        .env_clear()
+        .env("WEIR_DATA_DIR", &d.dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let stopped = Load(child.expect("weir bench runs"));
+    let begun = Instant::now();
+    while waiting(&d) < 50 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it has not begun: {}", d.log());
+    }
+    stopped.signal("-STOP");
+    let before = waiting(&d);
+    assert!(before >= 50, "what was under way still is: {before}");
+
+    // It ends when it has moved so much, or fails when a read takes longer than 30 s.
+    d.ok(&load(&d, 2, "--iodepth 8 --size 16m"));
+    assert!(waiting(&d) >= 50, "the stopped host is there, and waits");
+
+    stopped.signal("-CONT");
+    drop(stopped);
+    d.stop();
+}
