@@ -70,6 +70,8 @@ impl Inner {
         if has(Bug::FillNotProved) {
             return Ok(());
         }
+        // What was written meanwhile went to the destination as well. Now the maps have it, and it is proved with the rest.
+        self.checkpoint_now().await?;
         self.walk(into, true).await?;
         self.flush_filled(into).await
     }

@@ -4,6 +4,7 @@ use crate::bench::{B, Bench, LIMIT, MIB, first, spec, write};
 use std::rc::Rc;
 use weir_base::MILLIS;
 use weir_disk::Disk;
+use weir_sim::Next;
 use weir_store::format::superblock::MemberState;
 use weir_store::format::tree::LEAF;
 use weir_store::{Options, Pool, check, create};
@@ -72,6 +73,40 @@ fn a_volume_deleted_while_the_only_device_is_replaced_takes_no_other_data_along(
 #[test]
 fn a_volume_deleted_while_a_device_of_a_mirror_is_replaced_damages_nothing() {
     assert_eq!(deleted_beside_a_fill(2), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_new_device_swallows_of_new_writes_is_noticed_before_it_counts() {
+    let b = Bench::new(3, 0);
+    let (disks, new, medium) = (b.disks(&[0, 1]), b.disk(2), b.media[2].clone());
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        let v = p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, v, 0, 3 * MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        p.set_fill_rate(100 * B);
+        p.replace(0, new).await.unwrap();
+        loop {
+            weir_reactor::sleep(100 * MILLIS).await;
+            if p.status().work.is_some_and(|w| w.done > 50) {
+                break;
+            }
+        }
+        let before = medium.counts().lost_writes;
+        for k in 0..8 {
+            medium.next_is(Next::LostWrite);
+            write(&p, v, 4 * MIB + k * B, B, 2).await.unwrap();
+        }
+        medium.forget_next();
+        assert!(medium.counts().lost_writes > before, "what hosts write goes there");
+        assert!(p.status().work.is_some_and(|w| w.done * 2 < w.total), "it is still being copied");
+        p.set_fill_rate(0);
+        p.settled().await.unwrap();
+        let now = p.scrub(0).await.unwrap();
+        assert_eq!((now.damaged, now.lost), (0, 0), "a pool that says that it is whole: {now:?}");
+    });
 }
 
 /// A device alone gives what was written: the pool was whole.

@@ -388,6 +388,10 @@ impl Director {
             for _ in 0..2 {
                 // Only what is wrong for longer is lost for good.
                 sleep(2 * MILLIS).await;
+                // Who had read a good copy before that may have mended the other one with it.
+                for (m, byte, b) in &damaged {
+                    m.poke(*byte, &b[..1]);
+                }
                 match read(&*v, at, 4096).await {
                     Err(IoError::Medium) => {
                         self.medium_error();
