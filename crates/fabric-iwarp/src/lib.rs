@@ -15,6 +15,7 @@
 mod close;
 mod conn;
 mod flush;
+mod lobby;
 mod provider;
 mod receive;
 mod setup;

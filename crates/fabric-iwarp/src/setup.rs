@@ -1,9 +1,9 @@
 //! Connection set-up: TCP, then the MPA frames.
 
 use crate::conn::Conn;
+use crate::lobby::Lobby;
 use crate::provider::{Iwarp, Shared};
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::AsRawFd;
@@ -31,7 +31,8 @@ fn resolve(addr: &str) -> Result<SocketAddr, FabricError> {
 struct IwarpListener {
     socket: TcpListener,
     local: String,
-    waiting: RefCell<VecDeque<Handshake>>,
+    lobby: RefCell<Lobby<Handshake>>,
+    /// Counts those whose requests have come, and of these a few that have gone again.
     arrived: WaitChannel,
 }
 
@@ -42,7 +43,7 @@ pub(crate) fn listen(provider: &Iwarp, addr: &str) -> Result<Rc<dyn Listener>, F
     let listener = Rc::new(IwarpListener {
         socket,
         local,
-        waiting: RefCell::default(),
+        lobby: RefCell::new(Lobby::new(provider.0.config.half_open)),
         arrived: WaitChannel::new(0),
     });
     spawn_task(accept_loop(provider.0.clone(), Rc::downgrade(&listener)));
@@ -58,21 +59,19 @@ impl Listener for IwarpListener {
 
     fn next(&self) -> LocalFuture<'_, Result<Box<dyn Incoming>, FabricError>> {
         Box::pin(async move {
-            self.arrived.wait().await;
-            let next = self.waiting.borrow_mut().pop_front();
-            match next {
-                Some(h) => Ok(Box::new(h) as Box<dyn Incoming>),
-                None => Err(FabricError::Unavailable("the listener was closed".into())),
+            loop {
+                self.arrived.wait().await;
+                if let Some(h) = self.lobby.borrow_mut().next() {
+                    return Ok(Box::new(h) as Box<dyn Incoming>);
+                }
             }
         })
     }
 }
 
+/// Takes every connection at once, so that nobody waits in the kernel's queue behind peers that say nothing.
 async fn accept_loop(shared: Rc<Shared>, listener: std::rc::Weak<IwarpListener>) {
-    let half_open = Rc::new(WaitChannel::new(shared.config.half_open as u32));
-    loop {
-        // At the limit of half-open connections the rest waits in the kernel's backlog.
-        half_open.wait().await;
+    for number in 0.. {
         let stream = loop {
             let Some(l) = listener.upgrade() else { return };
             let next = l.socket.try_accept(shared.config.socket);
@@ -88,18 +87,37 @@ async fn accept_loop(shared: Rc<Shared>, listener: std::rc::Weak<IwarpListener>)
                 Err(_) => sleep(SECONDS / 100).await,
             }
         };
-        let (shared, listener, half_open) = (shared.clone(), listener.clone(), half_open.clone());
-        spawn_task(async move {
-            let peer = stream.peer();
-            let frame = timeout(FRAME_PATIENCE, read_frame(&shared, &stream, Kind::Request)).await;
-            half_open.signal();
-            let Ok(Ok((bytes, early))) = frame else { return };
-            let Ok(request) = mpa::Request::decode(&bytes) else { return };
-            let Some(l) = listener.upgrade() else { return };
-            let h = Handshake { stream, peer, request, early };
-            l.waiting.borrow_mut().push_back(h);
-            l.arrived.signal();
-        });
+        let Some(l) = listener.upgrade() else { return };
+        // One that is gone already says nothing more.
+        let Some(from) = stream.peer_ip() else { continue };
+        let task = spawn_task(greet(shared.clone(), listener.clone(), number, stream));
+        let gone = l.lobby.borrow_mut().enter(number, from, task);
+        if let Some(task) = gone {
+            // Its connection ends with it.
+            weir_reactor::cancel(task);
+        }
+    }
+}
+
+/// Reads a peer's request.
+async fn greet(
+    shared: Rc<Shared>,
+    listener: std::rc::Weak<IwarpListener>,
+    number: u64,
+    stream: TcpStream,
+) {
+    let frame = timeout(FRAME_PATIENCE, read_frame(&shared, &stream, Kind::Request)).await;
+    let request = match &frame {
+        Ok(Ok((bytes, _))) => mpa::Request::decode(bytes).ok(),
+        _ => None,
+    };
+    let Some(l) = listener.upgrade() else { return };
+    let (Some(request), Ok(Ok((_, early)))) = (request, frame) else {
+        return l.lobby.borrow_mut().leave(number);
+    };
+    let h = Handshake { peer: stream.peer(), stream, request, early };
+    if l.lobby.borrow_mut().ready(number, h) {
+        l.arrived.signal();
     }
 }
 

@@ -250,6 +250,11 @@ impl TcpStream {
         self.shutdown(true);
     }
 
+    /// The peer's IP address; `None` if it is gone.
+    pub fn peer_ip(&self) -> Option<std::net::IpAddr> {
+        self.0.peer_addr().ok().map(|a| a.ip())
+    }
+
     /// The peer's address, or words saying that there is none.
     pub fn peer(&self) -> String {
         self.0.peer_addr().map_or_else(|_| "(disconnected)".into(), |a| a.to_string())

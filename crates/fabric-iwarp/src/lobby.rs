@@ -1,0 +1,162 @@
+//! Peers between their connection and their being let in: bounded, and shared out among the addresses that they come from.
+
+use std::net::{IpAddr, Ipv6Addr};
+use weir_reactor::TaskId;
+
+/// The address that counts as one peer: a network of 64 bits of IPv6 is one, since any host may have all of it.
+fn source(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V6(a) => IpAddr::V6(Ipv6Addr::from(u128::from(a) & !u128::from(u64::MAX))),
+        v4 => v4,
+    }
+}
+
+/// One that waits.
+struct Entry<R> {
+    number: u64,
+    from: IpAddr,
+    /// Reads what it sends.
+    task: TaskId,
+    /// What it sent, when that is whole.
+    request: Option<R>,
+}
+
+/// Peers that wait. When it is full, one of those that have most there goes: the first to come of them. They are let in by
+/// turns of their addresses.
+pub(crate) struct Lobby<R> {
+    most: usize,
+    /// In the order in which they came.
+    entries: Vec<Entry<R>>,
+    /// Addresses in it that had a turn, and when that was.
+    turns: Vec<(IpAddr, u64)>,
+    turn: u64,
+}
+
+impl<R> Lobby<R> {
+    /// For `most` peers, one at least.
+    pub(crate) fn new(most: usize) -> Lobby<R> {
+        Lobby { most: most.max(1), entries: Vec::new(), turns: Vec::new(), turn: 0 }
+    }
+
+    /// Takes a peer in. Gives the task of the one that had to go for that, if it still reads.
+    #[must_use]
+    pub(crate) fn enter(&mut self, number: u64, from: IpAddr, task: TaskId) -> Option<TaskId> {
+        self.entries.push(Entry { number, from: source(from), task, request: None });
+        if self.entries.len() <= self.most {
+            return None;
+        }
+        // Of each address how many there are, and the first.
+        let mut counts: Vec<(IpAddr, usize, usize)> = Vec::new();
+        for (i, e) in self.entries.iter().enumerate() {
+            match counts.iter_mut().find(|c| c.0 == e.from) {
+                Some(c) => c.1 += 1,
+                None => counts.push((e.from, 1, i)),
+            }
+        }
+        let most = counts.iter().map(|c| c.1).max().unwrap_or(0);
+        let (.., first) = *counts.iter().find(|c| c.1 == most)?;
+        let gone = self.entries.remove(first);
+        gone.request.is_none().then_some(gone.task)
+    }
+
+    /// A peer's request is there. It stays where it is; false if it had to go.
+    pub(crate) fn ready(&mut self, number: u64, request: R) -> bool {
+        match self.entries.iter_mut().find(|e| e.number == number) {
+            Some(e) => {
+                e.request = Some(request);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A peer sent nothing that is a request, or not in time.
+    pub(crate) fn leave(&mut self, number: u64) {
+        self.entries.retain(|e| e.number != number);
+    }
+
+    /// Whoever's address was let in least recently, if one is ready.
+    pub(crate) fn next(&mut self) -> Option<R> {
+        let turns = &self.turns;
+        let last = |from: IpAddr| turns.iter().find(|(a, _)| *a == from).map_or(0, |(_, t)| *t);
+        let ready = self.entries.iter().enumerate().filter(|(_, e)| e.request.is_some());
+        let (i, _) = ready.min_by_key(|(_, e)| last(e.from))?;
+        let e = self.entries.remove(i);
+        self.turn += 1;
+        let entries = &self.entries;
+        self.turns.retain(|(a, _)| *a != e.from && entries.iter().any(|o| o.from == *a));
+        self.turns.push((e.from, self.turn));
+        e.request
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+    use weir_reactor::{PollMode, Reactor, spawn_task};
+    use weir_uring::Ring;
+
+    fn host(n: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, n])
+    }
+
+    /// With tasks to name; what they are makes no difference here.
+    fn with_tasks(check: impl Fn(&mut dyn FnMut() -> TaskId) + 'static) {
+        let ring = Ring::new().expect("a ring");
+        let reactor = Reactor::new(Rc::new(ring));
+        reactor.block_on(PollMode::default(), async move { check(&mut || spawn_task(async {})) });
+    }
+
+    #[test]
+    fn who_has_most_goes() {
+        with_tasks(|task| {
+            let mut l = Lobby::new(4);
+            let (a, b) = (host(1), host(2));
+            assert!(l.enter(0, b, task()).is_none());
+            for n in 1..4 {
+                assert!(l.enter(n, a, task()).is_none());
+            }
+            for n in 4..50 {
+                assert!(l.enter(n, a, task()).is_some());
+            }
+            assert!(l.enter(50, b, task()).is_some());
+            assert!(l.ready(0, "b") && l.ready(50, "b again") && !l.ready(1, "gone"));
+            assert!(l.ready(49, "a"));
+            assert_eq!(
+                [l.next(), l.next(), l.next(), l.next()],
+                [Some("b"), Some("a"), Some("b again"), None]
+            );
+        });
+    }
+
+    #[test]
+    fn addresses_take_turns() {
+        with_tasks(|task| {
+            let mut l = Lobby::new(100);
+            for n in 0..90 {
+                assert!(l.enter(n, host(1), task()).is_none());
+                assert!(l.ready(n, 1));
+            }
+            assert_eq!(l.next(), Some(1));
+            for n in 90..93 {
+                assert!(l.enter(n, host(2), task()).is_none());
+                assert!(l.ready(n, 2));
+            }
+            let next: Vec<_> = (0..7).filter_map(|_| l.next()).collect();
+            assert_eq!(next, [2, 1, 2, 1, 2, 1, 1]);
+            l.leave(60);
+            assert_eq!(std::iter::from_fn(|| l.next()).count(), 84);
+        });
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_peer() {
+        let a: IpAddr = "2001:db8:1:2:3::4".parse().expect("an address");
+        let b: IpAddr = "2001:db8:1:2::1".parse().expect("an address");
+        let c: IpAddr = "2001:db8:1:3::1".parse().expect("an address");
+        assert_eq!(source(a), source(b));
+        assert_ne!(source(a), source(c));
+        assert_eq!(source("::ffff:192.0.2.1".parse().expect("an address")), host(1));
+    }
+}
