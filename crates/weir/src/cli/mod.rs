@@ -9,6 +9,7 @@ mod graph;
 mod host;
 mod key;
 mod layer;
+pub(crate) mod log;
 mod map;
 mod migrate;
 pub(crate) mod output;
@@ -147,13 +148,13 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(mut args) => {
             args.json = json;
             args.data_dir = connection.data_dir;
-            output::log_to_stderr("info")?;
+            log::log_to_stderr("info")?;
             run::serve(args)
         }
         Command::Quickstart(mut args) => {
             args.json = json;
             args.data_dir = connection.data_dir;
-            output::log_to_stderr("warn")?;
+            log::log_to_stderr("warn")?;
             run::quickstart(args)
         }
         Command::Bench(mut args) => {
@@ -198,7 +199,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             args.check()?;
             match (args.background_child, args.foreground) {
                 (true, _) => run::become_background(&args)?,
-                (false, true) => output::log_to_stderr("info")?,
+                (false, true) => log::log_to_stderr("info")?,
                 (false, false) => {}
             }
             run::attach(*args, || Ok(connection.client()))

@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
 use weir_control::{Code, Error};
 
 /// Prints text and a line end if it has none.
@@ -105,40 +104,4 @@ pub(crate) fn confirm(yes: bool, question: &str) -> anyhow::Result<()> {
         .because("it was not confirmed")
         .hint("answer `y`, or give --yes")
         .into())
-}
-
-/// What is logged: what `WEIR_LOG` says (e.g. `debug`, `weir_control=trace`), else `default`.
-fn log_filter(default: &str) -> anyhow::Result<tracing_subscriber::EnvFilter> {
-    let filter = std::env::var("WEIR_LOG").unwrap_or_else(|_| default.to_string());
-    let filter = tracing_subscriber::EnvFilter::try_new(&filter).map_err(|e| {
-        Error::new(Code::InvalidRequest, format!("WEIR_LOG is `{filter}`"))
-            .because(e)
-            .hint("set it to error, warn, info, debug or trace")
-    })?;
-    Ok(filter)
-}
-
-/// Sends log lines to standard error.
-pub(crate) fn log_to_stderr(default: &str) -> anyhow::Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(log_filter(default)?)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .try_init()
-        .map_err(|e| anyhow::anyhow!("the log cannot be set up: {e}"))
-}
-
-/// Sends log lines to a file, which is looked for with every line: its directory may come later and go earlier than
-/// this process.
-pub(crate) fn log_to_file(default: &str, path: Option<PathBuf>) -> anyhow::Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    tracing_subscriber::fmt()
-        .with_env_filter(log_filter(default)?)
-        .with_writer(move || -> Box<dyn Write> {
-            let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);
-            file.map_or_else(|_| Box::new(io::sink()) as Box<dyn Write>, |f| Box::new(f))
-        })
-        .with_ansi(false)
-        .try_init()
-        .map_err(|e| anyhow::anyhow!("the log cannot be set up: {e}"))
 }

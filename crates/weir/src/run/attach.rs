@@ -2,6 +2,7 @@
 
 use super::remote::{fnv, initiator_port, login, machine};
 use crate::cli::args::{AttachArgs, AttachMethod, AttachProtocol, DetachArgs};
+use crate::cli::log::log_to_file;
 use crate::cli::output::{self, Table};
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -353,7 +354,7 @@ fn start_child(args: &AttachArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn become_background(args: &AttachArgs) -> anyhow::Result<()> {
     weir_attach::leave_session()?;
     let log = Place::of(&args.run.run_dir, &name(args)).map(|p| p.log());
-    output::log_to_file("info", log.ok())
+    log_to_file("info", log.ok())
 }
 
 fn list(args: &AttachArgs) -> anyhow::Result<ExitCode> {

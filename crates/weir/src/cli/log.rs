@@ -1,0 +1,145 @@
+//! The log: where it goes, and how much of the same it takes.
+//!
+//! Some lines are written at the wish of whoever sends messages: a refused login, a message that makes no sense. Of each place
+//! in the program so many lines are written within a while; of the rest it is said how many there were.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::{Format, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+use weir_control::{Code, Error};
+
+/// Lines of one place within [`WHILE`].
+const MOST: u64 = 100;
+const WHILE: Duration = Duration::from_secs(10);
+
+/// What is logged: what `WEIR_LOG` says (e.g. `debug`, `weir_control=trace`), else `default`.
+fn log_filter(default: &str) -> anyhow::Result<tracing_subscriber::EnvFilter> {
+    let filter = std::env::var("WEIR_LOG").unwrap_or_else(|_| default.to_string());
+    let filter = tracing_subscriber::EnvFilter::try_new(&filter).map_err(|e| {
+        Error::new(Code::InvalidRequest, format!("WEIR_LOG is `{filter}`"))
+            .because(e)
+            .hint("set it to error, warn, info, debug or trace")
+    })?;
+    Ok(filter)
+}
+
+/// Sends log lines to standard error.
+pub(crate) fn log_to_stderr(default: &str) -> anyhow::Result<()> {
+    tracing_subscriber::fmt()
+        .with_env_filter(log_filter(default)?)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .map_event_format(Sparing::new)
+        .try_init()
+        .map_err(|e| anyhow::anyhow!("the log cannot be set up: {e}"))
+}
+
+/// Sends log lines to a file, which is looked for with every line: its directory may come later and go earlier than
+/// this process.
+pub(crate) fn log_to_file(default: &str, path: Option<PathBuf>) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    tracing_subscriber::fmt()
+        .with_env_filter(log_filter(default)?)
+        .with_writer(move || -> Box<dyn Write> {
+            let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);
+            file.map_or_else(|_| Box::new(io::sink()) as Box<dyn Write>, |f| Box::new(f))
+        })
+        .with_ansi(false)
+        .map_event_format(Sparing::new)
+        .try_init()
+        .map_err(|e| anyhow::anyhow!("the log cannot be set up: {e}"))
+}
+
+/// What has come from one place in the program.
+#[derive(Debug, Clone, Copy)]
+struct Lines {
+    since: Instant,
+    written: u64,
+    left_out: u64,
+}
+
+/// Counts lines by the place that they come from.
+#[derive(Debug)]
+struct Tally<P>(HashMap<P, Lines>);
+
+impl<P: std::hash::Hash + Eq> Tally<P> {
+    /// Whether a line of this place is to be written now, and how many were left out before it.
+    fn admit(&mut self, place: P, now: Instant) -> Option<u64> {
+        let lines = self.0.entry(place).or_insert(Lines { since: now, written: 0, left_out: 0 });
+        let mut before = 0;
+        if now.saturating_duration_since(lines.since) >= WHILE {
+            before = lines.left_out;
+            *lines = Lines { since: now, written: 0, left_out: 0 };
+        }
+        if lines.written == MOST {
+            lines.left_out += 1;
+            return None;
+        }
+        lines.written += 1;
+        Some(before)
+    }
+}
+
+/// The usual lines, but not more of one kind than anybody reads.
+#[derive(Debug)]
+struct Sparing {
+    usual: Format,
+    tally: Mutex<Tally<Identifier>>,
+}
+
+impl Sparing {
+    fn new(usual: Format) -> Sparing {
+        Sparing { usual, tally: Mutex::new(Tally(HashMap::new())) }
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Sparing
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        ctx: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        // Who asks for more than `info` looks for something, and wants all of it.
+        if *event.metadata().level() <= Level::INFO {
+            let place = event.metadata().callsite();
+            let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+            match tally.admit(place, Instant::now()) {
+                None => return Ok(()),
+                Some(0) => {}
+                Some(n) => writeln!(writer, "... {n} lines like the next one were left out")?,
+            }
+        }
+        self.usual.format_event(ctx, writer, event)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_same_so_much_is_written_within_a_while() {
+        let (mut t, now) = (Tally(HashMap::new()), Instant::now());
+        for place in ["a", "b"] {
+            let written = (0..5000).filter(|_| t.admit(place, now).is_some()).count();
+            assert_eq!(written as u64, MOST);
+        }
+        let later = now + WHILE;
+        assert_eq!(t.admit("a", later), Some(5000 - MOST));
+        assert_eq!(t.admit("a", later), Some(0));
+        assert_eq!(t.admit("c", later), Some(0));
+    }
+}
