@@ -43,4 +43,6 @@ weir_base::planted_bugs! {
     HostsByName,
     /// A volume that could not be closed where it was of old is taken for closed.
     CloseOnce,
+    /// What a configuration file says may be overwritten is overwritten at every start, pools with it.
+    FileDestroysPools,
 }

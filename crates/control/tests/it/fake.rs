@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_control::controller::PoolRules;
-use weir_control::dataplane::{DataPlane, Hooks, LayerTrial, Place, Work};
+use weir_control::dataplane::{DataPlane, Hooks, Inside, LayerTrial, Place, Work};
 use weir_control::live::{
     CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, VolumeLive,
 };
 use weir_control::model::{
-    AccessMap, Carried, Device, DeviceFound, DeviceKind, HostAccess, Migration, Pool, PoolFound,
-    RecordPart, TargetPort, Volume,
+    AccessMap, Carried, Device, DeviceFound, DeviceKind, DeviceSpec, HostAccess, Migration,
+    Overwrite, Pool, PoolFound, RecordPart, TargetPort, Volume,
 };
 use weir_control::{Code, Error};
 
@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub(crate) broken: BTreeSet<String>,
     /// Sizes that block devices have.
     pub(crate) block_sizes: BTreeMap<String, u64>,
+    /// What may be lost on the devices of pools.
+    pub(crate) may_be_lost: BTreeMap<String, Overwrite>,
     /// What the controller attached.
     pub(crate) hooks: Option<Hooks>,
     /// Volumes whose next update takes half a second and fails then, as when a host's command does not end.
@@ -177,6 +179,18 @@ fn ready<'a, T: Send + 'a>(value: Result<T, Error>) -> Work<'a, T> {
 impl DataPlane for Fake {
     fn attach(&self, hooks: Hooks) {
         self.state().hooks = Some(hooks);
+    }
+
+    fn admit<'a>(
+        &'a self,
+        pool: &'a str,
+        _devices: &'a [DeviceSpec],
+        inside: Inside<'a>,
+    ) -> Work<'a, ()> {
+        if let Inside::Only(overwrite) = inside {
+            self.state().may_be_lost.insert(pool.into(), overwrite.clone());
+        }
+        ready(Ok(()))
     }
 
     fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {

@@ -8,6 +8,7 @@ mod full;
 mod half_kept;
 mod import_hosts;
 mod newer;
+mod no_leave;
 mod numbers;
 mod owed;
 mod power_cut;
