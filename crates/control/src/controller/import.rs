@@ -22,6 +22,10 @@ impl Controller {
             let device = |d: &DeviceSpec| Device::known(d.kind, d.path.clone(), 0);
             let devices: Vec<Device> = spec.devices.iter().map(device).collect();
             let found: PoolFound = me.plane.find_pool(&devices, spec.force).await?;
+            let is_unread = !found.record.doubtful.is_empty() && !has(Bug::UnreadIsLost);
+            if is_unread && !spec.force && !spec.dry_run {
+                return Err(unread());
+            }
             // One mapping that cannot be keeps the others from nothing.
             me.see(&me.plane.status().await?).await?;
             let mut after = Model::clone(&model);
@@ -36,9 +40,6 @@ impl Controller {
             let report = model.plan_import(&spec, &found, &known)?;
             if spec.dry_run {
                 return Ok(report);
-            }
-            if !found.record.doubtful.is_empty() && !spec.force && !has(Bug::UnreadIsLost) {
-                return Err(unread());
             }
             // What the devices carry is part of this configuration from now on.
             let (store, stamps, id) = (me.store.clone(), found.record.stamps(), found.id);
