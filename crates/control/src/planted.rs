@@ -43,6 +43,8 @@ weir_base::planted_bugs! {
     HostsByName,
     /// A volume that could not be closed where it was of old is taken for closed.
     CloseOnce,
+    /// Of a pool that was let go of while it was not there counts what its devices say.
+    LetGoIsForgotten,
     /// What a configuration file says may be overwritten is overwritten at every start, pools with it.
     FileDestroysPools,
 }

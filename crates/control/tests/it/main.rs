@@ -7,6 +7,7 @@ mod fake;
 mod full;
 mod half_kept;
 mod import_hosts;
+mod let_go;
 mod newer;
 mod no_leave;
 mod numbers;
