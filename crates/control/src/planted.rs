@@ -47,4 +47,6 @@ weir_base::planted_bugs! {
     LetGoIsForgotten,
     /// What a configuration file says may be overwritten is overwritten at every start, pools with it.
     FileDestroysPools,
+    /// What a volume has in a pool that is not there is waited for, though the pool is to go.
+    LostIsWaitedFor,
 }

@@ -104,6 +104,9 @@ impl Controller {
             Command::DeletePool { name } => {
                 self.closing(name);
                 self.plane.unmake_pool(old.pool(name)?, false).await?;
+                for (v, _) in old.places_in(name) {
+                    self.forget_run(&v.name);
+                }
                 let mut up = self.up();
                 up.pools.remove(name);
                 up.faults.remove(&format!("pool/{name}"));
@@ -134,6 +137,7 @@ impl Controller {
                 up.faults.remove(&format!("target/{name}"));
             }
             Command::SizePool { .. }
+            | Command::DropPlaces { .. }
             | Command::PutDevice { .. }
             | Command::DropDevice { .. }
             | Command::SetSnapshotRules(_)

@@ -100,8 +100,8 @@ impl Controller {
         self.keep_released(id, parts.into_iter().map(|p| (p.number, p.content)).collect()).await
     }
 
-    /// Lets go of a protected pool and its volumes, which stay on its devices. If they carry a newer configuration, volumes that move
-    /// as this one says are no hindrance.
+    /// Lets go of a protected pool and its volumes, which stay on its devices. If they carry a newer configuration, or are not there,
+    /// volumes that move as this one says are no hindrance.
     pub async fn release_pool(self: &Arc<Self>, name: String) -> Result<()> {
         let me = self.clone();
         finish(tokio::spawn(async move {
@@ -121,6 +121,7 @@ impl Controller {
             // What it has is known here for the last time.
             me.note_newer().await?;
             me.keep_untold(&name, is_up).await?;
+            let newer = newer || !is_up && !has(Bug::LostIsWaitedFor);
             me.change(Command::ReleasePool { name, newer }).await.map(drop)
         }))
         .await

@@ -21,7 +21,8 @@ pub enum Command {
     ReleasePool {
         /// The pool.
         name: String,
-        /// Its devices carry a newer configuration: what this one says of volumes that move from or to it does not count.
+        /// Its devices carry a newer configuration, or are not there: what this one says of volumes that move from or to it does not
+        /// count.
         newer: bool,
     },
     /// Record how the devices of a pool were found, by index: they are made, and have their sizes.
@@ -51,6 +52,12 @@ pub enum Command {
         name: String,
         /// The device's path.
         path: String,
+    },
+    /// Give up other places of volumes in a pool that is not there: those that volumes have left, and those that they do not go to
+    /// any more.
+    DropPlaces {
+        /// The pool.
+        pool: String,
     },
     /// Delete a pool without volumes.
     DeletePool {
@@ -274,6 +281,7 @@ impl Model {
             Command::PatchPool { name, patch } => self.patch_pool(&name, patch),
             Command::PutDevice { name, device } => self.put_device(&name, &device),
             Command::DropDevice { name, path } => self.drop_device(&name, &path),
+            Command::DropPlaces { pool } => self.drop_places(&pool),
             Command::DeletePool { name } => self.delete_pool(&name),
             Command::CreateVolume(spec) => self.create_volume(spec, entropy),
             Command::CloneVolume { spec, size } => self.clone_volume(spec, size, entropy),

@@ -8,6 +8,7 @@ mod full;
 mod half_kept;
 mod import_hosts;
 mod let_go;
+mod lost_place;
 mod newer;
 mod no_leave;
 mod numbers;
