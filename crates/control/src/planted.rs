@@ -49,4 +49,6 @@ weir_base::planted_bugs! {
     FileDestroysPools,
     /// What a volume has in a pool that is not there is waited for, though the pool is to go.
     LostIsWaitedFor,
+    /// A device that a pool was to get, and that cannot be had, keeps the pool from starting.
+    NewKeepsAllDown,
 }

@@ -138,6 +138,7 @@ impl Controller {
             }
             Command::SizePool { .. }
             | Command::DropPlaces { .. }
+            | Command::DropNew { .. }
             | Command::PutDevice { .. }
             | Command::DropDevice { .. }
             | Command::SetSnapshotRules(_)

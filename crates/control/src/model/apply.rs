@@ -39,6 +39,11 @@ pub enum Command {
         /// What to change.
         patch: PoolPatch,
     },
+    /// Name devices of a plain pool no longer that were to be added, and never were.
+    DropNew {
+        /// The pool.
+        name: String,
+    },
     /// Name a device of a protected pool, before the pool takes it in.
     PutDevice {
         /// The pool.
@@ -279,6 +284,7 @@ impl Model {
             Command::ReleasePool { name, newer } => self.release_pool(&name, newer),
             Command::SizePool { name, sizes } => self.size_pool(&name, &sizes),
             Command::PatchPool { name, patch } => self.patch_pool(&name, patch),
+            Command::DropNew { name } => self.drop_new(&name),
             Command::PutDevice { name, device } => self.put_device(&name, &device),
             Command::DropDevice { name, path } => self.drop_device(&name, &path),
             Command::DropPlaces { pool } => self.drop_places(&pool),

@@ -35,6 +35,8 @@ pub(crate) struct State {
     pub(crate) block_sizes: BTreeMap<String, u64>,
     /// What may be lost on the devices of pools.
     pub(crate) may_be_lost: BTreeMap<String, Overwrite>,
+    /// Devices that cannot be had.
+    pub(crate) taken: BTreeSet<String>,
     /// What the controller attached.
     pub(crate) hooks: Option<Hooks>,
     /// Volumes whose next update takes half a second and fails then, as when a host's command does not end.
@@ -111,6 +113,10 @@ impl Fake {
 
     fn start_pool_now(&self, pool: &Pool) -> Result<Vec<u64>, Error> {
         let mut s = self.call(format!("start_pool {}", pool.name))?;
+        let is_taken = |d: &Device| d.path.as_ref().is_some_and(|p| s.taken.contains(p));
+        if pool.devices.iter().any(is_taken) {
+            return Err(Error::new(Code::DeviceInUse, "it is not empty"));
+        }
         s.pools.insert(pool.name.clone(), pool.devices.len());
         let size = |d: &weir_control::model::Device| match (d.kind, &d.path) {
             (DeviceKind::Block, Some(path)) => s.block_sizes.get(path).copied().unwrap_or(0),

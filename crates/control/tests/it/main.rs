@@ -5,6 +5,7 @@ mod controller;
 mod crash;
 mod fake;
 mod full;
+mod half_added;
 mod half_kept;
 mod import_hosts;
 mod let_go;
