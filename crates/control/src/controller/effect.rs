@@ -188,7 +188,10 @@ impl Controller {
         self.look_into(pool).await;
         let mut up = self.up();
         up.faults.remove(&format!("pool/{name}"));
-        up.pools.insert(name);
+        if up.pools.insert(name.clone()) && !has(Bug::RulesOfFormerLife) {
+            // What it followed before it was closed it does not follow any more.
+            up.rules.remove(&name);
+        }
         Ok(now)
     }
 
