@@ -241,6 +241,7 @@ impl Controller {
             }
         };
         let mut done = self.take_effect(&command, &old, &new).await;
+        self.see_late(&command, &old, &new).await;
         self.put_rules().await;
         self.put_records().await;
         if done.is_ok()

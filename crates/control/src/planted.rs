@@ -53,4 +53,6 @@ weir_base::planted_bugs! {
     LostIsWaitedFor,
     /// A device that a pool was to get, and that cannot be had, keeps the pool from starting.
     NewKeepsAllDown,
+    /// A host that logs in while a command takes a mapping away knows nothing.
+    LateIsOverlooked,
 }

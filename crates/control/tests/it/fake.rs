@@ -55,6 +55,8 @@ pub(crate) struct State {
     pub(crate) slow_pools: BTreeMap<String, std::time::Duration>,
     /// No host is logged in.
     pub(crate) empty: bool,
+    /// A host logs in just before the next mappings are in force, and sees what it saw by those before.
+    pub(crate) logs_in: bool,
     /// The initiator port that is, if it is not the first one of the first host.
     pub(crate) initiator: Option<String>,
     /// Polls of `status`: counters rise by a fixed step each time.
@@ -338,7 +340,12 @@ impl DataPlane for Fake {
     }
 
     fn set_mappings<'a>(&'a self, access: &'a AccessMap) -> Work<'a, ()> {
-        ready(self.call("set_mappings".into()).map(|mut s| s.access = access.clone()))
+        ready(self.call("set_mappings".into()).map(|mut s| {
+            if std::mem::take(&mut s.logs_in) {
+                s.empty = false;
+            }
+            s.access = access.clone();
+        }))
     }
 
     fn start_target<'a>(&'a self, port: &'a TargetPort) -> Work<'a, Vec<SocketAddr>> {
