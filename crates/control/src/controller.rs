@@ -222,7 +222,9 @@ impl Controller {
         // Before what the older configuration has against it, which may ask for something that is refused as well.
         self.check_not_closed(&command, &old)?;
         let mut new = Model::clone(&old);
-        let changes = new.apply(command.clone(), entropy()?)?;
+        let dropped = self.drop_places(&command, &mut new)?;
+        let mut changes = new.apply(command.clone(), entropy()?)?;
+        changes.extend(dropped);
         self.check_ready(&command, &old)?;
         self.check_unused(&command, &old).await?;
         if changes.is_empty() && !matches!(command, Command::DeleteVolume { .. }) {
@@ -239,6 +241,7 @@ impl Controller {
             }
         };
         let mut done = self.take_effect(&command, &old, &new).await;
+        self.see_late(&command, &old, &new).await;
         self.put_rules().await;
         self.put_records().await;
         if done.is_ok()

@@ -43,4 +43,16 @@ weir_base::planted_bugs! {
     HostsByName,
     /// A volume that could not be closed where it was of old is taken for closed.
     CloseOnce,
+    /// Of a pool that was let go of while it was not there counts what its devices say.
+    LetGoIsForgotten,
+    /// What a configuration file says may be overwritten is overwritten at every start, pools with it.
+    FileDestroysPools,
+    /// A pool that was closed and opened again is taken to follow the rules for snapshots that it followed before.
+    RulesOfFormerLife,
+    /// What a volume has in a pool that is not there is waited for, though the pool is to go.
+    LostIsWaitedFor,
+    /// A device that a pool was to get, and that cannot be had, keeps the pool from starting.
+    NewKeepsAllDown,
+    /// A host that logs in while a command takes a mapping away knows nothing.
+    LateIsOverlooked,
 }

@@ -1,7 +1,7 @@
 //! Everything up after a start, again after a fault, and down at the end.
 
 use super::*;
-use crate::model::{IMAGES, VolumeState};
+use crate::model::{IMAGES, Pool, VolumeState};
 
 impl Controller {
     /// Starts whatever the configuration wants and the data plane does not run yet. Never fails as a whole: what does
@@ -10,7 +10,7 @@ impl Controller {
         let model = self.model();
         for (name, pool) in &model.pools {
             if !self.up().pools.contains(name)
-                && let Err(e) = self.start_pool(pool).await
+                && let Err(e) = self.start_again(pool).await
             {
                 self.fault(format!("pool/{name}"), e);
             }
@@ -57,6 +57,27 @@ impl Controller {
                 self.fault(format!("target/{name}"), e);
             }
         }
+    }
+
+    /// Opens a pool. What a command was to add that has not come to its end, and cannot be had now, keeps nobody from the rest.
+    async fn start_again(&self, pool: &Pool) -> Result<()> {
+        let Err(e) = self.start_pool(pool).await else { return Ok(()) };
+        let old = self.model();
+        let mut new = Model::clone(&old);
+        let name = pool.name.clone();
+        let changes = new.apply(Command::DropNew { name: name.clone() }, 0)?;
+        if changes.is_empty() || has(Bug::NewKeepsAllDown) {
+            return Err(e);
+        }
+        let rest = new.pool(&name)?.clone();
+        let Ok(sizes) = self.plane.start_pool(&rest).await else { return Err(e) };
+        self.commit(&old, new).await?;
+        for c in &changes {
+            let text = format!("{}: {e}", c.text);
+            tracing::warn!("{text}");
+            self.events.publish("pool.updated", &format!("pool/{name}"), &text);
+        }
+        self.pool_started(&rest, sizes).await.map(drop)
     }
 
     fn pool_down(&self, pool: &str) -> Error {

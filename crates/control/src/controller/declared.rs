@@ -37,7 +37,11 @@ impl Controller {
 
     /// As [`declare`](Controller::declare) for what is declared at a start: each object by itself, its devices looked at as ever. One
     /// that cannot be made so stops nothing else: it is a fault, and is tried again every few seconds.
-    pub async fn declare_at_start(self: &Arc<Self>, desired: Desired) {
+    pub async fn declare_at_start(self: &Arc<Self>, mut desired: Desired) {
+        // The file says the same at every start, also when a pool was released, or the store is lost: that is no leave to destroy it.
+        for spec in desired.pools.iter_mut().filter(|_| !has(Bug::FileDestroysPools)) {
+            spec.overwrite = spec.overwrite.without_pools();
+        }
         *self.declared_open() = desired;
         self.declare_again().await;
     }

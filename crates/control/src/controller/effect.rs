@@ -104,6 +104,9 @@ impl Controller {
             Command::DeletePool { name } => {
                 self.closing(name);
                 self.plane.unmake_pool(old.pool(name)?, false).await?;
+                for (v, _) in old.places_in(name) {
+                    self.forget_run(&v.name);
+                }
                 let mut up = self.up();
                 up.pools.remove(name);
                 up.faults.remove(&format!("pool/{name}"));
@@ -134,6 +137,8 @@ impl Controller {
                 up.faults.remove(&format!("target/{name}"));
             }
             Command::SizePool { .. }
+            | Command::DropPlaces { .. }
+            | Command::DropNew { .. }
             | Command::PutDevice { .. }
             | Command::DropDevice { .. }
             | Command::SetSnapshotRules(_)
@@ -183,7 +188,10 @@ impl Controller {
         self.look_into(pool).await;
         let mut up = self.up();
         up.faults.remove(&format!("pool/{name}"));
-        up.pools.insert(name);
+        if up.pools.insert(name.clone()) && !has(Bug::RulesOfFormerLife) {
+            // What it followed before it was closed it does not follow any more.
+            up.rules.remove(&name);
+        }
         Ok(now)
     }
 

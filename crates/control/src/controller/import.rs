@@ -1,7 +1,9 @@
 //! Pools that are taken over by what their devices carry of a configuration, and pools that are let go of.
 
 use super::*;
-use crate::model::{Device, DeviceSpec, ImportReport, ImportSpec, Pool, PoolFound};
+use crate::model::{
+    Carried, Device, DeviceSpec, ImportReport, ImportSpec, Pool, PoolFound, PoolId,
+};
 
 /// What cannot be read may be the only wrapped key of a volume, and the error may pass. With the pool the node would write over it.
 fn unread() -> Error {
@@ -21,7 +23,13 @@ impl Controller {
             model.check_devices(&spec.devices)?;
             let device = |d: &DeviceSpec| Device::known(d.kind, d.path.clone(), 0);
             let devices: Vec<Device> = spec.devices.iter().map(device).collect();
-            let found: PoolFound = me.plane.find_pool(&devices, spec.force).await?;
+            let mut found: PoolFound = me.plane.find_pool(&devices, spec.force).await?;
+            let (stamps, id) = (found.record.stamps(), found.id);
+            let is_older = me.count_what_was_kept(&mut found, &model).await?;
+            let is_unread = !found.record.doubtful.is_empty() && !has(Bug::UnreadIsLost);
+            if is_unread && !spec.force && !spec.dry_run {
+                return Err(unread());
+            }
             // One mapping that cannot be keeps the others from nothing.
             me.see(&me.plane.status().await?).await?;
             let mut after = Model::clone(&model);
@@ -37,26 +45,71 @@ impl Controller {
             if spec.dry_run {
                 return Ok(report);
             }
-            if !found.record.doubtful.is_empty() && !spec.force && !has(Bug::UnreadIsLost) {
-                return Err(unread());
+            if is_older {
+                // Before what makes the devices newer than it is forgotten.
+                me.keep_released(id, BTreeMap::new()).await?;
             }
             // What the devices carry is part of this configuration from now on.
-            let (store, stamps, id) = (me.store.clone(), found.record.stamps(), found.id);
+            let store = me.store.clone();
             blocking(move || store.take_over(&stamps, id)).await?;
             me.change(Command::ImportPool { spec, found, known }).await?;
+            if let Err(e) = me.keep_released(id, BTreeMap::new()).await {
+                // The next release puts something else in its place.
+                tracing::warn!("what was known of pool {id} when it was let go of stays: {e}");
+            }
             Ok(report)
         }))
         .await
     }
 
-    /// Lets go of a protected pool and its volumes, which stay on its devices. If they carry a newer configuration, volumes that move
-    /// as this one says are no hindrance.
+    async fn keep_released(&self, id: PoolId, parts: BTreeMap<u32, Vec<u8>>) -> Result<()> {
+        let store = self.store.clone();
+        blocking(move || store.keep_released(id, &parts)).await
+    }
+
+    /// What was answered while a pool was not there counts, though its devices do not carry it: unless they carry what this node does
+    /// not know, which is newer. True: nothing was kept, or it is the older.
+    async fn count_what_was_kept(&self, found: &mut PoolFound, model: &Model) -> Result<bool> {
+        let (store, id) = (self.store.clone(), found.id);
+        let kept = blocking(move || store.released(id)).await?;
+        let is_known = |s: &crate::model::Stamp| self.store.knows(s, id, model.revision);
+        let all_known = found.record.stamps().iter().all(is_known);
+        if kept.is_empty()
+            || !all_known
+            || found.record.foreign().is_some()
+            || has(Bug::LetGoIsForgotten)
+        {
+            return Ok(true);
+        }
+        found.record.parts = kept;
+        Ok(false)
+    }
+
+    /// Keeps what the devices of a pool should carry that is let go of, if they are not there to be told. The caller holds `changes`.
+    async fn keep_untold(&self, name: &str, is_told: bool) -> Result<()> {
+        let model = self.model();
+        let pool = model.pools.get(name).and_then(|p| p.protection.as_ref());
+        let Some(id) = pool.map(|p| p.id) else { return Ok(()) };
+        let parts = match is_told {
+            true => Vec::new(),
+            false => {
+                let stamp = self.store.stamp(model.revision);
+                model.missing_parts(name, &Carried::default(), &stamp)?
+            }
+        };
+        self.keep_released(id, parts.into_iter().map(|p| (p.number, p.content)).collect()).await
+    }
+
+    /// Lets go of a protected pool and its volumes, which stay on its devices. If they carry a newer configuration, or are not there,
+    /// volumes that move as this one says are no hindrance.
     pub async fn release_pool(self: &Arc<Self>, name: String) -> Result<()> {
         let me = self.clone();
         finish(tokio::spawn(async move {
             let _one = me.changes.lock().await;
-            // A pool that is not up leaves with what its devices carry already, and so does one that carries something newer.
-            if me.up().pools.contains(&name) {
+            me.settle().await?;
+            // A pool that carries something newer leaves with that.
+            let is_up = me.up().pools.contains(&name);
+            if is_up {
                 me.put_records().await;
                 if let Some(e) = me.not_carried(&name).filter(|_| !me.is_newer(&name)) {
                     return Err(Error::new(e.code, format!("pool `{name}` cannot be released"))
@@ -67,6 +120,8 @@ impl Controller {
             let newer = me.is_newer(&name);
             // What it has is known here for the last time.
             me.note_newer().await?;
+            me.keep_untold(&name, is_up).await?;
+            let newer = newer || !is_up && !has(Bug::LostIsWaitedFor);
             me.change(Command::ReleasePool { name, newer }).await.map(drop)
         }))
         .await

@@ -166,8 +166,24 @@ impl Controller {
             .hint("end the use there and log it out first; --force takes the volume away under it"))
     }
 
-    /// Takes note of who is logged in. The caller holds `changes`.
-    pub(super) async fn see(&self, live: &LiveStatus) -> Result<()> {
+    /// Takes note of who has logged in while a change came into effect: they may have seen what was before. The caller holds `changes`.
+    pub(super) async fn see_late(&self, command: &Command, old: &Model, new: &Model) {
+        if !concerns(command) || same_views(old, new) || has(Bug::LateIsOverlooked) {
+            return;
+        }
+        let done = async {
+            if self.see(&self.plane.status().await?).await? {
+                self.note_taken(old, new).await?;
+            }
+            Ok::<(), Error>(())
+        };
+        if let Err(e) = done.await {
+            tracing::warn!("who has logged in meanwhile cannot be kept: {e}");
+        }
+    }
+
+    /// Takes note of who is logged in. True: somebody has come. The caller holds `changes`.
+    pub(super) async fn see(&self, live: &LiveStatus) -> Result<bool> {
         let nexuses = live.ports.iter().flat_map(|p| &p.nexuses).filter(|n| !n.peer.is_empty());
         let here: BTreeSet<InitiatorPort> =
             nexuses.filter_map(|n| n.initiator.parse().ok()).collect();
@@ -190,8 +206,9 @@ impl Controller {
             (new, gone)
         });
         if new.is_empty() && gone.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
+        let come = !new.is_empty();
         let mut rows = Vec::new();
         for port in &new {
             rows.push((key(port), written(&[])?));
@@ -203,22 +220,12 @@ impl Controller {
             gone.iter().for_each(|p| drop(k.remove(p)));
             k.extend(new.into_iter().map(|p| (p, Guest::new(Vec::new()))));
         });
-        Ok(())
+        Ok(come)
     }
 
     /// Keeps numbers apart that hosts know. Gives the command to be carried out.
     pub(super) async fn keep_luns(&self, command: Command, old: &Model) -> Result<Command> {
-        let concerned = matches!(
-            command,
-            Command::CreateMap(_)
-                | Command::DeleteMap { .. }
-                | Command::CreateHost(_)
-                | Command::PatchHost { .. }
-                | Command::DeleteHost { .. }
-                | Command::ImportPool { .. }
-                | Command::ReleasePool { .. }
-        );
-        if concerned {
+        if concerns(&command) {
             self.see(&self.plane.status().await?).await?;
         }
         Ok(match command {
@@ -333,6 +340,20 @@ impl Controller {
         let lun = (0..=crate::model::MAX_LUN).find(is_free);
         MapSpec { lun, ..spec }
     }
+}
+
+/// Whether hosts may see something else by a command.
+fn concerns(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::CreateMap(_)
+            | Command::DeleteMap { .. }
+            | Command::CreateHost(_)
+            | Command::PatchHost { .. }
+            | Command::DeleteHost { .. }
+            | Command::ImportPool { .. }
+            | Command::ReleasePool { .. }
+    )
 }
 
 /// Nobody sees anything else than before.

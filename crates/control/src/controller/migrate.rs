@@ -7,7 +7,8 @@ use super::*;
 use crate::dataplane::{Decision, ImageWish, Place};
 use crate::live::{MigrationLive, MigrationProgress};
 use crate::model::{
-    AdoptSpec, IMAGES, Layout, Migration, MigrationPatch, MigrationSpec, MigrationStage, Volume,
+    AdoptSpec, Change, IMAGES, Layout, Migration, MigrationPatch, MigrationSpec, MigrationStage,
+    Volume,
 };
 
 /// How often migrations are looked at.
@@ -440,6 +441,20 @@ impl Controller {
                 self.plane.decide_migration(name, Decision::Moved).await
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Gives up other places of volumes in a pool that is to be deleted and is not up: it may never be again.
+    pub(super) fn drop_places(&self, command: &Command, new: &mut Model) -> Result<Vec<Change>> {
+        match command {
+            Command::DeletePool { name }
+                if new.pools.contains_key(name)
+                    && !self.up().pools.contains(name)
+                    && !has(Bug::LostIsWaitedFor) =>
+            {
+                new.apply(Command::DropPlaces { pool: name.clone() }, 0)
+            }
+            _ => Ok(Vec::new()),
         }
     }
 

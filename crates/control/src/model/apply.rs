@@ -21,7 +21,8 @@ pub enum Command {
     ReleasePool {
         /// The pool.
         name: String,
-        /// Its devices carry a newer configuration: what this one says of volumes that move from or to it does not count.
+        /// Its devices carry a newer configuration, or are not there: what this one says of volumes that move from or to it does not
+        /// count.
         newer: bool,
     },
     /// Record how the devices of a pool were found, by index: they are made, and have their sizes.
@@ -38,6 +39,11 @@ pub enum Command {
         /// What to change.
         patch: PoolPatch,
     },
+    /// Name devices of a plain pool no longer that were to be added, and never were.
+    DropNew {
+        /// The pool.
+        name: String,
+    },
     /// Name a device of a protected pool, before the pool takes it in.
     PutDevice {
         /// The pool.
@@ -51,6 +57,12 @@ pub enum Command {
         name: String,
         /// The device's path.
         path: String,
+    },
+    /// Give up other places of volumes in a pool that is not there: those that volumes have left, and those that they do not go to
+    /// any more.
+    DropPlaces {
+        /// The pool.
+        pool: String,
     },
     /// Delete a pool without volumes.
     DeletePool {
@@ -272,8 +284,10 @@ impl Model {
             Command::ReleasePool { name, newer } => self.release_pool(&name, newer),
             Command::SizePool { name, sizes } => self.size_pool(&name, &sizes),
             Command::PatchPool { name, patch } => self.patch_pool(&name, patch),
+            Command::DropNew { name } => self.drop_new(&name),
             Command::PutDevice { name, device } => self.put_device(&name, &device),
             Command::DropDevice { name, path } => self.drop_device(&name, &path),
+            Command::DropPlaces { pool } => self.drop_places(&pool),
             Command::DeletePool { name } => self.delete_pool(&name),
             Command::CreateVolume(spec) => self.create_volume(spec, entropy),
             Command::CloneVolume { spec, size } => self.clone_volume(spec, size, entropy),

@@ -269,7 +269,12 @@ impl Model {
                     Code::InvalidName,
                     "the pool does not say what it is called",
                 )
-                .hint("name it: weir pool import NAME --device …"));
+                .hint(match found.record.doubtful.is_empty() {
+                    true => "name it: weir pool import NAME --device …",
+                    false => {
+                        "some of what it carries cannot be read: see to the devices and try again"
+                    }
+                }));
             }
         };
         self.import_devices(&name, spec, found, record.as_ref())?;

@@ -504,6 +504,25 @@ impl Model {
         Ok(vec![told(name, text)])
     }
 
+    /// Nobody waits any more for places in a pool that is not there.
+    pub(super) fn drop_places(&mut self, pool: &str) -> Result<Vec<Change>> {
+        self.pool(pool)?;
+        let over = |v: &&mut Volume| {
+            let m = v.migration.as_ref().filter(|m| m.pool == pool && v.pool != pool);
+            m.is_some_and(|m| m.stage != MigrationStage::Copying)
+        };
+        let mut changes = Vec::new();
+        for v in self.volumes.values_mut().filter(over) {
+            v.migration = None;
+            let text = format!(
+                "what there may be of volume `{}` in pool `{pool}` stays there, unknown",
+                v.name
+            );
+            changes.push(told(&v.name, text));
+        }
+        Ok(changes)
+    }
+
     /// Nothing is left of the migration; a volume that was to be detached goes too.
     pub(super) fn forget_migration(&mut self, name: &str) -> Result<Vec<Change>> {
         match &self.volume(name)?.migration {

@@ -14,6 +14,12 @@ impl Overwrite {
         self.0.is_empty()
     }
 
+    /// The same, but for labels of pools.
+    pub fn without_pools(&self) -> Overwrite {
+        let others = self.0.iter().filter(|o| !o.eq_ignore_ascii_case("weir"));
+        Overwrite(others.cloned().collect())
+    }
+
     /// True when all of `kinds` are named.
     pub fn covers(&self, kinds: &[String]) -> bool {
         kinds.iter().all(|k| self.0.iter().any(|o| o.eq_ignore_ascii_case(k)))
@@ -56,6 +62,7 @@ mod tests {
         let kinds = |w: &[&str]| w.iter().map(|w| w.to_string()).collect::<Vec<_>>();
         assert!(read("false").is_nothing() && read("[]").is_nothing());
         assert_eq!(read("true"), read("\"weir\""));
+        assert_eq!(read("[\"ext4\", \"Weir\"]").without_pools(), read("\"ext4\""));
         let o = read("[\"ext4\", \"gpt\"]");
         assert!(o.covers(&[]) && o.covers(&kinds(&["EXT4"])) && o.covers(&kinds(&["gpt", "ext4"])));
         assert!(

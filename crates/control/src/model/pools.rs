@@ -234,6 +234,27 @@ impl Model {
         Ok(vec![Change::new(ObjectKind::Pool, Action::Updated, name, text)])
     }
 
+    /// The command that was to add them has not come to its end, so nothing is on them.
+    pub(super) fn drop_new(&mut self, name: &str) -> Result<Vec<Change>> {
+        let pool = self.pool(name)?;
+        let kept = pool.devices.iter().take_while(|d| !d.new).count();
+        let behind = pool.devices.get(kept..).unwrap_or_default();
+        let mut used = false;
+        for (_, layout) in self.places_in(name) {
+            used |= layout.devices().iter().any(|d| *d >= kept);
+        }
+        let all_new = behind.iter().all(|d| d.new);
+        if pool.protection.is_some() || kept == 0 || behind.is_empty() || !all_new || used {
+            return Ok(Vec::new());
+        }
+        let paths: Vec<&str> = behind.iter().filter_map(|d| d.path.as_deref()).collect();
+        let text = format!("pool `{name}` does not get {}", paths.join(", "));
+        if let Some(pool) = self.pools.get_mut(name) {
+            pool.devices.truncate(kept);
+        }
+        Ok(vec![Change::new(ObjectKind::Pool, Action::Updated, name, text)])
+    }
+
     pub(super) fn put_device(&mut self, name: &str, spec: &DeviceSpec) -> Result<Vec<Change>> {
         let pool = self.pool(name)?;
         if pool.protection.is_none() {

@@ -10,6 +10,7 @@ mod damage;
 mod db;
 mod export;
 mod life;
+mod released;
 mod saver;
 
 pub use damage::explain_damage;
@@ -212,6 +213,7 @@ impl MetaStore {
     /// left there: neither in free pages, nor in files that are gone.
     pub fn forget_past(&self, model: &Model) -> Result<()> {
         let Some(dir) = &self.dir else { return Ok(()) };
+        self.forget_released(model)?;
         self.db.replace(|rows| {
             let new = dir.join(NEW_FILE);
             make_file(&new, rows)?;

@@ -5,7 +5,7 @@ use crate::support::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_control::Controller;
-use weir_control::model::{Command, DeviceKind, PoolSpec, Raid};
+use weir_control::model::{Command, DeviceKind, PoolSpec, Raid, SnapshotPolicySpec};
 
 /// Whether a pool, and a volume in it, are open again after a refused release or deletion; its devices are back at once, or later.
 async fn comes_back(delete: bool, later: bool) -> bool {
@@ -50,6 +50,43 @@ async fn a_pool_comes_back_when_its_release_or_deletion_is_refused() {
     for (delete, later) in [(false, false), (false, true), (true, false), (true, true)] {
         assert!(comes_back(delete, later).await, "delete: {delete}, later: {later}");
     }
+}
+
+/// How often the pool was told its rules for periodic snapshots: when they were given, and in its next life.
+async fn told_rules() -> usize {
+    let (dir, fake) = (Scratch::new(), Arc::new(Fake::default()));
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    let spec = pool("safe", &[(DeviceKind::File, Some("/nowhere/d"), Some(GIB))]);
+    let rules = vec!["every=1d,keep=2".parse().expect("a rule")];
+    for command in [
+        Command::CreatePool(PoolSpec { raid: Some(Raid::Zero), ..spec }),
+        Command::CreateVolume(volume("v", "safe", 1 << 20)),
+        Command::SetSnapshotRules(SnapshotPolicySpec { volumes: vec!["v".into()], rules }),
+    ] {
+        c.execute(command).await.expect("it can be so");
+    }
+    fake.break_call("stop_pool safe");
+    c.release_pool("safe".into()).await.expect_err("it is refused");
+    fake.mend();
+    assert!(fake.state().pools.contains_key("safe"), "it is open again");
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let s = fake.state();
+    s.calls.iter().filter(|c| *c == "set_snapshot_rules safe 1").count()
+}
+
+#[tokio::test]
+async fn a_pool_that_is_open_again_follows_its_rules() {
+    assert_eq!(told_rules().await, 2);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn rules_that_a_pool_is_not_told_again_are_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::RulesOfFormerLife));
+    let told = told_rules().await;
+    plant(None);
+    assert_eq!(told, 1);
 }
 
 #[cfg(feature = "planted")]

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_control::controller::PoolRules;
-use weir_control::dataplane::{DataPlane, Hooks, LayerTrial, Place, Work};
+use weir_control::dataplane::{DataPlane, Hooks, Inside, LayerTrial, Place, Work};
 use weir_control::live::{
     CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, VolumeLive,
 };
 use weir_control::model::{
-    AccessMap, Carried, Device, DeviceFound, DeviceKind, HostAccess, Migration, Pool, PoolFound,
-    RecordPart, TargetPort, Volume,
+    AccessMap, Carried, Device, DeviceFound, DeviceKind, DeviceSpec, HostAccess, Migration,
+    Overwrite, Pool, PoolFound, RecordPart, TargetPort, Volume,
 };
 use weir_control::{Code, Error};
 
@@ -33,6 +33,10 @@ pub(crate) struct State {
     pub(crate) broken: BTreeSet<String>,
     /// Sizes that block devices have.
     pub(crate) block_sizes: BTreeMap<String, u64>,
+    /// What may be lost on the devices of pools.
+    pub(crate) may_be_lost: BTreeMap<String, Overwrite>,
+    /// Devices that cannot be had.
+    pub(crate) taken: BTreeSet<String>,
     /// What the controller attached.
     pub(crate) hooks: Option<Hooks>,
     /// Volumes whose next update takes half a second and fails then, as when a host's command does not end.
@@ -51,6 +55,8 @@ pub(crate) struct State {
     pub(crate) slow_pools: BTreeMap<String, std::time::Duration>,
     /// No host is logged in.
     pub(crate) empty: bool,
+    /// A host logs in just before the next mappings are in force, and sees what it saw by those before.
+    pub(crate) logs_in: bool,
     /// The initiator port that is, if it is not the first one of the first host.
     pub(crate) initiator: Option<String>,
     /// Polls of `status`: counters rise by a fixed step each time.
@@ -109,6 +115,10 @@ impl Fake {
 
     fn start_pool_now(&self, pool: &Pool) -> Result<Vec<u64>, Error> {
         let mut s = self.call(format!("start_pool {}", pool.name))?;
+        let is_taken = |d: &Device| d.path.as_ref().is_some_and(|p| s.taken.contains(p));
+        if pool.devices.iter().any(is_taken) {
+            return Err(Error::new(Code::DeviceInUse, "it is not empty"));
+        }
         s.pools.insert(pool.name.clone(), pool.devices.len());
         let size = |d: &weir_control::model::Device| match (d.kind, &d.path) {
             (DeviceKind::Block, Some(path)) => s.block_sizes.get(path).copied().unwrap_or(0),
@@ -177,6 +187,18 @@ fn ready<'a, T: Send + 'a>(value: Result<T, Error>) -> Work<'a, T> {
 impl DataPlane for Fake {
     fn attach(&self, hooks: Hooks) {
         self.state().hooks = Some(hooks);
+    }
+
+    fn admit<'a>(
+        &'a self,
+        pool: &'a str,
+        _devices: &'a [DeviceSpec],
+        inside: Inside<'a>,
+    ) -> Work<'a, ()> {
+        if let Inside::Only(overwrite) = inside {
+            self.state().may_be_lost.insert(pool.into(), overwrite.clone());
+        }
+        ready(Ok(()))
     }
 
     fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
@@ -318,7 +340,12 @@ impl DataPlane for Fake {
     }
 
     fn set_mappings<'a>(&'a self, access: &'a AccessMap) -> Work<'a, ()> {
-        ready(self.call("set_mappings".into()).map(|mut s| s.access = access.clone()))
+        ready(self.call("set_mappings".into()).map(|mut s| {
+            if std::mem::take(&mut s.logs_in) {
+                s.empty = false;
+            }
+            s.access = access.clone();
+        }))
     }
 
     fn start_target<'a>(&'a self, port: &'a TargetPort) -> Work<'a, Vec<SocketAddr>> {

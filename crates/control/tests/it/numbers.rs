@@ -179,6 +179,36 @@ async fn a_pool_comes_without_a_mapping_whose_number_stands_for_another() {
     assert_eq!(sees(&c), None);
 }
 
+/// Whether LUN 0 is another volume for a machine that logged in just before its mapping went.
+async fn is_another_after_a_late_login() -> bool {
+    let (_dir, fake, c) = node(host("h", &[PORT])).await;
+    {
+        let mut s = fake.state();
+        (s.empty, s.initiator) = (true, Some("0000000000000007:0000000000000008".into()));
+    }
+    run(&c, Command::CreateHost(host("g", &["7:8"]))).await;
+    run(&c, Command::CreateMap(map("g", "v1"))).await;
+    fake.state().logs_in = true;
+    c.delete_map("g".into(), "v1".into(), true).await.expect("by force");
+    run(&c, Command::CreateMap(map("g", "v2"))).await;
+    c.model().map("g", "v2").expect("mapped").lun == 0
+}
+
+#[tokio::test]
+async fn a_number_that_a_host_saw_at_the_last_moment_is_no_other_volume() {
+    assert!(!is_another_after_a_late_login().await);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_login_that_is_overlooked_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::LateIsOverlooked));
+    let other = is_another_after_a_late_login().await;
+    plant(None);
+    assert!(other);
+}
+
 /// Who logs in while a command waits for another one keeps its volume.
 #[tokio::test]
 async fn a_host_that_logs_in_while_a_command_waits_keeps_its_volume() {

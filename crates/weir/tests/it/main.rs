@@ -6,6 +6,7 @@ mod cli;
 #[path = "../common/mod.rs"]
 mod common;
 mod compress;
+mod declared_anew;
 mod devices;
 mod encrypted;
 #[path = "../../../control/tests/it/fake.rs"]

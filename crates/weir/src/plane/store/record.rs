@@ -190,8 +190,17 @@ async fn write(v: &dyn Volume, slots: Slots, content: &[u8], both: bool) -> IoRe
     }
 }
 
+/// What comes of a part that cannot be read for a reason that says nothing of what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unread {
+    /// Nothing is told: it is tried again.
+    Fails,
+    /// That part is in doubt.
+    IsInDoubt,
+}
+
 /// What a volume carries of the configuration.
-async fn carried(v: &dyn Volume) -> IoResult<Carried> {
+async fn carried(v: &dyn Volume, unread: Unread) -> IoResult<Carried> {
     let mut all = Carried::default();
     let len = v.geometry().len;
     for number in 0..=RECORD_PARTS {
@@ -199,7 +208,14 @@ async fn carried(v: &dyn Volume) -> IoResult<Carried> {
         if slots.end() > len {
             break;
         }
-        let found = newest(v, slots).await?;
+        let found = match newest(v, slots).await {
+            Err(e) if unread == Unread::IsInDoubt => {
+                tracing::warn!("part {number} of what the pool carries of its configuration: {e}");
+                all.doubtful.push(number);
+                continue;
+            }
+            found => found?,
+        };
         if found.doubtful {
             all.doubtful.push(number);
         }
@@ -263,7 +279,7 @@ impl OpenPool {
     async fn carried(&self) -> std::result::Result<Carried, StoreError> {
         let Some(d) = self.find(NAME) else { return Ok(Carried::default()) };
         let v = self.pool.volume(d.id)?;
-        Ok(carried(&*v).await?)
+        Ok(carried(&*v, Unread::Fails).await?)
     }
 }
 
@@ -304,10 +320,9 @@ async fn look(local: &Local, devices: Devices, force: bool) -> Result<PoolFound>
         }
         if d.name == NAME {
             let v = opened.volume(d.id).map_err(|e| failed("a volume".into(), &e))?;
-            match carried(&*v).await {
-                Ok(found) => record = found,
-                Err(e) => tracing::warn!("what the pool carries of its configuration: {e}"),
-            }
+            let what = "what the pool carries of its configuration cannot be read";
+            let found = carried(&*v, Unread::IsInDoubt).await;
+            record = found.map_err(|e| failed(what.into(), &e.into()))?;
             continue;
         }
         datasets.push(DatasetFound { name: d.name, size: d.len, block_size: d.block_size });
@@ -480,6 +495,47 @@ mod tests {
         let all = v.0.to_vec();
         assert!(!all.windows(10).any(|w| w == b"an old key"));
         assert_eq!(content(&v).as_deref(), Some(&b"a new key"[..]));
+    }
+
+    /// A volume that cannot be read.
+    struct Unreadable(Ram, IoError);
+
+    impl Volume for Unreadable {
+        fn geometry(&self) -> Geometry {
+            self.0.geometry()
+        }
+
+        fn read(&self, _at: u64, _buf: Slice) -> IoFuture<'_> {
+            IoFuture::ready(Err(self.1))
+        }
+
+        fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
+            self.0.write(at, buf, fua)
+        }
+
+        fn flush(&self) -> IoFuture<'_> {
+            self.0.flush()
+        }
+
+        fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
+            self.0.discard(at, len)
+        }
+
+        fn write_zeroes(&self, at: u64, len: u64, unmap: bool) -> IoFuture<'_> {
+            self.0.write_zeroes(at, len, unmap)
+        }
+    }
+
+    /// Whoever looks at a pool to take it over would write over it.
+    #[test]
+    fn what_cannot_be_read_is_in_doubt_and_not_nothing() {
+        for e in [IoError::Path, IoError::Offline, IoError::Busy, IoError::Medium] {
+            let v = Unreadable(volume(), e);
+            let found = now(carried(&v, Unread::IsInDoubt)).expect("it is told");
+            assert_eq!((found.doubtful, found.parts.len()), (vec![0], 0), "{e:?}");
+            let open = now(carried(&v, Unread::Fails));
+            assert_eq!(open.is_err(), e != IoError::Medium, "{e:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,159 @@
+//! A pool that is let go of while it is not there, as when its disks have got other names, and comes back: what was answered
+//! meanwhile counts, though its devices could not be told of it.
+
+use crate::fake::Fake;
+use crate::support::*;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_control::Controller;
+use weir_control::model::{
+    Carried, Command, DatasetFound, DeviceKind, HostPatch, ImportReport, ImportSpec, PoolFound,
+    PoolSpec, Raid,
+};
+
+const MIB: u64 = 1 << 20;
+
+async fn run(c: &Arc<Controller>, command: Command) {
+    c.execute(command).await.expect("it is done");
+}
+
+async fn ended(c: Arc<Controller>, fake: Arc<Fake>) -> Carried {
+    let carried = fake.state().devices["safe"].clone();
+    drop((c, fake));
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    carried
+}
+
+/// A node whose pool `safe` does not start. Host `h` sees volumes `v` and `w` of it.
+async fn away() -> (Scratch, Arc<Fake>, Arc<Controller>) {
+    let dir = Scratch::new();
+    let fake = Arc::new(Fake::default());
+    fake.state().devices.insert("safe".into(), Carried::default());
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    let spec = pool("safe", &[(DeviceKind::File, Some("/nowhere/d0"), Some(GIB))]);
+    run(&c, Command::CreatePool(PoolSpec { raid: Some(Raid::Zero), ..spec })).await;
+    for name in ["v", "w"] {
+        run(&c, Command::CreateVolume(volume(name, "safe", 8 * MIB))).await;
+    }
+    run(&c, Command::CreateHost(host("h", &["1:2"]))).await;
+    for name in ["v", "w"] {
+        run(&c, Command::CreateMap(map("h", name))).await;
+    }
+    let carried = ended(c, fake).await;
+    let fake = Arc::new(Fake::default());
+    fake.state().devices.insert("safe".into(), carried);
+    fake.break_call("start_pool safe");
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    (dir, fake, c)
+}
+
+/// Lets go of the pool.
+async fn let_go(c: &Arc<Controller>, fake: &Fake) {
+    let m = c.model();
+    let dataset = |v: &weir_control::model::Volume| DatasetFound {
+        name: v.dataset(),
+        size: v.size,
+        block_size: v.block_size,
+    };
+    let datasets = m.volumes.values().map(dataset).collect();
+    let id = m.pools["safe"].protection.as_ref().expect("it is protected").id;
+    c.release_pool("safe".into()).await.expect("let go of");
+    let record = fake.state().devices["safe"].clone();
+    fake.state().found = Some(PoolFound { id, copies: 1, members: 1, record, datasets });
+    fake.mend();
+}
+
+fn spec() -> ImportSpec {
+    ImportSpec {
+        name: None,
+        devices: pool("x", &[(DeviceKind::File, Some("/nowhere/renamed"), None)]).devices,
+        prefix: String::new(),
+        key_commands: false,
+        without_hosts: false,
+        force: false,
+        dry_run: false,
+    }
+}
+
+async fn back(c: &Arc<Controller>) -> ImportReport {
+    let plan = c.import_pool(ImportSpec { dry_run: true, ..spec() }).await.expect("a plan");
+    let report = c.import_pool(spec()).await.expect("taken over");
+    assert_eq!(plan, report);
+    report
+}
+
+/// What host `h` sees.
+fn sees(c: &Controller) -> BTreeSet<String> {
+    c.model().maps_of_host("h").map(|m| m.volume.clone()).collect()
+}
+
+/// What `h` sees after the mapping of `v` was taken away.
+async fn sees_after_v_was_taken() -> BTreeSet<String> {
+    let (_dir, fake, c) = away().await;
+    c.delete_map("h".into(), "v".into(), false).await.expect("nobody is logged in");
+    let_go(&c, &fake).await;
+    back(&c).await;
+    sees(&c)
+}
+
+#[tokio::test]
+async fn a_mapping_that_was_taken_away_does_not_come_back_with_the_pool() {
+    assert_eq!(sees_after_v_was_taken().await, ["w".to_string()].into());
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_mapping_that_comes_back_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::LetGoIsForgotten));
+    let sees = sees_after_v_was_taken().await;
+    plant(None);
+    assert!(sees.contains("v"));
+}
+
+/// A host that got another port sees its volumes by that one, also in its next life, and from the devices afterwards.
+#[tokio::test]
+async fn a_host_with_another_port_sees_its_volumes() {
+    let (dir, fake, c) = away().await;
+    let patch = HostPatch {
+        add_ports: vec!["3:4".parse().expect("a port")],
+        remove_ports: vec!["1:2".parse().expect("a port")],
+        ..HostPatch::default()
+    };
+    run(&c, Command::PatchHost { name: "h".into(), patch }).await;
+    let_go(&c, &fake).await;
+    let found = fake.state().found.clone();
+    let carried = ended(c, fake).await;
+    let fake = Arc::new(Fake::default());
+    fake.state().devices.insert("safe".into(), carried);
+    fake.state().found = found;
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    assert_eq!(back(&c).await.left_out, [""; 0]);
+    assert_eq!(sees(&c).len(), 2);
+    let parts = fake.state().devices["safe"].parts.clone();
+    let text: String = parts.values().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
+    assert!(text.contains("0000000000000003:0000000000000004"), "the devices carry it: {text}");
+}
+
+/// Another node had the pool meanwhile, and has given the volume to the host: that is newer. An import that failed does not make
+/// it older.
+#[tokio::test]
+async fn what_another_node_wrote_meanwhile_counts_more() {
+    let (_dir, fake, c) = away().await;
+    c.delete_map("h".into(), "v".into(), false).await.expect("nobody is logged in");
+    let_go(&c, &fake).await;
+    {
+        let mut s = fake.state();
+        let found = s.found.as_mut().expect("a pool");
+        let (number, content) = found.record.parts.pop_last().expect("a part");
+        let mut part: serde_json::Value = serde_json::from_slice(&content).expect("JSON");
+        part["stamp"] = serde_json::json!({"life": "of another", "revision": 30});
+        found.record.parts.insert(number, serde_json::to_vec(&part).expect("bytes"));
+    }
+    fake.break_call("start_pool safe");
+    c.import_pool(spec()).await.expect_err("it does not start");
+    fake.mend();
+    back(&c).await;
+    assert_eq!(sees(&c).len(), 2);
+}
