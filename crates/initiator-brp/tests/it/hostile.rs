@@ -275,3 +275,46 @@ fn what_a_port_leaves_behind_is_waited_for() {
         drop(writes);
     });
 }
+
+/// A host that starts anew, and tries its login again, does not come to write beside what it has left behind.
+#[test]
+fn every_login_of_a_session_waits_for_what_the_session_replaces() {
+    on_reactor(|p| async move {
+        let t = Rc::new(serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(1 << 20)));
+        t.mood.direct.set(false);
+        let s = Session::connect(p.clone(), session_config(&t)).await.unwrap();
+        let d = Rc::new(s.queue().open("v").await.unwrap());
+        t.mood.stall.set(true);
+        let write = spawn(async move { d.write(0, slice(&[1; 512]), false).await });
+        until("a write hangs", || t.port.census().requests_busy == 1).await;
+        // As a host that gives its attempt up, and as one that logs its channels in side by side.
+        let enter = |channel| {
+            let (p, t) = (p.clone(), t.clone());
+            let login = LoginRequest { session: 78, channel, ..login() };
+            async move { Peer::enter(&p, &t, login, 1).await }
+        };
+        let first = spawn(enter(0));
+        sleep(200 * MILLIS).await;
+        for channel in [0, 1] {
+            let early = timeout(SECONDS, enter(channel)).await;
+            assert!(
+                matches!(early, Err(_) | Ok(Err(RejectReason::Draining))),
+                "it is let in while the old session's write is with the device"
+            );
+        }
+        t.mood.stall.set(false);
+        let in_time = async {
+            loop {
+                match enter(0).await {
+                    Ok(peer) => break peer,
+                    Err(e) => assert!(e.is_passing(), "{e}"),
+                }
+            }
+        };
+        let peer = timeout(20 * SECONDS, in_time).await.expect("it is let in now");
+        assert_eq!(t.mood.writes.get(), 1);
+        drop((peer, first, write));
+        s.close().await;
+        ends_whole(&t).await;
+    });
+}
