@@ -175,3 +175,31 @@ fn what_a_port_leaves_behind_is_waited_for() {
         drop(write);
     });
 }
+
+/// What a host writes by a port that was made again does not come before what the old port has left with the device.
+#[test]
+fn a_port_made_again_waits_for_what_the_old_one_has_left_behind() {
+    on_reactor(|p| async move {
+        let disk = medium(1 << 20);
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &disk);
+        let data = |byte| Slice::copy_of(&[byte; 512]).sub(0, 512);
+        let s = Session::connect(p.clone(), session_config(&t)).await.unwrap();
+        let q = s.queue();
+        q.test_unit_ready(L0).await.unwrap();
+        t.mood.delay.set(2 * SECONDS);
+        let begun = t.mood.begun.get();
+        let write = spawn(async move { q.write(L0, 0, data(1), false).await });
+        until("a write is with the device", || t.mood.begun.get() > begun).await;
+        t.mood.delay.set(0);
+        let left = timeout(20 * SECONDS, t.target.leave_within(100 * MILLIS)).await;
+        assert_eq!(left, Ok(false));
+        s.close().await;
+        let c = SessionConfig { addrs: vec![t.again(&p, config())], ..session_config(&t) };
+        let s = Session::connect(p.clone(), c).await.unwrap();
+        s.queue().write(L0, 0, data(2), false).await.unwrap();
+        sleep(3 * SECONDS).await;
+        assert_eq!(disk.lock().unwrap()[0], 2, "what was acknowledged last is there");
+        s.close().await;
+        drop(write);
+    });
+}
