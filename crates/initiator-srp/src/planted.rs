@@ -3,6 +3,8 @@
 weir_base::planted_bugs! {
     /// A unit attention is answered by sending the command again, whatever it says.
     AttentionPassedOver,
+    /// What has been told, or taken away, unseen counts for nothing.
+    UnseenIsUnsaid,
     /// A flush does not tell of writes that were lost with the target's power.
     LostCacheNotTold,
     /// A command that gets its slot when the channel has ended waits for a credit all the same.

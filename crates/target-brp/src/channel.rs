@@ -240,7 +240,11 @@ impl Channel {
     /// Serves a login on this reactor, until its connection is gone.
     pub(crate) async fn login(port: Rc<Port>, login: Login, draining: bool) {
         let (channel, known) = match port.find(&login.name) {
-            Some(c) => (c, true),
+            Some(c) if !draining => (c, true),
+            Some(_) => {
+                port.shared.spread.channel_gone();
+                return login.arrival.refuse(Some(&port), RejectReason::Draining);
+            }
             None if draining => {
                 port.forget(&login.name);
                 port.shared.spread.channel_gone();

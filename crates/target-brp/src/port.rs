@@ -3,7 +3,7 @@
 use crate::channel::Channel;
 use crate::config::TargetConfig;
 use crate::keyed::Pending;
-use crate::request::{Parts, Request};
+use crate::request::{Parts, Request, Work};
 use crate::sessions::ChannelName;
 use crate::target::{Login, TargetShared};
 use std::cell::{Cell, RefCell};
@@ -54,7 +54,10 @@ pub struct Port {
     /// Who has how many of them, and who may have more.
     pub(crate) places: Shares,
     requests: usize,
+    /// All but those of requests.
     tasks: RefCell<Vec<TaskId>>,
+    /// It has ended: no request takes another command, and nothing is sent.
+    stopped: Cell<bool>,
     channels: RefCell<BTreeMap<ChannelName, Rc<Channel>>>,
     /// Channels with a connection, ascending by its number.
     connected: RefCell<Vec<(u32, Rc<Channel>)>>,
@@ -114,6 +117,7 @@ impl Port {
             places: Shares::new([requests]),
             requests,
             tasks: RefCell::default(),
+            stopped: Cell::new(false),
             channels: RefCell::default(),
             connected: RefCell::default(),
             accepting: Cell::new(0),
@@ -131,17 +135,15 @@ impl Port {
         for number in 0..port.receives.len() as u32 {
             port.post(number);
         }
-        let mut tasks = Vec::new();
         for _ in 0..requests {
-            let r = Request::new(port.clone());
-            port.idle.borrow_mut().push(r.clone());
-            tasks.push(spawn_task(r.run()));
+            port.idle.borrow_mut().push(Request::start(port.clone()));
         }
-        tasks.push(spawn_task(crate::receive::harvest(port.clone())));
-        tasks.push(spawn_task(crate::receive::harvest_held(port.clone())));
-        tasks.push(spawn_task(crate::reply::flush_later(port.clone())));
-        tasks.push(spawn_task(crate::tick::tick(port.clone())));
-        *port.tasks.borrow_mut() = tasks;
+        *port.tasks.borrow_mut() = vec![
+            spawn_task(crate::receive::harvest(port.clone())),
+            spawn_task(crate::receive::harvest_held(port.clone())),
+            spawn_task(crate::reply::flush_later(port.clone())),
+            spawn_task(crate::tick::tick(port.clone())),
+        ];
         set_part(port.shared.spread.id(), port.clone());
         Ok(port)
     }
@@ -237,6 +239,12 @@ impl Port {
         Some(all[at].1.clone())
     }
 
+    /// It has ended.
+    #[inline]
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.get()
+    }
+
     /// What is in use.
     pub fn census(&self) -> PortCensus {
         let idle = self.idle.borrow().len();
@@ -270,16 +278,21 @@ impl Port {
         Ok(())
     }
 
-    /// Ends the port on this reactor; its channels must be gone.
+    /// Ends the port on this reactor. Commands that have not ended go on to their ends, and fences wait for them: what was
+    /// begun with a device nobody takes back.
     pub(crate) fn stop(&self) {
         remove_part::<Port>(self.shared.spread.id());
+        self.stopped.set(true);
         for id in self.tasks.take() {
             weir_reactor::cancel(id);
         }
-        self.idle.borrow_mut().clear();
-        for c in self.channels() {
-            c.waiting_work.take();
+        for r in self.idle.take() {
+            r.end();
         }
+        for c in self.channels() {
+            c.waiting_work.take().into_iter().for_each(Work::give_up);
+        }
+        self.dirty.take();
         for number in 0..self.receives.len() as u32 {
             self.recv_queue.cancel(self.cq.token(number));
         }

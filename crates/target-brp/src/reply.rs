@@ -108,6 +108,10 @@ impl Channel {
     /// Something is to be sent at the end of the turn.
     #[inline]
     pub(crate) fn make_dirty(self: &Rc<Self>) {
+        if self.port.is_stopped() {
+            // Nobody sends it any more.
+            return self.replies.clear();
+        }
         if !self.replies.dirty.replace(true) {
             let port = &self.port;
             let mut all = port.dirty.borrow_mut();

@@ -5,7 +5,7 @@ mod fetch;
 use crate::channel::Channel;
 use crate::port::Port;
 use fetch::pieces;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 use weir_base::IoError;
@@ -14,7 +14,7 @@ use weir_mem::{Lent, Purse, Slice};
 use weir_proto_brp::command::{Command, Descriptor, Item, flag};
 use weir_proto_brp::volume::VOLUME_INFO;
 use weir_proto_brp::{Op, Status, sums};
-use weir_reactor::{Token, WaitChannel, contained_future, unless};
+use weir_reactor::{TaskId, Token, WaitChannel, contained_future, spawn_task, unless};
 use weir_target_core::{End, Pass, WriteGuard};
 
 /// Most bytes of each half of a COMPARE AND WRITE.
@@ -104,6 +104,11 @@ impl Work {
         let (generation, command) = (channel.generation(), item.command);
         Work { channel, generation, command, parts, data }
     }
+
+    /// It will not be run.
+    pub(crate) fn give_up(self) {
+        self.channel.ended(self.generation, &self.command, Ended::Lost, &[], false);
+    }
 }
 
 /// A request. Its memory is used again and again.
@@ -111,6 +116,8 @@ pub(crate) struct Request {
     port: Rc<Port>,
     work: RefCell<Option<Work>>,
     wake: WaitChannel,
+    /// That of its loop.
+    run: Cell<Option<TaskId>>,
 }
 
 impl Port {
@@ -141,18 +148,31 @@ impl Port {
 }
 
 impl Request {
-    pub(crate) fn new(port: Rc<Port>) -> Rc<Request> {
-        Rc::new(Request { port, work: RefCell::default(), wake: WaitChannel::new(0) })
+    /// A request, whose loop is started.
+    pub(crate) fn start(port: Rc<Port>) -> Rc<Request> {
+        let (work, wake, run) = (RefCell::default(), WaitChannel::new(0), Cell::new(None));
+        let r = Rc::new(Request { port, work, wake, run });
+        r.run.set(Some(spawn_task(r.clone().run())));
+        r
     }
 
-    /// The request's loop.
-    pub(crate) async fn run(self: Rc<Self>) {
+    /// Ends the loop of one that has no work.
+    pub(crate) fn end(&self) {
+        if let Some(task) = self.run.take() {
+            weir_reactor::cancel(task);
+        }
+    }
+
+    async fn run(self: Rc<Self>) {
         let mut task = Task::default();
         loop {
             self.wake.wait().await;
             let Some(w) = self.work.take() else { continue };
             let channel = w.channel.clone();
             task.run(&self.port, w).await;
+            if self.port.is_stopped() {
+                return channel.places.give_back(0);
+            }
             self.port.idle.borrow_mut().push(self.clone());
             // Whoever is given it finds it.
             channel.places.give_back(0);

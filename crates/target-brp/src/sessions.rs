@@ -26,6 +26,8 @@ struct Session {
     first: usize,
     /// Reactor of each channel, as an index.
     channels: BTreeMap<u16, usize>,
+    /// Channels of other sessions that were to end when this one was made.
+    replaces: Vec<(ChannelName, usize)>,
 }
 
 /// All sessions of a target port.
@@ -35,13 +37,19 @@ pub(crate) struct Sessions {
     made: AtomicUsize,
 }
 
+/// Whether a channel is on the table.
+fn knows(t: &BTreeMap<SessionName, Session>, n: &ChannelName) -> bool {
+    t.get(&n.session).is_some_and(|s| s.channels.contains_key(&n.channel))
+}
+
 /// What a login found.
 pub(crate) struct Joined {
     /// The session as a nexus of the logical units.
     pub(crate) nexus: Nexus,
     /// Index of the reactor that has the channel.
     pub(crate) reactor: usize,
-    /// Channels of other sessions of this initiator port, which are to end: only for a new session.
+    /// Channels of other sessions of this initiator port which are to end before this one is served: those that were there
+    /// when the session was made, as long as they are known, whichever of its logins asks.
     pub(crate) others: Vec<(ChannelName, usize)>,
 }
 
@@ -81,10 +89,16 @@ impl Sessions {
             nexus: new(),
             first: self.made.fetch_add(1, Ordering::Relaxed) + 1,
             channels: BTreeMap::new(),
+            replaces: others,
         });
         let turn = s.first.wrapping_add(usize::from(name.channel)) % reactors.max(1);
         let reactor = *s.channels.entry(name.channel).or_insert(wanted.unwrap_or(turn));
-        Joined { nexus: s.nexus, reactor, others }
+        let (nexus, others) = (s.nexus, std::mem::take(&mut s.replaces));
+        let left: Vec<_> = others.into_iter().filter(|(n, _)| knows(&t, n)).collect();
+        if let Some(s) = t.get_mut(&name.session) {
+            s.replaces.clone_from(&left);
+        }
+        Joined { nexus, reactor, others: left }
     }
 
     /// True while this channel belongs to this nexus.
@@ -97,10 +111,7 @@ impl Sessions {
     /// True while any of these is known.
     pub(crate) fn any(&self, names: &[(ChannelName, usize)]) -> bool {
         let t = self.lock();
-        let known = |n: &ChannelName| {
-            t.get(&n.session).is_some_and(|s| s.channels.contains_key(&n.channel))
-        };
-        names.iter().any(|(n, _)| known(n))
+        names.iter().any(|(n, _)| knows(&t, n))
     }
 
     /// A channel is over. Gives the nexus when its session is over by that.
@@ -169,9 +180,13 @@ mod tests {
         let new = join(&s, name(1, 10, 0), 1, false);
         assert_eq!(new.others.len(), 3);
         assert!(s.any(&new.others));
+        // So does each of its logins, as long as they are there.
+        s.leave(&name(1, 7, 0));
+        assert_eq!(join(&s, name(1, 10, 1), 1, true).others, new.others[1..]);
         for (n, _) in &new.others {
             s.leave(n);
         }
         assert!(!s.any(&new.others) && s.list().len() == 2);
+        assert!(join(&s, name(1, 10, 0), 1, false).others.is_empty());
     }
 }

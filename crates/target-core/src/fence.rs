@@ -16,13 +16,14 @@
 use crate::pass::{Pass, Round};
 use crate::planted::{Bug, has};
 use crate::transfer::Transfer;
-use crate::unit::{Attached, Unit, UnitShared};
+use crate::unit::{Attached, Ports, Unit, UnitShared};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_proto_scsi::lu::Nexus;
+use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::{JoinHandle, LocalFuture, call, sleep, spawn, timeout};
 
 /// How long a host may take to receive what it is owed by commands that were fenced; then its connection ends. Shorter
@@ -92,13 +93,17 @@ impl UnitShared {
         self.parting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lingering(&self) -> MutexGuard<'_, Vec<Nexus>> {
+    fn lingering(&self) -> MutexGuard<'_, Vec<Ports>> {
         self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether I/O of the nexus is under way whose channel has ended: the host may have repeated it already.
-    pub(crate) fn lingers(&self, nexus: Nexus) -> bool {
-        self.lingering().contains(&nexus)
+    /// Whether I/O of a nexus of these ports is under way whose channel has ended: the host may have repeated it already.
+    pub(crate) fn lingers(&self, of: &TransportId, port: u16) -> bool {
+        self.lingering().iter().any(|(o, p)| (o, *p) == (of, port))
+    }
+
+    fn ports_of(&self, nexus: Nexus) -> Option<Ports> {
+        self.with(|s| s.ports_of(nexus).map(|(of, port)| (of.clone(), port)))
     }
 }
 
@@ -110,14 +115,16 @@ impl Attached {
             return;
         }
         let shared = self.unit.shared.clone();
-        shared.lingering().push(nexus);
+        // By its ports: should it be forgotten, the host comes back as another nexus.
+        let Some(ports) = shared.ports_of(nexus) else { return };
+        shared.lingering().push(ports.clone());
         shared.with(|s| s.rules_changed());
         spawn(async move {
             for r in rounds {
                 r.off_the_medium().await;
             }
             let mut all = shared.lingering();
-            if let Some(i) = all.iter().position(|n| *n == nexus) {
+            if let Some(i) = all.iter().position(|p| *p == ports) {
                 all.swap_remove(i);
             }
         });
@@ -125,10 +132,12 @@ impl Attached {
 }
 
 impl Pass {
-    /// Waits for I/O of the nexus that lost its channel: it must not come after what the host writes now.
+    /// Waits for I/O of a nexus of the same ports that lost its channel: it must not come after what the host writes now.
     #[cold]
     pub(crate) async fn wait_for_lingering<T: Transfer>(&self, nexus: Nexus, t: &T) {
-        while self.unit.shared.lingers(nexus) && self.end().is_none() && !t.stopped() {
+        let shared = &self.unit.shared;
+        let Some((of, port)) = shared.ports_of(nexus) else { return };
+        while shared.lingers(&of, port) && self.end().is_none() && !t.stopped() {
             sleep(MILLIS).await;
         }
     }

@@ -18,6 +18,7 @@ use weir_proto_scsi::geometry::Geometry;
 use weir_proto_scsi::lu::{FastPath, LuState, Nexus};
 use weir_proto_scsi::sense::Sense;
 use weir_proto_scsi::status::ScsiError;
+use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::vital;
 
 /// Keeps persistent reservations with APTPL (SPC-4 5.13.5).
@@ -27,6 +28,9 @@ pub trait ReservationStore: Send + Sync {
     /// stays.
     fn save(&self, volume: &str, revision: u64, state: Vec<u8>, done: Box<dyn FnOnce(bool) + Send>);
 }
+
+/// Initiator port and relative target port.
+pub(crate) type Ports = (TransportId, u16);
 
 /// No generation of a unit's state.
 pub(crate) const NO_GENERATION: u64 = u64::MAX;
@@ -41,7 +45,8 @@ pub struct UnitShared {
     pub(crate) members: Members,
     /// Changes of persistent reservations.
     pub(crate) reserving: Turns,
-    pub(crate) lingering: Mutex<Vec<Nexus>>,
+    /// Of whom I/O is under way whose channels have ended.
+    pub(crate) lingering: Mutex<Vec<Ports>>,
     /// Nexuses that the access map has taken the unit from, until their commands have ended.
     pub(crate) parting: Mutex<BTreeSet<Nexus>>,
 }
@@ -71,7 +76,8 @@ impl UnitShared {
     /// What may be assumed of a nexus's commands.
     pub(crate) fn rules(&self, s: &LuState, nexus: Nexus) -> FastPath {
         let fast = s.fast_path(nexus);
-        FastPath { writes: fast.writes && !self.lingers(nexus), ..fast }
+        let lingers = s.ports_of(nexus).is_some_and(|(of, port)| self.lingers(of, port));
+        FastPath { writes: fast.writes && !lingers, ..fast }
     }
 
     /// Runs `f` on the state. The generation that other cores read is brought up to date before the lock

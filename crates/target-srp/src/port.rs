@@ -13,7 +13,7 @@ use weir_fabric::{FabricError, Provider, RecvQueue};
 use weir_mem::{BufPool, Census};
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_srp::states::RequestState;
-use weir_reactor::{TaskId, WaitChannel, get_part, remove_part, set_part, spawn_task};
+use weir_reactor::{WaitChannel, get_part, remove_part, set_part, spawn_task};
 use weir_target_core::{Receives, Units, spread};
 
 /// What of a port's resources is in use.
@@ -48,7 +48,8 @@ pub struct Port {
     pub(crate) recv_queue: Rc<dyn RecvQueue>,
     pub(crate) trace: Trace,
     pub(crate) requests: RefCell<Vec<Rc<Request>>>,
-    tasks: RefCell<Vec<TaskId>>,
+    /// It has ended: no request takes another message.
+    stopped: Cell<bool>,
     /// Ascending by connection number.
     channels: RefCell<Vec<(u32, Rc<Channel>)>>,
     /// Accepts under way: messages of unknown connections may belong to one of them.
@@ -93,7 +94,7 @@ impl Port {
             recv_queue,
             trace: Trace::default(),
             requests: RefCell::default(),
-            tasks: RefCell::default(),
+            stopped: Cell::new(false),
             channels: RefCell::default(),
             accepting: Cell::new(0),
             established: WaitChannel::new(0),
@@ -103,8 +104,8 @@ impl Port {
         });
         for id in 0..count as u32 {
             let r = Request::new(id, port.clone());
-            port.requests.borrow_mut().push(r.clone());
-            port.tasks.borrow_mut().push(spawn_task(r.run()));
+            r.start();
+            port.requests.borrow_mut().push(r);
         }
         set_part(port.shared.spread.id(), port.clone());
         Ok(port)
@@ -113,11 +114,6 @@ impl Port {
     /// The part of a target on the present reactor.
     pub(crate) fn local(target: u64) -> Option<Rc<Port>> {
         get_part(target)
-    }
-
-    /// A task that ends with the port.
-    pub(crate) fn add_task(&self, task: TaskId) {
-        self.tasks.borrow_mut().push(task);
     }
 
     /// Accepts a login here.
@@ -267,12 +263,18 @@ impl Port {
         &self.trace
     }
 
-    /// Ends the port on this reactor; its channels must be gone.
+    /// Ends the port on this reactor. Commands that have not ended go on to their ends, and fences wait for them.
     pub(crate) fn stop(&self) {
         remove_part::<Port>(self.shared.spread.id());
-        for id in self.tasks.take() {
-            weir_reactor::cancel(id);
+        self.stopped.set(true);
+        for r in self.requests.take() {
+            r.end();
         }
-        self.requests.borrow_mut().clear();
+    }
+
+    /// It has ended.
+    #[inline]
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.get()
     }
 }

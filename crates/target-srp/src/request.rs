@@ -17,7 +17,7 @@ use weir_proto_srp::residual::{Lengths, Transfer as Residuals};
 use weir_proto_srp::states::{DmaState, RequestState};
 use weir_proto_srp::{Buffer, Command, Descriptor, Iu, IuError, Response, RspCode, Tag};
 use weir_reactor::{
-    Token, WaitChannel, completion, contained_future, run_async, spawn_task, unless,
+    TaskId, Token, WaitChannel, completion, contained_future, run_async, spawn_task, unless,
 };
 use weir_target_core::{End, Outcome, Pass, Stop, Whom, execute_unmapped};
 
@@ -52,6 +52,8 @@ pub(crate) struct Request {
     /// Released by an abort and by the end of the connection: waits for buffers and for other commands are given up then.
     stop: WaitChannel,
     purse: Purse,
+    /// That of its loop.
+    run: Cell<Option<TaskId>>,
 }
 
 impl Request {
@@ -69,7 +71,24 @@ impl Request {
             ended: WaitChannel::new(0),
             stop: WaitChannel::new(0),
             purse: Purse::default(),
+            run: Cell::new(None),
         })
+    }
+
+    /// Starts its loop.
+    pub(crate) fn start(self: &Rc<Self>) {
+        self.run.set(Some(spawn_task(self.clone().run())));
+    }
+
+    /// Its port has ended. One with a message goes on to its end: what it has begun with a device nobody takes back, and
+    /// fences wait for it.
+    pub(crate) fn end(&self) {
+        if self.channel.borrow().is_some() {
+            return self.stop.signal_all();
+        }
+        if let Some(task) = self.run.take() {
+            weir_reactor::cancel(task);
+        }
     }
 
     #[inline]
@@ -202,7 +221,7 @@ impl Request {
                 self.channel.take();
                 self.ended.signal_all();
                 channel.end();
-                if done.is_err() {
+                if done.is_err() || self.port.is_stopped() {
                     return;
                 }
             } else {
@@ -215,11 +234,14 @@ impl Request {
     /// Has a new request take the place of this one, which has panicked: where its machines stand nobody knows.
     #[cold]
     fn replace(&self) {
+        if self.port.is_stopped() {
+            return;
+        }
         let new = Request::new(self.id, self.port.clone());
         if let Some(place) = self.port.requests.borrow_mut().get_mut(self.id as usize) {
             *place = new.clone();
         }
-        self.port.add_task(spawn_task(new.run()));
+        new.start();
     }
 
     async fn message(self: &Rc<Self>, channel: &Rc<Channel>, buf: Slice, len: usize) {

@@ -6,12 +6,13 @@ use crate::target::{Served, config, serve, serve_from};
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Access;
-use weir_initiator_brp::{Session, SessionConfig};
+use weir_initiator_brp::{Disk, Session, SessionConfig};
 use weir_mem::Slice;
 use weir_proto_brp::command::{Command, Descriptor, flag};
 use weir_proto_brp::{Features, LoginRequest, Op, RejectReason, Status};
 use weir_reactor::{sleep, spawn, timeout};
 use weir_target_brp::TargetConfig;
+use weir_target_core::{End, Whom};
 
 /// Waits until `done`, or fails.
 async fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -242,5 +243,78 @@ fn a_port_ends_though_hosts_come_back_and_devices_hang() {
         assert_eq!(left, Ok(false), "it says that something was left behind");
         s.close().await;
         drop((d, writes));
+    });
+}
+
+/// A port that goes without what a device does not end has not made it undone: whoever wants the volume's place waits for it.
+#[test]
+fn what_a_port_leaves_behind_is_waited_for() {
+    on_reactor(|p| async move {
+        // One runs, the others wait for a request.
+        let c = TargetConfig { requests: 1, ..config() };
+        let t = serve(p.clone(), "127.0.0.1:0", c, &Slice::heap(1 << 20));
+        t.mood.direct.set(false);
+        let s = Session::connect(p.clone(), session_config(&t)).await.unwrap();
+        let d = Rc::new(s.queue().open("v").await.unwrap());
+        t.mood.stall.set(true);
+        let write = |d: Rc<Disk>| async move { d.write(0, slice(&[1; 512]), false).await };
+        let writes: Vec<_> = (0..3).map(|_| spawn(write(d.clone()))).collect();
+        until("one hangs, two wait", || t.port.census().waiting == 2).await;
+        let left = timeout(20 * SECONDS, t.target.leave_within(100 * MILLIS)).await;
+        assert_eq!(left, Ok(false));
+        let unit = t.unit.clone();
+        let fence = spawn(async move { unit.fence(Whom::All, End::Gone).await });
+        sleep(500 * MILLIS).await;
+        assert!(!fence.is_finished(), "the end of a write is promised that is with the device yet");
+        t.mood.stall.set(false);
+        until("it has ended", || fence.is_finished()).await;
+        until("its host is forgotten", || t.unit.with(|s| s.nexuses().count()) == 0).await;
+        assert_eq!(t.mood.writes.get(), 1, "those that waited have not been done");
+        assert!(t.port.census().data_pool.iter().all(|c| c.free == c.total));
+        s.close().await;
+        drop(writes);
+    });
+}
+
+/// A host that starts anew, and tries its login again, does not come to write beside what it has left behind.
+#[test]
+fn every_login_of_a_session_waits_for_what_the_session_replaces() {
+    on_reactor(|p| async move {
+        let t = Rc::new(serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(1 << 20)));
+        t.mood.direct.set(false);
+        let s = Session::connect(p.clone(), session_config(&t)).await.unwrap();
+        let d = Rc::new(s.queue().open("v").await.unwrap());
+        t.mood.stall.set(true);
+        let write = spawn(async move { d.write(0, slice(&[1; 512]), false).await });
+        until("a write hangs", || t.port.census().requests_busy == 1).await;
+        // As a host that gives its attempt up, and as one that logs its channels in side by side.
+        let enter = |channel| {
+            let (p, t) = (p.clone(), t.clone());
+            let login = LoginRequest { session: 78, channel, ..login() };
+            async move { Peer::enter(&p, &t, login, 1).await }
+        };
+        let first = spawn(enter(0));
+        sleep(200 * MILLIS).await;
+        for channel in [0, 1] {
+            let early = timeout(SECONDS, enter(channel)).await;
+            assert!(
+                matches!(early, Err(_) | Ok(Err(RejectReason::Draining))),
+                "it is let in while the old session's write is with the device"
+            );
+        }
+        t.mood.stall.set(false);
+        let in_time = async {
+            loop {
+                match enter(0).await {
+                    Ok(peer) => break peer,
+                    Err(e) => assert!(e.is_passing(), "{e}"),
+                }
+            }
+        };
+        let peer = timeout(20 * SECONDS, in_time).await.expect("it is let in now");
+        assert_eq!(t.mood.writes.get(), 1);
+        drop((peer, first, write));
+        s.close().await;
+        ends_whole(&t).await;
     });
 }

@@ -151,6 +151,9 @@ pub struct ChannelCensus {
 /// What is done about an event: gets the logical unit number and the sense data.
 pub type EventHandler = Rc<dyn Fn(u64, &[u8])>;
 
+/// The same for an answer that nobody looks at; without sense data where none has come.
+pub(crate) type UnseenHandler = Rc<dyn Fn(u64, &[u8])>;
+
 /// A logged-in channel of the present reactor.
 pub struct Channel {
     conn: Rc<dyn Connection>,
@@ -175,6 +178,7 @@ pub struct Channel {
     /// An answer to the target waits for a place in the send queue.
     answering: Cell<bool>,
     on_event: RefCell<Option<EventHandler>>,
+    on_unseen: RefCell<Option<UnseenHandler>>,
     /// Released when the channel is down.
     ended: WaitChannel,
 }
@@ -271,6 +275,7 @@ impl Channel {
             up: Cell::new(true),
             answering: Cell::new(false),
             on_event: RefCell::default(),
+            on_unseen: RefCell::default(),
             ended: WaitChannel::new(0),
             config,
         });
@@ -316,6 +321,20 @@ impl Channel {
     /// attention of the next command.
     pub fn on_event(&self, f: EventHandler) {
         *self.on_event.borrow_mut() = Some(f);
+    }
+
+    /// Has `f` told of commands that have ended at the target, and not with GOOD, while nobody waited for their ends any
+    /// more: what the target says once has been said.
+    pub(crate) fn on_unseen(&self, f: UnseenHandler) {
+        *self.on_unseen.borrow_mut() = Some(f);
+    }
+
+    #[cold]
+    fn unseen(&self, lun: u64, sense: &[u8]) {
+        let handler = self.on_unseen.borrow().clone();
+        if let Some(f) = handler.filter(|_| !has(Bug::UnseenIsUnsaid)) {
+            f(lun, sense);
+        }
     }
 
     /// Why it ended; empty while it is up.
@@ -456,15 +475,22 @@ impl Channel {
     /// The command in this slot is given up or over, for its future.
     #[inline]
     fn let_go(&self, index: u16) {
-        let (free, orphan) = {
+        let (free, orphan, unseen) = {
             let mut t = self.table.borrow_mut();
             let s = &mut t.slots[usize::from(index)];
             for key in s.keys.drain(..) {
                 self.conn.deregister(key);
             }
             let orphan = s.state == State::Sent;
-            (t.let_go(index), orphan)
+            // Whoever has looked has taken the outcome away.
+            let missed = s.state == State::Done && !s.outcome.is_good();
+            let unseen =
+                missed.then(|| (s.lun, std::mem::replace(&mut s.outcome, Outcome::none())));
+            (t.let_go(index), orphan, unseen)
         };
+        if let Some((lun, o)) = unseen {
+            self.unseen(lun, o.sense());
+        }
         if free {
             self.slot_units.signal();
         } else if orphan {

@@ -68,11 +68,20 @@ impl Channel {
                     w.wake();
                 }
             }
-            State::Orphan if s.managed => s.state = State::Spent,
             State::Orphan => {
-                t.set_free(index);
+                let (lun, free) = (s.lun, !s.managed);
+                if free {
+                    t.set_free(index);
+                } else {
+                    s.state = State::Spent;
+                }
                 drop(t);
-                self.slot_units.signal();
+                if free {
+                    self.slot_units.signal();
+                }
+                if r.status != 0 {
+                    self.unseen(lun, r.sense);
+                }
             }
             // Over already: a late answer after an abort, or a target that answers twice.
             _ => {}

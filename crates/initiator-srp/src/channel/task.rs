@@ -213,10 +213,11 @@ impl Channel {
     pub(super) fn resolve(&self, index: u16, answered: bool) {
         let mut waker = None;
         let mut freed = false;
-        {
+        let unanswered = {
             let mut t = self.table.borrow_mut();
             let s = &mut t.slots[usize::from(index)];
             s.managed &= !answered;
+            let unanswered = matches!(s.state, State::Sent | State::Orphan).then_some(s.lun);
             match s.state {
                 State::Sent => {
                     s.state = State::Aborted;
@@ -226,6 +227,11 @@ impl Channel {
                 State::Orphan | State::Spent if !s.managed => freed = t.set_free(index),
                 _ => {}
             }
+            unanswered
+        };
+        if let Some(lun) = unanswered {
+            // Its answer may have been on its way.
+            self.unseen(lun, &[]);
         }
         if freed {
             self.slot_units.signal();

@@ -13,6 +13,7 @@ use lend::{Claim, Lent, Loan, Name};
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_mem::Slice;
+use weir_proto_scsi::{Sense, SenseKey};
 use weir_reactor::{Handle, spawn_task};
 
 /// Longest CDB that is forwarded, in bytes.
@@ -165,6 +166,11 @@ impl Request {
                 c.command_if(lun, &cdb[..usize::from(cdb_len)], &out, &inp, fresh).await
             };
             l.guests.borrow_mut().remove(&sender);
+            let attention = |s: Sense| s.key == SenseKey::UnitAttention;
+            if result.as_ref().is_ok_and(|o| Sense::parse(o.sense()).is_some_and(attention)) {
+                // Whoever sent it may not wait for the answer any more.
+                l.shared.renumbered();
+            }
             doubt.answer(result);
         });
         local.guests.borrow_mut().insert(sender, task);

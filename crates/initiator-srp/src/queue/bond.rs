@@ -2,7 +2,8 @@
 //!
 //! A number is the target's to give to another unit, at any time. It says so by a unit attention, once for all channels of
 //! a nexus, so everything that may mean it, and every login, makes what is known out of date (the session's *stamp*).
-//! Before the next command the unit's name is read again.
+//! So does whatever may have taken such an attention away unseen: REPORT LUNS, REQUEST SENSE, commands that were given up or
+//! aborted. Before the next command the unit's name is read again.
 
 use super::Queue;
 use crate::error::Error;
@@ -204,6 +205,12 @@ impl Queue {
             None => self.local.shared.life() | LIFE,
         }))
     }
+}
+
+/// True for commands that clear unit attentions, and end well: REQUEST SENSE, REPORT LUNS.
+#[inline]
+pub(super) fn takes_attentions(cdb: &[u8]) -> bool {
+    matches!(cdb.first(), Some(0x03 | 0xa0))
 }
 
 /// True for commands without FUA that may leave data in a volatile cache.

@@ -10,8 +10,8 @@ pub(crate) use retry::{harmless, repeatable};
 use crate::channel::{Outcome, Trouble, Unfinished};
 use crate::error::Error;
 use crate::planted::{Bug, has};
-use crate::session::PathState;
 use crate::session::local::Local;
+use crate::session::{PathState, Shared};
 use retry::{Verdict, verdict};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -34,6 +34,17 @@ pub struct Queue {
     local: Rc<Local>,
     /// The one unit that commands may go to.
     bond: Option<Rc<Bond>>,
+}
+
+/// A command that takes attentions away: from its end on, however it ends, what was known is out of date.
+struct Taken<'a>(&'a Shared);
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if !has(Bug::UnseenIsUnsaid) {
+            self.0.renumbered();
+        }
+    }
 }
 
 impl Queue {
@@ -117,7 +128,7 @@ impl Queue {
             let mut first = None;
             if let Some(c) = self.local.channel()
                 && self.is_fresh(lun)
-                && !self.is_flush(cdb.as_bytes())
+                && self.is_plain(cdb.as_bytes())
                 && let Some(sent) = c.try_command(lun.0, cdb.as_padded(), data_out, data_in)
             {
                 let (generation, cache) = (self.local.generation(), self.cache());
@@ -213,6 +224,7 @@ impl Queue {
         mut first: Option<(u64, Result<Outcome, Unfinished>)>,
     ) -> Result<Outcome, Error> {
         let mut lost = None;
+        let _taken = bond::takes_attentions(cdb).then(|| Taken(&self.local.shared));
         let begun = self.flush_begins(cdb);
         // What the unit's cache was of when the command was sent.
         let cache = Cell::new(None);
@@ -270,8 +282,10 @@ impl Queue {
         self.bond.as_ref().and_then(|b| b.cache())
     }
 
-    fn is_flush(&self, cdb: &[u8]) -> bool {
-        self.bond.is_some() && bond::flushes_all(cdb)
+    /// Nothing is to be looked at before the command is sent, nor when it has ended well.
+    #[inline]
+    fn is_plain(&self, cdb: &[u8]) -> bool {
+        !bond::takes_attentions(cdb) && (self.bond.is_none() || !bond::flushes_all(cdb))
     }
 
     fn flush_begins(&self, cdb: &[u8]) -> Option<Begun> {

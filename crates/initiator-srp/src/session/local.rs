@@ -178,6 +178,8 @@ impl Local {
         tracing::info!(peer = %c.peer(), channel = index, "channel logged in");
         let shared = self.shared.clone();
         c.on_event(Rc::new(move |lun, sense| shared.noticed(lun, sense)));
+        let shared = self.shared.clone();
+        c.on_unseen(Rc::new(move |lun, sense| shared.unseen(Lun(lun), sense)));
         self.channels.borrow_mut().push((index, c.clone()));
         spawn_task(async move {
             c.ended().await;

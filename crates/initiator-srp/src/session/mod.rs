@@ -26,7 +26,7 @@ use weir_base::Nanos;
 use weir_base::unflushed::Unflushed;
 use weir_fabric::Provider;
 use weir_proto_scsi::Lun;
-use weir_proto_scsi::sense::Sense;
+use weir_proto_scsi::sense::{Sense, SenseKey};
 use weir_reactor::{Handle, call, sleep, spawn_task};
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -217,12 +217,26 @@ impl Shared {
         }
     }
 
+    /// A number may have another unit than it had.
+    pub(crate) fn renumbered(&self) {
+        self.news.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A command has not ended with GOOD, and nobody looks at what its unit has said, if anything has come.
+    pub(crate) fn unseen(&self, lun: Lun, sense: &[u8]) {
+        match Sense::parse(sense) {
+            Some(s) if s.key == SenseKey::UnitAttention => self.heed(lun, &s),
+            Some(_) => {}
+            None => self.renumbered(),
+        }
+    }
+
     /// A unit has told a unit attention: another unit may have its number, or its caches may have lost something.
     pub(crate) fn heed(&self, lun: Lun, sense: &Sense) {
         // REPORTED LUNS DATA HAS CHANGED, INQUIRY DATA HAS CHANGED, and whatever has reset it.
         let renumbered = matches!((sense.asc, sense.ascq), (0x3f, 0x03 | 0x0e) | (0x29, _));
         if renumbered && !has(Bug::AttentionPassedOver) {
-            self.news.fetch_add(1, Ordering::AcqRel);
+            self.renumbered();
         }
         let power = sense.same_code(&Sense::POWER_ON_OR_RESET) || sense.same_code(&Sense::POWER_ON);
         if !power {
@@ -250,7 +264,7 @@ impl Shared {
         }
         n.push_back(notice);
         drop(n);
-        self.news.fetch_add(1, Ordering::AcqRel);
+        self.renumbered();
         let id = self.id;
         for h in self.reactors() {
             h.run(move || {

@@ -11,6 +11,7 @@ use weir_mem::Slice;
 use weir_proto_srp::command_builder::BufferSpec;
 use weir_proto_srp::{Descriptor, RspCode};
 use weir_reactor::{sleep, spawn, timeout};
+use weir_target_core::{End as Ended, Whom};
 use weir_target_srp::TargetConfig;
 
 /// Waits until `done`, or fails.
@@ -144,5 +145,61 @@ fn a_port_ends_though_hosts_come_back_and_devices_hang() {
         let left = timeout(20 * SECONDS, again.target.leave_within(100 * MILLIS)).await;
         assert_eq!(left, Ok(false), "it says that something was left behind");
         drop((s, writes));
+    });
+}
+
+/// A port that goes without what a device does not end has not made it undone: whoever wants the volume's place waits for it.
+#[test]
+fn what_a_port_leaves_behind_is_waited_for() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        let s = Session::connect(p.clone(), session_config(&t)).await.unwrap();
+        let q = s.queue();
+        q.test_unit_ready(L0).await.unwrap();
+        t.mood.stall.set(true);
+        let begun = t.mood.begun.get();
+        let data = Slice::copy_of(&[1; 512]).sub(0, 512);
+        let write = spawn(async move { q.write(L0, 0, data, false).await });
+        until("a write hangs", || t.mood.begun.get() > begun).await;
+        let left = timeout(20 * SECONDS, t.target.leave_within(100 * MILLIS)).await;
+        assert_eq!(left, Ok(false));
+        let unit = t.unit.clone();
+        let fence = spawn(async move { unit.fence(Whom::All, Ended::Gone).await });
+        sleep(500 * MILLIS).await;
+        assert!(!fence.is_finished(), "the end of a write is promised that is with the device yet");
+        t.mood.stall.set(false);
+        until("it has ended", || fence.is_finished()).await;
+        until("its host is forgotten", || t.unit.with(|s| s.nexuses().count()) == 0).await;
+        assert!(t.port.census().data_pool.iter().all(|c| c.free == c.total));
+        s.close().await;
+        drop(write);
+    });
+}
+
+/// What a host writes by a port that was made again does not come before what the old port has left with the device.
+#[test]
+fn a_port_made_again_waits_for_what_the_old_one_has_left_behind() {
+    on_reactor(|p| async move {
+        let disk = medium(1 << 20);
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &disk);
+        let data = |byte| Slice::copy_of(&[byte; 512]).sub(0, 512);
+        let s = Session::connect(p.clone(), session_config(&t)).await.unwrap();
+        let q = s.queue();
+        q.test_unit_ready(L0).await.unwrap();
+        t.mood.delay.set(2 * SECONDS);
+        let begun = t.mood.begun.get();
+        let write = spawn(async move { q.write(L0, 0, data(1), false).await });
+        until("a write is with the device", || t.mood.begun.get() > begun).await;
+        t.mood.delay.set(0);
+        let left = timeout(20 * SECONDS, t.target.leave_within(100 * MILLIS)).await;
+        assert_eq!(left, Ok(false));
+        s.close().await;
+        let c = SessionConfig { addrs: vec![t.again(&p, config())], ..session_config(&t) };
+        let s = Session::connect(p.clone(), c).await.unwrap();
+        s.queue().write(L0, 0, data(2), false).await.unwrap();
+        sleep(3 * SECONDS).await;
+        assert_eq!(disk.lock().unwrap()[0], 2, "what was acknowledged last is there");
+        s.close().await;
+        drop(write);
     });
 }

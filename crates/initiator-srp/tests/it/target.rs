@@ -119,6 +119,14 @@ impl Served {
         self.units.insert(Unit::new(shared, Rc::new(disk), self.pool.clone(), 1 << 20));
     }
 
+    /// The same port made again, at another address. Gives that.
+    pub(crate) fn again(&self, provider: &Rc<dyn Provider>, config: TargetConfig) -> String {
+        let identity = self.unit.with(|s| s.identity().clone());
+        let target = Target::new(config, self.access.clone(), identity, 1);
+        target.join(provider.clone(), self.units.clone(), self.pool.clone()).unwrap();
+        target.listen(&**provider, "127.0.0.1:0").unwrap()
+    }
+
     /// Has all hosts see these units by these numbers.
     pub(crate) fn show(&self, luns: &[(u16, &str)]) {
         let luns = luns.iter().map(|(n, v)| (*n, (*v).to_owned())).collect();

@@ -5,9 +5,13 @@ use crate::sim::{LEN, Lab, PORT};
 use crate::target::{BLOCK, Medium, Nature, medium, serve_as};
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
-use weir_initiator_srp::{Error, Multipath, MultipathConfig, PathCondition, Session};
+use weir_initiator_srp::{
+    Error, Multipath, MultipathConfig, PathCondition, Session, SessionConfig,
+};
 use weir_mem::Slice;
 use weir_proto_scsi::Lun;
+use weir_proto_scsi::initiator as build;
+use weir_reactor::{sleep, timeout};
 
 const NAA: [u8; 16] = [0x60; 16];
 const OTHER: [u8; 16] = [0x61; 16];
@@ -116,6 +120,83 @@ fn numbers_that_change_places_are_told_apart_under_load() {
     assert_eq!((first(&lab.medium), first(&other)), (7, 0));
     drop(m);
     lab.check_clean(&s);
+}
+
+/// As [`with_another`], and the target tells nothing by itself: the next command is to meet the attention. Both units are
+/// there, and have told all that they had.
+fn silent_with_another(seed: u64) -> (Lab, Session, Medium, Rc<Multipath>) {
+    let (lab, first, other) = with_another(seed, 1);
+    lab.run(async move { first.close().await });
+    show(&lab, &[(0, "v"), (1, "w")]);
+    let s = lab.session(SessionConfig { events: false, ..lab.session_config() });
+    let m = open(&lab, 0, &s);
+    let q = lab.queue(&s);
+    lab.run(async move { assert_eq!(q.scan().await.unwrap().len(), 2) });
+    write(&lab, 0, &m, 1);
+    (lab, s, other, m)
+}
+
+/// Unit `v` has no number any more and `w` has its old one, about which something has been answered already. Then `v` is
+/// there again.
+fn is_left_alone(lab: &Lab, s: &Session, other: &Medium, m: Rc<Multipath>) {
+    let n = m.clone();
+    let task = lab.host.spawn(async move { n.write(0, block(2), false).await });
+    lab.world.run_for(5 * SECONDS);
+    assert_eq!((first(&lab.medium), first(other)), (1, 0), "written to another unit");
+    show(lab, &[(0, "w"), (5, "v")]);
+    assert_eq!(lab.run(task), Some(Ok(())));
+    assert_eq!((first(&lab.medium), first(other)), (2, 0));
+    drop(m);
+    lab.check_clean(s);
+}
+
+/// REPORT LUNS takes the attention away, so whoever asks for the list has it.
+#[test]
+fn what_a_list_of_numbers_has_taken_away_counts() {
+    let (lab, s, other, m) = silent_with_another(7);
+    show(&lab, &[(0, "w")]);
+    let q = lab.queue(&s);
+    lab.run(async move { assert_eq!(q.scan().await.unwrap().len(), 1) });
+    is_left_alone(&lab, &s, &other, m);
+}
+
+/// The same when a handle for the other unit looks for it.
+#[test]
+fn what_another_handle_has_asked_for_counts() {
+    let (lab, s, other, m) = silent_with_another(8);
+    show(&lab, &[(0, "w")]);
+    let q = lab.queue(&s);
+    let w = lab.run(async move {
+        Multipath::open(vec![q], &OTHER, MultipathConfig::default()).await.unwrap()
+    });
+    is_left_alone(&lab, &s, &other, m);
+    drop(w);
+}
+
+/// REQUEST SENSE takes it, too.
+#[test]
+fn what_was_asked_for_as_sense_data_counts() {
+    let (lab, s, other, m) = silent_with_another(9);
+    show(&lab, &[(0, "w")]);
+    let q = lab.queue(&s);
+    lab.run(async move {
+        let (cdb, buf) = (build::request_sense(false, 32), Slice::heap(32));
+        q.execute(L0, &cdb, &[], std::slice::from_ref(&buf)).await.unwrap();
+    });
+    is_left_alone(&lab, &s, &other, m);
+}
+
+/// A command that nobody waits for any more is answered all the same.
+#[test]
+fn what_was_told_to_one_who_is_gone_counts() {
+    let (lab, s, other, m) = silent_with_another(10);
+    show(&lab, &[(0, "w")]);
+    let q = lab.queue(&s);
+    lab.run(async move {
+        assert!(timeout(1, q.test_unit_ready(L0)).await.is_err(), "it is given up at once");
+        sleep(50 * MILLIS).await;
+    });
+    is_left_alone(&lab, &s, &other, m);
 }
 
 #[test]

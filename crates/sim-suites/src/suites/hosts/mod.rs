@@ -198,6 +198,13 @@ impl Hosts {
             }
             let block = mine[rng.below(mine.len() as u64) as usize];
             let data = pattern(MINE, block, n);
+            // Not beside a write: one that is on its way just then is in the target's hands.
+            if self.weather == Weather::Numbers
+                && rng.chance(1, 3)
+                && let Err(e) = way.scan().await
+            {
+                self.fault.set(format!("the list of units ended with {e:?}"));
+            }
             let write = way.write(block, &data);
             let gives_up = self.weather != Weather::Numbers && rng.chance(1, 6);
             let ended = match gives_up {
@@ -292,9 +299,18 @@ impl Hosts {
             w.run_for(rng.below(120 * MILLIS));
             match self.weather {
                 Weather::Numbers => {
-                    for access in self.access.borrow().iter() {
-                        access.set(map(round % 2 == 0));
+                    let show = |m: &AccessMap| {
+                        self.access.borrow().iter().for_each(|a| a.set(m.clone()));
+                    };
+                    let now = map(round % 2 == 0);
+                    if rng.chance(1, 2) {
+                        // The other unit has the number, and the host's own has none for a while.
+                        let mut alone = now.clone();
+                        alone.hosts[0].luns = vec![(round as u16 % 2, OTHER.to_string())];
+                        show(&alone);
+                        w.run_for(rng.below(60 * MILLIS));
                     }
+                    show(&now);
                 }
                 Weather::Deaths => {
                     // Between the login and the end of what is sent again there is time to give it up.

@@ -20,7 +20,7 @@ pub(super) enum Ended {
 /// A handle.
 #[derive(Clone)]
 pub(super) enum Way {
-    Srp(Rc<srp::Multipath>),
+    Srp(Rc<srp::Multipath>, srp::Queue),
     Brp(Rc<brp::Multipath>),
 }
 
@@ -45,14 +45,22 @@ impl Way {
     pub(super) async fn write(&self, block: usize, data: &[u8]) -> Result<(), Ended> {
         let (at, buf) = ((block * BLOCK) as u64, Slice::copy_of(data).sub(0, data.len()));
         match self {
-            Way::Srp(m) => m.write(at, buf, false).await.map_err(of_srp),
+            Way::Srp(m, _) => m.write(at, buf, false).await.map_err(of_srp),
             Way::Brp(m) => m.write(at, buf, false).await.map_err(of_brp),
+        }
+    }
+
+    /// Asks which units there are, as others on the same host do at any time.
+    pub(super) async fn scan(&self) -> Result<(), Ended> {
+        match self {
+            Way::Srp(_, any) => any.scan().await.map(drop).map_err(of_srp),
+            Way::Brp(_) => Ok(()),
         }
     }
 
     pub(super) async fn flush(&self) -> Result<(), Ended> {
         match self {
-            Way::Srp(m) => m.flush().await.map_err(of_srp),
+            Way::Srp(m, _) => m.flush().await.map_err(of_srp),
             Way::Brp(m) => m.flush().await.map_err(of_brp),
         }
     }
@@ -107,8 +115,9 @@ impl Session {
                 no_path: 300 * weir_base::SECONDS,
                 ..Default::default()
             };
+            let any = one[0].clone();
             let m = srp::Multipath::open(one, id, config).await;
-            return m.map(|m| Way::Srp(Rc::new(m))).map_err(|e| e.to_string());
+            return m.map(|m| Way::Srp(Rc::new(m), any)).map_err(|e| e.to_string());
         }
         let m = brp::Multipath::open(other, id).await;
         m.map(|m| Way::Brp(Rc::new(m))).map_err(|e| e.to_string())

@@ -208,17 +208,20 @@ impl Judge {
             }
         }
         let (since, why) = b.admitted_since(p.pair, now);
-        let until = now.min(self.arrived_by(p.host, w.sent));
+        let arrived = now.min(self.arrived_by(p.host, w.sent));
         let from = w.begun.max(since);
-        if from > until {
+        if from > arrived {
             return Err(format!(
                 "sent by path {} at {:?}, though everything before {since} was ended by {why}",
                 w.path, w.sent
             ));
         }
-        if b.possible(w.path, from, until) & WRITE == 0 {
+        // An end counts for what has come. Whether a command may run is looked at when it runs: until then it may wait, for
+        // a buffer of its descriptors or for what a lost channel has left with the device. SPC-4 has a reservation apply to
+        // what comes after it is confirmed, and leaves it to the target which of the commands that it has already it applies to.
+        if b.possible(w.path, from, now) & WRITE == 0 {
             return Err(format!(
-                "though path {} (nexus {:?}) may not write from {from} (begun {}, {why}) to {until}; it is {:?}",
+                "though path {} (nexus {:?}) may not write from {from} (begun {}, {why}) to {now}; it is {:?}",
                 w.path,
                 p.pair,
                 w.begun,

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_base::{MILLIS, Nanos};
 use weir_sim::Time;
 
-/// By then a message that nothing holds up has come to the target and was looked at.
+/// By then a message that nothing holds up has come to the target and was looked at, though its command may wait there.
 const ARRIVED: Nanos = 50 * MILLIS;
 
 /// What a long run must have done.
