@@ -4,6 +4,8 @@
 mod idle;
 mod points;
 
+pub(super) use idle::resident;
+
 use super::page::{Page, Section, Table};
 use super::reference::NEAR;
 use super::runner::Runner;

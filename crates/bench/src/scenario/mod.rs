@@ -7,6 +7,7 @@
 mod attached;
 mod brp;
 mod cores;
+mod hosts_fair;
 mod limits;
 mod page;
 mod pooled;
@@ -79,6 +80,7 @@ pub static ALL: &[Scenario] = &[
     s3::LATENCY,
     s3::IOPS,
     limits::LIMITS,
+    hosts_fair::FAIR,
     brp::TABLE1,
     brp::TABLE2,
     brp::MERGE,

@@ -50,8 +50,14 @@ impl<'a> Runner<'a> {
         size: u64,
         cores: &Cores,
     ) -> Result<Target, ScenarioError> {
-        let wanted =
-            Wanted { medium, volumes, size, cores: cores.target.clone(), buffers: BUFFERS };
+        let wanted = Wanted {
+            medium,
+            volumes,
+            size,
+            cores: cores.target.clone(),
+            buffers: BUFFERS,
+            listen: std::net::Ipv4Addr::LOCALHOST.into(),
+        };
         let t = Target::start(self.setup, &wanted)?;
         self.say(&match t.pid() {
             Some(pid) => format!("target started (process {pid}), {}", cores.text()),

@@ -3,7 +3,7 @@
 use super::{ScenarioError, Setup};
 use crate::srp::{Found, Login, scan};
 use std::fmt::Write;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,11 +34,14 @@ pub(super) struct Wanted {
     pub(super) cores: Vec<usize>,
     /// Memory for I/O buffers in bytes.
     pub(super) buffers: u64,
+    /// Where it listens; load comes to 127.0.0.1.
+    pub(super) listen: IpAddr,
 }
 
 /// A target that serves; a process of its own ends with it.
 pub(super) struct Target {
     pub(super) login: Login,
+    address: SocketAddr,
     process: Option<Process>,
 }
 
@@ -109,7 +112,7 @@ impl Target {
     pub(super) fn start(setup: &Setup, wanted: &Wanted) -> Result<Target, ScenarioError> {
         if let Some(address) = setup.target {
             let login = Login::new(address, PortId::default(), setup.initiator);
-            let t = Target { login, process: None };
+            let t = Target { login, address, process: None };
             let found =
                 t.scan().map_err(|e| ScenarioError::Target(format!("at {address}: {e}")))?;
             t.check(&found, wanted)?;
@@ -122,7 +125,7 @@ impl Target {
         let port = free_port().map_err(system("a port for the target"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let file = dir.0.join("weir.toml");
-        std::fs::write(&file, config(wanted, address))
+        std::fs::write(&file, config(wanted, SocketAddr::from((wanted.listen, port))))
             .map_err(system("the target's configuration"))?;
         let log = std::fs::File::create(dir.0.join("log")).map_err(system("the target's log"))?;
         let child = Command::new(&setup.program)
@@ -139,7 +142,7 @@ impl Target {
             .spawn()
             .map_err(system("the target's process"))?;
         let login = Login::new(address, PortId::default(), setup.initiator);
-        let mut t = Target { login, process: Some(Process { child, dir }) };
+        let mut t = Target { login, address, process: Some(Process { child, dir }) };
         t.wait(wanted)?;
         Ok(t)
     }
@@ -189,6 +192,16 @@ impl Target {
         }
         let log = self.process.as_ref().map(|p| tail(&p.dir.0)).unwrap_or_default();
         Err(ScenarioError::Target(format!("does not serve: {last}\n{log}")))
+    }
+
+    /// The TCP port of its SRP port.
+    pub(super) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Its data directory, if it is ours.
+    pub(super) fn data(&self) -> Option<PathBuf> {
+        self.process.as_ref().map(|p| p.dir.0.join("data"))
     }
 
     /// Number of the process, if it is ours.

@@ -96,6 +96,7 @@ fn a_target_that_cannot_start_says_so_and_leaves_nothing() {
         size: 1 << 20,
         cores: vec![0],
         buffers: 64 << 20,
+        listen: std::net::Ipv4Addr::LOCALHOST.into(),
     };
     assert!(matches!(Target::start(&setup, &wanted), Err(ScenarioError::System(..))));
     let left = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();

@@ -261,7 +261,9 @@ impl Site {
         size: u64,
     ) -> Result<(Site, [PathBuf; 3]), ScenarioError> {
         let cores = r.cores.first(1).target;
-        let wanted = Wanted { medium: Medium::Ram, volumes: 2, size, cores, buffers: 128 << 20 };
+        let listen = std::net::Ipv4Addr::LOCALHOST.into();
+        let wanted =
+            Wanted { medium: Medium::Ram, volumes: 2, size, cores, buffers: 128 << 20, listen };
         let site = Site::start(r, |address, _| config(&wanted, address))?;
         let srp = site.attach("bench-0", Protocol::Srp)?;
         let brp = site.attach("bench-1", Protocol::Brp)?;

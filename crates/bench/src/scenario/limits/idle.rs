@@ -35,7 +35,7 @@ fn ran(pid: u32) -> std::io::Result<u64> {
 }
 
 /// Resident memory of a process in bytes.
-fn resident(pid: u32) -> std::io::Result<u64> {
+pub(in crate::scenario) fn resident(pid: u32) -> std::io::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"));
     let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
@@ -50,6 +50,7 @@ pub(super) fn measure(r: &Runner<'_>) -> Result<Idle, ScenarioError> {
         size: SIZE,
         cores: r.cores.first(1).target,
         buffers: BUFFERS,
+        listen: std::net::Ipv4Addr::LOCALHOST.into(),
     };
     let target = Target::start(r.setup, &wanted)?;
     let system = |e| ScenarioError::System("figures of the idle process".into(), e);
