@@ -143,6 +143,8 @@ weir_base::planted_bugs! {
     DiscardsTakeAll,
     /// To ask for a device to be brought back is to ask for whatever is attached in its place.
     AskedByNumber,
+    /// Of snapshots that were made at once of one volume none is before another.
+    TwinsAreOne,
 }
 
 impl Bug {
