@@ -145,6 +145,8 @@ weir_base::planted_bugs! {
     AskedByNumber,
     /// Of snapshots that were made at once of one volume none is before another.
     TwinsAreOne,
+    /// What was held back by a checkpoint or a snapshot does not look again whether there is space.
+    HeldBackUncounted,
 }
 
 impl Bug {
@@ -176,5 +178,6 @@ impl Bug {
         Bug::AskedByNumber,
         Bug::LogOfThatCheckpoint,
         Bug::DiscardsTakeAll,
+        Bug::HeldBackUncounted,
     ];
 }
