@@ -147,6 +147,8 @@ weir_base::planted_bugs! {
     TwinsAreOne,
     /// What was held back by a checkpoint or a snapshot does not look again whether there is space.
     HeldBackUncounted,
+    /// When one of the blocks that are to be overwritten cannot be, the others are left.
+    ShreddedToTheFirst,
 }
 
 impl Bug {
@@ -179,5 +181,6 @@ impl Bug {
         Bug::LogOfThatCheckpoint,
         Bug::DiscardsTakeAll,
         Bug::HeldBackUncounted,
+        Bug::ShreddedToTheFirst,
     ];
 }
