@@ -149,6 +149,8 @@ weir_base::planted_bugs! {
     HeldBackUncounted,
     /// When one of the blocks that are to be overwritten cannot be, the others are left.
     ShreddedToTheFirst,
+    /// By force the newest superblock is given up where it could not be read, though it was brought there since.
+    NewestForgotten,
 }
 
 impl Bug {
@@ -182,5 +184,6 @@ impl Bug {
         Bug::DiscardsTakeAll,
         Bug::HeldBackUncounted,
         Bug::ShreddedToTheFirst,
+        Bug::NewestForgotten,
     ];
 }
