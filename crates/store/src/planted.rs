@@ -151,6 +151,8 @@ weir_base::planted_bugs! {
     ShreddedToTheFirst,
     /// By force the newest superblock is given up where it could not be read, though it was brought there since.
     NewestForgotten,
+    /// Who waits for readers forgets those that somebody before waited for and was given up.
+    GraceForgets,
 }
 
 impl Bug {
@@ -185,5 +187,6 @@ impl Bug {
         Bug::HeldBackUncounted,
         Bug::ShreddedToTheFirst,
         Bug::NewestForgotten,
+        Bug::GraceForgets,
     ];
 }
