@@ -153,6 +153,8 @@ weir_base::planted_bugs! {
     NewestForgotten,
     /// Who waits for readers forgets those that somebody before waited for and was given up.
     GraceForgets,
+    /// A pool of which nobody waits any more that it is closed is closed in part.
+    HalfClosed,
 }
 
 impl Bug {
@@ -188,5 +190,6 @@ impl Bug {
         Bug::ShreddedToTheFirst,
         Bug::NewestForgotten,
         Bug::GraceForgets,
+        Bug::HalfClosed,
     ];
 }
