@@ -155,6 +155,8 @@ weir_base::planted_bugs! {
     GraceForgets,
     /// A pool of which nobody waits any more that it is closed is closed in part.
     HalfClosed,
+    /// A pool is opened while work of one that was given up is under way on its disks.
+    OpenedBeside,
 }
 
 impl Bug {
@@ -191,5 +193,6 @@ impl Bug {
         Bug::NewestForgotten,
         Bug::GraceForgets,
         Bug::HalfClosed,
+        Bug::OpenedBeside,
     ];
 }
