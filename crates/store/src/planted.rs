@@ -143,6 +143,20 @@ weir_base::planted_bugs! {
     DiscardsTakeAll,
     /// To ask for a device to be brought back is to ask for whatever is attached in its place.
     AskedByNumber,
+    /// Of snapshots that were made at once of one volume none is before another.
+    TwinsAreOne,
+    /// What was held back by a checkpoint or a snapshot does not look again whether there is space.
+    HeldBackUncounted,
+    /// When one of the blocks that are to be overwritten cannot be, the others are left.
+    ShreddedToTheFirst,
+    /// By force the newest superblock is given up where it could not be read, though it was brought there since.
+    NewestForgotten,
+    /// Who waits for readers forgets those that somebody before waited for and was given up.
+    GraceForgets,
+    /// A pool of which nobody waits any more that it is closed is closed in part.
+    HalfClosed,
+    /// A pool is opened while work of one that was given up is under way on its disks.
+    OpenedBeside,
 }
 
 impl Bug {
@@ -174,5 +188,11 @@ impl Bug {
         Bug::AskedByNumber,
         Bug::LogOfThatCheckpoint,
         Bug::DiscardsTakeAll,
+        Bug::HeldBackUncounted,
+        Bug::ShreddedToTheFirst,
+        Bug::NewestForgotten,
+        Bug::GraceForgets,
+        Bug::HalfClosed,
+        Bug::OpenedBeside,
     ];
 }

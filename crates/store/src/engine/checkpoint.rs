@@ -72,11 +72,6 @@ impl Control {
         self.want(self.done.get() + 1);
     }
 
-    /// One is to be made soon that has everything that is there now.
-    pub(crate) fn kick_another(&self) {
-        self.want(self.started.get() + 1);
-    }
-
     /// One is being made.
     pub(crate) fn is_busy(&self) -> bool {
         self.started.get() != self.done.get()
@@ -176,7 +171,9 @@ impl Inner {
                     }
                 }
                 self.ckpt.over.signal_all();
-                if self.is_reaping() {
+                // A device that was to have the log may have failed when the devices for it were chosen.
+                let lacks = !self.is_log_whole() && !has(Bug::LogOfThatCheckpoint);
+                if self.is_reaping() || lacks {
                     self.ckpt.kick();
                 }
             }

@@ -116,6 +116,8 @@ impl Inner {
                 Look::Good(data, bad)
             }
             (None, Some(e)) if !has(Bug::ErrorIsLoss) || e == IoError::Offline => Look::Unread(e),
+            // Another life has begun that may use what this one freed: what is wrong here proves nothing.
+            _ if self.over.get() || self.superseded.get() => Look::Unread(IoError::Offline),
             _ => Look::Wrong,
         }
     }

@@ -97,6 +97,11 @@ impl Dataset {
         height_for(self.blocks().max(1))
     }
 
+    /// Where a snapshot is in its volume's line. Of several that were made at once the numbers tell: they have one epoch.
+    pub(crate) fn age(&self) -> (u32, u32) {
+        (self.epoch, if has(Bug::TwinsAreOne) { 0 } else { self.id })
+    }
+
     pub(crate) fn is_volume(&self) -> bool {
         self.kind == Kind::Volume && !self.deleting.get()
     }

@@ -137,7 +137,7 @@ impl Inner {
             self.datasets.borrow().values().filter(|d| d.deleting.get()).cloned().collect();
         // In the order of the line, so that each takes over what the one before it left.
         let mut snapshots: Vec<_> = all.iter().filter(|d| d.kind == Kind::Snapshot).collect();
-        snapshots.sort_by_key(|d| std::cmp::Reverse(d.epoch));
+        snapshots.sort_by_key(|d| std::cmp::Reverse(d.age()));
         for ds in snapshots.into_iter().filter(|d| !d.swapped.get()) {
             let Some(next) = self.next_in_line(ds) else { return Err(IoError::Internal) };
             ds.swapped.set(true);
@@ -171,10 +171,19 @@ impl Inner {
         datasets
             .values()
             .filter(|d| d.kind == Kind::Snapshot && d.parent.get() == s.parent.get())
-            .filter(|d| d.epoch > s.epoch && !d.deleting.get() && made(d))
-            .min_by_key(|d| d.epoch)
+            .filter(|d| d.age() > s.age() && !d.deleting.get() && made(d))
+            .min_by_key(|d| d.age())
             .or_else(|| datasets.get(&s.parent.get()))
             .cloned()
+    }
+
+    /// Whether a snapshot is one of several that were made at once of one volume, and not the first of those that are left.
+    fn has_elder_twin(&self, s: &Dataset) -> bool {
+        let datasets = self.datasets.borrow();
+        let mut line = datasets
+            .values()
+            .filter(|d| d.kind == Kind::Snapshot && d.parent.get() == s.parent.get());
+        line.any(|d| d.epoch == s.epoch && d.age() < s.age() && !d.deleting.get())
     }
 
     /// What only a deleted snapshot used is on the dead list of the next in line. That list is taken over
@@ -186,7 +195,11 @@ impl Inner {
         budget: &mut u64,
     ) -> IoResult<bool> {
         let Some(next) = self.next_in_line(ds) else { return Err(IoError::Internal) };
-        let shared = self.shared_epoch(ds, ds.epoch);
+        // One of the same epoch that is before it in the line shares all that was born by then.
+        let shared = match self.has_elder_twin(ds) {
+            true => ds.epoch,
+            false => self.shared_epoch(ds, ds.epoch),
+        };
         let sort = |cx: &mut Merge, list: Vec<(u64, u32)>| {
             for (vbn, birth) in list {
                 if birth > shared {

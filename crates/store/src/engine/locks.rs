@@ -1,5 +1,6 @@
 //! Who may do what at the same time: block ranges, the gate of writes, readers of blocks.
 
+use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_reactor::WaitChannel;
@@ -122,6 +123,8 @@ impl Gate {
 struct PinState {
     counts: [Cell<u32>; 2],
     side: Cell<usize>,
+    /// How often the sides have changed.
+    turns: Cell<u64>,
     empty: WaitChannel,
 }
 
@@ -164,10 +167,98 @@ impl Pins {
 
     /// Waits until everybody who is reading now is done.
     pub(crate) async fn grace(&self) {
-        let old = self.0.side.get();
-        self.0.side.set(1 - old);
-        while self.0.counts[old].get() > 0 {
-            self.0.empty.wait().await;
+        let s = &self.0;
+        // Somebody has waited for these and was given up, or waits still.
+        while s.counts[1 - s.side.get()].get() > 0 && !has(Bug::GraceForgets) {
+            s.empty.wait().await;
         }
+        let (old, turn) = (s.side.get(), s.turns.get() + 1);
+        s.side.set(1 - old);
+        s.turns.set(turn);
+        // When the sides have changed again nobody was left.
+        while s.counts[old].get() > 0 && (s.turns.get() == turn || has(Bug::GraceForgets)) {
+            s.empty.wait().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_base::SECONDS;
+    use weir_reactor::{sleep, spawn, timeout};
+    use weir_sim::World;
+
+    fn sim<F: Future<Output = ()> + 'static>(f: F) {
+        let w = World::new(1);
+        let n = w.node("n");
+        w.run(&n, 1000 * SECONDS, f).unwrap();
+    }
+
+    /// Whether whoever waits for readers came to an end before this one, which began before it, when others were waiting,
+    /// and some had been given up.
+    fn overtaken(given_up: u32, others: u32) -> bool {
+        let result = Rc::new(Cell::new(false));
+        let told = result.clone();
+        sim(async move {
+            let pins = Pins::default();
+            let reader = pins.pin();
+            for _ in 0..given_up {
+                assert!(timeout(SECONDS, pins.grace()).await.is_err());
+            }
+            for _ in 0..others {
+                let pins = pins.clone();
+                spawn(async move { pins.grace().await });
+                sleep(SECONDS).await;
+            }
+            let early = timeout(SECONDS, pins.grace()).await.is_ok();
+            let later = pins.pin();
+            drop(reader);
+            // That one is waited for, too.
+            assert!(timeout(SECONDS, pins.grace()).await.is_err());
+            drop(later);
+            pins.grace().await;
+            told.set(early);
+        });
+        result.get()
+    }
+
+    #[test]
+    fn who_waits_for_readers_waits_for_all_of_them() {
+        for given_up in 0..4 {
+            for others in 0..4 {
+                assert!(!overtaken(given_up, others), "{given_up} {others}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_waits_for_readers_does_not_wait_for_those_who_come_later() {
+        sim(async {
+            let pins = Pins::default();
+            let reader = pins.pin();
+            let wait = |pins: Pins| spawn(async move { pins.grace().await });
+            let first = wait(pins.clone());
+            sleep(SECONDS).await;
+            let second = pins.pin();
+            let all = wait(pins.clone());
+            sleep(SECONDS).await;
+            drop(reader);
+            assert!(timeout(SECONDS, first).await.is_ok());
+            let third = pins.pin();
+            drop(second);
+            assert!(timeout(SECONDS, all).await.is_ok());
+            drop(third);
+        });
+    }
+
+    #[cfg(feature = "planted")]
+    #[test]
+    fn who_forgets_readers_of_before_is_caught() {
+        use crate::planted::plant;
+        plant(Some(Bug::GraceForgets));
+        let all = [overtaken(1, 0), overtaken(0, 1)];
+        plant(None);
+        assert_eq!(all, [true; 2]);
     }
 }

@@ -173,9 +173,9 @@ impl Inner {
         if !self.options.read_only {
             spawn_task(self.clone().upkeeper());
         }
-        // A log that was kept is merged while the pool serves.
+        // A log that was kept is merged while the pool serves; one that lost a copy since it was chosen gets another.
         let kept = !self.durable.borrow().turns.is_empty();
-        if self.is_reaping() || kept {
+        if self.is_reaping() || kept || !self.is_log_whole() {
             self.ckpt.kick();
         }
     }

@@ -38,17 +38,23 @@ impl Inner {
     }
 
     async fn shred_all(&self, places: &[Place]) -> IoResult {
-        let mut touched = Vec::new();
+        let (mut touched, mut result) = (Vec::new(), Ok(()));
         for Place(vbn) in places {
             if !has(Bug::ShreddedLater) {
                 self.check_running()?;
             }
-            self.shred_one(*vbn, &mut touched).await?;
+            // That one block stays is no reason to leave the others.
+            result = result.and(self.shred_one(*vbn, &mut touched).await);
+            if has(Bug::ShreddedToTheFirst) {
+                result?;
+            }
         }
         for d in touched {
-            d.flush(self.options.deadline).await?;
+            if let Err(e) = d.flush(self.options.deadline).await {
+                self.device_failed(&d, e);
+            }
         }
-        Ok(())
+        self.check_running().and(result)
     }
 
     async fn shred_one(&self, vbn: u64, touched: &mut Vec<Rc<Device>>) -> IoResult {
@@ -63,17 +69,26 @@ impl Inner {
         let _pin = self.pins.pin();
         let copies = self.copies_of(vbn).into_iter().flatten().chain(self.moving_to(vbn));
         let copies: Vec<_> = copies.filter(|(d, _)| d.is_written()).collect();
+        let mut bad = Ok(());
         for (d, block) in copies {
-            if let Err(e) = d.write(block, &zeros, self.options.deadline).await {
-                // It may land late: nobody gets the block before the pool is opened again.
-                std::mem::forget(held);
-                return Err(e);
+            match d.write(block, &zeros, self.options.deadline).await {
+                Ok(()) => {}
+                Err(e) if e == IoError::Medium || has(Bug::ShreddedToTheFirst) => {
+                    bad = Err(e);
+                    continue;
+                }
+                // It is not there any more, and keeps it. What it was asked for ends before it is brought back.
+                Err(e) => {
+                    self.device_failed(&d, e);
+                    continue;
+                }
             }
             if !touched.iter().any(|t| Rc::ptr_eq(t, &d)) {
                 touched.push(d);
             }
         }
-        Ok(())
+        drop(held);
+        bad
     }
 }
 

@@ -12,7 +12,9 @@ use crate::format::page::NodePtr;
 use crate::format::{BLOCK, LAST_EPOCH, MAX_LBA};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
+use weir_base::IoError;
 use weir_block::Volume;
+use weir_reactor::spawn;
 
 /// A volume or snapshot of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -430,19 +432,26 @@ impl Pool {
     }
 
     /// Ends all work on the pool after a last checkpoint. Nothing that was begun changes a device afterwards, but for writes
-    /// that were given up with the device that they went to.
+    /// that were given up with the device that they went to. It comes to its end also when nobody waits for it any more.
     ///
     /// # Errors
     /// The checkpoint could not be made; the log still has everything.
     pub async fn close(&self) -> StoreResult {
-        loop {
-            let i = self.0.clone();
-            i.end_upkeep().await;
-            // Whoever has the pool go on, or gives it a device, comes to an end first.
-            let _only = i.upkeep.changes.acquire(1).await;
-            if Rc::ptr_eq(&i, &self.0) {
-                return Ok(i.close().await?);
+        let me = self.clone();
+        let work = async move {
+            loop {
+                let i = me.0.clone();
+                i.end_upkeep().await;
+                // Whoever has the pool go on, or gives it a device, comes to an end first.
+                let _only = i.upkeep.changes.acquire(1).await;
+                if Rc::ptr_eq(&i, &me.0) {
+                    return Ok(i.close().await?);
+                }
             }
+        };
+        match has(Bug::HalfClosed) {
+            true => work.await,
+            false => spawn(work).await.unwrap_or(Err(IoError::Offline.into())),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Poll;
 use weir_base::Nanos;
 use weir_disk::Disk;
@@ -18,20 +18,54 @@ use weir_reactor::{CompletionFuture, local_or_default, now, patience};
 /// Writes that were given up and have not ended: they may still change the disk.
 pub(crate) type Late = Rc<RefCell<Vec<CompletionFuture>>>;
 
+/// What may still come to a disk.
+#[derive(Default)]
+struct Known {
+    late: Late,
+    /// Where work is counted of those who opened a pool on it, or tried to: it goes on when they are given up.
+    works: Vec<Weak<Works>>,
+}
+
 /// Those of the disks that the pools of this reactor write to, or did. A disk that was opened anew is known by its name.
 #[derive(Default)]
-struct Disks(RefCell<BTreeMap<String, Late>>);
+struct Disks(RefCell<BTreeMap<String, Known>>);
+
+impl Disks {
+    fn with<T>(disk: &Rc<dyn Disk>, f: impl FnOnce(&mut Known) -> T) -> T {
+        let disks = local_or_default::<Disks>();
+        let mut all = disks.0.borrow_mut();
+        // What nobody can add to any more, and where nothing is under way, is not kept.
+        all.retain(|_, known| {
+            known.works.retain(|w| w.strong_count() > 0);
+            let late = Rc::strong_count(&known.late) > 1 || !known.late.borrow().is_empty();
+            late || !known.works.is_empty()
+        });
+        f(all.entry(disk.name().to_string()).or_default())
+    }
+}
 
 /// Those of a disk, whoever gave them up.
 pub(crate) fn late_of(disk: &Rc<dyn Disk>) -> Late {
     if has(Bug::LateOfDevice) {
         return Late::default();
     }
-    let disks = local_or_default::<Disks>();
-    let mut all = disks.0.borrow_mut();
-    // What nobody can add to any more, and where nothing is under way, is not kept.
-    all.retain(|_, late| Rc::strong_count(late) > 1 || !late.borrow().is_empty());
-    all.entry(disk.name().to_string()).or_default().clone()
+    Disks::with(disk, |known| known.late.clone())
+}
+
+/// Waits until no work of others is under way on a disk, and has that of `mine` known from here on; false: `limit` was not enough.
+async fn alone(disk: &Rc<dyn Disk>, mine: &Rc<Works>, limit: Nanos) -> bool {
+    let all: Vec<_> =
+        Disks::with(disk, |known| known.works.iter().filter_map(Weak::upgrade).collect());
+    let others = async {
+        for works in all.iter().filter(|w| !Rc::ptr_eq(w, mine)) {
+            works.end().await;
+        }
+    };
+    if !has(Bug::OpenedBeside) && patience(limit, others).await.is_err() {
+        return false;
+    }
+    Disks::with(disk, |known| known.works.push(Rc::downgrade(mine)));
+    true
 }
 
 /// Waits until all of these writes have ended; false: `limit` was not enough. They stay where they are meanwhile: somebody else
@@ -55,7 +89,8 @@ pub(super) async fn assemble_quiet(
     let until = now().saturating_add(options.deadline);
     let (mut here, mut hangs) = (Vec::new(), None);
     for disk in disks {
-        match quiet(&late_of(&disk), until.saturating_sub(now())).await {
+        let left = || until.saturating_sub(now());
+        match alone(&disk, &works, left()).await && quiet(&late_of(&disk), left()).await {
             true => here.push(disk),
             false => hangs = Some(disk.name().to_string()),
         }

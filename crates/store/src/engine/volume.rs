@@ -248,9 +248,12 @@ impl Open {
             let from = lba + done as u64;
             let (n, late) = {
                 let (v, _user) = self.present(from * B, rest.len() as u64)?;
-                match v.pool.read_blocks(&v.ds, from, &rest, more.as_ref()).await? {
-                    None => return Ok(()),
-                    Some(found) => found,
+                match v.pool.read_blocks(&v.ds, from, &rest, more.as_ref()).await {
+                    Ok(None) => return Ok(()),
+                    Ok(Some(found)) => found,
+                    // What another life frees may be somebody else's by now: that one knows.
+                    Err(_) if v.pool.over.get() => continue,
+                    Err(e) => return Err(e),
                 }
             };
             // It may take for ever. Whoever waits for readers of the pool does not wait for this one meanwhile.

@@ -200,7 +200,8 @@ impl Inner {
         let pass = loop {
             self.admit(0, Leave::Half).await?;
             let pass = self.gate.enter().await;
-            if self.log_has_room(PAGES) {
+            let space = self.has_space(0, Leave::Half) || has(Bug::HeldBackUncounted);
+            if self.log_has_room(PAGES) && space {
                 break pass;
             }
         };
@@ -226,7 +227,8 @@ impl Inner {
         let pass = loop {
             self.admit(0, Leave::Half).await?;
             let pass = self.gate.enter().await;
-            if self.log_has_room(PAGES) {
+            let space = self.has_space(0, Leave::Half) || has(Bug::HeldBackUncounted);
+            if self.log_has_room(PAGES) && space {
                 break pass;
             }
         };

@@ -8,6 +8,8 @@ use weir_block::Volume;
 use weir_disk::Disk;
 use weir_mem::Slice;
 use weir_sim::{DiskConfig, Node, SimMedium, World};
+use weir_store::format::label::{Label, SUPER_SLOTS};
+use weir_store::format::superblock::Superblock;
 use weir_store::{Options, Pool, PoolSpec, StoreError};
 
 pub(crate) const LIMIT: u64 = 100_000 * SECONDS;
@@ -89,4 +91,17 @@ pub(crate) async fn first(p: &Pool, id: u32, at: u64) -> Result<u8, IoError> {
     let buf = Slice::heap(4096);
     p.volume(id).unwrap().read(at, buf.clone()).await?;
     Ok(buf.to_vec()[0])
+}
+
+/// The newest superblock of a device.
+pub(crate) fn newest(m: &SimMedium) -> Option<Superblock> {
+    let mut b = [0; B as usize];
+    m.peek(0, &mut b);
+    let layout = Label::decode(&b).ok()?.layout;
+    let slot = |n| {
+        let mut b = [0; B as usize];
+        m.peek(layout.superblock(0, n) * B, &mut b);
+        Some(Superblock::decode_any(&b, 0, n).ok()?.1)
+    };
+    (0..SUPER_SLOTS).filter_map(slot).max_by_key(|s| s.seq)
 }

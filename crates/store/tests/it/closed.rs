@@ -230,6 +230,37 @@ fn a_pool_goes_on_though_that_was_asked_for_when_it_was_well() {
     assert_eq!(resumed_too_early(), Vec::<&str>::new());
 }
 
+/// Whoever closes a pool goes away so long after he began, as a device is slow. Whether the pool is served then without anybody
+/// who looks after its devices: it is written, and no spare takes the place of a device that fails.
+fn half_closed(moment: u64) -> bool {
+    let b = Bench::new(3, moment);
+    let (disks, spare, media) = (b.disks(&[0, 1]), b.disk(2), b.media.clone());
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let o = Options { spare_after: Some(SECONDS), resync: false, ..Options::default() };
+        let p = Pool::open(disks, o).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.add_spare(spare).await.unwrap();
+        p.settled().await.unwrap();
+        write(&p, 1, 0, MIB, 2).await.unwrap();
+        let _ = patience(moment * 100 * MICROS, p.close()).await;
+        sleep(SECONDS).await;
+        media[0].set_offline(true);
+        if write(&p, 1, 0, B, 3).await.is_err() {
+            return false;
+        }
+        sleep(1000 * SECONDS).await;
+        !p.status().whole
+    })
+}
+
+#[test]
+fn a_pool_is_closed_though_nobody_waits_for_that() {
+    let half: Vec<u64> = (1..40).filter(|moment| half_closed(*moment)).collect();
+    assert_eq!(half, Vec::<u64>::new());
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn who_waits_to_have_a_pool_go_on_that_is_well_is_caught() {
@@ -258,4 +289,14 @@ fn a_pool_that_counts_as_closed_on_the_way_is_caught() {
     let all = [MUTE, WRONG].map(changed_after);
     plant(None);
     assert!(all.iter().all(|changed| !changed.is_empty()), "{all:?}");
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_pool_that_is_half_closed_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::HalfClosed));
+    let half = half_closed(10);
+    plant(None);
+    assert!(half);
 }

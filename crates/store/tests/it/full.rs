@@ -133,3 +133,63 @@ fn discards_that_take_all_that_is_kept_free_are_caught() {
     plant(None);
     assert_eq!(how, Some(IoError::NoSpace));
 }
+
+/// A pool is full, and most of it is a snapshot's. Parts of the volume are discarded, all at once, while a checkpoint or a
+/// snapshot holds them back. How the pool stands then; it has no other trouble.
+fn discarded_at_once(seed: u64) -> Option<IoError> {
+    let b = Bench::new(1, seed);
+    let disks = b.all();
+    b.run(async move {
+        create(&disks, &spec(1)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 1 << 40, 4096).await.unwrap();
+        p.settled().await.unwrap();
+        let (each, mut k) = (LEAF as u64 * B, 0);
+        while write(&p, 1, k * each, 2 * B, 1).await.is_ok() {
+            k += 1;
+            if k % 8 == 0 {
+                p.checkpoint().await.unwrap();
+            }
+        }
+        p.snapshot(&[(1, "s")], 0).await.unwrap();
+        p.checkpoint().await.unwrap();
+        sleep(SECONDS).await;
+        let q = p.clone();
+        let held = spawn(async move { q.snapshot(&[(1, "t")], 0).await });
+        weir_reactor::run_async().await;
+        let one = |k| {
+            let p = p.clone();
+            spawn(async move { p.volume(1).unwrap().write_zeroes(k * each, B, true).await })
+        };
+        let all: Vec<_> = (0..k).map(one).collect();
+        let mut done = 0;
+        for d in all {
+            done += u32::from(d.await.unwrap().is_ok());
+        }
+        assert!(done > 0);
+        let _ = held.await;
+        let _ = p.checkpoint().await;
+        sleep(100 * SECONDS).await;
+        if p.status().suspended.is_some() {
+            let _ = p.resume().await;
+            sleep(100 * SECONDS).await;
+        }
+        p.status().suspended
+    })
+}
+
+#[test]
+fn discards_that_were_held_back_leave_room_all_the_same() {
+    let all: Vec<_> = (0..4).map(discarded_at_once).collect();
+    assert_eq!(all, vec![None; 4]);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn discards_that_do_not_look_again_are_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::HeldBackUncounted));
+    let how = discarded_at_once(0);
+    plant(None);
+    assert_eq!(how, Some(IoError::NoSpace));
+}

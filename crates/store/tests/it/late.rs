@@ -262,3 +262,64 @@ fn what_a_failed_resume_gave_up_and_nobody_knows_of_is_caught() {
     plant(None);
     assert!(all.iter().all(|wrong| !wrong.is_empty()), "{all:?}");
 }
+
+/// A copy of a map is damaged. A pool is opened, which mends it; the device is slow, and whoever opens the pool goes away. Then
+/// it is opened again, and all free space is written to. How many copies are damaged when the device has done all.
+fn opened_again() -> u64 {
+    let b = Bench::new(2, 0);
+    let (one, two, media) = (Sticky::new(b.disk(0)), b.disk(1), b.media.clone());
+    let disks: Vec<Rc<dyn Disk>> = vec![one.clone(), two];
+    let d = disks.clone();
+    b.run(async move {
+        create(&d, &spec(2)).await.unwrap();
+        let p = Pool::open(d, options()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.close().await.unwrap();
+        // What is read when it is opened: the table of datasets is among them.
+        for (_, copies) in p.blocks_in_use() {
+            let at = copies.iter().find(|(n, _)| *n == 0).unwrap().1;
+            let mut b = [0; B as usize];
+            media[0].peek(at, &mut b);
+            if b != [1; B as usize] {
+                media[0].poke(at, &[9; B as usize]);
+            }
+        }
+        one.hold.set(ALL);
+        let slow = Options { deadline: 100 * SECONDS, ..options() };
+        assert!(timeout(SECONDS, Pool::open(disks.clone(), slow.clone())).await.is_err());
+        one.hold.set(NONE);
+        assert!(!one.held.borrow().is_empty(), "something is mended");
+        let late = one.clone();
+        weir_reactor::spawn(async move {
+            sleep(50 * SECONDS).await;
+            late.release();
+        });
+        let p = Pool::open(disks, slow).await.unwrap();
+        for k in 0..80 {
+            let _ = write(&p, 1, MIB + k * 65536, 65536, 3).await;
+        }
+        p.checkpoint().await.unwrap();
+        // What nobody has read so far.
+        p.scrub(0).await.unwrap();
+        sleep(100 * SECONDS).await;
+        assert_eq!(p.status().suspended, None);
+        p.scrub(0).await.unwrap().damaged
+    })
+}
+
+#[test]
+fn what_an_open_that_was_given_up_mends_lands_on_nothing_that_came_since() {
+    assert_eq!(opened_again(), 0);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_pool_that_is_opened_beside_work_of_one_that_was_given_up_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::OpenedBeside));
+    let damaged = opened_again();
+    plant(None);
+    assert!(damaged > 0);
+}

@@ -1,25 +1,9 @@
 //! The log's second copy: when a device that has it fails, another gets it, whatever is under way.
 
-use crate::bench::{B, Bench, MIB, spec, write};
+use crate::bench::{Bench, MIB, newest, spec, write};
 use weir_base::{MICROS, SECONDS};
 use weir_reactor::{sleep, spawn};
-use weir_sim::SimMedium;
-use weir_store::format::label::{Label, SUPER_SLOTS};
-use weir_store::format::superblock::Superblock;
 use weir_store::{Options, Pool, create};
-
-/// The newest superblock of a device.
-fn newest(m: &SimMedium) -> Option<Superblock> {
-    let mut b = [0; B as usize];
-    m.peek(0, &mut b);
-    let layout = Label::decode(&b).ok()?.layout;
-    let slot = |n| {
-        let mut b = [0; B as usize];
-        m.peek(layout.superblock(0, n) * B, &mut b);
-        Some(Superblock::decode_any(&b, 0, n).ok()?.1)
-    };
-    (0..SUPER_SLOTS).filter_map(slot).max_by_key(|s| s.seq)
-}
 
 /// A device that has the log fails `t` after a checkpoint has begun. The devices that have it a while later.
 fn after_a_failure(t: u64) -> [Option<u16>; 2] {
@@ -60,6 +44,46 @@ const MOMENTS: u64 = 100;
 #[test]
 fn a_log_that_loses_a_copy_while_a_checkpoint_is_made_gets_another() {
     assert_eq!(single(), Vec::<u64>::new());
+}
+
+/// A device that has the log fails, and `t` later the one that is to have it from then on. The devices that have it a while
+/// later; the pool has been idle.
+fn after_two_failures(t: u64) -> [Option<u16>; 2] {
+    let b = Bench::new(4, t);
+    let (disks, media) = (b.all(), b.media.clone());
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let o = Options { resync: false, ..Options::default() };
+        let p = Pool::open(disks, o).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        write(&p, 1, 0, MIB, 2).await.unwrap();
+        sleep(SECONDS).await;
+        assert_eq!(newest(&media[1]).unwrap().log_set, [Some(0), Some(1)]);
+        media[0].set_offline(true);
+        write(&p, 1, 2 * MIB, 65536, 3).await.unwrap();
+        sleep(t * 10 * MICROS).await;
+        media[2].set_offline(true);
+        for k in 0..8 {
+            write(&p, 1, 2 * MIB + k * 65536, 65536, 3).await.unwrap();
+        }
+        sleep(100 * SECONDS).await;
+        assert_eq!(p.status().suspended, None);
+        newest(&media[1]).unwrap().log_set
+    })
+}
+
+/// Where that leaves the log with one copy though there are two devices for it.
+fn single_of_two() -> Vec<(u64, [Option<u16>; 2])> {
+    let all = (0..MOMENTS).map(|t| (t, after_two_failures(t)));
+    all.filter(|(_, set)| *set != [Some(1), Some(3)]).collect()
+}
+
+#[test]
+fn a_log_that_loses_its_new_copy_before_it_has_it_gets_another() {
+    assert_eq!(single_of_two(), []);
 }
 
 #[cfg(feature = "planted")]

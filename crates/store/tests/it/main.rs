@@ -25,4 +25,5 @@ mod resuming;
 mod rot;
 mod shredding;
 mod silent;
+mod twins;
 mod unread;

@@ -139,6 +139,53 @@ fn a_block_is_nobody_elses_before_its_overwriting_has_ended() {
     assert_eq!(shredded(End::GivenUp), []);
 }
 
+/// Blocks are overwritten that were freed; meanwhile a device fails. What of it is on devices that are well.
+fn left_over(fails: Next) -> Vec<u64> {
+    let b = Bench::new(4, 0);
+    let (disks, media) = (b.all(), b.media.clone());
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        for k in 0..4 {
+            write(&p, 1, k * MANY / 4 * B, MANY / 4 * B, 1).await.unwrap();
+        }
+        p.settled().await.unwrap();
+        let v = p.volume(1).unwrap();
+        let mut copies = Vec::new();
+        for k in 0..MANY {
+            copies.extend(v.locate(k * B).await.unwrap());
+        }
+        let places = v.places(0, MANY * B).await.unwrap();
+        write(&p, 1, 0, MANY * B, 2).await.unwrap();
+        p.checkpoint().await.unwrap();
+        sleep(SECONDS).await;
+        let q = p.clone();
+        let shred = spawn(async move { q.shred(&places).await });
+        while p.counters().checkpoints == 0 {
+            sleep(MILLIS).await;
+        }
+        sleep(3 * MILLIS).await;
+        media[0].next_is(fails);
+        let told = shred.await.unwrap();
+        // A device that is not there keeps it. That a block cannot be written is told.
+        assert!(told.is_ok() || matches!(fails, Next::WriteError), "{told:?}");
+        let old = |(n, at): &(u16, u64)| {
+            let mut b = [0; B as usize];
+            media[usize::from(*n)].peek(*at, &mut b);
+            *n != 0 && b == [1; B as usize]
+        };
+        copies.iter().filter(|c| old(c)).map(|(_, at)| *at).collect()
+    })
+}
+
+#[test]
+fn a_device_that_fails_keeps_nothing_on_the_others() {
+    for fails in [Next::WriteError, Next::FlushError] {
+        assert_eq!(left_over(fails), Vec::<u64>::new(), "{fails:?}");
+    }
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn overwriting_that_comes_later_is_caught() {
@@ -147,4 +194,14 @@ fn overwriting_that_comes_later_is_caught() {
     let all = [End::Closed, End::Resumed, End::GivenUp].map(shredded);
     plant(None);
     assert!(all.iter().all(|wrong| !wrong.is_empty()), "{all:?}");
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn overwriting_that_ends_with_the_first_failure_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::ShreddedToTheFirst));
+    let left = left_over(Next::WriteError);
+    plant(None);
+    assert!(!left.is_empty());
 }

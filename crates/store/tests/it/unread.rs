@@ -1,6 +1,6 @@
 //! What cannot be read must not pass for missing: superblocks of a device that may have what the others have not.
 
-use crate::bench::{B, Bench, MIB, first, spec, write};
+use crate::bench::{B, Bench, MIB, first, newest, spec, write};
 use std::cell::OnceCell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -214,6 +214,81 @@ fn superblocks_given_up_before_the_log_was_asked_are_caught() {
     assert!(!wrong.is_empty());
 }
 
+/// A pool on two devices, with one copy of each block.
+fn striped() -> Bench {
+    let b = Bench::new(2, 0);
+    let disks = b.all();
+    b.run(async move {
+        create(&disks, &spec(1)).await.unwrap();
+        let p = Pool::open(disks, alone()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        for k in 0..8 {
+            write(&p, 1, k * 65536, 65536, 1).await.unwrap();
+        }
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+    });
+    b.restart();
+    b
+}
+
+/// A disk of which writes of superblocks to one slot do not end.
+struct Deaf(Rc<dyn Disk>, u64);
+
+impl Disk for Deaf {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn block_size(&self) -> u32 {
+        self.0.block_size()
+    }
+    fn volatile_cache(&self) -> bool {
+        self.0.volatile_cache()
+    }
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn submit(&self, op: DiskOp, token: Token) {
+        let slots = [2, self.len() / B - 2 - SUPER_SLOTS].map(|first| (first + self.1) * B);
+        match &op {
+            DiskOp::Write { offset, buf, .. }
+                if slots.contains(offset) && buf.to_vec().iter().any(|x| *x != 0) => {}
+            _ => self.0.submit(op, token),
+        }
+    }
+}
+
+/// The newest superblock of one device, and the place of the next one, cannot be read, so the pool is opened by force. The
+/// program is killed when the next one is on the other device only. Then everything can be read; is it there?
+fn killed_by_force() -> Result<(), String> {
+    let b = striped();
+    let n = newest(&b.media[0]).unwrap().seq % SUPER_SLOTS;
+    let deaf = Rc::new(Deaf(b.ill(1, n..n + 2, IoError::Medium), n + 1));
+    let disks = vec![b.disk(0), deaf as Rc<dyn Disk>];
+    let o = Options { force: true, lineage: 9, deadline: HOUR, ..alone() };
+    b.n.spawn(async move { drop(Pool::open(disks, o).await) });
+    b.w.run_for(60 * SECONDS);
+    assert_eq!(newest(&b.media[0]).unwrap().seq, n + 1, "it came as far as that");
+    b.n.kill();
+    b.n.restart();
+    let disks = b.all();
+    b.run(async move {
+        let p = Pool::open(disks, alone()).await.map_err(|e| e.to_string())?;
+        for k in 0..8 {
+            let found = first(&p, 1, k * 65536).await;
+            if found != Ok(1) {
+                return Err(format!("piece {k}: {found:?}"));
+            }
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_kill_while_a_pool_is_opened_by_force_takes_nothing_along() {
+    assert_eq!(killed_by_force(), Ok(()));
+}
+
 /// Two devices went their own ways, by force. The superblocks of one cannot be read when it is attached to the other.
 #[test]
 fn a_device_that_may_have_gone_its_own_way_is_brought_back_on_demand_only() {
@@ -263,4 +338,14 @@ fn a_pool_that_may_have_been_used_is_not_made_again() {
     let disk = b.ill(1, ALL, IoError::Path);
     let made = b.run(async move { create(&[disk], &spec(1)).await });
     assert!(made.is_err());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn the_newest_superblock_given_up_by_force_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::NewestForgotten));
+    let lost = killed_by_force();
+    plant(None);
+    assert!(lost.is_err());
 }

@@ -203,7 +203,8 @@ impl Director {
         let first = self.below(volumes.len() as u64) as usize;
         let chosen: Vec<_> = match together {
             true => volumes.to_vec(),
-            false => vec![volumes[first].clone()],
+            // Now and then two of one volume.
+            false => vec![volumes[first].clone(); 1 + usize::from(self.below(4) == 0)],
         };
         let names: Vec<String> = chosen.iter().map(|_| self.name("s")).collect();
         let ids: Vec<u32> = chosen.iter().filter_map(|v| pool.find(&v.name)).collect();

@@ -64,6 +64,8 @@ pub(crate) struct OpenPool {
     reserved: reserved::Reserved,
     /// One writes at a time of what is carried of the configuration.
     recording: WaitChannel,
+    /// Where it was that had secrets, and has not been overwritten yet.
+    before: RefCell<Vec<weir_store::Place>>,
     /// What its devices are held by, in the name of this pool.
     holds: (Arc<Holds>, Owner),
     /// The devices that are held and part of it, by path.
@@ -89,6 +91,7 @@ impl OpenPool {
             kept: RefCell::default(),
             reserved: reserved::Reserved::default(),
             recording: WaitChannel::new(1),
+            before: RefCell::default(),
             holds,
             used: RefCell::new(used),
             buffers,

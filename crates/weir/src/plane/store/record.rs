@@ -260,20 +260,36 @@ impl OpenPool {
         // One who was given up may still be at it.
         let _one = self.recording.acquire(1).await;
         let v = self.hidden(NAME, Slots::of(RECORD_PARTS).end()).await?;
-        let mut before = Vec::new();
+        let written = self.write_parts(&v, parts).await;
+        // A pool never overwrites in place: what was there is on the devices until that is done. Also what a part had that was
+        // not written to its end; and what is left undone is done the next time.
+        let before = self.before.borrow().clone();
+        let gone = self.pool.shred(&before).await;
+        if matches!(gone, Ok(()) | Err(StoreError::Io(IoError::Medium))) {
+            self.before.take();
+        }
+        written.and(gone)
+    }
+
+    /// Notes where secrets were.
+    async fn write_parts(
+        &self,
+        v: &weir_store::StoreVolume,
+        parts: &[RecordPart],
+    ) -> std::result::Result<(), StoreError> {
         for part in parts {
             let slots = Slots::of(part.number);
             fits(slots, &part.content)?;
             if part.secret {
-                let lens = newest(&*v, slots).await?.lens;
+                let lens = newest(v, slots).await?.lens;
                 for (slot, len) in (0..).zip(lens).filter(|(_, len)| *len > 0) {
-                    before.extend(v.places(slots.slot(slot), BLOCK + len).await?);
+                    let places = v.places(slots.slot(slot), BLOCK + len).await?;
+                    self.before.borrow_mut().extend(places);
                 }
             }
-            write(&*v, slots, &part.content, part.secret).await?;
+            write(v, slots, &part.content, part.secret).await?;
         }
-        // A pool never overwrites in place: what was there is on the devices until that is done.
-        self.pool.shred(&before).await
+        Ok(())
     }
 
     async fn carried(&self) -> std::result::Result<Carried, StoreError> {
