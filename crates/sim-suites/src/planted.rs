@@ -60,8 +60,10 @@ impl Bug {
         match suite.name {
             "doors" => {
                 let scsi = scsi::Bug::ALL.iter().copied().map(Bug::Scsi);
-                let core = core::Bug::ALL.iter().copied().map(Bug::Core);
-                let srp = srp::Bug::ALL.iter().copied().map(Bug::Srp);
+                let core = core::Bug::ALL.iter().filter(|b| !core::Bug::TESTS.contains(b));
+                let core = core.copied().map(Bug::Core);
+                let srp = srp::Bug::ALL.iter().filter(|b| !srp::Bug::TESTS.contains(b));
+                let srp = srp.copied().map(Bug::Srp);
                 let brp = brp::Bug::ALL.iter().copied().map(Bug::Brp);
                 let bio = Bug::Bio(bio::Bug::ResentAsNew);
                 scsi.chain(core).chain(srp).chain(brp).chain([bio]).collect()

@@ -3,7 +3,6 @@
 use crate::attachment::Attachment;
 use crate::fence::End;
 use crate::pass::{Inside, Pass};
-use crate::planted::{Bug, has};
 use crate::transfer::{Stop, Transfer};
 use crate::turn::Turn;
 use weir_base::{IoError, IoResult};
@@ -359,9 +358,8 @@ impl Pass {
         t: &T,
     ) -> Result<Vec<Nexus>, Failure> {
         let shared = &self.unit.shared;
-        let (_turn, inside) = self.turn_to_reserve(nexus, c, t).await?;
-        // Until it is in force, or given up.
-        let _inside = if has(Bug::SaveNotShown) { None } else { Some(inside) };
+        // Both until it is in force, or given up.
+        let (_turn, _inside) = self.turn_to_reserve(nexus, c, t).await?;
         let planned = shared.with(|s| s.plan_reserve_out(nexus, c, list))?;
         if let Some((revision, state)) = planned.to_keep()
             && !self.persist(revision, state).await

@@ -5,7 +5,7 @@ weir_base::planted_bugs! {
     WriteNotCounted,
     /// The same for a write of a front end without SCSI.
     BlockWriteNotCounted,
-    /// A command that was fenced while its data came writes it all the same.
+    /// A command that was fenced while its data came writes it all the same, and fences wait only for what is at the medium.
     PassNotShown,
     /// Each port counts its nexuses from 1.
     PortsShareNexuses,
@@ -17,10 +17,13 @@ weir_base::planted_bugs! {
     AnswersNotAwaited,
     /// I/O that a lost channel left behind is not waited for by writes of the next one.
     LingeringForgotten,
-    /// A fence does not wait for reservations that are being kept.
-    SaveNotShown,
     /// A command that preempts and aborts its own key ends itself.
     FencerNotSpared,
     /// A host that is given a secret goes on without having proved that it knows it.
     ProofNotAsked,
+}
+
+impl Bug {
+    /// Those that only tests look for: hosts of no suite preempt and abort a key of their own.
+    pub const TESTS: &[Bug] = &[Bug::FencerNotSpared];
 }

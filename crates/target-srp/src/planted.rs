@@ -18,3 +18,8 @@ weir_base::planted_bugs! {
     /// A command waits for its descriptor table's buffer while it holds that of its data.
     TableHeldUp,
 }
+
+impl Bug {
+    /// Those that only tests look for: hosts of no suite use the tag of a command that waits for the end of others.
+    pub const TESTS: &[Bug] = &[Bug::AbortFirstOnly];
+}
