@@ -290,6 +290,8 @@ impl Port {
             r.end();
         }
         for c in self.channels() {
+            // What a device holds yet is waited for by writes of the host's next login, which this port knows nothing of.
+            c.view.leave();
             c.waiting_work.take().into_iter().for_each(Work::give_up);
         }
         self.dirty.take();

@@ -282,7 +282,7 @@ impl Channel {
                 let a = self.allowed(c, true).ok()?.0;
                 let unit = a.unit();
                 let (at, len) = item.data;
-                if !unit.may_write_now(c.offset, len as u64) {
+                if a.is_held_up() || !unit.may_write_now(c.offset, len as u64) {
                     return None;
                 }
                 let data = bytes.get(at..at + len)?;

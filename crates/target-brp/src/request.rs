@@ -319,7 +319,7 @@ impl Running<'_> {
         at: u64,
         len: u64,
     ) -> Result<WriteGuard<'b>, Stop> {
-        if a.unit().may_write_now(at, len) {
+        if !a.is_held_up() && a.unit().may_write_now(at, len) {
             return Ok(a.begin_write(at, len).await?);
         }
         Ok(Box::pin(self.unless_halted(a.begin_write(at, len))).await??)

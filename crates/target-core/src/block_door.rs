@@ -105,6 +105,9 @@ impl Pass {
     /// # Errors
     /// The command was fenced meanwhile.
     pub async fn begin_write(&self, at: u64, len: u64) -> Result<WriteGuard<'_>, End> {
+        if self.is_held_up() {
+            Box::pin(self.wait_for_former()).await?;
+        }
         let gate = self.unit.pass_gate(at, len, Bug::BlockWriteNotCounted);
         let writing = match self.unit.is_compared(at, len) {
             true => Box::pin(self.unless_void(gate)).await?,
@@ -118,6 +121,9 @@ impl Pass {
     /// # Errors
     /// The command was fenced meanwhile.
     pub async fn begin_compare(&self, at: u64, len: u64) -> Result<CompareGuard<'_>, End> {
+        if self.is_held_up() {
+            Box::pin(self.wait_for_former()).await?;
+        }
         let alone = self.unless_void(self.unit.compare_gate(at, len)).await?;
         Ok(CompareGuard(alone, self.enter()?))
     }

@@ -16,7 +16,7 @@
 use crate::pass::{Pass, Round};
 use crate::planted::{Bug, has};
 use crate::transfer::Transfer;
-use crate::unit::{Attached, Ports, Unit, UnitShared};
+use crate::unit::{Attached, Lingering, Ports, Unit, UnitShared};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
@@ -93,13 +93,19 @@ impl UnitShared {
         self.parting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lingering(&self) -> MutexGuard<'_, Vec<Ports>> {
+    fn lingering(&self) -> MutexGuard<'_, Vec<Lingering>> {
         self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether I/O of a nexus of these ports is under way whose channel has ended: the host may have repeated it already.
     pub(crate) fn lingers(&self, of: &TransportId, port: u16) -> bool {
-        self.lingering().iter().any(|(o, p)| (o, *p) == (of, port))
+        self.lingering().iter().any(|((o, p), _)| (o, *p) == (of, port))
+    }
+
+    /// The same of a nexus of its ports that was before this one.
+    fn lingers_from_before(&self, nexus: Nexus) -> bool {
+        let Some(ports) = self.ports_of(nexus) else { return false };
+        self.lingering().iter().any(|(p, n)| *p == ports && *n != nexus)
     }
 
     fn ports_of(&self, nexus: Nexus) -> Option<Ports> {
@@ -117,21 +123,45 @@ impl Attached {
         let shared = self.unit.shared.clone();
         // By its ports: should it be forgotten, the host comes back as another nexus.
         let Some(ports) = shared.ports_of(nexus) else { return };
-        shared.lingering().push(ports.clone());
+        let entry: Lingering = (ports, nexus);
+        shared.lingering().push(entry.clone());
         shared.with(|s| s.rules_changed());
         spawn(async move {
             for r in rounds {
                 r.off_the_medium().await;
             }
             let mut all = shared.lingering();
-            if let Some(i) = all.iter().position(|p| *p == ports) {
+            if let Some(i) = all.iter().position(|e| *e == entry) {
                 all.swap_remove(i);
             }
+            drop(all);
+            shared.with(|s| s.rules_changed());
         });
+    }
+
+    /// Whether a write of a front end without SCSI, which knows its own commands again, has to wait for what a nexus before this
+    /// one has left with the device.
+    #[inline]
+    pub fn is_held_up(&self) -> bool {
+        !self.fast().writes && self.unit.shared.lingers_from_before(self.nexus)
     }
 }
 
 impl Pass {
+    /// Waits for what a nexus before this one has left with the device.
+    ///
+    /// # Errors
+    /// The command was fenced meanwhile.
+    #[cold]
+    pub(crate) async fn wait_for_former(&self) -> Result<(), End> {
+        let former = async {
+            while self.is_held_up() {
+                sleep(MILLIS).await;
+            }
+        };
+        self.unless_void(former).await
+    }
+
     /// Waits for I/O of a nexus of the same ports that lost its channel: it must not come after what the host writes now.
     #[cold]
     pub(crate) async fn wait_for_lingering<T: Transfer>(&self, nexus: Nexus, t: &T) {

@@ -31,6 +31,8 @@ pub trait ReservationStore: Send + Sync {
 
 /// Initiator port and relative target port.
 pub(crate) type Ports = (TransportId, u16);
+/// Whose I/O is under way though its channel has ended, and which nexus that was.
+pub(crate) type Lingering = (Ports, Nexus);
 
 /// No generation of a unit's state.
 pub(crate) const NO_GENERATION: u64 = u64::MAX;
@@ -46,7 +48,7 @@ pub struct UnitShared {
     /// Changes of persistent reservations.
     pub(crate) reserving: Turns,
     /// Of whom I/O is under way whose channels have ended.
-    pub(crate) lingering: Mutex<Vec<Ports>>,
+    pub(crate) lingering: Mutex<Vec<Lingering>>,
     /// Nexuses that the access map has taken the unit from, until their commands have ended.
     pub(crate) parting: Mutex<BTreeSet<Nexus>>,
 }

@@ -276,6 +276,38 @@ fn what_a_port_leaves_behind_is_waited_for() {
     });
 }
 
+/// What a host writes by a port that was made again does not come before what the old port has left with the device: neither as a
+/// request of its own, nor as one that ends as it comes.
+#[test]
+fn a_port_made_again_waits_for_what_the_old_one_has_left_behind() {
+    for direct in [false, true] {
+        on_reactor(move |p| async move {
+            let memory = Slice::heap(1 << 20);
+            let t = serve(p.clone(), "127.0.0.1:0", config(), &memory);
+            t.mood.direct.set(false);
+            let s = Session::connect(p.clone(), session_config(&t)).await.unwrap();
+            let d = s.queue().open("v").await.unwrap();
+            t.mood.delay.set(2 * SECONDS);
+            let write = spawn(async move { d.write(0, slice(&[1; 512]), false).await });
+            until("a write is with the device", || t.port.census().requests_busy == 1).await;
+            sleep(100 * MILLIS).await;
+            t.mood.delay.set(0);
+            let left = timeout(20 * SECONDS, t.target.leave_within(100 * MILLIS)).await;
+            assert_eq!(left, Ok(false));
+            s.close().await;
+            let c = SessionConfig { addrs: vec![t.again(&p, config())], ..session_config(&t) };
+            let s = Session::connect(p.clone(), c).await.unwrap();
+            let d = s.queue().open("v").await.unwrap();
+            t.mood.direct.set(direct);
+            d.write(0, slice(&[2; 512]), false).await.unwrap();
+            sleep(3 * SECONDS).await;
+            assert_eq!(memory.to_vec()[0], 2, "what was acknowledged last is there");
+            s.close().await;
+            drop(write);
+        });
+    }
+}
+
 /// A host that starts anew, and tries its login again, does not come to write beside what it has left behind.
 #[test]
 fn every_login_of_a_session_waits_for_what_the_session_replaces() {

@@ -124,6 +124,17 @@ pub(crate) struct Served {
     pub(crate) addr: String,
     /// What all front ends share of the unit.
     pub(crate) unit: Arc<UnitShared>,
+    units: Rc<Units>,
+    pool: BufPool,
+}
+
+impl Served {
+    /// The same port made again, at another address. Gives that.
+    pub(crate) fn again(&self, provider: &Rc<dyn Provider>, config: TargetConfig) -> String {
+        let target = Target::new(config, self.access.clone());
+        target.join(provider.clone(), self.units.clone(), self.pool.clone()).unwrap();
+        target.listen(&**provider, "127.0.0.1:0").unwrap()
+    }
 }
 
 pub(crate) fn config() -> TargetConfig {
@@ -195,7 +206,7 @@ fn serve_pooled(
     let shared = UnitShared::new("v", lu, None);
     units.insert(Unit::new(shared.clone(), volume, pool.clone(), 1 << 20));
     let target = Target::new(config, access.clone());
-    let port = target.join(provider.clone(), units, pool).unwrap();
+    let port = target.join(provider.clone(), units.clone(), pool.clone()).unwrap();
     let addr = target.listen(&*provider, addr).unwrap();
-    Served { target, port, mood, access, addr, unit: shared }
+    Served { target, port, mood, access, addr, unit: shared, units, pool }
 }
