@@ -17,4 +17,6 @@ weir_base::planted_bugs! {
     PreemptorAnswers,
     /// A command waits for its descriptor table's buffer while it holds that of its data.
     TableHeldUp,
+    /// Channels that a device holds up after their connections are lost may become all that a port has.
+    LostTakeAll,
 }
