@@ -55,4 +55,6 @@ weir_base::planted_bugs! {
     NewKeepsAllDown,
     /// A host that logs in while a command takes a mapping away knows nothing.
     LateIsOverlooked,
+    /// A node that takes a pool over and changes nothing of its configuration leaves no mark on it.
+    TenureUnmarked,
 }

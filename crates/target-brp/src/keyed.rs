@@ -25,6 +25,9 @@ const MOST: usize = 64;
 const PATIENCE: Nanos = 5 * SECONDS;
 /// Credits of a connection that has not proved itself: HELLO takes one.
 const CREDITS: u16 = 2;
+/// Receive buffers for all that there may be: channels are not given these, or hosts with a secret would be kept out by those
+/// that are there.
+pub(crate) const RECEIVES: u32 = MOST as u32 * CREDITS as u32;
 
 /// What keyed logins of a port share.
 #[derive(Default)]
@@ -210,10 +213,7 @@ pub(crate) fn challenge(
     let (target, shared) = (shared.spread.id(), shared.clone());
     spread::run_at(&reactors, place, move || match Port::local(target) {
         Some(port) => {
-            spawn_task(async move {
-                greet(port, incoming, request, secret, place).await;
-                shared.greetings.end();
-            });
+            spawn_task(greet(port, incoming, request, secret, place));
         }
         None => {
             shared.greetings.end();
@@ -234,14 +234,17 @@ async fn greet(
     secret: Arc<[u8]>,
     place: usize,
 ) {
+    let shared = port.shared.clone();
     if !port.set_aside.lend(u32::from(CREDITS)) {
+        shared.greetings.end();
         return refuse(incoming, RejectReason::Resources);
     }
     let proved = prove(&port, incoming, &request, &secret).await;
     port.set_aside.give_back(u32::from(CREDITS));
+    // What it replaces may take long to end: that is no reason to keep others out.
+    shared.greetings.end();
     let Some(greeted) = proved else { return };
     let arrival = Arrival::Greeted(greeted);
-    let shared = port.shared.clone();
     // The secret may have changed meanwhile.
     let map = shared.access.map();
     if map.host(&request.initiator.0).is_none_or(|h| h.secret != Secret::Known(secret)) {

@@ -102,8 +102,10 @@ impl Port {
             (0..config.recv_buffers).map_while(|_| all.try_alloc(size)).collect();
         let requests = config.requests.max(1);
         let least = u32::from(crate::config::LEAST);
+        // An eighth at most, where there are few.
+        let apart = crate::keyed::RECEIVES.min(config.recv_buffers as u32 / 8);
         let port = Rc::new(Port {
-            set_aside: Receives::new(config.recv_buffers, config.max_channels, least),
+            set_aside: Receives::new(config.recv_buffers, config.max_channels, least, apart),
             config,
             shared,
             provider,

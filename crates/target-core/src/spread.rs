@@ -187,30 +187,43 @@ where
 }
 
 /// Receive buffers of a port on one reactor, set aside for channels. As long as there are `least` for each channel that
-/// the port may have, every one gets these, however many a few have been given.
+/// the port may have, every one gets these, however many a few have been given. Some are for what is no channel yet.
 #[derive(Debug)]
 pub struct Receives {
     total: u32,
     least: u32,
     channels: u32,
+    /// Kept from channels, to be lent.
+    apart: u32,
+    /// With channels, or lent.
     committed: Cell<u32>,
+    lent: Cell<u32>,
     /// Channels that have some.
     here: Cell<u32>,
 }
 
 impl Receives {
-    /// `total` buffers for up to `channels` channels, each of which is to have `least`.
-    pub fn new(total: usize, channels: usize, least: u32) -> Receives {
+    /// `total` buffers for up to `channels` channels, each of which is to have `least`; `apart` of them are only
+    /// [lent](Receives::lend).
+    pub fn new(total: usize, channels: usize, least: u32, apart: u32) -> Receives {
         let (total, channels) = (total as u32, channels.min(1 << 16) as u32);
+        let apart = apart.min(total);
         // With fewer it is first come first served.
-        let least = if least * channels <= total { least } else { 0 };
-        Receives { total, least, channels, committed: Cell::new(0), here: Cell::new(0) }
+        let least = if least * channels <= total - apart { least } else { 0 };
+        let none = || Cell::new(0);
+        Receives { total, least, channels, apart, committed: none(), lent: none(), here: none() }
+    }
+
+    /// Those apart that are not lent.
+    fn apart(&self) -> u32 {
+        self.apart.saturating_sub(self.lent.get())
     }
 
     /// Not set aside for anybody: neither for channels that there are, nor for others that may come.
     fn left(&self) -> u32 {
         let to_come = self.channels.saturating_sub(self.here.get());
-        (self.total - self.committed.get()).saturating_sub(self.least * to_come)
+        let free = self.total - self.committed.get();
+        free.saturating_sub(self.least * to_come + self.apart())
     }
 
     /// Sets buffers aside for a channel: what it has at least, or `share` of what is left if that is more; no more than
@@ -233,11 +246,12 @@ impl Receives {
         self.here.set(self.here.get() - 1);
     }
 
-    /// Sets buffers aside for something that is no channel.
+    /// Sets buffers aside for something that is no channel, however many channels have been given.
     pub fn lend(&self, n: u32) -> bool {
-        let can = n <= self.left();
+        let can = n <= self.left() + self.apart();
         if can {
             self.committed.set(self.committed.get() + n);
+            self.lent.set(self.lent.get() + n);
         }
         can
     }
@@ -245,6 +259,7 @@ impl Receives {
     /// Gives back what was [lent](Receives::lend).
     pub fn give_back(&self, n: u32) {
         self.committed.set(self.committed.get() - n);
+        self.lent.set(self.lent.get() - n);
     }
 
     /// Buffers set aside.
@@ -280,7 +295,7 @@ mod tests {
     #[test]
     fn every_channel_gets_the_least_whatever_others_have_been_given() {
         for most in [1, 4, 256] {
-            let r = Receives::new(100 + 5 * most, most, 5);
+            let r = Receives::new(100 + 5 * most, most, 5, 0);
             let quarter = |left: u32| (left / 4).max(16);
             let all: Vec<u32> = (0..most).filter_map(|_| r.commit(200, 3, quarter)).collect();
             assert_eq!(all.len(), most, "{all:?}");
@@ -300,11 +315,26 @@ mod tests {
 
     #[test]
     fn with_too_few_for_all_who_comes_first_is_served_first() {
-        let r = Receives::new(10, 1024, 4);
+        let r = Receives::new(10, 1024, 4, 0);
         assert_eq!(r.commit(8, 2, |left| left), Some(8));
         assert_eq!(r.commit(8, 2, |left| left), Some(2));
         assert_eq!(r.commit(8, 2, |left| left), None);
         r.uncommit(2);
         assert!(r.lend(2) && !r.lend(1));
+    }
+
+    #[test]
+    fn what_is_lent_is_not_kept_from_channels_nor_given_to_them() {
+        let r = Receives::new(26, 4, 2, 6);
+        assert_eq!(r.commit(100, 2, |left| left), Some(14));
+        assert!(r.lend(4) && r.lend(2) && !r.lend(1));
+        let all: Vec<u32> = (0..3).filter_map(|_| r.commit(100, 2, |left| left)).collect();
+        assert_eq!(all, [2, 2, 2]);
+        assert_eq!(r.commit(100, 2, |left| left), None);
+        r.give_back(4);
+        assert_eq!(r.commit(100, 2, |left| left), None);
+        assert!(r.lend(4));
+        r.uncommit(14);
+        assert!(r.lend(2));
     }
 }

@@ -176,6 +176,7 @@ impl Channel {
         channel.enter(ChannelState::FlushWait);
         channel.enter(ChannelState::DrainWait);
         channel.view.leave();
+        port.shared.nexuses.lose(&name);
         channel.view.left().await;
         // Nothing of the channel's commands can have an effect any more: the next login need not wait for their ends.
         if let Some(n) = port.shared.nexuses.detach(&name, me) {

@@ -3,6 +3,7 @@
 //! A nexus is an initiator port at a target port, whatever number of channels. Hosts on `siw` that were given
 //! no `initiator_ext` all log in with the zero port id; they are told apart by their network address.
 
+use crate::planted::{Bug, has};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -29,6 +30,8 @@ struct Nexus {
     id: NexusId,
     state: NexusState,
     channels: Vec<ChannelRef>,
+    /// How many of them have lost their connection, and are there for what a device holds only.
+    lost: usize,
     /// Channels being set up that hold the nexus.
     joining: usize,
     /// Where its first channel goes, and its channels since: for spreading them over reactors.
@@ -103,7 +106,7 @@ impl Nexuses {
         let n = t.entry(k.clone()).or_insert_with(|| {
             let first = self.made.fetch_add(1, Ordering::Relaxed) + 1;
             let (state, channels) = (NexusState::Free, Vec::new());
-            Nexus { id: new(), state, channels, joining: 0, first, joined: 0 }
+            Nexus { id: new(), state, channels, lost: 0, joining: 0, first, joined: 0 }
         });
         n.joining += 1;
         n.joined += 1;
@@ -140,11 +143,27 @@ impl Nexuses {
         Self::reap(&mut t, name)
     }
 
-    /// A channel is gone with all its requests. Gives the nexus that is lost by this, if it is.
+    /// A channel has lost its connection; [`detach`](Nexuses::detach) must follow.
+    pub(crate) fn lose(&self, name: &NexusName) {
+        if let Some(n) = self.lock().get_mut(&name.0) {
+            n.lost += 1;
+        }
+    }
+
+    /// Whether lost channels have half of the `most` that the port has, some of this nexus among them: a device that hangs gives
+    /// none of them back, and they must not become all that there are.
+    pub(crate) fn is_crowded(&self, name: &NexusName, most: usize) -> bool {
+        let t = self.lock();
+        let own = t.get(&name.0).map_or(0, |n| n.lost);
+        own > 0 && 2 * t.values().map(|n| n.lost).sum::<usize>() >= most && !has(Bug::LostTakeAll)
+    }
+
+    /// A channel that was [lost](Nexuses::lose) is gone with all its requests. Gives the nexus that is lost by this, if it is.
     pub(crate) fn detach(&self, name: &NexusName, channel: ChannelRef) -> Option<NexusId> {
         let mut t = self.lock();
         if let Some(n) = t.get_mut(&name.0) {
             n.channels.retain(|c| *c != channel);
+            n.lost = n.lost.saturating_sub(1);
         }
         Self::reap(&mut t, name)
     }

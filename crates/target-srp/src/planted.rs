@@ -17,6 +17,8 @@ weir_base::planted_bugs! {
     PreemptorAnswers,
     /// A command waits for its descriptor table's buffer while it holds that of its data.
     TableHeldUp,
+    /// Channels that a device holds up after their connections are lost may become all that a port has.
+    LostTakeAll,
 }
 
 impl Bug {

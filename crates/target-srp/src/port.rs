@@ -82,7 +82,7 @@ impl Port {
             spread::receives(&*provider, &pool, size, config.recv_buffers)?;
         let count = config.requests.div_ceil(shared.reactor_count()).max(1);
         let receives =
-            Receives::new(config.recv_buffers, config.max_channels, crate::config::LEAST + 1);
+            Receives::new(config.recv_buffers, config.max_channels, crate::config::LEAST + 1, 0);
         let port = Rc::new(Port {
             receives,
             config,

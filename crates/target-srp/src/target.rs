@@ -250,6 +250,15 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
         shared.nexuses.terminate_wait(&name, false);
         response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
     }
+    if shared.nexuses.is_crowded(&name, shared.config.max_channels) {
+        // It may have ended meanwhile.
+        let over = shared.nexuses.give_up(&name);
+        if let Some((port, n)) = Port::local(shared.spread.id()).zip(over) {
+            port.nexus_lost(n);
+        }
+        shared.spread.channel_gone();
+        return refuse(&shared, incoming, request.tag, RejectReason::InsufficientResources);
+    }
     let reactors = shared.spread.reactors();
     let home = joined.turn as usize % reactors.len().max(1);
     let (initiator, nexus) = (request.initiator, joined.id);

@@ -283,8 +283,15 @@ impl Controller {
         let parts = match &kept {
             Some(before) => model.changed_parts(name, before, &stamp)?,
             None => {
-                let there = self.read_record(pool, model).await?;
+                let mut there = self.read_record(pool, model).await?;
                 self.forget_lives(model).await.map_err(behind(name))?;
+                if !there.head_stamp().is_some_and(|s| self.store.is_own(&s))
+                    && !has(Bug::TenureUnmarked)
+                {
+                    // Whoever had the pool before is to see that somebody has it, though nothing of the configuration changes: what
+                    // was still to be done there is not to be done to what hosts write from now on.
+                    there.parts.remove(&0);
+                }
                 model.missing_parts(name, &there, &stamp)?
             }
         };

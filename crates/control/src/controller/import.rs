@@ -74,8 +74,14 @@ impl Controller {
         let kept = blocking(move || store.released(id)).await?;
         let is_known = |s: &crate::model::Stamp| self.store.knows(s, id, model.revision);
         let all_known = found.record.stamps().iter().all(is_known);
+        // Whoever takes a pool over says so in the part with the pool itself, at least; an older program does not say who it is.
+        let head = found.record.head_stamp();
+        let is_ours = head.is_some_and(|s| self.store.is_own(&s))
+            || !found.record.parts.contains_key(&0)
+            || has(Bug::TenureUnmarked);
         if kept.is_empty()
             || !all_known
+            || !is_ours
             || found.record.foreign().is_some()
             || has(Bug::LetGoIsForgotten)
         {

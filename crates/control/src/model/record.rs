@@ -90,6 +90,15 @@ pub struct Carried {
     pub doubtful: Vec<u32>,
 }
 
+/// When a part was written, if it says.
+fn stamp(part: &[u8]) -> Option<Stamp> {
+    #[derive(Deserialize)]
+    struct Stamped {
+        stamp: Option<Stamp>,
+    }
+    serde_json::from_slice::<Stamped>(part).ok()?.stamp
+}
+
 impl Carried {
     /// Of a pool that carries one part only.
     pub fn one(content: Vec<u8>) -> Carried {
@@ -98,12 +107,12 @@ impl Carried {
 
     /// When it was written, part by part. Those of programs that did not say are left out.
     pub fn stamps(&self) -> Vec<Stamp> {
-        #[derive(Deserialize)]
-        struct Stamped {
-            stamp: Option<Stamp>,
-        }
-        let stamp = |c: &Vec<u8>| serde_json::from_slice::<Stamped>(c).ok().and_then(|s| s.stamp);
-        self.parts.values().filter_map(stamp).collect()
+        self.parts.values().filter_map(|c| stamp(c)).collect()
+    }
+
+    /// When the part with the pool itself was written, which says who took the pool over last.
+    pub fn head_stamp(&self) -> Option<Stamp> {
+        self.parts.get(&0).and_then(|c| stamp(c))
     }
 
     /// The volumes that were in that pool when this was written, as far as it makes sense: also of a newer program, and where a

@@ -149,6 +149,11 @@ impl MetaStore {
         self.identity().knows(at, pool, revision)
     }
 
+    /// Whether that was written in one of the store's own lives.
+    pub fn is_own(&self, at: &Stamp) -> bool {
+        self.identity().lives.iter().any(|l| l.life == at.life && (l.own || l.upto > 0))
+    }
+
     /// What was written then on this pool has been taken over into the configuration. Of other pools that says nothing.
     ///
     /// # Errors

@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_control::controller::PoolRules;
 use weir_control::dataplane::{DataPlane, Hooks, Inside, LayerTrial, Place, Work};
 use weir_control::live::{
-    CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, VolumeLive,
+    CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, SnapshotLive,
+    VolumeLive,
 };
 use weir_control::model::{
     AccessMap, Carried, Device, DeviceFound, DeviceKind, DeviceSpec, HostAccess, Migration,
@@ -17,6 +18,8 @@ use weir_control::{Code, Error};
 /// What the fake remembers, and where it is told to fail.
 #[derive(Debug, Default)]
 pub(crate) struct State {
+    /// Pools tell that they have no snapshots; else they do not tell.
+    pub(crate) tells_snapshots: bool,
     /// Calls in order, e.g. `open_volume v1`.
     pub(crate) calls: Vec<String>,
     /// Devices of running pools.
@@ -316,6 +319,12 @@ impl DataPlane for Fake {
                 false => Ok(()),
             }
         }))
+    }
+
+    fn snapshots<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<SnapshotLive>> {
+        let none = || Error::new(Code::Unsupported, "there are no snapshots here");
+        let call = self.call(format!("snapshots {}", pool.name));
+        ready(call.and_then(|s| s.tells_snapshots.then(Vec::new).ok_or_else(none)))
     }
 
     fn set_snapshot_rules<'a>(&'a self, pool: &'a Pool, rules: &'a PoolRules) -> Work<'a, ()> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_control::Controller;
 use weir_control::model::{
     Carried, Command, DatasetFound, DeviceKind, HostPatch, ImportReport, ImportSpec, PoolFound,
-    PoolSpec, Raid,
+    PoolSpec, Raid, Volume, VolumeState,
 };
 
 const MIB: u64 = 1 << 20;
@@ -25,11 +25,12 @@ async fn ended(c: Arc<Controller>, fake: Arc<Fake>) -> Carried {
     carried
 }
 
-/// A node whose pool `safe` does not start. Host `h` sees volumes `v` and `w` of it.
-async fn away() -> (Scratch, Arc<Fake>, Arc<Controller>) {
+/// A node with pool `safe`. Host `h` sees volumes `v` and `w` of it.
+async fn there() -> (Scratch, Arc<Fake>, Arc<Controller>) {
     let dir = Scratch::new();
     let fake = Arc::new(Fake::default());
     fake.state().devices.insert("safe".into(), Carried::default());
+    fake.state().tells_snapshots = true;
     let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
     let spec = pool("safe", &[(DeviceKind::File, Some("/nowhere/d0"), Some(GIB))]);
     run(&c, Command::CreatePool(PoolSpec { raid: Some(Raid::Zero), ..spec })).await;
@@ -40,22 +41,37 @@ async fn away() -> (Scratch, Arc<Fake>, Arc<Controller>) {
     for name in ["v", "w"] {
         run(&c, Command::CreateMap(map("h", name))).await;
     }
+    (dir, fake, c)
+}
+
+/// The next life of such a node, in which the pool does not start.
+async fn without_it(
+    dir: &Scratch,
+    fake: Arc<Fake>,
+    c: Arc<Controller>,
+) -> (Arc<Fake>, Arc<Controller>) {
     let carried = ended(c, fake).await;
     let fake = Arc::new(Fake::default());
     fake.state().devices.insert("safe".into(), carried);
     fake.break_call("start_pool safe");
     let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    (fake, c)
+}
+
+/// A node whose pool `safe` does not start. Host `h` sees volumes `v` and `w` of it.
+async fn away() -> (Scratch, Arc<Fake>, Arc<Controller>) {
+    let (dir, fake, c) = there().await;
+    let (fake, c) = without_it(&dir, fake, c).await;
     (dir, fake, c)
+}
+
+fn dataset(v: &Volume) -> DatasetFound {
+    DatasetFound { name: v.dataset(), size: v.size, block_size: v.block_size }
 }
 
 /// Lets go of the pool.
 async fn let_go(c: &Arc<Controller>, fake: &Fake) {
     let m = c.model();
-    let dataset = |v: &weir_control::model::Volume| DatasetFound {
-        name: v.dataset(),
-        size: v.size,
-        block_size: v.block_size,
-    };
     let datasets = m.volumes.values().map(dataset).collect();
     let id = m.pools["safe"].protection.as_ref().expect("it is protected").id;
     c.release_pool("safe".into()).await.expect("let go of");
@@ -156,4 +172,78 @@ async fn what_another_node_wrote_meanwhile_counts_more() {
     fake.mend();
     back(&c).await;
     assert_eq!(sees(&c).len(), 2);
+}
+
+/// A node on which `v` is to be deleted as soon as its pool comes. Its devices took no writes when that was said.
+async fn v_is_to_be_deleted() -> (Scratch, Arc<Fake>, Arc<Controller>) {
+    let (dir, fake, c) = there().await;
+    fake.break_call("keep_record safe");
+    fake.break_call("delete_volume_data v");
+    c.delete_map("h".into(), "v".into(), false).await.expect("nobody is logged in");
+    let delete = Command::DeleteVolume { name: "v".into() };
+    c.execute(delete).await.expect_err("not wholly");
+    assert_eq!(c.model().volumes["v"].state, VolumeState::Deleting);
+    let (fake, c) = without_it(&dir, fake, c).await;
+    (dir, fake, c)
+}
+
+/// What the devices carry after another node has had the pool, and has changed nothing of its configuration. Its hosts have written
+/// to what was to be deleted here.
+async fn another_had_it(found: PoolFound) -> Carried {
+    let there = Scratch::new();
+    let its = Arc::new(Fake::default());
+    its.state().devices.insert("safe".into(), found.record.clone());
+    its.state().found = Some(found);
+    let other = Controller::start(there.path(), its.clone()).await.expect("a controller");
+    other.import_pool(spec()).await.expect("taken over");
+    assert_eq!(sees(&other).len(), 2);
+    other.release_pool("safe".into()).await.expect("let go of");
+    ended(other, its).await
+}
+
+/// The state of `v` on the node that has let go of the pool, after it has taken that over again.
+async fn v_after_another_had_it() -> VolumeState {
+    let (_dir, fake, c) = v_is_to_be_deleted().await;
+    let_go(&c, &fake).await;
+    let found = fake.state().found.clone().expect("a pool");
+    let carried = another_had_it(found).await;
+    {
+        let mut s = fake.state();
+        s.found.as_mut().expect("a pool").record = carried.clone();
+        s.devices.insert("safe".into(), carried);
+    }
+    back(&c).await;
+    c.model().volumes.get("v").map_or(VolumeState::Deleting, |v| v.state)
+}
+
+#[tokio::test]
+async fn what_another_node_had_meanwhile_is_not_deleted() {
+    assert_eq!(v_after_another_had_it().await, VolumeState::Ready);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_tenure_that_leaves_no_mark_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::TenureUnmarked));
+    let v = v_after_another_had_it().await;
+    plant(None);
+    assert_eq!(v, VolumeState::Deleting);
+}
+
+/// The same where nobody has let go of the pool, as when its node was dead for a while.
+#[tokio::test]
+async fn what_another_node_had_is_not_deleted_where_the_pool_was_before() {
+    let (dir, fake, c) = v_is_to_be_deleted().await;
+    let m = c.model();
+    let id = m.pools["safe"].protection.as_ref().expect("it is protected").id;
+    let record = ended(c, fake).await;
+    let datasets = m.volumes.values().map(dataset).collect();
+    let carried = another_had_it(PoolFound { id, copies: 1, members: 1, record, datasets }).await;
+    let fake = Arc::new(Fake::default());
+    fake.state().devices.insert("safe".into(), carried);
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    assert!(c.model().volumes.contains_key("v"), "it is deleted");
+    let faults = c.status().await.expect("a status").faults;
+    assert!(faults.iter().any(|f| f.code == "record_newer"), "{faults:?}");
 }

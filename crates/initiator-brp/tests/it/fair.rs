@@ -2,18 +2,19 @@
 
 use crate::common::{bytes, on_reactor, session_config, slice};
 use crate::peer::{Peer, login};
-use crate::target::{Served, config, serve};
+use crate::target::{Served, config, map, serve};
 use std::rc::Rc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Provider;
 use weir_fabric_iwarp::{Config, Iwarp};
-use weir_initiator_brp::{PortId, Session, SessionConfig};
+use weir_initiator_brp::{PortId, Secret, Session, SessionConfig};
 use weir_mem::Slice;
 use weir_proto_brp::{LoginRequest, RejectReason};
 use weir_reactor::{PollMode, Reactor, sleep, spawn, timeout};
 use weir_target_brp::TargetConfig;
+use weir_target_core::{HostRule, Secret as Asked};
 use weir_uring::Ring;
 
 const LARGE: usize = 1 << 20;
@@ -182,5 +183,42 @@ fn as_many_channels_as_the_port_has_are_let_in() {
         let one_more = LoginRequest { session: 99, initiator: PortId([99; 16]), ..login() };
         let refused = Peer::enter(&p, &t, one_more, 0).await.err();
         assert_eq!(refused, Some(RejectReason::Resources));
+    });
+}
+
+/// What they have of credits beyond the least is not what a login with a secret needs.
+#[test]
+fn a_host_with_a_secret_is_let_in_beside_others() {
+    on_reactor(|p| async move {
+        const CHANNELS: usize = 64;
+        const KEYED: PortId = PortId([0x77; 16]);
+        let secret = b"what only this host and the target know";
+        let c = TargetConfig {
+            max_channels: CHANNELS,
+            credits: 128,
+            recv_buffers: 300 + 2 * CHANNELS,
+            ..config()
+        };
+        let t = serve(p.clone(), "127.0.0.1:0", c, &Slice::heap(1 << 20));
+        let mut rules = map(&[0, 3]);
+        rules.hosts.push(HostRule {
+            host: "keyed".into(),
+            ports: vec![KEYED.0.to_vec()],
+            luns: rules.hosts[0].luns.clone(),
+            secret: Asked::Known(secret[..].into()),
+            ..HostRule::default()
+        });
+        t.access.set(rules);
+        let mut all = Vec::new();
+        for i in 0..CHANNELS as u64 - 1 {
+            let login = LoginRequest { session: i, initiator: PortId([i as u8; 16]), ..login() };
+            all.push(Peer::enter(&p, &t, login, 0).await.expect("a place"));
+        }
+        let c = SessionConfig {
+            secret: Some(Secret { bytes: secret.to_vec(), seed: [9; 32] }),
+            ..SessionConfig::new(&t.addr, KEYED)
+        };
+        let s = Session::connect(p, c).await.expect("it knows the secret, and there is a place");
+        s.close().await;
     });
 }

@@ -12,6 +12,7 @@ use weir_fabric_iwarp::{Config, Iwarp};
 use weir_initiator_srp::{Session, SessionConfig};
 use weir_mem::Slice;
 use weir_proto_srp::PortId;
+use weir_proto_srp::command_builder::BufferSpec;
 use weir_reactor::{PollMode, Reactor, sleep, spawn, timeout};
 use weir_target_srp::TargetConfig;
 use weir_uring::Ring;
@@ -186,5 +187,39 @@ fn as_many_channels_as_the_port_has_are_let_in() {
             until("the channels end", || t.port.census().channels == 0).await;
         }
         t.port.check_idle().unwrap();
+    });
+}
+
+/// A device keeps what a host has begun, and its host logs in again and again. The places that its channels do not give back are
+/// not those of others.
+#[test]
+fn a_host_whose_device_hangs_leaves_channels_to_others() {
+    on_reactor(|p| async move {
+        const CHANNELS: usize = 8;
+        let c = TargetConfig { max_channels: CHANNELS, ..roomy() };
+        let t = serve(p.clone(), "127.0.0.1:0", c, &medium(1 << 20));
+        t.mood.stall.set(true);
+        // VERIFY of one block: it reads.
+        let verify = [0x2F, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+        let mut stuck = 0;
+        while let Ok(peer) = Peer::enter_as(&p, &t, PortId::new(1, 1), 0).await {
+            if stuck == 0 {
+                peer.attention().await;
+            }
+            let begun = t.mood.begun.get();
+            peer.send(1, &verify, BufferSpec::None);
+            until("it is with the device", || t.mood.begun.get() > begun).await;
+            drop(peer);
+            stuck += 1;
+            sleep(100 * MILLIS).await;
+        }
+        assert!(stuck > 1, "{stuck} logins");
+        for i in 2..4 {
+            let other = Peer::enter_as(&p, &t, PortId::new(i, 1), 0).await;
+            other.expect("there is a place").attention().await;
+        }
+        t.mood.stall.set(false);
+        until("all has ended", || t.port.census().channels == 0).await;
+        Peer::enter_as(&p, &t, PortId::new(1, 1), 0).await.expect("a place").attention().await;
     });
 }
