@@ -166,6 +166,31 @@ fn a_volume_is_made_a_snapshot_while_another_one_of_that_instant_goes() {
     assert_eq!(left_of_a_revert_beside_a_deletion(), Vec::<String>::new());
 }
 
+#[test]
+fn a_snapshot_of_which_a_part_is_given_back_when_power_goes_is_no_finding() {
+    let b = Bench::new(1, 0);
+    let disks = b.all();
+    b.run(async move {
+        create(&disks, &spec(1)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        let v = p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        for k in 0..PAGES {
+            write(&p, v, k * B, B, 1).await.unwrap();
+        }
+        p.checkpoint().await.unwrap();
+        let s = p.snapshot(&[(v, "s")], 0).await.unwrap()[0];
+        for k in 0..PAGES {
+            write(&p, v, k * B, B, 2).await.unwrap();
+            p.checkpoint().await.unwrap();
+        }
+        p.delete(s).await.unwrap();
+    });
+    b.restart();
+    let report = b.run(check(b.all(), Options::default())).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings.first());
+    assert_eq!(report.datasets, 2, "it is still there");
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn snapshots_that_are_taken_for_one_are_caught() {
