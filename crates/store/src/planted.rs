@@ -157,6 +157,8 @@ weir_base::planted_bugs! {
     HalfClosed,
     /// A pool is opened while work of one that was given up is under way on its disks.
     OpenedBeside,
+    /// A volume is made what a snapshot is while another one of that instant is being given back.
+    RevertBesideTwin,
 }
 
 impl Bug {
@@ -194,5 +196,6 @@ impl Bug {
         Bug::GraceForgets,
         Bug::HalfClosed,
         Bug::OpenedBeside,
+        Bug::RevertBesideTwin,
     ];
 }

@@ -1,7 +1,7 @@
 //! Making a pool: labels, the slabs' places, the first superblock.
 
 use super::labels::{A_WHILE, label_within, superblocks};
-use super::unended::{late_of, quiet};
+use super::unended::{alone, late_of, quiet};
 use super::{StoreError, StoreResult};
 use crate::format::label::{LABELS, Label, Layout};
 use crate::format::page::{self, Header, PAYLOAD, PageKind, seal};
@@ -133,7 +133,9 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
             Err(no) if no.in_doubt => return Err(no.why),
             Err(_) => {}
         }
-        if !quiet(&late_of(d), A_WHILE).await {
+        // What is made begins nothing that it does not wait for.
+        let alone = alone(d, &Rc::default(), A_WHILE).await;
+        if !alone || !quiet(&late_of(d), A_WHILE).await {
             return request(format!(
                 "`{}` still has writes under way that were given up",
                 d.name()

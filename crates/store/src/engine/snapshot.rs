@@ -117,6 +117,17 @@ impl Inner {
         }
     }
 
+    /// Whether a volume cannot be made what this snapshot is: it has a newer one. One that was made at once with this one is as new
+    /// as this, but what is left of it still puts on the volume's list what the volume would have again.
+    fn is_outdated(&self, s: &Dataset) -> bool {
+        let left =
+            |d: &Dataset| d.deleting.get() && d.age() > s.age() && !has(Bug::RevertBesideTwin);
+        let all = self.datasets.borrow();
+        let mut line =
+            all.values().filter(|d| d.kind == Kind::Snapshot && d.parent.get() == s.parent.get());
+        line.any(|d| d.epoch > s.epoch || left(d))
+    }
+
     /// Has a change take part in the next checkpoint; returns when that is durable.
     pub(crate) async fn act(&self, action: Action) -> StoreResult {
         self.check_running()?;
@@ -341,26 +352,17 @@ impl Pool {
                 "dataset {snapshot} is no snapshot of dataset {volume}"
             )));
         }
-        let newest = |i: &Inner| {
-            let all = i.datasets.borrow();
-            all.values()
-                .all(|d| d.kind != Kind::Snapshot || d.parent.get() != volume || d.epoch <= s.epoch)
-        };
-        if !newest(&self.0) {
+        if self.0.is_outdated(&s) {
             return Err(StoreError::Request(format!(
-                "dataset {volume} has snapshots newer than {snapshot}: delete those first"
+                "dataset {volume} has snapshots newer than {snapshot}, or one of that instant that is still being \
+                 given back: delete those first, and wait for that"
             )));
         }
         let done = Rc::new(std::cell::Cell::new(false));
         let (d, s2) = (done.clone(), s.clone());
         self.0
             .act(Box::new(move |i| {
-                let all = i.datasets.borrow();
-                let newer = all.values().any(|d| {
-                    d.kind == Kind::Snapshot && d.parent.get() == v.id && d.epoch > s2.epoch
-                });
-                drop(all);
-                if newer || s2.deleting.get() || v.deleting.get() {
+                if i.is_outdated(&s2) || s2.deleting.get() || v.deleting.get() {
                     return;
                 }
                 d.set(true);

@@ -53,7 +53,7 @@ pub(crate) fn late_of(disk: &Rc<dyn Disk>) -> Late {
 }
 
 /// Waits until no work of others is under way on a disk, and has that of `mine` known from here on; false: `limit` was not enough.
-async fn alone(disk: &Rc<dyn Disk>, mine: &Rc<Works>, limit: Nanos) -> bool {
+pub(crate) async fn alone(disk: &Rc<dyn Disk>, mine: &Rc<Works>, limit: Nanos) -> bool {
     let all: Vec<_> =
         Disks::with(disk, |known| known.works.iter().filter_map(Weak::upgrade).collect());
     let others = async {
@@ -64,7 +64,12 @@ async fn alone(disk: &Rc<dyn Disk>, mine: &Rc<Works>, limit: Nanos) -> bool {
     if !has(Bug::OpenedBeside) && patience(limit, others).await.is_err() {
         return false;
     }
-    Disks::with(disk, |known| known.works.push(Rc::downgrade(mine)));
+    Disks::with(disk, |known| {
+        let weak = Rc::downgrade(mine);
+        if !known.works.iter().any(|w| w.ptr_eq(&weak)) {
+            known.works.push(weak);
+        }
+    });
     true
 }
 
@@ -104,8 +109,11 @@ pub(super) async fn assemble_quiet(
 }
 
 impl Inner {
-    /// Waits until no write to a disk that was given up is under way any more; false: the deadline was not enough.
+    /// Waits until no write to a disk that was given up is under way any more, nor work of another pool; false: the deadline was
+    /// not enough.
     pub(crate) async fn is_disk_quiet(&self, disk: &Rc<dyn Disk>) -> bool {
-        has(Bug::TakenWithLateWrites) || quiet(&late_of(disk), self.options.deadline).await
+        let limit = self.options.deadline;
+        has(Bug::TakenWithLateWrites)
+            || alone(disk, &self.works, limit).await && quiet(&late_of(disk), limit).await
     }
 }

@@ -9,7 +9,7 @@ use weir_disk::{Disk, DiskOp};
 use weir_reactor::{Token, sleep, timeout};
 use weir_sim::Next;
 use weir_store::format::superblock::MemberState;
-use weir_store::{Options, Pool, create};
+use weir_store::{Options, Pool, PoolSpec, create};
 
 const ALL: (u64, u64) = (0, u64::MAX);
 const NONE: (u64, u64) = (0, 0);
@@ -263,6 +263,44 @@ fn what_a_failed_resume_gave_up_and_nobody_knows_of_is_caught() {
     assert!(all.iter().all(|wrong| !wrong.is_empty()), "{all:?}");
 }
 
+/// As in [`opened_again`], but another pool is made on the disks. Whether that was done while something was on its way there.
+fn made_again() -> bool {
+    let b = Bench::new(2, 0);
+    let (one, two, media) = (Sticky::new(b.disk(0)), b.disk(1), b.media.clone());
+    let disks: Vec<Rc<dyn Disk>> = vec![one.clone(), two];
+    let d = disks.clone();
+    b.run(async move {
+        create(&d, &spec(2)).await.unwrap();
+        let p = Pool::open(d, options()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        p.settled().await.unwrap();
+        p.close().await.unwrap();
+        for (_, copies) in p.blocks_in_use() {
+            let at = copies.iter().find(|(n, _)| *n == 0).unwrap().1;
+            media[0].poke(at, &[9; B as usize]);
+        }
+        drop(p);
+        one.hold.set(ALL);
+        let slow = Options { deadline: 100 * SECONDS, ..options() };
+        assert!(timeout(SECONDS, Pool::open(disks.clone(), slow)).await.is_err());
+        one.hold.set(NONE);
+        assert!(!one.held.borrow().is_empty(), "something is mended");
+        let late = one.clone();
+        weir_reactor::spawn(async move {
+            sleep(5 * SECONDS).await;
+            late.release();
+        });
+        let another = PoolSpec { pool: 78, overwrite: true, ..spec(2) };
+        create(&disks, &another).await.unwrap();
+        !one.held.borrow().is_empty()
+    })
+}
+
+#[test]
+fn no_pool_is_made_where_an_open_that_was_given_up_still_mends() {
+    assert!(!made_again());
+}
+
 /// A copy of a map is damaged. A pool is opened, which mends it; the device is slow, and whoever opens the pool goes away. Then
 /// it is opened again, and all free space is written to. How many copies are damaged when the device has done all.
 fn opened_again() -> u64 {
@@ -319,7 +357,7 @@ fn what_an_open_that_was_given_up_mends_lands_on_nothing_that_came_since() {
 fn a_pool_that_is_opened_beside_work_of_one_that_was_given_up_is_caught() {
     use weir_store::planted::{Bug, plant};
     plant(Some(Bug::OpenedBeside));
-    let damaged = opened_again();
+    let (damaged, beside) = (opened_again(), made_again());
     plant(None);
-    assert!(damaged > 0);
+    assert!(damaged > 0 && beside);
 }

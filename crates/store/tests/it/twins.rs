@@ -3,9 +3,11 @@
 use crate::bench::{B, Bench, MIB, first, spec, write};
 use weir_base::SECONDS;
 use weir_reactor::sleep;
-use weir_store::{Options, Pool, check, create};
+use weir_store::{Options, Pool, StoreError, check, create};
 
 const MANY: u64 = 64;
+/// More pages of a dead list than one checkpoint gives back.
+const PAGES: u64 = 300;
 
 /// A volume gets two snapshots at once, and is written over. Those go that have these numbers, one after the other, or at the
 /// same time; others are written to what is free then. What is wrong with what is left.
@@ -100,12 +102,111 @@ fn of_snapshots_made_at_once_of_one_volume_any_may_go() {
     }
 }
 
+/// Of two snapshots made at once one is being given back, over several checkpoints, and the volume becomes what the other one is.
+/// Then that one goes, too. What is wrong with the volume in the end.
+fn left_of_a_revert_beside_a_deletion() -> Vec<String> {
+    let b = Bench::new(1, 0);
+    let disks = b.all();
+    let again = disks.clone();
+    b.run(async move {
+        create(&disks, &spec(1)).await.unwrap();
+        let o = Options { reuse_at_once: true, ..Options::default() };
+        let p = Pool::open(disks, o.clone()).await.unwrap();
+        let v = p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        let w = p.create_volume("w", 64 * MIB, 4096).await.unwrap();
+        p.settled().await.unwrap();
+        for k in 0..PAGES {
+            write(&p, v, k * B, B, 1).await.unwrap();
+        }
+        p.checkpoint().await.unwrap();
+        let twins = p.snapshot(&[(v, "a"), (v, "b")], 0).await.unwrap();
+        for k in 0..PAGES {
+            // A page of the dead list each.
+            write(&p, v, k * B, B, 2).await.unwrap();
+            p.checkpoint().await.unwrap();
+        }
+        let (q, younger) = (p.clone(), twins[1]);
+        let gone = weir_reactor::spawn(async move { q.delete(younger).await });
+        while !p.datasets().iter().any(|d| d.deleting) {
+            sleep(1000).await;
+        }
+        let mut tries = 0;
+        while let Err(e) = p.revert(v, twins[0]).await {
+            tries += 1;
+            assert!(matches!(e, StoreError::Request(_)) && tries < 100, "{e}");
+            sleep(SECONDS).await;
+        }
+        gone.await.unwrap().unwrap();
+        sleep(10 * SECONDS).await;
+        p.delete(twins[0]).await.unwrap();
+        sleep(10 * SECONDS).await;
+        p.checkpoint().await.unwrap();
+        for k in 0..PAGES {
+            write(&p, w, k * B, B, 4).await.unwrap();
+        }
+        p.checkpoint().await.unwrap();
+        let mut wrong = Vec::new();
+        for k in 0..PAGES {
+            let found = first(&p, v, k * B).await;
+            if found != Ok(1) {
+                wrong.push(format!("block {k}: {found:?}"));
+            }
+        }
+        wrong.extend(p.status().trouble);
+        p.close().await.unwrap();
+        let report = check(again, o).await.unwrap();
+        wrong.extend(report.findings.iter().map(|f| format!("{f:?}")));
+        wrong.truncate(4);
+        wrong
+    })
+}
+
+#[test]
+fn a_volume_is_made_a_snapshot_while_another_one_of_that_instant_goes() {
+    assert_eq!(left_of_a_revert_beside_a_deletion(), Vec::<String>::new());
+}
+
+#[test]
+fn a_snapshot_of_which_a_part_is_given_back_when_power_goes_is_no_finding() {
+    let b = Bench::new(1, 0);
+    let disks = b.all();
+    b.run(async move {
+        create(&disks, &spec(1)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        let v = p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        for k in 0..PAGES {
+            write(&p, v, k * B, B, 1).await.unwrap();
+        }
+        p.checkpoint().await.unwrap();
+        let s = p.snapshot(&[(v, "s")], 0).await.unwrap()[0];
+        for k in 0..PAGES {
+            write(&p, v, k * B, B, 2).await.unwrap();
+            p.checkpoint().await.unwrap();
+        }
+        p.delete(s).await.unwrap();
+    });
+    b.restart();
+    let report = b.run(check(b.all(), Options::default())).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings.first());
+    assert_eq!(report.datasets, 2, "it is still there");
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn snapshots_that_are_taken_for_one_are_caught() {
     use weir_store::planted::{Bug, plant};
     plant(Some(Bug::TwinsAreOne));
     let wrong = left_of_twins(&[0], false);
+    plant(None);
+    assert!(!wrong.is_empty());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_revert_beside_what_is_left_of_a_snapshot_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::RevertBesideTwin));
+    let wrong = left_of_a_revert_beside_a_deletion();
     plant(None);
     assert!(!wrong.is_empty());
 }
