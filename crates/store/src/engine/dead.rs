@@ -14,9 +14,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 
-/// Pages of dead lists, and leaves of maps, that one checkpoint gives back.
-const BUDGET: u64 = 256;
-
 /// Pages of dead lists that somebody comes back to after a pause in which nothing holds them where they are.
 #[derive(Default)]
 pub(crate) struct Marks {
@@ -132,7 +129,7 @@ impl Inner {
 
     /// Gives back a piece of what was deleted. The layers of all datasets are merged.
     pub(crate) async fn reap(&self, cx: &mut Merge, epoch: u32) -> IoResult {
-        let mut budget = BUDGET;
+        let mut budget = self.options.give_back.max(1);
         let all: Vec<Rc<Dataset>> =
             self.datasets.borrow().values().filter(|d| d.deleting.get()).cloned().collect();
         // In the order of the line, so that each takes over what the one before it left.

@@ -65,6 +65,8 @@ pub struct Options {
     /// Places that are free again are used before others, not when their turn comes. For tests: whoever still counts on what
     /// was there is found out.
     pub reuse_at_once: bool,
+    /// Pages of dead lists, and leaves of maps, that one checkpoint gives back of what was deleted; at least 1.
+    pub give_back: u64,
     /// Checksums cover the data. False only to measure what they cost: such a pool is not protected.
     pub sum_data: bool,
 }
@@ -83,6 +85,7 @@ impl Default for Options {
             read_only: false,
             proof: 5 * SECONDS,
             reuse_at_once: false,
+            give_back: 256,
             sum_data: true,
         }
     }

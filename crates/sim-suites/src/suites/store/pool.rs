@@ -159,6 +159,8 @@ pub(crate) struct Story {
     /// Bytes of maps in memory; places are used again at once.
     cache: usize,
     reuse_at_once: bool,
+    /// What one checkpoint gives back of what was deleted.
+    give_back: u64,
     /// Checksums do not cover the data: lives end in order only.
     pub(crate) unsummed: bool,
     /// How its first device is laid out.
@@ -292,6 +294,7 @@ impl Story {
             beside: Rc::default(),
             cache,
             reuse_at_once: other.chance(1, 2),
+            give_back: if other.chance(1, 2) { other.between(1, 4) } else { 256 },
             unsummed,
             like: None,
             crashes: Crashes::default(),
@@ -332,6 +335,7 @@ impl Story {
             },
             cache: self.cache,
             reuse_at_once: self.reuse_at_once,
+            give_back: self.give_back,
             sum_data: !self.unsummed,
             buffers: 256 << 10,
             force: !self.missing.is_empty() || self.is_hidden(),
