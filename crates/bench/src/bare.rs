@@ -63,14 +63,14 @@ fn pin(core: Option<usize>) -> io::Result<()> {
 }
 
 /// The clock that reactors use.
-struct Clock(Ring);
+pub(crate) struct Clock(Ring);
 
 impl Clock {
-    fn new() -> io::Result<Clock> {
+    pub(crate) fn new() -> io::Result<Clock> {
         Ok(Clock(Ring::new()?))
     }
 
-    fn now(&self) -> Nanos {
+    pub(crate) fn now(&self) -> Nanos {
         self.0.now()
     }
 }

@@ -11,7 +11,7 @@ use crate::units;
 use serde_json::{Value, json};
 use std::net::Ipv6Addr;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(super) const FAIR: Scenario = Scenario {
     name: "hosts-fair",
@@ -25,8 +25,9 @@ const BUFFERS: u64 = 128 << 20;
 const BEGINS: Duration = Duration::from_secs(1);
 const HOSTS: u32 = 64;
 const CHANNELS: u32 = 4;
-/// How long hosts and their channels may take to come.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is looked whether hosts and their channels have come.
+const LOOKS: u32 = 600;
+const STEP: Duration = Duration::from_millis(100);
 /// How long a login of another address may take while the crowd is there.
 const LOGIN: Duration = Duration::from_millis(200);
 
@@ -171,11 +172,14 @@ fn many(r: &Runner<'_>, t: &Target, pid: u32, found: &mut Found) -> Result<(), S
     );
     let hosts =
         (0..HOSTS).map(|n| Host::start(r, t, 100 + n, &load)).collect::<Result<Vec<_>, _>>()?;
-    let (mut most, mut memory, begun) = (0, 0u64, Instant::now());
-    while most < u64::from(HOSTS * CHANNELS) && begun.elapsed() < PATIENCE {
+    let (mut most, mut memory) = (0, 0u64);
+    for _ in 0..LOOKS {
+        if most >= u64::from(HOSTS * CHANNELS) {
+            break;
+        }
         most = most.max(channels(r, t)?);
         memory = memory.max(resident(pid).map_err(&system)?);
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(STEP);
     }
     let (mut well, mut why) = (0, None);
     for h in hosts {

@@ -1,20 +1,24 @@
 //! Peers from one address that connect without end, and the logins of somebody else meanwhile.
 
 use super::{LOGIN, Runner, Target};
+use crate::bare::Clock;
 use crate::srp::scan;
-use std::io::{self, Read, Write};
-use std::net::{Ipv6Addr, TcpStream};
+use std::io::{self, IoSliceMut};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use weir_proto_iwarp::mpa;
 use weir_proto_srp::login::{BufferFormats, LoginRequest, MultiChannelAction};
 use weir_proto_srp::{Form, PortId, Tag};
+use weir_uring::{SocketOptions, TcpStream};
 
 /// Connections that stand open at once.
 const SILENT: usize = 2000;
 /// Logins from one address.
 const LOGINS: u64 = 50_000;
 const THREADS: usize = 2;
+/// Between looks at a socket.
+const STEP: Duration = Duration::from_micros(20);
 /// Somebody else's logins beside connections that say nothing.
 const OTHERS: u64 = 50;
 
@@ -78,9 +82,16 @@ fn login() -> io::Result<Vec<u8>> {
 
 /// One part of the crowd, until `over`.
 fn part(kind: Kind, port: u16, came: &AtomicU64, over: &AtomicBool) -> io::Result<()> {
-    let connect = || {
+    let connect = || -> io::Result<TcpStream> {
         came.fetch_add(1, Relaxed);
-        TcpStream::connect((Ipv6Addr::LOCALHOST, port))
+        let to = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
+        let s = TcpStream::connect(to, SocketOptions::default())?;
+        loop {
+            match s.connected() {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(STEP),
+                done => return done.map(|()| s),
+            }
+        }
     };
     match kind {
         Kind::Silent => {
@@ -90,8 +101,8 @@ fn part(kind: Kind, port: u16, came: &AtomicU64, over: &AtomicBool) -> io::Resul
                     true => all.push(connect()?),
                     false => {
                         for s in &mut all {
-                            s.set_nonblocking(true)?;
-                            let gone = !matches!(s.read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock);
+                            let gone =
+                                !matches!(s.try_recv(&mut [IoSliceMut::new(&mut [0])]), Ok(Err(_)));
                             if gone && !over.load(Relaxed) {
                                 *s = connect()?;
                             }
@@ -103,10 +114,12 @@ fn part(kind: Kind, port: u16, came: &AtomicU64, over: &AtomicBool) -> io::Resul
         Kind::Logins => {
             let hello = login()?;
             while came.load(Relaxed) < LOGINS {
-                let mut s = connect()?;
+                let s = connect()?;
                 // Whatever it answers, and whether it does: it goes.
-                if s.write_all(&hello).is_ok() {
-                    let _ = s.read(&mut [0; 64]);
+                if s.try_send(&hello).is_ok() {
+                    while let Ok(Err(_)) = s.try_recv(&mut [IoSliceMut::new(&mut [0; 64])]) {
+                        std::thread::sleep(STEP);
+                    }
                 }
             }
             over.store(true, Relaxed);
@@ -118,7 +131,7 @@ fn part(kind: Kind, port: u16, came: &AtomicU64, over: &AtomicBool) -> io::Resul
 /// Lets a crowd come, and logs in from another address all the while.
 pub(super) fn watch(r: &Runner<'_>, t: &Target, kind: Kind) -> io::Result<Seen> {
     let (came, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let port = t.port();
+    let (port, clock) = (t.port(), Clock::new()?);
     let (mut logins, mut worst) = (0, Duration::ZERO);
     let done = std::thread::scope(|s| {
         let parts: Vec<_> =
@@ -129,9 +142,9 @@ pub(super) fn watch(r: &Runner<'_>, t: &Target, kind: Kind) -> io::Result<Seen> 
             }
         }
         while !over.load(Relaxed) && !parts.iter().any(|p| p.is_finished()) {
-            let begun = Instant::now();
+            let begun = clock.now();
             let found = scan(&t.login);
-            let took = begun.elapsed();
+            let took = Duration::from_nanos(clock.now() - begun);
             if let Err(e) = found {
                 r.say(&format!("  a login from another address failed: {e}"));
                 worst = Duration::MAX;
