@@ -22,6 +22,7 @@ weir_base::planted_bugs! {
 }
 
 impl Bug {
-    /// Those that only tests look for: hosts of no suite use the tag of a command that waits for the end of others.
-    pub const TESTS: &[Bug] = &[Bug::AbortFirstOnly];
+    /// Those that only tests look for: hosts of no suite use the tag of a command that waits for the end of others, or fill a port
+    /// with channels.
+    pub const TESTS: &[Bug] = &[Bug::AbortFirstOnly, Bug::LostTakeAll];
 }
