@@ -113,6 +113,17 @@ impl Attentions {
         }
     }
 
+    /// One that was told stays until it is fetched: the unit clears none (UA_INTLCK_CTRL).
+    pub(super) fn stays(&mut self, who: Pair, code: Code) {
+        self.at(who, code).maybe = true;
+    }
+
+    /// One that stayed was fetched by a question of `asked`.
+    pub(super) fn fetched(&mut self, who: Pair, code: Code, asked: Nanos) {
+        let p = self.at(who, code);
+        p.maybe = p.open > 0 || asked <= p.raised;
+    }
+
     /// A command ran.
     ///
     /// # Errors
@@ -168,6 +179,13 @@ mod tests {
         a.told(y, 0x2a05, 41).expect("it was due");
         let z = a.depart(WHO, 50);
         assert!(a.told(z, 0x2a05, 60).is_err(), "told twice");
+        a.stays(WHO, 0x2a05);
+        let z = a.depart(WHO, 50);
+        a.told(z, 0x2a05, 60).expect("it stayed");
+        a.stays(WHO, 0x2a05);
+        a.fetched(WHO, 0x2a05, 60);
+        let z = a.depart(WHO, 60);
+        assert!(a.told(z, 0x2a05, 61).is_err(), "told although it was fetched");
         a.begin(WHO, 0x2a04);
         a.end(WHO, 0x2a04, true, 61, 62);
         let z = a.depart(WHO, 70);

@@ -359,13 +359,26 @@ impl Path {
             if let (Err(e), false) = (told, again) {
                 j.wrong(format!("volume {}: {e}", c.volume));
             }
-            if interlock && let Some(channel) = self.channel().await {
-                // It stays until it is asked for.
-                let buf = Slice::heap(64);
-                let cdb = build::request_sense(false, 32);
-                let f = j.with(c.volume, |b| b.attentions.depart(self.pair(), now));
-                channel.command(eight(c.lun), cdb.as_bytes(), None, Some(&buf)).await;
-                j.with(c.volume, |b| b.attentions.vanished(f, j.now()));
+            if interlock {
+                // It stays until it is asked for, and the question may be lost.
+                j.with(c.volume, |b| b.attentions.stays(self.pair(), code));
+                if let Some(channel) = self.channel().await {
+                    let buf = Slice::heap(64);
+                    let cdb = build::request_sense(false, 32);
+                    let f = j.with(c.volume, |b| b.attentions.depart(self.pair(), now));
+                    let ended =
+                        channel.command(eight(c.lun), cdb.as_bytes(), None, Some(&buf)).await;
+                    let (asc, ascq) = ((code >> 8) as u8, code as u8);
+                    let asked = matches!(ended, Ended::Answered(a) if a.status == 0)
+                        && sense(&buf.to_vec())
+                            .is_some_and(|(_, a, q)| a == asc && (code == RESET || q == ascq));
+                    j.with(c.volume, |b| {
+                        if asked {
+                            b.attentions.fetched(self.pair(), code, now);
+                        }
+                        b.attentions.vanished(f, j.now());
+                    });
+                }
             }
         }
         // What is behind a LUN may be another unit from here on.
