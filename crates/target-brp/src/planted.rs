@@ -9,4 +9,6 @@ weir_base::planted_bugs! {
     GuardNotCompared,
     /// A login does not wait for the commands of the connection before.
     DrainSkipped,
+    /// A host is told that a write failed while a device still has the one that it sent before.
+    VerdictBesideFormer,
 }

@@ -3,18 +3,19 @@
 mod fetch;
 
 use crate::channel::Channel;
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use fetch::pieces;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
-use weir_base::IoError;
+use weir_base::{IoError, MILLIS};
 use weir_block::Volume;
 use weir_mem::{Lent, Purse, Slice};
 use weir_proto_brp::command::{Command, Descriptor, Item, flag};
 use weir_proto_brp::volume::VOLUME_INFO;
 use weir_proto_brp::{Op, Status, sums};
-use weir_reactor::{TaskId, Token, WaitChannel, contained_future, spawn_task, unless};
+use weir_reactor::{TaskId, Token, WaitChannel, contained_future, sleep, spawn_task, unless};
 use weir_target_core::{End, Pass, WriteGuard};
 
 /// Most bytes of each half of a COMPARE AND WRITE.
@@ -257,6 +258,7 @@ impl Task {
                 }
             }
         };
+        let ended = r.verdict(ended).await;
         drop(r);
         let sums = match ended {
             Ended::Status(Status::Ok, _) | Ended::Data { .. } => &self.read_sums[..],
@@ -323,6 +325,28 @@ impl Running<'_> {
             return Ok(a.begin_write(at, len).await?);
         }
         Ok(Box::pin(self.unless_halted(a.begin_write(at, len))).await??)
+    }
+
+    /// What a command's end is to its host. A write that fails may be one that is sent again, and a device may have the first
+    /// one yet: the host is told once that is over.
+    async fn verdict(&self, ended: Ended) -> Ended {
+        let failed = matches!(ended, Ended::Status(s, _) if s != Status::Ok);
+        if !failed || !self.writes() || has(Bug::VerdictBesideFormer) {
+            return ended;
+        }
+        while self.channel.view.has_former(&self.port.units) {
+            if self.channel.is_lost(self.generation) {
+                return Ended::Lost;
+            }
+            sleep(MILLIS).await;
+        }
+        ended
+    }
+
+    /// Whether it changes what the volume holds.
+    fn writes(&self) -> bool {
+        use Op::{CompareAndWrite, Discard, Write, WriteZeroes};
+        matches!(self.c.operation(), Some(Write | CompareAndWrite | Discard | WriteZeroes))
     }
 
     fn integrity(&self) -> bool {

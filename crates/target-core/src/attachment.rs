@@ -192,6 +192,14 @@ impl Attachment {
         off_the_media(lost).await;
     }
 
+    /// Whether a device still has I/O of a nexus of the same ports that was before this one. What the host sends again may
+    /// be that: until it is over, no verdict on a write is true.
+    pub fn has_former(&self, units: &Units) -> bool {
+        let mine =
+            |u: &Unit| u.shared.lingers_before(&self.transport, self.target_port, self.nexus);
+        units.any(mine)
+    }
+
     /// The unit behind a LUN.
     #[inline]
     pub fn find(&self, lun: Lun) -> Option<Rc<Attached>> {

@@ -149,6 +149,10 @@ impl Pass {
         let command = match decode(cdb, &geometry) {
             Ok(c) => c,
             Err(sense) => {
+                // Of a write that is sent again what a lost channel has left may yet be done.
+                if !self.fast().writes {
+                    self.wait_for_lingering(nexus, t).await;
+                }
                 out.fail(&sense.into(), self.fast().sense);
                 return Ok(out);
             }

@@ -104,8 +104,12 @@ impl UnitShared {
 
     /// The same of a nexus of its ports that was before this one.
     fn lingers_from_before(&self, nexus: Nexus) -> bool {
-        let Some(ports) = self.ports_of(nexus) else { return false };
-        self.lingering().iter().any(|(p, n)| *p == ports && *n != nexus)
+        self.ports_of(nexus).is_some_and(|(of, port)| self.lingers_before(&of, port, nexus))
+    }
+
+    /// The same, of ports that the unit need not know.
+    pub(crate) fn lingers_before(&self, of: &TransportId, port: u16, nexus: Nexus) -> bool {
+        self.lingering().iter().any(|((o, p), n)| (o, *p) == (of, port) && *n != nexus)
     }
 
     fn ports_of(&self, nexus: Nexus) -> Option<Ports> {

@@ -165,6 +165,11 @@ impl Units {
         self.0.borrow().get(name).cloned()
     }
 
+    /// Whether this is so of any unit.
+    pub(crate) fn any(&self, is: impl Fn(&Unit) -> bool) -> bool {
+        self.0.borrow().values().any(|u| is(u))
+    }
+
     /// All units.
     pub fn all(&self) -> Vec<Rc<Unit>> {
         self.0.borrow().values().cloned().collect()

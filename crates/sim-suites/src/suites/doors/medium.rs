@@ -1,6 +1,8 @@
 //! The medium: places that volumes are made in, one after the other, and volumes that tell the judge of all that lands.
 
 use super::judge::Judge;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_base::{IoResult, Nanos, Prng};
 use weir_block::{Geometry, IoFuture, Volume, check_range};
@@ -15,6 +17,8 @@ pub(super) const PLACE: u64 = 64;
 pub(super) struct Medium {
     pub(super) judge: Rc<Judge>,
     places: Vec<Slice>,
+    /// Until when volumes hang.
+    hangs: RefCell<BTreeMap<u32, Nanos>>,
 }
 
 impl Medium {
@@ -24,7 +28,29 @@ impl Medium {
             s.fill(0);
             s
         };
-        Rc::new(Medium { judge, places: (0..places).map(|_| place()).collect() })
+        let places = (0..places).map(|_| place()).collect();
+        Rc::new(Medium { judge, places, hangs: RefCell::default() })
+    }
+
+    /// From now on nothing that a volume is asked goes on, for so long.
+    pub(super) fn hang(&self, volume: u32, duration: Nanos) {
+        self.judge.disturbed();
+        self.judge.count("volumes that hang");
+        self.hangs.borrow_mut().insert(volume, self.judge.now() + duration);
+    }
+
+    fn hangs(&self, volume: u32) -> Nanos {
+        let until = self.hangs.borrow().get(&volume).copied().unwrap_or(0);
+        until.saturating_sub(self.judge.now())
+    }
+
+    async fn hung(&self, volume: u32) {
+        loop {
+            match self.hangs(volume) {
+                0 => return,
+                left => sleep(left).await,
+            }
+        }
     }
 
     /// Stores a block, or zeros.
@@ -79,6 +105,7 @@ impl Spied {
     }
 
     async fn pause(&self) {
+        self.medium.hung(self.volume).await;
         if self.delay > 0 {
             sleep(self.time()).await;
         }

@@ -125,7 +125,11 @@ impl Play {
             _ => rng.below(3 * SECONDS),
         };
         let one_way = rng.chance(1, 2);
-        match rng.below(8) {
+        match rng.below(9) {
+            8 => {
+                let which = rng.below(8) as usize;
+                w.after(at, move |_| me.node.hang(which, duration));
+            }
             // It stops, between a command and its data perhaps, and goes on later.
             0..=4 => w.after(at, move |_| {
                 me.judge.disturbed();

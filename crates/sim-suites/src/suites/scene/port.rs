@@ -1,6 +1,7 @@
 //! Target ports as a scene needs them.
 
 use std::rc::Rc;
+use weir_base::Nanos;
 use weir_fabric::{FabricError, Provider};
 use weir_mem::BufPool;
 use weir_reactor::LocalFuture;
@@ -21,8 +22,12 @@ pub(crate) trait Port: Clone + 'static {
     fn channels_here(&self) -> usize;
     /// What is held here although nothing happens.
     fn check_here(&self) -> Result<(), String>;
+    /// Lets nobody in any more, and begins to end what is here.
+    fn close_here(&self);
     /// Ends what is here.
     fn leave_here(&self) -> LocalFuture<'_, ()>;
+    /// The same, in so many nanoseconds. False when hosts' commands had not ended by then.
+    fn leave_here_within(&self, patience: Nanos) -> LocalFuture<'_, bool>;
     /// Initiator ports, or their sessions, that it knows.
     fn known(&self) -> Vec<String>;
 }
@@ -48,8 +53,14 @@ macro_rules! port {
             fn check_here(&self) -> Result<(), String> {
                 self.local_port().ok_or("the port is gone")?.check_idle()
             }
+            fn close_here(&self) {
+                self.close();
+            }
             fn leave_here(&self) -> LocalFuture<'_, ()> {
                 Box::pin(self.leave())
+            }
+            fn leave_here_within(&self, patience: Nanos) -> LocalFuture<'_, bool> {
+                Box::pin(self.leave_within(patience))
             }
             fn known(&self) -> Vec<String> {
                 self.$known().iter().map(|n| format!("{n:?}")).collect()

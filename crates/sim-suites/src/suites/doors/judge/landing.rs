@@ -190,7 +190,7 @@ impl Judge {
         // What a lost channel left with a slow device comes before all that the next one writes there.
         let lingers = p.pair.1 != BRP && w.epoch >= *newest;
         *newest = w.epoch.max(*newest);
-        if w.epoch < p.epoch.get() && !(self.lingers && lingers) {
+        if w.epoch < p.epoch.get() && !(self.lingers.get() && lingers) {
             return Err(format!(
                 "though path {} has logged in since, it is of {}",
                 w.path, w.begun

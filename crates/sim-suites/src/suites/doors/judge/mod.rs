@@ -54,6 +54,9 @@ const FIGURES: &[&str] = &[
     "units that keep attentions",
     "data that could not be fetched",
     "hosts gone and come back",
+    "volumes that hang",
+    "ports made again",
+    "ports that left commands behind",
 ];
 
 /// A host's way to the node: a nexus.
@@ -92,7 +95,7 @@ pub(super) struct Judge {
     /// Attentions that commands about reservations under way may raise, by volume and number.
     telling: RefCell<BTreeMap<(u32, u64), Telling>>,
     /// A login need not wait for what its nexus has left with a device.
-    lingers: bool,
+    lingers: Cell<bool>,
     /// By path and volume, the login of the newest write that landed.
     newest: RefCell<BTreeMap<(usize, u32), u32>>,
     /// What happens is written to standard error.
@@ -125,7 +128,7 @@ impl Judge {
             figures: RefCell::default(),
             fragile: Cell::new(!punctual),
             telling: RefCell::default(),
-            lingers,
+            lingers: Cell::new(lingers),
             newest: RefCell::default(),
             words,
         }
@@ -307,6 +310,12 @@ impl Judge {
         for p in (0..self.paths.len()).filter(|p| self.paths[*p].host == host) {
             self.may_lose(p);
         }
+    }
+
+    /// A port ended before the commands of its hosts: what they left with a device lingers beside new logins.
+    pub(super) fn left_behind(&self) {
+        self.lingers.set(true);
+        self.count("ports that left commands behind");
     }
 
     /// From here on any nexus may be lost at any time.

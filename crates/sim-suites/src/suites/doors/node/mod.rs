@@ -1,5 +1,6 @@
 //! The node: two reactors, two SRP ports and a BRP port before the same units, and what its operator does.
 
+mod ports;
 mod wishes;
 
 use super::judge::Judge;
@@ -43,6 +44,7 @@ pub(super) fn volume_name(number: u32) -> String {
 
 /// What a reactor has of the node.
 struct Local {
+    provider: Rc<dyn Provider>,
     units: Rc<Units>,
     pool: BufPool,
     medium: Rc<Medium>,
@@ -98,8 +100,10 @@ pub(super) struct Node {
     pub(super) judge: Rc<Judge>,
     medium: Rc<Medium>,
     access: Arc<Access>,
-    srp: [srp::Target; 2],
-    brp: brp::Target,
+    srp: RefCell<[srp::Target; 2]>,
+    brp: RefCell<brp::Target>,
+    /// How ports are made.
+    ports: ports::Recipe,
     pools: Vec<BufPool>,
     units: RefCell<BTreeMap<u32, Arc<UnitShared>>>,
     keeper: Arc<Keeper>,
@@ -130,33 +134,22 @@ impl Node {
     ) -> Result<Rc<Node>, Wrong> {
         let access = Arc::new(Access::new(AccessMap::default()));
         let medium = Medium::new(judge.clone(), places);
-        let id = identity(0, c.tas);
-        let target = |port: u8| {
-            let config = srp::TargetConfig {
-                port_id: weir_proto_srp::PortId(port_id(port)),
-                relative_port: u16::from(port),
-                ..c.srp.clone()
-            };
-            srp::Target::new(config, access.clone(), id.clone(), machine.cores())
-        };
-        let srp = [target(1), target(2)];
-        let config = brp::TargetConfig {
-            port_id: weir_initiator_brp::PortId(port_id(BRP)),
-            relative_port: u16::from(BRP),
-            ..c.brp.clone()
-        };
-        let brp = brp::Target::new(config, access.clone());
+        let reads_out = (c.srp.reads_out, c.brp.reads_out);
+        let ports = ports::Recipe { srp: c.srp, brp: c.brp, tas: c.tas };
+        let srp = [1, 2].map(|p| ports.srp(p, &access, machine.cores()));
+        let brp = ports.brp(&access);
         let mut pools = Vec::new();
         for core in 0..machine.cores() {
             let pool = pool(&[(4096, c.buffers), (16384, c.buffers.div_ceil(3))])?;
             let units = Rc::new(Units::default());
+            let provider: Rc<dyn Provider> = machine.provider_on(core);
             let local = Local {
+                provider: provider.clone(),
                 units: units.clone(),
                 pool: pool.clone(),
                 medium: medium.clone(),
                 homes: RefCell::default(),
             };
-            let provider: Rc<dyn Provider> = machine.provider_on(core);
             machine
                 .enter_on(core, || {
                     set_local(Rc::new(local));
@@ -171,9 +164,9 @@ impl Node {
         machine
             .enter(|| {
                 let p = machine.provider();
-                srp[0].take_logins(&*p, "0.0.0.0:1")?;
-                srp[1].take_logins(&*p, "0.0.0.0:2")?;
-                brp.take_logins(&*p, "0.0.0.0:3")
+                srp[0].take_logins(&*p, &ports::address(1))?;
+                srp[1].take_logins(&*p, &ports::address(2))?;
+                brp.take_logins(&*p, &ports::address(BRP))
             })
             .map_err(|e| Wrong(e.to_string()))?;
         let keeper = Keeper {
@@ -188,13 +181,14 @@ impl Node {
             judge,
             medium,
             access,
-            srp,
-            brp,
+            srp: RefCell::new(srp),
+            brp: RefCell::new(brp),
+            ports,
             pools,
             units: RefCell::default(),
             keeper: Arc::new(keeper),
             tas: c.tas,
-            reads_out: (c.srp.reads_out, c.brp.reads_out),
+            reads_out,
             hosts,
             maps: RefCell::new(maps),
             secrets: RefCell::default(),
@@ -234,8 +228,9 @@ impl Node {
         let mut all = format!("wishes under way: {}", self.busy.get());
         for core in 0..self.machine.cores() {
             self.machine.enter_on(core, || {
-                let srp = self.srp.iter().filter_map(|t| t.local_port()).map(|p| p.census());
-                let brp = self.brp.local_port().map(|p| p.census());
+                let srp = self.srp.borrow();
+                let srp = srp.iter().filter_map(|t| t.local_port()).map(|p| p.census());
+                let brp = self.brp.borrow().local_port().map(|p| p.census());
                 all += &format!("\ncore {core}: {:?} {brp:?}", srp.collect::<Vec<_>>());
             });
         }
@@ -244,10 +239,10 @@ impl Node {
 
     /// Ends the ports, and looks for anything left.
     pub(super) fn close(&self, w: &World) -> Result<&[BufPool], Wrong> {
-        for (name, port) in [("port 1", &self.srp[0]), ("port 2", &self.srp[1])] {
-            close_port(w, &self.machine, name, port)?;
+        for (name, port) in ["port 1", "port 2"].iter().zip(self.srp.borrow().iter()) {
+            ports::close(w, &self.machine, name, port)?;
         }
-        close_port(w, &self.machine, "BRP port", &self.brp)?;
+        ports::close(w, &self.machine, "BRP port", &*self.brp.borrow())?;
         for (v, u) in self.units.borrow().iter() {
             let left: Vec<_> = u.with(|s| s.nexuses().collect());
             if !left.is_empty() {
@@ -272,26 +267,4 @@ fn identity(number: u32, tas: bool) -> Identity {
         |p: u8| TargetPort { relative_id: u16::from(p), group: 1, name: PortName::Srp(port_id(p)) };
     id.ports = (1..=BRP).map(port).collect();
     id
-}
-
-fn close_port<P: crate::suites::scene::Port>(
-    w: &World,
-    machine: &Machine,
-    name: &str,
-    port: &P,
-) -> Result<(), Wrong> {
-    for core in 0..machine.cores() {
-        let channels = || machine.enter_on(core, || port.channels_here());
-        w.run_until(90 * SECONDS, || channels() == 0)
-            .map_err(|s| Wrong(format!("channels stay at {name}: {s}")))?;
-        let idle = machine.enter_on(core, || port.check_here());
-        idle.map_err(|e| Wrong(format!("{name}, core {core}: {e}")))?;
-        let p = port.clone();
-        let left = machine.spawn_on(core, async move { p.leave_here().await });
-        w.run_until(10 * SECONDS, || left.is_finished())?;
-    }
-    match port.known() {
-        known if known.is_empty() => Ok(()),
-        known => Err(Wrong(format!("{name} still knows: {known:?}"))),
-    }
 }

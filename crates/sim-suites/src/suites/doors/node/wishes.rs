@@ -8,7 +8,7 @@ use crate::suites::scene::BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use weir_base::{MILLIS, Prng};
+use weir_base::{MILLIS, Nanos, Prng, SECONDS};
 use weir_layers::remote::Home;
 use weir_proto_scsi::geometry::Geometry;
 use weir_proto_scsi::lu::LuState;
@@ -129,8 +129,8 @@ impl Node {
     pub(in crate::suites::doors) fn is_logged_in(&self, host: usize) -> bool {
         let ports = &self.hosts[host];
         let own = |id: [u8; 16]| ports.iter().any(|p| initiator_id(*p) == id);
-        self.srp.iter().any(|t| t.nexuses().iter().any(|n| own(n.initiator.0)))
-            || self.brp.sessions().iter().any(|s| own(s.initiator.0))
+        self.srp.borrow().iter().any(|t| t.nexuses().iter().any(|n| own(n.initiator.0)))
+            || self.brp.borrow().sessions().iter().any(|s| own(s.initiator.0))
     }
 
     /// A LUN that a host, as long as it is logged in, knows as no other volume: this one if it can be.
@@ -285,6 +285,14 @@ impl Node {
         self.medium.copy(self.judge.with(volume, |b| b.slot))
     }
 
+    /// One of the volumes does nothing for a while.
+    pub(in crate::suites::doors) fn hang(&self, which: usize, duration: Nanos) {
+        let all = self.volumes();
+        if let Some(volume) = all.get(which % all.len().max(1)) {
+            self.medium.hang(*volume, duration);
+        }
+    }
+
     /// Makes a volume larger or smaller.
     pub(in crate::suites::doors) async fn resize(&self, volume: u32, blocks: u64) {
         let Some(unit) = self.units.borrow().get(&volume).cloned() else { return };
@@ -361,7 +369,15 @@ impl Node {
         let _turn = self.turn.acquire(1).await;
         let all = self.volumes();
         let volume = all[rng.below(all.len() as u64) as usize];
-        match rng.below(11) {
+        match rng.below(12) {
+            11 => {
+                let port = rng.between(1, u64::from(BRP)) as u8;
+                if rng.chance(2, 3) {
+                    self.medium.hang(volume, rng.below(3 * SECONDS));
+                    sleep(rng.below(20 * MILLIS)).await;
+                }
+                self.remake(port, rng.below(SECONDS)).await;
+            }
             10 => {
                 let host = rng.below(self.hosts.len() as u64) as usize;
                 self.bar(host, rng.below(300 * MILLIS)).await;
