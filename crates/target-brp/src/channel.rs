@@ -309,6 +309,12 @@ impl Channel {
                 return false;
             }
         };
+        if port.is_stopped() {
+            // Meanwhile; nobody would serve it.
+            conn.disconnect(true);
+            port.uncommit(credits);
+            return false;
+        }
         let qp = conn.qp();
         self.agreed.set(agreed);
         self.view.set_proved(proved);

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weir_fabric::{FabricError, Provider, RecvQueue};
 use weir_mem::{BufPool, Census, Shares, Slice};
+use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{
     Completion, CompletionQueue, TaskId, WaitChannel, get_part, remove_part, set_part, spawn_task,
 };
@@ -213,9 +214,13 @@ impl Port {
     /// Takes a channel's name off the table of sessions.
     pub(crate) fn forget(&self, name: &ChannelName) {
         if let Some(nexus) = self.shared.sessions.leave(name) {
-            for u in self.units.all() {
-                u.shared().with(|s| s.nexus_lost(nexus));
-            }
+            self.nexus_lost(nexus);
+        }
+    }
+
+    fn nexus_lost(&self, nexus: Nexus) {
+        for u in self.units.all() {
+            u.shared().nexus_lost(nexus);
         }
     }
 
@@ -294,7 +299,12 @@ impl Port {
         for c in self.channels() {
             // What a device holds yet is waited for by writes of the host's next login, which this port knows nothing of.
             c.view.leave();
+            self.forget(&c.name);
             c.waiting_work.take().into_iter().for_each(Work::give_up);
+        }
+        if self.shared.spread.stops() {
+            // Logins that were under way have held them.
+            self.shared.sessions.end_all().into_iter().for_each(|n| self.nexus_lost(n));
         }
         self.dirty.take();
         for number in 0..self.receives.len() as u32 {

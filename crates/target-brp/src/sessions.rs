@@ -126,6 +126,11 @@ impl Sessions {
         over.then_some(nexus)
     }
 
+    /// The port has ended. Gives the nexuses that it knew yet.
+    pub(crate) fn end_all(&self) -> Vec<Nexus> {
+        std::mem::take(&mut *self.lock()).into_values().map(|s| s.nexus).collect()
+    }
+
     /// The lowest channel of a session: that which hears of events.
     pub(crate) fn is_first(&self, name: &ChannelName) -> bool {
         let t = self.lock();

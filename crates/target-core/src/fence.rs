@@ -20,6 +20,7 @@ use crate::unit::{Attached, Lingering, Ports, Unit, UnitShared};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_proto_scsi::lu::Nexus;
@@ -59,7 +60,7 @@ impl End {
 pub enum Whom {
     /// Those of all nexuses.
     All,
-    /// Those of these.
+    /// Those of these, and those that nexuses of the same ports before them have left with a device.
     Only(Vec<Nexus>),
 }
 
@@ -88,6 +89,15 @@ pub trait Link {
     fn bar(&self);
 }
 
+/// Numbers what lingers.
+static LINGERING: AtomicU64 = AtomicU64::new(1);
+
+impl Lingering {
+    fn is_of(&self, of: &TransportId, port: u16) -> bool {
+        (&self.ports.0, self.ports.1) == (of, port)
+    }
+}
+
 impl UnitShared {
     pub(crate) fn parting(&self) -> MutexGuard<'_, BTreeSet<Nexus>> {
         self.parting.lock().unwrap_or_else(PoisonError::into_inner)
@@ -99,7 +109,7 @@ impl UnitShared {
 
     /// Whether I/O of a nexus of these ports is under way whose channel has ended: the host may have repeated it already.
     pub(crate) fn lingers(&self, of: &TransportId, port: u16) -> bool {
-        self.lingering().iter().any(|((o, p), _)| (o, *p) == (of, port))
+        self.lingering().iter().any(|l| l.is_of(of, port))
     }
 
     /// The same of a nexus of its ports that was before this one.
@@ -109,7 +119,49 @@ impl UnitShared {
 
     /// The same, of ports that the unit need not know.
     pub(crate) fn lingers_before(&self, of: &TransportId, port: u16, nexus: Nexus) -> bool {
-        self.lingering().iter().any(|((o, p), n)| (o, *p) == (of, port) && *n != nexus)
+        self.lingering().iter().any(|l| l.is_of(of, port) && l.nexus != nexus)
+    }
+
+    /// What lingered is over.
+    fn lingers_no_more(&self, number: u64) {
+        let mut all = self.lingering();
+        let over = all.iter().position(|l| l.number == number).map(|i| all.swap_remove(i));
+        // The state's lock is never waited for by whoever has this one.
+        let lost = over.filter(|o| o.lost && !all.iter().any(|l| l.nexus == o.nexus));
+        drop(all);
+        self.with(|s| {
+            if let Some(o) = lost {
+                s.nexus_lost(o.nexus);
+            }
+            s.rules_changed();
+        });
+    }
+
+    /// The last channel of a nexus is over: it is forgotten, and its SPC-2 reservation ends. As long as a device has something of
+    /// it, its number stays known: whoever ends what the nexus of these ports has under way ends that, too.
+    pub fn nexus_lost(&self, nexus: Nexus) {
+        let mut lingers = false;
+        for l in self.lingering().iter_mut().filter(|l| l.nexus == nexus) {
+            (l.lost, lingers) = (true, true);
+        }
+        self.with(|s| match lingers {
+            true => s.nexus_parted(nexus),
+            false => s.nexus_lost(nexus),
+        });
+    }
+
+    /// These nexuses, and those before them of the same ports.
+    fn with_former(&self, some: Vec<Nexus>) -> Vec<Nexus> {
+        if has(Bug::FormerNotFenced) {
+            return some;
+        }
+        self.with(|s| {
+            let ports: Vec<_> = some.iter().filter_map(|n| s.ports_of(*n)).collect();
+            let same = |n: &Nexus| s.ports_of(*n).is_some_and(|p| ports.contains(&p));
+            let mut all: Vec<Nexus> = s.nexuses().filter(same).collect();
+            all.extend(some.iter().filter(|n| s.ports_of(**n).is_none()));
+            all
+        })
     }
 
     fn ports_of(&self, nexus: Nexus) -> Option<Ports> {
@@ -127,19 +179,14 @@ impl Attached {
         let shared = self.unit.shared.clone();
         // By its ports: should it be forgotten, the host comes back as another nexus.
         let Some(ports) = shared.ports_of(nexus) else { return };
-        let entry: Lingering = (ports, nexus);
-        shared.lingering().push(entry.clone());
+        let number = LINGERING.fetch_add(1, Ordering::Relaxed);
+        shared.lingering().push(Lingering { ports, nexus, number, lost: false });
         shared.with(|s| s.rules_changed());
         spawn(async move {
             for r in rounds {
                 r.off_the_medium().await;
             }
-            let mut all = shared.lingering();
-            if let Some(i) = all.iter().position(|e| *e == entry) {
-                all.swap_remove(i);
-            }
-            drop(all);
-            shared.with(|s| s.rules_changed());
+            shared.lingers_no_more(number);
         });
     }
 
@@ -302,6 +349,10 @@ impl UnitShared {
 
     /// As [`fence`](UnitShared::fence), but for the command aside with this number.
     pub(crate) async fn fence_beside(&self, whom: Whom, why: End, spared: u64) {
+        let whom = match whom {
+            Whom::All => Whom::All,
+            Whom::Only(some) => Whom::Only(self.with_former(some)),
+        };
         self.everywhere(move |unit| unit.fence_here(whom.clone(), why, spared)).await;
     }
 

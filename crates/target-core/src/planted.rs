@@ -17,6 +17,8 @@ weir_base::planted_bugs! {
     AnswersNotAwaited,
     /// I/O that a lost channel left behind is not waited for by writes of the next one.
     LingeringForgotten,
+    /// A fence of a nexus forgets what one of the same ports before it has left with a device.
+    FormerNotFenced,
     /// A command that preempts and aborts its own key ends itself.
     FencerNotSpared,
     /// A host that is given a secret goes on without having proved that it knows it.

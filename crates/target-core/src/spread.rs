@@ -26,6 +26,8 @@ pub struct Spread {
     nexuses: AtomicU64,
     /// The port is about to end: nobody is let in any more.
     closed: AtomicBool,
+    /// Reactors whose part has ended.
+    stopped: AtomicUsize,
     /// Tasks that hold listeners, each with its reactor.
     listeners: Mutex<Vec<(u32, TaskId)>>,
     /// Connections that an error of this program has ended, and what was not told of them yet.
@@ -41,6 +43,7 @@ impl Default for Spread {
             channels: AtomicUsize::new(0),
             nexuses: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            stopped: AtomicUsize::new(0),
             listeners: Mutex::default(),
             broken: AtomicU64::new(0),
             news: Mutex::default(),
@@ -106,6 +109,13 @@ impl Spread {
     /// What has not been told of them.
     pub fn take_news(&self) -> Vec<String> {
         std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The present reactor's part has ended. True when it was the last one: then nothing of the port is left that could tell
+    /// units of the end of a nexus.
+    pub fn stops(&self) -> bool {
+        let parts = self.reactors.lock().unwrap_or_else(PoisonError::into_inner).len();
+        self.stopped.fetch_add(1, Ordering::AcqRel) + 1 >= parts
     }
 
     /// True once the port is about to end.

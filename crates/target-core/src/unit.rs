@@ -31,8 +31,16 @@ pub trait ReservationStore: Send + Sync {
 
 /// Initiator port and relative target port.
 pub(crate) type Ports = (TransportId, u16);
-/// Whose I/O is under way though its channel has ended, and which nexus that was.
-pub(crate) type Lingering = (Ports, Nexus);
+/// I/O that is under way though its channel has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lingering {
+    pub(crate) ports: Ports,
+    pub(crate) nexus: Nexus,
+    /// Tells it from others of the nexus.
+    pub(crate) number: u64,
+    /// The nexus is lost: it is forgotten when this is over.
+    pub(crate) lost: bool,
+}
 
 /// No generation of a unit's state.
 pub(crate) const NO_GENERATION: u64 = u64::MAX;

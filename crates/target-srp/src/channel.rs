@@ -41,6 +41,8 @@ pub(crate) struct Channel {
     pub(crate) conn: Rc<dyn Connection>,
     pub(crate) context: IuContext,
     pub(crate) response_len: usize,
+    /// Its nexus, among those of its port.
+    name: NexusName,
     pub(crate) view: Attachment,
     /// Of the data buffers, its host's part.
     pub(crate) share: Share,
@@ -103,6 +105,12 @@ impl Channel {
                 return lose(&port, &name);
             }
         };
+        if port.is_stopped() {
+            // Meanwhile; nobody would serve it.
+            conn.disconnect(true);
+            port.uncommit(credits);
+            return lose(&port, &name);
+        }
         let view = Attachment::new(
             nexus,
             initiator.0.to_vec(),
@@ -118,6 +126,7 @@ impl Channel {
             conn,
             context: negotiated.iu_context(),
             response_len: (negotiated.response_iu_len as usize).min(512),
+            name: name.clone(),
             view,
             share,
             state: Cell::new(ChannelState::START),
@@ -179,9 +188,7 @@ impl Channel {
         port.shared.nexuses.lose(&name);
         channel.view.left().await;
         // Nothing of the channel's commands can have an effect any more: the next login need not wait for their ends.
-        if let Some(n) = port.shared.nexuses.detach(&name, me) {
-            port.nexus_lost(n);
-        }
+        channel.leave_nexus();
         while channel.busy.get() > 0 {
             channel.drained.wait().await;
         }
@@ -189,6 +196,20 @@ impl Channel {
         port.uncommit(credits);
         channel.enter(ChannelState::Free);
         port.shared.spread.channel_gone();
+    }
+
+    /// Its port has ended. What a device holds yet is waited for by writes of the host's next login, which that port knows
+    /// nothing of.
+    pub(crate) fn is_left_behind(&self) {
+        self.view.leave();
+        self.leave_nexus();
+    }
+
+    fn leave_nexus(&self) {
+        let me = ChannelRef { reactor: weir_reactor::current_id(), channel: self.id };
+        if let Some(n) = self.port.shared.nexuses.detach(&self.name, me) {
+            self.port.nexus_lost(n);
+        }
     }
 
     /// True once there is nobody to answer.

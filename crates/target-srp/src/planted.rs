@@ -19,6 +19,8 @@ weir_base::planted_bugs! {
     TableHeldUp,
     /// Channels that a device holds up after their connections are lost may become all that a port has.
     LostTakeAll,
+    /// A port that has ended keeps the nexuses of logins that were under way.
+    StoppedKeepsNexuses,
 }
 
 impl Bug {

@@ -194,7 +194,7 @@ impl Port {
             return;
         }
         for u in self.units.all() {
-            u.shared().with(|s| s.nexus_lost(nexus));
+            u.shared().nexus_lost(nexus);
         }
     }
 
@@ -269,6 +269,13 @@ impl Port {
         self.stopped.set(true);
         for r in self.requests.take() {
             r.end();
+        }
+        for c in self.channels() {
+            c.is_left_behind();
+        }
+        if self.shared.spread.stops() && !has(Bug::StoppedKeepsNexuses) {
+            // Logins that were under way have held them.
+            self.shared.nexuses.end_all().into_iter().for_each(|n| self.nexus_lost(n));
         }
     }
 

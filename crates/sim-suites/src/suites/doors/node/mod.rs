@@ -244,7 +244,9 @@ impl Node {
         }
         ports::close(w, &self.machine, "BRP port", &*self.brp.borrow())?;
         for (v, u) in self.units.borrow().iter() {
-            let left: Vec<_> = u.with(|s| s.nexuses().collect());
+            let left = u.with(|s| {
+                s.nexuses().map(|n| (n, format!("{:?}", s.ports_of(n)))).collect::<Vec<_>>()
+            });
             if !left.is_empty() {
                 return Err(Wrong(format!("volume {v} still knows {left:?}")));
             }

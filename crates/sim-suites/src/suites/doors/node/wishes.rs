@@ -369,14 +369,14 @@ impl Node {
         let _turn = self.turn.acquire(1).await;
         let all = self.volumes();
         let volume = all[rng.below(all.len() as u64) as usize];
-        match rng.below(12) {
-            11 => {
+        match rng.below(14) {
+            11..=13 => {
                 let port = rng.between(1, u64::from(BRP)) as u8;
-                if rng.chance(2, 3) {
-                    self.medium.hang(volume, rng.below(3 * SECONDS));
+                if rng.chance(3, 4) {
+                    self.medium.hang(volume, rng.between(200 * MILLIS, 3 * SECONDS));
                     sleep(rng.below(20 * MILLIS)).await;
                 }
-                self.remake(port, rng.below(SECONDS)).await;
+                self.remake(port, rng.below(300 * MILLIS)).await;
             }
             10 => {
                 let host = rng.below(self.hosts.len() as u64) as usize;
