@@ -96,6 +96,9 @@ pub(super) struct Judge {
     telling: RefCell<BTreeMap<(u32, u64), Telling>>,
     /// A login need not wait for what its nexus has left with a device.
     lingers: Cell<bool>,
+    /// Ports that left reservation commands behind while these were being kept: they take effect at any later time, in their
+    /// order.
+    unsettled: RefCell<BTreeSet<u8>>,
     /// By path and volume, the login of the newest write that landed.
     newest: RefCell<BTreeMap<(usize, u32), u32>>,
     /// What happens is written to standard error.
@@ -129,6 +132,7 @@ impl Judge {
             fragile: Cell::new(!punctual),
             telling: RefCell::default(),
             lingers: Cell::new(lingers),
+            unsettled: RefCell::default(),
             newest: RefCell::default(),
             words,
         }
@@ -279,9 +283,12 @@ impl Judge {
         p.epoch.set(p.epoch.get() + 1);
         p.met.borrow_mut().clear();
         let now = self.now();
+        let settled = !self.unsettled.borrow().contains(&p.pair.1);
         for number in 1..=self.volumes() {
             self.change(number, |b| {
-                b.orders.settle_all_of(p.pair);
+                if settled {
+                    b.orders.settle_all_of(p.pair);
+                }
                 // The nexus may have lived on, and be lost at any later time.
                 if self.fragile.get() && b.lives && b.orders.may_be_held_by(p.pair) {
                     b.orders.begin(p.pair, Act::Lost);
@@ -313,8 +320,12 @@ impl Judge {
     }
 
     /// A port ended before the commands of its hosts: what they left with a device lingers beside new logins.
-    pub(super) fn left_behind(&self) {
+    /// `keeping`: perhaps while reservations were being kept.
+    pub(super) fn left_behind(&self, port: u8, keeping: bool) {
         self.lingers.set(true);
+        if keeping {
+            self.unsettled.borrow_mut().insert(port);
+        }
         self.count("ports that left commands behind");
     }
 

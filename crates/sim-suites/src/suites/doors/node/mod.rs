@@ -135,7 +135,7 @@ impl Node {
         let access = Arc::new(Access::new(AccessMap::default()));
         let medium = Medium::new(judge.clone(), places);
         let reads_out = (c.srp.reads_out, c.brp.reads_out);
-        let ports = ports::Recipe { srp: c.srp, brp: c.brp, tas: c.tas };
+        let ports = ports::Recipe { srp: c.srp, brp: c.brp, tas: c.tas, made: Cell::new(0) };
         let srp = [1, 2].map(|p| ports.srp(p, &access, machine.cores()));
         let brp = ports.brp(&access);
         let mut pools = Vec::new();

@@ -3,6 +3,7 @@
 use super::{BRP, Local, Node, identity, port_id};
 use crate::Wrong;
 use crate::suites::scene::Port;
+use std::cell::Cell;
 use std::sync::Arc;
 use weir_base::{Nanos, SECONDS};
 use weir_reactor::{Handle, call, get_local};
@@ -16,6 +17,8 @@ pub(super) struct Recipe {
     pub(super) srp: srp::TargetConfig,
     pub(super) brp: brp::TargetConfig,
     pub(super) tas: bool,
+    /// BRP ports so far: each is another run of the port to its hosts, as the program has it.
+    pub(super) made: Cell<u64>,
 }
 
 impl Recipe {
@@ -29,7 +32,9 @@ impl Recipe {
     }
 
     pub(super) fn brp(&self, access: &Arc<Access>) -> brp::Target {
+        self.made.set(self.made.get() + 1);
         let config = brp::TargetConfig {
+            incarnation: self.made.get(),
             port_id: weir_initiator_brp::PortId(port_id(BRP)),
             relative_port: u16::from(BRP),
             ..self.brp.clone()
@@ -87,7 +92,7 @@ impl Node {
         for h in &reactors {
             let ended = on(h, old, async move |p, _| p.leave_here_within(patience).await).await;
             if ended != Some(true) {
-                self.judge.left_behind();
+                self.judge.left_behind(port, self.keeper.slow > 0);
             }
         }
         for h in &reactors {
