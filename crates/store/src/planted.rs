@@ -159,6 +159,8 @@ weir_base::planted_bugs! {
     OpenedBeside,
     /// A volume is made what a snapshot is while another one of that instant is being given back.
     RevertBesideTwin,
+    /// While a volume is made smaller it is written to beyond its new end, or gets another map.
+    WrittenBeyondTheEnd,
 }
 
 impl Bug {
@@ -197,5 +199,6 @@ impl Bug {
         Bug::HalfClosed,
         Bug::OpenedBeside,
         Bug::RevertBesideTwin,
+        Bug::WrittenBeyondTheEnd,
     ];
 }

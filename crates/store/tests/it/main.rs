@@ -20,6 +20,7 @@ mod logs;
 mod making;
 mod pool;
 mod protocol_model;
+mod resizing;
 mod restart;
 mod resuming;
 mod rot;
