@@ -161,6 +161,8 @@ weir_base::planted_bugs! {
     RevertBesideTwin,
     /// While a volume is made smaller it is written to beyond its new end, or gets another map.
     WrittenBeyondTheEnd,
+    /// A part of a block is written with the rest of it as it was before its volume became what a snapshot is.
+    PartOfAnother,
 }
 
 impl Bug {
@@ -200,5 +202,6 @@ impl Bug {
         Bug::OpenedBeside,
         Bug::RevertBesideTwin,
         Bug::WrittenBeyondTheEnd,
+        Bug::PartOfAnother,
     ];
 }

@@ -35,6 +35,8 @@ pub(crate) struct Dataset {
     pub(crate) locks: Rc<RangeLocks>,
     /// Only one at a time gives it another size or map.
     pub(crate) shape: WaitChannel,
+    /// How often it got another map.
+    pub(crate) maps: Cell<u64>,
     /// Blocks of writes that failed with the whole pool: whether they happened is decided when it is opened again.
     pub(crate) undecided: RefCell<Ranges>,
     /// Newest page of the dead list, and blocks on the list.
@@ -63,6 +65,7 @@ impl Dataset {
             top: Top::new(Below::Root(r.root, r.mapped)),
             locks: Rc::default(),
             shape: WaitChannel::new(1),
+            maps: Cell::new(0),
             undecided: RefCell::default(),
             dead: Cell::new((r.dead, r.dead_count)),
             newly_dead: RefCell::default(),

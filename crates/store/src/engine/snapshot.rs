@@ -369,6 +369,7 @@ impl Pool {
             }
             let old = v.top.below.replace(s2.top.below.borrow().clone());
             v.len.set(s2.len.get());
+            v.maps.set(v.maps.get() + 1);
             v.walked.set(0);
             if s2.fresh.get() {
                 // No checkpoint since the snapshot: nothing else was changed.

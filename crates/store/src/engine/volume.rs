@@ -122,7 +122,7 @@ impl Inner {
             let whole = self.read_one(ds, len / B, Slice::heap(BLOCK), true).await?;
             whole.sub((len % B) as usize, rest as usize).fill(0);
             let lock = ds.locks.take(len / B, len / B + 1);
-            self.write_locked(ds, len / B, whole, None, Some(lock)).await?;
+            self.write_locked(ds, len / B, whole, None, None, Some(lock)).await?;
         }
         let (new, old) = (len.div_ceil(B), ds.blocks());
         match new < old {
@@ -242,17 +242,24 @@ impl Open {
 
     /// Writes a part of a block; `None`: zeros.
     async fn write_part(&self, at: u64, len: usize, data: Option<Slice>) -> IoResult {
-        let whole = self.block_buffer().await;
         let lba = at / B;
-        let unlocked = has(Bug::PartialWriteUnlocked);
-        let lock = if unlocked { None } else { Some(self.lock(lba, 1).await) };
-        self.still_has(at, len as u64)?;
-        let whole = self.pool.read_one(&self.ds, lba, whole, !unlocked).await?;
-        match data {
-            Some(d) => whole.copy_from((at % B) as usize, &d, 0, len),
-            None => whole.sub((at % B) as usize, len).fill(0),
+        loop {
+            let whole = self.block_buffer().await;
+            let unlocked = has(Bug::PartialWriteUnlocked);
+            let lock = if unlocked { None } else { Some(self.lock(lba, 1).await) };
+            self.still_has(at, len as u64)?;
+            let map = self.ds.maps.get();
+            let whole = self.pool.read_one(&self.ds, lba, whole, !unlocked).await?;
+            match &data {
+                Some(d) => whole.copy_from((at % B) as usize, d, 0, len),
+                None => whole.sub((at % B) as usize, len).fill(0),
+            }
+            match self.pool.write_locked(&self.ds, lba, whole, None, Some(map), lock).await {
+                // The rest of the block is what it was in another map.
+                Err(IoError::Aborted) if self.ds.maps.get() != map => {}
+                done => return done,
+            }
         }
-        self.pool.write_locked(&self.ds, lba, whole, None, lock).await
     }
 
     async fn write_whole(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoResult {
@@ -260,7 +267,7 @@ impl Open {
         let locked = if has(Bug::LastBlockUnlocked) { (count - 1).max(1) } else { count };
         let lock = self.lock(lba, locked).await;
         self.still_has(at, buf.len() as u64)?;
-        self.pool.write_locked(&self.ds, lba, buf, sums, Some(lock)).await
+        self.pool.write_locked(&self.ds, lba, buf, sums, None, Some(lock)).await
     }
 
     async fn read_any(&self, at: u64, buf: Slice) -> IoResult {
