@@ -16,6 +16,7 @@ mod full;
 mod keeper;
 mod labels;
 mod late;
+mod lines;
 mod logs;
 mod making;
 mod pool;
