@@ -159,6 +159,10 @@ weir_base::planted_bugs! {
     OpenedBeside,
     /// A volume is made what a snapshot is while another one of that instant is being given back.
     RevertBesideTwin,
+    /// While a volume is made smaller it is written to beyond its new end, or gets another map.
+    WrittenBeyondTheEnd,
+    /// A part of a block is written with the rest of it as it was before its volume became what a snapshot is.
+    PartOfAnother,
 }
 
 impl Bug {
@@ -197,5 +201,7 @@ impl Bug {
         Bug::HalfClosed,
         Bug::OpenedBeside,
         Bug::RevertBesideTwin,
+        Bug::WrittenBeyondTheEnd,
+        Bug::PartOfAnother,
     ];
 }

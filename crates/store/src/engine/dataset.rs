@@ -10,6 +10,7 @@ use crate::format::{BLOCK, MAX_LBA};
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use weir_reactor::WaitChannel;
 
 /// A volume, a snapshot, or what is left of one.
 pub(crate) struct Dataset {
@@ -32,6 +33,10 @@ pub(crate) struct Dataset {
     pub(crate) name: RefCell<Vec<u8>>,
     pub(crate) top: Top,
     pub(crate) locks: Rc<RangeLocks>,
+    /// Only one at a time gives it another size or map.
+    pub(crate) shape: WaitChannel,
+    /// How often it got another map.
+    pub(crate) maps: Cell<u64>,
     /// Blocks of writes that failed with the whole pool: whether they happened is decided when it is opened again.
     pub(crate) undecided: RefCell<Ranges>,
     /// Newest page of the dead list, and blocks on the list.
@@ -59,6 +64,8 @@ impl Dataset {
             name: RefCell::new(r.name.clone()),
             top: Top::new(Below::Root(r.root, r.mapped)),
             locks: Rc::default(),
+            shape: WaitChannel::new(1),
+            maps: Cell::new(0),
             undecided: RefCell::default(),
             dead: Cell::new((r.dead, r.dead_count)),
             newly_dead: RefCell::default(),

@@ -166,3 +166,22 @@ impl Inner {
         self.space.borrow().slabs.iter().any(|s| !s.exists())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_taken_from_a_slab_that_no_superblock_knows() {
+        let mut s = Space::new(8);
+        s.grow([Some(Placement { device: 0, extent: 0, filling: false }), None]);
+        let vbn = reserved(8);
+        assert!(s.is_place(vbn));
+        let early = s.take(vbn);
+        s.settle();
+        assert_eq!((early, s.free()), (false, s.total()));
+        assert!(s.take(vbn));
+        s.release(vbn);
+        assert_eq!(s.free(), s.total());
+    }
+}

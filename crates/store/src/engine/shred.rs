@@ -60,7 +60,7 @@ impl Inner {
     async fn shred_one(&self, vbn: u64, touched: &mut Vec<Rc<Device>>) -> IoResult {
         let taken = self.space.borrow().is_place(vbn) && self.space.borrow_mut().take(vbn);
         if !taken {
-            // Somebody else has written over it, or is about to.
+            // Somebody else has written over it, or is about to. Or its slab was given up and made anew elsewhere.
             return Ok(());
         }
         let (held, zeros) = (Held(self, vbn), Slice::heap(BLOCK));

@@ -13,7 +13,6 @@ use crate::format::{BLOCK, LAST_EPOCH, MAX_LBA};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::IoError;
-use weir_block::Volume;
 use weir_reactor::spawn;
 
 /// A volume or snapshot of a pool.
@@ -359,35 +358,43 @@ impl Pool {
             )));
         }
         let done = Rc::new(std::cell::Cell::new(false));
-        let (d, s2) = (done.clone(), s.clone());
-        self.0
-            .act(Box::new(move |i| {
-                if i.is_outdated(&s2) || s2.deleting.get() || v.deleting.get() {
-                    return;
-                }
-                d.set(true);
-                for e in v.top.active.take().map.values().filter(|e| e.is_data()) {
-                    i.free_later(e.vbn);
-                }
-                let old = v.top.below.replace(s2.top.below.borrow().clone());
-                v.len.set(s2.len.get());
-                v.walked.set(0);
-                if s2.fresh.get() {
-                    // No checkpoint since the snapshot: nothing else was changed.
-                    return;
-                }
-                let mut record = v.record(MapRoot::default(), 0);
-                record.id = i.new_id();
-                record.kind = Kind::Garbage;
-                record.deleting = true;
-                record.parent = 0;
-                record.floor = s2.epoch;
-                let garbage = Dataset::new(&record);
-                garbage.top.below.replace(old);
-                v.dead.set((NodePtr::NONE, 0));
-                i.datasets.borrow_mut().insert(garbage.id, garbage);
-            }))
-            .await?;
+        let (d, s2, shaped) = (done.clone(), s.clone(), v.clone());
+        let change: Action = Box::new(move |i| {
+            if i.is_outdated(&s2) || s2.deleting.get() || v.deleting.get() {
+                return;
+            }
+            d.set(true);
+            for e in v.top.active.take().map.values().filter(|e| e.is_data()) {
+                i.free_later(e.vbn);
+            }
+            let old = v.top.below.replace(s2.top.below.borrow().clone());
+            v.len.set(s2.len.get());
+            v.maps.set(v.maps.get() + 1);
+            v.walked.set(0);
+            if s2.fresh.get() {
+                // No checkpoint since the snapshot: nothing else was changed.
+                return;
+            }
+            let mut record = v.record(MapRoot::default(), 0);
+            record.id = i.new_id();
+            record.kind = Kind::Garbage;
+            record.deleting = true;
+            record.parent = 0;
+            record.floor = s2.epoch;
+            let garbage = Dataset::new(&record);
+            garbage.top.below.replace(old);
+            v.dead.set((NodePtr::NONE, 0));
+            i.datasets.borrow_mut().insert(garbage.id, garbage);
+        });
+        let i = self.0.clone();
+        let me = i.clone();
+        let work = async move {
+            // Whoever changes its size comes to an end first.
+            let unlocked = has(Bug::WrittenBeyondTheEnd);
+            let _only = if unlocked { None } else { Some(shaped.shape.acquire(1).await) };
+            me.act(change).await
+        };
+        i.to_the_end(work).await.unwrap_or(Err(IoError::Offline.into()))?;
         match done.get() {
             true => Ok(()),
             false => Err(StoreError::Request(format!(
@@ -410,19 +417,10 @@ impl Pool {
                 "dataset {volume} cannot be made {len} bytes long"
             )));
         }
-        if len < v.len.get() && !len.is_multiple_of(BLOCK as u64) {
-            // The rest of the last block must not be there again when the volume grows.
-            let rest = (BLOCK as u64 - len % BLOCK as u64).min(v.len.get() - len);
-            self.volume(volume)?.write_zeroes(len, rest, true).await?;
-        }
-        let old = v.blocks();
-        let new = len.div_ceil(BLOCK as u64);
-        if new < old {
-            let lock = v.locks.lock(new, old).await;
-            i.wipe_locked(&v, new, old - new, lock).await?;
-        }
-        let (v2, cut) = (v.clone(), len);
-        i.act(Box::new(move |_| v2.len.set(cut))).await
+        // Also when nobody waits for that any more: half of it is no size at all.
+        let me = i.clone();
+        let work = async move { me.set_len(&v, len).await };
+        i.to_the_end(work).await.unwrap_or(Err(IoError::Offline.into()))
     }
 
     /// Makes a checkpoint: restarting needs nothing of the log before it.

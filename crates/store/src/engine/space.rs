@@ -193,9 +193,10 @@ impl Space {
         good
     }
 
-    /// Takes a particular block; false when it is taken.
+    /// Takes a particular block; false when it is taken, or of a slab that no durable superblock knows: its blocks do not count
+    /// yet.
     pub(crate) fn take(&mut self, vbn: u64) -> bool {
-        if self.is_used(vbn) {
+        if self.is_used(vbn) || !self.slabs[self.slab_of(vbn)].offered {
             return false;
         }
         self.take_run(vbn, 1);

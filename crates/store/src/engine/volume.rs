@@ -95,6 +95,43 @@ impl StoreVolume {
     }
 }
 
+impl Inner {
+    /// Makes a volume shorter or longer. Until its end is where it is to be nothing is written beyond it, and the volume gets no
+    /// other map: what is cut off must not be there again when the volume grows.
+    pub(super) async fn set_len(self: &Rc<Self>, ds: &Rc<Dataset>, len: u64) -> StoreResult {
+        let unlocked = has(Bug::WrittenBeyondTheEnd);
+        let _only = if unlocked { None } else { Some(ds.shape.acquire(1).await) };
+        let mut lock = None;
+        if len < ds.len.get() {
+            if !unlocked {
+                lock = Some(ds.locks.lock(len / B, u64::MAX).await);
+            }
+            self.cut_off(ds, len).await?;
+        }
+        let cut = ds.clone();
+        let done = self.act(Box::new(move |_| cut.len.set(len))).await;
+        drop(lock);
+        done
+    }
+
+    /// Throws away what a volume has beyond `len`, which the caller has locked.
+    async fn cut_off(self: &Rc<Self>, ds: &Rc<Dataset>, len: u64) -> IoResult {
+        let rest = ((B - len % B) % B).min(ds.len.get() - len);
+        if rest > 0 {
+            // Who waits for the lock may have the last buffer of the pool.
+            let whole = self.read_one(ds, len / B, Slice::heap(BLOCK), true).await?;
+            whole.sub((len % B) as usize, rest as usize).fill(0);
+            let lock = ds.locks.take(len / B, len / B + 1);
+            self.write_locked(ds, len / B, whole, None, None, Some(lock)).await?;
+        }
+        let (new, old) = (len.div_ceil(B), ds.blocks());
+        match new < old {
+            true => self.wipe_locked(ds, new, old - new, ds.locks.take(new, old)).await,
+            false => Ok(()),
+        }
+    }
+}
+
 /// A volume or snapshot in the life that somebody knew, or in the next one.
 enum Present<'a> {
     Here(&'a Open),
@@ -182,6 +219,14 @@ impl Open {
         self.ds.locks.lock(lba, lba + count).await
     }
 
+    /// Whether a range that is locked is there still: what cuts it off has it locked.
+    fn still_has(&self, at: u64, len: u64) -> IoResult {
+        match has(Bug::WrittenBeyondTheEnd) {
+            true => Ok(()),
+            false => check_range(&self.geometry(), at, len),
+        }
+    }
+
     async fn block_buffer(&self) -> Slice {
         self.pool.bufs.alloc(BLOCK).await
     }
@@ -197,23 +242,32 @@ impl Open {
 
     /// Writes a part of a block; `None`: zeros.
     async fn write_part(&self, at: u64, len: usize, data: Option<Slice>) -> IoResult {
-        let whole = self.block_buffer().await;
         let lba = at / B;
-        let unlocked = has(Bug::PartialWriteUnlocked);
-        let lock = if unlocked { None } else { Some(self.lock(lba, 1).await) };
-        let whole = self.pool.read_one(&self.ds, lba, whole, !unlocked).await?;
-        match data {
-            Some(d) => whole.copy_from((at % B) as usize, &d, 0, len),
-            None => whole.sub((at % B) as usize, len).fill(0),
+        loop {
+            let whole = self.block_buffer().await;
+            let unlocked = has(Bug::PartialWriteUnlocked);
+            let lock = if unlocked { None } else { Some(self.lock(lba, 1).await) };
+            self.still_has(at, len as u64)?;
+            let map = self.ds.maps.get();
+            let whole = self.pool.read_one(&self.ds, lba, whole, !unlocked).await?;
+            match &data {
+                Some(d) => whole.copy_from((at % B) as usize, d, 0, len),
+                None => whole.sub((at % B) as usize, len).fill(0),
+            }
+            match self.pool.write_locked(&self.ds, lba, whole, None, Some(map), lock).await {
+                // The rest of the block is what it was in another map.
+                Err(IoError::Aborted) if self.ds.maps.get() != map => {}
+                done => return done,
+            }
         }
-        self.pool.write_locked(&self.ds, lba, whole, None, lock).await
     }
 
     async fn write_whole(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoResult {
         let (lba, count) = (at / B, buf.len() as u64 / B);
         let locked = if has(Bug::LastBlockUnlocked) { (count - 1).max(1) } else { count };
         let lock = self.lock(lba, locked).await;
-        self.pool.write_locked(&self.ds, lba, buf, sums, Some(lock)).await
+        self.still_has(at, buf.len() as u64)?;
+        self.pool.write_locked(&self.ds, lba, buf, sums, None, Some(lock)).await
     }
 
     async fn read_any(&self, at: u64, buf: Slice) -> IoResult {
@@ -306,6 +360,7 @@ impl Open {
                 (_, 1) => {
                     let (lba, count) = ((at + from) / B, n / B);
                     let lock = self.lock(lba, count).await;
+                    self.still_has(at + from, n)?;
                     self.pool.wipe_locked(&self.ds, lba, count, lock).await?;
                 }
                 _ => self.write_part(at + from, n as usize, None).await?,

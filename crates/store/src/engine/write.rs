@@ -109,13 +109,15 @@ impl Inner {
         }
     }
 
-    /// Writes whole blocks under a lock that the caller holds. They must fit `sums`, if there are any.
+    /// Writes whole blocks under a lock that the caller holds. They must fit `sums`, if there are any. `of`: what they were made
+    /// of was read in this map of the volume (see [`Dataset::maps`]); in another one nothing is written.
     pub(crate) async fn write_locked(
         self: &Rc<Self>,
         ds: &Rc<Dataset>,
         lba: u64,
         buf: Slice,
         sums: Option<Slice>,
+        of: Option<u64>,
         lock: Option<RangeLock>,
     ) -> IoResult {
         let count = (buf.len() / BLOCK) as u64;
@@ -130,6 +132,10 @@ impl Inner {
         self.check_running()?;
         if ds.deleting.get() {
             return Err(IoError::Offline);
+        }
+        // The lock does not keep a cut from giving the volume another map while this one waited. From here on the gate does.
+        if of.is_some_and(|map| map != ds.maps.get()) && !has(Bug::PartOfAnother) {
+            return Err(IoError::Aborted);
         }
         let g = self.open_group();
         let (done, result) = self.place(&g, ds, lba, &buf, sums.as_ref());

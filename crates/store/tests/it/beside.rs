@@ -254,6 +254,52 @@ fn what_was_lost_is_there_again_after_a_revert() {
     assert_eq!(lost_beside_a_revert(), (Ok(1), Ok(1)));
 }
 
+/// A part of a block is written just when its volume becomes what it was before. The first byte of the block, of the part, and of
+/// what is behind it.
+fn part_beside_a_revert() -> [u8; 3] {
+    const AT: u64 = 2 * BLOCK;
+    let b = Bench::new(6);
+    let (p, media) = (b.pool.clone(), b.media.clone());
+    b.run(async move {
+        let id = p.create_volume("parts", 64 * MIB, 512).await.unwrap();
+        let (v, other) = (p.volume(id).unwrap(), p.volume(1).unwrap());
+        v.write(AT, filled(4096, 1), false).await.unwrap();
+        let s = p.snapshot(&[(id, "parts@s")], 0).await.unwrap()[0];
+        v.write(AT, filled(4096, 2), false).await.unwrap();
+        p.checkpoint().await.unwrap();
+        // A write to another volume takes its time, and the revert waits for it.
+        media.iter().for_each(|m| m.stall(50 * MILLIS));
+        let slow = spawn(async move { other.write(0, filled(4096, 9), false).await });
+        sleep(MILLIS).await;
+        media.iter().for_each(|m| m.stall(0));
+        let q = p.clone();
+        let revert = spawn(async move { q.revert(id, s).await });
+        sleep(MILLIS).await;
+        let w = v.clone();
+        let part = spawn(async move { w.write(AT + 512, filled(512, 3), false).await });
+        slow.await.unwrap().unwrap();
+        revert.await.unwrap().unwrap();
+        part.await.unwrap().unwrap();
+        let found = read(&*v, AT, 4096).await.unwrap();
+        [found[0], found[512], found[1024]]
+    })
+}
+
+#[test]
+fn a_part_of_a_block_is_written_to_what_the_volume_is() {
+    assert_eq!(part_beside_a_revert(), [1, 3, 1]);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_part_that_brings_the_rest_of_another_block_is_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::PartOfAnother));
+    let found = part_beside_a_revert();
+    plant(None);
+    assert_eq!(found, [2, 3, 2]);
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn a_loss_put_down_to_another_block_is_caught() {
