@@ -81,7 +81,7 @@ impl Drop for Cleanup {
     fn drop(&mut self) {
         match &self.device {
             Some((Method::Fuse, device)) if is_ours(&self.place, device) => {
-                let _ = loopdev::clear(device);
+                let _ = loopdev::clear(device, None);
             }
             // The driver has let go with the sockets.
             Some((Method::Ublk, disk)) => {

@@ -7,6 +7,8 @@ use crate::nbd;
 use crate::state::{Method, Place, State};
 use crate::sys;
 use crate::ublk;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -57,12 +59,7 @@ pub fn detach(run_dir: &Path, name: &str, force: bool) -> Result<Detached, Error
         return Ok(done);
     };
     let alive = state.is_alive();
-    if !force {
-        unused(&state)?;
-        if alive {
-            flush(&state)?;
-        }
-    }
+    let claim = if force { None } else { quiet(&state, alive)? };
     if !alive {
         done.notes.push(format!(
             "its process {} had ended before; what it had not written to the volume then is lost",
@@ -73,7 +70,7 @@ pub fn detach(run_dir: &Path, name: &str, force: bool) -> Result<Detached, Error
         let _ = sys::kill(state.pid, libc::SIGKILL);
         wait_for("the process does not end", || !state.is_alive())?;
     }
-    take_away(&place, &state, force, &mut done)?;
+    take_away(&place, &state, force, claim, &mut done)?;
     let ended = wait_for("the process does not end", || !state.is_alive());
     if ended.is_err() {
         let _ = sys::kill(state.pid, libc::SIGKILL);
@@ -91,22 +88,52 @@ pub fn detach(run_dir: &Path, name: &str, force: bool) -> Result<Detached, Error
 
 /// As the process of the attachment itself, which ends once the kernel has let go.
 pub(crate) fn detach_own(place: &Place, state: &State) -> Result<(), Error> {
+    let claim = quiet(state, true)?;
+    take_away(place, state, false, claim, &mut Detached::default())
+}
+
+/// Sees to it that nobody uses the disk, and that what was written to it is on the volume. As long as the file is kept it
+/// cannot be mounted, or become part of something; there is none where the disk is gone with its process.
+fn quiet(state: &State, alive: bool) -> Result<Option<File>, Error> {
+    let claim = claim(state)?;
     unused(state)?;
-    flush(state)?;
-    take_away(place, state, false, &mut Detached::default())
+    if alive {
+        flush(state)?;
+        // Who has only opened it meanwhile is not kept out by that, and may have written.
+        unused(state)?;
+    }
+    Ok(claim)
+}
+
+/// Takes the disk for this process. That it is somebody else's the kernel knows best: a mount may be in another namespace.
+fn claim(state: &State) -> Result<Option<File>, Error> {
+    let flags = libc::O_EXCL | libc::O_CLOEXEC;
+    match OpenOptions::new().read(true).custom_flags(flags).open(&state.device) {
+        Ok(file) => Ok(Some(file)),
+        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+            unused(state)?;
+            Err(in_use(
+                state,
+                "it is mounted where this process cannot see it, or somebody has it for themselves"
+                    .into(),
+            ))
+        }
+        Err(_) => Ok(None),
+    }
 }
 
 fn unused(state: &State) -> Result<(), Error> {
     let uses = users::of(&state.device, state.pid);
-    if uses.is_empty() {
-        return Ok(());
-    }
-    Err(Error::new(
+    if uses.is_empty() { Ok(()) } else { Err(in_use(state, uses.join("\n"))) }
+}
+
+fn in_use(state: &State, why: String) -> Error {
+    Error::new(
         Kind::Busy,
         format!("the disk of {} is in use", state.name),
-        uses.join("\n"),
+        why,
         "unmount it and end what uses it; --force takes it away all the same, and what is not written yet is lost",
-    ))
+    )
 }
 
 /// Has everything written that the kernel still has, and flushed by the target.
@@ -120,7 +147,7 @@ fn flush(state: &State) -> Result<(), Error> {
     };
     // On a thread of its own, as it may wait for the target for ever.
     let thread = std::thread::Builder::new().name("weir-flush".into()).spawn(move || {
-        let _ = tell.send(std::fs::File::open(device).and_then(|f| f.sync_all()));
+        let _ = tell.send(File::open(device).and_then(|f| f.sync_all()));
     });
     thread.map_err(|e| failed(&e))?;
     match told.recv_timeout(FLUSH) {
@@ -135,15 +162,21 @@ fn flush(state: &State) -> Result<(), Error> {
     }
 }
 
-/// Takes the disk away from the kernel.
-fn take_away(place: &Place, state: &State, force: bool, done: &mut Detached) -> Result<(), Error> {
+/// Takes the disk away from the kernel, and from this process, which has claimed it.
+fn take_away(
+    place: &Place,
+    state: &State,
+    force: bool,
+    claim: Option<File>,
+    done: &mut Detached,
+) -> Result<(), Error> {
     let device = &state.device;
     match state.method {
         Method::Fuse => {
             if is_ours(place, device) {
                 let failed =
                     |e| Error::system(format!("{} cannot be cleared", device.display()), &e);
-                loopdev::clear(device).map_err(failed)?;
+                loopdev::clear(device, claim).map_err(failed)?;
                 let gone = || loopdev::is_free(device) || !is_ours(place, device);
                 if wait_for("", gone).is_err() {
                     if !force {

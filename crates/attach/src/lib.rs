@@ -17,6 +17,7 @@ pub mod detach;
 pub mod disk;
 pub mod error;
 pub mod fuse;
+mod given_up;
 mod host;
 pub mod nbd;
 pub mod reach;

@@ -1,7 +1,7 @@
 //! Logging in to targets from all reactors, and finding the volume.
 
 use crate::error::{Error, Kind};
-use crate::volume::{Volume, Way};
+use crate::volume::{Patience, Volume, Way};
 use crate::workers::{Here, Workers};
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, SECONDS};
@@ -245,13 +245,14 @@ fn brp_volume(
     });
     let opened = found.map_err(Failure::from).and_then(|r| r).and_then(|info| {
         let Sessions::Brp(all) = reached.sessions.clone() else { return Ok(info) };
-        let (uid, fail_after, read_only) = (info.uid, wanted.fail_after, wanted.read_only);
+        let (uid, patience, read_only) =
+            (info.uid, Patience::of(wanted.fail_after), wanted.read_only);
         let done = each(workers, move |_| {
-            let all = all.clone();
+            let (all, patience) = (all.clone(), patience.clone());
             Box::pin(async move {
                 let queues = all.iter().map(brp::Session::queue).collect();
                 let paths = brp::Multipath::open(queues, &uid).await?;
-                let v = Volume::brp(paths, fail_after).ok_or(brp::Error::PathDown)?;
+                let v = Volume::brp(paths, patience).ok_or(brp::Error::PathDown)?;
                 keep(v, read_only);
                 Ok(())
             })
@@ -354,9 +355,10 @@ fn srp_volume(
     });
     let opened = found.map_err(Failure::from).and_then(|r| r).and_then(|(name, unit)| {
         let Sessions::Srp(all) = reached.sessions.clone() else { return Ok((name, unit)) };
-        let (wanted, of) = (wanted.clone(), unit.clone());
+        let (patience, read_only, of) =
+            (Patience::of(wanted.fail_after), wanted.read_only, unit.clone());
         let done = each(workers, move |_| {
-            let (all, wanted, unit) = (all.clone(), wanted.clone(), of.clone());
+            let (all, patience, unit) = (all.clone(), patience.clone(), of.clone());
             Box::pin(async move {
                 let mut queues: Vec<srp::Queue> = all.iter().map(srp::Session::queue).collect();
                 let way = match &unit.naa {
@@ -374,7 +376,7 @@ fn srp_volume(
                         return Err(srp::Error::Invalid(why.into()));
                     }
                 };
-                keep(Volume::srp(way, &unit, wanted.fail_after), wanted.read_only);
+                keep(Volume::srp(way, &unit, patience), read_only);
                 Ok(())
             })
         })?;

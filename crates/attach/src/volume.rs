@@ -2,14 +2,16 @@
 //! works or the time for it is over.
 
 use crate::disk::{Disk, Errno, Geometry, Request, check};
+use crate::given_up::GivenUp;
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_initiator_brp as brp;
 use weir_initiator_srp as srp;
 use weir_proto_scsi::sense::{Sense, SenseKey};
 use weir_proto_scsi::{Lun, Status};
-use weir_reactor::{now, sleep, timeout};
+use weir_reactor::{now, sleep, spawn_task, timeout};
 
 /// Longest pause between two tries.
 const PAUSE: Nanos = SECONDS;
@@ -28,6 +30,19 @@ pub(crate) enum Way {
     Plain(srp::Queue, Lun),
 }
 
+impl Way {
+    /// Waits until nothing can be done any more of what was given up before: the target has said so, or has lost us for
+    /// long enough.
+    async fn given_up(&self) {
+        match self {
+            Way::Brp(p) => return p.given_up().await,
+            Way::Srp(p) => p.given_up().await,
+            Way::Plain(q, _) => q.given_up().await,
+        }
+        sleep(SETTLE).await;
+    }
+}
+
 /// Why an operation failed, and whether it is worth another try.
 struct Fault {
     errno: i32,
@@ -36,21 +51,37 @@ struct Fault {
     why: String,
 }
 
+/// How long requests wait, which is the same for all queues of a disk.
+#[derive(Clone)]
+pub(crate) struct Patience {
+    fail_after: Option<Nanos>,
+    given_up: Arc<GivenUp>,
+}
+
+impl Patience {
+    /// A request fails that could not be done for so long; `None` has it wait for ever.
+    pub(crate) fn of(fail_after: Option<Nanos>) -> Patience {
+        Patience { fail_after, given_up: Arc::default() }
+    }
+}
+
 /// A volume behind the initiators.
 pub struct Volume {
-    way: Way,
+    way: Rc<Way>,
     geometry: Cell<Geometry>,
     /// Most bytes of one UNMAP, and of one WRITE SAME; SRP.
     limits: (u64, u64),
     /// The host gets an error when a request could not be done for so long.
     fail_after: Option<Nanos>,
+    /// Changes that failed for that reason and may still be done.
+    given_up: Arc<GivenUp>,
     /// Requests that wait for the way to the volume.
     waiting: Cell<u32>,
     last_told: Cell<Nanos>,
 }
 
 impl Volume {
-    pub(crate) fn brp(paths: brp::Multipath, fail_after: Option<Nanos>) -> Option<Volume> {
+    pub(crate) fn brp(paths: brp::Multipath, patience: Patience) -> Option<Volume> {
         let info = paths.disk()?.info();
         let geometry = Geometry {
             len: info.len,
@@ -58,10 +89,10 @@ impl Volume {
             thin: info.thin,
             read_only: info.read_only,
         };
-        Some(Volume::new(Way::Brp(paths), geometry, (u64::MAX, u64::MAX), fail_after))
+        Some(Volume::new(Way::Brp(paths), geometry, (u64::MAX, u64::MAX), patience))
     }
 
-    pub(crate) fn srp(way: Way, unit: &srp::LogicalUnit, fail_after: Option<Nanos>) -> Volume {
+    pub(crate) fn srp(way: Way, unit: &srp::LogicalUnit, patience: Patience) -> Volume {
         let block = u64::from(unit.block_size);
         // 0 says nothing.
         let told = |n: Option<u64>| n.filter(|n| *n > 0).unwrap_or(BLOCKS);
@@ -75,15 +106,16 @@ impl Volume {
             thin: unit.unmap,
             read_only: false,
         };
-        Volume::new(way, geometry, (bytes(unmap), bytes(same)), fail_after)
+        Volume::new(way, geometry, (bytes(unmap), bytes(same)), patience)
     }
 
-    fn new(way: Way, geometry: Geometry, limits: (u64, u64), fail_after: Option<Nanos>) -> Volume {
+    fn new(way: Way, geometry: Geometry, limits: (u64, u64), patience: Patience) -> Volume {
         Volume {
-            way,
+            way: Rc::new(way),
             geometry: Cell::new(geometry),
             limits,
-            fail_after,
+            fail_after: patience.fail_after,
+            given_up: patience.given_up,
             waiting: Cell::new(0),
             last_told: Cell::new(0),
         }
@@ -102,7 +134,7 @@ impl Volume {
     /// The length by the target's word; `None` when that cannot be had. BRP targets tell news by themselves and are asked
     /// only when they did, or if `anyway`.
     pub(crate) async fn ask_len(&self, anyway: bool) -> Option<u64> {
-        match &self.way {
+        match &*self.way {
             Way::Brp(paths) => {
                 let disk: Rc<brp::Disk> = paths.disk()?;
                 disk.refresh(anyway).await.ok()?;
@@ -117,7 +149,7 @@ impl Volume {
     }
 
     async fn once(&self, r: &Request) -> Result<(), Fault> {
-        match &self.way {
+        match &*self.way {
             Way::Brp(p) => match r {
                 Request::Read { at, buf } => p.read(*at, buf.clone()).await,
                 Request::Write { at, buf, fua } => p.write(*at, buf.clone(), *fua).await,
@@ -162,7 +194,7 @@ impl Volume {
     /// Tries again and again.
     #[cold]
     async fn again(&self, r: &Request, first: Fault) -> Result<(), Errno> {
-        self.waiting.set(self.waiting.get() + 1);
+        let _waiting = Waiting::new(&self.waiting);
         let mut fault = first;
         let mut pause = 10 * MILLIS;
         let ended = loop {
@@ -175,7 +207,6 @@ impl Volume {
                 Err(f) => fault = f,
             }
         };
-        self.waiting.set(self.waiting.get() - 1);
         if ended.is_err() {
             tracing::error!(error = %fault.why, range = ?r.range(), "a request fails");
         }
@@ -198,6 +229,22 @@ impl Volume {
     }
 }
 
+/// One request that waits, also one that is given up then.
+struct Waiting<'a>(&'a Cell<u32>);
+
+impl Waiting<'_> {
+    fn new(count: &Cell<u32>) -> Waiting<'_> {
+        count.set(count.get() + 1);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 impl Disk for Volume {
     fn geometry(&self) -> Geometry {
         self.geometry.get()
@@ -206,13 +253,24 @@ impl Disk for Volume {
     async fn run(&self, r: &Request) -> Result<(), Errno> {
         check(&self.geometry.get(), r)?;
         let Some(limit) = self.fail_after else { return self.patiently(r).await };
-        match timeout(limit, self.patiently(r)).await {
-            Ok(ended) => ended,
-            Err(_) => {
-                tracing::error!(range = ?r.range(), "a request waited for too long and fails");
-                Err(Errno(libc::EIO))
-            }
+        let begun = Cell::new(false);
+        let ended = timeout(limit, async {
+            self.given_up.passed(r).await;
+            begun.set(true);
+            self.patiently(r).await
+        });
+        if let Ok(ended) = ended.await {
+            return ended;
         }
+        tracing::error!(range = ?r.range(), "a request waited for too long and fails");
+        if begun.get() && r.changes() {
+            let (way, hold) = (self.way.clone(), self.given_up.hold(r));
+            spawn_task(async move {
+                way.given_up().await;
+                drop(hold);
+            });
+        }
+        Err(Errno(libc::EIO))
     }
 }
 
@@ -294,3 +352,6 @@ fn scsi_fault(status: u8, sense: Option<&Sense>) -> (i32, Option<Nanos>) {
         _ => (libc::EIO, None),
     }
 }
+
+#[cfg(test)]
+mod tests;

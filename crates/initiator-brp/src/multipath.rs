@@ -147,6 +147,18 @@ impl Multipath {
         self.run(async |d: &Disk| d.write_zeroes(at, len, unmap).await).await
     }
 
+    /// Waits until nothing can be done any more of what was given up before, over any path: operations of this reactor whose
+    /// futures were dropped. The target has told their end, or has lost this host for so long that it has given them up.
+    pub async fn given_up(&self) {
+        let mut late = 0;
+        for p in &self.paths {
+            if !p.queue.given_up().await {
+                late = late.max(p.queue.local.shared.config.keep_alive + LATE);
+            }
+        }
+        sleep(late).await;
+    }
+
     /// Runs an operation on the path in use, and on the others when paths fail under it. It must be one that may
     /// be done twice in a row.
     ///

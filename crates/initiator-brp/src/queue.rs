@@ -8,12 +8,16 @@ use crate::session::Local;
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::unflushed::{Ledger, Unflushed};
+use weir_base::{MILLIS, Nanos};
 use weir_mem::Slice;
 use weir_proto_brp::volume::VOLUME_INFO;
 use weir_proto_brp::{Op, Status, VolumeInfo};
+use weir_reactor::sleep;
 
 /// Descriptions asked for at once.
 const AT_ONCE: usize = 64;
+/// How often is looked whether commands that were given up have ended.
+const LOOK: Nanos = 5 * MILLIS;
 
 /// The present reactor's handle for I/O. Cloning gives another handle to the same.
 #[derive(Clone)]
@@ -112,6 +116,27 @@ impl Queue {
             Outcome::Done(_) => Ok(()),
             o => Err(plain(o)),
         }
+    }
+
+    /// Waits until the target has told the end of every command here that was given up before, by dropping its future or
+    /// because it took too long. False: the path was not up all the time, so the target may know of some that we do not.
+    pub(crate) async fn given_up(&self) -> bool {
+        let channels = self.local.channels();
+        let of_then: Vec<_> = channels.iter().map(|c| c.given_up()).collect();
+        let mut known = true;
+        for (c, of_then) in channels.iter().zip(of_then) {
+            loop {
+                if c.path() != Path::Up {
+                    known = false;
+                    break;
+                }
+                if !c.given_up().iter().any(|g| of_then.contains(g)) {
+                    break;
+                }
+                sleep(LOOK).await;
+            }
+        }
+        known
     }
 
     /// True while the path of some channel here is up.

@@ -218,6 +218,11 @@ impl Local {
         }
     }
 
+    /// All channels here.
+    pub(crate) fn channels(&self) -> Vec<Rc<Channel>> {
+        self.channels.borrow().clone()
+    }
+
     async fn open(&self, index: u16) -> Result<(), Error> {
         if self.channels.borrow().iter().any(|c| c.index() == index) {
             // Of an earlier login that did not get all channels.

@@ -265,8 +265,8 @@ impl Share {
     #[cold]
     fn smaller(&self, len: usize, class: usize) -> usize {
         let pool = &self.0.pool;
-        let larger = class + 1..pool.classes.len();
-        if !larger.clone().all(|i| self.0.account.is_without(i)) {
+        // One that may be had now: those of other sizes are not waited for.
+        if (class + 1..pool.classes.len()).any(|i| self.0.account.can_take(i)) {
             return len;
         }
         let fits = (0..class).rev().find(|i| !self.0.account.is_without(*i));
@@ -312,6 +312,22 @@ mod tests {
         let mut v = [0; 4];
         a.read_at(0, &mut v);
         assert_eq!(&v, b"weir");
+    }
+
+    #[test]
+    fn who_has_a_larger_one_waits_for_nobody_all_the_same() {
+        let classes = vec![(4096, 8), (64 << 10, 2), (1 << 20, 1)];
+        let p = BufPool::new(&PoolConfig { classes }).unwrap();
+        let [a, b, me] = ["a", "b", "me"].map(|h| p.share(h));
+        let large = me.try_alloc(1 << 20).unwrap();
+        let standing = [&a, &b].map(|h| h.try_alloc(64 << 10).unwrap());
+        // Its own large one does not help: a buffer of 64 KiB is waited for among those of its size only.
+        assert!(me.try_alloc(64 << 10).is_none());
+        assert_eq!(me.piece(64 << 10), 4096);
+        drop(large);
+        assert_eq!(me.piece(64 << 10), 64 << 10, "a larger one may be had");
+        drop(standing);
+        assert_eq!(me.piece(64 << 10), 64 << 10);
     }
 
     #[test]

@@ -109,9 +109,11 @@ pub(crate) fn backing(device: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok().map(|s| s.trim_end().to_owned())
 }
 
-/// Takes the file away from a loop device. While somebody has the device open that happens later.
-pub(crate) fn clear(device: &Path) -> io::Result<()> {
-    let d = open(device)?;
+/// Takes the file away from a loop device, which this process may have open already. While somebody else has it open that
+/// happens later.
+pub(crate) fn clear(device: &Path, mine: Option<File>) -> io::Result<()> {
+    // By the same file: whoever is the only one keeps others out from here on.
+    let d = mine.map_or_else(|| open(device), Ok)?;
     match sys::ioctl(d.as_fd(), CLR_FD, 0) {
         Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(()),
         r => r.map(drop),

@@ -315,6 +315,13 @@ impl Channel {
         self.slot_units.signal_n(self.slot_units.waiting() as u32);
     }
 
+    /// Commands that nobody waits for any more and of which the target has not told the end, by slot and order.
+    pub(crate) fn given_up(&self) -> Vec<(u16, u64)> {
+        let t = self.table.borrow();
+        let orphans = t.slots.iter().enumerate().filter(|(_, s)| s.state == State::Orphan);
+        orphans.map(|(tag, s)| (tag as u16, s.order)).collect()
+    }
+
     /// What is in use.
     pub(crate) fn census(&self) -> ChannelCensus {
         let t = self.table.borrow();

@@ -175,6 +175,14 @@ impl Channel {
             if plan.segments > 0
                 && let Err(e) = self.register(tag, s, conn, &mut keys, plan.segments)
             {
+                if s.numbered {
+                    // The target may have it, by this number: that is sent all the same, with nothing to do.
+                    let once = s.command.operation() == Some(Op::CompareAndWrite);
+                    let e = if once { Error::InDoubt } else { e };
+                    s.orphan(Outcome::Lost(e)).into_iter().for_each(|w| w.wake());
+                    s.empty();
+                    continue;
+                }
                 // It has not been sent and never will be.
                 pending.remove(batch.layout.commands);
                 s.state = State::Done;

@@ -11,6 +11,7 @@ mod keyed;
 mod paths;
 mod peer;
 mod power;
+mod registrations;
 mod slow_link;
 mod stored;
 mod target;

@@ -347,6 +347,13 @@ impl Channel {
         self.conn.peer()
     }
 
+    /// Commands that nobody waits for any more and that the target has neither answered nor aborted, by slot and start.
+    pub(crate) fn given_up(&self) -> Vec<(u16, Nanos)> {
+        let t = self.table.borrow();
+        let orphans = t.slots.iter().enumerate().filter(|(_, s)| s.state == State::Orphan);
+        orphans.map(|(i, s)| (i as u16, s.started)).collect()
+    }
+
     /// What is in use.
     pub fn census(&self) -> ChannelCensus {
         let t = self.table.borrow();

@@ -240,6 +240,13 @@ impl Multipath {
         self.run(Repeat::of(cdb.as_bytes()), op).await
     }
 
+    /// As [`Queue::given_up`], over all paths.
+    pub async fn given_up(&self) {
+        for p in &self.0.paths {
+            p.queue.given_up().await;
+        }
+    }
+
     /// Runs an operation over a good path; over others when paths fail under it and `repeat` allows that.
     ///
     /// # Errors

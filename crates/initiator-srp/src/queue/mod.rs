@@ -22,7 +22,7 @@ use weir_proto_scsi::Lun;
 use weir_proto_scsi::initiator::Cdb;
 use weir_proto_scsi::sense::{Sense, SenseKey};
 use weir_proto_srp::PortId;
-use weir_reactor::{now, sleep};
+use weir_reactor::{call, now, sleep};
 
 /// A hardware queue (S3): the present reactor's handle for I/O on a session. Cloning gives another handle to
 /// the same queue.
@@ -164,6 +164,22 @@ impl Queue {
     ) -> Result<Outcome, Error> {
         let ended = self.attempt_on(lun, cdb, data_out, data_in, first).await;
         self.again(lun, cdb, data_out, data_in, ended).await
+    }
+
+    /// Waits until every command of the session that was given up before, by dropping its future, has been answered or
+    /// aborted, or its channel has ended. What a lost channel left with the target may still be done, until the next
+    /// login.
+    pub async fn given_up(&self) {
+        let id = self.local.shared.id;
+        // Commands of one reactor may go by a channel of another.
+        for h in self.local.shared.reactors() {
+            call(&h, move || async move {
+                if let Some(l) = Local::find(id) {
+                    l.given_up().await;
+                }
+            })
+            .await;
+        }
     }
 
     async fn again(

@@ -10,12 +10,17 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use weir_base::{MILLIS, Nanos};
 use weir_fabric::Provider;
 use weir_proto_scsi::Lun;
 use weir_proto_srp::TaskFunction;
 use weir_reactor::{
-    Handle, LocalFuture, TaskId, WaitChannel, get_part, remove_part, send_to, set_part, spawn_task,
+    Handle, LocalFuture, TaskId, WaitChannel, get_part, remove_part, send_to, set_part, sleep,
+    spawn_task,
 };
+
+/// How often is looked whether commands that were given up have ended.
+const LOOK: Nanos = 5 * MILLIS;
 
 /// Which login it is, and how much has been heard of units since the session was made: what was known of a unit under
 /// another stamp has to be looked at again.
@@ -251,6 +256,17 @@ impl Local {
     pub(crate) fn expire(&self, lun: u64) {
         for (_, c) in self.channels.borrow().iter() {
             c.expire(lun);
+        }
+    }
+
+    /// Waits until the commands here that were given up before have been answered or aborted, or their channel has ended.
+    pub(crate) async fn given_up(&self) {
+        let channels: Vec<_> = self.channels.borrow().iter().map(|(_, c)| c.clone()).collect();
+        for c in channels {
+            let of_then = c.given_up();
+            while c.given_up().iter().any(|g| of_then.contains(g)) {
+                sleep(LOOK).await;
+            }
         }
     }
 

@@ -94,6 +94,7 @@ impl Inner {
             self.fail(format!("the destination could not be changed at byte {from}: {e}"));
             if self.doubtful.get() {
                 // Either may be the volume after a restart, so nothing may be on one of them only.
+                self.stale.mark(from, to);
                 return source.and(Err(IoError::Medium));
             }
         }
@@ -118,7 +119,12 @@ impl Volume for Mirror {
             // Either side may be the volume after a crash: nobody is shown what is on one of them only, so far.
             Ok(()) if inner.doubtful.get() => IoFuture::new(async move {
                 let _lock = inner.ranges.lock(at, at + len).await;
-                inner.source.read(at, buf).await
+                inner.source.read(at, buf.clone()).await?;
+                if !inner.stale.has(at, at + len) {
+                    return Ok(());
+                }
+                // A change failed on one side. What is seen of it is on both.
+                inner.destination.write(at, buf, false).await.map_err(|_| IoError::Medium)
             }),
             Ok(()) => inner.source.read(at, buf),
         }

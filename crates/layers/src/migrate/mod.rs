@@ -306,6 +306,10 @@ impl Migration {
             Phase::Ready => Ok(()),
             _ => Err("it is not ready".to_string()),
         };
+        if i.doubtful.get() && i.phase.get() == Phase::Copying {
+            // In doubt a copy that failed has not ended the migration: it is made once more.
+            spawn_task(i.clone().copy_all());
+        }
         ready()?;
         // Most of what is to be flushed, before anybody has to wait for it.
         self.flush_destination().await?;

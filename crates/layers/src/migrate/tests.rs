@@ -481,3 +481,66 @@ fn what_hosts_would_notice_is_refused() {
         assert_eq!(m.entrance().handle().geometry().len, LEN);
     });
 }
+
+/// Holds until that is possible.
+async fn hold_some_time(m: &Migration) -> Held {
+    for _ in 0..100 {
+        if let Ok(held) = m.hold(SECONDS).await {
+            return held;
+        }
+        sleep(100 * MILLIS).await;
+    }
+    panic!("it is never ready: {:?}", m.status())
+}
+
+#[test]
+fn in_doubt_what_failed_on_one_side_is_the_same_on_both_before_it_is_seen_or_moves() {
+    sim(async {
+        let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
+        let m = Migration::new(a.clone(), b.clone(), plan()).unwrap();
+        let v = m.entrance().handle();
+        m.begin();
+        settled(&m).await;
+        m.hold(SECONDS).await.unwrap().doubtful();
+        b.fails.set(Some(IoError::Medium));
+        for at in [0, 512, 4096] {
+            assert!(write(&*v, at, 3, 512).await.is_err(), "it is not on both sides");
+        }
+        let buf = Slice::heap(512);
+        assert_eq!(
+            v.read(0, buf.clone()).await,
+            Err(IoError::Medium),
+            "it would be seen on one only"
+        );
+        b.fails.set(None);
+        // After a crash either may be the volume: what was seen is on both.
+        v.read(0, buf.clone()).await.unwrap();
+        let seen = buf.to_vec()[0];
+        assert_eq!((a.bytes.borrow()[0], b.bytes.borrow()[0]), (seen, seen));
+        // So is what nobody has looked at, once it moves.
+        hold_some_time(&m).await.moved().unwrap();
+        assert_eq!(*a.bytes.borrow(), *b.bytes.borrow());
+    });
+}
+
+#[test]
+fn in_doubt_a_copy_that_fails_is_tried_again() {
+    sim(async {
+        let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
+        let m = Migration::new(a.clone(), b.clone(), plan()).unwrap();
+        let v = m.entrance().handle();
+        m.begin();
+        settled(&m).await;
+        m.hold(SECONDS).await.unwrap().doubtful();
+        a.fails.set(Some(IoError::Medium));
+        assert!(write(&*v, 512, 3, 512).await.is_err());
+        a.fails.set(None);
+        assert!(m.hold(SECONDS).await.is_err(), "the two differ");
+        b.fails.set(Some(IoError::Medium));
+        sleep(SECONDS).await;
+        assert!(m.status().reason.is_some(), "it was not copied");
+        b.fails.set(None);
+        hold_some_time(&m).await.moved().unwrap();
+        assert_eq!(*a.bytes.borrow(), *b.bytes.borrow());
+    });
+}

@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// O_EXCL: a block device is nobody else's.
+const EXCLUSIVE: i32 = 0o200;
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// Whether this machine can run the tests.
@@ -309,6 +312,72 @@ fn an_attachment_whose_process_was_killed_is_cleaned_up() {
     assert!(said.contains("had ended before"), "{said}");
     target.all_gone(&a);
     target.fails("detach it-killed", 3);
+}
+
+/// Whoever mounts it where `weir detach` cannot see it, as in a container, keeps a disk that works.
+#[test]
+fn a_disk_that_is_mounted_in_another_namespace_is_left_alone() {
+    if !can() {
+        return;
+    }
+    let target = Target::new(&[("disk", "64M")]);
+    let a = target.attach("disk --name it-elsewhere");
+    let device = a["device"].as_str().unwrap();
+    run("mkfs.ext4", &["-q", device]);
+    let mnt = target.mnt();
+    let script = "mount \"$0\" \"$1\" && touch \"$1/mounted\" && exec sleep 1000";
+    let mut elsewhere = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, device])
+        .arg(&mnt)
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let inside = PathBuf::from(format!("/proc/{}/root", elsewhere.id()));
+    let inside = inside.join(mnt.strip_prefix("/").unwrap());
+    wait_for("the mount", || inside.join("mounted").exists());
+    assert!(!mnt.join("mounted").exists(), "it is not to be seen here");
+    let busy = target.fails("detach it-elsewhere", 4);
+    assert!(busy.contains("is in use"), "{busy}");
+    fs::write(inside.join("file"), content(1, 1 << 20)).unwrap();
+    fs::File::open(inside.join("file")).unwrap().sync_all().unwrap();
+    elsewhere.kill().unwrap();
+    elsewhere.wait().unwrap();
+    // Nothing was taken away meanwhile, or later.
+    std::thread::sleep(Duration::from_millis(500));
+    target.mount(device);
+    assert!(fs::read(mnt.join("file")).unwrap() == content(1, 1 << 20));
+    target.unmount();
+    target.ok("detach it-elsewhere");
+    target.all_gone(&a);
+}
+
+/// A disk that is being flushed for its end is nobody's to mount any more.
+#[test]
+fn nobody_mounts_a_disk_that_is_being_detached() {
+    if !can() {
+        return;
+    }
+    let mut target = Target::new(&[("disk", "64M")]);
+    let a = target.attach("disk --name it-late");
+    let device = a["device"].as_str().unwrap();
+    // Its flush waits.
+    target.kill();
+    let device = PathBuf::from(device);
+    let mine = || fs::OpenOptions::new().read(true).custom_flags(EXCLUSIVE).open(&device);
+    assert!(mine().is_ok());
+    let mut detach = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["detach", "it-late"])
+        .env("WEIR_RUN_DIR", target.dir.join("run"))
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(detach.try_wait().unwrap().is_none(), "it waits for the target");
+    let busy = mine().err().and_then(|e| e.raw_os_error());
+    target.start();
+    assert!(detach.wait().unwrap().success());
+    assert_eq!(busy, Some(16), "EBUSY");
+    target.all_gone(&a);
 }
 
 #[test]
