@@ -4,6 +4,7 @@ use crate::at_once::AtOnceTap;
 use crate::events::Events;
 use crate::nexus::{ChannelRef, NexusName};
 use crate::port::Port;
+use crate::target;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{Nanos, SECONDS};
@@ -71,12 +72,7 @@ impl Channel {
     pub(crate) async fn accept(port: Rc<Port>, login: Login) {
         let Login { incoming, name, nexus, initiator, mut response, negotiated, events } = login;
         let peer = incoming.peer();
-        let lose = |port: &Port, name: &NexusName| {
-            if let Some(n) = port.shared.nexuses.give_up(name) {
-                port.nexus_lost(n);
-            }
-            port.shared.spread.channel_gone();
-        };
+        let lose = |port: &Port, name: &NexusName| target::give_up(&port.shared, &port.units, name);
         // RESOURCE WAIT: receives for all credits granted, and one for the answer to our own request.
         let Some(credits) = port.commit(response.credits as u32) else {
             let reason = weir_proto_srp::RejectReason::InsufficientResources;
@@ -180,7 +176,7 @@ impl Channel {
         channel.view.left().await;
         // Nothing of the channel's commands can have an effect any more: the next login need not wait for their ends.
         if let Some(n) = port.shared.nexuses.detach(&name, me) {
-            port.nexus_lost(n);
+            target::forget(&port.units, n);
         }
         while channel.busy.get() > 0 {
             channel.drained.wait().await;
