@@ -9,4 +9,11 @@ weir_base::planted_bugs! {
     GuardNotCompared,
     /// A login does not wait for the commands of the connection before.
     DrainSkipped,
+    /// Who proves nothing keeps hosts with a secret out.
+    CrowdKeepsOut,
+}
+
+impl Bug {
+    /// Those that only tests look for: hosts of no suite prove what they know.
+    pub const TESTS: &[Bug] = &[Bug::CrowdKeepsOut];
 }
