@@ -51,6 +51,8 @@ struct Up {
     volumes: BTreeSet<String>,
     targets: BTreeSet<String>,
     faults: BTreeMap<String, Error>,
+    /// Open volumes that are not as the configuration has them: the data plane could not be put back.
+    behind: BTreeSet<String>,
     /// Rules for snapshots that the pools follow.
     rules: BTreeMap<String, PoolRules>,
     records: carried::Records,

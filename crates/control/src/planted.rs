@@ -57,4 +57,6 @@ weir_base::planted_bugs! {
     LateIsOverlooked,
     /// A node that takes a pool over and changes nothing of its configuration leaves no mark on it.
     TenureUnmarked,
+    /// What the data plane could not be put back to after a change that failed is left as it is until the next start.
+    UndoneOnce,
 }

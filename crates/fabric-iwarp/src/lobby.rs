@@ -1,15 +1,8 @@
 //! Peers between their connection and their being let in: bounded, and shared out among the addresses that they come from.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
+use weir_fabric::source;
 use weir_reactor::TaskId;
-
-/// The address that counts as one peer: a network of 64 bits of IPv6 is one, since any host may have all of it.
-fn source(from: IpAddr) -> IpAddr {
-    match from.to_canonical() {
-        IpAddr::V6(a) => IpAddr::V6(Ipv6Addr::from(u128::from(a) & !u128::from(u64::MAX))),
-        v4 => v4,
-    }
-}
 
 /// One that waits.
 struct Entry<R> {

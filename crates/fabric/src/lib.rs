@@ -26,9 +26,11 @@
 )]
 
 mod recv;
+mod source;
 mod unclaimed;
 
 pub use recv::{RecvQueue, SoftRecvQueue, soft_queue};
+pub use source::source;
 pub use unclaimed::Unclaimed;
 
 use std::rc::Rc;

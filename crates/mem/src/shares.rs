@@ -180,8 +180,10 @@ impl Inner {
         let there = hosts.len() as u32;
         drop(hosts);
         for (k, kind) in self.kinds.iter().enumerate() {
-            // One more than there are hosts: the next one finds something too.
-            let kept = (kind.total / KEPT).max(there + 1).min(kind.total);
+            // One more than there are hosts: the next one finds something too. No more than half: most of them may be idle, and all
+            // would be kept for these.
+            let half = kind.total.div_ceil(2).max(2).min(kind.total);
+            let kept = (kind.total / KEPT).max((there + 1).min(half));
             kind.kept.set(if there == 0 { 0 } else { kept });
             self.serve(k);
         }

@@ -64,7 +64,8 @@ impl Bug {
                 let core = core.copied().map(Bug::Core);
                 let srp = srp::Bug::ALL.iter().filter(|b| !srp::Bug::TESTS.contains(b));
                 let srp = srp.copied().map(Bug::Srp);
-                let brp = brp::Bug::ALL.iter().copied().map(Bug::Brp);
+                let brp = brp::Bug::ALL.iter().filter(|b| !brp::Bug::TESTS.contains(b));
+                let brp = brp.copied().map(Bug::Brp);
                 let bio = Bug::Bio(bio::Bug::ResentAsNew);
                 scsi.chain(core).chain(srp).chain(brp).chain([bio]).collect()
             }

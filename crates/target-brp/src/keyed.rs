@@ -3,62 +3,37 @@
 //! The connection is accepted with a challenge, on the reactor that will have the channel. Until HELLO has proved its
 //! sender it is a [`Greeting`]: no session, no channel, two credits, and a time limit.
 
+use crate::greetings::Place;
 use crate::port::Port;
 use crate::sessions::{ChannelName, SessionName};
 use crate::target::{Login, TargetShared, join, refuse};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use weir_base::{Nanos, SECONDS};
-use weir_codec::mac;
+use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_fabric::{Connection, FabricError, Incoming, Params, SendFlags, Unclaimed};
-use weir_proto_brp::keyed::{self, Challenge, HELLO_LEN, Hello, NONCE, Transcript};
+use weir_proto_brp::keyed::{self, Challenge, HELLO_LEN, Hello, Transcript};
 use weir_proto_brp::login::VERSION;
 use weir_proto_brp::{LoginRequest, LoginResponse, RejectReason};
-use weir_reactor::{Token, WaitChannel, completion, spawn_task, timeout};
+use weir_reactor::{Token, WaitChannel, completion, send_to, sleep, spawn_task, timeout};
 use weir_target_core::{Secret, spread};
 
-/// Connections of a port that have not proved themselves yet. More are refused: an honest host tries again.
-const MOST: usize = 64;
+/// Connections of a port that have not proved themselves yet. For one more, one of the address that has most of them goes.
+pub(crate) const MOST: usize = 64;
 /// How long a host may take for its HELLO.
 const PATIENCE: Nanos = 5 * SECONDS;
+/// How long one that has to go may take for that.
+const GOING: Nanos = 100 * MILLIS;
 /// Credits of a connection that has not proved itself: HELLO takes one.
 const CREDITS: u16 = 2;
 /// Receive buffers for all that there may be: channels are not given these, or hosts with a secret would be kept out by those
 /// that are there.
 pub(crate) const RECEIVES: u32 = MOST as u32 * CREDITS as u32;
 
-/// What keyed logins of a port share.
-#[derive(Default)]
-pub(crate) struct Greetings {
-    under_way: AtomicUsize,
-    drawn: AtomicU64,
-}
-
-impl Greetings {
-    /// A number that was never used before by this run of the program, and that nobody can foretell.
-    fn nonce(&self, seed: &[u8; 32], port: &[u8; 16]) -> [u8; NONCE] {
-        let n = self.drawn.fetch_add(1, Ordering::Relaxed);
-        mac::hmac_sha256(seed, &[port, &n.to_le_bytes()])
-    }
-
-    fn begin(&self) -> bool {
-        let room = self.under_way.fetch_add(1, Ordering::AcqRel) < MOST;
-        if !room {
-            self.end();
-        }
-        room
-    }
-
-    fn end(&self) {
-        self.under_way.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 /// A connection between challenge and HELLO, as the receive path of its reactor knows it.
 pub(crate) struct Greeting {
     qp: u32,
+    number: u64,
     hello: Cell<Option<Hello>>,
     /// It has sent something else, or more.
     bad: Cell<bool>,
@@ -80,6 +55,16 @@ impl Pending {
         }
         g.heard.signal();
         true
+    }
+
+    /// It has to go, for another one, unless it has said meanwhile who it is.
+    fn send_away(&self, number: u64) {
+        let all = self.0.borrow();
+        let meant = |g: &&Rc<Greeting>| g.number == number && g.hello.get().is_none();
+        if let Some(g) = all.iter().find(meant) {
+            g.bad.set(true);
+            g.heard.signal();
+        }
     }
 
     fn add(&self, g: &Rc<Greeting>) {
@@ -205,21 +190,54 @@ pub(crate) fn challenge(
     request: LoginRequest,
     secret: Arc<[u8]>,
 ) {
-    if !shared.greetings.begin() {
-        return refuse(incoming, RejectReason::Resources);
-    }
     let reactors = shared.spread.reactors();
     let place = shared.sessions.place(&name(&request), reactors.len());
+    let reactor = reactors.get(place).map_or_else(weir_reactor::current_id, |h| h.id());
+    let Some((number, gone)) = shared.greetings.begin(&incoming.peer(), reactor) else {
+        return refuse(incoming, RejectReason::Resources);
+    };
+    send_away(shared, gone);
     let (target, shared) = (shared.spread.id(), shared.clone());
     spread::run_at(&reactors, place, move || match Port::local(target) {
         Some(port) => {
-            spawn_task(greet(port, incoming, request, secret, place));
+            spawn_task(greet(port, incoming, request, secret, place, number));
         }
         None => {
-            shared.greetings.end();
+            shared.greetings.end(number);
             refuse(incoming, RejectReason::Unspecified);
         }
     });
+}
+
+/// Ends a connection that has lost its place to another one.
+fn send_away(shared: &TargetShared, gone: Option<Place>) {
+    let target = shared.spread.id();
+    if let Some(g) = gone {
+        send_to(g.reactor, move || {
+            if let Some(port) = Port::local(target) {
+                port.greetings.send_away(g.number);
+            }
+        });
+    }
+}
+
+/// Receive buffers for a connection that is to prove itself: those of another one, if need be, that has to go.
+async fn lend(port: &Port, number: u64) -> bool {
+    if port.set_aside.lend(u32::from(CREDITS)) {
+        return true;
+    }
+    let shared = &port.shared;
+    let gone = shared.greetings.displace(number, weir_reactor::current_id());
+    if gone.is_none() {
+        return false;
+    }
+    send_away(shared, gone);
+    let lent = async {
+        while !port.set_aside.lend(u32::from(CREDITS)) {
+            sleep(MILLIS).await;
+        }
+    };
+    timeout(GOING, lent).await.is_ok()
 }
 
 fn name(request: &LoginRequest) -> ChannelName {
@@ -233,16 +251,17 @@ async fn greet(
     request: LoginRequest,
     secret: Arc<[u8]>,
     place: usize,
+    number: u64,
 ) {
     let shared = port.shared.clone();
-    if !port.set_aside.lend(u32::from(CREDITS)) {
-        shared.greetings.end();
+    if !lend(&port, number).await {
+        shared.greetings.end(number);
         return refuse(incoming, RejectReason::Resources);
     }
-    let proved = prove(&port, incoming, &request, &secret).await;
+    let proved = prove(&port, incoming, &request, &secret, number).await;
     port.set_aside.give_back(u32::from(CREDITS));
     // What it replaces may take long to end: that is no reason to keep others out.
-    shared.greetings.end();
+    shared.greetings.end(number);
     let Some(greeted) = proved else { return };
     let arrival = Arrival::Greeted(greeted);
     // The secret may have changed meanwhile.
@@ -269,6 +288,7 @@ async fn prove(
     incoming: Box<dyn Incoming>,
     request: &LoginRequest,
     secret: &Arc<[u8]>,
+    number: u64,
 ) -> Option<Greeted> {
     let c = &port.config;
     let nonce = port.shared.greetings.nonce(&c.nonce_seed, &c.port_id.0);
@@ -288,12 +308,17 @@ async fn prove(
     };
     let greeting = Rc::new(Greeting {
         qp: conn.qp(),
+        number,
         hello: Cell::new(None),
         bad: Cell::new(false),
         heard: WaitChannel::new(0),
     });
     port.greetings.add(&greeting);
     port.more_held.signal();
+    // It may have had to go before it was there.
+    if !port.shared.greetings.has(number) {
+        port.greetings.send_away(number);
+    }
     let (token, closed) = completion();
     conn.on_closed(token);
     let g = greeting.clone();

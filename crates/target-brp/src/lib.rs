@@ -23,6 +23,7 @@
 
 mod channel;
 mod config;
+mod greetings;
 mod keyed;
 pub mod planted;
 mod port;

@@ -11,4 +11,11 @@ weir_base::planted_bugs! {
     DrainSkipped,
     /// A host is told that a write failed while a device still has the one that it sent before.
     VerdictBesideFormer,
+    /// Who proves nothing keeps hosts with a secret out.
+    CrowdKeepsOut,
+}
+
+impl Bug {
+    /// Those that only tests look for: hosts of no suite prove what they know.
+    pub const TESTS: &[Bug] = &[Bug::CrowdKeepsOut];
 }

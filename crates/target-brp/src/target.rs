@@ -1,7 +1,8 @@
 //! A target port as a whole: logins, and what its reactors share.
 
 use crate::config::TargetConfig;
-use crate::keyed::{self, Arrival, Greetings};
+use crate::greetings::Greetings;
+use crate::keyed::{self, Arrival};
 use crate::port::Port;
 use crate::remembered::Remembered;
 use crate::sessions::{ChannelName, Joined, SessionName, Sessions};

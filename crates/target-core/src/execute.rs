@@ -161,6 +161,7 @@ impl Pass {
             self.wait_for_lingering(nexus, t).await;
         }
         if let Err(e) = self.admit(nexus, &command) {
+            self.refused(&e);
             out.fail(&e, self.fast().sense);
             return Ok(out);
         }
@@ -317,8 +318,12 @@ impl Pass {
         let space = g.thin.then_some(SpaceUse { used: g.len, available: g.len });
         let ctx = ControlContext { luns: &luns, space };
         let mut answer = Vec::new();
-        let shared = &self.unit.shared;
-        let outcome = shared.with(|s| s.control(nexus, c, &list, &ctx, &mut answer));
+        let outcome = match c {
+            ControlCommand::RequestSense { .. } | ControlCommand::ReportLuns { .. } => {
+                self.taking(|s| s.control(nexus, c, &list, &ctx, &mut answer))
+            }
+            _ => self.unit.shared.with(|s| s.control(nexus, c, &list, &ctx, &mut answer)),
+        };
         drop(turn);
         outcome.result?;
         self.effects(&outcome.effects, t).await?;
@@ -348,7 +353,7 @@ impl Pass {
         let turn = self.unless_over(t, shared.reserving.take()).await?;
         let inside = self.begin(t)?;
         // What was in force when it was admitted may be so no more.
-        shared.with(|s| s.admit(nexus, &Command::Control(*c)))?;
+        shared.with(|s| s.admit(nexus, &Command::Control(*c))).inspect_err(|e| self.refused(e))?;
         Ok((turn, inside))
     }
 

@@ -12,7 +12,9 @@ use crate::unit::Attached;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
-use weir_proto_scsi::lu::Nexus;
+use weir_proto_scsi::lu::{LuState, Nexus};
+use weir_proto_scsi::sense::{Sense, SenseKey};
+use weir_proto_scsi::status::ScsiError;
 use weir_reactor::{WaitChannel, unless};
 
 /// Passes that one fence makes void together.
@@ -110,6 +112,8 @@ impl Rounds {
 pub struct Pass {
     attached: Rc<Attached>,
     round: Rc<Round>,
+    /// The unit attention that the command has taken, and of which its host has not been told.
+    taken: Cell<Option<Box<Sense>>>,
 }
 
 /// Held while a command's I/O is under way.
@@ -135,6 +139,9 @@ impl Deref for Pass {
 impl Drop for Pass {
     #[inline]
     fn drop(&mut self) {
+        if let Some(sense) = self.taken.take() {
+            self.give_back(*sense);
+        }
         self.round.passes.set(self.round.passes.get() - 1);
         self.round.tell();
     }
@@ -146,7 +153,7 @@ impl Attached {
     pub fn pass(self: &Rc<Self>) -> Pass {
         let round = self.rounds.now.borrow().clone();
         round.passes.set(round.passes.get() + 1);
-        Pass { attached: self.clone(), round }
+        Pass { attached: self.clone(), round, taken: Cell::default() }
     }
 
     /// The passes so far are void from here on, but that of the command aside with this number.
@@ -164,6 +171,42 @@ impl Pass {
     #[inline]
     pub fn end(&self) -> Option<End> {
         self.round.end.get()
+    }
+
+    /// The command's answer is with the connection: its host is told of what it has taken.
+    #[inline]
+    pub fn told(&self) {
+        self.taken.set(None);
+    }
+
+    /// The command is refused: by a unit attention, perhaps, that is pending no more.
+    pub(crate) fn refused(&self, e: &ScsiError) {
+        if let Some(sense) = e.sense.filter(|s| s.key == SenseKey::UnitAttention) {
+            self.taken.set(Some(Box::new(sense)));
+        }
+    }
+
+    /// Runs `f` on the unit's state, and keeps which unit attention it takes.
+    pub(crate) fn taking<R>(&self, f: impl FnOnce(&mut LuState) -> R) -> R {
+        let nexus = self.attached.nexus;
+        let (r, taken) = self.unit.shared.with(|s| {
+            let before = s.attentions(nexus);
+            let r = f(s);
+            let after = s.attentions(nexus);
+            (r, before.into_iter().find(|b| !after.iter().any(|a| a.same_code(b))))
+        });
+        if let Some(sense) = taken {
+            self.taken.set(Some(Box::new(sense)));
+        }
+        r
+    }
+
+    /// Nobody hears of the command any more: what it has taken is told to the next one.
+    #[cold]
+    fn give_back(&self, sense: Sense) {
+        if !has(Bug::AttentionLost) {
+            self.unit.shared.with(|s| s.untold(self.attached.nexus, sense));
+        }
     }
 
     /// Waits until the command is fenced; for ever, if it is not.
@@ -278,7 +321,8 @@ impl Aside {
     /// The pass again. [`Pass::end`] tells of fences since then: one that has ended the command must not be answered after.
     pub fn back(self) -> Pass {
         self.round.passes.set(self.round.passes.get() + 1);
-        Pass { attached: self.attached.clone(), round: self.round.clone() }
+        let (attached, round) = (self.attached.clone(), self.round.clone());
+        Pass { attached, round, taken: Cell::default() }
     }
 }
 

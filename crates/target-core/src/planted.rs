@@ -23,9 +23,12 @@ weir_base::planted_bugs! {
     FencerNotSpared,
     /// A host that is given a secret goes on without having proved that it knows it.
     ProofNotAsked,
+    /// A unit attention that a command has taken which ends without a word is told to nobody.
+    AttentionLost,
 }
 
 impl Bug {
-    /// Those that only tests look for: hosts of no suite preempt and abort a key of their own.
-    pub const TESTS: &[Bug] = &[Bug::FencerNotSpared];
+    /// Those that only tests look for: hosts of no suite preempt and abort a key of their own, and the judge of doors does not
+    /// demand what a command may have taken that ended without a word.
+    pub const TESTS: &[Bug] = &[Bug::FencerNotSpared, Bug::AttentionLost];
 }

@@ -4,6 +4,7 @@ use crate::at_once::AtOnceTap;
 use crate::events::Events;
 use crate::nexus::{ChannelRef, NexusName};
 use crate::port::Port;
+use crate::target;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_base::{Nanos, SECONDS};
@@ -73,12 +74,7 @@ impl Channel {
     pub(crate) async fn accept(port: Rc<Port>, login: Login) {
         let Login { incoming, name, nexus, initiator, mut response, negotiated, events } = login;
         let peer = incoming.peer();
-        let lose = |port: &Port, name: &NexusName| {
-            if let Some(n) = port.shared.nexuses.give_up(name) {
-                port.nexus_lost(n);
-            }
-            port.shared.spread.channel_gone();
-        };
+        let lose = |port: &Port, name: &NexusName| target::give_up(&port.shared, &port.units, name);
         // RESOURCE WAIT: receives for all credits granted, and one for the answer to our own request.
         let Some(credits) = port.commit(response.credits as u32) else {
             let reason = weir_proto_srp::RejectReason::InsufficientResources;
@@ -208,7 +204,7 @@ impl Channel {
     fn leave_nexus(&self) {
         let me = ChannelRef { reactor: weir_reactor::current_id(), channel: self.id };
         if let Some(n) = self.port.shared.nexuses.detach(&self.name, me) {
-            self.port.nexus_lost(n);
+            target::forget(&self.port.units, n);
         }
     }
 

@@ -168,11 +168,6 @@ impl Nexuses {
         Self::reap(&mut t, name)
     }
 
-    /// The port has ended. Gives the nexuses that it knew yet.
-    pub(crate) fn end_all(&self) -> Vec<NexusId> {
-        std::mem::take(&mut *self.lock()).into_values().map(|n| n.id).collect()
-    }
-
     fn reap(t: &mut BTreeMap<Key, Nexus>, name: &NexusName) -> Option<NexusId> {
         let n = t.get_mut(&name.0)?;
         if n.joining > 0 || !n.channels.is_empty() {

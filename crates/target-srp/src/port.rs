@@ -2,7 +2,6 @@
 
 use crate::channel::{Channel, Login};
 use crate::config::TargetConfig;
-use crate::planted::{Bug, has};
 use crate::request::Request;
 use crate::target::TargetShared;
 use crate::trace::Trace;
@@ -11,7 +10,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weir_fabric::{FabricError, Provider, RecvQueue};
 use weir_mem::{BufPool, Census};
-use weir_proto_scsi::lu::Nexus;
 use weir_proto_srp::states::RequestState;
 use weir_reactor::{WaitChannel, get_part, remove_part, set_part, spawn_task};
 use weir_target_core::{Receives, Units, spread};
@@ -188,16 +186,6 @@ impl Port {
         }
     }
 
-    /// The last channel of a nexus is gone: the units forget it.
-    pub(crate) fn nexus_lost(&self, nexus: Nexus) {
-        if has(Bug::NexusStays) {
-            return;
-        }
-        for u in self.units.all() {
-            u.shared().nexus_lost(nexus);
-        }
-    }
-
     /// A request has posted its receive.
     #[inline]
     pub(crate) fn arm(&self) {
@@ -272,10 +260,6 @@ impl Port {
         }
         for c in self.channels() {
             c.is_left_behind();
-        }
-        if self.shared.spread.stops() && !has(Bug::StoppedKeepsNexuses) {
-            // Logins that were under way have held them.
-            self.shared.nexuses.end_all().into_iter().for_each(|n| self.nexus_lost(n));
         }
     }
 

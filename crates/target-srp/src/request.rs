@@ -382,7 +382,7 @@ impl Request {
             _ => return self.end_in_silence(channel, pass.as_ref()).await,
         };
         match answer {
-            Some(o) => self.respond(channel, tag, &o, out_len, in_len, solicit).await,
+            Some(o) => self.respond(channel, pass.as_ref(), &o, out_len, in_len, solicit).await,
             None => self.answer_code(channel, tag, RspCode::FieldsInvalid).await,
         }
     }
@@ -408,7 +408,7 @@ impl Request {
     async fn respond(
         &self,
         channel: &Rc<Channel>,
-        tag: Tag,
+        pass: Option<&Pass>,
         o: &Outcome,
         out_len: u32,
         in_len: u32,
@@ -423,7 +423,8 @@ impl Request {
         }
         .residuals(o.moved_out, o.moved_in);
         let good = o.status == Status::Good.code();
-        let mut r = Response::scsi(tag, o.status, channel.release()).with_residuals(residuals);
+        let mut r =
+            Response::scsi(self.tag.get(), o.status, channel.release()).with_residuals(residuals);
         r.solicited = solicit.wants(good);
         if o.has_sense() {
             let mut sense = [0; SENSE_LEN_MAX];
@@ -431,6 +432,9 @@ impl Request {
             self.post(channel, &r.with_sense(&sense[..n]));
         } else {
             self.post(channel, &r);
+        }
+        if let Some(p) = pass {
+            p.told();
         }
         self.let_go().await;
     }

@@ -2,7 +2,7 @@
 
 use crate::channel::Login;
 use crate::config::TargetConfig;
-use crate::nexus::{ChannelRef, Nexuses};
+use crate::nexus::{ChannelRef, NexusName, Nexuses};
 use crate::planted::{Bug, has};
 use crate::port::Port;
 use std::rc::Rc;
@@ -11,6 +11,7 @@ use weir_base::{MILLIS, Nanos};
 use weir_fabric::{FabricError, Incoming, Provider};
 use weir_mem::BufPool;
 use weir_proto_scsi::identity::Identity;
+use weir_proto_scsi::lu::Nexus;
 use weir_proto_srp::misc::LogoutReason;
 use weir_proto_srp::policy::MultiChannel;
 use weir_proto_srp::{Form, LoginReject, LoginRequest, PortId, RejectReason, Tag, evaluate};
@@ -108,8 +109,10 @@ impl Target {
     /// The address cannot be listened on.
     pub fn listen(&self, provider: &dyn Provider, addr: &str) -> Result<String, FabricError> {
         let shared = self.0.clone();
+        // Those of the present reactor: each has all, and they outlive the port.
+        let units = self.local_port().map(|p| p.units.clone()).unwrap_or_default();
         spread::listen(&self.0.spread, provider, addr, move |incoming| {
-            login(shared.clone(), incoming)
+            login(shared.clone(), units.clone(), incoming)
         })
     }
 
@@ -200,6 +203,24 @@ impl Target {
     }
 }
 
+/// A login comes to nothing after it has joined its nexus, which may be over by that: then the units forget it.
+pub(crate) fn give_up(shared: &TargetShared, units: &Units, name: &NexusName) {
+    if let Some(nexus) = shared.nexuses.give_up(name) {
+        forget(units, nexus);
+    }
+    shared.spread.channel_gone();
+}
+
+/// The last channel of a nexus is gone.
+pub(crate) fn forget(units: &Units, nexus: Nexus) {
+    if has(Bug::NexusStays) {
+        return;
+    }
+    for u in units.all() {
+        u.shared().nexus_lost(nexus);
+    }
+}
+
 fn refuse(shared: &TargetShared, incoming: Box<dyn Incoming>, tag: Tag, reason: RejectReason) {
     tracing::warn!(peer = %incoming.peer(), reason = %reason, "login refused");
     let data = shared.reject(tag, reason);
@@ -207,7 +228,7 @@ fn refuse(shared: &TargetShared, incoming: Box<dyn Incoming>, tag: Tag, reason: 
 }
 
 /// Judges a login, ends older channels where it says so, and hands it to the reactor that will serve it.
-async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
+async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn Incoming>) {
     let form = if incoming.native_cm() { Form::IbCm } else { Form::RdmaCm };
     let request = match LoginRequest::decode(incoming.private_data(), form) {
         Ok(r) => r,
@@ -251,24 +272,34 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
         response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
     }
     if shared.nexuses.is_crowded(&name, shared.config.max_channels) {
-        // It may have ended meanwhile.
-        let over = shared.nexuses.give_up(&name);
-        if let Some((port, n)) = Port::local(shared.spread.id()).zip(over) {
-            port.nexus_lost(n);
-        }
-        shared.spread.channel_gone();
+        give_up(&shared, &units, &name);
         return refuse(&shared, incoming, request.tag, RejectReason::InsufficientResources);
     }
     let reactors = shared.spread.reactors();
     let home = joined.turn as usize % reactors.len().max(1);
     let (initiator, nexus) = (request.initiator, joined.id);
     let events = request.event_solicited;
+    let joined = name.clone();
     let login = Login { incoming, name, nexus, initiator, response, negotiated, events };
     let target = shared.spread.id();
-    spread::run_at(&reactors, home, move || match Port::local(target) {
-        Some(port) => port.take_login(login),
-        None => login.incoming.reject(&[]),
-    });
+    let hand_over = move || match Port::local(target) {
+        Some(port) => {
+            port.take_login(login);
+            true
+        }
+        None => {
+            login.incoming.reject(&[]);
+            false
+        }
+    };
+    let taken = match reactors.get(home) {
+        Some(h) => call(h, move || async move { hand_over() }).await,
+        None => Some(hand_over()),
+    };
+    // The port has ended meanwhile.
+    if taken != Some(true) && !has(Bug::StoppedKeepsNexuses) {
+        give_up(&shared, &units, &joined);
+    }
 }
 
 /// Ends a channel wherever it lives: nothing of its commands that has not begun will have an effect when this returns.

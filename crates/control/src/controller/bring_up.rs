@@ -1,7 +1,7 @@
 //! Everything up after a start, again after a fault, and down at the end.
 
 use super::*;
-use crate::model::{IMAGES, Pool, VolumeState};
+use crate::model::{IMAGES, Pool, TargetSpec, Volume, VolumeState};
 
 impl Controller {
     /// Starts whatever the configuration wants and the data plane does not run yet. Never fails as a whole: what does
@@ -35,6 +35,7 @@ impl Controller {
                     self.finish_creation(name).await.map(drop)
                 }
                 Ok(pool) if waiting => self.open_volume(volume, pool).await,
+                Ok(pool) if self.up().behind.contains(name) => self.catch_up(volume, pool).await,
                 Ok(_) => Ok(()),
                 Err(e) => Err(e),
             };
@@ -78,6 +79,44 @@ impl Controller {
             self.events.publish("pool.updated", &format!("pool/{name}"), &text);
         }
         self.pool_started(&rest, sizes).await.map(drop)
+    }
+
+    /// What the data plane could not be put back to, after a change that failed, is a fault, and is tried again.
+    pub(super) fn fall_behind(&self, command: &Command, back: &Model, e: Error) {
+        if has(Bug::UndoneOnce) {
+            return;
+        }
+        let object = match command {
+            Command::PutTarget(TargetSpec { name, .. }) | Command::DeleteTarget { name } => {
+                self.up().targets.remove(name);
+                format!("target/{name}")
+            }
+            Command::PatchVolume { name, patch } if !patch.serve_here => self.behind(name),
+            Command::ChangeLayers { name, .. } => self.behind(name),
+            Command::CreateHost(_)
+            | Command::PatchHost { .. }
+            | Command::DeleteHost { .. }
+            | Command::CreateMap(_)
+            | Command::DeleteMap { .. } => "mappings".into(),
+            _ => return,
+        };
+        if is_there(&object, back) {
+            self.fault(object, e);
+        }
+    }
+
+    fn behind(&self, volume: &str) -> String {
+        self.up().behind.insert(volume.to_string());
+        format!("volume/{volume}")
+    }
+
+    /// Has an open volume be what the configuration says.
+    async fn catch_up(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        self.plane.update_volume(volume, pool).await?;
+        let mut up = self.up();
+        up.behind.remove(&volume.name);
+        up.faults.remove(&format!("volume/{}", volume.name));
+        Ok(())
     }
 
     fn pool_down(&self, pool: &str) -> Error {

@@ -233,6 +233,7 @@ impl Controller {
         }
         let mut up = self.up();
         up.volumes.insert(volume.name.clone());
+        up.behind.remove(&volume.name);
         up.faults.remove(&format!("volume/{}", volume.name));
         Ok(())
     }
@@ -354,8 +355,9 @@ impl Controller {
             _ => self.plane.set_mappings(&back.access()).await,
         };
         if let Err(e) = undone {
-            // The store is right; the data plane follows at the latest with a restart.
+            // The store is right; the data plane follows.
             tracing::warn!("after a failed change the data plane could not be put back: {e}");
+            self.fall_behind(command, &back, e);
         }
         Ok(())
     }

@@ -161,3 +161,59 @@ async fn a_fault_of_what_is_not_there_is_caught() {
     plant(None);
     assert_eq!(told, ["volume/x"]);
 }
+
+/// Changes that the data plane refuses, and that it cannot take back at first either: what is told of it then, whether it was tried
+/// again, and what is told in the end.
+async fn not_put_back(call: &str, command: Command) -> (Vec<String>, bool, Vec<String>) {
+    let (_file, fake, c) = node().await;
+    let before = c.model();
+    fake.break_call(call);
+    c.execute(command).await.expect_err("it is refused");
+    let told = || async {
+        let faults = c.status().await.expect("a status").faults;
+        faults.into_iter().map(|f| f.object).collect::<Vec<_>>()
+    };
+    let first = told().await;
+    fake.mend();
+    let n = fake.state().calls.len();
+    let is_done = || fake.state().calls[n..].iter().any(|done| done == call);
+    let begun = std::time::Instant::now();
+    while !is_done() && begun.elapsed() < Duration::from_secs(10) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let now = c.model();
+    assert_eq!(
+        (&now.volumes, &now.targets, &now.maps),
+        (&before.volumes, &before.targets, &before.maps)
+    );
+    (first, is_done(), told().await)
+}
+
+fn not_taken_back() -> [(&'static str, &'static str, Command); 3] {
+    let patch = VolumePatch { read_only: Some(true), ..VolumePatch::default() };
+    [
+        ("target/srp0", "start_target srp0", Command::PutTarget(target("srp0", "127.0.0.1:6666"))),
+        ("volume/v", "update_volume v", Command::PatchVolume { name: "v".into(), patch }),
+        ("mappings", "set_mappings", Command::CreateMap(map("h", "v"))),
+    ]
+}
+
+#[tokio::test]
+async fn what_could_not_be_put_back_is_a_fault_and_is_tried_again() {
+    for (object, call, command) in not_taken_back() {
+        let (first, again, last) = not_put_back(call, command).await;
+        assert_eq!((first, again, last), (vec![object.to_string()], true, Vec::new()));
+    }
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn what_is_put_back_once_at_most_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    let [(_, call, command), ..] = not_taken_back();
+    plant(Some(Bug::UndoneOnce));
+    let (first, again, _) = not_put_back(call, command).await;
+    plant(None);
+    assert!(first.is_empty() && !again);
+}

@@ -99,9 +99,14 @@ impl Keyed {
 
     /// A connection of our own making with the private data of a login, and the answer.
     fn connect(&self, r: &LoginRequest) -> Result<Raw, FabricError> {
-        let (provider, addr) = (self.host.provider(), self.node.addr(PORT));
+        self.connect_from(&self.host, r)
+    }
+
+    /// The same from another machine.
+    fn connect_from(&self, from: &Node, r: &LoginRequest) -> Result<Raw, FabricError> {
+        let (provider, addr) = (from.provider(), self.node.addr(PORT));
         let private_data = r.encode().to_vec();
-        self.run(async move {
+        let connected = self.world.run(from, 3600 * SECONDS, async move {
             let recv_queue = provider.recv_queue(4, 4096)?;
             let cq = CompletionQueue::new();
             let buffers: Vec<Slice> = (0..4).map(|_| Slice::heap(4096)).collect();
@@ -111,7 +116,11 @@ impl Keyed {
             let params = Params { private_data, recv_queue, reads_out: 0, reads_in: 4 };
             let (conn, answer) = provider.connect(&addr, params).await?;
             Ok(Raw { conn, answer, cq, buffers })
-        })
+        });
+        match connected {
+            Ok(raw) => raw,
+            Err(stuck) => panic!("seed {}: {stuck}", self.world.seed()),
+        }
     }
 
     /// What comes for a message, if something comes before the connection ends.
@@ -400,4 +409,23 @@ fn a_command_that_waits_for_another_hosts_does_not_keep_its_own_host_out() {
         }
     }
     panic!("not let in within a minute: {told:?}");
+}
+
+/// Machines that know the identifier of a host with a secret, which is no secret, and prove nothing. However many connections
+/// they make, that host comes in.
+#[test]
+fn a_crowd_that_proves_nothing_keeps_nobody_of_another_address_out() {
+    for machines in [1, 3] {
+        let k = Keyed::new(11, known(SECRET));
+        let crowd: Vec<Node> = (0..machines).map(|i| k.world.node(&format!("crowd {i}"))).collect();
+        let mut raw: Vec<Raw> = Vec::new();
+        for i in 0..200 {
+            raw.extend(k.connect_from(&crowd[i % machines], &request(1000 + i as u64)).ok());
+        }
+        assert!(raw.iter().filter(|r| r.conn.is_open()).count() >= 63);
+        let s = k.login(1, secret(SECRET)).expect("it knows the secret");
+        let disk = k.open(&s);
+        k.use_it(&disk, 1).unwrap();
+        k.end(&s);
+    }
 }

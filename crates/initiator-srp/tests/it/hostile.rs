@@ -9,7 +9,7 @@ use weir_fabric::{Access, Provider, Remote};
 use weir_initiator_srp::{Session, SessionConfig};
 use weir_mem::Slice;
 use weir_proto_srp::command_builder::BufferSpec;
-use weir_proto_srp::{Descriptor, RspCode};
+use weir_proto_srp::{Descriptor, RspCode, TaskFunction};
 use weir_reactor::{sleep, spawn, timeout};
 use weir_target_core::{End as Ended, Whom};
 use weir_target_srp::TargetConfig;
@@ -201,5 +201,72 @@ fn a_port_made_again_waits_for_what_the_old_one_has_left_behind() {
         assert_eq!(disk.lock().unwrap()[0], 2, "what was acknowledged last is there");
         s.close().await;
         drop(write);
+    });
+}
+
+/// A table of a peer, which has to be fetched.
+fn far_table(peer: &Peer) -> (Slice, BufferSpec<'static>) {
+    const ENTRIES: usize = 300;
+    const LEN: usize = 64 << 10;
+    let memory = Slice::heap(2 * LEN);
+    let at = peer.conn.register(&memory, Access::RemoteRead).unwrap();
+    write_table(&memory, at, ENTRIES, LEN);
+    let table = Descriptor { addr: at.addr, key: at.key, len: (16 * ENTRIES) as u32 };
+    (memory, BufferSpec::Indirect { table, total: LEN as u32, inline: &[] })
+}
+
+/// A command has taken a unit attention, waits for its table, and is aborted: nothing more is heard of it. The attention is told to
+/// the next one.
+#[test]
+fn an_attention_that_was_not_told_stays() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        let peer = Peer::enter(&p, &t, 4).await;
+        let (memory, spec) = far_table(&peer);
+        for (tag, cdb) in [(1, 0x2A), (11, 0x03)] {
+            let mut sent = [0; 10];
+            (sent[0], sent[4]) = (cdb, 18);
+            sent[8] = 128 * u8::from(cdb == 0x2A);
+            let cdb = if cdb == 0x2A { &sent[..] } else { &sent[..6] };
+            peer.send(tag, cdb, spec);
+            peer.manage(tag + 1, TaskFunction::AbortTask, tag);
+            assert_eq!(peer.next().await, (tag + 1, End::Code(RspCode::Complete)));
+        }
+        peer.attention().await;
+        peer.send(3, &[0; 6], BufferSpec::None);
+        assert_eq!(peer.next().await, (3, End::Status(0)), "once");
+        drop((peer, memory));
+        ends_whole(&t).await;
+    });
+}
+
+/// A login waits for a channel that it ends, and its port ends meanwhile. The units forget the host all the same, and what it had
+/// reserved is others'.
+#[test]
+fn a_login_that_finds_its_port_gone_leaves_nothing_behind() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        let peer = Peer::enter(&p, &t, 0).await;
+        peer.attention().await;
+        peer.send(1, &[0x16, 0, 0, 0, 0, 0], BufferSpec::None);
+        assert_eq!(peer.next().await, (1, End::Status(0)), "RESERVE(6)");
+        t.mood.stall.set(true);
+        let begun = t.mood.begun.get();
+        // VERIFY of one block: it reads.
+        peer.send(2, &[0x2F, 0, 0, 0, 0, 0, 0, 0, 1, 0], BufferSpec::None);
+        until("it is with the device", || t.mood.begun.get() > begun).await;
+        let c = session_config(&t);
+        let login = spawn(Session::connect(p.clone(), c));
+        until("the channel is ended", || !peer.conn.is_open()).await;
+        let left = timeout(20 * SECONDS, t.target.leave_within(100 * MILLIS)).await;
+        assert_eq!(left, Ok(false));
+        t.mood.stall.set(false);
+        assert!(login.await.expect("it ends").is_err());
+        until("its host is forgotten", || t.unit.with(|s| s.nexuses().count()) == 0).await;
+        let c = SessionConfig { addrs: vec![t.again(&p, config())], ..session_config(&t) };
+        let s = Session::connect(p.clone(), c).await.unwrap();
+        let data = Slice::copy_of(&[1; 512]).sub(0, 512);
+        s.queue().write(L0, 0, data, false).await.unwrap();
+        s.close().await;
     });
 }

@@ -48,6 +48,24 @@ fn whoever_comes_finds_something_however_many_stand_still() {
     }
 }
 
+/// Hosts that are there and do nothing: what is kept for them is no more than half.
+#[test]
+fn hosts_that_are_idle_leave_half_to_one_that_works() {
+    for total in 8..100 {
+        let s = Shares::new([total]);
+        let idle: Vec<_> = (0..2 * total).map(|i| s.account(&format!("idle {i}"))).collect();
+        let (works, house) = (s.account("works"), s.house());
+        let n = take_all(&works);
+        assert!(n as usize * 4 >= total, "{total}: it has {n}");
+        give(&works, n);
+        assert!(take_all(&house) as usize * 3 > total, "{total}");
+        give(&house, house.parts[0].held.get());
+        // One of four at least finds one, when all stand still.
+        let others = idle.iter().filter(|a| take_all(a) > 0).count();
+        assert!(others >= total / 4, "{total}: {others} others");
+    }
+}
+
 #[test]
 fn a_channel_leaves_something_to_the_others_of_its_host() {
     for total in 4..200 {

@@ -33,6 +33,13 @@ impl LuState {
         }
     }
 
+    /// A command that had taken this attention of a nexus ends without a word: it is pending again.
+    pub fn untold(&mut self, nexus: Nexus, sense: Sense) {
+        if self.nexuses.get_mut(&nexus).is_some_and(|s| s.attentions.put_back(sense)) {
+            self.touch();
+        }
+    }
+
     /// The unit attentions that a nexus has pending, oldest first; they stay pending.
     pub fn attentions(&self, nexus: Nexus) -> Vec<Sense> {
         self.nexuses.get(&nexus).map_or_else(Vec::new, |s| s.attentions.all().to_vec())

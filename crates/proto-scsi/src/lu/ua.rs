@@ -44,6 +44,17 @@ impl UaQueue {
         if self.0.is_empty() { None } else { Some(self.0.remove(0)) }
     }
 
+    /// Puts one back before the others, of which nobody was told after all. False, and nothing happens, if it is pending again, if a
+    /// reset since then says as much, or if there is no room: then it is the oldest.
+    pub(super) fn put_back(&mut self, sense: Sense) -> bool {
+        let says = |s: &Sense| s.same_code(&sense) || (s.asc, sense.asc) == (0x29, 0x29);
+        let back = self.0.len() < UA_QUEUE_MAX && !self.0.iter().any(says);
+        if back {
+            self.0.insert(0, sense);
+        }
+        back
+    }
+
     /// Drops all; true if there were any.
     pub(super) fn clear_all(&mut self) -> bool {
         let any = !self.0.is_empty();

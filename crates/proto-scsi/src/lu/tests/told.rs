@@ -54,6 +54,38 @@ fn attentions_are_shown_and_stay() {
     assert_eq!(bed.lu.check_invariants(), Ok(()));
 }
 
+/// What a command has taken that ends without a word is told to the next one, before what came since.
+#[test]
+fn attentions_that_were_not_told_are_pending_again() {
+    let mut bed = Bed::new();
+    let (a, b) = (bed.login(1), bed.login(2));
+    let read = decode(i::read(0, 1, false).as_bytes(), &bed.lu.geometry()).unwrap();
+    bed.lu.raise_ua(UaScope::All, Sense::CAPACITY_CHANGED);
+    let taken = bed.lu.admit(a, &read).unwrap_err().sense.unwrap();
+    assert!(bed.lu.fast_path(a).reads);
+    bed.lu.raise_ua(UaScope::All, Sense::INQUIRY_DATA_CHANGED);
+    let before = bed.lu.generation();
+    bed.lu.untold(a, taken);
+    assert!(bed.lu.generation() > before && !bed.lu.fast_path(a).reads);
+    // Once, whoever else says so.
+    bed.lu.untold(a, taken);
+    assert_eq!(bed.attentions(a), [Sense::CAPACITY_CHANGED, Sense::INQUIRY_DATA_CHANGED]);
+    assert_eq!(bed.attentions(b), [Sense::CAPACITY_CHANGED, Sense::INQUIRY_DATA_CHANGED]);
+    // A reset that came since is told in its place.
+    bed.lu.raise_ua(UaScope::Only(a), Sense::LU_RESET);
+    bed.lu.untold(a, Sense::POWER_ON);
+    assert_eq!(bed.attentions(a), [Sense::LU_RESET]);
+    for n in 0..UA_QUEUE_MAX as u8 {
+        bed.lu.raise_ua(UaScope::Only(a), Sense::new(SenseKey::UnitAttention, 0x80, n));
+    }
+    bed.lu.untold(a, taken);
+    assert_eq!(bed.lu.attentions(a).len(), UA_QUEUE_MAX);
+    bed.lu.nexus_lost(a);
+    bed.lu.untold(a, taken);
+    assert_eq!(bed.lu.attentions(a), []);
+    assert_eq!(bed.lu.check_invariants(), Ok(()));
+}
+
 /// Front ends whose hosts cannot be told: attentions are dropped even under UA_INTLCK, all other rules stand.
 #[test]
 fn unattended_commands_meet_every_rule_but_attentions() {
