@@ -182,6 +182,8 @@ pub(crate) struct Story {
     pub(crate) turns: usize,
     /// A device that failed before something was acknowledged, in a life that has ended since.
     pub(crate) known: Option<String>,
+    /// Mends that were given up.
+    pub(crate) mends: u64,
 }
 
 impl Story {
@@ -310,6 +312,7 @@ impl Story {
             opened: (0, 0),
             turns: 0,
             known: None,
+            mends: 0,
         })
     }
 
