@@ -318,6 +318,8 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
     for place in 0..volumes {
         let delay = match rng.below(4) {
             _ if direct => 0,
+            // What a channel that has ended leaves with the device has to be there for a while.
+            _ if lingers && rng.chance(1, 2) => 60 * MILLIS,
             0 => 0,
             1 => 200 * MICROS,
             2 => 5 * MILLIS,

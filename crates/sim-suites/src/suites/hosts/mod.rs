@@ -146,7 +146,8 @@ impl Hosts {
         let session = if self.srp {
             Session::Srp(srp::Session::new(srp::SessionConfig {
                 channels,
-                depth: rng.between(2, 32) as u16,
+                // Often as many as there are credits, or about: then who waits for the one waits for the other.
+                depth: if rng.chance(1, 2) { rng.between(2, 4) } else { rng.between(2, 32) } as u16,
                 command_timeout: if slow { 200 * MILLIS } else { 10 * SECONDS },
                 // Longer than anything takes: what helps is the abort.
                 task_timeout: 20 * SECONDS,

@@ -71,6 +71,7 @@ impl Story {
         self.grow()?;
         self.single_faults()?;
         self.worn_blocks()?;
+        self.give_up_mends()?;
         let pool = self.running()?;
         let c = pool.counters();
         let with = |f: fn(&Form) -> bool| self.volumes.iter().filter(|v| f(&v.form)).count() as u64;
@@ -128,6 +129,7 @@ impl Story {
             ("pools opened with the log merged, or empty", self.opened.1),
             ("snapshots verified", self.director.verified()),
             ("changes of devices", self.steward.changes()),
+            ("mends that were given up", self.mends),
             ("blocks of slabs moved or brought back", self.steward.filled()),
         ]);
         Ok(Pass { trace: self.w.trace_hash(), figures })

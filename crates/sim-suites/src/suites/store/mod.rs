@@ -12,6 +12,7 @@ mod faults;
 mod finish;
 mod forms;
 mod grow;
+mod mends;
 mod passing;
 mod pool;
 mod steward;

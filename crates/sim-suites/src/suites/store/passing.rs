@@ -1,5 +1,6 @@
 //! Errors that pass: every class of them, on one device or on all at once, and what must be there when they have passed.
 
+use super::closing::SHREDDED;
 use super::pool::{Errors, PATIENCE, Story};
 use super::trouble::Trouble;
 use crate::Wrong;
@@ -10,6 +11,7 @@ use weir_block::Volume;
 use weir_mem::Slice;
 use weir_reactor::sleep;
 use weir_sim::{DiskConfig, Next, Odds, SimMedium};
+use weir_store::format::superblock::MemberState;
 use weir_store::{Pool, StoreError};
 
 /// Every class of error that a device tells, but for that it is gone.
@@ -38,6 +40,7 @@ pub(crate) struct Illness {
     resumed: Cell<u64>,
     hidden: Cell<u64>,
     forgotten: Cell<u64>,
+    told: Cell<u64>,
 }
 
 impl Illness {
@@ -89,6 +92,7 @@ impl Illness {
             ("suspended pools that went on", self.resumed.get()),
             ("copies that could not be read after a crash", self.hidden.get()),
             ("crashes right after a device failed", self.forgotten.get()),
+            ("of these, after something was acknowledged", self.told.get()),
         ]
     }
 }
@@ -212,16 +216,48 @@ impl Story {
             let all = pool.status().devices;
             all.iter().any(|d| d.failed && d.name.as_deref() == Some(&*name))
         };
-        let _ = self.w.run_until(20 * MILLIS, failed);
-        m.forget_next();
-        if self.rng.chance(3, 4) {
-            let _ = self.w.run_until(4 * MILLIS, || self.superblock_at_risk());
+        let (told, failed_at) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(Nanos::MAX)));
+        let (p, at, t, time) = (pool.clone(), failed_at.clone(), told.clone(), self.w.time());
+        self.node.spawn(async move {
+            let Some(v) = p.find(SHREDDED).and_then(|id| p.volume(id).ok()) else { return };
+            while v.write(0, Slice::heap(4096), false).await.is_ok() {
+                // Also one that was on its way when the device failed.
+                t.set(t.get() || time.now() > at.get());
+            }
+        });
+        if self.w.run_until(20 * MILLIS, failed).is_ok() {
+            failed_at.set(self.w.now());
         }
-        let time = self.rng.below(900 * MICROS);
-        self.w.run_for(time);
+        m.forget_next();
+        if self.rng.chance(1, 2) {
+            // At the first acknowledgement since.
+            let _ = self.w.run_until(20 * MILLIS, || told.get());
+            let time = self.rng.below(60 * MICROS);
+            self.w.run_for(time);
+        } else {
+            if self.rng.chance(3, 4) {
+                let _ = self.w.run_until(4 * MILLIS, || self.superblock_at_risk());
+            }
+            let time = self.rng.below(900 * MICROS);
+            self.w.run_for(time);
+        }
         let ill = &self.errors.ill;
         ill.forgotten.set(ill.forgotten.get() + 1);
+        ill.told.set(ill.told.get() + u64::from(told.get()));
+        self.known = told.get().then_some(name);
         self.verdict()
+    }
+
+    /// What was acknowledged when a device had failed was so only after a superblock told of that: so it is known now.
+    pub(crate) fn is_known(&mut self, pool: &Pool) -> Result<(), Wrong> {
+        let Some(name) = self.known.take() else { return Ok(()) };
+        let all = pool.status().devices;
+        match all.iter().find(|d| d.name.as_deref() == Some(&*name)) {
+            Some(d) if d.state == MemberState::InSync => Err(Wrong(format!(
+                "a write was acknowledged after {name} had failed, and after a crash nobody knows of that"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// When the pool says that every block has all its copies, any one device may fail.

@@ -180,6 +180,10 @@ pub(crate) struct Story {
     pub(crate) opened: (u64, u64),
     /// Turns of the newest superblock at the last crash.
     pub(crate) turns: usize,
+    /// A device that failed before something was acknowledged, in a life that has ended since.
+    pub(crate) known: Option<String>,
+    /// Mends that were given up.
+    pub(crate) mends: u64,
 }
 
 impl Story {
@@ -307,6 +311,8 @@ impl Story {
             repaired: 0,
             opened: (0, 0),
             turns: 0,
+            known: None,
+            mends: 0,
         })
     }
 
@@ -427,6 +433,7 @@ impl Story {
             return Err(Wrong(format!("opening in a story of {:?}: {e}", self.trouble)));
         }
         let pool = self.running()?;
+        self.is_known(&pool)?;
         if !self.trouble.with_devices() {
             let all = pool.status().devices;
             if let Some(d) = all.iter().find(|d| d.state != MemberState::InSync) {
@@ -446,6 +453,8 @@ impl Story {
 
     /// Crashes several times in the middle of opening.
     pub(crate) fn crash_while_opening(&mut self) -> Result<(), Wrong> {
+        // One of these may bring it back.
+        self.known = None;
         for _ in 0..self.rng.between(1, 4) {
             let failed = self.start_open();
             let time = self.rng.between(MICROS, 12 * MILLIS);
