@@ -169,6 +169,9 @@ impl Bug {
     /// Those that only tests of this crate look for, since no suite does what they need. Examples: to resume a pool whose
     /// device fails meanwhile, to put an older image in a device's place, to have a device hang before it is in service.
     pub const TESTS: &[Bug] = &[
+        // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
+        Bug::DeletedStillRead,
+        Bug::NewcomerIsBehind,
         Bug::DecidedOverResume,
         Bug::LeftInCache,
         Bug::OldImageTrusted,

@@ -61,7 +61,7 @@ impl Inner {
     /// and blocks were moved to. All of it is brought then, and that is recorded before anything is.
     pub(crate) async fn still_there(&self, d: &Rc<Device>) -> StoreResult {
         let Some(disk) = d.disk.clone() else { return Err(IoError::Offline.into()) };
-        if !d.is_quiet(self.options.deadline).await {
+        if !d.is_quiet(self.options.deadline).await && !has(Bug::AttachWithLateWrites) {
             return Err(StoreError::Pool(format!(
                 "device {} still has writes under way that were given up; it cannot be brought back \
                  before they have ended",

@@ -271,7 +271,7 @@ impl Inner {
         if self.suspended.get().is_none() {
             self.suspended.set(Some(why));
             // Whatever the reason: devices that failed before are those of which the rest can be read.
-            if self.serving.get() && !has(Bug::SuspendedUnread) {
+            if self.serving.get() {
                 self.keep_readable();
             }
         }

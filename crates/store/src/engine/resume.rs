@@ -74,6 +74,9 @@ impl Inner {
     /// A device failed and with it the whole pool. What the newest superblock calls current has everything that was
     /// acknowledged, as nothing is acknowledged before a superblock says otherwise; so that can be read.
     pub(super) fn keep_readable(&self) {
+        if has(Bug::SuspendedUnread) {
+            return;
+        }
         let durable = self.durable.borrow();
         for (d, m) in self.devices.borrow().iter().zip(&durable.members) {
             if m.device != d.id {
@@ -169,7 +172,7 @@ impl Pool {
         new.upkeep.like(&old.upkeep);
         new.cache.borrow_mut().like(&old.cache.borrow());
         // Also if whoever asked for this goes away in the middle of it.
-        old.superseded.set(!has(Bug::DecidedOverResume));
+        old.superseded.set(!has(Bug::DecidedOverResume) && !has(Bug::DecidedInTwoLives));
         let mut recovered = new.recover().await;
         if recovered.is_ok() {
             recovered = new.check_running().map_err(StoreError::from);
