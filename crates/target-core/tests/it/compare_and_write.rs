@@ -113,14 +113,11 @@ struct Host(Rc<Attachment>);
 impl Host {
     async fn run(&self, cdb: Cdb, bytes: Vec<u8>, time: Nanos) -> Outcome {
         let unit = self.0.find(Lun::ZERO).expect("mapped");
-        unit.pass()
-            .execute(
-                &self.0,
-                cdb.as_bytes(),
-                &mut Data { bytes, time, share: crate::common::share() },
-            )
-            .await
-            .expect("not stopped")
+        let mut pass = unit.pass();
+        let mut data = Data { bytes, time, share: crate::common::share() };
+        let o = pass.execute(&self.0, cdb.as_bytes(), &mut data).await.expect("not stopped");
+        pass.told();
+        o
     }
 
     async fn write(&self, block: u64, byte: u8, time: Nanos) {

@@ -85,7 +85,9 @@ impl Host {
             let mut pass = view.find(Lun::ZERO).expect("mapped").pass();
             let cdb = build::write(0, 1, false);
             let mut data = Data { bytes: vec![byte; BLOCK], time, share: crate::common::share() };
-            pass.execute(&view, cdb.as_bytes(), &mut data).await.map(|o| o.status)
+            let o = pass.execute(&view, cdb.as_bytes(), &mut data).await?;
+            pass.told();
+            Ok(o.status)
         })
     }
 

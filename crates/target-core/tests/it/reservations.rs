@@ -78,10 +78,10 @@ async fn host(number: usize, unit: &Arc<UnitShared>) -> Rc<Attachment> {
 
 async fn run(host: &Attachment, cdb: Cdb, bytes: Vec<u8>) -> u8 {
     let mut pass = host.find(Lun::ZERO).unwrap().pass();
-    pass.execute(host, cdb.as_bytes(), &mut Data { bytes, time: 0, share: crate::common::share() })
-        .await
-        .unwrap()
-        .status
+    let mut data = Data { bytes, time: 0, share: crate::common::share() };
+    let o = pass.execute(host, cdb.as_bytes(), &mut data).await.unwrap();
+    pass.told();
+    o.status
 }
 
 async fn reserve_out(host: &Attachment, action: PrOut, key: u64, action_key: u64) -> u8 {

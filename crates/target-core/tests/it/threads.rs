@@ -81,7 +81,10 @@ fn on_core<R: 'static, F: Future<Output = R> + 'static>(
             let view = view.clone();
             Box::pin(async move {
                 let unit = view.find(Lun::ZERO).unwrap();
-                unit.pass().execute(&view, cdb.as_bytes(), &mut blocks(&data)).await.unwrap().status
+                let mut pass = unit.pass();
+                let o = pass.execute(&view, cdb.as_bytes(), &mut blocks(&data)).await.unwrap();
+                pass.told();
+                o.status
             })
         });
         // The unit attention of a new nexus.
