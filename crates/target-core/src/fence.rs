@@ -150,18 +150,17 @@ impl UnitShared {
         });
     }
 
-    /// These nexuses, and those before them of the same ports.
-    fn with_former(&self, some: Vec<Nexus>) -> Vec<Nexus> {
+    /// These nexuses, and those before them of the same ports that are lost. Not others of these ports that are there: hosts without
+    /// an identifier have one in common.
+    fn with_former(&self, mut some: Vec<Nexus>) -> Vec<Nexus> {
         if has(Bug::FormerNotFenced) {
             return some;
         }
-        self.with(|s| {
-            let ports: Vec<_> = some.iter().filter_map(|n| s.ports_of(*n)).collect();
-            let same = |n: &Nexus| s.ports_of(*n).is_some_and(|p| ports.contains(&p));
-            let mut all: Vec<Nexus> = s.nexuses().filter(same).collect();
-            all.extend(some.iter().filter(|n| s.ports_of(**n).is_none()));
-            all
-        })
+        let ports: Vec<_> = some.iter().filter_map(|n| self.ports_of(*n)).collect();
+        let all = self.lingering();
+        let former = |l: &&Lingering| l.lost && ports.contains(&l.ports);
+        some.extend(all.iter().filter(former).map(|l| l.nexus));
+        some
     }
 
     fn ports_of(&self, nexus: Nexus) -> Option<Ports> {

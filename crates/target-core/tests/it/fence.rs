@@ -152,6 +152,34 @@ fn other_nexuses_go_on() {
     });
 }
 
+/// Hosts without an identifier of their own have one initiator port, and are told apart by their addresses: one that is there is no
+/// former nexus of another.
+#[test]
+fn a_nexus_of_the_same_ports_that_is_there_goes_on() {
+    run(|h| async move {
+        let write = h.write(7, 10 * MILLIS);
+        h.unit.with(|s| s.nexus_added(Nexus(77), TransportId::srp([0; 16]), 1)).unwrap();
+        sleep(5 * MILLIS).await;
+        h.unit.fence(Whom::Only(vec![Nexus(77)]), End::Aborted(Nexus(77))).await;
+        assert_eq!((write.await, h.disk.written.get()), (Some(Ok(0)), 7));
+    });
+}
+
+#[test]
+fn what_a_lost_nexus_of_the_same_ports_has_left_is_waited_for() {
+    run(|h| async move {
+        h.disk.time.set(10 * PATIENCE);
+        let (began, write) = (now(), h.write(7, 0));
+        sleep(MILLIS).await;
+        h.view.leave();
+        h.unit.nexus_lost(h.nexus());
+        h.unit.with(|s| s.nexus_added(Nexus(77), TransportId::srp([0; 16]), 1)).unwrap();
+        h.unit.fence(Whom::Only(vec![Nexus(77)]), End::Aborted(Nexus(77))).await;
+        assert!(now() - began >= 10 * PATIENCE);
+        write.await;
+    });
+}
+
 #[test]
 fn io_under_way_is_waited_for_however_long_it_takes() {
     run(|h| async move {
