@@ -334,7 +334,12 @@ impl Running<'_> {
         if !failed || !self.writes() || has(Bug::VerdictBesideFormer) {
             return ended;
         }
-        while self.channel.view.has_former(&self.port.units) {
+        // Of its own volume; which that was is not known where it is not seen any more.
+        let has_former = || match self.channel.volume(self.c.volume, self.c.guard) {
+            Ok(a) => a.is_held_up(),
+            Err(_) => self.channel.view.has_former(&self.port.units),
+        };
+        while has_former() {
             if self.channel.is_lost(self.generation) {
                 return Ended::Lost;
             }
