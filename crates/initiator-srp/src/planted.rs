@@ -9,4 +9,6 @@ weir_base::planted_bugs! {
     LostCacheNotTold,
     /// A command that gets its slot when the channel has ended waits for a credit all the same.
     CreditOfTheEnded,
+    /// Whoever has climbed the ladder for a command takes the one that has its slot now for it.
+    SlotIsCommand,
 }

@@ -1,6 +1,6 @@
 //! The ladder for commands that take too long: ABORT TASK, then LUN RESET, then the end of the channel.
 
-use super::slot::State;
+use super::slot::{CommandId, State};
 use super::{Channel, TaskError};
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, SECONDS};
@@ -42,11 +42,9 @@ impl Escalate for Alone {
     fn climbing(&self, _: Rung, _: u64) {}
     fn lun_reset(&self, lun: u64) -> LocalFuture<'_, bool> {
         Box::pin(async move {
-            let done = self.0.manage(TaskFunction::LunReset, lun).await.is_ok();
-            if done {
-                self.0.expire(lun);
-            }
-            done
+            let Ok(at) = self.0.done_at(TaskFunction::LunReset, lun).await else { return false };
+            self.0.expire(lun, at);
+            true
         })
     }
     fn give_up(&self, _: &str) {
@@ -56,24 +54,25 @@ impl Escalate for Alone {
 
 impl Channel {
     /// A command whose time is up, or that nobody waits for.
-    fn overdue(&self, now: Nanos) -> Option<u16> {
+    fn overdue(&self, now: Nanos) -> Option<CommandId> {
         let limit = self.config.command_timeout;
         let t = self.table.borrow();
         let at = t.slots.iter().position(|s| match s.state {
             State::Orphan => !s.managed,
-            State::Sent => !s.managed && limit > 0 && now.saturating_sub(s.started) >= limit,
+            State::Sent if s.managed => false,
+            State::Sent => s.expired || limit > 0 && now.saturating_sub(s.started) >= limit,
             _ => false,
         })?;
-        Some(at as u16)
+        Some(t.id(at as u16))
     }
 
-    /// The unit was reset: its commands are aborted one by one, each on its channel, because only the
-    /// answer to that says that no late response can come.
-    pub(crate) fn expire(&self, lun: u64) {
+    /// The unit was reset, and the answer came at this time: its commands from before are aborted one by one, each on its
+    /// channel, because only the answer to that says that no late response can come. Without that nobody would end them.
+    pub(crate) fn expire(&self, lun: u64, answered: Nanos) {
         let mut any = false;
         for s in self.table.borrow_mut().slots.iter_mut() {
-            if s.state == State::Sent && s.lun == lun {
-                s.started = 0;
+            if s.state == State::Sent && s.lun == lun && s.started < answered {
+                s.expired = true;
                 any = true;
             }
         }
@@ -96,8 +95,8 @@ pub(super) async fn supervise(channel: Rc<Channel>, escalate: Option<Rc<dyn Esca
         } else {
             let _ = timeout(tick, channel.ladder_work.wait()).await;
         }
-        while let Some(index) = channel.overdue(now()) {
-            climb(&channel, &*escalate, index).await;
+        while let Some(command) = channel.overdue(now()) {
+            climb(&channel, &*escalate, command).await;
             if !channel.is_up() {
                 return;
             }
@@ -105,11 +104,12 @@ pub(super) async fn supervise(channel: Rc<Channel>, escalate: Option<Rc<dyn Esca
     }
 }
 
-async fn climb(channel: &Channel, escalate: &dyn Escalate, index: u16) {
-    let lun = channel.table.borrow().slots[usize::from(index)].lun;
+/// Whenever this has waited, the command may have been answered, or aborted after all, and its slot may have another.
+async fn climb(channel: &Channel, escalate: &dyn Escalate, command: CommandId) {
+    let lun = channel.table.borrow().slots[usize::from(command.index)].lun;
     escalate.climbing(Rung::AbortTask, lun);
     let patience = channel.config.task_timeout;
-    let number = match channel.send_abort(index).await {
+    let number = match channel.send_abort(command).await {
         Ok(n) => n,
         // Answered meanwhile, or the channel is gone.
         Err(TaskError::Lost) => return,
@@ -122,8 +122,8 @@ async fn climb(channel: &Channel, escalate: &dyn Escalate, index: u16) {
             tracing::warn!(lun, ?code, "the target does not abort a command");
             // Some targets refuse to abort what they are about to answer.
             sleep((patience / 8).min(ABOUT_TO)).await;
-            if channel.is_over(index) {
-                return channel.resolve(index, true);
+            if channel.is_over(command) {
+                return channel.resolve(command, true);
             }
             refused = true;
         }
@@ -135,10 +135,10 @@ async fn climb(channel: &Channel, escalate: &dyn Escalate, index: u16) {
         return escalate.give_up("neither ABORT TASK nor LUN RESET was answered in time");
     }
     // The unit has no tasks now. The tag is not free before the abort is answered.
-    channel.resolve(index, false);
+    channel.resolve(command, false);
     if refused {
-        match channel.last_word(index).await {
-            Ok(()) | Err(TaskError::Lost) => channel.resolve(index, true),
+        match channel.last_word(command).await {
+            Ok(()) | Err(TaskError::Lost) => channel.resolve(command, true),
             Err(_) => escalate.give_up("the unit was reset, but ABORT TASK is not answered"),
         }
         return;
@@ -147,7 +147,7 @@ async fn climb(channel: &Channel, escalate: &dyn Escalate, index: u16) {
     channel.forget_task(number);
     if matches!(answer, Ok(code) if code != RspCode::Complete) {
         // Late, and in order: nothing of the command comes behind it.
-        channel.resolve(index, true);
+        channel.resolve(command, true);
     }
     if answer == Err(TaskError::Silent) {
         escalate.give_up("the unit was reset, but ABORT TASK is not answered");

@@ -17,7 +17,7 @@ pub use slot::Outcome;
 pub use task::TaskError;
 
 use crate::planted::{Bug, has};
-use slot::{State, Table};
+use slot::{CommandId, State, Table};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
@@ -347,11 +347,11 @@ impl Channel {
         self.conn.peer()
     }
 
-    /// Commands that nobody waits for any more and that the target has neither answered nor aborted, by slot and start.
-    pub(crate) fn given_up(&self) -> Vec<(u16, Nanos)> {
+    /// Commands that nobody waits for any more and that the target has neither answered nor aborted.
+    pub(crate) fn given_up(&self) -> Vec<CommandId> {
         let t = self.table.borrow();
-        let orphans = t.slots.iter().enumerate().filter(|(_, s)| s.state == State::Orphan);
-        orphans.map(|(i, s)| (i as u16, s.started)).collect()
+        let orphans = (0..t.slots.len()).filter(|i| t.slots[*i].state == State::Orphan);
+        orphans.map(|i| t.id(i as u16)).collect()
     }
 
     /// What is in use.

@@ -1,5 +1,6 @@
 //! Commands in flight: the private data of each, made once at login.
 
+use crate::planted::{Bug, has};
 use std::task::Waker;
 use weir_base::Nanos;
 use weir_mem::Slice;
@@ -67,13 +68,25 @@ pub(super) enum State {
     Spent,
 }
 
+/// A command, wherever it is by now: its slot may have another one since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CommandId {
+    pub(super) index: u16,
+    /// That of the slot's command.
+    pub(super) number: u64,
+}
+
 /// One command's private data.
 pub(super) struct Slot {
     pub(super) state: State,
+    /// Counts the commands of the slot.
+    pub(super) number: u64,
     pub(super) waker: Option<Waker>,
     pub(super) outcome: Outcome,
     pub(super) lun: u64,
     pub(super) started: Nanos,
+    /// Its unit was reset, so that it may never be answered.
+    pub(super) expired: bool,
     /// Registrations of its data.
     pub(super) keys: Vec<u32>,
     /// Registered memory for an indirect table; taken at first use.
@@ -92,10 +105,12 @@ impl Table {
     pub(super) fn new(depth: u16) -> Table {
         let slot = || Slot {
             state: State::Free,
+            number: 0,
             waker: None,
             outcome: Outcome::none(),
             lun: 0,
             started: 0,
+            expired: false,
             keys: Vec::with_capacity(2),
             table: None,
             managed: false,
@@ -106,6 +121,17 @@ impl Table {
     #[inline]
     pub(super) fn in_use(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// The slot of a command, as long as it has no other one.
+    pub(super) fn slot_of(&mut self, c: CommandId) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(usize::from(c.index));
+        slot.filter(|s| s.number == c.number || has(Bug::SlotIsCommand))
+    }
+
+    /// The command that has this slot.
+    pub(super) fn id(&self, index: u16) -> CommandId {
+        CommandId { index, number: self.slots[usize::from(index)].number }
     }
 
     /// Nobody waits for the slot's command any more. True when the slot is free by that.

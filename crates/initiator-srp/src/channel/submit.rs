@@ -30,9 +30,11 @@ impl Channel {
         let index = t.free.pop().expect("a unit was taken for this slot");
         let s = &mut t.slots[usize::from(index)];
         s.state = State::Sent;
+        s.number += 1;
         s.waker = None;
         s.lun = lun;
         s.started = now();
+        s.expired = false;
         let tag = InitiatorTag::Command { queue: self.config.queue, index }.tag();
         let sent = match (data_out, data_in) {
             ([] | [_], [] | [_]) => {

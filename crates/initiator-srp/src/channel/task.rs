@@ -1,19 +1,19 @@
 //! Task management functions of the initiator.
 
 use super::Channel;
-use super::slot::State;
+use super::slot::{CommandId, Slot, State};
 use std::task::{Poll, Waker};
 use weir_base::Nanos;
 use weir_fabric::SendFlags;
 use weir_proto_srp::initiator_tag::InitiatorTag;
 use weir_proto_srp::{RspCode, Solicit, Tag, TaskFunction, TaskManagement};
-use weir_reactor::{Token, timeout};
+use weir_reactor::{Token, now, timeout};
 
 /// An unanswered function, or one whose answer nobody has taken yet.
 pub(super) struct Pending {
     number: u32,
-    /// The slot that it names.
-    slot: Option<u16>,
+    /// The command that it names.
+    command: Option<CommandId>,
     answer: Option<Answer>,
     waker: Option<Waker>,
     /// Nobody waits for it.
@@ -22,7 +22,8 @@ pub(super) struct Pending {
 
 #[derive(Clone, Copy)]
 enum Answer {
-    Code(Option<RspCode>),
+    /// And when it came.
+    Code(Option<RspCode>, Nanos),
     Lost,
 }
 
@@ -53,18 +54,31 @@ impl Channel {
     /// # Errors
     /// No answer in time, a refusal, or the end of the channel.
     pub async fn manage(&self, function: TaskFunction, lun: u64) -> Result<(), TaskError> {
+        self.done_at(function, lun).await.map(drop)
+    }
+
+    /// As [`manage`](Channel::manage); gives the time at which the answer came.
+    pub(crate) async fn done_at(
+        &self,
+        function: TaskFunction,
+        lun: u64,
+    ) -> Result<Nanos, TaskError> {
         let number = self.send_task(function, lun, NO_TASK, None).await?;
-        match self.task_answer(number, self.config.task_timeout).await? {
-            RspCode::Complete => Ok(()),
-            code => Err(TaskError::Refused(code)),
+        match self.timed_answer(number, self.config.task_timeout).await? {
+            (RspCode::Complete, at) => Ok(at),
+            (code, _) => Err(TaskError::Refused(code)),
         }
     }
 
-    /// Aborts the command in this slot; gives the function's number.
-    pub(super) async fn send_abort(&self, index: u16) -> Result<u32, TaskError> {
-        let lun = self.table.borrow().slots[usize::from(index)].lun;
-        let tag = InitiatorTag::Command { queue: self.config.queue, index }.tag();
-        self.send_task(TaskFunction::AbortTask, lun, tag, Some(index)).await
+    /// Aborts a command; gives the function's number.
+    pub(super) async fn send_abort(&self, c: CommandId) -> Result<u32, TaskError> {
+        let (lun, tag) = self.place_of(c);
+        self.send_task(TaskFunction::AbortTask, lun, tag, Some(c)).await
+    }
+
+    fn place_of(&self, c: CommandId) -> (u64, Tag) {
+        let lun = self.table.borrow().slots[usize::from(c.index)].lun;
+        (lun, InitiatorTag::Command { queue: self.config.queue, index: c.index }.tag())
     }
 
     async fn send_task(
@@ -72,7 +86,7 @@ impl Channel {
         function: TaskFunction,
         lun: u64,
         task_tag: Tag,
-        slot: Option<u16>,
+        command: Option<CommandId>,
     ) -> Result<u32, TaskError> {
         let reserve = async {
             loop {
@@ -94,22 +108,25 @@ impl Channel {
             Err(_) => return Err(TaskError::NotSent),
         }
         // The answer to the command itself may have come while this waited. Then there is nothing to name.
-        if let Some(i) = slot {
+        // By now another command may have its slot.
+        if let Some(c) = command {
             let mut t = self.table.borrow_mut();
-            let s = &mut t.slots[usize::from(i)];
-            if !matches!(s.state, State::Sent | State::Orphan) {
-                drop(t);
-                self.conn.send_slots().signal();
-                self.refund();
-                return Err(TaskError::Lost);
+            let under_way = |s: &&mut Slot| matches!(s.state, State::Sent | State::Orphan);
+            match t.slot_of(c).filter(under_way) {
+                Some(s) => s.managed = true,
+                None => {
+                    drop(t);
+                    self.conn.send_slots().signal();
+                    self.refund();
+                    return Err(TaskError::Lost);
+                }
             }
-            s.managed = true;
         }
         let number = InitiatorTag::next_task(self.task_number.get());
         self.task_number.set(number);
         self.tasks.borrow_mut().push(Pending {
             number,
-            slot,
+            command,
             answer: None,
             waker: None,
             forgotten: false,
@@ -133,6 +150,14 @@ impl Channel {
         number: u32,
         patience: Nanos,
     ) -> Result<RspCode, TaskError> {
+        self.timed_answer(number, patience).await.map(|(code, _)| code)
+    }
+
+    async fn timed_answer(
+        &self,
+        number: u32,
+        patience: Nanos,
+    ) -> Result<(RspCode, Nanos), TaskError> {
         let answer = std::future::poll_fn(|cx| {
             let mut tasks = self.tasks.borrow_mut();
             let Some(at) = tasks.iter().position(|t| t.number == number) else {
@@ -150,7 +175,7 @@ impl Channel {
             }
         });
         match timeout(patience, answer).await {
-            Ok(Answer::Code(code)) => Ok(code.unwrap_or(RspCode::TmfFailed)),
+            Ok(Answer::Code(code, at)) => Ok((code.unwrap_or(RspCode::TmfFailed), at)),
             Ok(Answer::Lost) => Err(TaskError::Lost),
             Err(_) => Err(TaskError::Silent),
         }
@@ -172,50 +197,50 @@ impl Channel {
     /// The answer to a function came. A command whose abort is complete will not be answered after it; any other answer
     /// says nothing of the command, which may yet be done.
     pub(super) fn task_answered(&self, number: u32, code: Option<RspCode>) {
-        let (slot, waker) = {
+        let (command, waker) = {
             let mut tasks = self.tasks.borrow_mut();
             let Some(at) = tasks.iter().position(|t| t.number == number) else { return };
             let t = &mut tasks[at];
-            t.answer = Some(Answer::Code(code));
-            let found = (t.slot, t.waker.take());
+            t.answer = Some(Answer::Code(code, now()));
+            let found = (t.command, t.waker.take());
             if t.forgotten {
                 tasks.swap_remove(at);
             }
             found
         };
         let complete = code == Some(RspCode::Complete);
-        if let Some(i) = slot.filter(|_| complete) {
-            self.resolve(i, true);
+        if let Some(c) = command.filter(|_| complete) {
+            self.resolve(c, true);
         }
         if let Some(w) = waker {
             w.wake();
         }
     }
 
-    /// True when the command in the slot was answered, or has ended in another way.
-    pub(super) fn is_over(&self, index: u16) -> bool {
-        let t = self.table.borrow();
-        !matches!(t.slots[usize::from(index)].state, State::Sent | State::Orphan)
+    /// True when the command was answered, or has ended in another way.
+    pub(super) fn is_over(&self, c: CommandId) -> bool {
+        let mut t = self.table.borrow_mut();
+        t.slot_of(c).is_none_or(|s| !matches!(s.state, State::Sent | State::Orphan))
     }
 
-    /// Has the target answer once more for the tag of the command in this slot, which is over: nothing of it comes after
-    /// that on this channel.
-    pub(super) async fn last_word(&self, index: u16) -> Result<(), TaskError> {
-        let lun = self.table.borrow().slots[usize::from(index)].lun;
-        let tag = InitiatorTag::Command { queue: self.config.queue, index }.tag();
+    /// Has the target answer once more for the tag of the command, which is over and has its slot yet: nothing of it comes
+    /// after that on this channel.
+    pub(super) async fn last_word(&self, c: CommandId) -> Result<(), TaskError> {
+        let (lun, tag) = self.place_of(c);
         let number = self.send_task(TaskFunction::AbortTask, lun, tag, None).await?;
         let answer = self.task_answer(number, self.config.task_timeout).await;
         self.forget_task(number);
         answer.map(drop)
     }
 
-    /// The command in the slot is over at the target; with `answered`, the function that names it as well.
-    pub(super) fn resolve(&self, index: u16, answered: bool) {
+    /// The command is over at the target; with `answered`, the function that names it as well. One that has left its slot
+    /// was over before.
+    pub(super) fn resolve(&self, c: CommandId, answered: bool) {
         let mut waker = None;
         let mut freed = false;
         let unanswered = {
             let mut t = self.table.borrow_mut();
-            let s = &mut t.slots[usize::from(index)];
+            let Some(s) = t.slot_of(c) else { return };
             s.managed &= !answered;
             let unanswered = matches!(s.state, State::Sent | State::Orphan).then_some(s.lun);
             match s.state {
@@ -224,7 +249,7 @@ impl Channel {
                     waker = s.waker.take();
                 }
                 State::Orphan if s.managed => s.state = State::Spent,
-                State::Orphan | State::Spent if !s.managed => freed = t.set_free(index),
+                State::Orphan | State::Spent if !s.managed => freed = t.set_free(c.index),
                 _ => {}
             }
             unanswered

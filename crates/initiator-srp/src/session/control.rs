@@ -243,17 +243,15 @@ pub(crate) async fn lun_reset(shared: &Arc<Shared>, lun: u64) -> bool {
     let reset = move || async move {
         match Local::find(id) {
             Some(l) => l.lun_reset(lun).await,
-            None => false,
+            None => None,
         }
     };
-    if call(first, reset).await != Some(true) {
-        return false;
-    }
-    // Before anybody learns of it and sends a command again, which must not be taken for an old one.
+    let Some(answered) = call(first, reset).await.flatten() else { return false };
+    // A command that is sent again from here on is not an old one.
     for h in reactors {
         call(&h, move || async move {
             if let Some(l) = Local::find(id) {
-                l.expire(lun);
+                l.expire(lun, answered);
             }
         })
         .await;

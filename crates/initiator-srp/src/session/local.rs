@@ -29,7 +29,7 @@ pub(crate) type Stamp = (u64, u64);
 /// A reset of a logical unit that is under way.
 #[derive(Default)]
 struct Reset {
-    done: Cell<bool>,
+    done: Cell<Option<Nanos>>,
     over: WaitChannel,
 }
 
@@ -235,27 +235,27 @@ impl Local {
     }
 
     /// Resets a logical unit over the first channel, if that is here. Whoever wants the same meanwhile
-    /// shares the result.
-    pub(crate) async fn lun_reset(&self, lun: u64) -> bool {
+    /// shares the result: the time at which the answer came.
+    pub(crate) async fn lun_reset(&self, lun: u64) -> Option<Nanos> {
         let running = self.resets.borrow().iter().find(|(l, _)| *l == lun).map(|(_, r)| r.clone());
         if let Some(r) = running {
             r.over.wait().await;
             return r.done.get();
         }
         let first = self.channels.borrow().iter().find(|(i, _)| *i == 0).map(|(_, c)| c.clone());
-        let Some(c) = first else { return false };
+        let c = first?;
         let r = Rc::new(Reset::default());
         self.resets.borrow_mut().push((lun, r.clone()));
-        r.done.set(c.manage(TaskFunction::LunReset, lun).await.is_ok());
+        r.done.set(c.done_at(TaskFunction::LunReset, lun).await.ok());
         self.resets.borrow_mut().retain(|(l, _)| *l != lun);
         r.over.signal_all();
         r.done.get()
     }
 
-    /// The unit was reset: commands to it are to be aborted.
-    pub(crate) fn expire(&self, lun: u64) {
+    /// The unit was reset, and the answer came at this time: commands to it from before are to be aborted.
+    pub(crate) fn expire(&self, lun: u64, answered: Nanos) {
         for (_, c) in self.channels.borrow().iter() {
-            c.expire(lun);
+            c.expire(lun, answered);
         }
     }
 

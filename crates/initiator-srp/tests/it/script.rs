@@ -259,15 +259,69 @@ fn a_reset_that_helps_ends_the_ladder() {
             silent.set(false);
             p.respond(Response::code(tag, RspCode::Complete, 1));
             // The aborts that were held up by what the reset has ended.
-            for tag in aborts.take() {
-                p.respond(Response::code(tag, RspCode::Complete, 2));
-            }
+            let (p, held) = (p.clone(), aborts.take());
+            spawn_task(async move {
+                sleep(MILLIS).await;
+                for tag in held {
+                    p.respond(Response::code(tag, RspCode::Complete, 2));
+                }
+            });
         }
         s => agree(p, s),
     });
     assert_eq!(p.tur(), Ok(()));
     assert_eq!(p.rungs(), [Rung::AbortTask, Rung::LunReset]);
     assert_eq!(p.session.figures().losses, 0);
+    p.check_quiet();
+}
+
+/// The abort is answered when the reset is already on its way: the tag is free, and the next command has it.
+#[test]
+fn a_reset_does_not_end_the_command_that_has_the_slot_since() {
+    let (abort, reset) = (Rc::new(Cell::new(None::<Tag>)), Rc::new(Cell::new(None)));
+    let with_target = Rc::new(RefCell::new(Vec::<Tag>::new()));
+    let p = play_with(32, 8, |c| (c.depth, c.task_timeout) = (1, SECONDS), {
+        let mut first = Some(());
+        let first = RefCell::new(move || first.take().is_some());
+        move |p, s| match s {
+            Seen::Command(tag, _) if (first.borrow_mut())() => with_target.borrow_mut().push(tag),
+            Seen::Command(tag, _) => {
+                let mut there = with_target.borrow_mut();
+                assert!(
+                    !there.contains(&tag),
+                    "the target has a command by {tag} that nobody ended"
+                );
+                there.push(tag);
+                let Some(reset) = reset.take() else {
+                    there.retain(|t| *t != tag);
+                    return p.good(tag);
+                };
+                // Nothing that came before the reset is left; this came after it, and takes its time.
+                p.respond(Response::code(reset, RspCode::Complete, 1));
+                let (p, there, abort) = (p.clone(), with_target.clone(), abort.clone());
+                spawn_task(async move {
+                    sleep(500 * MILLIS).await;
+                    there.borrow_mut().retain(|t| *t != tag);
+                    p.good(tag);
+                    if let Some(tag) = abort.take() {
+                        p.respond(Response::code(tag, RspCode::Complete, 1));
+                    }
+                });
+            }
+            Seen::Task(tag, TaskFunction::AbortTask, _) => abort.set(Some(tag)),
+            Seen::Task(tag, TaskFunction::LunReset, _) => {
+                reset.set(Some(tag));
+                with_target.borrow_mut().clear();
+                let tag = abort.take().unwrap();
+                p.respond(Response::code(tag, RspCode::Complete, 1));
+            }
+            s => agree(p, s),
+        }
+    });
+    assert_eq!(p.tur(), Ok(()));
+    // Whether the reset has ended the second, too, is not known: that is asked for.
+    assert_eq!(p.rungs(), [Rung::AbortTask, Rung::LunReset, Rung::AbortTask]);
+    assert_eq!(p.count(|s| matches!(s, Seen::Command(..))), 2, "it was sent again once");
     p.check_quiet();
 }
 
@@ -316,6 +370,39 @@ fn other_commands_of_a_reset_unit_are_tried_again() {
     assert!(p.world.now() < 5 * SECONDS, "the others did not wait for their own time to be up");
     let aborts = p.rungs().iter().filter(|r| **r == Rung::AbortTask).count();
     assert_eq!((aborts, p.session.figures().lun_resets, p.session.figures().losses), (8, 1, 0));
+    p.check_quiet();
+}
+
+/// No command has a time. One is given up, and it takes a reset to end it, which ends another without an answer.
+#[test]
+fn a_reset_unit_s_commands_end_that_may_wait_for_ever() {
+    let (aborts, reset) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(false)));
+    let p = play_with(32, 8, |c| c.command_timeout = 0, {
+        let reset = reset.clone();
+        move |p, s| match s {
+            Seen::Command(..) if !reset.get() => {}
+            Seen::Task(tag, TaskFunction::AbortTask, _) if !reset.get() => {
+                aborts.borrow_mut().push(tag);
+            }
+            Seen::Task(_, TaskFunction::LunReset, _) => {
+                reset.set(true);
+                agree(p, s);
+                for tag in aborts.take() {
+                    p.respond(Response::code(tag, RspCode::Complete, 1));
+                }
+            }
+            s => agree(p, s),
+        }
+    });
+    let q = p.queue();
+    p.run(async move {
+        let other = q.clone();
+        let other = spawn(async move { other.test_unit_ready(L0).await });
+        let dropped = weir_reactor::timeout(MILLIS, q.test_unit_ready(L0)).await;
+        assert!(dropped.is_err());
+        assert_eq!(weir_reactor::timeout(60 * SECONDS, other).await, Ok(Some(Ok(()))));
+    });
+    assert!(reset.get());
     p.check_quiet();
 }
 
