@@ -149,8 +149,12 @@ impl Hosts {
                 // Often as many as there are credits, or about: then who waits for the one waits for the other.
                 depth: if rng.chance(1, 2) { rng.between(2, 4) } else { rng.between(2, 32) } as u16,
                 command_timeout: if slow { 200 * MILLIS } else { 10 * SECONDS },
-                // Longer than anything takes: what helps is the abort.
-                task_timeout: 20 * SECONDS,
+                // Longer than anything takes: what helps is the abort. Or shorter: then a reset is asked for, and the abort is
+                // answered beside it.
+                task_timeout: match slow && rng.chance(1, 2) {
+                    true => rng.between(100, 600) * MILLIS,
+                    false => 20 * SECONDS,
+                },
                 retries: 1000,
                 reconnect_min: MILLIS,
                 reconnect_max: 200 * MILLIS,
@@ -206,6 +210,7 @@ impl Hosts {
             {
                 self.fault.set(format!("the list of units ended with {e:?}"));
             }
+            let losses = self.losses.get();
             let write = way.write(block, &data);
             let gives_up = self.weather != Weather::Numbers && rng.chance(1, 6);
             let ended = match gives_up {
@@ -214,6 +219,10 @@ impl Hosts {
             };
             match ended {
                 Ok(()) => {
+                    if losses == self.losses.get() && self.units[0].cached(block) < n {
+                        let what = format!("write {n} of block {block} was acknowledged, not done");
+                        self.fault.set(what);
+                    }
                     t.acknowledged.borrow_mut().push((block, n));
                     bump(&t.writes);
                 }

@@ -46,6 +46,11 @@ impl Medium {
         self.cache.borrow_mut().clone_from(&self.durable.borrow());
     }
 
+    /// Number of the last write of a block, durable or not.
+    pub(super) fn cached(&self, block: usize) -> u64 {
+        self.cache.borrow()[block]
+    }
+
     /// Number of the last write of a block that is durable.
     pub(super) fn durable(&self, block: usize) -> u64 {
         self.durable.borrow()[block]
