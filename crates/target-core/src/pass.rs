@@ -65,10 +65,18 @@ impl Round {
         }
     }
 
+    /// Waits for the end of the commands. One that is aside is waited for if it has been ended: it then waits for nobody
+    /// itself.
     pub(crate) async fn over(&self) {
-        while self.passes.get() > 0 && !has(Bug::PassNotShown) {
+        let left = || self.passes.get() > 0 || (self.is_ended() && self.aside.get() > 0);
+        while left() && !has(Bug::PassNotShown) {
             self.news.wait().await;
         }
+    }
+
+    /// Its commands have no answer of their own any more, not even those that have done their work.
+    fn is_ended(&self) -> bool {
+        matches!(self.end.get(), Some(End::Aborted(_) | End::Gone)) && !has(Bug::AsideNotEnded)
     }
 }
 
@@ -301,8 +309,8 @@ impl Pass {
     }
 }
 
-/// The place of a pass that was given back: fences do not wait for its command, and are seen by it all the same, but
-/// its own.
+/// The place of a pass that was given back: fences are seen by its command, but its own, and wait for it only if they end
+/// it. Then it stops waiting.
 ///
 /// Two commands that wait for the end of each other's nexuses would otherwise wait for ever.
 pub struct Aside {
@@ -312,10 +320,17 @@ pub struct Aside {
 
 impl Aside {
     /// As [`UnitShared::fence`](crate::UnitShared::fence), for what this command ends: all these nexuses' commands but
-    /// itself, though it may be one of them.
+    /// itself, though it may be one of them. Once this one is ended nobody is promised anything: the fence goes on, and is
+    /// not waited for.
     pub async fn fence(&self, whom: Whom, why: End) {
         let spared = if has(Bug::FencerNotSpared) { 0 } else { self.round.number };
-        self.attached.unit.shared.fence_beside(whom, why, spared).await;
+        let ended = async {
+            while !self.round.is_ended() {
+                self.round.news.wait().await;
+            }
+        };
+        // Begun on every reactor before anything is waited for.
+        unless(ended, self.attached.unit.shared.fence_beside(whom, why, spared)).await;
     }
 
     /// The pass again. [`Pass::end`] tells of fences since then: one that has ended the command must not be answered after.
@@ -329,5 +344,6 @@ impl Aside {
 impl Drop for Aside {
     fn drop(&mut self) {
         self.round.aside.set(self.round.aside.get() - 1);
+        self.round.tell();
     }
 }

@@ -21,6 +21,8 @@ weir_base::planted_bugs! {
     FormerNotFenced,
     /// A command that preempts and aborts its own key ends itself.
     FencerNotSpared,
+    /// A command that waits for the end of others goes on waiting when it is ended, and who ended it does not wait for it.
+    AsideNotEnded,
     /// A host that is given a secret goes on without having proved that it knows it.
     ProofNotAsked,
     /// A unit attention that a command has taken which ends without a word is told to nobody.

@@ -361,8 +361,8 @@ impl Request {
             if !has(Bug::PreemptedGoOn) {
                 aside.fence(Whom::Only(o.abort_tasks_of.clone()), End::Aborted(by)).await;
             }
-            // Who ended it meanwhile has not waited for it, and promised that nothing more is heard of it: by task
-            // management, or by taking the unit away, which counts for more.
+            // Who ended it meanwhile has promised that its own answer is not heard any more: by task management, or by
+            // taking the unit away, which counts for more.
             let p = aside.back();
             let ended = matches!(p.end(), Some(End::Aborted(_) | End::Gone));
             over = ended && !has(Bug::PreemptorAnswers);

@@ -317,9 +317,47 @@ fn the_own_abort_of_a_host_counts_for_more_than_that_of_another() {
         let (own, other) = (End::Aborted(h.nexus()), End::Aborted(Nexus(9)));
         for (first, then) in [(other, own), (own, other)] {
             let aside = h.view.find(Lun::ZERO).unwrap().pass().aside();
-            h.unit.fence(Whom::All, first).await;
-            h.unit.fence(Whom::All, then).await;
+            let fences = [first, then].map(|end| {
+                let unit = h.unit.clone();
+                spawn(async move { unit.fence(Whom::All, end).await })
+            });
+            sleep(MILLIS).await;
             assert_eq!(aside.back().end(), Some(own));
+            for f in fences {
+                f.await;
+            }
         }
+    });
+}
+
+/// A command that has preempted waits for a slow device, and is preempted itself: it stops waiting, and the other's
+/// fence waits for its answer, though not for the device.
+#[test]
+fn one_that_waits_for_others_and_is_ended_answers_inside_the_fence() {
+    run(|h| async move {
+        let other = Nexus(h.nexus().0 + 1);
+        let view = attach(1, &h.unit, h.disk.clone());
+        assert_eq!(view.nexus(), other);
+        let slow = h.view.find(Lun::ZERO).expect("mapped").pass();
+        let _at_the_medium = slow.enter().expect("not ended");
+        let aside = view.find(Lun::ZERO).expect("mapped").pass().aside();
+        sleep(MILLIS).await;
+        let began = now();
+        let (unit, of) = (h.unit.clone(), h.nexus());
+        let ended = spawn(async move {
+            unit.fence(Whom::Only(vec![other]), End::Aborted(of)).await;
+            now()
+        });
+        let whom = Whom::Only(vec![of]);
+        let waits = aside.fence(whom, End::Aborted(other));
+        assert!(weir_reactor::timeout(100 * MILLIS, waits).await.is_ok(), "it waits no more");
+        let pass = aside.back();
+        assert_eq!(pass.end(), Some(End::Aborted(of)));
+        sleep(100 * MILLIS).await;
+        let answered = now();
+        drop(pass);
+        let ended = ended.await.expect("it ran");
+        assert!(ended >= answered && ended < began + SECONDS, "it waits for the answer");
+        assert_eq!(slow.end(), Some(End::Aborted(other)), "ended, though not waited for");
     });
 }
