@@ -377,6 +377,14 @@ impl Node {
     }
 
     pub(super) async fn update(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        if self.moving_home(&volume.name).is_some() {
+            // Its graph leads to both places: by another one writes would miss the new place.
+            return Err(Error::new(
+                Code::NotReady,
+                format!("volume {} is being moved", volume.name),
+            )
+            .hint("`weir migrate list` shows what is"));
+        }
         self.narrow(volume).await?;
         if Node::is_store(pool) {
             self.grow_in_store(volume, pool).await?;
