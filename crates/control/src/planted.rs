@@ -61,4 +61,6 @@ weir_base::planted_bugs! {
     UndoneOnce,
     /// What the data plane could not be put back to is put back while the volume moves.
     PutBackInFlight,
+    /// What waits while everything is taken down is begun after that.
+    GoesOnAfterEnd,
 }
