@@ -56,6 +56,8 @@ struct Up {
     /// Rules for snapshots that the pools follow.
     rules: BTreeMap<String, PoolRules>,
     records: carried::Records,
+    /// Everything has been taken down, for good.
+    down: bool,
 }
 
 /// The control plane of one node.
@@ -218,6 +220,9 @@ impl Controller {
 
     /// Checks, makes durable, puts into effect. The caller holds `changes`.
     async fn change(&self, command: Command) -> Result<Arc<Model>> {
+        if self.is_down() {
+            return Err(Error::new(Code::NotReady, "the daemon is being stopped"));
+        }
         self.settle().await?;
         let old = self.model();
         let command = self.keep_luns(command, &old).await?;
@@ -377,7 +382,7 @@ impl Controller {
         // What is read must not be older than the configuration that is tidied by it.
         let one = self.changes.try_lock();
         if let Ok(live) = self.plane.status().await {
-            if one.is_ok() {
+            if one.is_ok() && !self.is_down() {
                 self.tidy_devices(&live.pools).await;
                 self.put_rules().await;
                 self.put_records().await;

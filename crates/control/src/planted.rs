@@ -59,4 +59,8 @@ weir_base::planted_bugs! {
     TenureUnmarked,
     /// What the data plane could not be put back to after a change that failed is left as it is until the next start.
     UndoneOnce,
+    /// What the data plane could not be put back to is put back while the volume moves.
+    PutBackInFlight,
+    /// What waits while everything is taken down is begun after that.
+    GoesOnAfterEnd,
 }

@@ -5,8 +5,11 @@ use crate::model::{IMAGES, Pool, TargetSpec, Volume, VolumeState};
 
 impl Controller {
     /// Starts whatever the configuration wants and the data plane does not run yet. Never fails as a whole: what does
-    /// not start becomes a fault. The caller holds `changes`, or is alone.
+    /// not start becomes a fault. After the end nothing is started. The caller holds `changes`, or is alone.
     pub(super) async fn bring_up(&self) {
+        if self.is_down() {
+            return;
+        }
         let model = self.model();
         for (name, pool) in &model.pools {
             if !self.up().pools.contains(name)
@@ -35,6 +38,8 @@ impl Controller {
                     self.finish_creation(name).await.map(drop)
                 }
                 Ok(pool) if waiting => self.open_volume(volume, pool).await,
+                // While it moves, its graph is not that of the configuration.
+                Ok(_) if volume.migration.is_some() && !has(Bug::PutBackInFlight) => Ok(()),
                 Ok(pool) if self.up().behind.contains(name) => self.catch_up(volume, pool).await,
                 Ok(_) => Ok(()),
                 Err(e) => Err(e),
@@ -133,10 +138,16 @@ impl Controller {
         }
     }
 
+    /// Everything has been taken down, or is about to be: what has waited for that changes nothing any more.
+    pub(super) fn is_down(&self) -> bool {
+        self.up().down && !has(Bug::GoesOnAfterEnd)
+    }
+
     /// Takes everything down, and says what failed first after trying all.
     pub(super) async fn take_down(&self) -> Result<()> {
         let (targets, volumes, pools) = {
             let mut up = self.up();
+            up.down = true;
             up.faults.clear();
             up.rules.clear();
             up.records = Default::default();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_control::Controller;
 use weir_control::live::Fault;
-use weir_control::model::{Command, DeviceKind, PoolSpec, Raid, VolumePatch};
+use weir_control::model::{Command, DeviceKind, MigrationSpec, PoolSpec, Raid, VolumePatch};
 use weir_control::store::MetaStore;
 
 const MIB: u64 = 1 << 20;
@@ -216,4 +216,45 @@ async fn what_is_put_back_once_at_most_is_caught() {
     let (first, again, _) = not_put_back(call, command).await;
     plant(None);
     assert!(first.is_empty() && !again);
+}
+
+/// A volume that could not be put back is moved. Whether it was put back while it moved, and whether it was after that.
+async fn put_back_beside_a_migration() -> (bool, bool) {
+    let (_file, fake, c) = node().await;
+    c.execute(Command::CreatePool(ram_pool("other", GIB))).await.expect("a pool");
+    fake.break_call("update_volume v");
+    let patch = VolumePatch { read_only: Some(true), ..VolumePatch::default() };
+    c.execute(Command::PatchVolume { name: "v".into(), patch }).await.expect_err("refused");
+    let spec = MigrationSpec { pool: Some("other".into()), ..MigrationSpec::default() };
+    c.start_migration("v".into(), spec).await.expect("it moves");
+    fake.mend();
+    let put_back = async |from: usize, within: u64| {
+        let begun = std::time::Instant::now();
+        let is_done = || fake.state().calls[from..].iter().any(|c| c == "update_volume v");
+        while !is_done() && begun.elapsed() < Duration::from_secs(within) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        is_done()
+    };
+    let calls = || fake.state().calls.clone();
+    let began = calls().iter().rposition(|c| c == "start_migration v").expect("it was begun");
+    let beside = put_back(began, 7).await;
+    c.cancel_migration("v".into()).await.expect("it stays");
+    (beside, put_back(calls().len(), 10).await)
+}
+
+/// Its graph leads to both places then, which the graph of the configuration does not.
+#[tokio::test]
+async fn what_moves_is_put_back_when_it_has_come_to_rest() {
+    assert_eq!(put_back_beside_a_migration().await, (false, true));
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn what_is_put_back_while_it_moves_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::PutBackInFlight));
+    let (beside, _) = put_back_beside_a_migration().await;
+    plant(None);
+    assert!(beside);
 }

@@ -126,3 +126,51 @@ async fn what_was_deleted_by_hand_does_not_come_back_while_it_is_retried() {
         "a volume that was deleted is there again, empty"
     );
 }
+
+/// What the data plane was told after everything was taken down, beside a long command and something that is tried again.
+async fn done_after_the_end() -> Vec<String> {
+    let dir = Scratch::new();
+    let fake = Arc::new(Fake::default());
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    c.execute(Command::CreatePool(ram_pool("mem", GIB))).await.expect("a pool");
+    let port = Command::PutTarget(target("srp0", "127.0.0.1:5555"));
+    c.execute(port).await.expect("a port");
+    fake.break_call("start_target srp0");
+    let other = Command::PutTarget(target("srp0", "127.0.0.1:6666"));
+    c.execute(other).await.expect_err("it is refused, and cannot be taken back");
+    fake.state().slow_pools.insert("slow".into(), Duration::from_secs(7));
+    let pause = || tokio::time::sleep(Duration::from_millis(300));
+    let run = |command| {
+        let c = c.clone();
+        tokio::spawn(async move { c.execute(command).await })
+    };
+    let long = run(Command::CreatePool(ram_pool("slow", GIB)));
+    pause().await;
+    let end = c.clone();
+    let down = tokio::spawn(async move { end.shutdown().await });
+    pause().await;
+    let late = run(Command::CreatePool(ram_pool("late", GIB)));
+    long.await.expect("it ran").expect("a pool");
+    down.await.expect("it ran").expect("an end");
+    drop(late.await.expect("it ran"));
+    pause().await;
+    let calls = fake.state().calls.clone();
+    let last = calls.iter().rposition(|c| c.starts_with("stop_pool")).expect("it was taken down");
+    let woken = calls[last + 1..].iter().filter(|c| c.starts_with("start_"));
+    woken.cloned().collect()
+}
+
+#[tokio::test]
+async fn nothing_is_begun_after_the_end() {
+    assert_eq!(done_after_the_end().await, Vec::<String>::new());
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn what_is_begun_after_the_end_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::GoesOnAfterEnd));
+    let done = done_after_the_end().await;
+    plant(None);
+    assert!(!done.is_empty());
+}

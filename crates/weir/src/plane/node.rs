@@ -377,6 +377,14 @@ impl Node {
     }
 
     pub(super) async fn update(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        if self.moving_home(&volume.name).is_some() {
+            // Its graph leads to both places: by another one writes would miss the new place.
+            return Err(Error::new(
+                Code::NotReady,
+                format!("volume {} is being moved", volume.name),
+            )
+            .hint("`weir migrate list` shows what is"));
+        }
         self.narrow(volume).await?;
         if Node::is_store(pool) {
             self.grow_in_store(volume, pool).await?;
@@ -517,9 +525,10 @@ impl Node {
         let target = Door::new(port, self.access.clone(), none, handles.len(), seed);
         let transport = port.transport;
         let name = port.name.clone();
+        let mut error = None;
         for h in &handles {
             let (target, name) = (target.clone(), name.clone());
-            on(h, move |local: Rc<Local>| {
+            let joined = on(h, move |local: Rc<Local>| {
                 Box::pin(async move {
                     let provider = provider(&local, transport, crc)?;
                     target.join(provider, local.units.clone(), local.pool.clone()).map_err(|e| {
@@ -528,11 +537,16 @@ impl Node {
                     })
                 })
             })
-            .await?;
+            .await;
+            if let Err(e) = joined {
+                // What other reactors have of it ends below: each try would leave that much behind.
+                error = Some(e);
+                break;
+            }
         }
         let mut listening = Vec::new();
-        let mut error = None;
-        for addr in &port.listen {
+        let wanted = if error.is_none() { &port.listen[..] } else { &[] };
+        for addr in wanted {
             let (target, addr2, name) = (target.clone(), addr.clone(), name.clone());
             let r = on(&handles[0], move |local: Rc<Local>| {
                 Box::pin(async move {
@@ -566,8 +580,10 @@ impl Node {
     fn announce(&self, port: &TargetPort, id: PortId) {
         let mut ports = lock(&self.ports);
         let known = ScsiPort { relative_id: port.relative, group: 1, name: PortName::Srp(id.0) };
-        ports.insert(port.name.clone(), known);
-        self.tell_ports(&ports);
+        // One that does not start is tried again and again: hosts hear of it once.
+        if ports.insert(port.name.clone(), known.clone()) != Some(known) {
+            self.tell_ports(&ports);
+        }
     }
 
     fn tell_ports(&self, ports: &BTreeMap<String, ScsiPort>) {

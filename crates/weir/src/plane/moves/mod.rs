@@ -113,7 +113,7 @@ struct Made {
 }
 
 impl Node {
-    fn moving_home(&self, name: &str) -> Option<Handle> {
+    pub(super) fn moving_home(&self, name: &str) -> Option<Handle> {
         self.moves.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
