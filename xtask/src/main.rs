@@ -8,6 +8,7 @@ mod fuzz;
 mod kill;
 mod lab;
 mod metadata;
+mod planted;
 mod process;
 mod sim;
 mod tally;
@@ -28,6 +29,7 @@ usage: cargo xtask COMMAND
   tidy                                      floors, pure crates, banned calls, file sizes, licences
   sim SUITE --seeds N [--start S] [ARG...]  simulation suites; `sim --list` names them, `sim all` runs them
   sim SUITE --planted BUG | all             bugs on purpose, which the suite must catch
+  planted [PACKAGE [BUG]]                   bugs on purpose that no suite can catch: tests of their packages must
   fuzz [TARGET] --runs N [--jobs J]         coverage-guided fuzzing; `fuzz --list` names the targets
   fuzz --build                              builds the targets, and runs none
   fuzz TARGET --replay FILE                 run one input again
@@ -71,6 +73,7 @@ fn dispatch() -> Result<Tally> {
         "test" => test::run(&root, &rest),
         "tidy" => tidy::run(&root).map(Tally::one),
         "sim" => sim::run(&rest),
+        "planted" => planted::run(&rest),
         "fuzz" => fuzz::run(&root, &rest),
         "kill" | "powercut" => kill::run(&command, &rest),
         "lab" => lab::run(&root, &rest),

@@ -3,7 +3,8 @@
 /// Makes a crate's list of planted bugs: `Bug` with `Bug::ALL`, `plant` and `has`.
 ///
 /// With the caller's feature `planted`, `plant` switches one bug on for the calling thread, or all off, and
-/// `has` says whether a bug is on. Without it `has` is a constant `false`, and nothing of a bug is compiled in.
+/// `has` says whether a bug is on. A thread begins with that which the environment names: `WEIR_PLANTED=CRATE::BUG`.
+/// Without it `has` is a constant `false`, and nothing of a bug is compiled in.
 ///
 /// # Examples
 /// ```
@@ -35,7 +36,14 @@ macro_rules! planted_bugs {
             use std::cell::Cell;
 
             thread_local! {
-                static ON: Cell<Option<Bug>> = const { Cell::new(None) };
+                static ON: Cell<Option<Bug>> = Cell::new(from_outside());
+            }
+
+            /// The bug that a whole test program is run with: `WEIR_PLANTED=CRATE::BUG`.
+            fn from_outside() -> Option<Bug> {
+                let wanted = std::env::var("WEIR_PLANTED").ok()?;
+                let name = |b: &Bug| format!(concat!(env!("CARGO_CRATE_NAME"), "::{:?}"), b);
+                Bug::ALL.iter().copied().find(|b| name(b) == wanted)
             }
 
             /// Switches one bug on for this thread, or all off.

@@ -10,3 +10,8 @@ weir_base::planted_bugs! {
     /// A command that is sent again after a loss has a new sequence number.
     ResentAsNew,
 }
+
+impl Bug {
+    /// Those that only tests look for: between a login and the first message after it there is little time to give up.
+    pub const TESTS: &[Bug] = &[Bug::GivenUpKeepsItsData];
+}

@@ -4,3 +4,8 @@ weir_base::planted_bugs! {
     /// A target keeps credits that are due from a host that has one left, which that keeps for task management.
     CreditKeptAtOne,
 }
+
+impl Bug {
+    /// Those that only tests look for: ports of suites give a host more credits than one.
+    pub const TESTS: &[Bug] = &[Bug::CreditKeptAtOne];
+}

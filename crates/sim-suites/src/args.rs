@@ -3,7 +3,8 @@
 /// How it is used.
 pub const USAGE: &str = "usage: weir-sim-suites SUITE [--seeds N] [--start S] [--jobs J] [--words]
        weir-sim-suites SUITE --planted BUG|all [--seeds N]   (built with the feature `planted`)
-       weir-sim-suites --list";
+       weir-sim-suites --list
+       weir-sim-suites --list-tests                          (built with the feature `planted`)";
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Args {
     pub planted: Option<String>,
     /// Print the suites and end.
     pub list: bool,
+    /// Print the planted bugs that tests of their crates are to catch, and end.
+    pub list_tests: bool,
 }
 
 impl Args {
@@ -38,6 +41,7 @@ impl Args {
             words: false,
             planted: None,
             list: false,
+            list_tests: false,
         };
         let mut args = args.into_iter();
         while let Some(a) = args.next() {
@@ -61,6 +65,7 @@ impl Args {
                 "--jobs" => out.jobs = number()?.clamp(1, 256) as usize,
                 "--words" => out.words = true,
                 "--list" => out.list = true,
+                "--list-tests" => out.list_tests = true,
                 n if n.starts_with('-') => return Err(format!("unknown option {n}")),
                 _ if out.suite.is_empty() => out.suite = name,
                 _ => return Err(format!("one suite at a time, not {} and {name}", out.suite)),
@@ -70,7 +75,7 @@ impl Args {
             // A planted bug may need a rare order of events.
             out.seeds = if out.planted.is_some() { 3000 } else { 100 };
         }
-        if out.suite.is_empty() && !out.list {
+        if out.suite.is_empty() && !out.list && !out.list_tests {
             return Err("which suite?".to_string());
         }
         Ok(out)
@@ -93,6 +98,7 @@ mod tests {
             ("fabric", 7, 5, 1, true)
         );
         assert!(parse("--list").expect("right").list);
+        assert!(parse("--list-tests").expect("right").list_tests);
         assert_eq!(parse("a --planted all").expect("right").planted.as_deref(), Some("all"));
         assert_eq!(parse("a").expect("right").seeds, 100);
         for bad in ["", "a b", "a --seeds", "a --seeds x", "a --what", "a --planted"] {

@@ -21,6 +21,9 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
+    if args.list_tests {
+        return list_tests();
+    }
     let Some(suite) = SUITES.iter().find(|s| s.name == args.suite) else {
         let known: Vec<&str> = SUITES.iter().map(|s| s.name).collect();
         eprintln!("no suite {}; there are {}", args.suite, known.join(", "));
@@ -35,6 +38,21 @@ fn main() -> ExitCode {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
+}
+
+/// Package and bug on a line: read by programs.
+#[cfg(feature = "planted")]
+fn list_tests() -> ExitCode {
+    for (package, bug) in weir_sim_suites::planted::of_tests() {
+        println!("{package} {bug}");
+    }
+    ExitCode::SUCCESS
+}
+
+#[cfg(not(feature = "planted"))]
+fn list_tests() -> ExitCode {
+    eprintln!("this build has no bugs on purpose: use cargo xtask planted");
+    ExitCode::from(2)
 }
 
 /// Shows that a suite catches bugs on purpose.

@@ -172,6 +172,8 @@ impl Bug {
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
         Bug::NewcomerIsBehind,
+        Bug::AttachWithLateWrites,
+        Bug::DecidedInTwoLives,
         Bug::DecidedOverResume,
         Bug::LeftInCache,
         Bug::OldImageTrusted,

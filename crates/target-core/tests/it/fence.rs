@@ -361,3 +361,36 @@ fn one_that_waits_for_others_and_is_ended_answers_inside_the_fence() {
         assert_eq!(slow.end(), Some(End::Aborted(other)), "ended, though not waited for");
     });
 }
+
+/// It preempts its own registration with those of others that have the same key.
+#[test]
+fn one_that_ends_its_own_nexus_does_not_end_itself() {
+    run(|h| async move {
+        let by = End::Aborted(h.nexus());
+        let beside = h.view.find(Lun::ZERO).expect("mapped").pass();
+        let aside = h.view.find(Lun::ZERO).expect("mapped").pass().aside();
+        let ended = beside.end();
+        drop(beside);
+        aside.fence(Whom::Only(vec![h.nexus()]), by).await;
+        assert_eq!((ended, aside.back().end()), (None, None));
+    });
+}
+
+/// The answer with the unit attention never left: the host has heard nothing of it yet.
+#[test]
+fn an_attention_that_no_host_was_told_is_told_to_the_next_command() {
+    run(|h| async move {
+        let view = attach(1, &h.unit, h.disk.clone());
+        for (told, status) in [(false, 2), (true, 2), (true, 0)] {
+            let mut pass = view.find(Lun::ZERO).expect("mapped").pass();
+            let cdb = build::write(0, 1, false);
+            let (bytes, share) = (vec![1; BLOCK], crate::common::share());
+            let mut data = Data { bytes, time: 0, share };
+            let o = pass.execute(&view, cdb.as_bytes(), &mut data).await.expect("not stopped");
+            assert_eq!(o.status, status);
+            if told {
+                pass.told();
+            }
+        }
+    });
+}

@@ -1,0 +1,81 @@
+//! `cargo xtask planted`: bugs on purpose that no simulation suite can catch are caught by tests of their crates.
+//!
+//! Each is switched on by the environment for a whole run of its package's tests, which must then fail; without one they must
+//! pass. What the tests of a package say of a bug counts only with both.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::args::Args;
+use crate::process;
+use crate::sim::PACKAGE;
+use crate::tally::Tally;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
+/// Of one run of a package's tests. One that does not end has found something, too.
+const RUN_LIMIT: Duration = Duration::from_secs(10 * 60);
+
+pub(crate) fn run(args: &[String]) -> Result<Tally> {
+    let mut args = Args::new(args);
+    let (package, bug) = (args.positional(), args.positional());
+    args.end()?;
+    let mut packages = BTreeMap::<String, Vec<String>>::new();
+    for line in listed()?.lines() {
+        let (p, b) = line.split_once(' ').context("--list-tests: not a package and a bug")?;
+        if package.as_ref().is_none_or(|wanted| wanted == p)
+            && bug.as_ref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(b))
+        {
+            packages.entry(p.to_string()).or_default().push(b.to_string());
+        }
+    }
+    if packages.is_empty() {
+        bail!("no tests are to catch such a bug; `cargo xtask planted` tries all there are");
+    }
+    let mut tally = Tally::default();
+    for (package, bugs) in &packages {
+        tally += of_package(package, bugs)?;
+    }
+    Ok(tally)
+}
+
+/// Packages and bugs, as the program with the suites knows them.
+fn listed() -> Result<String> {
+    let mut command = process::cargo();
+    command.args(["run", "--quiet", "--profile", "sim", "--features", "planted"]);
+    process::capture(command.args(["--package", PACKAGE, "--", "--list-tests"]))
+}
+
+fn of_package(package: &str, bugs: &[String]) -> Result<Tally> {
+    process::run(tests(package).arg("--no-run"), BUILD_LIMIT)?;
+    let passes = |bug: Option<&str>| {
+        let mut command = tests(package);
+        if let Some(bug) = bug {
+            command.env("WEIR_PLANTED", format!("{}::{bug}", package.replace('-', "_")));
+        }
+        // The first failure is enough.
+        let (done, _) = process::gather(&mut command, RUN_LIMIT)?;
+        anyhow::Ok(done.success)
+    };
+    if !passes(None)? {
+        println!("{package}: its tests fail without a bug; what they say of bugs means nothing");
+        return Ok(Tally { passed: 0, failed: bugs.len() as u64 });
+    }
+    let mut tally = Tally::default();
+    for bug in bugs {
+        let caught = !passes(Some(bug))?;
+        println!("{} {package} {bug}", if caught { "caught" } else { "MISSED" });
+        tally += Tally::one(caught);
+    }
+    Ok(tally)
+}
+
+/// The tests of a package in a build that has bugs on purpose.
+fn tests(package: &str) -> Command {
+    let mut command = process::cargo();
+    command.args(["test", "--quiet", "--profile", "sim", "--features", "planted"]);
+    command.args(["--package", package, "--lib", "--tests"]);
+    command
+}
