@@ -2,8 +2,8 @@
 //! works or the time for it is over.
 
 use crate::disk::{Disk, Errno, Geometry, Request, check};
-use crate::given_up::GivenUp;
-use std::cell::Cell;
+use crate::given_up::{GivenUp, Hold};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::{MILLIS, Nanos, SECONDS};
@@ -75,6 +75,8 @@ pub struct Volume {
     fail_after: Option<Nanos>,
     /// Changes that failed for that reason and may still be done.
     given_up: Arc<GivenUp>,
+    /// Those of them that were given up here.
+    ends: Rc<Ends>,
     /// Requests that wait for the way to the volume.
     waiting: Cell<u32>,
     last_told: Cell<Nanos>,
@@ -110,8 +112,14 @@ impl Volume {
     }
 
     fn new(way: Way, geometry: Geometry, limits: (u64, u64), patience: Patience) -> Volume {
+        let way = Rc::new(way);
         Volume {
-            way: Rc::new(way),
+            ends: Rc::new(Ends {
+                way: way.clone(),
+                held: RefCell::default(),
+                watched: Cell::default(),
+            }),
+            way,
             geometry: Cell::new(geometry),
             limits,
             fail_after: patience.fail_after,
@@ -229,6 +237,35 @@ impl Volume {
     }
 }
 
+/// Changes that were given up on a queue and may still be done. They can be many where a target does not answer for long:
+/// one task waits for all that have come, and then for those that came meanwhile.
+struct Ends {
+    way: Rc<Way>,
+    held: RefCell<Vec<Hold>>,
+    watched: Cell<bool>,
+}
+
+impl Ends {
+    /// Keeps this one until it is over.
+    fn watch(self: &Rc<Self>, hold: Hold) {
+        self.held.borrow_mut().push(hold);
+        if self.watched.replace(true) {
+            return;
+        }
+        let me = self.clone();
+        spawn_task(async move {
+            loop {
+                let now = me.held.take();
+                if now.is_empty() {
+                    return me.watched.set(false);
+                }
+                me.way.given_up().await;
+                drop(now);
+            }
+        });
+    }
+}
+
 /// One request that waits, also one that is given up then.
 struct Waiting<'a>(&'a Cell<u32>);
 
@@ -264,11 +301,7 @@ impl Disk for Volume {
         }
         tracing::error!(range = ?r.range(), "a request waited for too long and fails");
         if begun.get() && r.changes() {
-            let (way, hold) = (self.way.clone(), self.given_up.hold(r));
-            spawn_task(async move {
-                way.given_up().await;
-                drop(hold);
-            });
+            self.ends.watch(self.given_up.hold(r));
         }
         Err(Errno(libc::EIO))
     }

@@ -159,7 +159,7 @@ weir_base::planted_bugs! {
     OpenedBeside,
     /// A volume is made what a snapshot is while another one of that instant is being given back.
     RevertBesideTwin,
-    /// While a volume is made smaller it is written to beyond its new end, or gets another map.
+    /// While a volume is made smaller, also by what a snapshot is, it is written to beyond its new end, or gets another map.
     WrittenBeyondTheEnd,
     /// A part of a block is written with the rest of it as it was before its volume became what a snapshot is.
     PartOfAnother,

@@ -214,3 +214,37 @@ fn so_do_newer_discards_and_zeroes() {
         a_newer_one_waits(3, by_brp, true, Request::WriteZeroes { at, len, unmap: false }, 0);
     }
 }
+
+/// A target that takes in changes and does not answer, over many tries of a host: what is kept for them is their ranges.
+#[test]
+fn many_that_were_given_up_are_waited_for_by_one() {
+    const AT_ONCE: usize = 16;
+    let Scene { world, host, slow, queues } = scene(4, true);
+    slow.holds.set(true);
+    let before = host.reactor(0).figures().tasks;
+    for round in 0..4 {
+        let tries: Vec<_> = (0..AT_ONCE)
+            .map(|k| {
+                let v = queues[0].clone();
+                let at = ((round * AT_ONCE + k) * BLOCK) as u64;
+                host.spawn(async move {
+                    let buf = Slice::heap(BLOCK).sub(0, BLOCK);
+                    v.run(&Request::Write { at, buf, fua: false }).await
+                })
+            })
+            .collect();
+        world.run_for(2 * LIMIT);
+        assert!(tries.iter().all(|t| t.is_finished()));
+    }
+    let kept = host.reactor(0).figures().tasks - before;
+    assert!(kept < AT_ONCE, "{kept} tasks wait for what was given up");
+    slow.released.set(true);
+    world.run_for(10 * SECONDS);
+    assert!(host.reactor(0).figures().tasks <= before, "they have ended");
+    // Nothing is waited for any more.
+    let v = queues[1].clone();
+    let all = (64 * BLOCK) as u64;
+    let zeroes = Request::WriteZeroes { at: 0, len: all, unmap: false };
+    let done = world.run(&host, SECONDS, async move { v.run(&zeroes).await });
+    assert_eq!(done.unwrap(), Ok(()));
+}

@@ -29,6 +29,8 @@ pub(crate) type Stamp = (u64, u64);
 /// A reset of a logical unit that is under way.
 #[derive(Default)]
 struct Reset {
+    /// It may be at the target already.
+    sent: Cell<bool>,
     done: Cell<Option<Nanos>>,
     over: WaitChannel,
 }
@@ -234,22 +236,36 @@ impl Local {
         });
     }
 
-    /// Resets a logical unit over the first channel, if that is here. Whoever wants the same meanwhile
-    /// shares the result: the time at which the answer came.
+    /// Resets a logical unit over the first channel, if that is here. Whoever wants the same before that is sent shares the
+    /// result: the time at which the answer came. One that is at the target already may have passed there before the
+    /// command came for which another is wanted; so that waits, and is sent then.
     pub(crate) async fn lun_reset(&self, lun: u64) -> Option<Nanos> {
-        let running = self.resets.borrow().iter().find(|(l, _)| *l == lun).map(|(_, r)| r.clone());
-        if let Some(r) = running {
-            r.over.wait().await;
-            return r.done.get();
+        if let Some(next) = self.reset_of(lun, false) {
+            next.over.wait().await;
+            return next.done.get();
         }
-        let first = self.channels.borrow().iter().find(|(i, _)| *i == 0).map(|(_, c)| c.clone());
-        let c = first?;
         let r = Rc::new(Reset::default());
         self.resets.borrow_mut().push((lun, r.clone()));
-        r.done.set(c.done_at(TaskFunction::LunReset, lun).await.ok());
-        self.resets.borrow_mut().retain(|(l, _)| *l != lun);
+        let mut helps = true;
+        while let Some(before) = self.reset_of(lun, true) {
+            before.over.wait().await;
+            helps = before.done.get().is_some();
+        }
+        r.sent.set(true);
+        let first = self.channels.borrow().iter().find(|(i, _)| *i == 0).map(|(_, c)| c.clone());
+        // Where one was not done the channels end.
+        if let Some(c) = first.filter(|_| helps) {
+            r.done.set(c.done_at(TaskFunction::LunReset, lun).await.ok());
+        }
+        self.resets.borrow_mut().retain(|(_, other)| !Rc::ptr_eq(other, &r));
         r.over.signal_all();
         r.done.get()
+    }
+
+    /// A reset of a logical unit that is under way, or waits to be sent.
+    fn reset_of(&self, lun: u64, sent: bool) -> Option<Rc<Reset>> {
+        let all = self.resets.borrow();
+        all.iter().find(|(l, r)| *l == lun && r.sent.get() == sent).map(|(_, r)| r.clone())
     }
 
     /// The unit was reset, and the answer came at this time: commands to it from before are to be aborted.

@@ -325,6 +325,73 @@ fn a_reset_does_not_end_the_command_that_has_the_slot_since() {
     p.check_quiet();
 }
 
+/// While a reset takes its time a command comes that the target does not abort, and it is given up: the reset was there
+/// before it, and has not ended it.
+#[test]
+fn a_reset_does_not_end_what_came_after_it() {
+    // By login and tag.
+    let there = Rc::new(RefCell::new(Vec::<(u32, Tag)>::new()));
+    let resets = Rc::new(Cell::new(0));
+    let change = |c: &mut SessionConfig| {
+        (c.depth, c.channels, c.task_timeout) = (1, 2, SECONDS);
+    };
+    let p = play_with(32, 8, change, {
+        let (there, resets, abort) =
+            (there.clone(), resets.clone(), Rc::new(Cell::new(None::<(Peer, Tag)>)));
+        let commands = Cell::new(0);
+        move |p, s| match s {
+            Seen::Command(tag, _) => {
+                let mut there = there.borrow_mut();
+                let one = (p.login, tag);
+                assert!(!there.contains(&one), "{one:?} is of a command that nobody has ended");
+                commands.set(commands.get() + 1);
+                match commands.get() {
+                    // Two that take for ever.
+                    ..=2 => there.push(one),
+                    _ => p.good(tag),
+                }
+            }
+            Seen::Task(tag, TaskFunction::AbortTask, _) if commands.get() == 1 => {
+                abort.set(Some((p.clone(), tag)));
+            }
+            Seen::Task(tag, TaskFunction::AbortTask, task) => {
+                let is_there = there.borrow().contains(&(p.login, task));
+                let code = if is_there { RspCode::TmfFailed } else { RspCode::Complete };
+                p.respond(Response::code(tag, code, 1));
+            }
+            Seen::Task(tag, TaskFunction::LunReset, _) => {
+                resets.set(resets.get() + 1);
+                there.borrow_mut().clear();
+                let (p, abort) = (p.clone(), abort.clone());
+                spawn_task(async move {
+                    sleep(600 * MILLIS).await;
+                    p.respond(Response::code(tag, RspCode::Complete, 1));
+                    if let Some((p, tag)) = abort.take() {
+                        p.respond(Response::code(tag, RspCode::Complete, 1));
+                    }
+                });
+            }
+            s => agree(p, s),
+        }
+    });
+    let q = p.queue();
+    p.run(async move {
+        for _ in 0..2 {
+            let dropped = weir_reactor::timeout(MILLIS, q.test_unit_ready(L0)).await;
+            assert!(dropped.is_err());
+            // The first one's abort has its time, and the unit is being reset for it.
+            sleep(1200 * MILLIS).await;
+        }
+        q.given_up().await;
+        assert!(there.borrow().is_empty(), "the target has one yet");
+        for _ in 0..2 {
+            assert_eq!(q.test_unit_ready(L0).await, Ok(()));
+        }
+    });
+    assert_eq!(resets.get(), 2);
+    p.check_quiet();
+}
+
 #[test]
 fn other_commands_of_a_reset_unit_are_tried_again() {
     // The first command is never answered, nor its abort; the others only after the reset, by nothing.

@@ -68,11 +68,12 @@ impl Inner {
             while from < end {
                 let to = end.min(from + self.plan.chunk);
                 if let Err(e) = self.copy_again(from, to).await {
-                    self.stale.mark(from, end);
+                    self.stale.put_back(false);
                     return Err(e);
                 }
                 from = to;
             }
+            self.stale.put_back(true);
         }
         self.phase(Phase::Ready);
         Ok(())

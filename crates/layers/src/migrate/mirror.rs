@@ -120,7 +120,7 @@ impl Volume for Mirror {
             Ok(()) if inner.doubtful.get() => IoFuture::new(async move {
                 let _lock = inner.ranges.lock(at, at + len).await;
                 inner.source.read(at, buf.clone()).await?;
-                if !inner.stale.has(at, at + len) {
+                if !inner.stale.may_differ(at, at + len) {
                     return Ok(());
                 }
                 // A change failed on one side. What is seen of it is on both.

@@ -12,6 +12,8 @@ pub(super) struct Stale {
     /// One bit for each grain; empty as long as nothing was ever marked.
     words: RefCell<Vec<u64>>,
     marked: Cell<u64>,
+    /// What was taken out last, and is not the same yet.
+    taken: Cell<(u64, u64)>,
 }
 
 impl Stale {
@@ -21,7 +23,13 @@ impl Stale {
         while len.div_ceil(grain) > GRAINS {
             grain *= 2;
         }
-        Stale { len, grain, words: RefCell::default(), marked: Cell::new(0) }
+        Stale {
+            len,
+            grain,
+            words: RefCell::default(),
+            marked: Cell::new(0),
+            taken: Cell::default(),
+        }
     }
 
     /// `from..to` may differ.
@@ -63,7 +71,21 @@ impl Stale {
         (from / self.grain..to.min(self.len).div_ceil(self.grain)).any(marked)
     }
 
-    /// Takes the first grain out: from and to.
+    /// Whether any of `from..to` may differ, also of what was taken out and is not the same yet.
+    pub(super) fn may_differ(&self, from: u64, to: u64) -> bool {
+        let (start, end) = self.taken.get();
+        from < end && start < to || self.has(from, to)
+    }
+
+    /// What was taken out is the same by now; if not, it may differ again.
+    pub(super) fn put_back(&self, same: bool) {
+        let (from, to) = self.taken.take();
+        if !same {
+            self.mark(from, to);
+        }
+    }
+
+    /// Takes the first grain out: from and to, until it is [put back](Stale::put_back).
     pub(super) fn take(&self) -> Option<(u64, u64)> {
         if self.is_empty() {
             return None;
@@ -73,7 +95,9 @@ impl Stale {
         let g = i as u64 * 64 + u64::from(w.trailing_zeros());
         *w &= *w - 1;
         self.marked.set(self.marked.get() - 1);
-        Some((g * self.grain, ((g + 1) * self.grain).min(self.len)))
+        let grain = (g * self.grain, ((g + 1) * self.grain).min(self.len));
+        self.taken.set(grain);
+        Some(grain)
     }
 }
 
@@ -94,6 +118,11 @@ mod tests {
         assert!(s.has(0, 1) && s.has(8191, 9000) && !s.has(8192, 999_424) && s.has(0, 1_000_000));
         assert_eq!(s.take(), Some((0, 4096)));
         assert_eq!(s.take(), Some((4096, 8192)));
+        assert!(!s.has(0, 8192) && s.may_differ(8191, 9000) && !s.may_differ(0, 4096));
+        s.put_back(false);
+        assert!(s.has(8191, 8192) && s.take() == Some((4096, 8192)));
+        s.put_back(true);
+        assert!(!s.may_differ(0, 999_424) && s.may_differ(0, 1_000_000));
         assert_eq!(s.take(), Some((244 * 4096, 1_000_000)), "it ends with the volume");
         assert_eq!(s.take(), None);
         s.mark(0, 1_000_000);

@@ -544,3 +544,36 @@ fn in_doubt_a_copy_that_fails_is_tried_again() {
         assert_eq!(*a.bytes.borrow(), *b.bytes.borrow());
     });
 }
+
+#[test]
+fn in_doubt_what_waits_to_be_copied_again_is_on_both_sides_when_it_is_seen() {
+    sim(async {
+        let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
+        let m = Migration::new(a.clone(), b.clone(), plan()).unwrap();
+        let v = m.entrance().handle();
+        m.begin();
+        settled(&m).await;
+        m.hold(SECONDS).await.unwrap().doubtful();
+        b.fails.set(Some(IoError::Medium));
+        let chunk = plan().chunk;
+        for at in [0, chunk] {
+            assert!(write(&*v, at, 3, 512).await.is_err(), "it is not on both sides");
+        }
+        b.fails.set(None);
+        // A piece a second: the second one waits for its turn.
+        m.set_rate(chunk);
+        assert!(m.hold(SECONDS).await.is_err(), "the two differ");
+        for _ in 0..40 {
+            sleep(100 * MILLIS).await;
+            let buf = Slice::heap(512);
+            v.read(chunk, buf.clone()).await.unwrap();
+            let at = chunk as usize..chunk as usize + 512;
+            let same = b.bytes.borrow()[at] == buf.to_vec();
+            assert!(same, "it is seen on one side only: {:?}", m.status());
+            // As if nobody had looked before.
+            if !m.inner.stale.is_empty() {
+                b.bytes.borrow_mut()[chunk as usize] = 9;
+            }
+        }
+    });
+}

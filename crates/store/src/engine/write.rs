@@ -137,6 +137,10 @@ impl Inner {
         if of.is_some_and(|map| map != ds.maps.get()) && !has(Bug::PartOfAnother) {
             return Err(IoError::Aborted);
         }
+        // That may have made it shorter, too.
+        if lba + count > ds.blocks() && !has(Bug::WrittenBeyondTheEnd) {
+            return Err(IoError::OutOfRange);
+        }
         let g = self.open_group();
         let (done, result) = self.place(&g, ds, lba, &buf, sums.as_ref());
         if done == 0 {

@@ -3,7 +3,7 @@
 use crate::bench::{B, Bench, first, spec, write};
 use std::cell::Cell;
 use std::rc::Rc;
-use weir_base::{IoError, MICROS};
+use weir_base::{IoError, MICROS, MILLIS};
 use weir_block::Volume;
 use weir_mem::Slice;
 use weir_reactor::{sleep, spawn};
@@ -23,9 +23,12 @@ enum Beside {
     Revert,
     /// The volume is made larger.
     Growth,
+    /// Writes, where it is a snapshot that makes it smaller.
+    Shorter,
 }
 
-const ALL: [Beside; 4] = [Beside::Writes, Beside::Parts, Beside::Revert, Beside::Growth];
+const ALL: [Beside; 5] =
+    [Beside::Writes, Beside::Parts, Beside::Revert, Beside::Growth, Beside::Shorter];
 
 /// A volume is made smaller, and after that larger again. The first blocks beyond the end it had that are not zeros then.
 fn left_beyond(what: Beside, seed: u64) -> Vec<(u64, Result<u8, IoError>)> {
@@ -34,11 +37,15 @@ fn left_beyond(what: Beside, seed: u64) -> Vec<(u64, Result<u8, IoError>)> {
     b.run(async move {
         create(&disks, &spec(2)).await.unwrap();
         let p = Pool::open(disks, Options::default()).await.unwrap();
-        let v = p.create_volume("v", LONG, 512).await.unwrap();
-        write(&p, v, 0, LONG, 1).await.unwrap();
+        let len = if what == Beside::Shorter { SHORT } else { LONG };
+        let v = p.create_volume("v", len, 512).await.unwrap();
+        write(&p, v, 0, len, 1).await.unwrap();
         let s = p.snapshot(&[(v, "s")], 0).await.unwrap()[0];
         p.checkpoint().await.unwrap();
         let short = if what == Beside::Parts { SHORT + 512 } else { SHORT };
+        if what == Beside::Shorter {
+            p.resize(v, LONG).await.unwrap();
+        }
         let over = Rc::new(Cell::new(false));
         let mut all = Vec::new();
         for k in 0..8 {
@@ -49,7 +56,9 @@ fn left_beyond(what: Beside, seed: u64) -> Vec<(u64, Result<u8, IoError>)> {
                 buf.fill(7);
                 while !over.get() {
                     match what {
-                        Beside::Writes => _ = write(&p, v, SHORT + k * B, 2 * B, 7).await,
+                        Beside::Writes | Beside::Shorter => {
+                            _ = write(&p, v, SHORT + k * B, 2 * B, 7).await
+                        }
                         Beside::Parts => {
                             let to = p.volume(v).unwrap();
                             let _ = to.write(SHORT + 512 + k % 4 * 512, buf.clone(), false).await;
@@ -63,7 +72,14 @@ fn left_beyond(what: Beside, seed: u64) -> Vec<(u64, Result<u8, IoError>)> {
                 }
             }));
         }
-        p.resize(v, short).await.unwrap();
+        match what {
+            Beside::Shorter => {
+                // They are under way.
+                sleep(2 * MILLIS).await;
+                p.revert(v, s).await.unwrap();
+            }
+            _ => p.resize(v, short).await.unwrap(),
+        }
         over.set(true);
         for one in all {
             one.await;
