@@ -17,7 +17,7 @@ fn text(o: &Output) -> String {
 
 fn args(suite: &str, seeds: u64, start: u64, jobs: usize) -> Args {
     let suite = suite.to_string();
-    Args { suite, seeds, start, jobs, words: false, planted: None, list: false }
+    Args { suite, seeds, start, jobs, words: false, planted: None, list: false, list_tests: false }
 }
 
 #[test]

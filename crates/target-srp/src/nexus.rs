@@ -219,6 +219,22 @@ mod tests {
         assert_eq!(t.give_up(&d), Some(jd.id));
     }
 
+    /// A device that hangs gives none of them back: who has such a one gets no more when they are half of the port's.
+    #[test]
+    fn lost_channels_do_not_become_all_that_there_are() {
+        let (t, n) = (Nexuses::default(), numbers());
+        let (a, _) = t.join(&PortId::new(1, 2), "10.0.0.1:1000", &n);
+        let (b, _) = t.join(&PortId::new(3, 4), "10.0.0.2:1000", &n);
+        for k in 0..3 {
+            t.attach(&a, ChannelRef { reactor: 0, channel: k });
+            assert!(!t.is_crowded(&a, 6));
+            t.lose(&a);
+        }
+        assert!(t.is_crowded(&a, 6) && !t.is_crowded(&a, 7) && !t.is_crowded(&b, 6));
+        assert_eq!(t.detach(&a, ChannelRef { reactor: 0, channel: 0 }), None);
+        assert!(!t.is_crowded(&a, 6));
+    }
+
     #[test]
     fn hosts_without_a_port_id_are_told_apart_by_address() {
         let (t, n) = (Nexuses::default(), numbers());

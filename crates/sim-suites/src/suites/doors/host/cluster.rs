@@ -51,7 +51,16 @@ impl Host {
                     Act::Move { to, .. } => to.1,
                     _ => 0,
                 };
+                // One that waits for the end of others is over for its host once it is aborted: what has its tag then is
+                // another command, and may be aborted, too.
+                let twice = matches!(act, Act::Preempt { abort: true, .. }) && rng.chance(1, 3);
+                if twice {
+                    path.hurry(3);
+                }
                 path.act(p.volume, p.lun, act, (rng.chance(1, 2), port)).await;
+                for _ in 0..if twice { 2 } else { 0 } {
+                    self.request(p, rng).await;
+                }
             }
         }
     }

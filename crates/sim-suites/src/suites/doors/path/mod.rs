@@ -231,6 +231,11 @@ impl Path {
         (self.beliefs.borrow().get(&lun) == Some(&volume)).then_some(channel)
     }
 
+    /// The next so many commands by each channel are aborted soon.
+    pub(super) fn hurry(&self, commands: u32) {
+        self.channels.borrow().iter().for_each(|c| c.hurry(commands));
+    }
+
     /// Runs a command to its end.
     pub(super) async fn command(&self, c: Command<'_>) -> Reply {
         let j = &self.judge;
