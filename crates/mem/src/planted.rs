@@ -6,3 +6,8 @@ weir_base::planted_bugs! {
     /// What is given to one who does not wait any more stays his.
     ShareNotGivenBack,
 }
+
+impl Bug {
+    /// Those that only tests look for: hosts of suites that stop waiting are few.
+    pub const TESTS: &[Bug] = &[Bug::ShareNotGivenBack];
+}

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_initiator_brp::planted as bio;
 use weir_initiator_srp::planted as sio;
 use weir_layers::planted as layers;
+use weir_mem::planted as mem;
 use weir_proto_scsi::planted as scsi;
 use weir_proto_srp::planted as wire;
 use weir_store::planted as store;
@@ -46,6 +47,7 @@ crates_of_bugs! {
     Layers: layers, "";
     Own: own, "";
     Scsi: scsi, "";
+    Mem: mem, "";
     Core: core, "";
     Srp: srp, "";
     Brp: brp, "";
@@ -62,12 +64,14 @@ impl Bug {
                 let scsi = scsi::Bug::ALL.iter().copied().map(Bug::Scsi);
                 let core = core::Bug::ALL.iter().filter(|b| !core::Bug::TESTS.contains(b));
                 let core = core.copied().map(Bug::Core);
+                let mem = mem::Bug::ALL.iter().filter(|b| !mem::Bug::TESTS.contains(b));
+                let mem = mem.copied().map(Bug::Mem);
                 let srp = srp::Bug::ALL.iter().filter(|b| !srp::Bug::TESTS.contains(b));
                 let srp = srp.copied().map(Bug::Srp);
                 let brp = brp::Bug::ALL.iter().filter(|b| !brp::Bug::TESTS.contains(b));
                 let brp = brp.copied().map(Bug::Brp);
                 let bio = Bug::Bio(bio::Bug::ResentAsNew);
-                scsi.chain(core).chain(srp).chain(brp).chain([bio]).collect()
+                scsi.chain(core).chain(mem).chain(srp).chain(brp).chain([bio]).collect()
             }
             "migrate" => layers::Bug::MIGRATE.iter().copied().map(Bug::Layers).collect(),
             "hosts" => {
@@ -99,6 +103,7 @@ pub fn of_tests() -> Vec<(&'static str, String)> {
         };
     }
     add! {
+        "weir-mem": mem;
         "weir-store": store;
         "weir-layers": layers;
         "weir-target-core": core;

@@ -127,6 +127,36 @@ fn a_device_that_left_is_known_by_its_name_when_it_is_opened_anew() {
     assert_eq!(taken_again(true), None);
 }
 
+/// A device that hung comes back, by the same handle or opened anew, while what it was asked for has not ended.
+fn attached(again: bool) {
+    let b = Bench::new(2, 0);
+    let (zero, one) = (b.disk(0), Sticky::new(b.disk(1)));
+    let same: Rc<dyn Disk> = if again { b.disk(1) } else { one.clone() };
+    b.run(async move {
+        let disks: Vec<Rc<dyn Disk>> = vec![zero, one.clone()];
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, options()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        one.hold.set(ALL);
+        write(&p, 1, 0, 65536, 1).await.unwrap();
+        one.hold.set(NONE);
+        assert_eq!(p.status().devices[1].state, MemberState::Out);
+        assert!(!one.held.borrow().is_empty());
+        assert!(p.attach(same.clone()).await.is_err(), "its writes are under way");
+        one.release();
+        sleep(SECONDS).await;
+        p.attach(same).await.unwrap();
+        p.settled().await.unwrap();
+        assert_eq!(p.scrub(0).await.unwrap().damaged, 0);
+    });
+}
+
+#[test]
+fn a_device_does_not_come_back_while_its_writes_are_under_way() {
+    attached(false);
+    attached(true);
+}
+
 /// A disk hangs while it is added; nobody adds it again before its writes have ended.
 #[test]
 fn a_disk_that_could_not_be_added_is_not_taken_again_while_its_writes_are_under_way() {

@@ -15,6 +15,7 @@ mod node;
 mod orders;
 mod path;
 mod spc;
+mod still;
 
 use crate::srp::Style;
 use crate::suites::scene::{check_whole, pool};
@@ -28,6 +29,7 @@ use spc::Pair;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use still::{STILL, stand_still};
 use weir_base::{MICROS, MILLIS, Nanos, Prng, SECONDS};
 use weir_initiator_brp::{Session, SessionConfig, Variant};
 use weir_proto_srp::{PortId, TargetPolicy};
@@ -188,7 +190,7 @@ fn host(
     plan: &Plan,
     first: usize,
     play: (&Rc<Judge>, &Rc<Node>),
-    impatient: Odds,
+    (impatient, patient): (Odds, bool),
 ) -> Result<Rc<Host>, Wrong> {
     let (judge, node) = play;
     let machine = w.node(&format!("host{number}"));
@@ -198,7 +200,7 @@ fn host(
     let style = Style {
         immediate: if rng.chance(1, 2) { rng.between(512, 8192) as u32 } else { 0 },
         descriptors: rng.between(1, 12) as usize,
-        timeout: rng.between(300 * MILLIS, 2 * SECONDS),
+        timeout: if patient { 2 * STILL } else { rng.between(300 * MILLIS, 2 * SECONDS) },
         impatient,
         reads: if rng.chance(1, 8) { (0, 0) } else { (1, 8) },
     };
@@ -206,7 +208,7 @@ fn host(
     for (i, (initiator, port)) in plan.pairs.iter().enumerate() {
         let addr = node.machine.addr(u16::from(*port));
         if *port == BRP {
-            let config = SessionConfig {
+            let mut config = SessionConfig {
                 addrs: vec![addr],
                 session: number as u64 + 1,
                 channels: rng.between(1, 2) as usize,
@@ -224,6 +226,9 @@ fn host(
                 fast_io_fail: if rng.chance(1, 4) { 3 * SECONDS } else { 60 * SECONDS },
                 ..SessionConfig::new("", weir_initiator_brp::PortId(initiator_id(*initiator)))
             };
+            if patient {
+                (config.keep_alive, config.command_timeout) = (2 * STILL, 0);
+            }
             let fetched = config.reads > 0 && node.fetches(*port);
             let session = Session::new(config);
             machine.enter(|| session.join(machine.provider()));
@@ -252,11 +257,12 @@ fn host(
         ways,
         running: Cell::new(0),
         stop: Cell::new(false),
+        patient,
         think: rng.below(2 * MILLIS),
     }))
 }
 
-fn start(h: &Rc<Host>, rng: &mut Prng, cluster: Nanos) {
+fn start(h: &Rc<Host>, rng: &mut Prng, cluster: Nanos, still: bool) {
     for way in &h.ways {
         let Way::Brp(b) = way else { continue };
         let (b, mut fork, me) = (b.clone(), rng.fork(), h.clone());
@@ -273,11 +279,12 @@ fn start(h: &Rc<Host>, rng: &mut Prng, cluster: Nanos) {
             }
         });
     }
-    for _ in 0..rng.between(1, 4) {
+    let clients = rng.between(1, 4);
+    for _ in 0..if still && h.number == 0 { 24 } else { clients } {
         h.running.set(h.running.get() + 1);
         h.machine.spawn(h.clone().client(rng.fork(), rng.between(20, 120)));
     }
-    if h.ways.iter().any(|w| matches!(w, Way::Srp(_))) {
+    if h.ways.iter().any(|w| matches!(w, Way::Srp(_))) && !still {
         h.running.set(h.running.get() + 1);
         h.machine.spawn(h.clone().cluster(rng.fork(), cluster, rng.between(5, 30)));
     }
@@ -287,6 +294,8 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
     let mut rng = Prng::new(run.seed ^ 0xd0025);
     // On a punctual network it is known when a message has arrived at the latest.
     let hostile = rng.chance(1, 3);
+    let still = Prng::new(run.seed ^ 0x0571_1100).chance(1, 6);
+    let hostile = hostile && !still;
     let net = if hostile { NetConfig::hostile(&mut rng) } else { NetConfig::default() };
     let w = run.world(Options { net, fifo: rng.chance(1, 3), ..Options::default() });
     let machine = w.node_with("target", 2);
@@ -296,7 +305,10 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
     let volumes = rng.between(1, 3) as usize;
     let initiators: Vec<BTreeSet<u8>> =
         plans.iter().map(|p| p.pairs.iter().map(|x| x.0).collect()).collect();
-    let (srp, brp) = ports(&mut rng, 2, plans.len());
+    let (mut srp, mut brp) = ports(&mut rng, 2, plans.len());
+    if still {
+        stand_still(&mut srp, &mut brp);
+    }
     let lingers = srp.terminate_timeout < SECONDS;
     let nature = (!hostile, lingers, run.words);
     let judge = Rc::new(Judge::new(w.time(), paths, volumes, nature));
@@ -311,10 +323,15 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         tas: rng.chance(1, 2),
         forgets: if rng.chance(1, 2) { rng.between(2, 8) } else { 0 },
         slow,
-        buffers: if rng.chance(1, 3) { rng.between(1, 4) as usize } else { 24 },
+        buffers: match rng.chance(1, 3) {
+            // Of each size one for each host, and one for the next.
+            _ if still => 3 * (plans.len() + 1),
+            true => rng.between(1, 4) as usize,
+            false => 24,
+        },
     };
     let node = Node::start(machine.clone(), judge.clone(), volumes, initiators, config, &mut rng)?;
-    let direct = rng.chance(1, 4);
+    let direct = rng.chance(1, 4) && !still;
     for place in 0..volumes {
         let delay = match rng.below(4) {
             _ if direct => 0,
@@ -335,26 +352,29 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         })?;
     }
     let impatient = match rng.below(3) {
+        _ if still => Odds::NEVER,
         0 => Odds::NEVER,
         _ => Odds::one_in(rng.between(5, 100) as u32),
     };
     let mut hosts = Vec::new();
     let mut first = 0;
     for (i, plan) in plans.iter().enumerate() {
-        hosts.push(host(&w, &mut rng, i, plan, first, (&judge, &node), impatient)?);
+        hosts.push(host(&w, &mut rng, i, plan, first, (&judge, &node), (impatient, still))?);
         first += plan.pairs.len();
     }
     let cluster = rng.between(2 * MILLIS, 60 * MILLIS);
-    hosts.iter().for_each(|h| start(h, &mut rng, cluster));
+    hosts.iter().for_each(|h| start(h, &mut rng, cluster, still));
     let play = Rc::new(Play { judge: judge.clone(), node: node.clone(), hosts, direct });
     let span = rng.between(20 * MILLIS, 600 * MILLIS);
-    if rng.chance(4, 5) {
+    if still {
+        play.others_go_on(&w, &mut rng)?;
+    } else if rng.chance(4, 5) {
         for _ in 0..rng.below(10) {
             let at = rng.below(span);
             play.mishap(&w, &mut rng, at);
         }
     }
-    if rng.chance(4, 5) {
+    if rng.chance(4, 5) && !still {
         for _ in 0..rng.below(10) {
             let at = rng.below(span);
             play.wish(&w, &mut rng, at);

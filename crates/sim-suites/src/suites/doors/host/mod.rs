@@ -63,6 +63,8 @@ pub(super) struct Host {
     /// Tasks that have not ended.
     pub(super) running: Cell<u32>,
     pub(super) stop: Cell<bool>,
+    /// It waits for every answer, so it ends nothing: commands that are ended get none.
+    pub(super) patient: bool,
     /// Longest pause between requests.
     pub(super) think: Nanos,
 }
@@ -121,7 +123,7 @@ impl Host {
             45..=69 => self.read(p, first, count).await.map(drop).unwrap_or(()),
             70..=91 => self.compare_and_write(p, first.min(3), rng).await,
             92..=95 => self.zero(p, first, count).await,
-            99 => {
+            99 if !self.patient => {
                 if let Way::Srp(path) = &p.way {
                     path.manage(p.volume, p.lun, TaskFunction::AbortTaskSet).await;
                 }
