@@ -147,7 +147,7 @@ impl Multipath {
         self.run(async |d: &Disk| d.write_zeroes(at, len, unmap).await).await
     }
 
-    /// Waits until nothing can be done any more of what was given up before, over any path: operations of this reactor whose
+    /// Waits until nothing can be changed any more by what was given up before, over any path: operations of this reactor whose
     /// futures were dropped. The target has told their end, or has lost this host for so long that it has given them up.
     pub async fn given_up(&self) {
         let mut late = 0;

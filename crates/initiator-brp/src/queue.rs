@@ -118,7 +118,7 @@ impl Queue {
         }
     }
 
-    /// Waits until the target has told the end of every command here that was given up before, by dropping its future or
+    /// Waits until the target has told the end of every change here that was given up before, by dropping its future or
     /// because it took too long. False: the path was not up all the time, so the target may know of some that we do not.
     pub(crate) async fn given_up(&self) -> bool {
         let channels = self.local.channels();

@@ -11,4 +11,11 @@ weir_base::planted_bugs! {
     CreditOfTheEnded,
     /// Whoever has climbed the ladder for a command takes the one that has its slot now for it.
     SlotIsCommand,
+    /// A reset ends also what may not have come to the target before it.
+    ResetBeforeItCame,
+}
+
+impl Bug {
+    /// Those that only tests look for: in the suites no channel stands still that long beside others that do not.
+    pub const TESTS: &[Bug] = &[Bug::ResetBeforeItCame];
 }

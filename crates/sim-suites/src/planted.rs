@@ -75,7 +75,8 @@ impl Bug {
             }
             "migrate" => layers::Bug::MIGRATE.iter().copied().map(Bug::Layers).collect(),
             "hosts" => {
-                let srp = sio::Bug::ALL.iter().copied().map(Bug::Sio);
+                let srp = sio::Bug::ALL.iter().filter(|b| !sio::Bug::TESTS.contains(b));
+                let srp = srp.copied().map(Bug::Sio);
                 let wire = wire::Bug::ALL.iter().filter(|b| !wire::Bug::TESTS.contains(b));
                 let wire = wire.copied().map(Bug::Wire);
                 let brp = bio::Bug::ALL.iter().filter(|b| **b != bio::Bug::ResentAsNew);
@@ -110,6 +111,7 @@ pub fn of_tests() -> Vec<(&'static str, String)> {
         "weir-target-srp": srp;
         "weir-target-brp": brp;
         "weir-initiator-brp": bio;
+        "weir-initiator-srp": sio;
         "weir-proto-srp": wire;
     }
     all

@@ -31,6 +31,8 @@ struct Slow {
     /// Writes that come now wait until they are let go.
     holds: Cell<bool>,
     released: Cell<bool>,
+    /// Reads that come now never end.
+    swallows_reads: Cell<bool>,
 }
 
 impl Slow {
@@ -56,6 +58,9 @@ impl Medium for OnSlow {
         let r = check_range(&self.geometry(), at, buf.len() as u64);
         if r.is_ok() {
             buf.write_at(0, &self.0.bytes.borrow()[at as usize..at as usize + buf.len()]);
+        }
+        if self.0.swallows_reads.get() {
+            return IoFuture::new(std::future::pending());
         }
         IoFuture::ready(r)
     }
@@ -247,4 +252,28 @@ fn many_that_were_given_up_are_waited_for_by_one() {
     let zeroes = Request::WriteZeroes { at: 0, len: all, unmap: false };
     let done = world.run(&host, SECONDS, async move { v.run(&zeroes).await });
     assert_eq!(done.unwrap(), Ok(()));
+}
+
+/// A read that never ends changes nothing: what was written, given up and is over does not wait for it.
+#[test]
+fn a_newer_write_does_not_wait_for_a_read_that_was_given_up() {
+    let Scene { world, host, slow, queues } = scene(5, true);
+    slow.swallows_reads.set(true);
+    slow.holds.set(true);
+    let v = queues[0].clone();
+    let tries = world.run(&host, 60 * SECONDS, async move {
+        let buf = Slice::heap(BLOCK).sub(0, BLOCK);
+        let read = v.run(&Request::Read { at: 0, buf }).await;
+        (read, v.run(&of(0x11)).await)
+    });
+    assert_eq!(tries.unwrap(), (Err(Errno(libc::EIO)), Err(Errno(libc::EIO))));
+    slow.holds.set(false);
+    let v = queues[1].clone();
+    let newer = host.spawn(async move { v.run(&of(0x22)).await });
+    world.run_for(LIMIT / 2);
+    assert!(!newer.is_finished(), "the older one may still be done");
+    slow.released.set(true);
+    world.run_for(LIMIT / 4);
+    assert_eq!(world.run(&host, SECONDS, newer).unwrap(), Some(Ok(())));
+    assert_eq!(slow.first(), 0x22);
 }

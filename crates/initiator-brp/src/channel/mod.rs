@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::merge::{Controller, Decision, Variant};
 use crate::planted::{Bug, has};
 use crate::session::Shared;
-use slot::{State, Table};
+use slot::{Slot, State, Table};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -315,10 +315,12 @@ impl Channel {
         self.slot_units.signal_n(self.slot_units.waiting() as u32);
     }
 
-    /// Commands that nobody waits for any more and of which the target has not told the end, by slot and order.
+    /// Commands that nobody waits for any more and of which the target has not told the end, by slot and order. Not those
+    /// that change nothing.
     pub(crate) fn given_up(&self) -> Vec<(u16, u64)> {
         let t = self.table.borrow();
-        let orphans = t.slots.iter().enumerate().filter(|(_, s)| s.state == State::Orphan);
+        let counts = |s: &Slot| s.state == State::Orphan && s.may_change();
+        let orphans = t.slots.iter().enumerate().filter(|(_, s)| counts(s));
         orphans.map(|(tag, s)| (tag as u16, s.order)).collect()
     }
 

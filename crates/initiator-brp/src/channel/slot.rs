@@ -122,6 +122,12 @@ impl Slot {
         self.memory.clear();
     }
 
+    /// Whether the target may change something by it. One that was [emptied](Slot::empty) may have been anything.
+    pub(super) fn may_change(&self) -> bool {
+        let reads = [Op::Read, Op::Flush, Op::Geometry, Op::List];
+        self.command.operation().is_none_or(|op| !reads.contains(&op))
+    }
+
     fn new() -> Slot {
         let command = Command {
             op: Op::Nop as u8,

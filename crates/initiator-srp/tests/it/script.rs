@@ -392,6 +392,73 @@ fn a_reset_does_not_end_what_came_after_it() {
     p.check_quiet();
 }
 
+/// The second channel stands still for a while, as one that goes another way than the first: the unit is reset over that
+/// before the target has the command. `refuses`: it does not abort it then, and takes its time with it.
+fn comes_after_the_reset(refuses: bool) {
+    // What has come to the target, in order; by login.
+    let order = Rc::new(RefCell::new(Vec::<u32>::new()));
+    let running = Rc::new(Cell::new(None::<Tag>));
+    let p = play_with(32, 8, |c| c.channels = 2, {
+        let held = Rc::new(RefCell::new(Vec::<(Peer, Seen)>::new()));
+        let (order, running) = (order.clone(), running.clone());
+        let resets = Cell::new(0);
+        move |p, s| match s {
+            Seen::Command(..) | Seen::Task(..) if p.login == 2 && resets.get() == 0 => {
+                held.borrow_mut().push((p.clone(), s));
+            }
+            Seen::Task(_, TaskFunction::LunReset, _) => {
+                resets.set(resets.get() + 1);
+                running.set(None);
+                agree(p, s);
+                let (held, order, running) = (held.take(), order.clone(), running.clone());
+                spawn_task(async move {
+                    sleep(500 * MILLIS).await;
+                    for (p, s) in held {
+                        match s {
+                            Seen::Command(tag, _) => {
+                                order.borrow_mut().push(2);
+                                match refuses {
+                                    true => running.set(Some(tag)),
+                                    false => p.good(tag),
+                                }
+                            }
+                            Seen::Task(tag, ..) if refuses => {
+                                p.respond(Response::code(tag, RspCode::TmfFailed, 1));
+                            }
+                            s => agree(&p, s),
+                        }
+                        // The answers go in this order.
+                        sleep(MILLIS).await;
+                    }
+                });
+            }
+            Seen::Command(tag, _) => {
+                assert_eq!(running.get(), None, "the same command is with the unit yet");
+                order.borrow_mut().push(p.login);
+                p.good(tag);
+            }
+            s => agree(p, s),
+        }
+    });
+    // The channels take turns.
+    assert_eq!((p.tur(), p.tur()), (Ok(()), Ok(())));
+    p.world.run_for(SECONDS);
+    let expected: &[u32] = if refuses { &[1, 2, 1] } else { &[1, 2] };
+    assert_eq!(*order.borrow(), expected, "it came once more, after its second try");
+    assert_eq!(p.session.figures().losses, 0);
+    p.check_quiet();
+}
+
+#[test]
+fn what_a_target_may_not_have_yet_is_not_over_by_a_reset() {
+    comes_after_the_reset(false);
+}
+
+#[test]
+fn what_a_target_has_had_since_the_reset_and_does_not_abort_is_not_over() {
+    comes_after_the_reset(true);
+}
+
 #[test]
 fn other_commands_of_a_reset_unit_are_tried_again() {
     // The first command is never answered, nor its abort; the others only after the reset, by nothing.

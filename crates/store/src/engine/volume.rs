@@ -265,9 +265,18 @@ impl Open {
     async fn write_whole(&self, at: u64, buf: Slice, sums: Option<Slice>) -> IoResult {
         let (lba, count) = (at / B, buf.len() as u64 / B);
         let locked = if has(Bug::LastBlockUnlocked) { (count - 1).max(1) } else { count };
-        let lock = self.lock(lba, locked).await;
-        self.still_has(at, buf.len() as u64)?;
-        self.pool.write_locked(&self.ds, lba, buf, sums, None, Some(lock)).await
+        loop {
+            let lock = self.lock(lba, locked).await;
+            self.still_has(at, buf.len() as u64)?;
+            let map = self.ds.maps.get();
+            let of = (!has(Bug::WrittenBeyondTheEnd)).then_some(map);
+            let (buf, sums) = (buf.clone(), sums.clone());
+            match self.pool.write_locked(&self.ds, lba, buf, sums, of, Some(lock)).await {
+                // With another map it may have another end, also within the last block.
+                Err(IoError::Aborted) if self.ds.maps.get() != map => {}
+                done => return done,
+            }
+        }
     }
 
     async fn read_any(&self, at: u64, buf: Slice) -> IoResult {

@@ -110,7 +110,8 @@ impl Inner {
     }
 
     /// Writes whole blocks under a lock that the caller holds. They must fit `sums`, if there are any. `of`: what they were made
-    /// of was read in this map of the volume (see [`Dataset::maps`]); in another one nothing is written.
+    /// of was read, or the volume's end was looked at, in this map of the volume (see [`Dataset::maps`]); in another one nothing is
+    /// written.
     pub(crate) async fn write_locked(
         self: &Rc<Self>,
         ds: &Rc<Dataset>,
@@ -136,10 +137,6 @@ impl Inner {
         // The lock does not keep a cut from giving the volume another map while this one waited. From here on the gate does.
         if of.is_some_and(|map| map != ds.maps.get()) && !has(Bug::PartOfAnother) {
             return Err(IoError::Aborted);
-        }
-        // That may have made it shorter, too.
-        if lba + count > ds.blocks() && !has(Bug::WrittenBeyondTheEnd) {
-            return Err(IoError::OutOfRange);
         }
         let g = self.open_group();
         let (done, result) = self.place(&g, ds, lba, &buf, sums.as_ref());

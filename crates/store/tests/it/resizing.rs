@@ -25,10 +25,18 @@ enum Beside {
     Growth,
     /// Writes, where it is a snapshot that makes it smaller.
     Shorter,
+    /// The same, and the new end is within a block.
+    ShorterPart,
 }
 
-const ALL: [Beside; 5] =
-    [Beside::Writes, Beside::Parts, Beside::Revert, Beside::Growth, Beside::Shorter];
+const ALL: [Beside; 6] = [
+    Beside::Writes,
+    Beside::Parts,
+    Beside::Revert,
+    Beside::Growth,
+    Beside::Shorter,
+    Beside::ShorterPart,
+];
 
 /// A volume is made smaller, and after that larger again. The first blocks beyond the end it had that are not zeros then.
 fn left_beyond(what: Beside, seed: u64) -> Vec<(u64, Result<u8, IoError>)> {
@@ -37,13 +45,15 @@ fn left_beyond(what: Beside, seed: u64) -> Vec<(u64, Result<u8, IoError>)> {
     b.run(async move {
         create(&disks, &spec(2)).await.unwrap();
         let p = Pool::open(disks, Options::default()).await.unwrap();
-        let len = if what == Beside::Shorter { SHORT } else { LONG };
+        let by_snapshot = matches!(what, Beside::Shorter | Beside::ShorterPart);
+        let inside = matches!(what, Beside::Parts | Beside::ShorterPart);
+        let short = if inside { SHORT + 512 } else { SHORT };
+        let len = if by_snapshot { short } else { LONG };
         let v = p.create_volume("v", len, 512).await.unwrap();
-        write(&p, v, 0, len, 1).await.unwrap();
+        write(&p, v, 0, len / B * B, 1).await.unwrap();
         let s = p.snapshot(&[(v, "s")], 0).await.unwrap()[0];
         p.checkpoint().await.unwrap();
-        let short = if what == Beside::Parts { SHORT + 512 } else { SHORT };
-        if what == Beside::Shorter {
+        if by_snapshot {
             p.resize(v, LONG).await.unwrap();
         }
         let over = Rc::new(Cell::new(false));
@@ -59,6 +69,8 @@ fn left_beyond(what: Beside, seed: u64) -> Vec<(u64, Result<u8, IoError>)> {
                         Beside::Writes | Beside::Shorter => {
                             _ = write(&p, v, SHORT + k * B, 2 * B, 7).await
                         }
+                        // The block that the end is in, as a whole.
+                        Beside::ShorterPart => _ = write(&p, v, SHORT, B, 7).await,
                         Beside::Parts => {
                             let to = p.volume(v).unwrap();
                             let _ = to.write(SHORT + 512 + k % 4 * 512, buf.clone(), false).await;
@@ -73,7 +85,7 @@ fn left_beyond(what: Beside, seed: u64) -> Vec<(u64, Result<u8, IoError>)> {
             }));
         }
         match what {
-            Beside::Shorter => {
+            _ if by_snapshot => {
                 // They are under way.
                 sleep(2 * MILLIS).await;
                 p.revert(v, s).await.unwrap();
