@@ -61,6 +61,8 @@ weir_base::planted_bugs! {
     UndoneOnce,
     /// What the data plane could not be put back to is put back while the volume moves.
     PutBackInFlight,
+    /// Commands that change nothing of the configuration look at one that is to be taken back.
+    TurnThoughOwed,
     /// What waits while everything is taken down is begun after that.
     GoesOnAfterEnd,
 }

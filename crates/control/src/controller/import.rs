@@ -17,7 +17,7 @@ impl Controller {
     pub async fn import_pool(self: &Arc<Self>, spec: ImportSpec) -> Result<ImportReport> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
+            let _one = me.settled_turn().await?;
             let model = me.model();
             // Before anything is opened: what is in use here is not to be found.
             model.check_devices(&spec.devices)?;
@@ -111,8 +111,7 @@ impl Controller {
     pub async fn release_pool(self: &Arc<Self>, name: String) -> Result<()> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
-            me.settle().await?;
+            let _one = me.settled_turn().await?;
             // A pool that carries something newer leaves with that.
             let is_up = me.up().pools.contains(&name);
             if is_up {
