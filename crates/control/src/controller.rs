@@ -49,10 +49,13 @@ const STORE: &str = "configuration";
 struct Up {
     pools: BTreeSet<String>,
     volumes: BTreeSet<String>,
+    /// Volumes that were to be closed and could not be: they may be open, in whole or in part.
+    half_closed: BTreeSet<String>,
     targets: BTreeSet<String>,
     faults: BTreeMap<String, Error>,
-    /// Open volumes that are not as the configuration has them: the data plane could not be put back.
-    behind: BTreeSet<String>,
+    /// Open volumes and pools, as faults name them, that are not as the configuration has them: the data plane could not be put
+    /// back. They are not tried again before.
+    behind: BTreeMap<String, Instant>,
     /// Rules for snapshots that the pools follow.
     rules: BTreeMap<String, PoolRules>,
     records: carried::Records,
@@ -404,6 +407,7 @@ impl Controller {
         let one = self.changes.try_lock();
         if let Ok(live) = self.plane.status().await {
             if one.is_ok() && !self.is_down() {
+                self.close_rest().await;
                 self.tidy_devices(&live.pools).await;
                 self.put_rules().await;
                 self.put_records().await;

@@ -136,8 +136,7 @@ impl Controller {
     pub(super) async fn finish_release(&self, name: &str, old: &Model, new: &Model) -> Result<()> {
         self.plane.set_mappings(&new.access()).await?;
         for v in old.volumes_of_pool(name) {
-            self.up().volumes.remove(&v.name);
-            self.plane.close_volume(&v.name).await?;
+            self.close_volume(&v.name).await?;
             let mut up = self.up();
             up.faults.remove(&format!("volume/{}", v.name));
             up.faults.remove(&format!("cut/{}", v.name));
@@ -151,6 +150,16 @@ impl Controller {
         up.pools.remove(name);
         up.faults.remove(&format!("pool/{name}"));
         Ok(())
+    }
+
+    /// Closes what is in use of a pool that was not taken over after all, as far as that goes.
+    pub(super) async fn close_again(&self, name: &str, was: &Model, is: &Model) -> Result<()> {
+        let mut first = self.plane.set_mappings(&is.access()).await;
+        for v in was.volumes_of_pool(name) {
+            first = first.and(self.close_volume(&v.name).await);
+        }
+        self.closing(name);
+        first.and(self.plane.stop_pool(name).await)
     }
 
     /// Opens a pool that was taken over, and its volumes: what does not start is a fault.

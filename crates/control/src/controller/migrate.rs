@@ -337,8 +337,7 @@ impl Controller {
         self.plane.clear_place(place, made).await?;
         let gone = m.detach && m.stage == MigrationStage::Leaving;
         if gone {
-            self.plane.close_volume(name).await?;
-            self.up().volumes.remove(name);
+            self.close_volume(name).await?;
         }
         let mut report = live(v, m, self.moves().runs.get(name));
         let mut new = Model::clone(&model);
