@@ -49,10 +49,13 @@ const STORE: &str = "configuration";
 struct Up {
     pools: BTreeSet<String>,
     volumes: BTreeSet<String>,
+    /// Volumes that were to be closed and could not be: they may be open, in whole or in part.
+    half_closed: BTreeSet<String>,
     targets: BTreeSet<String>,
     faults: BTreeMap<String, Error>,
-    /// Open volumes that are not as the configuration has them: the data plane could not be put back.
-    behind: BTreeSet<String>,
+    /// Open volumes and pools, as faults name them, that are not as the configuration has them: the data plane could not be put
+    /// back. They are not tried again before.
+    behind: BTreeMap<String, Instant>,
     /// Rules for snapshots that the pools follow.
     rules: BTreeMap<String, PoolRules>,
     records: carried::Records,
@@ -204,7 +207,7 @@ impl Controller {
                 Command::PatchVolume { name, .. } => Some(name.clone()),
                 _ => None,
             };
-            let one = me.changes.lock().await;
+            let one = me.turn().await?;
             let done = me.change(command).await?;
             drop(one);
             match patched.filter(|n| done.volumes.get(n).is_some_and(|v| v.cut.is_some())) {
@@ -218,11 +221,32 @@ impl Controller {
         .await
     }
 
+    /// The turn of a command. There is none after everything was taken down.
+    async fn turn(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
+        let one = self.changes.lock().await;
+        self.check_up()?;
+        Ok(one)
+    }
+
+    /// The same, after what is owed has been taken back: what is looked at before would not be what is so.
+    async fn settled_turn(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
+        let one = self.turn().await?;
+        if !has(Bug::TurnThoughOwed) {
+            self.settle().await?;
+        }
+        Ok(one)
+    }
+
+    fn check_up(&self) -> Result<()> {
+        match self.is_down() {
+            true => Err(Error::new(Code::NotReady, "the daemon is being stopped")),
+            false => Ok(()),
+        }
+    }
+
     /// Checks, makes durable, puts into effect. The caller holds `changes`.
     async fn change(&self, command: Command) -> Result<Arc<Model>> {
-        if self.is_down() {
-            return Err(Error::new(Code::NotReady, "the daemon is being stopped"));
-        }
+        self.check_up()?;
         self.settle().await?;
         let old = self.model();
         let command = self.keep_luns(command, &old).await?;
@@ -383,6 +407,7 @@ impl Controller {
         let one = self.changes.try_lock();
         if let Ok(live) = self.plane.status().await {
             if one.is_ok() && !self.is_down() {
+                self.close_rest().await;
                 self.tidy_devices(&live.pools).await;
                 self.put_rules().await;
                 self.put_records().await;

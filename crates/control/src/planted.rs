@@ -61,6 +61,12 @@ weir_base::planted_bugs! {
     UndoneOnce,
     /// What the data plane could not be put back to is put back while the volume moves.
     PutBackInFlight,
+    /// A volume that could not be closed is opened beside what is left of it.
+    OpenedTwice,
+    /// What is in use of a pool that was to be taken over stays in use when that is taken back.
+    UndoneStaysInUse,
+    /// Commands that change nothing of the configuration look at one that is to be taken back.
+    TurnThoughOwed,
     /// What waits while everything is taken down is begun after that.
     GoesOnAfterEnd,
 }

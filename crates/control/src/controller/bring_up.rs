@@ -3,6 +3,9 @@
 use super::*;
 use crate::model::{IMAGES, Pool, TargetSpec, Volume, VolumeState};
 
+/// How many times as long as it took in vain something is left alone before it is tried again.
+const CATCH_UP: u32 = 10;
+
 impl Controller {
     /// Starts whatever the configuration wants and the data plane does not run yet. Never fails as a whole: what does
     /// not start becomes a fault. After the end nothing is started. The caller holds `changes`, or is alone.
@@ -12,7 +15,7 @@ impl Controller {
         }
         let model = self.model();
         for (name, pool) in &model.pools {
-            if !self.up().pools.contains(name)
+            if (!self.up().pools.contains(name) || self.is_behind(&format!("pool/{name}")))
                 && let Err(e) = self.start_again(pool).await
             {
                 self.fault(format!("pool/{name}"), e);
@@ -40,7 +43,9 @@ impl Controller {
                 Ok(pool) if waiting => self.open_volume(volume, pool).await,
                 // While it moves, its graph is not that of the configuration.
                 Ok(_) if volume.migration.is_some() && !has(Bug::PutBackInFlight) => Ok(()),
-                Ok(pool) if self.up().behind.contains(name) => self.catch_up(volume, pool).await,
+                Ok(pool) if self.is_behind(&format!("volume/{name}")) => {
+                    self.catch_up(volume, pool).await
+                }
                 Ok(_) => Ok(()),
                 Err(e) => Err(e),
             };
@@ -96,13 +101,19 @@ impl Controller {
                 self.up().targets.remove(name);
                 format!("target/{name}")
             }
-            Command::PatchVolume { name, patch } if !patch.serve_here => self.behind(name),
-            Command::ChangeLayers { name, .. } => self.behind(name),
+            Command::PatchVolume { name, patch } if !patch.serve_here => {
+                self.behind(format!("volume/{name}"), Instant::now())
+            }
+            Command::ChangeLayers { name, .. } => {
+                self.behind(format!("volume/{name}"), Instant::now())
+            }
+            Command::PatchPool { name, .. } => self.behind(format!("pool/{name}"), Instant::now()),
             Command::CreateHost(_)
             | Command::PatchHost { .. }
             | Command::DeleteHost { .. }
             | Command::CreateMap(_)
-            | Command::DeleteMap { .. } => "mappings".into(),
+            | Command::DeleteMap { .. }
+            | Command::ImportPool { .. } => "mappings".into(),
             _ => return,
         };
         if is_there(&object, back) {
@@ -110,18 +121,69 @@ impl Controller {
         }
     }
 
-    fn behind(&self, volume: &str) -> String {
-        self.up().behind.insert(volume.to_string());
-        format!("volume/{volume}")
+    /// Keeps that something is not as the configuration says, and that it is not tried again before an instant.
+    fn behind(&self, object: String, next: Instant) -> String {
+        self.up().behind.insert(object.clone(), next);
+        object
+    }
+
+    /// Whether something is to be tried again by now.
+    fn is_behind(&self, object: &str) -> bool {
+        self.up().behind.get(object).is_some_and(|next| Instant::now() >= *next)
     }
 
     /// Has an open volume be what the configuration says.
     async fn catch_up(&self, volume: &Volume, pool: &Pool) -> Result<()> {
-        self.plane.update_volume(volume, pool).await?;
+        let (object, begun) = (format!("volume/{}", volume.name), Instant::now());
+        let done = async {
+            self.check_open(&pool.name)?;
+            self.plane.update_volume(volume, pool).await
+        };
+        if let Err(e) = done.await {
+            // What waits long for a device that hangs does not keep commands waiting most of the time.
+            self.behind(object, Instant::now() + begun.elapsed() * CATCH_UP);
+            return Err(e);
+        }
         let mut up = self.up();
-        up.behind.remove(&volume.name);
-        up.faults.remove(&format!("volume/{}", volume.name));
+        up.behind.remove(&object);
+        up.faults.remove(&object);
         Ok(())
+    }
+
+    /// Closes a volume. One that could not be closed is closed before it is opened again, and is tried again anyhow.
+    pub(super) async fn close_volume(&self, name: &str) -> Result<()> {
+        {
+            let mut up = self.up();
+            up.volumes.remove(name);
+            up.half_closed.insert(name.to_string());
+        }
+        let done = self.plane.close_volume(name).await;
+        if done.is_ok() || has(Bug::CloseOnce) {
+            self.up().half_closed.remove(name);
+        }
+        done
+    }
+
+    /// Closes what may be open of a volume that is to be opened: hosts' commands of its former life would come after newer ones.
+    pub(super) async fn close_before(&self, name: &str) -> Result<()> {
+        let may_be_open = {
+            let up = self.up();
+            up.volumes.contains(name) || up.half_closed.contains(name)
+        };
+        match may_be_open && !has(Bug::OpenedTwice) {
+            true => self.close_volume(name).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Tries again to close what could not be closed. The caller holds `changes`, or is alone.
+    pub(super) async fn close_rest(&self) {
+        let rest = self.up().half_closed.clone();
+        for name in rest {
+            if let Err(e) = self.close_volume(&name).await {
+                tracing::error!("volume {name} stays open: {e}");
+            }
+        }
     }
 
     fn pool_down(&self, pool: &str) -> Error {
@@ -153,7 +215,12 @@ impl Controller {
             up.records = Default::default();
             (
                 std::mem::take(&mut up.targets),
-                std::mem::take(&mut up.volumes),
+                {
+                    let half = std::mem::take(&mut up.half_closed);
+                    let mut all = std::mem::take(&mut up.volumes);
+                    all.extend(half);
+                    all
+                },
                 std::mem::take(&mut up.pools),
             )
         };

@@ -168,12 +168,14 @@ impl Controller {
                 spec.pool.iter().try_for_each(|p| self.check_open(p))?;
                 of_volume(name)
             }
-            Command::PatchVolume { name, patch } => match patch.size.is_some() {
-                true => of_volume(name),
-                false => Ok(()),
+            // Also a write protection is put into effect with all else that is known of the volume, its size with it.
+            Command::PatchVolume { name, patch } => match patch.serve_here {
+                true => Ok(()),
+                false => of_volume(name),
             },
             Command::DeleteVolume { name }
             | Command::RekeyVolume { name, .. }
+            | Command::ChangeLayers { name, .. }
             | Command::EndMigration { name, .. } => of_volume(name),
             Command::SetSnapshotRules(spec) => spec.volumes.iter().try_for_each(of_volume),
             _ => Ok(()),

@@ -150,6 +150,7 @@ impl Controller {
         let Some((volume, pool)) = self.begin_cut(name).await? else { return Ok(()) };
         self.plane.cut_volume(&volume, &pool).await?;
         let _one = self.changes.lock().await;
+        self.check_up()?;
         let model = self.model();
         let mut new = Model::clone(&model);
         let changes = new.apply(Command::FinishCut { name: name.to_string() }, 0)?;

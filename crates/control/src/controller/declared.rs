@@ -27,7 +27,7 @@ impl Controller {
         let me = self.clone();
         finish(tokio::spawn(async move {
             me.warm_declared(&desired.volumes).await?;
-            let _one = me.changes.lock().await;
+            let _one = me.settled_turn().await?;
             let done = me.declare_locked(&desired).await?;
             me.supersede();
             Ok(done)

@@ -187,7 +187,9 @@ impl Controller {
         let now = if changes.is_empty() { old } else { self.commit(&old, new).await? };
         self.look_into(pool).await;
         let mut up = self.up();
-        up.faults.remove(&format!("pool/{name}"));
+        let object = format!("pool/{name}");
+        up.behind.remove(&object);
+        up.faults.remove(&object);
         if up.pools.insert(name.clone()) && !has(Bug::RulesOfFormerLife) {
             // What it followed before it was closed it does not follow any more.
             up.rules.remove(&name);
@@ -225,6 +227,7 @@ impl Controller {
 
     pub(super) async fn open_volume(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         self.check_where(volume)?;
+        self.close_before(&volume.name).await?;
         let volume = &self.sized(volume, pool).await?;
         self.plane.open_volume(volume, pool).await?;
         // In a closed pool nothing has grown.
@@ -233,8 +236,9 @@ impl Controller {
         }
         let mut up = self.up();
         up.volumes.insert(volume.name.clone());
-        up.behind.remove(&volume.name);
-        up.faults.remove(&format!("volume/{}", volume.name));
+        let object = format!("volume/{}", volume.name);
+        up.behind.remove(&object);
+        up.faults.remove(&object);
         Ok(())
     }
 
@@ -255,8 +259,7 @@ impl Controller {
         let volume = model.volume(name)?;
         let done = async {
             self.check_open(&volume.pool)?;
-            self.plane.close_volume(name).await?;
-            self.up().volumes.remove(name);
+            self.close_volume(name).await?;
             self.plane.delete_volume_data(volume, model.pool_at(&volume.pool)?).await?;
             let mut new = Model::clone(&model);
             let changes = new.apply(Command::ForgetVolume { name: name.to_string() }, 0)?;
@@ -285,8 +288,7 @@ impl Controller {
 
     /// Takes away what a volume that never came to be left behind.
     async fn discard(&self, volume: &Volume, model: &Model) -> Result<()> {
-        self.plane.close_volume(&volume.name).await?;
-        self.up().volumes.remove(&volume.name);
+        self.close_volume(&volume.name).await?;
         self.plane.delete_volume_data(volume, model.pool_at(&volume.pool)?).await
     }
 
@@ -324,6 +326,10 @@ impl Controller {
                 self.bring_up().await;
                 Ok(())
             }
+            // What could not be opened at first may have been since, and is in use.
+            Command::ImportPool { found, .. } if !has(Bug::UndoneStaysInUse) => {
+                self.close_again(&present.pool_of(found.id)?.name, &present, &back).await
+            }
             Command::ImportPool { found, .. } => {
                 self.plane.stop_pool(&present.pool_of(found.id)?.name).await
             }
@@ -336,8 +342,7 @@ impl Controller {
                 self.discard(present.volume(name)?, &present).await
             }
             Command::PatchVolume { name, patch } if patch.serve_here => {
-                self.up().volumes.remove(name);
-                self.plane.close_volume(name).await
+                self.close_volume(name).await
             }
             Command::PatchVolume { name, .. } | Command::ChangeLayers { name, .. } => {
                 let volume = back.volume(name)?;

@@ -17,7 +17,7 @@ impl Controller {
     pub async fn import_pool(self: &Arc<Self>, spec: ImportSpec) -> Result<ImportReport> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
+            let _one = me.settled_turn().await?;
             let model = me.model();
             // Before anything is opened: what is in use here is not to be found.
             model.check_devices(&spec.devices)?;
@@ -111,8 +111,7 @@ impl Controller {
     pub async fn release_pool(self: &Arc<Self>, name: String) -> Result<()> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
-            me.settle().await?;
+            let _one = me.settled_turn().await?;
             // A pool that carries something newer leaves with that.
             let is_up = me.up().pools.contains(&name);
             if is_up {
@@ -137,8 +136,7 @@ impl Controller {
     pub(super) async fn finish_release(&self, name: &str, old: &Model, new: &Model) -> Result<()> {
         self.plane.set_mappings(&new.access()).await?;
         for v in old.volumes_of_pool(name) {
-            self.up().volumes.remove(&v.name);
-            self.plane.close_volume(&v.name).await?;
+            self.close_volume(&v.name).await?;
             let mut up = self.up();
             up.faults.remove(&format!("volume/{}", v.name));
             up.faults.remove(&format!("cut/{}", v.name));
@@ -152,6 +150,16 @@ impl Controller {
         up.pools.remove(name);
         up.faults.remove(&format!("pool/{name}"));
         Ok(())
+    }
+
+    /// Closes what is in use of a pool that was not taken over after all, as far as that goes.
+    pub(super) async fn close_again(&self, name: &str, was: &Model, is: &Model) -> Result<()> {
+        let mut first = self.plane.set_mappings(&is.access()).await;
+        for v in was.volumes_of_pool(name) {
+            first = first.and(self.close_volume(&v.name).await);
+        }
+        self.closing(name);
+        first.and(self.plane.stop_pool(name).await)
     }
 
     /// Opens a pool that was taken over, and its volumes: what does not start is a fault.

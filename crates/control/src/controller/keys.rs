@@ -68,7 +68,7 @@ impl Controller {
             let old = spec.old_key.as_ref().unwrap_or(&now.encrypted(&name)?.key);
             me.warm(Some(old)).await?;
             me.warm(Some(&spec.key)).await?;
-            let _one = me.changes.lock().await;
+            let _one = me.settled_turn().await?;
             let model = me.model();
             let present = model.encrypted(&name)?;
             let old = spec.old_key.as_ref().unwrap_or(&present.key);

@@ -58,7 +58,7 @@ impl Controller {
     ) -> Result<Vec<LayerLive>> {
         let (me, name) = (self.clone(), volume.clone());
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
+            let _one = me.settled_turn().await?;
             let done = me.change_layers_now(&name, change).await;
             if let Err(e) = &done {
                 me.events.publish("error", &format!("volume/{name}"), &e.to_string());
@@ -74,6 +74,7 @@ impl Controller {
         let mut new = Model::clone(&old);
         let forced = change.is_forced();
         let command = Command::ChangeLayers { name: name.to_string(), change };
+        self.check_not_closed(&command, &old)?;
         let changes = new.apply(command.clone(), 0)?;
         self.check_ready(&command, &old)?;
         let (was, is) = (old.volume(name)?, new.volume(name)?.clone());

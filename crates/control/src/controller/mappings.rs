@@ -150,7 +150,7 @@ impl Controller {
             let (me, name, command) = (self.clone(), host.clone(), command.clone());
             let done = finish(tokio::spawn(async move {
                 // Whoever logs in before it is done is seen.
-                let _one = me.changes.lock().await;
+                let _one = me.settled_turn().await?;
                 match me.is_logged_in(&name).await? {
                     true => Ok(None),
                     false => me.change(command).await.map(Some),

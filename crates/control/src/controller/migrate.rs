@@ -105,7 +105,7 @@ impl Controller {
     pub async fn adopt(self: &Arc<Self>, spec: AdoptSpec) -> Result<Volume> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
+            let _one = me.settled_turn().await?;
             crate::model::check_name("volume", &spec.name)?;
             me.model().check_image_path(&spec.path)?;
             let wish = ImageWish {
@@ -134,7 +134,7 @@ impl Controller {
                 Some(e) => me.warm(Some(&e.key)).await?,
                 None => me.warm_of(&name).await?,
             }
-            let _one = me.changes.lock().await;
+            let _one = me.settled_turn().await?;
             let model = me.model();
             let volume = model.volume(&name)?;
             // Before a file is made.
@@ -177,7 +177,7 @@ impl Controller {
     ) -> Result<MigrationLive> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
+            let _one = me.settled_turn().await?;
             let now = me.change(Command::ChangeMigration { name: name.clone(), patch }).await?;
             let m = now.copying(&name)?;
             if me.run(&name, |r| r.started) {
@@ -192,7 +192,7 @@ impl Controller {
     pub async fn cancel_migration(self: &Arc<Self>, name: String) -> Result<MigrationLive> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
+            let _one = me.settled_turn().await?;
             me.change(Command::EndMigration { name: name.clone(), moved: None }).await?;
             me.clear(&name).await;
             me.migration_locked(&name).await
@@ -337,8 +337,7 @@ impl Controller {
         self.plane.clear_place(place, made).await?;
         let gone = m.detach && m.stage == MigrationStage::Leaving;
         if gone {
-            self.plane.close_volume(name).await?;
-            self.up().volumes.remove(name);
+            self.close_volume(name).await?;
         }
         let mut report = live(v, m, self.moves().runs.get(name));
         let mut new = Model::clone(&model);
@@ -476,7 +475,9 @@ impl Controller {
                 MigrationStage::Copying => self.drive(&v.name).await,
                 MigrationStage::Leaving | MigrationStage::Undoing => {
                     let _one = self.changes.lock().await;
-                    self.clear(&v.name).await;
+                    if !self.is_down() {
+                        self.clear(&v.name).await;
+                    }
                     Ok(())
                 }
             };

@@ -86,12 +86,9 @@ impl Controller {
             if self.up().faults.insert(object.clone(), e.clone()).as_ref() != Some(&e) {
                 self.events.publish("error", &object, &e.to_string());
             }
-            match self.plane.close_volume(&v.name).await {
-                Err(e) if !has(Bug::CloseOnce) => {
-                    // As long as it is open there, it is tried again.
-                    tracing::error!("{object}: {e}");
-                }
-                _ => drop(self.up().volumes.remove(&v.name)),
+            if let Err(e) = self.close_volume(&v.name).await {
+                // As long as it is open there, it is tried again.
+                tracing::error!("{object}: {e}");
             }
         }
     }

@@ -129,7 +129,7 @@ impl Controller {
     ) -> Result<Vec<SnapshotLive>> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
+            let _one = me.turn().await?;
             me.take_snapshots_locked(&wanted).await
         }))
         .await
@@ -211,7 +211,7 @@ impl Controller {
     pub async fn delete_snapshot(self: &Arc<Self>, volume: String, name: String) -> Result<()> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
+            let _one = me.turn().await?;
             let model = me.model();
             let s = me.snapshot(&volume, &name).await?;
             if let Some(c) = s.clones.first() {
@@ -235,7 +235,7 @@ impl Controller {
     pub async fn revert(self: &Arc<Self>, volume: String, name: String) -> Result<Volume> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
+            let _one = me.settled_turn().await?;
             let model = me.model();
             let v = model.volume(&volume)?;
             model.check_still(&volume)?;
@@ -276,7 +276,7 @@ impl Controller {
         let me = self.clone();
         finish(tokio::spawn(async move {
             me.warm_of(&spec.volume).await?;
-            let _one = me.changes.lock().await;
+            let _one = me.settled_turn().await?;
             check_name("volume", &spec.name)?;
             let size = me.snapshot(&spec.volume, &spec.snapshot).await?.size;
             me.change(Command::CloneVolume { spec, size }).await
@@ -294,7 +294,7 @@ impl Controller {
     pub async fn force_pool(self: &Arc<Self>, name: String) -> Result<PoolInfo> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
+            let _one = me.turn().await?;
             let model = me.model();
             let pool = model.pool(&name)?;
             if pool.protection.is_none() {
@@ -324,7 +324,7 @@ impl Controller {
     ) -> Result<PoolInfo> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            let _one = me.changes.lock().await;
+            let _one = me.turn().await?;
             let model = me.model();
             me.protected(&model, &name)?;
             let before = me.pool_info(&name).await?;

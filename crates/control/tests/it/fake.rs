@@ -20,6 +20,8 @@ use weir_control::{Code, Error};
 pub(crate) struct State {
     /// Pools tell that they have no snapshots; else they do not tell.
     pub(crate) tells_snapshots: bool,
+    /// Snapshots that they have.
+    pub(crate) snapshots: Vec<SnapshotLive>,
     /// Calls in order, e.g. `open_volume v1`.
     pub(crate) calls: Vec<String>,
     /// Devices of running pools.
@@ -229,6 +231,7 @@ impl DataPlane for Fake {
     fn open_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
         ready(self.call(format!("open_volume {}", volume.name)).map(|mut s| {
             assert!(s.pools.contains_key(&pool.name), "its pool runs");
+            assert!(!s.volumes.contains_key(&volume.name), "it is not open");
             s.data.insert(volume.name.clone());
             s.volumes.insert(volume.name.clone(), volume.clone());
         }))
@@ -324,7 +327,16 @@ impl DataPlane for Fake {
     fn snapshots<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<SnapshotLive>> {
         let none = || Error::new(Code::Unsupported, "there are no snapshots here");
         let call = self.call(format!("snapshots {}", pool.name));
-        ready(call.and_then(|s| s.tells_snapshots.then(Vec::new).ok_or_else(none)))
+        ready(call.and_then(|s| s.tells_snapshots.then(|| s.snapshots.clone()).ok_or_else(none)))
+    }
+
+    fn revert_volume<'a>(
+        &'a self,
+        _pool: &'a Pool,
+        volume: &'a Volume,
+        _snapshot: &'a str,
+    ) -> Work<'a, ()> {
+        ready(self.call(format!("revert_volume {}", volume.name)).map(drop))
     }
 
     fn set_snapshot_rules<'a>(&'a self, pool: &'a Pool, rules: &'a PoolRules) -> Work<'a, ()> {

@@ -6,6 +6,7 @@ mod crash;
 mod fake;
 mod full;
 mod half_added;
+mod half_closed;
 mod half_kept;
 mod import_hosts;
 mod let_go;

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_control::Controller;
 use weir_control::live::Fault;
-use weir_control::model::{Command, DeviceKind, MigrationSpec, PoolSpec, Raid, VolumePatch};
+use weir_control::model::{
+    Command, DeviceKind, MigrationSpec, PoolPatch, PoolSpec, Raid, VolumePatch,
+};
 use weir_control::store::MetaStore;
 
 const MIB: u64 = 1 << 20;
@@ -190,9 +192,12 @@ async fn not_put_back(call: &str, command: Command) -> (Vec<String>, bool, Vec<S
     (first, is_done(), told().await)
 }
 
-fn not_taken_back() -> [(&'static str, &'static str, Command); 3] {
+fn not_taken_back() -> [(&'static str, &'static str, Command); 4] {
     let patch = VolumePatch { read_only: Some(true), ..VolumePatch::default() };
+    let add = ram_pool("mem", GIB).devices;
+    let more = PoolPatch { add, ..PoolPatch::default() };
     [
+        ("pool/mem", "start_pool mem", Command::PatchPool { name: "mem".into(), patch: more }),
         ("target/srp0", "start_target srp0", Command::PutTarget(target("srp0", "127.0.0.1:6666"))),
         ("volume/v", "update_volume v", Command::PatchVolume { name: "v".into(), patch }),
         ("mappings", "set_mappings", Command::CreateMap(map("h", "v"))),

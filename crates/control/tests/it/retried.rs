@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_control::Controller;
 use weir_control::declare::Desired;
-use weir_control::model::{Command, HostPatch, HostSpec, Model};
+use weir_control::model::{
+    Command, DeviceKind, HostPatch, HostSpec, MigrationSpec, Model, PoolSpec, Raid,
+};
 use weir_control::store::MetaStore;
 
 const MIB: u64 = 1 << 20;
@@ -133,8 +135,21 @@ async fn done_after_the_end() -> Vec<String> {
     let fake = Arc::new(Fake::default());
     let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
     c.execute(Command::CreatePool(ram_pool("mem", GIB))).await.expect("a pool");
-    let port = Command::PutTarget(target("srp0", "127.0.0.1:5555"));
-    c.execute(port).await.expect("a port");
+    let spec = pool("safe", &[(DeviceKind::File, Some("/nowhere/d"), Some(GIB))]);
+    let spec = PoolSpec { raid: Some(Raid::Zero), ..spec };
+    for command in [
+        Command::CreatePool(spec),
+        Command::CreatePool(ram_pool("other", GIB)),
+        Command::CreateVolume(volume("v", "mem", 8 * MIB)),
+        Command::PutTarget(target("srp0", "127.0.0.1:5555")),
+    ] {
+        c.execute(command).await.expect("it can be so");
+    }
+    // A migration that leaves something behind, which is tried again.
+    fake.break_call("end_migration v");
+    let to = MigrationSpec { pool: Some("other".into()), ..MigrationSpec::default() };
+    c.start_migration("v".into(), to).await.expect("it moves");
+    c.cancel_migration("v".into()).await.expect("it stays");
     fake.break_call("start_target srp0");
     let other = Command::PutTarget(target("srp0", "127.0.0.1:6666"));
     c.execute(other).await.expect_err("it is refused, and cannot be taken back");
@@ -150,14 +165,15 @@ async fn done_after_the_end() -> Vec<String> {
     let down = tokio::spawn(async move { end.shutdown().await });
     pause().await;
     let late = run(Command::CreatePool(ram_pool("late", GIB)));
+    let forced = c.clone();
+    let forced = tokio::spawn(async move { forced.force_pool("safe".into()).await });
     long.await.expect("it ran").expect("a pool");
     down.await.expect("it ran").expect("an end");
-    drop(late.await.expect("it ran"));
+    drop((late.await.expect("it ran"), forced.await.expect("it ran")));
     pause().await;
     let calls = fake.state().calls.clone();
     let last = calls.iter().rposition(|c| c.starts_with("stop_pool")).expect("it was taken down");
-    let woken = calls[last + 1..].iter().filter(|c| c.starts_with("start_"));
-    woken.cloned().collect()
+    calls[last + 1..].to_vec()
 }
 
 #[tokio::test]

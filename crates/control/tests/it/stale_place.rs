@@ -153,6 +153,21 @@ async fn nor_after_a_release_and_a_restart() {
     assert!(carried.values().any(says), "another node does not serve it either: {carried:?}");
 }
 
+/// The size that this node knows would come into effect with the protection.
+#[tokio::test]
+async fn a_volume_of_a_newer_pool_gets_no_protection() {
+    let dir = Scratch::new();
+    let store = MetaStore::open(dir.path()).expect("a store");
+    store.commit(&Model::default(), &model("new")).expect("kept");
+    drop(store);
+    let (c, fake) = start(&dir, 1, |_| {}).await;
+    assert!(is_served(&fake), "set-up: hosts are served");
+    let patch = VolumePatch { read_only: Some(true), ..VolumePatch::default() };
+    let done = c.execute(Command::PatchVolume { name: "v".into(), patch }).await;
+    assert!(!fake.state().calls.iter().any(|c| c == "update_volume v"), "it is grown in there");
+    assert_eq!(done.expect_err("it is newer").code, Code::RecordNewer);
+}
+
 /// A newer program wrote it in a way that this one does not know.
 #[tokio::test]
 async fn nor_when_a_newer_program_wrote_what_the_pool_carries() {
