@@ -135,13 +135,14 @@ async fn in_use_though_taken_back() -> Vec<&'static str> {
         file.has_room_again();
         c.execute(Command::CreateHost(host("later", &["3:4"]))).await.expect("there is room again");
         assert!(!c.model().pools.contains_key("safe"), "it is taken back");
-        let s = fake.state();
-        let uses = [
-            ("pool", s.pools.contains_key("safe")),
-            ("volume", s.volumes.contains_key("v")),
-            ("mapping", s.access.hosts.iter().any(|h| !h.luns.is_empty())),
-        ];
-        drop(s);
+        let uses = {
+            let s = fake.state();
+            [
+                ("pool", s.pools.contains_key("safe")),
+                ("volume", s.volumes.contains_key("v")),
+                ("mapping", s.access.hosts.iter().any(|h| !h.luns.is_empty())),
+            ]
+        };
         c.import_pool(taken()).await.expect("it starts now");
         assert!(fake.state().volumes.contains_key("v"), "it is open");
         return uses.into_iter().filter(|(_, is)| *is).map(|(what, _)| what).collect();
