@@ -455,6 +455,12 @@ async fn sample_loop(controller: std::sync::Weak<Controller>) {
         if ticks.is_multiple_of(RETRY_SAMPLES) && !c.up().faults.is_empty() {
             let one = c.changes.lock().await;
             c.bring_up().await;
+            // Where devices were found is known before the daemon can be stopped.
+            if let Ok(live) = c.plane.status().await
+                && !c.is_down()
+            {
+                c.tidy_devices(&live.pools).await;
+            }
             drop(one);
             c.declare_again().await;
         }

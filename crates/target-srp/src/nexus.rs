@@ -226,6 +226,9 @@ mod tests {
         let (a, _) = t.join(&PortId::new(1, 2), "10.0.0.1:1000", &n);
         let (b, _) = t.join(&PortId::new(3, 4), "10.0.0.2:1000", &n);
         for k in 0..3 {
+            if k > 0 {
+                t.join(&PortId::new(1, 2), "10.0.0.1:1000", &n);
+            }
             t.attach(&a, ChannelRef { reactor: 0, channel: k });
             assert!(!t.is_crowded(&a, 6));
             t.lose(&a);

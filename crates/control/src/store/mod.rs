@@ -29,6 +29,7 @@ use std::io::{Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The store's file in the data directory.
 pub const FILE: &str = "weir.redb";
@@ -36,6 +37,8 @@ pub const FILE: &str = "weir.redb";
 const NEW_FILE: &str = "weir.redb.new";
 /// Locked by the daemon that uses the data directory. It says which node's it is, once there is a store.
 const LOCK: &str = "weir.lock";
+/// How long a lock is waited for that nobody but a child of its last owner may have.
+const LOCK_LEFT: Duration = Duration::from_millis(500);
 /// The readable copy in the data directory.
 pub const EXPORT: &str = "config.json";
 /// Version of the tables and of what is in them. A store of a later version is refused.
@@ -401,10 +404,17 @@ fn lock(dir: &Path) -> Result<File> {
     };
     let file = File::options().create(true).truncate(false).read(true).write(true).open(&path);
     let file = file.map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(in_use(dir)),
-        Err(TryLockError::Error(e)) => Err(failed(e)),
+    let begun = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            // A child that its last owner began has it until it is another program.
+            Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_LEFT => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(TryLockError::WouldBlock) => return Err(in_use(dir)),
+            Err(TryLockError::Error(e)) => return Err(failed(e)),
+        }
     }
 }
 
