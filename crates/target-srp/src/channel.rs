@@ -74,7 +74,11 @@ impl Channel {
     pub(crate) async fn accept(port: Rc<Port>, login: Login) {
         let Login { incoming, name, nexus, initiator, mut response, negotiated, events } = login;
         let peer = incoming.peer();
-        let lose = |port: &Port, name: &NexusName| target::give_up(&port.shared, &port.units, name);
+        let lose = |port: &Port, name: &NexusName| {
+            if port.has_joined(name) {
+                target::give_up(&port.shared, &port.units, name);
+            }
+        };
         // RESOURCE WAIT: receives for all credits granted, and one for the answer to our own request.
         let Some(credits) = port.commit(response.credits as u32) else {
             let reason = weir_proto_srp::RejectReason::InsufficientResources;
@@ -152,6 +156,7 @@ impl Channel {
         let me = ChannelRef { reactor: weir_reactor::current_id(), channel: id };
         port.add_channel(channel.clone());
         channel.conn.set_tap(Some(Rc::new(AtOnceTap(Rc::downgrade(&channel)))));
+        port.has_joined(&name);
         port.shared.nexuses.attach(&name, me);
         port.established.signal_all();
         tracing::info!(

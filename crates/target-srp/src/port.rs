@@ -2,8 +2,10 @@
 
 use crate::channel::{Channel, Login};
 use crate::config::TargetConfig;
+use crate::nexus::NexusName;
+use crate::planted::{Bug, has};
 use crate::request::Request;
-use crate::target::TargetShared;
+use crate::target::{self, TargetShared};
 use crate::trace::Trace;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -55,6 +57,8 @@ pub struct Port {
     pub(crate) established: WaitChannel,
     /// Logins between their acceptance here and the end of their channels.
     pub(crate) logins: Cell<u32>,
+    /// Nexuses of logins under way here.
+    joining: RefCell<Vec<NexusName>>,
     receives: Receives,
     next_channel: Cell<u32>,
     /// Requests that have posted a receive and not yet looked at its message.
@@ -97,6 +101,7 @@ impl Port {
             accepting: Cell::new(0),
             established: WaitChannel::new(0),
             logins: Cell::new(0),
+            joining: RefCell::default(),
             next_channel: Cell::new(0),
             armed: Cell::new(0),
         });
@@ -118,10 +123,17 @@ impl Port {
     pub(crate) fn take_login(self: &Rc<Self>, login: Login) {
         let port = self.clone();
         port.logins.set(port.logins.get() + 1);
+        port.joining.borrow_mut().push(login.name.clone());
         spawn_task(async move {
             Channel::accept(port.clone(), login).await;
             port.logins.set(port.logins.get() - 1);
         });
+    }
+
+    /// A login is not under way any more. False: the port has ended before, and with it the login's part in its nexus.
+    pub(crate) fn has_joined(&self, name: &NexusName) -> bool {
+        let mut all = self.joining.borrow_mut();
+        all.iter().position(|n| n == name).map(|i| all.swap_remove(i)).is_some()
     }
 
     pub(crate) fn next_channel(&self) -> u32 {
@@ -255,6 +267,11 @@ impl Port {
     pub(crate) fn stop(&self) {
         remove_part::<Port>(self.shared.spread.id());
         self.stopped.set(true);
+        // The fabric may take long to give them up, and their nexuses may hold units reserved.
+        if !has(Bug::StoppedKeepsNexuses) {
+            let joining = self.joining.take();
+            joining.iter().for_each(|name| target::give_up(&self.shared, &self.units, name));
+        }
         for r in self.requests.take() {
             r.end();
         }
