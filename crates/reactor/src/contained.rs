@@ -76,10 +76,10 @@ pub fn contained<R>(f: impl FnOnce() -> R) -> Result<R, Panicked> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|p| Panicked::of(&*p))
 }
 
-/// As [`contained`], for a future.
+/// As [`contained`], for a future. One that is large and made often is given pinned (`pin!`): it is not moved then.
 ///
 /// # Errors
-/// As for [`contained`]. The future has been dropped by then.
+/// As for [`contained`]. What the future held has been dropped by then.
 pub async fn contained_future<F: Future>(future: F) -> Result<F::Output, Panicked> {
     let mut future = pin!(future);
     poll_fn(move |cx| match contained(|| future.as_mut().poll(cx)) {

@@ -23,6 +23,8 @@ weir_base::planted_bugs! {
     FlushFailureIgnored,
     /// Reads are not verified.
     ReadUnverified,
+    /// What was never written is known to be so though the pool is suspended and a write of it has not been decided.
+    HolesUndecided,
     /// Damaged data is answered with zeros.
     ZerosForDamage,
     /// A poisoned block is forgotten at the checkpoint.

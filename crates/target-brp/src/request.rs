@@ -246,7 +246,9 @@ impl Task {
         let purse = self.purse.clone();
         let r = Running { port, channel: &channel, generation, c: command, inline, purse };
         let ended = loop {
-            match contained_future(r.one_at_a_time(self)).await {
+            // Pinned here: it is large, and would be moved for each command.
+            let done = contained_future(pin!(r.one_at_a_time(self))).await;
+            match done {
                 Ok(Ok(Ended::Again) | Err(Stop(Ended::Again))) => {
                     self.read_sums.clear();
                     self.lent = false;

@@ -211,7 +211,9 @@ impl Request {
             if let Some(channel) = channel {
                 channel.begin();
                 *self.channel.borrow_mut() = Some(channel.clone());
-                let done = contained_future(self.message(&channel, buf, c.len as usize)).await;
+                // Pinned here: it is large, and would be moved for each command.
+                let message = pin!(self.message(&channel, buf, c.len as usize));
+                let done = contained_future(message).await;
                 if let Err(p) = &done {
                     channel.broke(p);
                     self.replace();
