@@ -31,6 +31,8 @@ weir_base::planted_bugs! {
     RecordBeforeCount,
     /// Records that were found empty are not looked at again by a recount, though they were written meanwhile.
     EmptyGroupsStay,
+    /// Who asks for the cut-over waits as long as the destination of a migration in doubt takes.
+    DoubtHoldsUp,
     /// An answer gives the memory of an I/O of another reactor back, though a device at home still has it.
     LentMemoryReturned,
 }
@@ -57,5 +59,5 @@ impl Bug {
     ];
     /// Those that only tests of this crate look for.
     pub const TESTS: &[Bug] =
-        &[Bug::EmptyGroupsStay, Bug::LentMemoryReturned, Bug::RecordBeforeCount];
+        &[Bug::EmptyGroupsStay, Bug::LentMemoryReturned, Bug::RecordBeforeCount, Bug::DoubtHoldsUp];
 }

@@ -297,15 +297,18 @@ impl Pass {
         *self = self.attached.pass();
     }
 
-    /// Gives the pass back for the time in which the command, which has done its work, waits for the end of others.
+    /// Gives the pass back for the time in which the command, which has done its work, waits for the end of others. One that
+    /// has been ended waits for nobody, and keeps it: who ended it waits for its answer already.
     pub fn aside(self) -> Aside {
         let round = Rc::new(Round { number: number(), ..Round::default() });
         if let Some(why) = self.end() {
             round.end(why, self.attached.nexus);
         }
         round.aside.set(1);
-        self.attached.rounds.void.borrow_mut().push(round.clone());
-        Aside { attached: self.attached.clone(), round }
+        let attached = self.attached.clone();
+        attached.rounds.void.borrow_mut().push(round.clone());
+        let ended = self.round.is_ended().then_some(self);
+        Aside { attached, round, ended }
     }
 }
 
@@ -316,6 +319,8 @@ impl Pass {
 pub struct Aside {
     attached: Rc<Attached>,
     round: Rc<Round>,
+    /// The pass, if it was void before.
+    ended: Option<Pass>,
 }
 
 impl Aside {
@@ -334,7 +339,10 @@ impl Aside {
     }
 
     /// The pass again. [`Pass::end`] tells of fences since then: one that has ended the command must not be answered after.
-    pub fn back(self) -> Pass {
+    pub fn back(mut self) -> Pass {
+        if let Some(pass) = self.ended.take() {
+            return pass;
+        }
         self.round.passes.set(self.round.passes.get() + 1);
         let (attached, round) = (self.attached.clone(), self.round.clone());
         Pass { attached, round, taken: Cell::default() }

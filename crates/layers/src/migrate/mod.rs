@@ -295,7 +295,8 @@ impl Migration {
         self.behind.busy()
     }
 
-    /// Holds I/O back and brings both sides to the same durable state, in `limit` nanoseconds at most.
+    /// Holds I/O back and brings both sides to the same durable state. The destination has `limit` nanoseconds to be flushed
+    /// before that; I/O is held back for so long at most.
     ///
     /// # Errors
     /// It is not ready, or not any more (see [`status`](Migration::status)), or I/O did not end in time. Everything
@@ -312,7 +313,8 @@ impl Migration {
         }
         ready()?;
         // Most of what is to be flushed, before anybody has to wait for it.
-        self.flush_destination().await?;
+        self.flush_destination(limit).await?;
+        let end = now() + limit;
         let held = timeout(limit, self.junction.quiesce()).await;
         let held = held.map_err(|_| "I/O under way did not end in time".to_string())?;
         let quiesced = held.map_err(|e| e.to_string())?;
@@ -321,19 +323,25 @@ impl Migration {
             spawn_task(i.clone().copy_all());
         }
         ready()?;
-        self.flush_destination().await?;
+        self.flush_destination(end.saturating_sub(now())).await?;
         ready()?;
         self.junction.check(&*self.target).map_err(|e| e.to_string())?;
         Ok(Held { inner: i.clone(), target: self.target.clone(), quiesced })
     }
 
-    async fn flush_destination(&self) -> Result<(), String> {
+    async fn flush_destination(&self, limit: Nanos) -> Result<(), String> {
         if has(Bug::CutOverUnflushed) {
             return Ok(());
         }
         let i = &self.inner;
         let late = Cell::new(false);
-        match i.bounded(i.destination.flush(), &late).await {
+        let flush = i.bounded(i.destination.flush(), &late);
+        // In doubt it is waited for until it ends, which may be never.
+        let limit = if has(Bug::DoubtHoldsUp) { Nanos::MAX / 4 } else { limit };
+        let Ok(flushed) = timeout(limit, flush).await else {
+            return Err("the destination does not answer".into());
+        };
+        match flushed {
             Ok(()) if late.get() => Err(i.lagging().unwrap_or_else(|| "it is not ready".into())),
             Ok(()) => Ok(()),
             Err(e) => {

@@ -577,3 +577,40 @@ fn in_doubt_what_waits_to_be_copied_again_is_on_both_sides_when_it_is_seen() {
         }
     });
 }
+
+/// In doubt a destination that hangs must not hold up who asks to cut over: the control plane does that while it has its one lock,
+/// which every change of the configuration and the end of the daemon wait for.
+#[test]
+fn in_doubt_holding_takes_no_longer_than_its_limit() {
+    sim(async {
+        let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
+        let m = Migration::new(a, b.clone(), plan()).unwrap();
+        m.begin();
+        settled(&m).await;
+        m.hold(SECONDS).await.unwrap().doubtful();
+        b.hangs.set(true);
+        let held = timeout(50 * SECONDS, m.hold(SECONDS)).await;
+        assert!(held.is_ok(), "it waits for a destination that hangs");
+    });
+}
+
+/// The same, when the destination begins to hang after I/O was held back: not even what the source alone gives is read then.
+#[test]
+fn in_doubt_hosts_read_though_the_destination_hangs_at_the_cut_over() {
+    sim(async {
+        let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
+        let m = Rc::new(Migration::new(a.clone(), b.clone(), plan()).unwrap());
+        let v = m.entrance().handle();
+        m.begin();
+        settled(&m).await;
+        m.hold(SECONDS).await.unwrap().doubtful();
+        let (before, me) = (b.flushes.get(), m.clone());
+        let held = spawn(async move { drop(me.hold(SECONDS).await) });
+        while b.flushes.get() < before + 3 && !held.is_finished() {
+            sleep(MICROS).await;
+        }
+        b.hangs.set(true);
+        let read = timeout(50 * SECONDS, v.read(0, Slice::heap(512))).await;
+        assert_eq!(read.ok(), Some(Ok(())), "I/O is held back for ever");
+    });
+}

@@ -21,6 +21,7 @@ mod logs;
 mod making;
 mod pool;
 mod protocol_model;
+mod r10_b;
 mod resizing;
 mod restart;
 mod resuming;

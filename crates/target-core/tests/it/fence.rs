@@ -394,3 +394,30 @@ fn an_attention_that_no_host_was_told_is_told_to_the_next_command() {
         }
     });
 }
+
+/// A command was ended while it kept a reservation, and only then comes to where it would wait for others: the fence that ended
+/// it waits for its answer all the same.
+#[test]
+fn one_that_is_ended_before_it_waits_for_others_answers_inside_the_fence() {
+    run(|h| async move {
+        let (own, by) = (h.nexus(), Nexus(h.nexus().0 + 1));
+        let pass = h.view.find(Lun::ZERO).expect("mapped").pass();
+        let keeps = pass.enter().expect("not ended");
+        let unit = h.unit.clone();
+        let fence = spawn(async move {
+            unit.fence(Whom::Only(vec![own]), End::Aborted(by)).await;
+            now()
+        });
+        sleep(MILLIS).await;
+        drop(keeps);
+        let aside = pass.aside();
+        aside.fence(Whom::Only(vec![by]), End::Aborted(own)).await;
+        let pass = aside.back();
+        assert_eq!(pass.end(), Some(End::Aborted(by)));
+        // Its answer waits for a place in the send queue.
+        sleep(100 * MILLIS).await;
+        let answered = now();
+        drop(pass);
+        assert!(fence.await.expect("it ran") >= answered, "the fence has not waited for it");
+    });
+}

@@ -1,0 +1,222 @@
+//! Round ten, b: who asks for a change goes away, or two ask for the same one at once.
+
+use crate::bench::{B, Bench, MIB, first, spec, write};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use weir_base::{IoError, MILLIS, Nanos, SECONDS};
+use weir_disk::{Disk, DiskOp, report};
+use weir_reactor::{JoinHandle, Token, complete, sleep, spawn, spawn_task, timeout};
+use weir_store::{Options, Pool, create};
+
+/// A disk that takes so much time with a write, or keeps it until it is told to go on.
+struct Lazy {
+    disk: Rc<dyn Disk>,
+    takes: Cell<Nanos>,
+    holds: Cell<bool>,
+    /// Nothing is read of it any more.
+    dead: Cell<bool>,
+    held: RefCell<Vec<(DiskOp, Token)>>,
+}
+
+impl Lazy {
+    fn new(disk: Rc<dyn Disk>) -> Rc<Lazy> {
+        let (takes, holds, dead) = (Cell::new(0), Cell::new(false), Cell::new(false));
+        Rc::new(Lazy { disk, takes, holds, dead, held: RefCell::default() })
+    }
+
+    fn go_on(&self) {
+        self.holds.set(false);
+        for (op, token) in self.held.take() {
+            self.disk.submit(op, token);
+        }
+    }
+}
+
+impl Disk for Lazy {
+    fn len(&self) -> u64 {
+        self.disk.len()
+    }
+    fn block_size(&self) -> u32 {
+        self.disk.block_size()
+    }
+    fn volatile_cache(&self) -> bool {
+        self.disk.volatile_cache()
+    }
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+    fn submit(&self, op: DiskOp, token: Token) {
+        if self.dead.get() {
+            return complete(token, report(Err(IoError::Offline)));
+        }
+        let writes = matches!(op, DiskOp::Write { .. });
+        if writes && self.holds.get() {
+            return self.held.borrow_mut().push((op, token));
+        }
+        match self.takes.get() {
+            time if writes && time > 0 => {
+                let disk = self.disk.clone();
+                spawn_task(async move {
+                    sleep(time).await;
+                    disk.submit(op, token);
+                });
+            }
+            _ => self.disk.submit(op, token),
+        }
+    }
+}
+
+/// A checkpoint that takes until the disk goes on.
+async fn checkpoint_under_way(p: &Pool, disk: &Lazy) -> JoinHandle<()> {
+    disk.holds.set(true);
+    let q = p.clone();
+    let done = spawn(async move { q.checkpoint().await.unwrap() });
+    sleep(10 * MILLIS).await;
+    done
+}
+
+/// Two make a volume of one name at the same time: both are told that it is theirs. After a restart the name is that of the
+/// other one, and what was acknowledged is not there.
+#[test]
+fn r10_b_of_two_that_make_a_volume_of_one_name_at_once_one_is_refused() {
+    let b = Bench::new(1, 0);
+    let disk = Lazy::new(b.disk(0));
+    let disks: Vec<Rc<dyn Disk>> = vec![disk.clone()];
+    let again = disks.clone();
+    let (made, names, found) = b.run(async move {
+        create(&disks, &spec(1)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        let checkpoint = checkpoint_under_way(&p, &disk).await;
+        let both = [p.clone(), p.clone()].map(|p| {
+            spawn(async move { p.create_volume("v", MIB, 4096).await })
+        });
+        sleep(10 * MILLIS).await;
+        disk.go_on();
+        checkpoint.await;
+        let mut made = Vec::new();
+        for one in both {
+            made.extend(one.await.unwrap());
+        }
+        let last = *made.last().unwrap();
+        write(&p, last, 0, B, 7).await.unwrap();
+        let names = p.datasets().iter().filter(|d| d.name == "v").count();
+        p.close().await.unwrap();
+        let p = Pool::open(again, Options::default()).await.unwrap();
+        let found = first(&p, p.find("v").unwrap(), 0).await;
+        (made.len(), names, found)
+    });
+    assert_eq!((made, names, found), (1, 1, Ok(7)));
+}
+
+/// The same of a snapshot, which is there at once, beside a clone, which is there with the next checkpoint.
+#[test]
+fn r10_b_a_clone_does_not_get_the_name_of_a_snapshot_made_meanwhile() {
+    let b = Bench::new(1, 0);
+    let disk = Lazy::new(b.disk(0));
+    let disks: Vec<Rc<dyn Disk>> = vec![disk.clone()];
+    let names = b.run(async move {
+        create(&disks, &spec(1)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        let v = p.create_volume("v", MIB, 4096).await.unwrap();
+        let s = p.snapshot(&[(v, "s")], 0).await.unwrap()[0];
+        let checkpoint = checkpoint_under_way(&p, &disk).await;
+        let (q, r) = (p.clone(), p.clone());
+        let clone = spawn(async move { q.clone_snapshot(s, "x").await });
+        sleep(10 * MILLIS).await;
+        let snapshot = spawn(async move { r.snapshot(&[(v, "x")], 0).await });
+        sleep(10 * MILLIS).await;
+        disk.go_on();
+        checkpoint.await;
+        let _ = snapshot.await.unwrap();
+        let _ = clone.await.unwrap();
+        p.datasets().iter().filter(|d| d.name == "x").count()
+    });
+    assert_eq!(names, 1);
+}
+
+/// Somebody adds a device and goes away while that waits for a checkpoint. The next one who adds a device gets its number: what
+/// was put on the first one meanwhile is looked for on the second.
+fn added(after_one_given_up: bool, another_dies: bool) -> Vec<String> {
+    let b = Bench::new(5, 0);
+    let zero = Lazy::new(b.disk(0));
+    let late = Lazy::new(b.disk(4));
+    let (one, two, three) = (b.disk(1), b.disk(2), b.disk(3));
+    b.run(async move {
+        let disks: Vec<Rc<dyn Disk>> = vec![zero.clone(), one];
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        let v = p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, v, 0, 3 * MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        // Slabs are being moved to a new device for a while.
+        p.set_fill_rate(100 * B);
+        p.add(two).await.unwrap();
+        while p.status().work.is_none() {
+            sleep(MILLIS).await;
+        }
+        // A checkpoint takes its time.
+        let checkpoint = checkpoint_under_way(&p, &zero).await;
+        if after_one_given_up {
+            let given_up = timeout(500 * MILLIS, p.add(three)).await.is_err();
+            assert!(given_up, "it waits for the checkpoint");
+        } else {
+            let q = p.clone();
+            spawn(async move { q.add(three).await.unwrap() });
+            sleep(500 * MILLIS).await;
+        }
+        late.takes.set(2 * SECONDS);
+        let (q, disk) = (p.clone(), late.clone());
+        let second = spawn(async move { q.add(disk).await });
+        sleep(100 * MILLIS).await;
+        zero.go_on();
+        checkpoint.await;
+        p.set_fill_rate(0);
+        sleep(3 * SECONDS).await;
+        for k in 4..12 {
+            write(&p, v, k * MIB, MIB, 2).await.unwrap();
+        }
+        let number = second.await.unwrap();
+        late.takes.set(0);
+        sleep(10 * SECONDS).await;
+        let mut wrong = Vec::new();
+        let s = p.status();
+        assert!(s.whole && number.is_ok(), "{number:?}, {s:?}");
+        zero.dead.set(another_dies);
+        for at in (0..3).chain(4..12) {
+            let value = if at < 3 { 1 } else { 2 };
+            for k in 0..MIB / B {
+                let found = first(&p, v, at * MIB + k * B).await;
+                if found != Ok(value) {
+                    wrong.push(format!("{at} MiB, block {k}: {found:?}"));
+                }
+            }
+        }
+        if another_dies {
+            wrong.truncate(4);
+            return wrong;
+        }
+        let found = p.scrub(0).await.unwrap();
+        if found.damaged + found.lost > 0 || p.counters().damaged > 0 {
+            let damaged = p.counters().damaged;
+            wrong.push(format!(
+                "added as {number:?}, whole: {}, and yet {damaged} damaged: {found:?}, {:?}",
+                s.whole, s.devices
+            ));
+        }
+        wrong.truncate(4);
+        wrong
+    })
+}
+
+#[test]
+fn r10_b_a_device_added_after_one_that_was_given_up_does_not_take_its_place() {
+    assert_eq!(added(true, false), Vec::<String>::new());
+}
+
+/// A pool that says that it is whole bears the loss of a device.
+#[test]
+fn r10_b_a_pool_with_a_device_added_after_one_that_was_given_up_loses_nothing() {
+    assert_eq!(added(false, true), Vec::<String>::new(), "not given up");
+    assert_eq!(added(true, true), Vec::<String>::new());
+}
