@@ -25,6 +25,10 @@ weir_base::planted_bugs! {
     ReadUnverified,
     /// What was never written is known to be so though the pool is suspended and a write of it has not been decided.
     HolesUndecided,
+    /// A change of the devices that nobody waits for any more gives its turn back before it is done.
+    ChangeGivenUp,
+    /// Two that make something of one name at once both get it.
+    NameTwice,
     /// Damaged data is answered with zeros.
     ZerosForDamage,
     /// A poisoned block is forgotten at the checkpoint.
@@ -173,6 +177,8 @@ impl Bug {
     pub const TESTS: &[Bug] = &[
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
+        Bug::ChangeGivenUp,
+        Bug::NameTwice,
         Bug::NewcomerIsBehind,
         Bug::AttachWithLateWrites,
         Bug::DecidedInTwoLives,

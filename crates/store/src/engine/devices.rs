@@ -170,12 +170,15 @@ impl Inner {
             ));
         };
         let (seq, epoch) = (self.durable.borrow().seq, self.epoch.get());
-        let mut name = [0; 34];
+        // Two that are prepared and do not join must not be taken for each other later either.
+        let prepared = self.upkeep.prepared.replace(self.upkeep.prepared.get() + 1);
+        let mut name = [0; 38];
         name[..16].copy_from_slice(&self.pool.to_le_bytes());
         name[16..24].copy_from_slice(&seq.to_le_bytes());
         name[24..28].copy_from_slice(&epoch.to_le_bytes());
         name[28..32].copy_from_slice(&self.incarnation.get().to_le_bytes());
-        name[32..].copy_from_slice(&(number as u16).to_le_bytes());
+        name[32..34].copy_from_slice(&(number as u16).to_le_bytes());
+        name[34..].copy_from_slice(&prepared.to_le_bytes());
         let mut id = crc64(&name);
         while devices.iter().any(|d| d.id == id) {
             id = id.wrapping_add(1);
@@ -201,13 +204,16 @@ impl Inner {
         self.device(d.number).filter(|now| Rc::ptr_eq(now, d) || has(Bug::DeviceByNumber))
     }
 
-    /// Makes a prepared device a member.
+    /// Makes a prepared device a member: in a place that nobody has, or its own.
     fn admit_device(&self, d: &Rc<Device>) {
         let n = usize::from(d.number);
         let mut devices = self.devices.borrow_mut();
-        match n < devices.len() {
-            true => devices[n] = d.clone(),
-            false => devices.push(d.clone()),
+        if let Some(place) = devices.get_mut(n) {
+            let own = place.id == d.id || place.state.get() == MemberState::Gone;
+            assert!(own || has(Bug::ChangeGivenUp), "place {n} is another device's");
+            *place = d.clone();
+        } else {
+            devices.push(d.clone());
         }
         drop(devices);
         self.arrange();
@@ -284,17 +290,36 @@ impl Inner {
 }
 
 impl Pool {
+    /// Changes which devices there are, in turn with others that do, and to the end also when nobody waits for it any more: what is
+    /// to be done at the next checkpoint would find other devices if the turn were given back before.
+    async fn change<F>(&self, work: impl FnOnce(Rc<Inner>) -> F) -> StoreResult<F::Output>
+    where
+        F: Future + 'static,
+    {
+        let me = self.0.clone();
+        let work = work(me.clone());
+        let work = async move {
+            me.check_running()?;
+            Ok(work.await)
+        };
+        if has(Bug::ChangeGivenUp) {
+            let _only = self.0.upkeep.changes.acquire(1).await;
+            return work.await;
+        }
+        self.0.to_the_end_alone(work).await.unwrap_or(Err(IoError::Offline.into()))
+    }
+
     /// Adds a disk: the pool grows by what it holds, at once where two devices have room, else as slabs are moved
     /// to it in the background. What was on it is lost. Returns its number.
     ///
     /// # Errors
     /// It is too small or belongs to a pool, or cannot be written.
     pub async fn add(&self, disk: Rc<dyn Disk>) -> StoreResult<u16> {
-        let i = &self.0;
-        let _only = i.upkeep.changes.acquire(1).await;
-        i.check_running()?;
-        let d = i.prepare(disk, MemberState::InSync).await?;
-        i.join(d, |_| {}).await
+        self.change(|i| async move {
+            let d = i.prepare(disk, MemberState::InSync).await?;
+            i.join(d, |_| {}).await
+        })
+        .await?
     }
 
     /// Adds a disk that takes the place of a device that fails. What was on it is lost. Returns its number.
@@ -302,11 +327,11 @@ impl Pool {
     /// # Errors
     /// It is too small or belongs to a pool, or cannot be written.
     pub async fn add_spare(&self, disk: Rc<dyn Disk>) -> StoreResult<u16> {
-        let i = &self.0;
-        let _only = i.upkeep.changes.acquire(1).await;
-        i.check_running()?;
-        let d = i.prepare(disk, MemberState::Spare).await?;
-        i.join(d, |_| {}).await
+        self.change(|i| async move {
+            let d = i.prepare(disk, MemberState::Spare).await?;
+            i.join(d, |_| {}).await
+        })
+        .await?
     }
 
     /// Lets a disk take the place of a device, which leaves the pool when everything is off it. It goes on in the
@@ -316,23 +341,23 @@ impl Pool {
     /// The new disk is too small or belongs to a pool; slabs of the old one are nowhere else; or the pool
     /// cannot be written.
     pub async fn replace(&self, number: u16, disk: Rc<dyn Disk>) -> StoreResult<u16> {
-        let i = &self.0;
-        let _only = i.upkeep.changes.acquire(1).await;
-        i.check_running()?;
-        i.member(number)?;
-        let d = i.prepare(disk, MemberState::InSync).await?;
-        if let Err(e) = i.can_drain(number, Some(&d)) {
-            let _ = i.wipe(&d, d.layout.label(0), 2).await;
-            let _ = i.wipe(&d, d.layout.label(2), 2).await;
-            return Err(e);
-        }
-        i.join(d, move |i| {
-            if let Some(old) = i.device(number) {
-                old.draining.set(true);
-                old.leaving.set(true);
+        self.change(move |i| async move {
+            i.member(number)?;
+            let d = i.prepare(disk, MemberState::InSync).await?;
+            if let Err(e) = i.can_drain(number, Some(&d)) {
+                let _ = i.wipe(&d, d.layout.label(0), 2).await;
+                let _ = i.wipe(&d, d.layout.label(2), 2).await;
+                return Err(e);
             }
+            i.join(d, move |i| {
+                if let Some(old) = i.device(number) {
+                    old.draining.set(true);
+                    old.leaving.set(true);
+                }
+            })
+            .await
         })
-        .await
+        .await?
     }
 
     /// Moves everything off a device, in the background; [`settled`](Pool::settled) waits for it. Nothing new is
@@ -341,32 +366,32 @@ impl Pool {
     /// # Errors
     /// Other devices have no room, or not without both copies of a slab on the same one.
     pub async fn drain(&self, number: u16) -> StoreResult {
-        let i = &self.0;
-        let _only = i.upkeep.changes.acquire(1).await;
-        i.check_running()?;
-        let d = i.member(number)?;
-        if d.state.get() == MemberState::Spare {
-            return refused(format!("device {number} is a spare and holds nothing: remove it"));
-        }
-        let carries_log = i.durable.borrow().log_set.contains(&Some(number));
-        let others = i.current_devices();
-        let others = others.iter().filter(|o| o.number != number && !o.draining.get()).count();
-        let copies = usize::from(i.durable.borrow().copies);
-        if d.is_current() && carries_log && others < copies {
-            return refused(format!(
-                "device {number} cannot be drained: {others} other devices are current, and it takes \
-                 {copies} to keep what the pool has {copies} times; add a device first"
-            ));
-        }
-        i.can_drain(number, None)?;
-        i.act(Box::new(move |i| {
-            if let Some(d) = i.device(number) {
-                d.draining.set(true);
+        self.change(move |i| async move {
+            let d = i.member(number)?;
+            if d.state.get() == MemberState::Spare {
+                return refused(format!("device {number} is a spare and holds nothing: remove it"));
             }
-        }))
-        .await?;
-        i.upkeep.retry();
-        Ok(())
+            let carries_log = i.durable.borrow().log_set.contains(&Some(number));
+            let others = i.current_devices();
+            let others = others.iter().filter(|o| o.number != number && !o.draining.get()).count();
+            let copies = usize::from(i.durable.borrow().copies);
+            if d.is_current() && carries_log && others < copies {
+                return refused(format!(
+                    "device {number} cannot be drained: {others} other devices are current, and it takes \
+                     {copies} to keep what the pool has {copies} times; add a device first"
+                ));
+            }
+            i.can_drain(number, None)?;
+            i.act(Box::new(move |i| {
+                if let Some(d) = i.device(number) {
+                    d.draining.set(true);
+                }
+            }))
+            .await?;
+            i.upkeep.retry();
+            Ok(())
+        })
+        .await?
     }
 
     /// Stops what is being done about a device: it is not drained or replaced any more (what has been moved stays
@@ -375,28 +400,28 @@ impl Pool {
     /// # Errors
     /// There is no such device, nothing is being done about it, or the pool cannot be written.
     pub async fn cancel(&self, number: u16) -> StoreResult {
-        let i = &self.0;
-        let _only = i.upkeep.changes.acquire(1).await;
-        i.check_running()?;
-        let d = i.member(number)?;
-        let mine = i.upkeep.progress().is_some_and(|p| p.device == number);
-        let waiting = d.state.get() == MemberState::Out && !d.held.get();
-        if !d.draining.get() && !mine && !waiting {
-            return refused(format!("nothing is being done about device {number}"));
-        }
-        if mine {
-            i.upkeep.cancel();
-        }
-        d.held.set(matches!(d.state.get(), MemberState::Out | MemberState::Syncing));
-        i.act(Box::new(move |i| {
-            if let Some(d) = i.device(number) {
-                d.draining.set(false);
-                d.leaving.set(false);
+        self.change(move |i| async move {
+            let d = i.member(number)?;
+            let mine = i.upkeep.progress().is_some_and(|p| p.device == number);
+            let waiting = d.state.get() == MemberState::Out && !d.held.get();
+            if !d.draining.get() && !mine && !waiting {
+                return refused(format!("nothing is being done about device {number}"));
             }
-        }))
-        .await?;
-        i.upkeep.wake();
-        Ok(())
+            if mine {
+                i.upkeep.cancel();
+            }
+            d.held.set(matches!(d.state.get(), MemberState::Out | MemberState::Syncing));
+            i.act(Box::new(move |i| {
+                if let Some(d) = i.device(number) {
+                    d.draining.set(false);
+                    d.leaving.set(false);
+                }
+            }))
+            .await?;
+            i.upkeep.wake();
+            Ok(())
+        })
+        .await?
     }
 
     /// Removes a device that holds nothing: a spare, or one that was drained. Its label is wiped, if it answers.
@@ -404,9 +429,7 @@ impl Pool {
     /// # Errors
     /// It holds slabs, or the pool cannot be written.
     pub async fn remove(&self, number: u16) -> StoreResult {
-        let i = &self.0;
-        let _only = i.upkeep.changes.acquire(1).await;
-        i.check_running()?;
+        self.change(move |i| async move {
         let d = i.member(number)?;
         let held = i.space.borrow().held_by(number);
         if held > 0 {
@@ -422,6 +445,8 @@ impl Pool {
             ));
         }
         i.dismiss(number).await
+        })
+        .await?
     }
 
     /// Takes a disk back that is a device of this pool, and was missing or failed. It is brought up to date in
@@ -430,9 +455,7 @@ impl Pool {
     /// # Errors
     /// It is no device of this pool, or is in service.
     pub async fn attach(&self, disk: Rc<dyn Disk>) -> StoreResult<u16> {
-        let i = &self.0;
-        let _only = i.upkeep.changes.acquire(1).await;
-        i.check_running()?;
+        self.change(move |i| async move {
         let limit = i.options.deadline;
         let label = label_within(&disk, limit).await?;
         let old = i.devices.borrow().iter().find(|d| d.id == label.device).cloned();
@@ -479,5 +502,7 @@ impl Pool {
         }
         i.upkeep.retry();
         Ok(n)
+        })
+        .await?
     }
 }

@@ -107,7 +107,8 @@ impl Inner {
         };
         self.act(Box::new(begin)).await?;
         if moves.is_empty() {
-            return Ok(());
+            // What was given up is vacant after one more.
+            return Ok(self.checkpoint_now().await?);
         }
         let mut filled = Ok(());
         if !has(Bug::SwitchedBeforeCopied) {

@@ -101,6 +101,12 @@ impl Inner {
         self.epoch.set(self.epoch.get().max(next_epoch(epoch)));
     }
 
+    /// Something has this name, and is not being deleted.
+    fn has_name(&self, name: &[u8]) -> bool {
+        let all = self.datasets.borrow();
+        all.values().any(|d| !d.deleting.get() && *d.name.borrow() == name)
+    }
+
     /// Nothing needs the dataset. Not a method of the pool: what waits for a checkpoint must not keep the pool alive.
     fn check_unused(&self, ds: &Dataset) -> StoreResult {
         let all = self.datasets.borrow();
@@ -163,6 +169,15 @@ impl Pool {
         self.datasets().into_iter().find(|d| d.name == name && !d.deleting).map(|d| d.id)
     }
 
+    /// The number of what was to be made, if it has been: another may have taken the name meanwhile.
+    fn made(&self, id: u32, name: &[u8]) -> StoreResult<u32> {
+        if self.0.dataset(id).is_err() {
+            self.is_new(&String::from_utf8_lossy(name))?;
+        }
+        self.0.dataset(id)?;
+        Ok(id)
+    }
+
     fn is_new(&self, name: &str) -> StoreResult<Vec<u8>> {
         match self.find(name) {
             Some(id) => Err(StoreError::Request(format!("`{name}` is the name of dataset {id}"))),
@@ -203,12 +218,15 @@ impl Pool {
             created: 0,
             name,
         };
+        let wanted = record.name.clone();
         self.0
             .act(Box::new(move |i| {
-                i.datasets.borrow_mut().insert(id, Dataset::new(&record));
+                if !i.has_name(&record.name) || has(Bug::NameTwice) {
+                    i.datasets.borrow_mut().insert(id, Dataset::new(&record));
+                }
             }))
             .await?;
-        Ok(id)
+        self.made(id, &wanted)
     }
 
     /// Makes snapshots of several volumes at one instant; returns their numbers. `created` is kept with them.
@@ -263,9 +281,13 @@ impl Pool {
             ));
         }
         // Others may have been at it while this waited.
-        for (source, name) in &wanted {
+        for (n, (source, name)) in wanted.iter().enumerate() {
             i.dataset(source.id)?;
-            self.is_new(&String::from_utf8_lossy(name))?;
+            let shown = String::from_utf8_lossy(name);
+            self.is_new(&shown)?;
+            if wanted[..n].iter().any(|(_, other)| other == name) {
+                return Err(StoreError::Request(format!("`{shown}` is named twice")));
+            }
         }
         let epoch = i.epoch.get();
         let g = i.open_group();
@@ -297,17 +319,18 @@ impl Pool {
             return Err(StoreError::Request(format!("dataset {snapshot} is no snapshot")));
         }
         let name = self.is_new(name)?;
+        let wanted = name.clone();
         let id = self.0.new_id();
         self.0
             .act(Box::new(move |i| {
-                if !source.deleting.get() {
+                let taken = i.has_name(&name) && !has(Bug::NameTwice);
+                if !source.deleting.get() && !taken {
                     let epoch = i.ckpt.cut.get();
                     i.apply_snapshot(&source, id, true, epoch, source.created, name);
                 }
             }))
             .await?;
-        self.0.dataset(id)?;
-        Ok(id)
+        self.made(id, &wanted)
     }
 
     /// Deletes a volume or snapshot. It is gone when this returns; its space comes back in the background.

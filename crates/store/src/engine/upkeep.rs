@@ -88,6 +88,8 @@ pub(crate) struct Upkeep {
     pub(super) spread: Cell<bool>,
     /// Only one change of the set of devices is asked for at a time.
     pub(crate) changes: WaitChannel,
+    /// Disks that were prepared to join.
+    pub(super) prepared: Cell<u32>,
     closing: Cell<bool>,
     running: Cell<bool>,
 }
@@ -99,6 +101,7 @@ impl Upkeep {
             over: WaitChannel::new(0),
             idle: Cell::new(false),
             progress: Cell::new(None),
+            prepared: Cell::new(0),
             failed: RefCell::default(),
             cancelled: Cell::new(false),
             rate: Cell::new(rate.div_ceil(BLOCK as u64)),

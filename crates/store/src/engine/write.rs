@@ -16,8 +16,6 @@ use weir_mem::Slice;
 
 /// Blocks of one write at most; longer ones are cut.
 pub(crate) const MOST: u64 = 256;
-/// Blocks of one trim entry at most.
-const TRIM: u64 = 1 << 32;
 
 /// What a change leaves of the space that is kept free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,7 +201,7 @@ impl Inner {
         if blocks == 0 {
             return Ok(());
         }
-        debug_assert!(blocks <= TRIM && lba + blocks <= MAX_LBA);
+        assert!(lba + blocks <= MAX_LBA, "it is inside the largest volume");
         let pass = loop {
             self.admit(0, Leave::Half).await?;
             let pass = self.gate.enter().await;

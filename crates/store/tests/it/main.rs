@@ -1,6 +1,7 @@
 //! Pools, on simulated devices. One program, so that it links once.
 
 mod answered;
+mod asked;
 mod attaching;
 #[path = "../common/bench.rs"]
 mod bench;
@@ -21,7 +22,6 @@ mod logs;
 mod making;
 mod pool;
 mod protocol_model;
-mod r10_b;
 mod resizing;
 mod restart;
 mod resuming;

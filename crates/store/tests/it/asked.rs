@@ -1,4 +1,4 @@
-//! Round ten, b: who asks for a change goes away, or two ask for the same one at once.
+//! Who asks for a change goes away, or two ask for the same one at once.
 
 use crate::bench::{B, Bench, MIB, first, spec, write};
 use std::cell::{Cell, RefCell};
@@ -78,7 +78,7 @@ async fn checkpoint_under_way(p: &Pool, disk: &Lazy) -> JoinHandle<()> {
 /// Two make a volume of one name at the same time: both are told that it is theirs. After a restart the name is that of the
 /// other one, and what was acknowledged is not there.
 #[test]
-fn r10_b_of_two_that_make_a_volume_of_one_name_at_once_one_is_refused() {
+fn of_two_that_make_a_volume_of_one_name_at_once_one_is_refused() {
     let b = Bench::new(1, 0);
     let disk = Lazy::new(b.disk(0));
     let disks: Vec<Rc<dyn Disk>> = vec![disk.clone()];
@@ -87,9 +87,8 @@ fn r10_b_of_two_that_make_a_volume_of_one_name_at_once_one_is_refused() {
         create(&disks, &spec(1)).await.unwrap();
         let p = Pool::open(disks, Options::default()).await.unwrap();
         let checkpoint = checkpoint_under_way(&p, &disk).await;
-        let both = [p.clone(), p.clone()].map(|p| {
-            spawn(async move { p.create_volume("v", MIB, 4096).await })
-        });
+        let both = [p.clone(), p.clone()]
+            .map(|p| spawn(async move { p.create_volume("v", MIB, 4096).await }));
         sleep(10 * MILLIS).await;
         disk.go_on();
         checkpoint.await;
@@ -110,7 +109,7 @@ fn r10_b_of_two_that_make_a_volume_of_one_name_at_once_one_is_refused() {
 
 /// The same of a snapshot, which is there at once, beside a clone, which is there with the next checkpoint.
 #[test]
-fn r10_b_a_clone_does_not_get_the_name_of_a_snapshot_made_meanwhile() {
+fn a_clone_does_not_get_the_name_of_a_snapshot_made_meanwhile() {
     let b = Bench::new(1, 0);
     let disk = Lazy::new(b.disk(0));
     let disks: Vec<Rc<dyn Disk>> = vec![disk.clone()];
@@ -210,13 +209,29 @@ fn added(after_one_given_up: bool, another_dies: bool) -> Vec<String> {
 }
 
 #[test]
-fn r10_b_a_device_added_after_one_that_was_given_up_does_not_take_its_place() {
+fn a_device_added_after_one_that_was_given_up_does_not_take_its_place() {
     assert_eq!(added(true, false), Vec::<String>::new());
 }
 
 /// A pool that says that it is whole bears the loss of a device.
 #[test]
-fn r10_b_a_pool_with_a_device_added_after_one_that_was_given_up_loses_nothing() {
+fn a_pool_with_a_device_added_after_one_that_was_given_up_loses_nothing() {
     assert_eq!(added(false, true), Vec::<String>::new(), "not given up");
     assert_eq!(added(true, true), Vec::<String>::new());
+}
+
+/// One call that gives two snapshots one name.
+#[test]
+fn two_snapshots_of_one_call_do_not_get_one_name() {
+    let b = Bench::new(1, 0);
+    let disks = vec![b.disk(0)];
+    let (refused, names) = b.run(async move {
+        create(&disks, &spec(1)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        let a = p.create_volume("a", MIB, 4096).await.unwrap();
+        let c = p.create_volume("c", MIB, 4096).await.unwrap();
+        let refused = p.snapshot(&[(a, "x"), (c, "x")], 0).await.is_err();
+        (refused, p.datasets().iter().filter(|d| d.name == "x").count())
+    });
+    assert_eq!((refused, names), (true, 0));
 }
