@@ -49,8 +49,9 @@ const STORE: &str = "configuration";
 struct Up {
     pools: BTreeSet<String>,
     volumes: BTreeSet<String>,
-    /// Volumes that were to be closed and could not be: they may be open, in whole or in part.
-    half_closed: BTreeSet<String>,
+    /// Volumes that were to be closed and could not be: they may be open, in whole or in part. With the time before which that
+    /// is not tried again.
+    half_closed: BTreeMap<String, Instant>,
     targets: BTreeSet<String>,
     faults: BTreeMap<String, Error>,
     /// Open volumes and pools, as faults name them, that are not as the configuration has them: the data plane could not be put

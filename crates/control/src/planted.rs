@@ -63,6 +63,12 @@ weir_base::planted_bugs! {
     PutBackInFlight,
     /// A volume that could not be closed is opened beside what is left of it.
     OpenedTwice,
+    /// What there is of a volume that could not be opened everywhere is left there, and the volume opened beside it.
+    OpenedBesidePart,
+    /// A volume that hosts have seen grow is made smaller again where its size cannot be recorded.
+    GrowthTakenBack,
+    /// What does not close is tried again without a rest, while commands wait.
+    ClosesWithoutRest,
     /// What is in use of a pool that was to be taken over stays in use when that is taken back.
     UndoneStaysInUse,
     /// Commands that change nothing of the configuration look at one that is to be taken back.

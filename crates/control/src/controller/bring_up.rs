@@ -25,6 +25,8 @@ impl Controller {
         // Device sizes may just have been recorded.
         let model = self.model();
         self.start_keys(&model);
+        // What does not close may take half a minute each: one in a turn, which others wait for.
+        let next = self.next_to_close();
         for (name, volume) in &model.volumes {
             let waiting = volume.state == VolumeState::Ready && !self.up().volumes.contains(name);
             let pool_is_up = volume.pool == IMAGES || self.up().pools.contains(&volume.pool);
@@ -33,6 +35,7 @@ impl Controller {
                     self.up().faults.remove(&format!("volume/{name}"));
                     Ok(())
                 }
+                Ok(_) if self.is_half_closed(name) && next.as_ref() != Some(name) => Ok(()),
                 Ok(_) if !pool_is_up => Err(self.pool_down(&volume.pool)),
                 Ok(_) if volume.state == VolumeState::Deleting => {
                     self.finish_deletion(name).await.map(drop)
@@ -41,6 +44,7 @@ impl Controller {
                     self.finish_creation(name).await.map(drop)
                 }
                 Ok(pool) if waiting => self.open_volume(volume, pool).await,
+                Ok(_) if volume.grown_from.is_some() => self.record_growth(volume).await,
                 // While it moves, its graph is not that of the configuration.
                 Ok(_) if volume.migration.is_some() && !has(Bug::PutBackInFlight) => Ok(()),
                 Ok(pool) if self.is_behind(&format!("volume/{name}")) => {
@@ -57,10 +61,7 @@ impl Controller {
         // What is new here is on the devices before hosts write by it.
         self.put_records().await;
         // Mappings before ports: no host may log in and find its LUNs missing.
-        match self.plane.set_mappings(&self.model().access()).await {
-            Ok(()) => drop(self.up().faults.remove("mappings")),
-            Err(e) => self.fault("mappings".into(), e),
-        }
+        self.map_again().await;
         for name in model.targets.keys() {
             if !self.up().targets.contains(name)
                 && let Err(e) = self.start_target(&model, name).await
@@ -152,23 +153,41 @@ impl Controller {
 
     /// Closes a volume. One that could not be closed is closed before it is opened again, and is tried again anyhow.
     pub(super) async fn close_volume(&self, name: &str) -> Result<()> {
-        {
-            let mut up = self.up();
-            up.volumes.remove(name);
-            up.half_closed.insert(name.to_string());
-        }
+        let begun = Instant::now();
+        self.may_be_open(name, begun);
         let done = self.plane.close_volume(name).await;
         if done.is_ok() || has(Bug::CloseOnce) {
             self.up().half_closed.remove(name);
+        } else {
+            let rest = if has(Bug::ClosesWithoutRest) { 0 } else { CATCH_UP };
+            self.may_be_open(name, Instant::now() + begun.elapsed() * rest);
         }
         done
+    }
+
+    /// Notes that there may be something open of a volume that does not count as open, to be closed not before an instant.
+    fn may_be_open(&self, name: &str, next: Instant) {
+        let mut up = self.up();
+        up.volumes.remove(name);
+        up.half_closed.insert(name.to_string(), next);
+    }
+
+    fn is_half_closed(&self, name: &str) -> bool {
+        self.up().half_closed.contains_key(name)
+    }
+
+    /// Which of the volumes that could not be closed is to be tried now: the one that has been left alone for longest.
+    fn next_to_close(&self) -> Option<String> {
+        let up = self.up();
+        let due = up.half_closed.iter().filter(|(_, next)| Instant::now() >= **next);
+        due.min_by_key(|(_, next)| **next).map(|(name, _)| name.clone())
     }
 
     /// Closes what may be open of a volume that is to be opened: hosts' commands of its former life would come after newer ones.
     pub(super) async fn close_before(&self, name: &str) -> Result<()> {
         let may_be_open = {
             let up = self.up();
-            up.volumes.contains(name) || up.half_closed.contains(name)
+            up.volumes.contains(name) || up.half_closed.contains_key(name)
         };
         match may_be_open && !has(Bug::OpenedTwice) {
             true => self.close_volume(name).await,
@@ -176,12 +195,29 @@ impl Controller {
         }
     }
 
-    /// Tries again to close what could not be closed. The caller holds `changes`, or is alone.
+    /// Tries again to close one that could not be closed. The caller holds `changes`, or is alone.
     pub(super) async fn close_rest(&self) {
-        let rest = self.up().half_closed.clone();
-        for name in rest {
-            if let Err(e) = self.close_volume(&name).await {
-                tracing::error!("volume {name} stays open: {e}");
+        if let Some(name) = self.next_to_close()
+            && let Err(e) = self.close_volume(&name).await
+        {
+            tracing::error!("volume {name} stays open: {e}");
+        }
+    }
+
+    /// Puts the mappings in force. What hosts have lost by that and a device has yet is waited for, but not most of the time.
+    async fn map_again(&self) {
+        const MAPPINGS: &str = "mappings";
+        if self.up().behind.get(MAPPINGS).is_some_and(|next| Instant::now() < *next) {
+            return;
+        }
+        let begun = Instant::now();
+        let done = self.plane.set_mappings(&self.model().access()).await;
+        self.up().behind.remove(MAPPINGS);
+        match done {
+            Ok(()) => drop(self.up().faults.remove(MAPPINGS)),
+            Err(e) => {
+                self.behind(MAPPINGS.into(), Instant::now() + begun.elapsed() * CATCH_UP);
+                self.fault(MAPPINGS.into(), e);
             }
         }
     }
@@ -191,7 +227,7 @@ impl Controller {
             .hint("the fault of the pool says why; it is tried again every few seconds")
     }
 
-    fn fault(&self, object: String, e: Error) {
+    pub(super) fn fault(&self, object: String, e: Error) {
         let known = self.up().faults.get(&object) == Some(&e);
         if !known {
             tracing::error!("{object}: {e}");
@@ -218,7 +254,7 @@ impl Controller {
                 {
                     let half = std::mem::take(&mut up.half_closed);
                     let mut all = std::mem::take(&mut up.volumes);
-                    all.extend(half);
+                    all.extend(half.into_keys());
                     all
                 },
                 std::mem::take(&mut up.pools),

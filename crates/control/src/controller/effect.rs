@@ -122,7 +122,10 @@ impl Controller {
                 if (was.size, was.read_only) != (volume.size, volume.read_only) {
                     self.plane.update_volume(volume, new.pool_at(&volume.pool)?).await?;
                 }
-                return self.finish_growing(name).await;
+                return match has(Bug::GrowthTakenBack) {
+                    true => self.finish_growing(name).await,
+                    false => Ok(self.grown(name).await),
+                };
             }
             Command::CreateHost(_)
             | Command::PatchHost { .. }
@@ -214,6 +217,30 @@ impl Controller {
         Ok(self.model())
     }
 
+    /// A volume has its size. Hosts may know: that this cannot be recorded takes nothing back, and is tried again.
+    async fn grown(&self, name: &str) -> Arc<Model> {
+        match self.finish_growing(name).await {
+            Ok(now) => now,
+            Err(e) => {
+                let e = Error::new(e.code, format!("the size of volume `{name}` is not recorded"))
+                    .because(e)
+                    .hint("it has that size all the same; it is tried again every few seconds");
+                self.fault(format!("volume/{name}"), e);
+                self.model()
+            }
+        }
+    }
+
+    /// Records the size of an open volume, which could not be before.
+    pub(super) async fn record_growth(&self, volume: &Volume) -> Result<()> {
+        if self.closed(&volume.pool).is_none()
+            && self.grown(&volume.name).await.volume(&volume.name)?.grown_from.is_none()
+        {
+            self.up().faults.remove(&format!("volume/{}", volume.name));
+        }
+        Ok(())
+    }
+
     /// Records that the file of a volume has its size, if that was to be seen.
     async fn finish_growing(&self, name: &str) -> Result<Arc<Model>> {
         let model = self.model();
@@ -229,16 +256,26 @@ impl Controller {
         self.check_where(volume)?;
         self.close_before(&volume.name).await?;
         let volume = &self.sized(volume, pool).await?;
-        self.plane.open_volume(volume, pool).await?;
+        if let Err(e) = self.plane.open_volume(volume, pool).await {
+            // What there is of it must not be there when it is opened again.
+            if !has(Bug::OpenedBesidePart)
+                && let Err(left) = self.close_volume(&volume.name).await
+            {
+                tracing::error!("volume {} stays open in part: {left}", volume.name);
+            }
+            return Err(e);
+        }
+        {
+            let mut up = self.up();
+            up.volumes.insert(volume.name.clone());
+            let object = format!("volume/{}", volume.name);
+            up.behind.remove(&object);
+            up.faults.remove(&object);
+        }
         // In a closed pool nothing has grown.
         if self.closed(&pool.name).is_none() {
-            self.finish_growing(&volume.name).await?;
+            self.grown(&volume.name).await;
         }
-        let mut up = self.up();
-        up.volumes.insert(volume.name.clone());
-        let object = format!("volume/{}", volume.name);
-        up.behind.remove(&object);
-        up.faults.remove(&object);
         Ok(())
     }
 

@@ -159,7 +159,9 @@ impl Controller {
             first = first.and(self.close_volume(&v.name).await);
         }
         self.closing(name);
-        first.and(self.plane.stop_pool(name).await)
+        // Below what hosts' commands are under way in, the devices stay.
+        first?;
+        self.plane.stop_pool(name).await
     }
 
     /// Opens a pool that was taken over, and its volumes: what does not start is a fault.

@@ -48,6 +48,13 @@ pub(crate) struct State {
     pub(crate) stalled: BTreeSet<String>,
     /// What is cut off takes three seconds to go.
     pub(crate) slow_cuts: bool,
+    /// Volumes that cannot be opened everywhere, nor be closed then, as when a host that sees it already has a command in a device
+    /// that hangs: what there is of them stays open.
+    pub(crate) half_opens: BTreeSet<String>,
+    /// How long it takes to close a volume.
+    pub(crate) slow_closes: Option<std::time::Duration>,
+    /// Sizes that open volumes were given, in order.
+    pub(crate) sizes: Vec<(String, u64)>,
     /// What the devices of protected pools carry.
     pub(crate) carried: Carried,
     /// What the devices of these pools carry by themselves: what is kept is what is read.
@@ -126,7 +133,9 @@ impl Fake {
         }
         s.pools.insert(pool.name.clone(), pool.devices.len());
         let size = |d: &weir_control::model::Device| match (d.kind, &d.path) {
-            (DeviceKind::Block, Some(path)) => s.block_sizes.get(path).copied().unwrap_or(0),
+            (DeviceKind::Block | DeviceKind::Dir, Some(path)) => {
+                s.block_sizes.get(path).copied().unwrap_or(0)
+            }
             _ => d.size,
         };
         Ok(pool.devices.iter().map(size).collect())
@@ -229,11 +238,15 @@ impl DataPlane for Fake {
     }
 
     fn open_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
-        ready(self.call(format!("open_volume {}", volume.name)).map(|mut s| {
+        ready(self.call(format!("open_volume {}", volume.name)).and_then(|mut s| {
             assert!(s.pools.contains_key(&pool.name), "its pool runs");
             assert!(!s.volumes.contains_key(&volume.name), "it is not open");
             s.data.insert(volume.name.clone());
             s.volumes.insert(volume.name.clone(), volume.clone());
+            match s.half_opens.remove(&volume.name) {
+                true => Err(Error::new(Code::IoError, "commands of hosts do not end")),
+                false => Ok(()),
+            }
         }))
     }
 
@@ -259,6 +272,7 @@ impl DataPlane for Fake {
             });
         }
         ready(self.call(format!("update_volume {}", volume.name)).map(|mut s| {
+            s.sizes.push((volume.name.clone(), volume.size));
             assert!(s.volumes.insert(volume.name.clone(), volume.clone()).is_some(), "it is open");
         }))
     }
@@ -288,7 +302,13 @@ impl DataPlane for Fake {
     }
 
     fn close_volume<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
-        ready(self.call(format!("close_volume {name}")).map(|mut s| drop(s.volumes.remove(name))))
+        let slow = self.state().slow_closes;
+        Box::pin(async move {
+            if let Some(slow) = slow {
+                tokio::time::sleep(slow).await;
+            }
+            self.call(format!("close_volume {name}")).map(|mut s| drop(s.volumes.remove(name)))
+        })
     }
 
     fn delete_volume_data<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {

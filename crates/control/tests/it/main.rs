@@ -14,6 +14,7 @@ mod lost_place;
 mod newer;
 mod no_leave;
 mod numbers;
+mod open_once;
 mod owed;
 mod power_cut;
 mod refused;

@@ -5,7 +5,7 @@ use super::door::Door;
 use super::graph;
 use super::local::{Local, Start, Thread, on};
 use super::store::{ReservationState, Reservations};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -63,6 +63,8 @@ pub(crate) struct Node {
     pub(crate) shared: Shared,
     pub(super) access: Arc<Access>,
     units: Mutex<BTreeMap<String, Arc<UnitShared>>>,
+    /// Volumes that hosts have lost whose commands have not ended.
+    parting: Mutex<BTreeSet<String>>,
     pub(crate) targets: Mutex<BTreeMap<String, RunningTarget>>,
     ports: Mutex<BTreeMap<String, ScsiPort>>,
     pub(super) hooks: OnceLock<Hooks>,
@@ -119,6 +121,7 @@ impl Node {
             shared,
             access: Arc::new(Access::new(AccessMap::default())),
             units: Mutex::default(),
+            parting: Mutex::default(),
             targets: Mutex::default(),
             ports: Mutex::default(),
             hooks: OnceLock::new(),
@@ -310,7 +313,8 @@ impl Node {
             })
             .await?;
         }
-        self.drop_moving(name, false).await?;
+        // The copy has ended, too.
+        self.drop_moving(name).await?;
         self.take_back(|o| matches!(o, Owner::Place(n, _) if n == name)).await?;
         self.holds.release_volume(name, None);
         self.close_in_store(name, None).await
@@ -323,13 +327,24 @@ impl Node {
     }
 
     /// Puts another access map in force. What hosts have under way on volumes that they lost by it has ended when this
-    /// returns.
+    /// returns; so has what they lost by an earlier one, before another host gets such a volume, and when nothing changes.
     pub(super) async fn set_access(&self, map: AccessMap) -> Result<()> {
-        let lost = self.access.map().lost_by(&map);
+        let before = self.access.map();
+        let mut awaited: BTreeSet<String> = before.lost_by(&map).into_iter().collect();
+        let got = map.lost_by(&before);
+        {
+            let mut parting = lock(&self.parting);
+            let same = awaited.is_empty() && got.is_empty();
+            awaited.extend(parting.iter().filter(|n| same || got.contains(n)).cloned());
+            parting.extend(awaited.iter().cloned());
+        }
         self.access.set(map);
-        for name in lost {
-            let Some(unit) = lock(&self.units).get(&name).cloned() else { continue };
-            self.ended(&name, move || async move { unit.part().await }).await?;
+        for name in awaited {
+            let unit = lock(&self.units).get(&name).cloned();
+            if let Some(unit) = unit {
+                self.ended(&name, move || async move { unit.part().await }).await?;
+            }
+            lock(&self.parting).remove(&name);
         }
         Ok(())
     }

@@ -198,7 +198,14 @@ impl Node {
     ) -> Result<()> {
         let name = here.volume.name.clone();
         if self.moving_home(&name).is_some() {
-            return Ok(());
+            let phase = |m: Rc<Moving>| -> LocalFuture<'static, Result<Phase>> {
+                Box::pin(async move { Ok(m.migration.status().phase) })
+            };
+            if !matches!(self.with_moving(&name, phase).await?, Phase::Waiting | Phase::Stopped) {
+                return Ok(());
+            }
+            // An earlier try did not come to its begin, and could not be cleared up.
+            self.finish_migration(here, there).await?;
         }
         let begun = self.try_begin(here, there, m).await;
         if begun.is_err()
@@ -307,7 +314,7 @@ impl Node {
     /// From now on the volume is `here` alone.
     pub(super) async fn finish_migration(&self, here: Place<'_>, there: Place<'_>) -> Result<()> {
         self.regraph(here.volume, &graph::spec(here.volume, here.pool)?).await?;
-        self.drop_moving(&here.volume.name, true).await?;
+        self.drop_moving(&here.volume.name).await?;
         self.close_in_store(&there.volume.name, Some(there.volume.place)).await?;
         self.holds.release_volume(&there.volume.name, Some(there.volume.place));
         let place = graph::place(there.volume);
@@ -319,8 +326,8 @@ impl Node {
         Ok(())
     }
 
-    /// Ends what is under way of a migration on its home reactor.
-    pub(super) async fn drop_moving(&self, name: &str, drained: bool) -> Result<()> {
+    /// Ends what is under way of a migration on its home reactor, and waits for that.
+    pub(super) async fn drop_moving(&self, name: &str) -> Result<()> {
         let Some(home) = self.moving_home(name) else { return Ok(()) };
         let entrances = Entrances::of(&self.shared);
         let name2 = name.to_owned();
@@ -331,7 +338,7 @@ impl Node {
                 drop(m.held.borrow_mut().take());
                 m.migration.stop();
                 let mut waited = 0;
-                while drained && m.migration.under_way() > 0 {
+                while m.migration.under_way() > 0 {
                     if waited >= DRAIN {
                         return Err(Error::new(
                             Code::IoError,
