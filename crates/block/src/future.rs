@@ -10,7 +10,7 @@ use weir_base::IoResult;
 use weir_reactor::vital;
 
 /// Sizes of slots, in bytes; larger futures go to the heap each time.
-const CLASSES: [usize; 4] = [128, 256, 512, 1024];
+const CLASSES: [usize; 5] = [128, 256, 512, 1024, 2048];
 const ALIGN: usize = 16;
 /// Free slots kept for each size and thread.
 const KEEP: usize = 4096;

@@ -280,12 +280,23 @@ impl Device {
                 Err(_) => Err(Unread::GivenUp(done)),
             };
         }
-        let pieces: Vec<_> = self.pieces(block, count).collect();
+        Box::pin(self.read_pieces(disk, block, buf, limit)).await.map_err(Unread::Failed)
+    }
+
+    /// Reads blocks some of which lie elsewhere, or by memory of its own.
+    async fn read_pieces(
+        &self,
+        disk: &Rc<dyn Disk>,
+        block: u64,
+        buf: &Slice,
+        limit: Nanos,
+    ) -> IoResult {
+        let pieces: Vec<_> = self.pieces(block, (buf.len() / BLOCK) as u64).collect();
         for (at, n, from) in pieces {
             let pos = (from - block) as usize * BLOCK;
             let part = Slice::heap(n as usize * BLOCK);
             let op = DiskOp::Read { offset: at * BLOCK as u64, buf: part.clone() };
-            within(limit, run(&**disk, op)).await.map_err(Unread::Failed)?;
+            within(limit, run(&**disk, op)).await?;
             buf.copy_from(pos, &part, 0, part.len());
         }
         Ok(())

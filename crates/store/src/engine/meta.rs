@@ -124,7 +124,8 @@ impl Inner {
             return Ok(b);
         }
         let good = |b: &Block| ptr.verify(b, self.tag, kind).is_ok();
-        let block: Rc<Block> = Rc::from(self.proved(ptr.vbn, good).await?);
+        // Seldom, and not to make every read's memory larger.
+        let block: Rc<Block> = Rc::from(Box::pin(self.proved(ptr.vbn, good)).await?);
         if !self.is_sane(&block, kind) {
             return Err(IoError::Medium);
         }

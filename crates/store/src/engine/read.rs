@@ -73,7 +73,7 @@ impl Inner {
                 // What another copy gives is put there when nothing can overwrite it any more.
                 Got::Bad(Some(late)) => return Ok(Some((done, late))),
                 Got::Bad(None) => {
-                    self.read_again(ds, at, buf, done, sums).await?;
+                    Box::pin(self.read_again(ds, at, buf, done, sums)).await?;
                     1
                 }
             };
@@ -136,7 +136,7 @@ impl Inner {
     ) -> IoResult<Got> {
         let count = buf.len() / BLOCK - at;
         if self.suspended.get().is_some() {
-            self.decided(ds, lba, count as u64).await?;
+            Box::pin(self.decided(ds, lba, count as u64)).await?;
         }
         let pin = self.pins.pin();
         if ds.is_stale() {

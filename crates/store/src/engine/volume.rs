@@ -343,7 +343,7 @@ impl Open {
             drop(held);
             let (from, left) = (from + n as u64, (count - done - n) as u64);
             let (v, _user) = self.present(from * B, left * B)?;
-            v.pool.read_again(&v.ds, from, &rest, n, more.as_ref()).await?;
+            Box::pin(v.pool.read_again(&v.ds, from, &rest, n, more.as_ref())).await?;
             done += n + 1;
         }
         Ok(())
@@ -414,7 +414,7 @@ impl Volume for StoreVolume {
         IoFuture::new(async move {
             match (at | len).is_multiple_of(B) {
                 true => v.read_whole(at, buf, None).await,
-                false => v.read_any(at, buf).await,
+                false => Box::pin(v.read_any(at, buf)).await,
             }
         })
     }
@@ -425,7 +425,7 @@ impl Volume for StoreVolume {
             v.check(at, len, true)?;
             match (at | len).is_multiple_of(B) {
                 true => v.write_pieces(at, buf, None).await,
-                false => v.write_any(at, buf).await,
+                false => Box::pin(v.write_any(at, buf)).await,
             }
         })
     }
@@ -472,7 +472,7 @@ impl Volume for StoreVolume {
             v.check(at, len, true)?;
             match len {
                 0 => Ok(()),
-                _ => v.zero_any(at, len).await,
+                _ => Box::pin(v.zero_any(at, len)).await,
             }
         })
     }
