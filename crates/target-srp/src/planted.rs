@@ -21,9 +21,12 @@ weir_base::planted_bugs! {
     LostTakeAll,
     /// A port that has ended keeps the nexuses of logins that were under way.
     StoppedKeepsNexuses,
+    /// Task management of a unit leaves commands alone that came to its LUN before it was there.
+    UnplacedGoOn,
 }
 
 impl Bug {
-    /// Those that only tests look for: hosts of no suite fill a port with channels.
-    pub const TESTS: &[Bug] = &[Bug::LostTakeAll];
+    /// Those that only tests look for: hosts of no suite fill a port with channels, and one seed in ten thousand of theirs
+    /// meets a LUN that comes between a command and the abort of its task set.
+    pub const TESTS: &[Bug] = &[Bug::LostTakeAll, Bug::UnplacedGoOn];
 }

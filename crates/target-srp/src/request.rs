@@ -10,6 +10,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use weir_fabric::SendFlags;
 use weir_mem::{Lent, Purse, Slice};
+use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::sense::SENSE_LEN_MAX;
 use weir_proto_scsi::status::Status;
@@ -43,6 +44,8 @@ pub(crate) struct Request {
     pub(crate) tag: Cell<Tag>,
     pub(crate) channel: RefCell<Option<Rc<Channel>>>,
     task: Cell<Task>,
+    /// The LUN of a command for which there was no unit.
+    unplaced: Cell<Option<Lun>>,
     /// ABORT TASK wants the command gone.
     aborted: Cell<bool>,
     pub(crate) data_out: Bdt,
@@ -65,6 +68,7 @@ impl Request {
             tag: Cell::new(Tag(0)),
             channel: RefCell::default(),
             task: Cell::new(Task::None),
+            unplaced: Cell::default(),
             aborted: Cell::new(false),
             data_out: Bdt::new(id),
             data_in: Bdt::new(id),
@@ -127,6 +131,12 @@ impl Request {
         self.task.get() != Task::None
             && self.tag.get() == tag
             && self.channel.borrow().as_ref().is_some_and(same)
+    }
+
+    /// It is a command of this nexus to this LUN for which there was no unit, and has not been answered.
+    pub(crate) fn is_unplaced(&self, nexus: Nexus, lun: Lun) -> bool {
+        let by_it = |c: &Rc<Channel>| c.view.nexus() == nexus;
+        self.unplaced.get() == Some(lun) && self.channel.borrow().as_ref().is_some_and(by_it)
     }
 
     /// Has a task end without an answer.
@@ -219,6 +229,7 @@ impl Request {
                     self.replace();
                 }
                 self.task.set(Task::None);
+                self.unplaced.set(None);
                 self.aborted.set(false);
                 self.channel.take();
                 self.ended.signal_all();
@@ -305,6 +316,7 @@ impl Request {
         let lun = Lun(c.lun);
         let mut pass = channel.view.find(lun).map(|a| a.pass());
         self.task.set(Task::Runs);
+        self.unplaced.set(pass.is_none().then_some(lun));
         // The table's fetch runs in parallel with the command.
         for (bdt, buffer) in [(&self.data_out, &c.data_out), (&self.data_in, &c.data_in)] {
             if bdt.load(&port.trace, buffer)

@@ -5,10 +5,11 @@ use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::request::Request;
 use std::rc::Rc;
-use weir_proto_scsi::lu::UaScope;
+use weir_proto_scsi::lu::{Nexus, UaScope};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::sense::Sense;
 use weir_proto_srp::{RspCode, TaskFunction, TaskManagement};
+use weir_reactor::call;
 use weir_target_core::{End, Whom};
 
 impl Port {
@@ -65,6 +66,32 @@ impl Port {
             _ => return RspCode::TmfUnsupported,
         };
         unit.fence(whom, End::Aborted(nexus)).await;
+        if !has(Bug::UnplacedGoOn) {
+            self.end_unplaced_everywhere(nexus, Lun(t.lun)).await;
+        }
         RspCode::Complete
+    }
+
+    /// Ends the nexus's commands to this LUN that found no unit there when they came: no unit's fence knows of them.
+    async fn end_unplaced_everywhere(&self, nexus: Nexus, lun: Lun) {
+        let target = self.shared.spread.id();
+        for there in self.shared.spread.reactors() {
+            // A reactor that has ended has no commands.
+            let _ = call(&there, move || async move {
+                if let Some(port) = Port::local(target) {
+                    port.end_unplaced(nexus, lun).await;
+                }
+            })
+            .await;
+        }
+    }
+
+    async fn end_unplaced(&self, nexus: Nexus, lun: Lun) {
+        let of_it = |r: &&Rc<Request>| r.is_unplaced(nexus, lun);
+        let all: Vec<_> = self.requests.borrow().iter().filter(of_it).cloned().collect();
+        all.iter().for_each(|r| r.abort());
+        for r in all {
+            r.aborted().await;
+        }
     }
 }

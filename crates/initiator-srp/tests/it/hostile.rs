@@ -10,7 +10,7 @@ use weir_initiator_srp::{Session, SessionConfig};
 use weir_mem::Slice;
 use weir_proto_srp::command_builder::BufferSpec;
 use weir_proto_srp::{Descriptor, RspCode, TaskFunction};
-use weir_reactor::{sleep, spawn, timeout};
+use weir_reactor::{run_async, sleep, spawn, timeout};
 use weir_target_core::{End as Ended, Whom};
 use weir_target_srp::TargetConfig;
 
@@ -238,6 +238,37 @@ fn an_attention_that_was_not_told_stays() {
         drop((peer, memory));
         ends_whole(&t).await;
     });
+}
+
+/// Commands find no unit at their LUN and wait for their tables, which come one by one. The unit comes, and the host aborts its task
+/// set there: nothing more is heard of those that have not been answered.
+#[test]
+fn a_task_set_has_the_commands_that_came_before_the_unit() {
+    use TaskFunction::{AbortTaskSet, ClearTaskSet, LunReset};
+    const WRITE: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 128, 0];
+    for function in [AbortTaskSet, ClearTaskSet, LunReset] {
+        on_reactor(move |p| async move {
+            let t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+            t.show(&[]);
+            let peer = Peer::enter(&p, &t, 1).await;
+            let (memory, spec) = far_table(&peer);
+            (0..25).for_each(|tag| peer.send(tag, &WRITE, spec));
+            while t.port.census().requests_busy < 20 {
+                run_async().await;
+            }
+            t.show(&[(0, "v")]);
+            peer.manage(100, function, 0);
+            let mut before = 0;
+            while peer.next().await != (100, End::Code(RspCode::Complete)) {
+                before += 1;
+            }
+            assert!(before < 25, "none of them was aborted");
+            peer.send(101, &[0x12, 0, 0, 0, 36, 0], BufferSpec::None);
+            assert_eq!(peer.next().await, (101, End::Status(0)), "nothing else is heard");
+            drop((peer, memory));
+            ends_whole(&t).await;
+        });
+    }
 }
 
 /// A login waits for a channel that it ends, and its port ends meanwhile. The units forget the host all the same, and what it had

@@ -52,6 +52,11 @@ impl Orders {
         self.open.len()
     }
 
+    /// Its end is not known yet.
+    pub(super) fn is_open(&self, id: ActId) -> bool {
+        self.open.contains_key(&id)
+    }
+
     /// Anything may be.
     pub(super) fn is_lost(&self) -> bool {
         self.lost

@@ -276,6 +276,9 @@ impl Story {
         self.media[other].set_offline(true);
         self.read_all(1)?;
         self.media[other].set_offline(false);
+        // A checkpoint under way says only at its end which devices have not taken it.
+        let p = pool.clone();
+        let _ = self.w.run(&self.node, PATIENCE, async move { p.checkpoint().await })?;
         let s = self.steward.clone();
         self.w.run(&self.node, PATIENCE, s.settle(pool, true))?;
         self.verdict()

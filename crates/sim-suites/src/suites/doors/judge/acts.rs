@@ -31,10 +31,13 @@ impl Judge {
         })
     }
 
-    /// They have lost it.
+    /// They have lost it. One that has logged in again meanwhile is another nexus: what was said of the former is settled.
     pub(in crate::suites::doors) fn parted(&self, volume: u32, held: Vec<ActId>) {
         for id in held {
-            let known = self.change(volume, |b| b.orders.answered(id, &Said::Good));
+            let known = self.change(volume, |b| match b.orders.is_open(id) {
+                true => b.orders.answered(id, &Said::Good).map(|_| ()),
+                false => Ok(()),
+            });
             self.check(known);
         }
     }
