@@ -378,6 +378,7 @@ impl Controller {
         all.extend(self.store.trouble().map(|e| (STORE.to_string(), e)));
         let mut faults: Vec<Fault> = all.iter().map(fault).collect();
         faults.extend(self.pool_faults(&live.pools));
+        faults.extend(health::reactor_faults(&live.reactors));
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),

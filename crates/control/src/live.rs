@@ -160,6 +160,8 @@ pub struct ReactorLive {
     pub useful_polls: u64,
     /// Times that it slept since the start.
     pub sleeps: u64,
+    /// What holds it up, if something does: then it tells nothing else of itself.
+    pub held: Option<String>,
 }
 
 /// A pool of buffers, requests or the like.

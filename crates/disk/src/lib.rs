@@ -91,6 +91,11 @@ pub trait Disk {
         Box::pin(std::future::ready(Extent { mapped: true, len }))
     }
 
+    /// Whether storage comes with the first write and goes with a discard.
+    fn is_thin(&self) -> bool {
+        self.allocated().is_some()
+    }
+
     /// Bytes of storage really in use below, where that is known (sparse files).
     fn allocated(&self) -> Option<u64> {
         None

@@ -107,7 +107,7 @@ impl LayerKind for Kind {
         let thin = match node.text("thin")?.as_str() {
             "yes" => true,
             "no" => false,
-            _ => disk.allocated().is_some(),
+            _ => disk.is_thin(),
         };
         let geometry = Geometry {
             len,

@@ -3,7 +3,7 @@
 use crate::completion::Slots;
 use crate::completion_queue::Queues;
 use crate::driver::{Driver, PollMode, Poller};
-use crate::mailbox::{self, Inbox, Message};
+use crate::mailbox::{self, Inbox, Message, TaskName};
 use crate::task::{self, JoinHandle, TaskId, Tasks};
 use crate::timer::Timers;
 use std::any::{Any, TypeId};
@@ -70,18 +70,20 @@ impl Drop for Enter {
 }
 
 /// Marks a turn, also while it unwinds.
-struct Turning<'a>(&'a Cell<bool>);
+struct Turning<'a>(&'a Inner);
 
 impl<'a> Turning<'a> {
-    fn new(flag: &'a Cell<bool>) -> Self {
-        assert!(!flag.replace(true), "a turn inside a turn of the same reactor");
-        Turning(flag)
+    fn new(inner: &'a Inner) -> Self {
+        assert!(!inner.turning.replace(true), "a turn inside a turn of the same reactor");
+        inner.inbox.pulse().turn();
+        Turning(inner)
     }
 }
 
 impl Drop for Turning<'_> {
     fn drop(&mut self) {
-        self.0.set(false);
+        self.0.turning.set(false);
+        self.0.inbox.pulse().turn();
     }
 }
 
@@ -151,7 +153,7 @@ impl Reactor {
     pub fn turn(&self) -> bool {
         let inner = &*self.0;
         let _e = Enter::new(&self.0);
-        let _t = Turning::new(&inner.turning);
+        let _t = Turning::new(inner);
         inner.now.set(inner.driver.now());
         let mut busy = inner.driver.poll();
         let mut i = 0;
@@ -325,7 +327,9 @@ impl Inner {
     }
 
     fn poll_task(&self, id: TaskId) {
-        let Some(mut future) = self.tasks.borrow_mut().take(id) else { return };
+        let Some((mut future, name)) = self.tasks.borrow_mut().take(id) else { return };
+        let pulse = self.inbox.pulse();
+        pulse.runs(name);
         let waker = task::waker(id);
         let mut cx = Context::from_waker(&waker);
         let ended = match future.as_mut().poll(&mut cx) {
@@ -336,6 +340,7 @@ impl Inner {
             }
         };
         drop(ended);
+        pulse.runs(None);
     }
 
     fn drain_inbox(&self) -> bool {
@@ -393,18 +398,18 @@ pub fn cancel(id: TaskId) {
 }
 
 /// Starts a task on the present reactor.
-pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
-    task::joinable(future, spawn_boxed)
+pub fn spawn<T: 'static, F: Future<Output = T> + 'static>(future: F) -> JoinHandle<T> {
+    task::joinable(future, |f| spawn_boxed(f, std::any::type_name::<F>))
 }
 
 /// Starts a task nobody joins: one allocation less.
-pub fn spawn_task(future: impl Future<Output = ()> + 'static) -> TaskId {
-    spawn_boxed(Box::pin(future))
+pub fn spawn_task<F: Future<Output = ()> + 'static>(future: F) -> TaskId {
+    spawn_boxed(Box::pin(future), std::any::type_name::<F>)
 }
 
-fn spawn_boxed(future: Pin<Box<dyn Future<Output = ()>>>) -> TaskId {
+fn spawn_boxed(future: Pin<Box<dyn Future<Output = ()>>>, name: TaskName) -> TaskId {
     with(|i| {
-        let id = i.tasks.borrow_mut().insert(i.id, future);
+        let id = i.tasks.borrow_mut().insert(i.id, future, name);
         i.enqueue(id);
         id
     })

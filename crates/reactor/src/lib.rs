@@ -34,7 +34,7 @@ pub use executor::{
     Figures, Reactor, cancel, clock, current_id, now, run_async, spawn, spawn_task, try_current_id,
 };
 pub use local::{get_local, get_part, local_or_default, remove_part, set_local, set_part};
-pub use mailbox::{Handle, handle, send_to};
+pub use mailbox::{Handle, Progress, handle, send_to};
 pub use task::{JoinHandle, TaskId};
 pub use timer::{Elapsed, Overdue, Sleep, patience, sleep, sleep_until, timeout};
 pub use unless::unless;

@@ -4,7 +4,7 @@ use crate::completion::{Completion, Token};
 use crate::driver::Unpark;
 use crate::task::{MAX_REACTORS, TaskId};
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, RwLock};
 
@@ -14,7 +14,44 @@ pub(crate) enum Message {
     Complete(Token, Completion),
 }
 
+/// What other threads see of a reactor's run loop.
+#[derive(Default)]
+pub(crate) struct Pulse {
+    /// Counts the begins and ends of turns: odd inside one.
+    beat: AtomicU64,
+    /// What is run in the turn: 0 for none of its tasks, else a [`TaskName`].
+    task: AtomicUsize,
+}
+
+/// Tells what a task is: the type of its future.
+pub(crate) type TaskName = fn() -> &'static str;
+
+impl Pulse {
+    #[inline]
+    pub(crate) fn turn(&self) {
+        // Only the reactor's own thread writes.
+        self.beat.store(self.beat.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn runs(&self, task: Option<TaskName>) {
+        self.task.store(task.map_or(0, |t| t as usize), Ordering::Relaxed);
+    }
+}
+
+/// Where a reactor's run loop is, as another thread sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Changes with every turn.
+    pub beat: u64,
+    /// It is in a turn, and not asleep or between two.
+    pub inside: bool,
+    /// The task that it runs, by the type of its future.
+    pub task: Option<&'static str>,
+}
+
 struct Shared {
+    pulse: Pulse,
     sender: Sender<Message>,
     /// Messages sent and not yet taken.
     waiting: AtomicUsize,
@@ -55,6 +92,18 @@ impl Handle {
         self.id
     }
 
+    /// Where its run loop is: one that is inside a turn, and at the same beat for long, is held up by what it runs.
+    pub fn progress(&self) -> Progress {
+        let p = &self.shared.pulse;
+        let beat = p.beat.load(Ordering::Relaxed);
+        let task = match p.task.load(Ordering::Relaxed) {
+            0 => None,
+            // SAFETY: `runs` stores nothing else than pointers to functions of this type, and they are never gone.
+            name => Some(unsafe { std::mem::transmute::<usize, TaskName>(name) }()),
+        };
+        Progress { beat, inside: beat % 2 == 1, task }
+    }
+
     /// Runs `f` on the reactor, inside its next turn.
     pub fn run(&self, f: impl FnOnce() + Send + 'static) {
         self.shared.post(Message::Run(Box::new(f)));
@@ -77,6 +126,7 @@ impl Inbox {
     pub(crate) fn new(unpark: Arc<dyn Unpark>) -> Self {
         let (sender, receiver) = channel();
         let shared = Arc::new(Shared {
+            pulse: Pulse::default(),
             sender,
             waiting: AtomicUsize::new(0),
             sleeping: AtomicBool::new(false),
@@ -100,6 +150,11 @@ impl Inbox {
 
     pub(crate) fn id(&self) -> u32 {
         self.handle.id
+    }
+
+    #[inline]
+    pub(crate) fn pulse(&self) -> &Pulse {
+        &self.handle.shared.pulse
     }
 
     pub(crate) fn handle(&self) -> Handle {

@@ -1,5 +1,6 @@
 //! Tasks: slots in a slab, named by plain numbers, woken without reference counts.
 
+use crate::mailbox::TaskName;
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
@@ -32,12 +33,16 @@ impl TaskId {
     }
 }
 
+/// A task's future.
+type Boxed = Pin<Box<dyn Future<Output = ()>>>;
+
 #[derive(Default)]
 struct Slot {
     generation: u16,
     live: bool,
     queued: bool,
-    future: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    future: Option<Boxed>,
+    name: Option<TaskName>,
 }
 
 /// All tasks of a reactor.
@@ -49,11 +54,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    pub(crate) fn insert(
-        &mut self,
-        reactor: u32,
-        future: Pin<Box<dyn Future<Output = ()>>>,
-    ) -> TaskId {
+    pub(crate) fn insert(&mut self, reactor: u32, future: Boxed, name: TaskName) -> TaskId {
         let index = self.free.pop().unwrap_or_else(|| {
             assert!(self.slots.len() < MAX_TASKS, "too many tasks on one reactor");
             self.slots.push(Slot::default());
@@ -61,6 +62,7 @@ impl Tasks {
         });
         let slot = &mut self.slots[index as usize];
         slot.future = Some(future);
+        slot.name = Some(name);
         slot.live = true;
         slot.queued = false;
         self.live += 1;
@@ -84,21 +86,17 @@ impl Tasks {
         }
     }
 
-    /// Takes a queued task's future out for polling.
+    /// Takes a queued task's future out for polling, and what it is.
     #[inline]
-    pub(crate) fn take(&mut self, id: TaskId) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+    pub(crate) fn take(&mut self, id: TaskId) -> Option<(Boxed, Option<TaskName>)> {
         let s = self.slot(id)?;
         s.queued = false;
-        s.future.take()
+        Some((s.future.take()?, s.name))
     }
 
     /// Puts a pending future back. Gives it to the caller to drop when the task was cancelled.
     #[inline]
-    pub(crate) fn put_back(
-        &mut self,
-        id: TaskId,
-        future: Pin<Box<dyn Future<Output = ()>>>,
-    ) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+    pub(crate) fn put_back(&mut self, id: TaskId, future: Boxed) -> Option<Boxed> {
         match self.slot(id) {
             Some(s) => {
                 s.future = Some(future);
@@ -109,7 +107,7 @@ impl Tasks {
     }
 
     /// Ends a task; its future (absent while it is being polled) is the caller's to drop.
-    pub(crate) fn remove(&mut self, id: TaskId) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
+    pub(crate) fn remove(&mut self, id: TaskId) -> Option<Boxed> {
         let s = self.slot(id)?;
         s.live = false;
         s.generation = s.generation.wrapping_add(1);
@@ -124,7 +122,7 @@ impl Tasks {
     }
 
     /// Takes all futures out, for an orderly end.
-    pub(crate) fn drain(&mut self) -> Vec<Pin<Box<dyn Future<Output = ()>>>> {
+    pub(crate) fn drain(&mut self) -> Vec<Boxed> {
         let mut all = Vec::new();
         for (i, s) in self.slots.iter_mut().enumerate() {
             if s.live {
@@ -220,7 +218,7 @@ impl<T> Drop for End<T> {
 
 pub(crate) fn joinable<T: 'static>(
     future: impl Future<Output = T> + 'static,
-    spawn: impl FnOnce(Pin<Box<dyn Future<Output = ()>>>) -> TaskId,
+    spawn: impl FnOnce(Boxed) -> TaskId,
 ) -> JoinHandle<T> {
     let join = Rc::new(RefCell::new(Join { result: None, waiter: None, ended: false }));
     let end = End(join.clone());

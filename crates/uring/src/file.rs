@@ -1,9 +1,12 @@
 //! Files and block devices as disks.
 
+use crate::blocking::later;
+use crate::ring::Transfer;
 use crate::{Held, Ring, holes};
-use io_uring::{opcode, types};
+use io_uring::{opcode, squeue, types};
 use std::cell::{Cell, OnceCell};
 use std::fs::File;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -11,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::{IoError, IoResult};
 use weir_disk::{Disk, DiskOp, Extent, report};
-use weir_reactor::{LocalFuture, Token, complete};
+use weir_reactor::{LocalFuture, Token, WaitChannel, complete, completion, spawn_task};
 
 /// The class of an operating system's error number.
 ///
@@ -50,6 +53,34 @@ pub(crate) fn error_of(errno: i32) -> IoError {
     }
 }
 
+/// A disk's descriptor. That of a slow one is closed by a thread that may wait: closing asks the file system, too.
+struct Kept {
+    fd: ManuallyDrop<Rc<OwnedFd>>,
+    slow: bool,
+}
+
+impl Kept {
+    fn new(file: File, slow: bool) -> Kept {
+        Kept { fd: ManuallyDrop::new(Rc::new(OwnedFd::from(file))), slow }
+    }
+
+    fn share(&self) -> Kept {
+        Kept { fd: self.fd.clone(), slow: self.slow }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // SAFETY: the field is not used again.
+        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        if self.slow
+            && let Ok(last) = Rc::try_unwrap(fd)
+        {
+            later(move || drop(last));
+        }
+    }
+}
+
 /// How to open a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenOptions {
@@ -69,15 +100,23 @@ impl Default for OpenOptions {
     }
 }
 
+/// Requests that a [slow](FileDisk) file is given at once; each keeps a thread of the kernel.
+const SLOW: u32 = 64;
+
 /// A file or block device as one reactor's disk.
+///
+/// It is *slow* where its file system may have the caller wait for it (FUSE, NFS): requests are handed to threads of the kernel
+/// then, and no reactor waits.
 pub struct FileDisk {
-    fd: Rc<OwnedFd>,
+    fd: Kept,
     name: String,
     ring: Ring,
     len: Cell<u64>,
     block: u32,
     device: bool,
     read_only: bool,
+    /// Of a slow one: a unit for each request that it may be given.
+    slow: Option<Rc<WaitChannel>>,
     /// For questions about holes.
     asked: OnceCell<Arc<OwnedFd>>,
     /// It is on something that is held.
@@ -85,7 +124,8 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// A disk on what is held. It goes by the same open file description, so the lock stays until its last I/O has ended.
+    /// A disk on what is held, as long as that was when somebody asked last. It goes by the same open file description, so the
+    /// lock stays until its last I/O has ended. Waits for nothing.
     ///
     /// # Errors
     /// What the operating system said; it is a directory.
@@ -93,25 +133,63 @@ impl FileDisk {
         if held.is_directory() {
             return Err(std::io::Error::other("neither a file nor a block device"));
         }
-        let (len, block) = (held.len()?, held.block_size());
+        let (len, block) = (held.last_len(), held.block_size());
         Ok(FileDisk {
-            fd: Rc::new(OwnedFd::from(held.file().try_clone()?)),
+            fd: Kept::new(held.file().try_clone()?, held.is_slow()),
             name: held.path().display().to_string(),
             ring: ring.clone(),
             len: Cell::new(len - len % u64::from(block)),
             block,
             device: held.is_block(),
             read_only: held.is_read_only(),
+            slow: held.is_slow().then(lane),
             asked: OnceCell::new(),
             _user: Some(held.user()),
         })
     }
 
-    /// Opens `path` without a lock: for tools, and for files that nobody else knows.
+    /// Opens `path` without a lock: for tools, and for files that nobody else knows. Waits for the file system.
     ///
     /// # Errors
     /// What the operating system said.
     pub fn open(ring: &Ring, path: &Path, o: OpenOptions) -> std::io::Result<FileDisk> {
+        Ok(FileDisk::of(ring, Opened::open(path, o)?))
+    }
+
+    /// A disk on what was opened elsewhere. Waits for nothing.
+    pub fn of(ring: &Ring, o: Opened) -> FileDisk {
+        FileDisk {
+            fd: Kept::new(o.file, o.slow),
+            name: o.name,
+            ring: ring.clone(),
+            len: Cell::new(o.len - o.len % u64::from(o.block)),
+            block: o.block,
+            device: o.device,
+            read_only: o.read_only,
+            slow: o.slow.then(lane),
+            asked: OnceCell::new(),
+            _user: None,
+        }
+    }
+}
+
+/// A file or block device that was opened without a lock, where that may wait, to be a disk of a reactor.
+pub struct Opened {
+    file: File,
+    name: String,
+    len: u64,
+    block: u32,
+    device: bool,
+    read_only: bool,
+    slow: bool,
+}
+
+impl Opened {
+    /// Opens `path`. Waits for the file system.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn open(path: &Path, o: OpenOptions) -> std::io::Result<Opened> {
         let open = |direct: bool| {
             std::fs::OpenOptions::new()
                 .read(true)
@@ -139,18 +217,25 @@ impl FileDisk {
             len = want;
         }
         let block = if direct { direct_block(&file, device) } else { 512 };
-        Ok(FileDisk {
-            fd: Rc::new(OwnedFd::from(file)),
-            name: path.display().to_string(),
-            ring: ring.clone(),
-            len: Cell::new(len - len % u64::from(block)),
-            block,
-            device,
-            read_only: o.read_only,
-            asked: OnceCell::new(),
-            _user: None,
-        })
+        let (name, slow) = (path.display().to_string(), !device && is_slow(&file));
+        Ok(Opened { file, name, len, block, device, read_only: o.read_only, slow })
     }
+}
+
+fn lane() -> Rc<WaitChannel> {
+    Rc::new(WaitChannel::new(SLOW))
+}
+
+/// Whether a file is on a file system that may have the caller wait, whatever it asked for: all but those that are known not to.
+pub(crate) fn is_slow(file: &File) -> bool {
+    /// ext2 to 4, XFS, btrfs, F2FS, tmpfs, bcachefs, and overlays of these (magic numbers of statfs(2)).
+    const QUICK: [libc::__fsword_t; 7] =
+        [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x0102_1994, 0xca45_1a4e, 0x794c_7630];
+    // SAFETY: an all-zero statfs buffer is a valid value of that plain C struct.
+    let mut s: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid buffer, and a descriptor that `file` owns.
+    let asked = unsafe { libc::fstatfs(file.as_raw_fd(), &mut s) };
+    asked < 0 || !QUICK.contains(&(s.f_type & 0xffff_ffff))
 }
 
 pub(crate) fn device_len(file: &File) -> std::io::Result<u64> {
@@ -210,7 +295,6 @@ impl Disk for FileDisk {
     }
 
     fn submit(&self, op: DiskOp, token: Token) {
-        let fd = types::Fd(self.fd.as_raw_fd());
         let (at, n) = match &op {
             DiskOp::Read { offset, buf } | DiskOp::Write { offset, buf, .. } => {
                 (*offset, buf.len() as u64)
@@ -226,37 +310,25 @@ impl Disk for FileDisk {
         if self.read_only && !matches!(op, DiskOp::Read { .. } | DiskOp::Flush) {
             return complete(token, report(Err(IoError::ReadOnly)));
         }
-        match op {
-            DiskOp::Read { offset, buf } => {
-                self.ring.transfer(token, &self.fd, false, offset, buf, 0);
-            }
-            DiskOp::Write { offset, buf, fua } => {
-                let flags = if fua { libc::RWF_DSYNC } else { 0 };
-                self.ring.transfer(token, &self.fd, true, offset, buf, flags);
-            }
-            DiskOp::Flush => {
-                let e = opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build();
-                self.ring.plain(token, &self.fd, e);
-            }
-            DiskOp::Discard { offset, len } => self.punch(token, offset, len),
-            DiskOp::WriteZeroes { offset, len, unmap } => {
-                if unmap || self.device {
-                    return self.punch(token, offset, len);
-                }
-                let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-                let e = opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build();
-                self.ring.plain(token, &self.fd, e);
-            }
-        }
+        let io = Io { ring: self.ring.clone(), fd: self.fd.share(), device: self.device };
+        let Some(lane) = self.slow.clone() else { return io.start(op, token, false) };
+        spawn_task(async move {
+            lane.wait().await;
+            let (inner, done) = completion();
+            io.start(op, inner, true);
+            let done = done.await;
+            lane.signal();
+            complete(token, done);
+        });
     }
 
     fn set_len(&self, len: u64) -> IoResult {
         if self.device || self.read_only {
             return Err(IoError::Unsupported);
         }
-        // Rare and quick (metadata only), so it may hold the reactor up.
+        // For tools and tests: the daemon sizes files where it may wait (`Held::set_len`).
         // SAFETY: plain system call on a descriptor that self owns.
-        if unsafe { libc::ftruncate(self.fd.as_raw_fd(), len as libc::off_t) } < 0 {
+        if unsafe { libc::ftruncate(self.fd.fd.as_raw_fd(), len as libc::off_t) } < 0 {
             let e = std::io::Error::last_os_error();
             return Err(error_of(e.raw_os_error().unwrap_or(0)));
         }
@@ -273,7 +345,7 @@ impl Disk for FileDisk {
             // A descriptor of its own: the question may outlive the disk.
             let file = match self.asked.get() {
                 Some(f) => f.clone(),
-                None => match self.fd.try_clone() {
+                None => match self.fd.fd.try_clone() {
                     Ok(f) => self.asked.get_or_init(|| Arc::new(f)).clone(),
                     Err(_) => return all,
                 },
@@ -282,25 +354,72 @@ impl Disk for FileDisk {
         })
     }
 
+    fn is_thin(&self) -> bool {
+        !self.device
+    }
+
     fn allocated(&self) -> Option<u64> {
         if self.device {
             return None;
         }
+        // For tools and tests.
         // SAFETY: an all-zero stat buffer is a valid value of that plain C struct.
         let mut st: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: a valid buffer, and a descriptor that self owns.
-        let done = unsafe { libc::fstat(self.fd.as_raw_fd(), &mut st) } == 0;
+        let done = unsafe { libc::fstat(self.fd.fd.as_raw_fd(), &mut st) } == 0;
         done.then(|| st.st_blocks.cast_unsigned() * 512)
     }
 }
 
-impl FileDisk {
+impl Drop for FileDisk {
+    fn drop(&mut self) {
+        if let Some(asked) = self.asked.take()
+            && self.fd.slow
+        {
+            later(move || drop(asked));
+        }
+    }
+}
+
+/// What requests go by.
+struct Io {
+    ring: Ring,
+    fd: Kept,
+    device: bool,
+}
+
+impl Io {
+    fn start(&self, op: DiskOp, token: Token, slow: bool) {
+        let fd = types::Fd(self.fd.fd.as_raw_fd());
+        let entry = match op {
+            DiskOp::Read { offset, buf } => {
+                let t = Transfer { write: false, offset, buf, flags: 0, slow };
+                return self.ring.transfer(token, &self.fd.fd, t);
+            }
+            DiskOp::Write { offset, buf, fua } => {
+                let flags = if fua { libc::RWF_DSYNC } else { 0 };
+                let t = Transfer { write: true, offset, buf, flags, slow };
+                return self.ring.transfer(token, &self.fd.fd, t);
+            }
+            DiskOp::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            DiskOp::Discard { offset, len } => self.punch(offset, len),
+            DiskOp::WriteZeroes { offset, len, unmap } if unmap || self.device => {
+                self.punch(offset, len)
+            }
+            DiskOp::WriteZeroes { offset, len, .. } => {
+                let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+                opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
+            }
+        };
+        let entry = if slow { entry.flags(squeue::Flags::ASYNC) } else { entry };
+        self.ring.plain(token, &self.fd.fd, entry);
+    }
+
     /// Deallocates; the range reads as zeros (files, and block devices since Linux 4.9).
-    fn punch(&self, token: Token, offset: u64, len: u64) {
+    fn punch(&self, offset: u64, len: u64) -> squeue::Entry {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let fd = types::Fd(self.fd.as_raw_fd());
-        let e = opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build();
-        self.ring.plain(token, &self.fd, e);
+        let fd = types::Fd(self.fd.fd.as_raw_fd());
+        opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
     }
 }
 

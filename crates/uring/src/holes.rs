@@ -1,49 +1,15 @@
 //! Where a file has holes.
 //!
-//! The ring has no operation for that question, and the system call may have to read the file system's
-//! metadata. So one thread of the process asks for all reactors, which are not held up.
+//! The ring has no operation for that question, and the system call may have to read the file system's metadata.
 
+use crate::blocking;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 use weir_disk::Extent;
-use weir_reactor::{Completion, Handle, Token, completion};
-
-/// A question, and whom to tell the answer.
-struct Question {
-    file: Arc<OwnedFd>,
-    at: u64,
-    len: u64,
-    answer: Arc<Mutex<Option<Extent>>>,
-    caller: Handle,
-    token: Token,
-}
-
-fn asker() -> &'static Option<Mutex<Sender<Question>>> {
-    static ASKER: OnceLock<Option<Mutex<Sender<Question>>>> = OnceLock::new();
-    ASKER.get_or_init(|| {
-        let (tell, told) = channel::<Question>();
-        let thread = std::thread::Builder::new().name("weir-holes".into()).spawn(move || {
-            for q in told {
-                let found = look(&q.file, q.at, q.len);
-                *q.answer.lock().unwrap_or_else(PoisonError::into_inner) = found;
-                q.caller.complete(q.token, Completion::ok(0));
-            }
-        });
-        thread.ok().map(|_| Mutex::new(tell))
-    })
-}
 
 /// The first extent of `at..at+len`; `None` when the file system does not tell.
 pub(crate) async fn find(file: Arc<OwnedFd>, at: u64, len: u64) -> Option<Extent> {
-    let asker = asker().as_ref()?;
-    let answer = Arc::new(Mutex::new(None));
-    let (token, done) = completion();
-    let caller = weir_reactor::handle();
-    let q = Question { file, at, len, answer: answer.clone(), caller, token };
-    asker.lock().unwrap_or_else(PoisonError::into_inner).send(q).ok()?;
-    done.await;
-    *answer.lock().unwrap_or_else(PoisonError::into_inner)
+    blocking(move || look(&file, at, len)).await?
 }
 
 fn look(file: &OwnedFd, at: u64, len: u64) -> Option<Extent> {

@@ -10,15 +10,19 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
 )]
 
+mod blocking;
 mod control;
 pub mod device;
 mod file;
 mod holes;
 mod net;
 mod ring;
+mod thread;
 
+pub use blocking::blocking;
 pub use control::control;
 pub use device::{Held, HoldError, Identity};
-pub use file::{FileDisk, OpenOptions};
+pub use file::{FileDisk, OpenOptions, Opened};
 pub use net::{Congestion, SocketOptions, TcpListener, TcpStream, WouldBlock, pin_to_core};
 pub use ring::{Ring, Watch};
+pub use thread::thread_waits_in;

@@ -16,6 +16,9 @@ const ENTRIES: u32 = 512;
 const WAKE: u64 = u64::MAX;
 const IGNORE: u64 = u64::MAX - 1;
 
+/// Threads of the kernel that wait for file systems, at most: flushes, and what is [slow](crate::FileDisk). Its own limit, four a
+/// core, would have one file system that hangs hold up all others.
+const WORKERS: u32 = 1024;
 /// A transfer that gets no further is given up after so many tries in a row.
 const MOST_IDLE: u8 = 16;
 /// Direct transfers begin at multiples of this many bytes, also where one that was short is taken up again.
@@ -27,20 +30,29 @@ fn onward(done: usize, moved: usize) -> usize {
     all - all % UNIT
 }
 
+/// A transfer of a whole buffer.
+pub(crate) struct Transfer {
+    pub(crate) write: bool,
+    pub(crate) offset: u64,
+    pub(crate) buf: Slice,
+    /// Those of pwritev2(2).
+    pub(crate) flags: i32,
+    /// A thread of the kernel waits for the file system, and handing the transfer over does not.
+    pub(crate) slow: bool,
+}
+
 /// What a completion of the ring is for.
 enum Pending {
     Free,
-    /// A disk transfer: what is left to move, kept alive until it is over.
+    /// A disk transfer, kept alive until it is over.
     Transfer {
         token: Token,
         fd: Rc<OwnedFd>,
-        write: bool,
-        offset: u64,
-        buf: Slice,
+        what: Transfer,
+        /// Bytes that have been moved.
         done: usize,
         /// Times in a row that it got no further.
         idle: u8,
-        flags: i32,
     },
     /// Another disk operation.
     Plain {
@@ -143,6 +155,8 @@ impl Ring {
             .build(ENTRIES)
             // Kernels before 6.1 know fewer flags.
             .or_else(|_| IoUring::builder().setup_cqsize(ENTRIES * 4).build(ENTRIES))?;
+        // Kernels before 5.15 have their own limit only.
+        drop(ring.submitter().register_iowq_max_workers(&mut [WORKERS, 0]));
         // SAFETY: plain system call; the result is checked.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if fd < 0 {
@@ -253,18 +267,9 @@ impl Ring {
         self.0.queued.set(left);
     }
 
-    /// Starts a transfer of a whole buffer; a short one is continued.
-    pub(crate) fn transfer(
-        &self,
-        token: Token,
-        fd: &Rc<OwnedFd>,
-        write: bool,
-        offset: u64,
-        buf: Slice,
-        flags: i32,
-    ) {
-        let fd = fd.clone();
-        let p = Pending::Transfer { token, fd, write, offset, buf, done: 0, idle: 0, flags };
+    /// Starts a transfer; a short one is continued.
+    pub(crate) fn transfer(&self, token: Token, fd: &Rc<OwnedFd>, what: Transfer) {
+        let p = Pending::Transfer { token, fd: fd.clone(), what, done: 0, idle: 0 };
         let index = self.insert(p);
         self.push_transfer(index);
     }
@@ -272,22 +277,19 @@ impl Ring {
     fn push_transfer(&self, index: u32) {
         let entry = {
             let pending = self.0.pending.borrow();
-            let Pending::Transfer { fd, write, offset, buf, done, flags, .. } =
-                &pending[index as usize]
-            else {
-                return;
-            };
+            let Pending::Transfer { fd, what, done, .. } = &pending[index as usize] else { return };
             let fd = types::Fd(fd.as_raw_fd());
             // A single transfer is at most 2 GiB less a page (Linux).
-            let len = (buf.len() - done).min(1 << 30) as u32;
-            let at = offset + *done as u64;
+            let len = (what.buf.len() - done).min(1 << 30) as u32;
+            let at = what.offset + *done as u64;
             // SAFETY: `done` is within the buffer.
-            let ptr = unsafe { buf.as_ptr().add(*done) };
-            if *write {
-                opcode::Write::new(fd, ptr, len).offset(at).rw_flags(*flags).build()
+            let ptr = unsafe { what.buf.as_ptr().add(*done) };
+            let entry = if what.write {
+                opcode::Write::new(fd, ptr, len).offset(at).rw_flags(what.flags).build()
             } else {
-                opcode::Read::new(fd, ptr, len).offset(at).rw_flags(*flags).build()
-            }
+                opcode::Read::new(fd, ptr, len).offset(at).rw_flags(what.flags).build()
+            };
+            if what.slow { entry.flags(squeue::Flags::ASYNC) } else { entry }
         };
         self.push(entry.user_data(u64::from(index)));
     }
@@ -334,9 +336,9 @@ impl Ring {
     fn finish(&self, index: u32, result: i32) {
         let mut pending = self.0.pending.borrow_mut();
         let Some(slot) = pending.get_mut(index as usize) else { return };
-        if let Pending::Transfer { buf, done, idle, .. } = slot
+        if let Pending::Transfer { what, done, idle, .. } = slot
             && result >= 0
-            && *done + (result as usize) < buf.len()
+            && *done + (result as usize) < what.buf.len()
         {
             let next = onward(*done, result as usize);
             *idle = if next > *done { 0 } else { *idle + 1 };
@@ -357,7 +359,7 @@ impl Ring {
         self.0.free.borrow_mut().push(index);
         self.0.in_flight.set(self.0.in_flight.get() - 1);
         match what {
-            Pending::Transfer { token, buf, done, .. } => {
+            Pending::Transfer { token, what: Transfer { buf, .. }, done, .. } => {
                 let whole = result > 0 && done + result as usize >= buf.len();
                 let r = match result {
                     _ if whole || buf.is_empty() => Ok(()),

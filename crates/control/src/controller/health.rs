@@ -2,7 +2,7 @@
 
 use super::{Controller, policies};
 use crate::error::Code;
-use crate::live::{Fault, PoolLive};
+use crate::live::{Fault, PoolLive, ReactorLive};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
@@ -72,6 +72,21 @@ fn space(pool: &PoolLive, told: &Told) -> Option<Fault> {
 /// How pools stand.
 fn faults(pools: &[PoolLive], told: &Told) -> Vec<Fault> {
     pools.iter().flat_map(|p| protection(p).into_iter().chain(space(p, told))).collect()
+}
+
+/// What holds reactors up. Of that the data plane publishes events itself.
+pub(super) fn reactor_faults(reactors: &[ReactorLive]) -> Vec<Fault> {
+    let fault = |(index, r): (usize, &ReactorLive)| {
+        Some(Fault {
+            object: format!("reactor/{index}"),
+            code: Code::IoError.as_str().to_string(),
+            text: r.held.clone()?,
+            hint:
+                "its volumes and ports stand still: see to the file system or device that is named"
+                    .into(),
+        })
+    };
+    reactors.iter().enumerate().filter_map(fault).collect()
 }
 
 impl Controller {

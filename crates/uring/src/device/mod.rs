@@ -12,13 +12,16 @@ mod users;
 pub use content::{Contents, Found};
 pub use users::{locked_by, opened_by, used_by};
 
+use crate::blocking::later;
 use crate::file;
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use weir_mem::Slice;
 
 /// `O_EXCL` without `O_CREAT` claims a block device for one open file description (open(2)): nobody can mount it meanwhile.
@@ -84,13 +87,16 @@ impl From<io::Error> for HoldError {
 /// A file, directory or block device that this process alone has, until the last user of it and the last I/O are gone.
 #[derive(Debug)]
 pub struct Held {
-    file: File,
+    file: ManuallyDrop<File>,
     path: PathBuf,
     identity: Identity,
     read_only: bool,
     directory: bool,
     /// Smallest transfer in bytes.
     block: u32,
+    /// Bytes when somebody asked last.
+    len: AtomicU64,
+    slow: bool,
     /// Every disk on it has a share.
     users: Arc<()>,
 }
@@ -131,15 +137,20 @@ impl Held {
             Err(TryLockError::Error(e)) => return Err(e.into()),
         }
         let least = if direct { file::direct_block(&file, block) } else { 512 };
-        Ok(Held {
-            file,
+        let slow = !block && file::is_slow(&file);
+        let held = Held {
+            file: ManuallyDrop::new(file),
             path: path.to_owned(),
             identity,
             read_only,
             directory,
             block: least,
+            len: AtomicU64::new(0),
+            slow,
             users: Arc::default(),
-        })
+        };
+        held.len()?;
+        Ok(held)
     }
 
     /// Whether there is a disk on it.
@@ -182,16 +193,28 @@ impl Held {
         self.block
     }
 
-    /// Its bytes now; 0 for a directory.
+    /// Its bytes now; 0 for a directory. Waits for the file system.
     ///
     /// # Errors
     /// What the operating system said.
     pub fn len(&self) -> io::Result<u64> {
-        match self.identity {
-            _ if self.directory => Ok(0),
-            Identity::Block(_) => file::device_len(&self.file),
-            Identity::Inode(..) => Ok(self.file.metadata()?.len()),
-        }
+        let len = match self.identity {
+            _ if self.directory => 0,
+            Identity::Block(_) => file::device_len(&self.file)?,
+            Identity::Inode(..) => self.file.metadata()?.len(),
+        };
+        self.len.store(len, Ordering::Release);
+        Ok(len)
+    }
+
+    /// Its bytes when somebody asked last: at the latest when it was opened, or given a length.
+    pub fn last_len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// It is on a file system that may have the caller wait, whatever it asked for.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.slow
     }
 
     /// True when it has no bytes.
@@ -291,6 +314,7 @@ impl Held {
     /// What the operating system said; a block device keeps its own.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
         self.file.set_len(len)?;
+        self.len()?;
         self.file.sync_all()
     }
 
@@ -301,6 +325,29 @@ impl Held {
     pub fn contents(&self) -> io::Result<Contents> {
         content::look(self)
     }
+}
+
+/// Closing asks the file system: where that may have the caller wait, a thread does it.
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: the field is not used again.
+        let file = unsafe { ManuallyDrop::take(&mut self.file) };
+        if self.slow {
+            CLOSING.fetch_add(1, Ordering::AcqRel);
+            later(move || {
+                drop(file);
+                CLOSING.fetch_sub(1, Ordering::AcqRel);
+            });
+        }
+    }
+}
+
+/// What was held and is being closed just now: its lock may be there yet.
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
+
+/// Something that this process has held is being closed.
+pub fn is_closing() -> bool {
+    CLOSING.load(Ordering::Acquire) > 0
 }
 
 /// Makes a file that is not there yet, without bytes and for nobody else to read.

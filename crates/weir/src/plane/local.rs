@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::oneshot;
+use weir_base::{Nanos, SECONDS};
 use weir_block::{BuildContext, DiskSpec, Graph, Metering, Registry, Shared};
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
@@ -17,9 +18,14 @@ use weir_fabric::{FabricError, Provider};
 use weir_fabric_iwarp::{Config as IwarpConfig, CrcPolicy, Iwarp};
 use weir_fabric_verbs::Verbs;
 use weir_mem::{BufPool, PoolConfig};
-use weir_reactor::{Handle, LocalFuture, PollMode, Reactor, get_local, set_local, spawn_task};
+use weir_reactor::{
+    Handle, LocalFuture, PollMode, Reactor, get_local, set_local, spawn_task, timeout,
+};
 use weir_target_core::Units;
-use weir_uring::{FileDisk, Held, OpenOptions, Ring, pin_to_core};
+use weir_uring::{FileDisk, Held, OpenOptions, Opened, Ring, blocking, pin_to_core};
+
+/// How long what a reactor looks at may take to answer.
+const PATIENCE: Nanos = 5 * SECONDS;
 
 /// What a reactor keeps for the work that is sent to it.
 pub(crate) struct Local {
@@ -86,10 +92,12 @@ impl Local {
         Ok(self.lending.lend(held.path(), FileDisk::on(&self.ring, held)?))
     }
 
-    /// A disk that may only be read and that nobody holds, to look at what it is.
-    pub(crate) fn glance(&self, path: &Path) -> std::io::Result<Rc<dyn Disk>> {
+    /// A disk that may only be read and that nobody holds, to look at what it is. None: it cannot be opened, or does not answer.
+    pub(crate) async fn glance(&self, path: &Path) -> Option<Rc<dyn Disk>> {
         let o = OpenOptions { create: false, len: None, direct: true, read_only: true };
-        Ok(Rc::new(FileDisk::open(&self.ring, path, o)?))
+        let path = path.to_owned();
+        let opened = look(move || Opened::open(&path, o)).await?.ok()?;
+        Some(Rc::new(FileDisk::of(&self.ring, opened)))
     }
 
     /// Runs `f` with what layers are built from.
@@ -117,6 +125,12 @@ impl Local {
     }
 }
 
+/// Does something that may wait for a file system or driver, as long as a device may reasonably take. None: it has not come to
+/// its end. It may come to that still.
+pub(crate) async fn look<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> Option<R> {
+    timeout(PATIENCE, blocking(f)).await.ok()?
+}
+
 /// The kinds of layers of the daemon.
 pub(crate) fn registry() -> Registry {
     weir_layers::registry().with(&store::Kind).with(&moves::Kind)
@@ -136,6 +150,8 @@ pub(crate) struct Start {
 pub(crate) struct Thread {
     pub(crate) handle: Handle,
     pub(crate) core: Option<u16>,
+    /// Below `/proc`.
+    pub(crate) task: PathBuf,
     stop: Arc<std::sync::atomic::AtomicBool>,
     join: Option<std::thread::JoinHandle<()>>,
 }
@@ -152,12 +168,12 @@ impl Thread {
             .spawn(move || run(start, &tell, stopped))
             .map_err(|e| Error::new(Code::IoError, "no thread for a reactor").because(e))?;
         let handle = told.recv().unwrap_or_else(|_| Err("the reactor's thread ended".into()));
-        let handle = handle.map_err(|e| {
+        let (handle, task) = handle.map_err(|e| {
             Error::new(Code::IoError, "a reactor does not start")
                 .because(e)
                 .hint("io_uring must be allowed (sysctl kernel.io_uring_disabled=0) and buffer_memory must fit the machine")
         })?;
-        Ok(Thread { handle, core, stop, join: Some(join) })
+        Ok(Thread { handle, core, task, stop, join: Some(join) })
     }
 
     /// Ends the thread and all tasks of its reactor.
@@ -178,7 +194,7 @@ impl Thread {
 /// Ends the run loop of a reactor.
 struct Stop(weir_reactor::WaitChannel);
 
-type Told = std::result::Result<Handle, String>;
+type Told = std::result::Result<(Handle, PathBuf), String>;
 
 fn run(
     start: Start,
@@ -204,6 +220,7 @@ fn run(
         }
     };
     let task = std::fs::read_link("/proc/thread-self").unwrap_or_default();
+    let task = PathBuf::from("/proc").join(task);
     let local = Local {
         reactor: reactor.clone(),
         ring,
@@ -220,7 +237,7 @@ fn run(
         iwarp: RefCell::default(),
         verbs: RefCell::default(),
         core: Cell::new(start.core),
-        schedstat: PathBuf::from("/proc").join(task).join("schedstat"),
+        schedstat: task.join("schedstat"),
         unsummed: start.unsummed,
     };
     let mode = start.mode;
@@ -229,7 +246,7 @@ fn run(
         set_local(Rc::new(local));
         set_local(Rc::new(Stop(weir_reactor::WaitChannel::new(0))));
     });
-    let _ = tell.send(Ok(handle));
+    let _ = tell.send(Ok((handle, task)));
     reactor.block_on(mode, async {
         if let Some(stop) = get_local::<Stop>() {
             stop.0.wait().await;

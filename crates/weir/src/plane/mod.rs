@@ -10,5 +10,6 @@ mod node;
 mod seam;
 mod status;
 mod store;
+mod watchdog;
 
 pub(crate) use node::{Node, NodeConfig};

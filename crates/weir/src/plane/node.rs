@@ -5,6 +5,7 @@ use super::door::Door;
 use super::graph;
 use super::local::{Local, Start, Thread, on};
 use super::store::{ReservationState, Reservations};
+use super::watchdog::{Watchdog, Watched};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -74,6 +75,7 @@ pub(crate) struct Node {
     pub(crate) moves: Mutex<BTreeMap<String, weir_reactor::Handle>>,
     /// Devices of pools and files of volumes.
     pub(crate) holds: Arc<Holds>,
+    pub(crate) watchdog: Arc<Watchdog>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -116,6 +118,8 @@ impl Node {
             };
             threads.push(Thread::start(i, start)?);
         }
+        let watched = |t: &Thread| Watched { handle: t.handle.clone(), task: t.task.clone() };
+        let watchdog = Watchdog::start(threads.iter().map(watched).collect());
         Ok(Arc::new(Node {
             threads: Mutex::new(threads),
             shared,
@@ -129,11 +133,13 @@ impl Node {
             stores: Arc::default(),
             moves: Mutex::default(),
             holds,
+            watchdog,
         }))
     }
 
     /// Ends the reactors. The control plane has taken everything down before.
     pub(crate) fn end(&self) {
+        self.watchdog.stop();
         for t in lock(&self.threads).iter_mut() {
             t.end();
         }

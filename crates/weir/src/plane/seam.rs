@@ -20,6 +20,7 @@ use weir_target_core::{AccessMap, End, HostRule, Secret};
 impl DataPlane for Node {
     fn attach(&self, hooks: Hooks) {
         // Called once; a second call would change nothing.
+        self.watchdog.tell(hooks.clone());
         let _ = self.hooks.set(hooks);
     }
 

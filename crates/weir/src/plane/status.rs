@@ -6,13 +6,16 @@ use super::node::Node;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::PoisonError;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use weir_block::{Graph, HOSTS, NodeSpec, Op, Rates, Snapshot};
 use weir_control::live::{
     CensusLive, CompressionLive, DeduplicationLive, GraphLive, GraphNodeLive, IoStats, Latency,
     LiveStatus, NexusLive, PoolLive, PortLive, ReactorLive, VolumeLive,
 };
 use weir_control::{Code, Error, Result};
+
+/// How long a reactor may take to tell of itself.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// The reading before, for shares of time.
 #[derive(Default)]
@@ -34,7 +37,9 @@ impl Last {
 }
 
 /// What one reactor says of itself.
+#[derive(Default)]
 struct Reading {
+    held: Option<String>,
     core: u16,
     on_cpu: u64,
     turns: u64,
@@ -108,6 +113,7 @@ impl Node {
                     })
                     .collect();
                 Ok(Reading {
+                    held: None,
                     core: local.core.get().unwrap_or(0),
                     on_cpu: on_cpu(&local),
                     turns: f.turns,
@@ -172,8 +178,17 @@ impl Node {
 
     pub(crate) async fn live(&self) -> Result<LiveStatus> {
         let mut readings = Vec::new();
-        for h in self.handles() {
-            readings.push(self.read(&h).await?);
+        for (i, h) in self.handles().iter().enumerate() {
+            // What holds one up is no reason to tell nothing of the others.
+            let held = match self.watchdog.held(i) {
+                None => tokio::time::timeout(ANSWER, self.read(h)).await,
+                Some(text) => Ok(Ok(Reading { held: Some(text), ..Reading::default() })),
+            };
+            let late = || format!("reactor {i} does not answer");
+            readings.push(match held {
+                Ok(reading) => reading?,
+                Err(_) => Reading { held: Some(late()), ..Reading::default() },
+            });
         }
         let snapshots = self.shared.meters().snapshot();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,6 +223,7 @@ impl Node {
                 polls: r.turns,
                 useful_polls: r.busy_turns,
                 sleeps: r.parked,
+                held: r.held.clone(),
             });
             for c in &r.pools {
                 live.census.push(CensusLive {

@@ -7,7 +7,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
+use weir_base::MILLIS;
+use weir_disk::{Disk, DiskOp, run};
+use weir_mem::Slice;
+use weir_reactor::{PollMode, Reactor, sleep, spawn};
+use weir_uring::{FileDisk, OpenOptions, Opened, Ring};
 
 const MIB: usize = 1 << 20;
 
@@ -528,4 +535,57 @@ fn a_declared_volume_that_was_grown_by_hand_does_not_keep_the_node_down() {
         assert!(faults.contains("declared/"), "{faults}");
         d.ok("volume create other --pool plain --size 1M");
     }
+}
+
+/// A reactor goes on while a file system answers nothing: handing requests over, asking for holes, and closing wait for it.
+#[test]
+fn a_reactor_does_not_wait_for_a_file_system_that_hangs() {
+    let dir = std::env::temp_dir().join(format!("weir-hangs-{}", std::process::id()));
+    let disks = match can_mount() {
+        Ok(()) => Disks::mount(&dir, 1, 64 << 20, Nature::Honest, 1).expect("a disk"),
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    let (switch, file) = (disks.switch(), disks.files()[0].clone());
+    let (tell, told) = channel();
+    let hang = switch.clone();
+    let reactor = std::thread::spawn(move || {
+        let ring = Ring::new().expect("a ring");
+        let reactor = Reactor::new(Rc::new(ring.clone()));
+        reactor.block_on(PollMode::Sleep, async move {
+            let disk = FileDisk::open(&ring, &file, OpenOptions::default()).expect("a disk");
+            let disk: Rc<dyn Disk> = Rc::new(disk);
+            let other = Opened::open(&file, OpenOptions::default()).expect("open");
+            hang.hold();
+            let write = |i: u64| {
+                let (disk, buf) = (disk.clone(), Slice::heap(4096));
+                let op = DiskOp::Write { offset: i * 4096, buf, fua: i.is_multiple_of(2) };
+                spawn(async move { run(&*disk, op).await })
+            };
+            // More than a file of this kind is given at once.
+            let writes: Vec<_> = (0..100).map(write).collect();
+            let (flushed, asked) = (disk.clone(), disk.clone());
+            let flush = spawn(async move { run(&*flushed, DiskOp::Flush).await });
+            let holes = spawn(async move { asked.extent(0, 1 << 20).await });
+            while hang.held() == 0 {
+                sleep(MILLIS).await;
+            }
+            sleep(50 * MILLIS).await;
+            // Closing asks the file system whether all is well.
+            drop(FileDisk::of(&ring, other));
+            assert!(!writes.iter().any(|w| w.is_finished()), "nothing is answered");
+            drop(disk);
+            tell.send(()).expect("somebody listens");
+            for w in writes {
+                assert_eq!(w.await, Some(Ok(())));
+            }
+            assert_eq!(flush.await, Some(Ok(())));
+            holes.await.expect("an answer");
+        });
+    });
+    let went_on = told.recv_timeout(Duration::from_secs(30));
+    switch.answer();
+    reactor.join().expect("its end");
+    drop(disks);
+    drop(fs::remove_dir_all(&dir));
+    went_on.expect("the reactor went on");
 }

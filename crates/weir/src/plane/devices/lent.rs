@@ -60,6 +60,10 @@ impl Disk for Lent {
         })
     }
 
+    fn is_thin(&self) -> bool {
+        self.get().is_some_and(|d| d.is_thin())
+    }
+
     fn allocated(&self) -> Option<u64> {
         self.get().and_then(|d| d.allocated())
     }

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weir_control::model::PoolId;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{locked_by, used_by};
+use weir_uring::device::{is_closing, locked_by, used_by};
 use weir_uring::{Held, HoldError, Identity};
 
 /// How long the last writes of a process that has ended are waited for before that is a fault, which is tried again.
@@ -139,6 +139,8 @@ impl Holds {
         if let Some(held) = self.of(owner, path) {
             let now = std::fs::metadata(path).map_err(|e| unusable(path, e))?;
             if Identity::of(&now) == Some(held.identity()) && held.is_read_only() == read_only {
+                // It may have become larger.
+                held.len().map_err(|e| unusable(path, e))?;
                 return Ok(held);
             }
             // Another thing has its name now. Where that matters it was refused before (`check_same`), or labels tell it.
@@ -173,6 +175,7 @@ impl Holds {
             }
             let why = self.why_busy(path);
             let patient = match wait {
+                _ if why.is_none() && is_closing() => true,
                 Wait::No => false,
                 Wait::ForTheDead => why.is_none(),
                 Wait::ForAnybody => self.here(path).is_none(),
@@ -374,7 +377,7 @@ impl Holds {
         self.helped(&at, take).await
     }
 
-    /// Takes a device where nothing else can be done meanwhile, without waiting for its lock.
+    /// Takes a device without waiting for its lock. May wait as long as the file system does.
     pub(crate) fn hold_now(&self, owner: &Owner, path: &str) -> Result<Arc<Held>> {
         self.take(owner, Path::new(path), false, Wait::No)
     }

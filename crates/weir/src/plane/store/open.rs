@@ -2,7 +2,7 @@
 
 use super::OpenPool;
 use crate::plane::devices::Owner;
-use crate::plane::local::Local;
+use crate::plane::local::{Local, look};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
@@ -190,17 +190,21 @@ enum Elsewhere {
 /// Opens what is at a path if it is a device of the pool that is not there yet, and no old copy of it: the very disk or file that
 /// the pool had. Where the system does not tell disks from each other, one passes that is as new as the others for sure.
 async fn elsewhere(local: &Local, owner: &Owner, path: &str, known: &Known) -> Elsewhere {
-    let Ok(seen) = local.glance(Path::new(path)) else { return Elsewhere::Other };
+    let Some(seen) = local.glance(Path::new(path)).await else { return Elsewhere::Other };
     match weir_store::label_of(&seen).await {
         Ok(l) if l.pool == known.pool && !known.devices.contains(&l.device) => {}
         _ => return Elsewhere::Other,
     }
     let end = weir_store::log_end(&seen).await.ok().filter(|end| known.agrees(end));
     drop(seen);
-    let Some((end, held)) = end.zip(local.holds.hold_now(owner, path).ok()) else {
-        return Elsewhere::Copy;
-    };
-    let name = held.lasting_name();
+    let Some(end) = end else { return Elsewhere::Copy };
+    let (holds, by, at) = (local.holds.clone(), owner.clone(), path.to_owned());
+    let taken = look(move || {
+        let held = holds.hold_now(&by, &at).ok()?;
+        let name = held.lasting_name();
+        Some((held, name))
+    });
+    let Some((held, name)) = taken.await.flatten() else { return Elsewhere::Copy };
     let ours = name.as_ref().is_some_and(|n| known.names.contains(n));
     let as_new = known.nameless && known.proves(&end);
     match local.disk(&held) {
@@ -281,7 +285,8 @@ pub(super) async fn open(
         for f in &ours {
             known.add(&f.disk).await;
         }
-        for path in candidates(pool) {
+        let of = pool.clone();
+        for path in look(move || candidates(&of)).await.unwrap_or_default() {
             match elsewhere(local, &owner, &path, &known).await {
                 Elsewhere::Renamed(f) => {
                     known.add(&f.disk).await;
