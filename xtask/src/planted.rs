@@ -14,6 +14,12 @@ use crate::process;
 use crate::sim::PACKAGE;
 use crate::tally::Tally;
 
+/// Packages whose tests look at another one, too: targets are tested by hosts that speak to them.
+const BESIDE: [(&str, &[&str]); 3] = [
+    ("weir-target-srp", &["weir-initiator-srp"]),
+    ("weir-target-brp", &["weir-initiator-brp"]),
+    ("weir-target-core", &["weir-initiator-srp", "weir-initiator-brp"]),
+];
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Of one run of a package's tests. One that does not end has found something, too.
 const RUN_LIMIT: Duration = Duration::from_secs(10 * 60);
@@ -72,10 +78,14 @@ fn of_package(package: &str, bugs: &[String]) -> Result<Tally> {
     Ok(tally)
 }
 
-/// The tests of a package in a build that has bugs on purpose.
+/// The tests of a package, and of those that look at it, in a build that has bugs on purpose.
 fn tests(package: &str) -> Command {
     let mut command = process::cargo();
     command.args(["test", "--quiet", "--profile", "sim", "--features", "planted"]);
     command.args(["--package", package, "--lib", "--tests"]);
+    let beside = BESIDE.iter().find(|(p, _)| *p == package).map_or(&[][..], |(_, b)| b);
+    for b in beside {
+        command.args(["--package", b]);
+    }
     command
 }
