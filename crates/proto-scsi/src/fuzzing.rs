@@ -233,7 +233,7 @@ pub fn fuzz_no_lu(data: &[u8]) {
     let id = Identity::new("WEIR", "NONE", "0001", "", [0; 16]);
     let mut out = Vec::new();
     for lun in [Lun::ZERO, Lun(9 << 48)] {
-        match execute_no_lu(data, lun, &[Lun(1 << 48)], &id, &mut out) {
+        match execute_no_lu(data, lun, Sense::LU_NOT_SUPPORTED, &[Lun(1 << 48)], &id, &mut out) {
             Ok(()) => assert!(out.len() <= 4096),
             Err(e) => check_error(&e),
         }

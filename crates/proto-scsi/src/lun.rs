@@ -85,11 +85,13 @@ pub fn lun0_inquiry(identity: &Identity, out: &mut Vec<u8>) {
 }
 
 /// Answers a command to a LUN without a volume: INQUIRY, REPORT LUNS (`luns` are those visible to
-/// the nexus) and REQUEST SENSE; everything else is 5/25/00. Vendor, product and revision come
-/// from `identity`. `out` holds the data, cut to the allocation length.
+/// the nexus) and REQUEST SENSE; everything else ends with `none`: 5/25/00, or 2/04/01 for a volume
+/// that is about to come. Vendor, product and revision come from `identity`. `out` holds the data,
+/// cut to the allocation length.
 pub fn execute_no_lu(
     cdb: &[u8],
     lun: Lun,
+    none: Sense,
     luns: &[Lun],
     identity: &Identity,
     out: &mut Vec<u8>,
@@ -100,7 +102,7 @@ pub fn execute_no_lu(
     geometry.features = Features::NONE;
     let answered = matches!(cdb.first(), Some(0x03 | 0x12 | 0xa0));
     if !answered {
-        return Err(Sense::LU_NOT_SUPPORTED.into());
+        return Err(none.into());
     }
     match decode(cdb, &geometry)? {
         Command::Control(ControlCommand::Inquiry { evpd: false, alloc, .. }) => {
@@ -125,17 +127,19 @@ pub fn execute_no_lu(
         }
         Command::Control(ControlCommand::RequestSense { descriptor, alloc }) => {
             let format = if descriptor { SenseFormat::Descriptor } else { SenseFormat::Fixed };
-            out.sense(&Sense::LU_NOT_SUPPORTED, format);
+            out.sense(&none, format);
             truncate(out, alloc.into());
             Ok(())
         }
-        _ => Err(Sense::LU_NOT_SUPPORTED.into()),
+        _ => Err(none.into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const GONE: Sense = Sense::LU_NOT_SUPPORTED;
 
     fn identity() -> Identity {
         Identity::new("WEIR", "none", "0001", "x", [0; 16])
@@ -164,11 +168,18 @@ mod tests {
         for (lun, first) in [(Lun::ZERO, 0x3f), (five, 0x7f)] {
             for (alloc, len) in [(255, 5), (4, 4)] {
                 let vpd = [0x12, 1, 0, 0, alloc, 0];
-                execute_no_lu(&vpd, lun, &[], &identity(), &mut out).unwrap();
+                execute_no_lu(&vpd, lun, GONE, &[], &identity(), &mut out).unwrap();
                 assert_eq!(out, [first, 0, 0, 1, 0][..len]);
             }
             for page in [0x80, 0x83, 0xb0] {
-                let e = execute_no_lu(&[0x12, 1, page, 0, 255, 0], lun, &[], &identity(), &mut out);
+                let e = execute_no_lu(
+                    &[0x12, 1, page, 0, 255, 0],
+                    lun,
+                    GONE,
+                    &[],
+                    &identity(),
+                    &mut out,
+                );
                 assert_eq!(e, Err(Sense::cdb_byte(2).into()));
             }
         }
@@ -179,18 +190,20 @@ mod tests {
         let mut out = Vec::new();
         let five = Lun::from_index(5).unwrap();
         let inquiry = [0x12, 0, 0, 0, 36, 0];
-        execute_no_lu(&inquiry, five, &[], &identity(), &mut out).unwrap();
+        execute_no_lu(&inquiry, five, GONE, &[], &identity(), &mut out).unwrap();
         assert_eq!((out[0], out.len(), usize::from(out[4]) + 5), (0x7f, 36, 36));
-        execute_no_lu(&inquiry, Lun::ZERO, &[], &identity(), &mut out).unwrap();
+        execute_no_lu(&inquiry, Lun::ZERO, GONE, &[], &identity(), &mut out).unwrap();
         assert_eq!(out[0], 0x3f);
         let report = [0xa0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0];
-        execute_no_lu(&report, Lun::ZERO, &[five], &identity(), &mut out).unwrap();
+        execute_no_lu(&report, Lun::ZERO, GONE, &[five], &identity(), &mut out).unwrap();
         assert_eq!(out, [0, 0, 0, 8, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0]);
-        execute_no_lu(&[3, 0, 0, 0, 18, 0], five, &[], &identity(), &mut out).unwrap();
+        execute_no_lu(&[3, 0, 0, 0, 18, 0], five, GONE, &[], &identity(), &mut out).unwrap();
         assert_eq!((out[0], out[2], out[12]), (0x70, 5, 0x25));
         for cdb in [&[0u8; 6][..], &[0x28; 10], &[0x25; 10], &[0xff], &[]] {
-            let e = execute_no_lu(cdb, five, &[], &identity(), &mut out);
+            let e = execute_no_lu(cdb, five, GONE, &[], &identity(), &mut out);
             assert_eq!(e, Err(Sense::LU_NOT_SUPPORTED.into()), "{cdb:x?}");
+            let e = execute_no_lu(cdb, five, Sense::BECOMING_READY, &[], &identity(), &mut out);
+            assert_eq!(e, Err(Sense::BECOMING_READY.into()), "{cdb:x?}");
         }
     }
 }

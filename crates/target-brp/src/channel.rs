@@ -21,6 +21,7 @@ use weir_proto_brp::{
     Features, Header, Kind, LoginRequest, LoginResponse, RejectReason, Status, VolumeInfo,
 };
 use weir_proto_scsi::lu::Nexus;
+use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::{
     LocalFuture, Panicked, Token, WaitChannel, completion, now, sleep, spawn_task, timeout,
@@ -512,6 +513,9 @@ impl Channel {
         match all.iter().find(|k| k.number == number) {
             Some(k) if k.guard == guard || has(Bug::GuardNotCompared) => Ok(k.attached.clone()),
             Some(_) => Err(Status::WrongVolume),
+            None if Lun::from_index(number).is_some_and(|l| self.view.is_absent(l)) => {
+                Err(Status::NotReady)
+            }
             None => Err(Status::NoVolume),
         }
     }

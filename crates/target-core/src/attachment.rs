@@ -22,6 +22,8 @@ pub struct Attachment {
     generation: Cell<u64>,
     host: RefCell<String>,
     luns: RefCell<Vec<(Lun, Rc<Attached>)>>,
+    /// What the map shows to the host and is not there (yet).
+    absent: RefCell<Vec<Lun>>,
     /// Views that were lost, of which commands may still run.
     lost: RefCell<Vec<Weak<Attached>>>,
     link: RefCell<Option<Weak<dyn Link>>>,
@@ -44,6 +46,7 @@ impl Attachment {
             generation: Cell::new(0),
             host: RefCell::default(),
             luns: RefCell::default(),
+            absent: RefCell::default(),
             lost: RefCell::default(),
             link: RefCell::default(),
             proved: RefCell::default(),
@@ -107,10 +110,12 @@ impl Attachment {
         self.barred.set(rule.is_some_and(|r| !proved(r)));
         let luns = rule.filter(|_| !self.barred.get()).map_or(&[][..], |r| &r.luns);
         let old = self.luns.take();
-        let mut new = Vec::new();
+        let (mut new, mut absent) = (Vec::new(), Vec::new());
         let mut changed = false;
         for (index, volume) in luns {
-            let (Some(lun), Some(unit)) = (Lun::from_index(*index), units.get(volume)) else {
+            let Some(lun) = Lun::from_index(*index) else { continue };
+            let Some(unit) = units.get(volume) else {
+                absent.push(lun);
                 continue;
             };
             let same = |a: &Attached| Rc::ptr_eq(&a.unit, &unit) && !a.rounds.is_gone();
@@ -143,6 +148,7 @@ impl Attachment {
             }
         }
         *self.luns.borrow_mut() = new;
+        *self.absent.borrow_mut() = absent;
     }
 
     fn attach(&self, unit: Rc<Unit>) -> Rc<Attached> {
@@ -179,6 +185,7 @@ impl Attachment {
     /// more. As long as I/O that has begun is not over, later writes of the nexus to that unit wait.
     pub fn leave(&self) {
         self.left.set(true);
+        self.absent.borrow_mut().clear();
         let mut lost = self.lost.borrow_mut();
         for (_, a) in self.luns.take() {
             a.linger(self.nexus);
@@ -213,6 +220,12 @@ impl Attachment {
                 luns.iter().find(|(l, _)| l.index() == Some(index)).map(|(_, a)| a.clone())
             }
         }
+    }
+
+    /// Whether the map shows the nexus a volume by this number which is not there (yet): its pool is being opened, say.
+    pub fn is_absent(&self, lun: Lun) -> bool {
+        let same = |l: &Lun| *l == lun || lun.index().is_some() && l.index() == lun.index();
+        self.absent.borrow().iter().any(same) && !has(Bug::AbsentIsUnknown)
     }
 
     /// The LUNs that the nexus sees, ascending.

@@ -443,7 +443,11 @@ pub async fn execute_unmapped<T: Transfer>(
     let mut out = Outcome::new();
     let mut answer = Vec::new();
     let luns = view.luns();
-    if let Err(e) = execute_no_lu(cdb, lun, &luns, identity, &mut answer) {
+    let none = match view.is_absent(lun) {
+        true => Sense::BECOMING_READY,
+        false => Sense::LU_NOT_SUPPORTED,
+    };
+    if let Err(e) = execute_no_lu(cdb, lun, none, &luns, identity, &mut answer) {
         out.fail(&e, SenseFormat::Fixed);
         return Ok(out);
     }

@@ -27,12 +27,19 @@ weir_base::planted_bugs! {
     ProofNotAsked,
     /// A unit attention that a command has taken which ends without a word is told to nobody.
     AttentionLost,
+    /// A number that is mapped, and whose volume is not there yet, is no number of the host's: its commands fail for good.
+    AbsentIsUnknown,
 }
 
 impl Bug {
     /// Those that tests look for: hosts of no suite preempt and abort a key of their own, the judge of doors does not demand
     /// what a command may have taken that ended without a word, and two preemptors beside a slow device, or one of a host that
-    /// has just come back, are rare.
-    pub const TESTS: &[Bug] =
-        &[Bug::FencerNotSpared, Bug::AttentionLost, Bug::AsideNotEnded, Bug::FormerNotFenced];
+    /// has just come back, are rare. Volumes that are mapped and not there are the control plane's.
+    pub const TESTS: &[Bug] = &[
+        Bug::FencerNotSpared,
+        Bug::AttentionLost,
+        Bug::AsideNotEnded,
+        Bug::FormerNotFenced,
+        Bug::AbsentIsUnknown,
+    ];
 }

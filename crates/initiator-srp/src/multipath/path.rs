@@ -196,6 +196,7 @@ pub(super) fn refused(s: &Sense) -> Option<PathCondition> {
         (Sense::ALUA_TRANSITION, PathCondition::Up(Some(AluaState::Transitioning))),
         (Sense::OFFLINE, PathCondition::Up(Some(AluaState::Offline))),
         (Sense::LU_NOT_SUPPORTED, PathCondition::Missing),
+        (Sense::BECOMING_READY, PathCondition::Missing),
     ];
     states.iter().find(|(x, _)| x.same_code(s)).map(|(_, c)| *c)
 }

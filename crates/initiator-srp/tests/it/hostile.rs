@@ -8,6 +8,8 @@ use weir_base::{MILLIS, SECONDS};
 use weir_fabric::{Access, Provider, Remote};
 use weir_initiator_srp::{Session, SessionConfig};
 use weir_mem::Slice;
+use weir_proto_scsi::Lun;
+use weir_proto_scsi::sense::Sense;
 use weir_proto_srp::command_builder::BufferSpec;
 use weir_proto_srp::{Descriptor, RspCode, TaskFunction};
 use weir_reactor::{run_async, sleep, spawn, timeout};
@@ -269,6 +271,26 @@ fn a_task_set_has_the_commands_that_came_before_the_unit() {
             ends_whole(&t).await;
         });
     }
+}
+
+/// A volume is mapped, and comes later, as after a start of which its pool takes its time: its host is told to wait.
+#[test]
+fn what_is_mapped_and_not_there_yet_is_becoming_ready() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        t.show(&[(0, "v"), (5, "later")]);
+        let s = Session::connect(p.clone(), session_config(&t)).await.unwrap();
+        let q = s.queue();
+        q.test_unit_ready(L0).await.unwrap();
+        let [five, six] = [5, 6].map(|n| Lun::from_index(n).unwrap());
+        assert!(q.test_unit_ready(six).await.is_err(), "nobody has mapped it");
+        let e = q.test_unit_ready(five).await.expect_err("it is not there");
+        assert!(e.sense().is_some_and(|s| s.same_code(&Sense::BECOMING_READY)), "{e}");
+        t.add("later", [0x61; 16], &medium(1 << 20));
+        t.access.touch();
+        q.read(five, 0, Slice::heap(512).sub(0, 512)).await.expect("it is read");
+        s.close().await;
+    });
 }
 
 /// A login waits for a channel that it ends, and its port ends meanwhile. The units forget the host all the same, and what it had

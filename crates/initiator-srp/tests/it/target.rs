@@ -127,6 +127,19 @@ impl Served {
         target.listen(&**provider, "127.0.0.1:0").unwrap()
     }
 
+    /// Takes the unit away under the numbers that hosts have for it.
+    pub(crate) fn take(&self) -> Rc<Unit> {
+        let unit = self.units.remove("v").expect("it is there");
+        self.access.touch();
+        unit
+    }
+
+    /// It is back.
+    pub(crate) fn put(&self, unit: Rc<Unit>) {
+        self.units.insert(unit);
+        self.access.touch();
+    }
+
     /// Has all hosts see these units by these numbers.
     pub(crate) fn show(&self, luns: &[(u16, &str)]) {
         let luns = luns.iter().map(|(n, v)| (*n, (*v).to_owned())).collect();

@@ -292,3 +292,19 @@ fn what_was_flushed_is_not_lost() {
     drop(m);
     lab.check_clean(&s);
 }
+
+/// A pool takes its time after a start: who writes to its volume by paths waits for it.
+#[test]
+fn a_unit_that_comes_back_is_waited_for() {
+    let lab = Lab::new(11, 1);
+    let s = lab.session(lab.session_config());
+    let m = open(&lab, 0, &s);
+    write(&lab, 0, &m, 1);
+    let unit = lab.target.enter(|| lab.served.borrow().as_ref().unwrap().take());
+    let writer = m.clone();
+    let under_way = lab.host.spawn_on(0, async move { writer.write(0, block(2), false).await });
+    assert!(lab.world.run_until(3 * SECONDS, || under_way.is_finished()).is_err(), "it waits");
+    lab.target.enter(|| lab.served.borrow().as_ref().unwrap().put(unit));
+    lab.world.run_until(60 * SECONDS, || under_way.is_finished()).unwrap();
+    lab.run(under_way).unwrap().unwrap();
+}

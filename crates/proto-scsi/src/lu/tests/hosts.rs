@@ -11,10 +11,26 @@ fn linux_scans_and_attaches() {
     let mut out = Vec::new();
     let luns = [Lun::from_index(1).unwrap()];
     // LUN 0 has no volume: INQUIRY of 36 bytes, then REPORT LUNS with 4096 bytes.
-    execute_no_lu(i::inquiry(36).as_bytes(), Lun::ZERO, &luns, &identity(), &mut out).unwrap();
+    execute_no_lu(
+        i::inquiry(36).as_bytes(),
+        Lun::ZERO,
+        Sense::LU_NOT_SUPPORTED,
+        &luns,
+        &identity(),
+        &mut out,
+    )
+    .unwrap();
     assert_eq!((out[0] >> 5, out[0] & 0x1f), (1, 0x1f));
     let report = i::report_luns(4096);
-    execute_no_lu(report.as_bytes(), Lun::ZERO, &luns, &identity(), &mut out).unwrap();
+    execute_no_lu(
+        report.as_bytes(),
+        Lun::ZERO,
+        Sense::LU_NOT_SUPPORTED,
+        &luns,
+        &identity(),
+        &mut out,
+    )
+    .unwrap();
     assert_eq!(i::parse_report_luns(&out).unwrap(), luns);
 
     let mut bed = Bed::new();
