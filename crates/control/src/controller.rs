@@ -16,6 +16,7 @@ mod layers;
 mod mappings;
 mod migrate;
 mod newer;
+mod opening;
 mod policies;
 mod protect;
 
@@ -94,6 +95,7 @@ pub struct Controller {
     owed: Mutex<Option<(Command, Arc<Model>)>>,
     /// A cut has ended.
     cut_over: tokio::sync::Notify,
+    opening: opening::Openings,
 }
 
 impl std::fmt::Debug for Controller {
@@ -175,6 +177,7 @@ impl Controller {
             declared_open: Mutex::default(),
             owed: Mutex::default(),
             cut_over: tokio::sync::Notify::new(),
+            opening: opening::Openings::default(),
         });
         controller.tell_pools();
         controller.bring_up().await;
@@ -454,7 +457,8 @@ async fn sample_loop(controller: std::sync::Weak<Controller>) {
         let Some(c) = controller.upgrade() else { return };
         c.sample().await;
         ticks = ticks.wrapping_add(1);
-        if ticks.is_multiple_of(RETRY_SAMPLES) && !c.up().faults.is_empty() {
+        let due = ticks.is_multiple_of(RETRY_SAMPLES) && !c.up().faults.is_empty();
+        if due || c.has_opened() {
             let one = c.changes.lock().await;
             c.bring_up().await;
             // Where devices were found is known before the daemon can be stopped.

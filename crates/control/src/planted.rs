@@ -75,4 +75,8 @@ weir_base::planted_bugs! {
     TurnThoughOwed,
     /// What waits while everything is taken down is begun after that.
     GoesOnAfterEnd,
+    /// What is slow to open keeps everything else from starting.
+    OpenedInTurn,
+    /// A pool is closed, or opened again, while it is being opened.
+    OpenedBesideClose,
 }

@@ -328,8 +328,7 @@ impl Inner {
 
     fn poll_task(&self, id: TaskId) {
         let Some((mut future, name)) = self.tasks.borrow_mut().take(id) else { return };
-        let pulse = self.inbox.pulse();
-        pulse.runs(name);
+        self.inbox.pulse().runs(name);
         let waker = task::waker(id);
         let mut cx = Context::from_waker(&waker);
         let ended = match future.as_mut().poll(&mut cx) {
@@ -340,7 +339,6 @@ impl Inner {
             }
         };
         drop(ended);
-        pulse.runs(None);
     }
 
     fn drain_inbox(&self) -> bool {

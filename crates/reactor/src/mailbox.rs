@@ -27,12 +27,15 @@ pub(crate) struct Pulse {
 pub(crate) type TaskName = fn() -> &'static str;
 
 impl Pulse {
+    /// A turn begins or ends.
     #[inline]
     pub(crate) fn turn(&self) {
         // Only the reactor's own thread writes.
+        self.task.store(0, Ordering::Relaxed);
         self.beat.store(self.beat.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
+    /// This task runs, until the next one does or the turn ends.
     #[inline]
     pub(crate) fn runs(&self, task: Option<TaskName>) {
         self.task.store(task.map_or(0, |t| t as usize), Ordering::Relaxed);

@@ -14,13 +14,7 @@ impl Controller {
             return;
         }
         let model = self.model();
-        for (name, pool) in &model.pools {
-            if (!self.up().pools.contains(name) || self.is_behind(&format!("pool/{name}")))
-                && let Err(e) = self.start_again(pool).await
-            {
-                self.fault(format!("pool/{name}"), e);
-            }
-        }
+        self.open_pools(&model).await;
         self.close_moved().await;
         // Device sizes may just have been recorded.
         let model = self.model();
@@ -71,9 +65,9 @@ impl Controller {
         }
     }
 
-    /// Opens a pool. What a command was to add that has not come to its end, and cannot be had now, keeps nobody from the rest.
-    async fn start_again(&self, pool: &Pool) -> Result<()> {
-        let Err(e) = self.start_pool(pool).await else { return Ok(()) };
+    /// Opens a pool that could not be opened for `e`. What a command was to add that has not come to its end, and cannot be had
+    /// now, keeps nobody from the rest.
+    pub(super) async fn start_without_new(&self, pool: &Pool, e: Error) -> Result<()> {
         let old = self.model();
         let mut new = Model::clone(&old);
         let name = pool.name.clone();
@@ -82,7 +76,7 @@ impl Controller {
             return Err(e);
         }
         let rest = new.pool(&name)?.clone();
-        let Ok(sizes) = self.plane.start_pool(&rest).await else { return Err(e) };
+        let Ok(sizes) = self.plane_start(&rest).await else { return Err(e) };
         self.commit(&old, new).await?;
         for c in &changes {
             let text = format!("{}: {e}", c.text);
@@ -129,7 +123,7 @@ impl Controller {
     }
 
     /// Whether something is to be tried again by now.
-    fn is_behind(&self, object: &str) -> bool {
+    pub(super) fn is_behind(&self, object: &str) -> bool {
         self.up().behind.get(object).is_some_and(|next| Instant::now() >= *next)
     }
 
@@ -267,8 +261,9 @@ impl Controller {
         for name in &volumes {
             first = first.and(self.plane.close_volume(name).await);
         }
-        for name in &pools {
-            first = first.and(self.plane.stop_pool(name).await);
+        // Also those that are being opened just now.
+        for name in pools.union(&self.end_openings().await) {
+            first = first.and(self.plane_stop(name).await);
         }
         first
     }

@@ -44,9 +44,9 @@ impl Controller {
     /// Lets go of devices that were taken for a change that is not made.
     pub(super) async fn dismiss(&self, command: &Command, old: &Arc<Model>) {
         let done = match command {
-            Command::CreatePool(spec) => self.plane.stop_pool(&spec.name).await,
+            Command::CreatePool(spec) => self.plane_stop(&spec.name).await,
             Command::PatchPool { name, .. } => match old.pool(name) {
-                Ok(pool) => self.plane.start_pool(pool).await.map(drop),
+                Ok(pool) => self.plane_start(pool).await.map(drop),
                 Err(e) => Err(e),
             },
             _ => Ok(()),
@@ -103,7 +103,7 @@ impl Controller {
             }
             Command::DeletePool { name } => {
                 self.closing(name);
-                self.plane.unmake_pool(old.pool(name)?, false).await?;
+                self.plane_unmake(old.pool(name)?, false).await?;
                 for (v, _) in old.places_in(name) {
                     self.forget_run(&v.name);
                 }
@@ -173,7 +173,7 @@ impl Controller {
 
     /// Opens a pool's devices and records their sizes.
     pub(super) async fn start_pool(&self, pool: &Pool) -> Result<Arc<Model>> {
-        let sizes = self.plane.start_pool(pool).await?;
+        let sizes = self.plane_start(pool).await?;
         self.pool_started(pool, sizes).await
     }
 
@@ -356,9 +356,7 @@ impl Controller {
         *self.owed() = None;
         let command = &command;
         let undone = match command {
-            Command::CreatePool(spec) => {
-                self.plane.unmake_pool(present.pool(&spec.name)?, true).await
-            }
+            Command::CreatePool(spec) => self.plane_unmake(present.pool(&spec.name)?, true).await,
             Command::ReleasePool { .. } | Command::DeletePool { .. } => {
                 self.bring_up().await;
                 Ok(())
@@ -368,11 +366,9 @@ impl Controller {
                 self.close_again(&present.pool_of(found.id)?.name, &present, &back).await
             }
             Command::ImportPool { found, .. } => {
-                self.plane.stop_pool(&present.pool_of(found.id)?.name).await
+                self.plane_stop(&present.pool_of(found.id)?.name).await
             }
-            Command::PatchPool { name, .. } => {
-                self.plane.start_pool(back.pool(name)?).await.map(drop)
-            }
+            Command::PatchPool { name, .. } => self.plane_start(back.pool(name)?).await.map(drop),
             Command::CreateVolume(VolumeSpec { name, .. })
             | Command::AdoptVolume { spec: AdoptSpec { name, .. }, .. }
             | Command::CloneVolume { spec: CloneSpec { name, .. }, .. } => {

@@ -145,7 +145,7 @@ impl Controller {
             self.forget_run(&v.name);
         }
         self.closing(name);
-        self.plane.stop_pool(name).await?;
+        self.plane_stop(name).await?;
         let mut up = self.up();
         up.pools.remove(name);
         up.faults.remove(&format!("pool/{name}"));
@@ -161,14 +161,14 @@ impl Controller {
         self.closing(name);
         // Below what hosts' commands are under way in, the devices stay.
         first?;
-        self.plane.stop_pool(name).await
+        self.plane_stop(name).await
     }
 
     /// Opens a pool that was taken over, and its volumes: what does not start is a fault.
     pub(super) async fn finish_import(&self, pool: &Pool, force: bool) -> Result<Arc<Model>> {
         let sizes = match force {
-            true => self.plane.force_pool(pool).await?,
-            false => self.plane.start_pool(pool).await?,
+            true => self.plane_force(pool).await?,
+            false => self.plane_start(pool).await?,
         };
         self.pool_started(pool, sizes).await?;
         self.bring_up().await;

@@ -301,7 +301,7 @@ impl Controller {
                 return me.protected(&model, &name).map(drop).and(me.pool_info(&name).await);
             }
             if !me.up().pools.contains(&name) {
-                let sizes = me.plane.force_pool(pool).await?;
+                let sizes = me.plane_force(pool).await?;
                 me.pool_started(pool, sizes).await?;
                 let object = format!("pool/{name}");
                 me.events.publish(

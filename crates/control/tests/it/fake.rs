@@ -65,6 +65,8 @@ pub(crate) struct State {
     pub(crate) found: Option<PoolFound>,
     /// Pools that take so long to start.
     pub(crate) slow_pools: BTreeMap<String, std::time::Duration>,
+    /// Pools whose devices do not answer before they are told to.
+    pub(crate) hung_pools: BTreeMap<String, std::sync::Arc<tokio::sync::Notify>>,
     /// No host is logged in.
     pub(crate) empty: bool,
     /// A host logs in just before the next mappings are in force, and sees what it saw by those before.
@@ -217,7 +219,12 @@ impl DataPlane for Fake {
 
     fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
         let slow = self.state().slow_pools.get(&pool.name).copied();
+        let hung = self.state().hung_pools.get(&pool.name).cloned();
         Box::pin(async move {
+            if let Some(answers) = hung {
+                self.state().calls.push(format!("start_pool {} hangs", pool.name));
+                answers.notified().await;
+            }
             if let Some(slow) = slow {
                 self.state().calls.push(format!("start_pool {} begins", pool.name));
                 tokio::time::sleep(slow).await;

@@ -8,6 +8,7 @@ mod full;
 mod half_added;
 mod half_closed;
 mod half_kept;
+mod hung_pool;
 mod import_hosts;
 mod let_go;
 mod lost_place;

@@ -58,10 +58,19 @@ impl Daemon {
         self.wait();
     }
 
-    /// Waits until the daemon answers.
+    /// Waits until the daemon answers, and has opened its pools or has said why not.
     pub fn wait(&self) {
+        self.wait_until(|status| !status.contains("is being opened"));
+    }
+
+    /// Waits until the daemon answers with a status that will do.
+    pub fn wait_until(&self, will_do: impl Fn(&str) -> bool) {
         let begin = Instant::now();
-        while !weir(&self.dir, &["status"]).status.success() {
+        let is_so = || {
+            let out = weir(&self.dir, &["status"]);
+            out.status.success() && will_do(&String::from_utf8_lossy(&out.stdout))
+        };
+        while !is_so() {
             // On a busy machine a process alone may take seconds to start.
             assert!(begin.elapsed() < Duration::from_secs(120), "{SILENT}: {}", self.log());
             std::thread::sleep(Duration::from_millis(20));

@@ -589,3 +589,58 @@ fn a_reactor_does_not_wait_for_a_file_system_that_hangs() {
     drop(fs::remove_dir_all(&dir));
     went_on.expect("the reactor went on");
 }
+
+/// A device hangs while the daemon starts: volumes of other pools are served, and its own come when it answers. So with one whose
+/// devices hang while it is open.
+#[test]
+fn a_disk_that_hangs_keeps_nobody_else_waiting() {
+    let mut d = Daemon::new("hung-disk");
+    let disks = match can_mount() {
+        Ok(()) => Disks::mount(&d.dir, 1, 64 << 20, Nature::Honest, 1).expect("a disk"),
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    d.start();
+    d.ok(&format!("pool create bad --raid 0 --device file:{}", disks.files()[0].display()));
+    d.ok(&format!("pool create good --raid 0 {}", d.devices(1, "64M")));
+    d.ok("volume create b --pool bad --size 8M");
+    d.ok("volume create g --pool good --size 8M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all b");
+    d.ok("map create all g");
+    let (of_b, of_g) = (noise(6, MIB), noise(7, MIB));
+    fs::write(d.path("of-b"), &of_b).expect("written");
+    fs::write(d.path("of-g"), &of_g).expect("written");
+    d.write("b", &d.path("of-b"));
+    d.write("g", &d.path("of-g"));
+    d.stop();
+    let switch = disks.switch();
+    switch.hold();
+    d.start_only();
+    d.wait_until(|_| true);
+    assert!(d.read("g", MIB) == of_g, "what the other pool has");
+    assert!(faults(&d).iter().any(|f| f["object"] == "pool/bad"), "{:?}", faults(&d));
+    d.ok("volume create more --pool good --size 8M");
+    switch.answer();
+    until(&d, "the pool is opened", || faults(&d).is_empty());
+    assert!(d.read("b", MIB) == of_b, "what it has itself");
+    // Again while it is in use.
+    switch.hold();
+    let hung = crate::common::command(
+        &d,
+        &format!("write --target {} --volume b --input {} --bs 64k", d.target(), d.path("of-g"),),
+    );
+    let writer = std::thread::spawn(hung);
+    let begun = Instant::now();
+    while switch.held() == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "a write is under way");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(d.read("g", MIB) == of_g);
+    d.ok("volume create still-more --pool good --size 8M");
+    let held = faults(&d).iter().any(|f| f["object"].to_string().contains("reactor/"));
+    assert!(!held, "{:?}", faults(&d));
+    switch.answer();
+    writer.join().expect("its end");
+    until(&d, "all is well", || faults(&d).is_empty());
+    d.stop();
+}

@@ -1,0 +1,151 @@
+//! Pools are opened side by side, in the background: one whose devices do not answer keeps nobody else waiting.
+
+use super::*;
+use crate::model::{DeviceFound, Pool};
+use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinHandle;
+use tokio::time::timeout_at;
+
+/// How long pools may take to open before everything else goes on without them. Hosts are told meanwhile that their volumes are
+/// becoming ready.
+const SOON: Duration = Duration::from_millis(1500);
+/// How long one that is being opened may keep the daemon from its end.
+const END: Duration = Duration::from_secs(5);
+
+/// A pool that is being opened.
+struct Opening {
+    /// As it was when that began.
+    pool: Pool,
+    task: JoinHandle<Result<Vec<DeviceFound>>>,
+}
+
+/// What is done with the devices of pools just now.
+#[derive(Default)]
+pub(super) struct Openings {
+    all: Mutex<BTreeMap<String, Opening>>,
+    /// One thing at a time with each pool.
+    turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Controller {
+    /// The turn to do something with the devices of a pool.
+    fn pool_turn(&self, name: &str) -> impl Future<Output = OwnedMutexGuard<()>> + use<> {
+        if has(Bug::OpenedBesideClose) {
+            return Arc::<tokio::sync::Mutex<()>>::default().lock_owned();
+        }
+        let mut turns = lock(&self.opening.turns);
+        // Nobody has, or waits for, the turns that are let go of.
+        turns.retain(|n, t| n == name || Arc::strong_count(t) > 1);
+        turns.entry(name.to_owned()).or_default().clone().lock_owned()
+    }
+
+    /// Opens the devices of a pool when nothing else is done with them.
+    pub(super) async fn plane_start(&self, pool: &Pool) -> Result<Vec<DeviceFound>> {
+        let _turn = self.pool_turn(&pool.name).await;
+        self.plane.start_pool(pool).await
+    }
+
+    /// The same by force.
+    pub(super) async fn plane_force(&self, pool: &Pool) -> Result<Vec<DeviceFound>> {
+        let _turn = self.pool_turn(&pool.name).await;
+        self.plane.force_pool(pool).await
+    }
+
+    /// Closes the devices of a pool when nothing else is done with them.
+    pub(super) async fn plane_stop(&self, name: &str) -> Result<()> {
+        let _turn = self.pool_turn(name).await;
+        self.plane.stop_pool(name).await
+    }
+
+    /// Takes back what was made of a pool when nothing else is done with its devices.
+    pub(super) async fn plane_unmake(&self, pool: &Pool, made: bool) -> Result<()> {
+        let _turn = self.pool_turn(&pool.name).await;
+        self.plane.unmake_pool(pool, made).await
+    }
+
+    fn begin_opening(&self, pool: &Pool) {
+        let turn = self.pool_turn(&pool.name);
+        let (plane, of) = (self.plane.clone(), pool.clone());
+        let task = tokio::spawn(async move {
+            let _turn = turn.await;
+            plane.start_pool(&of).await
+        });
+        lock(&self.opening.all).insert(pool.name.clone(), Opening { pool: pool.clone(), task });
+    }
+
+    /// One that was being opened has been, or cannot be.
+    pub(super) fn has_opened(&self) -> bool {
+        lock(&self.opening.all).values().any(|o| o.task.is_finished())
+    }
+
+    /// Opens the pools that are not up, and waits a little for those whose opening begins now. The caller holds `changes`, or is
+    /// alone.
+    pub(super) async fn open_pools(&self, model: &Model) {
+        let soon = if has(Bug::OpenedInTurn) { Duration::from_secs(600) } else { SOON };
+        let until = Instant::now() + soon;
+        for (name, pool) in &model.pools {
+            let wanted = !self.up().pools.contains(name) || self.is_behind(&format!("pool/{name}"));
+            let under_way = lock(&self.opening.all).get(name).map(|o| o.task.is_finished());
+            match under_way {
+                None if wanted => self.begin_opening(pool),
+                // It has taken its time already.
+                Some(false) => {}
+                _ => continue,
+            }
+        }
+        let names: Vec<String> = lock(&self.opening.all).keys().cloned().collect();
+        for name in names {
+            let Some(mut o) = lock(&self.opening.all).remove(&name) else { continue };
+            match timeout_at(until.into(), &mut o.task).await {
+                Ok(done) => {
+                    let done = done.unwrap_or_else(|e| {
+                        Err(Error::new(Code::Internal, "the opening of a pool broke off")
+                            .because(e))
+                    });
+                    self.opened(model, o.pool, done).await;
+                }
+                Err(_) => {
+                    lock(&self.opening.all).insert(name.clone(), o);
+                    let e = Error::new(Code::NotReady, format!("pool `{name}` is being opened"));
+                    let hint = "its volumes come when it is; where that takes long, a device may not answer";
+                    self.fault(format!("pool/{name}"), e.hint(hint));
+                }
+            }
+        }
+    }
+
+    async fn opened(&self, model: &Model, pool: Pool, done: Result<Vec<DeviceFound>>) {
+        // What it has become meanwhile is opened by itself.
+        if model.pools.get(&pool.name) != Some(&pool) {
+            return;
+        }
+        let done = match done {
+            Ok(sizes) => self.pool_started(&pool, sizes).await.map(drop),
+            Err(e) => self.start_without_new(&pool, e).await,
+        };
+        if let Err(e) = done {
+            self.fault(format!("pool/{}", pool.name), e);
+        }
+    }
+
+    /// Gives openings a little time to come to their ends. Gives the pools that may be open by now.
+    pub(super) async fn end_openings(&self) -> BTreeSet<String> {
+        let all = std::mem::take(&mut *lock(&self.opening.all));
+        let until = Instant::now() + END;
+        let mut open = BTreeSet::new();
+        for (name, mut o) in all {
+            match timeout_at(until.into(), &mut o.task).await {
+                Ok(_) => drop(open.insert(name)),
+                Err(_) => {
+                    tracing::error!("pool {name} is left to itself: its devices do not answer");
+                    o.task.abort();
+                }
+            }
+        }
+        open
+    }
+}

@@ -1,0 +1,127 @@
+//! A pool whose devices do not answer at the start, or are slow: all else is served, and it comes when it comes.
+
+use crate::fake::Fake;
+use crate::support::*;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weir_control::Controller;
+use weir_control::model::Command;
+
+const MIB: u64 = 1 << 20;
+
+async fn within(seconds: u64, is_so: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    while !is_so() && begun.elapsed() < Duration::from_secs(seconds) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    is_so()
+}
+
+/// A node with pools `a` and `z`, a volume in each, an empty pool `b`, and a port, that starts again while the devices of `a` and
+/// `b` hang.
+async fn start_again() -> (Scratch, Arc<Fake>, Arc<tokio::sync::Notify>, Arc<Controller>) {
+    let dir = Scratch::new();
+    let c = Controller::start(dir.path(), Arc::new(Fake::default())).await.expect("a controller");
+    for command in [
+        Command::CreatePool(ram_pool("a", GIB)),
+        Command::CreatePool(ram_pool("b", GIB)),
+        Command::CreatePool(ram_pool("z", GIB)),
+        Command::CreateVolume(volume("in-a", "a", 8 * MIB)),
+        Command::CreateVolume(volume("in-z", "z", 8 * MIB)),
+        Command::PutTarget(target("srp0", "127.0.0.1:0")),
+    ] {
+        c.execute(command).await.expect("it can be so");
+    }
+    c.shutdown().await.expect("its end");
+    drop(c);
+    let (fake, answers) = (Arc::new(Fake::default()), Arc::new(tokio::sync::Notify::new()));
+    for pool in ["a", "b"] {
+        fake.state().hung_pools.insert(pool.into(), answers.clone());
+    }
+    let started = Controller::start(dir.path(), fake.clone());
+    let c = tokio::time::timeout(Duration::from_secs(20), started).await;
+    (dir, fake, answers, c.expect("it starts").expect("a controller"))
+}
+
+async fn serves_others() {
+    let (_dir, fake, answers, c) = start_again().await;
+    assert!(fake.state().volumes.contains_key("in-z") && fake.state().targets.contains_key("srp0"));
+    let told = c.status().await.expect("a status").faults;
+    let of_pool = told.iter().find(|f| f.object == "pool/a").expect("a fault");
+    assert!(of_pool.text.contains("is being opened"), "{of_pool:?}");
+    // No command has to wait for it.
+    let made = c.execute(Command::CreateVolume(volume("more", "z", 8 * MIB)));
+    tokio::time::timeout(Duration::from_secs(30), made)
+        .await
+        .expect("in time")
+        .expect("it is made");
+    let refused = c.execute(Command::CreateVolume(volume("more-a", "a", 8 * MIB))).await;
+    assert_eq!(refused.expect_err("it is not up").code, weir_control::Code::NotReady);
+    fake.state().hung_pools.clear();
+    answers.notify_waiters();
+    assert!(within(30, || fake.state().volumes.contains_key("in-a")).await, "it comes");
+    assert!(within(30, || fake.state().pools.contains_key("b")).await, "so does the other");
+    let told = c.status().await.expect("a status").faults;
+    assert!(told.is_empty(), "{told:?}");
+    let opened = fake.state().calls.iter().filter(|c| *c == "start_pool a").count();
+    assert_eq!(opened, 1, "once");
+    c.shutdown().await.expect("its end");
+    assert!(fake.state().pools.is_empty());
+}
+
+#[tokio::test]
+async fn one_that_hangs_keeps_nobody_from_starting() {
+    serves_others().await;
+}
+
+/// What is wanted of a pool while it is being opened is done afterwards.
+async fn one_after_the_other() {
+    let (_dir, fake, answers, c) = start_again().await;
+    let deleted = tokio::spawn({
+        let c = c.clone();
+        async move { c.execute(Command::DeletePool { name: "b".into() }).await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let stopped = |pool: &str| fake.state().calls.contains(&format!("stop_pool {pool}"));
+    assert!(!stopped("b") && !deleted.is_finished(), "it is closed while it is being opened");
+    answers.notify_waiters();
+    deleted.await.expect("no panic").expect("it is deleted");
+    assert!(within(30, || fake.state().volumes.contains_key("in-a")).await, "the other one comes");
+    assert!(!fake.state().pools.contains_key("b") && stopped("b"));
+    assert!(c.status().await.expect("a status").faults.is_empty());
+}
+
+#[tokio::test]
+async fn one_that_is_being_opened_is_closed_when_it_is_open() {
+    one_after_the_other().await;
+}
+
+#[tokio::test]
+async fn one_that_is_being_opened_is_closed_at_the_end() {
+    let (_dir, fake, answers, c) = start_again().await;
+    let down = tokio::spawn(async move { c.shutdown().await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    answers.notify_waiters();
+    down.await.expect("no panic").expect("its end");
+    assert!(fake.state().pools.is_empty(), "nothing stays open");
+}
+
+#[cfg(feature = "planted")]
+mod planted {
+    use super::*;
+    use weir_control::planted::{Bug, plant};
+
+    #[tokio::test]
+    #[should_panic(expected = "it starts")]
+    async fn one_after_the_other_is_seen() {
+        plant(Some(Bug::OpenedInTurn));
+        serves_others().await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "closed while it is being opened")]
+    async fn one_beside_the_other_is_seen() {
+        plant(Some(Bug::OpenedBesideClose));
+        one_after_the_other().await;
+    }
+}
