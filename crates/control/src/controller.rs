@@ -28,7 +28,7 @@ use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
 use crate::keys::KeyRing;
 use crate::live::{Fault, LiveStatus, Status};
-use crate::model::{Command, Model};
+use crate::model::{AccessMap, Command, Model};
 use crate::planted::{Bug, has};
 use crate::store::{MetaStore, ReservationStore};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,14 +45,37 @@ const RETRY_SAMPLES: u32 = 5;
 /// What faults of the store are told of.
 const STORE: &str = "configuration";
 
+/// Something that was tried in vain, when that ended, and how long it took.
+#[derive(Debug, Clone, Copy)]
+struct Tried {
+    ended: Instant,
+    took: Duration,
+}
+
+impl Tried {
+    fn since(begun: Instant) -> Tried {
+        Tried { ended: Instant::now(), took: begun.elapsed() }
+    }
+
+    /// It has rested for so many times as long as it took.
+    fn has_rested(&self, times: u32) -> bool {
+        self.ended.elapsed() >= self.took * times
+    }
+}
+
 /// What runs in the data plane.
 #[derive(Debug, Default)]
 struct Up {
     pools: BTreeSet<String>,
     volumes: BTreeSet<String>,
-    /// Volumes that were to be closed and could not be: they may be open, in whole or in part. With the time before which that
-    /// is not tried again.
-    half_closed: BTreeMap<String, Instant>,
+    /// Volumes that were to be closed and could not be: they may be open, in whole or in part.
+    half_closed: BTreeMap<String, Tried>,
+    /// The last of these that was tried in vain, whichever it was.
+    last_close: Option<Tried>,
+    /// Pools that are not (or no more) in the configuration, and are open as long as one of these volumes may be.
+    to_stop: BTreeMap<String, BTreeSet<String>>,
+    /// The mappings that the data plane was last given.
+    mapped: Option<AccessMap>,
     targets: BTreeSet<String>,
     faults: BTreeMap<String, Error>,
     /// Open volumes and pools, as faults name them, that are not as the configuration has them: the data plane could not be put
@@ -261,6 +284,7 @@ impl Controller {
         let mut changes = new.apply(command.clone(), entropy()?)?;
         changes.extend(dropped);
         self.check_ready(&command, &old)?;
+        self.check_none_left(&old, &new)?;
         self.check_unused(&command, &old).await?;
         if changes.is_empty() && !matches!(command, Command::DeleteVolume { .. }) {
             return Ok(old);

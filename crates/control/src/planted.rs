@@ -75,6 +75,14 @@ weir_base::planted_bugs! {
     TurnThoughOwed,
     /// What waits while everything is taken down is begun after that.
     GoesOnAfterEnd,
+    /// A volume that hosts wait for, and that could not be closed, is not opened again when it is.
+    ClosedForGood,
+    /// Volumes that do not close rest one by one: there is always one that has rested.
+    EachRestsByItself,
+    /// A pool that was not taken over stays open when one of its volumes could not be closed.
+    LeftOpen,
+    /// While mappings are waited for that do not get through, no others are put in force.
+    OtherMappingsRest,
     /// What is slow to open keeps everything else from starting.
     OpenedInTurn,
     /// A pool is closed, or opened again, while it is being opened.

@@ -122,6 +122,8 @@ pub struct Pass {
     round: Rc<Round>,
     /// The unit attention that the command has taken, and of which its host has not been told.
     taken: Cell<Option<Box<Sense>>>,
+    /// The one that its command had when it was ended, and kept: who ended it waits for that.
+    _kept: Option<Box<Pass>>,
 }
 
 /// Held while a command's I/O is under way.
@@ -161,7 +163,7 @@ impl Attached {
     pub fn pass(self: &Rc<Self>) -> Pass {
         let round = self.rounds.now.borrow().clone();
         round.passes.set(round.passes.get() + 1);
-        Pass { attached: self.clone(), round, taken: Cell::default() }
+        Pass { attached: self.clone(), round, taken: Cell::default(), _kept: None }
     }
 
     /// The passes so far are void from here on, but that of the command aside with this number.
@@ -340,12 +342,15 @@ impl Aside {
 
     /// The pass again. [`Pass::end`] tells of fences since then: one that has ended the command must not be answered after.
     pub fn back(mut self) -> Pass {
-        if let Some(pass) = self.ended.take() {
-            return pass;
+        let kept = self.ended.take().map(Box::new);
+        if has(Bug::EndsItself)
+            && let Some(pass) = kept
+        {
+            return *pass;
         }
         self.round.passes.set(self.round.passes.get() + 1);
         let (attached, round) = (self.attached.clone(), self.round.clone());
-        Pass { attached, round, taken: Cell::default() }
+        Pass { attached, round, taken: Cell::default(), _kept: kept }
     }
 }
 

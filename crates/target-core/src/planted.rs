@@ -27,6 +27,8 @@ weir_base::planted_bugs! {
     ProofNotAsked,
     /// A unit attention that a command has taken which ends without a word is told to nobody.
     AttentionLost,
+    /// One that preempts its own key and has been ended by another is ended by itself as well.
+    EndsItself,
     /// A number that is mapped, and whose volume is not there yet, is no number of the host's: its commands fail for good.
     AbsentIsUnknown,
 }
@@ -41,5 +43,6 @@ impl Bug {
         Bug::AsideNotEnded,
         Bug::FormerNotFenced,
         Bug::AbsentIsUnknown,
+        Bug::EndsItself,
     ];
 }

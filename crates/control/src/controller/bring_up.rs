@@ -5,6 +5,8 @@ use crate::model::{IMAGES, Pool, TargetSpec, Volume, VolumeState};
 
 /// How many times as long as it took in vain something is left alone before it is tried again.
 const CATCH_UP: u32 = 10;
+/// The same for closing what hosts wait for, since it is opened again after that.
+const WANTED: u32 = 2;
 
 impl Controller {
     /// Starts whatever the configuration wants and the data plane does not run yet. Never fails as a whole: what does
@@ -29,7 +31,9 @@ impl Controller {
                     self.up().faults.remove(&format!("volume/{name}"));
                     Ok(())
                 }
-                Ok(_) if self.is_half_closed(name) && next.as_ref() != Some(name) => Ok(()),
+                Ok(_) if self.is_half_closed(name) && next.as_ref() != Some(name) => {
+                    self.half_closed(volume)
+                }
                 Ok(_) if !pool_is_up => Err(self.pool_down(&volume.pool)),
                 Ok(_) if volume.state == VolumeState::Deleting => {
                     self.finish_deletion(name).await.map(drop)
@@ -148,22 +152,33 @@ impl Controller {
     /// Closes a volume. One that could not be closed is closed before it is opened again, and is tried again anyhow.
     pub(super) async fn close_volume(&self, name: &str) -> Result<()> {
         let begun = Instant::now();
-        self.may_be_open(name, begun);
+        {
+            let mut up = self.up();
+            up.volumes.remove(name);
+            // It does not count as open, and there may be something open of it.
+            up.half_closed.insert(name.to_string(), Tried::since(begun));
+        }
         let done = self.plane.close_volume(name).await;
+        let mut up = self.up();
         if done.is_ok() || has(Bug::CloseOnce) {
-            self.up().half_closed.remove(name);
+            up.half_closed.remove(name);
         } else {
-            let rest = if has(Bug::ClosesWithoutRest) { 0 } else { CATCH_UP };
-            self.may_be_open(name, Instant::now() + begun.elapsed() * rest);
+            let tried = Tried::since(begun);
+            up.half_closed.insert(name.to_string(), tried);
+            up.last_close = Some(tried);
         }
         done
     }
 
-    /// Notes that there may be something open of a volume that does not count as open, to be closed not before an instant.
-    fn may_be_open(&self, name: &str, next: Instant) {
-        let mut up = self.up();
-        up.volumes.remove(name);
-        up.half_closed.insert(name.to_string(), next);
+    /// One that hosts wait for and that is not closed yet is a fault: then it is opened when it is.
+    fn half_closed(&self, volume: &Volume) -> Result<()> {
+        if volume.state != VolumeState::Ready || has(Bug::ClosedForGood) {
+            return Ok(());
+        }
+        let e = Error::new(Code::NotReady, format!("volume `{}` is not closed yet", volume.name));
+        Err(e
+            .because("a command of a host to it has not ended: a device below it does not answer")
+            .hint("it is opened again when it is closed; `weir status` tells about devices"))
     }
 
     fn is_half_closed(&self, name: &str) -> bool {
@@ -172,9 +187,20 @@ impl Controller {
 
     /// Which of the volumes that could not be closed is to be tried now: the one that has been left alone for longest.
     fn next_to_close(&self) -> Option<String> {
-        let up = self.up();
-        let due = up.half_closed.iter().filter(|(_, next)| Instant::now() >= **next);
-        due.min_by_key(|(_, next)| **next).map(|(name, _)| name.clone())
+        let (model, up) = (self.model(), self.up());
+        let times = |name: &String| match model.volumes.get(name).map(|v| v.state) {
+            _ if has(Bug::ClosesWithoutRest) => 0,
+            Some(VolumeState::Ready) => WANTED,
+            _ => CATCH_UP,
+        };
+        // All of them rest after each try: else there would always be one that has rested.
+        let last = up.last_close.filter(|_| !has(Bug::EachRestsByItself));
+        let due = |(name, tried): &(&String, &Tried)| {
+            let times = times(name);
+            tried.has_rested(times) && last.is_none_or(|l| l.has_rested(times))
+        };
+        let next = up.half_closed.iter().filter(due).min_by_key(|(_, tried)| tried.ended);
+        next.map(|(name, _)| name.clone())
     }
 
     /// Closes what may be open of a volume that is to be opened: hosts' commands of its former life would come after newer ones.
@@ -196,16 +222,72 @@ impl Controller {
         {
             tracing::error!("volume {name} stays open: {e}");
         }
+        let pools: Vec<String> = self.up().to_stop.keys().cloned().collect();
+        for name in pools {
+            if let Err(e) = self.stop_left(&name).await {
+                tracing::error!("pool {name} stays open: {e}");
+            }
+        }
+    }
+
+    /// Closes a pool that is not in the configuration, if none of its volumes may be open any more.
+    pub(super) async fn stop_left(&self, name: &str) -> Result<()> {
+        let object = format!("left/{name}");
+        let waits = {
+            let up = self.up();
+            let all = up.to_stop.get(name).into_iter().flatten();
+            all.clone().any(|v| up.half_closed.contains_key(v))
+        };
+        if waits {
+            let e =
+                Error::new(Code::NotReady, format!("pool `{name}` is open and not this node's"))
+                    .because("a command of a host to one of its volumes has not ended")
+                    .hint("it is closed when that has ended; `weir status` tells about devices");
+            self.fault(object, e);
+            return Ok(());
+        }
+        self.plane_stop(name).await?;
+        let mut up = self.up();
+        up.to_stop.remove(name);
+        up.faults.remove(&object);
+        Ok(())
+    }
+
+    /// Refuses a new pool under the name of one that is open yet and is not in the configuration.
+    pub(super) fn check_none_left(&self, old: &Model, new: &Model) -> Result<()> {
+        let up = self.up();
+        let left = |n: &&String| !old.pools.contains_key(*n) && up.to_stop.contains_key(*n);
+        match new.pools.keys().find(left) {
+            None => Ok(()),
+            Some(name) => Err(Error::new(
+                Code::NotReady,
+                format!("a pool `{name}` that is not this node's is open yet"),
+            )
+            .because("a command of a host to one of its volumes has not ended")
+            .hint("it is closed when that has ended; or use another name")),
+        }
+    }
+
+    /// Puts mappings in force.
+    pub(super) async fn put_mappings(&self, access: AccessMap) -> Result<()> {
+        self.up().mapped = Some(access.clone());
+        self.plane.set_mappings(&access).await
     }
 
     /// Puts the mappings in force. What hosts have lost by that and a device has yet is waited for, but not most of the time.
     async fn map_again(&self) {
         const MAPPINGS: &str = "mappings";
-        if self.up().behind.get(MAPPINGS).is_some_and(|next| Instant::now() < *next) {
-            return;
+        let access = self.model().access();
+        {
+            // Others are put in force at once, whatever is waited for of those before.
+            let up = self.up();
+            let same = up.mapped.as_ref() == Some(&access) || has(Bug::OtherMappingsRest);
+            if same && up.behind.get(MAPPINGS).is_some_and(|next| Instant::now() < *next) {
+                return;
+            }
         }
         let begun = Instant::now();
-        let done = self.plane.set_mappings(&self.model().access()).await;
+        let done = self.put_mappings(access).await;
         self.up().behind.remove(MAPPINGS);
         match done {
             Ok(()) => drop(self.up().faults.remove(MAPPINGS)),
@@ -243,6 +325,8 @@ impl Controller {
             up.faults.clear();
             up.rules.clear();
             up.records = Default::default();
+            let left = std::mem::take(&mut up.to_stop);
+            up.pools.extend(left.into_keys());
             (
                 std::mem::take(&mut up.targets),
                 {

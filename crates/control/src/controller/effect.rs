@@ -131,7 +131,7 @@ impl Controller {
             | Command::PatchHost { .. }
             | Command::DeleteHost { .. }
             | Command::CreateMap(_)
-            | Command::DeleteMap { .. } => self.plane.set_mappings(&new.access()).await?,
+            | Command::DeleteMap { .. } => self.put_mappings(new.access()).await?,
             Command::PutTarget(spec) => self.start_target(new, &spec.name).await?,
             Command::DeleteTarget { name } => {
                 self.plane.stop_target(name).await?;
@@ -390,7 +390,7 @@ impl Controller {
             Command::DeleteTarget { name } => {
                 self.plane.start_target(back.target(name)?).await.map(drop)
             }
-            _ => self.plane.set_mappings(&back.access()).await,
+            _ => self.put_mappings(back.access()).await,
         };
         if let Err(e) = undone {
             // The store is right; the data plane follows.

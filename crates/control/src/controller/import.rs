@@ -134,7 +134,7 @@ impl Controller {
 
     /// Closes what is released, hosts first.
     pub(super) async fn finish_release(&self, name: &str, old: &Model, new: &Model) -> Result<()> {
-        self.plane.set_mappings(&new.access()).await?;
+        self.put_mappings(new.access()).await?;
         for v in old.volumes_of_pool(name) {
             self.close_volume(&v.name).await?;
             let mut up = self.up();
@@ -154,14 +154,18 @@ impl Controller {
 
     /// Closes what is in use of a pool that was not taken over after all, as far as that goes.
     pub(super) async fn close_again(&self, name: &str, was: &Model, is: &Model) -> Result<()> {
-        let mut first = self.plane.set_mappings(&is.access()).await;
-        for v in was.volumes_of_pool(name) {
-            first = first.and(self.close_volume(&v.name).await);
+        let mut first = self.put_mappings(is.access()).await;
+        let volumes: BTreeSet<String> = was.volumes_of_pool(name).map(|v| v.name.clone()).collect();
+        for v in &volumes {
+            first = first.and(self.close_volume(v).await);
         }
         self.closing(name);
-        // Below what hosts' commands are under way in, the devices stay.
-        first?;
-        self.plane_stop(name).await
+        if has(Bug::LeftOpen) && first.is_err() {
+            return first;
+        }
+        // Below what hosts' commands are under way in, the devices stay until these have ended.
+        self.up().to_stop.insert(name.to_owned(), volumes);
+        first.and(self.stop_left(name).await)
     }
 
     /// Opens a pool that was taken over, and its volumes: what does not start is a fault.

@@ -105,7 +105,7 @@ impl Controller {
             VolumeState::Creating => drop(self.finish_creation(name).await?),
             VolumeState::Ready | VolumeState::Deleting => self.open_volume(volume, pool).await?,
         }
-        self.plane.set_mappings(&self.model().access()).await?;
+        self.put_mappings(self.model().access()).await?;
         Ok(self.model())
     }
 }

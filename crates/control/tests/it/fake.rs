@@ -53,6 +53,9 @@ pub(crate) struct State {
     pub(crate) half_opens: BTreeSet<String>,
     /// How long it takes to close a volume.
     pub(crate) slow_closes: Option<std::time::Duration>,
+    /// A volume of which a host has a command in a device that hangs: mappings that take it from somebody, give it to somebody or change
+    /// nothing are in force at once, and are waited for that long in vain.
+    pub(crate) parts_late: Option<(String, std::time::Duration)>,
     /// Sizes that open volumes were given, in order.
     pub(crate) sizes: Vec<(String, u64)>,
     /// What the devices of protected pools carry.
@@ -388,12 +391,30 @@ impl DataPlane for Fake {
     }
 
     fn set_mappings<'a>(&'a self, access: &'a AccessMap) -> Work<'a, ()> {
-        ready(self.call("set_mappings".into()).map(|mut s| {
+        let mut late = None;
+        let done = self.call("set_mappings".into()).map(|mut s| {
             if std::mem::take(&mut s.logs_in) {
                 s.empty = false;
             }
+            if let Some((v, long)) = s.parts_late.clone() {
+                let of = |a: &AccessMap| {
+                    let sees = |h: &HostAccess| h.luns.iter().any(|l| l.volume == v);
+                    a.hosts.iter().filter(|h| sees(h)).map(|h| h.name.clone()).collect::<Vec<_>>()
+                };
+                if of(&s.access) != of(access) || s.access == *access {
+                    s.calls.push("set_mappings late".into());
+                    late = Some(long);
+                }
+            }
             s.access = access.clone();
-        }))
+        });
+        Box::pin(async move {
+            if let Some(long) = late {
+                tokio::time::sleep(long).await;
+                return done.and(Err(Error::new(Code::IoError, "commands of hosts do not end")));
+            }
+            done
+        })
     }
 
     fn start_target<'a>(&'a self, port: &'a TargetPort) -> Work<'a, Vec<SocketAddr>> {

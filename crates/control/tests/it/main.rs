@@ -10,6 +10,7 @@ mod half_closed;
 mod half_kept;
 mod hung_pool;
 mod import_hosts;
+mod leftovers;
 mod let_go;
 mod lost_place;
 mod newer;

@@ -421,3 +421,27 @@ fn one_that_is_ended_before_it_waits_for_others_answers_inside_the_fence() {
         assert!(fence.await.expect("it ran") >= answered, "the fence has not waited for it");
     });
 }
+
+/// A command that preempts its own registration with those of others was ended by another nexus while it kept that: it is told of that
+/// end (TASK ABORTED), and does not end itself beside.
+#[test]
+fn one_that_another_has_ended_does_not_end_itself() {
+    run(|h| async move {
+        let (own, by) = (h.nexus(), Nexus(h.nexus().0 + 1));
+        let pass = h.view.find(Lun::ZERO).expect("mapped").pass();
+        let keeps = pass.enter().expect("not ended");
+        let unit = h.unit.clone();
+        let fence = spawn(async move { unit.fence(Whom::All, End::Aborted(by)).await });
+        sleep(MILLIS).await;
+        drop(keeps);
+        let aside = pass.aside();
+        aside.fence(Whom::Only(vec![own]), End::Aborted(own)).await;
+        // What was begun of its fence comes to its end.
+        sleep(MILLIS).await;
+        let pass = aside.back();
+        let end = pass.end();
+        drop(pass);
+        fence.await.expect("it ran");
+        assert_eq!(end, Some(End::Aborted(by)), "its host hears nothing of it");
+    });
+}

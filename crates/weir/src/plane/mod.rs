@@ -7,6 +7,8 @@ mod layers;
 mod local;
 mod moves;
 mod node;
+#[cfg(test)]
+mod other_pool;
 mod seam;
 mod status;
 mod store;

@@ -170,6 +170,7 @@ impl Node {
     /// Opens a protected pool on a reactor whose turn it is.
     pub(super) async fn open_store(&self, pool: &Pool, force: bool) -> Result<Vec<DeviceFound>> {
         if self.placed(&pool.name).is_ok() {
+            self.is_that(pool).await?;
             self.size_maps(pool).await?;
             // One that has just come, or was found under another name, is known from here on.
             let name = |d: &Device| self.holds.find(Path::new(d.path.as_deref()?))?.lasting_name();
@@ -210,6 +211,24 @@ impl Node {
         stores.opened += 1;
         stores.pools.insert(pool.name.clone(), Placed { home, reactor });
         Ok(sizes)
+    }
+
+    /// Refuses another pool than the open one of that name.
+    async fn is_that(&self, pool: &Pool) -> Result<()> {
+        let (name, id) = (pool.name.clone(), pool.protection.as_ref().map(|p| p.id.0));
+        self.with_pool(&pool.name, move |opened: Rc<OpenPool>| {
+            Box::pin(async move {
+                match id == Some(opened.pool.status().pool) {
+                    true => Ok(()),
+                    false => {
+                        Err(Error::new(Code::DeviceInUse, format!("another pool `{name}` is open"))
+                            .because("it has not been closed yet, or could not be")
+                            .hint("`weir status` says why; or use another name"))
+                    }
+                }
+            })
+        })
+        .await
     }
 
     /// Gives an open pool the memory for maps that its configuration says.
