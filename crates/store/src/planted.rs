@@ -27,6 +27,10 @@ weir_base::planted_bugs! {
     HolesUndecided,
     /// A change of the devices that nobody waits for any more gives its turn back before it is done.
     ChangeGivenUp,
+    /// A drain gives up the slabs of its plan, whatever hosts have written since.
+    GivenUpAsPlanned,
+    /// A device that was to leave leaves though somebody has stopped that meanwhile.
+    DismissedUnasked,
     /// Two that make something of one name at once both get it.
     NameTwice,
     /// Damaged data is answered with zeros.
@@ -178,6 +182,8 @@ impl Bug {
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
         Bug::ChangeGivenUp,
+        Bug::GivenUpAsPlanned,
+        Bug::DismissedUnasked,
         Bug::NameTwice,
         Bug::NewcomerIsBehind,
         Bug::AttachWithLateWrites,

@@ -38,7 +38,7 @@ impl Controller {
             Command::PatchPool { name, patch } => (name, &patch.add, &patch.overwrite),
             _ => return Ok(()),
         };
-        self.plane.admit(pool, devices, Inside::Only(overwrite)).await
+        self.plane_admit(pool, devices, Inside::Only(overwrite)).await
     }
 
     /// Lets go of devices that were taken for a change that is not made.

@@ -1,7 +1,8 @@
 //! Pools are opened side by side, in the background: one whose devices do not answer keeps nobody else waiting.
 
 use super::*;
-use crate::model::{DeviceFound, Pool};
+use crate::dataplane::Inside;
+use crate::model::{DeviceFound, DeviceSpec, Pool};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
@@ -61,6 +62,17 @@ impl Controller {
         self.plane.stop_pool(name).await
     }
 
+    /// Takes devices for a pool when nothing else is done with those that it has: what is being opened lets go of all others.
+    pub(super) async fn plane_admit(
+        &self,
+        pool: &str,
+        devices: &[DeviceSpec],
+        inside: Inside<'_>,
+    ) -> Result<()> {
+        let _turn = self.pool_turn(pool).await;
+        self.plane.admit(pool, devices, inside).await
+    }
+
     /// Takes back what was made of a pool when nothing else is done with its devices.
     pub(super) async fn plane_unmake(&self, pool: &Pool, made: bool) -> Result<()> {
         let _turn = self.pool_turn(&pool.name).await;
@@ -87,19 +99,18 @@ impl Controller {
     pub(super) async fn open_pools(&self, model: &Model) {
         let soon = if has(Bug::OpenedInTurn) { Duration::from_secs(600) } else { SOON };
         let until = Instant::now() + soon;
+        let before: BTreeSet<String> = lock(&self.opening.all).keys().cloned().collect();
         for (name, pool) in &model.pools {
             let wanted = !self.up().pools.contains(name) || self.is_behind(&format!("pool/{name}"));
-            let under_way = lock(&self.opening.all).get(name).map(|o| o.task.is_finished());
-            match under_way {
-                None if wanted => self.begin_opening(pool),
-                // It has taken its time already.
-                Some(false) => {}
-                _ => continue,
+            if wanted && !before.contains(name) {
+                self.begin_opening(pool);
             }
         }
         let names: Vec<String> = lock(&self.opening.all).keys().cloned().collect();
         for name in names {
             let Some(mut o) = lock(&self.opening.all).remove(&name) else { continue };
+            // One of before has had its time, and commands wait meanwhile.
+            let until = if before.contains(&name) { Instant::now() } else { until };
             match timeout_at(until.into(), &mut o.task).await {
                 Ok(done) => {
                     let done = done.unwrap_or_else(|e| {
@@ -110,9 +121,14 @@ impl Controller {
                 }
                 Err(_) => {
                     lock(&self.opening.all).insert(name.clone(), o);
+                    let object = format!("pool/{name}");
+                    if self.up().faults.contains_key(&object) {
+                        // Why it could not be opened before says more.
+                        continue;
+                    }
                     let e = Error::new(Code::NotReady, format!("pool `{name}` is being opened"));
                     let hint = "its volumes come when it is; where that takes long, a device may not answer";
-                    self.fault(format!("pool/{name}"), e.hint(hint));
+                    self.fault(object, e.hint(hint));
                 }
             }
         }

@@ -339,7 +339,7 @@ impl Controller {
                 let mut new = Model::clone(&model);
                 new.apply(Command::PutDevice { name: name.clone(), device: device.clone() }, 0)?;
                 let devices = std::slice::from_ref(device);
-                me.plane.admit(&name, devices, inside).await?;
+                me.plane_admit(&name, devices, inside).await?;
                 // The configuration names it first: a device that the pool has must be found at the next start.
                 if let Err(e) = me.commit(&model, new).await {
                     if let Err(e) = me.plane.dismiss(&name, devices).await {

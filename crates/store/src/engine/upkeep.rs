@@ -1,8 +1,10 @@
 //! What is done about devices by itself, one thing at a time: bringing back, spares, draining, growing.
 
+use super::device::Device;
 use super::{Inner, Pool, StoreError, StoreResult};
 use crate::format::BLOCK;
 use crate::format::superblock::MemberState;
+use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -336,7 +338,10 @@ impl Inner {
                 }
                 let give = move |i: &Inner| {
                     let (Some(s), Some(d)) = (i.device(spare), i.device(lost)) else { return };
-                    if s.state.get() == MemberState::Spare && s.usable() && !d.is_current() {
+                    // It may be back meanwhile.
+                    let lost =
+                        d.state.get() == MemberState::Out && !d.usable() && !d.draining.get();
+                    if s.state.get() == MemberState::Spare && s.usable() && lost {
                         s.state.set(MemberState::InSync);
                         d.draining.set(true);
                         i.upkeep.spread.set(true);
@@ -351,7 +356,13 @@ impl Inner {
             Job::Dismiss(n) => {
                 // The disk may be added again as soon as it is not listed any more.
                 let _only = self.upkeep.changes.acquire(1).await;
-                self.dismiss(n).await
+                // Somebody may have stopped that meanwhile.
+                let wanted =
+                    |d: &Device| d.draining.get() && d.leaving.get() || has(Bug::DismissedUnasked);
+                match self.device(n).is_some_and(|d| wanted(&d)) {
+                    true => self.dismiss(n).await,
+                    false => Ok(()),
+                }
             }
             Job::Spread => self.spread().await,
         }

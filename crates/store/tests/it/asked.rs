@@ -235,3 +235,36 @@ fn two_snapshots_of_one_call_do_not_get_one_name() {
     });
     assert_eq!((refused, names), (true, 0));
 }
+
+/// A replacement is stopped while another device is being added, and everything has left the old device by then: that was
+/// about to go, and who stopped it is told that it stays.
+#[test]
+fn a_replacement_that_was_stopped_in_time_takes_no_device_away() {
+    let b = Bench::new(4, 0);
+    let (disks, two, slow) = (b.disks(&[0, 1]), b.disk(2), Lazy::new(b.disk(3)));
+    let (stopped, there) = b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        let v = p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, v, 0, 3 * MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        p.set_fill_rate(100 * B);
+        p.replace(0, two).await.unwrap();
+        // The turn is another one's for a while.
+        slow.takes.set(2 * SECONDS);
+        let q = p.clone();
+        let added = spawn(async move { q.add(slow).await });
+        sleep(MILLIS).await;
+        let q = p.clone();
+        let stopped = spawn(async move { q.cancel(0).await });
+        sleep(MILLIS).await;
+        p.set_fill_rate(0);
+        added.await.unwrap().unwrap();
+        let stopped = stopped.await.unwrap().is_ok();
+        p.settled().await.unwrap();
+        sleep(100 * SECONDS).await;
+        (stopped, p.status().devices.iter().any(|d| d.number == 0))
+    });
+    assert_eq!(there, stopped, "it was told that it stays");
+}

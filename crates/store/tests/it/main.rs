@@ -11,6 +11,7 @@ mod closed;
 mod common;
 mod crafted;
 mod devices;
+mod draining;
 mod errors;
 mod filling;
 mod full;

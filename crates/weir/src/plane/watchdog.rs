@@ -13,8 +13,12 @@ use weir_uring::thread_waits_in;
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_millis(200);
-/// A turn that takes longer holds its reactor up.
+/// A turn that waits for longer in the kernel holds its reactor up.
 const LONG: Duration = Duration::from_secs(1);
+/// So does one that runs for longer; on a busy machine a thread may wait for a processor for seconds.
+const VERY_LONG: Duration = Duration::from_secs(5);
+/// A watch that was away for longer has seen nothing: the process was stopped, or the machine.
+const AWAY: Duration = Duration::from_secs(1);
 
 /// A reactor under watch.
 pub(crate) struct Watched {
@@ -53,8 +57,9 @@ impl Watchdog {
         let it = dog.clone();
         let thread = std::thread::Builder::new().name("weir-watchdog".into()).spawn(move || {
             while !it.stop.load(Ordering::Acquire) {
+                let begun = Instant::now();
                 std::thread::sleep(EVERY);
-                it.look();
+                it.look(begun.elapsed() > AWAY);
             }
         });
         if let Err(e) = thread {
@@ -77,21 +82,25 @@ impl Watchdog {
         self.stop.store(true, Ordering::Release);
     }
 
-    fn look(&self) {
+    fn look(&self, away: bool) {
         let mut turns = lock(&self.turns);
         for (index, (w, t)) in self.watched.iter().zip(turns.iter_mut()).enumerate() {
             let p = w.handle.progress();
-            if !p.inside || p.beat != t.beat {
+            if !p.inside || p.beat != t.beat || away && t.held.is_none() {
                 let ended = t.held.take().map(|text| (text, t.since.elapsed()));
                 *t = Turn { beat: p.beat, since: Instant::now(), held: None };
                 if let Some((text, time)) = ended {
                     self.say(index, "fault.ended", &format!("{text}; it goes on after {time:.1?}"));
                 }
             } else if t.held.is_none() && t.since.elapsed() >= LONG {
+                let call = thread_waits_in(&w.task);
+                if call.is_none() && t.since.elapsed() < VERY_LONG {
+                    continue;
+                }
                 let text = format!(
                     "reactor {index} is held up by {}{}",
                     p.task.map_or("work that was sent to it".into(), plain),
-                    thread_waits_in(&w.task).map_or(String::new(), |c| format!(", in {c}"))
+                    call.map_or(String::new(), |c| format!(", in {c}"))
                 );
                 self.say(index, "fault.began", &text);
                 t.held = Some(text);
