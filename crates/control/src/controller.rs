@@ -457,7 +457,10 @@ impl Controller {
     pub async fn shutdown(self: &Arc<Self>) -> Result<()> {
         let me = self.clone();
         finish(tokio::spawn(async move {
+            // What waits for a pool that does not open keeps nobody from the end.
+            let open = me.end_openings().await;
             let _one = me.changes.lock().await;
+            me.up().pools.extend(open);
             me.take_down().await
         }))
         .await

@@ -83,6 +83,10 @@ weir_base::planted_bugs! {
     LeftOpen,
     /// While mappings are waited for that do not get through, no others are put in force.
     OtherMappingsRest,
+    /// What an opening has found counts though the pool was closed since.
+    OldOpeningCounts,
+    /// Volumes are served from where an older configuration may have them while a pool is opened that knows better.
+    ServedUntold,
     /// What is slow to open keeps everything else from starting.
     OpenedInTurn,
     /// A pool is closed, or opened again, while it is being opened.

@@ -3,14 +3,17 @@
 //! The ring has no operation for many questions (opening, sizes, holes, directories), and on a file system that hangs each of
 //! them waits for it. One that hangs takes one thread: the others go on, and more are started as they are needed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_reactor::{Completion, completion};
 
 /// Threads at most. More work than that waits for one of them.
-const MOST: usize = 64;
+const MOST: usize = 256;
+/// Of these about one thing, as callers name it: what hangs gets no more of them.
+const EACH: usize = 4;
 /// A thread without work ends after this long.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -18,11 +21,14 @@ type Job = Box<dyn FnOnce() + Send>;
 
 struct State {
     jobs: VecDeque<Job>,
+    /// Jobs that have not ended, by what they are about.
+    about: BTreeMap<u64, usize>,
     threads: usize,
     idle: usize,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { jobs: VecDeque::new(), threads: 0, idle: 0 });
+static STATE: Mutex<State> =
+    Mutex::new(State { jobs: VecDeque::new(), about: BTreeMap::new(), threads: 0, idle: 0 });
 static WORK: Condvar = Condvar::new();
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -30,15 +36,24 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Runs `f` on a thread of its own and waits for it without holding up the reactor. Who gives up waiting ([`timeout`]) leaves
-/// it to its end. None: it panicked, or there is no thread.
+/// it to its end. None: it panicked, there is no thread, or too many are out already for what it is `about` (a file system, a
+/// path).
 ///
 /// [`timeout`]: weir_reactor::timeout
-pub async fn blocking<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> Option<R> {
+pub async fn blocking<R: Send + 'static>(
+    about: u64,
+    f: impl FnOnce() -> R + Send + 'static,
+) -> Option<R> {
+    let out = Out::of(about)?;
     let answer = Arc::new(Mutex::new(None));
     let (token, done) = completion();
     let (caller, told) = (weir_reactor::handle(), answer.clone());
     let job = move || {
-        *lock(&told) = catch_unwind(AssertUnwindSafe(f)).ok();
+        let done = catch_unwind(AssertUnwindSafe(f)).ok();
+        drop(out);
+        *lock(&told) = done;
+        // If nobody waits any more, what was found ends here, and not on the reactor.
+        drop(told);
         caller.complete(token, Completion::ok(0));
     };
     if !submit(Box::new(job)) {
@@ -48,10 +63,64 @@ pub async fn blocking<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static)
     lock(&answer).take()
 }
 
-/// Runs `f` on such a thread, and waits for nothing.
-pub(crate) fn later(f: impl FnOnce() + Send + 'static) {
-    // A panic of it is nobody's affair.
-    submit(Box::new(move || drop(catch_unwind(AssertUnwindSafe(f)))));
+/// A job that has not ended.
+struct Out(u64);
+
+impl Out {
+    fn of(about: u64) -> Option<Out> {
+        let mut s = lock(&STATE);
+        let n = s.about.entry(about).or_default();
+        if *n >= EACH {
+            return None;
+        }
+        *n += 1;
+        Some(Out(about))
+    }
+}
+
+impl Drop for Out {
+    fn drop(&mut self) {
+        let mut s = lock(&STATE);
+        if let Some(n) = s.about.get_mut(&self.0) {
+            *n -= 1;
+            if *n == 0 {
+                s.about.remove(&self.0);
+            }
+        }
+    }
+}
+
+/// Things that are being closed just now.
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
+
+/// Something that this process has used is being closed: its lock may be there yet.
+pub fn is_closing() -> bool {
+    CLOSING.load(Ordering::Acquire) > 0
+}
+
+struct Closing;
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        CLOSING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Closes something on a thread of its own, and waits for nothing. Where there is none, it stays open.
+pub(crate) fn close<T: Send + 'static>(what: T) {
+    CLOSING.fetch_add(1, Ordering::AcqRel);
+    let what = Arc::new(Mutex::new(Some((what, Closing))));
+    let it = what.clone();
+    let thread = std::thread::Builder::new().name("weir-closing".into()).spawn(move || {
+        let it = lock(&it).take();
+        drop(it);
+    });
+    if thread.is_err()
+        && let Some((what, _closing)) = lock(&what).take()
+    {
+        // It may wait for a file system, and nobody here may.
+        std::mem::forget(what);
+    }
 }
 
 fn submit(job: Job) -> bool {
@@ -62,7 +131,9 @@ fn submit(job: Job) -> bool {
             Ok(_) => s.threads += 1,
             Err(_) if s.threads > 0 => {}
             Err(_) => {
-                drop(s.jobs.pop_back());
+                let job = s.jobs.pop_back();
+                drop(s);
+                drop(job);
                 return false;
             }
         }
@@ -105,9 +176,9 @@ mod tests {
         let reactor = Reactor::new(Rc::new(ring));
         let (go_on, held) = channel::<()>();
         reactor.block_on(PollMode::Sleep, async move {
-            let hung = weir_reactor::spawn(blocking(move || held.recv().is_ok()));
+            let hung = weir_reactor::spawn(blocking(1, move || held.recv().is_ok()));
             for i in 0..100 {
-                assert_eq!(blocking(move || i + 1).await, Some(i + 1));
+                assert_eq!(blocking(2, move || i + 1).await, Some(i + 1));
             }
             assert!(!hung.is_finished());
             go_on.send(()).unwrap();
@@ -116,12 +187,37 @@ mod tests {
     }
 
     #[test]
+    fn what_hangs_gets_no_more_threads() {
+        let reactor = Reactor::new(Rc::new(Ring::new().unwrap()));
+        reactor.block_on(PollMode::Sleep, async {
+            let (go_on, held) = channel::<()>();
+            let held = Arc::new(Mutex::new(held));
+            let ask = || {
+                let held = held.clone();
+                blocking(7, move || lock(&held).recv().is_ok())
+            };
+            let hung: Vec<_> = (0..EACH).map(|_| weir_reactor::spawn(ask())).collect();
+            weir_reactor::run_async().await;
+            weir_reactor::run_async().await;
+            assert_eq!(ask().await, None, "it would be one more");
+            assert_eq!(blocking(8, || 1).await, Some(1));
+            for _ in 0..EACH {
+                go_on.send(()).unwrap();
+            }
+            for h in hung {
+                assert_eq!(h.await, Some(Some(true)));
+            }
+            assert_eq!(blocking(7, || 1).await, Some(1), "it answers again");
+        });
+    }
+
+    #[test]
     fn a_panic_is_no_answer() {
         let ring = Ring::new().unwrap();
         let reactor = Reactor::new(Rc::new(ring));
         reactor.block_on(PollMode::Sleep, async {
-            assert_eq!(blocking(|| assert!(std::hint::black_box(false))).await, None);
-            assert_eq!(blocking(|| 1).await, Some(1), "its thread serves on");
+            assert_eq!(blocking(3, || assert!(std::hint::black_box(false))).await, None);
+            assert_eq!(blocking(3, || 1).await, Some(1), "its thread serves on");
         });
     }
 }

@@ -1,6 +1,6 @@
 //! Files and block devices as disks.
 
-use crate::blocking::later;
+use crate::blocking::close;
 use crate::ring::Transfer;
 use crate::{Held, Ring, holes};
 use io_uring::{opcode, squeue, types};
@@ -8,7 +8,7 @@ use std::cell::{Cell, OnceCell};
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl Drop for Kept {
         if self.slow
             && let Ok(last) = Rc::try_unwrap(fd)
         {
-            later(move || drop(last));
+            close(last);
         }
     }
 }
@@ -100,8 +100,8 @@ impl Default for OpenOptions {
     }
 }
 
-/// Requests that a [slow](FileDisk) file is given at once; each keeps a thread of the kernel.
-const SLOW: u32 = 64;
+/// Requests that a file system with [slow](FileDisk) files is given by a reactor at once; each keeps a thread of the kernel.
+pub(crate) const SLOW: u32 = 64;
 
 /// A file or block device as one reactor's disk.
 ///
@@ -115,8 +115,10 @@ pub struct FileDisk {
     block: u32,
     device: bool,
     read_only: bool,
-    /// Of a slow one: a unit for each request that it may be given.
+    /// Of a slow one: a unit for each request that its file system may be given.
     slow: Option<Rc<WaitChannel>>,
+    /// The file system, or device, that it is on.
+    fs: u64,
     /// For questions about holes.
     asked: OnceCell<Arc<OwnedFd>>,
     /// It is on something that is held.
@@ -142,7 +144,8 @@ impl FileDisk {
             block,
             device: held.is_block(),
             read_only: held.is_read_only(),
-            slow: held.is_slow().then(lane),
+            slow: held.is_slow().then(|| ring.lane(held.fs())),
+            fs: held.fs(),
             asked: OnceCell::new(),
             _user: Some(held.user()),
         })
@@ -166,7 +169,8 @@ impl FileDisk {
             block: o.block,
             device: o.device,
             read_only: o.read_only,
-            slow: o.slow.then(lane),
+            slow: o.slow.then(|| ring.lane(o.fs)),
+            fs: o.fs,
             asked: OnceCell::new(),
             _user: None,
         }
@@ -182,6 +186,7 @@ pub struct Opened {
     device: bool,
     read_only: bool,
     slow: bool,
+    fs: u64,
 }
 
 impl Opened {
@@ -218,12 +223,9 @@ impl Opened {
         }
         let block = if direct { direct_block(&file, device) } else { 512 };
         let (name, slow) = (path.display().to_string(), !device && is_slow(&file));
-        Ok(Opened { file, name, len, block, device, read_only: o.read_only, slow })
+        let fs = if device { !meta.rdev() } else { meta.dev() };
+        Ok(Opened { file, name, len, block, device, read_only: o.read_only, slow, fs })
     }
-}
-
-fn lane() -> Rc<WaitChannel> {
-    Rc::new(WaitChannel::new(SLOW))
 }
 
 /// Whether a file is on a file system that may have the caller wait, whatever it asked for: all but those that are known not to.
@@ -350,7 +352,7 @@ impl Disk for FileDisk {
                     Err(_) => return all,
                 },
             };
-            holes::find(file, at, len).await.unwrap_or(all)
+            holes::find(self.fs, file, at, len).await.unwrap_or(all)
         })
     }
 
@@ -376,7 +378,7 @@ impl Drop for FileDisk {
         if let Some(asked) = self.asked.take()
             && self.fd.slow
         {
-            later(move || drop(asked));
+            close(asked);
         }
     }
 }

@@ -5,11 +5,17 @@
 use crate::blocking;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use weir_base::{Nanos, SECONDS};
 use weir_disk::Extent;
+use weir_reactor::timeout;
+
+/// How long a file system may take to tell.
+const PATIENCE: Nanos = 20 * SECONDS;
 
 /// The first extent of `at..at+len`; `None` when the file system does not tell.
-pub(crate) async fn find(file: Arc<OwnedFd>, at: u64, len: u64) -> Option<Extent> {
-    blocking(move || look(&file, at, len)).await?
+pub(crate) async fn find(fs: u64, file: Arc<OwnedFd>, at: u64, len: u64) -> Option<Extent> {
+    let find = blocking(fs, move || look(&file, at, len));
+    timeout(PATIENCE, find).await.ok()??
 }
 
 fn look(file: &OwnedFd, at: u64, len: u64) -> Option<Extent> {

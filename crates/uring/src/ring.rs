@@ -3,13 +3,15 @@
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::Nanos;
 use weir_mem::Slice;
-use weir_reactor::{Completion, CompletionFuture, Driver, Token, Unpark, complete, completion};
+use weir_reactor::{
+    Completion, CompletionFuture, Driver, Token, Unpark, WaitChannel, complete, completion,
+};
 
 /// Submission entries; completions have four times as many.
 const ENTRIES: u32 = 512;
@@ -122,6 +124,17 @@ struct Inner {
     wake: Arc<Wake>,
     wake_armed: Cell<bool>,
     start: std::time::Instant,
+    /// Units for requests to slow files, by file system.
+    lanes: RefCell<BTreeMap<u64, Rc<WaitChannel>>>,
+}
+
+/// Threads of the kernel may be at the memory of what has not ended, also when nobody waits for it any more.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.in_flight.get() > 0 {
+            std::mem::forget(self.pending.take());
+        }
+    }
 }
 
 struct Wake(OwnedFd);
@@ -174,7 +187,15 @@ impl Ring {
             wake,
             wake_armed: Cell::new(false),
             start: std::time::Instant::now(),
+            lanes: RefCell::default(),
         })))
+    }
+
+    /// What requests to slow files of a file system wait for.
+    pub(crate) fn lane(&self, fs: u64) -> Rc<WaitChannel> {
+        let mut lanes = self.0.lanes.borrow_mut();
+        lanes.retain(|f, lane| *f == fs || Rc::strong_count(lane) > 1);
+        lanes.entry(fs).or_insert_with(|| Rc::new(WaitChannel::new(crate::file::SLOW))).clone()
     }
 
     /// Makes a watch for `fd`, which must stay open while the watch lives.

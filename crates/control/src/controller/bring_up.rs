@@ -8,6 +8,13 @@ const CATCH_UP: u32 = 10;
 /// The same for closing what hosts wait for, since it is opened again after that.
 const WANTED: u32 = 2;
 
+/// A volume of a pool that carries no configuration waits for one that may carry a newer.
+fn wait_for(volume: &str, pool: &str) -> Error {
+    Error::new(Code::NotReady, format!("volume `{volume}` waits for pool `{pool}` to be opened"))
+        .because("it may carry a newer configuration, by which the volume is elsewhere")
+        .hint("it is opened within half a minute in any case")
+}
+
 impl Controller {
     /// Starts whatever the configuration wants and the data plane does not run yet. Never fails as a whole: what does
     /// not start becomes a fault. After the end nothing is started. The caller holds `changes`, or is alone.
@@ -23,6 +30,7 @@ impl Controller {
         self.start_keys(&model);
         // What does not close may take half a minute each: one in a turn, which others wait for.
         let next = self.next_to_close();
+        let told = self.may_be_told_better();
         for (name, volume) in &model.volumes {
             let waiting = volume.state == VolumeState::Ready && !self.up().volumes.contains(name);
             let pool_is_up = volume.pool == IMAGES || self.up().pools.contains(&volume.pool);
@@ -40,6 +48,9 @@ impl Controller {
                 }
                 Ok(_) if volume.state == VolumeState::Creating => {
                     self.finish_creation(name).await.map(drop)
+                }
+                Ok(pool) if waiting && pool.protection.is_none() && told.is_some() => {
+                    Err(wait_for(name, told.as_deref().unwrap_or_default()))
                 }
                 Ok(pool) if waiting => self.open_volume(volume, pool).await,
                 Ok(_) if volume.grown_from.is_some() => self.record_growth(volume).await,
@@ -346,7 +357,8 @@ impl Controller {
             first = first.and(self.plane.close_volume(name).await);
         }
         // Also those that are being opened just now.
-        for name in pools.union(&self.end_openings().await) {
+        let open = self.end_openings().await;
+        for name in pools.union(&open) {
             first = first.and(self.plane_stop(name).await);
         }
         first

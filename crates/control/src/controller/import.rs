@@ -114,6 +114,10 @@ impl Controller {
             let _one = me.settled_turn().await?;
             // A pool that carries something newer leaves with that.
             let is_up = me.up().pools.contains(&name);
+            if me.is_opening(&name) {
+                // Whether it is lost is not known yet.
+                return Err(opening::being_opened(&name));
+            }
             if is_up {
                 me.put_records().await;
                 if let Some(e) = me.not_carried(&name).filter(|_| !me.is_newer(&name)) {

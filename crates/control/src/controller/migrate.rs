@@ -449,6 +449,7 @@ impl Controller {
             Command::DeletePool { name }
                 if new.pools.contains_key(name)
                     && !self.up().pools.contains(name)
+                    && !self.is_opening(name)
                     && !has(Bug::LostIsWaitedFor) =>
             {
                 new.apply(Command::DropPlaces { pool: name.clone() }, 0)

@@ -3,9 +3,10 @@
 use super::*;
 use crate::dataplane::Inside;
 use crate::model::{DeviceFound, DeviceSpec, Pool};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinHandle;
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 
 /// How long pools may take to open before everything else goes on without them. Hosts are told meanwhile that their volumes are
 /// becoming ready.
@@ -13,10 +14,25 @@ const SOON: Duration = Duration::from_millis(1500);
 /// How long one that is being opened may keep the daemon from its end.
 const END: Duration = Duration::from_secs(5);
 
+/// How long a command waits for a pool that is being opened, while others wait for it.
+const TURN: Duration = Duration::from_secs(10);
+/// How long a pool may keep volumes waiting that carry no configuration themselves: longer than a device is given to be opened.
+const WORD: Duration = Duration::from_secs(25);
+/// How long pools may keep a node waiting that is to be whole from the start.
+const WHOLE: Duration = Duration::from_secs(60);
+
+pub(super) fn being_opened(name: &str) -> Error {
+    let hint = "its volumes come when it is; where that takes long, a device may not answer";
+    Error::new(Code::NotReady, format!("pool `{name}` is being opened")).hint(hint)
+}
+
 /// A pool that is being opened.
 struct Opening {
     /// As it was when that began.
     pool: Pool,
+    begun: Instant,
+    /// In this life.
+    first: bool,
     task: JoinHandle<Result<Vec<DeviceFound>>>,
 }
 
@@ -24,6 +40,10 @@ struct Opening {
 #[derive(Default)]
 pub(super) struct Openings {
     all: Mutex<BTreeMap<String, Opening>>,
+    /// Pools whose opening has begun once.
+    known: Mutex<BTreeSet<String>>,
+    /// The daemon is to end: nothing is opened any more.
+    over: AtomicBool,
     /// One thing at a time with each pool.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -44,21 +64,66 @@ impl Controller {
         turns.entry(name.to_owned()).or_default().clone().lock_owned()
     }
 
+    /// The same for who holds `changes`, and keeps all others waiting. What an opening before it has found counts no more: the
+    /// pool is not as that left it. One that has not begun does not begin.
+    ///
+    /// # Errors
+    /// The pool is being opened, and that takes its time.
+    async fn take_turn(&self, name: &str) -> Result<OwnedMutexGuard<()>> {
+        let Ok(turn) = timeout(TURN, self.pool_turn(name)).await else {
+            return Err(being_opened(name));
+        };
+        if !has(Bug::OldOpeningCounts)
+            && let Some(o) = lock(&self.opening.all).remove(name)
+        {
+            o.task.abort();
+        }
+        Ok(turn)
+    }
+
+    /// A pool is being opened.
+    pub(super) fn is_opening(&self, name: &str) -> bool {
+        lock(&self.opening.all).get(name).is_some_and(|o| !o.task.is_finished())
+    }
+
+    /// Waits until no pool is being opened any more, for a node that is to be whole from the start; a minute at most.
+    pub async fn opened_all(&self) {
+        let begun = Instant::now();
+        while !lock(&self.opening.all).is_empty() && begun.elapsed() < WHOLE {
+            if self.has_opened() {
+                let _one = self.changes.lock().await;
+                self.bring_up().await;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// A protected pool is being opened for the first time in this life, and for not too long. It may carry a newer configuration, by
+    /// which a volume that carries none is not where this one has it.
+    pub(super) fn may_be_told_better(&self) -> Option<String> {
+        let all = lock(&self.opening.all);
+        let first = |(_, o): &(&String, &Opening)| {
+            o.first && o.pool.protection.is_some() && o.begun.elapsed() < WORD
+        };
+        let found = all.iter().find(first).map(|(name, _)| name.clone());
+        found.filter(|_| !has(Bug::ServedUntold))
+    }
+
     /// Opens the devices of a pool when nothing else is done with them.
     pub(super) async fn plane_start(&self, pool: &Pool) -> Result<Vec<DeviceFound>> {
-        let _turn = self.pool_turn(&pool.name).await;
+        let _turn = self.take_turn(&pool.name).await?;
         self.plane.start_pool(pool).await
     }
 
     /// The same by force.
     pub(super) async fn plane_force(&self, pool: &Pool) -> Result<Vec<DeviceFound>> {
-        let _turn = self.pool_turn(&pool.name).await;
+        let _turn = self.take_turn(&pool.name).await?;
         self.plane.force_pool(pool).await
     }
 
     /// Closes the devices of a pool when nothing else is done with them.
     pub(super) async fn plane_stop(&self, name: &str) -> Result<()> {
-        let _turn = self.pool_turn(name).await;
+        let _turn = self.take_turn(name).await?;
         self.plane.stop_pool(name).await
     }
 
@@ -69,13 +134,13 @@ impl Controller {
         devices: &[DeviceSpec],
         inside: Inside<'_>,
     ) -> Result<()> {
-        let _turn = self.pool_turn(pool).await;
+        let _turn = self.take_turn(pool).await?;
         self.plane.admit(pool, devices, inside).await
     }
 
     /// Takes back what was made of a pool when nothing else is done with its devices.
     pub(super) async fn plane_unmake(&self, pool: &Pool, made: bool) -> Result<()> {
-        let _turn = self.pool_turn(&pool.name).await;
+        let _turn = self.take_turn(&pool.name).await?;
         self.plane.unmake_pool(pool, made).await
     }
 
@@ -86,7 +151,9 @@ impl Controller {
             let _turn = turn.await;
             plane.start_pool(&of).await
         });
-        lock(&self.opening.all).insert(pool.name.clone(), Opening { pool: pool.clone(), task });
+        let first = lock(&self.opening.known).insert(pool.name.clone());
+        let o = Opening { pool: pool.clone(), begun: Instant::now(), first, task };
+        lock(&self.opening.all).insert(pool.name.clone(), o);
     }
 
     /// One that was being opened has been, or cannot be.
@@ -102,7 +169,8 @@ impl Controller {
         let before: BTreeSet<String> = lock(&self.opening.all).keys().cloned().collect();
         for (name, pool) in &model.pools {
             let wanted = !self.up().pools.contains(name) || self.is_behind(&format!("pool/{name}"));
-            if wanted && !before.contains(name) {
+            let over = self.opening.over.load(Ordering::Acquire);
+            if wanted && !over && !before.contains(name) {
                 self.begin_opening(pool);
             }
         }
@@ -126,9 +194,7 @@ impl Controller {
                         // Why it could not be opened before says more.
                         continue;
                     }
-                    let e = Error::new(Code::NotReady, format!("pool `{name}` is being opened"));
-                    let hint = "its volumes come when it is; where that takes long, a device may not answer";
-                    self.fault(object, e.hint(hint));
+                    self.fault(object, being_opened(&name));
                 }
             }
         }
@@ -150,6 +216,7 @@ impl Controller {
 
     /// Gives openings a little time to come to their ends. Gives the pools that may be open by now.
     pub(super) async fn end_openings(&self) -> BTreeSet<String> {
+        self.opening.over.store(true, Ordering::Release);
         let all = std::mem::take(&mut *lock(&self.opening.all));
         let until = Instant::now() + END;
         let mut open = BTreeSet::new();

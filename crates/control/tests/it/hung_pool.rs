@@ -5,7 +5,7 @@ use crate::support::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_control::Controller;
-use weir_control::model::Command;
+use weir_control::model::{Carried, Command, DeviceKind, PoolSpec, Raid};
 
 const MIB: u64 = 1 << 20;
 
@@ -106,6 +106,78 @@ async fn one_that_is_being_opened_is_closed_at_the_end() {
     assert!(fake.state().pools.is_empty(), "nothing stays open");
 }
 
+/// A pool that was being opened is deleted, which fails when it has been closed: it is opened again.
+async fn opened_anew() {
+    let (_dir, fake, answers, c) = start_again().await;
+    let deleted = tokio::spawn({
+        let c = c.clone();
+        async move { c.execute(Command::DeletePool { name: "b".into() }).await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    fake.break_call("stop_pool b");
+    fake.state().hung_pools.clear();
+    answers.notify_waiters();
+    deleted.await.expect("no panic").expect_err("it is refused");
+    fake.mend();
+    assert!(within(30, || fake.state().pools.contains_key("b")).await, "it is up, and not open");
+}
+
+#[tokio::test]
+async fn what_an_opening_has_found_does_not_count_when_the_pool_was_closed_since() {
+    opened_anew().await;
+}
+
+/// A protected pool hangs at the start, which may say that a volume of a plain one is elsewhere by now.
+async fn told_first() -> (Scratch, Arc<Fake>, Arc<tokio::sync::Notify>, Arc<Controller>) {
+    let dir = Scratch::new();
+    let fake = || {
+        let fake = Arc::new(Fake::default());
+        fake.state().devices.insert("safe".into(), Carried::default());
+        fake.state().tells_snapshots = true;
+        fake
+    };
+    let c = Controller::start(dir.path(), fake()).await.expect("a controller");
+    let spec = pool("safe", &[(DeviceKind::File, Some("/nowhere/d0"), Some(GIB))]);
+    for command in [
+        Command::CreatePool(PoolSpec { raid: Some(Raid::Zero), ..spec }),
+        Command::CreatePool(ram_pool("plain", GIB)),
+        Command::CreateVolume(volume("v", "plain", 8 * MIB)),
+    ] {
+        c.execute(command).await.expect("it can be so");
+    }
+    c.shutdown().await.expect("its end");
+    drop(c);
+    let (fake, answers) = (fake(), Arc::new(tokio::sync::Notify::new()));
+    fake.state().hung_pools.insert("safe".into(), answers.clone());
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    (dir, fake, answers, c)
+}
+
+async fn waits_for_word() {
+    let (_dir, fake, answers, _c) = told_first().await;
+    assert!(!fake.state().volumes.contains_key("v"), "it is served, and may be elsewhere");
+    answers.notify_waiters();
+    assert!(within(30, || fake.state().volumes.contains_key("v")).await, "it comes");
+}
+
+#[tokio::test]
+async fn a_volume_that_may_be_elsewhere_waits_until_that_is_known() {
+    waits_for_word().await;
+}
+
+async fn not_lost() {
+    let (_dir, _fake, _answers, c) = told_first().await;
+    let done = tokio::time::timeout(Duration::from_secs(60), c.release_pool("safe".into())).await;
+    let e = done.expect("in time").expect_err("whether it is lost is not known");
+    assert!(e.to_string().contains("is being opened"), "taken for lost: {e}");
+    assert!(c.model().pools.contains_key("safe"));
+}
+
+#[tokio::test]
+async fn one_that_is_being_opened_is_not_let_go_of_as_lost() {
+    not_lost().await;
+}
+
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
@@ -123,5 +195,19 @@ mod planted {
     async fn one_beside_the_other_is_seen() {
         plant(Some(Bug::OpenedBesideClose));
         one_after_the_other().await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "it is up, and not open")]
+    async fn an_opening_of_before_is_seen() {
+        plant(Some(Bug::OldOpeningCounts));
+        opened_anew().await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "may be elsewhere")]
+    async fn a_volume_served_too_soon_is_seen() {
+        plant(Some(Bug::ServedUntold));
+        waits_for_word().await;
     }
 }

@@ -9,10 +9,11 @@ mod content;
 mod signature;
 mod users;
 
+pub use crate::blocking::is_closing;
 pub use content::{Contents, Found};
 pub use users::{locked_by, opened_by, used_by};
 
-use crate::blocking::later;
+use crate::blocking::close;
 use crate::file;
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
@@ -21,7 +22,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use weir_mem::Slice;
 
 /// `O_EXCL` without `O_CREAT` claims a block device for one open file description (open(2)): nobody can mount it meanwhile.
@@ -212,6 +213,14 @@ impl Held {
         self.len.load(Ordering::Acquire)
     }
 
+    /// The file system, or device, that it is on.
+    pub(crate) fn fs(&self) -> u64 {
+        match self.identity {
+            Identity::Inode(fs, _) => fs,
+            Identity::Block(n) => !n,
+        }
+    }
+
     /// It is on a file system that may have the caller wait, whatever it asked for.
     pub(crate) fn is_slow(&self) -> bool {
         self.slow
@@ -333,21 +342,9 @@ impl Drop for Held {
         // SAFETY: the field is not used again.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         if self.slow {
-            CLOSING.fetch_add(1, Ordering::AcqRel);
-            later(move || {
-                drop(file);
-                CLOSING.fetch_sub(1, Ordering::AcqRel);
-            });
+            close(file);
         }
     }
-}
-
-/// What was held and is being closed just now: its lock may be there yet.
-static CLOSING: AtomicUsize = AtomicUsize::new(0);
-
-/// Something that this process has held is being closed.
-pub fn is_closing() -> bool {
-    CLOSING.load(Ordering::Acquire) > 0
 }
 
 /// Makes a file that is not there yet, without bytes and for nobody else to read.

@@ -6,6 +6,7 @@ use super::moves::{self, Movings};
 use super::store::{self, OpenPools};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -96,7 +97,7 @@ impl Local {
     pub(crate) async fn glance(&self, path: &Path) -> Option<Rc<dyn Disk>> {
         let o = OpenOptions { create: false, len: None, direct: true, read_only: true };
         let path = path.to_owned();
-        let opened = look(move || Opened::open(&path, o)).await?.ok()?;
+        let opened = look(&path.clone(), move || Opened::open(&path, o)).await?.ok()?;
         Some(Rc::new(FileDisk::of(&self.ring, opened)))
     }
 
@@ -125,10 +126,16 @@ impl Local {
     }
 }
 
-/// Does something that may wait for a file system or driver, as long as a device may reasonably take. None: it has not come to
-/// its end. It may come to that still.
-pub(crate) async fn look<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> Option<R> {
-    timeout(PATIENCE, blocking(f)).await.ok()?
+/// Does something with `path` that may wait for its file system or driver, as long as a device may reasonably take. None: it has
+/// not come to its end, or too much of before has not. It may come to that still; what it gives is dropped then.
+pub(crate) async fn look<R: Send + 'static>(
+    path: &Path,
+    f: impl FnOnce() -> R + Send + 'static,
+) -> Option<R> {
+    // Files of one directory are on one file system: one that hangs is asked a few times only.
+    let mut about = DefaultHasher::new();
+    path.parent().unwrap_or(path).hash(&mut about);
+    timeout(PATIENCE, blocking(about.finish(), f)).await.ok()?
 }
 
 /// The kinds of layers of the daemon.

@@ -142,7 +142,10 @@ impl Daemon {
             Controller::start_allowing(&config.data_dir, node.clone(), commands).await?;
         match declared {
             Declared::EachByItself => controller.declare_at_start(config.desired()).await,
-            Declared::AllOrNothing => drop(controller.declare(config.desired()).await?),
+            Declared::AllOrNothing => {
+                controller.opened_all().await;
+                drop(controller.declare(config.desired()).await?);
+            }
         }
         let server = Server::bind(controller.clone(), config.api.tcp, tokens).await?;
         if let Some(address) = server.tcp_address() {

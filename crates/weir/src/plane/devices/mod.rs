@@ -372,14 +372,53 @@ impl Holds {
         let at = path.clone();
         let take = move |h: &Arc<Holds>| {
             h.check_same(&owner, &path)?;
-            h.take(&owner, &path, read_only, wait)
+            h.try_take(owner, path, read_only, wait)
         };
-        self.helped(&at, take).await
+        Ok(self.helped(&at, take).await?.keep())
+    }
+
+    /// As [`take`](Holds::take), for somebody who may not wait for it: what nobody keeps is let go of.
+    fn try_take(
+        self: &Arc<Self>,
+        owner: Owner,
+        path: PathBuf,
+        read_only: bool,
+        wait: Wait,
+    ) -> Result<Taken> {
+        let is_new = self.of(&owner, &path).is_none();
+        let held = self.take(&owner, &path, read_only, wait)?;
+        Ok(Taken { holds: self.clone(), owner, path, held, is_kept: !is_new })
     }
 
     /// Takes a device without waiting for its lock. May wait as long as the file system does.
-    pub(crate) fn hold_now(&self, owner: &Owner, path: &str) -> Result<Arc<Held>> {
-        self.take(owner, Path::new(path), false, Wait::No)
+    pub(crate) fn hold_now(self: &Arc<Self>, owner: &Owner, path: &str) -> Result<Taken> {
+        self.try_take(owner.clone(), PathBuf::from(path), false, Wait::No)
+    }
+}
+
+/// A device that was taken for somebody who may have gone since: the pool may be another's by now, or no more.
+pub(crate) struct Taken {
+    holds: Arc<Holds>,
+    owner: Owner,
+    path: PathBuf,
+    held: Arc<Held>,
+    is_kept: bool,
+}
+
+impl Taken {
+    /// Its owner has it.
+    pub(crate) fn keep(mut self) -> Arc<Held> {
+        self.is_kept = true;
+        self.held.clone()
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            let same = |e: &Entry| Arc::ptr_eq(&e.held, &self.held);
+            self.holds.release(|e| e.owner == self.owner && e.path == self.path && same(e));
+        }
     }
 }
 

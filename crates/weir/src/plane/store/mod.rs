@@ -39,7 +39,7 @@ pub(crate) struct Stores {
     pools: BTreeMap<String, Placed>,
     /// Open volumes by name and place: pool, and name on the devices.
     volumes: BTreeMap<(String, u32), (String, String)>,
-    /// Pools opened so far.
+    /// Pools whose opening has begun so far.
     opened: usize,
 }
 
@@ -193,7 +193,12 @@ impl Node {
     async fn try_open_store(&self, pool: &Pool, force: bool) -> Result<Vec<DeviceFound>> {
         let held = self.holds.hold_protected(pool).await;
         let handles = self.handles();
-        let turn = self.stores.lock().unwrap_or_else(PoisonError::into_inner).opened;
+        let turn = {
+            // Others are being opened beside.
+            let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+            stores.opened += 1;
+            stores.opened - 1
+        };
         let reactor = turn % handles.len().max(1);
         let Some(home) = handles.get(reactor).cloned() else {
             return Err(Error::new(Code::Internal, "there is no reactor"));
@@ -208,7 +213,6 @@ impl Node {
         })
         .await?;
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
-        stores.opened += 1;
         stores.pools.insert(pool.name.clone(), Placed { home, reactor });
         Ok(sizes)
     }

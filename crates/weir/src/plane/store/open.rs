@@ -97,7 +97,7 @@ async fn format(pool: &Pool, p: &Protection, found: &[Found]) -> Result<()> {
 const MOST_FILES: usize = 256;
 
 /// Where devices may be that are not where they were: all block devices, and what lies beside files that are.
-fn candidates(pool: &Pool) -> Vec<String> {
+async fn candidates(pool: &Pool) -> Vec<String> {
     let mut found = Vec::new();
     let partitions = std::fs::read_to_string("/proc/partitions").unwrap_or_default();
     for line in partitions.lines().skip(2) {
@@ -105,9 +105,15 @@ fn candidates(pool: &Pool) -> Vec<String> {
     }
     let files = pool.devices.iter().filter(|d| d.kind == DeviceKind::File);
     let dirs: BTreeSet<_> = files.filter_map(|d| Path::new(d.path.as_deref()?).parent()).collect();
-    for entries in dirs.into_iter().filter_map(|d| std::fs::read_dir(d).ok()) {
-        let files = entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_file()));
-        found.extend(files.take(MOST_FILES).map(|e| e.path().display().to_string()));
+    for dir in dirs {
+        let at = dir.to_owned();
+        let list = move || -> Option<Vec<String>> {
+            let entries = std::fs::read_dir(at).ok()?.flatten();
+            let files = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_file()));
+            Some(files.take(MOST_FILES).map(|e| e.path().display().to_string()).collect())
+        };
+        // One that does not answer hides nothing of the others.
+        found.extend(look(&dir.join("all"), list).await.flatten().unwrap_or_default());
     }
     found.retain(|p| pool.devices.iter().all(|d| d.path.as_ref() != Some(p)));
     found
@@ -199,12 +205,10 @@ async fn elsewhere(local: &Local, owner: &Owner, path: &str, known: &Known) -> E
     drop(seen);
     let Some(end) = end else { return Elsewhere::Copy };
     let (holds, by, at) = (local.holds.clone(), owner.clone(), path.to_owned());
-    let taken = look(move || {
-        let held = holds.hold_now(&by, &at).ok()?;
-        let name = held.lasting_name();
-        Some((held, name))
-    });
-    let Some((held, name)) = taken.await.flatten() else { return Elsewhere::Copy };
+    let taken = look(Path::new(path), move || holds.hold_now(&by, &at).ok());
+    let Some(held) = taken.await.flatten() else { return Elsewhere::Copy };
+    let held = held.keep();
+    let name = held.lasting_name();
     let ours = name.as_ref().is_some_and(|n| known.names.contains(n));
     let as_new = known.nameless && known.proves(&end);
     match local.disk(&held) {
@@ -285,8 +289,7 @@ pub(super) async fn open(
         for f in &ours {
             known.add(&f.disk).await;
         }
-        let of = pool.clone();
-        for path in look(move || candidates(&of)).await.unwrap_or_default() {
+        for path in candidates(pool).await {
             match elsewhere(local, &owner, &path, &known).await {
                 Elsewhere::Renamed(f) => {
                     known.add(&f.disk).await;
