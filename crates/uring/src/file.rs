@@ -12,9 +12,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use weir_base::{IoError, IoResult};
+use weir_base::{IoError, IoResult, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, Extent, report};
-use weir_reactor::{LocalFuture, Token, WaitChannel, complete, completion, spawn_task};
+use weir_reactor::{
+    LocalFuture, Token, WaitChannel, complete, completion, spawn, spawn_task, timeout,
+};
 
 /// The class of an operating system's error number.
 ///
@@ -52,6 +54,9 @@ pub(crate) fn error_of(errno: i32) -> IoError {
         _ => IoError::Internal,
     }
 }
+
+/// How long a file system may take to tell where a file has holes.
+const ANSWER: Nanos = 20 * SECONDS;
 
 /// A disk's descriptor. That of a slow one is closed by a thread that may wait: closing asks the file system, too.
 struct Kept {
@@ -101,7 +106,7 @@ impl Default for OpenOptions {
 }
 
 /// Requests that a file system with [slow](FileDisk) files is given by a reactor at once; each keeps a thread of the kernel.
-pub(crate) const SLOW: u32 = 64;
+const SLOW: u32 = 64;
 
 /// A file or block device as one reactor's disk.
 ///
@@ -144,7 +149,7 @@ impl FileDisk {
             block,
             device: held.is_block(),
             read_only: held.is_read_only(),
-            slow: held.is_slow().then(|| ring.lane(held.fs())),
+            slow: held.is_slow().then(|| ring.lane(held.fs(), SLOW)),
             fs: held.fs(),
             asked: OnceCell::new(),
             _user: Some(held.user()),
@@ -169,7 +174,7 @@ impl FileDisk {
             block: o.block,
             device: o.device,
             read_only: o.read_only,
-            slow: o.slow.then(|| ring.lane(o.fs)),
+            slow: o.slow.then(|| ring.lane(o.fs, SLOW)),
             fs: o.fs,
             asked: OnceCell::new(),
             _user: None,
@@ -352,7 +357,18 @@ impl Disk for FileDisk {
                     Err(_) => return all,
                 },
             };
-            holes::find(self.fs, file, at, len).await.unwrap_or(all)
+            // One question at a time: more would not be answered sooner. One that hangs holds its turn, and the others give up.
+            let (fs, turn) = (self.fs, self.ring.lane(self.fs, 1));
+            let ask = spawn(async move {
+                turn.wait().await;
+                let found = holes::find(fs, file, at, len).await;
+                turn.signal();
+                found
+            });
+            match timeout(ANSWER, ask).await {
+                Ok(Some(Some(found))) => found,
+                _ => all,
+            }
         })
     }
 

@@ -124,8 +124,8 @@ struct Inner {
     wake: Arc<Wake>,
     wake_armed: Cell<bool>,
     start: std::time::Instant,
-    /// Units for requests to slow files, by file system.
-    lanes: RefCell<BTreeMap<u64, Rc<WaitChannel>>>,
+    /// Units for what file systems are given at once, by file system and how many.
+    lanes: RefCell<BTreeMap<(u64, u32), Rc<WaitChannel>>>,
 }
 
 /// Threads of the kernel may be at the memory of what has not ended, also when nobody waits for it any more.
@@ -191,11 +191,12 @@ impl Ring {
         })))
     }
 
-    /// What requests to slow files of a file system wait for.
-    pub(crate) fn lane(&self, fs: u64) -> Rc<WaitChannel> {
+    /// What those wait for of whom a file system is given so many at once.
+    pub(crate) fn lane(&self, fs: u64, units: u32) -> Rc<WaitChannel> {
         let mut lanes = self.0.lanes.borrow_mut();
-        lanes.retain(|f, lane| *f == fs || Rc::strong_count(lane) > 1);
-        lanes.entry(fs).or_insert_with(|| Rc::new(WaitChannel::new(crate::file::SLOW))).clone()
+        let key = (fs, units);
+        lanes.retain(|k, lane| *k == key || Rc::strong_count(lane) > 1);
+        lanes.entry(key).or_insert_with(|| Rc::new(WaitChannel::new(units))).clone()
     }
 
     /// Makes a watch for `fd`, which must stay open while the watch lives.
