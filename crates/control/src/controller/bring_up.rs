@@ -310,6 +310,11 @@ impl Controller {
     }
 
     fn pool_down(&self, pool: &str) -> Error {
+        // Until its volumes are open, whoever waits for it sees that it is not over.
+        let opening = opening::being_opened(pool);
+        if self.up().faults.get(&format!("pool/{pool}")) == Some(&opening) {
+            return opening;
+        }
         Error::new(Code::NotReady, format!("pool `{pool}` is not up"))
             .hint("the fault of the pool says why; it is tried again every few seconds")
     }
