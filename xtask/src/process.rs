@@ -66,7 +66,7 @@ fn watch(command: &mut Command, limit: Duration, show: &mut dyn FnMut(Line)) -> 
         forward(stderr, false, sender);
     }
     let mut done = Done { success: false, timed_out: false, output: String::new() };
-    let mut ended: Option<Instant> = None;
+    let (mut ended, mut failed): (Option<Instant>, Option<String>) = (None, None);
     loop {
         match lines.recv_timeout(Duration::from_millis(50)) {
             Ok((true, line)) => {
@@ -82,7 +82,8 @@ fn watch(command: &mut Command, limit: Duration, show: &mut dyn FnMut(Line)) -> 
             if let Some(status) = child.try_wait()? {
                 done.success = status.success() && !done.timed_out;
                 if !status.success() {
-                    show(Line::Error(&format!("`{name}` ended with {status}\n")));
+                    // Said last: what it printed at its end may be on its way yet.
+                    failed = Some(format!("`{name}` ended with {status}\n"));
                 }
                 ended = Some(Instant::now());
             } else if !done.timed_out && started.elapsed() > limit {
@@ -96,6 +97,9 @@ fn watch(command: &mut Command, limit: Duration, show: &mut dyn FnMut(Line)) -> 
         if ended.is_some_and(|at| at.elapsed() > LINGER) {
             break;
         }
+    }
+    if let Some(text) = failed {
+        show(Line::Error(&text));
     }
     Ok(done)
 }
