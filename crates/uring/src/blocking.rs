@@ -1,7 +1,7 @@
 //! Threads for what may wait on a file system or driver, so that no reactor does.
 //!
 //! The ring has no operation for many questions (opening, sizes, holes, directories), and on a file system that hangs each of
-//! them waits for it. One that hangs takes one thread: the others go on, and more are started as they are needed.
+//! them waits for it. One that hangs takes a few threads at most: the others go on, and more are started as they are needed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};

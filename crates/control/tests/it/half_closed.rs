@@ -21,7 +21,7 @@ fn protected() -> PoolSpec {
 }
 
 /// A node whose store may run full.
-async fn node() -> (Full, Arc<Fake>, Arc<Controller>) {
+pub(crate) async fn node() -> (Full, Arc<Fake>, Arc<Controller>) {
     let (file, fake) = (Full::default(), Arc::new(Fake::default()));
     fake.state().devices.insert("safe".into(), Carried::default());
     fake.state().tells_snapshots = true;
@@ -44,7 +44,7 @@ async fn used() -> (Full, Arc<Fake>, Arc<Controller>) {
     (file, fake, c)
 }
 
-async fn within(seconds: u64, is_so: impl Fn() -> bool) -> bool {
+pub(crate) async fn within(seconds: u64, is_so: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     while !is_so() && begun.elapsed() < Duration::from_secs(seconds) {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -87,7 +87,7 @@ async fn a_volume_that_is_opened_twice_is_caught() {
 }
 
 /// What devices carry of a pool with volume `v`, which host `h` sees.
-fn found() -> PoolFound {
+pub(crate) fn found() -> PoolFound {
     let mut m = Model::default();
     for command in [
         Command::CreatePool(protected()),
@@ -105,7 +105,7 @@ fn found() -> PoolFound {
     PoolFound { id, copies: 1, members: 1, record: Carried::one(record), datasets: vec![dataset] }
 }
 
-fn taken() -> ImportSpec {
+pub(crate) fn taken() -> ImportSpec {
     ImportSpec {
         name: None,
         devices: pool("x", &[(DeviceKind::File, Some("/nowhere/d0"), None)]).devices,

@@ -1,16 +1,12 @@
 //! What a change that was refused, or a volume that did not close, leaves behind: it ends when it can, and costs others nothing.
 
 use crate::fake::Fake;
-use crate::full::Full;
+use crate::half_closed::{found, node, taken, within};
 use crate::support::*;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_control::Controller;
-use weir_control::model::{
-    Carried, Command, DatasetFound, DeviceKind, ImportSpec, Model, PoolFound, PoolSpec, Raid,
-};
-use weir_control::store::MetaStore;
+use weir_control::model::{Carried, Command, DeviceKind, PoolSpec, Raid};
 
 const MIB: u64 = 1 << 20;
 
@@ -21,13 +17,8 @@ fn protected(name: &str, path: &str) -> PoolSpec {
 
 /// Pools `safe` and `other` with volumes `v` and `w`, which hosts `h` and `k` see.
 async fn used() -> (Arc<Fake>, Arc<Controller>) {
-    let fake = Arc::new(Fake::default());
-    fake.state().devices.insert("safe".into(), Carried::default());
+    let (_file, fake, c) = node().await;
     fake.state().devices.insert("other".into(), Carried::default());
-    fake.state().tells_snapshots = true;
-    let store = MetaStore::open_on(Full::default()).expect("a store");
-    let c = Controller::start_on(store, Path::new("/nowhere"), fake.clone(), Vec::new()).await;
-    let c = c.expect("a controller");
     for command in [
         Command::CreatePool(protected("safe", "/nowhere/d0")),
         Command::CreatePool(protected("other", "/nowhere/d1")),
@@ -41,14 +32,6 @@ async fn used() -> (Arc<Fake>, Arc<Controller>) {
         c.execute(command).await.expect("it can be so");
     }
     (fake, c)
-}
-
-async fn within(seconds: u64, is_so: impl Fn() -> bool) -> bool {
-    let begun = Instant::now();
-    while !is_so() && begun.elapsed() < Duration::from_secs(seconds) {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    is_so()
 }
 
 fn sees(fake: &Fake, volume: &str) -> bool {
@@ -115,37 +98,6 @@ async fn mapped_again() {
     );
 }
 
-/// What devices carry of a pool with volume `v`, which host `h` sees.
-fn found() -> PoolFound {
-    let mut m = Model::default();
-    for command in [
-        Command::CreatePool(protected("safe", "/nowhere/d0")),
-        Command::CreateVolume(volume("v", "safe", 8 * MIB)),
-        Command::ReadyVolume { name: "v".into() },
-        Command::CreateHost(host("h", &["1:2"])),
-        Command::CreateMap(map("h", "v")),
-    ] {
-        m.apply(command, 7).expect("it can be so");
-    }
-    let id = m.pools["safe"].protection.as_ref().expect("it is protected").id;
-    let v = &m.volumes["v"];
-    let dataset = DatasetFound { name: v.dataset(), size: v.size, block_size: v.block_size };
-    let record = m.pool_record("safe").expect("a record").bytes().expect("bytes");
-    PoolFound { id, copies: 1, members: 1, record: Carried::one(record), datasets: vec![dataset] }
-}
-
-fn taken() -> ImportSpec {
-    ImportSpec {
-        name: None,
-        devices: pool("x", &[(DeviceKind::File, Some("/nowhere/d0"), None)]).devices,
-        prefix: String::new(),
-        key_commands: false,
-        without_hosts: false,
-        force: false,
-        dry_run: false,
-    }
-}
-
 /// A pool that is to be taken over does not start, and there is no room to take that back; until there is, it has started and is in
 /// use. When it is taken back, a command of a host hangs in its volume. The volume is closed when the device answers: the pool is
 /// not this node's, and must not stay open.
@@ -163,12 +115,7 @@ async fn a_new_pool_is_not_the_one_of_that_name_that_was_not_taken_over() {
 
 async fn not_taken_over(and_made: bool) {
     for n in 0..60 {
-        let (file, fake) = (Full::default(), Arc::new(Fake::default()));
-        fake.state().devices.insert("safe".into(), Carried::default());
-        fake.state().tells_snapshots = true;
-        let store = MetaStore::open_on(file.clone()).expect("a store");
-        let c = Controller::start_on(store, Path::new("/nowhere"), fake.clone(), Vec::new()).await;
-        let c = c.expect("a controller");
+        let (file, fake, c) = node().await;
         fake.state().found = Some(found());
         fake.break_call("start_pool safe");
         file.after(n);

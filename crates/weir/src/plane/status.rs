@@ -4,6 +4,7 @@ use super::door::{ChannelLine, RequestsLine};
 use super::local::{Local, on};
 use super::node::Node;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -14,8 +15,10 @@ use weir_control::live::{
 };
 use weir_control::{Code, Error, Result};
 
-/// How long a reactor may take to tell of itself.
-const ANSWER: Duration = Duration::from_secs(1);
+/// How long a reactor may take to tell of itself, though nothing is seen that holds it up.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How often is looked meanwhile whether something is.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// The reading before, for shares of time.
 #[derive(Default)]
@@ -137,6 +140,24 @@ impl Node {
         .await
     }
 
+    /// What a reactor says of itself, or what holds it up: that is no reason to tell nothing of the others.
+    async fn read_or_held(&self, index: usize, h: &weir_reactor::Handle) -> Result<Reading> {
+        let mut read = pin!(self.read(h));
+        let begun = Instant::now();
+        loop {
+            let held = self.watchdog.held(index).or_else(|| {
+                let late = begun.elapsed() >= ANSWER;
+                late.then(|| format!("reactor {index} does not answer"))
+            });
+            if held.is_some() {
+                return Ok(Reading { held, ..Reading::default() });
+            }
+            if let Ok(reading) = tokio::time::timeout(AGAIN, read.as_mut()).await {
+                return reading;
+            }
+        }
+    }
+
     /// The device graph of an open volume.
     pub(crate) async fn graph_of(&self, volume: &str) -> Result<GraphLive> {
         let Some(h) = self.handles().into_iter().next() else { return Ok(GraphLive::default()) };
@@ -179,16 +200,7 @@ impl Node {
     pub(crate) async fn live(&self) -> Result<LiveStatus> {
         let mut readings = Vec::new();
         for (i, h) in self.handles().iter().enumerate() {
-            // What holds one up is no reason to tell nothing of the others.
-            let held = match self.watchdog.held(i) {
-                None => tokio::time::timeout(ANSWER, self.read(h)).await,
-                Some(text) => Ok(Ok(Reading { held: Some(text), ..Reading::default() })),
-            };
-            let late = || format!("reactor {i} does not answer");
-            readings.push(match held {
-                Ok(reading) => reading?,
-                Err(_) => Reading { held: Some(late()), ..Reading::default() },
-            });
+            readings.push(self.read_or_held(i, h).await?);
         }
         let snapshots = self.shared.meters().snapshot();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
