@@ -21,6 +21,7 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
 )]
 
+mod aside;
 mod channel;
 mod config;
 mod greetings;

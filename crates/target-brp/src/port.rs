@@ -1,5 +1,6 @@
 //! A target port's part on one reactor: its pools, its requests, its channels.
 
+use crate::aside::Aside;
 use crate::channel::Channel;
 use crate::config::TargetConfig;
 use crate::keyed::Pending;
@@ -50,6 +51,8 @@ pub struct Port {
     receives: Vec<Slice>,
     /// Memory of commands' parts, to be used again.
     pub(crate) spare: RefCell<Vec<Parts>>,
+    /// Memory of data that buffers are not for.
+    pub(crate) aside: RefCell<Aside>,
     /// Requests without work, the last used on top.
     pub(crate) idle: RefCell<Vec<Rc<Request>>>,
     /// Who has how many of them, and who may have more.
@@ -116,6 +119,7 @@ impl Port {
             cq: CompletionQueue::new(),
             receives,
             spare: RefCell::default(),
+            aside: RefCell::default(),
             idle: RefCell::default(),
             places: Shares::new([requests]),
             requests,

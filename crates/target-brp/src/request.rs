@@ -98,7 +98,7 @@ impl Work {
                 true => channel.share.try_alloc(len),
                 false => None,
             };
-            let buf = buf.unwrap_or_else(|| Slice::heap(len).sub(0, len));
+            let buf = buf.unwrap_or_else(|| port.aside.borrow_mut().get(len));
             buf.write_at(0, d);
             buf
         });
