@@ -56,36 +56,61 @@ fn listed() -> Result<String> {
 
 fn of_package(package: &str, bugs: &[String]) -> Result<Tally> {
     process::run(tests(package).arg("--no-run"), BUILD_LIMIT)?;
-    let passes = |bug: Option<&str>| {
+    // The name of a test that fails, or what else says that it did not end well.
+    let fails = |bug: Option<&str>| {
         let mut command = tests(package);
         if let Some(bug) = bug {
             command.env("WEIR_PLANTED", format!("{}::{bug}", package.replace('-', "_")));
         }
         // The first failure is enough.
-        let (done, _) = process::gather(&mut command, RUN_LIMIT)?;
-        anyhow::Ok(done.success)
+        let (done, name) = process::until(&mut command, RUN_LIMIT, failed)?;
+        let ended = if done.timed_out { "does not end" } else { "ends early" };
+        anyhow::Ok(name.or((!done.success).then(|| ended.to_string())))
     };
-    if !passes(None)? {
-        println!("{package}: its tests fail without a bug; what they say of bugs means nothing");
+    if let Some(name) = fails(None)? {
+        println!("{package}: its tests fail without a bug ({name}); they say nothing of bugs");
         return Ok(Tally { passed: 0, failed: bugs.len() as u64 });
     }
     let mut tally = Tally::default();
     for bug in bugs {
-        let caught = !passes(Some(bug))?;
-        println!("{} {package} {bug}", if caught { "caught" } else { "MISSED" });
-        tally += Tally::one(caught);
+        let by = fails(Some(bug))?;
+        match &by {
+            Some(name) => println!("caught {package} {bug}: {name}"),
+            None => println!("MISSED {package} {bug}"),
+        }
+        tally += Tally::one(by.is_some());
     }
     Ok(tally)
+}
+
+/// The name of the test that a line of the harness says has failed.
+fn failed(line: &str) -> Option<String> {
+    let (name, _) = line.strip_prefix("test ")?.split_once(" ... FAILED")?;
+    Some(name.to_string())
 }
 
 /// The tests of a package, and of those that look at it, in a build that has bugs on purpose.
 fn tests(package: &str) -> Command {
     let mut command = process::cargo();
-    command.args(["test", "--quiet", "--profile", "sim", "--features", "planted"]);
+    command.args(["test", "--profile", "sim", "--features", "planted"]);
     command.args(["--package", package, "--lib", "--tests"]);
     let beside = BESIDE.iter().find(|(p, _)| *p == package).map_or(&[][..], |(_, b)| b);
     for b in beside {
         command.args(["--package", b]);
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::failed;
+
+    #[test]
+    fn the_test_that_failed_is_named() {
+        assert_eq!(failed("test a::b ... FAILED\n").as_deref(), Some("a::b"));
+        let panics = "test a::b - should panic ... FAILED\n";
+        assert_eq!(failed(panics).as_deref(), Some("a::b - should panic"));
+        assert_eq!(failed("test a::b ... ok\n"), None);
+        assert_eq!(failed("failures:\n"), None);
+    }
 }

@@ -43,6 +43,21 @@ pub(crate) fn gather(command: &mut Command, limit: Duration) -> Result<(Done, St
     Ok((done, text))
 }
 
+/// Runs `command` silently until it prints a line in which `look` sees something, and kills it then.
+pub(crate) fn until<T>(
+    command: &mut Command,
+    limit: Duration,
+    look: impl Fn(&str) -> Option<T>,
+) -> Result<(Done, Option<T>)> {
+    let mut seen = None;
+    let done = watch_while(command, limit, &mut |line| {
+        let (Line::Output(text) | Line::Error(text)) = line;
+        seen = look(text);
+        seen.is_none()
+    })?;
+    Ok((done, seen))
+}
+
 /// What a program printed, and where; the last line may lack its end.
 enum Line<'a> {
     Output(&'a str),
@@ -50,6 +65,18 @@ enum Line<'a> {
 }
 
 fn watch(command: &mut Command, limit: Duration, show: &mut dyn FnMut(Line)) -> Result<Done> {
+    watch_while(command, limit, &mut |line| {
+        show(line);
+        true
+    })
+}
+
+/// Goes on while `show` says so.
+fn watch_while(
+    command: &mut Command,
+    limit: Duration,
+    show: &mut dyn FnMut(Line) -> bool,
+) -> Result<Done> {
     let name = name_of(command);
     let started = Instant::now();
     let mut child = command
@@ -68,15 +95,21 @@ fn watch(command: &mut Command, limit: Duration, show: &mut dyn FnMut(Line)) -> 
     let mut done = Done { success: false, timed_out: false, output: String::new() };
     let (mut ended, mut failed): (Option<Instant>, Option<String>) = (None, None);
     loop {
+        let mut goes_on = true;
         match lines.recv_timeout(Duration::from_millis(50)) {
             Ok((true, line)) => {
-                show(Line::Output(&line));
+                goes_on = show(Line::Output(&line));
                 done.output.push_str(&line);
             }
-            Ok((false, line)) => show(Line::Error(&line)),
+            Ok((false, line)) => goes_on = show(Line::Error(&line)),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) if ended.is_some() => break,
             Err(RecvTimeoutError::Disconnected) => thread::sleep(Duration::from_millis(20)),
+        }
+        if !goes_on {
+            kill_tree(&mut child);
+            child.wait()?;
+            return Ok(done);
         }
         if ended.is_none() {
             if let Some(status) = child.try_wait()? {
@@ -222,6 +255,17 @@ mod tests {
         assert_eq!(done.output, "out\nend");
         assert!(text.starts_with("out\nerr\nend"), "{text}");
         assert!(text.contains("ended with exit status: 3"), "{text}");
+    }
+
+    #[test]
+    fn a_program_is_stopped_when_it_has_said_what_is_looked_for() {
+        let script = "echo one; echo two; sleep 60; echo three";
+        let look = |line: &str| line.starts_with("two").then_some(2);
+        let (done, seen) = until(&mut sh(script), Duration::from_secs(20), look).unwrap();
+        assert_eq!(seen, Some(2));
+        assert!(!done.success && !done.timed_out);
+        let (done, seen) = until(&mut sh("echo one"), Duration::from_secs(20), look).unwrap();
+        assert!(done.success && seen.is_none());
     }
 
     #[test]
