@@ -85,6 +85,10 @@ pub async fn label_of(d: &Rc<dyn Disk>) -> StoreResult<Label> {
 pub(crate) async fn label_within(d: &Rc<dyn Disk>, limit: Nanos) -> Result<Label, NoLabel> {
     let silent = || NoLabel { in_doubt: true, why: no_label(d, IoError::Offline) };
     let blocks = d.len() / BLOCK as u64;
+    if blocks < 4 {
+        // Its copies would not fit.
+        return Err(NoLabel { in_doubt: false, why: no_label(d, IoError::OutOfRange) });
+    }
     let mut why = None;
     let (mut newer, mut unread) = (false, false);
     // The last of them is asked for as long as all of them together may be out of reach for a moment.
