@@ -8,12 +8,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use weir_reactor::{Completion, completion};
+use weir_base::{MILLIS, Nanos};
+use weir_reactor::{Completion, completion, sleep};
 
 /// Threads at most. More work than that waits for one of them.
 const MOST: usize = 256;
 /// Of these about one thing, as callers name it: what hangs gets no more of them.
 const EACH: usize = 4;
+/// How often is looked whether there is room for one more.
+const AGAIN: Nanos = 20 * MILLIS;
 /// A thread without work ends after this long.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -36,15 +39,21 @@ fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Runs `f` on a thread of its own and waits for it without holding up the reactor. Who gives up waiting ([`timeout`]) leaves
-/// it to its end. None: it panicked, there is no thread, or too many are out already for what it is `about` (a file system, a
-/// path).
+/// it to its end. While as many as may be are out for what it is `about` (a file system, a path) it does not begin. None: it
+/// panicked, or there is no thread.
 ///
 /// [`timeout`]: weir_reactor::timeout
 pub async fn blocking<R: Send + 'static>(
     about: u64,
     f: impl FnOnce() -> R + Send + 'static,
 ) -> Option<R> {
-    let out = Out::of(about)?;
+    let out = loop {
+        match Out::of(about) {
+            Some(out) => break out,
+            // Rare, and those who wait give up in time: nobody keeps a list of them.
+            None => sleep(AGAIN).await,
+        }
+    };
     let answer = Arc::new(Mutex::new(None));
     let (token, done) = completion();
     let (caller, told) = (weir_reactor::handle(), answer.clone());
@@ -167,8 +176,8 @@ mod tests {
     use super::*;
     use crate::Ring;
     use std::rc::Rc;
-    use std::sync::mpsc::channel;
-    use weir_reactor::{PollMode, Reactor};
+    use std::sync::mpsc::{TryRecvError, channel};
+    use weir_reactor::{PollMode, Reactor, timeout};
 
     #[test]
     fn what_hangs_holds_up_neither_the_reactor_nor_others() {
@@ -187,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_gets_no_more_threads() {
+    fn what_hangs_gets_no_more_threads_until_it_answers() {
         let reactor = Reactor::new(Rc::new(Ring::new().unwrap()));
         reactor.block_on(PollMode::Sleep, async {
             let (go_on, held) = channel::<()>();
@@ -199,15 +208,20 @@ mod tests {
             let hung: Vec<_> = (0..EACH).map(|_| weir_reactor::spawn(ask())).collect();
             weir_reactor::run_async().await;
             weir_reactor::run_async().await;
-            assert_eq!(ask().await, None, "it would be one more");
+            assert!(timeout(3 * AGAIN, ask()).await.is_err(), "it would be one more");
             assert_eq!(blocking(8, || 1).await, Some(1));
+            let next = weir_reactor::spawn(blocking(7, || 2));
+            weir_reactor::run_async().await;
+            assert!(!next.is_finished());
             for _ in 0..EACH {
                 go_on.send(()).unwrap();
             }
             for h in hung {
                 assert_eq!(h.await, Some(Some(true)));
             }
-            assert_eq!(blocking(7, || 1).await, Some(1), "it answers again");
+            assert_eq!(next.await, Some(Some(2)), "who has waited comes to it");
+            // Who gave up has not been asked: nothing is left to be taken.
+            assert_eq!(lock(&held).try_recv(), Err(TryRecvError::Empty));
         });
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use weir_base::{IoError, IoResult, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, Extent, report};
 use weir_reactor::{
-    LocalFuture, Token, WaitChannel, complete, completion, spawn, spawn_task, timeout,
+    Completion, LocalFuture, Token, WaitChannel, complete, completion, spawn, spawn_task, timeout,
 };
 
 /// The class of an operating system's error number.
@@ -321,9 +321,7 @@ impl Disk for FileDisk {
         let Some(lane) = self.slow.clone() else { return io.start(op, token, false) };
         spawn_task(async move {
             lane.wait().await;
-            let (inner, done) = completion();
-            io.start(op, inner, true);
-            let done = done.await;
+            let done = io.slowly(op).await;
             lane.signal();
             complete(token, done);
         });
@@ -357,14 +355,19 @@ impl Disk for FileDisk {
                     Err(_) => return all,
                 },
             };
-            // One question at a time: more would not be answered sooner. One that hangs holds its turn, and the others give up.
+            // One question at a time: more would not be answered sooner. One that hangs keeps its turn, and the others give up.
             let (fs, turn) = (self.fs, self.ring.lane(self.fs, 1));
-            let ask = spawn(async move {
+            let ask = async {
                 turn.wait().await;
-                let found = holes::find(fs, file, at, len).await;
-                turn.signal();
-                found
-            });
+                // It goes on when nobody waits for it any more.
+                let turn = turn.clone();
+                let asked = spawn(async move {
+                    let found = holes::find(fs, file, at, len).await;
+                    turn.signal();
+                    found
+                });
+                asked.await
+            };
             match timeout(ANSWER, ask).await {
                 Ok(Some(Some(found))) => found,
                 _ => all,
@@ -407,6 +410,23 @@ struct Io {
 }
 
 impl Io {
+    /// Where the file system may have the caller wait. Not all of these have a write kept before it ends because it says so (FUSE
+    /// with FOPEN_DIRECT_IO does not): they are asked by fsync.
+    async fn slowly(&self, op: DiskOp) -> Completion {
+        let run = |op| {
+            let (token, done) = completion();
+            self.start(op, token, true);
+            done
+        };
+        let DiskOp::Write { offset, buf, fua: true } = op else { return run(op).await };
+        let written = run(DiskOp::Write { offset, buf, fua: false }).await;
+        if !written.is_ok() {
+            return written;
+        }
+        let kept = run(DiskOp::Flush).await;
+        if kept.is_ok() { written } else { kept }
+    }
+
     fn start(&self, op: DiskOp, token: Token, slow: bool) {
         let fd = types::Fd(self.fd.fd.as_raw_fd());
         let entry = match op {

@@ -93,12 +93,12 @@ impl Local {
         Ok(self.lending.lend(held.path(), FileDisk::on(&self.ring, held)?))
     }
 
-    /// A disk that may only be read and that nobody holds, to look at what it is. None: it cannot be opened, or does not answer.
-    pub(crate) async fn glance(&self, path: &Path) -> Option<Rc<dyn Disk>> {
+    /// A disk that may only be read and that nobody holds, to look at what it is. None: it does not answer.
+    pub(crate) async fn glance(&self, path: &Path) -> Option<std::io::Result<Rc<dyn Disk>>> {
         let o = OpenOptions { create: false, len: None, direct: true, read_only: true };
         let path = path.to_owned();
-        let opened = look(&path.clone(), move || Opened::open(&path, o)).await?.ok()?;
-        Some(Rc::new(FileDisk::of(&self.ring, opened)))
+        let opened = look(&path.clone(), move || Opened::open(&path, o)).await?;
+        Some(opened.map(|o| Rc::new(FileDisk::of(&self.ring, o)) as Rc<dyn Disk>))
     }
 
     /// Runs `f` with what layers are built from.
@@ -127,14 +127,17 @@ impl Local {
 }
 
 /// Does something with `path` that may wait for its file system or driver, as long as a device may reasonably take. None: it has
-/// not come to its end, or too much of before has not. It may come to that still; what it gives is dropped then.
+/// not come to its end, or has not begun because too much of before has not. It may come to that still; what it gives is dropped
+/// then.
 pub(crate) async fn look<R: Send + 'static>(
     path: &Path,
     f: impl FnOnce() -> R + Send + 'static,
 ) -> Option<R> {
-    // Files of one directory are on one file system: one that hangs is asked a few times only.
+    // Files of one directory are on one file system: one that hangs is asked a few times only. Block devices have only the place
+    // of their names in common.
+    let of = if path.starts_with("/dev") { path } else { path.parent().unwrap_or(path) };
     let mut about = DefaultHasher::new();
-    path.parent().unwrap_or(path).hash(&mut about);
+    of.hash(&mut about);
     timeout(PATIENCE, blocking(about.finish(), f)).await.ok()?
 }
 

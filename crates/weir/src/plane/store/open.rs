@@ -189,6 +189,8 @@ enum Elsewhere {
     Renamed(Found),
     /// It carries the pool's label, and may be a copy of long ago.
     Copy,
+    /// It did not answer.
+    Silent,
     /// Something else.
     Other,
 }
@@ -196,7 +198,11 @@ enum Elsewhere {
 /// Opens what is at a path if it is a device of the pool that is not there yet, and no old copy of it: the very disk or file that
 /// the pool had. Where the system does not tell disks from each other, one passes that is as new as the others for sure.
 async fn elsewhere(local: &Local, owner: &Owner, path: &str, known: &Known) -> Elsewhere {
-    let Some(seen) = local.glance(Path::new(path)).await else { return Elsewhere::Other };
+    let seen = match local.glance(Path::new(path)).await {
+        Some(Ok(seen)) => seen,
+        Some(Err(_)) => return Elsewhere::Other,
+        None => return Elsewhere::Silent,
+    };
     match weir_store::label_of(&seen).await {
         Ok(l) if l.pool == known.pool && !known.devices.contains(&l.device) => {}
         _ => return Elsewhere::Other,
@@ -280,7 +286,11 @@ pub(super) async fn open(
     for f in found {
         match weir_store::label_of(&f.disk).await {
             Ok(l) if l.pool == p.id.0 => ours.push(f),
-            Ok(l) => unused.push((f.path, format!("it belongs to pool {:032x}", l.pool))),
+            Ok(l) => {
+                // Whose it is may be looking for it.
+                local.holds.release_path(&owner, Path::new(&f.path));
+                unused.push((f.path, format!("it belongs to pool {:032x}", l.pool)));
+            }
             Err(e) => unused.push((f.path, e.to_string())),
         }
     }
@@ -296,6 +306,7 @@ pub(super) async fn open(
                     ours.push(f);
                 }
                 Elsewhere::Copy => unused.push((path, "it carries the pool's label, and may be an old copy: `weir pool release` and `weir pool import` take it all the same".into())),
+                Elsewhere::Silent => unused.push((path, "it does not answer, and may be a device that is missing: `weir pool attach` brings it back when it does".into())),
                 Elsewhere::Other => {}
             }
         }
