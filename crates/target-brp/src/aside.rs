@@ -7,7 +7,7 @@ use weir_mem::Slice;
 
 /// Data of so many bytes has memory that is used again. Longer data costs more than its memory does.
 const SMALL: usize = 4096;
-/// Bytes kept at most: 4 MiB.
+/// Pieces kept at most, which are 4 MiB; they stay until the port ends.
 const MOST: usize = 1024;
 
 /// Memory that is used again and again; what was given out first is usually free first.
