@@ -27,6 +27,8 @@ pub(crate) struct Last {
     /// Nanoseconds on the processor and (turns, busy turns), by reactor.
     reactors: Vec<(u64, u64, u64)>,
     volumes: BTreeMap<String, Snapshot>,
+    /// Pools by reactor: those of one that is held up are as they were.
+    pools: Vec<Vec<PoolLive>>,
     /// The reading before that one.
     earlier: Option<(Instant, BTreeMap<String, Snapshot>)>,
 }
@@ -274,7 +276,13 @@ impl Node {
         }
         {
             let stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
-            for mut p in readings.iter_mut().flat_map(|r| r.stores.drain(..)) {
+            last.pools.resize_with(readings.len(), Vec::new);
+            for (r, known) in readings.iter_mut().zip(&mut last.pools) {
+                if r.held.is_none() {
+                    *known = std::mem::take(&mut r.stores);
+                }
+            }
+            for mut p in last.pools.iter().flatten().cloned() {
                 p.reactor = stores.reactor_of(&p.name);
                 live.pools.push(p);
             }

@@ -9,6 +9,7 @@ mod compress;
 mod declared_anew;
 mod devices;
 mod encrypted;
+mod exchanged;
 #[path = "../../../control/tests/it/fake.rs"]
 mod fake;
 mod import;
@@ -23,5 +24,6 @@ mod refused_release;
 mod reservations;
 mod same_name;
 mod secret;
+mod slow_files;
 mod stopped_host;
 mod truth;

@@ -1,6 +1,6 @@
 //! What is looked at before a device comes to Weir: whether others use it, what is in it, whether it makes sense.
 
-use super::{Holds, Owner, Wait, belongs, in_use, unusable};
+use super::{Holds, Owner, Taken, Wait, belongs, in_use, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,14 +105,20 @@ fn check_can_be_made(spec: &DeviceSpec, path: &Path) -> Result<()> {
     }
 }
 
-fn admit(holds: &Holds, owner: &Owner, spec: &DeviceSpec, inside: Inside<'_>) -> Result<()> {
-    let Some(path) = spec.path.as_ref().map(PathBuf::from) else { return Ok(()) };
+/// What was taken, if there is something.
+fn admit(
+    holds: &Arc<Holds>,
+    owner: &Owner,
+    spec: &DeviceSpec,
+    inside: Inside<'_>,
+) -> Result<Option<Taken>> {
+    let Some(path) = spec.path.as_ref().map(PathBuf::from) else { return Ok(None) };
     if let Some((other, dir)) = holds.directory_of(&path) {
         return Err(in_use(&path, format!("`{}` is the directory of {other}", dir.display())));
     }
     match std::fs::symlink_metadata(&path) {
         Err(e) if e.kind() == ErrorKind::NotFound && !matches!(inside, Inside::Anything) => {
-            return check_can_be_made(spec, &path);
+            return check_can_be_made(spec, &path).map(|()| None);
         }
         _ => {}
     }
@@ -125,12 +131,12 @@ fn admit(holds: &Holds, owner: &Owner, spec: &DeviceSpec, inside: Inside<'_>) ->
     };
     let own = holds.check_belongs(&held, &path, name)?;
     let overwrite = match inside {
-        Inside::Anything => return Ok(()),
-        Inside::OwnOr(_) if own => return Ok(()),
+        Inside::Anything => return Ok(Some(held)),
+        Inside::OwnOr(_) if own => return Ok(Some(held)),
         Inside::OwnOr(o) | Inside::Only(o) => o,
     };
     if held.is_directory() {
-        return super::plain::check_directory(&path);
+        return super::plain::check_directory(&path).map(|()| Some(held));
     }
     check_blank(&held, &path, overwrite)?;
     let len = held.len().map_err(|e| unusable(&path, e))?;
@@ -150,7 +156,7 @@ fn admit(holds: &Holds, owner: &Owner, spec: &DeviceSpec, inside: Inside<'_>) ->
         }
         _ => {}
     }
-    Ok(())
+    Ok(Some(held))
 }
 
 /// As [`admit`], for a thread of its own.
@@ -158,7 +164,7 @@ fn look(
     owner: Owner,
     spec: DeviceSpec,
     inside: Inside<'_>,
-) -> impl FnOnce(&Arc<Holds>) -> Result<()> + Send + 'static {
+) -> impl FnOnce(&Arc<Holds>) -> Result<Option<Taken>> + Send + 'static {
     let (own, overwrite) = match inside {
         Inside::Anything => (false, None),
         Inside::Only(o) => (false, Some(o.clone())),
@@ -170,11 +176,11 @@ fn look(
             Some(o) if own => Inside::OwnOr(o),
             Some(o) => Inside::Only(o),
         };
-        admit(holds, &owner, &spec, inside)?;
+        let taken = admit(holds, &owner, &spec, inside)?;
         if let Some(path) = &spec.path {
             holds.set_admitted(&owner, Path::new(path));
         }
-        Ok(())
+        Ok(taken)
     }
 }
 
@@ -205,17 +211,13 @@ impl Holds {
     ) -> Result<()> {
         check_memory(devices)?;
         let owner = Owner::Pool(pool.to_owned());
-        let paths = devices.iter().map(|d| PathBuf::from(d.path.clone().unwrap_or_default()));
-        let new: Vec<PathBuf> = paths.filter(|p| self.of(&owner, p).is_none()).collect();
+        let mut all = Vec::new();
         for d in devices {
             let path = PathBuf::from(d.path.clone().unwrap_or_default());
-            let asked = self.helped(&path, look(owner.clone(), d.clone(), inside)).await;
-            if let Err(e) = asked {
-                // All or none.
-                new.iter().for_each(|p| self.release_path(&Owner::Pool(pool.to_owned()), p));
-                return Err(e);
-            }
+            // All or none: an error lets go of those before.
+            all.extend(self.helped(&path, look(owner.clone(), d.clone(), inside)).await?);
         }
+        all.into_iter().for_each(|taken| drop(taken.keep()));
         Ok(())
     }
 }

@@ -10,6 +10,8 @@ mod lent;
 mod own;
 mod plain;
 mod protected;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use admit::{check_blank, check_unused};
 pub(crate) use label::whole;
@@ -18,6 +20,7 @@ pub(crate) use protected::Make;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -58,6 +61,8 @@ struct Entry {
     owner: Owner,
     path: PathBuf,
     held: Arc<Held>,
+    /// Nobody knows yet what it is: if it is not its owner's, it is let go of in a moment.
+    looked_at: bool,
     /// It was made for its owner, who does not stand yet.
     made: bool,
     /// What is in it was looked at for its owner, and may be lost.
@@ -128,14 +133,17 @@ impl Holds {
         })
     }
 
+    /// Whether somebody in this process has it who is about to see whether it is theirs.
+    fn is_looked_at(&self, path: &Path) -> bool {
+        let Some(identity) = std::fs::metadata(path).ok().and_then(|m| Identity::of(&m)) else {
+            return false;
+        };
+        let entries = lock(&self.entries);
+        entries.iter().any(|e| e.held.identity() == identity && e.looked_at)
+    }
+
     /// Opens and locks what is at `path` for an owner, who may have it already. May wait as long as the file system does.
-    pub(crate) fn take(
-        &self,
-        owner: &Owner,
-        path: &Path,
-        read_only: bool,
-        wait: Wait,
-    ) -> Result<Arc<Held>> {
+    fn open(&self, owner: &Owner, path: &Path, read_only: bool, wait: Wait) -> Result<Arc<Held>> {
         if let Some(held) = self.of(owner, path) {
             let now = std::fs::metadata(path).map_err(|e| unusable(path, e))?;
             if Identity::of(&now) == Some(held.identity()) && held.is_read_only() == read_only {
@@ -157,9 +165,15 @@ impl Holds {
                     }
                     let held = Arc::new(held);
                     let (owner, path) = (owner.clone(), path.to_owned());
-                    let entry =
-                        Entry { owner, path, held: held.clone(), made: false, admitted: false };
-                    lock(&self.entries).push(entry);
+                    let held_too = held.clone();
+                    lock(&self.entries).push(Entry {
+                        owner,
+                        path,
+                        held: held_too,
+                        looked_at: true,
+                        made: false,
+                        admitted: false,
+                    });
                     return Ok(held);
                 }
                 Err(HoldError::Busy) => {}
@@ -176,6 +190,7 @@ impl Holds {
             let why = self.why_busy(path);
             let patient = match wait {
                 _ if why.is_none() && is_closing() => true,
+                _ if self.is_looked_at(path) => true,
                 Wait::No => false,
                 Wait::ForTheDead => why.is_none(),
                 Wait::ForAnybody => self.here(path).is_none(),
@@ -328,11 +343,20 @@ impl Holds {
     /// Does something that may wait for a file system or driver, on a thread of its own.
     ///
     /// # Errors
-    /// Those of `f`; it takes too long. Then it may still come to its end.
+    /// Those of `f`; it takes too long. Then it may still come to its end, and what it gives is dropped.
     pub(crate) async fn helped<R: Send + 'static>(
         self: &Arc<Self>,
         path: &Path,
         f: impl FnOnce(&Arc<Holds>) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
+        self.helped_while(path, |holds, _| f(holds)).await
+    }
+
+    /// The same for what changes something: it asks before that whether anybody waits for it still.
+    pub(crate) async fn helped_while<R: Send + 'static>(
+        self: &Arc<Self>,
+        path: &Path,
+        f: impl FnOnce(&Arc<Holds>, &Waited<'_>) -> Result<R> + Send + 'static,
     ) -> Result<R> {
         let silent = || {
             Error::new(Code::IoError, format!("`{}` does not answer", path.display()))
@@ -345,7 +369,7 @@ impl Holds {
         let (tell, told) = tokio::sync::oneshot::channel();
         let (holds, asked) = (self.clone(), path.to_owned());
         let thread = std::thread::Builder::new().name("weir-device".into()).spawn(move || {
-            let done = f(&holds);
+            let done = f(&holds, &|| !tell.is_closed());
             lock(&holds.asked).remove(&asked);
             drop(tell.send(done));
         });
@@ -360,7 +384,7 @@ impl Holds {
         }
     }
 
-    /// As [`take`](Holds::take), from where nothing may wait.
+    /// Takes a device from where nothing may wait.
     pub(crate) async fn hold(
         self: &Arc<Self>,
         owner: Owner,
@@ -372,27 +396,30 @@ impl Holds {
         let at = path.clone();
         let take = move |h: &Arc<Holds>| {
             h.check_same(&owner, &path)?;
-            h.try_take(owner, path, read_only, wait)
+            h.take(&owner, &path, read_only, wait)
         };
         Ok(self.helped(&at, take).await?.keep())
     }
 
-    /// As [`take`](Holds::take), for somebody who may not wait for it: what nobody keeps is let go of.
-    fn try_take(
+    /// Takes what is at `path` for an owner, who may have it already. What nobody keeps is let go of: whoever asked may have given
+    /// up since. May wait as long as the file system does.
+    pub(crate) fn take(
         self: &Arc<Self>,
-        owner: Owner,
-        path: PathBuf,
+        owner: &Owner,
+        path: &Path,
         read_only: bool,
         wait: Wait,
     ) -> Result<Taken> {
-        let is_new = self.of(&owner, &path).is_none();
-        let held = self.take(&owner, &path, read_only, wait)?;
-        Ok(Taken { holds: self.clone(), owner, path, held, is_kept: !is_new })
+        let before = self.of(owner, path);
+        let held = self.open(owner, path, read_only, wait)?;
+        let is_kept = before.is_some_and(|b| Arc::ptr_eq(&b, &held));
+        let (owner, path) = (owner.clone(), path.to_owned());
+        Ok(Taken { holds: self.clone(), owner, path, held, is_kept, is_made: false })
     }
 
     /// Takes a device without waiting for its lock. May wait as long as the file system does.
     pub(crate) fn hold_now(self: &Arc<Self>, owner: &Owner, path: &str) -> Result<Taken> {
-        self.try_take(owner.clone(), PathBuf::from(path), false, Wait::No)
+        self.take(owner, Path::new(path), false, Wait::No)
     }
 }
 
@@ -403,22 +430,54 @@ pub(crate) struct Taken {
     path: PathBuf,
     held: Arc<Held>,
     is_kept: bool,
+    /// It was made a moment ago, and goes if it is not kept.
+    is_made: bool,
 }
 
 impl Taken {
     /// Its owner has it.
     pub(crate) fn keep(mut self) -> Arc<Held> {
         self.is_kept = true;
+        self.holds.with_entry(&self.owner, &self.path, |e| e.looked_at = false);
         self.held.clone()
+    }
+
+    /// It was not there before.
+    fn made(&mut self) {
+        self.is_made = true;
+        self.holds.set_made(&self.owner, &self.path);
+    }
+}
+
+impl Deref for Taken {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        if !self.is_kept {
-            let same = |e: &Entry| Arc::ptr_eq(&e.held, &self.held);
-            self.holds.release(|e| e.owner == self.owner && e.path == self.path && same(e));
+        if self.is_kept {
+            return;
         }
+        let same = |e: &Entry| Arc::ptr_eq(&e.held, &self.held);
+        self.holds.release(|e| e.owner == self.owner && e.path == self.path && same(e));
+        if self.is_made {
+            remove(&self.path, self.held.is_directory());
+        }
+    }
+}
+
+/// Whether somebody waits for what is being done.
+pub(crate) type Waited<'a> = dyn Fn() -> bool + 'a;
+
+/// Refuses to change a device for somebody who has given up: it may be another's by now.
+fn check_waited(path: &Path, waited: &Waited<'_>) -> Result<()> {
+    match waited() {
+        true => Ok(()),
+        false => Err(unusable(path, "it answered too late")),
     }
 }
 

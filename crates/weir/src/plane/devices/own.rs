@@ -1,6 +1,6 @@
 //! Files that are volumes by themselves: made once, with the volume, and never again.
 
-use super::{Holds, Owner, Wait, unusable};
+use super::{Holds, Owner, Wait, check_waited, unusable};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,14 +19,16 @@ impl Holds {
     ) -> Result<()> {
         let path = PathBuf::from(file);
         let at = path.clone();
-        self.helped(&at, move |holds| {
-            match make_file(&path) {
+        let taken = self.helped_while(&at, move |holds, waited| {
+            let made = match make_file(&path) {
                 Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(unusable(&path, e)),
-                _ => {}
+                made => made.is_ok(),
+            };
+            let mut held = holds.take(&owner, &path, false, Wait::ForTheDead)?;
+            if made {
+                held.made();
             }
-            let held = holds.take(&owner, &path, false, Wait::ForTheDead)?;
             if held.contents().map_err(|e| unusable(&path, e))?.data {
-                holds.release_path(&owner, &path);
                 return Err(Error::new(
                     Code::DeviceInUse,
                     format!("`{}` is there already", path.display()),
@@ -34,9 +36,12 @@ impl Holds {
                 .because("it has something in it, and a new volume has nothing")
                 .hint("move that file away"));
             }
-            held.set_len(size).map_err(|e| unusable(&path, e))
-        })
-        .await
+            check_waited(&path, waited)?;
+            held.set_len(size).map_err(|e| unusable(&path, e))?;
+            Ok(held)
+        });
+        drop(taken.await?.keep());
+        Ok(())
     }
 
     /// Sees to it that what a volume is has the bytes that it `had`, and gives it its `size` if that is more.

@@ -2,7 +2,7 @@
 
 use super::admit::{check_again, check_kind};
 use super::label::Label;
-use super::{Holds, Owner, Wait, remove, unusable};
+use super::{Holds, Owner, Taken, Wait, Waited, check_waited, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,6 +69,7 @@ struct Starting<'a> {
     number: u32,
     device: &'a Device,
     path: &'a Path,
+    waited: &'a Waited<'a>,
 }
 
 impl Starting<'_> {
@@ -112,6 +113,7 @@ impl Starting<'_> {
     /// Gives a file so many bytes for volumes and room for a label behind them, if it can be made longer. Gives what
     /// there is for volumes now, and whether a label fits behind it.
     fn make_room(&self, held: &Held, wanted: u64) -> Result<(u64, bool)> {
+        check_waited(self.path, self.waited)?;
         let len = held.len().map_err(|e| self.io(e))?;
         let whole = Label::place(wanted) + PAGE;
         if !held.is_block() && len < whole && held.set_len(whole).is_ok() {
@@ -156,6 +158,7 @@ impl Starting<'_> {
             .hint("give it at least 2 MiB"));
         }
         let len = held.len().map_err(|e| self.io(e))?;
+        check_waited(self.path, self.waited)?;
         let zeros = vec![0; ENDS.min(len / PAGE * PAGE) as usize];
         let last = (len / PAGE * PAGE).saturating_sub(ENDS);
         for at in [0, last] {
@@ -168,6 +171,7 @@ impl Starting<'_> {
     fn finish(&self, held: &Held, size: u64, room: bool) -> Result<DeviceFound> {
         match self.label(size).filter(|_| room) {
             Some(l) => {
+                check_waited(self.path, self.waited)?;
                 held.write(Label::place(size), &l.encode()).map_err(|e| self.io(e))?;
                 Ok(DeviceFound { size, labelled: true, identity: None })
             }
@@ -228,6 +232,7 @@ impl Starting<'_> {
             }
             None => {
                 if let Some(l) = self.label(0) {
+                    check_waited(self.path, self.waited)?;
                     label_directory(self.path, &l)?;
                 }
             }
@@ -235,29 +240,24 @@ impl Starting<'_> {
         Ok(DeviceFound { size: 0, labelled: self.pool.is_some(), identity: None })
     }
 
-    fn start(&self, holds: &Holds) -> Result<DeviceFound> {
+    fn start(&self, holds: &Arc<Holds>) -> Result<(DeviceFound, Taken)> {
         holds.check_same(self.owner, self.path)?;
         let made = self.make()?;
         let wait = if self.device.new { Wait::ForTheDead } else { Wait::ForAnybody };
-        let started = holds.take(self.owner, self.path, false, wait).and_then(|held| {
-            if made {
-                holds.set_made(self.owner, self.path);
-            }
-            check_kind(&held, self.path, self.device.kind)?;
-            match (self.device.kind, self.device.new) {
-                (DeviceKind::Dir, _) => self.start_directory(),
-                (_, true) => {
-                    self.check_new(holds, &held)?;
-                    self.start_new(&held)
-                }
-                (_, false) => self.start_known(&held),
-            }
-        });
-        if started.is_err() && made {
-            holds.release_path(self.owner, self.path);
-            remove(self.path, self.device.kind == DeviceKind::Dir);
+        let mut held = holds.take(self.owner, self.path, false, wait)?;
+        if made {
+            held.made();
         }
-        started
+        check_kind(&held, self.path, self.device.kind)?;
+        let found = match (self.device.kind, self.device.new) {
+            (DeviceKind::Dir, _) => self.start_directory(),
+            (_, true) => {
+                self.check_new(holds, &held)?;
+                self.start_new(&held)
+            }
+            (_, false) => self.start_known(&held),
+        };
+        Ok((found?, held))
     }
 }
 
@@ -277,10 +277,9 @@ impl Holds {
             let (at, owner, device, id) = (path.clone(), owner.clone(), d.clone(), pool.id);
             let name = pool.name.clone();
             let found = self
-                .helped(&at, move |holds| {
-                    let s =
-                        Starting { owner: &owner, pool: id, number, device: &device, path: &path };
-                    s.start(holds)
+                .helped_while(&at, move |holds, waited| {
+                    let (owner, device, path) = (&owner, &device, &path);
+                    Starting { owner, pool: id, number, device, path, waited }.start(holds)
                 })
                 .await
                 .map_err(|e| {
@@ -288,6 +287,8 @@ impl Holds {
                         Error::new(e.code, format!("pool {name} cannot be started")).because(&e);
                     if e.hint.is_empty() { e2 } else { e2.hint(e.hint) }
                 })?;
+            let (found, taken) = found;
+            drop(taken.keep());
             all.push(found);
         }
         Ok(all)
@@ -358,7 +359,11 @@ mod tests {
     fn start(path: &Path, pool: u128, known: &Device) -> Result<DeviceFound> {
         let owner = Owner::Pool("p".into());
         let (pool, number) = (Some(PoolId(pool)), 0);
-        Starting { owner: &owner, pool, number, device: known, path }.start(&Holds::default())
+        let s = Starting { owner: &owner, pool, number, device: known, path, waited: &|| true };
+        s.start(&Arc::default()).map(|(found, taken)| {
+            taken.keep();
+            found
+        })
     }
 
     fn file(path: &Path, size: u64) -> Device {

@@ -1,12 +1,12 @@
 //! Devices of protected pools, before the store looks at their labels.
 
 use super::admit::check_again;
-use super::{Holds, Owner, Wait, check_unused, in_use, remove, unusable};
+use super::{Holds, Owner, Taken, Wait, Waited, check_unused, check_waited, in_use, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weir_control::Result;
 use weir_control::model::{Device, DeviceKind, Pool, PoolId};
+use weir_control::{Code, Error, Result};
 use weir_store::format::label::Label;
 use weir_uring::Held;
 use weir_uring::device::{PAGE, make_file};
@@ -41,7 +41,24 @@ fn wipe(held: &Held, path: &Path, pool: PoolId) -> Result<()> {
     held.write(len.saturating_sub(ENDS), &zeros).map_err(io)
 }
 
-fn hold(holds: &Holds, owner: &Owner, d: &Device, make: Make) -> Result<Arc<Held>> {
+/// Refuses what carries another pool's label: whose it is may be looking for it. What cannot be read is not judged here.
+fn check_label(held: &Held, path: &Path, pool: PoolId) -> Result<()> {
+    let first = held.read(0, PAGE as usize).ok();
+    let label = first.and_then(|b| Label::decode(b.as_slice().try_into().ok()?).ok());
+    match label.filter(|l| l.pool != pool.0) {
+        None => Ok(()),
+        Some(l) => Err(in_use(path, format!("it belongs to pool {:032x}", l.pool))),
+    }
+}
+
+/// A device of the pool with this identity, or one to be looked at.
+fn hold(
+    holds: &Arc<Holds>,
+    waited: &Waited<'_>,
+    (owner, pool): (&Owner, Option<PoolId>),
+    d: &Device,
+    make: Make,
+) -> Result<Taken> {
     let path = PathBuf::from(d.path.clone().unwrap_or_default());
     let wanted = make != Make::Nothing && d.kind == DeviceKind::File;
     let made = match wanted.then(|| make_file(&path)) {
@@ -53,48 +70,47 @@ fn hold(holds: &Holds, owner: &Owner, d: &Device, make: Make) -> Result<Arc<Held
     // At a start whoever has it may be about to end; a command is refused at once.
     let start = make == Make::Nothing && *owner != Owner::Look;
     let wait = if start { Wait::ForAnybody } else { Wait::ForTheDead };
-    let held = holds.take(owner, &path, false, wait).and_then(|held| {
-        if held.is_directory() {
-            return Err(in_use(&path, "it is a directory"));
-        }
-        if made {
-            holds.set_made(owner, &path);
-        }
-        if *owner == Owner::Look {
-            check_unused(&held, &path)?;
-        }
-        if let Make::Anew(pool) = make
-            && !holds.may_be_wiped(owner, &path)
-        {
+    let mut held = holds.take(owner, &path, false, wait)?;
+    if made {
+        held.made();
+    }
+    if held.is_directory() {
+        return Err(in_use(&path, "it is a directory"));
+    }
+    if *owner == Owner::Look {
+        check_unused(&held, &path)?;
+    }
+    match (make, pool) {
+        (Make::Nothing, Some(pool)) => check_label(&held, &path, pool)?,
+        (Make::Anew(pool), _) if !holds.may_be_wiped(owner, &path) => {
             check_again(&held, &path, Some(pool))?;
         }
-        let len = held.len().map_err(|e| unusable(&path, e))?;
-        if make != Make::Nothing && !held.is_block() && len < d.size {
-            held.set_len(d.size).map_err(|e| unusable(&path, e))?;
-        }
-        if let Make::Anew(pool) = make {
-            wipe(&held, &path, pool)?;
-        }
-        Ok(held)
-    });
-    if held.is_err() && made {
-        holds.release_path(owner, &path);
-        remove(&path, false);
+        _ => {}
     }
-    held
+    let len = held.len().map_err(|e| unusable(&path, e))?;
+    check_waited(&path, waited)?;
+    if make != Make::Nothing && !held.is_block() && len < d.size {
+        held.set_len(d.size).map_err(|e| unusable(&path, e))?;
+    }
+    if let Make::Anew(pool) = make {
+        wipe(&held, &path, pool)?;
+    }
+    Ok(held)
 }
 
 impl Holds {
-    /// Holds a device of a protected pool, for the pool or for a look at it.
+    /// Holds a device of a protected pool that has this identity, or for a look at it.
     pub(crate) async fn hold_device(
         self: &Arc<Self>,
-        owner: &Owner,
+        (owner, pool): (&Owner, Option<PoolId>),
         device: &Device,
         make: Make,
     ) -> Result<Arc<Held>> {
         let path = PathBuf::from(device.path.clone().unwrap_or_default());
         let (owner, device) = (owner.clone(), device.clone());
-        self.helped(&path, move |h| hold(h, &owner, &device, make)).await
+        let taken = self
+            .helped_while(&path, move |h, waited| hold(h, waited, (&owner, pool), &device, make));
+        Ok(taken.await?.keep())
     }
 
     /// Holds the devices of a protected pool, each by itself; those of one that is not made yet are made.
@@ -102,15 +118,25 @@ impl Holds {
         self: &Arc<Self>,
         pool: &Pool,
     ) -> Vec<(String, Result<Arc<Held>>)> {
-        let owner = Owner::Pool(pool.name.clone());
         let make = match &pool.protection {
             Some(p) if !p.formatted => Make::Anew(p.id),
             _ => Make::Nothing,
         };
-        let mut all = Vec::new();
+        let id = pool.protection.as_ref().map(|p| p.id);
+        // Those that do not answer are waited for together.
+        let mut asked = Vec::new();
         for d in &pool.devices {
+            let (holds, device) = (self.clone(), d.clone());
+            let owner = Owner::Pool(pool.name.clone());
+            asked.push(tokio::spawn(async move {
+                holds.hold_device((&owner, id), &device, make).await
+            }));
+        }
+        let mut all = Vec::new();
+        for (d, task) in pool.devices.iter().zip(asked) {
             let path = d.path.clone().unwrap_or_else(|| "a device".into());
-            all.push((path, self.hold_device(&owner, d, make).await));
+            let broke = |e| Err(Error::new(Code::Internal, "a look at it broke off").because(e));
+            all.push((path, task.await.unwrap_or_else(broke)));
         }
         all
     }

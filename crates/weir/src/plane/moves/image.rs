@@ -1,6 +1,8 @@
 //! Foreign files and disks that are volumes as they are.
 
-use super::super::devices::{Holds, Owner, Wait, check_blank, check_unused, in_use, unusable};
+use super::super::devices::{
+    Holds, Owner, Wait, Waited, check_blank, check_unused, in_use, unusable,
+};
 use super::super::node::Node;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -32,7 +34,7 @@ fn look(holds: &Arc<Holds>, wish: &ImageWish) -> Result<ImageFound> {
         unusable(Path::new(&wish.path), e).hint(hint)
     })?;
     let held = holds.take(&Owner::Look, &path, !wish.write, Wait::ForTheDead)?;
-    let looked = || {
+    let look = || {
         if held.is_directory() {
             return Err(Error::new(
                 Code::InvalidDevice,
@@ -60,10 +62,7 @@ fn look(holds: &Arc<Holds>, wish: &ImageWish) -> Result<ImageFound> {
         let size = held.len().map_err(|e| unusable(&path, e))?;
         Ok(ImageFound { path: path.display().to_string(), size, block_size: held.block_size() })
     };
-    let found = looked();
-    drop(held);
-    holds.release_path(&Owner::Look, &path);
-    found
+    look()
 }
 
 impl Node {
@@ -72,18 +71,18 @@ impl Node {
         let wish = wish.clone();
         let at = Path::new(&wish.path).to_owned();
         let path = at.clone();
-        let look = move |holds: &Arc<Holds>| {
+        let look = move |holds: &Arc<Holds>, waited: &Waited<'_>| {
             if let Some(size) = wish.create {
                 create(&path, size)?;
             }
             let found = look(holds, &wish);
-            if found.is_err() && wish.create.is_some() {
+            if (found.is_err() || !waited()) && wish.create.is_some() {
                 // It was made a moment ago, by us.
                 drop(std::fs::remove_file(&path));
             }
             found
         };
-        self.holds.helped(&at, look).await
+        self.holds.helped_while(&at, look).await
     }
 
     /// Removes a file that was made for a volume that did not go there.

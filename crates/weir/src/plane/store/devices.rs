@@ -73,7 +73,7 @@ impl Node {
             _ => Make::File,
         };
         let device = Device::known(spec.kind, spec.path.clone(), spec.size.unwrap_or(0));
-        let done = match self.holds.hold_device(&owner, &device, make).await {
+        let done = match self.holds.hold_device((&owner, None), &device, make).await {
             Ok(held) => {
                 self.with_pool(&pool.name, move |p: Rc<OpenPool>| {
                     let held: Arc<Held> = held;

@@ -39,8 +39,9 @@ pub(crate) struct Stores {
     pools: BTreeMap<String, Placed>,
     /// Open volumes by name and place: pool, and name on the devices.
     volumes: BTreeMap<(String, u32), (String, String)>,
-    /// Pools whose opening has begun so far.
-    opened: usize,
+    /// The reactors of pools that were opened in this life, or were to be: what could not be ended of one that failed is known
+    /// there.
+    homes: BTreeMap<String, usize>,
 }
 
 #[derive(Clone)]
@@ -196,8 +197,8 @@ impl Node {
         let turn = {
             // Others are being opened beside.
             let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
-            stores.opened += 1;
-            stores.opened - 1
+            let next = stores.homes.len();
+            *stores.homes.entry(pool.name.clone()).or_insert(next)
         };
         let reactor = turn % handles.len().max(1);
         let Some(home) = handles.get(reactor).cloned() else {

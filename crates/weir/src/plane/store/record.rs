@@ -395,7 +395,8 @@ impl Node {
         let mut held = Devices::new();
         for d in &devices {
             let path = d.path.clone().unwrap_or_default();
-            held.push((path, self.holds.hold_device(&Owner::Look, d, Make::Nothing).await));
+            let by = (&Owner::Look, None);
+            held.push((path, self.holds.hold_device(by, d, Make::Nothing).await));
         }
         let paths: Vec<String> = held.iter().map(|(path, _)| path.clone()).collect();
         let found = on(&home, move |local: Rc<Local>| {
