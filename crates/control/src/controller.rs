@@ -19,6 +19,7 @@ mod newer;
 mod opening;
 mod policies;
 mod protect;
+mod renamed;
 
 pub use declared::ApplyReport;
 pub use policies::PoolRules;

@@ -85,6 +85,8 @@ weir_base::planted_bugs! {
     OtherMappingsRest,
     /// What an opening has found counts though the pool was closed since.
     OldOpeningCounts,
+    /// A pool that has been opened and not been looked at yet is taken for one that is not there.
+    OpenedIsLost,
     /// Volumes are served from where an older configuration may have them while a pool is opened that knows better.
     ServedUntold,
     /// What is slow to open keeps everything else from starting.

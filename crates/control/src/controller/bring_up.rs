@@ -12,7 +12,7 @@ const WANTED: u32 = 2;
 fn wait_for(volume: &str, pool: &str) -> Error {
     Error::new(Code::NotReady, format!("volume `{volume}` waits for pool `{pool}` to be opened"))
         .because("it may carry a newer configuration, by which the volume is elsewhere")
-        .hint("it is opened within half a minute in any case")
+        .hint("it is opened within two minutes in any case")
 }
 
 impl Controller {

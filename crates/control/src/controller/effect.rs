@@ -144,6 +144,7 @@ impl Controller {
             | Command::DropNew { .. }
             | Command::PutDevice { .. }
             | Command::DropDevice { .. }
+            | Command::NameDevices { .. }
             | Command::SetSnapshotRules(_)
             | Command::ChangeLayers { .. }
             | Command::RekeyVolume { .. }

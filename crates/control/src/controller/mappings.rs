@@ -127,11 +127,15 @@ impl Known {
 }
 
 impl Controller {
-    /// Whether a host has a connection now.
+    /// Whether a host has a connection now, as far as is known: a reactor that is held up does not tell whose are there.
     async fn is_logged_in(&self, host: &str) -> Result<bool> {
         let live = self.plane.status().await?;
+        let held = live.reactors.iter().any(|r| r.held.is_some());
         let mut nexuses = live.ports.iter().flat_map(|p| &p.nexuses);
-        Ok(nexuses.any(|n| n.host.as_deref() == Some(host) && !n.peer.is_empty()))
+        Ok(nexuses.any(|n| match &n.host {
+            Some(h) => h == host && !n.peer.is_empty(),
+            None => held,
+        }))
     }
 
     /// Takes a mapping away. A host that is logged in keeps its volume, unless by `force`.

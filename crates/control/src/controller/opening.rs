@@ -16,8 +16,9 @@ const END: Duration = Duration::from_secs(5);
 
 /// How long a command waits for a pool that is being opened, while others wait for it.
 const TURN: Duration = Duration::from_secs(10);
-/// How long a pool may keep volumes waiting that carry no configuration themselves: longer than a device is given to be opened.
-const WORD: Duration = Duration::from_secs(25);
+/// How long a pool may keep volumes waiting that carry no configuration themselves. Longer than it takes to find out that devices
+/// do not answer: to be opened (20 s), at each of two reads (20 s), and under another name (5 s each).
+const WORD: Duration = Duration::from_secs(120);
 /// How long pools may keep a node waiting that is to be whole from the start.
 const WHOLE: Duration = Duration::from_secs(60);
 
@@ -40,6 +41,8 @@ struct Opening {
 #[derive(Default)]
 pub(super) struct Openings {
     all: Mutex<BTreeMap<String, Opening>>,
+    /// Pools of which what their opening has found counts no more: they may be open.
+    unknown: Mutex<BTreeSet<String>>,
     /// Pools whose opening has begun once.
     known: Mutex<BTreeSet<String>>,
     /// The daemon is to end: nothing is opened any more.
@@ -77,13 +80,19 @@ impl Controller {
             && let Some(o) = lock(&self.opening.all).remove(name)
         {
             o.task.abort();
+            lock(&self.opening.unknown).insert(name.to_owned());
         }
         Ok(turn)
     }
 
-    /// A pool is being opened.
+    /// A pool is being opened, or has been and nobody has looked at it yet.
     pub(super) fn is_opening(&self, name: &str) -> bool {
-        lock(&self.opening.all).get(name).is_some_and(|o| !o.task.is_finished())
+        if has(Bug::OpenedIsLost) {
+            return lock(&self.opening.all).get(name).is_some_and(|o| !o.task.is_finished());
+        }
+        let waits = lock(&self.opening.all).contains_key(name)
+            || lock(&self.opening.unknown).contains(name);
+        waits && !self.up().pools.contains(name)
     }
 
     /// Waits until no pool is being opened any more, for a node that is to be whole from the start; a minute at most.
@@ -124,7 +133,9 @@ impl Controller {
     /// Closes the devices of a pool when nothing else is done with them.
     pub(super) async fn plane_stop(&self, name: &str) -> Result<()> {
         let _turn = self.take_turn(name).await?;
-        self.plane.stop_pool(name).await
+        self.plane.stop_pool(name).await?;
+        lock(&self.opening.unknown).remove(name);
+        Ok(())
     }
 
     /// Takes devices for a pool when nothing else is done with those that it has: what is being opened lets go of all others.
@@ -152,6 +163,7 @@ impl Controller {
             plane.start_pool(&of).await
         });
         let first = lock(&self.opening.known).insert(pool.name.clone());
+        lock(&self.opening.unknown).remove(&pool.name);
         let o = Opening { pool: pool.clone(), begun: Instant::now(), first, task };
         lock(&self.opening.all).insert(pool.name.clone(), o);
     }

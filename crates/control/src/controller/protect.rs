@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::dataplane::{Inside, ScrubAction};
-use crate::live::{GraphLive, PoolLive, ScrubLive, SnapshotLive};
+use crate::live::{GraphLive, ScrubLive, SnapshotLive};
 use crate::model::{
-    CloneSpec, DeviceAction, DeviceKind, DeviceSpec, DeviceUse, IMAGES, Pool, PoolInfo, Volume,
-    VolumeState, check_name, check_own_name, check_snapshot_name,
+    CloneSpec, DeviceAction, DeviceUse, IMAGES, Pool, PoolInfo, Volume, VolumeState, check_name,
+    check_own_name, check_snapshot_name,
 };
 use std::collections::BTreeMap;
 
@@ -300,6 +300,10 @@ impl Controller {
             if pool.protection.is_none() {
                 return me.protected(&model, &name).map(drop).and(me.pool_info(&name).await);
             }
+            if me.has_opened() {
+                // It may be up by itself.
+                me.bring_up().await;
+            }
             if !me.up().pools.contains(&name) {
                 let sizes = me.plane_force(pool).await?;
                 me.pool_started(pool, sizes).await?;
@@ -375,12 +379,6 @@ impl Controller {
         .await
     }
 
-    /// Records what the devices of an open pool are told from others by.
-    async fn know_devices(&self, name: &str) -> Result<()> {
-        let model = self.model();
-        self.start_pool(model.pool(name)?).await.map(drop)
-    }
-
     async fn drop_device(&self, name: &str, path: String) -> Result<()> {
         let model = self.model();
         let mut new = Model::clone(&model);
@@ -392,45 +390,6 @@ impl Controller {
             }
         }
         Ok(())
-    }
-
-    /// Names devices as their pools know them: those that have left in the background no longer, and those that were
-    /// found under another path by that. The caller holds `changes`.
-    pub(super) async fn tidy_devices(&self, live: &[PoolLive]) {
-        let model = self.model();
-        for l in live.iter().filter(|l| l.devices.iter().all(|d| d.path.is_some())) {
-            let Ok(pool) = model.pool(&l.name) else { continue };
-            let used = |p: &String| l.devices.iter().any(|d| d.path.as_ref() == Some(p));
-            let named = |p: &&String| pool.devices.iter().any(|d| d.path.as_ref() == Some(*p));
-            for path in l.devices.iter().filter_map(|d| d.path.as_ref()).filter(|p| !named(p)) {
-                let kind = match path.starts_with("/dev/") {
-                    true => DeviceKind::Block,
-                    false => DeviceKind::File,
-                };
-                let device = DeviceSpec { kind, path: Some(path.clone()), size: None };
-                let mut new = Model::clone(&self.model());
-                let command = Command::PutDevice { name: l.name.clone(), device };
-                let done = match new.apply(command, 0) {
-                    Ok(_) => self.commit(&self.model(), new).await.map(drop),
-                    Err(e) => Err(e),
-                };
-                if let Err(e) = done {
-                    tracing::warn!("pool {}: {e}", l.name);
-                }
-            }
-            let gone = pool.devices.iter().filter_map(|d| d.path.clone()).filter(|p| !used(p));
-            for path in gone.clone() {
-                if let Err(e) = self.drop_device(&l.name, path).await {
-                    tracing::warn!("pool {}: {e}", l.name);
-                }
-            }
-            let new = l.devices.iter().filter_map(|d| d.path.as_ref()).any(|p| !named(&p));
-            if (new || gone.count() > 0)
-                && let Err(e) = self.know_devices(&l.name).await
-            {
-                tracing::warn!("pool {}: {e}", l.name);
-            }
-        }
     }
 
     /// The device graph of a volume.

@@ -58,6 +58,11 @@ pub enum Command {
         /// The device's path.
         path: String,
     },
+    /// Name the devices of protected pools by their paths of now. All at once: pools may have each other's.
+    NameDevices {
+        /// What has changed of each.
+        pools: Vec<DeviceNames>,
+    },
     /// Give up other places of volumes in a pool that is not there: those that volumes have left, and those that they do not go to
     /// any more.
     DropPlaces {
@@ -287,6 +292,7 @@ impl Model {
             Command::DropNew { name } => self.drop_new(&name),
             Command::PutDevice { name, device } => self.put_device(&name, &device),
             Command::DropDevice { name, path } => self.drop_device(&name, &path),
+            Command::NameDevices { pools } => self.name_devices(&pools),
             Command::DropPlaces { pool } => self.drop_places(&pool),
             Command::DeletePool { name } => self.delete_pool(&name),
             Command::CreateVolume(spec) => self.create_volume(spec, entropy),

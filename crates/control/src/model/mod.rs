@@ -40,6 +40,7 @@ pub use migration::{
 };
 pub use objects::*;
 pub use overwrite::Overwrite;
+pub use pools::DeviceNames;
 pub use protection::{
     CloneSpec, DeviceAction, DeviceUse, MAX_SNAPSHOT_NAME, MapMemory, PoolId, Protection, Raid,
     check_snapshot_name, snapshot_dataset,

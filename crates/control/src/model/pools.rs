@@ -7,6 +7,17 @@ use super::*;
 use crate::units::format_size;
 use std::path::{Component, Path};
 
+/// What the devices of a protected pool are called now that the configuration does not say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceNames {
+    /// The pool.
+    pub pool: String,
+    /// Paths that it has devices at no longer.
+    pub gone: Vec<String>,
+    /// Devices that it has and that are not named.
+    pub come: Vec<DeviceSpec>,
+}
+
 fn no_maps(pool: &str) -> Error {
     Error::new(Code::Unsupported, format!("`{pool}` is a plain pool, which has no maps in memory"))
         .hint("leave the memory out, or protect the pool with --raid")
@@ -288,6 +299,41 @@ impl Model {
         }
         let text = format!("{path} is no device of pool `{name}` any more");
         Ok(vec![Change::new(ObjectKind::Pool, Action::Updated, name, text)])
+    }
+
+    pub(super) fn name_devices(&mut self, pools: &[DeviceNames]) -> Result<Vec<Change>> {
+        let mut next = self.clone();
+        for DeviceNames { pool: name, gone, .. } in pools {
+            if self.pool(name)?.protection.is_none() {
+                return Err(Error::new(Code::Unsupported, format!("`{name}` is a plain pool"))
+                    .hint("its devices stay where they are named"));
+            }
+            if let Some(pool) = next.pools.get_mut(name) {
+                pool.devices.retain(|d| d.path.as_ref().is_none_or(|p| !gone.contains(p)));
+            }
+        }
+        let mut changes = Vec::new();
+        for DeviceNames { pool: name, gone, come } in pools {
+            let mut added = next.new_devices(&next.pool(name)?.devices, come)?;
+            // They are there.
+            added.iter_mut().for_each(|d| d.new = false);
+            let Some(pool) = next.pools.get_mut(name) else { continue };
+            pool.devices.extend(added);
+            if pool.devices.is_empty() {
+                let text = format!("pool `{name}` would have no device any more");
+                return Err(Error::new(Code::Internal, text).hint("name at least one"));
+            }
+            let come = come.iter().filter_map(|d| d.path.as_ref());
+            let texts = gone
+                .iter()
+                .map(|p| format!("{p} is no device of pool `{name}` any more"))
+                .chain(come.map(|p| format!("pool `{name}` has {p}")));
+            changes.extend(
+                texts.map(|text| Change::new(ObjectKind::Pool, Action::Updated, name, text)),
+            );
+        }
+        *self = next;
+        Ok(changes)
     }
 
     pub(super) fn delete_pool(&mut self, name: &str) -> Result<Vec<Change>> {

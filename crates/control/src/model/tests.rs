@@ -595,6 +595,34 @@ fn volumes_of_protected_pools_are_made_in_two_steps() {
 }
 
 #[test]
+fn pools_may_have_each_others_paths_from_one_moment_to_the_next() {
+    let mut m = Model::default();
+    for (name, path) in [("a", "/d/0"), ("b", "/d/1")] {
+        let mut made = pool(name, vec![file(path, GIB)]);
+        if let Command::CreatePool(spec) = &mut made {
+            spec.raid = Some(Raid::Zero);
+        }
+        m.apply(made, 7).expect("made");
+    }
+    let names = |pool: &str, gone: &str, come: &[&str]| DeviceNames {
+        pool: pool.into(),
+        gone: vec![gone.into()],
+        come: come.iter().map(|p| file(p, GIB)).collect(),
+    };
+    let paths = |m: &Model| -> Vec<String> {
+        m.pools.values().flat_map(|p| p.devices.iter().filter_map(|d| d.path.clone())).collect()
+    };
+    let one = Command::NameDevices { pools: vec![names("a", "/d/0", &["/d/1"])] };
+    refused(&m, one, Code::DeviceInUse);
+    let none = Command::NameDevices { pools: vec![names("a", "/d/0", &[])] };
+    refused(&m, none, Code::Internal);
+    let both = vec![names("a", "/d/0", &["/d/1"]), names("b", "/d/1", &["/d/0"])];
+    assert_eq!(m.apply(Command::NameDevices { pools: both }, 0).expect("named").len(), 4);
+    assert_eq!(paths(&m), ["/d/1", "/d/0"]);
+    assert!(m.pools.values().all(|p| p.devices.iter().all(|d| !d.new)));
+}
+
+#[test]
 fn a_configuration_writes_raid_as_it_likes() {
     for text in [r#""10""#, "10"] {
         assert_eq!(serde_json::from_str::<Raid>(text).expect("read"), Raid::Ten);

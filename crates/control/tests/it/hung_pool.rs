@@ -178,6 +178,39 @@ async fn one_that_is_being_opened_is_not_let_go_of_as_lost() {
     not_lost().await;
 }
 
+/// A pool comes up while a command keeps others waiting, and is to be let go of by the next one.
+async fn not_lost_when_it_has_come() {
+    let (_dir, fake, safe, c) = told_first().await;
+    let other = Arc::new(tokio::sync::Notify::new());
+    fake.state().hung_pools.insert("slow".into(), other.clone());
+    let slow = tokio::spawn({
+        let c = c.clone();
+        async move { c.execute(Command::CreatePool(ram_pool("slow", GIB))).await }
+    });
+    let hangs = |f: &Fake| f.state().calls.iter().any(|c| c == "start_pool slow hangs");
+    assert!(within(30, || hangs(&fake)).await, "it is made");
+    let released = tokio::spawn({
+        let c = c.clone();
+        async move { c.release_pool("safe".into()).await }
+    });
+    // It waits for its turn.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    fake.state().hung_pools.clear();
+    safe.notify_waiters();
+    assert!(within(30, || fake.state().pools.contains_key("safe")).await, "it is open");
+    other.notify_waiters();
+    slow.await.expect("no panic").expect("it is made");
+    let e = released.await.expect("no panic").expect_err("nobody has looked at it");
+    assert!(e.to_string().contains("is being opened"), "taken for lost: {e}");
+    assert!(within(30, || fake.state().volumes.contains_key("v")).await, "all goes on");
+    c.release_pool("safe".into()).await.expect("it is let go of");
+}
+
+#[tokio::test]
+async fn one_that_has_just_been_opened_is_not_let_go_of_as_lost() {
+    not_lost_when_it_has_come().await;
+}
+
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
@@ -202,6 +235,13 @@ mod planted {
     async fn an_opening_of_before_is_seen() {
         plant(Some(Bug::OldOpeningCounts));
         opened_anew().await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "nobody has looked at it")]
+    async fn one_that_has_come_and_is_taken_for_lost_is_seen() {
+        plant(Some(Bug::OpenedIsLost));
+        not_lost_when_it_has_come().await;
     }
 
     #[tokio::test]
