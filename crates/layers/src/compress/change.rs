@@ -96,7 +96,12 @@ impl Inner {
             }
         }
         match self.compress(&p, &old, room, data.as_ref(), &buf)? {
-            Turn::Zeros => self.wipe(p.chunk, p.chunk + 1).await,
+            Turn::Zeros => {
+                // What the chunk saves may have been forgotten: looking for that takes memory, for which nobody may wait
+                // while holding some.
+                drop(buf);
+                self.wipe(p.chunk, p.chunk + 1).await
+            }
             Turn::Packed(blocks, generation) => {
                 let area = match old.form {
                     Form::Packed { area, .. } if has(Bug::FormOverwritten) => area,

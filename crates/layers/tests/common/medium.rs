@@ -164,6 +164,11 @@ impl Medium {
         self.blocks.borrow().0.len() as u64
     }
 
+    /// Reads under way.
+    pub(crate) fn reading(&self) -> usize {
+        self.reads.borrow().len()
+    }
+
     /// The layer must not have two operations on the same bytes under way, one of which changes them.
     fn alone(&self, (from, to): (u64, u64), write: bool) {
         let meets = |r: (u64, u64)| r.0 < to && from < r.1;

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use weir_base::{IoError, MILLIS, Prng, SECONDS};
 use weir_block::{Allocation, Volume};
 use weir_layers::compress::{Algorithm, Compress, Figures, Options, stored_len};
-use weir_mem::Slice;
-use weir_reactor::{sleep, spawn};
+use weir_mem::{BufPool, PoolConfig, Slice};
+use weir_reactor::{run_async, sleep, spawn, timeout};
 
 const C: u32 = 32 << 10;
 const LEN: u64 = 64 * C as u64;
@@ -238,5 +238,43 @@ fn held_still_it_forgets() {
         assert!(waits.await.unwrap() == one);
         sleep(2 * SECONDS).await;
         assert_eq!(v.figures(), told);
+    });
+}
+
+/// Writes that make zeros of their chunks have all the memory that is kept for when there is none. What was known of the chunks
+/// is forgotten meanwhile, so that each has to look what its chunk has saved.
+#[test]
+fn nobody_waits_for_memory_while_holding_some() {
+    run(async {
+        let (chunk, chunks) = (u64::from(C), 100_000);
+        let m = Medium::new(stored_len(chunks * chunk, C), 512, 3);
+        // None of its buffers is as long as a chunk.
+        let pool = BufPool::new(&PoolConfig { classes: vec![(4096, 1)] }).unwrap();
+        let v = Compress::new(m.clone(), options(Algorithm::Lz4, C), pool).unwrap();
+        for i in 0..4 {
+            write(&*v, i * chunk, &[7; C as usize / 2]).await.unwrap();
+        }
+        // Nothing else is read then.
+        assert_eq!(settled(&m).await, 4);
+        m.slow.set(MILLIS);
+        let zeros = |i| {
+            let v = v.clone();
+            spawn(async move { write(&*v, i * chunk, &[0; C as usize / 2]).await })
+        };
+        let writes: Vec<_> = (0..4).map(zeros).collect();
+        while m.reading() < 4 {
+            run_async().await;
+        }
+        m.slow.set(0);
+        // So many that they are not looked at one by one.
+        v.discard(10 * chunk, 5000 * chunk).await.unwrap();
+        assert_eq!(m.reading(), 4, "all have their memory still");
+        assert!(v.figures().unwrap().saved > 0, "it is to be known what they have saved");
+        for w in writes {
+            let done = timeout(120 * SECONDS, w).await;
+            assert!(matches!(done, Ok(Some(Ok(())))), "all wait for one another: {done:?}");
+        }
+        assert!(read(&*v, 0, 4 * chunk as usize).await.unwrap().iter().all(|b| *b == 0));
+        assert_eq!(settled(&m).await, 0);
     });
 }
