@@ -58,6 +58,12 @@ impl Bed {
         n
     }
 
+    /// Sets UA_INTLCK_CTRL to 10b: attentions stay until REQUEST SENSE.
+    pub(crate) fn interlock(&mut self, n: Nexus) {
+        let list = [0, 0, 0, 0, 0x0a, 0x0a, 0, 0x10, 0x20, 0x40, 0, 0, 0, 0, 0, 0];
+        self.raw(n, crate::initiator::mode_select_6(16).as_bytes(), &list).unwrap();
+    }
+
     /// Drains the unit attentions of a nexus by TEST UNIT READY, and REQUEST SENSE under UA_INTLCK.
     pub(crate) fn attentions(&mut self, n: Nexus) -> Vec<Sense> {
         let mut all = Vec::new();

@@ -86,8 +86,7 @@ fn any_other_command_reports_and_clears_one() {
 fn interlock_keeps_the_attention_until_request_sense() {
     let mut bed = Bed::new();
     let a = bed.login(1);
-    let list = [0, 0, 0, 0, 0x0a, 0x0a, 0, 0x10, 0x20, 0x40, 0, 0, 0, 0, 0, 0];
-    bed.raw(a, i::mode_select_6(16).as_bytes(), &list).unwrap();
+    bed.interlock(a);
     bed.lu.raise_ua(UaScope::All, Sense::CAPACITY_CHANGED);
     for _ in 0..3 {
         assert_eq!(sense(bed.run(a, i::test_unit_ready())), Sense::CAPACITY_CHANGED);

@@ -95,12 +95,19 @@ fn unattended_commands_meet_every_rule_but_attentions() {
     let before = bed.lu.generation();
     assert_eq!(bed.lu.admit_unattended(b, &read), Ok(()));
     assert_eq!(bed.lu.generation(), before, "nothing was pending, so what is cached holds");
-    bed.lu.raise_ua(UaScope::All, Sense::CAPACITY_CHANGED);
-    let before = bed.lu.generation();
-    assert_eq!(bed.lu.admit_unattended(b, &read), Ok(()));
-    assert!(bed.lu.generation() > before && bed.lu.fast_path(b).reads);
-    assert_eq!(bed.attentions(b), []);
-    assert_eq!(bed.attentions(a), [Sense::CAPACITY_CHANGED], "another's stay");
+    for interlock in [false, true] {
+        if interlock {
+            bed.interlock(a);
+            // Others are told of that.
+            bed.attentions(b);
+        }
+        bed.lu.raise_ua(UaScope::All, Sense::CAPACITY_CHANGED);
+        let before = bed.lu.generation();
+        assert_eq!(bed.lu.admit_unattended(b, &read), Ok(()), "interlock {interlock}");
+        assert!(bed.lu.generation() > before && bed.lu.fast_path(b).reads);
+        assert_eq!(bed.attentions(b), []);
+        assert_eq!(bed.attentions(a), [Sense::CAPACITY_CHANGED], "another's stay");
+    }
     bed.run(a, i::reserve_6()).unwrap();
     assert_eq!(bed.lu.admit_unattended(b, &read), Err(ScsiError::RESERVATION_CONFLICT));
 }
