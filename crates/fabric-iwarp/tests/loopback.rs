@@ -303,6 +303,29 @@ fn a_message_longer_than_its_receive_ends_the_connection() {
     });
 }
 
+/// The message is there before its receive is.
+#[test]
+fn a_message_that_has_waited_and_is_longer_than_its_receive_ends_the_connection() {
+    with_provider(Config::default(), |p| async move {
+        let l = pair(&p).await;
+        let (_, first) = recv(&l.qb, 64);
+        // Both leave at once, so that the second has come when the first is told.
+        l.a.send_slots().wait_n(2).await;
+        l.a.send(b"first", None, SendFlags::default(), Token::NONE);
+        l.a.send(&[1; 65], None, SendFlags::default(), Token::NONE);
+        assert_eq!(first.await.len, 5);
+        let (_, done) = recv(&l.qb, 64);
+        for c in [&l.b, &l.a] {
+            let (t, closed) = completion();
+            c.on_closed(t);
+            closed.await;
+        }
+        assert!(l.a.close_reason().contains("ended the stream"), "{}", l.a.close_reason());
+        assert_eq!(l.qb.posted(), 1, "the receive is free again");
+        drop(done);
+    });
+}
+
 #[test]
 fn an_orderly_close_delivers_what_was_queued() {
     with_provider(Config::default(), |p| async move {
