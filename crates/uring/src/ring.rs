@@ -475,6 +475,26 @@ impl Driver for Ring {
 mod tests {
     use super::*;
 
+    /// The kernel stops at an entry that it refuses at once; a reactor that polls and never sleeps hands over the rest.
+    #[test]
+    fn what_the_kernel_has_not_taken_is_handed_over_with_the_next_poll() {
+        let ring = Ring::new().unwrap();
+        let ready: Rc<RefCell<VecDeque<u64>>> = Rc::default();
+        let watch = ring.watch(ring.0.wake.0.as_raw_fd(), 7, ready.clone());
+        ring.0.wake.unpark();
+        // Nobody has registered a personality.
+        ring.push(opcode::Nop::new().build().personality(1).user_data(IGNORE));
+        watch.arm(false);
+        ring.poll();
+        assert!(ready.borrow().is_empty(), "the kernel went on behind a refused entry");
+        // What is readable is told by the poll that hands it over, or by the next one.
+        for _ in 0..2 {
+            ring.poll();
+        }
+        assert_eq!(ready.take(), [7]);
+        assert!(!ring.0.queued.get());
+    }
+
     #[test]
     fn a_short_transfer_goes_on_where_a_direct_one_may_begin() {
         assert_eq!(onward(0, 4096), 4096);
