@@ -160,4 +160,14 @@ mod tests {
         let codes: Vec<_> = all.iter().map(|f| f.code.as_str()).collect();
         assert_eq!(codes, ["pool_degraded", "pool_degraded", "pool_full"]);
     }
+
+    #[test]
+    fn a_pool_that_is_not_well_says_why() {
+        let text = |reason: Option<&str>| {
+            let p = PoolLive { reason: reason.map(str::to_string), ..pool(900, "degraded") };
+            faults(&[p], &Told::new())[0].text.clone()
+        };
+        assert_eq!(text(Some("device d1 is gone")), "pool `p` is degraded: device d1 is gone");
+        assert_eq!(text(None), "pool `p` is degraded");
+    }
 }
