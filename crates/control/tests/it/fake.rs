@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_control::controller::PoolRules;
-use weir_control::dataplane::{DataPlane, Hooks, Inside, LayerTrial, Place, Work};
+use weir_control::dataplane::{DataPlane, Decision, Hooks, Inside, LayerTrial, Place, Work};
 use weir_control::live::{
-    CensusLive, IoStats, Latency, LiveStatus, NexusLive, PortLive, ReactorLive, SnapshotLive,
-    VolumeLive,
+    CensusLive, IoStats, Latency, LiveStatus, MigrationProgress, NexusLive, PortLive, ReactorLive,
+    SnapshotLive, VolumeLive,
 };
 use weir_control::model::{
     AccessMap, Carried, Device, DeviceFound, DeviceKind, DeviceSpec, HostAccess, Migration,
-    Overwrite, Pool, PoolFound, RecordPart, TargetPort, Volume,
+    Overwrite, Pool, PoolFound, RecordPart, TargetPort, Told, Volume,
 };
 use weir_control::{Code, Error};
 
@@ -70,6 +70,8 @@ pub(crate) struct State {
     pub(crate) slow_pools: BTreeMap<String, std::time::Duration>,
     /// Pools whose devices do not answer before they are told to.
     pub(crate) hung_pools: BTreeMap<String, std::sync::Arc<tokio::sync::Notify>>,
+    /// How far volumes have moved, as the data plane calls it.
+    pub(crate) moves: BTreeMap<String, String>,
     /// No host is logged in.
     pub(crate) empty: bool,
     /// A host logs in just before the next mappings are in force, and sees what it saw by those before.
@@ -380,6 +382,25 @@ impl DataPlane for Fake {
         _migration: &'a Migration,
     ) -> Work<'a, ()> {
         ready(self.call(format!("start_migration {}", here.volume.name)).map(drop))
+    }
+
+    fn migration<'a>(&'a self, volume: &'a str) -> Work<'a, Option<MigrationProgress>> {
+        let state = self.state().moves.get(volume).cloned();
+        let progress = |state| MigrationProgress { state, ..MigrationProgress::default() };
+        ready(Ok(state.map(progress)))
+    }
+
+    fn hold_migration<'a>(&'a self, volume: &'a str) -> Work<'a, Told> {
+        let told = Told { write_cache: false, thin: true };
+        ready(self.call(format!("hold_migration {volume}")).map(|_| told))
+    }
+
+    fn decide_migration<'a>(&'a self, volume: &'a str, decision: Decision) -> Work<'a, ()> {
+        ready(self.call(format!("decide_migration {volume} {decision:?}")).map(|mut s| {
+            if decision == Decision::Moved {
+                s.moves.insert(volume.into(), "moved".into());
+            }
+        }))
     }
 
     fn end_migration<'a>(&'a self, here: Place<'a>, _there: Place<'a>) -> Work<'a, ()> {

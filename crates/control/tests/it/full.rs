@@ -1,22 +1,54 @@
-//! A file system that runs full, for stores.
+//! A file system that runs full, or whose disk takes its time, for stores.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
 struct Disk {
     bytes: Vec<u8>,
     /// Operations that still work; then there is no space.
     left: Option<u64>,
+    /// An operation has not worked.
+    refused: bool,
+    /// Nothing becomes durable.
+    held: bool,
+    /// Somebody waits for that.
+    awaited: bool,
 }
 
 /// A file on a file system that runs full.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Full(Arc<Mutex<Disk>>);
+pub(crate) struct Full(Arc<Mutex<Disk>>, Arc<Condvar>);
+
+/// As long as it is there, nothing becomes durable on a disk.
+#[derive(Debug)]
+pub(crate) struct Held(Full);
+
+impl Held {
+    /// Whether somebody waits for something to become durable.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.0.disk().awaited
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Also after a failure of the test: the thread that waits keeps it from ending.
+        let mut disk = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (disk.held, disk.awaited) = (false, false);
+        self.0.1.notify_all();
+    }
+}
 
 impl Full {
     fn disk(&self) -> MutexGuard<'_, Disk> {
         self.0.lock().expect("the disk")
+    }
+
+    /// Has nothing become durable for now.
+    pub(crate) fn hold(&self) -> Held {
+        self.disk().held = true;
+        Held(self.clone())
     }
 
     /// Has room for so many operations from now on.
@@ -34,15 +66,24 @@ impl Full {
         self.disk().left == Some(0)
     }
 
+    /// Whether an operation has not worked.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.disk().refused
+    }
+
     /// Another file with the same bytes, and room.
     pub(crate) fn copy(&self) -> Full {
-        Full(Arc::new(Mutex::new(Disk { bytes: self.disk().bytes.clone(), left: None })))
+        let disk = Disk { bytes: self.disk().bytes.clone(), ..Disk::default() };
+        Full(Arc::new(Mutex::new(disk)), Arc::default())
     }
 
     fn change(&self, f: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         let mut disk = self.disk();
         match &mut disk.left {
-            Some(0) => return Err(io::Error::from(io::ErrorKind::StorageFull)),
+            Some(0) => {
+                disk.refused = true;
+                return Err(io::Error::from(io::ErrorKind::StorageFull));
+            }
             Some(n) => *n -= 1,
             None => {}
         }
@@ -68,6 +109,12 @@ impl redb::StorageBackend for Full {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        let mut disk = self.disk();
+        while disk.held {
+            disk.awaited = true;
+            disk = self.1.wait(disk).expect("the disk");
+        }
+        drop(disk);
         self.change(|_| {})
     }
 

@@ -24,5 +24,6 @@ mod rest;
 mod retried;
 mod same_volume;
 mod shrink;
+mod slow_disk;
 mod stale_place;
 mod support;

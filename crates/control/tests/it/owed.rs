@@ -17,7 +17,7 @@ use weir_control::store::MetaStore;
 const MIB: u64 = 1 << 20;
 
 /// A node with a volume of 8 MiB and a full file system after so many operations of the store.
-async fn node() -> (Full, Arc<Fake>, Arc<Controller>) {
+pub(crate) async fn node() -> (Full, Arc<Fake>, Arc<Controller>) {
     let (file, fake) = (Full::default(), Arc::new(Fake::default()));
     let store = MetaStore::open_on(file.clone()).expect("a store");
     let c = Controller::start_on(store, Path::new("/nowhere"), fake.clone(), Vec::new()).await;
