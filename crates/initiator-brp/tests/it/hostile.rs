@@ -350,3 +350,38 @@ fn every_login_of_a_session_waits_for_what_the_session_replaces() {
         ends_whole(&t).await;
     });
 }
+
+/// A host starts anew twice while a write that it left behind is with the device. The second start gives way to the third though
+/// both wait for the same, and comes to nothing: it would be served under a nexus that no unit is ever rid of.
+#[test]
+fn a_login_that_is_replaced_while_it_waits_comes_to_nothing() {
+    on_reactor(|p| async move {
+        let t = Rc::new(serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(1 << 20)));
+        t.mood.direct.set(false);
+        let s = Session::connect(p.clone(), session_config(&t)).await.unwrap();
+        let d = Rc::new(s.queue().open("v").await.unwrap());
+        t.mood.stall.set(true);
+        let write = spawn(async move { d.write(0, slice(&[1; 512]), false).await });
+        until("a write hangs", || t.port.census().requests_busy == 1).await;
+        let enter = |session| {
+            let (p, t) = (p.clone(), t.clone());
+            spawn(async move { Peer::enter(&p, &t, LoginRequest { session, ..login() }, 1).await })
+        };
+        let known = |session| t.target.sessions().iter().any(|s| s.session == session);
+        let second = enter(78);
+        until("the second waits", || known(78)).await;
+        let third = enter(79);
+        until("the third waits in its place", || known(79) && !known(78)).await;
+        t.mood.stall.set(false);
+        let refused = second.await.unwrap().err();
+        let peer = third.await.unwrap();
+        assert_eq!(refused, Some(RejectReason::Draining));
+        assert!(peer.is_ok(), "the third is let in");
+        let sessions: Vec<u64> = t.target.sessions().iter().map(|s| s.session).collect();
+        assert_eq!(sessions, [79]);
+        assert_eq!(t.port.census().channels, 1);
+        drop((peer, write));
+        s.close().await;
+        ends_whole(&t).await;
+    });
+}
