@@ -15,6 +15,7 @@ mod draining;
 mod errors;
 mod filling;
 mod full;
+mod instant;
 mod keeper;
 mod labels;
 mod late;
