@@ -38,9 +38,8 @@ pub(crate) fn copy(args: CopyArgs) -> anyhow::Result<ExitCode> {
                 _ => return Err(Error::new(Code::InvalidRequest, "neither end is on a target")),
             };
             if let (End::Unit(a), End::Unit(b)) = (&from, &to)
+                && overlap(args.source_offset, args.destination_offset, length)
                 && same(a, b).await?
-                && args.source_offset < args.destination_offset.saturating_add(length)
-                && args.destination_offset < args.source_offset.saturating_add(length)
             {
                 return Err(Error::new(Code::InvalidRequest, "source and destination overlap")
                     .because("both are on one unit")
@@ -63,6 +62,11 @@ pub(crate) fn copy(args: CopyArgs) -> anyhow::Result<ExitCode> {
         format!("{} bytes copied{verified} in {:.2} s", m.bytes, m.seconds)
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether two ranges of so many bytes have some in common.
+fn overlap(a: u64, b: u64, length: u64) -> bool {
+    a < b.saturating_add(length) && b < a.saturating_add(length)
 }
 
 /// Whether two ways lead to one unit, as far as units have names.
@@ -97,5 +101,27 @@ fn len(end: &End) -> Result<u64> {
                 .map_err(|e| Error::new(Code::IoError, "the file has no length").because(e))
         }
         _ => Ok(u64::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_overlap_that_have_a_byte_in_common() {
+        for (a, b, length, common) in [
+            (0, 0, 4096, true),
+            (0, 4095, 4096, true),
+            (0, 4096, 4096, false),
+            (0, 8192, 4096, false),
+            (1 << 20, 0, 1 << 30, true),
+            (7, 7, 0, false),
+            (u64::MAX - 512, u64::MAX - 1024, 1024, true),
+            (u64::MAX - 512, u64::MAX - 1024, 512, false),
+        ] {
+            assert_eq!(overlap(a, b, length), common, "{a} {b} {length}");
+            assert_eq!(overlap(b, a, length), common, "{b} {a} {length}");
+        }
     }
 }
