@@ -5,7 +5,7 @@ use crate::sim::{LEN, Lab, PORT, seeds, start};
 use crate::target::{BLOCK, HOST, Medium, Served, config, medium, serve};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{MILLIS, Prng, SECONDS};
+use weir_base::{MILLIS, Nanos, Prng, SECONDS};
 use weir_initiator_srp::{
     Error, Multipath, MultipathConfig, PathCondition, PathPolicy, PathState, Session, SessionConfig,
 };
@@ -30,11 +30,19 @@ struct Two {
 
 impl Two {
     fn new(seed: u64, config: MultipathConfig) -> Two {
+        Two::with(seed, config, |c| c)
+    }
+
+    fn with(
+        seed: u64,
+        config: MultipathConfig,
+        change: impl Fn(SessionConfig) -> SessionConfig,
+    ) -> Two {
         let lab = Lab::new(seed, 1);
         let other = TargetConfig { port_id: PortId::new(2, 2), ..lab.config.clone() };
         let (second, served) = (lab.world.node("second"), Rc::default());
         start(&second, &other, &lab.medium, &served);
-        let c = SessionConfig { fast_io_fail: SECONDS, ..lab.session_config() };
+        let c = change(SessionConfig { fast_io_fail: SECONDS, ..lab.session_config() });
         let s1 = lab.session(c.clone());
         let s2 = lab.session(SessionConfig {
             addrs: vec![second.addr(PORT)],
@@ -206,6 +214,38 @@ fn a_write_in_doubt_waits_until_the_old_target_has_ended_it() {
     assert_eq!(ghost(5 * SECONDS), 2);
     // The test would see it: with too short a wait the old write falls upon the newer one.
     assert_eq!(ghost(0), 1);
+}
+
+/// How long after its abort a write that takes too long is sent again.
+fn sent_again_after(settle: Nanos) -> Nanos {
+    let config = MultipathConfig { settle, ..Default::default() };
+    let two = Two::with(6, config, |c| SessionConfig { retries: 1, ..c });
+    let w = &two.lab.world;
+    // Longer than the host waits for a command, shorter than for the answer to its abort.
+    two.lab.mood(|m| m.delay.set(2500 * MILLIS));
+    let (m, before) = (two.unit.clone(), two.commands().iter().sum::<u64>());
+    let write = async move { m.write(0, Slice::heap(BLOCK).sub(0, BLOCK), false).await };
+    let io = two.lab.host.spawn(write);
+    w.run_until(60 * SECONDS, || two.unit.last_error() == Some(Error::TimedOut)).unwrap();
+    let left = w.now();
+    two.slow(0);
+    w.run_until(60 * SECONDS, || two.commands().iter().sum::<u64>() == before + 2).unwrap();
+    let waited = w.now() - left;
+    assert_eq!(two.lab.run(io), Some(Ok(())));
+    two.close();
+    waited
+}
+
+/// The target says that it has ended the write. What another writes next is safe from it only later.
+#[test]
+fn a_write_that_was_aborted_is_sent_again_once_it_is_settled() {
+    let settle = 5 * SECONDS;
+    let waited = sent_again_after(settle);
+    // A turn of the host takes its time, and ends after its wait has begun.
+    assert!((settle - MILLIS..settle + SECONDS).contains(&waited), "{waited} ns");
+    // The test would see it.
+    let waited = sent_again_after(0);
+    assert!(waited < SECONDS, "{waited} ns");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use weir_base::{MILLIS, SECONDS};
 use weir_fabric::{Connection, Incoming, Params, Provider, SendFlags};
 use weir_initiator_srp::{Error, Queue, Rung, Session, SessionConfig};
 use weir_mem::Slice;
+use weir_proto_scsi::initiator as build;
 use weir_proto_scsi::sense::{Sense, SenseFormat};
 use weir_proto_srp::login::{BufferFormats, MultiChannelAction, MultiChannelResult};
 use weir_proto_srp::misc::{CreditRequest, EventRequest, LogoutReason, TargetLogout};
@@ -70,10 +71,14 @@ type Script = Rc<dyn Fn(&Peer, Seen)>;
 
 struct Scripted {
     credits: i32,
+    /// Longest message that it takes; then it takes immediate data, too. `None`: as long as the host asks for.
+    room: Option<u32>,
     /// Channels accepted at most; later ones are rejected.
     channels: u32,
     script: Script,
     seen: Rc<RefCell<Vec<Seen>>>,
+    /// Bytes of each message.
+    lengths: Rc<RefCell<Vec<u32>>>,
 }
 
 async fn serve(provider: Rc<dyn Provider>, addr: String, s: Rc<Scripted>) {
@@ -122,12 +127,12 @@ async fn channel(
     let response = LoginResponse {
         tag: request.tag,
         credits: s.credits,
-        request_iu_len: request.request_iu_len,
+        request_iu_len: s.room.unwrap_or(request.request_iu_len),
         response_iu_len: 256,
         formats: BufferFormats::BOTH,
         result: MultiChannelResult::NoneTerminated,
         solicit_supported: false,
-        immediate_supported: false,
+        immediate_supported: s.room.is_some(),
     };
     let params = Params {
         private_data: response.to_bytes().to_vec(),
@@ -138,11 +143,11 @@ async fn channel(
     let Ok(conn) = incoming.accept(&*provider, params).await else { return };
     let peer = Peer { conn: conn.clone(), login };
     let context = IuContext {
-        max_iu_len: request.request_iu_len,
-        immediate_offset: None,
+        max_iu_len: response.request_iu_len,
+        immediate_offset: s.room.map(|_| request.immediate_offset),
         max_table_entries: 16,
     };
-    let p = peer.clone();
+    let (p, lengths) = (peer.clone(), s.lengths.clone());
     let note = move |seen: Seen| {
         s.seen.borrow_mut().push(seen);
         (s.script)(&p, seen);
@@ -153,6 +158,7 @@ async fn channel(
             let (user, c) = cq.next().await;
             let b = &buffers[user as usize];
             let bytes = b.sub(0, c.len as usize).to_vec();
+            lengths.borrow_mut().push(c.len);
             note(match Iu::decode(&bytes, &context).unwrap() {
                 Iu::Command(c) => Seen::Command(c.tag, c.cdb[0]),
                 Iu::TaskManagement(t) => Seen::Task(t.tag, t.function, t.task_tag),
@@ -174,6 +180,7 @@ struct Play {
     host: Node,
     session: Session,
     seen: Rc<RefCell<Vec<Seen>>>,
+    lengths: Rc<RefCell<Vec<u32>>>,
 }
 
 impl Play {
@@ -214,10 +221,23 @@ fn play_with(
     change: impl FnOnce(&mut SessionConfig),
     script: impl Fn(&Peer, Seen) + 'static,
 ) -> Play {
+    play_in(None, credits, accepted, change, script)
+}
+
+/// With a target that takes no longer messages than that.
+fn play_in(
+    room: Option<u32>,
+    credits: i32,
+    channels: u32,
+    change: impl FnOnce(&mut SessionConfig),
+    script: impl Fn(&Peer, Seen) + 'static,
+) -> Play {
     let world = World::new(1);
     let (target, host) = (world.node("target"), world.node("host"));
     let seen: Rc<RefCell<Vec<Seen>>> = Rc::default();
-    let s = Scripted { credits, channels: accepted, script: Rc::new(script), seen: seen.clone() };
+    let lengths: Rc<RefCell<Vec<u32>>> = Rc::default();
+    let (script, told) = (Rc::new(script), lengths.clone());
+    let s = Scripted { credits, room, channels, script, seen: seen.clone(), lengths: told };
     target.spawn(serve(target.provider(), target.addr(PORT), Rc::new(s)));
     let mut config = SessionConfig {
         command_timeout: 2 * SECONDS,
@@ -229,7 +249,7 @@ fn play_with(
     let provider = host.provider();
     let login = host.spawn(async move { Session::connect(provider, config).await.unwrap() });
     let session = world.run(&host, SECONDS, login).unwrap().unwrap();
-    Play { world, host, session, seen }
+    Play { world, host, session, seen, lengths }
 }
 
 fn play(script: impl Fn(&Peer, Seen) + 'static) -> Play {
@@ -894,5 +914,32 @@ fn fewer_channels_than_wanted_will_do() {
     let p = play_with(32, 2, |c| c.channels = 4, agree);
     assert_eq!(p.session.figures().channels, 2);
     assert_eq!(p.tur(), Ok(()));
+    p.check_quiet();
+}
+
+/// A target may agree to shorter messages than it was asked for. What does not fit one it fetches.
+#[test]
+fn immediate_data_is_as_long_as_the_target_takes_it() {
+    const ROOM: u32 = 2048;
+    // In front of the data.
+    const COMMAND: u32 = 68;
+    let p = play_in(Some(ROOM), 32, 8, |c| c.immediate = 8192, agree);
+    let most = (ROOM - COMMAND) / 512 * 512;
+    for len in [512, most, most + 512, 8192] {
+        // One piece is sent from where it lies, several are put together.
+        for pieces in [1, 2] {
+            let data: Vec<Slice> =
+                (0..pieces).map(|_| Slice::heap((len / pieces) as usize)).collect();
+            let q = p.queue();
+            p.lengths.borrow_mut().clear();
+            let cdb = build::write(0, len / 512, false);
+            let done = p.run(async move { q.transfer(L0, &cdb, &data, &[]).await });
+            assert_eq!(done, Ok(()), "{len} bytes in {pieces} pieces");
+            let lengths = p.lengths.borrow().clone();
+            let whole = lengths == [COMMAND + len];
+            assert_eq!(whole, len <= most, "{len} bytes in {pieces} pieces: {lengths:?}");
+        }
+    }
+    assert_eq!(p.session.figures().losses, 0);
     p.check_quiet();
 }
