@@ -417,6 +417,23 @@ impl Holds {
         Ok(Taken { holds: self.clone(), owner, path, held, is_kept, is_made: false })
     }
 
+    /// Takes what may have been `made` for this a moment ago: that goes if it is not kept.
+    fn take_made(
+        self: &Arc<Self>,
+        owner: &Owner,
+        path: &Path,
+        wait: Wait,
+        made: bool,
+    ) -> Result<Taken> {
+        let mut taken = self.take(owner, path, false, wait);
+        match &mut taken {
+            Ok(taken) if made => taken.made(),
+            Err(_) if made => remove(path, path.is_dir()),
+            _ => {}
+        }
+        taken
+    }
+
     /// Takes a device without waiting for its lock. May wait as long as the file system does.
     pub(crate) fn hold_now(self: &Arc<Self>, owner: &Owner, path: &str) -> Result<Taken> {
         self.take(owner, Path::new(path), false, Wait::No)

@@ -24,10 +24,7 @@ impl Holds {
                 Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(unusable(&path, e)),
                 made => made.is_ok(),
             };
-            let mut held = holds.take(&owner, &path, false, Wait::ForTheDead)?;
-            if made {
-                held.made();
-            }
+            let held = holds.take_made(&owner, &path, Wait::ForTheDead, made)?;
             if held.contents().map_err(|e| unusable(&path, e))?.data {
                 return Err(Error::new(
                     Code::DeviceInUse,

@@ -244,10 +244,7 @@ impl Starting<'_> {
         holds.check_same(self.owner, self.path)?;
         let made = self.make()?;
         let wait = if self.device.new { Wait::ForTheDead } else { Wait::ForAnybody };
-        let mut held = holds.take(self.owner, self.path, false, wait)?;
-        if made {
-            held.made();
-        }
+        let held = holds.take_made(self.owner, self.path, wait, made)?;
         check_kind(&held, self.path, self.device.kind)?;
         let found = match (self.device.kind, self.device.new) {
             (DeviceKind::Dir, _) => self.start_directory(),

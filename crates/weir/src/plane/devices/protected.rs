@@ -70,10 +70,7 @@ fn hold(
     // At a start whoever has it may be about to end; a command is refused at once.
     let start = make == Make::Nothing && *owner != Owner::Look;
     let wait = if start { Wait::ForAnybody } else { Wait::ForTheDead };
-    let mut held = holds.take(owner, &path, false, wait)?;
-    if made {
-        held.made();
-    }
+    let held = holds.take_made(owner, &path, wait, made)?;
     if held.is_directory() {
         return Err(in_use(&path, "it is a directory"));
     }

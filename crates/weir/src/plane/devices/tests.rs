@@ -52,10 +52,7 @@ async fn what_comes_when_nobody_waits_any_more_is_let_go_of() {
             if is_made {
                 std::fs::write(&at, []).expect("a file");
             }
-            let mut taken = h.take(&pool("p"), &at, false, Wait::No)?;
-            if is_made {
-                taken.made();
-            }
+            let taken = h.take_made(&pool("p"), &at, Wait::No, is_made)?;
             assert!(!waited(), "it is told that nobody waits");
             assert!(check_waited(&at, waited).is_err());
             Ok(taken)
@@ -77,13 +74,23 @@ async fn what_comes_when_nobody_waits_any_more_is_let_go_of() {
         .expect("free");
 }
 
+#[test]
+fn what_was_made_and_cannot_be_had_goes() {
+    let (dir, holds) = (Scratch::new("made"), Arc::<Holds>::default());
+    let path = dir.file();
+    let had = holds.take(&pool("p"), &path, false, Wait::No).expect("taken").keep();
+    assert!(holds.take_made(&pool("q"), &path, Wait::No, false).is_err() && path.exists());
+    assert!(holds.take_made(&pool("q"), &path, Wait::No, true).is_err() && !path.exists());
+    drop(had);
+}
+
 #[tokio::test]
 async fn what_is_kept_stays_and_what_was_there_before_is_not_let_go_of() {
     let (dir, holds) = (Scratch::new("kept"), Arc::<Holds>::default());
     let path = dir.file();
     holds.hold(pool("p"), &path.display().to_string(), false, Wait::No).await.expect("taken");
     drop(holds.take(&pool("p"), &path, false, Wait::No).expect("it has it"));
-    assert_eq!(holds.paths_of(|o| *o == pool("p")), [path.clone()]);
+    assert_eq!(holds.paths_of(|o| *o == pool("p")), std::slice::from_ref(&path));
     let e = holds.take(&pool("q"), &path, false, Wait::ForAnybody).err().expect("it is p's");
     assert!(e.to_string().contains("belongs to pool `p`"), "{e}");
 }
