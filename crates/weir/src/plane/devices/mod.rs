@@ -107,9 +107,18 @@ pub(crate) enum Wait {
 }
 
 impl Holds {
-    /// What is held by that name, for the reactors.
+    /// What is held by that name, for the reactors: one thing at most, see [`named_by`](Holds::named_by).
     pub(crate) fn find(&self, path: &Path) -> Option<Arc<Held>> {
-        lock(&self.entries).iter().find(|e| e.path == path).map(|e| e.held.clone())
+        let is_it = |e: &&Entry| e.path == path && e.owner != Owner::Look;
+        lock(&self.entries).iter().find(is_it).map(|e| e.held.clone())
+    }
+
+    /// Who else has something by that name. What it leads to may have changed since, and reactors go by the name.
+    fn named_by(&self, owner: &Owner, path: &Path) -> Option<Owner> {
+        let other = |e: &&Entry| e.path == path && e.owner != *owner && e.owner != Owner::Look;
+        let entries = lock(&self.entries);
+        let found = entries.iter().find(other).filter(|_| *owner != Owner::Look);
+        found.map(|e| e.owner.clone())
     }
 
     fn of(&self, owner: &Owner, path: &Path) -> Option<Arc<Held>> {
@@ -139,12 +148,20 @@ impl Holds {
             return false;
         };
         let entries = lock(&self.entries);
-        entries.iter().any(|e| e.held.identity() == identity && e.looked_at)
+        let is_it = |e: &Entry| e.held.identity() == identity || e.path == path;
+        entries.iter().any(|e| e.looked_at && is_it(e))
+    }
+
+    /// What an owner has for good by that name.
+    fn kept(&self, owner: &Owner, path: &Path) -> Option<Arc<Held>> {
+        let entries = lock(&self.entries);
+        let is_it = |e: &&Entry| e.owner == *owner && e.path == path && !e.looked_at;
+        entries.iter().find(is_it).map(|e| e.held.clone())
     }
 
     /// Opens and locks what is at `path` for an owner, who may have it already. May wait as long as the file system does.
     fn open(&self, owner: &Owner, path: &Path, read_only: bool, wait: Wait) -> Result<Arc<Held>> {
-        if let Some(held) = self.of(owner, path) {
+        if let Some(held) = self.kept(owner, path) {
             let now = std::fs::metadata(path).map_err(|e| unusable(path, e))?;
             if Identity::of(&now) == Some(held.identity()) && held.is_read_only() == read_only {
                 // It may have become larger.
@@ -157,7 +174,12 @@ impl Holds {
         let begun = Instant::now();
         let mut told = false;
         loop {
-            match Held::open(path, read_only) {
+            let named = self.named_by(owner, path);
+            let opened = match &named {
+                None => Held::open(path, read_only),
+                Some(_) => Err(HoldError::Busy),
+            };
+            match opened {
                 Ok(held) => {
                     if told {
                         let ms = begun.elapsed().as_millis();
@@ -187,7 +209,8 @@ impl Holds {
                 }
                 Err(HoldError::Io(e)) => return Err(unusable(path, e)),
             }
-            let why = self.why_busy(path);
+            let by_name = || named.map(|other| format!("{other} has what had that name"));
+            let why = self.here(path).or_else(by_name).or_else(|| self.why_busy(path));
             let patient = match wait {
                 _ if why.is_none() && is_closing() => true,
                 _ if self.is_looked_at(path) => true,
@@ -370,8 +393,14 @@ impl Holds {
         let (holds, asked) = (self.clone(), path.to_owned());
         let thread = std::thread::Builder::new().name("weir-device".into()).spawn(move || {
             let done = f(&holds, &|| !tell.is_closed());
-            lock(&holds.asked).remove(&asked);
-            drop(tell.send(done));
+            let mut all = lock(&holds.asked);
+            if let Err(late) = tell.send(done) {
+                // Nobody waits. What is let go of now may not be taken for theirs by whoever asks next.
+                drop(all);
+                drop(late);
+                all = lock(&holds.asked);
+            }
+            all.remove(&asked);
         });
         if let Err(e) = thread {
             lock(&self.asked).remove(path);
@@ -410,11 +439,11 @@ impl Holds {
         read_only: bool,
         wait: Wait,
     ) -> Result<Taken> {
-        let before = self.of(owner, path);
+        let before = self.kept(owner, path);
         let held = self.open(owner, path, read_only, wait)?;
         let is_kept = before.is_some_and(|b| Arc::ptr_eq(&b, &held));
         let (owner, path) = (owner.clone(), path.to_owned());
-        Ok(Taken { holds: self.clone(), owner, path, held, is_kept, is_made: false })
+        Ok(Taken { holds: self.clone(), owner, path, held, is_kept, made: None })
     }
 
     /// Takes what may have been `made` for this a moment ago: that goes if it is not kept.
@@ -423,15 +452,21 @@ impl Holds {
         owner: &Owner,
         path: &Path,
         wait: Wait,
-        made: bool,
+        made: Option<Made>,
     ) -> Result<Taken> {
-        let mut taken = self.take(owner, path, false, wait);
-        match &mut taken {
-            Ok(taken) if made => taken.made(),
-            Err(_) if made => remove(path, path.is_dir()),
-            _ => {}
+        let taken = self.take(owner, path, false, wait);
+        match (taken, made) {
+            (Ok(mut taken), Some(made)) => {
+                taken.made = Some(made);
+                self.set_made(owner, path);
+                Ok(taken)
+            }
+            (Err(e), Some(made)) => {
+                made.remove(path);
+                Err(e)
+            }
+            (taken, None) => taken,
         }
-        taken
     }
 
     /// Takes a device without waiting for its lock. May wait as long as the file system does.
@@ -448,7 +483,7 @@ pub(crate) struct Taken {
     held: Arc<Held>,
     is_kept: bool,
     /// It was made a moment ago, and goes if it is not kept.
-    is_made: bool,
+    made: Option<Made>,
 }
 
 impl Taken {
@@ -457,12 +492,6 @@ impl Taken {
         self.is_kept = true;
         self.holds.with_entry(&self.owner, &self.path, |e| e.looked_at = false);
         self.held.clone()
-    }
-
-    /// It was not there before.
-    fn made(&mut self) {
-        self.is_made = true;
-        self.holds.set_made(&self.owner, &self.path);
     }
 }
 
@@ -479,10 +508,29 @@ impl Drop for Taken {
         if self.is_kept {
             return;
         }
+        // While nobody else can lock it.
+        if let Some(made) = self.made.take() {
+            made.remove(&self.path);
+        }
         let same = |e: &Entry| Arc::ptr_eq(&e.held, &self.held);
         self.holds.release(|e| e.owner == self.owner && e.path == self.path && same(e));
-        if self.is_made {
-            remove(&self.path, self.held.is_directory());
+    }
+}
+
+/// A file or directory that was made a moment ago, by us: known by what it is, since its name may lead elsewhere by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Made(Identity);
+
+impl Made {
+    /// What has just been made at `path`.
+    pub(crate) fn at(path: &Path) -> Option<Made> {
+        Identity::of(&std::fs::symlink_metadata(path).ok()?).map(Made)
+    }
+
+    /// Takes it away, if it is there yet.
+    pub(crate) fn remove(self, path: &Path) {
+        if Made::at(path) == Some(self) {
+            remove(path, path.is_dir());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Files that are volumes by themselves: made once, with the volume, and never again.
 
-use super::{Holds, Owner, Wait, check_waited, unusable};
+use super::{Holds, Made, Owner, Wait, check_waited, unusable};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,8 +21,9 @@ impl Holds {
         let at = path.clone();
         let taken = self.helped_while(&at, move |holds, waited| {
             let made = match make_file(&path) {
-                Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(unusable(&path, e)),
-                made => made.is_ok(),
+                Ok(()) => Made::at(&path),
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => None,
+                Err(e) => return Err(unusable(&path, e)),
             };
             let held = holds.take_made(&owner, &path, Wait::ForTheDead, made)?;
             if held.contents().map_err(|e| unusable(&path, e))?.data {

@@ -2,7 +2,7 @@
 
 use super::admit::{check_again, check_kind};
 use super::label::Label;
-use super::{Holds, Owner, Taken, Wait, Waited, check_waited, unusable};
+use super::{Holds, Made, Owner, Taken, Wait, Waited, check_waited, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,16 +77,16 @@ impl Starting<'_> {
         Some(Label { pool: self.pool?, device: self.number, size })
     }
 
-    /// Makes what is new and not there. True: it was made.
-    fn make(&self) -> Result<bool> {
+    /// Makes what is new and not there, and gives what was made.
+    fn make(&self) -> Result<Option<Made>> {
         let made = match (self.device.new, self.device.kind) {
             (true, DeviceKind::File) => make_file(self.path),
             (true, DeviceKind::Dir) => make_dir(self.path),
-            _ => return Ok(false),
+            _ => return Ok(None),
         };
         match made {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Ok(()) => Ok(Made::at(self.path)),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(None),
             Err(e) => Err(unusable(self.path, e)
                 .hint("check that its directory is there and is yours to write")),
         }
@@ -179,7 +179,7 @@ impl Starting<'_> {
         }
     }
 
-    fn start_known(&self, held: &Held) -> Result<DeviceFound> {
+    fn start_known(&self, holds: &Holds, held: &Held) -> Result<DeviceFound> {
         let (d, len) = (self.device, held.len().map_err(|e| self.io(e))?);
         if len < d.had() {
             let why = format!("it has {}, and had {}", format_size(len), format_size(d.had()));
@@ -201,7 +201,15 @@ impl Starting<'_> {
             None if d.identity.is_some() && d.identity != held.lasting_name() => {
                 return Err(foreign(self.path, "it is another file or disk of that name"));
             }
-            _ => {}
+            // Nothing tells it from others but what they carry.
+            None => {
+                let name = match self.owner {
+                    Owner::Pool(name) => Some(name.as_str()),
+                    _ => None,
+                };
+                holds.check_belongs(held, self.path, name)?;
+            }
+            Some(_) => {}
         }
         if d.grown_from.is_none() && d.labelled {
             // A disk may have become larger below; of a file, what is behind the label is nobody's.
@@ -252,7 +260,7 @@ impl Starting<'_> {
                 self.check_new(holds, &held)?;
                 self.start_new(&held)
             }
-            (_, false) => self.start_known(&held),
+            (_, false) => self.start_known(holds, &held),
         };
         Ok((found?, held))
     }
@@ -411,6 +419,34 @@ mod tests {
             f.extend(label);
             std::fs::write(&path, f).expect("written");
         }
+    }
+
+    /// A device of which nothing is known but its size, as an older program left it, and another pool's disk has its name now.
+    #[test]
+    fn what_carries_the_label_of_another_pool_of_the_node_is_not_taken() {
+        let dir = dir("foreign");
+        let path = dir.0.join("d");
+        // At any of the places where labels are.
+        let label = Label { pool: PoolId(9), device: 0, size: SIZE };
+        let mut content = vec![0; SIZE as usize + 100];
+        content[..PAGE as usize].copy_from_slice(&label.encode());
+        std::fs::write(&path, &content).expect("a file");
+        let owner = Owner::Pool("p".into());
+        let holds = Arc::<Holds>::default();
+        holds.know(vec![("p".into(), PoolId(7)), ("other".into(), PoolId(9))]);
+        let known = file(&path, SIZE);
+        let s = Starting {
+            owner: &owner,
+            pool: Some(PoolId(7)),
+            number: 0,
+            device: &known,
+            path: &path,
+            waited: &|| true,
+        };
+        let e = s.start(&holds).err().expect("it is another pool's");
+        assert!(e.to_string().contains("pool `other`"), "{e}");
+        assert!(std::fs::read(&path).expect("read") == content, "nothing is written");
+        assert!(holds.paths_of(|_| true).is_empty(), "and it is let go of");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Devices of protected pools, before the store looks at their labels.
 
 use super::admit::check_again;
-use super::{Holds, Owner, Taken, Wait, Waited, check_unused, check_waited, in_use, unusable};
+use super::{
+    Holds, Made, Owner, Taken, Wait, Waited, check_unused, check_waited, in_use, unusable,
+};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,9 +64,9 @@ fn hold(
     let path = PathBuf::from(d.path.clone().unwrap_or_default());
     let wanted = make != Make::Nothing && d.kind == DeviceKind::File;
     let made = match wanted.then(|| make_file(&path)) {
-        None => false,
-        Some(Ok(())) => true,
-        Some(Err(e)) if e.kind() == ErrorKind::AlreadyExists => false,
+        None => None,
+        Some(Ok(())) => Made::at(&path),
+        Some(Err(e)) if e.kind() == ErrorKind::AlreadyExists => None,
         Some(Err(e)) => return Err(unusable(&path, e)),
     };
     // At a start whoever has it may be about to end; a command is refused at once.

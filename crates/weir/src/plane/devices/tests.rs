@@ -52,7 +52,8 @@ async fn what_comes_when_nobody_waits_any_more_is_let_go_of() {
             if is_made {
                 std::fs::write(&at, []).expect("a file");
             }
-            let taken = h.take_made(&pool("p"), &at, Wait::No, is_made)?;
+            let made = Made::at(&at).filter(|_| is_made);
+            let taken = h.take_made(&pool("p"), &at, Wait::No, made)?;
             assert!(!waited(), "it is told that nobody waits");
             assert!(check_waited(&at, waited).is_err());
             Ok(taken)
@@ -79,9 +80,46 @@ fn what_was_made_and_cannot_be_had_goes() {
     let (dir, holds) = (Scratch::new("made"), Arc::<Holds>::default());
     let path = dir.file();
     let had = holds.take(&pool("p"), &path, false, Wait::No).expect("taken").keep();
-    assert!(holds.take_made(&pool("q"), &path, Wait::No, false).is_err() && path.exists());
-    assert!(holds.take_made(&pool("q"), &path, Wait::No, true).is_err() && !path.exists());
+    assert!(holds.take_made(&pool("q"), &path, Wait::No, None).is_err() && path.exists());
+    let made = Made::at(&path);
+    assert!(holds.take_made(&pool("q"), &path, Wait::No, made).is_err() && !path.exists());
     drop(had);
+}
+
+/// What had the name when it was made has gone; somebody has put another file there meanwhile.
+#[test]
+fn what_was_made_does_not_take_another_file_of_its_name_with_it() {
+    let (dir, holds) = (Scratch::new("replaced"), Arc::<Holds>::default());
+    let path = dir.file();
+    let taken = holds.take_made(&pool("p"), &path, Wait::No, Made::at(&path)).expect("taken");
+    std::fs::remove_file(&path).expect("removed");
+    let others = dir.0.join("others");
+    std::fs::write(&others, b"precious")
+        .and_then(|()| std::fs::rename(&others, &path))
+        .expect("put");
+    drop(taken);
+    assert_eq!(std::fs::read(&path).expect("it is there"), b"precious");
+    assert!(holds.paths_of(|_| true).is_empty());
+}
+
+/// A file in use has been moved, and another pool's has its name now: reactors know what is held by its name.
+#[test]
+fn a_name_leads_to_one_thing_only() {
+    let (dir, holds) = (Scratch::new("names"), Arc::<Holds>::default());
+    let path = dir.file();
+    let first = holds.take(&pool("a"), &path, false, Wait::No).expect("taken").keep();
+    std::fs::rename(&path, dir.0.join("moved")).expect("moved");
+    dir.file();
+    for wait in [Wait::No, Wait::ForTheDead] {
+        let e = holds.take(&pool("b"), &path, false, wait).err().expect("its name is a's");
+        assert!(e.to_string().contains("pool `a` has what had that name"), "{e}");
+    }
+    assert!(holds.find(&path).is_some_and(|h| Arc::ptr_eq(&h, &first)));
+    // Who looks at it writes nothing.
+    drop(holds.take(&Owner::Look, &path, false, Wait::No).expect("a look"));
+    holds.release_all(&pool("a"));
+    drop(first);
+    holds.take(&pool("b"), &path, false, Wait::No).expect("free").keep();
 }
 
 #[tokio::test]

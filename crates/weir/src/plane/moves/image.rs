@@ -1,7 +1,7 @@
 //! Foreign files and disks that are volumes as they are.
 
 use super::super::devices::{
-    Holds, Owner, Wait, Waited, check_blank, check_unused, in_use, unusable,
+    Holds, Made, Owner, Wait, Waited, check_blank, check_unused, in_use, unusable,
 };
 use super::super::node::Node;
 use std::io::ErrorKind;
@@ -12,8 +12,8 @@ use weir_control::model::{ImageFound, Layout, Volume};
 use weir_control::{Code, Error, Result};
 use weir_uring::device::make_file;
 
-/// Makes a sparse file that is not there yet.
-fn create(path: &Path, size: u64) -> Result<()> {
+/// Makes a sparse file that is not there yet, and gives what was made.
+fn create(path: &Path, size: u64) -> Result<Option<Made>> {
     make_file(path).map_err(|e| match e.kind() {
         ErrorKind::AlreadyExists => {
             Error::new(Code::DeviceInUse, format!("`{}` exists", path.display()))
@@ -22,9 +22,16 @@ fn create(path: &Path, size: u64) -> Result<()> {
         }
         _ => unusable(path, e),
     })?;
+    let made = Made::at(path);
     let file = std::fs::OpenOptions::new().write(true).open(path);
     let sized = file.and_then(|f| f.set_len(size).and_then(|()| f.sync_all()));
-    sized.map_err(|e| unusable(path, e))
+    if let Err(e) = sized {
+        if let Some(made) = made {
+            made.remove(path);
+        }
+        return Err(unusable(path, e));
+    }
+    Ok(made)
 }
 
 /// Looks at a file or disk and refuses what others use, and what may not be lost.
@@ -72,13 +79,13 @@ impl Node {
         let at = Path::new(&wish.path).to_owned();
         let path = at.clone();
         let look = move |holds: &Arc<Holds>, waited: &Waited<'_>| {
-            if let Some(size) = wish.create {
-                create(&path, size)?;
-            }
+            let made = match wish.create {
+                Some(size) => create(&path, size)?,
+                None => None,
+            };
             let found = look(holds, &wish);
-            if (found.is_err() || !waited()) && wish.create.is_some() {
-                // It was made a moment ago, by us.
-                drop(std::fs::remove_file(&path));
+            if let Some(made) = made.filter(|_| found.is_err() || !waited()) {
+                made.remove(&path);
             }
             found
         };
