@@ -438,7 +438,7 @@ impl Controller {
         if let Ok(live) = self.plane.status().await {
             if one.is_ok() && !self.is_down() {
                 self.close_rest().await;
-                self.tidy_devices(&live.pools).await;
+                self.tidy_devices(&live).await;
                 self.put_rules().await;
                 self.put_records().await;
                 self.look_at_store().await;
@@ -493,7 +493,7 @@ async fn sample_loop(controller: std::sync::Weak<Controller>) {
             if let Ok(live) = c.plane.status().await
                 && !c.is_down()
             {
-                c.tidy_devices(&live.pools).await;
+                c.tidy_devices(&live).await;
             }
             drop(one);
             c.declare_again().await;

@@ -87,6 +87,8 @@ weir_base::planted_bugs! {
     OldOpeningCounts,
     /// A pool that has been opened and not been looked at yet is taken for one that is not there.
     OpenedIsLost,
+    /// The configuration follows what a reactor has said of its pools that is held up since.
+    NamesOfBefore,
     /// Volumes are served from where an older configuration may have them while a pool is opened that knows better.
     ServedUntold,
     /// What is slow to open keeps everything else from starting.

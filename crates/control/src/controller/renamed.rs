@@ -1,7 +1,7 @@
 //! Devices that go by other names than the configuration says: it follows what their pools have found.
 
 use super::*;
-use crate::live::PoolLive;
+use crate::live::{LiveStatus, PoolLive};
 use crate::model::{Change, DeviceKind, DeviceNames, DeviceSpec, Pool};
 
 /// What is to be said otherwise of a pool, if anything.
@@ -32,11 +32,14 @@ impl Controller {
 
     /// Names devices as their pools know them: those that have left in the background no longer, and those that were
     /// found under another path by that. The caller holds `changes`.
-    pub(super) async fn tidy_devices(&self, live: &[PoolLive]) {
+    pub(super) async fn tidy_devices(&self, live: &LiveStatus) {
         let model = self.model();
         let whole = |l: &&PoolLive| l.devices.iter().all(|d| d.path.is_some());
+        // What a reactor that is held up has said is of before.
+        let held = |r: usize| live.reactors.get(r).is_some_and(|r| r.held.is_some());
+        let of_now = |l: &&PoolLive| !held(l.reactor) || has(Bug::NamesOfBefore);
         let of = |l: &PoolLive| names_of(model.pools.get(&l.name)?, l);
-        let all: Vec<_> = live.iter().filter(whole).filter_map(of).collect();
+        let all: Vec<_> = live.pools.iter().filter(whole).filter(of_now).filter_map(of).collect();
         if all.is_empty() || self.name_devices(&all).await.is_ok() {
             return;
         }

@@ -72,6 +72,10 @@ pub(crate) struct State {
     pub(crate) hung_pools: BTreeMap<String, std::sync::Arc<tokio::sync::Notify>>,
     /// How far volumes have moved, as the data plane calls it.
     pub(crate) moves: BTreeMap<String, String>,
+    /// What protected pools say of themselves.
+    pub(crate) live_pools: Vec<weir_control::live::PoolLive>,
+    /// What holds the reactor up.
+    pub(crate) held: Option<String>,
     /// No host is logged in.
     pub(crate) empty: bool,
     /// A host logs in just before the next mappings are in force, and sees what it saw by those before.
@@ -187,7 +191,11 @@ impl Fake {
         LiveStatus {
             volumes: volumes.collect(),
             ports: ports.collect(),
-            reactors: vec![ReactorLive { busy_percent: 12.5, ..ReactorLive::default() }],
+            reactors: vec![ReactorLive {
+                busy_percent: 12.5,
+                held: s.held.clone(),
+                ..ReactorLive::default()
+            }],
             census: vec![CensusLive {
                 name: "requests".into(),
                 total: 2000,
@@ -196,7 +204,7 @@ impl Fake {
                 waiting: 0,
                 item_bytes: 512,
             }],
-            pools: Vec::new(),
+            pools: s.live_pools.clone(),
         }
     }
 }

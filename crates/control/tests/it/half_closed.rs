@@ -15,7 +15,7 @@ use weir_control::store::MetaStore;
 
 const MIB: u64 = 1 << 20;
 
-fn protected() -> PoolSpec {
+pub(crate) fn protected() -> PoolSpec {
     let spec = pool("safe", &[(DeviceKind::File, Some("/nowhere/d0"), Some(GIB))]);
     PoolSpec { raid: Some(Raid::Zero), ..spec }
 }

@@ -20,6 +20,7 @@ mod open_once;
 mod owed;
 mod power_cut;
 mod refused;
+mod renamed;
 mod rest;
 mod retried;
 mod same_volume;
