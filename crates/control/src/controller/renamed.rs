@@ -4,9 +4,19 @@ use super::*;
 use crate::live::{LiveStatus, PoolLive};
 use crate::model::{Change, DeviceKind, DeviceNames, DeviceSpec, Pool};
 
-/// What is to be said otherwise of a pool, if anything.
-fn names_of(pool: &Pool, live: &PoolLive) -> Option<DeviceNames> {
-    let used = |p: &String| live.devices.iter().any(|d| d.path.as_ref() == Some(p));
+fn uses(live: &PoolLive, path: &String) -> bool {
+    live.devices.iter().any(|d| d.path.as_ref() == Some(path))
+}
+
+/// What is to be said otherwise of a pool, if anything. Of one that is not whole, what is not in use may be a device that comes
+/// back: only what `another` pool has by now is not.
+fn names_of(
+    pool: &Pool,
+    live: &PoolLive,
+    another: impl Fn(&String) -> bool,
+) -> Option<DeviceNames> {
+    let whole = live.devices.iter().all(|d| d.path.is_some());
+    let used = |p: &String| uses(live, p) || !whole && !another(p);
     let named = |p: &&String| pool.devices.iter().any(|d| d.path.as_ref() == Some(*p));
     let spec = |path: &String| {
         let kind = match path.starts_with("/dev/") {
@@ -19,7 +29,7 @@ fn names_of(pool: &Pool, live: &PoolLive) -> Option<DeviceNames> {
     let gone: Vec<_> =
         pool.devices.iter().filter_map(|d| d.path.clone()).filter(|p| !used(p)).collect();
     let come: Vec<_> = now.filter(|p| !named(p)).map(spec).collect();
-    let something = !gone.is_empty() || !come.is_empty();
+    let something = !gone.is_empty() || whole && !come.is_empty();
     something.then(|| DeviceNames { pool: pool.name.clone(), gone, come })
 }
 
@@ -34,12 +44,15 @@ impl Controller {
     /// found under another path by that. The caller holds `changes`.
     pub(super) async fn tidy_devices(&self, live: &LiveStatus) {
         let model = self.model();
-        let whole = |l: &&PoolLive| l.devices.iter().all(|d| d.path.is_some());
         // What a reactor that is held up has said is of before.
         let held = |r: usize| live.reactors.get(r).is_some_and(|r| r.held.is_some());
         let of_now = |l: &&PoolLive| !held(l.reactor) || has(Bug::NamesOfBefore);
-        let of = |l: &PoolLive| names_of(model.pools.get(&l.name)?, l);
-        let all: Vec<_> = live.pools.iter().filter(whole).filter(of_now).filter_map(of).collect();
+        let now: Vec<_> = live.pools.iter().filter(of_now).collect();
+        let of = |l: &&PoolLive| {
+            let another = |p: &String| now.iter().any(|o| o.name != l.name && uses(o, p));
+            names_of(model.pools.get(&l.name)?, l, another)
+        };
+        let all: Vec<_> = now.iter().filter_map(of).collect();
         if all.is_empty() || self.name_devices(&all).await.is_ok() {
             return;
         }

@@ -2,10 +2,12 @@
 
 use crate::fake::Fake;
 use crate::half_closed::{node, protected, within};
+use crate::support::*;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_control::Controller;
 use weir_control::live::{PoolDeviceLive, PoolLive};
-use weir_control::model::Command;
+use weir_control::model::{Command, DeviceKind, PoolSpec, Raid};
 
 fn at(path: &str) -> Vec<PoolLive> {
     let device = PoolDeviceLive { path: Some(path.into()), ..PoolDeviceLive::default() };
@@ -46,4 +48,40 @@ async fn names_are_not_those_that_a_reactor_has_told_before_it_was_held_up() {
 async fn names_of_before_are_caught() {
     weir_control::planted::plant(Some(weir_control::planted::Bug::NamesOfBefore));
     only_what_is_so_now().await;
+}
+
+/// Of a pool that lacks a device a name that another pool has by now is not its own any more; others may come back.
+#[tokio::test]
+async fn a_pool_that_lacks_a_device_loses_a_name_to_the_pool_that_has_it() {
+    let (_file, fake, c) = node().await;
+    let two = ["/nowhere/d0", "/nowhere/d1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
+    let mirror = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
+    let one = pool("other", &[(DeviceKind::File, Some("/nowhere/o0"), Some(GIB))]);
+    let other = PoolSpec { raid: Some(Raid::Zero), ..one };
+    for spec in [mirror, other] {
+        c.execute(Command::CreatePool(spec)).await.expect("a pool");
+    }
+    let lacks = |path: &str| {
+        let mut live = at(path).remove(0);
+        live.devices.push(PoolDeviceLive::default());
+        live
+    };
+    let names = |pool: &str| {
+        let model = c.model();
+        let paths = model.pools[pool].devices.iter().filter_map(|d| d.path.clone());
+        paths.collect::<BTreeSet<_>>()
+    };
+    let set = |paths: &[&str]| paths.iter().map(|p| p.to_string()).collect::<BTreeSet<_>>();
+    // Nobody has what is missing.
+    fake.state().live_pools = vec![lacks("/nowhere/d0")];
+    looked_at_again(&fake).await;
+    assert_eq!(names("safe"), set(&["/nowhere/d0", "/nowhere/d1"]));
+    // The devices that are there have exchanged their names.
+    let exchanged = PoolLive { name: "other".into(), ..at("/nowhere/d0").remove(0) };
+    fake.state().live_pools = vec![lacks("/nowhere/o0"), exchanged];
+    let both = || {
+        names("safe") == set(&["/nowhere/o0", "/nowhere/d1"])
+            && names("other") == set(&["/nowhere/d0"])
+    };
+    assert!(within(60, both).await, "{:?} {:?}", names("safe"), names("other"));
 }
