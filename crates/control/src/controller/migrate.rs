@@ -156,7 +156,7 @@ impl Controller {
                 let wish = ImageWish { path, create, write: true, overwrite };
                 let found = me.plane.find_image(&wish).await?;
                 check_fits(volume, &found)?;
-                spec.path = Some(found.path);
+                (spec.path, spec.identity) = (Some(found.path), found.identity);
             }
             me.change(Command::StartMigration { name: name.clone(), spec }).await?;
             me.moves().runs.insert(name.clone(), Run::new());

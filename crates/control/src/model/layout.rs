@@ -49,6 +49,10 @@ pub enum Layout {
         /// It is opened for reading only.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         read_only: bool,
+        /// What tells it from others that come to have its name: of a file its number in its file system, of a disk its
+        /// world-wide name. None where the system knows nothing of the kind.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        identity: Option<String>,
     },
     /// Parts one after the other.
     Concat {

@@ -88,6 +88,9 @@ pub struct MigrationSpec {
     /// With `path`: what may be lost that is there, in the words of the refusal without it.
     #[serde(default, skip_serializing_if = "Overwrite::is_nothing")]
     pub overwrite: Overwrite,
+    /// What tells that which was found at `path` from others that come to have its name. The daemon looks itself.
+    #[serde(skip)]
+    pub identity: Option<String>,
     /// With `pool`: how to lay it out there; left out: what suits the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<VolumeKind>,
@@ -156,6 +159,8 @@ pub struct ImageFound {
     pub size: u64,
     /// The least block size that it can be used with, in bytes.
     pub block_size: u32,
+    /// What tells it from others that come to have its name, if anything does.
+    pub identity: Option<String>,
 }
 
 impl Volume {
@@ -288,7 +293,11 @@ impl Model {
             serial: spec.serial,
             ..VolumeSpec::new(&spec.name, IMAGES, found.size)
         };
-        let layout = Layout::Image { path: found.path.clone(), read_only: spec.read_only };
+        let layout = Layout::Image {
+            path: found.path.clone(),
+            read_only: spec.read_only,
+            identity: found.identity.clone(),
+        };
         let mut changes =
             self.insert_volume(like, entropy, |_, _, _| Ok((VolumeKind::Image, layout)))?;
         if let Some(c) = changes.first_mut() {
@@ -379,7 +388,8 @@ impl Model {
                     ));
                 }
                 self.check_image_path(path)?;
-                let layout = Layout::Image { path: path.clone(), read_only: false };
+                let (path, identity) = (path.clone(), spec.identity.clone());
+                let layout = Layout::Image { path, read_only: false, identity };
                 (IMAGES.to_string(), VolumeKind::Image, layout)
             }
             _ => {

@@ -213,7 +213,7 @@ impl Model {
             return self.serve_here(name, &patch);
         }
         self.check_still(name)?;
-        if let Layout::Image { path, read_only } = &volume.layout {
+        if let Layout::Image { path, read_only, .. } = &volume.layout {
             let wrong = |what: &str, why: &str| {
                 Err(Error::new(Code::Unsupported, format!("volume `{name}` {what}"))
                     .because(why)

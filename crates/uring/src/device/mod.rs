@@ -51,6 +51,15 @@ impl Identity {
             None
         }
     }
+
+    /// What tells it from others of its kind also after a restart of the machine, as far as the system knows: the number of
+    /// a file in its file system, the world-wide name of a disk. None where nothing does.
+    pub fn lasting_name(self) -> Option<String> {
+        match self {
+            Identity::Inode(_, inode) => Some(format!("inode {inode}")),
+            Identity::Block(number) => users::world_wide_name(number),
+        }
+    }
 }
 
 /// Why a device cannot be held.
@@ -239,13 +248,9 @@ impl Held {
         &self.file
     }
 
-    /// What tells it from others of its kind also after a restart of the machine, as far as the system knows: the number of
-    /// a file in its file system, the world-wide name of a disk. None where nothing does.
+    /// As [`Identity::lasting_name`].
     pub fn lasting_name(&self) -> Option<String> {
-        match self.identity {
-            Identity::Inode(_, inode) => Some(format!("inode {inode}")),
-            Identity::Block(number) => users::world_wide_name(number),
-        }
+        self.identity.lasting_name()
     }
 
     /// Reads `len` bytes from `at`, both multiples of [`PAGE`], past the page cache. Waits for the medium.
@@ -347,22 +352,75 @@ impl Drop for Held {
     }
 }
 
+/// A file or directory that was made a moment ago, by us: known by what it is, since its name may lead elsewhere by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Made(Identity);
+
+impl Made {
+    fn of(meta: &Metadata) -> io::Result<Made> {
+        Identity::of(meta).map(Made).ok_or_else(|| io::Error::other("it is no file any more"))
+    }
+
+    /// What has just been made at `path`, and nobody else has seen.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn at(path: &Path) -> io::Result<Made> {
+        Made::of(&std::fs::symlink_metadata(path)?)
+    }
+
+    /// Whether this is what was made.
+    pub fn is(self, identity: Identity) -> bool {
+        self.0 == identity
+    }
+
+    /// Takes it away, if its name still leads to it; of a directory, the files with these names before it. Waits for the file
+    /// system.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn remove(self, path: &Path, inside: &[&str]) -> io::Result<()> {
+        let meta = match std::fs::symlink_metadata(path) {
+            Ok(meta) if Identity::of(&meta) == Some(self.0) => meta,
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => return Ok(()),
+        };
+        if !meta.is_dir() {
+            return std::fs::remove_file(path);
+        }
+        for name in inside {
+            match std::fs::remove_file(path.join(name)) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        std::fs::remove_dir(path)
+    }
+
+    /// Itself, if the rest of its making went well; else it goes again.
+    fn when(self, path: &Path, rest: io::Result<()>) -> io::Result<Made> {
+        rest.map(|()| self).inspect_err(|_| drop(self.remove(path, &[])))
+    }
+}
+
 /// Makes a file that is not there yet, without bytes and for nobody else to read.
 ///
 /// # Errors
-/// It exists ([`AlreadyExists`](io::ErrorKind::AlreadyExists)), or what the operating system said.
-pub fn make_file(path: &Path) -> io::Result<()> {
-    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.sync_all()?;
-    sync_parent(path)
+/// It exists ([`AlreadyExists`](io::ErrorKind::AlreadyExists)), or what the operating system said: then it is not there.
+pub fn make_file(path: &Path) -> io::Result<Made> {
+    let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let made = Made::of(&new.metadata()?)?;
+    made.when(path, new.sync_all().and_then(|()| sync_parent(path)))
 }
 
 /// Makes a directory that is not there yet, in one that is, for nobody else to look into.
 ///
 /// # Errors
-/// It exists ([`AlreadyExists`](io::ErrorKind::AlreadyExists)), or what the operating system said.
-pub fn make_dir(path: &Path) -> io::Result<()> {
+/// It exists ([`AlreadyExists`](io::ErrorKind::AlreadyExists)), or what the operating system said: then it is not there.
+pub fn make_dir(path: &Path) -> io::Result<Made> {
     std::fs::DirBuilder::new().mode(0o700).create(path)?;
-    sync_parent(path)
+    let made = Made::at(path)?;
+    made.when(path, sync_parent(path))
 }
 
 /// Has a directory keep the names that were made or removed in it.

@@ -462,7 +462,7 @@ fn draw(layout: &Layout, depth: usize, out: &mut String) {
             let of = origin.as_ref().map_or(String::new(), |o| format!(", made of {o}"));
             (format!("dataset {dataset} of the protected pool{of}"), &[])
         }
-        Layout::Image { path, read_only } => {
+        Layout::Image { path, read_only, .. } => {
             let how = if *read_only { ", read-only" } else { "" };
             (format!("all of {path}{how}"), &[])
         }

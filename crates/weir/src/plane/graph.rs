@@ -156,7 +156,7 @@ impl Builder<'_> {
                 }
                 self.add(n);
             }
-            Layout::Image { path, read_only } => {
+            Layout::Image { path, read_only, .. } => {
                 let n = NodeSpec::new(id, "disk")
                     .param("path", path.as_str())
                     .param("block-size", self.block())

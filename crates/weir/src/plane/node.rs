@@ -1,6 +1,6 @@
 //! The node: its reactors, and the control plane's wishes carried out on them.
 
-use super::devices::{Holds, Owner, Wait};
+use super::devices::{Holds, Owner, Wait, another};
 use super::door::Door;
 use super::graph;
 use super::local::{Local, Start, Thread, on};
@@ -8,6 +8,7 @@ use super::store::{ReservationState, Reservations};
 use super::watchdog::{Watchdog, Watched};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -220,8 +221,14 @@ impl Node {
     /// Holds the file or disk that a volume is in one of its places, as long as it is open. Does nothing for others.
     pub(super) async fn hold_place(&self, volume: &Volume, pool: &Pool, wait: Wait) -> Result<()> {
         let owner = Owner::Place(volume.name.clone(), volume.place);
-        if let Layout::Image { path, read_only } = &volume.layout {
-            let held = self.holds.hold(owner, path, *read_only, wait).await?;
+        if let Layout::Image { path, read_only, identity } = &volume.layout {
+            let held = self.holds.hold(owner.clone(), path, *read_only, wait).await?;
+            if identity.is_some() && held.lasting_name() != *identity {
+                self.holds.release_path(&owner, Path::new(path));
+                return Err(another(Path::new(path)).hint(
+                    "put the one that had it back under its name; or delete the volume, which leaves the file or disk as it is, and adopt what is there now",
+                ));
+            }
             return self.holds.check_len(&held, volume.size, volume.size).await;
         }
         let Some(file) = graph::own_file(volume, pool)? else { return Ok(()) };
@@ -496,7 +503,7 @@ impl Node {
             self.delete_in_store(dataset.clone(), pool).await?;
         } else if let Some(file) = graph::own_file(volume, pool)? {
             let owner = Owner::Place(volume.name.clone(), volume.place);
-            self.holds.remove_file(owner, &file).await?;
+            self.holds.remove_file(owner, &file, None).await?;
         } else if matches!(volume.layout, Layout::Image { .. }) {
             return Ok(());
         } else if let Some(h) = self.handles().first() {

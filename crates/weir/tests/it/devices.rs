@@ -19,7 +19,7 @@ use weir_uring::{FileDisk, OpenOptions, Opened, Ring};
 const MIB: usize = 1 << 20;
 
 /// Waits for something that the daemon does by itself within seconds.
-fn until(d: &Daemon, what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn until(d: &Daemon, what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
         assert!(

@@ -2,6 +2,7 @@
 
 use crate::common::versions::{under_load, verify, zeros};
 use crate::common::{Daemon, command, noise};
+use crate::devices::until;
 use std::time::{Duration, Instant};
 use weir_base::Prng;
 
@@ -292,4 +293,46 @@ fn what_cannot_be_moved_is_said() {
     assert_eq!(ended(&d, "v"), "done");
     assert_eq!(faults(&d), 0);
     d.stop();
+}
+
+/// A file that is a volume, and one that a volume is being copied to, are known by what they are: another one of that name and size
+/// stays as it is, and is served to nobody.
+#[test]
+fn another_file_in_the_place_of_one_that_is_a_volume_is_not_touched() {
+    let mut d = Daemon::new("replaced-image");
+    d.start();
+    d.ok(&format!("pool create plain --device file:{}:64M", d.path("plain")));
+    d.ok("host create all --allow-any");
+    let (old, to) = (d.path("old.img"), d.path("to.img"));
+    for path in [&old, &to] {
+        std::fs::write(path, vec![0; 8 * MIB]).expect("written");
+    }
+    d.ok(&format!("volume adopt v --path {old}"));
+    d.ok("volume create w --pool plain --size 8M");
+    for volume in ["v", "w"] {
+        d.ok(&format!("map create all {volume}"));
+    }
+    // It would take longer than anybody waits.
+    d.ok(&format!("volume export w --to {to} --rate 4K"));
+    d.stop();
+    let (away, precious) = (d.path("away"), noise(12, 8 * MIB));
+    for path in [&old, &to] {
+        std::fs::rename(path, format!("{away}-{}", path.ends_with("to.img"))).expect("moved");
+        std::fs::write(path, &precious).expect("written");
+    }
+    d.start();
+    let served = || !d.json("status")["faults"].to_string().contains("is not what it was");
+    until(&d, "that is told", || !served() && ended(&d, "w") == "failed");
+    let why = d.json("migrate show w")["reason"].to_string();
+    assert!(why.contains("is not what it was"), "{why}");
+    for path in [&old, &to] {
+        assert!(std::fs::read(path).expect("it is there") == precious, "{path} stays as it is");
+    }
+    // Back again, it is served. The other one has stayed where it was.
+    std::fs::rename(format!("{away}-false"), &old).expect("moved back");
+    until(&d, "all is well", served);
+    for volume in ["v", "w"] {
+        assert!(d.read(volume, MIB).iter().all(|b| *b == 0));
+    }
+    assert!(std::fs::read(&to).expect("it is there") == precious, "nor is it removed");
 }

@@ -233,3 +233,26 @@ fn a_device_that_was_renamed_is_found_by_what_it_is() {
     d.start();
     assert_eq!(d.read("v", 64 << 10)[0], b'B');
 }
+
+/// A device in use was moved; what has its name now is neither taken in its place nor kept from others.
+#[test]
+fn a_name_of_a_device_in_use_brings_no_other_one_into_the_pool() {
+    let mut d = Daemon::new("other-of-that-name");
+    d.start();
+    d.ok(&format!("pool create p --raid 1 {}", d.devices(2, "64M")));
+    let (path, moved) = (d.path("disk0"), d.path("moved"));
+    std::fs::rename(&path, &moved).expect("moved");
+    std::fs::File::create(&path).and_then(|f| f.set_len(64 << 20)).expect("a file");
+    for line in ["attach p", "add p", "replace p 1"] {
+        let (code, text) = d.fails(&format!("pool {line} --device file:{path}"), 1);
+        assert!(code == "pool_damaged" && text.contains("is in use and stays so"), "{text}");
+    }
+    let other = std::fs::File::open(&path).expect("it is there");
+    other.try_lock().expect("nobody has it");
+    assert!(std::fs::read(&path).expect("read").iter().all(|b| *b == 0), "nothing is in it");
+    assert_eq!(d.json("pool show p")["live"]["state"], "healthy");
+    std::fs::rename(&moved, &path).expect("moved back");
+    d.stop();
+    d.start();
+    assert_eq!(d.json("pool show p")["live"]["state"], "healthy");
+}

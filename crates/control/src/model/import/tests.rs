@@ -178,7 +178,7 @@ fn what_is_said_on_devices_is_not_believed_without_looking() {
     };
     // A volume that is somewhere else, and ones that cannot be.
     let elsewhere = |v: &mut Volume| {
-        v.layout = Layout::Image { path: "/etc/shadow".into(), read_only: false };
+        v.layout = Layout::Image { path: "/etc/shadow".into(), read_only: false, identity: None };
     };
     let odd: [&dyn Fn(&mut Volume); 4] =
         [&elsewhere, &|v| v.kind = VolumeKind::Thin, &|v| v.size = 5, &|v| v.serial = "a b".into()];

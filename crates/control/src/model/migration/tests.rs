@@ -99,7 +99,8 @@ fn what_cannot_be_is_refused() {
 #[test]
 fn an_image_is_a_volume_without_a_pool() {
     let mut m = model();
-    let found = |size| ImageFound { path: "/srv/old".into(), size, block_size: 512 };
+    let found =
+        |size| ImageFound { path: "/srv/old".into(), size, block_size: 512, identity: None };
     let spec = |name: &str| AdoptSpec {
         name: name.into(),
         path: "/srv/old".into(),

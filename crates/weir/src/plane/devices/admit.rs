@@ -48,8 +48,8 @@ pub(crate) fn check_blank(held: &Held, path: &Path, overwrite: &Overwrite) -> Re
         )))
 }
 
-/// Refuses a device of a pool that was being made when the process ended, if there is something in it that nobody looked at: the
-/// pool's own label may be there already, and nothing else.
+/// Refuses a new device of a pool if there is something in it that nobody looked at: the process has ended since, or its name leads
+/// to another one. The pool's own label may be there already, and nothing else.
 pub(super) fn check_again(held: &Held, path: &Path, pool: Option<PoolId>) -> Result<()> {
     if pool.is_some_and(|id| belongs::labels(held, path).is_ok_and(|all| all == [id])) {
         return Ok(());
@@ -59,8 +59,8 @@ pub(super) fn check_again(held: &Held, path: &Path, pool: Option<PoolId>) -> Res
     match contents.data {
         false => Ok(()),
         true => Err(Error::new(Code::DeviceInUse, format!("`{}` is not empty", path.display()))
-            .because(format!("it has {} in it, and the daemon ended while the pool was made", contents.told()))
-            .hint("if it is the device that was meant, delete the pool and make it again; else put that device back under this name")),
+            .because(format!("it has {} in it, and was not looked at: another device has its name since, or the daemon has ended while it was taken", contents.told()))
+            .hint("if it is the device that was meant, take it out of the pool and add it again; else put that device back under this name")),
     }
 }
 

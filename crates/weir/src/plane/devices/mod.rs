@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weir_control::model::PoolId;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{is_closing, locked_by, used_by};
+use weir_uring::device::{Made, is_closing, locked_by, used_by};
 use weir_uring::{Held, HoldError, Identity};
 
 /// How long the last writes of a process that has ended are waited for before that is a fault, which is tried again.
@@ -64,7 +64,7 @@ struct Entry {
     /// Nobody knows yet what it is: if it is not its owner's, it is let go of in a moment.
     looked_at: bool,
     /// It was made for its owner, who does not stand yet.
-    made: bool,
+    made: Option<Made>,
     /// What is in it was looked at for its owner, and may be lost.
     admitted: bool,
 }
@@ -93,6 +93,13 @@ pub(crate) fn unusable(path: &Path, why: impl fmt::Display) -> Error {
     Error::new(Code::IoError, format!("`{}` cannot be used", path.display()))
         .because(why)
         .hint("check that the path exists, is yours to write, and is not in use")
+}
+
+/// A name leads to something else than it did.
+pub(crate) fn another(path: &Path) -> Error {
+    Error::new(Code::PoolDamaged, format!("`{}` is not what it was", path.display()))
+        .because("another file or disk has that name now")
+        .hint("put the one that had it back under its name; it is tried again every few seconds")
 }
 
 /// Whether to wait for a device that somebody has locked.
@@ -153,7 +160,7 @@ impl Holds {
     }
 
     /// What an owner has for good by that name.
-    fn kept(&self, owner: &Owner, path: &Path) -> Option<Arc<Held>> {
+    pub(crate) fn kept(&self, owner: &Owner, path: &Path) -> Option<Arc<Held>> {
         let entries = lock(&self.entries);
         let is_it = |e: &&Entry| e.owner == *owner && e.path == path && !e.looked_at;
         entries.iter().find(is_it).map(|e| e.held.clone())
@@ -168,7 +175,7 @@ impl Holds {
                 held.len().map_err(|e| unusable(path, e))?;
                 return Ok(held);
             }
-            // Another thing has its name now. Where that matters it was refused before (`check_same`), or labels tell it.
+            // Another thing has its name now, and nobody uses the one that had it (`check_same`).
             self.release(|e| e.owner == *owner && e.path == path);
         }
         let begun = Instant::now();
@@ -193,7 +200,7 @@ impl Holds {
                         path,
                         held: held_too,
                         looked_at: true,
-                        made: false,
+                        made: None,
                         admitted: false,
                     });
                     return Ok(held);
@@ -293,24 +300,36 @@ impl Holds {
         self.release(|e| e.owner == *owner && e.path == path);
     }
 
-    /// Lets go of what an owner has and `keep` does not want; files and directories that were made for it and never used go.
-    fn keep_only(&self, owner: &Owner, keep: impl Fn(&Path) -> bool) {
-        let mut made = Vec::new();
-        self.release(|e| {
-            let gone = e.owner == *owner && !keep(&e.path);
-            if gone && e.made {
-                made.push((e.path.clone(), e.held.is_directory()));
+    /// Lets go of what an owner has and `keep` does not want; files and directories that were made for it and never used go,
+    /// while nobody else can lock them. What a thread is busy with is let go of by that.
+    async fn keep_only(&self, owner: &Owner, keep: impl Fn(&Path) -> bool) {
+        let gone = |e: &Entry| e.owner == *owner && !e.looked_at && !keep(&e.path);
+        let made: Vec<_> =
+            lock(&self.entries).extract_if(.., |e| gone(e) && e.made.is_some()).collect();
+        self.release(gone);
+        let mut going = Vec::new();
+        for Entry { path, held, made, .. } in made {
+            let (tell, told) = tokio::sync::oneshot::channel();
+            let thread = std::thread::Builder::new().name("weir-device".into()).spawn(move || {
+                made.into_iter().for_each(|made| remove(made, &path));
+                drop(held);
+                let _ = tell.send(());
+            });
+            match thread {
+                Ok(_) => going.push(told),
+                Err(e) => tracing::warn!("a file that was made for nothing stays: {e}"),
             }
-            gone
-        });
-        for (path, directory) in made {
-            remove(&path, directory);
+        }
+        // One that does not answer goes when it does.
+        let until = tokio::time::Instant::now() + DEADLINE;
+        for told in going {
+            drop(tokio::time::timeout_at(until, told).await);
         }
     }
 
     /// What an owner's devices were made of is used from now on.
     pub(crate) fn stands(&self, owner: &Owner) {
-        lock(&self.entries).iter_mut().filter(|e| e.owner == *owner).for_each(|e| e.made = false);
+        lock(&self.entries).iter_mut().filter(|e| e.owner == *owner).for_each(|e| e.made = None);
     }
 
     fn with_entry(&self, owner: &Owner, path: &Path, f: impl Fn(&mut Entry)) {
@@ -318,8 +337,8 @@ impl Holds {
         entries.iter_mut().filter(|e| e.owner == *owner && e.path == path).for_each(f);
     }
 
-    fn set_made(&self, owner: &Owner, path: &Path) {
-        self.with_entry(owner, path, |e| e.made = true);
+    fn set_made(&self, owner: &Owner, path: &Path, made: Option<Made>) {
+        self.with_entry(owner, path, |e| e.made = made);
     }
 
     fn set_admitted(&self, owner: &Owner, path: &Path) {
@@ -330,7 +349,9 @@ impl Holds {
     /// restart another disk may have its name.
     fn may_be_wiped(&self, owner: &Owner, path: &Path) -> bool {
         let entries = lock(&self.entries);
-        entries.iter().any(|e| e.owner == *owner && e.path == path && (e.made || e.admitted))
+        entries
+            .iter()
+            .any(|e| e.owner == *owner && e.path == path && (e.made.is_some() || e.admitted))
     }
 
     /// Refuses a name that leads to something else than what its owner uses under it.
@@ -354,12 +375,9 @@ impl Holds {
         let now = std::fs::metadata(path).map_err(|e| unusable(path, e))?;
         match Identity::of(&now) == Some(identity) {
             true => Ok(()),
-            false => Err(Error::new(
-                Code::PoolDamaged,
-                format!("`{}` is not what it was", path.display()),
-            )
-            .because("another file or disk has that name now; the one that had it is in use and stays so")
-            .hint("put the one that is in use back under its name; to go over to another, stop the daemon first")),
+            false => Err(another(path)
+                .because("another file or disk has that name now; the one that had it is in use and stays so")
+                .hint("put the one that is in use back under its name; to go over to another, stop the daemon first")),
         }
     }
 
@@ -423,15 +441,15 @@ impl Holds {
     ) -> Result<Arc<Held>> {
         let path = PathBuf::from(path);
         let at = path.clone();
-        let take = move |h: &Arc<Holds>| {
-            h.check_same(&owner, &path)?;
-            h.take(&owner, &path, read_only, wait)
-        };
+        let take = move |h: &Arc<Holds>| h.take(&owner, &path, read_only, wait);
         Ok(self.helped(&at, take).await?.keep())
     }
 
     /// Takes what is at `path` for an owner, who may have it already. What nobody keeps is let go of: whoever asked may have given
     /// up since. May wait as long as the file system does.
+    ///
+    /// # Errors
+    /// Those of [`open`](Holds::open); its owner uses something else that had that name.
     pub(crate) fn take(
         self: &Arc<Self>,
         owner: &Owner,
@@ -439,6 +457,7 @@ impl Holds {
         read_only: bool,
         wait: Wait,
     ) -> Result<Taken> {
+        self.check_same(owner, path)?;
         let before = self.kept(owner, path);
         let held = self.open(owner, path, read_only, wait)?;
         let is_kept = before.is_some_and(|b| Arc::ptr_eq(&b, &held));
@@ -454,18 +473,18 @@ impl Holds {
         wait: Wait,
         made: Option<Made>,
     ) -> Result<Taken> {
-        let taken = self.take(owner, path, false, wait);
-        match (taken, made) {
-            (Ok(mut taken), Some(made)) => {
+        match (self.take(owner, path, false, wait), made) {
+            // Else another file has got its name since.
+            (Ok(mut taken), Some(made)) if made.is(taken.identity()) => {
                 taken.made = Some(made);
-                self.set_made(owner, path);
+                self.set_made(owner, path, Some(made));
                 Ok(taken)
             }
             (Err(e), Some(made)) => {
-                made.remove(path);
+                remove(made, path);
                 Err(e)
             }
-            (taken, None) => taken,
+            (taken, _) => taken,
         }
     }
 
@@ -510,28 +529,10 @@ impl Drop for Taken {
         }
         // While nobody else can lock it.
         if let Some(made) = self.made.take() {
-            made.remove(&self.path);
+            remove(made, &self.path);
         }
         let same = |e: &Entry| Arc::ptr_eq(&e.held, &self.held);
         self.holds.release(|e| e.owner == self.owner && e.path == self.path && same(e));
-    }
-}
-
-/// A file or directory that was made a moment ago, by us: known by what it is, since its name may lead elsewhere by now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Made(Identity);
-
-impl Made {
-    /// What has just been made at `path`.
-    pub(crate) fn at(path: &Path) -> Option<Made> {
-        Identity::of(&std::fs::symlink_metadata(path).ok()?).map(Made)
-    }
-
-    /// Takes it away, if it is there yet.
-    pub(crate) fn remove(self, path: &Path) {
-        if Made::at(path) == Some(self) {
-            remove(path, path.is_dir());
-        }
     }
 }
 
@@ -546,13 +547,9 @@ fn check_waited(path: &Path, waited: &Waited<'_>) -> Result<()> {
     }
 }
 
-/// Removes what was made a moment ago, by us.
-fn remove(path: &Path, directory: bool) {
-    let done = match directory {
-        true => std::fs::remove_dir(path),
-        false => std::fs::remove_file(path),
-    };
-    if let Err(e) = done {
+/// Removes what was made a moment ago, by us, with the label that it may have got.
+pub(crate) fn remove(made: Made, path: &Path) {
+    if let Err(e) = made.remove(path, &plain::LABELS) {
         tracing::warn!("{} was made for nothing and stays: {e}", path.display());
     }
 }

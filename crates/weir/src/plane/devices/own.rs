@@ -1,13 +1,13 @@
 //! Files that are volumes by themselves: made once, with the volume, and never again.
 
-use super::{Holds, Made, Owner, Wait, check_waited, unusable};
+use super::{Holds, Owner, Wait, check_waited, unusable};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::Held;
 use weir_uring::device::make_file;
+use weir_uring::{Held, Identity};
 
 impl Holds {
     /// Makes a file of so many bytes for a volume. One that is there, as after a crash, must have nothing in it.
@@ -21,7 +21,7 @@ impl Holds {
         let at = path.clone();
         let taken = self.helped_while(&at, move |holds, waited| {
             let made = match make_file(&path) {
-                Ok(()) => Made::at(&path),
+                Ok(made) => Some(made),
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => None,
                 Err(e) => return Err(unusable(&path, e)),
             };
@@ -69,19 +69,44 @@ impl Holds {
         .await
     }
 
-    /// Removes the file of a volume that is no more.
-    pub(crate) async fn remove_file(self: &Arc<Self>, owner: Owner, file: &str) -> Result<()> {
+    /// Removes the file of a volume that is no more; it has this lasting name, if that is known. What has its path now and is
+    /// something else stays.
+    pub(crate) async fn remove_file(
+        self: &Arc<Self>,
+        owner: Owner,
+        file: &str,
+        lasting: Option<String>,
+    ) -> Result<()> {
         let path = PathBuf::from(file);
         let at = path.clone();
-        self.helped(&at, move |holds| {
-            holds.release_path(&owner, &path);
-            match std::fs::remove_file(&path) {
-                Err(e) if e.kind() != ErrorKind::NotFound => {
-                    Err(Error::new(Code::IoError, format!("{} cannot be removed", path.display()))
-                        .because(e))
-                }
-                _ => Ok(()),
+        self.helped_while(&at, move |holds, waited| {
+            let io = |e| {
+                Error::new(Code::IoError, format!("{} cannot be removed", path.display()))
+                    .because(e)
+            };
+            let there = match std::fs::symlink_metadata(&path) {
+                Err(e) if e.kind() == ErrorKind::NotFound => None,
+                Err(e) => return Err(io(e)),
+                Ok(meta) => Some(Identity::of(&meta)),
+            };
+            let held = holds.of(&owner, &path);
+            let is_it = |there: Option<Identity>| match (&held, &lasting) {
+                (Some(held), _) => there == Some(held.identity()),
+                (None, Some(_)) => there.and_then(Identity::lasting_name) == lasting,
+                (None, None) => true,
+            };
+            check_waited(&path, waited)?;
+            match there {
+                Some(there) if is_it(there) => std::fs::remove_file(&path).map_err(io)?,
+                Some(_) => tracing::warn!(
+                    "{}: another file has the name of the one that was to be removed, and stays",
+                    path.display()
+                ),
+                None => {}
             }
+            // Nobody else could lock it before.
+            holds.release_path(&owner, &path);
+            Ok(())
         })
         .await
     }

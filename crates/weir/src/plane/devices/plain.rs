@@ -2,7 +2,7 @@
 
 use super::admit::{check_again, check_kind};
 use super::label::Label;
-use super::{Holds, Made, Owner, Taken, Wait, Waited, check_waited, unusable};
+use super::{Holds, Owner, Taken, Wait, Waited, check_waited, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,10 +10,14 @@ use weir_control::model::{Device, DeviceFound, DeviceKind, EXTENT_ALIGN, Pool, P
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
 use weir_uring::Held;
-use weir_uring::device::{PAGE, make_dir, make_file};
+use weir_uring::device::{Made, PAGE, make_dir, make_file};
 
 /// The label of a directory, in a file of it.
 const DIR_LABEL: &str = ".weir-pool";
+/// The same, before it is whole.
+const NEW_LABEL: &str = ".weir-pool.new";
+/// All that Weir puts into a directory before there are volumes.
+pub(super) const LABELS: [&str; 2] = [DIR_LABEL, NEW_LABEL];
 /// Bytes at both ends of a new device in which nothing of its former life is left.
 const ENDS: u64 = 1 << 20;
 
@@ -45,21 +49,20 @@ pub(super) fn check_directory(dir: &Path) -> Result<()> {
     }
 }
 
-fn label_directory(dir: &Path, label: &Label) -> Result<()> {
-    let path = dir.join(DIR_LABEL);
-    let write = || -> std::io::Result<()> {
-        let new = dir.join(".weir-pool.new");
-        match std::fs::remove_file(&new) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        make_file(&new)?;
-        std::fs::write(&new, label.encode())?;
-        std::fs::File::open(&new)?.sync_all()?;
-        std::fs::rename(&new, &path)?;
-        std::fs::File::open(dir)?.sync_all()
-    };
-    write().map_err(|e| unusable(&path, e))
+fn label_directory(dir: &Path, label: &Label, waited: &Waited<'_>) -> Result<()> {
+    let (path, new) = (dir.join(DIR_LABEL), dir.join(NEW_LABEL));
+    let io = |e: std::io::Error| unusable(&path, e);
+    check_waited(dir, waited)?;
+    match std::fs::remove_file(&new) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(e)),
+        _ => {}
+    }
+    make_file(&new).map_err(io)?;
+    std::fs::write(&new, label.encode()).map_err(io)?;
+    std::fs::File::open(&new).and_then(|f| f.sync_all()).map_err(io)?;
+    check_waited(dir, waited)?;
+    std::fs::rename(&new, &path).map_err(io)?;
+    std::fs::File::open(dir).and_then(|d| d.sync_all()).map_err(io)
 }
 
 /// One device of a plain pool that is started.
@@ -85,7 +88,7 @@ impl Starting<'_> {
             _ => return Ok(None),
         };
         match made {
-            Ok(()) => Ok(Made::at(self.path)),
+            Ok(made) => Ok(Some(made)),
             Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(None),
             Err(e) => Err(unusable(self.path, e)
                 .hint("check that its directory is there and is yours to write")),
@@ -158,10 +161,10 @@ impl Starting<'_> {
             .hint("give it at least 2 MiB"));
         }
         let len = held.len().map_err(|e| self.io(e))?;
-        check_waited(self.path, self.waited)?;
         let zeros = vec![0; ENDS.min(len / PAGE * PAGE) as usize];
         let last = (len / PAGE * PAGE).saturating_sub(ENDS);
         for at in [0, last] {
+            check_waited(self.path, self.waited)?;
             held.write(at, &zeros).map_err(|e| self.io(e))?;
         }
         self.finish(held, size, room)
@@ -240,8 +243,7 @@ impl Starting<'_> {
             }
             None => {
                 if let Some(l) = self.label(0) {
-                    check_waited(self.path, self.waited)?;
-                    label_directory(self.path, &l)?;
+                    label_directory(self.path, &l, self.waited)?;
                 }
             }
         }
@@ -253,6 +255,10 @@ impl Starting<'_> {
         let made = self.make()?;
         let wait = if self.device.new { Wait::ForTheDead } else { Wait::ForAnybody };
         let held = holds.take_made(self.owner, self.path, wait, made)?;
+        if !self.device.new {
+            // It has been used since it was made.
+            holds.set_made(self.owner, self.path, None);
+        }
         check_kind(&held, self.path, self.device.kind)?;
         let found = match (self.device.kind, self.device.new) {
             (DeviceKind::Dir, _) => self.start_directory(),
@@ -272,7 +278,7 @@ impl Holds {
         let owner = Owner::Pool(pool.name.clone());
         let named =
             |p: &Path| pool.devices.iter().any(|d| d.path.as_deref().map(Path::new) == Some(p));
-        self.keep_only(&owner, named);
+        self.keep_only(&owner, named).await;
         let mut all = Vec::new();
         for (number, d) in (0..).zip(&pool.devices) {
             let Some(path) = d.path.as_ref().map(PathBuf::from) else {
@@ -335,7 +341,7 @@ impl Holds {
         if !made {
             self.stands(&owner);
         }
-        self.keep_only(&owner, |_| false);
+        self.keep_only(&owner, |_| false).await;
     }
 }
 
@@ -447,6 +453,36 @@ mod tests {
         assert!(e.to_string().contains("pool `other`"), "{e}");
         assert!(std::fs::read(&path).expect("read") == content, "nothing is written");
         assert!(holds.paths_of(|_| true).is_empty(), "and it is let go of");
+    }
+
+    /// Somebody has given up while the first of several writes was under way.
+    #[test]
+    fn nothing_more_is_written_for_somebody_who_has_gone() {
+        let d = dir("gone");
+        let (path, sub) = (d.0.join("disk"), d.0.join("dir"));
+        let content = vec![7; 8 << 20];
+        std::fs::write(&path, &content).expect("a file");
+        let owner = Owner::Pool("p".into());
+        let (holds, asked) = (Arc::<Holds>::default(), std::cell::Cell::new(0));
+        let waited = || asked.replace(asked.get() + 1) < 2;
+        let device = |path: &Path, kind| Device {
+            new: true,
+            ..Device::known(kind, Some(path.display().to_string()), SIZE)
+        };
+        let (disk, directory) = (device(&path, DeviceKind::File), device(&sub, DeviceKind::Dir));
+        drop(holds.take(&owner, &path, false, Wait::No).expect("it is there").keep());
+        holds.set_admitted(&owner, &path);
+        // A file is made longer before; of a directory the label is written, and named.
+        for (path, device, before) in [(&path, &disk, 0), (&sub, &directory, 1)] {
+            asked.set(before);
+            let (owner, waited) = (&owner, &waited);
+            let s = Starting { owner, pool: Some(PoolId(7)), number: 0, device, path, waited };
+            assert!(s.start(&holds).is_err());
+        }
+        let now = std::fs::read(&path).expect("read");
+        assert!(now[..1 << 20].iter().all(|b| *b == 0), "the first write was under way");
+        assert!(now[1 << 20..8 << 20] == content[1 << 20..], "its end is as it was");
+        assert!(!sub.exists(), "what was made for it is gone, with all that came into it");
     }
 
     #[test]

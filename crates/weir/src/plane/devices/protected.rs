@@ -1,9 +1,7 @@
 //! Devices of protected pools, before the store looks at their labels.
 
 use super::admit::check_again;
-use super::{
-    Holds, Made, Owner, Taken, Wait, Waited, check_unused, check_waited, in_use, unusable,
-};
+use super::{Holds, Owner, Taken, Wait, Waited, check_unused, check_waited, in_use, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,13 +19,13 @@ const ENDS: u64 = 1 << 20;
 pub(crate) enum Make {
     /// Nothing: it is there.
     Nothing,
-    /// A file that is not there is made, and gets its size.
+    /// A file that is not there is made, and gets its size. What is there has nothing in it, unless its pool uses it.
     File,
     /// The same, and what is at its ends goes, unless it carries the label of its pool.
     Anew(PoolId),
 }
 
-fn wipe(held: &Held, path: &Path, pool: PoolId) -> Result<()> {
+fn wipe(held: &Held, path: &Path, pool: PoolId, waited: &Waited<'_>) -> Result<()> {
     let io = |e: std::io::Error| unusable(path, e);
     let len = held.len().map_err(io)? / PAGE * PAGE;
     if len == 0 {
@@ -39,8 +37,11 @@ fn wipe(held: &Held, path: &Path, pool: PoolId) -> Result<()> {
         return Ok(());
     }
     let zeros = vec![0; ENDS.min(len) as usize];
-    held.write(0, &zeros).map_err(io)?;
-    held.write(len.saturating_sub(ENDS), &zeros).map_err(io)
+    for at in [0, len.saturating_sub(ENDS)] {
+        check_waited(path, waited)?;
+        held.write(at, &zeros).map_err(io)?;
+    }
+    Ok(())
 }
 
 /// Refuses what carries another pool's label: whose it is may be looking for it. What cannot be read is not judged here.
@@ -65,7 +66,7 @@ fn hold(
     let wanted = make != Make::Nothing && d.kind == DeviceKind::File;
     let made = match wanted.then(|| make_file(&path)) {
         None => None,
-        Some(Ok(())) => Made::at(&path),
+        Some(Ok(made)) => Some(made),
         Some(Err(e)) if e.kind() == ErrorKind::AlreadyExists => None,
         Some(Err(e)) => return Err(unusable(&path, e)),
     };
@@ -81,9 +82,11 @@ fn hold(
     }
     match (make, pool) {
         (Make::Nothing, Some(pool)) => check_label(&held, &path, pool)?,
-        (Make::Anew(pool), _) if !holds.may_be_wiped(owner, &path) => {
+        // Another device may have the name since it was looked at.
+        (Make::Anew(pool), _) | (Make::File, Some(pool)) if !holds.may_be_wiped(owner, &path) => {
             check_again(&held, &path, Some(pool))?;
         }
+        (Make::Nothing, None) => {}
         _ => {}
     }
     let len = held.len().map_err(|e| unusable(&path, e))?;
@@ -92,13 +95,14 @@ fn hold(
         held.set_len(d.size).map_err(|e| unusable(&path, e))?;
     }
     if let Make::Anew(pool) = make {
-        wipe(&held, &path, pool)?;
+        wipe(&held, &path, pool, waited)?;
     }
     Ok(held)
 }
 
 impl Holds {
-    /// Holds a device of a protected pool that has this identity, or for a look at it.
+    /// Holds a device of a protected pool that has this identity, and does not use it yet; without one, of one that does, or for
+    /// a look at it.
     pub(crate) async fn hold_device(
         self: &Arc<Self>,
         (owner, pool): (&Owner, Option<PoolId>),
@@ -141,7 +145,7 @@ impl Holds {
     }
 
     /// Lets go of a device that was not taken; a file that was made for it goes.
-    pub(crate) fn give_up(&self, owner: &Owner, path: &Path) {
-        self.keep_only(owner, |p| p != path);
+    pub(crate) async fn give_up(&self, owner: &Owner, path: &Path) {
+        self.keep_only(owner, |p| p != path).await;
     }
 }

@@ -2,6 +2,10 @@
 
 use super::*;
 use std::sync::mpsc::channel;
+use weir_control::dataplane::Inside;
+use weir_control::model::{Device, DeviceKind, DeviceSpec, Overwrite};
+
+const PRECIOUS: &[u8] = b"precious";
 
 struct Scratch(PathBuf);
 
@@ -18,6 +22,15 @@ impl Scratch {
         let path = self.0.join("disk");
         std::fs::write(&path, [1; 8192]).expect("a file");
         path
+    }
+}
+
+impl Scratch {
+    /// Somebody moves a file of theirs to that name.
+    fn put_another(&self, path: &Path) {
+        let others = self.0.join("others");
+        std::fs::write(&others, PRECIOUS).expect("a file");
+        std::fs::rename(&others, path).expect("moved");
     }
 }
 
@@ -52,7 +65,7 @@ async fn what_comes_when_nobody_waits_any_more_is_let_go_of() {
             if is_made {
                 std::fs::write(&at, []).expect("a file");
             }
-            let made = Made::at(&at).filter(|_| is_made);
+            let made = Made::at(&at).ok().filter(|_| is_made);
             let taken = h.take_made(&pool("p"), &at, Wait::No, made)?;
             assert!(!waited(), "it is told that nobody waits");
             assert!(check_waited(&at, waited).is_err());
@@ -81,25 +94,126 @@ fn what_was_made_and_cannot_be_had_goes() {
     let path = dir.file();
     let had = holds.take(&pool("p"), &path, false, Wait::No).expect("taken").keep();
     assert!(holds.take_made(&pool("q"), &path, Wait::No, None).is_err() && path.exists());
-    let made = Made::at(&path);
+    let made = Made::at(&path).ok();
     assert!(holds.take_made(&pool("q"), &path, Wait::No, made).is_err() && !path.exists());
     drop(had);
 }
 
-/// What had the name when it was made has gone; somebody has put another file there meanwhile.
-#[test]
-fn what_was_made_does_not_take_another_file_of_its_name_with_it() {
+/// Somebody puts another file where one was made, in each of the moments at which that may go again.
+#[tokio::test]
+async fn what_was_made_does_not_take_another_file_of_its_name_with_it() {
     let (dir, holds) = (Scratch::new("replaced"), Arc::<Holds>::default());
+    for kept in [false, true] {
+        let path = dir.file();
+        let made = Made::at(&path).ok();
+        let taken = holds.take_made(&pool("p"), &path, Wait::No, made).expect("taken");
+        dir.put_another(&path);
+        match kept {
+            false => drop(taken),
+            true => {
+                drop(taken.keep());
+                holds.give_up(&pool("p"), &path).await;
+            }
+        }
+        assert_eq!(std::fs::read(&path).expect("it is there"), PRECIOUS);
+        assert!(holds.paths_of(|_| true).is_empty());
+    }
+    // Before it was taken.
     let path = dir.file();
-    let taken = holds.take_made(&pool("p"), &path, Wait::No, Made::at(&path)).expect("taken");
-    std::fs::remove_file(&path).expect("removed");
-    let others = dir.0.join("others");
-    std::fs::write(&others, b"precious")
-        .and_then(|()| std::fs::rename(&others, &path))
-        .expect("put");
+    let made = Made::at(&path).ok();
+    dir.put_another(&path);
+    let taken = holds.take_made(&pool("p"), &path, Wait::No, made).expect("taken");
+    assert!(!holds.may_be_wiped(&pool("p"), &path), "that was not made by us");
     drop(taken);
-    assert_eq!(std::fs::read(&path).expect("it is there"), b"precious");
-    assert!(holds.paths_of(|_| true).is_empty());
+    assert_eq!(std::fs::read(&path).expect("it is there"), PRECIOUS);
+}
+
+#[tokio::test]
+async fn what_was_made_for_a_pool_goes_when_it_is_given_up() {
+    let (dir, holds) = (Scratch::new("given-up"), Arc::<Holds>::default());
+    let path = dir.file();
+    let made = Made::at(&path).ok();
+    drop(holds.take_made(&pool("p"), &path, Wait::No, made).expect("taken").keep());
+    holds.give_up(&pool("p"), &path).await;
+    assert!(!path.exists() && holds.paths_of(|_| true).is_empty());
+    // Of one that stands it stays.
+    dir.file();
+    let made = Made::at(&path).ok();
+    drop(holds.take_made(&pool("p"), &path, Wait::No, made).expect("taken").keep());
+    holds.stands(&pool("p"));
+    holds.give_up(&pool("p"), &path).await;
+    assert!(path.exists() && holds.paths_of(|_| true).is_empty());
+}
+
+/// A command has given up a device that does not answer; what it made there goes by the thread that waits for it.
+#[tokio::test]
+async fn giving_up_leaves_to_a_thread_what_it_is_busy_with() {
+    let (dir, holds) = (Scratch::new("busy"), Arc::<Holds>::default());
+    let path = dir.file();
+    let (go_on, answers) = channel::<()>();
+    let (is_there, there) = channel::<()>();
+    let at = path.clone();
+    let taken = holds.helped_while(&path, move |h, waited| {
+        let taken = h.take_made(&pool("p"), &at, Wait::No, Made::at(&at).ok())?;
+        is_there.send(()).expect("somebody waits for that");
+        answers.recv().expect("somebody lets it go on");
+        check_waited(&at, waited)?;
+        Ok(taken)
+    });
+    assert!(tokio::time::timeout(Duration::from_millis(50), taken).await.is_err(), "it hangs");
+    there.recv().expect("it was taken");
+    holds.give_up(&pool("p"), &path).await;
+    assert!(path.exists() && holds.paths_of(|_| true) == [path.clone()]);
+    go_on.send(()).expect("it waits");
+    ended(&holds, &path);
+    assert!(!path.exists() && holds.paths_of(|_| true).is_empty());
+}
+
+/// Looked at and found empty; then its name leads to another file, before the pool gets it.
+#[tokio::test]
+async fn what_a_pool_is_to_get_is_what_was_looked_at() {
+    let (dir, holds) = (Scratch::new("looked"), Arc::<Holds>::default());
+    let path = dir.0.join("disk");
+    let name = Some(path.display().to_string());
+    let spec = DeviceSpec { kind: DeviceKind::File, path: name.clone(), size: Some(1 << 20) };
+    let device = Device::known(DeviceKind::File, name, 1 << 20);
+    std::fs::write(&path, [0; 1 << 20]).expect("a file");
+    let nothing = Overwrite::default();
+    let admit = || holds.admit("p", std::slice::from_ref(&spec), Inside::Only(&nothing));
+    let owner = pool("p");
+    admit().await.expect("it is empty");
+    dir.put_another(&path);
+    for make in [Make::File, Make::Anew(PoolId(1))] {
+        let held = holds.hold_device((&owner, Some(PoolId(1))), &device, make).await;
+        let e = held.expect_err("it is another one");
+        assert_eq!(e.code, Code::DeviceInUse, "{e}");
+        assert_eq!(std::fs::read(&path).expect("it is there"), PRECIOUS);
+    }
+    std::fs::write(&path, [0; 1 << 20]).expect("empty");
+    admit().await.expect("it is empty");
+    holds.hold_device((&owner, Some(PoolId(1))), &device, Make::File).await.expect("it is that");
+}
+
+#[tokio::test]
+async fn of_volumes_only_their_own_files_are_removed() {
+    let (dir, holds) = (Scratch::new("own"), Arc::<Holds>::default());
+    let (owner, path) = (Owner::Place("v".into(), 0), dir.0.join("v"));
+    let name = path.display().to_string();
+    holds.make_file(owner.clone(), &name, 8192).await.expect("a file");
+    let lasting = holds.find(&path).and_then(|h| h.lasting_name());
+    assert!(lasting.is_some());
+    let own = dir.0.join("own");
+    std::fs::rename(&path, &own).expect("moved");
+    dir.put_another(&path);
+    // While it is held, and after a restart.
+    for _ in 0..2 {
+        holds.remove_file(owner.clone(), &name, lasting.clone()).await.expect("nothing to do");
+        assert_eq!(std::fs::read(&path).expect("it is there"), PRECIOUS);
+        assert!(holds.paths_of(|_| true).is_empty());
+    }
+    std::fs::rename(&own, &path).expect("moved back");
+    holds.remove_file(owner, &name, lasting).await.expect("removed");
+    assert!(!path.exists());
 }
 
 /// A file in use has been moved, and another pool's has its name now: reactors know what is held by its name.

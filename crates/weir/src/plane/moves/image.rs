@@ -1,7 +1,7 @@
 //! Foreign files and disks that are volumes as they are.
 
 use super::super::devices::{
-    Holds, Made, Owner, Wait, Waited, check_blank, check_unused, in_use, unusable,
+    Holds, Owner, Wait, Waited, check_blank, check_unused, in_use, remove, unusable,
 };
 use super::super::node::Node;
 use std::io::ErrorKind;
@@ -10,11 +10,11 @@ use std::sync::Arc;
 use weir_control::dataplane::ImageWish;
 use weir_control::model::{ImageFound, Layout, Volume};
 use weir_control::{Code, Error, Result};
-use weir_uring::device::make_file;
+use weir_uring::device::{Made, make_file};
 
 /// Makes a sparse file that is not there yet, and gives what was made.
-fn create(path: &Path, size: u64) -> Result<Option<Made>> {
-    make_file(path).map_err(|e| match e.kind() {
+fn create(path: &Path, size: u64) -> Result<Made> {
+    let made = make_file(path).map_err(|e| match e.kind() {
         ErrorKind::AlreadyExists => {
             Error::new(Code::DeviceInUse, format!("`{}` exists", path.display()))
                 .because("--create makes a new file")
@@ -22,13 +22,10 @@ fn create(path: &Path, size: u64) -> Result<Option<Made>> {
         }
         _ => unusable(path, e),
     })?;
-    let made = Made::at(path);
     let file = std::fs::OpenOptions::new().write(true).open(path);
     let sized = file.and_then(|f| f.set_len(size).and_then(|()| f.sync_all()));
     if let Err(e) = sized {
-        if let Some(made) = made {
-            made.remove(path);
-        }
+        remove(made, path);
         return Err(unusable(path, e));
     }
     Ok(made)
@@ -67,7 +64,12 @@ fn look(holds: &Arc<Holds>, wish: &ImageWish) -> Result<ImageFound> {
             }
         }
         let size = held.len().map_err(|e| unusable(&path, e))?;
-        Ok(ImageFound { path: path.display().to_string(), size, block_size: held.block_size() })
+        Ok(ImageFound {
+            path: path.display().to_string(),
+            size,
+            block_size: held.block_size(),
+            identity: held.lasting_name(),
+        })
     };
     look()
 }
@@ -80,12 +82,12 @@ impl Node {
         let path = at.clone();
         let look = move |holds: &Arc<Holds>, waited: &Waited<'_>| {
             let made = match wish.create {
-                Some(size) => create(&path, size)?,
+                Some(size) => Some(create(&path, size)?),
                 None => None,
             };
             let found = look(holds, &wish);
             if let Some(made) = made.filter(|_| found.is_err() || !waited()) {
-                made.remove(&path);
+                remove(made, &path);
             }
             found
         };
@@ -94,8 +96,8 @@ impl Node {
 
     /// Removes a file that was made for a volume that did not go there.
     pub(in crate::plane) async fn remove_image(&self, volume: &Volume) -> Result<()> {
-        let Layout::Image { path, .. } = &volume.layout else { return Ok(()) };
+        let Layout::Image { path, identity, .. } = &volume.layout else { return Ok(()) };
         let owner = Owner::Place(volume.name.clone(), volume.place);
-        self.holds.remove_file(owner, path).await
+        self.holds.remove_file(owner, path, identity.clone()).await
     }
 }

@@ -73,7 +73,9 @@ impl Node {
             _ => Make::File,
         };
         let device = Device::known(spec.kind, spec.path.clone(), spec.size.unwrap_or(0));
-        let done = match self.holds.hold_device((&owner, None), &device, make).await {
+        let new =
+            pool.protection.as_ref().map(|p| p.id).filter(|_| !used && how != DeviceUse::Back);
+        let done = match self.holds.hold_device((&owner, new), &device, make).await {
             Ok(held) => {
                 self.with_pool(&pool.name, move |p: Rc<OpenPool>| {
                     let held: Arc<Held> = held;
@@ -85,7 +87,7 @@ impl Node {
         };
         match &done {
             Ok(()) => self.holds.stands(&owner),
-            Err(_) if !used => self.holds.give_up(&owner, Path::new(&path)),
+            Err(_) if !used => self.holds.give_up(&owner, Path::new(&path)).await,
             Err(_) => {}
         }
         done
@@ -104,7 +106,7 @@ impl Node {
                 .with_pool(pool, move |p: Rc<OpenPool>| Box::pin(async move { Ok(p.uses(&asked)) }))
                 .await?;
             if !used {
-                self.holds.give_up(&owner, Path::new(&path));
+                self.holds.give_up(&owner, Path::new(&path)).await;
             }
         }
         Ok(())

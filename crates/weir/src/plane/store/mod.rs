@@ -174,7 +174,12 @@ impl Node {
             self.is_that(pool).await?;
             self.size_maps(pool).await?;
             // One that has just come, or was found under another name, is known from here on.
-            let name = |d: &Device| self.holds.find(Path::new(d.path.as_deref()?))?.lasting_name();
+            let owner = Owner::Pool(pool.name.clone());
+            let kept = |path: &str| self.holds.kept(&owner, Path::new(path));
+            let name = |d: &Device| kept(d.path.as_deref()?)?.lasting_name();
+            if pool.protection.as_ref().is_some_and(|p| p.formatted) {
+                self.holds.stands(&owner);
+            }
             let as_known = |d: &Device| DeviceFound {
                 size: d.size,
                 labelled: d.labelled,
