@@ -113,6 +113,11 @@ impl Attentions {
         }
     }
 
+    /// It may be pending: what raises it is not known.
+    pub(super) fn perhaps(&mut self, who: Pair, code: Code) {
+        self.at(who, code).maybe = true;
+    }
+
     /// One that was told stays until it is fetched: the unit clears none (UA_INTLCK_CTRL).
     pub(super) fn stays(&mut self, who: Pair, code: Code) {
         self.at(who, code).maybe = true;

@@ -1,8 +1,8 @@
 //! What is known of one volume: what was on the medium and when, who could do what, and which commands have been ended.
 
-use super::attentions::Attentions;
+use super::attentions::{Attentions, Flight};
 use super::orders::Orders;
-use super::spc::Pair;
+use super::spc::{Code, OF_RESERVATIONS, Pair};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_base::Nanos;
 
@@ -97,6 +97,24 @@ impl Book {
         self.interlock || self.interlocking > 0
     }
 
+    /// A command of a nexus ended with a unit attention.
+    ///
+    /// # Errors
+    /// There was none to tell.
+    pub(super) fn told(
+        &mut self,
+        who: Pair,
+        flight: Flight,
+        code: Code,
+        now: Nanos,
+    ) -> Result<(), String> {
+        // Once the orders are lost nobody knows whom a command about reservations tells: it may be anyone.
+        if self.orders.is_lost() && OF_RESERVATIONS.contains(&code) {
+            self.attentions.perhaps(who, code);
+        }
+        self.attentions.told(flight, code, now)
+    }
+
     /// What the medium holds now.
     pub(super) fn content(&self, block: u64) -> Content {
         self.versions[block as usize].last().map_or(0, |v| v.1)
@@ -177,5 +195,30 @@ impl Book {
         let mine = |f: &&Fence| f.ended.is_some_and(|e| e < now) && f.concerns(who);
         let last = self.fences.iter().filter(mine).max_by_key(|f| f.began);
         last.map_or((0, ""), |f| (f.began, f.why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suites::doors::spc::{Act, CAPACITY, PREEMPTED};
+
+    #[test]
+    fn once_the_orders_are_lost_a_clear_may_have_told_anyone() {
+        let who = (1, 1);
+        let mut b = Book::new(0, 1, 1, false, 0, 0);
+        let f = b.attentions.depart(who, 1);
+        assert!(b.told(who, f, PREEMPTED, 2).is_err(), "nothing has raised it");
+        for n in 0..20 {
+            let pairs = vec![(n, 2)];
+            b.orders.begin((n, 2), Act::Register { key: 0, new: 5, ignore: true, pairs });
+        }
+        assert!(b.orders.is_lost());
+        for at in [10, 20] {
+            let f = b.attentions.depart(who, at);
+            b.told(who, f, PREEMPTED, at + 1).expect("any CLEAR may have raised it");
+        }
+        let f = b.attentions.depart(who, 30);
+        assert!(b.told(who, f, CAPACITY, 31).is_err(), "it comes of no reservation");
     }
 }

@@ -19,6 +19,8 @@ pub(super) const PREEMPTED: Code = 0x2a03;
 pub(super) const RELEASED: Code = 0x2a04;
 /// REGISTRATIONS PREEMPTED.
 pub(super) const UNREGISTERED: Code = 0x2a05;
+/// What commands about reservations tell others.
+pub(super) const OF_RESERVATIONS: [Code; 3] = [PREEMPTED, RELEASED, UNREGISTERED];
 /// CAPACITY DATA HAS CHANGED.
 pub(super) const CAPACITY: Code = 0x2a09;
 

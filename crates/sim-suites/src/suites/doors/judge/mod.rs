@@ -190,8 +190,13 @@ impl Judge {
         let now = self.now();
         let mut books = self.books.borrow_mut();
         let b = &mut books[volume as usize - 1];
+        let known = !b.orders.is_lost();
         let r = f(b);
         b.note(&self.nexuses, now);
+        if known && b.orders.is_lost() {
+            self.say(|| format!("nothing more is said of the reservations of volume {volume}"));
+            self.count("volumes with too many orders of commands");
+        }
         r
     }
 

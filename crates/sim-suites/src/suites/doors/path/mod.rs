@@ -356,7 +356,7 @@ impl Path {
             let (told, interlock, again) = j.with(c.volume, |b| {
                 let again = b.attentions.sent(f).is_some_and(|s| s <= b.interlocked);
                 (
-                    b.attentions.told(f, code, now),
+                    b.told(self.pair(), f, code, now),
                     b.keeps_attentions(),
                     b.keeps_attentions() || again,
                 )
