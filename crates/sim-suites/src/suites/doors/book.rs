@@ -190,6 +190,23 @@ impl Book {
         self.fences.iter().filter(then).count()
     }
 
+    /// An end that was to silence a command, promised before its answer left at `left`: when, and why. The command was sent at
+    /// `sent` and had come by `arrived`. `hidden`: it was told that there is no such unit.
+    pub(super) fn outlived(
+        &self,
+        (path, who): (usize, Pair),
+        (sent, arrived): (Nanos, Nanos),
+        left: Nanos,
+        hidden: bool,
+    ) -> Option<(Nanos, &'static str)> {
+        // It found no unit when it came: it is none of the unit's commands, however long it waited for a buffer since.
+        if hidden && self.possible(path, sent, arrived) & HIDDEN != 0 {
+            return None;
+        }
+        let ends = self.fences.iter().filter(|f| f.concerns(who) && f.began > arrived);
+        ends.filter_map(|f| f.ended.map(|e| (e, f.why))).find(|(e, _)| *e < left)
+    }
+
     /// Commands of a nexus that ran at `now` were admitted at this time or later, as far as ends were promised before `now`.
     pub(super) fn admitted_since(&self, who: Pair, now: Nanos) -> (Nanos, &'static str) {
         let mine = |f: &&Fence| f.ended.is_some_and(|e| e < now) && f.concerns(who);
@@ -220,5 +237,25 @@ mod tests {
         }
         let f = b.attentions.depart(who, 30);
         assert!(b.told(who, f, CAPACITY, 31).is_err(), "it comes of no reservation");
+    }
+
+    #[test]
+    fn a_command_that_found_no_unit_is_not_ended_with_the_unit() {
+        let (host, who) = (0, (1, 1));
+        let mut b = Book::new(0, 1, 1, false, 0, 0);
+        let mut seen = |at, may| {
+            b.seen_by.insert(host, may);
+            b.note(&[(host, who)], at);
+        };
+        seen(10, (true, false));
+        seen(100, (true, true));
+        seen(200, (false, true));
+        let (began, ended) = (300, Some(310));
+        b.fences.push(Fence { of: None, began, ended, why: "deletion" });
+        let outlived = |times, hidden| b.outlived((0, who), times, 400, hidden).is_some();
+        assert!(!outlived((110, 160), true), "it came when the unit was being hidden");
+        assert!(!outlived((90, 140), true), "it may have come then");
+        assert!(outlived((40, 90), true), "it came to the unit");
+        assert!(outlived((110, 160), false), "the unit itself answered");
     }
 }

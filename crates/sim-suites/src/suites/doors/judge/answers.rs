@@ -7,17 +7,21 @@ use weir_sim::check::blocks::{self, BLOCK, read_block};
 
 impl Judge {
     /// A command that was sent at `sent` has been answered. Had it been ended, its answer would have left by then.
-    pub(in crate::suites::doors) fn answered(&self, path: usize, volume: u32, sent: Nanos) {
+    /// `hidden`: it was told that there is no such unit.
+    pub(in crate::suites::doors) fn answered(
+        &self,
+        path: usize,
+        volume: u32,
+        sent: Nanos,
+        hidden: bool,
+    ) {
         let (p, now) = (&self.paths[path], self.now());
         let Some(left) = now.checked_sub(ARRIVED) else { return };
         let arrived = self.arrived_by(p.host, Some(sent));
         if arrived == Nanos::MAX || self.arrived_by(p.host, Some(left)) == Nanos::MAX {
             return;
         }
-        let late = self.with(volume, |b| {
-            let ends = b.fences.iter().filter(|f| f.concerns(p.pair) && f.began > arrived);
-            ends.filter_map(|f| f.ended.map(|e| (e, f.why))).find(|(e, _)| *e < left)
-        });
+        let late = self.with(volume, |b| b.outlived((path, p.pair), (sent, arrived), left, hidden));
         if let Some((at, why)) = late {
             self.wrong(format!(
                 "a command that path {path} sent at {sent} is answered long after {why} has ended it, at {at}"

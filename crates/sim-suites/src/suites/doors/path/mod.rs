@@ -16,6 +16,9 @@ use weir_proto_srp::login::MultiChannelAction;
 use weir_proto_srp::{Form, PortId};
 use weir_reactor::{WaitChannel, sleep};
 
+/// Sense of ILLEGAL REQUEST, LOGICAL UNIT NOT SUPPORTED.
+const NO_UNIT: (u8, u8, u8) = (5, 0x25, 0);
+
 /// How a command ended, for whoever sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reply {
@@ -258,8 +261,8 @@ impl Path {
             flight = Some(j.with(c.volume, |b| b.attentions.depart(who, j.now())));
         }
         let ended = channel.command_noted(eight(c.lun), c.cdb, c.out, c.data_in, on_send).await;
-        if let (Ended::Answered(_), Some(sent)) = (&ended, sent) {
-            j.answered(self.number, c.volume, sent);
+        if let (Ended::Answered(a), Some(sent)) = (&ended, sent) {
+            j.answered(self.number, c.volume, sent, sense(&a.sense) == Some(NO_UNIT));
         }
         if let (Ended::Aborted, Some(sent)) = (&ended, sent)
             && j.now() - sent >= self.config.style.timeout
@@ -289,7 +292,7 @@ impl Path {
                     self.attention(&c, flight.take(), code).await;
                     Reply::Attention
                 }
-                (2, Some((5, 0x25, 0))) => Reply::Hidden,
+                (2, Some(NO_UNIT)) => Reply::Hidden,
                 (2, Some((key, asc, ascq))) => {
                     Reply::Sense(key, u16::from(asc) << 8 | u16::from(ascq))
                 }
