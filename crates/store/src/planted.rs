@@ -173,6 +173,12 @@ weir_base::planted_bugs! {
     WrittenBeyondTheEnd,
     /// A part of a block is written with the rest of it as it was before its volume became what a snapshot is.
     PartOfAnother,
+    /// What was written since the newest checkpoint is told as being a hole, as the map on disk has it.
+    LoggedIsHole,
+    /// What of a map is not in memory, or cannot be read, is told as being a hole.
+    UnreadIsHole,
+    /// What is written while it is found out how long a hole is counts as hole.
+    HoleOutrun,
 }
 
 impl Bug {
@@ -222,5 +228,8 @@ impl Bug {
         Bug::RevertBesideTwin,
         Bug::WrittenBeyondTheEnd,
         Bug::PartOfAnother,
+        Bug::LoggedIsHole,
+        Bug::UnreadIsHole,
+        Bug::HoleOutrun,
     ];
 }

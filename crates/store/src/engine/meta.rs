@@ -256,11 +256,16 @@ impl Inner {
         index: u64,
     ) -> IoResult<Rc<Block>> {
         let node = self.meta(ptr, kind_of(level)).await?;
-        let h = Header::get(&node).map_err(|_| IoError::Medium)?;
-        match (h.owner, h.level, h.index) == (u64::from(family), level, index) {
+        match self.is_node(&node, family, level, index) {
             true => Ok(node),
             false => Err(IoError::Medium),
         }
+    }
+
+    /// Whether a node of a map is the one that is meant.
+    pub(crate) fn is_node(&self, node: &Block, family: u32, level: u8, index: u64) -> bool {
+        let is = |h: Header| (h.owner, h.level, h.index) == (u64::from(family), level, index);
+        Header::get(node).is_ok_and(is)
     }
 
     /// The entry of a logical block in a map.

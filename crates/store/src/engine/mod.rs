@@ -11,6 +11,7 @@ mod dead;
 mod decide;
 mod device;
 mod devices;
+mod extent;
 mod fill;
 mod find;
 mod flush;

@@ -37,6 +37,14 @@ impl Ranges {
         self.0.range(..=x).next_back().is_some_and(|(_, e)| *e > x)
     }
 
+    /// Whether a number is in it, and up to where that is so of those after it, at most to `end`.
+    pub(crate) fn run(&self, x: u64, end: u64) -> (bool, u64) {
+        if let Some((_, e)) = self.0.range(..=x).next_back().filter(|(_, e)| **e > x) {
+            return (true, end.min(*e));
+        }
+        (false, self.0.range(x..).next().map_or(end, |(s, _)| end.min(*s)))
+    }
+
     /// True when all of the range is in it.
     pub(crate) fn covers(&self, from: u64, to: u64) -> bool {
         self.0.range(..=from).next_back().is_some_and(|(_, e)| *e >= to)
@@ -77,6 +85,10 @@ mod tests {
             assert_eq!((r.len(), r.is_empty()), (runs, runs == 0));
             for from in 0..64 {
                 assert_eq!(r.contains(from), plain[from as usize]);
+                let same = |x: &u64| plain[*x as usize] == plain[from as usize];
+                let end = rng.between(from + 1, 64);
+                let to = from + (from..end).take_while(same).count() as u64;
+                assert_eq!(r.run(from, end), (plain[from as usize], to));
                 for to in from + 1..=64 {
                     let part = &plain[from as usize..to as usize];
                     assert_eq!(r.covers(from, to), part.iter().all(|x| *x));

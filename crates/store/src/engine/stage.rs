@@ -3,6 +3,7 @@
 use super::ranges::Ranges;
 use crate::format::dataset::MapRoot;
 use crate::format::tree::{ENTRY, LEAF, MapEntry, span};
+use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -25,6 +26,28 @@ impl Layer {
             None if !self.wiped.is_empty() && self.wiped.contains(lba) => Some(MapEntry::HOLE),
             None => None,
         }
+    }
+
+    /// Whether a block has data as far as the layer says (`None`: what is below counts), and up to where that is so of those
+    /// after it, before `end`. Takes what it looks at off `looks`.
+    fn run(&self, lba: u64, end: u64, looks: &mut usize) -> (Option<bool>, u64) {
+        let mut entries = self.map.range(lba..end);
+        let first = match entries.next() {
+            Some((l, e)) if *l == lba => e.vbn != 0,
+            next => {
+                let (wiped, to) = self.wiped.run(lba, next.map_or(end, |(l, _)| *l));
+                return (wiped.then_some(false), to);
+            }
+        };
+        let mut at = lba + 1;
+        for (l, e) in entries {
+            if *l != at || (e.vbn != 0) != first || *looks == 0 {
+                break;
+            }
+            at += 1;
+            *looks -= 1;
+        }
+        (Some(first), at)
     }
 
     /// Wipes a range; returns the entries that were in it.
@@ -91,6 +114,14 @@ pub(crate) enum Found {
     Tree(MapRoot),
 }
 
+/// What is above a map says of blocks in a row.
+pub(crate) enum Above {
+    /// They have data, or none.
+    Known(bool),
+    /// Nothing: the map is to be looked into.
+    Tree(MapRoot),
+}
+
 /// A dataset's changes and what is below.
 pub(crate) struct Top {
     pub(crate) active: RefCell<Layer>,
@@ -109,6 +140,33 @@ impl Top {
             return Found::Entry(e);
         }
         self.below.borrow().find(lba)
+    }
+
+    /// As [`find`](Top::find), of the blocks from `lba` on, of which there is one before `end`: whether they have data, and up to
+    /// where that is so. Takes what it looks at off `looks`.
+    pub(crate) fn run(&self, lba: u64, mut end: u64, looks: &mut usize) -> (Above, u64) {
+        let mut look = |layer: &Layer| match has(Bug::LoggedIsHole) {
+            true => None,
+            false => {
+                let (known, to) = layer.run(lba, end, looks);
+                end = to;
+                known
+            }
+        };
+        let mut known = look(&self.active.borrow());
+        let mut at = self.below.borrow().clone();
+        loop {
+            if let Some(mapped) = known {
+                return (Above::Known(mapped), end);
+            }
+            at = match at {
+                Below::Root(root, _) => return (Above::Tree(root), end),
+                Below::Stage(s) => {
+                    known = look(&s.layer);
+                    s.below.borrow().clone()
+                }
+            };
+        }
     }
 
     /// Ends the active layer with an epoch.

@@ -1,6 +1,7 @@
 //! A volume or snapshot as others see it: [`Volume`].
 
 use super::dataset::Dataset;
+use super::extent::Stretch;
 use super::locks::RangeLock;
 use super::resume::User;
 use super::stage::Found;
@@ -17,6 +18,7 @@ use weir_block::{
     Allocation, Geometry, IoFuture, Volume, check_range, compare_sums, fill_sums, join_parts,
 };
 use weir_mem::Slice;
+use weir_reactor::LocalFuture;
 
 const B: u64 = BLOCK as u64;
 /// Bytes of one piece of a long transfer.
@@ -155,6 +157,17 @@ fn split(at: u64, len: u64) -> [(u64, u64); 3] {
     let head = ((B - at % B) % B).min(len);
     let tail = if head == len { 0 } else { (at + len) % B };
     [(0, head), (head, len - head - tail), (len - tail, tail)]
+}
+
+/// The block after the last one of a range.
+fn end_of(at: u64, len: u64) -> u64 {
+    at.saturating_add(len).div_ceil(B)
+}
+
+/// What is told of a range of bytes by what was found of its blocks.
+fn told(found: Stretch, at: u64, len: u64) -> Allocation {
+    let to = found.end.saturating_mul(B).min(at.saturating_add(len));
+    Allocation { mapped: found.mapped, len: to - at }
 }
 
 /// The checksums of `len` bytes from `from` on.
@@ -478,13 +491,29 @@ impl Volume for StoreVolume {
     }
 
     fn allocation(&self, at: u64, len: u64) -> Allocation {
-        let lba = at / B;
-        let mapped = match self.now().ds.top.find(lba) {
-            Found::Entry(e) => e.vbn != 0,
-            // A map that is not looked into here may have it.
-            Found::Tree(root) => !root.ptr.is_none(),
-        };
-        Allocation { mapped, len: len.min((lba + 1) * B - at) }
+        let v = self.now();
+        match len {
+            0 => Allocation { mapped: true, len },
+            _ => told(v.pool.stretch_at_hand(&v.ds, at / B, end_of(at, len)), at, len),
+        }
+    }
+
+    fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
+        let v = self.now();
+        Box::pin(async move {
+            if len == 0 {
+                return Allocation { mapped: true, len };
+            }
+            loop {
+                // Of what is not there, or not any more, a read tells.
+                let Ok((v, _user)) = v.present(at, len) else {
+                    return Allocation { mapped: true, len };
+                };
+                if let Some(found) = v.pool.stretch(&v.ds, at / B, end_of(at, len)).await {
+                    return told(found, at, len);
+                }
+            }
+        })
     }
 
     fn allocated(&self) -> Option<u64> {

@@ -13,6 +13,7 @@ mod crafted;
 mod devices;
 mod draining;
 mod errors;
+mod extents;
 mod filling;
 mod full;
 mod instant;
