@@ -86,6 +86,11 @@ impl Layout {
         (1 + SLOTS) << self.shift
     }
 
+    /// Groups that are as a whole in so many bytes from where one begins.
+    pub(super) fn groups_in(self, len: u64) -> u64 {
+        len / self.group_len()
+    }
+
     /// Where a group begins; its records are there.
     pub(super) fn group(self, group: u64) -> u64 {
         FRONT.saturating_add(group.saturating_mul(self.group_len()))

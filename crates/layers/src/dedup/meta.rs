@@ -145,12 +145,24 @@ pub(super) enum Peek {
     Loaded(Rc<Group>),
 }
 
+/// Two bits for each of some groups in a row.
+type Kinds = [u8; PAGE as usize / 4];
+
+fn kind_in(page: &Kinds, group: u64) -> Kind {
+    match page[(group % PAGE / 4) as usize] >> (group % 4 * 2) & 3 {
+        0 => Kind::Unknown,
+        1 => Kind::Blank,
+        2 => Kind::Written,
+        _ => Kind::Full,
+    }
+}
+
 /// The groups in memory.
 pub(super) struct Groups {
     map: RefCell<BTreeMap<u64, Rc<Group>>>,
     order: RefCell<VecDeque<u64>>,
-    /// Two bits for each, of those that were used.
-    kinds: RefCell<BTreeMap<u64, Box<[u8; PAGE as usize / 4]>>>,
+    /// Of those that were used.
+    kinds: RefCell<BTreeMap<u64, Box<Kinds>>>,
     most: usize,
 }
 
@@ -173,13 +185,7 @@ impl Groups {
 
     fn kind(&self, group: u64) -> Kind {
         let kinds = self.kinds.borrow();
-        let Some(page) = kinds.get(&(group / PAGE)) else { return Kind::Unknown };
-        match page[(group % PAGE / 4) as usize] >> (group % 4 * 2) & 3 {
-            0 => Kind::Unknown,
-            1 => Kind::Blank,
-            2 => Kind::Written,
-            _ => Kind::Full,
-        }
+        kinds.get(&(group / PAGE)).map_or(Kind::Unknown, |page| kind_in(page, group))
     }
 
     fn set_kind(&self, group: u64, kind: Kind) {
@@ -208,12 +214,31 @@ impl Groups {
         }
     }
 
-    /// Nothing was ever written there a moment ago: whether that still is so.
-    pub(super) fn found_blank(&self, group: u64) -> bool {
-        if self.is_unknown(group) {
-            self.set_kind(group, Kind::Blank);
+    /// Of `count` groups from `group` on nothing was ever written a moment ago: how many there are of which that still is so. It
+    /// is not noted of each: a large volume has too many.
+    pub(super) fn still_blank(&self, group: u64, count: u64) -> u64 {
+        let end = group.saturating_add(count);
+        // Of those that have no page nothing is known.
+        for (number, page) in self.kinds.borrow().range(group / PAGE..end.div_ceil(PAGE)) {
+            let first = number * PAGE;
+            let mut at = first.max(group);
+            while at < end.min(first + PAGE) {
+                // Four at a time: the upper bit of each is set when something was written.
+                if at.is_multiple_of(4) && page[((at - first) / 4) as usize] & 0xaa == 0 {
+                    at += 4;
+                } else if matches!(kind_in(page, at), Kind::Unknown | Kind::Blank) {
+                    at += 1;
+                } else {
+                    return at - group;
+                }
+            }
         }
-        self.kind(group) == Kind::Blank
+        count
+    }
+
+    /// Whether something was written there, as far as is known.
+    pub(super) fn is_written(&self, group: u64) -> bool {
+        matches!(self.kind(group), Kind::Written | Kind::Full)
     }
 
     pub(super) fn peek(&self, group: u64) -> Peek {

@@ -114,19 +114,12 @@ impl Inner {
     pub(super) async fn find(&self, at: u64, len: u64) -> Allocation {
         let first = self.part(at, len, 0);
         let _shared = self.lock(at, first.len, true).await;
-        let (mut group, end) = (first.chunk / PER, (at + len).div_ceil(PER << self.layout.shift));
+        let (group, end) = (first.chunk / PER, (at + len).div_ceil(PER << self.layout.shift));
         // Long stretches without anything.
-        let mut empty = 0;
-        while group < end {
-            let n = self.empty_groups(group, end).await;
-            if n == 0 {
-                break;
-            }
-            group += n;
-            empty = ((group * PER) << self.layout.shift).min(at + len) - at;
-        }
+        let empty = self.empty_groups(group, end).await;
         if empty > 0 {
-            return Allocation { mapped: false, len: empty };
+            let to = ((group + empty) * PER) << self.layout.shift;
+            return Allocation { mapped: false, len: to.min(at + len) - at };
         }
         let p = self.part(at, len, 0);
         let Ok(view) = self.view(p.chunk / PER).await else {
@@ -147,25 +140,32 @@ impl Inner {
     }
 
     /// How many groups from `group` on, before `end`, hold nothing at all: as of the moment at which this ends, so that is to be
-    /// used before anything is waited for.
+    /// used before anything is waited for. Fewer than there are, where the volume below tells of no more at a time.
     pub(super) async fn empty_groups(&self, group: u64, end: u64) -> u64 {
-        if matches!(self.groups.peek(group), Peek::Loaded(_)) {
+        let known = |group| matches!(self.groups.peek(group), Peek::Loaded(_));
+        if group >= end || self.groups.is_written(group) || known(group) {
             return 0;
         }
-        let (start, all) = (self.layout.group(group), self.lower.geometry().len);
-        let stop = self.layout.group(end).min(all);
-        let found = self.lower.find_allocation(start, stop - start).await;
+        let all = self.lower.geometry().len;
+        let to = |group: u64| self.layout.group(group).min(all);
+        let start = to(group);
+        // How far it goes on is found out only where that may be far.
+        let one = to(group + 1) - start;
+        let mut found = self.lower.find_allocation(start, one).await;
+        if found.mapped || found.len < one {
+            return 0;
+        }
+        if group + 1 < end {
+            found = self.lower.find_allocation(start, to(end) - start).await;
+        }
         if found.mapped {
             return 0;
         }
-        let mut n = 0;
+        let n = match start + found.len >= to(end) {
+            true => end - group,
+            false => self.layout.groups_in(found.len),
+        };
         // What was found may be over by now: records that were written meanwhile are known.
-        while group + n < end
-            && self.layout.group(group + n + 1).min(stop) <= start + found.len
-            && (self.groups.found_blank(group + n) || has(Bug::EmptyGroupsStay))
-        {
-            n += 1;
-        }
-        n
+        if has(Bug::EmptyGroupsStay) { n } else { self.groups.still_blank(group, n) }
     }
 }

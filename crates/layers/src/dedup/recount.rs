@@ -80,6 +80,20 @@ impl Inner {
         let (groups, window) = (self.group_count(), (self.memory / GROUP).max(1) as u64);
         let mut from = 0;
         while from < groups {
+            // Slots of groups without records have counts of nothing, and those that they get from now on are right. The first
+            // window is for all that is saved, too.
+            let empty = {
+                let _quiet = self.quiet.lock(0, 1, true).await;
+                match from > 0 && self.goes_on(epoch)? {
+                    true => self.empty_groups(from, groups).await,
+                    false => 0,
+                }
+            };
+            if empty > 0 {
+                from += empty;
+                run_async().await;
+                continue;
+            }
             let to = groups.min(from + window);
             if !self.count_window(from, to, groups, epoch).await? {
                 *self.tally.borrow_mut() = None;
@@ -139,13 +153,19 @@ impl Inner {
                 self.account.has_counted(saved);
             }
         }
-        for group in from..to {
+        let mut group = from;
+        while group < to {
             let _quiet = self.quiet.lock(0, 1, true).await;
             if !self.goes_on(epoch)? {
                 return Ok(false);
             }
-            self.correct(group).await?;
-            if group.is_multiple_of(PACE) {
+            // There is nothing to be put right, or given back.
+            let empty = self.empty_groups(group, to).await;
+            if empty == 0 {
+                self.correct(group).await?;
+            }
+            group += empty.max(1);
+            if empty > 0 || group.is_multiple_of(PACE) {
                 run_async().await;
             }
         }
@@ -205,10 +225,7 @@ impl Inner {
         let first = group * SLOTS;
         let Some(g) = self.view(group).await? else {
             // A crash may have left data there that no record ever told of.
-            if self.empty_groups(group, group + 1).await == 0 {
-                self.give_back(first + PER, first + SLOTS).await?;
-            }
-            return Ok(());
+            return self.give_back(first + PER, first + SLOTS).await;
         };
         let wrong = |k: &usize| {
             let r = g.record(*k);

@@ -7,6 +7,7 @@ use super::{Hold, Inner};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::hash_of;
+use weir_reactor::run_async;
 
 impl Inner {
     pub(super) async fn shrink(self: Rc<Self>, len: u64) -> Result<Hold, IoError> {
@@ -33,7 +34,17 @@ impl Inner {
         drop(self.locks.lock(0, u64::MAX, false).await);
         self.clone().zero_all(len, now - len).await?;
         let chunks = len.div_ceil(self.chunk());
-        for group in 0..chunks.div_ceil(PER) {
+        let groups = chunks.div_ceil(PER);
+        let mut next = 0;
+        while next < groups {
+            // What comes to be there from now on refers to nothing that goes.
+            let empty = self.empty_groups(next, groups).await;
+            let group = next;
+            next += empty.max(1);
+            if empty > 0 {
+                run_async().await;
+                continue;
+            }
             let Some(g) = self.view(group).await? else { continue };
             let first = group * PER;
             let away = |chunk: &u64| match g.record((home(*chunk) % SLOTS) as usize).place() {

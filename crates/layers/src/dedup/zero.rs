@@ -42,7 +42,11 @@ impl Inner {
             let (begin, end) = (group * PER, (group + 1) * PER);
             let mut n = 0;
             if at == begin && to - at > PER {
-                n = self.wipe_blank(group, to / PER).await?;
+                // Where there is nothing, nothing is to be given back: none of these chunks changes meanwhile.
+                n = self.empty_groups(group, to / PER).await;
+                if n == 0 {
+                    n = self.wipe_blank(group, to / PER).await?;
+                }
             }
             if n == 0 {
                 self.make_room().await;
@@ -61,10 +65,8 @@ impl Inner {
         let mut n = 0;
         while group + n < end {
             if self.groups.is_unknown(group + n) {
-                let empty = self.empty_groups(group + n, end).await;
-                if empty > 0 {
-                    n += empty;
-                    continue;
+                if n > 0 && self.empty_groups(group + n, end).await > 0 {
+                    break;
                 }
                 // Several at a time.
                 let count = (end - group - n).min(AHEAD);

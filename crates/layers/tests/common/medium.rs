@@ -90,6 +90,8 @@ pub(crate) struct Medium {
     /// One write of so many fails, after some of its blocks were written; 0: none.
     pub(crate) fail: Cell<u64>,
     pub(crate) trims: Cell<u64>,
+    /// What it was asked to do, and where it has anything.
+    pub(crate) asked: Cell<u64>,
     /// It does not tell where nothing is, as stores often do not.
     pub(crate) vague: Cell<bool>,
     /// It takes so long to tell that nothing is somewhere, as of when it was asked.
@@ -121,6 +123,7 @@ impl Medium {
             slow: Cell::new(0),
             fail: Cell::new(0),
             trims: Cell::new(0),
+            asked: Cell::new(0),
             vague: Cell::new(false),
             late: Cell::new(0),
             bad: RefCell::default(),
@@ -177,6 +180,7 @@ impl Medium {
     }
 
     async fn wait(&self) {
+        self.asked.set(self.asked.get() + 1);
         if self.slow.get() > 0 {
             let time = self.prng.borrow_mut().between(1, self.slow.get());
             sleep(time).await;
@@ -269,6 +273,7 @@ impl Volume for Medium {
     }
 
     fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
+        self.asked.set(self.asked.get() + 1);
         let found = self.allocation(at, len);
         Box::pin(async move {
             if self.late.get() > 0 {

@@ -113,7 +113,7 @@ fn what_is_quiet_needs_no_recount() {
 /// how many of the trials the volume was being counted meanwhile.
 fn recounts_that_are_told_late() -> (Option<String>, u32) {
     let mut met = 0;
-    for trial in 0..60u64 {
+    for trial in 0..100u64 {
         let (wrong, counting) = run(async move {
             let long = 16 * LEN;
             let lower = |seed, left| Medium::with(stored_len(long, C as u32), 512, seed, left);
@@ -301,6 +301,75 @@ fn large_discards_are_few() {
         assert_eq!(v.figures().unwrap().saved, 0);
         let all = v.find_allocation(0, len).await;
         assert!(!all.mapped);
+    });
+}
+
+const VAST: u64 = 1 << 44;
+/// Chunks of a volume of that size that are written, in pairs of the same data.
+const FAR: [u64; 6] = [3, 300, 1 << 20, (1 << 30) + 77, 1 << 31, (1 << 32) - 300];
+
+async fn vast() -> (Rc<Medium>, Rc<Dedup>) {
+    let m = Medium::new(stored_len(VAST, C as u32), 512, 1);
+    let v = Dedup::new(m.clone(), options(C as u32), pool()).unwrap();
+    for (i, at) in FAR.into_iter().enumerate() {
+        write(&*v, at * C, &pattern(i as u64 / 2, 2 * C as usize)).await.unwrap();
+    }
+    v.settle().await;
+    (m, v)
+}
+
+/// What is done with a large volume takes as much work as there is in it, not as it is large.
+#[test]
+fn a_discard_asks_as_much_as_there_is() {
+    run(async {
+        let (m, v) = vast().await;
+        let before = m.asked.get();
+        v.discard(512, VAST - 512).await.unwrap();
+        let asked = m.asked.get() - before;
+        assert!(asked < 400, "{asked}");
+        assert_eq!(settled(&m, &v).await, 0);
+        let before = m.asked.get();
+        v.discard(0, VAST).await.unwrap();
+        let asked = m.asked.get() - before;
+        assert!(asked < 400, "once more: {asked}");
+        let all = v.find_allocation(0, VAST).await;
+        assert!(!all.mapped && all.len > 0, "{all:?}");
+    });
+}
+
+#[test]
+fn a_shrink_asks_as_much_as_there_is() {
+    for len in [8 << 20, VAST / 2 + 512] {
+        run(async move {
+            let (m, v) = vast().await;
+            let before = m.asked.get();
+            let hold = v.shrink(len).await.unwrap();
+            let asked = m.asked.get() - before;
+            assert!(asked < 600, "to {len} bytes: {asked}");
+            let m = m.resized(stored_len(len, C as u32));
+            drop((hold, v));
+            let v = Dedup::new(m, options(C as u32), pool()).unwrap();
+            for (i, at) in FAR.into_iter().enumerate().filter(|(_, at)| (at + 2) * C <= len) {
+                let data = pattern(i as u64 / 2, 2 * C as usize);
+                assert!(read(&*v, at * C, data.len()).await.unwrap() == data, "chunk {at}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_recount_asks_as_much_as_there_is() {
+    run(async {
+        let (m, v) = vast().await;
+        write(&*v, 5 * C, &pattern(1, C as usize)).await.unwrap();
+        drop(v);
+        let m = Medium::with(stored_len(VAST, C as u32), 512, 2, m.cut());
+        let v = Dedup::new(m.clone(), options(C as u32), pool()).unwrap();
+        while !v.is_clean() {
+            sleep(SECONDS).await;
+        }
+        assert!(m.asked.get() < 2000, "{}", m.asked.get());
+        assert_eq!(v.figures().unwrap().saved, 7 * C);
     });
 }
 
