@@ -5,7 +5,7 @@ use crate::planted::{Bug, has};
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
-use weir_block::Volume;
+use weir_block::{Volume, is_zero};
 use weir_mem::{BufPool, PoolConfig, Slice};
 use weir_reactor::{WaitChannel, now, sleep, spawn};
 
@@ -190,6 +190,17 @@ impl Inner {
         Ok(())
     }
 
+    /// Whether what was read of the source is zeros for which the destination needs no space: then it reads as zeros there.
+    async fn zeros_there(&self, at: u64, buf: &Slice, clean: bool) -> Result<bool, End> {
+        if !(clean || self.destination.geometry().thin) || !is_zero(buf) {
+            return Ok(false);
+        }
+        if !clean {
+            self.make_hole(at, buf.len() as u64).await?;
+        }
+        Ok(true)
+    }
+
     async fn make_hole(&self, at: u64, len: u64) -> Done {
         let done = self.there(at, at + len, |v| v.write_zeroes(at, len, true)).await;
         done.map(drop).map_err(|e| failed("the destination cannot be zeroed", at, e))
@@ -208,9 +219,11 @@ impl Inner {
                 let buf = self.buffer(n).await?;
                 let read = self.source.read(at, buf.clone()).await;
                 read.map_err(|e| failed("the source cannot be read", at, e))?;
-                let done = self.there(at, at + n, |v| v.write(at, buf, false)).await;
-                done.map_err(|e| failed("the destination cannot be written", at, e))?;
-                self.copied.set(self.copied.get() + n);
+                if !self.zeros_there(at, &buf, clean).await? {
+                    let done = self.there(at, at + n, |v| v.write(at, buf, false)).await;
+                    done.map_err(|e| failed("the destination cannot be written", at, e))?;
+                    self.copied.set(self.copied.get() + n);
+                }
             } else if !clean && !has(Bug::HolesLeftOut) {
                 self.make_hole(at, n).await?;
             }

@@ -19,6 +19,10 @@ struct Mem {
     takes: Cell<Nanos>,
     /// A write changes nothing.
     lies: Cell<bool>,
+    /// It does not tell where it has nothing.
+    vague: Cell<bool>,
+    /// Bytes that were given back.
+    given_back: Cell<u64>,
     writes: Cell<u64>,
     written: Cell<u64>,
     flushes: Cell<u64>,
@@ -34,6 +38,8 @@ impl Mem {
             hangs: Cell::new(false),
             takes: Cell::new(50 * MICROS),
             lies: Cell::new(false),
+            vague: Cell::new(false),
+            given_back: Cell::new(0),
             writes: Cell::new(0),
             written: Cell::new(0),
             flushes: Cell::new(0),
@@ -93,10 +99,14 @@ impl Volume for Mem {
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.write_zeroes(at, len, true)
     }
-    fn write_zeroes(&self, at: u64, len: u64, _unmap: bool) -> IoFuture<'_> {
+    fn write_zeroes(&self, at: u64, len: u64, unmap: bool) -> IoFuture<'_> {
+        self.given_back.set(self.given_back.get() + if unmap { len } else { 0 });
         IoFuture::new(self.does(at, len, |b| b.fill(0)))
     }
     fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
+        if self.vague.get() {
+            return Box::pin(std::future::ready(Allocation { mapped: true, len }));
+        }
         let bytes = self.bytes.borrow();
         let empty = |at: u64| bytes[at as usize..at as usize + 512].iter().all(|b| *b == 0);
         let first = empty(at);
@@ -182,6 +192,42 @@ fn a_destination_that_is_not_new_loses_what_it_had() {
         assert_eq!(settled(&m).await.phase, Phase::Ready);
         assert_eq!(*a.bytes.borrow(), *b.bytes.borrow());
     });
+}
+
+/// The source does not tell where it has nothing, as a disk does not. Two pieces of it are not all zeros.
+#[test]
+fn pieces_of_zeros_become_holes_where_there_can_be_some() {
+    const PIECE: u64 = 64 << 10;
+    for (clean, thin) in [(true, true), (true, false), (false, true), (false, false)] {
+        sim(async move {
+            let (a, b) = (Mem::filled(1, 70_000, 140_000), Mem::filled(2, 0, LEN as usize));
+            a.vague.set(true);
+            let b = Mem { thin, ..Rc::into_inner(b).unwrap() };
+            if clean {
+                b.bytes.borrow_mut().fill(0);
+            }
+            let b = Rc::new(b);
+            let m = Migration::new(a.clone(), b.clone(), Plan { clean, ..plan() }).unwrap();
+            let v = m.entrance().handle();
+            m.begin();
+            // What is written and given back meanwhile is at both.
+            for at in (0..LEN).step_by(PIECE as usize) {
+                write(&*v, at, 7, 512).await.unwrap();
+                v.write_zeroes(at, 512, true).await.unwrap();
+            }
+            let s = settled(&m).await;
+            assert_eq!((s.phase, s.reason), (Phase::Ready, None));
+            assert_eq!(*a.bytes.borrow(), *b.bytes.borrow(), "clean {clean}, thin {thin}");
+            let zeros = LEN - 2 * PIECE;
+            let hosts = LEN / PIECE * 512;
+            match (clean, thin) {
+                (false, false) => assert!(s.copied == LEN && b.written.get() >= LEN),
+                _ => assert!(s.copied <= LEN - zeros + hosts * 2, "{clean} {thin}: {}", s.copied),
+            }
+            let back = b.given_back.get();
+            assert!(if !clean && thin { back >= zeros } else { back <= hosts }, "{back}");
+        });
+    }
 }
 
 #[test]

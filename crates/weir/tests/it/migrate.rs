@@ -244,6 +244,61 @@ fn a_foreign_file_is_adopted_moved_off_and_exported() {
     d.stop();
 }
 
+/// What a daemon has not seen being written it has no maps of in memory.
+#[test]
+fn a_thin_volume_stays_thin_when_it_moves_after_a_restart() {
+    /// Bytes that a pool may use for two MiB of data and what belongs to it, on each of its devices.
+    const FEW: u64 = 8 << 20;
+    let mut d = Daemon::new("migrate-thin");
+    d.start();
+    d.ok(&format!("pool create safe --raid 1 {}", d.devices(2, "256M")));
+    d.ok(&format!(
+        "pool create far --device file:{}:256M --raid 1 --device file:{}:256M",
+        d.path("far0"),
+        d.path("far1")
+    ));
+    d.ok(&format!("key new {}", d.path("v.key")));
+    d.ok("volume create v --pool safe --size 100M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    // Zeros that were written become a hole, too.
+    let data = [noise(1, MIB), vec![0; 3 * MIB], noise(2, MIB)].concat();
+    let file = d.path("data");
+    std::fs::write(&file, &data).expect("written");
+    d.write("v", &file);
+    let allocated = |d: &Daemon, pool: &str| {
+        d.json(&format!("pool show {pool}"))["allocated"].as_u64().expect("bytes")
+    };
+    // What was given up of the old place is given back a little later.
+    let few = |d: &Daemon, pool: &str| {
+        let begin = Instant::now();
+        while allocated(d, pool) > FEW {
+            let is = allocated(d, pool);
+            assert!(begin.elapsed() < Duration::from_secs(120), "{pool} has {is} bytes in use");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let key = d.path("v.key");
+    for (line, pool) in [
+        ("migrate start v --to far --wait".to_owned(), "far"),
+        (format!("migrate start v --to safe --encrypt --key file:{key} --wait"), "safe"),
+        ("volume rekey v --reencrypt --wait".to_owned(), "safe"),
+        ("migrate start v --to far --decrypt --wait".to_owned(), "far"),
+    ] {
+        let before = allocated(&d, pool);
+        assert!(before <= 2 * FEW, "{line}: {before} bytes in use before");
+        d.stop();
+        d.start();
+        d.ok(&line);
+        few(&d, pool);
+        assert!(d.read("v", 8 * MIB) == [data.clone(), vec![0; 3 * MIB]].concat(), "{line}");
+        let copied = d.json("migrate show v")["copied"].as_u64();
+        assert!(copied.is_none_or(|n| n < FEW), "{line}: {copied:?}");
+    }
+    assert_eq!(faults(&d), 0);
+    d.stop();
+}
+
 #[test]
 fn what_cannot_be_moved_is_said() {
     let mut d = Daemon::new("migrate-refused");
