@@ -13,6 +13,11 @@ use weir_proto_scsi::sense::Sense;
 use weir_proto_scsi::status::{Direction, ScsiError};
 use weir_proto_scsi::unmap;
 
+/// Descriptors of one answer to GET LBA STATUS, at most.
+const DESCRIPTORS: usize = 256;
+/// How often a volume is asked for one that has fewer.
+const STEPS: usize = 16;
+
 impl Pass {
     pub(crate) async fn medium<T: Transfer>(
         &self,
@@ -236,15 +241,32 @@ impl Pass {
 
     async fn lba_status(&self, lba: u64, alloc: u32, g: Geometry) -> Vec<u8> {
         let bs = u64::from(g.block_size);
-        let mut extents = Vec::new();
+        let most = lba_status::descriptors_wanted(alloc).min(DESCRIPTORS);
+        let mut extents: Vec<LbaStatus> = Vec::new();
         let mut at = lba;
-        while at < g.blocks && extents.len() < lba_status::descriptors_wanted(alloc).min(256) {
+        // A volume may tell of long stretches in several steps.
+        for _ in 0..most.max(STEPS) {
+            if at >= g.blocks {
+                break;
+            }
             let Allocation { mapped, len } =
                 self.unit.volume.find_allocation(at * bs, (g.blocks - at) * bs).await;
-            let blocks = (len / bs).clamp(1, u64::from(u32::MAX)).min(g.blocks - at);
-            let status = if mapped { Provisioning::Mapped } else { Provisioning::Deallocated };
-            extents.push(LbaStatus { lba: at, blocks: blocks as u32, status });
-            at += blocks;
+            // A block is a hole when all of it is one.
+            let (blocks, status) = match (mapped, len / bs) {
+                (false, whole) if whole > 0 => (whole, Provisioning::Deallocated),
+                (true, _) => (len.div_ceil(bs).max(1), Provisioning::Mapped),
+                _ => (1, Provisioning::Mapped),
+            };
+            let blocks = blocks.min(u64::from(u32::MAX)).min(g.blocks - at) as u32;
+            let full = extents.len() == most;
+            let same =
+                |e: &&mut LbaStatus| e.status == status && e.blocks.checked_add(blocks).is_some();
+            match extents.last_mut().filter(same) {
+                Some(last) => last.blocks += blocks,
+                None if full => break,
+                None => extents.push(LbaStatus { lba: at, blocks, status }),
+            }
+            at += u64::from(blocks);
         }
         let mut answer = Vec::new();
         lba_status::encode(&extents, alloc, &mut answer);

@@ -22,6 +22,20 @@ pub(crate) struct Data {
     pub(crate) bytes: Vec<u8>,
     pub(crate) time: Nanos,
     pub(crate) share: Share,
+    /// What is answered, as far as there is room for it.
+    pub(crate) answer: Vec<u8>,
+}
+
+impl Data {
+    /// Data for a command, which come after `time` nanoseconds.
+    pub(crate) fn given(bytes: Vec<u8>, time: Nanos) -> Data {
+        Data { bytes, time, share: share(), answer: Vec::new() }
+    }
+
+    /// Room for so many bytes of an answer.
+    pub(crate) fn answered(len: u32) -> Data {
+        Data { answer: vec![0; len as usize], ..Data::given(Vec::new(), 0) }
+    }
 }
 
 /// Buffers of a channel's own.
@@ -34,7 +48,7 @@ impl Transfer for Data {
         self.bytes.len() as u64
     }
     fn in_len(&self) -> u64 {
-        0
+        self.answer.len() as u64
     }
     fn immediate(&self) -> Option<Slice> {
         None
@@ -61,7 +75,8 @@ impl Transfer for Data {
         into.write_at(0, &self.bytes[at as usize..at as usize + into.len()]);
         Ok(())
     }
-    async fn deliver(&mut self, _at: u64, _from: Slice) -> Result<(), Stop> {
+    async fn deliver(&mut self, at: u64, from: Slice) -> Result<(), Stop> {
+        from.read_at(0, &mut self.answer[at as usize..at as usize + from.len()]);
         Ok(())
     }
 }

@@ -114,7 +114,7 @@ impl Host {
     async fn run(&self, cdb: Cdb, bytes: Vec<u8>, time: Nanos) -> Outcome {
         let unit = self.0.find(Lun::ZERO).expect("mapped");
         let mut pass = unit.pass();
-        let mut data = Data { bytes, time, share: crate::common::share() };
+        let mut data = Data::given(bytes, time);
         let o = pass.execute(&self.0, cdb.as_bytes(), &mut data).await.expect("not stopped");
         pass.told();
         o

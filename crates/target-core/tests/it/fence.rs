@@ -84,7 +84,7 @@ impl Host {
         spawn(async move {
             let mut pass = view.find(Lun::ZERO).expect("mapped").pass();
             let cdb = build::write(0, 1, false);
-            let mut data = Data { bytes: vec![byte; BLOCK], time, share: crate::common::share() };
+            let mut data = Data::given(vec![byte; BLOCK], time);
             let o = pass.execute(&view, cdb.as_bytes(), &mut data).await?;
             pass.told();
             Ok(o.status)
@@ -385,7 +385,7 @@ fn an_attention_that_no_host_was_told_is_told_to_the_next_command() {
             let mut pass = view.find(Lun::ZERO).expect("mapped").pass();
             let cdb = build::write(0, 1, false);
             let (bytes, share) = (vec![1; BLOCK], crate::common::share());
-            let mut data = Data { bytes, time: 0, share };
+            let mut data = Data { share, ..Data::given(bytes, 0) };
             let o = pass.execute(&view, cdb.as_bytes(), &mut data).await.expect("not stopped");
             assert_eq!(o.status, status);
             if told {

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod compare_and_write;
+mod extents;
 mod fence;
 mod reservations;
 mod threads;

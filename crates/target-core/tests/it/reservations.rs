@@ -78,7 +78,7 @@ async fn host(number: usize, unit: &Arc<UnitShared>) -> Rc<Attachment> {
 
 async fn run(host: &Attachment, cdb: Cdb, bytes: Vec<u8>) -> u8 {
     let mut pass = host.find(Lun::ZERO).unwrap().pass();
-    let mut data = Data { bytes, time: 0, share: crate::common::share() };
+    let mut data = Data::given(bytes, 0);
     let o = pass.execute(host, cdb.as_bytes(), &mut data).await.unwrap();
     pass.told();
     o.status
@@ -200,7 +200,7 @@ fn one_that_waits_for_its_turn_is_ended_by_a_fence() {
         let host = b.clone();
         let reserving = spawn(async move {
             let mut pass = host.find(Lun::ZERO).unwrap().pass();
-            let mut data = Data { bytes: Vec::new(), time: 0, share: crate::common::share() };
+            let mut data = Data::given(Vec::new(), 0);
             pass.execute(&host, build::reserve_6().as_bytes(), &mut data).await.is_err()
         });
         for _ in 0..100 {
