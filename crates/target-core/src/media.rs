@@ -3,7 +3,7 @@
 use crate::execute::{Failure, Outcome, fetch, io};
 use crate::pass::Pass;
 use crate::transfer::{Stop, Transfer};
-use weir_base::IoError;
+use weir_base::{IoError, Nanos, SECONDS};
 use weir_block::Allocation;
 use weir_mem::{Lent, Slice};
 use weir_proto_scsi::cdb::{ByteCheck, Command};
@@ -12,11 +12,14 @@ use weir_proto_scsi::lba_status::{self, LbaStatus, Provisioning};
 use weir_proto_scsi::sense::Sense;
 use weir_proto_scsi::status::{Direction, ScsiError};
 use weir_proto_scsi::unmap;
+use weir_reactor::{now, run_async};
 
 /// Descriptors of one answer to GET LBA STATUS, at most.
 const DESCRIPTORS: usize = 256;
-/// How often a volume is asked for one that has fewer.
+/// How often a volume is asked for more of a stretch that it tells of in steps, in all.
 const STEPS: usize = 16;
+/// How long it is asked for further ones: those who wait for what is under way wait for this too.
+const LONG: Nanos = SECONDS;
 
 impl Pass {
     pub(crate) async fn medium<T: Transfer>(
@@ -90,7 +93,7 @@ impl Pass {
             }
             Command::GetLbaStatus { lba, alloc } => {
                 let inside = self.begin(t)?;
-                let answer = self.lba_status(lba, alloc, g).await;
+                let answer = self.lba_status(lba, alloc, g, t).await;
                 drop(inside);
                 out.command_in = answer.len() as u64;
                 let n = answer.len().min(t.in_len() as usize).min(self.unit.chunk);
@@ -239,15 +242,18 @@ impl Pass {
         io(volume.write(lba * bs, data, fua).await, Direction::Write, lba)
     }
 
-    async fn lba_status(&self, lba: u64, alloc: u32, g: Geometry) -> Vec<u8> {
+    async fn lba_status<T: Transfer>(&self, lba: u64, alloc: u32, g: Geometry, t: &T) -> Vec<u8> {
         let bs = u64::from(g.block_size);
         let most = lba_status::descriptors_wanted(alloc).min(DESCRIPTORS);
         let mut extents: Vec<LbaStatus> = Vec::new();
-        let mut at = lba;
-        // A volume may tell of long stretches in several steps.
-        for _ in 0..most.max(STEPS) {
-            if at >= g.blocks {
-                break;
+        let (mut at, mut joined, until) = (lba, 0, now().saturating_add(LONG));
+        // A volume may tell of long stretches in several steps. What is left out the host asks for next.
+        while at < g.blocks && joined < STEPS && !t.stopped() {
+            if !extents.is_empty() {
+                if now() >= until {
+                    break;
+                }
+                run_async().await;
             }
             let Allocation { mapped, len } =
                 self.unit.volume.find_allocation(at * bs, (g.blocks - at) * bs).await;
@@ -262,7 +268,10 @@ impl Pass {
             let same =
                 |e: &&mut LbaStatus| e.status == status && e.blocks.checked_add(blocks).is_some();
             match extents.last_mut().filter(same) {
-                Some(last) => last.blocks += blocks,
+                Some(last) => {
+                    last.blocks += blocks;
+                    joined += 1;
+                }
                 None if full => break,
                 None => extents.push(LbaStatus { lba: at, blocks, status }),
             }

@@ -137,7 +137,11 @@ impl Inner {
         let longest = if self.plan.clean { HOLE } else { MADE_HOLE };
         let mut hole = None;
         if rest > self.plan.chunk {
-            let found = self.source.find_allocation(from, rest.min(longest)).await;
+            // How far it goes on is found out only where that may be far.
+            let mut found = self.source.find_allocation(from, self.plan.chunk).await;
+            if !found.mapped && found.len >= self.plan.chunk {
+                found = self.source.find_allocation(from, rest.min(longest)).await;
+            }
             hole = Some(found.len.min(rest)).filter(|n| !found.mapped && *n > self.plan.chunk);
         }
         let n = hole.unwrap_or(self.plan.chunk.min(rest));

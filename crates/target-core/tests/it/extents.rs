@@ -99,7 +99,10 @@ fn stretches_that_are_told_in_steps_are_one() {
     assert_eq!((told.as_slice(), asked <= 16), (&want[..], true), "{asked}");
     // Not without end, and what is told is so.
     let (told, asked) = status(all, 16 << 10, 8, 24);
-    assert_eq!((told, asked), (vec![is(8, 16 * 32, false)], 16));
+    assert_eq!((told, asked), (vec![is(8, 17 * 32, false)], 17));
+    // Nor more often when the host has room for many.
+    let (told, asked) = status(vec![(1 << 40, true)], 16 << 10, 8, 8 + 256 * 16);
+    assert_eq!((told, asked), (vec![is(8, 17 * 32, true)], 17));
 }
 
 #[test]
