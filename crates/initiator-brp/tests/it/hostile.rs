@@ -25,7 +25,7 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Nothing is held for whoever was there, and the port can end.
-async fn ends_whole(t: &Served) {
+pub(crate) async fn ends_whole(t: &Served) {
     until("no command is left", || t.port.census().requests_busy == 0).await;
     t.target.leave().await;
     let pool = t.port.census().data_pool;

@@ -11,7 +11,10 @@ mod keyed;
 mod paths;
 mod peer;
 mod power;
+#[path = "../../../initiator-srp/tests/it/raw.rs"]
+mod raw;
 mod registrations;
 mod slow_link;
 mod stored;
 mod target;
+mod wrong_reads;

@@ -83,32 +83,7 @@ impl Peer {
 
     /// Sends commands in one message, each with its descriptors and its inline data.
     pub(crate) fn send(&self, all: &[(Command, &[Descriptor], &[u8])]) {
-        let integrity = self.integrity();
-        let sums: usize = all.iter().map(|(c, ..)| c.sums_out()).sum();
-        let layout = Layout {
-            commands: all.len(),
-            descriptors: all.iter().map(|(_, d, _)| d.len()).sum(),
-            sums: if integrity { sums } else { 0 },
-        };
-        let data: usize = all.iter().map(|(.., d)| d.len()).sum();
-        let mut m = layout.header(data as u32).encode().to_vec();
-        all.iter().for_each(|(c, ..)| m.extend(c.encode()));
-        all.iter().flat_map(|(_, d, _)| *d).for_each(|d| m.extend(d.encode()));
-        for (c, _, data) in all.iter().filter(|_| integrity) {
-            let mut n = 0;
-            sums::each(c.offset, data, |s| {
-                m.extend(s.to_le_bytes());
-                n += 1;
-            });
-            // What is described has checksums too; nobody comes to compare them.
-            (n..c.sums_out()).for_each(|_| m.extend([0; 4]));
-        }
-        m.resize(layout.control(), 0);
-        if integrity {
-            seal(&mut m);
-        }
-        all.iter().for_each(|(.., d)| m.extend(*d));
-        self.say(&m);
+        self.say(&message(all, self.integrity()));
     }
 
     /// Sends any bytes as a message.
@@ -171,11 +146,45 @@ impl Peer {
 
     /// The first volume. Takes slot 0 with number 1.
     pub(crate) async fn volume(&self) -> VolumeInfo {
-        let list = Command { len: 192 * 8, seq: 1, flags: flag::INLINE_IN, ..command(Op::List, 0) };
+        let list = list();
         self.send(&[(list, &[], &[])]);
         let all = self.completions(1, &[list]).await;
         VolumeInfo::decode(&all[0].1).unwrap()
     }
+}
+
+/// Commands in one message, each with its descriptors and its inline data; with checksums or without.
+pub(crate) fn message(all: &[(Command, &[Descriptor], &[u8])], integrity: bool) -> Vec<u8> {
+    let sums: usize = all.iter().map(|(c, ..)| c.sums_out()).sum();
+    let layout = Layout {
+        commands: all.len(),
+        descriptors: all.iter().map(|(_, d, _)| d.len()).sum(),
+        sums: if integrity { sums } else { 0 },
+    };
+    let data: usize = all.iter().map(|(.., d)| d.len()).sum();
+    let mut m = layout.header(data as u32).encode().to_vec();
+    all.iter().for_each(|(c, ..)| m.extend(c.encode()));
+    all.iter().flat_map(|(_, d, _)| *d).for_each(|d| m.extend(d.encode()));
+    for (c, _, data) in all.iter().filter(|_| integrity) {
+        let mut n = 0;
+        sums::each(c.offset, data, |s| {
+            m.extend(s.to_le_bytes());
+            n += 1;
+        });
+        // What is described has checksums too; nobody comes to compare them.
+        (n..c.sums_out()).for_each(|_| m.extend([0; 4]));
+    }
+    m.resize(layout.control(), 0);
+    if integrity {
+        seal(&mut m);
+    }
+    all.iter().for_each(|(.., d)| m.extend(*d));
+    m
+}
+
+/// LIST in slot 0, with number 1.
+pub(crate) fn list() -> Command {
+    Command { len: 192 * 8, seq: 1, flags: flag::INLINE_IN, ..command(Op::List, 0) }
 }
 
 /// A command of slot `tag`, the first one there.

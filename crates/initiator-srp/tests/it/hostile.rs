@@ -27,7 +27,7 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Nothing is left of whoever was there, and the port can end.
-async fn ends_whole(t: &Served) {
+pub(crate) async fn ends_whole(t: &Served) {
     until("the channels end", || t.port.census().channels == 0).await;
     t.port.check_idle().unwrap();
     let pool = t.port.census().data_pool;

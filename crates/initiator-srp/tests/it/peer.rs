@@ -24,6 +24,53 @@ pub(crate) enum End {
     Code(RspCode),
 }
 
+/// A login as this initiator port.
+pub(crate) fn login(initiator: PortId) -> Vec<u8> {
+    let login = LoginRequest {
+        tag: Tag(0),
+        request_iu_len: 8192,
+        formats: BufferFormats::BOTH,
+        action: MultiChannelAction::Independent,
+        logout_solicited: false,
+        credit_solicited: false,
+        event_solicited: false,
+        immediate: true,
+        immediate_offset: OFFSET,
+        initiator,
+        target: PortId::default(),
+    };
+    let mut private_data = vec![0; 64];
+    let n = login.encode(Form::RdmaCm, &mut private_data).unwrap();
+    private_data.truncate(n);
+    private_data
+}
+
+/// A command to LUN 0.
+pub(crate) fn command(tag: u64, cdb: &[u8], data_out: BufferSpec<'_>) -> Vec<u8> {
+    let c = CommandBuilder {
+        tag: Tag(tag),
+        lun: 0,
+        attribute: TaskAttribute::Simple,
+        cdb,
+        data_out,
+        data_in: BufferSpec::None,
+        solicit: Solicit::default(),
+    };
+    let mut iu = vec![0; 8192];
+    let n = c.encode(&mut iu).unwrap();
+    iu.truncate(n);
+    iu
+}
+
+/// WRITE(10) of so many blocks at block `lba`.
+pub(crate) fn write10(lba: u32, blocks: u16) -> [u8; 10] {
+    let mut cdb = [0; 10];
+    cdb[0] = 0x2A;
+    cdb[2..6].copy_from_slice(&lba.to_be_bytes());
+    cdb[7..9].copy_from_slice(&blocks.to_be_bytes());
+    cdb
+}
+
 /// A channel of its own making.
 pub(crate) struct Peer {
     pub(crate) conn: Rc<dyn Connection>,
@@ -59,22 +106,7 @@ impl Peer {
         for (i, b) in buffers.iter().enumerate() {
             queue.post(b.clone(), cq.token(i as u32));
         }
-        let login = LoginRequest {
-            tag: Tag(0),
-            request_iu_len: 8192,
-            formats: BufferFormats::BOTH,
-            action: MultiChannelAction::Independent,
-            logout_solicited: false,
-            credit_solicited: false,
-            event_solicited: false,
-            immediate: true,
-            immediate_offset: OFFSET,
-            initiator,
-            target: PortId::default(),
-        };
-        let mut private_data = vec![0; 64];
-        let n = login.encode(Form::RdmaCm, &mut private_data).unwrap();
-        private_data.truncate(n);
+        let private_data = login(initiator);
         let recv_queue = queue.clone();
         let params = Params { private_data, recv_queue, reads_out: 0, reads_in: reads };
         let (conn, data) = p.connect(&t.addr, params).await?;
@@ -84,28 +116,14 @@ impl Peer {
 
     /// Sends a command to LUN 0.
     pub(crate) fn send(&self, tag: u64, cdb: &[u8], data_out: BufferSpec<'_>) {
-        let c = CommandBuilder {
-            tag: Tag(tag),
-            lun: 0,
-            attribute: TaskAttribute::Simple,
-            cdb,
-            data_out,
-            data_in: BufferSpec::None,
-            solicit: Solicit::default(),
-        };
-        let mut iu = vec![0; 8192];
-        let n = c.encode(&mut iu).unwrap();
         assert!(self.conn.send_slots().try_wait(), "a place in the send queue");
-        self.conn.send(&iu[..n], None, SendFlags::default(), Token::NONE);
+        let iu = command(tag, cdb, data_out);
+        self.conn.send(&iu, None, SendFlags::default(), Token::NONE);
     }
 
     /// WRITE(10) of so many blocks at block `lba`.
     pub(crate) fn write(&self, tag: u64, lba: u32, blocks: u16, data_out: BufferSpec<'_>) {
-        let mut cdb = [0; 10];
-        cdb[0] = 0x2A;
-        cdb[2..6].copy_from_slice(&lba.to_be_bytes());
-        cdb[7..9].copy_from_slice(&blocks.to_be_bytes());
-        self.send(tag, &cdb, data_out);
+        self.send(tag, &write10(lba, blocks), data_out);
     }
 
     /// A task management function at LUN 0.
