@@ -19,8 +19,9 @@ use weir_uring::Ring;
 
 const SECTOR: usize = 512;
 const BLOCK: usize = 4096;
-/// The operating system's number of an I/O error.
+/// The operating system's numbers of an I/O error, and of no space.
 const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
 /// Writes that a disk holds; then it writes the oldest back by itself.
 const CACHE: usize = 4096;
 
@@ -145,6 +146,11 @@ struct Shared {
     disks: Vec<Mutex<Platter>>,
     /// Disks that are pulled out: whatever is asked of them fails.
     pulled: Vec<AtomicBool>,
+    /// No disk has room for a write.
+    full: AtomicBool,
+    /// Nothing at all is answered while this is so, and when it has come to that.
+    frozen: AtomicBool,
+    still: AtomicBool,
     /// Requests that are being served.
     inside: AtomicU64,
     rng: Mutex<Prng>,
@@ -209,6 +215,10 @@ impl Served {
     async fn serve(&self, r: &Request) -> Result<(), Errno> {
         if self.shared.pulled[self.number].load(Ordering::Acquire) {
             return Err(Errno(EIO));
+        }
+        let writes = matches!(r, Request::Write { .. } | Request::WriteZeroes { .. });
+        if writes && self.shared.full.load(Ordering::Acquire) {
+            return Err(Errno(ENOSPC));
         }
         if self.shared.nature != Nature::Honest {
             let taken = || lock(&self.shared.disks[self.number]).taken;
@@ -275,6 +285,9 @@ impl Disks {
             power: Mutex::new(Power::On),
             disks: (0..n).map(|_| Mutex::new(Platter::new(len as usize))).collect(),
             pulled: (0..n).map(|_| AtomicBool::new(false)).collect(),
+            full: AtomicBool::new(false),
+            frozen: AtomicBool::new(false),
+            still: AtomicBool::new(false),
             inside: AtomicU64::new(0),
             rng: Mutex::new(Prng::new(seed ^ 1)),
             flushes: AtomicU64::new(0),
@@ -385,6 +398,24 @@ impl Switch {
         *lock(&self.0.power) = Power::On;
     }
 
+    /// From now on the file systems answer nothing at all, not even to whoever opens a disk, until [`thaw`](Switch::thaw).
+    pub fn freeze(&self) {
+        self.0.frozen.store(true, Ordering::Release);
+        while !self.0.still.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// They answer again.
+    pub fn thaw(&self) {
+        self.0.frozen.store(false, Ordering::Release);
+    }
+
+    /// Whether writes find no room from now on.
+    pub fn fill(&self, full: bool) {
+        self.0.full.store(full, Ordering::Release);
+    }
+
     /// Requests that are held.
     pub fn held(&self) -> u64 {
         self.0.inside.load(Ordering::Acquire)
@@ -437,6 +468,7 @@ fn unmount(dir: &Path) {
 impl Drop for Disks {
     fn drop(&mut self) {
         *lock(&self.shared.power) = Power::Off;
+        self.shared.frozen.store(false, Ordering::Release);
         self.dirs.iter().for_each(|d| unmount(d));
         self.shared.stop.store(true, Ordering::Release);
         if let Some(t) = self.thread.take() {
@@ -474,6 +506,11 @@ fn serve(
     drop(tell.send(Ok(())));
     reactor.block_on(PollMode::Sleep, async move {
         while !shared.stop.load(Ordering::Acquire) {
+            while shared.frozen.load(Ordering::Acquire) {
+                shared.still.store(true, Ordering::Release);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            shared.still.store(false, Ordering::Release);
             sleep(10 * MILLIS).await;
         }
         drop(queues);

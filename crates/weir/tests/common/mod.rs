@@ -6,12 +6,13 @@
 )]
 
 pub mod harness;
+pub mod load;
 pub mod lossy;
 pub mod versions;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -126,11 +127,37 @@ impl Daemon {
 
     /// SIGTERM, and waits for an orderly end.
     pub fn stop(&mut self) {
-        let Some(mut c) = self.child.take() else { return };
-        let status = Command::new("kill").arg(c.id().to_string()).status().expect("kill runs");
-        assert!(status.success());
-        let ended = c.wait().expect("its end");
-        assert!(ended.success(), "{ended}: {}", self.log());
+        if self.child.is_some() {
+            terminate(self.pid());
+            let ended = self.ended();
+            assert!(ended.success(), "{ended}: {}", self.log());
+        }
+    }
+
+    /// Waits for the end of the daemon, which something else brings about.
+    pub fn ended(&mut self) -> ExitStatus {
+        let mut c = self.child.take().expect("it runs");
+        let begun = Instant::now();
+        loop {
+            if let Some(ended) = c.try_wait().expect("its end") {
+                return ended;
+            }
+            if begun.elapsed() > Duration::from_secs(120) {
+                drop(c.kill());
+                panic!("the daemon does not end: {}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits for something that the daemon does by itself.
+    pub fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let begun = Instant::now();
+        while !done() {
+            let late = begun.elapsed() > Duration::from_secs(120);
+            assert!(!late, "{what}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// A file of the directory.
@@ -219,6 +246,42 @@ impl Drop for Daemon {
             drop(std::fs::remove_dir_all(&self.dir));
         }
     }
+}
+
+/// A command line that runs beside the test; it may fail.
+pub struct Beside(std::thread::JoinHandle<Output>, String);
+
+impl Beside {
+    pub fn run(d: &Daemon, line: &str) -> Beside {
+        let (dir, args) = (d.dir.clone(), line.to_owned());
+        let work = move || weir(&dir, &args.split_whitespace().collect::<Vec<_>>());
+        Beside(std::thread::spawn(work), line.to_owned())
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Waits for its end: whether it succeeded, and what it said.
+    pub fn end(self, d: &Daemon) -> (bool, String) {
+        d.until(&format!("`weir {}` ends", self.1), || self.has_ended());
+        let out = self.0.join().expect("it ran");
+        let (stdout, stderr) = texts(&out);
+        (out.status.success(), stdout + &stderr)
+    }
+
+    /// The same of one that is to succeed.
+    pub fn succeeds(self, d: &Daemon) {
+        let line = self.1.clone();
+        let (done, said) = self.end(d);
+        assert!(done, "weir {line}: {said}\n{}", d.log());
+    }
+}
+
+/// SIGTERM.
+pub fn terminate(pid: u32) {
+    let status = Command::new("kill").arg(pid.to_string()).status().expect("kill runs");
+    assert!(status.success(), "there is a process {pid}");
 }
 
 /// Runs a command line in a thread.

@@ -18,21 +18,7 @@ use weir_uring::{FileDisk, OpenOptions, Opened, Ring};
 
 const MIB: usize = 1 << 20;
 
-/// Waits for something that the daemon does by itself within seconds.
-pub(crate) fn until(d: &Daemon, what: &str, mut done: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(60),
-            "{what}: {}\n{}",
-            d.json("status"),
-            d.log()
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-fn faults(d: &Daemon) -> Vec<Value> {
+pub(crate) fn faults(d: &Daemon) -> Vec<Value> {
     d.json("status")["faults"].as_array().cloned().unwrap_or_default()
 }
 
@@ -250,7 +236,7 @@ fn what_is_missing_is_a_fault_and_not_empty() {
     }
     // It comes back by itself.
     fs::rename(&away, &mount).expect("moved");
-    until(&d, "all is well", || faults(&d).is_empty());
+    d.until("all is well", || faults(&d).is_empty());
     assert!(d.read("vf", MIB) == data && d.read("vt", MIB) == data);
     d.stop();
 
@@ -277,7 +263,7 @@ fn what_is_missing_is_a_fault_and_not_empty() {
     let mut old = fs::read(&disk).expect("read");
     old[60 << 20..].copy_from_slice(&tail);
     fs::write(&disk, old).expect("written");
-    until(&d, "all is well again", || faults(&d).is_empty());
+    d.until("all is well again", || faults(&d).is_empty());
     assert!(d.read("vf", MIB) == data && d.read("vt", MIB) == data);
 }
 
@@ -379,10 +365,10 @@ fn a_lost_store_does_not_deal_space_out_anew() {
 }
 
 /// A loop device on a file, which goes with its scope.
-struct Loop(String);
+pub(crate) struct Loop(pub(crate) String);
 
 impl Loop {
-    fn new(file: &Path) -> Result<Loop, String> {
+    pub(crate) fn new(file: &Path) -> Result<Loop, String> {
         let out = Command::new("losetup").args(["-f", "--show"]).arg(file).output();
         let out = out.map_err(|e| format!("losetup: {e}"))?;
         match out.status.success() {
@@ -498,7 +484,7 @@ fn late_writes_of_a_killed_daemon_end_before_the_next_one_serves() {
     assert!(text.contains("still under way"), "{text}");
     assert!(d.log().contains("waiting for it"), "{}", d.log());
     switch.answer();
-    until(&d, "the pool opens", || faults(&d).is_empty());
+    d.until("the pool opens", || faults(&d).is_empty());
     assert!(d.read("v", MIB) == noise(5, MIB));
     d.stop();
 }
@@ -621,7 +607,7 @@ fn a_disk_that_hangs_keeps_nobody_else_waiting() {
     assert!(faults(&d).iter().any(|f| f["object"] == "pool/bad"), "{:?}", faults(&d));
     d.ok("volume create more --pool good --size 8M");
     switch.answer();
-    until(&d, "the pool is opened", || faults(&d).is_empty());
+    d.until("the pool is opened", || faults(&d).is_empty());
     assert!(d.read("b", MIB) == of_b, "what it has itself");
     // Again while it is in use.
     switch.hold();
@@ -641,6 +627,6 @@ fn a_disk_that_hangs_keeps_nobody_else_waiting() {
     assert!(!held, "{:?}", faults(&d));
     switch.answer();
     writer.join().expect("its end");
-    until(&d, "all is well", || faults(&d).is_empty());
+    d.until("all is well", || faults(&d).is_empty());
     d.stop();
 }

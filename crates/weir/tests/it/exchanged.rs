@@ -1,7 +1,6 @@
 //! Pools that are opened at the same time, and whose devices have each other's names.
 
 use crate::common::Daemon;
-use crate::devices::until;
 use std::fs;
 
 /// Where the first device of a pool is by now.
@@ -74,12 +73,12 @@ fn a_mirror_that_lacks_a_device_is_found_again_after_an_exchange() {
         let there: Vec<_> = there.filter_map(|d| d["path"].as_str()).collect();
         there == [d.path("b0")]
     };
-    until(&d, "the mirror is up", lacks_one);
+    d.until("the mirror is up", lacks_one);
     // Something has the daemon write down by what the devices are told from others.
     d.ok("pool memory a full");
     d.stop();
     d.start();
-    until(&d, "the mirror is up", || d.json("pool show a")["live"]["state"] == "degraded");
+    d.until("the mirror is up", || d.json("pool show a")["live"]["state"] == "degraded");
     assert!(d.read("v", 4096).iter().all(|b| *b == b'a'));
     let of = |pool: &str| d.json(&format!("pool show {pool}"))["devices"].to_string();
     assert!(of("a").contains("/b0\"") && of("b").contains("/a0\""), "{} {}", of("a"), of("b"));

@@ -12,7 +12,9 @@ mod encrypted;
 mod exchanged;
 #[path = "../../../control/tests/it/fake.rs"]
 mod fake;
+mod hung;
 mod import;
+mod late_data;
 mod layers;
 mod left_out;
 mod migrate;
@@ -26,4 +28,5 @@ mod same_name;
 mod secret;
 mod slow_files;
 mod stopped_host;
+mod suspended;
 mod truth;

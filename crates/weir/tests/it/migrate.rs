@@ -2,7 +2,6 @@
 
 use crate::common::versions::{under_load, verify, zeros};
 use crate::common::{Daemon, command, noise};
-use crate::devices::until;
 use std::time::{Duration, Instant};
 use weir_base::Prng;
 
@@ -377,7 +376,7 @@ fn another_file_in_the_place_of_one_that_is_a_volume_is_not_touched() {
     }
     d.start();
     let served = || !d.json("status")["faults"].to_string().contains("is not what it was");
-    until(&d, "that is told", || !served() && ended(&d, "w") == "failed");
+    d.until("that is told", || !served() && ended(&d, "w") == "failed");
     let why = d.json("migrate show w")["reason"].to_string();
     assert!(why.contains("is not what it was"), "{why}");
     for path in [&old, &to] {
@@ -385,7 +384,7 @@ fn another_file_in_the_place_of_one_that_is_a_volume_is_not_touched() {
     }
     // Back again, it is served. The other one has stayed where it was.
     std::fs::rename(format!("{away}-false"), &old).expect("moved back");
-    until(&d, "all is well", served);
+    d.until("all is well", served);
     for volume in ["v", "w"] {
         assert!(d.read(volume, MIB).iter().all(|b| *b == 0));
     }

@@ -1,29 +1,8 @@
 //! A host that is stopped in the midst of large reads, and another one that goes on: the real program on all sides.
 
 use crate::common::Daemon;
-use std::process::{Child, Command, Stdio};
+use crate::common::load::{Load, port};
 use std::time::{Duration, Instant};
-
-/// A load that is killed at the end, also while it is stopped.
-struct Load(Child);
-
-impl Load {
-    fn signal(&self, name: &str) {
-        let done = Command::new("kill").args([name, &self.0.id().to_string()]).status();
-        assert!(done.expect("kill runs").success());
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
-fn port(number: u32) -> String {
-    format!("{number:016x}:0000000000000002")
-}
 
 /// 1 MiB reads as a host, by a channel on each reactor.
 fn load(d: &Daemon, host: u32, more: &str) -> String {
@@ -55,15 +34,7 @@ fn a_stopped_host_keeps_no_other_from_large_reads() {
         d.ok(&format!("map create {name} v"));
     }
     let line = load(&d, 1, "--iodepth 200 --size 64m --time-based --runtime 3600");
-    let child = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(line.split_whitespace())
-        .env_clear()
-        .env("WEIR_DATA_DIR", &d.dir)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let stopped = Load(child.expect("weir bench runs"));
+    let stopped = Load::start(&d, &line);
     let begun = Instant::now();
     while waiting(&d) < 50 {
         assert!(begun.elapsed() < Duration::from_secs(60), "it has not begun: {}", d.log());

@@ -1,0 +1,152 @@
+//! Devices and file systems that answer nothing at all while commands and hosts ask for them: what is elsewhere goes on.
+
+use crate::common::lossy::{Disks, Nature, can_mount};
+use crate::common::{Beside, Daemon, noise};
+use crate::devices::{Loop, faults};
+use serde_json::{Value, json};
+use std::process::Command;
+
+const MIB: usize = 1 << 20;
+
+/// A node whose volume `g` in a protected pool has `data`, and a disk that may hang. None: nothing can be mounted here.
+fn node(name: &str) -> Option<(Daemon, Disks, Vec<u8>)> {
+    let mut d = Daemon::new(name);
+    let disks = match can_mount() {
+        Ok(()) => Disks::mount(&d.dir, 1, 64 << 20, Nature::Honest, 1).expect("a disk"),
+        Err(e) => {
+            eprintln!("skipped: {e}");
+            return None;
+        }
+    };
+    d.start();
+    d.ok(&format!("pool create good --raid 1 {}", d.devices(2, "64M")));
+    d.ok("volume create g --pool good --size 8M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all g");
+    let data = noise(3, MIB);
+    std::fs::write(d.path("of-g"), &data).expect("written");
+    d.write("g", &d.path("of-g"));
+    Some((d, disks, data))
+}
+
+/// Somebody waits for a device to be opened, or looked at.
+fn is_at_a_device(d: &Daemon) -> bool {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", d.pid())) else { return false };
+    let name = |t: std::fs::DirEntry| std::fs::read_to_string(t.path().join("comm"));
+    tasks.flatten().filter_map(|t| name(t).ok()).any(|n| n.starts_with("weir-device"))
+}
+
+/// A command names a device whose opening hangs: hosts are served, another change gets through, and it is refused in the end.
+fn hangs(name: &str, line: &str) {
+    let Some((mut d, disks, data)) = node(name) else { return };
+    let before = d.json("pool show good")["devices"].clone();
+    let switch = disks.switch();
+    switch.freeze();
+    let line = format!("{line}{}", disks.files()[0].display());
+    let asks = Beside::run(&d, &line);
+    d.until("it asks for the device", || is_at_a_device(&d) || asks.has_ended());
+    assert!(!asks.has_ended(), "the device hangs: {:?}", asks.end(&d));
+    assert!(d.read("g", MIB) == data, "hosts are served");
+    // As long as the first one may take, if it must.
+    Beside::run(&d, "host create other --port 1:2").succeeds(&d);
+    let (done, said) = asks.end(&d);
+    assert!(!done && said.contains("does not answer"), "weir {line}: {said}");
+    let held = faults(&d).iter().any(|f| f["object"].to_string().contains("reactor/"));
+    assert!(!held, "{:?}", faults(&d));
+    switch.thaw();
+    d.until("nobody asks any more", || !is_at_a_device(&d));
+    assert_eq!(d.json("pool show good")["devices"], before);
+    assert_eq!(d.json("pool list").as_array().map(Vec::len), Some(1));
+    d.until("nothing is left of it", || faults(&d).is_empty());
+    d.stop();
+    d.is_clean(2);
+}
+
+#[test]
+fn a_pool_is_made_of_a_device_that_hangs() {
+    hangs("hung-create", "pool create new --device file:");
+}
+
+#[test]
+fn a_device_that_hangs_is_added() {
+    hangs("hung-add", "pool add good --device file:");
+}
+
+#[test]
+fn a_device_that_hangs_is_attached() {
+    hangs("hung-attach", "pool attach good --device file:");
+}
+
+#[test]
+fn a_device_that_hangs_takes_the_place_of_another() {
+    hangs("hung-replace", "pool replace good 0 --device file:");
+}
+
+#[test]
+fn a_pool_is_taken_over_from_a_device_that_hangs() {
+    hangs("hung-import", "pool import --device file:");
+}
+
+#[test]
+fn a_file_that_hangs_is_adopted() {
+    hangs("hung-adopt", "volume adopt a --path ");
+}
+
+/// A plain pool is on a file system that hangs, in use and at the start; volumes are wanted in it and in others.
+#[test]
+fn a_plain_pool_on_a_file_system_that_hangs_stops_nothing_else() {
+    let Some((mut d, disks, data)) = node("hung-plain") else { return };
+    let disk = match Loop::new(&disks.files()[0]) {
+        Ok(l) => l,
+        Err(e) => return eprintln!("skipped: no loop devices: {e}"),
+    };
+    // Else it would answer out of the kernel's memory.
+    let direct = Command::new("losetup").args(["--direct-io=on", &disk.0]).status();
+    if !direct.is_ok_and(|s| s.success()) {
+        return eprintln!("skipped: no loop devices without a cache");
+    }
+    d.ok(&format!("pool create bad --device {}", disk.0));
+    d.ok("volume create b --pool bad --size 8M");
+    d.ok("map create all b");
+    d.write("b", &d.path("of-g"));
+    let switch = disks.switch();
+    switch.freeze();
+    let wanted = Beside::run(&d, "volume create b2 --pool bad --size 8M");
+    assert!(d.read("g", MIB) == data, "while a volume is made there");
+    Beside::run(&d, "volume create more --pool good --size 8M").succeeds(&d);
+    wanted.end(&d);
+    let (target, out) = (d.target(), d.path("of-b"));
+    let reads = format!("read --target {target} --volume b --length 1M --output {out}");
+    let reads = Beside::run(&d, &reads);
+    assert!(d.read("g", MIB) == data, "while a host waits for it");
+    Beside::run(&d, "volume create still-more --pool good --size 8M").succeeds(&d);
+    let held = faults(&d).iter().any(|f| f["object"].to_string().contains("reactor/"));
+    assert!(!held, "{:?}", faults(&d));
+    switch.thaw();
+    reads.succeeds(&d);
+    assert!(std::fs::read(&out).expect("what was read") == data);
+    d.until("all is well", || faults(&d).is_empty());
+    d.stop();
+
+    // The same from the start on.
+    switch.freeze();
+    d.start_only();
+    d.wait_until(|_| true);
+    assert!(d.read("g", MIB) == data, "what can be had is served");
+    assert!(faults(&d).iter().any(|f| f["object"] == "pool/bad"), "{:?}", faults(&d));
+    let (done, said) = Beside::run(&d, "volume create b3 --pool bad --size 8M").end(&d);
+    assert!(!done && said.contains("not up"), "{said}");
+    // It is tried again meanwhile.
+    let silent =
+        |f: &Value| f["object"] == "pool/bad" && f["text"].to_string().contains("does not answer");
+    d.until("it is said that it does not answer", || faults(&d).iter().any(silent));
+    assert!(d.read("g", MIB) == data);
+    Beside::run(&d, "volume create most --pool good --size 8M").succeeds(&d);
+    let held = faults(&d).iter().any(|f| f["object"].to_string().contains("reactor/"));
+    assert!(!held, "{:?}", faults(&d));
+    switch.thaw();
+    d.until("the pool is opened", || faults(&d).is_empty());
+    assert!(d.read("b", MIB) == data, "what it has itself");
+    assert_ne!(d.json("volume list"), json!([]));
+    d.stop();
+}
