@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use weir_base::{MILLIS, Prng, SECONDS};
+use weir_base::{MILLIS, Nanos, Prng, SECONDS};
 use weir_fabric::Provider;
 use weir_layers::remote::Home;
 use weir_mem::BufPool;
@@ -27,6 +27,9 @@ use weir_target_srp as srp;
 pub(super) const BRP: u8 = 3;
 /// Data moves in pieces of so many bytes.
 const CHUNK: usize = 4096;
+
+/// How long a port's channels may take to end when their hosts have left.
+const ENDS: Nanos = 90 * SECONDS;
 
 /// What a port is called on the wire.
 pub(super) fn port_id(port: u8) -> [u8; 16] {
@@ -240,9 +243,13 @@ impl Node {
     /// Ends the ports, and looks for anything left.
     pub(super) fn close(&self, w: &World) -> Result<&[BufPool], Wrong> {
         for (name, port) in ["port 1", "port 2"].iter().zip(self.srp.borrow().iter()) {
-            ports::close(w, &self.machine, name, port)?;
+            ports::close(w, &self.machine, name, port, ENDS)?;
         }
-        ports::close(w, &self.machine, "BRP port", &*self.brp.borrow())?;
+        // A login may be let in that its host has given up, and the host may not come again: the port remembers the
+        // session for as long as any.
+        let c = &self.ports.brp;
+        let patience = ENDS.max(c.session_timeout.max(c.keep_alive) + 10 * SECONDS);
+        ports::close(w, &self.machine, "BRP port", &*self.brp.borrow(), patience)?;
         for (v, u) in self.units.borrow().iter() {
             let left = u.with(|s| {
                 s.nexuses().map(|n| (n, format!("{:?}", s.ports_of(n)))).collect::<Vec<_>>()

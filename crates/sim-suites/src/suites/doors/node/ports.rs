@@ -111,17 +111,18 @@ impl Node {
     }
 }
 
-/// Ends a port for good, and looks for anything left.
+/// Ends a port for good, and looks for anything left. Channels of hosts that do not come back may take up to `patience`.
 pub(super) fn close<P: Port>(
     w: &World,
     machine: &Machine,
     name: &str,
     port: &P,
+    patience: Nanos,
 ) -> Result<(), Wrong> {
     for core in 0..machine.cores() {
         let channels = || machine.enter_on(core, || port.channels_here());
-        w.run_until(90 * SECONDS, || channels() == 0)
-            .map_err(|s| Wrong(format!("channels stay at {name}: {s}")))?;
+        w.run_until(patience, || channels() == 0)
+            .map_err(|s| Wrong(format!("channels stay at {name}, of {:?}: {s}", port.known())))?;
         let idle = machine.enter_on(core, || port.check_here());
         idle.map_err(|e| Wrong(format!("{name}, core {core}: {e}")))?;
         let p = port.clone();
