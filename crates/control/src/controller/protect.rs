@@ -356,8 +356,14 @@ impl Controller {
             }
             let now = me.model();
             if let Err(e) = me.plane.change_device(now.pool(&name)?, &action).await {
+                // What failed late may have made it one of the pool's.
+                let now = me.pool_info(&name).await.ok().and_then(|p| p.live);
+                let has = |path: &Option<String>| {
+                    now.iter().flat_map(|l| &l.devices).any(|d| d.path == *path)
+                };
                 if let DeviceAction::Put { device, .. } = &action
                     && !before.devices.iter().any(|d| d.path == device.path)
+                    && !has(&device.path)
                 {
                     let path = device.path.clone().unwrap_or_default();
                     me.drop_device(&name, path).await?;

@@ -9,7 +9,7 @@ fn uses(live: &PoolLive, path: &String) -> bool {
 }
 
 /// What is to be said otherwise of a pool, if anything. Of one that is not whole, what is not in use may be a device that comes
-/// back: only what `another` pool has by now is not.
+/// back: only what `another` pool has by now is not, and as many of these names go as there are new ones.
 fn names_of(
     pool: &Pool,
     live: &PoolLive,
@@ -26,9 +26,12 @@ fn names_of(
         DeviceSpec { kind, path: Some(path.clone()), size: None }
     };
     let now = live.devices.iter().filter_map(|d| d.path.as_ref());
-    let gone: Vec<_> =
+    let mut gone: Vec<_> =
         pool.devices.iter().filter_map(|d| d.path.clone()).filter(|p| !used(p)).collect();
     let come: Vec<_> = now.filter(|p| !named(p)).map(spec).collect();
+    if !whole {
+        gone.truncate(come.len());
+    }
     let something = !gone.is_empty() || whole && !come.is_empty();
     something.then(|| DeviceNames { pool: pool.name.clone(), gone, come })
 }

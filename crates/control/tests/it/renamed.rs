@@ -76,6 +76,11 @@ async fn a_pool_that_lacks_a_device_loses_a_name_to_the_pool_that_has_it() {
     fake.state().live_pools = vec![lacks("/nowhere/d0")];
     looked_at_again(&fake).await;
     assert_eq!(names("safe"), set(&["/nowhere/d0", "/nowhere/d1"]));
+    // Another pool has it by now: what this one is told by it is kept, since it may come back under another.
+    let has_it = PoolLive { name: "other".into(), ..at("/nowhere/d1").remove(0) };
+    fake.state().live_pools = vec![lacks("/nowhere/d0"), has_it];
+    looked_at_again(&fake).await;
+    assert_eq!(names("safe"), set(&["/nowhere/d0", "/nowhere/d1"]));
     // The devices that are there have exchanged their names.
     let exchanged = PoolLive { name: "other".into(), ..at("/nowhere/d0").remove(0) };
     fake.state().live_pools = vec![lacks("/nowhere/o0"), exchanged];

@@ -231,7 +231,7 @@ impl Held {
     }
 
     /// It is on a file system that may have the caller wait, whatever it asked for.
-    pub(crate) fn is_slow(&self) -> bool {
+    pub fn is_slow(&self) -> bool {
         self.slow
     }
 
@@ -403,14 +403,15 @@ impl Made {
     }
 }
 
-/// Makes a file that is not there yet, without bytes and for nobody else to read.
+/// Makes a file of so many bytes, all zeros, that is not there yet, for nobody else to read.
 ///
 /// # Errors
 /// It exists ([`AlreadyExists`](io::ErrorKind::AlreadyExists)), or what the operating system said: then it is not there.
-pub fn make_file(path: &Path) -> io::Result<Made> {
+pub fn make_file(path: &Path, len: u64) -> io::Result<Made> {
     let new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let made = Made::of(&new.metadata()?)?;
-    made.when(path, new.sync_all().and_then(|()| sync_parent(path)))
+    let sized = new.set_len(len).and_then(|()| new.sync_all());
+    made.when(path, sized.and_then(|()| sync_parent(path)))
 }
 
 /// Makes a directory that is not there yet, in one that is, for nobody else to look into.

@@ -162,12 +162,12 @@ fn new_files_and_directories_are_their_owners() {
     use std::os::unix::fs::PermissionsExt;
     let dir = Dir::new("modes");
     let (file, sub) = (dir.0.join("file"), dir.0.join("sub"));
-    make_file(&file).expect("a file");
+    make_file(&file, 0).expect("a file");
     make_dir(&sub).expect("a directory");
     let mode = |p: &Path| std::fs::metadata(p).expect("it is there").permissions().mode() & 0o777;
     assert_eq!((mode(&file), mode(&sub)), (0o600, 0o700));
     let exists = |e: io::Error| e.kind() == io::ErrorKind::AlreadyExists;
-    assert!(make_file(&file).is_err_and(exists) && make_dir(&sub).is_err_and(exists));
+    assert!(make_file(&file, 0).is_err_and(exists) && make_dir(&sub).is_err_and(exists));
     assert!(make_dir(&dir.0.join("a/b")).is_err(), "not several at once");
     let device = held(&file);
     device.set_len(2 * PAGE).expect("its length");

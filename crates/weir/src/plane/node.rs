@@ -232,7 +232,7 @@ impl Node {
             return self.holds.check_len(&held, volume.size, volume.size).await;
         }
         let Some(file) = graph::own_file(volume, pool)? else { return Ok(()) };
-        let held = self.holds.hold(owner, &file, false, wait).await?;
+        let held = self.holds.hold_file(owner, (&pool.name, &file), wait).await?;
         let had = volume.grown_from.unwrap_or(volume.size);
         self.holds.check_len(&held, had, volume.size).await
     }
@@ -260,7 +260,7 @@ impl Node {
     pub(super) async fn make_own_file(&self, volume: &Volume, pool: &Pool) -> Result<()> {
         let Some(file) = graph::own_file(volume, pool)? else { return Ok(()) };
         let owner = Owner::Place(volume.name.clone(), volume.place);
-        self.holds.make_file(owner, &file, volume.size).await
+        self.holds.make_file(owner, (&pool.name, &file), volume.size).await
     }
 
     /// A logical unit as after power on, with the reservations that were kept.
@@ -503,7 +503,7 @@ impl Node {
             self.delete_in_store(dataset.clone(), pool).await?;
         } else if let Some(file) = graph::own_file(volume, pool)? {
             let owner = Owner::Place(volume.name.clone(), volume.place);
-            self.holds.remove_file(owner, &file, None).await?;
+            self.holds.remove_file(owner, (&pool.name, &file), None).await?;
         } else if matches!(volume.layout, Layout::Image { .. }) {
             return Ok(());
         } else if let Some(h) = self.handles().first() {

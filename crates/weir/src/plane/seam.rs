@@ -34,7 +34,7 @@ impl DataPlane for Node {
         devices: &'a [DeviceSpec],
         inside: Inside<'a>,
     ) -> Work<'a, ()> {
-        Box::pin(self.holds.admit(pool, devices, inside))
+        Box::pin(self.admit_devices(pool, devices, inside))
     }
 
     fn dismiss<'a>(&'a self, pool: &'a str, devices: &'a [DeviceSpec]) -> Work<'a, ()> {

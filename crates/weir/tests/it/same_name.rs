@@ -2,6 +2,7 @@
 //! other names of one device.
 
 use crate::common::Daemon;
+use crate::common::lossy::{Disks, Nature, can_mount};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -255,4 +256,46 @@ fn a_name_of_a_device_in_use_brings_no_other_one_into_the_pool() {
     d.stop();
     d.start();
     assert_eq!(d.json("pool show p")["live"]["state"], "healthy");
+}
+
+/// A device has failed while the daemon runs, and its lasting name leads to another disk by now: that takes its place.
+#[test]
+fn a_name_of_a_device_that_failed_makes_room_for_another_disk() {
+    let mut d = Daemon::new("name-of-failed");
+    let disks = match can_mount() {
+        Ok(()) => Disks::mount(&d.dir, 1, 128 << 20, Nature::Honest, 1).expect("a disk"),
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    // As in /dev/disk/by-path.
+    let (name, new) = (d.path("slot1"), d.path("new"));
+    std::os::unix::fs::symlink(&disks.files()[0], &name).expect("a link");
+    d.start();
+    let d0 = d.path("d0");
+    d.ok(&format!("pool create p --raid 1 --device file:{d0}:128M --device file:{name}"));
+    d.ok("volume create v --pool p --size 16M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    disks.switch().pull(0, true);
+    d.write("v", &letters(&d, b'A'));
+    let states = || {
+        let devices = d.json("pool show p")["live"]["devices"].clone();
+        let all = devices.as_array().into_iter().flatten();
+        all.map(|d| d["state"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    d.until("it has failed", || states()[1] == "failed");
+    fs::File::create(&new).and_then(|f| f.set_len(128 << 20)).expect("a file");
+    fs::remove_file(&name).expect("removed");
+    std::os::unix::fs::symlink(&new, &name).expect("a link");
+    d.ok(&format!("pool replace p 1 --device file:{name}"));
+    d.until("it is whole again", || states() == ["in-sync", "in-sync"]);
+    d.stop();
+    // Without the other one.
+    fs::create_dir(d.path("away"))
+        .and_then(|()| fs::rename(&d0, d.path("away/d0")))
+        .expect("moved");
+    d.start();
+    d.ok("pool force p");
+    d.until("it is up", || d.json("pool show p")["live"]["state"] == "degraded");
+    assert_eq!(d.read("v", 64 << 10)[0], b'A');
+    d.stop();
 }

@@ -1,6 +1,7 @@
 //! What is looked at before a device comes to Weir: whether others use it, what is in it, whether it makes sense.
 
 use super::{Holds, Owner, Taken, Wait, belongs, in_use, unusable};
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -202,12 +203,13 @@ fn check_memory(devices: &[DeviceSpec]) -> Result<()> {
 }
 
 impl Holds {
-    /// Takes devices for a pool, or refuses them. See [`DataPlane::admit`](weir_control::dataplane::DataPlane::admit).
+    /// Takes devices for a pool, or refuses them; another device may have a name of one that is `given_up`. See [`DataPlane::admit`](weir_control::dataplane::DataPlane::admit).
     pub(crate) async fn admit(
         self: &Arc<Self>,
         pool: &str,
         devices: &[DeviceSpec],
         inside: Inside<'_>,
+        given_up: &BTreeSet<PathBuf>,
     ) -> Result<()> {
         check_memory(devices)?;
         let owner = Owner::Pool(pool.to_owned());
@@ -215,7 +217,15 @@ impl Holds {
         for d in devices {
             let path = PathBuf::from(d.path.clone().unwrap_or_default());
             // All or none: an error lets go of those before.
-            all.extend(self.helped(&path, look(owner.clone(), d.clone(), inside)).await?);
+            let look = look(owner.clone(), d.clone(), inside);
+            let (makes_room, by, at) = (given_up.contains(&path), owner.clone(), path.clone());
+            let look = move |holds: &Arc<Holds>| {
+                if makes_room {
+                    holds.yield_name(&by, &at)?;
+                }
+                look(holds)
+            };
+            all.extend(self.helped(&path, look).await?);
         }
         all.into_iter().for_each(|taken| drop(taken.keep()));
         Ok(())

@@ -354,6 +354,18 @@ impl Holds {
             .any(|e| e.owner == *owner && e.path == path && (e.made.is_some() || e.admitted))
     }
 
+    /// Refuses a file in a directory of a pool if another directory has that name now.
+    fn check_inside(&self, pool: &str, file: &Path) -> Result<()> {
+        let Some(dir) = file.parent() else { return Ok(()) };
+        match self.of(&Owner::Pool(pool.to_owned()), dir).map(|held| held.identity()) {
+            Some(held) => {
+                let now = std::fs::metadata(dir).map_err(|e| unusable(dir, e))?;
+                if Identity::of(&now) == Some(held) { Ok(()) } else { Err(another(dir)) }
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a name that leads to something else than what its owner uses under it.
     ///
     /// # Errors
@@ -379,6 +391,17 @@ impl Holds {
                 .because("another file or disk has that name now; the one that had it is in use and stays so")
                 .hint("put the one that is in use back under its name; to go over to another, stop the daemon first")),
         }
+    }
+
+    /// Lets go of what an owner has by a name that leads to something else by now, though it is in use: its owner has given it
+    /// up. It stays locked as long as that has a disk on it.
+    fn yield_name(&self, owner: &Owner, path: &Path) -> Result<()> {
+        let Some(held) = self.kept(owner, path) else { return Ok(()) };
+        let now = std::fs::metadata(path).map_err(|e| unusable(path, e))?;
+        if Identity::of(&now) != Some(held.identity()) {
+            self.release(|e| Arc::ptr_eq(&e.held, &held));
+        }
+        Ok(())
     }
 
     /// Does something that may wait for a file system or driver, on a thread of its own.

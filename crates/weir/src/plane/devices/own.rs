@@ -10,17 +10,19 @@ use weir_uring::device::make_file;
 use weir_uring::{Held, Identity};
 
 impl Holds {
-    /// Makes a file of so many bytes for a volume. One that is there, as after a crash, must have nothing in it.
+    /// Makes a file of so many bytes for a volume, in a directory of this pool. One that is there, as after a crash, must have nothing in it.
     pub(crate) async fn make_file(
         self: &Arc<Self>,
         owner: Owner,
-        file: &str,
+        (pool, file): (&str, &str),
         size: u64,
     ) -> Result<()> {
         let path = PathBuf::from(file);
         let at = path.clone();
+        let pool = pool.to_owned();
         let taken = self.helped_while(&at, move |holds, waited| {
-            let made = match make_file(&path) {
+            holds.check_inside(&pool, &path)?;
+            let made = match make_file(&path, 0) {
                 Ok(made) => Some(made),
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => None,
                 Err(e) => return Err(unusable(&path, e)),
@@ -69,17 +71,34 @@ impl Holds {
         .await
     }
 
-    /// Removes the file of a volume that is no more; it has this lasting name, if that is known. What has its path now and is
-    /// something else stays.
+    /// Takes the file that a volume is, in a directory of this pool.
+    pub(crate) async fn hold_file(
+        self: &Arc<Self>,
+        owner: Owner,
+        (pool, file): (&str, &str),
+        wait: Wait,
+    ) -> Result<Arc<Held>> {
+        let (path, pool) = (PathBuf::from(file), pool.to_owned());
+        let at = path.clone();
+        let take = move |holds: &Arc<Holds>| {
+            holds.check_inside(&pool, &path)?;
+            holds.take(&owner, &path, false, wait)
+        };
+        Ok(self.helped(&at, take).await?.keep())
+    }
+
+    /// Removes the file of a volume that is no more, in a directory of this pool; it has this lasting name, if that is known. What
+    /// has its path now and is something else stays.
     pub(crate) async fn remove_file(
         self: &Arc<Self>,
         owner: Owner,
-        file: &str,
+        (pool, file): (&str, &str),
         lasting: Option<String>,
     ) -> Result<()> {
-        let path = PathBuf::from(file);
+        let (path, pool) = (PathBuf::from(file), pool.to_owned());
         let at = path.clone();
         self.helped_while(&at, move |holds, waited| {
+            holds.check_inside(&pool, &path)?;
             let io = |e| {
                 Error::new(Code::IoError, format!("{} cannot be removed", path.display()))
                     .because(e)

@@ -57,7 +57,7 @@ fn label_directory(dir: &Path, label: &Label, waited: &Waited<'_>) -> Result<()>
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(io(e)),
         _ => {}
     }
-    make_file(&new).map_err(io)?;
+    make_file(&new, 0).map_err(io)?;
     std::fs::write(&new, label.encode()).map_err(io)?;
     std::fs::File::open(&new).and_then(|f| f.sync_all()).map_err(io)?;
     check_waited(dir, waited)?;
@@ -83,7 +83,7 @@ impl Starting<'_> {
     /// Makes what is new and not there, and gives what was made.
     fn make(&self) -> Result<Option<Made>> {
         let made = match (self.device.new, self.device.kind) {
-            (true, DeviceKind::File) => make_file(self.path),
+            (true, DeviceKind::File) => make_file(self.path, 0),
             (true, DeviceKind::Dir) => make_dir(self.path),
             _ => return Ok(None),
         };

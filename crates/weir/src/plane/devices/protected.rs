@@ -64,7 +64,7 @@ fn hold(
 ) -> Result<Taken> {
     let path = PathBuf::from(d.path.clone().unwrap_or_default());
     let wanted = make != Make::Nothing && d.kind == DeviceKind::File;
-    let made = match wanted.then(|| make_file(&path)) {
+    let made = match wanted.then(|| make_file(&path, 0)) {
         None => None,
         Some(Ok(made)) => Some(made),
         Some(Err(e)) if e.kind() == ErrorKind::AlreadyExists => None,

@@ -178,8 +178,8 @@ async fn what_a_pool_is_to_get_is_what_was_looked_at() {
     let spec = DeviceSpec { kind: DeviceKind::File, path: name.clone(), size: Some(1 << 20) };
     let device = Device::known(DeviceKind::File, name, 1 << 20);
     std::fs::write(&path, [0; 1 << 20]).expect("a file");
-    let nothing = Overwrite::default();
-    let admit = || holds.admit("p", std::slice::from_ref(&spec), Inside::Only(&nothing));
+    let (nothing, none) = (Overwrite::default(), BTreeSet::new());
+    let admit = || holds.admit("p", std::slice::from_ref(&spec), Inside::Only(&nothing), &none);
     let owner = pool("p");
     admit().await.expect("it is empty");
     dir.put_another(&path);
@@ -199,7 +199,7 @@ async fn of_volumes_only_their_own_files_are_removed() {
     let (dir, holds) = (Scratch::new("own"), Arc::<Holds>::default());
     let (owner, path) = (Owner::Place("v".into(), 0), dir.0.join("v"));
     let name = path.display().to_string();
-    holds.make_file(owner.clone(), &name, 8192).await.expect("a file");
+    holds.make_file(owner.clone(), ("p", &name), 8192).await.expect("a file");
     let lasting = holds.find(&path).and_then(|h| h.lasting_name());
     assert!(lasting.is_some());
     let own = dir.0.join("own");
@@ -207,13 +207,39 @@ async fn of_volumes_only_their_own_files_are_removed() {
     dir.put_another(&path);
     // While it is held, and after a restart.
     for _ in 0..2 {
-        holds.remove_file(owner.clone(), &name, lasting.clone()).await.expect("nothing to do");
+        holds
+            .remove_file(owner.clone(), ("p", &name), lasting.clone())
+            .await
+            .expect("nothing to do");
         assert_eq!(std::fs::read(&path).expect("it is there"), PRECIOUS);
         assert!(holds.paths_of(|_| true).is_empty());
     }
     std::fs::rename(&own, &path).expect("moved back");
-    holds.remove_file(owner, &name, lasting).await.expect("removed");
+    holds.remove_file(owner, ("p", &name), lasting).await.expect("removed");
     assert!(!path.exists());
+}
+
+/// A pool's directory is not mounted any more, or another one is in its place.
+#[tokio::test]
+async fn files_of_volumes_are_in_the_directory_that_is_held_or_nowhere() {
+    let (dir, holds) = (Scratch::new("directory"), Arc::<Holds>::default());
+    let (sub, owner) = (dir.0.join("sub"), Owner::Place("v".into(), 0));
+    std::fs::create_dir(&sub).expect("a directory");
+    drop(holds.take(&pool("p"), &sub, false, Wait::No).expect("taken").keep());
+    std::fs::rename(&sub, dir.0.join("moved")).expect("moved");
+    std::fs::create_dir(&sub).expect("another one");
+    let (new, old) = (sub.join("new"), sub.join("old"));
+    std::fs::write(&old, PRECIOUS).expect("a file");
+    let name = |path: &Path| path.display().to_string();
+    let made = holds.make_file(owner.clone(), ("p", &name(&new)), 8192).await;
+    let held = holds.hold_file(owner.clone(), ("p", &name(&old)), Wait::No).await.map(drop);
+    let removed = holds.remove_file(owner, ("p", &name(&old)), None).await;
+    for done in [made, held, removed] {
+        assert_eq!(done.expect_err("it is another one").code, Code::PoolDamaged);
+    }
+    assert!(!new.exists());
+    assert_eq!(std::fs::read(&old).expect("it is there"), PRECIOUS);
+    assert_eq!(holds.paths_of(|_| true), [sub]);
 }
 
 /// A file in use has been moved, and another pool's has its name now: reactors know what is held by its name.

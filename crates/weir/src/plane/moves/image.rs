@@ -1,7 +1,7 @@
 //! Foreign files and disks that are volumes as they are.
 
 use super::super::devices::{
-    Holds, Owner, Wait, Waited, check_blank, check_unused, in_use, remove, unusable,
+    Holds, Owner, Wait, Waited, another, check_blank, check_unused, in_use, remove, unusable,
 };
 use super::super::node::Node;
 use std::io::ErrorKind;
@@ -14,25 +14,18 @@ use weir_uring::device::{Made, make_file};
 
 /// Makes a sparse file that is not there yet, and gives what was made.
 fn create(path: &Path, size: u64) -> Result<Made> {
-    let made = make_file(path).map_err(|e| match e.kind() {
+    make_file(path, size).map_err(|e| match e.kind() {
         ErrorKind::AlreadyExists => {
             Error::new(Code::DeviceInUse, format!("`{}` exists", path.display()))
                 .because("--create makes a new file")
                 .hint("name another one; or leave --create out, and what is in it is overwritten")
         }
         _ => unusable(path, e),
-    })?;
-    let file = std::fs::OpenOptions::new().write(true).open(path);
-    let sized = file.and_then(|f| f.set_len(size).and_then(|()| f.sync_all()));
-    if let Err(e) = sized {
-        remove(made, path);
-        return Err(unusable(path, e));
-    }
-    Ok(made)
+    })
 }
 
-/// Looks at a file or disk and refuses what others use, and what may not be lost.
-fn look(holds: &Arc<Holds>, wish: &ImageWish) -> Result<ImageFound> {
+/// Looks at a file or disk, which may have been `made` for this, and refuses what others use, and what may not be lost.
+fn look(holds: &Arc<Holds>, wish: &ImageWish, made: Option<Made>) -> Result<ImageFound> {
     let path = std::fs::canonicalize(&wish.path).map_err(|e| {
         let hint = "name a file or block device that is there; `--create` of `weir volume export` makes a file";
         unusable(Path::new(&wish.path), e).hint(hint)
@@ -49,11 +42,12 @@ fn look(holds: &Arc<Holds>, wish: &ImageWish) -> Result<ImageFound> {
         }
         check_unused(&held, &path)?;
         match &wish.overwrite {
-            Some(overwrite) if wish.create.is_none() => {
+            Some(_) if made.is_some_and(|made| made.is(held.identity())) => {}
+            Some(_) if made.is_some() => return Err(another(&path)),
+            Some(overwrite) => {
                 holds.check_belongs(&held, &path, None)?;
                 check_blank(&held, &path, overwrite)?;
             }
-            Some(_) => {}
             None => {
                 let contents = held.contents().map_err(|e| unusable(&path, e))?;
                 if contents.kinds().iter().any(|k| k == "weir") {
@@ -68,7 +62,8 @@ fn look(holds: &Arc<Holds>, wish: &ImageWish) -> Result<ImageFound> {
             path: path.display().to_string(),
             size,
             block_size: held.block_size(),
-            identity: held.lasting_name(),
+            // Other file systems may number their files anew.
+            identity: held.lasting_name().filter(|_| !held.is_slow()),
         })
     };
     look()
@@ -85,7 +80,7 @@ impl Node {
                 Some(size) => Some(create(&path, size)?),
                 None => None,
             };
-            let found = look(holds, &wish);
+            let found = look(holds, &wish, made);
             if let Some(made) = made.filter(|_| found.is_err() || !waited()) {
                 remove(made, &path);
             }
@@ -98,6 +93,36 @@ impl Node {
     pub(in crate::plane) async fn remove_image(&self, volume: &Volume) -> Result<()> {
         let Layout::Image { path, identity, .. } = &volume.layout else { return Ok(()) };
         let owner = Owner::Place(volume.name.clone(), volume.place);
-        self.holds.remove_file(owner, path, identity.clone()).await
+        self.holds.remove_file(owner, (&volume.pool, path), identity.clone()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Somebody puts a file of theirs where one was made for an export, before that is looked at.
+    #[test]
+    fn what_an_export_goes_to_is_what_was_made_for_it() {
+        let dir = std::env::temp_dir().join(format!("weir-image-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let (path, others) = (dir.join("to"), dir.join("others"));
+        drop(std::fs::remove_file(&path));
+        let wish = ImageWish {
+            path: path.display().to_string(),
+            create: Some(8192),
+            write: true,
+            overwrite: Some(Default::default()),
+        };
+        let made = create(&path, 8192).expect("a file");
+        let holds = Arc::<Holds>::default();
+        assert_eq!(look(&holds, &wish, Some(made)).expect("it is that").size, 8192);
+        assert!(create(&path, 8192).is_err(), "it is there");
+        std::fs::write(&others, [7; 8192]).expect("a file");
+        std::fs::rename(&others, &path).expect("moved");
+        let e = look(&holds, &wish, Some(made)).expect_err("it is another one");
+        assert_eq!(e.code, Code::PoolDamaged, "{e}");
+        assert_eq!(std::fs::read(&path).expect("it is there"), [7; 8192]);
+        drop(std::fs::remove_dir_all(&dir));
     }
 }

@@ -4,13 +4,16 @@ use super::open::failed;
 use super::{Node, OpenPool, Pool};
 use crate::plane::devices::{Make, Owner};
 use crate::plane::local::Local;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use weir_control::dataplane::Inside;
 use weir_control::model::{Device, DeviceAction, DeviceSpec, DeviceUse, Overwrite};
 use weir_control::{Code, Error, Result};
-use weir_reactor::get_local;
-use weir_store::StoreError;
+use weir_reactor::{LocalFuture, get_local};
+use weir_store::format::superblock::MemberState;
+use weir_store::{DeviceInfo, StoreError};
 use weir_uring::Held;
 
 fn wrong(e: &StoreError) -> Error {
@@ -39,14 +42,28 @@ impl OpenPool {
             DeviceUse::Replace(n) => self.pool.replace(n, disk).await,
             DeviceUse::Back => self.pool.attach(disk).await,
         };
-        done.map_err(|e| wrong(&e))?;
-        self.used.borrow_mut().insert(path.clone());
-        self.unused.borrow_mut().retain(|(p, _)| *p != path);
-        Ok(())
+        // One that failed as it came in is a member all the same.
+        if done.is_ok() || self.names(&path) {
+            self.used.borrow_mut().insert(path.clone());
+            self.unused.borrow_mut().retain(|(p, _)| *p != path);
+        }
+        done.map(drop).map_err(|e| wrong(&e))
     }
 
-    fn uses(&self, path: &str) -> bool {
-        self.used.borrow().contains(path)
+    /// A device of the pool has this path.
+    fn names(&self, path: &str) -> bool {
+        self.pool.status().devices.iter().any(|d| d.name.as_deref() == Some(path))
+    }
+
+    /// Paths of devices that are out of service: others may have these names by now.
+    fn given_up(&self) -> BTreeSet<PathBuf> {
+        let is_out = |d: &DeviceInfo| match d.state {
+            MemberState::Out => true,
+            MemberState::Spare => d.failed,
+            _ => false,
+        };
+        let devices = self.pool.status().devices.into_iter().filter(is_out);
+        devices.filter_map(|d| d.name.map(PathBuf::from)).collect()
     }
 }
 
@@ -60,12 +77,7 @@ impl Node {
         overwrite: &Overwrite,
     ) -> Result<()> {
         let (owner, path) = (Owner::Pool(pool.name.clone()), spec.path.clone().unwrap_or_default());
-        let asked = path.clone();
-        let used = self
-            .with_pool(&pool.name, move |p: Rc<OpenPool>| {
-                Box::pin(async move { Ok(p.uses(&asked)) })
-            })
-            .await?;
+        let used = self.is_in_use(&pool.name, &path).await;
         let make = match (&pool.protection, how) {
             (_, DeviceUse::Back) => Make::Nothing,
             // What is to be lost was named; what is used by this pool never is.
@@ -87,10 +99,35 @@ impl Node {
         };
         match &done {
             Ok(()) => self.holds.stands(&owner),
-            Err(_) if !used => self.holds.give_up(&owner, Path::new(&path)).await,
-            Err(_) => {}
+            // What failed late is a member by now.
+            Err(_) if self.is_in_use(&pool.name, &path).await => self.holds.stands(&owner),
+            Err(_) => self.holds.give_up(&owner, Path::new(&path)).await,
         }
         done
+    }
+
+    /// Whether a pool uses what it holds by that name. One that is not open any more holds nothing.
+    async fn is_in_use(&self, pool: &str, path: &str) -> bool {
+        let held = self.holds.kept(&Owner::Pool(pool.to_owned()), Path::new(path));
+        let asked = path.to_owned();
+        let names = |p: Rc<OpenPool>| -> LocalFuture<'static, Result<bool>> {
+            Box::pin(async move { Ok(p.names(&asked)) })
+        };
+        held.is_some_and(|h| h.is_used()) && self.with_pool(pool, names).await.unwrap_or(false)
+    }
+
+    /// Takes devices for a pool, or refuses them. What it has given up of that name makes room.
+    pub(in crate::plane) async fn admit_devices(
+        &self,
+        pool: &str,
+        devices: &[DeviceSpec],
+        inside: Inside<'_>,
+    ) -> Result<()> {
+        let given_up =
+            self.with_pool(pool, |p: Rc<OpenPool>| Box::pin(async move { Ok(p.given_up()) }));
+        // One that is not open has none.
+        let given_up = given_up.await.unwrap_or_default();
+        self.holds.admit(pool, devices, inside, &given_up).await
     }
 
     /// Lets go of devices that were looked at for an open pool, and that it does not get after all.
@@ -101,11 +138,7 @@ impl Node {
     ) -> Result<()> {
         let owner = Owner::Pool(pool.to_owned());
         for path in devices.iter().filter_map(|d| d.path.clone()) {
-            let asked = path.clone();
-            let used = self
-                .with_pool(pool, move |p: Rc<OpenPool>| Box::pin(async move { Ok(p.uses(&asked)) }))
-                .await?;
-            if !used {
+            if !self.is_in_use(pool, &path).await {
                 self.holds.give_up(&owner, Path::new(&path)).await;
             }
         }
