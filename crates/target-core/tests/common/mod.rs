@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::Nanos;
-use weir_block::Volume;
+use weir_block::{Geometry as VolumeGeometry, Volume};
 use weir_mem::{BufPool, Lent, PoolConfig, Purse, Share, Slice};
 use weir_proto_scsi::geometry::Geometry;
 use weir_proto_scsi::identity::{Identity, PortName, TargetPort};
@@ -16,6 +16,34 @@ use weir_target_core::{
 };
 
 pub(crate) const BLOCK: usize = 512;
+
+/// What a volume of so many blocks tells of itself.
+pub(crate) fn volume_geometry(blocks: u64) -> VolumeGeometry {
+    VolumeGeometry {
+        len: blocks * BLOCK as u64,
+        block_size: BLOCK as u32,
+        granularity: 4096,
+        thin: false,
+        volatile_cache: false,
+        read_only: false,
+    }
+}
+
+/// Operations for which a volume does nothing.
+macro_rules! does_nothing {
+    (@ read) => { does_nothing!(@ fn read(_at: u64, _buf: ::weir_mem::Slice)); };
+    (@ write) => { does_nothing!(@ fn write(_at: u64, _buf: ::weir_mem::Slice, _fua: bool)); };
+    (@ flush) => { does_nothing!(@ fn flush()); };
+    (@ discard) => { does_nothing!(@ fn discard(_at: u64, _len: u64)); };
+    (@ write_zeroes) => { does_nothing!(@ fn write_zeroes(_at: u64, _len: u64, _unmap: bool)); };
+    (@ fn $op:ident($($arg:ident: $t:ty),*)) => {
+        fn $op(&self, $($arg: $t),*) -> ::weir_block::IoFuture<'_> {
+            ::weir_block::IoFuture::ready(Ok(()))
+        }
+    };
+    ($($op:ident),*) => { $(does_nothing!(@ $op);)* };
+}
+pub(crate) use does_nothing;
 
 /// A command's data, which takes a while to come.
 pub(crate) struct Data {

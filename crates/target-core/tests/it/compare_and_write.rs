@@ -1,6 +1,6 @@
 //! COMPARE AND WRITE against plain writes of the same unit on other reactors, in simulated worlds.
 
-use crate::common::{BLOCK, Data, attach, shared_unit};
+use crate::common::{BLOCK, Data, attach, shared_unit, volume_geometry};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -62,14 +62,7 @@ impl Disk {
 
 impl Volume for Disk {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            len: (BLOCK * BLOCKS) as u64,
-            block_size: BLOCK as u32,
-            granularity: 4096,
-            thin: false,
-            volatile_cache: false,
-            read_only: false,
-        }
+        volume_geometry(BLOCKS as u64)
     }
     fn read(&self, at: u64, buf: Slice) -> IoFuture<'_> {
         self.run(false, at, buf)

@@ -1,18 +1,16 @@
 //! GET LBA STATUS of a volume that tells of what it has in steps, as a large one does.
 
-use crate::common::{BLOCK, Data, attach, shared_unit};
+use crate::common::{Data, attach, does_nothing, shared_unit, volume_geometry};
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::SECONDS;
-use weir_block::{Allocation, Geometry, IoFuture, Volume};
-use weir_mem::Slice;
+use weir_block::{Allocation, Geometry, Volume};
 use weir_proto_scsi::initiator as build;
 use weir_proto_scsi::lba_status::{LbaStatus, Provisioning};
 use weir_proto_scsi::lun::Lun;
 use weir_reactor::LocalFuture;
 use weir_sim::World;
 
-const B: u64 = BLOCK as u64;
 const BLOCKS: u64 = 1 << 40;
 
 /// Stretches of bytes: where they end, and whether there is data.
@@ -25,30 +23,9 @@ struct Told {
 
 impl Volume for Told {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            len: BLOCKS * B,
-            block_size: BLOCK as u32,
-            granularity: 4096,
-            thin: true,
-            volatile_cache: false,
-            read_only: false,
-        }
+        Geometry { thin: true, ..volume_geometry(BLOCKS) }
     }
-    fn read(&self, _at: u64, _buf: Slice) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
-    fn write(&self, _at: u64, _buf: Slice, _fua: bool) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
-    fn flush(&self) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
-    fn discard(&self, _at: u64, _len: u64) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
-    fn write_zeroes(&self, _at: u64, _len: u64, _unmap: bool) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
+    does_nothing!(read, write, flush, discard, write_zeroes);
     fn find_allocation(&self, at: u64, len: u64) -> LocalFuture<'_, Allocation> {
         self.asked.set(self.asked.get() + 1);
         let last = (u64::MAX, false);

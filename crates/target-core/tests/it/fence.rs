@@ -1,6 +1,6 @@
 //! The fence against commands that stand in different places, in simulated worlds.
 
-use crate::common::{BLOCK, Data, attach, shared_unit};
+use crate::common::{BLOCK, Data, attach, does_nothing, shared_unit, volume_geometry};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,18 +29,9 @@ struct Disk {
 
 impl Volume for Disk {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            len: BLOCK as u64 * BLOCKS,
-            block_size: BLOCK as u32,
-            granularity: 4096,
-            thin: false,
-            volatile_cache: false,
-            read_only: false,
-        }
+        volume_geometry(BLOCKS)
     }
-    fn read(&self, _at: u64, _buf: Slice) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
+    does_nothing!(read, flush, discard, write_zeroes);
     fn write(&self, _at: u64, buf: Slice, _fua: bool) -> IoFuture<'_> {
         IoFuture::new(async move {
             sleep(self.time.get()).await;
@@ -49,15 +40,6 @@ impl Volume for Disk {
             self.written.set(first[0]);
             Ok(())
         })
-    }
-    fn flush(&self) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
-    fn discard(&self, _at: u64, _len: u64) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
-    fn write_zeroes(&self, _at: u64, _len: u64, _unmap: bool) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
     }
 }
 

@@ -1,12 +1,11 @@
 //! Reservations that cannot be kept.
 
-use crate::common::{BLOCK, Data, attach, shared_unit};
+use crate::common::{BLOCK, Data, attach, does_nothing, shared_unit, volume_geometry};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use weir_base::SECONDS;
-use weir_block::{Geometry, IoFuture, Volume};
-use weir_mem::Slice;
+use weir_block::{Geometry, Volume};
 use weir_proto_scsi::cdb::PrOut;
 use weir_proto_scsi::initiator::{self as build, Cdb};
 use weir_proto_scsi::lun::Lun;
@@ -33,30 +32,9 @@ struct Nothing;
 
 impl Volume for Nothing {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            len: 8 * BLOCK as u64,
-            block_size: BLOCK as u32,
-            granularity: 4096,
-            thin: false,
-            volatile_cache: false,
-            read_only: false,
-        }
+        volume_geometry(8)
     }
-    fn read(&self, _at: u64, _buf: Slice) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
-    fn write(&self, _at: u64, _buf: Slice, _fua: bool) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
-    fn flush(&self) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
-    fn discard(&self, _at: u64, _len: u64) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
-    fn write_zeroes(&self, _at: u64, _len: u64, _unmap: bool) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
+    does_nothing!(read, write, flush, discard, write_zeroes);
 }
 
 /// Runs a test of a unit with this store.

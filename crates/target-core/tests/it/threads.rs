@@ -1,6 +1,6 @@
 //! COMPARE AND WRITE against plain writes on two cores that really run at the same time.
 
-use crate::common::{BLOCK, Data, attach, shared_unit};
+use crate::common::{BLOCK, Data, attach, does_nothing, shared_unit, volume_geometry};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::Barrier;
@@ -18,15 +18,9 @@ struct Word(Arc<AtomicU64>);
 
 impl Volume for Word {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            len: BLOCK as u64,
-            block_size: BLOCK as u32,
-            granularity: 512,
-            thin: false,
-            volatile_cache: false,
-            read_only: false,
-        }
+        Geometry { granularity: 512, ..volume_geometry(1) }
     }
+    does_nothing!(flush, discard, write_zeroes);
     fn read(&self, _at: u64, buf: Slice) -> IoFuture<'_> {
         IoFuture::new(async move {
             buf.fill(0);
@@ -40,15 +34,6 @@ impl Volume for Word {
         let mut b = [0; 8];
         buf.read_at(0, &mut b);
         self.0.store(u64::from_le_bytes(b), Ordering::SeqCst);
-        IoFuture::ready(Ok(()))
-    }
-    fn flush(&self) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
-    fn discard(&self, _at: u64, _len: u64) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
-    }
-    fn write_zeroes(&self, _at: u64, _len: u64, _unmap: bool) -> IoFuture<'_> {
         IoFuture::ready(Ok(()))
     }
 }
