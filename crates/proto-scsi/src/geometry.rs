@@ -122,3 +122,27 @@ impl Geometry {
         self.blocks.saturating_sub(1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_from_a_set_is_gone_and_nothing_else() {
+        let less = Features::THIN_DISK.without(Features::UNMAP).without(Features::FORMAT);
+        assert!(!less.intersects(Features::UNMAP.with(Features::FORMAT)));
+        assert_eq!(less.with(Features::UNMAP), Features::THIN_DISK);
+    }
+
+    #[test]
+    fn limits_are_of_the_same_bytes_for_each_block_size() {
+        for size in [512, 4096] {
+            let l = Limits::for_block_size(size);
+            let bytes =
+                [l.max_transfer_blocks, l.optimal_transfer_blocks, l.unmap_granularity_blocks];
+            assert_eq!(bytes.map(|b| b * size), [16 << 20, 1 << 20, 4096]);
+            assert_eq!(l.max_write_same_blocks * u64::from(size), 4 << 30);
+        }
+        assert_eq!(Limits::for_block_size(0), Limits::for_block_size(512));
+    }
+}
