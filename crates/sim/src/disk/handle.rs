@@ -6,7 +6,7 @@ use crate::chance::pieces;
 use crate::core::Core;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{IoError, IoResult, Nanos};
+use weir_base::{IoError, IoResult, MICROS, Nanos};
 use weir_disk::{Disk, DiskOp, report};
 use weir_mem::Slice;
 use weir_reactor::{Token, complete};
@@ -214,9 +214,15 @@ impl Disk for SimDisk {
         }
         self.core.check_here("a disk");
         let op = self.plan(op, token);
-        self.core.say(|| format!("disk {}: {} at {}", self.medium.name(), op.kind.name(), op.at));
         // Not before those of another life have ended.
         let wait = self.medium.drains_in(self.core.clock.now());
+        self.core.say(|| {
+            let held = match wait {
+                0 => String::new(),
+                n => format!(", held {} us by what a killed process left", n.div_ceil(MICROS)),
+            };
+            format!("disk {}: {} at {}{held}", self.medium.name(), op.kind.name(), op.at)
+        });
         let time = self.latency(&op.kind);
         let len = match &op.kind {
             Kind::Read(buf) | Kind::Write { buf, .. } if op.moves => buf.len(),
