@@ -19,6 +19,8 @@ weir_base::planted_bugs! {
     LateWritesForgotten,
     /// Hosts wait for the destination however long it takes.
     WaitedForEver,
+    /// The copier has its piece locked while it waits for its rate, so hosts wait for that too.
+    LockedForTheRate,
     /// A compressed chunk is overwritten in its area.
     FormOverwritten,
     /// The compressed forms of a chunk are given back before its data is written as it is.
@@ -49,6 +51,7 @@ impl Bug {
         Bug::StallForgotten,
         Bug::LateWritesForgotten,
         Bug::WaitedForEver,
+        Bug::LockedForTheRate,
     ];
     /// Those of compression.
     pub const COMPRESS: &[Bug] = &[

@@ -212,7 +212,12 @@ impl Inner {
 
     /// Copies a piece of at most a chunk. `clean`: the destination reads as zeros there.
     async fn copy(&self, from: u64, to: u64, clean: bool) -> Done {
+        let early = match has(Bug::LockedForTheRate) {
+            true => Some(self.ranges.lock(from, to).await),
+            false => None,
+        };
         self.throttle(to - from).await?;
+        drop(early);
         let mut at = from;
         while at < to {
             // Each extent by itself: whoever waits for the piece waits for one I/O, not for as many as it has extents.
