@@ -162,9 +162,16 @@ impl Story {
         Ok(())
     }
 
+    /// Opens a disk as the daemon does: it has nobody's I/O before all that a killed process had asked of it has ended.
+    fn take(&self, which: usize) -> Result<(), Wrong> {
+        let disk = self.node.disk_on(0, NAMES[which]);
+        Ok(self.w.run(&self.node, PATIENCE, async move { disk.drained().await })?)
+    }
+
     /// The daemon starts: the volume is where the durable record says.
-    fn open(&mut self) {
+    fn open(&mut self) -> Result<(), Wrong> {
         let home = self.told.home.get();
+        self.take(home)?;
         self.tops.clear();
         for core in 0..CORES {
             let place = self.place(core, home);
@@ -181,6 +188,7 @@ impl Story {
             }
             self.tops.push(top);
         }
+        Ok(())
     }
 
     /// Has every core use another volume, one after the other.
@@ -213,6 +221,7 @@ impl Story {
     fn start(&mut self, quiet: bool) -> Result<(), Wrong> {
         let home = self.told.home.get();
         let clean = self.rng.chance(1, 2);
+        self.take(1 - home)?;
         let there = &self.media[1 - home];
         // A new place reads as zeros; one that is not new holds anything.
         let fill = if clean { 0 } else { 0x5a };
@@ -536,7 +545,7 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
     let mut s = Story::new(run)?;
     for _ in 0..s.rng.between(1, 4) {
         if s.tops.is_empty() {
-            s.open();
+            s.open()?;
         }
         let time = s.rng.below(3 * MILLIS);
         s.w.run_for(time);
@@ -544,7 +553,7 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
         s.verdict()?;
     }
     if s.tops.is_empty() {
-        s.open();
+        s.open()?;
     }
     s.finish()
 }
