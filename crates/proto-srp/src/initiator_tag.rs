@@ -63,6 +63,7 @@ mod tests {
         assert_eq!(InitiatorTag::Task(1).tag().to_bytes(), [1, 0, 0, 0x80, 0, 0, 0, 0]);
         assert_eq!([0, 1, 41].map(InitiatorTag::next_task), [1, 2, 42]);
         assert_eq!(InitiatorTag::next_task(0x7fff_ffff), 0);
+        assert_eq!(u32::from(InitiatorTag::MAX_QUEUES) << 16, TASK);
         // A queue that does not fit never turns a command into task management.
         let cut = InitiatorTag::Command { queue: InitiatorTag::MAX_QUEUES | 5, index: 6 };
         assert_eq!(cut.tag(), InitiatorTag::Command { queue: 5, index: 6 }.tag());
