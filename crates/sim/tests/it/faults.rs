@@ -203,6 +203,29 @@ fn a_node_killed_while_requests_wait_for_its_verdict() {
 }
 
 #[test]
+fn a_connector_that_stops_during_set_up_learns_that_the_acceptor_gave_up() {
+    let (mut served, mut ended) = (0, 0);
+    for seed in 0..60 {
+        let (w, a, b) = world(seed);
+        let (seen, task) = echo_client(&a, &b);
+        w.run_until(SECONDS, || w.net().connections() == 1).expect("it is accepted");
+        // The answer is on its way. It is taken long after an acceptor that waits for a word has gone.
+        a.pause(10 * SECONDS);
+        let known = || task.is_finished() || seen.echoes.get() > 0;
+        if let Err(s) = w.run_until(30 * SECONDS, known) {
+            panic!("seed {seed}: the connector waits for a peer that has gone: {s}");
+        }
+        assert!(w.now() >= 10 * SECONDS, "seed {seed}: it stood still");
+        match task.is_finished() {
+            true => ended += 1,
+            false => served += 1,
+        }
+    }
+    // Some acceptors take the answer that left for enough.
+    assert!(served > 10 && ended > 10, "{served} served, {ended} ended");
+}
+
+#[test]
 fn hostile_networks_leave_nothing_behind() {
     let (mut broken, mut whole) = (0, 0);
     for seed in 0..150 {
