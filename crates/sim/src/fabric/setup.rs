@@ -402,7 +402,8 @@ async fn accept(
     let p = pair.clone();
     core.after(net.config(|c| c.connect_timeout), move || {
         if p.ends[1].phase.get() == Phase::Setup && !p.is_established(1) {
-            p.down(1, "the connector never confirmed", None);
+            // The answer may be under way yet: whoever takes it later must learn that nobody is there any more.
+            p.down_and_tell(1, "the connector never confirmed", "the acceptor gave up");
         }
     });
     established.await;
