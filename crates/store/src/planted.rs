@@ -179,6 +179,8 @@ weir_base::planted_bugs! {
     UnreadIsHole,
     /// What is written while it is found out how long a hole is counts as hole.
     HoleOutrun,
+    /// A device joins by the name that another one goes by.
+    NameOfTwo,
 }
 
 impl Bug {
@@ -231,5 +233,6 @@ impl Bug {
         Bug::LoggedIsHole,
         Bug::UnreadIsHole,
         Bug::HoleOutrun,
+        Bug::NameOfTwo,
     ];
 }

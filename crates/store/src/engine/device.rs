@@ -155,6 +155,38 @@ impl Device {
         self.disk.is_some() && self.failed.get().is_none()
     }
 
+    /// It is out of service: missing, failed, or not up to date. What has left the pool is not a device of it.
+    pub(crate) fn is_away(&self) -> bool {
+        match self.state.get() {
+            MemberState::Out | MemberState::Gone => true,
+            MemberState::Spare => !self.usable(),
+            _ => false,
+        }
+    }
+
+    /// Its disk goes by this name.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        self.disk.as_ref().is_some_and(|d| d.name() == name)
+    }
+
+    /// It goes by the same name as another one.
+    pub(crate) fn has_name_of(&self, other: &Device) -> bool {
+        other.disk.as_ref().is_some_and(|d| self.is_named(d.name()))
+    }
+
+    /// The same device, missing. What it may still do is known.
+    pub(crate) fn without_disk(&self) -> Rc<Device> {
+        let mut d = Device::new(self.number, &self.member(), self.layout, None);
+        if let Some(d) = Rc::get_mut(&mut d) {
+            d.late = self.late.clone();
+        }
+        d.remap.replace(self.remap.borrow().clone());
+        d.foreign.set(self.foreign.get());
+        d.held.set(self.held.get());
+        d.out_at.set(self.out_at.get());
+        d
+    }
+
     /// It can be read: also when it failed with the whole pool, and was current until then.
     pub(crate) fn is_readable(&self) -> bool {
         self.disk.is_some() && (self.failed.get().is_none() || self.kept.get())

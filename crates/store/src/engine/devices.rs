@@ -23,6 +23,14 @@ fn refused<T>(text: String) -> StoreResult<T> {
     Err(StoreError::Request(text))
 }
 
+fn name_in_service(d: &Device) -> StoreError {
+    let name = d.disk.as_ref().map_or("", |disk| disk.name());
+    StoreError::Request(format!(
+        "device {} is in service and goes by the name `{name}`, by which one device is found",
+        d.number
+    ))
+}
+
 impl Inner {
     async fn wipe(&self, d: &Device, first: u64, blocks: u64) -> IoResult {
         let zeros = Slice::heap((PIECE.min(blocks) as usize) * BLOCK);
@@ -158,6 +166,10 @@ impl Inner {
         let Some(like) = devices.first().map(|d| d.layout) else {
             return Err(IoError::Internal.into());
         };
+        let named = devices.iter().find(|d| d.is_named(disk.name()) && !d.is_away());
+        if let Some(d) = named.filter(|_| !has(Bug::NameOfTwo)) {
+            return Err(name_in_service(d));
+        }
         let blocks = disk.len() / BLOCK as u64;
         let layout =
             Layout::plan(blocks, like.slab_shift, like.log_pages, like.table_pages, like.spares);
@@ -223,16 +235,42 @@ impl Inner {
         let n = d.number;
         let new = d.clone();
         self.act(Box::new(move |i| {
+            // One of that name may have been brought back meanwhile.
+            if i.in_service_as(&new).is_some() {
+                return;
+            }
+            i.take_names_of(&new);
             i.admit_device(&new);
             and(i);
         }))
         .await?;
+        if let Some(other) = self.in_service_as(&d) {
+            let _ = self.wipe(&d, d.layout.label(0), 2).await;
+            let _ = self.wipe(&d, d.layout.label(2), 2).await;
+            return Err(name_in_service(&other));
+        }
         self.upkeep.retry();
         match d.usable() {
             true => Ok(n),
             false => Err(StoreError::Pool(format!(
                 "device {n} failed as soon as it was written to; replace it by another"
             ))),
+        }
+    }
+
+    /// Another device in service that goes by the name of this one: the next start would find one of them.
+    fn in_service_as(&self, new: &Device) -> Option<Rc<Device>> {
+        let devices = self.devices.borrow();
+        let other = |d: &&Rc<Device>| d.id != new.id && d.has_name_of(new) && !d.is_away();
+        devices.iter().find(other).filter(|_| !has(Bug::NameOfTwo)).cloned()
+    }
+
+    /// What is out of service and goes by the name of a new device is missing from now on: it may come back by another name.
+    fn take_names_of(&self, new: &Device) {
+        let mut devices = self.devices.borrow_mut();
+        let other = |d: &&mut Rc<Device>| d.id != new.id && d.has_name_of(new) && d.is_away();
+        for d in devices.iter_mut().filter(other).filter(|_| !has(Bug::NameOfTwo)) {
+            *d = d.without_disk();
         }
     }
 
@@ -463,11 +501,7 @@ impl Pool {
         let Some(old) = old else {
             return refused(format!("`{}` is no device of this pool: add it", disk.name()));
         };
-        let away = |d: &Rc<Device>| match d.state.get() {
-            MemberState::Out => true,
-            MemberState::Spare => !d.usable(),
-            _ => false,
-        };
+        let away = |d: &Rc<Device>| d.is_away();
         let in_service = format!("device {} is in service", old.number);
         if !away(&old) {
             return refused(in_service);

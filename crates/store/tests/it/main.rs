@@ -23,6 +23,7 @@ mod late;
 mod lines;
 mod logs;
 mod making;
+mod one_name;
 mod pool;
 mod protocol_model;
 mod resizing;

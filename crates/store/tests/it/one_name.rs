@@ -1,0 +1,86 @@
+//! Another disk goes by the name of a device: the next start finds one of them by it.
+
+use crate::bench::{Bench, MIB, spec, write};
+use std::rc::Rc;
+use weir_disk::{Disk, DiskOp};
+use weir_reactor::Token;
+use weir_store::format::superblock::MemberState;
+use weir_store::{Options, Pool, StoreError, create};
+
+/// A disk by the name that its place has.
+struct Named(Rc<dyn Disk>);
+
+impl Disk for Named {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn block_size(&self) -> u32 {
+        self.0.block_size()
+    }
+    fn volatile_cache(&self) -> bool {
+        self.0.volatile_cache()
+    }
+    fn name(&self) -> &str {
+        "slot"
+    }
+    fn submit(&self, op: DiskOp, token: Token) {
+        self.0.submit(op, token);
+    }
+}
+
+impl Bench {
+    fn named(&self, i: usize) -> Rc<dyn Disk> {
+        Rc::new(Named(self.disk(i)))
+    }
+}
+
+/// A mirror of a disk and one that goes by the name of its place.
+async fn mirror(disks: Vec<Rc<dyn Disk>>) -> Pool {
+    create(&disks, &spec(2)).await.unwrap();
+    let p = Pool::open(disks, Options::default()).await.unwrap();
+    p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+    p
+}
+
+#[test]
+fn a_device_whose_name_another_one_has_comes_back_by_its_own() {
+    let b = Bench::new(3, 0);
+    let (media, disks) = (b.media.clone(), vec![b.disk(0), b.named(1)]);
+    let (new, found) = (b.named(2), vec![b.disk(0), b.named(2)]);
+    let old = b.disk(1);
+    b.run(async move {
+        let p = mirror(disks).await;
+        media[1].set_offline(true);
+        write(&p, 1, MIB, MIB, 5).await.unwrap();
+        p.checkpoint().await.unwrap();
+        assert_eq!(p.status().devices[1].state, MemberState::Out);
+        assert_eq!(p.add(new).await.unwrap(), 2);
+        media[1].set_offline(false);
+        let names = p.status().devices.into_iter().map(|d| d.name);
+        assert_eq!(names.collect::<Vec<_>>(), [Some("d0".into()), None, Some("slot".into())]);
+        // Nobody brings it back by a name that leads to another one.
+        p.resync().await.unwrap_err();
+        p.settled().await.unwrap();
+        p.close().await.unwrap();
+        let p =
+            Pool::open(found, Options::default()).await.expect("all that is in service is there");
+        assert_eq!(p.attach(old).await.unwrap(), 1);
+        p.settled().await.unwrap();
+        assert!(p.status().devices.iter().all(|d| d.state == MemberState::InSync));
+        p.close().await.unwrap();
+    });
+}
+
+#[test]
+fn no_device_joins_by_the_name_of_one_in_service() {
+    let b = Bench::new(3, 0);
+    let (disks, new) = (vec![b.disk(0), b.named(1)], b.named(2));
+    b.run(async move {
+        let p = mirror(disks).await;
+        let refused = p.add(new.clone()).await;
+        assert!(matches!(refused, Err(StoreError::Request(_))), "{refused:?}");
+        assert!(p.replace(1, new).await.is_err());
+        assert_eq!(p.status().devices.len(), 2);
+        p.close().await.unwrap();
+    });
+}
