@@ -373,7 +373,12 @@ impl Controller {
             if let DeviceAction::Remove { number } = action {
                 let live = before.live.iter().flat_map(|l| &l.devices);
                 let path = live.filter(|d| d.number == number).find_map(|d| d.path.clone());
-                if let Some(path) = path {
+                let now = me.pool_info(&name).await.ok().and_then(|p| p.live);
+                // Another one may have got that name.
+                let named = |path: &String| {
+                    now.iter().flat_map(|l| &l.devices).any(|d| d.path.as_ref() == Some(path))
+                };
+                if let Some(path) = path.filter(|p| !named(p) || has(Bug::NameOfAnother)) {
                     me.drop_device(&name, path).await?;
                 }
             }

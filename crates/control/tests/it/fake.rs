@@ -10,8 +10,8 @@ use weir_control::live::{
     SnapshotLive, VolumeLive,
 };
 use weir_control::model::{
-    AccessMap, Carried, Device, DeviceFound, DeviceKind, DeviceSpec, HostAccess, Migration,
-    Overwrite, Pool, PoolFound, RecordPart, TargetPort, Told, Volume,
+    AccessMap, Carried, Device, DeviceAction, DeviceFound, DeviceKind, DeviceSpec, HostAccess,
+    Migration, Overwrite, Pool, PoolFound, RecordPart, TargetPort, Told, Volume,
 };
 use weir_control::{Code, Error};
 
@@ -362,6 +362,10 @@ impl DataPlane for Fake {
                 false => Ok(()),
             }
         }))
+    }
+
+    fn change_device<'a>(&'a self, _pool: &'a Pool, _action: &'a DeviceAction) -> Work<'a, ()> {
+        ready(Ok(()))
     }
 
     fn snapshots<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<SnapshotLive>> {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_control::Controller;
 use weir_control::live::{PoolDeviceLive, PoolLive};
-use weir_control::model::{Command, DeviceKind, PoolSpec, Raid};
+use weir_control::model::{Command, DeviceAction, DeviceKind, PoolSpec, Raid};
 
 fn at(path: &str) -> Vec<PoolLive> {
     let device = PoolDeviceLive { path: Some(path.into()), ..PoolDeviceLive::default() };
@@ -89,4 +89,41 @@ async fn a_pool_that_lacks_a_device_loses_a_name_to_the_pool_that_has_it() {
             && names("other") == set(&["/nowhere/d0"])
     };
     assert!(within(60, both).await, "{:?} {:?}", names("safe"), names("other"));
+}
+
+/// One of two devices of one name is removed: the other one is to be found at the next start.
+async fn removed_beside_its_heir() {
+    let (_file, fake, c) = node().await;
+    let two = ["/nowhere/d0", "/nowhere/slot"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
+    c.execute(Command::CreatePool(PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) }))
+        .await
+        .expect("a pool");
+    let device = |number, path: &str| PoolDeviceLive {
+        number,
+        path: Some(path.into()),
+        ..PoolDeviceLive::default()
+    };
+    let devices =
+        vec![device(0, "/nowhere/d0"), device(1, "/nowhere/slot"), device(2, "/nowhere/slot")];
+    let live = PoolLive { name: "safe".into(), state: "healthy".into(), ..PoolLive::default() };
+    fake.state().live_pools = vec![PoolLive { devices, ..live }];
+    looked_at_again(&fake).await;
+    c.pool_device("safe".into(), DeviceAction::Remove { number: 1 }).await.expect("removed");
+    let model = c.model();
+    let named =
+        model.pools["safe"].devices.iter().any(|d| d.path.as_deref() == Some("/nowhere/slot"));
+    assert!(named, "the configuration names what the pool has");
+}
+
+#[tokio::test]
+async fn a_name_that_another_device_has_got_stays_when_the_first_one_goes() {
+    removed_beside_its_heir().await;
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+#[should_panic(expected = "names what the pool has")]
+async fn a_name_of_another_device_that_goes_is_caught() {
+    weir_control::planted::plant(Some(weir_control::planted::Bug::NameOfAnother));
+    removed_beside_its_heir().await;
 }
