@@ -299,3 +299,59 @@ fn a_name_of_a_device_that_failed_makes_room_for_another_disk() {
     assert_eq!(d.read("v", 64 << 10)[0], b'A');
     d.stop();
 }
+
+/// The same by `add`, and the failed one answers again: it has no name by which it would be found, and comes back only by another.
+#[test]
+fn a_failed_device_that_has_lost_its_name_comes_back_by_another() {
+    let mut d = Daemon::new("name-lost");
+    let disks = match can_mount() {
+        Ok(()) => Disks::mount(&d.dir, 1, 128 << 20, Nature::Honest, 1).expect("a disk"),
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    let (d0, name, new) = (d.path("d0"), d.path("slot1"), d.path("new"));
+    let lead = |to: &Path| {
+        drop(fs::remove_file(&name));
+        std::os::unix::fs::symlink(to, &name).expect("a link");
+    };
+    lead(&disks.files()[0]);
+    d.start();
+    d.ok(&format!("pool create p --raid 1 --device file:{d0}:128M --device file:{name}"));
+    d.ok("volume create v --pool p --size 16M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    disks.switch().pull(0, true);
+    d.write("v", &letters(&d, b'A'));
+    let devices = |d: &Daemon, what: &str| {
+        let devices = d.json("pool show p")["live"]["devices"].clone();
+        let all = devices.as_array().into_iter().flatten();
+        all.map(|d| d[what].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    d.until("it has failed", || devices(&d, "state")[1] == "failed");
+    // What is refused takes nothing away.
+    lead(Path::new(&letters(&d, b'Z')));
+    let line = format!("pool add p --device file:{name}");
+    let args: Vec<&str> = line.split_whitespace().collect();
+    assert!(!crate::common::weir(&d.dir, &args).status.success(), "it is not empty");
+    lead(&disks.files()[0]);
+    disks.switch().pull(0, false);
+    d.ok(&format!("pool attach p --device file:{name}"));
+    d.until("it is whole again", || devices(&d, "state") == ["in-sync", "in-sync"]);
+    disks.switch().pull(0, true);
+    d.write("v", &letters(&d, b'B'));
+    d.until("it has failed again", || devices(&d, "state")[1] == "failed");
+    fs::File::create(&new).and_then(|f| f.set_len(128 << 20)).expect("a file");
+    lead(Path::new(&new));
+    d.ok(&line);
+    assert_eq!(devices(&d, "path"), [d0.as_str(), "", name.as_str()]);
+    disks.switch().pull(0, false);
+    drop(crate::common::weir(&d.dir, &["pool", "resync", "p"]));
+    d.ok("pool drain p 1");
+    d.until("it holds nothing", || {
+        crate::common::weir(&d.dir, &["pool", "remove", "p", "1"]).status.success()
+    });
+    d.kill();
+    d.start();
+    d.until("it is up", || devices(&d, "state") == ["in-sync", "in-sync"]);
+    assert_eq!(d.read("v", 64 << 10)[0], b'B');
+    d.stop();
+}

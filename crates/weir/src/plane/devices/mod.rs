@@ -13,6 +13,7 @@ mod protected;
 mod taken;
 #[cfg(test)]
 mod tests;
+mod yielded;
 
 pub(crate) use admit::{check_blank, check_unused};
 pub(crate) use label::whole;
@@ -75,6 +76,8 @@ pub(crate) struct Holds {
     entries: Mutex<Vec<Entry>>,
     /// Paths that a thread is busy with, which may never come back.
     asked: Mutex<BTreeSet<PathBuf>>,
+    /// What has lost its name to another device, as long as it has a disk on it.
+    yielded: Mutex<Vec<(Owner, Arc<Held>)>>,
     /// The pools that the configuration has, up or not, and their identities.
     known: Mutex<BTreeMap<String, PoolId>>,
 }
@@ -183,7 +186,12 @@ impl Holds {
         loop {
             let named = self.named_by(owner, path);
             let opened = match &named {
-                None => Held::open(path, read_only),
+                None => {
+                    match self.yielded_at(owner, path).filter(|h| h.is_read_only() == read_only) {
+                        Some(held) => Ok(held),
+                        None => Held::open(path, read_only).map(Arc::new),
+                    }
+                }
                 Some(_) => Err(HoldError::Busy),
             };
             match opened {
@@ -192,7 +200,6 @@ impl Holds {
                         let ms = begun.elapsed().as_millis();
                         tracing::info!("{}: free after {ms} ms", path.display());
                     }
-                    let held = Arc::new(held);
                     let (owner, path) = (owner.clone(), path.to_owned());
                     let held_too = held.clone();
                     lock(&self.entries).push(Entry {
@@ -243,6 +250,11 @@ impl Holds {
 
     fn here(&self, path: &Path) -> Option<String> {
         let identity = Identity::of(&std::fs::metadata(path).ok()?)?;
+        if let Some(owner) = self.yielded_of(identity) {
+            return Some(format!(
+                "it belongs to {owner}, which knows it by a name that it has lost"
+            ));
+        }
         let (owner, name) = self.owner_of(identity)?;
         Some(match name == path {
             true => format!("it belongs to {owner}"),
@@ -285,6 +297,7 @@ impl Holds {
     /// Lets go of everything that an owner has.
     pub(crate) fn release_all(&self, owner: &Owner) {
         self.release(|e| e.owner == *owner);
+        self.forget_yielded(|o, _| o == owner);
     }
 
     /// Lets go of a volume's places, or of one of them.
@@ -391,16 +404,5 @@ impl Holds {
                 .because("another file or disk has that name now; the one that had it is in use and stays so")
                 .hint("put the one that is in use back under its name; to go over to another, stop the daemon first")),
         }
-    }
-
-    /// Lets go of what an owner has by a name that leads to something else by now, though it is in use: its owner has given it
-    /// up. It stays locked as long as that has a disk on it.
-    fn yield_name(&self, owner: &Owner, path: &Path) -> Result<()> {
-        let Some(held) = self.kept(owner, path) else { return Ok(()) };
-        let now = std::fs::metadata(path).map_err(|e| unusable(path, e))?;
-        if Identity::of(&now) != Some(held.identity()) {
-            self.release(|e| Arc::ptr_eq(&e.held, &held));
-        }
-        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::open::failed;
 use super::{Node, OpenPool, Pool};
-use crate::plane::devices::{Make, Owner};
+use crate::plane::devices::{Make, Owner, in_use};
 use crate::plane::local::Local;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -55,15 +55,19 @@ impl OpenPool {
         self.pool.status().devices.iter().any(|d| d.name.as_deref() == Some(path))
     }
 
-    /// Paths of devices that are out of service: others may have these names by now.
-    fn given_up(&self) -> BTreeSet<PathBuf> {
+    /// Names of the devices in service, and of those that are not and of none that is: others may have these by now.
+    fn service(&self) -> (BTreeSet<PathBuf>, BTreeSet<PathBuf>) {
         let is_out = |d: &DeviceInfo| match d.state {
             MemberState::Out => true,
             MemberState::Spare => d.failed,
             _ => false,
         };
-        let devices = self.pool.status().devices.into_iter().filter(is_out);
-        devices.filter_map(|d| d.name.map(PathBuf::from)).collect()
+        let (out, on): (Vec<_>, Vec<_>) = self.pool.status().devices.into_iter().partition(is_out);
+        let names =
+            |all: Vec<DeviceInfo>| all.into_iter().filter_map(|d| d.name.map(PathBuf::from));
+        let on: BTreeSet<PathBuf> = names(on).collect();
+        let out = names(out).filter(|name| !on.contains(name)).collect();
+        (on, out)
     }
 }
 
@@ -123,10 +127,17 @@ impl Node {
         devices: &[DeviceSpec],
         inside: Inside<'_>,
     ) -> Result<()> {
-        let given_up =
-            self.with_pool(pool, |p: Rc<OpenPool>| Box::pin(async move { Ok(p.given_up()) }));
+        let service =
+            self.with_pool(pool, |p: Rc<OpenPool>| Box::pin(async move { Ok(p.service()) }));
         // One that is not open has none.
-        let given_up = given_up.await.unwrap_or_default();
+        let (in_service, given_up) = service.await.unwrap_or_default();
+        let owner = Owner::Pool(pool.to_owned());
+        for path in devices.iter().filter_map(|d| d.path.as_ref().map(PathBuf::from)) {
+            // It was given up, and has come back.
+            if in_service.contains(&path) && self.holds.kept(&owner, &path).is_none() {
+                return Err(in_use(&path, "a device of this pool in service goes by that name"));
+            }
+        }
         self.holds.admit(pool, devices, inside, &given_up).await
     }
 
