@@ -143,6 +143,11 @@ impl Core {
         self.events.borrow().len()
     }
 
+    /// The time on this core's clock.
+    pub(crate) fn now(&self) -> Nanos {
+        self.clock.now() + self.offset
+    }
+
     /// The world's time for a time on this core's clock.
     pub(crate) fn to_world(&self, local: Nanos) -> Nanos {
         local.saturating_sub(self.offset)
@@ -177,7 +182,7 @@ impl Unpark for NoSleeper {
 
 impl Driver for SimDriver {
     fn now(&self) -> Nanos {
-        self.core.clock.now() + self.core.offset
+        self.core.now()
     }
 
     fn poll(&self) -> bool {

@@ -69,6 +69,9 @@ impl Planted {
 pub struct NetConfig {
     /// One-way delay of a frame.
     pub latency: Latency,
+    /// What a byte takes on its way between the two ends of a connection, in nanoseconds; 0 when it takes no time, however many
+    /// there are. A slow link holds what was sent in order: what is small waits behind what is large.
+    pub byte_time: Nanos,
     /// From post (or from the piece before) to the moment at which local memory is read.
     pub transmit: Latency,
     /// From the arrival of a read request (or the piece before) to the moment its memory is sampled.
@@ -108,6 +111,7 @@ impl Default for NetConfig {
     fn default() -> Self {
         NetConfig {
             latency: Latency::lan(),
+            byte_time: 0,
             transmit: Latency {
                 base: 0,
                 spread: 3 * MICROS,

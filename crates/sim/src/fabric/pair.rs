@@ -76,7 +76,7 @@ pub(crate) struct End {
     send_depth: u32,
     pub(crate) read_slots: WaitChannel,
     pub(crate) read_depth: u32,
-    /// When something of the peer's last came, or it has acknowledged something.
+    /// When something of the peer's last came, or it has taken of much, by the core's clock.
     pub(crate) last_life: Cell<Nanos>,
     pub(crate) phase: Cell<Phase>,
     established: Cell<bool>,
@@ -103,6 +103,7 @@ impl End {
         let depth =
             net.draw(|r| r.between(u64::from(lo.max(1)), u64::from(hi.max(lo).max(1)))) as u32;
         End {
+            last_life: Cell::new(side.core.now()),
             core: side.core,
             qp: net.id() as u32,
             peer: side.peer,
@@ -111,7 +112,6 @@ impl End {
             send_depth: depth,
             read_slots: WaitChannel::new(u32::from(read_depth)),
             read_depth: u32::from(read_depth),
-            last_life: Cell::new(net.clock.now()),
             phase: Cell::new(Phase::Setup),
             established: Cell::new(false),
             setup: Cell::new(setup),
@@ -131,6 +131,11 @@ impl End {
 
     pub(crate) fn is_open(&self) -> bool {
         self.phase.get() == Phase::Open
+    }
+
+    /// The peer has shown that it is there.
+    pub(crate) fn lives(&self) {
+        self.last_life.set(self.core.now());
     }
 
     /// Runs `f` with the receive queue; `None` when the side is down.
@@ -174,6 +179,8 @@ pub(crate) struct Pair {
     pub(crate) ends: [End; 2],
     /// By sending side: messages, and read responses when they have a lane of their own.
     pub(crate) lanes: [[Lane; 2]; 2],
+    /// By sending side: when the link will have carried what was sent so far.
+    pub(crate) link_free: [Cell<Nanos>; 2],
     pub(crate) habits: Habits,
     /// Nothing that is sent arrives any more.
     pub(crate) severed: Cell<bool>,
@@ -201,6 +208,7 @@ impl Pair {
             net: net.clone(),
             ends,
             lanes: Default::default(),
+            link_free: Default::default(),
             habits,
             severed: Cell::new(false),
         });

@@ -42,6 +42,25 @@ pub(crate) enum Frame {
     Fin,
 }
 
+/// So many bytes behind what a peer has taken make that a sign of its life, as for a provider over TCP: a peer that stands still
+/// takes what its buffers hold, too.
+const BACKLOG: u64 = 64 << 10;
+
+/// Longest payload of a frame on a slow link, in bytes.
+const FRAME: usize = 60 << 10;
+
+impl Frame {
+    /// Bytes of payload.
+    fn len(&self) -> usize {
+        match self {
+            Frame::Send { bytes, .. }
+            | Frame::Write { bytes, .. }
+            | Frame::ReadResponse { bytes, .. } => bytes.len(),
+            Frame::ReadRequest { .. } | Frame::Fin => 0,
+        }
+    }
+}
+
 /// Frames under way in one direction, in order.
 #[derive(Default)]
 pub(crate) struct Lane {
@@ -94,9 +113,8 @@ impl Pair {
             Work::Write { local, .. } => (local.len(), true),
             Work::Read { .. } => (0, false),
         };
-        let max = self.net.config(|c| c.pieces);
+        let mut p = self.cut_up(len);
         self.net.draw(|rng| {
-            let mut p = pieces(rng, len, max);
             if any_order {
                 for i in (1..p.len()).rev() {
                     p.swap(i, rng.below(i as u64 + 1) as usize);
@@ -104,6 +122,24 @@ impl Pair {
             }
             p
         })
+    }
+
+    /// Cuts data into pieces. What has come half-way over a slow link shows life, so none is longer than a frame there.
+    fn cut_up(&self, len: usize) -> Vec<(usize, usize)> {
+        let (max, slow) = self.net.config(|c| (c.pieces, c.byte_time > 0));
+        let all = self.net.draw(|rng| pieces(rng, len, max));
+        if !slow {
+            return all;
+        }
+        let mut cut = Vec::new();
+        for (mut at, mut len) in all {
+            while len > FRAME {
+                cut.push((at, FRAME));
+                (at, len) = (at + FRAME, len - FRAME);
+            }
+            cut.push((at, len));
+        }
+        cut
     }
 
     pub(crate) fn arm_transmit(self: &Rc<Self>, side: usize) {
@@ -192,10 +228,31 @@ impl Pair {
         }
         let lane_no = lane;
         let lane = &self.lanes[from][lane];
-        let at = lane.last.get().max(self.net.clock.now() + self.net.delay());
+        let at = lane.last.get().max(self.carried(from, frame.len()) + self.net.delay());
         lane.last.set(at);
         lane.wire.borrow_mut().push_back((at, frame));
         self.arm_arrival(from, lane_no);
+    }
+
+    /// When the link has carried `len` more bytes of side `from`.
+    fn carried(&self, from: usize, len: usize) -> Nanos {
+        let free = &self.link_free[from];
+        let takes = self.net.config(|c| c.byte_time) * len as Nanos;
+        free.set(free.get().max(self.net.clock.now()) + takes);
+        free.get()
+    }
+
+    /// The peer of side `from` has taken a frame. On a slow link the sender learns of it, where much is behind it.
+    fn taken(self: &Rc<Self>, from: usize) {
+        let backlog = self.link_free[from].get().saturating_sub(self.net.clock.now());
+        let byte_time = self.net.config(|c| c.byte_time);
+        if byte_time == 0 || backlog < BACKLOG * byte_time {
+            return;
+        }
+        let pair = self.clone();
+        let told = move || pair.ends[from].lives();
+        let (peer, core) = (self.ends[1 - from].core.node, &self.ends[from].core);
+        self.net.carry(peer, core, self.net.delay(), Box::new(told));
     }
 
     fn arm_arrival(self: &Rc<Self>, from: usize, lane: usize) {
@@ -273,7 +330,8 @@ impl Pair {
     fn deliver(self: &Rc<Self>, from: usize, frame: Frame) -> (Delivery, Frame) {
         let to = 1 - from;
         let end = &self.ends[to];
-        end.last_life.set(self.net.clock.now());
+        end.lives();
+        self.taken(from);
         match frame {
             Frame::Send { .. } if end.has_no_receive() => {
                 end.core.say(|| format!("qp {}: a message waits for a receive", end.qp));
@@ -315,8 +373,7 @@ impl Pair {
             }
             Frame::ReadRequest { seq, key, addr, len } => {
                 end.core.say(|| format!("qp {}: READ of {len} bytes by key {key:08x}", end.qp));
-                let max = self.net.config(|c| c.pieces);
-                let p = self.net.draw(|r| pieces(r, len, max));
+                let p = self.cut_up(len);
                 self.sample(to, seq, key, addr, p, 0);
             }
             Frame::ReadResponse { seq, at, bytes, last } => {

@@ -2,13 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use weir_base::{MICROS, MILLIS, SECONDS};
+use weir_base::{MICROS, MILLIS, Nanos, SECONDS};
 use weir_fabric::{
     Access, Connection, FabricError, Incoming, Listener, Params, Provider, RecvQueue, Remote,
     SendFlags, status,
 };
 use weir_mem::Slice;
-use weir_reactor::{Completion, CompletionFuture, Token, completion, sleep, spawn, timeout};
+use weir_reactor::{Completion, CompletionFuture, Token, completion, now, sleep, spawn, timeout};
 use weir_sim::{NetConfig, Node, Options, Style, World};
 
 /// Receives of at most `LEN` bytes.
@@ -168,6 +168,51 @@ where
         panic!("seed {}: {stuck}", w.seed());
     }
     w.run(&na, SECONDS, both).expect("it has ended").unwrap_or(0)
+}
+
+/// Large WRITEs keep the message behind them waiting. Both sides know meanwhile, each by its own clock, that the other is there.
+#[test]
+fn a_slow_link_carries_everything_in_order_and_shows_life() {
+    const MUCH: usize = 1 << 20;
+    /// What one of them takes.
+    const LONG: Nanos = 10 * MUCH as Nanos;
+    for (seed, style) in (0..20).flat_map(|s| [(s, Style::Iwarp), (s, Style::Verbs)]) {
+        let net = NetConfig { byte_time: 10, style, ..NetConfig::default() };
+        let w = World::with(seed, Options { net, ..Options::default() });
+        play(
+            &w,
+            move |s| async move {
+                let to = unpack(&s.recv().await);
+                let begun = now();
+                assert!(s.conn.last_life() <= begun && s.conn.last_life() + LONG > begun);
+                for _ in 0..2 {
+                    s.conn.send_slots().wait().await;
+                    s.conn.write(Slice::heap(MUCH), to, Token::NONE);
+                }
+                let told = spawn({
+                    let conn = s.conn.clone();
+                    async move {
+                        conn.send_slots().wait().await;
+                        conn.send(b"end", None, SendFlags::default(), Token::NONE);
+                    }
+                });
+                sleep(LONG + LONG / 2).await;
+                // The other side has said nothing, and has taken the first one.
+                assert!(s.conn.last_life() >= begun + LONG, "seed {seed}, {style:?}");
+                assert_eq!(s.recv().await, b"it came");
+                told.await;
+            },
+            move |s| async move {
+                let place = s.conn.register(&Slice::heap(MUCH), Access::RemoteWrite).expect("room");
+                let begun = now();
+                s.send(&pack(place)).await;
+                assert_eq!(s.recv().await, b"end");
+                assert!(now() >= begun + 2 * LONG, "seed {seed}, {style:?}");
+                assert!((begun + LONG..=now()).contains(&s.conn.last_life()));
+                s.send(b"it came").await;
+            },
+        );
+    }
 }
 
 #[test]
