@@ -9,9 +9,12 @@ weir_base::planted_bugs! {
     LostCacheByHandle,
     /// A command that is sent again after a loss has a new sequence number.
     ResentAsNew,
+    /// A target is silent while no message of it is whole, whatever else comes from it or is taken by it.
+    OnlyMessagesAreLife,
 }
 
 impl Bug {
-    /// Those that only tests look for: between a login and the first message after it there is little time to give up.
-    pub const TESTS: &[Bug] = &[Bug::GivenUpKeepsItsData];
+    /// Those that only tests look for: between a login and the first message after it there is little time to give up, and links of
+    /// no suite are slow.
+    pub const TESTS: &[Bug] = &[Bug::GivenUpKeepsItsData, Bug::OnlyMessagesAreLife];
 }

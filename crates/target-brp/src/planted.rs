@@ -13,9 +13,11 @@ weir_base::planted_bugs! {
     VerdictBesideFormer,
     /// Who proves nothing keeps hosts with a secret out.
     CrowdKeepsOut,
+    /// A host is silent while no message of it is whole, whatever else comes from it.
+    OnlyMessagesAreLife,
 }
 
 impl Bug {
-    /// Those that only tests look for: hosts of no suite prove what they know.
-    pub const TESTS: &[Bug] = &[Bug::CrowdKeepsOut];
+    /// Those that only tests look for: hosts of no suite prove what they know, and links of no suite are slow.
+    pub const TESTS: &[Bug] = &[Bug::CrowdKeepsOut, Bug::OnlyMessagesAreLife];
 }

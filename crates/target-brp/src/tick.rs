@@ -1,6 +1,7 @@
 //! What happens by time: silence, sessions without channels, news of volumes.
 
 use crate::channel::Channel;
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use std::rc::Rc;
 use weir_base::MILLIS;
@@ -33,7 +34,8 @@ impl Channel {
             return;
         };
         // A ping may stand behind megabytes of data that we have asked for.
-        let heard = self.last_heard.get().max(conn.last_life());
+        let life = if has(Bug::OnlyMessagesAreLife) { 0 } else { conn.last_life() };
+        let heard = self.last_heard.get().max(life);
         let silent = now().saturating_sub(heard);
         if agreed.keep_alive > 0 && silent > agreed.keep_alive {
             tracing::warn!(peer = %self.info().peer, "the host has been silent for too long");

@@ -2,6 +2,7 @@
 
 use super::slot::State;
 use super::{Channel, Path};
+use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_proto_brp::{Header, Kind};
@@ -38,7 +39,8 @@ impl Channel {
         let (now, alive) = (now(), self.limits.get().keep_alive);
         if alive > 0 {
             // An answer may stand behind megabytes of data, and our ping behind those that the target has asked for.
-            let heard = self.last_heard.get().max(self.life());
+            let life = if has(Bug::OnlyMessagesAreLife) { 0 } else { self.life() };
+            let heard = self.last_heard.get().max(life);
             if now.saturating_sub(heard) >= alive {
                 tracing::warn!(channel = self.index, "the target has been silent for too long");
                 return self.disconnect(true);
