@@ -35,6 +35,7 @@ use crate::store::{MetaStore, ReservationStore};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -117,6 +118,8 @@ pub struct Controller {
     declared_open: Mutex<crate::declare::Desired>,
     /// A change that failed and could not be taken back, and the configuration before it.
     owed: Mutex<Option<(Command, Arc<Model>)>>,
+    /// Rounds in which everything was tried again that is a fault, or declared and not so.
+    retries: AtomicU64,
     /// A cut has ended.
     cut_over: tokio::sync::Notify,
     opening: opening::Openings,
@@ -200,6 +203,7 @@ impl Controller {
             cuts: Mutex::default(),
             declared_open: Mutex::default(),
             owed: Mutex::default(),
+            retries: AtomicU64::new(0),
             cut_over: tokio::sync::Notify::new(),
             opening: opening::Openings::default(),
         });
@@ -418,6 +422,7 @@ impl Controller {
             hosts: model.hosts.len(),
             maps: model.maps.len(),
             faults,
+            retries: self.retries.load(Ordering::Acquire),
             live,
         })
     }
@@ -485,8 +490,9 @@ async fn sample_loop(controller: std::sync::Weak<Controller>) {
         let Some(c) = controller.upgrade() else { return };
         c.sample().await;
         ticks = ticks.wrapping_add(1);
-        let due = ticks.is_multiple_of(RETRY_SAMPLES) && !c.up().faults.is_empty();
-        if due || c.has_opened() {
+        let due = ticks.is_multiple_of(RETRY_SAMPLES);
+        let any = due && !c.up().faults.is_empty();
+        if any || c.has_opened() {
             let one = c.changes.lock().await;
             c.bring_up().await;
             // Where devices were found is known before the daemon can be stopped.
@@ -497,6 +503,9 @@ async fn sample_loop(controller: std::sync::Weak<Controller>) {
             }
             drop(one);
             c.declare_again().await;
+        }
+        if due {
+            c.retries.fetch_add(1, Ordering::Release);
         }
         drop(c);
         tokio::time::sleep(SAMPLE).await;

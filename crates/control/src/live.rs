@@ -462,6 +462,10 @@ pub struct Status {
     pub maps: usize,
     /// What is not well; empty when all is.
     pub faults: Vec<Fault>,
+    /// Rounds, since it started, in which everything was tried again that is not well or not as it is declared; counted when they
+    /// end, also where there was nothing to try.
+    #[serde(default)]
+    pub retries: u64,
     /// What the data plane is doing.
     pub live: LiveStatus,
 }

@@ -53,7 +53,7 @@ async fn after_a_correction() -> (Vec<String>, Vec<String>) {
         ..HostPatch::default()
     };
     c.execute(Command::PatchHost { name: "good".into(), patch }).await.expect("patched");
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    tried_again(&c).await;
     let access = fake.state().access.clone();
     let sees = access.hosts.iter().filter(|h| !h.luns.is_empty()).map(|h| h.name.clone());
     (sees.collect(), faults(&c).await)
@@ -100,7 +100,7 @@ async fn a_retry_does_not_put_back_what_was_applied_meanwhile() {
     c.declare(right).await.expect("the corrected file is applied");
     let is = |c: &Controller| c.model().hosts["other"].ports.clone();
     let applied = is(&c);
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tried_again(&c).await;
     assert_eq!(
         is(&c),
         applied,
@@ -122,7 +122,7 @@ async fn what_was_deleted_by_hand_does_not_come_back_while_it_is_retried() {
     c.declare_at_start(file(Vec::new())).await;
     assert_eq!(faults(&c).await, ["declared/volume/v"], "set-up: it is larger");
     c.execute(delete_volume("v")).await.expect("deleted");
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    tried_again(&c).await;
     assert!(
         !c.model().volumes.contains_key("v"),
         "a volume that was deleted is there again, empty"

@@ -1,10 +1,37 @@
 //! Small helpers of the tests.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use weir_control::Controller;
 use weir_control::model::{
     Command, DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, TargetSpec, VolumeSpec,
 };
+
+/// Waits until `is_so`, in all the time that a busy machine may need.
+pub(crate) async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
+    let begun = Instant::now();
+    while !is_so().await {
+        assert!(begun.elapsed() < Duration::from_secs(120), "{what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits for a whole round in which what is not well, or not as it is declared, was tried again: one that began after the call.
+pub(crate) async fn tried_again(c: &Controller) {
+    let rounds = async || c.status().await.expect("a status").retries;
+    let before = rounds().await;
+    // The first to end may have begun before.
+    until("it tries again", async || rounds().await >= before + 2).await;
+}
+
+/// The end of a controller that was not told of it, as when the program is killed.
+pub(crate) async fn gone(c: Arc<Controller>) {
+    let left = Arc::downgrade(&c);
+    drop(c);
+    until("nothing is under way any more", async || left.strong_count() == 0).await;
+}
 
 /// A directory that is removed at the end of the test.
 #[derive(Debug)]

@@ -160,6 +160,15 @@ impl Daemon {
         }
     }
 
+    /// Waits for a whole round in which the daemon tried again what is not well, or not as it is declared: one that began after the
+    /// call. Whatever it does by itself it has done.
+    pub fn tried_again(&self) {
+        let rounds = || self.json("status")["retries"].as_u64().expect("a number");
+        let before = rounds();
+        // The first to end may have begun before.
+        self.until("it tries again", || rounds() >= before + 2);
+    }
+
     /// A file of the directory.
     pub fn path(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()

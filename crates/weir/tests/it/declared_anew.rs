@@ -2,7 +2,6 @@
 //! That is no leave to destroy the pool by a start: the real program, files as devices.
 
 use crate::common::{Daemon, noise};
-use std::time::Duration;
 
 /// The pool with a volume and its data.
 fn node(name: &str) -> (Daemon, Vec<u8>) {
@@ -31,7 +30,7 @@ overwrite = ["weir"]
 /// The daemon is started, and the pool taken over as the documents say.
 fn is_there(mut d: Daemon, data: &[u8]) {
     d.start();
-    std::thread::sleep(Duration::from_secs(2));
+    d.tried_again();
     let faults = d.json("status")["faults"].to_string();
     assert!(faults.contains("declared/pool/safe"), "it is not as declared: {faults}");
     d.json(&format!("pool import --device file:{}", d.path("disk")));

@@ -353,7 +353,7 @@ fn a_lost_store_does_not_deal_space_out_anew() {
     let mut second = serve(&d);
     d.wait();
     // It serves, without what it cannot have: also when it has tried again.
-    std::thread::sleep(Duration::from_secs(8));
+    d.tried_again();
     let told = faults(&d);
     let of = |object: &str| told.iter().find(|f| f["object"] == object).map(Value::to_string);
     let pool = of("declared/pool/plain").expect("a fault");
@@ -504,17 +504,6 @@ fn a_declared_volume_that_was_grown_by_hand_does_not_keep_the_node_down() {
         d.ok(grow);
         d.stop();
         d.start_only();
-        let begun = Instant::now();
-        let up = loop {
-            if crate::common::weir(&d.dir, &["status"]).status.success() {
-                break true;
-            }
-            if begun.elapsed() > Duration::from_secs(20) {
-                break false;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        };
-        assert!(up, "after `weir {grow}` the daemon does not start any more: {}", d.log());
         // Told as long as it is so, and not of the rest.
         d.wait();
         let faults = d.json("status")["faults"].to_string();

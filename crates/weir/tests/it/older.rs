@@ -68,7 +68,7 @@ fn a_restored_configuration_does_not_become_the_newer_one_by_counting() {
     assert_eq!(names(&d.json(&format!("pool import --device file:{disk2}"))), ["c"]);
     d.stop();
     d.start();
-    std::thread::sleep(Duration::from_secs(2));
+    d.tried_again();
     assert_eq!(newer(&d), ["safe"]);
     d.ok("pool release safe");
     let report = d.json(&format!("pool import --device file:{disk}"));
@@ -151,7 +151,7 @@ fn a_migration_of_long_ago_does_not_begin_again_over_the_volume() {
     fs::write(d.path("img"), vec![b'A'; 16 << 20]).expect("written");
     moved_since(&mut d, "", &make);
     assert_eq!(newer(&d), ["safe"]);
-    std::thread::sleep(Duration::from_secs(3));
+    d.tried_again();
     let told = d.json("migrate list")[0].to_string();
     assert!(told.contains("waiting") && told.contains("carry a newer configuration"), "{told}");
     // Nor do hosts read and write where it was of old.
