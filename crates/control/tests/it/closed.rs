@@ -69,7 +69,7 @@ async fn told_rules() -> usize {
     c.release_pool("safe".into()).await.expect_err("it is refused");
     fake.mend();
     assert!(fake.state().pools.contains_key("safe"), "it is open again");
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    tried_again(&c).await;
     let s = fake.state();
     s.calls.iter().filter(|c| *c == "set_snapshot_rules safe 1").count()
 }

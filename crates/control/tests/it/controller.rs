@@ -201,8 +201,7 @@ async fn what_did_not_start_is_a_fault_and_tried_again() {
         assert!(!e.hint.is_empty());
     }
     fake.mend();
-    tokio::time::sleep(Duration::from_secs(12)).await;
-    assert!(c.status().await.expect("a status").faults.is_empty());
+    until("all is well", async || c.status().await.expect("a status").faults.is_empty()).await;
     assert!(fake.state().volumes.contains_key("v1"));
 }
 

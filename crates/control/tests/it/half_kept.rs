@@ -3,7 +3,6 @@
 use crate::fake::Fake;
 use crate::support::*;
 use std::sync::Arc;
-use std::time::Duration;
 use weir_control::model::{
     Carried, Command, DeviceKind, EncryptionSpec, FormSpec, KeySource, PoolSpec, Raid, RekeySpec,
     VolumeSpec,
@@ -60,7 +59,7 @@ async fn refused(readable: bool) -> [(bool, bool); 2] {
     };
     let first = stands().await;
     fake.mend();
-    tokio::time::sleep(Duration::from_millis(3500)).await;
+    tried_again(&c).await;
     [first, stands().await]
 }
 

@@ -5,7 +5,6 @@ use crate::fake::Fake;
 use crate::support::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 use weir_control::Controller;
 use weir_control::model::{
     Carried, Command, DatasetFound, DeviceKind, HostPatch, ImportReport, ImportSpec, PoolFound,
@@ -20,8 +19,8 @@ async fn run(c: &Arc<Controller>, command: Command) {
 
 async fn ended(c: Arc<Controller>, fake: Arc<Fake>) -> Carried {
     let carried = fake.state().devices["safe"].clone();
-    drop((c, fake));
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    drop(fake);
+    gone(c).await;
     carried
 }
 

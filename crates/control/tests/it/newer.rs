@@ -85,7 +85,7 @@ async fn start(dir: &Path, carried: Option<Carried>) -> (Arc<Controller>, Arc<Fa
     let fake = Arc::new(Fake::default());
     fake.state().carried = carried.unwrap_or_default();
     let c = Controller::start(dir, fake.clone()).await.expect("a controller");
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    tried_again(&c).await;
     (c, fake)
 }
 
@@ -201,7 +201,7 @@ async fn a_pool_that_cannot_be_looked_into_is_closed_until_it_was() {
     fake.break_call("record safe");
     fake.break_call("record old");
     let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    tried_again(&c).await;
     let found = |fake: &Fake| {
         let calls = fake.state().calls.clone();
         CHANGES.into_iter().filter(|w| calls.iter().any(|c| c == w)).collect::<Vec<_>>()
@@ -238,7 +238,7 @@ async fn stays_open() -> bool {
     newer["stamp"] = serde_json::json!({ "life": "of another", "revision": 3 });
     let fake = Arc::new(Fake::default());
     fake.break_call("start_pool safe");
-    let _c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
     assert!(fake.state().volumes.contains_key("v"), "it is served where it was of old");
     fake.state().carried = Carried::one(newer.to_string().into_bytes());
     fake.mend();
@@ -251,7 +251,7 @@ async fn stays_open() -> bool {
     }
     // The device answers again.
     fake.mend();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tried_again(&c).await;
     fake.state().volumes.contains_key("v")
 }
 

@@ -3,7 +3,6 @@
 use crate::fake::Fake;
 use crate::support::*;
 use std::sync::Arc;
-use std::time::Duration;
 use weir_control::Controller;
 use weir_control::model::{
     Carried, Command, DatasetFound, DeviceKind, ImportSpec, Model, PoolFound, PoolSpec, Raid,
@@ -57,7 +56,7 @@ async fn imported(refused_before: bool) -> (bool, usize) {
         dry_run: false,
     };
     c.import_pool(spec).await.expect("taken over");
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    tried_again(&c).await;
     let faults = c.status().await.expect("a status").faults.len();
     let is_open = fake.state().volumes.contains_key("v");
     (is_open, faults)

@@ -3,7 +3,6 @@
 use crate::fake::Fake;
 use crate::support::*;
 use std::sync::Arc;
-use std::time::Duration;
 use weir_control::model::{
     Carried, Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid, VolumePatch,
 };
@@ -84,13 +83,13 @@ async fn told(c: &Controller) -> bool {
 }
 
 /// Waits until things that did not start have been tried again.
-async fn retried() {
-    tokio::time::sleep(Duration::from_secs(7)).await;
+async fn retried(c: &Controller) {
+    tried_again(c).await;
 }
 
 async fn ended(c: Arc<Controller>, fake: Arc<Fake>) {
-    drop((c, fake));
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    drop(fake);
+    gone(c).await;
 }
 
 /// Whether it is served by the next start, without the pool that has it.
@@ -127,7 +126,7 @@ async fn a_release_of_the_newer_pool_is_no_leave_to_serve_it() {
     let refused = here().await.expect_err("the newer one is there");
     assert_eq!(refused.code, Code::RecordNewer, "{refused}");
     c.release_pool("new".into()).await.expect("released");
-    retried().await;
+    retried(&c).await;
     assert!(!is_served(&fake) && !told(&c).await);
     let more = VolumePatch { size: Some(16 * MIB), ..VolumePatch::default() };
     let refused = c.execute(Command::PatchVolume { name: "v".into(), patch: more }).await;
@@ -146,7 +145,7 @@ async fn nor_after_a_release_and_a_restart() {
     c.release_pool("new".into()).await.expect("released");
     ended(c, fake).await;
     let (c, fake) = start(&dir, 1, |_| {}).await;
-    retried().await;
+    retried(&c).await;
     assert!(!is_served(&fake) && !told(&c).await);
     let carried = fake.state().devices["old"].parts.clone();
     let says = |part: &Vec<u8>| String::from_utf8_lossy(part).contains("newer_in");
@@ -184,7 +183,7 @@ async fn nor_when_the_newer_pool_is_looked_into_late() {
     drop(store);
     let (c, fake) = start(&dir, 1, |f| f.break_call("record new")).await;
     fake.mend();
-    retried().await;
+    retried(&c).await;
     assert!(!is_served(&fake) && told(&c).await);
 }
 
