@@ -366,13 +366,14 @@ fn a_flush_ends_when_the_peer_has_what_was_sent() {
         l.a.send_slots().wait().await;
         let (token, flushed) = completion();
         l.a.flush(token);
-        let mut flushed = std::pin::pin!(flushed);
-        assert!(timeout(100 * MILLIS, flushed.as_mut()).await.is_err());
-        let all: Vec<_> = (0..MESSAGES).map(|_| recv(&l.qb, 1 << 20)).collect();
-        assert!(flushed.await.is_ok());
-        for (_, done) in all {
+        let flushed = spawn(flushed);
+        for n in 0..MESSAGES {
+            let (_, done) = recv(&l.qb, 1 << 20);
             assert_eq!(done.await.len, 1 << 20);
+            // What is left is more than the buffers hold.
+            assert!(n > MESSAGES / 2 || !flushed.is_finished(), "after {n} messages");
         }
+        assert!(flushed.await.is_some_and(|c| c.is_ok()));
     });
 }
 

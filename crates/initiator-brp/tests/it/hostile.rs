@@ -171,7 +171,7 @@ fn data_of_commands_that_wait_take_no_buffer_from_those_before_them() {
         until("the flush is under way", || t.port.census().requests_busy == 1).await;
         peer.send(&[(read, &place, &[])]);
         peer.send(&[(write, &[], &[5; 512])]);
-        sleep(20 * MILLIS).await;
+        until("both wait", || t.port.census().waiting == 2).await;
         t.mood.stall.set(false);
         let got = timeout(20 * SECONDS, peer.completions(3, &[])).await;
         let ok = |c: &_| matches!(c, &(weir_proto_brp::Completion { status: 0, .. }, _));
