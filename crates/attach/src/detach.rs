@@ -8,10 +8,11 @@ use crate::state::{Method, Place, State};
 use crate::sys;
 use crate::ublk;
 use std::fs::{File, OpenOptions};
+use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// How long what was written may take to get to the volume.
 const FLUSH: Duration = Duration::from_secs(30);
@@ -138,28 +139,40 @@ fn in_use(state: &State, why: String) -> Error {
 
 /// Has everything written that the kernel still has, and flushed by the target.
 fn flush(state: &State) -> Result<(), Error> {
-    let (tell, told) = channel();
-    let device = state.device.clone();
-    let failed = |e: &std::io::Error| {
+    let failed = |why: String| {
         let message = format!("what was written to {} cannot be flushed", state.name);
         let hint = "see the log of the attachment; --force gives up what is not on the volume";
-        Error::new(Kind::Failed, message, e, hint)
+        Error::new(Kind::Failed, message, why, hint)
     };
-    // On a thread of its own, as it may wait for the target for ever.
-    let thread = std::thread::Builder::new().name("weir-flush".into()).spawn(move || {
-        let _ = tell.send(File::open(device).and_then(|f| f.sync_all()));
-    });
-    thread.map_err(|e| failed(&e))?;
-    match told.recv_timeout(FLUSH) {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(e)) => Err(failed(&e)),
-        Err(_) => Err(Error::new(
-            Kind::Busy,
-            format!("what was written to {} is not on the volume yet", state.name),
-            format!("the target has not answered for {} s", FLUSH.as_secs()),
-            "bring the target back, or use --force and lose what is not written",
-        )),
+    // By a process of its own (coreutils): it may wait in the kernel for ever, and a process with a thread there cannot end.
+    let mut sync = Command::new("sync")
+        .arg(&state.device)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| failed(format!("`sync` cannot be run: {e}")))?;
+    let until = Instant::now() + FLUSH;
+    loop {
+        match sync.try_wait().map_err(|e| failed(e.to_string()))? {
+            Some(done) if done.success() => return Ok(()),
+            Some(_) => {
+                let mut why = String::new();
+                if let Some(mut said) = sync.stderr.take() {
+                    drop(said.read_to_string(&mut why));
+                }
+                return Err(failed(why.trim().to_owned()));
+            }
+            None if Instant::now() < until => std::thread::sleep(STEP),
+            None => break,
+        }
     }
+    Err(Error::new(
+        Kind::Busy,
+        format!("what was written to {} is not on the volume yet", state.name),
+        format!("the target has not answered for {} s", FLUSH.as_secs()),
+        "bring the target back, or use --force and lose what is not written",
+    ))
 }
 
 /// Takes the disk away from the kernel, and from this process, which has claimed it.

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -62,7 +63,21 @@ struct Target {
     dir: PathBuf,
     port: u16,
     process: Option<Child>,
+    /// Takes everything away once its input ends, also when this process was killed.
+    sweeper: Child,
 }
+
+/// What the sweeper does in the directory `$1` with the program `$2`. An attachment goes before what is mounted on it: with its
+/// process, whatever waits in the kernel for a target that is gone ends with an error.
+const SWEEP: &str = r#"
+cat > /dev/null
+for a in "$1"/run/*; do
+    test -d "$a" && WEIR_RUN_DIR="$1/run" timeout -k 5 60 "$2" detach --force "$(basename "$a")"
+done
+pid=$(cat "$1/pid") && grep -qa "$1/" "/proc/$pid/cmdline" && kill -9 "$pid"
+grep -q "$1/mnt" /proc/self/mounts && umount -l "$1/mnt"
+rm -rf "$1"
+"#;
 
 impl Target {
     fn new(volumes: &[(&str, &str)]) -> Target {
@@ -90,7 +105,18 @@ impl Target {
             );
         }
         fs::write(dir.join("weir.toml"), t).unwrap();
-        let mut target = Target { dir, port, process: None };
+        let sweeper = Command::new("sh")
+            .args(["-c", SWEEP, "sweep"])
+            .arg(&dir)
+            .arg(env!("CARGO_BIN_EXE_weir"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // Who ends the group of the test does not end it.
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut target = Target { dir, port, process: None, sweeper };
         target.start();
         target
     }
@@ -104,6 +130,7 @@ impl Target {
             .stderr(log.unwrap())
             .spawn()
             .unwrap();
+        fs::write(self.dir.join("pid"), child.id().to_string()).unwrap();
         self.process = Some(child);
         wait_for("the target's start", || self.weir("target list").status.success());
     }
@@ -114,15 +141,29 @@ impl Target {
         child.wait().unwrap();
     }
 
+    /// Runs a command. One that cannot be ended, as it waits in the kernel, fails the test: its output is in files, since a
+    /// pipe would have no end either.
     fn weir(&self, line: &str) -> Output {
-        Command::new("timeout")
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let said = ["out", "err"].map(|s| self.dir.join(format!("{number}.{s}")));
+        let [out, err] = said.each_ref().map(|s| fs::File::create(s).unwrap());
+        let mut child = Command::new("timeout")
             .args(["-k", "5", "60", env!("CARGO_BIN_EXE_weir")])
             .args(line.split_whitespace())
             .env("WEIR_DATA_DIR", self.dir.join("data"))
             .env("WEIR_RUN_DIR", self.dir.join("run"))
             .stdin(Stdio::null())
-            .output()
-            .unwrap()
+            .stdout(out)
+            .stderr(err)
+            .spawn()
+            .unwrap();
+        let mut status = None;
+        wait_for(&format!("weir {line}"), || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        });
+        let [stdout, stderr] = said.map(|s| fs::read(s).unwrap());
+        Output { status: status.unwrap(), stdout, stderr }
     }
 
     fn ok(&self, line: &str) -> String {
@@ -177,20 +218,12 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // After a failure: what can be taken away is.
-        let mnt = self.mnt();
-        if fs::read_to_string("/proc/self/mounts").is_ok_and(|m| m.contains(mnt.to_str().unwrap()))
-        {
-            let _ = Command::new("umount").arg("-l").arg(&mnt).status();
-        }
-        for entry in fs::read_dir(self.dir.join("run")).into_iter().flatten().flatten() {
-            self.weir(&format!("detach --force {}", entry.file_name().to_string_lossy()));
-        }
         if let Some(mut child) = self.process.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let _ = fs::remove_dir_all(&self.dir);
+        drop(self.sweeper.stdin.take());
+        let _ = self.sweeper.wait();
     }
 }
 
@@ -401,6 +434,23 @@ fn a_disk_whose_target_is_gone_is_taken_away_by_force_only() {
     assert!(busy.contains("open"), "{busy}");
     target.ok("detach it-gone --force");
     wait_for("the error", || dd.try_wait().unwrap().is_some_and(|s| !s.success()));
+    target.all_gone(&a);
+}
+
+/// What waits in the kernel cannot be ended, so `detach` has another process wait there.
+#[test]
+fn a_detach_ends_though_its_target_never_answers() {
+    if !can() {
+        return;
+    }
+    let mut target = Target::new(&[("disk", "64M")]);
+    let a = target.attach("disk --name it-hangs");
+    target.kill();
+    let busy = target.fails("detach it-hangs", 4);
+    assert!(busy.contains("the target has not answered for 30 s"), "{busy}");
+    target.start();
+    // Once the flush that was left behind has ended nobody uses the disk.
+    wait_for("the end", || target.weir("detach it-hangs").status.success());
     target.all_gone(&a);
 }
 
