@@ -244,18 +244,18 @@ impl Channel {
             Some(c) if !draining => (c, true),
             Some(_) => {
                 port.shared.spread.channel_gone();
-                return login.arrival.refuse(Some(&port), RejectReason::Draining);
+                return login.arrival.refuse(&port, &login.request, RejectReason::Draining);
             }
             None if draining => {
                 port.forget(&login.name);
                 port.shared.spread.channel_gone();
-                return login.arrival.refuse(Some(&port), RejectReason::Draining);
+                return login.arrival.refuse(&port, &login.request, RejectReason::Draining);
             }
             // The channel that it was to go on with has ended meanwhile, perhaps with its session: units have forgotten
             // the nexus, and nobody would take this one off them.
             None if !port.shared.sessions.has(&login.name, login.nexus) => {
                 port.shared.spread.channel_gone();
-                return login.arrival.refuse(Some(&port), RejectReason::Draining);
+                return login.arrival.refuse(&port, &login.request, RejectReason::Draining);
             }
             None => {
                 let depth = login.request.depth.min(port.config.depth);
@@ -280,18 +280,17 @@ impl Channel {
         // The login before this one may have come to nothing, and the channel with it.
         let present = port.find(&self.name).is_some_and(|c| Rc::ptr_eq(&c, &self));
         if self.ending.get() || !present {
-            arrival.refuse(Some(&port), RejectReason::Draining);
+            arrival.refuse(&port, &request, RejectReason::Draining);
             return false;
         }
         // The host has logged in anew, so its old connection is no good even if we do not know it yet.
         self.close(GoodbyeReason::Replaced, true);
         if !self.drain(port.config.drain_timeout).await {
-            arrival.refuse(Some(&port), RejectReason::Draining);
+            arrival.refuse(&port, &request, RejectReason::Draining);
             return false;
         }
         let Some(credits) = port.commit(port.config.credits) else {
-            tracing::warn!("no receive buffers left");
-            arrival.refuse(Some(&port), RejectReason::Resources);
+            arrival.refuse(&port, &request, RejectReason::Resources);
             return false;
         };
         let reads = arrival.peer_serves_reads();
@@ -331,6 +330,7 @@ impl Channel {
         port.connect(qp, self.clone());
         conn.set_tap(Some(Rc::new(CommandTap(Rc::downgrade(&self)))));
         port.more_held.signal();
+        port.shared.spread.counts().logged_in();
         tracing::info!(
             %peer, initiator = %self.name.session.initiator, host = %self.view.host(),
             channel = self.name.channel, resumed = known, features = ?response.features,

@@ -116,14 +116,13 @@ impl Arrival {
     }
 
     /// Refuses the login.
-    pub(crate) fn refuse(self, port: Option<&Port>, reason: RejectReason) {
+    pub(crate) fn refuse(self, port: &Port, request: &LoginRequest, reason: RejectReason) {
         match self {
-            Arrival::Asking(i) => refuse(i, reason),
+            Arrival::Asking(i) => refuse(&port.shared, i, request, reason),
             Arrival::Greeted(g) => {
-                tracing::warn!(peer = %g.conn.peer(), %reason, "login refused");
-                if let Some(port) = port {
-                    port.greetings.remove(g.greeting.qp);
-                }
+                let (peer, who) = (g.conn.peer(), &request.initiator);
+                port.shared.spread.counts().refused(&peer, who, &reason);
+                port.greetings.remove(g.greeting.qp);
                 say_no(g.conn.claim(), reason);
             }
         }
@@ -194,7 +193,7 @@ pub(crate) fn challenge(
     let place = shared.sessions.place(&name(&request), reactors.len());
     let reactor = reactors.get(place).map_or_else(weir_reactor::current_id, |h| h.id());
     let Some((number, gone)) = shared.greetings.begin(&incoming.peer(), reactor) else {
-        return refuse(incoming, RejectReason::Resources);
+        return refuse(shared, incoming, &request, RejectReason::Resources);
     };
     send_away(shared, gone);
     let (target, shared) = (shared.spread.id(), shared.clone());
@@ -204,7 +203,7 @@ pub(crate) fn challenge(
         }
         None => {
             shared.greetings.end(number);
-            refuse(incoming, RejectReason::Unspecified);
+            refuse(&shared, incoming, &request, RejectReason::Unspecified);
         }
     });
 }
@@ -256,7 +255,7 @@ async fn greet(
     let shared = port.shared.clone();
     if !lend(&port, number).await {
         shared.greetings.end(number);
-        return refuse(incoming, RejectReason::Resources);
+        return refuse(&shared, incoming, &request, RejectReason::Resources);
     }
     let proved = prove(&port, incoming, &request, &secret, number).await;
     port.set_aside.give_back(u32::from(CREDITS));
@@ -267,16 +266,16 @@ async fn greet(
     // The secret may have changed meanwhile.
     let map = shared.access.map();
     if map.host(&request.initiator.0).is_none_or(|h| h.secret != Secret::Known(secret)) {
-        return arrival.refuse(Some(&port), RejectReason::Secret);
+        return arrival.refuse(&port, &request, RejectReason::Secret);
     }
     if !shared.spread.admit(shared.config.max_channels) {
-        return arrival.refuse(Some(&port), RejectReason::Resources);
+        return arrival.refuse(&port, &request, RejectReason::Resources);
     }
     let joined = join(&shared, &request, name(&request), Some(place)).await;
     if joined.reactor != place {
         // Another login of this channel was quicker, and had it placed elsewhere.
         shared.spread.channel_gone();
-        return arrival.refuse(Some(&port), RejectReason::Draining);
+        return arrival.refuse(&port, &request, RejectReason::Draining);
     }
     let login = Login { arrival, request, name: name(&request), nexus: joined.nexus };
     port.take_login(login, joined.draining);
@@ -337,7 +336,7 @@ async fn prove(
         }
         other => {
             let why = if other.is_some() { "its secret is another one" } else { "no proof came" };
-            tracing::warn!(%peer, initiator = %request.initiator, why, "login refused");
+            port.shared.spread.counts().refused(&peer, &request.initiator, &why);
             port.greetings.remove(greeting.qp);
             if other.is_some() {
                 say_no(conn.claim(), RejectReason::Secret);

@@ -210,6 +210,7 @@ impl Port {
         let known = self.find(&c.name);
         if known.is_some_and(|k| Rc::ptr_eq(&k, c)) {
             self.channels.borrow_mut().remove(&c.name);
+            self.shared.spread.counts().gone(c.commands.get());
             c.waits_no_more();
             self.forget(&c.name);
         }

@@ -202,6 +202,7 @@ impl Channel {
     }
 
     fn abort(&self, a: Abort) {
+        self.port.shared.spread.counts().managed();
         if let Some(s) = self.slots.borrow_mut().get_mut(usize::from(a.tag))
             && s.slot.judge(a.seq) == Verdict::Running
         {

@@ -17,7 +17,7 @@ use weir_proto_brp::login::VERSION;
 use weir_proto_brp::{Features, LoginReject, LoginRequest, PortId, RejectReason};
 use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{Handle, now, sleep, spawn_task};
-use weir_target_core::{Access, Secret, Spread, Units, spread};
+use weir_target_core::{Access, Counts, Secret, Spread, Units, spread};
 
 /// What all reactors of a target port share. Nothing of it is touched per command but a counter of `access`.
 pub(crate) struct TargetShared {
@@ -122,6 +122,11 @@ impl Target {
         (self.0.spread.broken(), self.0.spread.take_news())
     }
 
+    /// What has happened at the port.
+    pub fn counts(&self) -> &Counts {
+        self.0.spread.counts()
+    }
+
     /// The port's identifier.
     pub fn port_id(&self) -> PortId {
         self.0.config.port_id
@@ -195,8 +200,13 @@ impl Target {
 }
 
 /// Refuses a login.
-pub(crate) fn refuse(incoming: Box<dyn Incoming>, reason: RejectReason) {
-    tracing::warn!(peer = %incoming.peer(), %reason, "login refused");
+pub(crate) fn refuse(
+    shared: &TargetShared,
+    incoming: Box<dyn Incoming>,
+    request: &LoginRequest,
+    reason: RejectReason,
+) {
+    shared.spread.counts().refused(&incoming.peer(), &request.initiator, &reason);
     incoming.reject(&LoginReject { reason, version: VERSION }.encode());
 }
 
@@ -226,17 +236,19 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     let request = match LoginRequest::decode(incoming.private_data()) {
         Ok(r) => r,
         Err(e) => {
-            tracing::warn!(peer = %incoming.peer(), error = %e, "not a BRP login");
-            return refuse(incoming, RejectReason::Invalid);
+            let who = "somebody who does not speak BRP";
+            shared.spread.counts().refused(&incoming.peer(), &who, &e);
+            let reason = RejectReason::Invalid;
+            return incoming.reject(&LoginReject { reason, version: VERSION }.encode());
         }
     };
     match judge(&shared, &request) {
         Ok(None) => {}
         Ok(Some(secret)) => return keyed::challenge(&shared, incoming, request, secret),
-        Err(reason) => return refuse(incoming, reason),
+        Err(reason) => return refuse(&shared, incoming, &request, reason),
     }
     if !shared.spread.admit(shared.config.max_channels) {
-        return refuse(incoming, RejectReason::Resources);
+        return refuse(&shared, incoming, &request, RejectReason::Resources);
     }
     let session = SessionName { initiator: request.initiator, session: request.session };
     let name = ChannelName { session, channel: request.channel };
@@ -249,7 +261,7 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
         }
         None => {
             shared.spread.channel_gone();
-            refuse(incoming, RejectReason::Unspecified);
+            refuse(&shared, incoming, &request, RejectReason::Unspecified);
         }
     });
 }

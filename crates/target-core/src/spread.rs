@@ -1,5 +1,6 @@
 //! A target port on several reactors, whatever its protocol: which these are, logins, memory to receive into.
 
+use crate::counts::Counts;
 use crate::planted::{Bug, has};
 use std::cell::Cell;
 use std::fmt::Display;
@@ -33,6 +34,7 @@ pub struct Spread {
     /// Connections that an error of this program has ended, and what was not told of them yet.
     broken: AtomicU64,
     news: Mutex<Vec<String>>,
+    counts: Counts,
 }
 
 impl Default for Spread {
@@ -47,6 +49,7 @@ impl Default for Spread {
             listeners: Mutex::default(),
             broken: AtomicU64::new(0),
             news: Mutex::default(),
+            counts: Counts::default(),
         }
     }
 }
@@ -55,6 +58,11 @@ impl Spread {
     /// Names the port's part on each reactor; no two ports of a program have the same.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// What has happened at the port.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// A number for a new I_T nexus of the port. All ports of a node stand before the same units, so no two nexuses of

@@ -83,7 +83,8 @@ impl Channel {
         let Some(credits) = port.commit(response.credits as u32) else {
             let reason = weir_proto_srp::RejectReason::InsufficientResources;
             incoming.reject(&port.shared.reject(response.tag, reason));
-            tracing::warn!(%peer, "login refused: no receive buffers left");
+            let why = "no receive buffers are left";
+            port.shared.spread.counts().refused(&peer, &initiator, &why);
             return lose(&port, &name);
         };
         response.credits = credits as i32;
@@ -159,6 +160,7 @@ impl Channel {
         port.has_joined(&name);
         port.shared.nexuses.attach(&name, me);
         port.established.signal_all();
+        port.shared.spread.counts().logged_in();
         tracing::info!(
             peer = %channel.peer, initiator = %channel.initiator, host = %channel.view.host(),
             channel = id, credits, "channel established"

@@ -159,7 +159,12 @@ impl Port {
     }
 
     pub(crate) fn remove_channel(&self, c: &Rc<Channel>) {
-        self.channels.borrow_mut().retain(|(_, x)| !Rc::ptr_eq(x, c));
+        let mut all = self.channels.borrow_mut();
+        let before = all.len();
+        all.retain(|(_, x)| !Rc::ptr_eq(x, c));
+        if all.len() < before {
+            self.shared.spread.counts().gone(c.served.get());
+        }
     }
 
     /// A channel is lost: none of its commands waits for a buffer any more.

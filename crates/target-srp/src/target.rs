@@ -16,7 +16,7 @@ use weir_proto_srp::misc::LogoutReason;
 use weir_proto_srp::policy::MultiChannel;
 use weir_proto_srp::{Form, LoginReject, LoginRequest, PortId, RejectReason, Tag, evaluate};
 use weir_reactor::{call, now, sleep};
-use weir_target_core::{Access, Secret, Spread, Units, spread};
+use weir_target_core::{Access, Counts, Secret, Spread, Units, spread};
 
 /// What all reactors of a target port share.
 pub(crate) struct TargetShared {
@@ -121,6 +121,11 @@ impl Target {
         (self.0.spread.broken(), self.0.spread.take_news())
     }
 
+    /// What has happened at the port.
+    pub fn counts(&self) -> &Counts {
+        self.0.spread.counts()
+    }
+
     /// The port's identifier.
     pub fn port_id(&self) -> PortId {
         self.0.config.port_id
@@ -221,9 +226,14 @@ pub(crate) fn forget(units: &Units, nexus: Nexus) {
     }
 }
 
-fn refuse(shared: &TargetShared, incoming: Box<dyn Incoming>, tag: Tag, reason: RejectReason) {
-    tracing::warn!(peer = %incoming.peer(), reason = %reason, "login refused");
-    let data = shared.reject(tag, reason);
+fn refuse(
+    shared: &TargetShared,
+    incoming: Box<dyn Incoming>,
+    request: &LoginRequest,
+    reason: RejectReason,
+) {
+    shared.spread.counts().refused(&incoming.peer(), &request.initiator, &reason);
+    let data = shared.reject(request.tag, reason);
     incoming.reject(&data);
 }
 
@@ -233,24 +243,25 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     let request = match LoginRequest::decode(incoming.private_data(), form) {
         Ok(r) => r,
         Err(e) => {
-            tracing::warn!(peer = %incoming.peer(), error = %e, "not an SRP login");
+            let who = "somebody who does not speak SRP";
+            shared.spread.counts().refused(&incoming.peer(), &who, &e);
             return incoming.reject(&[]);
         }
     };
     let (mut response, negotiated) = match evaluate(&request, &shared.config.policy) {
         Ok(r) => r,
-        Err(reason) => return refuse(&shared, incoming, request.tag, reason),
+        Err(reason) => return refuse(&shared, incoming, &request, reason),
     };
     // An initiator that does not know the port's identifier asks for whatever is at the address: zero.
     if request.target != shared.config.port_id && !request.target.is_zero() {
-        return refuse(&shared, incoming, request.tag, RejectReason::NoNexus);
+        return refuse(&shared, incoming, &request, RejectReason::NoNexus);
     }
     // A host that nobody has made known has no business here. One that has a secret cannot prove it by SRP.
     if shared.access.map().host(&request.initiator.0).is_none_or(|h| h.secret != Secret::None) {
-        return refuse(&shared, incoming, request.tag, RejectReason::ChannelLimit);
+        return refuse(&shared, incoming, &request, RejectReason::ChannelLimit);
     }
     if !shared.spread.admit(shared.config.max_channels) {
-        return refuse(&shared, incoming, request.tag, RejectReason::InsufficientResources);
+        return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
     }
     let (name, joined) =
         shared.nexuses.join(&request.initiator, &incoming.peer(), || shared.spread.new_nexus());
@@ -273,7 +284,7 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     }
     if shared.nexuses.is_crowded(&name, shared.config.max_channels) {
         give_up(&shared, &units, &name);
-        return refuse(&shared, incoming, request.tag, RejectReason::InsufficientResources);
+        return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
     }
     let reactors = shared.spread.reactors();
     let home = joined.turn as usize % reactors.len().max(1);

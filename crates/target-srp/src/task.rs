@@ -21,6 +21,7 @@ impl Port {
         t: &TaskManagement,
     ) -> RspCode {
         tracing::info!(peer = %channel.peer, function = ?t.function, "task management");
+        self.shared.spread.counts().managed();
         channel.view.refresh(&self.shared.access, &self.units);
         let nexus = channel.view.nexus();
         // Commands that came before it may not have been looked at yet.

@@ -2,17 +2,18 @@
 
 use crate::common::{on_reactor, session_config, slice};
 use crate::peer::{Peer, ROOM, command, login};
-use crate::target::{Served, config, serve, serve_from};
+use crate::target::{HOST, Served, config, serve, serve_from};
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Access;
 use weir_initiator_brp::{Disk, Session, SessionConfig};
 use weir_mem::Slice;
 use weir_proto_brp::command::{Command, Descriptor, flag};
+use weir_proto_brp::control::Abort;
 use weir_proto_brp::{Features, LoginRequest, Op, RejectReason, Status};
 use weir_reactor::{sleep, spawn, timeout};
 use weir_target_brp::TargetConfig;
-use weir_target_core::{End, Whom};
+use weir_target_core::{AccessMap, End, Whom};
 
 /// Waits until `done`, or fails.
 async fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -118,6 +119,34 @@ fn a_host_that_serves_no_read_is_told_so_and_holds_nothing() {
         peer.send(&[(described(3), &place, &[])]);
         drop(peer);
         ends_whole(&t).await;
+    });
+}
+
+/// What a port counts only grows: commands do not go with their channel.
+#[test]
+fn a_port_counts_logins_refusals_commands_and_aborts() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(1 << 20));
+        let counts = || t.target.counts().read();
+        let peer = Peer::enter(&p, &t, login(), 1).await.unwrap();
+        peer.volume().await;
+        let integrity = peer.granted.features.has(Features::INTEGRITY);
+        peer.say(&Abort { tag: 9, seq: 1 }.message(integrity));
+        let list = Command { len: 192, flags: flag::INLINE_IN, ..command(Op::List, 1) };
+        peer.send(&[(list, &[], &[])]);
+        peer.completions(1, &[list]).await;
+        let before = counts();
+        assert_eq!((before.logins, before.refused, before.tasks), (1, 0, 1));
+        // Nobody knows it any more.
+        t.access.set(AccessMap::default());
+        let other = LoginRequest { session: 78, ..login() };
+        assert_eq!(Peer::enter(&p, &t, other, 1).await.err(), Some(RejectReason::NotAllowed));
+        assert_eq!((counts().logins, counts().refused), (1, 1));
+        let told = t.target.counts().take_refusals(std::time::Instant::now());
+        assert!(told[0].contains(&HOST.to_string()) && told[0].contains("127.0.0.1"), "{told:?}");
+        drop(peer);
+        ends_whole(&t).await;
+        assert!(counts().commands >= 2, "they went with their channel: {:?}", counts());
     });
 }
 

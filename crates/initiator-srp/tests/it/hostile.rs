@@ -58,6 +58,38 @@ fn a_host_that_serves_no_read_is_told_so_and_holds_nothing() {
     });
 }
 
+/// What a port counts only grows: commands do not go with their channel.
+#[test]
+fn a_port_counts_logins_refusals_commands_and_task_management() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        let counts = || t.target.counts().read();
+        let port = weir_proto_srp::PortId::new(9, 9);
+        let (one, other) =
+            (Peer::enter(&p, &t, 0).await, Peer::enter_as(&p, &t, port, 0).await.unwrap());
+        one.attention().await;
+        for tag in 0..3 {
+            one.write(tag, 0, 1, Peer::immediate(&[5; 512]));
+            assert_eq!(one.next().await, (tag, End::Status(0)));
+        }
+        one.manage(7, TaskFunction::AbortTask, 99);
+        assert_eq!(one.next().await, (7, End::Code(RspCode::Complete)));
+        let before = counts();
+        assert_eq!((before.logins, before.refused, before.tasks), (2, 0, 1));
+        drop(one);
+        until("its channel ends", || t.port.census().channels == 1).await;
+        assert!(counts().commands >= 4, "they went with their channel: {:?}", counts());
+        // Nobody knows it any more.
+        t.access.set(weir_target_core::AccessMap::default());
+        assert!(Peer::enter_as(&p, &t, port, 0).await.is_err());
+        assert_eq!((counts().logins, counts().refused), (2, 1));
+        let told = t.target.counts().take_refusals(std::time::Instant::now());
+        assert!(told[0].contains(&port.to_string()) && told[0].contains("127.0.0.1"), "{told:?}");
+        drop(other);
+        ends_whole(&t).await;
+    });
+}
+
 /// More commands with tables of their own than there are buffers for both, all at once.
 #[test]
 fn commands_with_tables_never_wait_for_each_other() {

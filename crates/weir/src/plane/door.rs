@@ -9,7 +9,7 @@ use weir_mem::BufPool;
 use weir_proto_scsi::identity::Identity;
 use weir_proto_srp::{PortId, TargetPolicy};
 use weir_target_brp as brp;
-use weir_target_core::{Access, Units};
+use weir_target_core::{Access, Counts, Units};
 use weir_target_srp as srp;
 
 /// The front end of one port. Cloning gives another handle; it may be used on any reactor.
@@ -133,6 +133,14 @@ impl Door {
         match self {
             Door::Srp(t) => t.broken(),
             Door::Brp(t) => t.broken(),
+        }
+    }
+
+    /// What has happened at the port since it was made.
+    pub(crate) fn counts(&self) -> &Counts {
+        match self {
+            Door::Srp(t) => t.counts(),
+            Door::Brp(t) => t.counts(),
         }
     }
 

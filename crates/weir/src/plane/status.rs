@@ -1,6 +1,6 @@
 //! What the node is doing now.
 
-use super::door::{ChannelLine, RequestsLine};
+use super::door::{ChannelLine, Door, RequestsLine};
 use super::local::{Local, on};
 use super::node::Node;
 use std::collections::BTreeMap;
@@ -200,6 +200,14 @@ impl Node {
     }
 
     pub(crate) async fn live(&self) -> Result<LiveStatus> {
+        // Before those of channels that are there, so that none counts twice.
+        let gone: Vec<_> = {
+            let targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+            targets
+                .values()
+                .map(|t| (t.target.clone(), t.target.counts().read().commands))
+                .collect()
+        };
         let mut readings = Vec::new();
         for (i, h) in self.handles().iter().enumerate() {
             readings.push(self.read_or_held(i, h).await?);
@@ -271,7 +279,12 @@ impl Node {
                         h.events.publish("error", &format!("target/{name}"), &text);
                     }
                 }
-                live.ports.push(PortLive { broken, ..port(name, t, &readings) });
+                for text in t.target.counts().take_refusals(Instant::now()) {
+                    if let Some(h) = self.hooks.get() {
+                        h.events.publish("login.refused", &format!("target/{name}"), &text);
+                    }
+                }
+                live.ports.push(PortLive { broken, ..port(name, t, &gone, &readings) });
             }
         }
         {
@@ -299,7 +312,13 @@ impl Node {
     }
 }
 
-fn port(name: &str, t: &super::node::RunningTarget, readings: &[Reading]) -> PortLive {
+/// What is told of a port; `gone` are commands of channels that are gone, of each port.
+fn port(
+    name: &str,
+    t: &super::node::RunningTarget,
+    gone: &[(Door, u64)],
+    readings: &[Reading],
+) -> PortLive {
     let channels: Vec<_> = readings
         .iter()
         .flat_map(|r| r.ports.iter().filter(|(n, ..)| n == name).flat_map(|(_, c, _)| c))
@@ -320,12 +339,18 @@ fn port(name: &str, t: &super::node::RunningTarget, readings: &[Reading]) -> Por
             }
         })
         .collect();
+    let counts = t.target.counts();
+    let gone = gone.iter().find(|(d, _)| std::ptr::eq(d.counts(), counts)).map_or(0, |g| g.1);
+    let counted = counts.read();
     PortLive {
         name: name.to_owned(),
         listening: t.listening.iter().map(ToString::to_string).collect(),
         channels: channels.len() as u64,
         nexuses,
-        commands: channels.iter().map(|c| c.commands).sum(),
-        ..PortLive::default()
+        logins: counted.logins,
+        rejects: counted.refused,
+        commands: counts.commands(gone, channels.iter().map(|c| c.commands).sum()),
+        task_management: counted.tasks,
+        broken: 0,
     }
 }

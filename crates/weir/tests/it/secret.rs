@@ -40,6 +40,23 @@ fn a_host_with_a_secret_is_let_in_by_its_proof_only() {
     let srp = d.target();
     d.fails(&format!("inquiry --target {srp} --volume v --initiator-port {PORT}"), 5);
 
+    // Who was refused is counted and told.
+    let ports = d.json("status")["live"]["ports"].clone();
+    let counted = |name: &str, what: &str| {
+        let all = ports.as_array().expect("ports");
+        let port = all.iter().find(|p| p["name"] == name).expect("a port");
+        port[what].as_u64().expect("a number")
+    };
+    assert!(counted("brp0", "rejects") >= 2 && counted("srp0", "rejects") >= 1, "{ports}");
+    assert!(counted("brp0", "logins") >= 1 && counted("brp0", "commands") >= 16, "{ports}");
+    assert_eq!(counted("srp0", "logins"), 0, "{ports}");
+    let told = d.ok("events --json");
+    for port in ["target/brp0", "target/srp0"] {
+        let of_port = |l: &&str| l.contains("\"login.refused\"") && l.contains(port);
+        let line = told.lines().find(of_port).unwrap_or_else(|| panic!("{port}: {told}"));
+        assert!(line.contains("127.0.0.1") && line.contains("was refused"), "{line}");
+    }
+
     // Nobody is told the secret, and the configuration is for its owner only.
     let hex: String = text.bytes().map(|b| format!("{b:02x}")).collect();
     for said in [d.ok("host show h --json"), d.ok("host list --json"), d.log()] {
