@@ -48,6 +48,8 @@ pub(crate) struct Channel {
     /// Of the data buffers, its host's part.
     pub(crate) share: Share,
     state: Cell<ChannelState>,
+    /// Messages that were no valid IUs and could be answered.
+    pub(crate) malformed: Cell<u32>,
     credit: RefCell<RequestLimit>,
     /// Requests that hold the channel, and who waits for none.
     busy: Cell<u32>,
@@ -134,6 +136,7 @@ impl Channel {
             credit: RefCell::new(RequestLimit::new(credits)),
             busy: Cell::new(0),
             drained: WaitChannel::new(0),
+            malformed: Cell::new(0),
             lost: Cell::new(false),
             asked: Cell::new(false),
             last_heard: Cell::new(now()),

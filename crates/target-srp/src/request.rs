@@ -24,6 +24,8 @@ use weir_target_core::{End, Outcome, Pass, Stop, Whom, execute_unmapped};
 
 /// CDB bytes kept; longer ones are of no command that we know.
 const CDB: usize = 32;
+/// Messages of a channel that are no valid IUs and are answered; the next one ends it.
+const MOST_MALFORMED: u32 = 64;
 
 /// What ABORT TASK finds in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -293,6 +295,11 @@ impl Request {
     #[cold]
     async fn malformed(self: &Rc<Self>, channel: &Rc<Channel>, e: &IuError) {
         tracing::warn!(peer = %channel.peer, error = %e, "malformed message");
+        let reason = Some(weir_proto_srp::misc::LogoutReason::InvalidIuType);
+        channel.malformed.set(channel.malformed.get() + 1);
+        if channel.malformed.get() > MOST_MALFORMED {
+            return channel.close("its messages are wrong again and again", reason);
+        }
         match e.answer() {
             Some((tag, code)) => {
                 if channel.charge() {
@@ -300,10 +307,7 @@ impl Request {
                     self.answer_code(channel, tag, code).await;
                 }
             }
-            None => channel.close(
-                &format!("the host does not speak SRP: {e}"),
-                Some(weir_proto_srp::misc::LogoutReason::InvalidIuType),
-            ),
+            None => channel.close(&format!("the host does not speak SRP: {e}"), reason),
         }
     }
 

@@ -58,6 +58,33 @@ fn a_host_that_serves_no_read_is_told_so_and_holds_nothing() {
     });
 }
 
+/// Whose messages are wrong again and again is answered for a while, and then disconnected; others notice nothing.
+#[test]
+fn a_host_that_breaks_the_protocol_again_and_again_is_disconnected() {
+    const MOST: u64 = 64;
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        let (wrong, other) = (Peer::enter(&p, &t, 0).await, {
+            let port = weir_proto_srp::PortId::new(7, 7);
+            Peer::enter_as(&p, &t, port, 0).await.unwrap()
+        });
+        wrong.attention().await;
+        other.attention().await;
+        for tag in 0..MOST {
+            wrong.nonsense(tag);
+            assert_eq!(wrong.next().await, (tag, End::Code(RspCode::FieldsInvalid)));
+        }
+        wrong.nonsense(MOST);
+        while wrong.conn.is_open() {
+            weir_reactor::sleep(weir_base::MILLIS).await;
+        }
+        other.write(1, 0, 1, Peer::immediate(&[5; 512]));
+        assert_eq!(other.next().await, (1, End::Status(0)));
+        drop((wrong, other));
+        ends_whole(&t).await;
+    });
+}
+
 /// What a port counts only grows: commands do not go with their channel.
 #[test]
 fn a_port_counts_logins_refusals_commands_and_task_management() {

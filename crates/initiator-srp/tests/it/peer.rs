@@ -121,6 +121,24 @@ impl Peer {
         self.conn.send(&iu, None, SendFlags::default(), Token::NONE);
     }
 
+    /// Sends a command whose data descriptor is of a kind that there is not.
+    pub(crate) fn nonsense(&self, tag: u64) {
+        let c = CommandBuilder {
+            tag: Tag(tag),
+            lun: 0,
+            attribute: TaskAttribute::Simple,
+            cdb: &[0; 6],
+            data_out: BufferSpec::None,
+            data_in: BufferSpec::None,
+            solicit: Solicit::default(),
+        };
+        let mut iu = vec![0; 512];
+        let n = c.encode(&mut iu).unwrap();
+        iu[5] = 0x70;
+        assert!(self.conn.send_slots().try_wait(), "a place in the send queue");
+        self.conn.send(&iu[..n], None, SendFlags::default(), Token::NONE);
+    }
+
     /// WRITE(10) of so many blocks at block `lba`.
     pub(crate) fn write(&self, tag: u64, lba: u32, blocks: u16, data_out: BufferSpec<'_>) {
         self.send(tag, &write10(lba, blocks), data_out);
