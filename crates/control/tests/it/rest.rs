@@ -316,6 +316,22 @@ fn the_checked_in_description_is_the_present_one() {
 }
 
 /// Nothing is taken down in order before the interface has ended: who is connected and says nothing, or not all that it
+#[test]
+fn the_description_is_one_that_validators_accept() {
+    let api: serde_json::Value = serde_json::from_str(&openapi_document()).expect("JSON");
+    let mut ids = std::collections::BTreeSet::new();
+    for (path, item) in api["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect("operations") {
+            let id = operation["operationId"].as_str().expect("an identifier").to_owned();
+            assert!(ids.insert(id.clone()), "{method} {path}: another one is `{id}`, too");
+            for (status, answer) in operation["responses"].as_object().expect("answers") {
+                let text = answer["description"].as_str().unwrap_or_default();
+                assert!(!text.is_empty(), "{method} {path}: {status} is not described");
+            }
+        }
+    }
+}
+
 /// began to say, must not keep the daemon from ending.
 #[tokio::test]
 async fn a_client_that_stands_still_does_not_hold_up_the_end() {
