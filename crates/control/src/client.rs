@@ -8,7 +8,7 @@ use crate::controller::ApplyReport;
 use crate::declare::Desired;
 use crate::error::{Code, Error, Problem, Result};
 use crate::events::EventPage;
-use crate::live::{ScrubLive, SnapshotLive, SnapshotRuleLive, Status};
+use crate::live::{ScrubLive, SnapshotLive, SnapshotRuleLive, Status, VolumeInfo};
 use crate::model::{
     CloneSpec, DeviceAction, Host, HostPatch, HostSpec, ImportReport, ImportSpec, MapSpec, Mapping,
     PoolInfo, PoolPatch, PoolSpec, RekeySpec, SnapshotPolicySpec, TargetPort, TargetSpec, Volume,
@@ -316,12 +316,12 @@ impl Client {
     }
 
     /// All volumes.
-    pub async fn volumes(&self) -> Result<Vec<Volume>> {
+    pub async fn volumes(&self) -> Result<Vec<VolumeInfo>> {
         self.get("/v1/volumes").await
     }
 
     /// One volume.
-    pub async fn volume(&self, name: &str) -> Result<Volume> {
+    pub async fn volume(&self, name: &str) -> Result<VolumeInfo> {
         self.get(&path("volumes", &[("volume", name)])?).await
     }
 

@@ -28,8 +28,8 @@ use crate::dataplane::{DataPlane, Hooks};
 use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
 use crate::keys::KeyRing;
-use crate::live::{Fault, LiveStatus, Status};
-use crate::model::{AccessMap, Command, Model};
+use crate::live::{Fault, LiveStatus, Status, VolumeInfo};
+use crate::model::{AccessMap, Command, Model, Volume, VolumeState};
 use crate::planted::{Bug, has};
 use crate::store::{MetaStore, ReservationStore};
 use std::collections::{BTreeMap, BTreeSet};
@@ -403,7 +403,11 @@ impl Controller {
         let fault = |(object, e): (&String, &Error)| Fault {
             object: object.clone(),
             code: e.code.as_str().to_string(),
-            text: e.to_string(),
+            text: match self.waiting_for(&model, object) {
+                0 => e.to_string(),
+                1 => format!("{e}; a volume waits for it"),
+                n => format!("{e}; {n} volumes wait for it"),
+            },
             hint: e.hint.clone(),
         };
         let mut all = self.up().faults.clone();
@@ -425,6 +429,30 @@ impl Controller {
             retries: self.retries.load(Ordering::Acquire),
             live,
         })
+    }
+
+    /// How many volumes are not served because of what is wrong with an object: a pool.
+    fn waiting_for(&self, model: &Model, object: &str) -> usize {
+        let Some(pool) = object.strip_prefix("pool/") else { return 0 };
+        let up = self.up();
+        let waits =
+            |v: &&Volume| v.pool == pool && v.newer_in.is_none() && !up.volumes.contains(&v.name);
+        if up.pools.contains(pool) { 0 } else { model.volumes.values().filter(waits).count() }
+    }
+
+    /// A volume as it is, and why it is not served, if so.
+    pub fn volume_info(&self, volume: &Volume) -> VolumeInfo {
+        let up = self.up();
+        let fault = |object: String| up.faults.get(&object).map(ToString::to_string);
+        let is_up = up.volumes.contains(&volume.name);
+        let why = || match &volume.newer_in {
+            Some(n) => format!("pool {} had it as of a newer configuration", n.pool),
+            None => fault(format!("volume/{}", volume.name))
+                .or_else(|| fault(format!("pool/{}", volume.pool)))
+                .unwrap_or_else(|| "it is about to be opened".into()),
+        };
+        let not_served = (!is_up && volume.state == VolumeState::Ready).then(why);
+        VolumeInfo { volume: volume.told_to_others(), not_served }
     }
 
     /// The live counters, with rates over the last one to two seconds.

@@ -9,6 +9,7 @@ mod migration;
 pub use graph::{GraphLive, GraphNodeLive, LayerKindLive, LayerLive, LayerParamLive};
 pub use migration::{MigrationLive, MigrationProgress};
 
+use crate::model::Volume;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -69,6 +70,17 @@ pub struct VolumeLive {
     /// What deduplication has come to, if it is deduplicated and that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deduplication: Option<DeduplicationLive>,
+}
+
+/// A volume, and whether hosts are served.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeInfo {
+    /// As it is configured.
+    #[serde(flatten)]
+    pub volume: Volume,
+    /// Why hosts are not served, if that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_served: Option<String>,
 }
 
 /// What compression of a volume has come to.

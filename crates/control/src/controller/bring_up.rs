@@ -42,7 +42,10 @@ impl Controller {
                 Ok(_) if self.is_half_closed(name) && next.as_ref() != Some(name) => {
                     self.half_closed(volume)
                 }
-                Ok(_) if !pool_is_up => Err(self.pool_down(&volume.pool)),
+                Ok(_) if !pool_is_up => {
+                    self.wait_for_pool(name, &volume.pool);
+                    Ok(())
+                }
                 Ok(_) if volume.state == VolumeState::Deleting => {
                     self.finish_deletion(name).await.map(drop)
                 }
@@ -309,14 +312,18 @@ impl Controller {
         }
     }
 
-    fn pool_down(&self, pool: &str) -> Error {
-        // Until its volumes are open, whoever waits for it sees that it is not over.
-        let opening = opening::being_opened(pool);
-        if self.up().faults.get(&format!("pool/{pool}")) == Some(&opening) {
-            return opening;
+    /// A volume whose pool is not up has no fault of its own: that of the pool counts those that wait.
+    fn wait_for_pool(&self, volume: &str, pool: &str) {
+        let object = format!("pool/{pool}");
+        let known = {
+            let mut up = self.up();
+            up.faults.remove(&format!("volume/{volume}"));
+            up.faults.contains_key(&object)
+        };
+        if !known {
+            let e = Error::new(Code::NotReady, format!("pool `{pool}` is not up"));
+            self.fault(object, e.hint("it is tried again every few seconds"));
         }
-        Error::new(Code::NotReady, format!("pool `{pool}` is not up"))
-            .hint("the fault of the pool says why; it is tried again every few seconds")
     }
 
     pub(super) fn fault(&self, object: String, e: Error) {

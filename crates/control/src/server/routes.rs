@@ -6,7 +6,7 @@ use crate::controller::{ApplyReport, Controller};
 use crate::declare::Desired;
 use crate::error::{Code, Error, Problem};
 use crate::events::EventPage;
-use crate::live::Status;
+use crate::live::{Status, VolumeInfo};
 use crate::model::{
     Command, Host, HostPatch, HostSpec, MapSpec, Mapping, Model, PoolInfo, PoolPatch, PoolSpec,
     TargetPort, TargetSpec, Volume, VolumePatch, VolumeSpec,
@@ -154,9 +154,10 @@ pub(super) async fn delete_pool(State(app): Ctl, Names(name): Names<String>) -> 
 
 /// All volumes.
 #[utoipa::path(get, path = "/v1/volumes", tag = "volumes", responses(
-    (status = 200, body = Vec<Volume>), (status = "default", body = Problem)))]
-pub(super) async fn list_volumes(State(app): Ctl) -> Json<Vec<Volume>> {
-    Json(app.controller.model().volumes.values().map(Volume::told_to_others).collect())
+    (status = 200, body = Vec<VolumeInfo>), (status = "default", body = Problem)))]
+pub(super) async fn list_volumes(State(app): Ctl) -> Json<Vec<VolumeInfo>> {
+    let model = app.controller.model();
+    Json(model.volumes.values().map(|v| app.controller.volume_info(v)).collect())
 }
 
 /// Create a volume.
@@ -173,9 +174,12 @@ pub(super) async fn create_volume(
 /// One volume.
 #[utoipa::path(get, path = "/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path)),
-    responses((status = 200, body = Volume), (status = "default", body = Problem)))]
-pub(super) async fn get_volume(State(app): Ctl, Names(name): Names<String>) -> Reply<Json<Volume>> {
-    Ok(Json(app.controller.model().volume(&name)?.told_to_others()))
+    responses((status = 200, body = VolumeInfo), (status = "default", body = Problem)))]
+pub(super) async fn get_volume(
+    State(app): Ctl,
+    Names(name): Names<String>,
+) -> Reply<Json<VolumeInfo>> {
+    Ok(Json(app.controller.volume_info(app.controller.model().volume(&name)?)))
 }
 
 /// Resize a volume or make it read-only.

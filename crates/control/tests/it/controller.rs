@@ -191,7 +191,12 @@ async fn what_did_not_start_is_a_fault_and_tried_again() {
     };
     let faults = c.status().await.expect("a status").faults;
     let objects: Vec<&str> = faults.iter().map(|f| f.object.as_str()).collect();
-    assert_eq!(objects, ["pool/mem", "volume/v1"]);
+    // One cause, one fault; the volume says what it waits for.
+    assert_eq!(objects, ["pool/mem"]);
+    assert!(faults[0].text.ends_with("; a volume waits for it"), "{faults:?}");
+    let info = |c: &Controller| c.volume_info(c.model().volume("v1").expect("it"));
+    let why = info(&c).not_served.expect("it is not served");
+    assert!(why.contains("the test wants it"), "{why}");
     for command in [
         Command::CreateVolume(volume("v2", "mem", 1 << 20)),
         Command::PatchVolume { name: "v1".into(), patch: VolumePatch::default() },
@@ -203,6 +208,7 @@ async fn what_did_not_start_is_a_fault_and_tried_again() {
     fake.mend();
     until("all is well", async || c.status().await.expect("a status").faults.is_empty()).await;
     assert!(fake.state().volumes.contains_key("v1"));
+    assert_eq!(info(&c).not_served, None);
 }
 
 #[tokio::test]

@@ -65,7 +65,8 @@ async fn objects_live_and_die_over_the_unix_socket() {
         PoolPatch { add: ram_pool("x", GIB).devices, grow: Vec::new(), ..PoolPatch::default() };
     assert_eq!(c.patch_pool("mem", &patch).await.expect("larger").capacity, 2 * GIB);
     let v = c.create_volume(&volume("v1", "mem", 1 << 20)).await.expect("a volume");
-    assert_eq!(c.volume("v1").await.expect("it"), v);
+    let info = c.volume("v1").await.expect("it");
+    assert_eq!((info.volume, info.not_served), (v, None));
     let patch = VolumePatch { size: Some(3 << 20), ..VolumePatch::default() };
     assert_eq!(c.patch_volume("v1", &patch).await.expect("larger").size, 3 << 20);
     c.create_host(&host("h1", &["1:2"])).await.expect("a host");
@@ -315,7 +316,6 @@ fn the_checked_in_description_is_the_present_one() {
     );
 }
 
-/// Nothing is taken down in order before the interface has ended: who is connected and says nothing, or not all that it
 #[test]
 fn the_description_is_one_that_validators_accept() {
     let api: serde_json::Value = serde_json::from_str(&openapi_document()).expect("JSON");
@@ -332,6 +332,7 @@ fn the_description_is_one_that_validators_accept() {
     }
 }
 
+/// Nothing is taken down in order before the interface has ended: who is connected and says nothing, or not all that it
 /// began to say, must not keep the daemon from ending.
 #[tokio::test]
 async fn a_client_that_stands_still_does_not_hold_up_the_end() {

@@ -5,11 +5,10 @@ use super::output::{self, Table};
 use super::parse::{self, NewSize, Switch};
 use clap::{Args, Subcommand, ValueEnum};
 use weir_control::client::Client;
-use weir_control::live::VolumeLive;
+use weir_control::live::{VolumeInfo, VolumeLive};
 use weir_control::model::{
     CompressionSpec, Compressor, DeduplicationSpec, EncryptionSpec, FormSpec, KeySource, Layout,
-    MigrationSpec, RekeySpec, SnapshotRule, Volume, VolumeKind, VolumePatch, VolumeSpec,
-    VolumeState,
+    MigrationSpec, RekeySpec, SnapshotRule, VolumeKind, VolumePatch, VolumeSpec, VolumeState,
 };
 use weir_control::units::format_size;
 use weir_control::{Code, Error};
@@ -117,7 +116,7 @@ impl Rekey {
     async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
         if self.reencrypt {
             let spec = MigrationSpec {
-                pool: Some(client.volume(&self.name).await?.pool),
+                pool: Some(client.volume(&self.name).await?.volume.pool),
                 reencrypt: true,
                 form: encrypted(self.key),
                 ..self.how.spec()
@@ -257,13 +256,13 @@ impl Command {
                 if let Some(pool) = pool {
                     // A pool that does not exist is an error, not an empty list.
                     client.pool(&pool).await?;
-                    volumes.retain(|v| v.pool == pool);
+                    volumes.retain(|v| v.volume.pool == pool);
                 }
                 output::show(json, &volumes, |v| table(v))
             }
             Command::Show { name } => {
                 let volume = client.volume(&name).await?;
-                let form = volume.form();
+                let form = volume.volume.form();
                 let live = match form.compression.is_some() || form.deduplication.is_some() {
                     true => {
                         let all = client.status().await?.live.volumes;
@@ -276,7 +275,9 @@ impl Command {
             Command::Resize { name, size, allow_shrink } => {
                 let size = match size {
                     NewSize::To(size) => size,
-                    NewSize::By(more) => client.volume(&name).await?.size.saturating_add(more),
+                    NewSize::By(more) => {
+                        client.volume(&name).await?.volume.size.saturating_add(more)
+                    }
                 };
                 let patch =
                     VolumePatch { size: Some(size), allow_shrink, ..VolumePatch::default() };
@@ -351,50 +352,53 @@ async fn only_pool(client: &Client) -> anyhow::Result<String> {
     }
 }
 
-fn table(volumes: &[Volume]) -> String {
+fn table(volumes: &[VolumeInfo]) -> String {
     if volumes.is_empty() {
         return "no volumes; `weir volume create --help` shows how to make one".into();
     }
     let mut t = Table::new(&["VOLUME", "POOL", "KIND", ">SIZE", ">BLOCK", "STATE", "NAA"]);
-    for v in volumes {
+    for info in volumes {
+        let v = &info.volume;
         t.row(vec![
             v.name.clone(),
             v.pool.clone(),
             v.kind.as_str().into(),
             format_size(v.size),
             v.block_size.to_string(),
-            state(v).into(),
+            state(info).into(),
             v.naa.to_string(),
         ]);
     }
     t.text()
 }
 
-fn state(v: &Volume) -> &'static str {
+fn state(info: &VolumeInfo) -> &'static str {
+    let v = &info.volume;
     match v.state {
         VolumeState::Creating => "creating",
         VolumeState::Deleting => "deleting",
         VolumeState::Ready if v.newer_in.is_some() => "left behind",
+        VolumeState::Ready if info.not_served.is_some() => "not served",
         VolumeState::Ready if v.migration.is_some() => "migrating",
         VolumeState::Ready if v.read_only => "read-only",
         VolumeState::Ready => "ready",
     }
 }
 
-fn details(v: &Volume, live: Option<&VolumeLive>) -> String {
+fn details(info: &VolumeInfo, live: Option<&VolumeLive>) -> String {
+    let v = &info.volume;
     let mut rows = vec![
         ("volume", v.name.clone()),
         ("pool", v.pool.clone()),
         ("kind", v.kind.as_str().into()),
         ("size", format!("{} ({} bytes)", format_size(v.size), v.size)),
         ("block size", v.block_size.to_string()),
-        ("state", state(v).into()),
+        ("state", state(info).into()),
         ("serial", v.serial.clone()),
         ("name", format!("naa.{}", v.naa)),
     ];
-    if let Some(n) = &v.newer_in {
-        let why = format!("pool {} had it as of a newer configuration", n.pool);
-        rows.push(("not served", why));
+    if let Some(why) = &info.not_served {
+        rows.push(("why", why.clone()));
     }
     rows.push(("layout", String::new()));
     let mut text = output::fields(&rows);

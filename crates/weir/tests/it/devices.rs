@@ -224,10 +224,17 @@ fn what_is_missing_is_a_fault_and_not_empty() {
             fs::remove_dir(&mount).expect("nothing is in it");
         }
         d.start();
+        // One cause, one fault; each volume says what it waits for.
         let objects: Vec<_> = faults(&d).iter().map(|f| f["object"].clone()).collect();
-        for o in ["pool/f", "pool/t", "volume/vf", "volume/vt"] {
-            assert!(objects.iter().any(|f| f == o), "{o}: {objects:?}");
+        assert_eq!(objects, ["pool/f", "pool/t"]);
+        for (volume, pool) in [("vf", "f"), ("vt", "t")] {
+            let fault = faults(&d).into_iter().find(|f| f["object"] == format!("pool/{pool}"));
+            let text = fault.map(|f| f["text"].to_string()).unwrap_or_default();
+            assert!(text.contains("a volume waits for it"), "{text}");
+            let why = d.json(&format!("volume show {volume}"))["not_served"].to_string();
+            assert!(text.starts_with(why.trim_end_matches('"')), "{why} / {text}");
         }
+        assert!(d.ok("volume list --pool f").contains("not served"));
         assert_eq!(mount.exists(), there);
         if there {
             assert_eq!(fs::read_dir(&mount).expect("read").count(), 0, "nothing was made");

@@ -107,7 +107,7 @@ fn what_is_missing_is_said_and_never_made_anew() {
     }
     d.start();
     let text = d.json("status")["faults"].to_string();
-    assert!(text.contains("pool/p") && text.contains("volume/v"), "{text}");
+    assert!(text.contains("pool/p") && text.contains("a volume waits for it"), "{text}");
     d.stop();
 }
 
