@@ -92,6 +92,9 @@ impl Model {
         for name in &spec.volumes {
             self.check_rules(&new[name], &new)?;
         }
+        for c in &changes {
+            check_groups(&new[&c.name], &new)?;
+        }
         self.volumes = new;
         Ok(changes)
     }
@@ -119,13 +122,7 @@ impl Model {
             .because(format!("pool `{}` is a plain pool", volume.pool))
             .hint("make one with `weir pool create NAME --raid 1 --device … --device …`"));
         }
-        let wrong = |why: String| {
-            Error::new(
-                Code::InvalidRequest,
-                format!("volume `{name}` cannot have these rules for snapshots"),
-            )
-            .because(why)
-        };
+        let wrong = |why: String| wrong(name, why);
         if rules.len() > MAX_RULES {
             return Err(wrong(format!("there are {}", rules.len()))
                 .hint(format!("a volume has up to {MAX_RULES}")));
@@ -137,13 +134,7 @@ impl Model {
                     .hint("give each rule of a volume another period"));
             }
             let Some(group) = &r.0.group else { continue };
-            let is_mate = |v: &&Volume| {
-                let with = |o: &SnapshotRule| {
-                    o.0.group.as_ref() == Some(group) && o.0.policy.every() == every
-                };
-                v.pool == volume.pool && v.snapshots.iter().any(with)
-            };
-            let mates = all.values().filter(is_mate).count();
+            let mates = all.values().filter(|v| v.pool == volume.pool && is_mate(v, r)).count();
             if mates > MOST_IN_GROUP {
                 return Err(wrong(format!("group `{group}` would have {mates} volumes")).hint(
                     format!("up to {MOST_IN_GROUP} volumes can have their snapshots together"),
@@ -152,6 +143,43 @@ impl Model {
         }
         Ok(())
     }
+}
+
+fn wrong(name: &str, why: String) -> Error {
+    Error::new(
+        Code::InvalidRequest,
+        format!("volume `{name}` cannot have these rules for snapshots"),
+    )
+    .because(why)
+}
+
+/// Whether a volume has its snapshots together with those of a rule that has a group, if both are in one pool.
+fn is_mate(volume: &Volume, rule: &SnapshotRule) -> bool {
+    let together =
+        |o: &SnapshotRule| o.0.group == rule.0.group && o.0.policy.every() == rule.0.policy.every();
+    rule.0.group.is_some() && volume.snapshots.iter().any(together)
+}
+
+/// Refuses rules by which a volume would be in a group with volumes of other pools, `all` being there. Pools that carry such groups
+/// are imported all the same: there each has an instant of its own.
+pub(super) fn check_groups(volume: &Volume, all: &BTreeMap<String, Volume>) -> Result<()> {
+    for r in &volume.snapshots {
+        let Some(other) = all.values().find(|v| v.pool != volume.pool && is_mate(v, r)) else {
+            continue;
+        };
+        let why = format!(
+            "group `{}` has volume `{}` of pool `{}`, and `{}` is in pool `{}`",
+            r.0.group.as_deref().unwrap_or_default(),
+            other.name,
+            other.pool,
+            volume.name,
+            volume.pool
+        );
+        return Err(wrong(&volume.name, why).hint(
+            "a group's snapshots are of one instant, which pools do not share: give the group another name",
+        ));
+    }
+    Ok(())
 }
 
 fn rules_text(volume: &Volume) -> String {

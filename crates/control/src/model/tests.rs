@@ -701,6 +701,24 @@ fn rules_for_snapshots_are_checked_and_kept() {
         code(m.apply(Command::PatchVolume { name: "g64".into(), patch }, 0)),
         Code::InvalidRequest
     );
+    // Nor does it go over several pools, which share no instant, whichever command asks for it.
+    let grouped = ["every=1m,keep=1,group=g"];
+    let two = vec![device(DeviceKind::File, "/c"), device(DeviceKind::File, "/d")];
+    m.apply(Command::CreatePool(pool("far", Some(Raid::One), two)), 999).unwrap();
+    m.apply(create("far", "far", &[]), 1000).unwrap();
+    let far = ["far".to_string()];
+    let patch = VolumePatch { snapshots: Some(rules(&grouped)), ..VolumePatch::default() };
+    for asked in [
+        set(&far, &grouped),
+        Command::PatchVolume { name: "far".into(), patch },
+        create("more", "far", &grouped),
+    ] {
+        let e = m.apply(asked, 2000).unwrap_err();
+        assert_eq!(e.code, Code::InvalidRequest);
+        assert!(e.to_string().contains("group `g` has volume `g0` of pool `p`"), "{e}");
+    }
+    m.apply(set(&far, &["every=1m,keep=1,group=other"]), 0).unwrap();
+    m.apply(set(&far, &["every=1d,keep=1,group=g"]), 0).unwrap();
 }
 
 #[test]

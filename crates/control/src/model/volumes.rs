@@ -2,6 +2,7 @@
 
 use super::apply::check_count;
 use super::layout::{FreeSpace, largest};
+use super::snapshots::check_groups;
 use super::*;
 use crate::units::format_size;
 
@@ -86,6 +87,7 @@ impl Model {
             let mut with = self.volumes.clone();
             with.insert(spec.name.clone(), volume.clone());
             self.check_rules(&volume, &with)?;
+            check_groups(&volume, &with)?;
         }
         self.volumes.insert(spec.name, volume);
         Ok(vec![change])
@@ -266,6 +268,7 @@ impl Model {
             let mut with = self.volumes.clone();
             with.insert(name.to_string(), volume.clone());
             self.check_rules(&volume, &with)?;
+            check_groups(&volume, &with)?;
         }
         if self.volumes.get(name) == Some(&volume) {
             return Ok(Vec::new());
