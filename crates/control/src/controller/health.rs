@@ -74,6 +74,21 @@ fn faults(pools: &[PoolLive], told: &Told) -> Vec<Fault> {
     pools.iter().flat_map(|p| protection(p).into_iter().chain(space(p, told))).collect()
 }
 
+/// What began, became another and ended: kind, object and text of an event each.
+fn news(before: &Told, now: &Told) -> Vec<(&'static str, String, String)> {
+    let began = now.iter().filter(|(k, _)| !before.contains_key(*k));
+    let began = began.map(|(k, text)| ("fault.began", k, text.clone()));
+    // Another device, or the same one again. Of space only the figures change.
+    let changed = now.iter().filter(|(k, text)| {
+        k.1 == Code::PoolDegraded.as_str() && before.get(*k).is_some_and(|t| t != *text)
+    });
+    let changed = changed.map(|(k, text)| ("fault.changed", k, text.clone()));
+    let ended = before.iter().filter(|(k, _)| !now.contains_key(*k));
+    let ended = ended.map(|(k, text)| ("fault.ended", k, format!("not so any more: {text}")));
+    let all = began.chain(changed).chain(ended);
+    all.map(|(kind, k, text)| (kind, k.0.clone(), format!("{text} ({})", k.1))).collect()
+}
+
 /// What holds reactors up. Of that the data plane publishes events itself.
 pub(super) fn reactor_faults(reactors: &[ReactorLive]) -> Vec<Fault> {
     let fault = |(index, r): (usize, &ReactorLive)| {
@@ -104,11 +119,8 @@ impl Controller {
     pub(super) fn tell_faults(&self, pools: &[PoolLive]) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let now: Told = faults(pools, &told).iter().map(|f| (key(f), f.text.clone())).collect();
-        for (k, text) in now.iter().filter(|(k, _)| !told.contains_key(*k)) {
-            self.events.publish("fault.began", &k.0, &format!("{text} ({})", k.1));
-        }
-        for (k, text) in told.iter().filter(|(k, _)| !now.contains_key(*k)) {
-            self.events.publish("fault.ended", &k.0, &format!("not so any more: {text} ({})", k.1));
+        for (kind, object, text) in news(&told, &now) {
+            self.events.publish(kind, &object, &text);
         }
         *told = now;
     }
@@ -159,6 +171,31 @@ mod tests {
         );
         let codes: Vec<_> = all.iter().map(|f| f.code.as_str()).collect();
         assert_eq!(codes, ["pool_degraded", "pool_degraded", "pool_full"]);
+    }
+
+    #[test]
+    fn a_fault_that_becomes_another_is_told() {
+        let told = |state: &str, reason: &str, room| -> Told {
+            let p = PoolLive { reason: Some(reason.into()), ..pool(room, state) };
+            faults(&[p], &Told::new()).iter().map(|f| (key(f), f.text.clone())).collect()
+        };
+        let well = told("healthy", "", 900);
+        let steps = [
+            well.clone(),
+            told("degraded", "device 1 is gone", 900),
+            told("degraded", "device 1 is brought up to date", 900),
+            told("degraded", "device 1 is brought up to date", 800),
+            told("degraded", "device 1 is gone", 800),
+            well,
+            told("healthy", "", 40),
+            told("healthy", "", 30),
+        ];
+        let kinds: Vec<_> = steps
+            .windows(2)
+            .map(|w| news(&w[0], &w[1]).iter().map(|n| n.0).collect::<Vec<_>>().join(" "))
+            .collect();
+        let (began, changed) = ("fault.began", "fault.changed");
+        assert_eq!(kinds, [began, changed, "", changed, "fault.ended", began, ""]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ fn told(action: &DeviceAction) -> String {
         DeviceAction::Drain { number } => format!("everything is moved off device {number}"),
         DeviceAction::Cancel { number } => format!("nothing more is done about device {number}"),
         DeviceAction::Remove { number } => format!("device {number} removed"),
-        DeviceAction::Resync => "brought up to date".into(),
+        DeviceAction::Resync => "is being brought up to date".into(),
         DeviceAction::Resume => "goes on".into(),
     }
 }
