@@ -61,6 +61,9 @@ impl FromStr for Endpoint {
         if let Some(rest) = text.strip_prefix("http://") {
             return tcp(rest.trim_end_matches('/')).ok_or_else(|| wrong("there is no HOST:PORT"));
         }
+        if let Some((scheme, _)) = text.split_once("://") {
+            return Err(wrong(&format!("`{scheme}` is not spoken")));
+        }
         if text.contains('/') {
             return Ok(Endpoint::Unix(text.into()));
         }
@@ -122,16 +125,21 @@ impl Client {
                 Endpoint::Tcp(address) => Box::new(TcpStream::connect(address).await?),
             })
         };
+        let start = "start it with `weir serve`, or say where it is with --server or --data-dir";
         let failed = |why: String| {
             Error::new(
                 Code::DaemonUnreachable,
                 format!("cannot reach the daemon at {}", self.endpoint),
             )
             .because(why)
-            .hint("start it with `weir serve`, or say where it is with --server or --data-dir")
+            .hint(start)
         };
         match tokio::time::timeout(CONNECT, connecting).await {
             Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(e)) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                Err(failed(e.to_string())
+                    .hint("run it as the user that the daemon runs as, or as root"))
+            }
             Ok(Err(e)) => Err(failed(e.to_string())),
             Err(_) => Err(failed(format!("no answer within {} s", CONNECT.as_secs()))),
         }

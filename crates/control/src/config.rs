@@ -116,7 +116,7 @@ impl Config {
                 format!("the configuration file {} cannot be read", path.display()),
             )
             .because(e)
-            .hint("check the path given with --config")
+            .hint("check the path, and that it is yours to read")
         })?;
         let mut config = Config::parse(&text)
             .map_err(|e| Error { message: format!("{} in {}", e.message, path.display()), ..e })?;

@@ -136,7 +136,10 @@ enum Command {
 /// Reads the command line, runs the command and gives the exit code.
 pub(crate) fn main() -> ExitCode {
     weir_control::store::explain_damage();
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => return usage(&e),
+    };
     let json = cli.json;
     dispatch(cli).unwrap_or_else(|e| fail(&e, json))
 }
@@ -159,6 +162,9 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Bench(mut args) => {
             args.json = json;
+            if let Some(args::BenchCommand::Scenario(s)) = &mut args.command {
+                s.json = json;
+            }
             args.check()?;
             run::bench(*args)
         }
@@ -225,6 +231,23 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::ExitCodes if json => done(output::json(&exit_codes::json())),
         Command::ExitCodes => done(output::text(&exit_codes::table())),
     }
+}
+
+/// What is wrong with the command line; help and version, which come this way too, are output.
+fn usage(e: &clap::Error) -> ExitCode {
+    // What could not be read as a whole may have it all the same.
+    let json = std::env::args_os().any(|a| a == "--json");
+    if !json || !e.use_stderr() {
+        drop(e.print());
+        return u8::try_from(e.exit_code()).unwrap_or(2).into();
+    }
+    let text = e.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let (message, reason) = text.split_once('\n').unwrap_or((text, ""));
+    let problem = Error::new(weir_control::Code::InvalidRequest, message.trim())
+        .because(reason.trim())
+        .hint("`weir help` shows the commands, and --help behind one how it is used");
+    fail(&problem.into(), true)
 }
 
 /// Prints an error (what, why, what to do) and gives the exit code.

@@ -281,6 +281,14 @@ fn over_time(r: &Report) -> Result<String> {
 }
 
 fn run_scenario(a: &ScenarioArgs) -> anyhow::Result<ExitCode> {
+    if a.list && a.json {
+        let all: Vec<_> = scenario::ALL
+            .iter()
+            .map(|s| serde_json::json!({ "name": s.name, "title": s.title }))
+            .collect();
+        output::json(&all)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if a.list {
         let lines: String =
             scenario::ALL.iter().map(|s| format!("{:12} {}\n", s.name, s.title)).collect();

@@ -188,6 +188,30 @@ fn errors_say_what_why_and_what_to_do() {
         let out = n.weir(line);
         assert_eq!(out.status.code(), Some(2), "weir {line}");
         assert!(texts(&out).1.len() > 40, "weir {line}: {:?}", texts(&out));
+        let (_, json) = n.fails(line, 2);
+        assert_eq!(json["code"], "invalid_request", "weir {line}: {json}");
+        let message = json["detail"].as_str().unwrap_or_default();
+        assert!(!message.is_empty() && !message.contains('\n'), "weir {line}: {json}");
+        assert!(!json["hint"].as_str().unwrap_or_default().is_empty(), "weir {line}: {json}");
+    }
+    // Wherever it says that JSON is wanted.
+    let json: Value = serde_json::from_str(&texts(&n.weir("--json pool")).1).expect("JSON");
+    assert_eq!(json["exit_code"], 2, "{json}");
+    // Help is no error, whatever else is said.
+    assert!(n.ok("pool create --help --json").contains("Usage"));
+    assert!(n.ok("--version --json").starts_with("weir "));
+}
+
+#[test]
+fn scenarios_are_listed_for_programs_too() {
+    let n = Node::start();
+    let all = n.json("bench scenario --list");
+    let all = all.as_array().expect("a list");
+    let text = n.ok("bench scenario --list");
+    assert!(all.len() > 5 && all.len() == text.lines().count(), "{text}");
+    for s in all {
+        let (name, title) = (s["name"].as_str().expect("it"), s["title"].as_str().expect("it"));
+        assert!(text.lines().any(|l| l.starts_with(name) && l.ends_with(title)), "{s}: {text}");
     }
 }
 
@@ -199,8 +223,11 @@ fn without_a_daemon_the_exit_code_is_5() {
         assert_eq!(out.status.code(), Some(5), "weir {line}: {:?}", texts(&out));
         assert!(texts(&out).1.contains("weir serve"), "weir {line}");
     }
-    let out = weir(&dir, "--server https://127.0.0.1:1 status");
-    assert_eq!(out.status.code(), Some(2));
+    for (server, why) in [("https://127.0.0.1:1", "https"), ("ftp://x", "`ftp` is not spoken")] {
+        let out = weir(&dir, &format!("--server {server} status"));
+        assert_eq!(out.status.code(), Some(2));
+        assert!(texts(&out).1.contains(why), "{:?}", texts(&out));
+    }
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn a_pool_and_all_its_volumes_come_to_another_node_and_back() {
     assert_eq!(a.fails("volume create more --pool safe --size 1M", 4).0, "record_newer");
     assert_eq!(a.fails(&format!("pool import x {devices}"), 4).0, "device_in_use");
     a.ok("pool release safe --yes");
-    assert_eq!(a.fails("pool import x", 2).0, "");
+    assert_eq!(a.fails("pool import x", 2).0, "invalid_request");
     a.ok(&format!("pool import x --prefix x- --without-hosts {devices}"));
     assert_eq!(a.json("map list"), serde_json::json!([]));
     assert_eq!(about(&a, "x-ve")[0], was[3][0]);

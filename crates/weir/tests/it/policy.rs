@@ -48,7 +48,8 @@ fn snapshots_are_made_and_purged_by_rules() {
     ] {
         assert_eq!(d.fails(line, exit).0, code, "weir {line}");
     }
-    assert_eq!(d.fails("snapshot policy set b --snapshot every=10,keep=3", 2).0, "");
+    let wrong = d.fails("snapshot policy set b --snapshot every=10,keep=3", 2);
+    assert_eq!(wrong.0, "invalid_request");
     d.ok("snapshot policy set b c --snapshot every=1s,keep=3,group=db --snapshot every=1d,keep=2");
 
     until("three are there", || periodic(&d, "a").len() == 3);

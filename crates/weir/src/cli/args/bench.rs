@@ -251,6 +251,10 @@ pub(crate) struct ScenarioArgs {
     /// Measure this target instead of one started for the purpose.
     #[arg(long, short, value_parser = parse::target, value_name = "ADDRESS")]
     pub(crate) target: Option<SocketAddr>,
+
+    /// From the global `--json`.
+    #[arg(skip)]
+    pub(crate) json: bool,
 }
 
 impl BenchArgs {
