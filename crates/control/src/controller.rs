@@ -20,6 +20,7 @@ mod opening;
 mod policies;
 mod protect;
 mod renamed;
+mod unserved;
 
 pub use declared::ApplyReport;
 pub use policies::PoolRules;
@@ -28,8 +29,8 @@ use crate::dataplane::{DataPlane, Hooks};
 use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
 use crate::keys::KeyRing;
-use crate::live::{Fault, LiveStatus, Status, VolumeInfo};
-use crate::model::{AccessMap, Command, Model, Volume, VolumeState};
+use crate::live::{Fault, LiveStatus, Status};
+use crate::model::{AccessMap, Command, Model};
 use crate::planted::{Bug, has};
 use crate::store::{MetaStore, ReservationStore};
 use std::collections::{BTreeMap, BTreeSet};
@@ -413,6 +414,7 @@ impl Controller {
         let mut all = self.up().faults.clone();
         all.extend(self.store.trouble().map(|e| (STORE.to_string(), e)));
         let mut faults: Vec<Fault> = all.iter().map(fault).collect();
+        faults.extend(self.being_served(&model));
         faults.extend(self.pool_faults(&live.pools));
         faults.extend(health::reactor_faults(&live.reactors));
         Ok(Status {
@@ -429,30 +431,6 @@ impl Controller {
             retries: self.retries.load(Ordering::Acquire),
             live,
         })
-    }
-
-    /// How many volumes are not served because of what is wrong with an object: a pool.
-    fn waiting_for(&self, model: &Model, object: &str) -> usize {
-        let Some(pool) = object.strip_prefix("pool/") else { return 0 };
-        let up = self.up();
-        let waits =
-            |v: &&Volume| v.pool == pool && v.newer_in.is_none() && !up.volumes.contains(&v.name);
-        if up.pools.contains(pool) { 0 } else { model.volumes.values().filter(waits).count() }
-    }
-
-    /// A volume as it is, and why it is not served, if so.
-    pub fn volume_info(&self, volume: &Volume) -> VolumeInfo {
-        let up = self.up();
-        let fault = |object: String| up.faults.get(&object).map(ToString::to_string);
-        let is_up = up.volumes.contains(&volume.name);
-        let why = || match &volume.newer_in {
-            Some(n) => format!("pool {} had it as of a newer configuration", n.pool),
-            None => fault(format!("volume/{}", volume.name))
-                .or_else(|| fault(format!("pool/{}", volume.pool)))
-                .unwrap_or_else(|| "it is about to be opened".into()),
-        };
-        let not_served = (!is_up && volume.state == VolumeState::Ready).then(why);
-        VolumeInfo { volume: volume.told_to_others(), not_served }
     }
 
     /// The live counters, with rates over the last one to two seconds.
@@ -519,8 +497,7 @@ async fn sample_loop(controller: std::sync::Weak<Controller>) {
         c.sample().await;
         ticks = ticks.wrapping_add(1);
         let due = ticks.is_multiple_of(RETRY_SAMPLES);
-        let any = due && !c.up().faults.is_empty();
-        if any || c.has_opened() {
+        if c.has_opened() || due && c.is_wanting() {
             let one = c.changes.lock().await;
             c.bring_up().await;
             // Where devices were found is known before the daemon can be stopped.

@@ -89,6 +89,8 @@ weir_base::planted_bugs! {
     OpenedIsLost,
     /// The configuration follows what a reactor has said of its pools that is held up since.
     NamesOfBefore,
+    /// A pool is open, and nobody opens its volumes.
+    OpenedWithoutVolumes,
     /// A device that is removed takes a name along that another one has got.
     NameOfAnother,
     /// Volumes are served from where an older configuration may have them while a pool is opened that knows better.

@@ -5,7 +5,7 @@ use crate::support::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_control::Controller;
-use weir_control::model::{Carried, Command, DeviceKind, PoolSpec, Raid};
+use weir_control::model::{Carried, Command, DeviceKind, PoolPatch, PoolSpec, Raid};
 
 const MIB: u64 = 1 << 20;
 
@@ -211,6 +211,34 @@ async fn one_that_has_just_been_opened_is_not_let_go_of_as_lost() {
     not_lost_when_it_has_come().await;
 }
 
+/// A command opens a pool that is being opened in the background, and has nothing to do with its volumes.
+async fn patched_meanwhile() {
+    let dir = Scratch::new();
+    let c = Controller::start(dir.path(), Arc::new(Fake::default())).await.expect("a controller");
+    c.execute(Command::CreatePool(ram_pool("a", GIB))).await.expect("a pool");
+    c.execute(Command::CreateVolume(volume("v", "a", 8 * MIB))).await.expect("a volume");
+    c.shutdown().await.expect("its end");
+    drop(c);
+    let fake = Arc::new(Fake::default());
+    fake.state().slow_pools.insert("a".into(), Duration::from_millis(1700));
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    let patch = PoolPatch { add: ram_pool("x", GIB).devices, ..PoolPatch::default() };
+    c.execute(Command::PatchPool { name: "a".into(), patch }).await.expect("it is larger");
+    if !fake.state().volumes.contains_key("v") {
+        let faults = c.status().await.expect("a status").faults;
+        let told =
+            faults.iter().any(|f| f.object == "pool/a" && f.text.contains("is being opened"));
+        assert!(told || fake.state().volumes.contains_key("v"), "{faults:?}");
+    }
+    assert!(within(60, || fake.state().volumes.contains_key("v")).await, "it is opened by itself");
+    assert!(c.status().await.expect("a status").faults.is_empty());
+}
+
+#[tokio::test]
+async fn volumes_of_a_pool_that_a_command_has_opened_are_opened() {
+    patched_meanwhile().await;
+}
+
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
@@ -221,6 +249,13 @@ mod planted {
     async fn one_after_the_other_is_seen() {
         plant(Some(Bug::OpenedInTurn));
         serves_others().await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "it is opened by itself")]
+    async fn what_opens_no_volumes_is_seen() {
+        plant(Some(Bug::OpenedWithoutVolumes));
+        patched_meanwhile().await;
     }
 
     #[tokio::test]
