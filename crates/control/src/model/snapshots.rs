@@ -93,7 +93,7 @@ impl Model {
             self.check_rules(&new[name], &new)?;
         }
         for c in &changes {
-            check_groups(&new[&c.name], &new)?;
+            check_groups(&new[&c.name], self.volumes.get(&c.name), &new)?;
         }
         self.volumes = new;
         Ok(changes)
@@ -161,9 +161,14 @@ fn is_mate(volume: &Volume, rule: &SnapshotRule) -> bool {
 }
 
 /// Refuses rules by which a volume would be in a group with volumes of other pools, `all` being there. Pools that carry such groups
-/// are imported all the same: there each has an instant of its own.
-pub(super) fn check_groups(volume: &Volume, all: &BTreeMap<String, Volume>) -> Result<()> {
-    for r in &volume.snapshots {
+/// are imported all the same: there each has an instant of its own; so have those that `before` was in.
+pub(super) fn check_groups(
+    volume: &Volume,
+    before: Option<&Volume>,
+    all: &BTreeMap<String, Volume>,
+) -> Result<()> {
+    let was = |r: &&SnapshotRule| before.is_some_and(|b| is_mate(b, r));
+    for r in volume.snapshots.iter().filter(|r| !was(r)) {
         let Some(other) = all.values().find(|v| v.pool != volume.pool && is_mate(v, r)) else {
             continue;
         };

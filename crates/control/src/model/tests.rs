@@ -719,6 +719,13 @@ fn rules_for_snapshots_are_checked_and_kept() {
     }
     m.apply(set(&far, &["every=1m,keep=1,group=other"]), 0).unwrap();
     m.apply(set(&far, &["every=1d,keep=1,group=g"]), 0).unwrap();
+    // What came that way, as by an import, stays and may keep more.
+    m.volumes.get_mut("far").unwrap().snapshots = rules(&grouped);
+    for asked in ["every=1m,keep=1,group=g", "every=1m,keep=2,group=g"] {
+        let snapshots = Some(rules(&[asked]));
+        let patch = VolumePatch { snapshots, ..VolumePatch::default() };
+        m.apply(Command::PatchVolume { name: "far".into(), patch }, 0).unwrap();
+    }
 }
 
 #[test]

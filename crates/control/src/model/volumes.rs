@@ -87,7 +87,7 @@ impl Model {
             let mut with = self.volumes.clone();
             with.insert(spec.name.clone(), volume.clone());
             self.check_rules(&volume, &with)?;
-            check_groups(&volume, &with)?;
+            check_groups(&volume, None, &with)?;
         }
         self.volumes.insert(spec.name, volume);
         Ok(vec![change])
@@ -268,7 +268,7 @@ impl Model {
             let mut with = self.volumes.clone();
             with.insert(name.to_string(), volume.clone());
             self.check_rules(&volume, &with)?;
-            check_groups(&volume, &with)?;
+            check_groups(&volume, self.volumes.get(name), &with)?;
         }
         if self.volumes.get(name) == Some(&volume) {
             return Ok(Vec::new());
