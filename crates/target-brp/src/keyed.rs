@@ -6,7 +6,7 @@
 use crate::greetings::Place;
 use crate::port::Port;
 use crate::sessions::{ChannelName, SessionName};
-use crate::target::{Login, TargetShared, join, refuse};
+use crate::target::{Login, TargetShared, join, note, refuse};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ impl Arrival {
             Arrival::Asking(i) => refuse(&port.shared, i, request, reason),
             Arrival::Greeted(g) => {
                 let (peer, who) = (g.conn.peer(), &request.initiator);
-                port.shared.spread.counts().refused(&peer, who, &reason);
+                note(&port.shared, &peer, who, reason);
                 port.greetings.remove(g.greeting.qp);
                 say_no(g.conn.claim(), reason);
             }
@@ -336,7 +336,7 @@ async fn prove(
         }
         other => {
             let why = if other.is_some() { "its secret is another one" } else { "no proof came" };
-            port.shared.spread.counts().refused(&peer, &request.initiator, &why);
+            port.shared.spread.counts().unproved(&peer, &request.initiator, &why);
             port.greetings.remove(greeting.qp);
             if other.is_some() {
                 say_no(conn.claim(), RejectReason::Secret);

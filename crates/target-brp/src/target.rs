@@ -6,6 +6,7 @@ use crate::keyed::{self, Arrival};
 use crate::port::Port;
 use crate::remembered::Remembered;
 use crate::sessions::{ChannelName, Joined, SessionName, Sessions};
+use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -199,6 +200,16 @@ impl Target {
     }
 }
 
+/// Counts a login that is refused.
+pub(crate) fn note(shared: &TargetShared, peer: &str, who: &dyn Display, reason: RejectReason) {
+    let counts = shared.spread.counts();
+    match reason {
+        // It comes again, and is let in then.
+        RejectReason::Draining => counts.put_off(peer, who),
+        reason => counts.refused(peer, who, &reason),
+    }
+}
+
 /// Refuses a login.
 pub(crate) fn refuse(
     shared: &TargetShared,
@@ -206,7 +217,7 @@ pub(crate) fn refuse(
     request: &LoginRequest,
     reason: RejectReason,
 ) {
-    shared.spread.counts().refused(&incoming.peer(), &request.initiator, &reason);
+    note(shared, &incoming.peer(), &request.initiator, reason);
     incoming.reject(&LoginReject { reason, version: VERSION }.encode());
 }
 
@@ -236,8 +247,7 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     let request = match LoginRequest::decode(incoming.private_data()) {
         Ok(r) => r,
         Err(e) => {
-            let who = "somebody who does not speak BRP";
-            shared.spread.counts().refused(&incoming.peer(), &who, &e);
+            shared.spread.counts().stranger(&incoming.peer(), &e);
             let reason = RejectReason::Invalid;
             return incoming.reject(&LoginReject { reason, version: VERSION }.encode());
         }

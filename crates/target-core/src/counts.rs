@@ -1,14 +1,17 @@
 //! What has happened at a target port since it was made: these only grow.
 
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Refusals that are told one by one; the others are counted.
-const KEPT: usize = 8;
-/// How often refusals are told at most: whoever tries again and again must not push everything else out of the events.
-const EVERY: Duration = Duration::from_secs(10);
+/// Causes of refusals that are told one by one: where from, and why. All others are one cause.
+const KEPT: usize = 16;
+/// Of one reason: who is refused for one may not hide those that are for another.
+const OF_ONE_REASON: usize = 4;
+/// How often one is told again while it goes on: whoever tries again and again must not push everything else out of the events.
+const EVERY: Duration = Duration::from_secs(600);
 
 /// Counters of a target port. Nothing of it is touched per command.
 #[derive(Default)]
@@ -23,11 +26,75 @@ pub struct Counts {
     refusals: Mutex<Refusals>,
 }
 
-#[derive(Default)]
-struct Refusals {
-    told: Vec<String>,
+/// Refusals of one cause.
+struct Cause {
+    /// The address, if it is not one of many.
+    from: Option<String>,
+    why: String,
+    /// Who the first one, or the last one of those not told of, said it was.
+    claimed: String,
+    /// How many have not been told of.
     more: u64,
-    last: Option<Instant>,
+    /// When it was told of; `None` if it has not been.
+    told: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Refusals(Vec<Cause>);
+
+impl Refusals {
+    fn note(&mut self, peer: &str, claimed: &dyn Display, why: &dyn Display) {
+        let from =
+            peer.parse().map_or_else(|_| peer.to_string(), |a: SocketAddr| a.ip().to_string());
+        let why = why.to_string();
+        let all = &self.0;
+        let is_it = |c: &Cause| c.why == why && c.from.as_ref() == Some(&from);
+        let room = all.len() < KEPT && all.iter().filter(|c| c.why == why).count() < OF_ONE_REASON;
+        let known = all.iter().position(is_it);
+        let many = || all.iter().position(|c| c.from.is_none());
+        let at = known.or_else(|| if room { None } else { many() });
+        match at {
+            Some(at) => {
+                let c = &mut self.0[at];
+                c.claimed = claimed.to_string();
+                c.why = why;
+                c.more += 1;
+            }
+            None => self.0.push(Cause {
+                from: room.then_some(from),
+                why,
+                claimed: claimed.to_string(),
+                more: 1,
+                told: None,
+            }),
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> Vec<String> {
+        let is_due =
+            |c: &Cause| c.told.is_none_or(|told| now.saturating_duration_since(told) >= EVERY);
+        // What has not been for so long begins anew.
+        self.0.retain(|c| c.more > 0 || !is_due(c));
+        let due = self.0.iter_mut().filter(|c| is_due(c));
+        let text = |c: &mut Cause| {
+            let (n, first) = (std::mem::take(&mut c.more), c.told.replace(now).is_none());
+            let (claimed, why) = (&c.claimed, &c.why);
+            match &c.from {
+                Some(from) if first && n == 1 => {
+                    format!("a login of {claimed} from {from} was refused: {why}")
+                }
+                Some(from) => {
+                    format!(
+                        "logins from {from} are refused ({n}), the last one of {claimed}: {why}"
+                    )
+                }
+                None => {
+                    format!("logins of others are refused ({n}), the last one of {claimed}: {why}")
+                }
+            }
+        };
+        due.map(text).collect()
+    }
 }
 
 /// What [`Counts`] have come to.
@@ -53,12 +120,34 @@ impl Counts {
     #[cold]
     pub fn refused(&self, peer: &str, claimed: &dyn Display, why: &dyn Display) {
         tracing::warn!(%peer, %claimed, %why, "login refused");
+        self.note(peer, claimed, why);
+    }
+
+    /// The same of somebody who could not prove to be who it said. The log has so many lines of each place of the program, and
+    /// this one is worth more than those of anybody who connects.
+    #[cold]
+    pub fn unproved(&self, peer: &str, claimed: &dyn Display, why: &dyn Display) {
+        tracing::warn!(%peer, %claimed, %why, "login refused: not proved");
+        self.note(peer, claimed, why);
+    }
+
+    /// The same of somebody who does not even say who it is.
+    #[cold]
+    pub fn stranger(&self, peer: &str, why: &dyn Display) {
+        tracing::warn!(%peer, %why, "not a login");
+        self.note(peer, &"somebody who does not say who it is", why);
+    }
+
+    /// A login is to come again in a moment: what came before it is yet to end.
+    #[cold]
+    pub fn put_off(&self, peer: &str, claimed: &dyn Display) {
+        tracing::info!(%peer, %claimed, "login put off");
+    }
+
+    fn note(&self, peer: &str, claimed: &dyn Display, why: &dyn Display) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         let mut all = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        match all.told.len() < KEPT {
-            true => all.told.push(format!("a login of {claimed} from {peer} was refused: {why}")),
-            false => all.more += 1,
-        }
+        all.note(peer, claimed, why);
     }
 
     /// A channel that has had so many commands is gone.
@@ -89,19 +178,9 @@ impl Counts {
         self.told.fetch_max(now, Ordering::Relaxed).max(now)
     }
 
-    /// Refusals that have not been told of, unless some were told less than ten seconds before `now`.
+    /// What is to be told of refusals: causes that are new, and those that go on and were told ten minutes before `now`.
     pub fn take_refusals(&self, now: Instant) -> Vec<String> {
-        let mut all = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let early = all.last.is_some_and(|last| now.saturating_duration_since(last) < EVERY);
-        if early || all.told.is_empty() {
-            return Vec::new();
-        }
-        all.last = Some(now);
-        let (mut told, more) = (std::mem::take(&mut all.told), std::mem::take(&mut all.more));
-        if more > 0 {
-            told.push(format!("{more} more logins were refused meanwhile"));
-        }
-        told
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).take(now)
     }
 }
 
@@ -121,19 +200,48 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_once_and_all_are_counted() {
+    fn who_goes_on_being_refused_is_told_now_and_then() {
         let (counts, begun) = (Counts::default(), Instant::now());
-        for i in 0..KEPT + 3 {
-            counts.refused("192.0.2.7", &i, &"nobody knows it");
+        for port in 0..3 {
+            counts.refused(&format!("192.0.2.7:{port}"), &port, &"nobody knows it");
         }
         let told = counts.take_refusals(begun);
-        assert_eq!(told.len(), KEPT + 1);
-        assert_eq!(told[0], "a login of 0 from 192.0.2.7 was refused: nobody knows it");
-        assert_eq!(told[KEPT], "3 more logins were refused meanwhile");
-        counts.refused("192.0.2.7", &0, &"nobody knows it");
-        assert!(counts.take_refusals(begun + EVERY / 2).is_empty(), "so soon after the last ones");
-        assert_eq!(counts.take_refusals(begun + EVERY), told[..1]);
+        let text = "logins from 192.0.2.7 are refused (3), the last one of 2: nobody knows it";
+        assert_eq!(told, [text]);
+        counts.refused("192.0.2.7:9", &7, &"nobody knows it");
+        assert!(counts.take_refusals(begun + EVERY / 2).is_empty(), "so soon after that");
+        // Another cause is another matter.
+        counts.unproved("192.0.2.7:9", &7, &"its secret is another one");
+        let text = "a login of 7 from 192.0.2.7 was refused: its secret is another one";
+        assert_eq!(counts.take_refusals(begun + EVERY / 2), [text]);
+        let text = "logins from 192.0.2.7 are refused (1), the last one of 7: nobody knows it";
+        assert_eq!(counts.take_refusals(begun + EVERY), [text]);
+        // It begins anew when it has not been for so long.
         assert!(counts.take_refusals(begun + 2 * EVERY).is_empty());
-        assert_eq!(counts.read(), Counted { refused: KEPT as u64 + 4, ..Counted::default() });
+        counts.refused("192.0.2.7:9", &8, &"nobody knows it");
+        let text = "a login of 8 from 192.0.2.7 was refused: nobody knows it";
+        assert_eq!(counts.take_refusals(begun + 2 * EVERY), [text]);
+        assert_eq!(counts.read(), Counted { refused: 6, ..Counted::default() });
+    }
+
+    #[test]
+    fn nobody_hides_the_refusals_of_others_nor_fills_the_events() {
+        let (counts, begun) = (Counts::default(), Instant::now());
+        let mut told = 0;
+        for i in 0..10_000u32 {
+            counts
+                .stranger(&format!("10.0.{}.{}:1", i / 256, i % 256), &"these are no bytes of it");
+            told += counts.take_refusals(begun).len();
+        }
+        assert_eq!(told, OF_ONE_REASON + 1, "some, and the others as one");
+        counts.unproved("192.0.2.7:9", &7, &"its secret is another one");
+        assert_eq!(counts.take_refusals(begun).len(), 1);
+        let told = counts.take_refusals(begun + EVERY);
+        let text = "logins of others are refused (9995), the last one of somebody who does not say who it is: these are no bytes of it";
+        assert_eq!(told, [text]);
+        for i in 0..1000u32 {
+            counts.refused("192.0.2.7:9", &7, &i);
+        }
+        assert!(counts.take_refusals(begun + EVERY).len() <= KEPT + 1);
     }
 }

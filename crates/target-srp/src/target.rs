@@ -243,8 +243,7 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     let request = match LoginRequest::decode(incoming.private_data(), form) {
         Ok(r) => r,
         Err(e) => {
-            let who = "somebody who does not speak SRP";
-            shared.spread.counts().refused(&incoming.peer(), &who, &e);
+            shared.spread.counts().stranger(&incoming.peer(), &e);
             return incoming.reject(&[]);
         }
     };
