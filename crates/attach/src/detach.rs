@@ -12,7 +12,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long what was written may take to get to the volume.
 const FLUSH: Duration = Duration::from_secs(30);
@@ -152,8 +152,7 @@ fn flush(state: &State) -> Result<(), Error> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| failed(format!("`sync` cannot be run: {e}")))?;
-    let until = Instant::now() + FLUSH;
-    loop {
+    for _ in 0..FLUSH.as_millis() / STEP.as_millis() {
         match sync.try_wait().map_err(|e| failed(e.to_string()))? {
             Some(done) if done.success() => return Ok(()),
             Some(_) => {
@@ -163,10 +162,13 @@ fn flush(state: &State) -> Result<(), Error> {
                 }
                 return Err(failed(why.trim().to_owned()));
             }
-            None if Instant::now() < until => std::thread::sleep(STEP),
-            None => break,
+            None => std::thread::sleep(STEP),
         }
     }
+    // This process may go on for long after the target is back.
+    let reaped =
+        std::thread::Builder::new().name("weir-flush".into()).spawn(move || drop(sync.wait()));
+    drop(reaped);
     Err(Error::new(
         Kind::Busy,
         format!("what was written to {} is not on the volume yet", state.name),
