@@ -391,7 +391,12 @@ impl Director {
                 sleep(2 * MILLIS).await;
                 // Who had read a good copy before that may have mended the other one with it.
                 for (m, byte, b) in &damaged {
-                    m.poke(*byte, &b[..1]);
+                    let mut now = vec![0; 4096];
+                    m.peek(*byte, &mut now);
+                    // What is known to be lost is not kept: another block may have its place by now.
+                    if now[1..] == b[1..] {
+                        m.poke(*byte, &b[..1]);
+                    }
                 }
                 match read(&*v, at, 4096).await {
                     Err(IoError::Medium) => {
