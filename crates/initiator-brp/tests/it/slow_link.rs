@@ -14,7 +14,7 @@ const MIB: usize = 1 << 20;
 /// I/Os under way, of a MiB each.
 const IOS: u64 = 8;
 /// A MiB takes four seconds, twice the keep-alive.
-const BYTE_TIME: Nanos = 4 * SECONDS >> 20;
+const BYTE_TIME: Nanos = (4 * SECONDS) >> 20;
 const KEEP_ALIVE: Nanos = 2 * SECONDS;
 
 /// `IOS` writes or reads at once over a slow link. How often the session lost its path, and how long it took.
