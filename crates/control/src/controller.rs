@@ -20,6 +20,7 @@ mod opening;
 mod policies;
 mod protect;
 mod renamed;
+mod take_down;
 mod unserved;
 
 pub use declared::ApplyReport;
@@ -32,6 +33,7 @@ use crate::keys::KeyRing;
 use crate::live::{Fault, LiveStatus, Status};
 use crate::model::{AccessMap, Command, Model};
 use crate::planted::{Bug, has};
+use crate::stopping::Stopping;
 use crate::store::{MetaStore, ReservationStore};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -87,7 +89,7 @@ struct Up {
     /// Rules for snapshots that the pools follow.
     rules: BTreeMap<String, PoolRules>,
     records: carried::Records,
-    /// Everything has been taken down, for good.
+    /// Everything has been taken down, or is about to be, for good.
     down: bool,
 }
 
@@ -124,6 +126,7 @@ pub struct Controller {
     /// A cut has ended.
     cut_over: tokio::sync::Notify,
     opening: opening::Openings,
+    stopping: Stopping,
 }
 
 impl std::fmt::Debug for Controller {
@@ -139,11 +142,11 @@ impl Controller {
     /// # Errors
     /// The store cannot be used, or it is gone.
     pub async fn start(data_dir: &Path, plane: Arc<dyn DataPlane>) -> Result<Arc<Controller>> {
-        Controller::start_allowing(data_dir, plane, Vec::new()).await
+        Controller::start_allowing(data_dir, plane, Vec::new(), Stopping::default()).await
     }
 
     /// As [`start`](Controller::start), with commands that may be run for keys of encrypted volumes: a program and its first
-    /// arguments each. No others are, whoever asks.
+    /// arguments each. No others are, whoever asks. When `stopping` begins meanwhile, no more is brought up.
     ///
     /// # Errors
     /// As there.
@@ -151,10 +154,11 @@ impl Controller {
         data_dir: &Path,
         plane: Arc<dyn DataPlane>,
         key_commands: Vec<String>,
+        stopping: Stopping,
     ) -> Result<Arc<Controller>> {
         let dir = data_dir.to_path_buf();
         let store = blocking(move || MetaStore::open(&dir)).await?;
-        Self::start_on(store, data_dir, plane, key_commands).await
+        Self::start_until(store, data_dir, plane, key_commands, stopping).await
     }
 
     /// The same on a store that is open already.
@@ -166,6 +170,16 @@ impl Controller {
         data_dir: &Path,
         plane: Arc<dyn DataPlane>,
         key_commands: Vec<String>,
+    ) -> Result<Arc<Controller>> {
+        Self::start_until(store, data_dir, plane, key_commands, Stopping::default()).await
+    }
+
+    async fn start_until(
+        store: MetaStore,
+        data_dir: &Path,
+        plane: Arc<dyn DataPlane>,
+        key_commands: Vec<String>,
+        stopping: Stopping,
     ) -> Result<Arc<Controller>> {
         let (store, model, known) = blocking(move || {
             let mut model = store.load()?;
@@ -187,6 +201,14 @@ impl Controller {
         let reservations = ReservationStore::start(store.clone())?;
         let keys = Arc::new(KeyRing::allowing(key_commands));
         plane.attach(Hooks { reservations, events: events.clone(), keys: keys.clone() });
+        // When the stop begins, whatever else is waited for then, the start included.
+        let (begun, ports) = (stopping.begun(), Arc::downgrade(&plane));
+        tokio::spawn(async move {
+            begun.await;
+            if let Some(ports) = ports.upgrade() {
+                take_down::let_nobody_in(&*ports);
+            }
+        });
         let controller = Arc::new(Controller {
             data_dir: data_dir.to_path_buf(),
             started: Instant::now(),
@@ -207,9 +229,10 @@ impl Controller {
             retries: AtomicU64::new(0),
             cut_over: tokio::sync::Notify::new(),
             opening: opening::Openings::default(),
+            stopping,
         });
         controller.tell_pools();
-        controller.bring_up().await;
+        controller.bring_up_first().await?;
         tokio::spawn(sample_loop(Arc::downgrade(&controller)));
         tokio::spawn(migrate::migration_loop(Arc::downgrade(&controller)));
         Ok(controller)
@@ -254,14 +277,7 @@ impl Controller {
         .await
     }
 
-    /// The turn of a command. There is none after everything was taken down.
-    async fn turn(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
-        let one = self.changes.lock().await;
-        self.check_up()?;
-        Ok(one)
-    }
-
-    /// The same, after what is owed has been taken back: what is looked at before would not be what is so.
+    /// The turn of a command, after what is owed has been taken back: what is looked at before would not be what is so.
     async fn settled_turn(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
         let one = self.turn().await?;
         if !has(Bug::TurnThoughOwed) {
@@ -272,7 +288,7 @@ impl Controller {
 
     fn check_up(&self) -> Result<()> {
         match self.is_down() {
-            true => Err(Error::new(Code::NotReady, "the daemon is being stopped")),
+            true => Err(take_down::being_stopped()),
             false => Ok(()),
         }
     }
@@ -447,7 +463,7 @@ impl Controller {
         // What is read must not be older than the configuration that is tidied by it.
         let one = self.changes.try_lock();
         if let Ok(live) = self.plane.status().await {
-            if one.is_ok() && !self.is_down() {
+            if one.is_ok() && !self.is_stopping() {
                 self.close_rest().await;
                 self.tidy_devices(&live).await;
                 self.put_rules().await;
@@ -463,19 +479,6 @@ impl Controller {
             samples[0] = samples[1].take();
             samples[1] = Some((Instant::now(), live));
         }
-    }
-
-    /// Takes everything down in order: target ports, volumes, pools. The configuration stays as it is.
-    pub async fn shutdown(self: &Arc<Self>) -> Result<()> {
-        let me = self.clone();
-        finish(tokio::spawn(async move {
-            // What waits for a pool that does not open keeps nobody from the end.
-            let open = me.end_openings().await;
-            let _one = me.changes.lock().await;
-            me.up().pools.extend(open);
-            me.take_down().await
-        }))
-        .await
     }
 }
 
@@ -502,7 +505,7 @@ async fn sample_loop(controller: std::sync::Weak<Controller>) {
             c.bring_up().await;
             // Where devices were found is known before the daemon can be stopped.
             if let Ok(live) = c.plane.status().await
-                && !c.is_down()
+                && !c.is_stopping()
             {
                 c.tidy_devices(&live).await;
             }

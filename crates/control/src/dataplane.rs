@@ -347,6 +347,10 @@ pub trait DataPlane: Send + Sync + 'static {
     /// Stops a target port: logs its hosts out. Does nothing when it does not run.
     fn stop_target<'a>(&'a self, name: &'a str) -> Work<'a, ()>;
 
+    /// The node is being stopped: from here on no host is let in at any target port, also at one that is just being started. Comes
+    /// before everything else is waited for, and waits for nothing.
+    fn let_nobody_in(&self) {}
+
     /// What is going on. Called about once a second; must be cheap.
     fn status(&self) -> Work<'_, LiveStatus>;
 }

@@ -32,6 +32,8 @@ pub enum Kind {
     Denied,
     /// Data read back differs from data written.
     Mismatch,
+    /// The daemon has ended and had to leave something as it was.
+    Left,
 }
 
 /// One row per kind: kind, title, HTTP status, exit code of `weir`.
@@ -45,6 +47,7 @@ pub const KINDS: &[(Kind, &str, u16, u8)] = &[
     (Kind::Unsupported, "not supported", 501, 7),
     (Kind::Denied, "not allowed", 401, 8),
     (Kind::Mismatch, "data read back differs from data written", 500, 9),
+    (Kind::Left, "the daemon has ended, and not everything could be closed", 500, 10),
 ];
 
 impl Kind {
@@ -179,6 +182,8 @@ codes! {
     Unsupported = "unsupported", Unsupported;
     /// The request lacks the right token.
     Unauthorized = "unauthorized", Denied;
+    /// The daemon has ended, and something stands still that it could not close; nothing acknowledged is lost by that.
+    LeftOpen = "left_open", Left;
     /// Data read back is not what was written.
     DataMismatch = "data_mismatch", Mismatch;
     /// The operating system failed an operation on a file, device or socket.

@@ -27,8 +27,10 @@ pub mod live;
 pub mod model;
 pub mod planted;
 pub mod server;
+mod stopping;
 pub mod store;
 pub mod units;
 
 pub use controller::Controller;
 pub use error::{Code, Error, Kind, Result};
+pub use stopping::Stopping;

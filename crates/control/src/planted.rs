@@ -75,6 +75,18 @@ weir_base::planted_bugs! {
     TurnThoughOwed,
     /// What waits while everything is taken down is begun after that.
     GoesOnAfterEnd,
+    /// Hosts log in while everything is taken down.
+    LetsInAtTheEnd,
+    /// Commands that wait for their turn get it while the node is being stopped.
+    TurnsWhileStopping,
+    /// At the end pools are closed whose volumes have not ended.
+    PoolsBeforeVolumes,
+    /// At the end pools are closed one after another: one that hangs keeps the others open.
+    PoolsInTurn,
+    /// Nobody is told of a pool whose devices did not answer until the end.
+    OpeningsUnnamed,
+    /// A stop in the midst of a start comes after all that the start waits for.
+    StopWaitsForStart,
     /// A volume that hosts wait for, and that could not be closed, is not opened again when it is.
     ClosedForGood,
     /// Volumes that do not close rest one by one: there is always one that has rested.

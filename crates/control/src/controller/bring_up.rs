@@ -1,4 +1,4 @@
-//! Everything up after a start, again after a fault, and down at the end.
+//! Everything up after a start, and again after a fault.
 
 use super::*;
 use crate::model::{IMAGES, Pool, TargetSpec, Volume, VolumeState};
@@ -17,9 +17,10 @@ fn wait_for(volume: &str, pool: &str) -> Error {
 
 impl Controller {
     /// Starts whatever the configuration wants and the data plane does not run yet. Never fails as a whole: what does
-    /// not start becomes a fault. After the end nothing is started. The caller holds `changes`, or is alone.
+    /// not start becomes a fault. Nothing is started when the node is being stopped, which may begin meanwhile. The caller holds
+    /// `changes`.
     pub(super) async fn bring_up(&self) {
-        if self.is_down() {
+        if self.is_stopping() {
             return;
         }
         let model = self.model();
@@ -32,6 +33,9 @@ impl Controller {
         let next = self.next_to_close();
         let told = self.may_be_told_better();
         for (name, volume) in &model.volumes {
+            if self.is_stopping() {
+                return;
+            }
             let waiting = volume.state == VolumeState::Ready && !self.up().volumes.contains(name);
             let pool_is_up = volume.pool == IMAGES || self.up().pools.contains(&volume.pool);
             let done = match model.pool_at(&volume.pool) {
@@ -75,11 +79,26 @@ impl Controller {
         // Mappings before ports: no host may log in and find its LUNs missing.
         self.map_again().await;
         for name in model.targets.keys() {
-            if !self.up().targets.contains(name)
+            if !self.is_stopping()
+                && !self.up().targets.contains(name)
                 && let Err(e) = self.start_target(&model, name).await
             {
                 self.fault(format!("target/{name}"), e);
             }
+        }
+    }
+
+    /// The same at the start. It goes on to its end as a change does, but a stop does not wait here for what it waits for.
+    pub(super) async fn bring_up_first(self: &Arc<Self>) -> Result<()> {
+        let me = self.clone();
+        let up = tokio::spawn(async move {
+            let _one = me.changes.lock().await;
+            me.bring_up().await;
+            Ok(())
+        });
+        tokio::select! {
+            done = finish(up) => done,
+            () = self.stopping.begun(), if !has(Bug::StopWaitsForStart) => Ok(()),
         }
     }
 
@@ -333,46 +352,5 @@ impl Controller {
             self.events.publish("error", &object, &e.to_string());
             self.up().faults.insert(object, e);
         }
-    }
-
-    /// Everything has been taken down, or is about to be: what has waited for that changes nothing any more.
-    pub(super) fn is_down(&self) -> bool {
-        self.up().down && !has(Bug::GoesOnAfterEnd)
-    }
-
-    /// Takes everything down, and says what failed first after trying all.
-    pub(super) async fn take_down(&self) -> Result<()> {
-        let (targets, volumes, pools) = {
-            let mut up = self.up();
-            up.down = true;
-            up.faults.clear();
-            up.rules.clear();
-            up.records = Default::default();
-            let left = std::mem::take(&mut up.to_stop);
-            up.pools.extend(left.into_keys());
-            (
-                std::mem::take(&mut up.targets),
-                {
-                    let half = std::mem::take(&mut up.half_closed);
-                    let mut all = std::mem::take(&mut up.volumes);
-                    all.extend(half.into_keys());
-                    all
-                },
-                std::mem::take(&mut up.pools),
-            )
-        };
-        let mut first = Ok(());
-        for name in &targets {
-            first = first.and(self.plane.stop_target(name).await);
-        }
-        for name in &volumes {
-            first = first.and(self.plane.close_volume(name).await);
-        }
-        // Also those that are being opened just now.
-        let open = self.end_openings().await;
-        for name in pools.union(&open) {
-            first = first.and(self.plane_stop(name).await);
-        }
-        first
     }
 }

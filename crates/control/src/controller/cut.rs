@@ -131,6 +131,9 @@ impl Controller {
             true => None,
             false => Some(self.changes.lock().await),
         };
+        if self.is_stopping() {
+            return Ok(None);
+        }
         // What failed and is to be taken back cuts nothing off.
         if self.owed().is_some() && !has(Bug::CutThoughOwed) {
             return Ok(None);

@@ -68,7 +68,7 @@ impl Controller {
             for spec in &open.pools {
                 let command = || declare::pool(&me.model(), spec);
                 let object = format!("pool/{}", spec.name);
-                let _one = me.changes.lock().await;
+                let Ok(_one) = me.turn().await else { return };
                 me.declare_one(object, command).await;
             }
             for item in open.items() {
@@ -78,11 +78,15 @@ impl Controller {
                     me.unfulfilled(&item.object(), &e);
                     continue;
                 }
-                let _one = me.changes.lock().await;
+                let Ok(_one) = me.turn().await else { return };
                 me.declare_one(item.object(), || item.command(&me.model())).await;
             }
         });
-        if let Err(e) = done.await {
+        let done = tokio::select! {
+            done = done => done,
+            () = self.stopping.begun() => return,
+        };
+        if let Err(e) = done {
             tracing::error!("what is declared: {e}");
         }
     }

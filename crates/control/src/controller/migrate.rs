@@ -476,7 +476,7 @@ impl Controller {
                 MigrationStage::Copying => self.drive(&v.name).await,
                 MigrationStage::Leaving | MigrationStage::Undoing => {
                     let _one = self.changes.lock().await;
-                    if !self.is_down() {
+                    if !self.is_stopping() {
                         self.clear(&v.name).await;
                     }
                     Ok(())
@@ -492,7 +492,7 @@ impl Controller {
     }
 
     async fn drive(&self, name: &str) -> Result<()> {
-        let _one = self.changes.lock().await;
+        let _one = self.turn().await?;
         let model = self.model();
         // It may be over by now.
         let Ok(m) = model.copying(name) else { return Ok(()) };

@@ -3,7 +3,6 @@
 use super::*;
 use crate::dataplane::Inside;
 use crate::model::{DeviceFound, DeviceSpec, Pool};
-use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinHandle;
 use tokio::time::{timeout, timeout_at};
@@ -11,9 +10,6 @@ use tokio::time::{timeout, timeout_at};
 /// How long pools may take to open before everything else goes on without them. Hosts are told meanwhile that their volumes are
 /// becoming ready.
 const SOON: Duration = Duration::from_millis(1500);
-/// How long one that is being opened may keep the daemon from its end.
-const END: Duration = Duration::from_secs(5);
-
 /// How long a command waits for a pool that is being opened, while others wait for it.
 const TURN: Duration = Duration::from_secs(10);
 /// How long a pool may keep volumes waiting that carry no configuration themselves. Longer than it takes to find out that devices
@@ -45,8 +41,6 @@ pub(super) struct Openings {
     unknown: Mutex<BTreeSet<String>>,
     /// Pools whose opening has begun once.
     known: Mutex<BTreeSet<String>>,
-    /// The daemon is to end: nothing is opened any more.
-    over: AtomicBool,
     /// One thing at a time with each pool.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -96,12 +90,14 @@ impl Controller {
     }
 
     /// Waits until no pool is being opened any more, for a node that is to be whole from the start; a minute at most.
-    pub async fn opened_all(&self) {
+    pub async fn opened_all(self: &Arc<Self>) {
         let begun = Instant::now();
-        while !lock(&self.opening.all).is_empty() && begun.elapsed() < WHOLE {
-            if self.has_opened() {
-                let _one = self.changes.lock().await;
-                self.bring_up().await;
+        while !lock(&self.opening.all).is_empty() && begun.elapsed() < WHOLE && !self.is_stopping()
+        {
+            if self.has_opened()
+                && let Err(e) = self.bring_up_first().await
+            {
+                tracing::error!("what is to be up: {e}");
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -173,16 +169,15 @@ impl Controller {
         lock(&self.opening.all).values().any(|o| o.task.is_finished())
     }
 
-    /// Opens the pools that are not up, and waits a little for those whose opening begins now. The caller holds `changes`, or is
-    /// alone.
+    /// Opens the pools that are not up, and waits a little for those whose opening begins now. The caller holds
+    /// `changes`.
     pub(super) async fn open_pools(&self, model: &Model) {
         let soon = if has(Bug::OpenedInTurn) { Duration::from_secs(600) } else { SOON };
         let until = Instant::now() + soon;
         let before: BTreeSet<String> = lock(&self.opening.all).keys().cloned().collect();
         for (name, pool) in &model.pools {
             let wanted = !self.up().pools.contains(name) || self.is_behind(&format!("pool/{name}"));
-            let over = self.opening.over.load(Ordering::Acquire);
-            if wanted && !over && !before.contains(name) {
+            if wanted && !self.is_stopping() && !before.contains(name) {
                 self.begin_opening(pool);
             }
         }
@@ -226,21 +221,25 @@ impl Controller {
         }
     }
 
-    /// Gives openings a little time to come to their ends. Gives the pools that may be open by now.
-    pub(super) async fn end_openings(&self) -> BTreeSet<String> {
-        self.opening.over.store(true, Ordering::Release);
+    /// Gives openings until `until` to come to their ends. Gives the pools that may be open by now, and what is said of the others.
+    pub(super) async fn end_openings(
+        &self,
+        until: tokio::time::Instant,
+    ) -> (BTreeSet<String>, Vec<String>) {
         let all = std::mem::take(&mut *lock(&self.opening.all));
-        let until = Instant::now() + END;
-        let mut open = BTreeSet::new();
+        let (mut open, mut left) = (lock(&self.opening.unknown).clone(), Vec::new());
         for (name, mut o) in all {
-            match timeout_at(until.into(), &mut o.task).await {
+            match timeout_at(until, &mut o.task).await {
                 Ok(_) => drop(open.insert(name)),
                 Err(_) => {
-                    tracing::error!("pool {name} is left to itself: its devices do not answer");
                     o.task.abort();
+                    if has(Bug::OpeningsUnnamed) {
+                        continue;
+                    }
+                    left.push(format!("pool `{name}` is being opened: its devices do not answer"));
                 }
             }
         }
-        open
+        (open, left)
     }
 }

@@ -70,6 +70,10 @@ pub(crate) struct State {
     pub(crate) slow_pools: BTreeMap<String, std::time::Duration>,
     /// Pools whose devices do not answer before they are told to.
     pub(crate) hung_pools: BTreeMap<String, std::sync::Arc<tokio::sync::Notify>>,
+    /// Calls that open or close something and take so long, written as in `calls`.
+    pub(crate) late: BTreeMap<String, std::time::Duration>,
+    /// No target port lets anybody in any more.
+    pub(crate) shut: bool,
     /// How far volumes have moved, as the data plane calls it.
     pub(crate) moves: BTreeMap<String, String>,
     /// What protected pools say of themselves.
@@ -134,6 +138,15 @@ impl Fake {
                 .hint("mend it"));
         }
         Ok(s)
+    }
+
+    /// Takes as long as the test wants.
+    async fn in_its_time(&self, call: String) {
+        let late = self.state().late.get(&call).copied();
+        if let Some(late) = late {
+            self.state().calls.push(format!("{call} begins"));
+            tokio::time::sleep(late).await;
+        }
     }
 
     fn start_pool_now(&self, pool: &Pool) -> Result<Vec<u64>, Error> {
@@ -251,14 +264,20 @@ impl DataPlane for Fake {
     }
 
     fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
-        // Also one that is not closed in order is closed.
-        let done = self.call(format!("stop_pool {name}")).map(drop);
-        self.state().pools.remove(name);
-        ready(done)
+        Box::pin(async move {
+            self.in_its_time(format!("stop_pool {name}")).await;
+            // Also one that is not closed in order is closed.
+            let done = self.call(format!("stop_pool {name}")).map(drop);
+            self.state().pools.remove(name);
+            done
+        })
     }
 
     fn open_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
-        ready(self.call(format!("open_volume {}", volume.name)).and_then(|mut s| {
+        Box::pin(async move {
+            let call = format!("open_volume {}", volume.name);
+            self.in_its_time(call.clone()).await;
+            let mut s = self.call(call)?;
             assert!(s.pools.contains_key(&pool.name), "its pool runs");
             assert!(!s.volumes.contains_key(&volume.name), "it is not open");
             s.data.insert(volume.name.clone());
@@ -267,7 +286,7 @@ impl DataPlane for Fake {
                 true => Err(Error::new(Code::IoError, "commands of hosts do not end")),
                 false => Ok(()),
             }
-        }))
+        })
     }
 
     fn cut_volume<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
@@ -327,6 +346,7 @@ impl DataPlane for Fake {
             if let Some(slow) = slow {
                 tokio::time::sleep(slow).await;
             }
+            self.in_its_time(format!("close_volume {name}")).await;
             self.call(format!("close_volume {name}")).map(|mut s| drop(s.volumes.remove(name)))
         })
     }
@@ -451,14 +471,26 @@ impl DataPlane for Fake {
     }
 
     fn start_target<'a>(&'a self, port: &'a TargetPort) -> Work<'a, Vec<SocketAddr>> {
-        ready(self.call(format!("start_target {}", port.name)).map(|mut s| {
+        ready(self.call(format!("start_target {}", port.name)).and_then(|mut s| {
+            if s.shut {
+                return Err(Error::new(Code::NotReady, "nobody is let in any more"));
+            }
             s.targets.insert(port.name.clone(), port.clone());
-            port.listen.iter().filter_map(|l| l.parse().ok()).collect()
+            Ok(port.listen.iter().filter_map(|l| l.parse().ok()).collect())
         }))
     }
 
     fn stop_target<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
-        ready(self.call(format!("stop_target {name}")).map(|mut s| drop(s.targets.remove(name))))
+        Box::pin(async move {
+            self.in_its_time(format!("stop_target {name}")).await;
+            self.call(format!("stop_target {name}")).map(|mut s| drop(s.targets.remove(name)))
+        })
+    }
+
+    fn let_nobody_in(&self) {
+        let mut s = self.state();
+        s.calls.push("let_nobody_in".into());
+        s.shut = true;
     }
 
     fn status(&self) -> Work<'_, LiveStatus> {

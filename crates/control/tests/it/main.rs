@@ -27,4 +27,5 @@ mod same_volume;
 mod shrink;
 mod slow_disk;
 mod stale_place;
+mod stops;
 mod support;

@@ -118,7 +118,7 @@ impl Local {
 
 impl Node {
     /// Runs `f` on all reactors at once; the first failure is what comes out, after all have ended.
-    async fn on_all<F>(&self, f: F) -> Result<()>
+    pub(super) async fn on_all<F>(&self, f: F) -> Result<()>
     where
         F: FnOnce(Rc<Local>) -> LocalFuture<'static, Result<()>> + Clone + Send + 'static,
     {

@@ -10,6 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use weir_base::{Nanos, SECONDS};
 use weir_block::{BuildContext, DiskSpec, Graph, Metering, Registry, Shared};
@@ -186,18 +187,28 @@ impl Thread {
         Ok(Thread { handle, core, task, stop, join: Some(join) })
     }
 
-    /// Ends the thread and all tasks of its reactor.
-    pub(crate) fn end(&mut self) {
+    /// Has the thread end, with all tasks of its reactor. Waits for nothing.
+    pub(crate) fn leave(&self) {
         self.stop.store(true, std::sync::atomic::Ordering::Release);
         self.handle.run(|| {
             if let Some(l) = get_local::<Stop>() {
                 l.0.signal();
             }
         });
-        if let Some(j) = self.join.take() {
-            // A panic of the thread has been reported by itself.
-            let _ = j.join();
+    }
+
+    /// Waits until it has ended, but not for longer than until `until`: whether it has.
+    pub(crate) fn ended_by(&mut self, until: Instant) -> bool {
+        let Some(thread) = &self.join else { return true };
+        while !thread.is_finished() {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
+        // A panic of the thread has been reported by itself.
+        drop(self.join.take().map(std::thread::JoinHandle::join));
+        true
     }
 }
 

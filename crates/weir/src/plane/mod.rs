@@ -9,6 +9,7 @@ mod moves;
 mod node;
 #[cfg(test)]
 mod other_pool;
+mod ports;
 mod seam;
 mod status;
 mod store;

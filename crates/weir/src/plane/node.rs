@@ -10,32 +10,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use weir_base::Nanos;
 use weir_block::{Graph, GraphError, Shared};
 use weir_control::dataplane::Hooks;
-use weir_control::model::{self, Layout, Pool, TargetPort, Transport, Volume};
+use weir_control::model::{Layout, Pool, TargetPort, Volume};
 use weir_control::{Code, Error, Result};
-use weir_fabric::Provider;
-use weir_fabric_iwarp::CrcPolicy;
 use weir_mem::PoolConfig;
 use weir_proto_scsi::geometry::Geometry;
-use weir_proto_scsi::identity::{Identity, PortName, TargetPort as ScsiPort};
+use weir_proto_scsi::identity::{Identity, TargetPort as ScsiPort};
 use weir_proto_scsi::lu::LuState;
 use weir_proto_scsi::pr::Import;
-use weir_proto_srp::PortId;
 use weir_reactor::PollMode;
 use weir_target_core::{Access, AccessMap, End, ReservationStore, Unit, UnitShared, Whom};
 
 /// Longest piece of a command that passes through a buffer.
 const CHUNK: usize = 1 << 20;
 
-/// How long the channels of a target port may take to end. A host or a device that stands still does not keep the
-/// program from ending.
-const LEAVE: Duration = Duration::from_secs(8);
-/// How long those of one reactor may take, however long the others took.
-const LEAST: Duration = Duration::from_millis(200);
+/// How long reactors may take to end when everything has been taken down.
+const END: Duration = Duration::from_secs(2);
 /// How long commands of hosts may take to end: longer than any device of a protected pool is given.
 const FENCE: Duration = Duration::from_secs(30);
 /// Bytes of a volume's end that are overwritten at once.
@@ -56,7 +50,7 @@ pub(crate) struct NodeConfig {
 pub(crate) struct RunningTarget {
     pub(crate) target: Door,
     pub(crate) listening: Vec<SocketAddr>,
-    spec: TargetPort,
+    pub(super) spec: TargetPort,
 }
 
 /// The data plane of this process.
@@ -64,11 +58,11 @@ pub(crate) struct Node {
     pub(crate) threads: Mutex<Vec<Thread>>,
     pub(crate) shared: Shared,
     pub(super) access: Arc<Access>,
-    units: Mutex<BTreeMap<String, Arc<UnitShared>>>,
+    pub(super) units: Mutex<BTreeMap<String, Arc<UnitShared>>>,
     /// Volumes that hosts have lost whose commands have not ended.
     parting: Mutex<BTreeSet<String>>,
     pub(crate) targets: Mutex<BTreeMap<String, RunningTarget>>,
-    ports: Mutex<BTreeMap<String, ScsiPort>>,
+    pub(super) ports: Mutex<BTreeMap<String, ScsiPort>>,
     pub(super) hooks: OnceLock<Hooks>,
     pub(crate) last: Mutex<super::status::Last>,
     pub(crate) stores: Arc<Mutex<super::store::Stores>>,
@@ -77,9 +71,11 @@ pub(crate) struct Node {
     /// Devices of pools and files of volumes.
     pub(crate) holds: Arc<Holds>,
     pub(crate) watchdog: Arc<Watchdog>,
+    /// The node is being stopped: nobody is let in any more.
+    pub(super) shut: AtomicBool,
 }
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -93,7 +89,7 @@ fn buffers(bytes: u64) -> PoolConfig {
     PoolConfig { classes: vec![(4096, small), (64 << 10, middle), (CHUNK, large)] }
 }
 
-fn identity(serial: &str, naa: [u8; 16]) -> Identity {
+pub(super) fn identity(serial: &str, naa: [u8; 16]) -> Identity {
     Identity::new("WEIR", "VOLUME", env!("CARGO_PKG_VERSION_MINOR"), serial, naa)
 }
 
@@ -135,14 +131,30 @@ impl Node {
             moves: Mutex::default(),
             holds,
             watchdog,
+            shut: AtomicBool::new(false),
         }))
     }
 
-    /// Ends the reactors. The control plane has taken everything down before.
-    pub(crate) fn end(&self) {
+    /// Ends the reactors, each by itself. The control plane has taken everything down before.
+    ///
+    /// # Errors
+    /// Some have not ended in time: they are left to the end of the process.
+    pub(crate) fn end(&self) -> Result<()> {
         self.watchdog.stop();
-        for t in lock(&self.threads).iter_mut() {
-            t.end();
+        let mut threads = lock(&self.threads);
+        threads.iter().for_each(Thread::leave);
+        let until = Instant::now() + END;
+        let mut left = Vec::new();
+        for (i, t) in threads.iter_mut().enumerate() {
+            if !t.ended_by(until) {
+                left.push(format!("reactor {i}: {}", self.watchdog.doing(i)));
+            }
+        }
+        match left.is_empty() {
+            true => Ok(()),
+            false => Err(Error::new(Code::IoError, "not all reactors have ended")
+                .because(left.join("; "))
+                .hint("a file system or driver does not answer them; see to that one")),
         }
     }
 
@@ -151,7 +163,7 @@ impl Node {
     }
 
     /// Handles of the reactors on these cores; all when none are named.
-    fn handles_on(&self, cores: &[u16]) -> Result<Vec<weir_reactor::Handle>> {
+    pub(super) fn handles_on(&self, cores: &[u16]) -> Result<Vec<weir_reactor::Handle>> {
         let threads = lock(&self.threads);
         let wanted = |t: &&Thread| cores.is_empty() || t.core.is_some_and(|c| cores.contains(&c));
         let found: Vec<_> = threads.iter().filter(wanted).map(|t| t.handle.clone()).collect();
@@ -532,144 +544,5 @@ impl Node {
             h.reservations.save(&volume.name, Vec::new(), Box::new(|_| {}));
         }
         Ok(())
-    }
-
-    pub(super) async fn listen(&self, port: &TargetPort) -> Result<Vec<SocketAddr>> {
-        let running =
-            lock(&self.targets).get(&port.name).map(|t| (t.spec == *port, t.listening.clone()));
-        match running {
-            Some((true, listening)) => return Ok(listening),
-            Some((false, _)) => self.stop(&port.name).await?,
-            None => {}
-        }
-        let handles = self.handles_on(&port.cores)?;
-        let id = PortId::new(port.id_ext.0, port.ioc_guid.0);
-        self.announce(port, id);
-        let crc = match port.crc {
-            model::CrcPolicy::Peer => CrcPolicy::Off,
-            model::CrcPolicy::Require => CrcPolicy::Require,
-        };
-        let (none, seed) = (identity("none", [0; 16]), crate::seed::draw()?);
-        let target = Door::new(port, self.access.clone(), none, handles.len(), seed);
-        let transport = port.transport;
-        let name = port.name.clone();
-        let mut error = None;
-        for h in &handles {
-            let (target, name) = (target.clone(), name.clone());
-            let joined = on(h, move |local: Rc<Local>| {
-                Box::pin(async move {
-                    let provider = provider(&local, transport, crc)?;
-                    target.join(provider, local.units.clone(), local.pool.clone()).map_err(|e| {
-                        Error::new(Code::IoError, format!("target port {name} does not start"))
-                            .because(e)
-                    })
-                })
-            })
-            .await;
-            if let Err(e) = joined {
-                // What other reactors have of it ends below: each try would leave that much behind.
-                error = Some(e);
-                break;
-            }
-        }
-        let mut listening = Vec::new();
-        let wanted = if error.is_none() { &port.listen[..] } else { &[] };
-        for addr in wanted {
-            let (target, addr2, name) = (target.clone(), addr.clone(), name.clone());
-            let r = on(&handles[0], move |local: Rc<Local>| {
-                Box::pin(async move {
-                    let provider = provider(&local, transport, crc)?;
-                    target.listen(&*provider, &addr2).map_err(|e| {
-                        Error::new(
-                            Code::IoError,
-                            format!("target port {name} cannot listen on {addr2}"),
-                        )
-                        .because(e)
-                        .hint("use an address of this machine and a free port")
-                    })
-                })
-            })
-            .await;
-            match r {
-                Ok(a) => listening.extend(a.parse::<SocketAddr>()),
-                Err(e) => error = Some(e),
-            }
-        }
-        let entry = RunningTarget { target, listening: listening.clone(), spec: port.clone() };
-        lock(&self.targets).insert(name.clone(), entry);
-        if let Some(e) = error {
-            self.stop(&name).await?;
-            return Err(e);
-        }
-        Ok(listening)
-    }
-
-    /// Makes a port known to all units.
-    fn announce(&self, port: &TargetPort, id: PortId) {
-        let mut ports = lock(&self.ports);
-        let known = ScsiPort { relative_id: port.relative, group: 1, name: PortName::Srp(id.0) };
-        // One that does not start is tried again and again: hosts hear of it once.
-        if ports.insert(port.name.clone(), known.clone()) != Some(known) {
-            self.tell_ports(&ports);
-        }
-    }
-
-    fn tell_ports(&self, ports: &BTreeMap<String, ScsiPort>) {
-        let all: Vec<_> = ports.values().cloned().collect();
-        for u in lock(&self.units).values() {
-            u.with(|s| s.set_ports(all.clone()));
-        }
-    }
-
-    /// Ends a port that is no more.
-    pub(super) async fn remove_port(&self, name: &str) -> Result<()> {
-        self.stop(name).await?;
-        let mut ports = lock(&self.ports);
-        if ports.remove(name).is_some() {
-            self.tell_ports(&ports);
-        }
-        Ok(())
-    }
-
-    pub(super) async fn stop(&self, name: &str) -> Result<()> {
-        let Some(t) = lock(&self.targets).remove(name) else { return Ok(()) };
-        let handles = self.handles();
-        for h in &handles {
-            let target = t.target.clone();
-            on(h, move |_| {
-                Box::pin(async move {
-                    target.close();
-                    Ok(())
-                })
-            })
-            .await?;
-        }
-        // For all reactors together: their channels end side by side.
-        let until = Instant::now() + LEAVE;
-        for h in handles {
-            let (target, name) = (t.target.clone(), name.to_owned());
-            let left = until.saturating_duration_since(Instant::now()).max(LEAST);
-            on(&h, move |_| {
-                Box::pin(async move {
-                    if !target.leave(left.as_nanos() as Nanos).await {
-                        tracing::error!(target = %name, "hosts' commands were left behind");
-                    }
-                    Ok(())
-                })
-            })
-            .await?;
-        }
-        Ok(())
-    }
-}
-
-fn provider(local: &Local, transport: Transport, crc: CrcPolicy) -> Result<Rc<dyn Provider>> {
-    match transport {
-        Transport::Iwarp => Ok(local.iwarp(crc)),
-        Transport::Verbs => local.verbs().map_err(|e| {
-            Error::new(Code::IoError, "no RDMA adapter can be used").because(e).hint(
-                "install rdma-core's libraries and see `rdma link`, or use `transport = \"iwarp\"`",
-            )
-        }),
     }
 }

@@ -60,7 +60,7 @@ fn a_pool_of_the_same_name_is_not_another_one() {
     });
     let written = std::fs::metadata(&new).map_or(0, |m| std::os::unix::fs::MetadataExt::blocks(&m));
     rt.block_on(async { node.stop_pool("safe").await.expect("it stops") });
-    node.end();
+    node.end().expect("all reactors end");
     std::fs::remove_dir_all(&dir).expect("it is gone");
     assert!(
         told.is_some() || written > 0,

@@ -273,6 +273,10 @@ impl DataPlane for Node {
         Box::pin(self.remove_port(name))
     }
 
+    fn let_nobody_in(&self) {
+        self.shut_ports();
+    }
+
     fn status(&self) -> Work<'_, LiveStatus> {
         Box::pin(self.live())
     }

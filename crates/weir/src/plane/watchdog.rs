@@ -78,6 +78,12 @@ impl Watchdog {
         lock(&self.turns).get(index)?.held.clone()
     }
 
+    /// What the reactor of this index does just now.
+    pub(crate) fn doing(&self, index: usize) -> String {
+        let Some(w) = self.watched.get(index) else { return "what is not known".into() };
+        doing(w.handle.progress().task, thread_waits_in(&w.task))
+    }
+
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
@@ -97,11 +103,7 @@ impl Watchdog {
                 if call.is_none() && t.since.elapsed() < VERY_LONG {
                     continue;
                 }
-                let text = format!(
-                    "reactor {index} is held up by {}{}",
-                    p.task.map_or("work that was sent to it".into(), plain),
-                    call.map_or(String::new(), |c| format!(", in {c}"))
-                );
+                let text = format!("reactor {index} is held up by {}", doing(p.task, call));
                 self.say(index, "fault.began", &text);
                 t.held = Some(text);
             }
@@ -114,6 +116,12 @@ impl Watchdog {
             h.events.publish(what, &format!("reactor/{index}"), text);
         }
     }
+}
+
+/// A task, and the system call that its thread waits in.
+fn doing(task: Option<&'static str>, call: Option<String>) -> String {
+    let task = task.map_or("work that was sent to it".into(), plain);
+    task + &call.map_or(String::new(), |c| format!(", in {c}"))
 }
 
 /// A future's type as people know the task.
@@ -166,6 +174,6 @@ mod tests {
         hears.recv_timeout(Duration::from_secs(60)).expect("the other one serves");
         drop(write);
         until(|| node.watchdog.held(0).is_none());
-        node.end();
+        node.end().expect("all reactors end");
     }
 }

@@ -11,6 +11,7 @@ mod read;
 mod remote;
 mod secret;
 mod serve;
+mod signals;
 mod write;
 
 pub(crate) use attach::{attach, become_background, detach};

@@ -1,7 +1,7 @@
 //! `weir quickstart`: from nothing to a served, verified and measured volume.
 
 use super::remote::{self, Remote, Wanted};
-use super::serve::{Daemon, Declared, runtime};
+use super::serve::{Daemon, Declared, on_runtime};
 use crate::cli::args::{Fabric, LoginArgs, Policy, QuickstartArgs};
 use crate::cli::output;
 use serde::Serialize;
@@ -80,50 +80,67 @@ pub(crate) fn quickstart(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
             eprintln!("{text}");
         }
     };
-    runtime()?.block_on(async {
+    on_runtime(async move |stopping| {
         say(&format!("starting a node in {}", config.data_dir.display()));
-        let daemon = Daemon::start(&config, &[], Declared::AllOrNothing).await?;
-        if let Some((object, text)) = daemon.faults().await.into_iter().next() {
-            return Err(Error::new(Code::IoError, format!("{object} did not start"))
-                .because(text)
-                .into());
-        }
-        let (port, address) = serving(&daemon).await?;
-        let seconds = begun.elapsed().as_secs_f64();
-        say(&format!("serving volume {VOLUME} at {address} after {seconds:.2} s"));
-        let local = loopback(address);
-        let marker = config.data_dir.join("quickstart-data");
-        let (size, runtime) = (args.verify_size.min(args.size), args.runtime);
-        let work =
-            tokio::task::spawn_blocking(move || exercise(local, &port, &marker, size, runtime));
-        let (mut report, port) = work
-            .await
-            .map_err(|e| Error::new(Code::Internal, "the initiator ended").because(e))??;
-        report.served.data_dir = config.data_dir.display().to_string();
-        report.served.address = address.to_string();
-        if let Some(brp) = port_of(&daemon, Protocol::Brp) {
-            let at = address_of(&daemon, &brp.name).await?;
-            report.served.brp_address = at.map_or_else(String::new, |a| a.to_string());
-        }
-        report.served.seconds_to_serve = seconds;
-        report.served.api = config.data_dir.join("weir.sock").display().to_string();
-        report.served.id_ext = port.id_ext.to_string();
-        report.served.ioc_guid = port.ioc_guid.to_string();
-        report.attach = attach_lines(&port, address);
-        if json {
-            output::json(&report)?;
-        } else {
-            output::text(&summary(&report))?;
-        }
-        let stopping = if args.once {
-            daemon.run(async {}).await
+        let started = Daemon::start(&config, &[], Declared::AllOrNothing, &stopping).await?;
+        let Some(daemon) = started else { return Ok(ExitCode::SUCCESS) };
+        let done = tokio::select! {
+            biased;
+            // What the host does is left where it is: it is parted from as all are.
+            () = stopping.begun() => Ok(()),
+            done = show(&daemon, &config, &args, begun, &say) => done,
+        };
+        if args.once || done.is_err() {
+            stopping.begin();
         } else {
             say("serving until Ctrl-C");
-            daemon.run_until_signal().await
-        };
-        stopping?;
+        }
+        let stopped = daemon.run().await;
+        done?;
+        stopped?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Has a host verify and measure, and says what came of it.
+async fn show(
+    daemon: &Daemon,
+    config: &Config,
+    args: &QuickstartArgs,
+    begun: Instant,
+    say: &impl Fn(&str),
+) -> anyhow::Result<()> {
+    if let Some((object, text)) = daemon.faults().await.into_iter().next() {
+        return Err(Error::new(Code::IoError, format!("{object} did not start"))
+            .because(text)
+            .into());
+    }
+    let (port, address) = serving(daemon).await?;
+    let seconds = begun.elapsed().as_secs_f64();
+    say(&format!("serving volume {VOLUME} at {address} after {seconds:.2} s"));
+    let local = loopback(address);
+    let marker = config.data_dir.join("quickstart-data");
+    let (size, runtime) = (args.verify_size.min(args.size), args.runtime);
+    let work = tokio::task::spawn_blocking(move || exercise(local, &port, &marker, size, runtime));
+    let (mut report, port) =
+        work.await.map_err(|e| Error::new(Code::Internal, "the initiator ended").because(e))??;
+    report.served.data_dir = config.data_dir.display().to_string();
+    report.served.address = address.to_string();
+    if let Some(brp) = port_of(daemon, Protocol::Brp) {
+        let at = address_of(daemon, &brp.name).await?;
+        report.served.brp_address = at.map_or_else(String::new, |a| a.to_string());
+    }
+    report.served.seconds_to_serve = seconds;
+    report.served.api = config.data_dir.join("weir.sock").display().to_string();
+    report.served.id_ext = port.id_ext.to_string();
+    report.served.ioc_guid = port.ioc_guid.to_string();
+    report.attach = attach_lines(&port, address);
+    if args.json {
+        output::json(&report)?;
+    } else {
+        output::text(&summary(&report))?;
+    }
+    Ok(())
 }
 
 /// A pool on a sparse file, a volume on it, and a host that stands for all.

@@ -5,59 +5,47 @@ use crate::plane::{Node, NodeConfig};
 use std::os::unix::fs::DirBuilderExt;
 use std::process::ExitCode;
 use std::sync::Arc;
-use weir_control::config::{Config, Poll};
+use std::time::Duration;
+use weir_control::config::{Config, Poll, Tokens};
 use weir_control::server::Server;
 use weir_control::store::MetaStore;
-use weir_control::{Code, Controller, Error, Result};
+use weir_control::{Code, Controller, Error, Result, Stopping};
 use weir_reactor::PollMode;
+
+/// How long calls that may block are waited for when everything has ended.
+const LAST: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let config = args.config()?;
-    runtime()?.block_on(async {
+    on_runtime(async move |stopping| {
         if let Some(copy) = &args.restore_from {
             // Read back, and done: what starts next finds it there.
             drop(MetaStore::restore(&config.data_dir, copy)?);
             tracing::warn!("the configuration store was made anew of {}", copy.display());
         }
+        if args.until_stdin_closes {
+            let (closed, stopping) = (stdin_closes(), stopping.clone());
+            tokio::spawn(async move {
+                closed.await;
+                stopping.begin();
+            });
+        }
         let unsummed = &args.measure_without_checksums;
-        let daemon = Daemon::start(&config, unsummed, Declared::EachByItself).await?;
+        let started = Daemon::start(&config, unsummed, Declared::EachByItself, &stopping).await?;
+        let Some(daemon) = started else { return Ok(ExitCode::SUCCESS) };
         let socket = daemon.server_socket();
         tracing::info!(data_dir = %config.data_dir.display(), api = %socket, "serving");
-        for (object, text) in daemon.faults().await {
+        let faults = tokio::select! {
+            faults = daemon.faults() => faults,
+            () = stopping.begun() => Vec::new(),
+        };
+        for (object, text) in faults {
             tracing::error!(%object, "{text}");
         }
-        let also = args.until_stdin_closes.then(stdin_closes);
-        daemon
-            .run(async {
-                match also {
-                    Some(closed) => tokio::select! {
-                        () = signal() => {}
-                        () = closed => {}
-                    },
-                    None => signal().await,
-                }
-            })
-            .await?;
+        daemon.run().await?;
         Ok(ExitCode::SUCCESS)
     })
-}
-
-/// Ctrl-C or SIGTERM.
-async fn signal() {
-    let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
-    let terminated = async {
-        match &mut term {
-            Some(t) => {
-                t.recv().await;
-            }
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        () = terminated => {}
-    }
 }
 
 /// The end of standard input.
@@ -73,13 +61,19 @@ fn stdin_closes() -> impl Future<Output = ()> + Send {
     }
 }
 
-/// The runtime of the control plane.
-pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    Ok(tokio::runtime::Builder::new_multi_thread()
+/// Runs a daemon on the runtime of the control plane. Signals end it in order from the first moment on.
+pub(crate) fn on_runtime(
+    f: impl AsyncFnOnce(Stopping) -> anyhow::Result<ExitCode>,
+) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("weir-control")
         .enable_all()
-        .build()?)
+        .build()?;
+    let done = runtime.block_on(async { f(super::signals::watch()?).await });
+    // A call into a file system that hangs would keep the process from its end.
+    runtime.shutdown_timeout(LAST);
+    done
 }
 
 /// A node with its control plane and REST interface.
@@ -87,6 +81,7 @@ pub(crate) struct Daemon {
     node: Arc<Node>,
     pub(crate) controller: Arc<Controller>,
     server: Server,
+    stopping: Stopping,
 }
 
 /// What a daemon's configuration means for its reactors.
@@ -121,12 +116,14 @@ pub(crate) enum Declared {
 }
 
 impl Daemon {
-    /// Brings everything up; the data of pools that are `unsummed` gets no checksums.
+    /// Brings everything up; the data of pools that are `unsummed` gets no checksums. None: the node was stopped before it was up, and
+    /// everything is closed again.
     pub(crate) async fn start(
         config: &Config,
         unsummed: &[String],
         declared: Declared,
-    ) -> Result<Daemon> {
+        stopping: &Stopping,
+    ) -> Result<Option<Daemon>> {
         // What is in it is the owner's; one that is there keeps the mode that it was given.
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data_dir);
         made.map_err(|e| {
@@ -137,9 +134,36 @@ impl Daemon {
         })?;
         let tokens = config.tokens()?;
         let node = Node::start(&node_config(config, unsummed))?;
-        let commands = config.key_commands();
+        let (commands, s) = (config.key_commands(), stopping.clone());
         let controller =
-            Controller::start_allowing(&config.data_dir, node.clone(), commands).await?;
+            Controller::start_allowing(&config.data_dir, node.clone(), commands, s).await?;
+        let up = tokio::select! {
+            biased;
+            // What is under way of it goes on to its end.
+            () = stopping.begun() => None,
+            up = Daemon::declare_and_bind(&controller, config, declared, tokens) => Some(up),
+        };
+        match up {
+            Some(Ok(server)) => {
+                Ok(Some(Daemon { node, controller, server, stopping: stopping.clone() }))
+            }
+            other => {
+                let ended = controller.shutdown().await;
+                end(node).await;
+                match other {
+                    Some(Err(e)) => Err(e),
+                    _ => ended.map(|()| None),
+                }
+            }
+        }
+    }
+
+    async fn declare_and_bind(
+        controller: &Arc<Controller>,
+        config: &Config,
+        declared: Declared,
+        tokens: Option<Tokens>,
+    ) -> Result<Server> {
         match declared {
             Declared::EachByItself => controller.declare_at_start(config.desired()).await,
             Declared::AllOrNothing => {
@@ -153,7 +177,7 @@ impl Daemon {
             let (admin, read) = (admin.display(), read.display());
             tracing::info!(%address, token = %admin, read_token = %read, "the REST interface is on TCP");
         }
-        Ok(Daemon { node, controller, server })
+        Ok(server)
     }
 
     fn server_socket(&self) -> String {
@@ -168,20 +192,31 @@ impl Daemon {
         }
     }
 
-    /// Serves until Ctrl-C or SIGTERM, then takes everything down in order.
-    pub(crate) async fn run_until_signal(self) -> Result<()> {
-        self.run(signal()).await
+    /// Serves until the node is being stopped, then takes everything down in order.
+    pub(crate) async fn run(self) -> Result<()> {
+        let Daemon { node, controller, server, stopping } = self;
+        let served = async {
+            let served = server.run(stopping.begun()).await;
+            // Also when it ends by itself, which it does when it fails.
+            stopping.begin();
+            served
+        };
+        let down = async {
+            stopping.begun().await;
+            controller.shutdown().await
+        };
+        // Requests that are under way may be waited for by nothing that is taken down, nor the other way round.
+        let (served, down) = tokio::join!(served, down);
+        end(node).await;
+        down.and(served)
     }
+}
 
-    /// Serves until `stop` is done.
-    pub(crate) async fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<()> {
-        let Daemon { node, controller, server } = self;
-        let served = server.run(stop).await;
-        tracing::info!("stopping");
-        let down = controller.shutdown().await;
-        tokio::task::spawn_blocking(move || node.end())
-            .await
-            .map_err(|e| Error::new(Code::Internal, "the reactors did not end").because(e))?;
-        served.and(down)
+/// Ends the reactors. One that does not end has nothing of a pool any more, or that has been said: it ends with the process.
+async fn end(node: Arc<Node>) {
+    match tokio::task::spawn_blocking(move || node.end()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(e)) => tracing::warn!("{e}"),
+        Err(e) => tracing::error!("the end of the reactors broke off: {e}"),
     }
 }

@@ -1,0 +1,233 @@
+//! Everything down at the end: hosts, then volumes, then pools. All of a kind ends side by side, and each step has its time, so that
+//! what stands still delays only its own.
+//!
+//! A stop has two states. While it *stops*, no command gets a turn any more, and the change that has one goes on to its end. When
+//! it is *down*, nothing is started again.
+
+use super::*;
+use crate::stopping::Stopping;
+use tokio::sync::MutexGuard as Turn;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+/// Until when target ports may end, from the begin of the stop. The data plane parts from hosts that stand still before.
+const PORTS: Duration = Duration::from_secs(10);
+/// The same for the change that is under way and for pools that are being opened. A device fails that has not answered for 20 s: what
+/// waits for one comes to its end by then.
+const CHANGES: Duration = Duration::from_secs(23);
+/// The same for commands of hosts to volumes. They were admitted while ports ended, and may wait for a device since.
+const VOLUMES: Duration = Duration::from_secs(33);
+/// The same for pools: a device may be asked for the first time when its pool is closed, which is after ports have ended.
+const POOLS: Duration = Duration::from_secs(41);
+
+/// The same for ports that a change under way has brought up.
+const PORTS_AGAIN: Duration = Duration::from_secs(27);
+
+/// What could not be closed, and why: one line each.
+type Left = Vec<String>;
+
+/// Volumes to close, and pools with the volumes that each waits for.
+#[derive(Default)]
+struct Open {
+    volumes: BTreeSet<String>,
+    pools: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// One that was closed, or could not be.
+enum Closed {
+    Volume(String, Result<()>),
+    Pool(String, Result<()>),
+}
+
+pub(super) fn being_stopped() -> Error {
+    Error::new(Code::NotReady, "the daemon is being stopped")
+        .because("what it has begun ends, and nothing else is begun")
+        .hint("ask again when it runs again")
+}
+
+pub(super) fn let_nobody_in(plane: &dyn DataPlane) {
+    if !has(Bug::LetsInAtTheEnd) {
+        plane.let_nobody_in();
+    }
+}
+
+/// As `work`, until `until`.
+async fn in_time(until: Instant, work: impl Future<Output = Result<()>>) -> Result<()> {
+    let late = |_| Error::new(Code::IoError, "it has not ended in time");
+    timeout_at(until, work).await.map_err(late)?
+}
+
+impl Controller {
+    /// Told when the node is being stopped.
+    pub fn stopping(&self) -> &Stopping {
+        &self.stopping
+    }
+
+    /// Nothing is to be begun any more.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.has_begun() && !has(Bug::GoesOnAfterEnd)
+    }
+
+    /// Everything has been taken down, or is about to be: what is under way starts nothing any more.
+    pub(super) fn is_down(&self) -> bool {
+        self.up().down && !has(Bug::GoesOnAfterEnd)
+    }
+
+    /// The turn of a command, when it comes. There is none while the node is being stopped.
+    pub(super) async fn turn(&self) -> Result<Turn<'_, ()>> {
+        let one = if has(Bug::TurnsWhileStopping) || has(Bug::GoesOnAfterEnd) {
+            self.changes.lock().await
+        } else {
+            tokio::select! {
+                biased;
+                () = self.stopping.begun() => return Err(being_stopped()),
+                one = self.changes.lock() => one,
+            }
+        };
+        self.check_up()?;
+        Ok(one)
+    }
+
+    /// Takes everything down in order: target ports, volumes, pools. The configuration stays as it is. Ends within 41 s,
+    /// whatever does not. A pool whose volumes have not ended stays open. A port that has not ended is no error: its hosts are cut off,
+    /// and their commands end with the volumes.
+    ///
+    /// # Errors
+    /// [`Code::LeftOpen`]: something could not be closed. All of that is named, here and in the log.
+    pub async fn shutdown(self: &Arc<Self>) -> Result<()> {
+        let me = self.clone();
+        finish(tokio::spawn(async move { me.take_down().await })).await
+    }
+
+    async fn take_down(self: Arc<Self>) -> Result<()> {
+        let begun = self.stopping.begin();
+        let_nobody_in(&*self.plane);
+        let (ports, (mut opened, mut left), one) = tokio::join!(
+            self.end_ports(begun + PORTS),
+            self.end_openings(begun + CHANGES),
+            timeout_at(begun + CHANGES, self.changes.lock()),
+        );
+        // Those among them that it was waiting for itself.
+        let (more, unopened) = self.end_openings(begun + CHANGES).await;
+        opened.extend(more);
+        left.extend(unopened);
+        if one.is_err() {
+            left.push("a change that was under way has not ended in time".into());
+        }
+        // What that change has brought up goes as well.
+        let more = self.end_ports((Instant::now() + PORTS).min(begun + PORTS_AGAIN)).await;
+        for port in ports.into_iter().chain(more) {
+            tracing::warn!("hosts are cut off: {port}");
+        }
+        let open = self.all_open(opened, one.is_err());
+        left.extend(self.close_all(open, begun).await);
+        drop(one);
+        if left.is_empty() {
+            return Ok(());
+        }
+        left.iter().for_each(|l| tracing::error!("left open: {l}"));
+        Err(Error::new(Code::LeftOpen, "not everything could be closed")
+            .because(left.join("; "))
+            .hint("it is as after a kill: the next start takes it up, and nothing acknowledged is lost"))
+    }
+
+    /// Ends all target ports.
+    async fn end_ports(self: &Arc<Self>, until: Instant) -> Left {
+        let mut all = JoinSet::new();
+        for name in std::mem::take(&mut self.up().targets) {
+            let me = self.clone();
+            all.spawn(async move {
+                let ended = in_time(until, me.plane.stop_target(&name)).await;
+                ended.map_err(|e| format!("target port `{name}`: {e}"))
+            });
+        }
+        all.join_all().await.into_iter().filter_map(Result::err).collect()
+    }
+
+    /// From here on nothing is started. Gives what is open. `all`: a change is under way that may open any volume.
+    fn all_open(&self, opened: BTreeSet<String>, all: bool) -> Open {
+        let model = self.model();
+        let mut up = self.up();
+        up.down = true;
+        up.faults.clear();
+        up.rules.clear();
+        up.records = Default::default();
+        let mut open = Open { volumes: std::mem::take(&mut up.volumes), ..Open::default() };
+        open.volumes.extend(std::mem::take(&mut up.half_closed).into_keys());
+        if all {
+            open.volumes.extend(model.volumes.keys().cloned());
+        }
+        // One that the configuration does not have may be in any pool.
+        let is_in = |name: &String, pool: &String| {
+            let volume = model.volumes.get(name);
+            volume.is_none_or(|v| {
+                v.pool == *pool || v.migration.as_ref().is_some_and(|m| m.pool == *pool)
+            })
+        };
+        let to_stop = std::mem::take(&mut up.to_stop);
+        let pools = std::mem::take(&mut up.pools).into_iter().chain(opened);
+        for pool in pools.chain(to_stop.keys().cloned()) {
+            let left = to_stop.get(&pool);
+            let waits = |v: &&String| is_in(v, &pool) || left.is_some_and(|l| l.contains(*v));
+            let waits = open.volumes.iter().filter(waits).cloned().collect();
+            open.pools.insert(pool, waits);
+        }
+        open
+    }
+
+    /// Closes volumes, and each pool when all of its own are closed.
+    async fn close_all(self: &Arc<Self>, open: Open, begun: Instant) -> Left {
+        let (mut all, mut left, mut pools) = (JoinSet::new(), Left::new(), open.pools);
+        for name in open.volumes {
+            let me = self.clone();
+            all.spawn(async move {
+                let closed = in_time(begun + VOLUMES, me.plane.close_volume(&name)).await;
+                Closed::Volume(name, closed)
+            });
+        }
+        loop {
+            let ready = |(_, waits): &(String, BTreeSet<String>)| {
+                waits.is_empty() || has(Bug::PoolsBeforeVolumes)
+            };
+            let (now, later): (BTreeMap<_, _>, _) = pools.into_iter().partition(ready);
+            pools = later;
+            for name in now.into_keys() {
+                let me = self.clone();
+                let close = async move {
+                    let closed = in_time(begun + POOLS, me.plane_stop(&name)).await;
+                    Closed::Pool(name, closed)
+                };
+                match has(Bug::PoolsInTurn) {
+                    true => left.extend(close.await.why_not()),
+                    false => drop(all.spawn(close)),
+                }
+            }
+            let Some(closed) = all.join_next().await else { break };
+            // One that broke off has said so by itself, and what waits for it stays open.
+            let Ok(closed) = closed else { continue };
+            if let Closed::Volume(name, Ok(())) = &closed {
+                for waits in pools.values_mut() {
+                    waits.remove(name);
+                }
+            }
+            left.extend(closed.why_not());
+        }
+        for (name, waits) in pools {
+            let waits: Vec<String> = waits.into_iter().map(|v| format!("`{v}`")).collect();
+            left.push(format!(
+                "pool `{name}` is not closed: it waits for volumes {}",
+                waits.join(", ")
+            ));
+        }
+        left
+    }
+}
+
+impl Closed {
+    fn why_not(self) -> Option<String> {
+        match self {
+            Closed::Volume(name, closed) => closed.err().map(|e| format!("volume `{name}`: {e}")),
+            Closed::Pool(name, closed) => closed.err().map(|e| format!("pool `{name}`: {e}")),
+        }
+    }
+}
