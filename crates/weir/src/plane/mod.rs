@@ -2,6 +2,8 @@
 
 mod devices;
 mod door;
+#[cfg(test)]
+mod ends;
 mod graph;
 mod layers;
 mod local;

@@ -411,6 +411,12 @@ impl Switch {
         self.0.frozen.store(false, Ordering::Release);
     }
 
+    /// As [`freeze`](Switch::freeze), until the end of what is given, however that comes.
+    pub fn frozen(&self) -> Frozen {
+        self.freeze();
+        Frozen(self.clone())
+    }
+
     /// Whether writes find no room from now on.
     pub fn fill(&self, full: bool) {
         self.0.full.store(full, Ordering::Release);
@@ -419,6 +425,15 @@ impl Switch {
     /// Requests that are held.
     pub fn held(&self) -> u64 {
         self.0.inside.load(Ordering::Acquire)
+    }
+}
+
+/// File systems that answer nothing.
+pub struct Frozen(Switch);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.0.thaw();
     }
 }
 

@@ -287,7 +287,7 @@ impl Beside {
     }
 }
 
-/// SIGTERM.
+/// SIGTERM; a second one ends a daemon at once.
 pub fn terminate(pid: u32) {
     let status = Command::new("kill").arg(pid.to_string()).status().expect("kill runs");
     assert!(status.success(), "there is a process {pid}");

@@ -378,6 +378,21 @@ pub fn until_killed(d: &Daemon, known: &mut Known, seed: u64, after: std::time::
     written.unwrap_or_else(|e| panic!("cycle {seed}: {e}"))
 }
 
+/// Writes over SRP and BRP until the daemon, which `end` ends once there is load, parts from its hosts; how many blocks were
+/// acknowledged.
+pub fn until_ended(d: &Daemon, known: &mut Known, seed: u64, end: impl FnOnce() + 'static) -> u64 {
+    let work = async move |host: Rc<Host>| {
+        let writers = host.clone();
+        let all = spawn(async move { writers.write_all(seed).await });
+        while host.written.get() < 200 && !all.is_finished() {
+            weir_reactor::sleep(SECONDS / 100).await;
+        }
+        end();
+        all.await.ok_or("it was given up")?
+    };
+    over(d.target(), d.port("brp0"), known, work).unwrap_or_else(|e| panic!("{e}\n{}", d.log()))
+}
+
 /// Has hosts write and read while `other` runs in a thread of its own; gives blocks written and read.
 pub fn under_load(
     d: &Daemon,

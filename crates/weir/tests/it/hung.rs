@@ -9,7 +9,7 @@ use std::process::Command;
 const MIB: usize = 1 << 20;
 
 /// A node whose volume `g` in a protected pool has `data`, and a disk that may hang. None: nothing can be mounted here.
-fn node(name: &str) -> Option<(Daemon, Disks, Vec<u8>)> {
+pub(crate) fn node(name: &str) -> Option<(Daemon, Disks, Vec<u8>)> {
     let mut d = Daemon::new(name);
     let disks = match can_mount() {
         Ok(()) => Disks::mount(&d.dir, 1, 64 << 20, Nature::Honest, 1).expect("a disk"),
@@ -29,8 +29,20 @@ fn node(name: &str) -> Option<(Daemon, Disks, Vec<u8>)> {
     Some((d, disks, data))
 }
 
+/// A loop device on the disk that may hang. It has no cache: else it would answer out of the kernel's memory.
+pub(crate) fn uncached(disks: &Disks) -> Option<Loop> {
+    let made = Loop::new(&disks.files()[0]);
+    let disk = made.map_err(|e| eprintln!("skipped: no loop devices: {e}")).ok()?;
+    let direct = Command::new("losetup").args(["--direct-io=on", &disk.0]).status();
+    if direct.is_ok_and(|s| s.success()) {
+        return Some(disk);
+    }
+    eprintln!("skipped: no loop devices without a cache");
+    None
+}
+
 /// Somebody waits for a device to be opened, or looked at.
-fn is_at_a_device(d: &Daemon) -> bool {
+pub(crate) fn is_at_a_device(d: &Daemon) -> bool {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{}/task", d.pid())) else { return false };
     let name = |t: std::fs::DirEntry| std::fs::read_to_string(t.path().join("comm"));
     tasks.flatten().filter_map(|t| name(t).ok()).any(|n| n.starts_with("weir-device"))
@@ -96,15 +108,7 @@ fn a_file_that_hangs_is_adopted() {
 #[test]
 fn a_plain_pool_on_a_file_system_that_hangs_stops_nothing_else() {
     let Some((mut d, disks, data)) = node("hung-plain") else { return };
-    let disk = match Loop::new(&disks.files()[0]) {
-        Ok(l) => l,
-        Err(e) => return eprintln!("skipped: no loop devices: {e}"),
-    };
-    // Else it would answer out of the kernel's memory.
-    let direct = Command::new("losetup").args(["--direct-io=on", &disk.0]).status();
-    if !direct.is_ok_and(|s| s.success()) {
-        return eprintln!("skipped: no loop devices without a cache");
-    }
+    let Some(disk) = uncached(&disks) else { return };
     d.ok(&format!("pool create bad --device {}", disk.0));
     d.ok("volume create b --pool bad --size 8M");
     d.ok("map create all b");

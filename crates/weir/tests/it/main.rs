@@ -28,5 +28,6 @@ mod same_name;
 mod secret;
 mod slow_files;
 mod stopped_host;
+mod stops;
 mod suspended;
 mod truth;
