@@ -18,6 +18,7 @@ mod migrate;
 mod newer;
 mod opening;
 mod policies;
+mod ports;
 mod protect;
 mod renamed;
 mod take_down;
@@ -31,7 +32,7 @@ use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
 use crate::keys::KeyRing;
 use crate::live::{Fault, LiveStatus, Status};
-use crate::model::{AccessMap, Command, Model};
+use crate::model::{AccessMap, Command, Model, TargetSpec};
 use crate::planted::{Bug, has};
 use crate::stopping::Stopping;
 use crate::store::{MetaStore, ReservationStore};
@@ -156,9 +157,24 @@ impl Controller {
         key_commands: Vec<String>,
         stopping: Stopping,
     ) -> Result<Arc<Controller>> {
+        Self::start_declared(data_dir, plane, key_commands, Vec::new(), stopping).await
+    }
+
+    /// As [`start_allowing`](Controller::start_allowing); target ports that are here begin where they are declared to be, and
+    /// never listen where they were before.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn start_declared(
+        data_dir: &Path,
+        plane: Arc<dyn DataPlane>,
+        key_commands: Vec<String>,
+        targets: Vec<TargetSpec>,
+        stopping: Stopping,
+    ) -> Result<Arc<Controller>> {
         let dir = data_dir.to_path_buf();
         let store = blocking(move || MetaStore::open(&dir)).await?;
-        Self::start_until(store, data_dir, plane, key_commands, stopping).await
+        Self::start_until(store, data_dir, plane, key_commands, targets, stopping).await
     }
 
     /// The same on a store that is open already.
@@ -171,7 +187,8 @@ impl Controller {
         plane: Arc<dyn DataPlane>,
         key_commands: Vec<String>,
     ) -> Result<Arc<Controller>> {
-        Self::start_until(store, data_dir, plane, key_commands, Stopping::default()).await
+        let stopping = Stopping::default();
+        Self::start_until(store, data_dir, plane, key_commands, Vec::new(), stopping).await
     }
 
     async fn start_until(
@@ -179,9 +196,10 @@ impl Controller {
         data_dir: &Path,
         plane: Arc<dyn DataPlane>,
         key_commands: Vec<String>,
+        targets: Vec<TargetSpec>,
         stopping: Stopping,
     ) -> Result<Arc<Controller>> {
-        let (store, model, known) = blocking(move || {
+        let (store, model, moved, known) = blocking(move || {
             let mut model = store.load()?;
             let before = model.clone();
             let named = model.identify_pools(entropy()?);
@@ -189,14 +207,19 @@ impl Controller {
                 true => store.commit(&before, &model)?,
                 false => store.export(&model),
             }
+            let (model, moved) = ports::moved(&store, model, &targets)?;
             let known = mappings::Known::load(&store, &model)?;
-            Ok((Arc::new(store), model, known))
+            Ok((Arc::new(store), model, moved, known))
         })
         .await?;
         let events = EventLog::default();
         for note in store.notes() {
             tracing::warn!("{note}");
             events.publish("error", "configuration", note);
+        }
+        for c in &moved {
+            let object = format!("{}/{}", c.kind, c.name);
+            events.publish(&format!("{}.{}", c.kind, c.action), &object, &c.text);
         }
         let reservations = ReservationStore::start(store.clone())?;
         let keys = Arc::new(KeyRing::allowing(key_commands));

@@ -133,6 +133,7 @@ impl Controller {
             | Command::CreateMap(_)
             | Command::DeleteMap { .. } => self.put_mappings(new.access()).await?,
             Command::PutTarget(spec) => self.start_target(new, &spec.name).await?,
+            Command::PutTargets(_) => self.put_ports(old, new).await,
             Command::DeleteTarget { name } => {
                 self.plane.stop_target(name).await?;
                 let mut up = self.up();
@@ -280,16 +281,6 @@ impl Controller {
         Ok(())
     }
 
-    pub(super) async fn start_target(&self, model: &Model, name: &str) -> Result<()> {
-        let listening = self.plane.start_target(model.target(name)?).await?;
-        let list: Vec<String> = listening.iter().map(ToString::to_string).collect();
-        tracing::info!("target `{name}` listens on {}", list.join(", "));
-        let mut up = self.up();
-        up.targets.insert(name.to_string());
-        up.faults.remove(&format!("target/{name}"));
-        Ok(())
-    }
-
     /// Closes a volume that is marked as being deleted, gives its space back, forgets it.
     pub(super) async fn finish_deletion(&self, name: &str) -> Result<Arc<Model>> {
         let object = format!("volume/{name}");
@@ -388,6 +379,10 @@ impl Controller {
                 Some(port) => self.plane.start_target(port).await.map(drop),
                 None => self.plane.stop_target(&spec.name).await,
             },
+            Command::PutTargets(_) => {
+                self.put_ports(&present, &back).await;
+                Ok(())
+            }
             Command::DeleteTarget { name } => {
                 self.plane.start_target(back.target(name)?).await.map(drop)
             }

@@ -1,7 +1,9 @@
 //! Commands, changes and the dispatch between them.
 
 use super::*;
+use serde::{Deserialize, Serialize};
 use std::fmt;
+use utoipa::ToSchema;
 
 /// What can be asked of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -200,6 +202,8 @@ pub enum Command {
     },
     /// Create a target port, or change it to be like this.
     PutTarget(TargetSpec),
+    /// The same for several at once: one may take an address that another has and leaves.
+    PutTargets(Vec<TargetSpec>),
     /// Delete a target port.
     DeleteTarget {
         /// The target port.
@@ -235,7 +239,8 @@ impl fmt::Display for ObjectKind {
 }
 
 /// What happened to an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Action {
     /// It is new.
     Created,
@@ -318,6 +323,7 @@ impl Model {
             Command::CreateMap(spec) => self.create_map(spec),
             Command::DeleteMap { host, volume } => self.delete_map(&host, &volume),
             Command::PutTarget(spec) => self.put_target(spec, entropy),
+            Command::PutTargets(specs) => self.put_targets(&specs, entropy).map_err(|(_, why)| why),
             Command::DeleteTarget { name } => self.delete_target(&name),
         }?;
         if !changes.is_empty() {

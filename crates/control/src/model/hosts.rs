@@ -271,6 +271,46 @@ impl Model {
         Ok(vec![change])
     }
 
+    /// Puts several at once: none stands in the way of another with an address that it leaves. An error says which of them
+    /// cannot be, by index; then all are as they were.
+    pub(super) fn put_targets(
+        &mut self,
+        specs: &[TargetSpec],
+        entropy: u128,
+    ) -> Result<Vec<Change>, (usize, Error)> {
+        /// Draws apart what is made of one draw.
+        const APART: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+        let before = self.targets.clone();
+        for spec in specs {
+            if let Some(t) = self.targets.get_mut(&spec.name) {
+                t.listen.clear();
+            }
+        }
+        let mut changes = Vec::new();
+        for (i, spec) in specs.iter().enumerate() {
+            let own = entropy.wrapping_add(APART.wrapping_mul(i as u128));
+            match self.put_target(spec.clone(), own) {
+                Ok(done) => changes.extend(done),
+                Err(e) => {
+                    self.targets = before;
+                    return Err((i, e));
+                }
+            }
+        }
+        // Of a port that is named twice the last one counts.
+        changes.retain(|c: &Change| before.get(&c.name) != self.targets.get(&c.name));
+        Ok(changes)
+    }
+
+    /// Which of these target ports can be put [at once](Command::PutTargets), and why the others cannot.
+    pub fn fitting_targets(&self, specs: &[TargetSpec]) -> (Vec<TargetSpec>, Vec<(String, Error)>) {
+        let (mut fit, mut wrong) = (specs.to_vec(), Vec::new());
+        while let Err((i, why)) = self.clone().put_targets(&fit, 1) {
+            wrong.push((fit.remove(i).name, why));
+        }
+        (fit, wrong)
+    }
+
     /// The least relative target port identifier that no target has.
     fn free_relative(&self) -> u16 {
         let is_free = |n: &u16| self.targets.values().all(|t| t.relative != *n);

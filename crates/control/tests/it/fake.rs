@@ -475,6 +475,11 @@ impl DataPlane for Fake {
             if s.shut {
                 return Err(Error::new(Code::NotReady, "nobody is let in any more"));
             }
+            s.targets.remove(&port.name);
+            let mut others = s.targets.values().flat_map(|t| &t.listen);
+            if others.any(|a| !a.ends_with(":0") && port.listen.contains(a)) {
+                return Err(Error::new(Code::IoError, "the address is in use"));
+            }
             s.targets.insert(port.name.clone(), port.clone());
             Ok(port.listen.iter().filter_map(|l| l.parse().ok()).collect())
         }))

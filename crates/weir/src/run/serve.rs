@@ -134,9 +134,10 @@ impl Daemon {
         })?;
         let tokens = config.tokens()?;
         let node = Node::start(&node_config(config, unsummed))?;
-        let (commands, s) = (config.key_commands(), stopping.clone());
+        let (commands, targets) = (config.key_commands(), config.desired().targets);
+        let (dir, s) = (&config.data_dir, stopping.clone());
         let controller =
-            Controller::start_allowing(&config.data_dir, node.clone(), commands, s).await?;
+            Controller::start_declared(dir, node.clone(), commands, targets, s).await?;
         let up = tokio::select! {
             biased;
             // What is under way of it goes on to its end.
