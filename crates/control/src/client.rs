@@ -5,7 +5,7 @@ mod layers;
 mod migrate;
 
 use crate::controller::ApplyReport;
-use crate::declare::Desired;
+use crate::declare::ApplySpec;
 use crate::error::{Code, Error, Problem, Result};
 use crate::events::EventPage;
 use crate::live::{ScrubLive, SnapshotLive, SnapshotRuleLive, Status, VolumeInfo};
@@ -419,9 +419,9 @@ impl Client {
         self.delete(&path("targets", &[("target", name)])?).await
     }
 
-    /// Makes what is declared so.
-    pub async fn apply(&self, desired: &Desired) -> Result<ApplyReport> {
-        self.send(Method::POST, "/v1/apply", desired).await
+    /// Makes what is declared so, or tells what that would change. What could not be made so is in the report.
+    pub async fn apply(&self, spec: &ApplySpec) -> Result<ApplyReport> {
+        self.send(Method::POST, "/v1/apply", spec).await
     }
 
     /// What the node is and does.

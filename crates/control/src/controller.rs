@@ -4,6 +4,7 @@
 //! the data plane refuses, the store is put back, so a failed command leaves nothing behind. Deletion is the exception:
 //! once begun it is never undone, a restart or a repeated command carries it on.
 
+mod apply;
 mod bring_up;
 mod carried;
 mod cut;
@@ -24,10 +25,11 @@ mod renamed;
 mod take_down;
 mod unserved;
 
-pub use declared::ApplyReport;
+pub use apply::{Applied, ApplyReport, NotApplied};
 pub use policies::PoolRules;
 
 use crate::dataplane::{DataPlane, Hooks};
+use crate::declare::{ApplySpec, Desired};
 use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
 use crate::keys::KeyRing;
@@ -119,7 +121,7 @@ pub struct Controller {
     /// Volumes that are made smaller.
     cuts: Mutex<cut::Cuts>,
     /// What was declared at the start and is not so yet.
-    declared_open: Mutex<crate::declare::Desired>,
+    declared_open: Mutex<Desired>,
     /// A change that failed and could not be taken back, and the configuration before it.
     owed: Mutex<Option<(Command, Arc<Model>)>>,
     /// Rounds in which everything was tried again that is a fault, or declared and not so.

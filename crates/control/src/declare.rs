@@ -9,6 +9,14 @@ use crate::units::format_size;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+mod diff;
+mod spec;
+
+pub use diff::Difference;
+pub(crate) use diff::{UNKNOWN_SIZE, differences, is_there};
+pub use spec::ApplySpec;
+pub(crate) use spec::How;
+
 /// Objects as they should be. What is not declared is left alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -52,6 +60,15 @@ impl Item<'_> {
             Item::Host(s) => format!("host/{}", s.name),
             Item::Map(s) => format!("map/{}/{}", s.host, s.volume),
             Item::Target(s) => format!("target/{}", s.name),
+        }
+    }
+
+    /// The objects without which it cannot be.
+    pub(crate) fn needs(&self) -> Vec<String> {
+        match self {
+            Item::Volume(s) => vec![format!("pool/{}", s.pool)],
+            Item::Map(s) => vec![format!("host/{}", s.host), format!("volume/{}", s.volume)],
+            Item::Host(_) | Item::Target(_) => Vec::new(),
         }
     }
 

@@ -1,18 +1,8 @@
-//! Carrying out a declared configuration.
+//! What the configuration file declares, at a start and after it.
 
 use super::*;
-use crate::declare::{self, Desired, Item};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
-/// What applying a declared configuration did.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ApplyReport {
-    /// Objects that were created or changed, e.g. `volume/db-01`, in order.
-    pub changed: Vec<String>,
-    /// Number of declared objects that were as declared already.
-    pub unchanged: usize,
-}
+use crate::declare::{self, Item};
+use crate::model::TargetSpec;
 
 /// The fault of an object that is not as it is declared.
 fn fault(object: &str) -> String {
@@ -20,25 +10,11 @@ fn fault(object: &str) -> String {
 }
 
 impl Controller {
-    /// Makes what is declared so; what is not declared stays. Applying the same again changes nothing. Pools come
-    /// first, as their sizes are known only once they are open; everything else is then checked as a whole before
-    /// any of it is carried out.
-    pub async fn declare(self: &Arc<Self>, desired: Desired) -> Result<ApplyReport> {
-        let me = self.clone();
-        finish(tokio::spawn(async move {
-            me.warm_declared(&desired.volumes).await?;
-            let _one = me.settled_turn().await?;
-            let done = me.declare_locked(&desired).await?;
-            me.supersede();
-            Ok(done)
-        }))
-        .await
-    }
-
-    /// As [`declare`](Controller::declare) for what is declared at a start: each object by itself, its devices looked at as ever. One
-    /// that cannot be made so stops nothing else: it is a fault, and is tried again every few seconds.
+    /// Makes so what the configuration file declares at a start: each object by itself, its devices looked at as
+    /// ever. One that cannot be made so stops nothing else: it is a fault, and is tried again every few seconds.
     pub async fn declare_at_start(self: &Arc<Self>, mut desired: Desired) {
-        // The file says the same at every start, also when a pool was released, or the store is lost: that is no leave to destroy it.
+        // The file says the same at every start, also when a pool was released, or the store is lost: that is no
+        // leave to destroy it.
         for spec in desired.pools.iter_mut().filter(|_| !has(Bug::FileDestroysPools)) {
             spec.overwrite = spec.overwrite.without_pools();
         }
@@ -47,7 +23,7 @@ impl Controller {
     }
 
     /// Another declaration counts from here on, and not what of the one at the start is not so yet.
-    fn supersede(&self) {
+    pub(super) fn supersede(&self) {
         if has(Bug::RetriedForEver) {
             return;
         }
@@ -71,7 +47,7 @@ impl Controller {
                 let Ok(_one) = me.turn().await else { return };
                 me.declare_one(object, command).await;
             }
-            for item in open.items() {
+            for item in open.items().filter(|i| !matches!(i, Item::Target(_))) {
                 if let Item::Volume(spec) = item
                     && let Err(e) = me.warm_declared(std::slice::from_ref(spec)).await
                 {
@@ -81,6 +57,8 @@ impl Controller {
                 let Ok(_one) = me.turn().await else { return };
                 me.declare_one(item.object(), || item.command(&me.model())).await;
             }
+            let _one = me.changes.lock().await;
+            me.declare_ports(&open.targets).await;
         });
         let done = tokio::select! {
             done = done => done,
@@ -97,13 +75,36 @@ impl Controller {
             // Somebody has said otherwise meanwhile.
             return;
         }
-        let mut report = ApplyReport::default();
         let done = match command() {
-            Ok(command) => self.declared(object.clone(), command, &mut report).await,
+            Ok(Some(command)) => self.change(command).await.map(drop),
+            Ok(None) => Ok(()),
             Err(e) => Err(e),
         };
-        if let Err(e) = done {
-            self.unfulfilled(&object, &e);
+        match done {
+            Ok(()) => self.fulfil(&object),
+            Err(e) => self.unfulfilled(&object, &e),
+        }
+    }
+
+    /// Target ports, all at once: one may take the address of another. The caller holds `changes`.
+    async fn declare_ports(&self, specs: &[TargetSpec]) {
+        let object = |name: &str| format!("target/{name}");
+        let is_open =
+            |s: &&TargetSpec| self.is_declared(&object(&s.name)) || has(Bug::RetriedForEver);
+        let open: Vec<TargetSpec> = specs.iter().filter(is_open).cloned().collect();
+        let (fit, wrong) = self.model().fitting_targets(&open);
+        for (name, e) in &wrong {
+            self.unfulfilled(&object(name), e);
+        }
+        if fit.is_empty() {
+            return;
+        }
+        let done = self.change(Command::PutTargets(fit.clone())).await;
+        for spec in &fit {
+            match &done {
+                Ok(_) => self.fulfil(&object(&spec.name)),
+                Err(e) => self.unfulfilled(&object(&spec.name), e),
+            }
         }
     }
 
@@ -146,44 +147,5 @@ impl Controller {
 
     fn declared_open(&self) -> MutexGuard<'_, Desired> {
         self.declared_open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn declare_locked(&self, desired: &Desired) -> Result<ApplyReport> {
-        let mut report = ApplyReport::default();
-        for spec in &desired.pools {
-            let command = declare::pool(&self.model(), spec)?;
-            self.declared(format!("pool/{}", spec.name), command, &mut report).await?;
-        }
-        let mut scratch = Model::clone(&self.model());
-        for item in desired.items() {
-            if let Some(command) = item.command(&scratch)? {
-                self.check_ready(&command, &scratch)?;
-                scratch.apply(command, entropy()?)?;
-            }
-        }
-        for item in desired.items() {
-            let command = item.command(&self.model())?;
-            self.declared(item.object(), command, &mut report).await?;
-        }
-        Ok(report)
-    }
-
-    async fn declared(
-        &self,
-        object: String,
-        command: Option<Command>,
-        report: &mut ApplyReport,
-    ) -> Result<()> {
-        let before = self.model().revision;
-        if let Some(command) = command {
-            self.change(command).await?;
-        }
-        self.fulfil(&object);
-        if self.model().revision == before {
-            report.unchanged += 1;
-        } else {
-            report.changed.push(object);
-        }
-        Ok(())
     }
 }

@@ -165,9 +165,18 @@ impl Controller {
             }
             tokio::time::sleep(PAUSE).await;
         }
-        Err(Error::new(Code::VolumeMapped, format!("host `{host}` may be using volume `{volume}`"))
-            .because("it is logged in")
+        Err(may_be_used(&host, &volume)
             .hint("end the use there and log it out first; --force takes the volume away under it"))
+    }
+
+    /// Refuses to take a mapping from a host that is logged in.
+    pub(super) async fn check_not_used(&self, host: &str, volume: &str) -> Result<()> {
+        match self.is_logged_in(host).await? {
+            true => Err(may_be_used(host, volume).hint(format!(
+                "end the use there and log it out first; or take it away under it: weir map delete {host} {volume} --force"
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// Takes note of who has logged in while a change came into effect: they may have seen what was before. The caller holds `changes`.
@@ -267,6 +276,12 @@ impl Controller {
 
     /// Refuses numbers by which hosts know other volumes, and remembers what is taken from them. Before it is in effect.
     pub(super) async fn note_luns(&self, old: &Model, new: &Model) -> Result<()> {
+        self.check_luns(old, new)?;
+        self.note_taken(old, new).await
+    }
+
+    /// Refuses numbers by which hosts know other volumes.
+    pub(super) fn check_luns(&self, old: &Model, new: &Model) -> Result<()> {
         if let Some(c) = self.clashes(old, new).first() {
             return Err(Error::new(
                 Code::LunInUse,
@@ -278,7 +293,7 @@ impl Controller {
             ))
             .hint("use another LUN for one of the two"));
         }
-        self.note_taken(old, new).await
+        Ok(())
     }
 
     /// Remembers what is taken from machines.
@@ -326,7 +341,7 @@ impl Controller {
         Ok(())
     }
 
-    fn choose_lun(&self, spec: MapSpec, old: &Model) -> MapSpec {
+    pub(super) fn choose_lun(&self, spec: MapSpec, old: &Model) -> MapSpec {
         let naa = old.volumes.get(&spec.volume).map(|v| v.naa);
         let viewer = old.viewers();
         let known: BTreeSet<u16> = self.known.with(|k| {
@@ -344,6 +359,11 @@ impl Controller {
         let lun = (0..=crate::model::MAX_LUN).find(is_free);
         MapSpec { lun, ..spec }
     }
+}
+
+fn may_be_used(host: &str, volume: &str) -> Error {
+    Error::new(Code::VolumeMapped, format!("host `{host}` may be using volume `{volume}`"))
+        .because("it is logged in")
 }
 
 /// Whether hosts may see something else by a command.

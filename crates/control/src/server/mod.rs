@@ -4,6 +4,7 @@
 //! role *admin*, or that of role *read*, which may only GET. Web pages are kept out by what browsers say of them
 //! (`guard`). docs/security.md.
 
+mod events;
 mod extract;
 mod guard;
 mod keys;

@@ -1,6 +1,6 @@
 //! The OpenAPI description, made from the handlers and types.
 
-use super::{keys, layers, migrate, policies, protect, routes};
+use super::{events, keys, layers, migrate, policies, protect, routes};
 use std::collections::BTreeSet;
 use utoipa::OpenApi;
 use utoipa::openapi::RefOr;
@@ -66,8 +66,8 @@ use utoipa::openapi::path::Operation;
         routes::delete_target,
         routes::apply,
         routes::get_status,
-        routes::get_metrics,
-        routes::get_events,
+        events::get_metrics,
+        events::get_events,
         routes::get_openapi,
     )
 )]

@@ -1,11 +1,10 @@
 //! The routes. Each handler is a line or two: the controller does the work.
 
 use super::extract::{Failure, JsonBody, Names, Params};
-use super::{MAX_BODY, Reply, keys, layers, metrics, migrate, openapi, policies, protect};
+use super::{MAX_BODY, Reply, events, keys, layers, migrate, openapi, policies, protect};
 use crate::controller::{ApplyReport, Controller};
-use crate::declare::Desired;
+use crate::declare::ApplySpec;
 use crate::error::{Code, Error, Problem};
-use crate::events::EventPage;
 use crate::live::{Status, VolumeInfo};
 use crate::model::{
     Command, Host, HostPatch, HostSpec, MapSpec, Mapping, Model, PoolInfo, PoolPatch, PoolSpec,
@@ -18,23 +17,17 @@ use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use serde::Deserialize;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::watch;
 use utoipa::IntoParams;
 
 #[derive(Clone)]
 pub(super) struct App {
     pub(super) controller: Arc<Controller>,
-    stop: watch::Receiver<bool>,
+    pub(super) stop: watch::Receiver<bool>,
 }
 
 pub(super) type Ctl = State<App>;
 pub(super) type Created<T> = Reply<(StatusCode, Json<T>)>;
-
-/// Longest wait of `GET /v1/events`, in milliseconds.
-const MAX_WAIT_MS: u64 = 60_000;
-/// Most events in one answer.
-const MAX_EVENTS: usize = 1000;
 
 pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -> Router {
     Router::new()
@@ -74,8 +67,8 @@ pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -
         .route("/v1/targets/{name}", get(get_target).delete(delete_target))
         .route("/v1/apply", post(apply))
         .route("/v1/status", get(get_status))
-        .route("/v1/metrics", get(get_metrics))
-        .route("/v1/events", get(get_events))
+        .route("/v1/metrics", get(events::get_metrics))
+        .route("/v1/events", get(events::get_events))
         .route("/v1/openapi.json", get(get_openapi))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
@@ -346,14 +339,15 @@ pub(super) async fn delete_target(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Make what is declared so. Applying the same again changes nothing.
-#[utoipa::path(post, path = "/v1/apply", tag = "node", request_body = Desired, responses(
+/// Make what is declared so, or tell what that would change. Applying the same again changes nothing. What cannot be made so
+/// is in the answer's `failed`; all else is done.
+#[utoipa::path(post, path = "/v1/apply", tag = "node", request_body = ApplySpec, responses(
     (status = 200, body = ApplyReport), (status = "default", body = Problem)))]
 pub(super) async fn apply(
     State(app): Ctl,
-    JsonBody(desired): JsonBody<Desired>,
+    JsonBody(spec): JsonBody<ApplySpec>,
 ) -> Reply<Json<ApplyReport>> {
-    Ok(Json(app.controller.declare(desired).await?))
+    Ok(Json(app.controller.apply(spec).await?))
 }
 
 /// What the node is and does.
@@ -361,47 +355,6 @@ pub(super) async fn apply(
     (status = 200, body = Status), (status = "default", body = Problem)))]
 pub(super) async fn get_status(State(app): Ctl) -> Reply<Json<Status>> {
     Ok(Json(app.controller.status().await?))
-}
-
-/// The same as numbers for Prometheus.
-#[utoipa::path(get, path = "/v1/metrics", tag = "node", responses(
-    (status = 200, body = String, content_type = "text/plain"),
-    (status = "default", body = Problem)))]
-pub(super) async fn get_metrics(State(app): Ctl) -> Reply<impl IntoResponse> {
-    let status = app.controller.status().await?;
-    let model = app.controller.model();
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-    Ok((kind, metrics::text(&status, &model)))
-}
-
-/// Which events to give.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct EventsQuery {
-    /// Give events after this number (default 0).
-    #[serde(default)]
-    after: u64,
-    /// When there are none, wait up to this many milliseconds for one (default 0, at most 60000).
-    #[serde(default)]
-    wait_ms: u64,
-}
-
-/// What happened, and how far long operations are. Poll with `after` set to `next` of the answer before.
-#[utoipa::path(get, path = "/v1/events", tag = "node", params(EventsQuery), responses(
-    (status = 200, body = EventPage), (status = "default", body = Problem)))]
-pub(super) async fn get_events(
-    State(mut app): Ctl,
-    Params(query): Params<EventsQuery>,
-) -> Json<EventPage> {
-    let wait = Duration::from_millis(query.wait_ms.min(MAX_WAIT_MS));
-    // A waiting reader must not hold up the end of the daemon.
-    tokio::select! {
-        page = app.controller.events().wait_after(query.after, MAX_EVENTS, wait) => Json(page),
-        _ = app.stop.wait_for(|stop| *stop) => {
-            Json(app.controller.events().after(query.after, MAX_EVENTS))
-        }
-    }
 }
 
 /// This description.

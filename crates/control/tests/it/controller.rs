@@ -247,17 +247,18 @@ async fn a_declaration_can_be_applied_twice() {
         targets: vec![target("srp0", "127.0.0.1:5555")],
     };
     let report = c.declare(desired.clone()).await.expect("applied");
-    assert_eq!((report.changed.len(), report.unchanged), (7, 0));
+    assert_eq!((report.applied.len(), report.unchanged), (7, 0));
     let (model, calls) = (c.model(), fake.state().calls.len());
     let report = c.declare(desired.clone()).await.expect("applied");
-    assert_eq!((report.changed.len(), report.unchanged), (0, 7));
+    assert_eq!((report.applied.len(), report.unchanged), (0, 7));
     assert_eq!((c.model(), fake.state().calls.len()), (model, calls));
 
     desired.volumes[0].size = 4 << 20;
     desired.hosts[0] = host("h1", &["1:2", "1:4"]);
     desired.pools[0].devices.push(ram_pool("x", GIB).devices.remove(0));
     let report = c.declare(desired.clone()).await.expect("applied");
-    assert_eq!(report.changed, ["pool/mem", "volume/v1", "host/h1"]);
+    let changed: Vec<&str> = report.applied.iter().map(|a| a.object.as_str()).collect();
+    assert_eq!(changed, ["pool/mem", "volume/v1", "host/h1"]);
     assert_eq!(c.model().volumes["v1"].size, 4 << 20);
 
     // What cannot be is refused as a whole: the new host before it is not made either.

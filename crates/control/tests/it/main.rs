@@ -1,5 +1,6 @@
 //! The control plane against a data plane that only remembers, and the store against crashes.
 
+mod applied;
 mod closed;
 mod controller;
 mod crash;
@@ -18,6 +19,7 @@ mod no_leave;
 mod numbers;
 mod open_once;
 mod owed;
+mod ports;
 mod power_cut;
 mod refused;
 mod renamed;

@@ -89,9 +89,14 @@ pub(crate) fn fields(pairs: &[(&str, String)]) -> String {
     pairs.iter().map(|(k, v)| format!("{:<width$} {v}\n", format!("{k}:"))).collect()
 }
 
+/// Whether there is a person to ask.
+pub(crate) fn can_ask() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
 /// Asks before something that cannot be undone, if there is a person to ask.
 pub(crate) fn confirm(yes: bool, question: &str) -> anyhow::Result<()> {
-    if yes || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+    if yes || !can_ask() {
         return Ok(());
     }
     eprint!("{question} [y/N] ");

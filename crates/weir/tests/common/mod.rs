@@ -85,6 +85,11 @@ impl Daemon {
 
     /// Starts the daemon with further arguments.
     pub fn start_with(&mut self, more: &[&str]) {
+        self.start_at("127.0.0.1:0", more);
+    }
+
+    /// The same with an address for the target port `srp0`.
+    pub fn start_at(&mut self, listen: &str, more: &[&str]) {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -94,7 +99,7 @@ impl Daemon {
         let file = self.dir.join("weir.toml");
         let config = file.exists().then(|| ["--config".into(), file.into_os_string()]);
         let child = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--cores", "0,1", "--poll", "sleep"])
+            .args(["serve", "--listen", listen, "--cores", "0,1", "--poll", "sleep"])
             .args(["--buffer-memory", "64M"])
             .args(config.into_iter().flatten())
             .args(more)

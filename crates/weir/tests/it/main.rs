@@ -1,6 +1,7 @@
 //! The program itself, from outside. One program, so that it links once. Apart is what `cargo xtask` runs by name, what
 //! has a harness of its own, and what sets a switch of `common` for its whole process (`dedup`).
 
+mod applied;
 mod attach;
 mod cli;
 #[path = "../common/mod.rs"]

@@ -1,0 +1,182 @@
+//! A declaration that is applied: what cannot be keeps nothing else from being done, nothing is done by a rehearsal,
+//! what is not named goes if that is wanted.
+
+use crate::fake::Fake;
+use crate::support::*;
+use std::sync::Arc;
+use weir_control::controller::ApplyReport;
+use weir_control::declare::{ApplySpec, Desired};
+use weir_control::error::CODES;
+use weir_control::model::{Action, Command, DeviceKind, VolumePatch};
+use weir_control::{Code, Controller};
+
+const MIB: u64 = 1 << 20;
+
+async fn node(dir: &Scratch) -> (Arc<Controller>, Arc<Fake>) {
+    let fake = Arc::new(Fake::default());
+    fake.state().empty = true;
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    (c, fake)
+}
+
+fn file() -> Desired {
+    Desired {
+        pools: vec![ram_pool("mem", GIB)],
+        volumes: vec![volume("a", "mem", 8 * MIB), volume("b", "mem", 8 * MIB)],
+        hosts: vec![host("h", &["1:2"]), host("i", &["1:3"])],
+        maps: vec![map("h", "a"), map("i", "b")],
+        targets: vec![target("srp0", "127.0.0.1:5555")],
+    }
+}
+
+fn applied(r: &ApplyReport) -> Vec<String> {
+    let sign = |a: Action| match a {
+        Action::Created => '+',
+        Action::Updated => '~',
+        Action::Deleted => '-',
+    };
+    r.applied.iter().map(|a| format!("{}{}", sign(a.action), a.object)).collect()
+}
+
+fn failed(r: &ApplyReport) -> Vec<(String, Code)> {
+    let code = |text: &str| CODES.iter().find(|c| c.1 == text).expect("a code").0;
+    r.failed.iter().map(|f| (f.object.clone(), code(&f.error.code))).collect()
+}
+
+async fn apply(c: &Arc<Controller>, spec: impl Into<ApplySpec>) -> ApplyReport {
+    c.apply(spec.into()).await.expect("a report")
+}
+
+#[tokio::test]
+async fn one_object_that_cannot_be_keeps_no_other_from_being_made() {
+    let dir = Scratch::new();
+    let (c, fake) = node(&dir).await;
+    apply(&c, file()).await;
+    let patch = VolumePatch { size: Some(16 * MIB), ..VolumePatch::default() };
+    c.execute(Command::PatchVolume { name: "a".into(), patch }).await.expect("grown by hand");
+    c.execute(Command::DeleteMap { host: "h".into(), volume: "a".into() }).await.expect("unmapped");
+    let mut wrong = file();
+    // What does not go, and what needs it; in front of all that goes.
+    fake.break_call("open_volume lost");
+    wrong.volumes.insert(0, volume("lost", "mem", MIB));
+    wrong.volumes.push(volume("new", "mem", MIB));
+    wrong.hosts.insert(0, host("twin", &["1:2"]));
+    wrong.maps.insert(0, map("h", "lost"));
+    wrong.maps.push(map("i", "new"));
+    let r = apply(&c, wrong).await;
+    assert_eq!(applied(&r), ["+volume/new", "+map/h/a", "+map/i/new"]);
+    assert_eq!(
+        failed(&r),
+        [
+            ("volume/lost".to_string(), Code::IoError),
+            ("volume/a".to_string(), Code::ShrinkRefused),
+            ("host/twin".to_string(), Code::PortInUse),
+            ("map/h/lost".to_string(), Code::NotReady),
+        ]
+    );
+    for f in &r.failed {
+        assert!(f.error.hint.as_ref().is_some_and(|h| !h.is_empty()), "{f:?} says what to do");
+        assert!(f.error.reason.as_ref().is_some_and(|r| !r.is_empty()), "{f:?} says why");
+    }
+    assert_eq!(r.unchanged, 6);
+}
+
+/// A port goes from one host to another that stands before it in the file, and a LUN from one volume to another.
+#[tokio::test]
+async fn what_one_object_leaves_another_may_take_in_any_order() {
+    let dir = Scratch::new();
+    let (c, _fake) = node(&dir).await;
+    apply(&c, file()).await;
+    let mut other = file();
+    other.hosts = vec![host("h", &["1:2", "1:3"]), host("i", &["1:4"])];
+    let r = apply(&c, other).await;
+    assert_eq!(failed(&r), []);
+    assert_eq!(applied(&r), ["~host/i", "~host/h"]);
+}
+
+#[tokio::test]
+async fn a_rehearsal_tells_what_is_done_and_does_nothing() {
+    let dir = Scratch::new();
+    let (c, fake) = node(&dir).await;
+    apply(&c, file()).await;
+    let mut other = file();
+    // A pool of which nobody knows how large it is before its device was looked at, and what is put into it.
+    fake.state().block_sizes.insert("/dev/x".into(), GIB);
+    other.pools.push(pool("disk", &[(DeviceKind::Block, Some("/dev/x"), None)]));
+    other.volumes.push(volume("c", "disk", 8 * MIB));
+    other.volumes[0].size = 16 * MIB;
+    other.volumes[1].size = MIB;
+    other.hosts[0] = host("h", &["1:5"]);
+    other.maps.push(map("h", "c"));
+    other.targets[0] = target("srp0", "127.0.0.1:6666");
+    let before = (c.model(), fake.state().calls.len());
+    let plan = apply(&c, ApplySpec { dry_run: true, ..other.clone().into() }).await;
+    assert_eq!((c.model(), fake.state().calls.len()), before, "nothing is done");
+    assert!(plan.dry_run);
+    let is = apply(&c, other).await;
+    assert_eq!(ApplyReport { dry_run: false, ..plan }, is);
+    assert_eq!(
+        applied(&is),
+        ["+pool/disk", "~volume/a", "+volume/c", "~host/h", "+map/h/c", "~target/srp0"]
+    );
+    assert_eq!(failed(&is), [("volume/b".to_string(), Code::ShrinkRefused)]);
+    let texts =
+        |n: usize| is.applied[n].changes.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(texts(1), ["size 8 MiB -> 16 MiB"]);
+    assert_eq!(
+        texts(3),
+        ["port 0000000000000001:0000000000000002 -> 0000000000000001:0000000000000005"]
+    );
+    assert_eq!(texts(5), ["address 127.0.0.1:5555 -> 127.0.0.1:6666"]);
+}
+
+#[tokio::test]
+async fn what_a_file_does_not_name_goes_only_if_that_is_wanted() {
+    let dir = Scratch::new();
+    let (c, fake) = node(&dir).await;
+    apply(&c, file()).await;
+    let mut less = file();
+    less.pools.push(ram_pool("other", GIB));
+    less.volumes.push(volume("o", "other", MIB));
+    apply(&c, less.clone()).await;
+    let model = c.model();
+    less = file();
+    less.volumes.truncate(1);
+    less.hosts.truncate(1);
+    less.maps.truncate(1);
+    less.targets = Vec::new();
+    let r = apply(&c, less.clone()).await;
+    assert_eq!((applied(&r), c.model()), (Vec::new(), model), "as ever");
+    let prune = ApplySpec { prune: true, ..less.into() };
+    // Somebody uses what is to be taken away.
+    {
+        let mut s = fake.state();
+        (s.empty, s.initiator) = (false, Some("0000000000000001:0000000000000003".into()));
+    }
+    let r = apply(&c, prune.clone()).await;
+    assert_eq!(applied(&r), Vec::<String>::new());
+    assert_eq!(
+        failed(&r)[..2],
+        [("map/i/b".to_string(), Code::VolumeMapped), ("host/i".to_string(), Code::HostMapped),]
+    );
+    fake.state().empty = true;
+    // Data goes only if that is confirmed.
+    let r = apply(&c, prune.clone()).await;
+    assert_eq!(applied(&r), ["-map/i/b", "-host/i"]);
+    assert_eq!(
+        failed(&r),
+        [
+            ("volume/b".to_string(), Code::InvalidRequest),
+            ("volume/o".to_string(), Code::InvalidRequest),
+            ("pool/other".to_string(), Code::PoolInUse),
+        ]
+    );
+    assert!(fake.state().data.contains("b") && fake.state().data.contains("o"));
+    let plan = apply(&c, ApplySpec { dry_run: true, ..prune.clone() }).await;
+    assert!(fake.state().data.contains("b"), "a rehearsal deletes nothing");
+    let r = apply(&c, ApplySpec { delete_data: true, ..prune }).await;
+    assert_eq!(applied(&r), ["-volume/b", "-volume/o", "-pool/other"]);
+    assert_eq!((applied(&plan), failed(&plan)), (applied(&r), failed(&r)));
+    assert_eq!(fake.state().data.iter().cloned().collect::<Vec<_>>(), ["a"]);
+    assert!(c.model().targets.contains_key("srp0"), "a file without ports says nothing of them");
+}
