@@ -3,6 +3,7 @@
 
 mod layers;
 mod migrate;
+mod notes;
 
 use crate::controller::ApplyReport;
 use crate::declare::ApplySpec;
@@ -24,6 +25,7 @@ use serde::de::DeserializeOwned;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -91,6 +93,7 @@ impl fmt::Display for Endpoint {
 pub struct Client {
     endpoint: Endpoint,
     token: Option<String>,
+    notes: Arc<Mutex<Vec<String>>>,
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -110,7 +113,7 @@ fn path(kind: &str, names: &[(&str, &str)]) -> Result<String> {
 impl Client {
     /// A client of the daemon at `endpoint`; `token` is sent on TCP.
     pub fn new(endpoint: Endpoint, token: Option<String>) -> Client {
-        Client { endpoint, token }
+        Client { endpoint, token, notes: Arc::default() }
     }
 
     /// Where the daemon is.
@@ -174,6 +177,7 @@ impl Client {
             })?;
         let answer = sender.send_request(request).await.map_err(|e| broke(&e))?;
         let status = answer.status();
+        self.keep_notes(answer.headers());
         let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
         let bytes = body.map_err(|e| broke(&e))?.to_bytes();
         drop(sender);

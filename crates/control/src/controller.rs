@@ -122,6 +122,8 @@ pub struct Controller {
     cuts: Mutex<cut::Cuts>,
     /// What was declared at the start and is not so yet.
     declared_open: Mutex<Desired>,
+    /// All that was declared at the start.
+    declared_file: Mutex<Desired>,
     /// A change that failed and could not be taken back, and the configuration before it.
     owed: Mutex<Option<(Command, Arc<Model>)>>,
     /// Rounds in which everything was tried again that is a fault, or declared and not so.
@@ -250,6 +252,7 @@ impl Controller {
             known,
             cuts: Mutex::default(),
             declared_open: Mutex::default(),
+            declared_file: Mutex::default(),
             owed: Mutex::default(),
             retries: AtomicU64::new(0),
             cut_over: tokio::sync::Notify::new(),

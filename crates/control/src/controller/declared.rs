@@ -1,7 +1,7 @@
 //! What the configuration file declares, at a start and after it.
 
 use super::*;
-use crate::declare::{self, Item};
+use crate::declare::{self, Item, differences};
 use crate::model::TargetSpec;
 
 /// The fault of an object that is not as it is declared.
@@ -18,6 +18,7 @@ impl Controller {
         for spec in desired.pools.iter_mut().filter(|_| !has(Bug::FileDestroysPools)) {
             spec.overwrite = spec.overwrite.without_pools();
         }
+        *self.declared_file.lock().unwrap_or_else(PoisonError::into_inner) = desired.clone();
         *self.declared_open() = desired;
         self.declare_again().await;
     }
@@ -147,5 +148,38 @@ impl Controller {
 
     fn declared_open(&self) -> MutexGuard<'_, Desired> {
         self.declared_open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the next start makes of an object (`volume/db-01`, `map/HOST/VOLUME`) that is not as the configuration
+    /// file declares it.
+    pub fn declared_otherwise(&self, object: &str) -> Option<String> {
+        let file = self.declared_file.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let model = self.model();
+        let pool = file.pools.iter().find(|p| format!("pool/{}", p.name) == object);
+        let item = file.items().find(|i| i.object() == object);
+        let command = match (pool, item) {
+            (Some(spec), _) => declare::pool(&model, spec),
+            (None, Some(item)) => item.command(&model),
+            (None, None) => return None,
+        };
+        let what = format!(
+            "`{object}` is declared in the configuration file that the daemon has read at its start"
+        );
+        let then = "unless the file is changed";
+        let mut next = Model::clone(&model);
+        let applied = match command {
+            Ok(None) => return None,
+            Ok(Some(command)) => next.apply(command, 0).map(drop),
+            Err(e) => Err(e),
+        };
+        Some(match applied {
+            Ok(()) if declare::is_there(object, &model) => {
+                let all: Vec<String> =
+                    differences(object, &model, &next).iter().map(ToString::to_string).collect();
+                format!("{what}: {then}, the next start puts it back ({})", all.join(", "))
+            }
+            Ok(()) => format!("{what}: {then}, the next start makes it again"),
+            Err(e) => format!("{what}: {then}, it is a fault after the next start ({e})"),
+        })
     }
 }

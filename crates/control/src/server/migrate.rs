@@ -2,6 +2,7 @@
 
 use super::Reply;
 use super::extract::{JsonBody, Names};
+use super::notes::{MadeAt, made_at};
 use super::routes::{Created, Ctl, made};
 use crate::error::Problem;
 use crate::live::MigrationLive;
@@ -62,6 +63,7 @@ pub(super) async fn cancel(
 /// Make a volume of a foreign file or disk, as it is.
 #[utoipa::path(post, path = "/v1/images", tag = "migrations", request_body = AdoptSpec, responses(
     (status = 201, body = Volume), (status = "default", body = Problem)))]
-pub(super) async fn adopt(State(app): Ctl, JsonBody(spec): JsonBody<AdoptSpec>) -> Created<Volume> {
-    made(app.controller.adopt(spec).await?.told_to_others())
+pub(super) async fn adopt(State(app): Ctl, JsonBody(spec): JsonBody<AdoptSpec>) -> MadeAt<Volume> {
+    let volume = app.controller.adopt(spec).await?.told_to_others();
+    made_at(format!("/v1/volumes/{}", volume.name), volume)
 }

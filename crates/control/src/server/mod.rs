@@ -12,6 +12,7 @@ mod layers;
 mod listen;
 mod metrics;
 mod migrate;
+mod notes;
 mod openapi;
 mod policies;
 mod protect;

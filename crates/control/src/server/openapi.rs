@@ -10,7 +10,7 @@ use utoipa::openapi::path::Operation;
 #[openapi(
     info(
         title = "Weir",
-        description = "Control of one Weir node. Errors are `application/problem+json` with a stable `code`.",
+        description = "Control of one Weir node. Errors are `application/problem+json` with a stable `code`. A change that the next start takes back, since the configuration file declares the object otherwise, is answered with a `Warning` header.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     paths(

@@ -2,6 +2,7 @@
 
 use super::Reply;
 use super::extract::{JsonBody, Names, Params};
+use super::notes::{MadeAt, made_at};
 use super::routes::{Created, Ctl, made};
 use crate::dataplane::ScrubAction;
 use crate::error::Problem;
@@ -104,9 +105,10 @@ pub(super) async fn revert(
 pub(super) async fn create_clone(
     State(app): Ctl,
     JsonBody(spec): JsonBody<CloneSpec>,
-) -> Created<Volume> {
+) -> MadeAt<Volume> {
     let name = spec.name.clone();
-    made(app.controller.clone_volume(spec).await?.volume(&name)?.told_to_others())
+    let model = app.controller.clone_volume(spec).await?;
+    made_at(format!("/v1/volumes/{name}"), model.volume(&name)?.told_to_others())
 }
 
 /// How the scrub of a protected pool stands; null when there was none since it was opened.

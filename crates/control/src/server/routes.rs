@@ -1,6 +1,7 @@
 //! The routes. Each handler is a line or two: the controller does the work.
 
 use super::extract::{Failure, JsonBody, Names, Params};
+use super::notes::{MadeAt, made_at, noted};
 use super::{MAX_BODY, Reply, events, keys, layers, migrate, openapi, policies, protect};
 use crate::controller::{ApplyReport, Controller};
 use crate::declare::ApplySpec;
@@ -30,6 +31,7 @@ pub(super) type Ctl = State<App>;
 pub(super) type Created<T> = Reply<(StatusCode, Json<T>)>;
 
 pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -> Router {
+    let app = App { controller, stop };
     Router::new()
         .route("/v1/pools", get(list_pools).post(create_pool))
         .route("/v1/pools/{name}", get(get_pool).patch(patch_pool).delete(delete_pool))
@@ -73,7 +75,8 @@ pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .with_state(App { controller, stop })
+        .layer(axum::middleware::from_fn_with_state(app.clone(), noted))
+        .with_state(app)
 }
 
 async fn no_route(uri: Uri) -> Failure {
@@ -111,10 +114,10 @@ pub(super) async fn list_pools(State(app): Ctl) -> Reply<Json<Vec<PoolInfo>>> {
 pub(super) async fn create_pool(
     State(app): Ctl,
     JsonBody(spec): JsonBody<PoolSpec>,
-) -> Created<PoolInfo> {
+) -> MadeAt<PoolInfo> {
     let name = spec.name.clone();
     run(&app, Command::CreatePool(spec)).await?;
-    made(app.controller.pool_info(&name).await?)
+    made_at(format!("/v1/pools/{name}"), app.controller.pool_info(&name).await?)
 }
 
 /// One pool.
@@ -159,9 +162,10 @@ pub(super) async fn list_volumes(State(app): Ctl) -> Json<Vec<VolumeInfo>> {
 pub(super) async fn create_volume(
     State(app): Ctl,
     JsonBody(spec): JsonBody<VolumeSpec>,
-) -> Created<Volume> {
+) -> MadeAt<Volume> {
     let name = spec.name.clone();
-    made(run(&app, Command::CreateVolume(spec)).await?.volume(&name)?.told_to_others())
+    let model = run(&app, Command::CreateVolume(spec)).await?;
+    made_at(format!("/v1/volumes/{name}"), model.volume(&name)?.told_to_others())
 }
 
 /// One volume.
@@ -213,9 +217,10 @@ pub(super) async fn list_hosts(State(app): Ctl) -> Json<Vec<Host>> {
 pub(super) async fn create_host(
     State(app): Ctl,
     JsonBody(spec): JsonBody<HostSpec>,
-) -> Created<Host> {
+) -> MadeAt<Host> {
     let name = spec.name.clone();
-    made(run(&app, Command::CreateHost(spec)).await?.host(&name)?.without_secret())
+    let model = run(&app, Command::CreateHost(spec)).await?;
+    made_at(format!("/v1/hosts/{name}"), model.host(&name)?.without_secret())
 }
 
 /// One host.
@@ -259,9 +264,10 @@ pub(super) async fn list_maps(State(app): Ctl) -> Json<Vec<Mapping>> {
 pub(super) async fn create_map(
     State(app): Ctl,
     JsonBody(spec): JsonBody<MapSpec>,
-) -> Created<Mapping> {
+) -> MadeAt<Mapping> {
     let (host, volume) = (spec.host.clone(), spec.volume.clone());
-    made(run(&app, Command::CreateMap(spec)).await?.map(&host, &volume)?.clone())
+    let model = run(&app, Command::CreateMap(spec)).await?;
+    made_at(format!("/v1/maps/{host}/{volume}"), model.map(&host, &volume)?.clone())
 }
 
 /// One mapping.

@@ -1,13 +1,17 @@
 //! A declaration that is applied: what cannot be keeps nothing else from being done, nothing is done by a rehearsal,
-//! what is not named goes if that is wanted.
+//! what is not named goes if that is wanted, and commands on what the configuration file declares say that it does.
 
 use crate::fake::Fake;
 use crate::support::*;
 use std::sync::Arc;
+use weir_control::client::{Client, Endpoint};
 use weir_control::controller::ApplyReport;
 use weir_control::declare::{ApplySpec, Desired};
 use weir_control::error::CODES;
-use weir_control::model::{Action, Command, DeviceKind, VolumePatch};
+use weir_control::model::{
+    Action, Command, DeviceKind, HostPatch, PoolPatch, PoolSpec, Raid, VolumePatch,
+};
+use weir_control::server::{SOCKET, Server};
 use weir_control::{Code, Controller};
 
 const MIB: u64 = 1 << 20;
@@ -179,4 +183,61 @@ async fn what_a_file_does_not_name_goes_only_if_that_is_wanted() {
     assert_eq!((applied(&plan), failed(&plan)), (applied(&r), failed(&r)));
     assert_eq!(fake.state().data.iter().cloned().collect::<Vec<_>>(), ["a"]);
     assert!(c.model().targets.contains_key("srp0"), "a file without ports says nothing of them");
+}
+
+#[tokio::test]
+async fn a_change_that_the_configuration_file_does_not_know_is_noted() {
+    let dir = Scratch::new();
+    let (c, _fake) = node(&dir).await;
+    let mut declared = file();
+    let spec = pool("safe", &[(DeviceKind::File, Some("/nowhere/d"), Some(GIB))]);
+    declared.pools.push(PoolSpec { raid: Some(Raid::Zero), ..spec });
+    c.declare_at_start(declared).await;
+    let server = Server::bind(c.clone(), None, None).await.expect("bound");
+    tokio::spawn(server.run(std::future::pending()));
+    let fresh = || Client::new(Endpoint::Unix(dir.path().join(SOCKET)), None);
+    let note = |client: &Client, words: &[&str]| {
+        let notes = client.notes();
+        assert_eq!(notes.len(), usize::from(!words.is_empty()), "{words:?}: {notes:?}");
+        for word in words {
+            assert!(notes[0].contains(word), "{word}: {notes:?}");
+        }
+    };
+    // What is not declared, or is as declared, is not.
+    let n = fresh();
+    n.create_volume(&volume("own", "mem", MIB)).await.expect("made");
+    let grow = |size| VolumePatch { size: Some(size), ..VolumePatch::default() };
+    n.patch_volume("own", &grow(2 * MIB)).await.expect("larger");
+    n.patch_volume("a", &grow(8 * MIB)).await.expect("as it is");
+    note(&n, &[]);
+    let n = fresh();
+    n.patch_volume("a", &grow(16 * MIB)).await.expect("larger");
+    note(&n, &["volume/a", "configuration file", "fault", "16 MiB", "8 MiB"]);
+    let n = fresh();
+    let only = VolumePatch { read_only: Some(true), ..VolumePatch::default() };
+    n.patch_volume("b", &only).await.expect("read only");
+    note(&n, &["volume/b", "puts it back (without read only yes)"]);
+    let n = fresh();
+    let patch =
+        HostPatch { add_ports: vec!["5:6".parse().expect("a port")], ..HostPatch::default() };
+    n.patch_host("h", &patch).await.expect("patched");
+    note(&n, &["host/h", "puts it back", "0000000000000005:0000000000000006"]);
+    let n = fresh();
+    n.delete_map("i", "b", true).await.expect("unmapped");
+    note(&n, &["map/i/b", "makes it again"]);
+    // It is made anew, and otherwise.
+    let n = fresh();
+    n.delete_host("i").await.expect("deleted");
+    note(&n, &["host/i", "makes it again"]);
+    let n = fresh();
+    n.create_host(&host("i", &["1:9"])).await.expect("made");
+    note(&n, &["host/i", "puts it back"]);
+    let n = fresh();
+    let more = PoolPatch { add: ram_pool("x", GIB).devices, ..PoolPatch::default() };
+    n.patch_pool("mem", &more).await.expect("larger");
+    note(&n, &["pool/mem", "fault"]);
+    let n = fresh();
+    n.pools().await.expect("pools");
+    n.volume("a").await.expect("a volume");
+    note(&n, &[]);
 }

@@ -47,6 +47,10 @@ pub(crate) struct Connection {
         value_parser = token_file
     )]
     pub(crate) token_file: Option<Token>,
+
+    /// Notes are printed as JSON.
+    #[arg(skip)]
+    pub(crate) json: bool,
 }
 
 /// A token that was read from a file.
@@ -97,12 +101,15 @@ impl Connection {
         given.or_else(|| dirs.iter().find_map(|d| config::token(&d.join(TOKEN)).ok()))
     }
 
-    /// Runs `f` with a client on a small runtime.
+    /// Runs `f` with a client on a small runtime, and prints the notes of the daemon's answers after it.
     pub(crate) fn run<F: Future<Output = anyhow::Result<()>>>(
         &self,
         f: impl FnOnce(Client) -> F,
     ) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(f(self.client()))
+        let client = self.client();
+        let done = runtime.block_on(f(client.clone()));
+        client.notes().iter().for_each(|n| super::output::note(self.json, n));
+        done
     }
 }

@@ -145,7 +145,8 @@ pub(crate) fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
-    let Cli { json, connection, command } = cli;
+    let Cli { json, mut connection, command } = cli;
+    connection.json = json;
     let done = |result: anyhow::Result<()>| result.map(|()| ExitCode::SUCCESS);
     match command {
         Command::Serve(mut args) => {

@@ -34,6 +34,14 @@ pub(crate) fn show<T: Serialize>(
     if as_json { json(value) } else { text(&f(value)) }
 }
 
+/// Says what there is to know besides, where errors are said.
+pub(crate) fn note(as_json: bool, text: &str) {
+    match as_json {
+        true => eprintln!("{}", serde_json::json!({ "note": text })),
+        false => eprintln!("note: {text}"),
+    }
+}
+
 /// Whether the error is that nobody reads our output any more.
 pub(crate) fn is_broken_pipe(e: &anyhow::Error) -> bool {
     e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)

@@ -1,4 +1,5 @@
-//! `weir apply`, and target ports that move: the real program, plain pools in memory.
+//! `weir apply`, the notes of other commands about what the configuration file declares, and target ports that move:
+//! the real program, plain pools in memory.
 
 use crate::common::{Daemon, texts, weir};
 use serde_json::Value;
@@ -85,6 +86,41 @@ fn the_rest_of_a_file_is_applied_and_what_failed_is_told() {
     assert!(out.contains("- volume/c"), "{out}");
     assert_eq!(d.fails("volume show c", 3).0, "volume_not_found");
     assert!(d.port("srp0").is_some(), "a file without ports says nothing of them");
+}
+
+#[test]
+fn a_change_that_the_next_start_takes_back_is_noted() {
+    let mut d = node("applied-noted");
+    let note = |line: &str, words: &[&str]| {
+        let (code, out, err) = run(&d, line);
+        assert_eq!(code, Some(0), "weir {line}: {out}{err}");
+        assert_eq!(err.is_empty(), words.is_empty(), "weir {line}: {err}");
+        for word in words {
+            assert!(err.contains(word), "weir {line}: {word}: {err}");
+        }
+        out
+    };
+    note("volume create own --size 1M", &[]);
+    note("volume resize own 2M", &[]);
+    note("map create h own", &[]);
+    note("host create mine --port 4:4", &[]);
+    note("volume resize a 16M", &["note: `volume/a`", "a fault after the next start"]);
+    let out = note("host set h --add-port 3:3 --json", &["{\"note\":\"`host/h`", "puts it back"]);
+    assert_eq!(serde_json::from_str::<Value>(&out).expect("JSON")["name"], "h");
+    note("map delete h a", &["note: `map/h/a`", "makes it again"]);
+    note("volume set b --read-only on", &["note: `volume/b`", "without read only yes"]);
+    note("pool resize mem --add ram:8M", &["note: `pool/mem`", "fault"]);
+    note("volume delete b --yes", &["note: `volume/b`", "makes it again"]);
+    // What was said is what comes.
+    d.stop();
+    d.start();
+    d.until("faults of what is declared", || {
+        let faults = d.json("status")["faults"].to_string();
+        ["declared/volume/a", "declared/pool/mem"].iter().all(|f| faults.contains(f))
+    });
+    assert_eq!(d.json("host show h")["ports"].as_array().map(Vec::len), Some(1));
+    assert_eq!(d.json("map show h a")["lun"], 0);
+    assert_eq!(d.json("volume show b")["read_only"], false);
 }
 
 /// The first of ports on the loopback address that are free now, one behind the other.

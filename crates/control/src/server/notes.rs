@@ -1,0 +1,52 @@
+//! Notes of answers: what was done is done, and there is something to know about it.
+
+use super::routes::App;
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::Response;
+
+/// Kinds of objects in paths, with their kind in names of objects and how many names follow.
+const KINDS: &[(&str, &str, usize)] =
+    &[("pools", "pool", 1), ("volumes", "volume", 1), ("hosts", "host", 1), ("maps", "map", 2)];
+
+/// An answer about a new object.
+pub(super) type MadeAt<T> = super::Reply<(StatusCode, [(HeaderName, String); 1], Json<T>)>;
+
+/// The same, with where it is to be found.
+pub(super) fn made_at<T>(path: String, object: T) -> MadeAt<T> {
+    Ok((StatusCode::CREATED, [(header::LOCATION, path)], Json(object)))
+}
+
+/// The object that a path is about, e.g. `volume/db-01` of `/v1/volumes/db-01/rekey`.
+fn object(path: &str) -> Option<String> {
+    let mut words = path.strip_prefix("/v1/")?.split('/');
+    let first = words.next()?;
+    let (_, kind, names) = KINDS.iter().find(|k| k.0 == first)?;
+    let names: Vec<&str> = words.take(*names).collect();
+    Some(format!("{kind}/{}", names.join("/")))
+}
+
+/// Text as a header may hold it.
+fn warning(text: &str) -> Option<HeaderValue> {
+    let plain = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
+    let text: String = text.chars().map(plain).collect();
+    let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+    HeaderValue::from_str(&format!("299 weir \"{quoted}\"")).ok()
+}
+
+/// Adds a `Warning` to the answer to a change if the next start takes it back.
+pub(super) async fn noted(State(app): State<App>, request: Request, next: Next) -> Response {
+    let (looks, path) = (request.method() == Method::GET, request.uri().path().to_string());
+    let mut response = next.run(request).await;
+    if looks || !response.status().is_success() {
+        return response;
+    }
+    let made = response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok());
+    let note = object(made.unwrap_or(&path)).and_then(|o| app.controller.declared_otherwise(&o));
+    if let Some(value) = note.and_then(|n| warning(&n)) {
+        response.headers_mut().append(header::WARNING, value);
+    }
+    response
+}
