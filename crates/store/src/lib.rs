@@ -26,7 +26,7 @@ pub mod policy;
 pub use format::DataSum;
 
 pub use engine::{
-    Counters, DatasetInfo, DeviceInfo, FIRST, Finding, LogEnd, Options, Place, Pool, PoolSpec,
-    Progress, Repair, Report, ScrubReport, ScrubWatch, Status, StoreError, StoreVolume, Work,
-    check, check_watched, create, label_of, log_end, repair,
+    Counters, Damage, DatasetInfo, DeviceInfo, FIRST, Finding, LogEnd, Options, Place, Pool,
+    PoolSpec, Progress, Repair, Report, ScrubReport, ScrubWatch, Status, StoreError, StoreVolume,
+    Work, check, check_watched, create, label_of, log_end, repair,
 };

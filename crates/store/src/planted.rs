@@ -17,6 +17,8 @@ weir_base::planted_bugs! {
     SuperblockBeforeFlush,
     /// A half that failed is left out without a record of that.
     NoMembershipRecord,
+    /// Damage that was found and mended is told of no device.
+    DamageUntold,
     /// A trim is not logged.
     TrimNotLogged,
     /// A flush that failed is taken for success.
@@ -189,6 +191,8 @@ impl Bug {
     pub const TESTS: &[Bug] = &[
         // Stories of snapshots by chance (`lines`), a device's first superblock (`devices`).
         Bug::DeletedStillRead,
+        // Who is told of damage (`damage`).
+        Bug::DamageUntold,
         Bug::ChangeGivenUp,
         Bug::GivenUpAsPlanned,
         Bug::DismissedUnasked,

@@ -35,6 +35,8 @@ pub struct Finding {
     pub vbn: u64,
     /// What is wrong.
     pub what: String,
+    /// The volume or snapshot that it is of, as it is called on the devices, if a scrub found it.
+    pub whose: Option<String>,
 }
 
 /// What was found.
@@ -152,7 +154,8 @@ impl Check {
     }
 
     fn find(&mut self, layer: &str, vbn: u64, what: impl Into<String>) {
-        self.report.findings.push(Finding { layer: layer.to_string(), vbn, what: what.into() });
+        let (layer, what) = (layer.to_string(), what.into());
+        self.report.findings.push(Finding { layer, vbn, what, whose: None });
     }
 
     /// Notes that something refers to a block. False when that was known.

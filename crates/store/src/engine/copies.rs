@@ -4,6 +4,7 @@
 //! that were *read* and are wrong prove anything, and what cannot be read is tried again.
 
 use super::Inner;
+use super::dataset::Dataset;
 use super::device::Device;
 use super::locks::Pin;
 use crate::format::BLOCK;
@@ -51,17 +52,18 @@ fn worse(a: Option<IoError>, b: IoError) -> Option<IoError> {
 
 impl Inner {
     /// Reads the copies of a block until one satisfies `good`, or all current ones; if none does, again after each of
-    /// `pauses`.
+    /// `pauses`. `whose` it is, if that is known, is for those who are told of damage.
     pub(super) async fn look(
         &self,
         vbn: u64,
         good: impl Fn(&Slice) -> bool,
         which: Which,
         pauses: &[Nanos],
+        whose: Option<&Dataset>,
     ) -> Look {
         let mut pauses = pauses.iter();
         loop {
-            let seen = self.look_once(vbn, &good, which).await;
+            let seen = self.look_once(vbn, &good, which, whose).await;
             match &seen {
                 Look::Unread(IoError::Offline) => return seen,
                 Look::Unread(_) => match pauses.next() {
@@ -73,7 +75,13 @@ impl Inner {
         }
     }
 
-    async fn look_once(&self, vbn: u64, good: impl Fn(&Slice) -> bool, which: Which) -> Look {
+    async fn look_once(
+        &self,
+        vbn: u64,
+        good: impl Fn(&Slice) -> bool,
+        which: Which,
+        whose: Option<&Dataset>,
+    ) -> Look {
         let copies = self.copies_of(vbn).into_iter().flatten();
         let mut copies: Vec<_> = copies.map(|(d, at)| (d.is_current_to_read(), d, at)).collect();
         // What is out of date may still have it, and so may the place that the slab moves to; the proof tells.
@@ -102,6 +110,7 @@ impl Inner {
                     if e == IoError::Offline {
                         self.device_failed(&d, e);
                     }
+                    self.found_unread(&d, e);
                     unread = worse(unread, e);
                     if e == IoError::Medium && current {
                         bad.push((d, at));
@@ -112,13 +121,16 @@ impl Inner {
         match (data, unread) {
             (Some(data), _) => {
                 self.seen_good(vbn, 1);
-                self.count(|c| c.damaged += bad.len() as u64);
+                self.found_damaged(bad.iter().map(|(d, _)| &**d), whose);
                 Look::Good(data, bad)
             }
             (None, Some(e)) if !has(Bug::ErrorIsLoss) || e == IoError::Offline => Look::Unread(e),
             // Another life has begun that may use what this one freed: what is wrong here proves nothing.
             _ if self.over.get() || self.superseded.get() => Look::Unread(IoError::Offline),
-            _ => Look::Wrong,
+            _ => {
+                self.found_lost(vbn, bad.iter().map(|(d, _)| &**d), whose);
+                Look::Wrong
+            }
         }
     }
 

@@ -462,10 +462,10 @@ impl Inner {
         dst: &Slice,
     ) -> IoResult<bool> {
         let pauses = Inner::patience(w.lost.get());
-        let mut look = self.look_at(ds.family, b.0, b.1, pauses).await;
+        let mut look = self.look_at(ds, b.0, b.1, pauses).await;
         if let (Look::Wrong, Some(pause)) = (&look, pauses.first()) {
             sleep(*pause).await;
-            look = self.look_at(ds.family, b.0, b.1, pauses).await;
+            look = self.look_at(ds, b.0, b.1, pauses).await;
         }
         match self.take(look, dst, &self.pins.pin()).await {
             Ok(()) => Ok(true),

@@ -132,7 +132,7 @@ impl Inner {
                 dst.fill(0);
                 return Ok(());
             }
-            let look = self.look_at(ds.family, lba, entry, &[]).await;
+            let look = self.look_at(ds, lba, entry, &[]).await;
             let wrong = matches!(look, Look::Wrong);
             let result = self.take(look, dst, &pin).await;
             // What follows may wait for a checkpoint, which waits for readers.
@@ -163,14 +163,14 @@ impl Inner {
     /// Looks at the copies of a block of data.
     pub(super) async fn look_at(
         &self,
-        family: u32,
+        ds: &Dataset,
         lba: u64,
         entry: MapEntry,
         pauses: &[Nanos],
     ) -> Look {
-        let id = self.identity(family, lba, entry.birth, entry.vbn);
+        let id = self.identity(ds.family, lba, entry.birth, entry.vbn);
         let good = |b: &Slice| self.proves(&id, entry.crc, b, 0);
-        self.look(entry.vbn, good, Which::All, pauses).await
+        self.look(entry.vbn, good, Which::All, pauses, Some(ds)).await
     }
 
     /// Takes what a look has found, and mends what it found damaged.

@@ -254,7 +254,7 @@ impl Inner {
         if !d.usable() {
             return false;
         }
-        self.count(|c| c.damaged += 1);
+        self.found_damaged(std::iter::once(&**d), None);
         for _ in 0..2 {
             if !d.usable() || self.options.read_only || self.check_running().is_err() {
                 return false;
@@ -308,7 +308,7 @@ impl Inner {
                 if let Some(w) = &watch {
                     let text =
                         format!("copy {copy} on device {} was damaged: {}", d.number, word(done));
-                    w.find("labels".into(), 0, text);
+                    w.find("labels", 0, text);
                 }
             }
         }
@@ -438,7 +438,7 @@ impl Inner {
                     d.number,
                     word(done)
                 );
-                watch.find("superblocks".into(), 0, text);
+                watch.find("superblocks", 0, text);
             }
         }
     }

@@ -175,7 +175,7 @@ impl Inner {
     ) -> IoResult<Box<Block>> {
         let pin = self.pins.pin();
         self.arrivals.wait(vbn).await;
-        let look = self.look(vbn, |b| good(&block_of(b)), Which::First, LATER).await;
+        let look = self.look(vbn, |b| good(&block_of(b)), Which::First, LATER, None).await;
         if matches!(look, Look::Wrong) {
             self.count(|c| c.lost += 1);
         }

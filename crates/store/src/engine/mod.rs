@@ -6,6 +6,7 @@ mod checkpoint;
 mod coming;
 mod copies;
 mod create;
+mod damage;
 mod dataset;
 mod dead;
 mod decide;
@@ -48,6 +49,7 @@ mod write;
 
 pub use check::{Finding, Repair, Report, check, check_watched, repair};
 pub use create::{FIRST, PoolSpec, create};
+pub use damage::Damage;
 pub use labels::label_of;
 pub(crate) use labels::{A_WHILE, read_block, superblocks};
 pub use log_end::{LogEnd, log_end};
@@ -393,6 +395,10 @@ pub struct DeviceInfo {
     pub len: u64,
     /// Blocks replaced by spares.
     pub replaced: u32,
+    /// Copies of blocks that were found damaged on it since the pool was opened.
+    pub damaged: u64,
+    /// Reads of it that ended with an error which says nothing of the medium.
+    pub unread: u64,
 }
 
 /// How a pool stands.
@@ -476,6 +482,8 @@ impl Pool {
                 room: d.layout.extents,
                 len: d.layout.blocks * BLOCK as u64,
                 replaced: d.spares_used.get(),
+                damaged: i.works.damage.of(d.id).damaged,
+                unread: i.works.damage.of(d.id).unread,
             })
             .collect();
         let space = i.space.borrow();

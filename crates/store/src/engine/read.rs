@@ -200,7 +200,7 @@ impl Inner {
                     self.device_failed(&d, IoError::Offline);
                     self.record_soon();
                 }
-                Err(Unread::Failed(_)) => {}
+                Err(Unread::Failed(e)) => self.found_unread(&d, e),
                 Err(Unread::GivenUp(end)) => {
                     self.device_failed(&d, IoError::Offline);
                     self.record_soon();

@@ -2,6 +2,7 @@
 
 use super::check::Finding;
 use super::copies::SOON;
+use super::damage::name_of;
 use super::dataset::Dataset;
 use super::device::Device;
 use super::locks::Pin;
@@ -42,6 +43,7 @@ const AHEAD: Nanos = 2 * MILLIS;
 pub struct ScrubWatch {
     blocks: Cell<u64>,
     findings: RefCell<Vec<Finding>>,
+    found: Cell<u64>,
 }
 
 impl ScrubWatch {
@@ -55,11 +57,36 @@ impl ScrubWatch {
         self.findings.borrow().clone()
     }
 
-    pub(super) fn find(&self, layer: String, vbn: u64, what: String) {
+    /// How many there were in all.
+    pub fn found(&self) -> u64 {
+        self.found.get()
+    }
+
+    pub(super) fn find(&self, place: impl Into<Place>, vbn: u64, what: String) {
+        self.found.set(self.found.get() + 1);
         let mut all = self.findings.borrow_mut();
         if all.len() < MOST_FINDINGS {
-            all.push(Finding { layer, vbn, what });
+            let Place { layer, whose } = place.into();
+            all.push(Finding { layer, vbn, what, whose });
         }
+    }
+}
+
+/// What a block is for, and whose it is: a volume's or snapshot's, as it is called on the devices.
+pub(super) struct Place {
+    layer: String,
+    whose: Option<String>,
+}
+
+impl From<&str> for Place {
+    fn from(layer: &str) -> Place {
+        Place { layer: layer.into(), whose: None }
+    }
+}
+
+impl Place {
+    fn of(ds: &Dataset, layer: String) -> Place {
+        Place { layer, whose: Some(name_of(ds)) }
     }
 }
 
@@ -126,12 +153,6 @@ impl Pool {
     }
 }
 
-/// A dataset as findings name it.
-fn called(ds: &Dataset) -> String {
-    let name = String::from_utf8_lossy(&ds.name.borrow()).into_owned();
-    format!("dataset {} `{name}`", ds.id)
-}
-
 fn bottom(below: &Below) -> MapRoot {
     match below {
         Below::Root(root, _) => *root,
@@ -166,7 +187,7 @@ impl Inner {
         pin: &Pin,
         good: impl Fn(&Slice) -> bool,
         watch: &ScrubWatch,
-        layer: impl Fn() -> String,
+        (whose, place): (Option<&Dataset>, impl Fn() -> Place),
     ) -> bool {
         // A checkpoint may be writing it: what is not there yet is not damaged.
         self.arrivals.wait(vbn).await;
@@ -188,22 +209,23 @@ impl Inner {
                     unread = true;
                     let text =
                         format!("copy on device {} at block {at} is not read: {e}", d.number);
-                    watch.find(layer(), vbn, text);
+                    self.found_unread(&d, e);
+                    watch.find(place(), vbn, text);
                 }
             }
         }
         let Some(data) = data else {
             if !bad.is_empty() && !unread {
-                watch.find(layer(), vbn, "no copy is good".into());
+                watch.find(place(), vbn, "no copy is good".into());
             }
             return bad.is_empty();
         };
-        self.count(|c| c.damaged += bad.len() as u64);
+        self.found_damaged(bad.iter().map(|(d, _)| &**d), whose);
         for (d, at) in bad {
             let mended = self.mend(&d, at, &data, pin).await;
             let done = if mended { "mended" } else { "not mended" };
             let text = format!("copy on device {} at block {at} was damaged: {done}", d.number);
-            watch.find(layer(), vbn, text);
+            watch.find(place(), vbn, text);
         }
         true
     }
@@ -213,12 +235,12 @@ impl Inner {
         ptr: NodePtr,
         kind: PageKind,
         watch: &ScrubWatch,
-        layer: impl Fn() -> String,
+        (whose, place): (Option<&Dataset>, impl Fn() -> Place),
     ) -> Option<Rc<Block>> {
         let pin = self.pins.pin();
         let tag = self.tag;
         let good = |b: &Slice| ptr.verify(&block_of(b), tag, kind).is_ok();
-        self.scrub_copies(ptr.vbn, &pin, good, watch, layer).await;
+        self.scrub_copies(ptr.vbn, &pin, good, watch, (whose, place)).await;
         self.meta(&ptr, kind).await.ok()
     }
 
@@ -234,7 +256,7 @@ impl Inner {
 
     /// Follows the dead lists as they are when it begins. While it pauses nothing holds a page of them where it is.
     async fn scrub_lists(&self, pace: &mut Pace) -> IoResult {
-        let heads = |d: &Rc<Dataset>| (self.marks.mark(d.dead.get().0), called(d));
+        let heads = |d: &Rc<Dataset>| (self.marks.mark(d.dead.get().0), d.clone());
         let lists: Vec<_> = self.datasets.borrow().values().map(heads).collect();
         for (mut mark, who) in lists {
             // No list is longer, also when somebody has made it lead back to itself.
@@ -248,8 +270,8 @@ impl Inner {
                     // It is being given back from its newest page on, and so is the rest.
                     break;
                 }
-                let layer = || format!("dead list of {who}");
-                let page = self.scrub_meta(mark.at(), PageKind::Dead, &pace.watch, layer).await;
+                let place = (Some(&*who), || Place::of(&who, "dead list".into()));
+                let page = self.scrub_meta(mark.at(), PageKind::Dead, &pace.watch, place).await;
                 let older = page.and_then(|b| dead::decode(&b).ok());
                 mark.go_on(older.map_or(NodePtr::NONE, |(older, _)| older));
             }
@@ -263,8 +285,8 @@ impl Inner {
             pace.step().await;
             let _pin = self.pins.pin();
             if self.ckpt.table.borrow().contains(&(ptr, kind)) {
-                let layer = || "table of volumes and snapshots".to_string();
-                self.scrub_meta(ptr, kind, &pace.watch, layer).await;
+                let place = (None, || Place::from("table of volumes and snapshots"));
+                self.scrub_meta(ptr, kind, &pace.watch, place).await;
             }
         }
         Ok(())
@@ -292,8 +314,9 @@ impl Inner {
             }
             // A checkpoint may have moved it meanwhile, and another block may be where it was.
             let Some(ptr) = self.pointer_now(ds, level, index).await else { return Ok(()) };
-            let layer = || format!("map of {}, level {level}, node {index}", called(ds));
-            let node = self.scrub_meta(ptr, kind, &pace.watch, layer).await;
+            let layer = || format!("map, level {level}, node {index}");
+            let place = (Some(&**ds), || Place::of(ds, layer()));
+            let node = self.scrub_meta(ptr, kind, &pace.watch, place).await;
             let Some(node) = node else { return Ok(()) };
             drop(pin);
             if level > 0 {
@@ -365,8 +388,9 @@ impl Inner {
         }
         let id = self.identity(ds.family, lba, e.birth, e.vbn);
         let good = |b: &Slice| self.proves(&id, e.crc, b, 0);
-        let layer = || format!("data of {} at byte {}", called(ds), lba * BLOCK as u64);
-        let found = self.scrub_copies(vbn, &pin, good, watch, layer).await;
+        let layer = || format!("data at byte {}", lba * BLOCK as u64);
+        let place = (Some(&**ds), || Place::of(ds, layer()));
+        let found = self.scrub_copies(vbn, &pin, good, watch, place).await;
         drop(pin);
         if !found {
             // It is lost; the volume learns that in the same way as from a read.
@@ -389,8 +413,9 @@ impl Inner {
             let Some((which, crc, birth)) = of(self) else { continue };
             let first = ((s as u64) << shift) + u64::from(which) * meta_pages(shift);
             let ptr = NodePtr { vbn: first, birth, max_birth: birth, crc };
-            let (w, layer) = (pace.watch.clone(), || format!("metadata of slab {s}"));
-            let Some(b) = self.scrub_meta(ptr, PageKind::SlabMeta, &w, layer).await else {
+            let (w, layer) = (pace.watch.clone(), format!("metadata of slab {s}"));
+            let place = (None, || Place::from(&*layer));
+            let Some(b) = self.scrub_meta(ptr, PageKind::SlabMeta, &w, place).await else {
                 continue;
             };
             let Ok(head) = SlabHead::decode(&b, shift) else { continue };
@@ -398,8 +423,9 @@ impl Inner {
                 let crc = head.bitmaps[k as usize];
                 let vbn = first + 1 + k;
                 let ptr = NodePtr { vbn, birth, max_birth: birth, crc };
-                let layer = || format!("bitmap of slab {s}");
-                self.scrub_meta(ptr, PageKind::Bitmap, &w, layer).await;
+                let layer = format!("bitmap of slab {s}");
+                let place = (None, || Place::from(&*layer));
+                self.scrub_meta(ptr, PageKind::Bitmap, &w, place).await;
             }
         }
         Ok(())

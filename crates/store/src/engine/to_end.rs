@@ -15,6 +15,8 @@ use weir_reactor::{WaitChannel, spawn};
 pub(crate) struct Works {
     running: Cell<u32>,
     over: WaitChannel,
+    /// What was found damaged meanwhile.
+    pub(super) damage: super::damage::Book,
 }
 
 impl Works {

@@ -10,6 +10,7 @@ mod closed;
 #[path = "../common/mod.rs"]
 mod common;
 mod crafted;
+mod damage;
 mod devices;
 mod draining;
 mod errors;
