@@ -8,6 +8,7 @@ mod apply;
 mod bring_up;
 mod carried;
 mod cut;
+mod damage;
 mod declared;
 mod effect;
 mod health;
@@ -112,6 +113,8 @@ pub struct Controller {
     samples: Mutex<[Option<(Instant, LiveStatus)>; 2]>,
     /// What is not well with pools, as far as events have told it.
     told: Mutex<health::Told>,
+    /// What was found damaged on devices.
+    damage: Mutex<damage::Book>,
     /// Keys of encrypted volumes.
     keys: Arc<KeyRing>,
     /// Volumes that move.
@@ -203,7 +206,7 @@ impl Controller {
         targets: Vec<TargetSpec>,
         stopping: Stopping,
     ) -> Result<Arc<Controller>> {
-        let (store, model, moved, known) = blocking(move || {
+        let (store, model, moved, known, damage) = blocking(move || {
             let mut model = store.load()?;
             let before = model.clone();
             let named = model.identify_pools(entropy()?);
@@ -213,7 +216,8 @@ impl Controller {
             }
             let (model, moved) = ports::moved(&store, model, &targets)?;
             let known = mappings::Known::load(&store, &model)?;
-            Ok((Arc::new(store), model, moved, known))
+            let damage = damage::Book::load(&store)?;
+            Ok((Arc::new(store), model, moved, known, damage))
         })
         .await?;
         let events = EventLog::default();
@@ -247,6 +251,7 @@ impl Controller {
             up: Mutex::default(),
             samples: Mutex::default(),
             told: Mutex::default(),
+            damage: Mutex::new(damage),
             keys,
             moves: Mutex::default(),
             known,
@@ -459,7 +464,7 @@ impl Controller {
         all.extend(self.store.trouble().map(|e| (STORE.to_string(), e)));
         let mut faults: Vec<Fault> = all.iter().map(fault).collect();
         faults.extend(self.being_served(&model));
-        faults.extend(self.pool_faults(&live.pools));
+        faults.extend(self.pool_faults(&live));
         faults.extend(health::reactor_faults(&live.reactors));
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
@@ -480,6 +485,7 @@ impl Controller {
     /// The live counters, with rates over the last one to two seconds.
     async fn live(&self) -> Result<LiveStatus> {
         let mut now = self.plane.status().await?;
+        self.count_damage(&mut now.pools);
         let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, earlier)) = samples.iter().flatten().next() {
             now.rate(earlier, when.elapsed().as_secs_f64());
@@ -490,7 +496,8 @@ impl Controller {
     async fn sample(&self) {
         // What is read must not be older than the configuration that is tidied by it.
         let one = self.changes.try_lock();
-        if let Ok(live) = self.plane.status().await {
+        if let Ok(mut live) = self.plane.status().await {
+            self.count_damage(&mut live.pools);
             if one.is_ok() && !self.is_stopping() {
                 self.close_rest().await;
                 self.tidy_devices(&live).await;
@@ -502,7 +509,8 @@ impl Controller {
                 }
             }
             drop(one);
-            self.tell_faults(&live.pools);
+            self.tell_damage(&live.pools).await;
+            self.tell_faults(&live);
             let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
             samples[0] = samples[1].take();
             samples[1] = Some((Instant::now(), live));

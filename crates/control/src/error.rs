@@ -194,6 +194,8 @@ codes! {
     LayerFailed = "layer_failed", Failed;
     /// A protected pool serves with less protection than it was made for.
     PoolDegraded = "pool_degraded", Failed;
+    /// A device of a protected pool gives damaged data or errors again and again.
+    DeviceDoubtful = "device_doubtful", Failed;
     /// A periodic snapshot is not made, or one that is too many not deleted.
     SnapshotOverdue = "snapshot_overdue", Failed;
     /// The devices of a protected pool do not carry the newest configuration.

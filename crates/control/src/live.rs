@@ -217,6 +217,28 @@ pub struct PoolDeviceLive {
     pub slabs: u32,
     /// Copies of slabs that it has room for.
     pub room: u32,
+    /// Copies of blocks that were found damaged on it, in all the time that this node has had it in this pool.
+    pub damaged: u64,
+    /// Reads of it that failed though it answered, and that say nothing of the medium; since then, too.
+    pub unread: u64,
+    /// Both, since a scrub went through the whole pool and found nothing on it.
+    pub since_clean: u64,
+    /// What had been counted of both since the pool was opened, when a scrub last found nothing; none: no scrub has.
+    #[serde(skip)]
+    pub clean: Option<[u64; 2]>,
+}
+
+/// Copies of blocks that were found damaged on a device, and whose.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DamageLive {
+    /// The device's identity, as in [`PoolDeviceLive`].
+    pub device: String,
+    /// The volume or snapshot, as it is called on the devices; none: what is the pool's own, or it is not known whose it is.
+    pub whose: Option<String>,
+    /// Copies since the pool was opened.
+    pub copies: u64,
+    /// Of these, copies of blocks without a good one anywhere.
+    pub lost: u64,
 }
 
 /// What is being done about a protected pool's devices.
@@ -304,6 +326,26 @@ pub struct PoolLive {
     /// Periodic snapshots that should be made or deleted and are not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overdue: Vec<SnapshotOverdue>,
+    /// Which opening of the pool the figures are of: a later one has a higher number.
+    #[serde(skip)]
+    pub opening: u64,
+    /// What was found damaged since it was opened.
+    #[serde(skip)]
+    pub damage: Vec<DamageLive>,
+}
+
+/// A device of a pool that has become shorter under it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ShortDevice {
+    /// The pool.
+    pub pool: String,
+    /// The device.
+    pub path: String,
+    /// Bytes that it had.
+    pub had: u64,
+    /// Bytes that it has.
+    pub has: u64,
 }
 
 /// Periodic snapshots that should be made or deleted and are not.
@@ -346,8 +388,11 @@ pub struct SnapshotRuleLive {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ScrubFinding {
-    /// What it concerns: data, a map, a table, with the volume or snapshot and the address where there is one.
+    /// What it concerns: data, a map, a table, with the address where there is one.
     pub layer: String,
+    /// The volume, or the snapshot as `VOLUME@SNAPSHOT`; what the configuration does not know is called as on the devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub whose: Option<String>,
     /// The pool's block; 0 for none in particular.
     pub block: u64,
     /// What is wrong, and what became of it.
@@ -379,6 +424,8 @@ pub struct ScrubLive {
     pub seconds: u64,
     /// The first thousand findings.
     pub findings: Vec<ScrubFinding>,
+    /// How many there are in all.
+    pub found: u64,
 }
 
 /// A snapshot, as the pool on the devices has it.
@@ -419,6 +466,8 @@ pub struct LiveStatus {
     pub census: Vec<CensusLive>,
     /// Protected pools that are open.
     pub pools: Vec<PoolLive>,
+    /// Devices of pools that have become shorter under them.
+    pub short: Vec<ShortDevice>,
 }
 
 impl LiveStatus {

@@ -1,6 +1,8 @@
 //! Bugs on purpose, for the proof of tests. Without the feature `planted` there are none.
 
 weir_base::planted_bugs! {
+    /// Each damage that is found is told by an event of its own, and written to the store at once.
+    EachDamageTold,
     /// A pool that was to be released, and could not be closed in order, is taken for one that is open still.
     ClosedStaysUp,
     /// A configuration is in force before it is durable, and stays so if it cannot be made durable.

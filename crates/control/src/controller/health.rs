@@ -1,8 +1,9 @@
 //! What is not well with pools: told by `weir status` while it lasts, and by events when it begins and ends.
 
-use super::{Controller, policies};
+use super::{Controller, damage, policies};
 use crate::error::Code;
-use crate::live::{Fault, PoolLive, ReactorLive};
+use crate::live::{Fault, LiveStatus, PoolDeviceLive, PoolLive, ReactorLive, ShortDevice};
+use crate::units::format_size;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
@@ -14,8 +15,16 @@ const ROOM_AGAIN: u64 = 14;
 /// A pool is full when not even the longest write of a host fits: this many bytes.
 const FULL: u64 = 1 << 20;
 
-/// What was told of objects: by object and code.
-pub(super) type Told = BTreeMap<(String, String), String>;
+/// What is not well, by object and code.
+type Faults = BTreeMap<(String, String), String>;
+
+/// What events have told.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    faults: Faults,
+    /// How devices of pools stand: by pool and number.
+    devices: BTreeMap<(String, u16), String>,
+}
 
 fn key(f: &Fault) -> (String, String) {
     (f.object.clone(), f.code.clone())
@@ -43,7 +52,7 @@ fn protection(pool: &PoolLive) -> Option<Fault> {
 fn space(pool: &PoolLive, told: &Told) -> Option<Fault> {
     let object = format!("pool/{}", pool.name);
     let (full, nearly) = (Code::PoolFull.as_str(), Code::PoolNearlyFull.as_str());
-    let known = |code: &str| told.contains_key(&(object.clone(), code.to_string()));
+    let known = |code: &str| told.faults.contains_key(&(object.clone(), code.to_string()));
     let part = if known(full) || known(nearly) { ROOM_AGAIN } else { NEARLY_FULL };
     if pool.total == 0 || pool.room >= pool.total / part {
         return None;
@@ -70,12 +79,52 @@ fn space(pool: &PoolLive, told: &Told) -> Option<Fault> {
 }
 
 /// How pools stand.
-fn faults(pools: &[PoolLive], told: &Told) -> Vec<Fault> {
-    pools.iter().flat_map(|p| protection(p).into_iter().chain(space(p, told))).collect()
+fn faults(live: &LiveStatus, told: &Told) -> Vec<Fault> {
+    let of = |p| protection(p).into_iter().chain(space(p, told)).chain(damage::fault(p));
+    live.pools.iter().flat_map(of).chain(short(&live.short)).collect()
+}
+
+/// Devices that have become shorter under their pools.
+fn short(devices: &[ShortDevice]) -> Vec<Fault> {
+    let mut pools = BTreeMap::<&str, Vec<String>>::new();
+    for d in devices {
+        let text =
+            format!("`{}` has {}, and had {}", d.path, format_size(d.has), format_size(d.had));
+        pools.entry(&d.pool).or_default().push(text);
+    }
+    let fault = |(pool, all): (&str, Vec<String>)| {
+        Fault {
+        object: format!("pool/{pool}"),
+        code: Code::PoolDamaged.as_str().to_string(),
+        text: format!("a device of pool `{pool}` was made shorter under it: {}", all.join("; ")),
+        hint: "what was behind its end is gone, also when it gets its length back; of a protected pool `weir scrub start` mends \
+               what other copies give, or replace the device"
+            .into(),
+    }
+    };
+    pools.into_iter().map(fault).collect()
+}
+
+/// What became of a device, if that is worth an event. What went wrong is told by a fault.
+fn turned(pool: &PoolLive, d: &PoolDeviceLive, before: &str) -> Option<String> {
+    let what = match (before, d.state.as_str()) {
+        ("spare", "syncing") => {
+            "was a spare: it takes the place of one that failed, and is being filled"
+        }
+        ("spare", "in-sync") => {
+            "was a spare: it has taken the place of one that failed, and has everything"
+        }
+        (_, "syncing") => "is being brought up to date",
+        (_, "in-sync") => "has everything again",
+        ("syncing", _) => "was being brought up to date, and is not any more",
+        _ => return None,
+    };
+    let path = d.path.as_ref().map_or(String::new(), |p| format!(" ({p})"));
+    Some(format!("device {}{path} of pool `{}` {what}", d.number, pool.name))
 }
 
 /// What began, became another and ended: kind, object and text of an event each.
-fn news(before: &Told, now: &Told) -> Vec<(&'static str, String, String)> {
+fn news(before: &Faults, now: &Faults) -> Vec<(&'static str, String, String)> {
     let began = now.iter().filter(|(k, _)| !before.contains_key(*k));
     let began = began.map(|(k, text)| ("fault.began", k, text.clone()));
     // Another device, or the same one again. Of space only the figures change.
@@ -104,11 +153,22 @@ pub(super) fn reactor_faults(reactors: &[ReactorLive]) -> Vec<Fault> {
     reactors.iter().enumerate().filter_map(fault).collect()
 }
 
+impl Told {
+    /// The same as of now.
+    fn next(&self, live: &LiveStatus) -> Told {
+        let devices = live.pools.iter().flat_map(|p| p.devices.iter().map(move |d| (p, d)));
+        Told {
+            faults: faults(live, self).iter().map(|f| (key(f), f.text.clone())).collect(),
+            devices: devices.map(|(p, d)| ((p.name.clone(), d.number), d.state.clone())).collect(),
+        }
+    }
+}
+
 impl Controller {
     /// What is not well with the pools now.
-    pub(super) fn pool_faults(&self, pools: &[PoolLive]) -> Vec<Fault> {
-        let mut all = faults(pools, &self.told.lock().unwrap_or_else(PoisonError::into_inner));
-        for p in pools {
+    pub(super) fn pool_faults(&self, live: &LiveStatus) -> Vec<Fault> {
+        let mut all = faults(live, &self.told.lock().unwrap_or_else(PoisonError::into_inner));
+        for p in &live.pools {
             // Of these the pools themselves publish events.
             all.extend(p.overdue.iter().map(|o| policies::fault(&p.name, o)));
         }
@@ -116,11 +176,20 @@ impl Controller {
     }
 
     /// Publishes what began and what ended since the last time.
-    pub(super) fn tell_faults(&self, pools: &[PoolLive]) {
+    pub(super) fn tell_faults(&self, live: &LiveStatus) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let now: Told = faults(pools, &told).iter().map(|f| (key(f), f.text.clone())).collect();
-        for (kind, object, text) in news(&told, &now) {
+        let now = told.next(live);
+        for (kind, object, text) in news(&told.faults, &now.faults) {
             self.events.publish(kind, &object, &text);
+        }
+        for p in &live.pools {
+            for d in &p.devices {
+                let before = told.devices.get(&(p.name.clone(), d.number));
+                let text = before.filter(|b| **b != d.state).and_then(|b| turned(p, d, b));
+                if let Some(text) = text {
+                    self.events.publish("pool.device", &format!("pool/{}", p.name), &text);
+                }
+            }
         }
         *told = now;
     }
@@ -141,12 +210,54 @@ mod tests {
         }
     }
 
+    fn of(pools: Vec<PoolLive>) -> LiveStatus {
+        LiveStatus { pools, ..LiveStatus::default() }
+    }
+
+    #[test]
+    fn a_device_that_became_shorter_is_a_fault_of_its_pool() {
+        let device = |path: &str| ShortDevice {
+            pool: "p".into(),
+            path: path.into(),
+            had: 64 << 20,
+            has: 1 << 20,
+        };
+        let live = LiveStatus { short: vec![device("/a"), device("/b")], ..LiveStatus::default() };
+        let all = faults(&live, &Told::default());
+        assert_eq!(
+            (all.len(), all[0].object.as_str(), all[0].code.as_str()),
+            (1, "pool/p", "pool_damaged")
+        );
+        let text = "a device of pool `p` was made shorter under it: `/a` has 1 MiB, and had 64 MiB; `/b` has 1 MiB, and had 64 MiB";
+        assert_eq!(all[0].text, text);
+    }
+
+    #[test]
+    fn what_becomes_of_devices_is_told() {
+        let mut p = pool(900, "healthy");
+        p.devices = vec![PoolDeviceLive {
+            number: 2,
+            path: Some("/c".into()),
+            ..PoolDeviceLive::default()
+        }];
+        let mut step = |from: &str, to: &str| {
+            p.devices[0].state = to.into();
+            turned(&p, &p.devices[0], from)
+        };
+        let text = "device 2 (/c) of pool `p` was a spare: it takes the place of one that failed, and is being filled";
+        assert_eq!(step("spare", "syncing").as_deref(), Some(text));
+        let text = "device 2 (/c) of pool `p` has everything again";
+        assert_eq!(step("syncing", "in-sync").as_deref(), Some(text));
+        assert_eq!(step("in-sync", "failed"), None);
+    }
+
     #[test]
     fn a_pool_that_runs_out_of_space_is_told_once() {
-        let mut told = Told::new();
+        let mut told = Told::default();
         let mut step = |room| {
-            let now = faults(&[pool(room, "healthy")], &told);
-            told = now.iter().map(|f| (key(f), f.text.clone())).collect();
+            let live = of(vec![pool(room, "healthy")]);
+            let now = faults(&live, &told);
+            told = told.next(&live);
             now.first().map(|f| (f.code.clone(), f.text.clone()))
         };
         let code = |f: Option<(String, String)>| f.map(|f| f.0);
@@ -166,8 +277,8 @@ mod tests {
     #[test]
     fn a_pool_that_is_not_well_is_a_fault() {
         let all = faults(
-            &[pool(900, "healthy"), pool(900, "degraded"), pool(0, "suspended")],
-            &Told::new(),
+            &of(vec![pool(900, "healthy"), pool(900, "degraded"), pool(0, "suspended")]),
+            &Told::default(),
         );
         let codes: Vec<_> = all.iter().map(|f| f.code.as_str()).collect();
         assert_eq!(codes, ["pool_degraded", "pool_degraded", "pool_full"]);
@@ -175,9 +286,9 @@ mod tests {
 
     #[test]
     fn a_fault_that_becomes_another_is_told() {
-        let told = |state: &str, reason: &str, room| -> Told {
+        let told = |state: &str, reason: &str, room| {
             let p = PoolLive { reason: Some(reason.into()), ..pool(room, state) };
-            faults(&[p], &Told::new()).iter().map(|f| (key(f), f.text.clone())).collect()
+            Told::default().next(&of(vec![p])).faults
         };
         let well = told("healthy", "", 900);
         let steps = [
@@ -202,7 +313,7 @@ mod tests {
     fn a_pool_that_is_not_well_says_why() {
         let text = |reason: Option<&str>| {
             let p = PoolLive { reason: reason.map(str::to_string), ..pool(900, "degraded") };
-            faults(&[p], &Told::new())[0].text.clone()
+            faults(&of(vec![p]), &Told::default())[0].text.clone()
         };
         assert_eq!(text(Some("device d1 is gone")), "pool `p` is degraded: device d1 is gone");
         assert_eq!(text(None), "pool `p` is degraded");

@@ -23,7 +23,7 @@ fn told(action: &DeviceAction) -> String {
         DeviceAction::Drain { number } => format!("everything is moved off device {number}"),
         DeviceAction::Cancel { number } => format!("nothing more is done about device {number}"),
         DeviceAction::Remove { number } => format!("device {number} removed"),
-        DeviceAction::Resync => "is being brought up to date".into(),
+        DeviceAction::Resync => "they are being brought up to date".into(),
         DeviceAction::Resume => "goes on".into(),
     }
 }
@@ -57,7 +57,8 @@ impl Controller {
         if pools.iter().all(|p| p.protection.is_none()) {
             return Ok(pools);
         }
-        let live = self.plane.status().await?.pools;
+        let mut live = self.plane.status().await?.pools;
+        self.count_damage(&mut live);
         for p in pools.iter_mut().filter(|p| p.protection.is_some()) {
             let found = live.iter().find(|l| l.name == p.name).cloned();
             (p.capacity, p.free) = found.as_ref().map_or((0, 0), |l| (l.total, l.free));
@@ -287,7 +288,9 @@ impl Controller {
     /// Begins, ends or looks at a scrub.
     pub async fn scrub(&self, pool: &str, action: ScrubAction) -> Result<Option<ScrubLive>> {
         let model = self.model();
-        self.plane.scrub(self.protected(&model, pool)?, action).await
+        let mut live = self.plane.scrub(self.protected(&model, pool)?, action).await?;
+        live.iter_mut().for_each(|l| self.name_findings(l));
+        Ok(live)
     }
 
     /// Opens a protected pool that lacks devices which may have what the others have not.

@@ -96,7 +96,12 @@ impl Controller {
     /// [`Code::LeftOpen`]: something could not be closed. All of that is named, here and in the log.
     pub async fn shutdown(self: &Arc<Self>) -> Result<()> {
         let me = self.clone();
-        finish(tokio::spawn(async move { me.take_down().await })).await
+        finish(tokio::spawn(async move {
+            let down = me.clone().take_down().await;
+            me.end_damage().await;
+            down
+        }))
+        .await
     }
 
     async fn take_down(self: Arc<Self>) -> Result<()> {

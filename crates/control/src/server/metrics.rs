@@ -1,6 +1,6 @@
 //! Prometheus text format, version 0.0.4.
 
-use crate::live::{PoolCounters, Status};
+use crate::live::{PoolCounters, PoolDeviceLive, Status};
 use crate::model::Model;
 use std::fmt::Write;
 
@@ -92,6 +92,18 @@ fn pools(t: &mut Text, status: &Status, model: &Model) {
     each(t, "weir_pool_damaged_total", "Copies found damaged.", |c| c.damaged);
     each(t, "weir_pool_repaired_total", "Damaged copies mended.", |c| c.repaired);
     each(t, "weir_pool_lost_total", "Blocks without a good copy.", |c| c.lost);
+    let device = |t: &mut Text, name: &str, help: &str, f: fn(&PoolDeviceLive) -> u64| {
+        t.family(name, "counter", help);
+        for (l, d) in live.iter().flat_map(|l| l.devices.iter().map(move |d| (l, d))) {
+            let path = d.path.as_deref().unwrap_or_default();
+            let labels = [("pool", l.name.as_str()), ("device", &d.id), ("path", path)];
+            t.sample(name, &labels, f(d) as f64);
+        }
+    };
+    let damaged = "Copies found damaged on a device, over restarts.";
+    device(t, "weir_pool_device_damaged_total", damaged, |d| d.damaged);
+    let unread = "Reads of a device that failed though it answered, over restarts.";
+    device(t, "weir_pool_device_unread_total", unread, |d| d.unread);
 }
 
 fn volumes(t: &mut Text, status: &Status, model: &Model) {

@@ -8,6 +8,7 @@
 
 mod damage;
 mod db;
+mod devices;
 mod export;
 mod life;
 mod released;

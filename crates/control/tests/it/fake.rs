@@ -218,6 +218,7 @@ impl Fake {
                 item_bytes: 512,
             }],
             pools: s.live_pools.clone(),
+            ..LiveStatus::default()
         }
     }
 }

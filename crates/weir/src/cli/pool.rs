@@ -434,8 +434,18 @@ fn protection(p: &PoolInfo, pr: &Protection) -> String {
     }
     let mut text = output::fields(&fields);
     text.push('\n');
-    let mut t =
-        Table::new(&[">#", "STATE", ">SIZE", ">SLABS", ">ROOM", ">REPLACED", "DEVICE", "PATH"]);
+    let mut t = Table::new(&[
+        ">#",
+        "STATE",
+        ">SIZE",
+        ">SLABS",
+        ">ROOM",
+        ">REPLACED",
+        ">DAMAGED",
+        ">UNREAD",
+        "DEVICE",
+        "PATH",
+    ]);
     for d in &l.devices {
         t.row(vec![
             d.number.to_string(),
@@ -444,6 +454,8 @@ fn protection(p: &PoolInfo, pr: &Protection) -> String {
             d.slabs.to_string(),
             d.room.to_string(),
             d.replaced.to_string(),
+            d.damaged.to_string(),
+            d.unread.to_string(),
             d.id.clone(),
             d.path.clone().unwrap_or_else(|| "-".into()),
         ]);

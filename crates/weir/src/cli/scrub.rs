@@ -10,6 +10,9 @@ use weir_control::server::ScrubSpec;
 use weir_control::units::format_size;
 use weir_control::{Code, Error};
 
+/// Findings that are shown.
+const SHOWN: usize = 20;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Read and verify every copy of everything in a protected pool, in the background, and mend what is damaged.
@@ -86,12 +89,18 @@ fn text(live: &Option<ScrubLive>) -> String {
         ("lost", format!("{} blocks", l.lost)),
     ]);
     if !l.findings.is_empty() {
-        let mut t = Table::new(&[">BLOCK", "WHAT", "WHERE"]);
-        for f in &l.findings {
-            t.row(vec![f.block.to_string(), f.what.clone(), f.layer.clone()]);
+        let mut t = Table::new(&[">BLOCK", "OF", "WHAT", "WHERE"]);
+        for f in l.findings.iter().take(SHOWN) {
+            let whose = f.whose.clone().unwrap_or_else(|| "-".into());
+            t.row(vec![f.block.to_string(), whose, f.what.clone(), f.layer.clone()]);
         }
         text.push('\n');
         text.push_str(&t.text());
+        let more = l.found.max(l.findings.len() as u64).saturating_sub(SHOWN as u64);
+        if more > 0 {
+            let hint = "`weir scrub status --json` has the first thousand";
+            text.push_str(&format!("\n{more} more findings; {hint}"));
+        }
     }
     text
 }

@@ -13,6 +13,7 @@ mod node;
 mod other_pool;
 mod ports;
 mod seam;
+mod sizes;
 mod status;
 mod store;
 mod watchdog;

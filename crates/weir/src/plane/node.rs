@@ -70,6 +70,8 @@ pub(crate) struct Node {
     pub(crate) moves: Mutex<BTreeMap<String, weir_reactor::Handle>>,
     /// Devices of pools and files of volumes.
     pub(crate) holds: Arc<Holds>,
+    /// How large these are.
+    pub(super) sizes: Arc<super::sizes::Sizes>,
     pub(crate) watchdog: Arc<Watchdog>,
     /// The node is being stopped: nobody is let in any more.
     pub(super) shut: AtomicBool,
@@ -130,6 +132,7 @@ impl Node {
             stores: Arc::default(),
             moves: Mutex::default(),
             holds,
+            sizes: Arc::default(),
             watchdog,
             shut: AtomicBool::new(false),
         }))

@@ -200,6 +200,7 @@ impl Node {
     }
 
     pub(crate) async fn live(&self) -> Result<LiveStatus> {
+        self.ask_sizes();
         // Before those of channels that are there, so that none counts twice.
         let gone: Vec<_> = {
             let targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,7 +217,7 @@ impl Node {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let elapsed = last.at.map_or(0.0, |t| now.duration_since(t).as_secs_f64());
-        let mut live = LiveStatus::default();
+        let mut live = LiveStatus { short: self.sizes.short(), ..LiveStatus::default() };
         for (key, s) in &snapshots {
             let Some(name) = key.strip_suffix(HOSTS).and_then(|k| k.strip_suffix('/')) else {
                 continue;

@@ -27,6 +27,7 @@ mod refused_release;
 mod reservations;
 mod same_name;
 mod secret;
+mod shorter;
 mod slow_files;
 mod stopped_host;
 mod stops;

@@ -1,6 +1,7 @@
 //! Protected pools end to end: the real program, files as devices, data over SRP.
 
 use crate::common::{Daemon, noise};
+use std::collections::BTreeSet;
 
 const MIB: usize = 1 << 20;
 
@@ -192,8 +193,19 @@ fn snapshots_clones_scrub_check_and_dump() {
     assert!(d.read("a", MIB) == before, "read from the other copy");
     let scrub = d.json("scrub start p --wait");
     assert_eq!((&scrub["state"], &scrub["lost"]), (&"done".into(), &0.into()), "{scrub}");
-    assert!(d.ok("scrub status p").contains("0 blocks"));
+    let whose: BTreeSet<_> = scrub["findings"]
+        .as_array()
+        .expect("findings")
+        .iter()
+        .filter_map(|f| f["whose"].as_str()?.split('@').next())
+        .collect();
+    let names = ["a", "b", "old"];
+    assert!(whose.contains("a") && whose.iter().all(|w| names.contains(w)), "{whose:?}");
+    let text = d.ok("scrub status p");
+    assert!(text.contains("0 blocks") && text.contains("more findings"), "{text}");
+    assert!(text.lines().count() < 40, "{text}");
     assert!(d.json("pool show p")["live"]["counters"]["repaired"].as_u64() > Some(50));
+    damage_is_told(&mut d);
     assert_eq!(d.fails(&format!("check {all}"), 4).0, "device_in_use");
     assert_eq!(d.fails(&format!("check {all} --repair"), 4).0, "device_in_use");
     d.stop();
@@ -218,6 +230,41 @@ fn snapshots_clones_scrub_check_and_dump() {
     }
     assert_eq!(d.fails(&format!("{first} block 16384"), 2).0, "invalid_request");
     assert_eq!(d.fails(&format!("dump --device {file} label"), 1).0, "pool_damaged");
+}
+
+/// Damage of one device was found: it is told, a fault until a scrub finds nothing more, and known after a restart.
+fn damage_is_told(d: &mut Daemon) {
+    let fault = |d: &Daemon| {
+        let status = d.json("status");
+        status["faults"].to_string().contains("device_doubtful")
+    };
+    let event = |d: &Daemon| {
+        let events = d.ok("events");
+        events
+            .lines()
+            .find(|l| l.contains("pool.damage") && l.contains("of volume `a` on device 2"))
+            .is_some()
+    };
+    d.until("it is told whose data is damaged, and where", || event(d));
+    let counts = |d: &Daemon| -> Vec<u64> {
+        let p = d.json("pool show p");
+        let devices = p["live"]["devices"].as_array().expect("devices");
+        devices.iter().filter_map(|x| x["damaged"].as_u64()).collect()
+    };
+    let before = counts(d);
+    assert!(before[2] > 50 && before[0] + before[1] + before[3] == 0, "{before:?}");
+    d.until("it is a fault", || fault(d));
+    d.stop();
+    d.start();
+    let after = counts(d);
+    assert!(after[2] >= before[2], "{before:?} before the restart, {after:?} after it");
+    d.until("it is one still", || fault(d));
+    for _ in 0..2 {
+        d.json("scrub start p --wait");
+    }
+    d.until("a scrub found nothing", || !fault(d));
+    assert_eq!(counts(d), after);
+    assert!(d.ok("pool show p").contains("DAMAGED"));
 }
 
 fn until(d: &Daemon, what: &str, good: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {

@@ -4,11 +4,12 @@ use super::{OpenPool, Stores};
 use weir_base::IoError;
 use weir_block::Volume;
 use weir_control::live::{
-    CompressionLive, DeduplicationLive, PoolCounters, PoolDeviceLive, PoolLive, PoolWorkLive,
+    CompressionLive, DamageLive, DeduplicationLive, PoolCounters, PoolDeviceLive, PoolLive,
+    PoolWorkLive,
 };
 use weir_layers::remote::Home;
-use weir_store::DeviceInfo;
 use weir_store::format::superblock::MemberState;
+use weir_store::{Damage, DeviceInfo};
 
 fn state(d: &DeviceInfo) -> &'static str {
     match d.state {
@@ -38,6 +39,15 @@ fn told(e: IoError) -> String {
 fn standing(d: &DeviceInfo) -> String {
     let why = d.why.map_or(String::new(), |e| format!(": {}", told(e)));
     format!("device {} is {}{why}", d.number, state(d))
+}
+
+fn damage(d: Damage) -> DamageLive {
+    DamageLive {
+        device: format!("{:016x}", d.device),
+        whose: d.whose,
+        copies: d.copies,
+        lost: d.lost,
+    }
 }
 
 impl OpenPool {
@@ -78,6 +88,10 @@ impl OpenPool {
             draining: d.draining,
             slabs: d.slabs,
             room: d.room,
+            damaged: d.damaged,
+            unread: d.unread,
+            since_clean: 0,
+            clean: self.clean.borrow().get(&d.id).copied(),
         };
         PoolLive {
             name: name.to_owned(),
@@ -112,6 +126,8 @@ impl OpenPool {
             },
             scrub: self.scrub_live(),
             overdue: self.overdue(),
+            opening: self.opening,
+            damage: self.pool.damage().into_iter().map(damage).collect(),
             ..PoolLive::default()
         }
     }

@@ -23,6 +23,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_control::live::SnapshotLive;
@@ -32,6 +33,9 @@ use weir_layers::remote::Home;
 use weir_mem::BufPool;
 use weir_reactor::{Handle, LocalFuture, WaitChannel};
 use weir_store::{DatasetInfo, StoreError};
+
+/// Pools that were opened.
+static OPENINGS: AtomicU64 = AtomicU64::new(0);
 
 /// Where the protected pools are, and which volumes are theirs.
 #[derive(Default)]
@@ -60,6 +64,10 @@ pub(crate) struct OpenPool {
     /// The same volumes in their forms.
     forms: RefCell<BTreeMap<String, Rc<Wrapped>>>,
     scrub: RefCell<Option<Rc<scrub::Scrub>>>,
+    /// Which opening of a pool in this life of the process it is; a later one has a higher number.
+    opening: u64,
+    /// What was counted of devices, by identity, when a scrub found nothing on them.
+    clean: Rc<RefCell<BTreeMap<u64, scrub::Counted>>>,
     /// Makes periodic snapshots, once a volume has a rule for them.
     kept: RefCell<Option<keeper::Kept>>,
     reserved: reserved::Reserved,
@@ -89,6 +97,8 @@ impl OpenPool {
             homes: RefCell::default(),
             forms: RefCell::default(),
             scrub: RefCell::default(),
+            opening: OPENINGS.fetch_add(1, Ordering::Relaxed) + 1,
+            clean: Rc::default(),
             kept: RefCell::default(),
             reserved: reserved::Reserved::default(),
             recording: WaitChannel::new(1),

@@ -2,16 +2,28 @@
 
 use super::{Node, OpenPool, Pool};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_base::{Nanos, SECONDS};
 use weir_control::dataplane::ScrubAction;
 use weir_control::live::{ScrubFinding, ScrubLive};
 use weir_control::{Code, Error, Result};
 use weir_reactor::{TaskId, cancel, now, spawn_task};
+use weir_store::format::superblock::MemberState;
 use weir_store::{Counters, ScrubWatch};
 
 /// Bytes of a block.
 const BLOCK: u64 = 4096;
+
+/// Copies found damaged on a device, and reads of it that failed, since the pool was opened.
+pub(super) type Counted = [u64; 2];
+
+/// The same of all devices that have everything, by identity.
+fn counted(pool: &weir_store::Pool) -> BTreeMap<u64, Counted> {
+    let devices = pool.status().devices.into_iter();
+    let whole = devices.filter(|d| d.state == MemberState::InSync && !d.failed);
+    whole.map(|d| (d.id, [d.damaged, d.unread])).collect()
+}
 
 /// A scrub that runs or has ended.
 pub(super) struct Scrub {
@@ -32,8 +44,12 @@ impl Scrub {
     fn live(&self, counters: Counters) -> ScrubLive {
         let c = self.after.get().unwrap_or(counters);
         let end = if self.state.get() == "running" { now() } else { self.ended.get() };
-        let finding =
-            |f: weir_store::Finding| ScrubFinding { layer: f.layer, block: f.vbn, what: f.what };
+        let finding = |f: weir_store::Finding| ScrubFinding {
+            layer: f.layer,
+            whose: f.whose,
+            block: f.vbn,
+            what: f.what,
+        };
         ScrubLive {
             state: self.state.get().into(),
             reason: self.reason.borrow().clone(),
@@ -45,6 +61,7 @@ impl Scrub {
             lost: c.lost - self.before.lost,
             seconds: end.saturating_sub(self.began) / SECONDS,
             findings: self.watch.findings().into_iter().map(finding).collect(),
+            found: self.watch.found(),
         }
     }
 
@@ -93,12 +110,17 @@ impl OpenPool {
         });
         *self.scrub.borrow_mut() = Some(s.clone());
         let (me, pool) = (s.clone(), self.pool.clone());
+        let (clean, before) = (self.clean.clone(), counted(&pool));
         let task = spawn_task(async move {
             // Every block is read from all its devices.
             let blocks = rate.div_ceil(BLOCK);
             let done = pool.scrub_watched(blocks, me.watch.clone()).await;
             if let Err(e) = &done {
                 *me.reason.borrow_mut() = Some(e.to_string());
+            }
+            if done.is_ok() {
+                let same = |(id, now): &(u64, Counted)| before.get(id) == Some(now);
+                clean.borrow_mut().extend(counted(&pool).into_iter().filter(same));
             }
             me.end(if done.is_ok() { "done" } else { "failed" }, pool.counters());
         });
