@@ -14,6 +14,7 @@ mod effect;
 mod health;
 mod import;
 mod keys;
+mod known;
 mod layers;
 mod mappings;
 mod migrate;
@@ -120,7 +121,7 @@ pub struct Controller {
     /// Volumes that move.
     moves: Mutex<migrate::Moves>,
     /// What hosts know by numbers that are theirs no more.
-    known: mappings::Known,
+    known: known::Known,
     /// Volumes that are made smaller.
     cuts: Mutex<cut::Cuts>,
     /// What was declared at the start and is not so yet.
@@ -215,7 +216,7 @@ impl Controller {
                 false => store.export(&model),
             }
             let (model, moved) = ports::moved(&store, model, &targets)?;
-            let known = mappings::Known::load(&store, &model)?;
+            let known = known::Known::load(&store, &model)?;
             let damage = damage::Book::load(&store)?;
             Ok((Arc::new(store), model, moved, known, damage))
         })

@@ -153,7 +153,7 @@ impl Controller {
         let real = self.model();
         self.check_not_closed(&command, &real)?;
         let command = match command {
-            Command::CreateMap(spec) => Command::CreateMap(self.choose_lun(spec, paper)),
+            Command::CreateMap(spec) => Command::CreateMap(self.known.choose_lun(spec, paper)),
             other => other,
         };
         let mut new = Model::clone(paper);
@@ -167,7 +167,7 @@ impl Controller {
         }
         self.check_none_left(&real, &new)?;
         self.check_unused(&command, &real).await?;
-        self.check_luns(paper, &new)?;
+        self.known.check(paper, &new)?;
         match &command {
             Command::CreatePool(PoolSpec { name, .. }) | Command::PatchPool { name, .. } => {
                 assume_sizes(&mut new, name)?;

@@ -39,7 +39,7 @@ impl Controller {
                 known: BTreeSet::new(),
             };
             after.apply(all, 0)?;
-            let clashes = me.clashes(&model, &after).into_iter();
+            let clashes = me.known.clashes(&model, &after).into_iter();
             let known: BTreeSet<_> = clashes.map(|c| (c.host, c.lun)).collect();
             let report = model.plan_import(&spec, &found, &known)?;
             if spec.dry_run {
