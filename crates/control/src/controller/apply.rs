@@ -289,13 +289,13 @@ impl Run<'_> {
     /// Target ports, all at once: one may take the address of another.
     async fn ports(&mut self, specs: &[TargetSpec]) {
         let before = self.model();
-        let (fit, wrong) = before.fitting_targets(specs);
+        let (fit, wrong) = before.fitting_targets(specs, &[]);
         for (name, e) in &wrong {
             self.failed(format!("target/{name}"), e);
         }
         let done = match fit.is_empty() {
             true => Ok(()),
-            false => self.change(Command::PutTargets(fit.clone())).await,
+            false => self.change(Command::PutTargets { put: fit.clone(), gone: Vec::new() }).await,
         };
         for spec in &fit {
             let (object, after) = (format!("target/{}", spec.name), self.model());

@@ -93,14 +93,15 @@ impl Controller {
         let is_open =
             |s: &&TargetSpec| self.is_declared(&object(&s.name)) || has(Bug::RetriedForEver);
         let open: Vec<TargetSpec> = specs.iter().filter(is_open).cloned().collect();
-        let (fit, wrong) = self.model().fitting_targets(&open);
+        let (fit, wrong) = self.model().fitting_targets(&open, &[]);
         for (name, e) in &wrong {
             self.unfulfilled(&object(name), e);
         }
         if fit.is_empty() {
             return;
         }
-        let done = self.change(Command::PutTargets(fit.clone())).await;
+        let put = Command::PutTargets { put: fit.clone(), gone: Vec::new() };
+        let done = self.change(put).await;
         for spec in &fit {
             match &done {
                 Ok(_) => self.fulfil(&object(&spec.name)),

@@ -133,7 +133,7 @@ impl Controller {
             | Command::CreateMap(_)
             | Command::DeleteMap { .. } => self.put_mappings(new.access()).await?,
             Command::PutTarget(spec) => self.start_target(new, &spec.name).await?,
-            Command::PutTargets(_) => self.put_ports(old, new).await,
+            Command::PutTargets { .. } => self.put_ports(old, new).await,
             Command::DeleteTarget { name } => {
                 self.plane.stop_target(name).await?;
                 let mut up = self.up();
@@ -379,7 +379,7 @@ impl Controller {
                 Some(port) => self.plane.start_target(port).await.map(drop),
                 None => self.plane.stop_target(&spec.name).await,
             },
-            Command::PutTargets(_) => {
+            Command::PutTargets { .. } => {
                 self.put_ports(&present, &back).await;
                 Ok(())
             }

@@ -43,9 +43,10 @@ pub(super) fn moved(
     declared: &[TargetSpec],
 ) -> Result<(Model, Vec<Change>)> {
     let here = declared.iter().filter(|t| model.targets.contains_key(&t.name));
-    let (fit, _) = model.fitting_targets(&here.cloned().collect::<Vec<_>>());
+    let (fit, _) = model.fitting_targets(&here.cloned().collect::<Vec<_>>(), &[]);
     let mut new = model.clone();
-    let changes = new.apply(Command::PutTargets(fit), entropy()?)?;
+    let put = Command::PutTargets { put: fit, gone: Vec::new() };
+    let changes = new.apply(put, entropy()?)?;
     if changes.is_empty() {
         return Ok((model, changes));
     }

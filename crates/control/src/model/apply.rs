@@ -203,7 +203,12 @@ pub enum Command {
     /// Create a target port, or change it to be like this.
     PutTarget(TargetSpec),
     /// The same for several at once: one may take an address that another has and leaves.
-    PutTargets(Vec<TargetSpec>),
+    PutTargets {
+        /// Those that are to be.
+        put: Vec<TargetSpec>,
+        /// Names of those that go.
+        gone: Vec<String>,
+    },
     /// Delete a target port.
     DeleteTarget {
         /// The target port.
@@ -323,7 +328,9 @@ impl Model {
             Command::CreateMap(spec) => self.create_map(spec),
             Command::DeleteMap { host, volume } => self.delete_map(&host, &volume),
             Command::PutTarget(spec) => self.put_target(spec, entropy),
-            Command::PutTargets(specs) => self.put_targets(&specs, entropy).map_err(|(_, why)| why),
+            Command::PutTargets { put, gone } => {
+                self.put_targets(&put, &gone, entropy).map_err(|(_, why)| why)
+            }
             Command::DeleteTarget { name } => self.delete_target(&name),
         }?;
         if !changes.is_empty() {

@@ -271,22 +271,28 @@ impl Model {
         Ok(vec![change])
     }
 
-    /// Puts several at once: none stands in the way of another with an address that it leaves. An error says which of them
-    /// cannot be, by index; then all are as they were.
+    /// Puts several at once, and takes those that are `gone` away: none stands in the way of another with an address that it
+    /// leaves. An error says which of `specs` cannot be, by index; then all are as they were.
     pub(super) fn put_targets(
         &mut self,
         specs: &[TargetSpec],
+        gone: &[String],
         entropy: u128,
     ) -> Result<Vec<Change>, (usize, Error)> {
         /// Draws apart what is made of one draw.
         const APART: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
         let before = self.targets.clone();
+        let mut changes = Vec::new();
+        for name in gone.iter().filter(|n| specs.iter().all(|s| s.name != **n)) {
+            if before.contains_key(name) {
+                changes.extend(self.delete_target(name).unwrap_or_default());
+            }
+        }
         for spec in specs {
             if let Some(t) = self.targets.get_mut(&spec.name) {
                 t.listen.clear();
             }
         }
-        let mut changes = Vec::new();
         for (i, spec) in specs.iter().enumerate() {
             let own = entropy.wrapping_add(APART.wrapping_mul(i as u128));
             match self.put_target(spec.clone(), own) {
@@ -302,10 +308,14 @@ impl Model {
         Ok(changes)
     }
 
-    /// Which of these target ports can be put [at once](Command::PutTargets), and why the others cannot.
-    pub fn fitting_targets(&self, specs: &[TargetSpec]) -> (Vec<TargetSpec>, Vec<(String, Error)>) {
+    /// Which of these target ports can be put [at once](Command::PutTargets) when others are gone, and why the rest cannot.
+    pub fn fitting_targets(
+        &self,
+        specs: &[TargetSpec],
+        gone: &[String],
+    ) -> (Vec<TargetSpec>, Vec<(String, Error)>) {
         let (mut fit, mut wrong) = (specs.to_vec(), Vec::new());
-        while let Err((i, why)) = self.clone().put_targets(&fit, 1) {
+        while let Err((i, why)) = self.clone().put_targets(&fit, gone, 1) {
             wrong.push((fit.remove(i).name, why));
         }
         (fit, wrong)
