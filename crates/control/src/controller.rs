@@ -87,6 +87,9 @@ struct Up {
     /// The mappings that the data plane was last given.
     mapped: Option<AccessMap>,
     targets: BTreeSet<String>,
+    /// Target ports that the configuration file of the start has elsewhere. They listen nowhere before hosts and mappings are as
+    /// that declares them, as far as they can be.
+    held: BTreeSet<String>,
     faults: BTreeMap<String, Error>,
     /// Open volumes and pools, as faults name them, that are not as the configuration has them: the data plane could not be put
     /// back. They are not tried again before.
@@ -124,6 +127,9 @@ pub struct Controller {
     known: known::Known,
     /// Volumes that are made smaller.
     cuts: Mutex<cut::Cuts>,
+    /// One declaration is carried out at a time. Each of its objects has a turn of its own: what is tried again meanwhile of the
+    /// one at the start waits for all of them.
+    applies: tokio::sync::Mutex<()>,
     /// What was declared at the start and is not so yet.
     declared_open: Mutex<Desired>,
     /// All that was declared at the start.
@@ -168,8 +174,10 @@ impl Controller {
         Self::start_declared(data_dir, plane, key_commands, Vec::new(), stopping).await
     }
 
-    /// As [`start_allowing`](Controller::start_allowing); target ports that are here begin where they are declared to be, and
-    /// never listen where they were before.
+    /// As [`start_allowing`](Controller::start_allowing); target ports that are here, and can be where they are declared to be
+    /// elsewhere, listen nowhere yet. That comes with [`declare_at_start`](Controller::declare_at_start), or
+    /// [`declare`](Controller::declare), when hosts and mappings have been made as declared. A port that cannot be where it
+    /// is declared to be listens where it was.
     ///
     /// # Errors
     /// As there.
@@ -207,7 +215,7 @@ impl Controller {
         targets: Vec<TargetSpec>,
         stopping: Stopping,
     ) -> Result<Arc<Controller>> {
-        let (store, model, moved, known, damage) = blocking(move || {
+        let (store, model, held, known, damage) = blocking(move || {
             let mut model = store.load()?;
             let before = model.clone();
             let named = model.identify_pools(entropy()?);
@@ -215,20 +223,16 @@ impl Controller {
                 true => store.commit(&before, &model)?,
                 false => store.export(&model),
             }
-            let (model, moved) = ports::moved(&store, model, &targets)?;
+            let held = ports::moved(&model, &targets);
             let known = known::Known::load(&store, &model)?;
             let damage = damage::Book::load(&store)?;
-            Ok((Arc::new(store), model, moved, known, damage))
+            Ok((Arc::new(store), model, held, known, damage))
         })
         .await?;
         let events = EventLog::default();
         for note in store.notes() {
             tracing::warn!("{note}");
             events.publish("error", "configuration", note);
-        }
-        for c in &moved {
-            let object = format!("{}/{}", c.kind, c.name);
-            events.publish(&format!("{}.{}", c.kind, c.action), &object, &c.text);
         }
         let reservations = ReservationStore::start(store.clone())?;
         let keys = Arc::new(KeyRing::allowing(key_commands));
@@ -249,7 +253,7 @@ impl Controller {
             events,
             model: RwLock::new(Arc::new(model)),
             changes: tokio::sync::Mutex::new(()),
-            up: Mutex::default(),
+            up: Mutex::new(Up { held, ..Up::default() }),
             samples: Mutex::default(),
             told: Mutex::default(),
             damage: Mutex::new(damage),
@@ -257,6 +261,7 @@ impl Controller {
             moves: Mutex::default(),
             known,
             cuts: Mutex::default(),
+            applies: tokio::sync::Mutex::default(),
             declared_open: Mutex::default(),
             declared_file: Mutex::default(),
             owed: Mutex::default(),
@@ -343,6 +348,7 @@ impl Controller {
         self.check_none_left(&old, &new)?;
         self.check_unused(&command, &old).await?;
         if changes.is_empty() && !matches!(command, Command::DeleteVolume { .. }) {
+            self.let_go(&command, &old).await?;
             return Ok(old);
         }
         self.note_luns(&old, &new).await?;

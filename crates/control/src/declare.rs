@@ -5,6 +5,7 @@ use crate::model::{
     Command, DeviceGrow, HostPatch, HostSpec, MapSpec, Model, PoolPatch, PoolSpec, Raid,
     TargetSpec, VolumePatch, VolumeSpec,
 };
+use crate::planted::{Bug, has};
 use crate::units::format_size;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -14,8 +15,8 @@ mod spec;
 
 pub use diff::Difference;
 pub(crate) use diff::{UNKNOWN_SIZE, differences, is_there};
-pub use spec::ApplySpec;
 pub(crate) use spec::How;
+pub use spec::{ApplySpec, DoomedVolume};
 
 /// Objects as they should be. What is not declared is left alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -33,9 +34,10 @@ pub struct Desired {
     pub targets: Vec<TargetSpec>,
 }
 
-/// One declared object that is not a pool.
+/// One declared object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Item<'a> {
+    Pool(&'a PoolSpec),
     Volume(&'a VolumeSpec),
     Host(&'a HostSpec),
     Map(&'a MapSpec),
@@ -43,12 +45,29 @@ pub(crate) enum Item<'a> {
 }
 
 impl Desired {
-    /// Everything but the pools, in the order in which it can be made.
+    /// Everything, in the order in which it can be made.
     pub(crate) fn items(&self) -> impl Iterator<Item = Item<'_>> {
+        let pools = self.pools.iter().map(Item::Pool);
         let volumes = self.volumes.iter().map(Item::Volume);
         let hosts = self.hosts.iter().map(Item::Host);
         let maps = self.maps.iter().map(Item::Map);
-        volumes.chain(hosts).chain(maps).chain(self.targets.iter().map(Item::Target))
+        pools.chain(volumes).chain(hosts).chain(maps).chain(self.targets.iter().map(Item::Target))
+    }
+}
+
+impl Desired {
+    /// Whether it declares an object (`volume/db-01`, `map/HOST/VOLUME`).
+    pub(crate) fn names(&self, object: &str) -> bool {
+        self.items().any(|i| i.object() == object)
+    }
+
+    /// Declares only those objects that `stays` says.
+    pub(crate) fn retain(&mut self, stays: impl Fn(&str) -> bool) {
+        self.pools.retain(|s| stays(&Item::Pool(s).object()));
+        self.volumes.retain(|s| stays(&Item::Volume(s).object()));
+        self.hosts.retain(|s| stays(&Item::Host(s).object()));
+        self.maps.retain(|s| stays(&Item::Map(s).object()));
+        self.targets.retain(|s| stays(&Item::Target(s).object()));
     }
 }
 
@@ -56,6 +75,7 @@ impl Item<'_> {
     /// The object's name with its kind in front.
     pub(crate) fn object(&self) -> String {
         match self {
+            Item::Pool(s) => format!("pool/{}", s.name),
             Item::Volume(s) => format!("volume/{}", s.name),
             Item::Host(s) => format!("host/{}", s.name),
             Item::Map(s) => format!("map/{}/{}", s.host, s.volume),
@@ -68,13 +88,25 @@ impl Item<'_> {
         match self {
             Item::Volume(s) => vec![format!("pool/{}", s.pool)],
             Item::Map(s) => vec![format!("host/{}", s.host), format!("volume/{}", s.volume)],
-            Item::Host(_) | Item::Target(_) => Vec::new(),
+            Item::Pool(_) | Item::Host(_) | Item::Target(_) => Vec::new(),
         }
+    }
+
+    /// Which of the objects without which it cannot be made is not as it is declared, of all that `failed`. What is there
+    /// already was made of what there was.
+    pub(crate) fn lost(&self, model: &Model, failed: impl Fn(&str) -> bool) -> Option<String> {
+        let is_made = is_there(&self.object(), model) && !has(Bug::LostIfNotThere);
+        let is_lost = |n: &String| {
+            let counts = !has(Bug::LostIfNotThere) || !is_there(n, model);
+            failed(n) && counts
+        };
+        self.needs().into_iter().find(|n| !is_made && is_lost(n))
     }
 
     /// The command that makes it so, if one is needed.
     pub(crate) fn command(&self, model: &Model) -> Result<Option<Command>> {
         match self {
+            Item::Pool(s) => pool(model, s),
             Item::Volume(s) => volume(model, s),
             Item::Host(s) => Ok(host(model, s)),
             Item::Map(s) => map(model, s),
@@ -84,14 +116,53 @@ impl Item<'_> {
     }
 }
 
+/// An object that `failed`, and by which hosts may be given something else than is declared for them. A mapping that is not
+/// there, since its volume is not as declared, gives them nothing.
+pub(crate) fn exposes<'a>(
+    desired: &Desired,
+    model: &Model,
+    failed: impl Iterator<Item = &'a str> + Clone,
+) -> Option<String> {
+    let has_failed = |object: &str| failed.clone().any(|f| f == object);
+    let is_missing = |map: &str| {
+        let volume = map.splitn(3, '/').nth(2).unwrap_or_default();
+        !is_there(map, model) && has_failed(&format!("volume/{volume}"))
+    };
+    // They may write what they are only to read.
+    let is_writable = |name: &str| {
+        let wanted = desired.volumes.iter().any(|v| v.name == name && v.read_only);
+        let is = model.volumes.get(name).is_some_and(|v| !v.read_only);
+        wanted && is && model.maps.iter().any(|m| m.volume == name)
+    };
+    let mut all = failed.clone();
+    let found = all.find(|object| match object.split_once('/') {
+        Some(("host", _)) => true,
+        Some(("map", _)) => !is_missing(object),
+        Some(("volume", name)) => is_writable(name),
+        _ => false,
+    });
+    found.filter(|_| !has(Bug::PortsBesideWrongHosts)).map(str::to_string)
+}
+
+/// Why an object is not made that needs another.
+pub(crate) fn lacks(object: &str, lost: &str) -> Error {
+    Error::new(Code::NotReady, format!("`{object}` needs `{lost}`"))
+        .because(format!("`{lost}` is not as declared"))
+        .hint(format!("correct `{lost}`, then apply the file again"))
+}
+
+/// What may be free once something else of the same declaration has been changed.
+pub(crate) fn may_become_free(e: &Error) -> bool {
+    matches!(e.code, Code::PortInUse | Code::LunInUse)
+}
+
 fn immutable(object: &str, field: &str, is: &str, wanted: &str) -> Error {
     Error::new(Code::ImmutableField, format!("the {field} of {object} cannot change"))
         .because(format!("it is {is} and the declaration says {wanted}"))
         .hint("correct the declaration, or delete the object and let it be made again")
 }
 
-/// The command that makes a declared pool so.
-pub(crate) fn pool(model: &Model, spec: &PoolSpec) -> Result<Option<Command>> {
+fn pool(model: &Model, spec: &PoolSpec) -> Result<Option<Command>> {
     let Some(pool) = model.pools.get(&spec.name) else {
         return Ok(Some(Command::CreatePool(spec.clone())));
     };

@@ -154,6 +154,8 @@ codes! {
     LunInUse = "lun_in_use", Conflict;
     /// The port identifier or address belongs to another object.
     PortInUse = "port_in_use", Conflict;
+    /// Hosts are logged in at the target port.
+    TargetInUse = "target_in_use", Conflict;
     /// The device belongs to a pool already.
     DeviceInUse = "device_in_use", Conflict;
     /// A smaller size was asked for without leave to lose data.

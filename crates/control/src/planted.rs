@@ -111,6 +111,18 @@ weir_base::planted_bugs! {
     ServedUntold,
     /// What is slow to open keeps everything else from starting.
     OpenedInTurn,
+    /// That the data of some volumes may be deleted is leave to delete that of all.
+    SomeConfirmedIsAll,
+    /// That the data of a volume may be deleted is leave to delete that of another of its name.
+    ConfirmedByName,
+    /// Target ports that a file moves listen where they were until what it declares has been tried.
+    MovedListenBefore,
+    /// What an object rests on is only lost if it is not there at all.
+    LostIfNotThere,
+    /// New target ports listen though hosts are not as they are declared.
+    PortsBesideWrongHosts,
+    /// Target ports that a file does not name are removed under the hosts that are logged in there.
+    PortsPrunedInUse,
     /// A pool is closed, or opened again, while it is being opened.
     OpenedBesideClose,
 }

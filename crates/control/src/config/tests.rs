@@ -12,16 +12,17 @@ fn the_example_shows_every_key_and_is_right() {
     let mut model = crate::model::Model::default();
     let desired = config.desired();
     for spec in &desired.pools {
-        let command = crate::declare::pool(&model, spec).unwrap().unwrap();
+        let command = crate::declare::Item::Pool(spec).command(&model).unwrap().unwrap();
         model.apply(command, 1).unwrap();
         let sizes = vec![(1 << 44).into(); spec.devices.len()];
         model.apply(crate::model::Command::SizePool { name: spec.name.clone(), sizes }, 2).unwrap();
     }
-    for (i, item) in desired.items().enumerate() {
+    let items = || desired.items().skip(desired.pools.len());
+    for (i, item) in items().enumerate() {
         let command = item.command(&model).unwrap().unwrap();
         model.apply(command, 3 + i as u128).unwrap_or_else(|e| panic!("{}: {e}", item.object()));
     }
-    for item in desired.items() {
+    for item in items() {
         let again = item.command(&model).unwrap();
         assert!(again.is_none_or(|c| model.apply(c, 9).unwrap().is_empty()), "{}", item.object());
     }

@@ -2,13 +2,20 @@
 //! else from being done.
 
 use super::*;
-use crate::declare::{self, Difference, How, Item, UNKNOWN_SIZE, differences, is_there};
+use crate::declare::{self, Difference, How, Item, differences, is_there, may_become_free};
 use crate::error::Problem;
-use crate::model::{Action, DeviceFound, PoolSpec, TargetSpec, VolumeState};
+use crate::model::{Action, Naa};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+mod paper;
 mod prune;
+
+use paper::Paper;
+
+/// A change that has failed on a pool after so long says that devices do not answer: what else is to be done to that pool
+/// would take as long each.
+const LONG: Duration = Duration::from_secs(1);
 
 /// What applying a declaration did, or would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -32,6 +39,10 @@ pub struct Applied {
     pub action: Action,
     /// What is different.
     pub changes: Vec<Difference>,
+    /// World-wide name of a volume that is deleted with its data, for `delete_data`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub naa: Option<Naa>,
 }
 
 /// An object that could not be made as it is declared.
@@ -55,14 +66,18 @@ impl ApplyReport {
 /// The objects of a declaration are made so, one by one.
 struct Run<'a> {
     controller: &'a Controller,
-    /// The configuration as far as it has come, where nothing is done.
-    paper: Option<Arc<Model>>,
+    how: &'a How,
+    /// Where nothing is done.
+    paper: Option<Paper>,
+    /// Pools whose devices do not answer.
+    stuck: BTreeMap<String, Error>,
     report: ApplyReport,
 }
 
 impl Controller {
     /// Makes what is declared so, or says what that would change. What is not declared stays, unless it is to be
-    /// pruned. Applying the same again changes nothing.
+    /// pruned. Applying the same again changes nothing. Each object has a turn of its own, so that other commands, and the
+    /// end, need not wait for all.
     ///
     /// # Errors
     /// Nothing was tried. What could not be made so is in the report.
@@ -70,16 +85,16 @@ impl Controller {
         let me = self.clone();
         finish(tokio::spawn(async move {
             let (desired, how) = spec.parts();
-            let keyless = match how.dry_run {
-                true => BTreeMap::new(),
-                false => me.warm_each(&desired).await,
-            };
-            let _one = me.settled_turn().await?;
-            let report = me.apply_locked(&desired, how, &keyless).await;
-            if !how.dry_run {
-                me.supersede();
+            if how.dry_run {
+                let _one = me.settled_turn().await?;
+                return me.rehearsed(&desired, &how).await;
             }
-            Ok(report)
+            let keyless = me.warm_each(&desired).await;
+            let _alone = me.applies.lock().await;
+            let one = me.settled_turn().await?;
+            me.supersede(&desired);
+            drop(one);
+            Ok(me.apply_each(&desired, &how, None, &keyless).await)
         }))
         .await
     }
@@ -92,14 +107,14 @@ impl Controller {
     pub async fn declare(self: &Arc<Self>, desired: Desired) -> Result<ApplyReport> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            me.warm_declared(&desired.volumes).await?;
-            let _one = me.settled_turn().await?;
+            me.warm_each(&desired).await.into_values().next().map_or(Ok(()), Err)?;
+            let _alone = me.applies.lock().await;
+            let one = me.settled_turn().await?;
             let how = How::default();
-            let rehearsal = How { dry_run: true, ..how };
-            me.apply_locked(&desired, rehearsal, &BTreeMap::new()).await.whole()?;
-            let report = me.apply_locked(&desired, how, &BTreeMap::new()).await;
-            me.supersede();
-            report.whole()
+            me.rehearsed(&desired, &How { dry_run: true, ..how.clone() }).await?.whole()?;
+            me.supersede(&desired);
+            drop(one);
+            me.apply_each(&desired, &how, None, &BTreeMap::new()).await.whole()
         }))
         .await
     }
@@ -115,22 +130,27 @@ impl Controller {
         keyless
     }
 
-    /// The caller holds `changes`.
-    async fn apply_locked(
+    /// What would be done. The caller holds `changes`.
+    async fn rehearsed(&self, desired: &Desired, how: &How) -> Result<ApplyReport> {
+        let known = self.known.on_paper(&self.plane.status().await?);
+        let paper = Paper { model: self.model(), known };
+        Ok(self.apply_each(desired, how, Some(paper), &BTreeMap::new()).await)
+    }
+
+    async fn apply_each(
         &self,
         desired: &Desired,
-        how: How,
+        how: &How,
+        paper: Option<Paper>,
         keyless: &BTreeMap<String, Error>,
     ) -> ApplyReport {
-        let paper = how.dry_run.then(|| self.model());
         let report = ApplyReport { dry_run: how.dry_run, ..ApplyReport::default() };
-        let mut run = Run { controller: self, paper, report };
+        let mut run = Run { controller: self, how, paper, stuck: BTreeMap::new(), report };
         if how.prune {
             run.prune_access(desired).await;
         }
         for spec in &desired.pools {
-            let command = declare::pool(&run.model(), spec);
-            run.one(format!("pool/{}", spec.name), command).await;
+            run.item(Item::Pool(spec)).await;
         }
         for spec in &desired.volumes {
             match keyless.get(&spec.name) {
@@ -140,81 +160,79 @@ impl Controller {
         }
         run.all(desired.hosts.iter().map(Item::Host).collect()).await;
         run.all(desired.maps.iter().map(Item::Map).collect()).await;
-        run.ports(&desired.targets).await;
+        run.ports(desired).await;
         if how.prune {
-            run.prune_data(desired, how).await;
+            run.prune_data(desired).await;
         }
         run.report
     }
+}
 
-    /// What the configuration would be after a command, if it would be accepted. What only shows on devices is not
-    /// looked at.
-    async fn rehearse(&self, command: Command, paper: &Arc<Model>) -> Result<Arc<Model>> {
-        let real = self.model();
-        self.check_not_closed(&command, &real)?;
-        let command = match command {
-            Command::CreateMap(spec) => Command::CreateMap(self.known.choose_lun(spec, paper)),
-            other => other,
-        };
-        let mut new = Model::clone(paper);
-        self.drop_places(&command, &mut new)?;
-        if new.apply(command.clone(), entropy()?)?.is_empty() {
-            return Ok(paper.clone());
-        }
-        // A pool that is new is up by the time its volumes are made.
-        if !matches!(&command, Command::CreateVolume(s) if !real.pools.contains_key(&s.pool)) {
-            self.check_ready(&command, &real)?;
-        }
-        self.check_none_left(&real, &new)?;
-        self.check_unused(&command, &real).await?;
-        self.known.check(paper, &new)?;
-        match &command {
-            Command::CreatePool(PoolSpec { name, .. }) | Command::PatchPool { name, .. } => {
-                assume_sizes(&mut new, name)?;
-            }
-            Command::DeleteVolume { name } => {
-                drop(new.apply(Command::ForgetVolume { name: name.clone() }, 0)?);
-            }
-            _ => {}
-        }
-        Ok(Arc::new(new))
+/// The pool whose devices a command waits for.
+fn pool_of(command: &Command, model: &Model) -> Option<String> {
+    let of = |name: &String| model.volumes.get(name).map(|v| v.pool.clone());
+    match command {
+        Command::CreatePool(spec) => Some(spec.name.clone()),
+        Command::PatchPool { name, .. } | Command::DeletePool { name } => Some(name.clone()),
+        Command::CreateVolume(spec) => Some(spec.pool.clone()),
+        Command::PatchVolume { name, .. } | Command::DeleteVolume { name } => of(name),
+        Command::CreateMap(spec) => of(&spec.volume),
+        Command::DeleteMap { volume, .. } => of(volume),
+        _ => None,
     }
 }
 
-/// Gives new devices of a pool that nobody has looked at a size.
-fn assume_sizes(model: &mut Model, name: &str) -> Result<()> {
-    let devices = &model.pool(name)?.devices;
-    let size = |d: &crate::model::Device| DeviceFound {
-        size: if d.new && d.size == 0 { UNKNOWN_SIZE } else { d.size },
-        labelled: d.labelled,
-        identity: d.identity.clone(),
-    };
-    let sizes = devices.iter().map(size).collect();
-    model.apply(Command::SizePool { name: name.to_string(), sizes }, 0).map(drop)
-}
-
-/// What may be free once something else of the same declaration has been changed.
-fn may_become_free(e: &Error) -> bool {
-    matches!(e.code, Code::PortInUse | Code::LunInUse)
-}
-
-impl Run<'_> {
+impl<'a> Run<'a> {
     fn model(&self) -> Arc<Model> {
-        self.paper.clone().unwrap_or_else(|| self.controller.model())
+        self.paper.as_ref().map_or_else(|| self.controller.model(), |p| p.model.clone())
+    }
+
+    /// The turn to do something about an object. On paper all is done in one.
+    async fn turn(&self) -> Result<Option<tokio::sync::MutexGuard<'a, ()>>> {
+        match &self.paper {
+            Some(_) => Ok(None),
+            None => self.controller.settled_turn().await.map(Some),
+        }
     }
 
     async fn change(&mut self, command: Command) -> Result<()> {
-        match &self.paper {
-            None => self.controller.change(command).await.map(drop),
-            Some(paper) => {
-                self.paper = Some(self.controller.rehearse(command, paper).await?);
-                Ok(())
-            }
+        if let Some(paper) = &mut self.paper {
+            paper.model = self.controller.rehearse(command, paper).await?;
+            return Ok(());
         }
+        let pool = pool_of(&command, &self.model());
+        if let Some((pool, e)) = pool.as_ref().and_then(|p| self.stuck.get_key_value(p)) {
+            return Err(Error::new(Code::NotReady, "it was not tried")
+                .because(format!("pool `{pool}` has kept this waiting in vain already: {e}"))
+                .hint("see to the devices of the pool, then apply the file again"));
+        }
+        let begun = Instant::now();
+        let done = self.controller.change(command).await.map(drop);
+        if let (Err(e), Some(pool)) = (&done, pool)
+            && e.code == Code::IoError
+            && begun.elapsed() >= LONG
+        {
+            self.stuck.insert(pool, e.clone());
+        }
+        done
     }
 
     fn failed(&mut self, object: String, why: &Error) {
+        if self.paper.is_none() {
+            self.controller.unfulfilled(&object, why);
+        }
         self.report.failed.push(NotApplied { object, error: why.problem() });
+    }
+
+    fn has_failed(&self, object: &str) -> bool {
+        self.report.failed.iter().any(|f| f.object == object)
+    }
+
+    fn unchanged(&mut self, object: &str) {
+        if self.paper.is_none() {
+            self.controller.fulfil(object);
+        }
+        self.report.unchanged += 1;
     }
 
     /// Notes what an object is that was something else before.
@@ -226,24 +244,19 @@ impl Run<'_> {
             (true, true) => Action::Updated,
         };
         let changes = differences(&object, before, &after);
-        self.report.applied.push(Applied { object, action, changes });
+        let volume = object.strip_prefix("volume/").and_then(|n| before.volumes.get(n));
+        let naa = volume.filter(|_| action == Action::Deleted).map(|v| v.naa);
+        self.report.applied.push(Applied { object, action, changes, naa });
     }
 
-    /// Carries out the command for an object.
-    async fn one(&mut self, object: String, command: Result<Option<Command>>) {
-        if let Err(e) = self.tried(object.clone(), command).await {
-            self.failed(object, &e);
-        }
-    }
-
-    /// The same; what failed is not in the report yet.
-    async fn tried(&mut self, object: String, command: Result<Option<Command>>) -> Result<()> {
+    /// Carries out the command for an object. The caller has the turn.
+    async fn tried(&mut self, object: String, command: Option<Command>) -> Result<()> {
         let before = self.model();
-        if let Some(command) = command? {
+        if let Some(command) = command {
             self.change(command).await?;
         }
         match self.model().revision == before.revision {
-            true => self.report.unchanged += 1,
+            true => self.unchanged(&object),
             false => self.done(object, &before),
         }
         Ok(())
@@ -255,16 +268,14 @@ impl Run<'_> {
         }
     }
 
+    /// What failed is not in the report yet.
     async fn try_item(&mut self, item: &Item<'_>) -> Result<()> {
+        let _one = self.turn().await?;
         let model = self.model();
-        let is_lost =
-            |n: &String| !is_there(n, &model) && self.report.failed.iter().any(|f| f.object == *n);
-        if let Some(lost) = item.needs().into_iter().find(is_lost) {
-            return Err(Error::new(Code::NotReady, format!("`{}` needs `{lost}`", item.object()))
-                .because(format!("`{lost}` could not be made"))
-                .hint(format!("correct `{lost}`, then apply the file again")));
+        if let Some(lost) = item.lost(&model, |o| self.has_failed(o)) {
+            return Err(declare::lacks(&item.object(), &lost));
         }
-        self.tried(item.object(), item.command(&model)).await
+        self.tried(item.object(), item.command(&model)?).await
     }
 
     /// All of one kind. What one of them takes another may leave, whichever comes first.
@@ -287,29 +298,50 @@ impl Run<'_> {
     }
 
     /// Target ports, all at once: one may take the address of another.
-    async fn ports(&mut self, specs: &[TargetSpec]) {
+    async fn ports(&mut self, desired: &Desired) {
+        // A file that names no port at all says nothing of them.
+        if desired.targets.is_empty() {
+            return;
+        }
+        if let Err(e) = self.try_ports(desired).await {
+            for spec in &desired.targets {
+                self.failed(format!("target/{}", spec.name), &e);
+            }
+        }
+    }
+
+    async fn try_ports(&mut self, desired: &Desired) -> Result<()> {
+        let _one = self.turn().await?;
         let before = self.model();
-        let (fit, wrong) = before.fitting_targets(specs, &[]);
-        for (name, e) in &wrong {
+        let gone = match self.how.prune {
+            true => self.ports_to_go(desired, &before).await,
+            false => Vec::new(),
+        };
+        let failed = self.report.failed.iter().map(|f| f.object.as_str());
+        let closed = declare::exposes(desired, &before, failed).map(|o| ports::exposed(&o));
+        let plan = self.controller.plan_ports(&before, &desired.targets, gone, closed.as_ref());
+        for (name, e) in plan.wrong.iter().chain(&plan.stay) {
             self.failed(format!("target/{name}"), e);
         }
-        let done = match fit.is_empty() {
-            true => Ok(()),
-            false => self.change(Command::PutTargets { put: fit.clone(), gone: Vec::new() }).await,
+        let done = match plan.command() {
+            Some(command) => self.change(command).await,
+            None => Ok(()),
         };
-        for spec in &fit {
-            let (object, after) = (format!("target/{}", spec.name), self.model());
+        let after = self.model();
+        for name in plan.put.iter().map(|s| &s.name).chain(&plan.gone) {
+            let object = format!("target/{name}");
             let fault = self.controller.up().faults.get(&object).cloned();
-            let is_so = before.targets.get(&spec.name) == after.targets.get(&spec.name);
+            let is_so = before.targets.get(name) == after.targets.get(name);
             match (&done, fault.filter(|_| self.paper.is_none())) {
                 (Err(e), _) => self.failed(object, e),
                 (Ok(()), Some(e)) => {
                     let hint = format!("{}; it is tried again every few seconds", e.hint);
                     self.failed(object, &e.hint(hint));
                 }
-                (Ok(()), None) if is_so => self.report.unchanged += 1,
+                (Ok(()), None) if is_so => self.unchanged(&object),
                 (Ok(()), None) => self.done(object, &before),
             }
         }
+        Ok(())
     }
 }

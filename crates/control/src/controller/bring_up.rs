@@ -79,7 +79,9 @@ impl Controller {
         // Mappings before ports: no host may log in and find its LUNs missing.
         self.map_again().await;
         for name in model.targets.keys() {
-            if !self.is_stopping()
+            let held = self.up().held.contains(name) && !has(Bug::MovedListenBefore);
+            if !held
+                && !self.is_stopping()
                 && !self.up().targets.contains(name)
                 && let Err(e) = self.start_target(&model, name).await
             {

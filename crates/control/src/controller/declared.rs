@@ -23,14 +23,34 @@ impl Controller {
         self.declare_again().await;
     }
 
-    /// Another declaration counts from here on, and not what of the one at the start is not so yet.
-    pub(super) fn supersede(&self) {
+    /// Another declaration counts from here on. Of what of the one at the start is not so yet, that stays which the other
+    /// declares, too, as the other has it: pools without leave to overwrite what may be there by then. So do target ports that are
+    /// held back, if the other does not name them. The caller holds `changes`.
+    pub(super) fn supersede(&self, desired: &Desired) {
         if has(Bug::RetriedForEver) {
             return;
         }
-        *self.declared_open() = Desired::default();
+        let held = self.up().held.clone();
+        let mut open = self.declared_open();
+        let was: BTreeSet<String> = open.items().map(|i| i.object()).collect();
+        let mut new = desired.clone();
+        new.retain(|object| was.contains(object));
+        for spec in &mut new.pools {
+            spec.overwrite = Default::default();
+        }
+        let is_named = |t: &TargetSpec| desired.targets.iter().any(|d| d.name == t.name);
+        new.targets.extend(
+            open.targets.iter().filter(|t| held.contains(&t.name) && !is_named(t)).cloned(),
+        );
+        let faults: BTreeSet<String> = new.items().map(|i| fault(&i.object())).collect();
+        *open = new;
         let declared = fault("");
-        self.up().faults.retain(|object, _| !object.starts_with(&declared));
+        self.up().faults.retain(|o, _| !o.starts_with(&declared) || faults.contains(o));
+    }
+
+    /// A declaration is being carried out.
+    fn is_applying(&self) -> bool {
+        self.applies.try_lock().is_err()
     }
 
     /// Tries what was declared at the start and is not so yet.
@@ -42,24 +62,23 @@ impl Controller {
         let me = self.clone();
         // It goes on to its end, whoever waits.
         let done = tokio::spawn(async move {
-            for spec in &open.pools {
-                let command = || declare::pool(&me.model(), spec);
-                let object = format!("pool/{}", spec.name);
-                let Ok(_one) = me.turn().await else { return };
-                me.declare_one(object, command).await;
-            }
-            for item in open.items().filter(|i| !matches!(i, Item::Target(_))) {
-                if let Item::Volume(spec) = item
-                    && let Err(e) = me.warm_declared(std::slice::from_ref(spec)).await
-                {
-                    me.unfulfilled(&item.object(), &e);
-                    continue;
+            let mut items: Vec<Item<'_>> =
+                open.items().filter(|i| !matches!(i, Item::Target(_))).collect();
+            // What one of them takes another may leave, whichever comes first.
+            loop {
+                let (all, mut rest) = (items.len(), Vec::new());
+                for item in items {
+                    if me.declare_one(item).await {
+                        rest.push(item);
+                    }
                 }
-                let Ok(_one) = me.turn().await else { return };
-                me.declare_one(item.object(), || item.command(&me.model())).await;
+                if rest.is_empty() || rest.len() == all {
+                    break;
+                }
+                items = rest;
             }
-            let _one = me.changes.lock().await;
-            me.declare_ports(&open.targets).await;
+            let Ok(_one) = me.turn().await else { return };
+            me.declare_ports(&open).await;
         });
         let done = tokio::select! {
             done = done => done,
@@ -70,39 +89,61 @@ impl Controller {
         }
     }
 
-    /// The caller holds `changes`.
-    async fn declare_one(&self, object: String, command: impl FnOnce() -> Result<Option<Command>>) {
-        if !self.is_declared(&object) && !has(Bug::RetriedForEver) {
-            // Somebody has said otherwise meanwhile.
-            return;
-        }
-        let done = match command() {
-            Ok(Some(command)) => self.change(command).await.map(drop),
-            Ok(None) => Ok(()),
-            Err(e) => Err(e),
+    /// True if it can be so once something else has been changed.
+    async fn declare_one(&self, item: Item<'_>) -> bool {
+        let key = match item {
+            Item::Volume(spec) => self.warm_declared(std::slice::from_ref(spec)).await,
+            _ => Ok(()),
         };
-        match done {
-            Ok(()) => self.fulfil(&object),
-            Err(e) => self.unfulfilled(&object, &e),
+        let Ok(_one) = self.turn().await else { return false };
+        let object = item.object();
+        if !has(Bug::RetriedForEver) && (!self.is_declared(&object) || self.is_applying()) {
+            // Somebody has said otherwise meanwhile, or is about to.
+            return false;
         }
+        let done = async {
+            key?;
+            let model = self.model();
+            if let Some(lost) = item.lost(&model, |o| self.is_unfulfilled(o)) {
+                return Err(declare::lacks(&object, &lost));
+            }
+            match item.command(&model)? {
+                Some(command) => self.change(command).await.map(drop),
+                None => Ok(()),
+            }
+        };
+        match done.await {
+            Ok(()) => self.fulfil(&object),
+            Err(e) => {
+                self.unfulfilled(&object, &e);
+                return declare::may_become_free(&e);
+            }
+        }
+        false
     }
 
-    /// Target ports, all at once: one may take the address of another. The caller holds `changes`.
-    async fn declare_ports(&self, specs: &[TargetSpec]) {
+    /// Target ports, all at once: one may take the address of another. Hosts and mappings have been tried by now: those that
+    /// are held back are let go of, if hosts have what is declared for them. The caller holds `changes`.
+    async fn declare_ports(&self, declared: &Desired) {
         let object = |name: &str| format!("target/{name}");
-        let is_open =
-            |s: &&TargetSpec| self.is_declared(&object(&s.name)) || has(Bug::RetriedForEver);
-        let open: Vec<TargetSpec> = specs.iter().filter(is_open).cloned().collect();
-        let (fit, wrong) = self.model().fitting_targets(&open, &[]);
-        for (name, e) in &wrong {
-            self.unfulfilled(&object(name), e);
-        }
-        if fit.is_empty() {
+        if self.is_applying() && !has(Bug::RetriedForEver) {
             return;
         }
-        let put = Command::PutTargets { put: fit.clone(), gone: Vec::new() };
-        let done = self.change(put).await;
-        for spec in &fit {
+        let is_open =
+            |s: &&TargetSpec| self.is_declared(&object(&s.name)) || has(Bug::RetriedForEver);
+        let open: Vec<TargetSpec> = declared.targets.iter().filter(is_open).cloned().collect();
+        let closed = {
+            let (model, up, prefix) = (self.model(), self.up(), fault(""));
+            let failed = up.faults.keys().filter_map(|o| o.strip_prefix(&prefix));
+            declare::exposes(declared, &model, failed).map(|o| ports::exposed(&o))
+        };
+        let plan = self.plan_ports(&self.model(), &open, Vec::new(), closed.as_ref());
+        for (name, e) in &plan.wrong {
+            self.unfulfilled(&object(name), e);
+        }
+        let Some(command) = plan.command() else { return };
+        let done = self.change(command).await;
+        for spec in &plan.put {
             match &done {
                 Ok(_) => self.fulfil(&object(&spec.name)),
                 Err(e) => self.unfulfilled(&object(&spec.name), e),
@@ -110,7 +151,8 @@ impl Controller {
         }
     }
 
-    fn unfulfilled(&self, object: &str, why: &Error) {
+    /// Tells that an object is not as it was declared at the start, if it is still to be.
+    pub(super) fn unfulfilled(&self, object: &str, why: &Error) {
         let e = Error::new(
             why.code,
             format!("`{object}` is not as the configuration file declares it"),
@@ -121,30 +163,32 @@ impl Controller {
             hint => format!("{hint}; it is tried again every few seconds"),
         });
         let key = fault(object);
-        if self.up().faults.insert(key.clone(), e.clone()).as_ref() != Some(&e) {
+        let open = self.declared_open();
+        if !open.names(object) && !has(Bug::RetriedForEver) {
+            return;
+        }
+        let known = self.up().faults.insert(key.clone(), e.clone());
+        drop(open);
+        if known.as_ref() != Some(&e) {
             self.events.publish("error", &key, &e.to_string());
         }
     }
 
+    /// Whether it was tried in vain to have an object as it was declared at the start.
+    fn is_unfulfilled(&self, object: &str) -> bool {
+        self.up().faults.contains_key(&fault(object))
+    }
+
     /// Whether an object is to be as it was declared at the start, and is not so yet.
     fn is_declared(&self, object: &str) -> bool {
-        let open = self.declared_open();
-        let pool = |p: &crate::model::PoolSpec| format!("pool/{}", p.name) == object;
-        open.pools.iter().any(pool) || open.items().any(|i| i.object() == object)
+        self.declared_open().names(object)
     }
 
     /// An object is as it is declared, or somebody has changed it since: that counts more, until the next start.
     pub(super) fn fulfil(&self, object: &str) {
-        self.up().faults.remove(&fault(object));
         let mut open = self.declared_open();
-        let left: Vec<bool> = open.items().map(|i| i.object() != object).collect();
-        let mut left = left.into_iter();
-        let mut keep = || left.next().unwrap_or(true);
-        open.volumes.retain(|_| keep());
-        open.hosts.retain(|_| keep());
-        open.maps.retain(|_| keep());
-        open.targets.retain(|_| keep());
-        open.pools.retain(|p| format!("pool/{}", p.name) != object);
+        open.retain(|o| o != object);
+        self.up().faults.remove(&fault(object));
     }
 
     fn declared_open(&self) -> MutexGuard<'_, Desired> {
@@ -156,31 +200,71 @@ impl Controller {
     pub fn declared_otherwise(&self, object: &str) -> Option<String> {
         let file = self.declared_file.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let model = self.model();
-        let pool = file.pools.iter().find(|p| format!("pool/{}", p.name) == object);
-        let item = file.items().find(|i| i.object() == object);
-        let command = match (pool, item) {
-            (Some(spec), _) => declare::pool(&model, spec),
-            (None, Some(item)) => item.command(&model),
-            (None, None) => return None,
-        };
-        let what = format!(
-            "`{object}` is declared in the configuration file that the daemon has read at its start"
-        );
-        let then = "unless the file is changed";
+        let item = file.items().find(|i| i.object() == object)?;
         let mut next = Model::clone(&model);
-        let applied = match command {
+        let applied = match at_start(&file, &item, &model) {
             Ok(None) => return None,
-            Ok(Some(command)) => next.apply(command, 0).map(drop),
+            Ok(Some(command)) => next.apply(command, 0),
             Err(e) => Err(e),
         };
+        let (what, then) = match item {
+            // A node has some without a file that says so.
+            Item::Target(_) => (
+                format!(
+                    "`{object}` is not as the file, the options or the defaults of the daemon declare it"
+                ),
+                "unless they are changed",
+            ),
+            _ => (
+                format!(
+                    "`{object}` is declared in the configuration file that the daemon has read at its start"
+                ),
+                "unless the file is changed",
+            ),
+        };
+        let is_there = declare::is_there(object, &model);
         Some(match applied {
-            Ok(()) if declare::is_there(object, &model) => {
+            Ok(changes) if changes.is_empty() => return None,
+            Ok(_) if is_there => {
                 let all: Vec<String> =
                     differences(object, &model, &next).iter().map(ToString::to_string).collect();
-                format!("{what}: {then}, the next start puts it back ({})", all.join(", "))
+                match all.is_empty() {
+                    true => return None,
+                    false => {
+                        format!("{what}: {then}, the next start puts it back ({})", all.join(", "))
+                    }
+                }
             }
-            Ok(()) => format!("{what}: {then}, the next start makes it again"),
+            Ok(_) if matches!(item, Item::Pool(s) if s.raid.is_some()) => format!(
+                "{what}: {then}, it is a fault after the next start unless its devices are blank; \
+                 `weir pool import` takes in a pool that was released, with its data"
+            ),
+            Ok(_) => format!("{what}: {then}, the next start makes it again"),
             Err(e) => format!("{what}: {then}, it is a fault after the next start ({e})"),
         })
+    }
+}
+
+/// What a start does to have an object as the file declares it.
+fn at_start(file: &Desired, item: &Item<'_>, model: &Model) -> Result<Option<Command>> {
+    if let Item::Target(spec) = item {
+        let (put, wrong) = model.fitting_targets(&file.targets, &[]);
+        return match wrong.into_iter().find(|(name, _)| *name == spec.name) {
+            Some((_, e)) => Err(e),
+            None => Ok(Some(Command::PutTargets { put, gone: Vec::new() })),
+        };
+    }
+    // What cannot be as declared keeps from being made what needs it.
+    let fails = |object: &str| {
+        let found = file.items().find(|i| i.object() == object);
+        found.is_some_and(|i| match i.command(model) {
+            Ok(Some(command)) => model.clone().apply(command, 0).is_err(),
+            Ok(None) => false,
+            Err(_) => true,
+        })
+    };
+    match item.lost(model, fails) {
+        Some(lost) => Err(declare::lacks(&item.object(), &lost)),
+        None => item.command(model),
     }
 }

@@ -133,11 +133,12 @@ impl Controller {
             | Command::CreateMap(_)
             | Command::DeleteMap { .. } => self.put_mappings(new.access()).await?,
             Command::PutTarget(spec) => self.start_target(new, &spec.name).await?,
-            Command::PutTargets { .. } => self.put_ports(old, new).await,
+            Command::PutTargets { put, .. } => self.put_ports(old, new, put).await,
             Command::DeleteTarget { name } => {
                 self.plane.stop_target(name).await?;
                 let mut up = self.up();
                 up.targets.remove(name);
+                up.held.remove(name);
                 up.faults.remove(&format!("target/{name}"));
             }
             Command::SizePool { .. }
@@ -375,12 +376,16 @@ impl Controller {
             }
             // The pools follow the configuration anyhow.
             Command::SetSnapshotRules(_) | Command::RekeyVolume { .. } => Ok(()),
+            // It has not listened there either.
+            Command::PutTarget(spec) if self.up().held.contains(&spec.name) => {
+                self.plane.stop_target(&spec.name).await
+            }
             Command::PutTarget(spec) => match back.targets.get(&spec.name) {
                 Some(port) => self.plane.start_target(port).await.map(drop),
                 None => self.plane.stop_target(&spec.name).await,
             },
             Command::PutTargets { .. } => {
-                self.put_ports(&present, &back).await;
+                self.put_ports(&present, &back, &[]).await;
                 Ok(())
             }
             Command::DeleteTarget { name } => {

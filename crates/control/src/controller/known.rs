@@ -120,6 +120,17 @@ impl Known {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// The same for what is tried on paper only, with who is logged in now.
+    pub(super) fn on_paper(&self, live: &LiveStatus) -> Known {
+        let here = logged_in(live);
+        let mut all = self.with(|k| k.clone());
+        all.retain(|port, guest| here.contains(port) || guest.seen.elapsed() < AWAY);
+        for port in here {
+            all.entry(port).or_insert_with(|| Guest::new(Vec::new()));
+        }
+        Known(Mutex::new(all))
+    }
+
     /// Numbers by which machines know volumes, and that would be others.
     pub(super) fn clashes(&self, old: &Model, new: &Model) -> Vec<Clash> {
         let (earlier, later) = (old.viewers(), new.viewers());

@@ -68,6 +68,24 @@ impl Controller {
         }
     }
 
+    /// Refuses to take a target port away at which hosts are logged in: what they use there could be taken away next. A reactor
+    /// that is held up does not tell whose are there.
+    pub(super) async fn check_port_not_used(&self, name: &str) -> Result<()> {
+        let live = self.plane.status().await?;
+        let held = live.reactors.iter().any(|r| r.held.is_some());
+        let mut nexuses = live.ports.iter().filter(|p| p.name == name).flat_map(|p| &p.nexuses);
+        let user = nexuses.find(|n| held || !n.peer.is_empty());
+        match user.filter(|_| !has(Bug::PortsPrunedInUse)) {
+            None => Ok(()),
+            Some(n) => {
+                let who = n.host.as_ref().unwrap_or(&n.initiator);
+                Err(Error::new(Code::TargetInUse, format!("target port `{name}` may be in use"))
+                    .because(format!("`{who}` is logged in there"))
+                    .hint("end the use there and log it out first; or name the port in the file"))
+            }
+        }
+    }
+
     /// Takes note of who has logged in while a change came into effect: they may have seen what was before. The caller holds `changes`.
     pub(super) async fn see_late(&self, command: &Command, old: &Model, new: &Model) {
         if !concerns(command) || same_views(old, new) || has(Bug::LateIsOverlooked) {

@@ -19,7 +19,8 @@ impl Up {
 
     /// The same of a port.
     fn is_about_to_listen(&self, target: &str) -> bool {
-        !self.targets.contains(target) && !self.faults.contains_key(&format!("target/{target}"))
+        let known = self.faults.contains_key(&format!("target/{target}"));
+        !self.targets.contains(target) && !self.held.contains(target) && !known
     }
 }
 

@@ -1,7 +1,8 @@
 //! A declaration that is to be applied, and how.
 
 use super::Desired;
-use crate::model::{HostSpec, MapSpec, PoolSpec, TargetSpec, VolumeSpec};
+use crate::model::{HostSpec, MapSpec, Naa, PoolSpec, TargetSpec, Volume, VolumeSpec};
+use crate::planted::{Bug, has};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -26,17 +27,43 @@ pub struct ApplySpec {
     /// Remove what is not declared. Target ports stay if none is declared.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub prune: bool,
-    /// With `prune`: delete volumes, too, with their data.
+    /// With `prune`: volumes that may be deleted with their data, if they are still these. A dry run tells which there are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub delete_data: Vec<DoomedVolume>,
+    /// With `prune`: all volumes that are not declared may be deleted with their data, also those of which nobody knew.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub delete_data: bool,
+    pub delete_all_data: bool,
+}
+
+/// A volume that may be deleted with its data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DoomedVolume {
+    /// What it is called.
+    pub name: String,
+    /// Its world-wide name: another volume may be called the same by now.
+    #[schema(value_type = String)]
+    pub naa: Naa,
 }
 
 /// How a declaration is applied.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct How {
     pub(crate) dry_run: bool,
     pub(crate) prune: bool,
-    pub(crate) delete_data: bool,
+    pub(crate) delete_data: Vec<DoomedVolume>,
+    pub(crate) delete_all_data: bool,
+}
+
+impl How {
+    /// Whether a volume may be deleted with its data.
+    pub(crate) fn may_delete(&self, volume: &Volume) -> bool {
+        let is_it = |d: &DoomedVolume| {
+            let same = d.naa == volume.naa || has(Bug::ConfirmedByName);
+            (d.name == volume.name && same) || has(Bug::SomeConfirmedIsAll)
+        };
+        self.delete_all_data || self.delete_data.iter().any(is_it)
+    }
 }
 
 impl From<Desired> for ApplySpec {
@@ -48,7 +75,9 @@ impl From<Desired> for ApplySpec {
 
 impl ApplySpec {
     pub(crate) fn parts(self) -> (Desired, How) {
-        let ApplySpec { pools, volumes, hosts, maps, targets, dry_run, prune, delete_data } = self;
-        (Desired { pools, volumes, hosts, maps, targets }, How { dry_run, prune, delete_data })
+        let ApplySpec { pools, volumes, hosts, maps, targets, .. } = self;
+        let ApplySpec { dry_run, prune, delete_data, delete_all_data, .. } = self;
+        let how = How { dry_run, prune, delete_data, delete_all_data };
+        (Desired { pools, volumes, hosts, maps, targets }, how)
     }
 }

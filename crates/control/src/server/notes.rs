@@ -1,15 +1,30 @@
 //! Notes of answers: what was done is done, and there is something to know about it.
 
 use super::routes::App;
-use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use axum::{Extension, Json};
 
 /// Kinds of objects in paths, with their kind in names of objects and how many names follow.
-const KINDS: &[(&str, &str, usize)] =
-    &[("pools", "pool", 1), ("volumes", "volume", 1), ("hosts", "host", 1), ("maps", "map", 2)];
+const KINDS: &[(&str, &str, usize)] = &[
+    ("pools", "pool", 1),
+    ("volumes", "volume", 1),
+    ("hosts", "host", 1),
+    ("maps", "map", 2),
+    ("targets", "target", 1),
+];
+
+/// The objects that an answer is about, where neither its path nor its `Location` says so.
+#[derive(Debug, Clone)]
+pub(super) struct About(Vec<String>);
+
+impl About {
+    pub(super) fn new(kind: &str, names: impl IntoIterator<Item = String>) -> Extension<About> {
+        Extension(About(names.into_iter().map(|n| format!("{kind}/{n}")).collect()))
+    }
+}
 
 /// An answer about a new object.
 pub(super) type MadeAt<T> = super::Reply<(StatusCode, [(HeaderName, String); 1], Json<T>)>;
@@ -44,8 +59,12 @@ pub(super) async fn noted(State(app): State<App>, request: Request, next: Next) 
         return response;
     }
     let made = response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok());
-    let note = object(made.unwrap_or(&path)).and_then(|o| app.controller.declared_otherwise(&o));
-    if let Some(value) = note.and_then(|n| warning(&n)) {
+    let about = match response.extensions().get::<About>() {
+        Some(About(all)) => all.clone(),
+        None => object(made.unwrap_or(&path)).into_iter().collect(),
+    };
+    let notes = about.iter().filter_map(|o| app.controller.declared_otherwise(o));
+    for value in notes.filter_map(|n| warning(&n)) {
         response.headers_mut().append(header::WARNING, value);
     }
     response

@@ -2,12 +2,13 @@
 
 use super::Reply;
 use super::extract::{JsonBody, Params};
+use super::notes::About;
 use super::routes::Ctl;
 use crate::error::Problem;
 use crate::live::SnapshotRuleLive;
 use crate::model::SnapshotPolicySpec;
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -37,6 +38,7 @@ pub(super) async fn list_policies(
 pub(super) async fn put_policies(
     State(app): Ctl,
     JsonBody(spec): JsonBody<SnapshotPolicySpec>,
-) -> Reply<Json<Vec<SnapshotRuleLive>>> {
-    Ok(Json(app.controller.set_policy(spec).await?))
+) -> Reply<(Extension<About>, Json<Vec<SnapshotRuleLive>>)> {
+    let about = About::new("volume", spec.volumes.iter().cloned());
+    Ok((about, Json(app.controller.set_policy(spec).await?)))
 }

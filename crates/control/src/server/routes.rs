@@ -1,7 +1,7 @@
 //! The routes. Each handler is a line or two: the controller does the work.
 
 use super::extract::{Failure, JsonBody, Names, Params};
-use super::notes::{MadeAt, made_at, noted};
+use super::notes::{About, MadeAt, made_at, noted};
 use super::{MAX_BODY, Reply, events, keys, layers, migrate, openapi, policies, protect};
 use crate::controller::{ApplyReport, Controller};
 use crate::declare::ApplySpec;
@@ -15,7 +15,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use axum::routing::{delete, get, post, put};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -317,9 +317,10 @@ pub(super) async fn list_targets(State(app): Ctl) -> Json<Vec<TargetPort>> {
 pub(super) async fn put_target(
     State(app): Ctl,
     JsonBody(spec): JsonBody<TargetSpec>,
-) -> Reply<Json<TargetPort>> {
+) -> Reply<(Extension<About>, Json<TargetPort>)> {
     let name = spec.name.clone();
-    Ok(Json(run(&app, Command::PutTarget(spec)).await?.target(&name)?.clone()))
+    let port = run(&app, Command::PutTarget(spec)).await?.target(&name)?.clone();
+    Ok((About::new("target", [name]), Json(port)))
 }
 
 /// One target port.

@@ -1,6 +1,7 @@
 //! The control plane against a data plane that only remembers, and the store against crashes.
 
 mod applied;
+mod apply_turns;
 mod closed;
 mod controller;
 mod crash;
@@ -21,6 +22,7 @@ mod open_once;
 mod owed;
 mod ports;
 mod power_cut;
+mod pruned;
 mod refused;
 mod renamed;
 mod rest;

@@ -1,13 +1,13 @@
-//! Target ports that take each other's addresses.
+//! Target ports that take each other's addresses, and that wait for their hosts.
 
 use crate::fake::Fake;
 use crate::support::*;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_control::Controller;
 use weir_control::controller::ApplyReport;
-use weir_control::declare::Desired;
-use weir_control::model::TargetSpec;
+use weir_control::declare::{ApplySpec, Desired};
+use weir_control::model::{Command, DeviceKind, HostPatch, TargetSpec};
+use weir_control::{Controller, Stopping};
 
 fn at(addresses: &[(&str, u16)]) -> Desired {
     let one = |(name, port): &(&str, u16)| target(name, &format!("127.0.0.1:{port}"));
@@ -30,7 +30,14 @@ async fn faults(c: &Controller) -> Vec<String> {
 
 async fn start(dir: &Scratch, fake: &Arc<Fake>, declared: &Desired) -> Arc<Controller> {
     let targets: Vec<TargetSpec> = declared.targets.clone();
-    let c = Controller::start_declared(dir.path(), fake.clone(), Vec::new(), targets).await;
+    let c = Controller::start_declared(
+        dir.path(),
+        fake.clone(),
+        Vec::new(),
+        targets,
+        Stopping::default(),
+    )
+    .await;
     let c = c.expect("a controller");
     c.declare_at_start(declared.clone()).await;
     c
@@ -109,4 +116,187 @@ async fn an_address_that_is_none_keeps_no_other_port_where_it_is() {
     let r = c.apply(file.into()).await.map(|r| (r.failed.len(), r.applied.len()));
     assert_eq!(r.expect("a report"), (1, 2));
     assert_eq!(listening(&fake), wanted(&MOVES[1]));
+}
+
+/// A pool, a volume, and a host that sees it, by one initiator port.
+fn seen_by(port: &str, addresses: &[(&str, u16)]) -> Desired {
+    Desired {
+        pools: vec![ram_pool("mem", GIB)],
+        volumes: vec![volume("v", "mem", 1 << 20)],
+        hosts: vec![host("h", &[port])],
+        maps: vec![map("h", "v")],
+        ..at(addresses)
+    }
+}
+
+/// A node with ports where the first of [`MOVES`] has them, which has ended.
+async fn has_been(dir: &Scratch) {
+    let c = start(dir, &Arc::default(), &seen_by("1:2", &MOVES[0])).await;
+    assert_eq!(faults(&c).await, Vec::<String>::new(), "set-up");
+    c.shutdown().await.expect("an end");
+}
+
+fn first(fake: &Fake, call: &str) -> usize {
+    fake.state().calls.iter().position(|c| c.starts_with(call)).expect("it is called")
+}
+
+/// The file of a start moves the ports and gives the host another initiator port, and a pool that cannot be had.
+async fn moved_with_other_hosts() {
+    let dir = Scratch::new();
+    has_been(&dir).await;
+    let fake = Arc::new(Fake::default());
+    fake.state().taken.insert("/dev/x".into());
+    let mut file = seen_by("1:9", &MOVES[1]);
+    file.pools.insert(0, pool("bad", &[(DeviceKind::Block, Some("/dev/x"), None)]));
+    file.volumes.insert(0, volume("lost", "bad", 1 << 20));
+    file.maps.insert(0, map("h", "lost"));
+    let c = start(&dir, &fake, &file).await;
+    let mapped = fake.state().calls.iter().rposition(|c| c == "set_mappings");
+    let listens = first(&fake, "start_target");
+    assert!(Some(listens) > mapped, "a port listens before: {:?}", fake.state().calls);
+    let hosts: Vec<String> = c.model().hosts["h"].ports.iter().map(ToString::to_string).collect();
+    assert_eq!(hosts, ["0000000000000001:0000000000000009"]);
+    // What cannot be had keeps no port closed that gives nobody anything by that.
+    assert_eq!(listening(&fake), wanted(&MOVES[1]));
+    let bad = ["declared/map/h/lost", "declared/pool/bad", "declared/volume/lost"];
+    assert_eq!(faults(&c).await, bad);
+}
+
+#[tokio::test]
+async fn ports_that_a_start_moves_listen_nowhere_before_the_hosts_of_the_file_are_in_force() {
+    moved_with_other_hosts().await;
+}
+
+/// A pool that is here, and does not answer, keeps ports that move closed no longer than it takes to go on without it.
+#[tokio::test]
+async fn a_pool_that_hangs_does_not_keep_ports_closed_that_a_start_moves() {
+    let dir = Scratch::new();
+    has_been(&dir).await;
+    let fake = Arc::new(Fake::default());
+    fake.state().hung_pools.insert("mem".into(), Arc::default());
+    let c = start(&dir, &fake, &seen_by("1:9", &MOVES[1])).await;
+    assert_eq!(listening(&fake), wanted(&MOVES[1]));
+    assert_eq!(faults(&c).await, ["pool/mem"]);
+}
+
+/// The file of a start moves the ports, and one of its hosts cannot be. They listen nowhere, also after another start, until that is
+/// mended.
+async fn moved_beside_a_wrong_host() {
+    let dir = Scratch::new();
+    has_been(&dir).await;
+    let mut file = seen_by("1:2", &MOVES[1]);
+    // Nobody can have the port of another.
+    file.hosts.insert(0, host("a", &["1:2"]));
+    for _ in 0..2 {
+        let fake = Arc::new(Fake::default());
+        let c = start(&dir, &fake, &file).await;
+        assert_eq!(listening(&fake), wanted(&[]), "it listens beside wrong hosts");
+        let told = ["declared/host/a", "declared/target/brp0", "declared/target/srp0"];
+        assert_eq!(faults(&c).await, told);
+        tried_again(&c).await;
+        assert_eq!(listening(&fake), wanted(&[]));
+        c.shutdown().await.expect("an end");
+    }
+    let fake = Arc::new(Fake::default());
+    let c = start(&dir, &fake, &file).await;
+    // An applied file that says nothing of ports leaves it at that.
+    let hosts = Desired { targets: Vec::new(), ..file.clone() };
+    let r = c.apply(hosts.into()).await.expect("a report");
+    assert_eq!(r.failed.len(), 1, "{r:?}");
+    tried_again(&c).await;
+    assert_eq!(listening(&fake), wanted(&[]));
+    let ports = |p: &str| vec![p.parse().expect("a port")];
+    let patch =
+        HostPatch { add_ports: ports("1:5"), remove_ports: ports("1:2"), ..HostPatch::default() };
+    c.execute(Command::PatchHost { name: "h".into(), patch }).await.expect("patched");
+    until("they listen", async || listening(&fake) == wanted(&MOVES[1])).await;
+    until("all is well", async || faults(&c).await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn ports_that_a_start_moves_stay_closed_while_hosts_are_not_as_declared() {
+    moved_beside_a_wrong_host().await;
+}
+
+/// A command, or a file, that names a port that is held back says where it is to listen.
+#[tokio::test]
+async fn a_port_that_is_held_back_listens_when_somebody_says_where() {
+    let dir = Scratch::new();
+    has_been(&dir).await;
+    let mut file = seen_by("1:2", &MOVES[1]);
+    file.hosts.insert(0, host("a", &["1:2"]));
+    let fake = Arc::new(Fake::default());
+    let c = start(&dir, &fake, &file).await;
+    assert_eq!(listening(&fake), wanted(&[]), "set-up");
+    // Where it was.
+    let spec = target("brp0", "127.0.0.1:5556");
+    c.execute(Command::PutTarget(spec)).await.expect("put");
+    assert_eq!(listening(&fake), wanted(&MOVES[0][..1]));
+    // The corrected file, with the other one where it was.
+    let r = c.apply(seen_by("1:2", &MOVES[0]).into()).await.expect("a report");
+    assert_eq!(r.failed, []);
+    assert_eq!(listening(&fake), wanted(&MOVES[0]));
+    assert_eq!(faults(&c).await, Vec::<String>::new());
+    tried_again(&c).await;
+    assert_eq!(listening(&fake), wanted(&MOVES[0]));
+}
+
+/// What is left to a host though the file takes it away is no reason to let it in elsewhere.
+async fn applied_beside_a_wrong_host() {
+    let dir = Scratch::new();
+    let fake = Arc::new(Fake::default());
+    let c = start(&dir, &fake, &seen_by("1:2", &MOVES[0])).await;
+    let mut file = seen_by("1:2", &MOVES[1]);
+    file.hosts.insert(0, host("a", &["1:2"]));
+    file.targets.push(target("new", "127.0.0.1:7777"));
+    for dry_run in [true, false] {
+        let r = c.apply(ApplySpec { dry_run, ..file.clone().into() }).await.expect("a report");
+        let failed: Vec<&str> = r.failed.iter().map(|f| f.object.as_str()).collect();
+        let told = ["host/a", "target/brp0", "target/srp0", "target/new"];
+        assert_eq!(failed, told, "it listens beside wrong hosts");
+        assert!(r.failed[1].error.detail.contains("its hosts are not as declared"), "{r:?}");
+        assert_eq!(listening(&fake), wanted(&MOVES[0]), "where they were");
+    }
+    // Nor while a volume can be written to that is only to be read.
+    let mut file = seen_by("1:2", &MOVES[1]);
+    file.volumes[0].read_only = true;
+    fake.break_call("update_volume v");
+    let r = c.apply(file.clone().into()).await.expect("a report");
+    let failed: Vec<&str> = r.failed.iter().map(|f| f.object.as_str()).collect();
+    assert_eq!(failed, ["volume/v", "target/brp0", "target/srp0"]);
+    fake.mend();
+    let r = c.apply(file.into()).await.expect("a report");
+    assert_eq!((r.failed.len(), listening(&fake)), (0, wanted(&MOVES[1])));
+}
+
+#[tokio::test]
+async fn a_port_listens_nowhere_new_while_hosts_are_not_as_declared() {
+    applied_beside_a_wrong_host().await;
+}
+
+#[cfg(feature = "planted")]
+mod planted {
+    use super::*;
+    use weir_control::planted::{Bug, plant};
+
+    #[tokio::test]
+    #[should_panic(expected = "a port listens before")]
+    async fn a_port_that_listens_before_the_hosts_are_in_force_is_seen() {
+        plant(Some(Bug::MovedListenBefore));
+        moved_with_other_hosts().await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "it listens beside wrong hosts")]
+    async fn a_port_that_a_start_moves_beside_wrong_hosts_is_seen() {
+        plant(Some(Bug::PortsBesideWrongHosts));
+        moved_beside_a_wrong_host().await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "it listens beside wrong hosts")]
+    async fn a_port_that_is_applied_beside_wrong_hosts_is_seen() {
+        plant(Some(Bug::PortsBesideWrongHosts));
+        applied_beside_a_wrong_host().await;
+    }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use weir_control::client::Client;
 use weir_control::config::Config;
 use weir_control::controller::{Applied, ApplyReport, NotApplied};
-use weir_control::declare::ApplySpec;
+use weir_control::declare::{ApplySpec, DoomedVolume};
 use weir_control::model::Action;
 use weir_control::{Error, Result};
 
@@ -24,7 +24,7 @@ pub(crate) struct Args {
     /// Remove what the file does not name; target ports only if it names one.
     #[arg(long)]
     prune: bool,
-    /// Do not ask before volumes are deleted with their data. Without a terminal and this they stay.
+    /// Do not ask before volumes are deleted with their data, whichever there are then. Without a terminal and this they stay.
     #[arg(long, short, requires = "prune")]
     yes: bool,
 }
@@ -38,26 +38,40 @@ impl Args {
             desired.targets.clear();
         }
         let spec = ApplySpec { dry_run: self.dry_run, prune: self.prune, ..desired.into() };
-        let delete_data = self.may_delete(&client, &spec).await?;
-        let report = client.apply(&ApplySpec { delete_data, ..spec }).await?;
+        let delete_data = self.confirmed(&client, &spec).await?;
+        let spec = ApplySpec { delete_data, delete_all_data: self.yes, ..spec };
+        let report = client.apply(&spec).await?;
         output::show(json, &report, text)?;
         Ok(verdict(&report)?)
     }
 
-    /// Whether volumes may be deleted with their data.
-    async fn may_delete(&self, client: &Client, spec: &ApplySpec) -> anyhow::Result<bool> {
+    /// Volumes that somebody was asked about, and that may be deleted with their data: these, and none that comes meanwhile.
+    async fn confirmed(
+        &self,
+        client: &Client,
+        spec: &ApplySpec,
+    ) -> anyhow::Result<Vec<DoomedVolume>> {
         if !self.prune || self.dry_run || self.yes || !output::can_ask() {
-            return Ok(self.yes);
+            return Ok(Vec::new());
         }
         let plan = client.apply(&ApplySpec { dry_run: true, ..spec.clone() }).await?;
-        let gone = plan.applied.iter().filter(|a| a.action == Action::Deleted);
-        let gone: Vec<&str> = gone.filter_map(|a| a.object.strip_prefix("volume/")).collect();
-        if !gone.is_empty() {
-            let question = format!("Delete {} and all data of these volumes?", gone.join(", "));
-            output::confirm(false, &question)?;
+        let gone = doomed(&plan);
+        let names: Vec<&str> = gone.iter().map(|d| d.name.as_str()).collect();
+        let question = format!("Delete {} and all data of these volumes?", names.join(", "));
+        match gone.is_empty() || output::ask(&question)? {
+            true => Ok(gone),
+            false => Ok(Vec::new()),
         }
-        Ok(true)
     }
+}
+
+/// The volumes that a plan would delete with their data.
+fn doomed(plan: &ApplyReport) -> Vec<DoomedVolume> {
+    let of = |a: &Applied| {
+        let name = a.object.strip_prefix("volume/")?.to_string();
+        Some(DoomedVolume { name, naa: a.naa? })
+    };
+    plan.applied.iter().filter(|a| a.action == Action::Deleted).filter_map(of).collect()
 }
 
 /// The first failure, if there is one.

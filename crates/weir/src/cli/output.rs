@@ -102,15 +102,17 @@ pub(crate) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Asks before something that cannot be undone, if there is a person to ask.
-pub(crate) fn confirm(yes: bool, question: &str) -> anyhow::Result<()> {
-    if yes || !can_ask() {
-        return Ok(());
-    }
+/// Asks the person that there is. Anything but `y` is no.
+pub(crate) fn ask(question: &str) -> anyhow::Result<bool> {
     eprint!("{question} [y/N] ");
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
-    if matches!(answer.trim(), "y" | "Y" | "yes") {
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Asks before something that cannot be undone, if there is a person to ask.
+pub(crate) fn confirm(yes: bool, question: &str) -> anyhow::Result<()> {
+    if yes || !can_ask() || ask(question)? {
         return Ok(());
     }
     Err(Error::new(Code::InvalidRequest, "nothing was done")

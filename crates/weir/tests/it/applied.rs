@@ -25,10 +25,10 @@ host = 'h'
 volume = 'a'
 ";
 
-/// A daemon that has started with the file.
-fn node(name: &str) -> Daemon {
+/// A daemon that has started with the file, and what is behind that.
+fn node(name: &str, more: &str) -> Daemon {
     let mut d = Daemon::new(name);
-    std::fs::write(d.path("weir.toml"), FILE).expect("written");
+    std::fs::write(d.path("weir.toml"), format!("{FILE}{more}")).expect("written");
     d.start();
     d
 }
@@ -48,14 +48,14 @@ fn names(report: &Value, list: &str) -> Vec<String> {
 
 #[test]
 fn the_rest_of_a_file_is_applied_and_what_failed_is_told() {
-    let d = node("applied-rest");
-    d.ok("volume resize a 16M");
+    let d = node("applied-rest", "");
+    d.ok("volume resize b 16M");
     d.ok("map delete h a");
     let apply = format!("apply {}", d.path("weir.toml"));
     // First only what would be.
     let (code, out, err) = run(&d, &format!("{apply} --dry-run"));
     assert_eq!(code, Some(4), "{out}{err}");
-    for words in ["+ map/h/a", "    LUN 0", "! volume/a", "why: it has 16 MiB", "nothing was done"]
+    for words in ["+ map/h/a", "    LUN 0", "! volume/b", "why: it has 16 MiB", "nothing was done"]
     {
         assert!(out.contains(words), "{words}: {out}");
     }
@@ -65,7 +65,7 @@ fn the_rest_of_a_file_is_applied_and_what_failed_is_told() {
     assert_eq!(code, Some(4), "{out}{err}");
     let report: Value = serde_json::from_str(&out).expect("JSON");
     assert_eq!(names(&report, "applied"), ["map/h/a"]);
-    assert_eq!(names(&report, "failed"), ["volume/a"]);
+    assert_eq!(names(&report, "failed"), ["volume/b"]);
     assert_eq!((&report["unchanged"], &report["dry_run"]), (&3.into(), &false.into()));
     let error = &report["failed"][0]["error"];
     assert_eq!(error["code"], "shrink_refused");
@@ -90,7 +90,8 @@ fn the_rest_of_a_file_is_applied_and_what_failed_is_told() {
 
 #[test]
 fn a_change_that_the_next_start_takes_back_is_noted() {
-    let mut d = node("applied-noted");
+    let more = "[[pool]]\nname = 'more'\ndevices = [{ kind = 'ram', size = '64M' }]\n[[volume]]\nname = 'c'\npool = 'more'\nsize = '8M'";
+    let mut d = node("applied-noted", more);
     let note = |line: &str, words: &[&str]| {
         let (code, out, err) = run(&d, line);
         assert_eq!(code, Some(0), "weir {line}: {out}{err}");
@@ -100,23 +101,23 @@ fn a_change_that_the_next_start_takes_back_is_noted() {
         }
         out
     };
-    note("volume create own --size 1M", &[]);
+    note("volume create own --pool mem --size 1M", &[]);
     note("volume resize own 2M", &[]);
     note("map create h own", &[]);
     note("host create mine --port 4:4", &[]);
-    note("volume resize a 16M", &["note: `volume/a`", "a fault after the next start"]);
+    note("volume resize c 16M", &["note: `volume/c`", "a fault after the next start"]);
     let out = note("host set h --add-port 3:3 --json", &["{\"note\":\"`host/h`", "puts it back"]);
     assert_eq!(serde_json::from_str::<Value>(&out).expect("JSON")["name"], "h");
     note("map delete h a", &["note: `map/h/a`", "makes it again"]);
     note("volume set b --read-only on", &["note: `volume/b`", "without read only yes"]);
-    note("pool resize mem --add ram:8M", &["note: `pool/mem`", "fault"]);
+    note("pool resize more --add ram:8M", &["note: `pool/more`", "fault"]);
     note("volume delete b --yes", &["note: `volume/b`", "makes it again"]);
     // What was said is what comes.
     d.stop();
     d.start();
     d.until("faults of what is declared", || {
         let faults = d.json("status")["faults"].to_string();
-        ["declared/volume/a", "declared/pool/mem"].iter().all(|f| faults.contains(f))
+        ["declared/volume/c", "declared/pool/more"].iter().all(|f| faults.contains(f))
     });
     assert_eq!(d.json("host show h")["ports"].as_array().map(Vec::len), Some(1));
     assert_eq!(d.json("map show h a")["lun"], 0);

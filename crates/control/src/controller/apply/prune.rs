@@ -1,6 +1,7 @@
 //! What is not declared goes.
 
 use super::*;
+use crate::model::VolumeState;
 
 /// Volumes whose data is not given up.
 fn has_data(name: &str) -> Error {
@@ -10,7 +11,7 @@ fn has_data(name: &str) -> Error {
 }
 
 impl Run<'_> {
-    /// Takes away mappings, then hosts and target ports, before what is declared may need what they hold.
+    /// Takes away mappings, then hosts, before what is declared may need what they hold.
     pub(super) async fn prune_access(&mut self, desired: &Desired) {
         let model = self.model();
         let named = |host: &str, volume: &str| {
@@ -18,39 +19,63 @@ impl Run<'_> {
         };
         for m in model.maps.iter().filter(|m| !named(&m.host, &m.volume)) {
             let (host, volume) = (m.host.clone(), m.volume.clone());
-            let object = format!("map/{host}/{volume}");
-            let free = self.controller.check_not_used(&host, &volume).await;
-            self.one(object, free.map(|()| Some(Command::DeleteMap { host, volume }))).await;
+            self.prune(format!("map/{host}/{volume}"), Command::DeleteMap { host, volume }).await;
         }
         for name in model.hosts.keys().filter(|n| desired.hosts.iter().all(|h| h.name != **n)) {
-            let command = Command::DeleteHost { name: name.clone() };
-            self.one(format!("host/{name}"), Ok(Some(command))).await;
-        }
-        // A file that names no port at all says nothing of them.
-        let ports = model.targets.keys().filter(|_| !desired.targets.is_empty());
-        for name in ports.filter(|n| desired.targets.iter().all(|t| t.name != **n)) {
-            let command = Command::DeleteTarget { name: name.clone() };
-            self.one(format!("target/{name}"), Ok(Some(command))).await;
+            self.prune(format!("host/{name}"), Command::DeleteHost { name: name.clone() }).await;
         }
     }
 
-    /// Deletes volumes, then pools, after all that is declared has been done.
-    pub(super) async fn prune_data(&mut self, desired: &Desired, how: How) {
-        let model = self.model();
-        for v in model.volumes.values() {
-            if desired.volumes.iter().any(|d| d.name == v.name) {
-                continue;
+    /// Target ports that are not declared, and that nobody uses. They go with what becomes of those that are.
+    pub(super) async fn ports_to_go(&mut self, desired: &Desired, model: &Model) -> Vec<String> {
+        let mut gone = Vec::new();
+        for name in model.targets.keys().filter(|n| desired.targets.iter().all(|t| t.name != **n)) {
+            match self.controller.check_port_not_used(name).await {
+                Ok(()) => gone.push(name.clone()),
+                Err(e) => self.failed(format!("target/{name}"), &e),
             }
-            let name = v.name.clone();
-            let lost = how.delete_data || how.dry_run || v.state == VolumeState::Deleting;
-            let object = format!("volume/{name}");
-            let command =
-                if lost { Ok(Some(Command::DeleteVolume { name })) } else { Err(has_data(&name)) };
-            self.one(object, command).await;
+        }
+        gone
+    }
+
+    /// Deletes volumes, then pools, after all that is declared has been done.
+    pub(super) async fn prune_data(&mut self, desired: &Desired) {
+        let model = self.model();
+        for name in model.volumes.keys().filter(|n| desired.volumes.iter().all(|v| v.name != **n)) {
+            let command = Command::DeleteVolume { name: name.clone() };
+            self.prune(format!("volume/{name}"), command).await;
         }
         for name in model.pools.keys().filter(|n| desired.pools.iter().all(|p| p.name != **n)) {
-            let command = Command::DeletePool { name: name.clone() };
-            self.one(format!("pool/{name}"), Ok(Some(command))).await;
+            self.prune(format!("pool/{name}"), Command::DeletePool { name: name.clone() }).await;
         }
+    }
+
+    async fn prune(&mut self, object: String, command: Command) {
+        if let Err(e) = self.try_prune(&object, command).await {
+            self.failed(object, &e);
+        }
+    }
+
+    async fn try_prune(&mut self, object: &str, command: Command) -> Result<()> {
+        let _one = self.turn().await?;
+        let model = self.model();
+        if !is_there(object, &model) {
+            // Somebody else was faster.
+            return Ok(());
+        }
+        match &command {
+            Command::DeleteMap { host, volume } => {
+                self.controller.check_not_used(host, volume).await?;
+            }
+            Command::DeleteVolume { name } => {
+                let volume = model.volume(name)?;
+                let lost = volume.state == VolumeState::Deleting || self.how.may_delete(volume);
+                if !lost && !self.how.dry_run {
+                    return Err(has_data(name));
+                }
+            }
+            _ => {}
+        }
+        self.tried(object.to_string(), Some(command)).await
     }
 }
