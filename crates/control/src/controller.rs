@@ -516,8 +516,10 @@ impl Controller {
                 }
             }
             drop(one);
-            self.tell_damage(&live.pools).await;
+            self.tell_damage(&live.pools);
             self.tell_faults(&live);
+            // A store that is slow to write keeps nothing from being told.
+            self.keep_damage(&live.pools).await;
             let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
             samples[0] = samples[1].take();
             samples[1] = Some((Instant::now(), live));

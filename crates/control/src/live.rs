@@ -219,7 +219,7 @@ pub struct PoolDeviceLive {
     pub room: u32,
     /// Copies of blocks that were found damaged on it, in all the time that this node has had it in this pool.
     pub damaged: u64,
-    /// Reads of it that failed though it answered, and that say nothing of the medium; since then, too.
+    /// Blocks of it of which a read failed though it answered, which says nothing of the medium; since then, too.
     pub unread: u64,
     /// Both, since a scrub went through the whole pool and found nothing on it.
     pub since_clean: u64,
@@ -228,13 +228,25 @@ pub struct PoolDeviceLive {
     pub clean: Option<[u64; 2]>,
 }
 
+/// Whose data damaged copies are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DamageOf {
+    /// The pool's own, or it is not known whose.
+    #[default]
+    Pool,
+    /// A volume's or snapshot's, as it is called on the devices.
+    Dataset(String),
+    /// Of volumes and snapshots that are not told apart, since too many others have damage.
+    Others,
+}
+
 /// Copies of blocks that were found damaged on a device, and whose.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DamageLive {
     /// The device's identity, as in [`PoolDeviceLive`].
     pub device: String,
-    /// The volume or snapshot, as it is called on the devices; none: what is the pool's own, or it is not known whose it is.
-    pub whose: Option<String>,
+    /// Whose they are.
+    pub whose: DamageOf,
     /// Copies since the pool was opened.
     pub copies: u64,
     /// Of these, copies of blocks without a good one anywhere.

@@ -3,6 +3,8 @@
 weir_base::planted_bugs! {
     /// Each damage that is found is told by an event of its own, and written to the store at once.
     EachDamageTold,
+    /// What was found damaged last before the end, or before a pool is let go of, is told by nobody.
+    LastUntold,
     /// A pool that was to be released, and could not be closed in order, is taken for one that is open still.
     ClosedStaysUp,
     /// A configuration is in force before it is durable, and stays so if it cannot be made durable.

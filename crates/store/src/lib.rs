@@ -28,5 +28,5 @@ pub use format::DataSum;
 pub use engine::{
     Counters, Damage, DatasetInfo, DeviceInfo, FIRST, Finding, LogEnd, Options, Place, Pool,
     PoolSpec, Progress, Repair, Report, ScrubReport, ScrubWatch, Status, StoreError, StoreVolume,
-    Work, check, check_watched, create, label_of, log_end, repair,
+    Whose, Work, check, check_watched, create, label_of, log_end, repair,
 };

@@ -19,6 +19,12 @@ weir_base::planted_bugs! {
     NoMembershipRecord,
     /// Damage that was found and mended is told of no device.
     DamageUntold,
+    /// Damage of a block is told of no device when other copies cannot be read, or the devices say that the medium is bad.
+    LastCopyUntold,
+    /// A scrub that did not read everything found nothing, if no damage was counted meanwhile.
+    LeftOutIsClean,
+    /// That a block is lost is remembered by its place, whatever is there later.
+    LossByPlace,
     /// A trim is not logged.
     TrimNotLogged,
     /// A flush that failed is taken for success.
@@ -193,6 +199,9 @@ impl Bug {
         Bug::DeletedStillRead,
         // Who is told of damage (`damage`).
         Bug::DamageUntold,
+        Bug::LastCopyUntold,
+        Bug::LeftOutIsClean,
+        Bug::LossByPlace,
         Bug::ChangeGivenUp,
         Bug::GivenUpAsPlanned,
         Bug::DismissedUnasked,

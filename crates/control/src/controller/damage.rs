@@ -6,7 +6,7 @@
 
 use super::{Controller, blocking};
 use crate::error::{Code, Result};
-use crate::live::{DamageLive, Fault, PoolDeviceLive, PoolLive, ScrubLive};
+use crate::live::{DamageLive, DamageOf, Fault, PoolDeviceLive, PoolLive, ScrubLive};
 use crate::model::{Model, PoolId};
 use crate::planted::{Bug, has};
 use crate::store::MetaStore;
@@ -21,6 +21,8 @@ const DOUBTFUL: u64 = 10;
 const APART: Duration = Duration::from_secs(10);
 /// How far apart two writes of the counts are at least.
 const SAVES: Duration = Duration::from_secs(10);
+/// How long a last look, and a last write of the counts, may take: the end does not wait for devices.
+const LAST: Duration = Duration::from_secs(2);
 /// Volumes and snapshots that one event names.
 const NAMED: usize = 8;
 
@@ -46,7 +48,7 @@ struct Seen {
 #[derive(Debug, Default)]
 struct Told {
     opening: u64,
-    damage: BTreeMap<(String, Option<String>), (u64, u64)>,
+    damage: BTreeMap<(String, DamageOf), (u64, u64)>,
     last: Option<Instant>,
 }
 
@@ -78,15 +80,30 @@ fn identity(model: &Model, pool: &str) -> Option<PoolId> {
     Some(model.pools.get(pool)?.protection.as_ref()?.id)
 }
 
-/// A volume or snapshot by the name that the configuration has for what is called so on the devices.
-fn called(model: &Model, dataset: &str) -> String {
-    let (naa, snapshot) = match dataset.split_once('@') {
-        Some((naa, name)) => (naa, Some(name)),
-        None => (dataset, None),
-    };
-    let volume = model.volumes.values().find(|v| v.dataset() == naa);
-    let name = volume.map_or(naa, |v| v.name.as_str());
-    snapshot.map_or_else(|| name.to_owned(), |s| format!("{name}@{s}"))
+/// Names of volumes, by what they are called on the devices.
+struct Names<'a>(BTreeMap<String, &'a str>);
+
+impl Names<'_> {
+    fn of(model: &Model) -> Names<'_> {
+        Names(model.volumes.values().map(|v| (v.dataset(), v.name.as_str())).collect())
+    }
+
+    /// A volume or snapshot by the name that the configuration has for what is called so on the devices.
+    fn called(&self, dataset: &str) -> String {
+        let (naa, snapshot) = match dataset.split_once('@') {
+            Some((naa, name)) => (naa, Some(name)),
+            None => (dataset, None),
+        };
+        let name = self.0.get(naa).copied().unwrap_or(naa);
+        snapshot.map_or_else(|| name.to_owned(), |s| format!("{name}@{s}"))
+    }
+
+    /// Gives findings of a scrub the names that the configuration has.
+    fn name(&self, scrub: &mut ScrubLive) {
+        for whose in scrub.findings.iter_mut().filter_map(|f| f.whose.as_mut()) {
+            *whose = self.called(whose);
+        }
+    }
 }
 
 fn device_of(pool: &PoolLive, id: &str) -> String {
@@ -143,8 +160,15 @@ impl Book {
         }
     }
 
-    /// What is to be told of damage that was found since the last time, if that is long enough ago: by pool.
-    fn news(&mut self, model: &Model, pools: &[PoolLive], now: Instant) -> Vec<(String, String)> {
+    /// What is to be told of damage that was found since the last time, if that is `apart` ago: by pool.
+    fn news(
+        &mut self,
+        model: &Model,
+        pools: &[PoolLive],
+        now: Instant,
+        apart: Duration,
+    ) -> Vec<(String, String)> {
+        let names = Names::of(model);
         self.told.retain(|name, _| model.pools.contains_key(name));
         let mut all = Vec::new();
         for p in pools {
@@ -157,11 +181,11 @@ impl Book {
                 let last = told.last;
                 *told = Told { opening: p.opening, last, ..Told::default() };
             }
-            let rests = told.last.is_some_and(|t| now.saturating_duration_since(t) < APART);
+            let rests = told.last.is_some_and(|t| now.saturating_duration_since(t) < apart);
             if rests && !has(Bug::EachDamageTold) {
                 continue;
             }
-            let mut parts = told.parts(model, p);
+            let mut parts = told.parts(&names, p);
             for d in &p.devices {
                 let Some(known) = self.devices.get_mut(&key(id, &d.id)) else { continue };
                 let new = known.kept.unread - known.told;
@@ -230,17 +254,25 @@ impl Book {
 
 impl Told {
     /// What was found since the last time; from now on that is told.
-    fn parts(&mut self, model: &Model, p: &PoolLive) -> Vec<String> {
+    fn parts(&mut self, names: &Names<'_>, p: &PoolLive) -> Vec<String> {
         let mut parts = Vec::new();
         let (mut others, mut copies) = (0u64, 0);
         for d in &p.damage {
             let told = self.damage.entry((d.device.clone(), d.whose.clone())).or_default();
             let (new, lost) = (d.copies.saturating_sub(told.0), d.lost.saturating_sub(told.1));
             *told = (d.copies.max(told.0), d.lost.max(told.1));
-            match new {
-                0 => {}
-                _ if parts.len() < NAMED => parts.push(part(model, p, d, new, lost)),
-                _ => (others, copies) = (others + 1, copies + new),
+            if new + lost == 0 {
+                continue;
+            }
+            if parts.len() >= NAMED {
+                (others, copies) = (others + 1, copies + new.max(lost));
+                continue;
+            }
+            if new > 0 {
+                parts.push(part(names, p, d, new, lost.min(new)));
+            }
+            if lost > new {
+                parts.push(turned(names, p, d, lost - new));
             }
         }
         if others > 0 {
@@ -251,14 +283,32 @@ impl Told {
     }
 }
 
+fn whose(names: &Names<'_>, d: &DamageLive) -> String {
+    match &d.whose {
+        DamageOf::Pool => "of the pool's own data".to_owned(),
+        DamageOf::Others => "of other volumes and snapshots".to_owned(),
+        DamageOf::Dataset(w) if w.contains('@') => format!("of snapshot `{}`", names.called(w)),
+        DamageOf::Dataset(w) => format!("of volume `{}`", names.called(w)),
+    }
+}
+
+/// Copies that were damaged before turned out to have been the last.
+fn turned(names: &Names<'_>, p: &PoolLive, d: &DamageLive, lost: u64) -> String {
+    let (whose, device) = (whose(names, d), device_of(p, &d.device));
+    match lost {
+        1 => {
+            format!("1 copy {whose} on {device} that was damaged before has no good one elsewhere")
+        }
+        n => format!(
+            "{n} copies {whose} on {device} that were damaged before have no good ones elsewhere"
+        ),
+    }
+}
+
 /// What was found of one volume or snapshot on one device.
-fn part(model: &Model, p: &PoolLive, d: &DamageLive, new: u64, lost: u64) -> String {
+fn part(names: &Names<'_>, p: &PoolLive, d: &DamageLive, new: u64, lost: u64) -> String {
     let copies = many(new, "damaged copy", "damaged copies");
-    let whose = match &d.whose {
-        None => "of the pool's own data".to_owned(),
-        Some(w) if w.contains('@') => format!("of snapshot `{}`", called(model, w)),
-        Some(w) => format!("of volume `{}`", called(model, w)),
-    };
+    let whose = whose(names, d);
     let lost = match lost {
         0 => String::new(),
         n if n == new => ", without a good copy elsewhere".to_owned(),
@@ -268,14 +318,18 @@ fn part(model: &Model, p: &PoolLive, d: &DamageLive, new: u64, lost: u64) -> Str
 }
 
 /// Devices that give damaged data or errors again and again.
+pub(super) fn doubtful(pool: &PoolLive) -> impl Iterator<Item = &PoolDeviceLive> {
+    pool.devices.iter().filter(|d| d.since_clean >= DOUBTFUL)
+}
+
+/// That there are such.
 pub(super) fn fault(pool: &PoolLive) -> Option<Fault> {
-    let doubtful = |d: &&PoolDeviceLive| d.since_clean >= DOUBTFUL;
     let text = |d: &PoolDeviceLive| {
         let (all, reads) = (many(d.damaged, "damaged copy", "damaged copies"), d.unread);
         let reads = many(reads, "failed read", "failed reads");
         format!("{} has had {all} and {reads}", named(d))
     };
-    let devices: Vec<String> = pool.devices.iter().filter(doubtful).map(text).collect();
+    let devices: Vec<String> = doubtful(pool).map(text).collect();
     (!devices.is_empty()).then(|| Fault {
         object: format!("pool/{}", pool.name),
         code: Code::DeviceDoubtful.as_str().to_string(),
@@ -293,30 +347,57 @@ impl Controller {
         self.damage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts what devices have had in all in place of what they have had since their pools were opened.
+    /// Puts what devices have had in all in place of what they have had since their pools were opened, and the names of the
+    /// configuration in place of those on the devices.
     pub(super) fn count_damage(&self, pools: &mut [PoolLive]) {
         let model = self.model();
         self.damage().count(&model, pools);
+        let mut scrubs = pools.iter_mut().filter_map(|p| p.scrub.as_mut()).peekable();
+        if scrubs.peek().is_some() {
+            let names = Names::of(&model);
+            scrubs.for_each(|s| names.name(s));
+        }
     }
 
-    /// Tells of damage that was found, and keeps what was counted.
-    pub(super) async fn tell_damage(&self, pools: &[PoolLive]) {
-        let (model, now) = (self.model(), Instant::now());
-        let (news, changed) = {
-            let mut book = self.damage();
-            (book.news(&model, pools, now), book.unsaved(&model, pools, Some(now)))
-        };
+    /// Tells of damage that was found.
+    pub(super) fn tell_damage(&self, pools: &[PoolLive]) {
+        self.publish_damage(pools, APART);
+    }
+
+    fn publish_damage(&self, pools: &[PoolLive], apart: Duration) {
+        let news = self.damage().news(&self.model(), pools, Instant::now(), apart);
         for (pool, text) in news {
             tracing::warn!("{text}");
             self.events.publish("pool.damage", &format!("pool/{pool}"), &text);
         }
-        self.save_damage(changed, Some(now)).await;
+    }
+
+    /// Keeps what was counted, if it is time for that.
+    pub(super) async fn keep_damage(&self, pools: &[PoolLive]) {
+        let now = Some(Instant::now());
+        let changed = self.damage().unsaved(&self.model(), pools, now);
+        self.save_damage(changed, now).await;
+    }
+
+    /// Tells and keeps what was found since the last look, however short ago that is: a pool is about to be closed, and then
+    /// nobody knows it any more.
+    pub(super) async fn last_damage(&self) {
+        let look = async {
+            let Ok(mut live) = self.plane.status().await else { return };
+            self.count_damage(&mut live.pools);
+            self.publish_damage(&live.pools, Duration::ZERO);
+            let changed = self.damage().unsaved(&self.model(), &live.pools, None);
+            self.save_damage(changed, None).await;
+        };
+        if !has(Bug::LastUntold) && tokio::time::timeout(LAST, look).await.is_err() {
+            tracing::debug!("what was found damaged last is not known");
+        }
     }
 
     /// Keeps what was counted last: nothing counts any more.
     pub(super) async fn end_damage(&self) {
         let changed = self.damage().unsaved(&self.model(), &[], None);
-        self.save_damage(changed, None).await;
+        drop(tokio::time::timeout(LAST, self.save_damage(changed, None)).await);
     }
 
     async fn save_damage(&self, changed: BTreeMap<String, Vec<u8>>, now: Option<Instant>) {
@@ -333,10 +414,7 @@ impl Controller {
 
     /// Gives findings of a scrub the names that the configuration has.
     pub(super) fn name_findings(&self, scrub: &mut ScrubLive) {
-        let model = self.model();
-        for whose in scrub.findings.iter_mut().filter_map(|f| f.whose.as_mut()) {
-            *whose = called(&model, whose);
-        }
+        Names::of(&self.model()).name(scrub);
     }
 }
 

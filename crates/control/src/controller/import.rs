@@ -131,6 +131,7 @@ impl Controller {
             me.note_newer().await?;
             me.keep_untold(&name, is_up).await?;
             let newer = newer || !is_up && !has(Bug::LostIsWaitedFor);
+            me.last_damage().await;
             me.change(Command::ReleasePool { name, newer }).await.map(drop)
         }))
         .await

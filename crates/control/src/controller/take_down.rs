@@ -107,8 +107,10 @@ impl Controller {
     async fn take_down(self: Arc<Self>) -> Result<()> {
         let begun = self.stopping.begin();
         let_nobody_in(&*self.plane);
-        let (ports, (mut opened, mut left), one) = tokio::join!(
+        // While pools are open.
+        let (ports, (), (mut opened, mut left), one) = tokio::join!(
             self.end_ports(begun + PORTS),
+            self.last_damage(),
             self.end_openings(begun + CHANGES),
             timeout_at(begun + CHANGES, self.changes.lock()),
         );

@@ -12,6 +12,7 @@ mod half_closed;
 mod half_kept;
 mod hung_pool;
 mod import_hosts;
+mod last_damage;
 mod leftovers;
 mod let_go;
 mod lost_place;

@@ -4,7 +4,6 @@
 //! that were *read* and are wrong prove anything, and what cannot be read is tried again.
 
 use super::Inner;
-use super::dataset::Dataset;
 use super::device::Device;
 use super::locks::Pin;
 use crate::format::BLOCK;
@@ -25,6 +24,25 @@ pub(super) enum Look {
     Wrong,
     /// No copy verifies, and one that might cannot be read: nobody knows what it holds.
     Unread(IoError),
+}
+
+/// What a look at all copies of a block came to, before anybody is told of it: it may be repeated.
+pub(super) struct Seen {
+    pub(super) look: Look,
+    /// Copies that are damaged, if none is good.
+    pub(super) bad: Copies,
+    /// The checksum that the block should have.
+    pub(super) sum: u64,
+}
+
+impl Seen {
+    /// Why no copy is good, if that may pass.
+    pub(super) fn passing(&self) -> Option<IoError> {
+        match self.look {
+            Look::Unread(e) if e != IoError::Offline => Some(e),
+            _ => None,
+        }
+    }
 }
 
 /// Which copies are looked at.
@@ -51,37 +69,31 @@ fn worse(a: Option<IoError>, b: IoError) -> Option<IoError> {
 }
 
 impl Inner {
-    /// Reads the copies of a block until one satisfies `good`, or all current ones; if none does, again after each of
-    /// `pauses`. `whose` it is, if that is known, is for those who are told of damage.
+    /// Reads the copies of a block, which should have checksum `sum`, until one satisfies `good`, or all current ones; if none
+    /// does, again after each of `pauses`. Damage is told by [`conclude`](Inner::conclude).
     pub(super) async fn look(
         &self,
-        vbn: u64,
+        (vbn, sum): (u64, u64),
         good: impl Fn(&Slice) -> bool,
         which: Which,
         pauses: &[Nanos],
-        whose: Option<&Dataset>,
-    ) -> Look {
+    ) -> Seen {
         let mut pauses = pauses.iter();
         loop {
-            let seen = self.look_once(vbn, &good, which, whose).await;
-            match &seen {
-                Look::Unread(IoError::Offline) => return seen,
-                Look::Unread(_) => match pauses.next() {
-                    Some(pause) => sleep(*pause).await,
-                    None => return seen,
-                },
-                _ => return seen,
+            let seen = self.look_once((vbn, sum), &good, which).await;
+            match seen.passing().and_then(|_| pauses.next()) {
+                Some(pause) => sleep(*pause).await,
+                None => return seen,
             }
         }
     }
 
     async fn look_once(
         &self,
-        vbn: u64,
+        (vbn, sum): (u64, u64),
         good: impl Fn(&Slice) -> bool,
         which: Which,
-        whose: Option<&Dataset>,
-    ) -> Look {
+    ) -> Seen {
         let copies = self.copies_of(vbn).into_iter().flatten();
         let mut copies: Vec<_> = copies.map(|(d, at)| (d.is_current_to_read(), d, at)).collect();
         // What is out of date may still have it, and so may the place that the slab moves to; the proof tells.
@@ -101,6 +113,7 @@ impl Inner {
             let buf = Slice::heap(BLOCK);
             match d.read(at, &buf, self.options.deadline).await {
                 Ok(()) if good(&buf) => {
+                    self.works.damage.good(&d, at, 1);
                     data.get_or_insert(buf);
                 }
                 // What it did not get while it went out of service is not damaged.
@@ -110,7 +123,7 @@ impl Inner {
                     if e == IoError::Offline {
                         self.device_failed(&d, e);
                     }
-                    self.found_unread(&d, e);
+                    self.found_unread(&d, at, sum, e);
                     unread = worse(unread, e);
                     if e == IoError::Medium && current {
                         bad.push((d, at));
@@ -118,20 +131,21 @@ impl Inner {
                 }
             }
         }
-        match (data, unread) {
+        // Another life has begun that may use what this one freed: what is wrong here proves nothing.
+        let is_over = self.over.get() || self.superseded.get();
+        let look = match (data, unread) {
             (Some(data), _) => {
                 self.seen_good(vbn, 1);
-                self.found_damaged(bad.iter().map(|(d, _)| &**d), whose);
-                Look::Good(data, bad)
+                Look::Good(data, std::mem::take(&mut bad))
             }
             (None, Some(e)) if !has(Bug::ErrorIsLoss) || e == IoError::Offline => Look::Unread(e),
-            // Another life has begun that may use what this one freed: what is wrong here proves nothing.
-            _ if self.over.get() || self.superseded.get() => Look::Unread(IoError::Offline),
-            _ => {
-                self.found_lost(vbn, bad.iter().map(|(d, _)| &**d), whose);
-                Look::Wrong
-            }
+            _ if is_over => Look::Unread(IoError::Offline),
+            _ => Look::Wrong,
+        };
+        if is_over {
+            bad.clear();
         }
+        Seen { look, bad, sum }
     }
 
     /// How patient something is that looks at many blocks, of which `given_up` could not be read: if all of them waited, nothing
@@ -176,6 +190,7 @@ impl Inner {
     /// Blocks were read well: that they were wrong before proves nothing any more.
     #[inline]
     pub(super) fn seen_good(&self, vbn: u64, blocks: u64) {
+        self.found_well(vbn, blocks);
         if !self.wrong.borrow().is_empty() && !has(Bug::WrongForEver) {
             self.wrong.borrow_mut().retain(|(v, _), _| !(vbn..vbn + blocks).contains(v));
         }

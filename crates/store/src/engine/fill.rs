@@ -462,12 +462,12 @@ impl Inner {
         dst: &Slice,
     ) -> IoResult<bool> {
         let pauses = Inner::patience(w.lost.get());
-        let mut look = self.look_at(ds, b.0, b.1, pauses).await;
-        if let (Look::Wrong, Some(pause)) = (&look, pauses.first()) {
+        let mut seen = self.look_at(ds, b.0, b.1, pauses).await;
+        if let (Look::Wrong, Some(pause)) = (&seen.look, pauses.first()) {
             sleep(*pause).await;
-            look = self.look_at(ds, b.0, b.1, pauses).await;
+            seen = self.look_at(ds, b.0, b.1, pauses).await;
         }
-        match self.take(look, dst, &self.pins.pin()).await {
+        match self.take(seen, dst, &self.pins.pin(), ds).await {
             Ok(()) => Ok(true),
             Err(IoError::Medium) => {
                 w.lost.set(w.lost.get() + 1);

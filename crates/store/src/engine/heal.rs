@@ -1,7 +1,7 @@
 //! Damage: found by checksum, mended from the other copy, moved to a spare, or owned up to.
 
 use super::Inner;
-use super::copies::{Look, SOON, Which, told};
+use super::copies::{Look, SOON, Seen, Which, told};
 use super::dataset::Dataset;
 use super::device::Device;
 use super::locks::Pin;
@@ -40,12 +40,14 @@ impl Inner {
             }
             if self.rewrite(d, at, data).await {
                 self.count(|c| c.repaired += 1);
+                self.works.damage.good(d, at, 1);
                 return true;
             }
         }
         if !possible() || self.replace(d, at, data).await.is_err() {
             return false;
         }
+        self.works.damage.good(d, at, 1);
         self.count(|c| {
             c.repaired += 1;
             c.relocated += 1;
@@ -132,9 +134,14 @@ impl Inner {
                 dst.fill(0);
                 return Ok(());
             }
-            let look = self.look_at(ds, lba, entry, &[]).await;
-            let wrong = matches!(look, Look::Wrong);
-            let result = self.take(look, dst, &pin).await;
+            let seen = self.look_at(ds, lba, entry, &[]).await;
+            if let Some(pause) = seen.passing().and_then(|_| pauses.next()) {
+                drop(pin);
+                sleep(*pause).await;
+                continue;
+            }
+            let wrong = matches!(seen.look, Look::Wrong);
+            let result = self.take(seen, dst, &pin, ds).await;
             // What follows may wait for a checkpoint, which waits for readers.
             drop(pin);
             match result {
@@ -147,14 +154,7 @@ impl Inner {
                     }
                     return result;
                 }
-                Err(IoError::Offline) | Ok(()) => return result,
-                Err(_) => match pauses.next() {
-                    Some(pause) => {
-                        sleep(*pause).await;
-                        continue;
-                    }
-                    None => return result,
-                },
+                _ => return result,
             }
             return Ok(());
         }
@@ -167,18 +167,15 @@ impl Inner {
         lba: u64,
         entry: MapEntry,
         pauses: &[Nanos],
-    ) -> Look {
+    ) -> Seen {
         let id = self.identity(ds.family, lba, entry.birth, entry.vbn);
         let good = |b: &Slice| self.proves(&id, entry.crc, b, 0);
-        self.look(entry.vbn, good, Which::All, pauses, Some(ds)).await
+        self.look((entry.vbn, entry.crc.into()), good, Which::All, pauses).await
     }
 
-    /// Takes what a look has found, and mends what it found damaged.
-    pub(super) async fn take(&self, look: Look, dst: &Slice, pin: &Pin) -> IoResult {
-        if matches!(look, Look::Wrong) {
-            self.count(|c| c.lost += 1);
-        }
-        let (data, bad) = told(look)?;
+    /// Takes what a look at a dataset's block has found, tells of what is damaged, and mends it.
+    pub(super) async fn take(&self, seen: Seen, dst: &Slice, pin: &Pin, ds: &Dataset) -> IoResult {
+        let (data, bad) = told(self.conclude(seen, Some(ds)))?;
         dst.copy_from(0, &data, 0, BLOCK);
         self.mend_all(bad, &data, pin).await;
         Ok(())

@@ -254,13 +254,14 @@ impl Inner {
         if !d.usable() {
             return false;
         }
-        self.found_damaged(std::iter::once(&**d), None);
+        self.found_damaged(d, at, 0, None);
         for _ in 0..2 {
             if !d.usable() || self.options.read_only || self.check_running().is_err() {
                 return false;
             }
             if self.rewrite(d, at, want).await {
                 self.count(|c| c.repaired += 1);
+                self.works.damage.good(d, at, 1);
                 return true;
             }
         }
@@ -281,10 +282,12 @@ impl Inner {
                 match d.read(d.layout.label(u64::from(copy)), &buf, limit).await {
                     Ok(()) => copies.push(Label::decode(&block_of(&buf)).ok()),
                     Err(IoError::Offline) => {
+                        watch.iter().for_each(|w| w.mark(&d));
                         self.device_failed(&d, IoError::Offline);
                         break;
                     }
                     Err(e) => {
+                        watch.iter().for_each(|w| w.mark(&d));
                         copies.push(None);
                         // Only of the medium does that say something.
                         unread.extend((e != IoError::Medium).then_some(copy));
@@ -306,6 +309,7 @@ impl Inner {
                 let at = d.layout.label(u64::from(copy));
                 let done = self.mend_fixed(&d, at, &Slice::copy_of(&label.encode()[..])).await;
                 if let Some(w) = &watch {
+                    w.mark(&d);
                     let text =
                         format!("copy {copy} on device {} was damaged: {}", d.number, word(done));
                     w.find("labels", 0, text);
@@ -401,7 +405,10 @@ impl Inner {
         for d in self.own_devices() {
             if d.is_current() {
                 for area in 0..2u8 {
-                    let Ok(found) = self.own_ring(&d, area).await else { break };
+                    let Ok(found) = self.own_ring(&d, area).await else {
+                        watch.mark(&d);
+                        break;
+                    };
                     let good = |(slot, b): (u64, Box<Block>)| {
                         Superblock::decode(&b, self.pool, d.id, area, slot).ok()
                     };
@@ -438,6 +445,7 @@ impl Inner {
                     d.number,
                     word(done)
                 );
+                watch.mark(&d);
                 watch.find("superblocks", 0, text);
             }
         }

@@ -1,7 +1,7 @@
 //! Metadata blocks: read with proof, cached, written to all copies.
 
 use super::arrivals::{Arrival, Arrivals};
-use super::copies::{LATER, Look, Which, told};
+use super::copies::{LATER, Which, told};
 use super::device::{self, Device, Pending};
 use super::together::together;
 use super::{Inner, block_of};
@@ -125,7 +125,7 @@ impl Inner {
         }
         let good = |b: &Block| ptr.verify(b, self.tag, kind).is_ok();
         // Seldom, and not to make every read's memory larger.
-        let block: Rc<Block> = Rc::from(Box::pin(self.proved(ptr.vbn, good)).await?);
+        let block: Rc<Block> = Rc::from(Box::pin(self.proved(ptr, good)).await?);
         if !self.is_sane(&block, kind) {
             return Err(IoError::Medium);
         }
@@ -170,16 +170,14 @@ impl Inner {
     /// Reads a block from whatever copy satisfies `good`, and mends those that do not.
     pub(crate) async fn proved(
         &self,
-        vbn: u64,
+        ptr: &NodePtr,
         good: impl Fn(&Block) -> bool,
     ) -> IoResult<Box<Block>> {
         let pin = self.pins.pin();
-        self.arrivals.wait(vbn).await;
-        let look = self.look(vbn, |b| good(&block_of(b)), Which::First, LATER, None).await;
-        if matches!(look, Look::Wrong) {
-            self.count(|c| c.lost += 1);
-        }
-        let (buf, bad) = told(look)?;
+        self.arrivals.wait(ptr.vbn).await;
+        let is_good = |b: &Slice| good(&block_of(b));
+        let seen = self.look((ptr.vbn, ptr.crc), is_good, Which::First, LATER).await;
+        let (buf, bad) = told(self.conclude(seen, None))?;
         self.mend_all(bad, &buf, &pin).await;
         Ok(block_of(&buf))
     }

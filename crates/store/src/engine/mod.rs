@@ -49,7 +49,7 @@ mod write;
 
 pub use check::{Finding, Repair, Report, check, check_watched, repair};
 pub use create::{FIRST, PoolSpec, create};
-pub use damage::Damage;
+pub use damage::{Damage, Whose};
 pub use labels::label_of;
 pub(crate) use labels::{A_WHILE, read_block, superblocks};
 pub use log_end::{LogEnd, log_end};
@@ -397,7 +397,7 @@ pub struct DeviceInfo {
     pub replaced: u32,
     /// Copies of blocks that were found damaged on it since the pool was opened.
     pub damaged: u64,
-    /// Reads of it that ended with an error which says nothing of the medium.
+    /// Blocks of it of which a read ended with an error that says nothing of the medium.
     pub unread: u64,
 }
 

@@ -195,12 +195,13 @@ impl Inner {
                         true => n,
                         false => (0..n).position(|i| !verified(i)).unwrap_or(n),
                     };
+                    self.works.damage.good(&d, block, good as u64);
                 }
                 Err(Unread::Failed(IoError::Offline)) => {
                     self.device_failed(&d, IoError::Offline);
                     self.record_soon();
                 }
-                Err(Unread::Failed(e)) => self.found_unread(&d, e),
+                Err(Unread::Failed(e)) => self.found_unread(&d, block, first.crc.into(), e),
                 Err(Unread::GivenUp(end)) => {
                     self.device_failed(&d, IoError::Offline);
                     self.record_soon();

@@ -1,7 +1,7 @@
 //! Scrub: every copy of every block is read and verified, and mended where it is damaged.
 
 use super::check::Finding;
-use super::copies::SOON;
+use super::copies::{Copies, SOON};
 use super::damage::name_of;
 use super::dataset::Dataset;
 use super::device::Device;
@@ -14,7 +14,9 @@ use crate::format::page::{FANOUT, NodePtr, PageKind};
 use crate::format::slab::{SlabHead, bitmap_pages, meta_pages};
 use crate::format::tree::{self, LEAF};
 use crate::format::{BLOCK, Block};
+use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, MILLIS, Nanos, SECONDS};
 use weir_mem::Slice;
@@ -44,6 +46,10 @@ pub struct ScrubWatch {
     blocks: Cell<u64>,
     findings: RefCell<Vec<Finding>>,
     found: Cell<u64>,
+    /// Devices on which it found something, or which it did not read whole.
+    unclean: RefCell<BTreeSet<u64>>,
+    /// Nobody knows what else there is, since what leads to it could not be read.
+    left_out: Cell<bool>,
 }
 
 impl ScrubWatch {
@@ -60,6 +66,22 @@ impl ScrubWatch {
     /// How many there were in all.
     pub fn found(&self) -> u64 {
         self.found.get()
+    }
+
+    /// Whether it read all that there is of a device, by its identity, and nothing was wrong; if it has come to its end.
+    pub fn is_clean(&self, device: u64) -> bool {
+        let clean = !self.left_out.get() && !self.unclean.borrow().contains(&device);
+        clean || has(Bug::LeftOutIsClean)
+    }
+
+    /// It found something on this device, or did not read all of it.
+    pub(super) fn mark(&self, d: &Device) {
+        self.unclean.borrow_mut().insert(d.id);
+    }
+
+    /// What follows from something that could not be read was left out.
+    fn leave_out(&self) {
+        self.left_out.set(true);
     }
 
     pub(super) fn find(&self, place: impl Into<Place>, vbn: u64, what: String) {
@@ -88,6 +110,14 @@ impl Place {
     fn of(ds: &Dataset, layer: String) -> Place {
         Place { layer, whose: Some(name_of(ds)) }
     }
+}
+
+/// What a scrub found of a block.
+struct Found {
+    /// Its damaged copies, if none is good.
+    bad: Copies,
+    /// There are no others that may be good.
+    is_lost: bool,
 }
 
 /// How fast, and how far it is.
@@ -183,51 +213,86 @@ impl Inner {
     /// Reads every current copy of a block, which stays where it is under `pin`, and mends those that `good` does not like.
     async fn scrub_copies(
         &self,
-        vbn: u64,
+        (vbn, sum): (u64, u64),
         pin: &Pin,
         good: impl Fn(&Slice) -> bool,
         watch: &ScrubWatch,
         (whose, place): (Option<&Dataset>, impl Fn() -> Place),
-    ) -> bool {
+    ) -> Found {
         // A checkpoint may be writing it: what is not there yet is not damaged.
         self.arrivals.wait(vbn).await;
         let (mut bad, mut data, mut unread) = (Vec::new(), None, false);
         for (d, at) in self.copies_of(vbn).into_iter().flatten() {
             if !d.is_current() {
+                watch.mark(&d);
+                unread = true;
                 continue;
             }
             match self.read_copy(&d, at).await {
                 Ok(buf) if good(&buf) => {
+                    self.works.damage.good(&d, at, 1);
                     data.get_or_insert(buf);
+                    continue;
                 }
                 // What it did not get while it went out of service is not damaged.
-                Ok(_) | Err(IoError::Medium) if d.is_current() => bad.push((d, at)),
+                Ok(_) | Err(IoError::Medium) if d.is_current() => {
+                    self.found_damaged(&d, at, sum, whose);
+                    bad.push((d.clone(), at));
+                }
                 Ok(_) | Err(IoError::Medium) => unread = true,
-                Err(IoError::Offline) => self.device_failed(&d, IoError::Offline),
+                Err(IoError::Offline) => {
+                    unread = true;
+                    self.device_failed(&d, IoError::Offline);
+                }
                 // That says nothing about the medium.
                 Err(e) => {
                     unread = true;
                     let text =
                         format!("copy on device {} at block {at} is not read: {e}", d.number);
-                    self.found_unread(&d, e);
+                    self.found_unread(&d, at, sum, e);
                     watch.find(place(), vbn, text);
                 }
             }
+            watch.mark(&d);
         }
         let Some(data) = data else {
-            if !bad.is_empty() && !unread {
-                watch.find(place(), vbn, "no copy is good".into());
+            match bad.is_empty() {
+                true => {}
+                false if !unread => watch.find(place(), vbn, "no copy is good".into()),
+                false => {
+                    for (d, at) in &bad {
+                        let text = format!(
+                            "copy on device {} at block {at} is damaged, and no other can be read",
+                            d.number
+                        );
+                        watch.find(place(), vbn, text);
+                    }
+                }
             }
-            return bad.is_empty();
+            let is_lost = !bad.is_empty() && !unread;
+            return Found { bad, is_lost };
         };
-        self.found_damaged(bad.iter().map(|(d, _)| &**d), whose);
+        self.seen_good(vbn, 1);
+        self.scrub_mend(bad, vbn, &data, pin, watch, place).await;
+        Found { bad: Vec::new(), is_lost: false }
+    }
+
+    /// Mends damaged copies of a block.
+    async fn scrub_mend(
+        &self,
+        bad: Copies,
+        vbn: u64,
+        data: &Slice,
+        pin: &Pin,
+        watch: &ScrubWatch,
+        place: impl Fn() -> Place,
+    ) {
         for (d, at) in bad {
-            let mended = self.mend(&d, at, &data, pin).await;
+            let mended = self.mend(&d, at, data, pin).await;
             let done = if mended { "mended" } else { "not mended" };
             let text = format!("copy on device {} at block {at} was damaged: {done}", d.number);
             watch.find(place(), vbn, text);
         }
-        true
     }
 
     async fn scrub_meta(
@@ -240,8 +305,16 @@ impl Inner {
         let pin = self.pins.pin();
         let tag = self.tag;
         let good = |b: &Slice| ptr.verify(&block_of(b), tag, kind).is_ok();
-        self.scrub_copies(ptr.vbn, &pin, good, watch, (whose, place)).await;
-        self.meta(&ptr, kind).await.ok()
+        let found = self.scrub_copies((ptr.vbn, ptr.crc), &pin, good, watch, (whose, place)).await;
+        if found.is_lost && self.cached(&ptr).is_some() {
+            // Nobody reads it from the devices while it is in memory.
+            self.found_bad(&found.bad, ptr.crc, whose, true);
+        }
+        let page = self.meta(&ptr, kind).await.ok();
+        if page.is_none() {
+            watch.leave_out();
+        }
+        page
     }
 
     async fn scrub_dataset(self: &Rc<Self>, ds: &Rc<Dataset>, pace: &mut Pace) -> IoResult {
@@ -273,6 +346,9 @@ impl Inner {
                 let place = (Some(&*who), || Place::of(&who, "dead list".into()));
                 let page = self.scrub_meta(mark.at(), PageKind::Dead, &pace.watch, place).await;
                 let older = page.and_then(|b| dead::decode(&b).ok());
+                if older.is_none() {
+                    pace.watch.leave_out();
+                }
                 mark.go_on(older.map_or(NodePtr::NONE, |(older, _)| older));
             }
         }
@@ -313,7 +389,11 @@ impl Inner {
                 return Ok(());
             }
             // A checkpoint may have moved it meanwhile, and another block may be where it was.
-            let Some(ptr) = self.pointer_now(ds, level, index).await else { return Ok(()) };
+            let Ok(ptr) = self.pointer_now(ds, level, index).await else {
+                pace.watch.leave_out();
+                return Ok(());
+            };
+            let Some(ptr) = ptr else { return Ok(()) };
             let layer = || format!("map, level {level}, node {index}");
             let place = (Some(&**ds), || Place::of(ds, layer()));
             let node = self.scrub_meta(ptr, kind, &pace.watch, place).await;
@@ -321,9 +401,11 @@ impl Inner {
             drop(pin);
             if level > 0 {
                 for k in 0..FANOUT {
-                    if let Ok(p) = tree::pointer(&node, k)
-                        && !p.is_none()
-                    {
+                    let Ok(p) = tree::pointer(&node, k) else {
+                        pace.watch.leave_out();
+                        continue;
+                    };
+                    if !p.is_none() {
                         let at = index * FANOUT as u64 + k as u64;
                         self.scrub_node(ds, p, level - 1, at, shared, pace).await?;
                     }
@@ -343,9 +425,9 @@ impl Inner {
     }
 
     /// The pointer to a node of a dataset's map, as it is now.
-    async fn pointer_now(&self, ds: &Dataset, level: u8, index: u64) -> Option<NodePtr> {
+    async fn pointer_now(&self, ds: &Dataset, level: u8, index: u64) -> IoResult<Option<NodePtr>> {
         let root = bottom(&ds.top.below.borrow());
-        self.pointer_in(root, ds.family, level, index).await.ok().flatten()
+        self.pointer_in(root, ds.family, level, index).await
     }
 
     /// The pointer to a node of a map; `None`: the map has no such node.
@@ -382,7 +464,7 @@ impl Inner {
         if ds.is_stale() {
             return;
         }
-        let Ok(e) = self.entry(ds, lba).await else { return };
+        let Ok(e) = self.entry(ds, lba).await else { return watch.leave_out() };
         if e.vbn != vbn || !e.is_data() {
             return;
         }
@@ -390,9 +472,9 @@ impl Inner {
         let good = |b: &Slice| self.proves(&id, e.crc, b, 0);
         let layer = || format!("data at byte {}", lba * BLOCK as u64);
         let place = (Some(&**ds), || Place::of(ds, layer()));
-        let found = self.scrub_copies(vbn, &pin, good, watch, place).await;
+        let found = self.scrub_copies((vbn, e.crc.into()), &pin, good, watch, place).await;
         drop(pin);
-        if !found {
+        if !found.bad.is_empty() {
             // It is lost; the volume learns that in the same way as from a read.
             let _ = self.heal(ds, lba, &Slice::heap(BLOCK), false).await;
         }
@@ -418,7 +500,10 @@ impl Inner {
             let Some(b) = self.scrub_meta(ptr, PageKind::SlabMeta, &w, place).await else {
                 continue;
             };
-            let Ok(head) = SlabHead::decode(&b, shift) else { continue };
+            let Ok(head) = SlabHead::decode(&b, shift) else {
+                w.leave_out();
+                continue;
+            };
             for k in 0..bitmap_pages(shift) {
                 let crc = head.bitmaps[k as usize];
                 let vbn = first + 1 + k;

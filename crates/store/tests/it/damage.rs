@@ -1,18 +1,29 @@
 //! Damage is told of: on which device, and whose data it was.
 
-use crate::bench::{Bench, MIB};
+use crate::bench::{B, Bench, MIB, write};
 use crate::common::{filled, read};
 use std::rc::Rc;
 use weir_base::IoError;
 use weir_block::Volume;
-use weir_sim::Next;
-use weir_store::{Damage, Options, Pool, PoolSpec, ScrubWatch, create};
+use weir_sim::{Next, Odds};
+use weir_store::format::page::{Header, PageKind};
+use weir_store::{Damage, Options, Pool, PoolSpec, ScrubWatch, Whose, create};
 
-/// A pool on two devices of two volumes with a MiB of ones each, and where block `n` of each volume lies.
+/// A mirror of two volumes with a MiB of ones each.
 fn made() -> (Bench, Pool) {
-    let b = Bench::new(2, 5);
+    made_on(2, 8)
+}
+
+/// The same on so many devices, with a copy on each, which have so many spare blocks.
+fn made_on(devices: usize, spares: u64) -> (Bench, Pool) {
+    let b = Bench::new(devices, 5);
     let disks = b.all();
-    let spec = PoolSpec { slab_shift: 8, log_pages: 64, spares: 8, ..PoolSpec::fitting(77, 2, 0) };
+    let spec = PoolSpec {
+        slab_shift: 8,
+        log_pages: 64,
+        spares,
+        ..PoolSpec::fitting(77, devices as u8, 0)
+    };
     let pool = b.run(async move {
         create(&disks, &spec).await.unwrap();
         let p = Pool::open(disks, Options::default()).await.unwrap();
@@ -27,10 +38,15 @@ fn made() -> (Bench, Pool) {
     (b, pool)
 }
 
+/// Where the copies of a volume's block are: device and byte.
+fn places(b: &Bench, p: &Pool, volume: u32, at: u64) -> Vec<(u16, u64)> {
+    let p = p.clone();
+    b.run(async move { p.volume(volume).unwrap().locate(at).await.unwrap() })
+}
+
 /// Spoils the copy of a volume's block on one device, or on all.
 fn spoil(b: &Bench, p: &Pool, volume: u32, at: u64, only: Option<u16>) {
-    let p = p.clone();
-    let places = b.run(async move { p.volume(volume).unwrap().locate(at).await.unwrap() });
+    let places = places(b, p, volume, at);
     for (device, at) in places.into_iter().filter(|(d, _)| only.is_none_or(|o| o == *d)) {
         let (m, mut byte) = (&b.media[usize::from(device)], [0]);
         m.peek(at, &mut byte);
@@ -56,7 +72,7 @@ fn by_device(p: &Pool) -> Vec<u64> {
 
 fn damage(p: &Pool, device: u16, whose: &str, copies: u64, lost: u64) -> Damage {
     let device = p.status().devices[usize::from(device)].id;
-    Damage { device, whose: Some(whose.into()), copies, lost }
+    Damage { device, whose: Whose::Dataset(whose.into()), copies, lost }
 }
 
 fn sorted(mut all: Vec<Damage>) -> Vec<Damage> {
@@ -107,6 +123,204 @@ fn a_block_without_a_good_copy_is_told_once_for_each_copy() {
     let expected = vec![damage(&p, 0, "v", 1, 1), damage(&p, 1, "v", 1, 1)];
     assert_eq!(sorted(p.damage()), sorted(expected));
     assert_eq!(by_device(&p), [1, 1]);
+}
+
+/// Whether the damage of the last copy is told, and once: of a medium that says that it is bad, and where the other device is away.
+fn last_copies() -> [bool; 3] {
+    let twice = |b: &Bench, p: &Pool, error| {
+        for _ in 0..2 {
+            assert_eq!(read_often(b, p, 1, 8192), Err(error));
+        }
+    };
+    // The only copy there is.
+    let (b, p) = made_on(1, 8);
+    let (_, at) = places(&b, &p, 1, 8192)[0];
+    b.media[0].fail_reads(at, B);
+    twice(&b, &p, IoError::Medium);
+    let alone = p.damage() == [damage(&p, 0, "v", 1, 1)] && by_device(&p) == [1];
+    // One copy cannot be read, the other is wrong.
+    let (b, p) = made();
+    let all = places(&b, &p, 1, 8192);
+    spoil(&b, &p, 1, 8192, Some(1));
+    let bad = all.iter().find(|(d, _)| *d == 0).unwrap();
+    b.media[0].fail_reads(bad.1, B);
+    twice(&b, &p, IoError::Medium);
+    let expected = vec![damage(&p, 0, "v", 1, 1), damage(&p, 1, "v", 1, 1)];
+    let both = sorted(p.damage()) == sorted(expected);
+    // What a device has that does not answer may be good.
+    let (b, p) = made();
+    spoil(&b, &p, 1, 8192, Some(1));
+    b.media[0].set_offline(true);
+    twice(&b, &p, IoError::Offline);
+    let away = p.damage() == [damage(&p, 1, "v", 1, 0)];
+    [alone, both, away]
+}
+
+#[test]
+fn damage_of_the_last_copy_is_told() {
+    assert_eq!(last_copies(), [true; 3]);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn damage_of_the_last_copy_that_is_not_told_is_caught() {
+    weir_store::planted::plant(Some(weir_store::planted::Bug::LastCopyUntold));
+    let told = last_copies();
+    weir_store::planted::plant(None);
+    assert_eq!(told, [false; 3]);
+}
+
+#[test]
+fn a_scrub_tells_of_the_damage_of_the_last_copy() {
+    let (b, p) = made();
+    spoil(&b, &p, 1, 8192, Some(1));
+    b.media[0].set_offline(true);
+    let (q, watch) = (p.clone(), Rc::new(ScrubWatch::default()));
+    let w = watch.clone();
+    let report = b.run(async move { q.scrub_watched(0, w).await }).unwrap();
+    assert_eq!((report.damaged, report.lost), (1, 0), "{:?}", watch.findings());
+    assert_eq!(p.damage(), [damage(&p, 1, "v", 1, 0)]);
+    assert!(watch.findings().iter().any(|f| f.what.ends_with("no other can be read")));
+
+    let (b, p) = made_on(1, 8);
+    b.media[0].fail_reads(places(&b, &p, 1, 8192)[0].1, B);
+    let q = p.clone();
+    let report = b.run(async move { q.scrub(0).await }).unwrap();
+    assert_eq!((report.damaged, report.repaired, report.lost), (1, 0, 0));
+    assert_eq!(p.damage(), [damage(&p, 0, "v", 1, 1)]);
+}
+
+#[test]
+fn an_error_that_passes_is_no_damage() {
+    let (b, p) = made_on(1, 8);
+    for _ in 0..2 {
+        b.media[0].next_is(Next::ReadError);
+    }
+    assert_eq!(read_often(&b, &p, 1, 8192), Ok(()));
+    assert_eq!((p.damage(), by_device(&p), p.counters().lost), (vec![], vec![0], 0));
+}
+
+#[test]
+fn a_copy_that_cannot_be_mended_is_counted_once() {
+    let (b, p) = made_on(2, 0);
+    for (d, at) in places(&b, &p, 1, 8192).into_iter().filter(|(d, _)| *d == 1) {
+        b.media[usize::from(d)].wear_out(at);
+    }
+    for _ in 0..3 {
+        assert_eq!(read_often(&b, &p, 1, 8192), Ok(()));
+    }
+    assert_eq!(by_device(&p), [0, 1]);
+}
+
+#[test]
+fn a_block_that_is_not_read_is_counted_once() {
+    let (b, p) = made_on(1, 8);
+    assert_eq!(read_often(&b, &p, 1, 8192), Ok(()));
+    b.set(|c| (c.error, c.read_error) = (IoError::Path, Odds::ALWAYS));
+    for _ in 0..3 {
+        assert_eq!(read_often(&b, &p, 1, 8192), Err(IoError::Path));
+    }
+    assert_eq!((p.damage(), p.status().devices[0].unread), (vec![], 1));
+}
+
+/// Whether a loss is told of another block that was put where a lost one was.
+fn told_anew() -> bool {
+    let (b, p) = made();
+    let before = places(&b, &p, 1, 8192);
+    spoil(&b, &p, 1, 8192, None);
+    assert_eq!(read_often(&b, &p, 1, 8192), Err(IoError::Medium));
+    let q = p.clone();
+    let found = b.run(async move {
+        for value in 2..200 {
+            write(&q, 1, 0, MIB, value).await.unwrap();
+            q.checkpoint().await.unwrap();
+            for at in (0..MIB).step_by(B as usize) {
+                if q.volume(1).unwrap().locate(at).await.unwrap() == before {
+                    return at;
+                }
+            }
+        }
+        panic!("that place is not used again");
+    });
+    spoil(&b, &p, 1, found, None);
+    assert_eq!(read_often(&b, &p, 1, found), Err(IoError::Medium));
+    sorted(p.damage()) == sorted(vec![damage(&p, 0, "v", 2, 2), damage(&p, 1, "v", 2, 2)])
+}
+
+#[test]
+fn the_loss_of_another_block_at_the_same_place_is_told() {
+    assert!(told_anew());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_loss_that_is_known_by_its_place_is_caught() {
+    weir_store::planted::plant(Some(weir_store::planted::Bug::LossByPlace));
+    let told = told_anew();
+    weir_store::planted::plant(None);
+    assert!(!told);
+}
+
+/// On which devices a scrub finds nothing.
+fn clean(b: &Bench, p: &Pool) -> Vec<bool> {
+    let (q, watch) = (p.clone(), Rc::new(ScrubWatch::default()));
+    let w = watch.clone();
+    b.run(async move { q.scrub_watched(0, w).await }).unwrap();
+    p.status().devices.iter().map(|d| watch.is_clean(d.id)).collect()
+}
+
+/// On which devices scrubs find nothing that find, skip or leave out something, without counting more than was counted before.
+fn unclean() -> [Vec<bool>; 4] {
+    // A lost block of a snapshot, which stays.
+    let (b, p) = made();
+    let q = p.clone();
+    b.run(async move { q.snapshot(&[(1, "v@s")], 0).await }).unwrap();
+    spoil(&b, &p, 1, 8192, None);
+    clean(&b, &p);
+    let before = by_device(&p);
+    let known = clean(&b, &p);
+    assert_eq!(by_device(&p), before);
+    // A device that is away.
+    let (b, p) = made();
+    b.media[0].set_offline(true);
+    let away = clean(&b, &p);
+    // Want of memory says nothing of a device.
+    let (b, p) = made();
+    b.media[1].set_config(|c| (c.error, c.read_error) = (IoError::Busy, Odds::ALWAYS));
+    let busy = clean(&b, &p);
+    // A leaf, and with it what it leads to.
+    let (b, p) = made();
+    b.run(async move { p.close().await }).unwrap();
+    let p = b.open().unwrap();
+    for m in &b.media {
+        let mut block = [0; B as usize];
+        for at in (0..m.len()).step_by(B as usize) {
+            m.peek(at, &mut block);
+            if Header::get(&block).is_ok_and(|h| h.kind == PageKind::Leaf) {
+                m.poke(at + 100, &[block[100] ^ 1]);
+            }
+        }
+    }
+    [known, away, busy, clean(&b, &p)]
+}
+
+#[test]
+fn a_scrub_finds_nothing_only_where_it_read_everything() {
+    assert_eq!(unclean(), [[false; 2], [false, true], [true, false], [false; 2]]);
+    let (b, p) = made();
+    assert_eq!(clean(&b, &p), [true; 2]);
+    spoil(&b, &p, 1, 8192, Some(1));
+    assert_eq!(clean(&b, &p), [true, false]);
+    assert_eq!(clean(&b, &p), [true; 2]);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_scrub_that_finds_nothing_by_what_was_counted_is_caught() {
+    weir_store::planted::plant(Some(weir_store::planted::Bug::LeftOutIsClean));
+    let all = unclean();
+    weir_store::planted::plant(None);
+    assert_eq!(all, [[true; 2]; 4]);
 }
 
 #[test]

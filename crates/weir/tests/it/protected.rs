@@ -240,10 +240,7 @@ fn damage_is_told(d: &mut Daemon) {
     };
     let event = |d: &Daemon| {
         let events = d.ok("events");
-        events
-            .lines()
-            .find(|l| l.contains("pool.damage") && l.contains("of volume `a` on device 2"))
-            .is_some()
+        events.lines().any(|l| l.contains("pool.damage") && l.contains("of volume `a` on device 2"))
     };
     d.until("it is told whose data is damaged, and where", || event(d));
     let counts = |d: &Daemon| -> Vec<u64> {

@@ -48,7 +48,7 @@ fn damaged(opening: u64, what: &[(&str, u64, u64)]) -> PoolLive {
     let mut pool = live(opening, what.iter().map(|w| w.1).sum(), 0);
     let damage = |(whose, copies, lost): &(&str, u64, u64)| DamageLive {
         device: format!("{:016x}", 1),
-        whose: Some((*whose).to_owned()),
+        whose: DamageOf::Dataset((*whose).to_owned()),
         copies: *copies,
         lost: *lost,
     };
@@ -125,7 +125,7 @@ fn told() -> Vec<(u64, String)> {
     for (second, pool) in found {
         let mut pools = [pool];
         book.count(&model, &mut pools);
-        let news = book.news(&model, &pools, begin + Duration::from_secs(second));
+        let news = book.news(&model, &pools, begin + Duration::from_secs(second), APART);
         all.extend(news.into_iter().map(|(_, text)| (second, text)));
     }
     all
@@ -168,9 +168,44 @@ fn of_many_volumes_an_event_names_some_and_counts_the_others() {
     let names: Vec<String> = (0..20).map(|n| format!("60a5{n:02}")).collect();
     let what: Vec<(&str, u64, u64)> = names.iter().map(|n| (n.as_str(), 2, 0)).collect();
     let pools = [damaged(1, &what)];
-    let (_, text) = Book::default().news(&model, &pools, Instant::now()).remove(0);
+    let (_, text) = Book::default().news(&model, &pools, Instant::now(), APART).remove(0);
     assert_eq!(text.matches("of volume").count(), NAMED);
     assert!(text.ends_with("; 24 damaged copies of 12 other volumes and snapshots"), "{text}");
+}
+
+#[test]
+fn copies_that_turn_out_to_have_been_the_last_are_told_once_more() {
+    let (model, v) = made();
+    let (mut book, begin) = (Book::default(), Instant::now());
+    let mut step = |second, copies, lost| {
+        let pools = [damaged(1, &[(&v, copies, lost)])];
+        let now = begin + Duration::from_secs(second);
+        let news = book.news(&model, &pools, now, APART);
+        news.into_iter().map(|(_, text)| text).next().unwrap_or_default()
+    };
+    let on = "of volume `v` on device 1 (/nowhere/d1)";
+    assert_eq!(step(0, 2, 0), format!("pool `p`: 2 damaged copies {on}"));
+    let text = format!("pool `p`: 1 copy {on} that was damaged before has no good one elsewhere");
+    assert_eq!(step(20, 2, 1), text);
+    let text = format!(
+        "pool `p`: 1 damaged copy {on}, without a good copy elsewhere; \
+         1 copy {on} that was damaged before has no good one elsewhere"
+    );
+    assert_eq!(step(40, 3, 3), text);
+    assert_eq!(step(60, 3, 3), "");
+}
+
+#[test]
+fn damage_that_is_not_told_apart_is_not_said_to_be_the_pools_own() {
+    let (model, v) = made();
+    let mut pool = damaged(1, &[(&v, 1, 0), (&v, 2, 0)]);
+    (pool.damage[0].whose, pool.damage[1].whose) = (DamageOf::Pool, DamageOf::Others);
+    let (_, text) = Book::default().news(&model, &[pool], Instant::now(), APART).remove(0);
+    let on = "on device 1 (/nowhere/d1)";
+    let expected = format!(
+        "pool `p`: 1 damaged copy of the pool's own data {on}; 2 damaged copies of other volumes and snapshots {on}"
+    );
+    assert_eq!(text, expected);
 }
 
 #[test]
@@ -180,7 +215,7 @@ fn reads_that_failed_are_told_once() {
     let mut step = |unread, second| {
         let mut pools = [live(1, 0, unread)];
         book.count(&model, &mut pools);
-        let news = book.news(&model, &pools, now + Duration::from_secs(second));
+        let news = book.news(&model, &pools, now + Duration::from_secs(second), APART);
         news.into_iter().map(|(_, text)| text).next()
     };
     let text = "pool `p`: 1 read failed on device 1 (/nowhere/d1)";

@@ -4,12 +4,12 @@ use super::{OpenPool, Stores};
 use weir_base::IoError;
 use weir_block::Volume;
 use weir_control::live::{
-    CompressionLive, DamageLive, DeduplicationLive, PoolCounters, PoolDeviceLive, PoolLive,
-    PoolWorkLive,
+    CompressionLive, DamageLive, DamageOf, DeduplicationLive, PoolCounters, PoolDeviceLive,
+    PoolLive, PoolWorkLive,
 };
 use weir_layers::remote::Home;
 use weir_store::format::superblock::MemberState;
-use weir_store::{Damage, DeviceInfo};
+use weir_store::{Damage, DeviceInfo, Whose};
 
 fn state(d: &DeviceInfo) -> &'static str {
     match d.state {
@@ -44,7 +44,11 @@ fn standing(d: &DeviceInfo) -> String {
 fn damage(d: Damage) -> DamageLive {
     DamageLive {
         device: format!("{:016x}", d.device),
-        whose: d.whose,
+        whose: match d.whose {
+            Whose::Pool => DamageOf::Pool,
+            Whose::Dataset(name) => DamageOf::Dataset(name),
+            Whose::Others => DamageOf::Others,
+        },
         copies: d.copies,
         lost: d.lost,
     }

@@ -119,7 +119,10 @@ impl OpenPool {
                 *me.reason.borrow_mut() = Some(e.to_string());
             }
             if done.is_ok() {
-                let same = |(id, now): &(u64, Counted)| before.get(id) == Some(now);
+                // Counts alone prove nothing: what is known, or was not read, is not counted.
+                let same = |(id, now): &(u64, Counted)| {
+                    before.get(id) == Some(now) && me.watch.is_clean(*id)
+                };
                 clean.borrow_mut().extend(counted(&pool).into_iter().filter(same));
             }
             me.end(if done.is_ok() { "done" } else { "failed" }, pool.counters());
