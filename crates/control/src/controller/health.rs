@@ -4,7 +4,7 @@ use super::{Controller, damage, policies};
 use crate::error::Code;
 use crate::live::{Fault, LiveStatus, PoolDeviceLive, PoolLive, ReactorLive, ShortDevice};
 use crate::units::format_size;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
 
 /// A pool is nearly full when less than one part in so many of it can be written, …
@@ -19,9 +19,11 @@ const FULL: u64 = 1 << 20;
 type Faults = BTreeMap<(String, String), String>;
 
 /// What events have told.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Told {
     faults: Faults,
+    /// Devices that are the reason of faults: of the same faults.
+    ill: BTreeMap<(String, String), BTreeSet<String>>,
     /// How devices of pools stand: by pool and number.
     devices: BTreeMap<(String, u16), String>,
 }
@@ -84,6 +86,20 @@ fn faults(live: &LiveStatus, told: &Told) -> Vec<Fault> {
     live.pools.iter().flat_map(of).chain(short(&live.short)).collect()
 }
 
+/// Devices that are the reason of faults, where another one is news.
+fn ill(live: &LiveStatus) -> BTreeMap<(String, String), BTreeSet<String>> {
+    let mut all = BTreeMap::<_, BTreeSet<String>>::new();
+    let mut add = |pool: &str, code: Code, device: &str| {
+        let key = (format!("pool/{pool}"), code.as_str().to_string());
+        all.entry(key).or_default().insert(device.to_owned());
+    };
+    for p in &live.pools {
+        damage::doubtful(p).for_each(|d| add(&p.name, Code::DeviceDoubtful, &d.id));
+    }
+    live.short.iter().for_each(|s| add(&s.pool, Code::PoolDamaged, &s.path));
+    all
+}
+
 /// Devices that have become shorter under their pools.
 fn short(devices: &[ShortDevice]) -> Vec<Fault> {
     let mut pools = BTreeMap::<&str, Vec<String>>::new();
@@ -124,12 +140,18 @@ fn turned(pool: &PoolLive, d: &PoolDeviceLive, before: &str) -> Option<String> {
 }
 
 /// What began, became another and ended: kind, object and text of an event each.
-fn news(before: &Faults, now: &Faults) -> Vec<(&'static str, String, String)> {
+fn news(told: &Told, next: &Told) -> Vec<(&'static str, String, String)> {
+    let (before, now) = (&told.faults, &next.faults);
     let began = now.iter().filter(|(k, _)| !before.contains_key(*k));
     let began = began.map(|(k, text)| ("fault.began", k, text.clone()));
-    // Another device, or the same one again. Of space only the figures change.
+    let has_more = |k: &(String, String)| {
+        let known = told.ill.get(k);
+        next.ill.get(k).is_some_and(|all| known.is_none_or(|known| !all.is_subset(known)))
+    };
+    // Another device, or the same one again. Of space, and of devices that go on as they did, only the figures change.
     let changed = now.iter().filter(|(k, text)| {
-        k.1 == Code::PoolDegraded.as_str() && before.get(*k).is_some_and(|t| t != *text)
+        let is_another = k.1 == Code::PoolDegraded.as_str() || has_more(k);
+        is_another && before.get(*k).is_some_and(|t| t != *text)
     });
     let changed = changed.map(|(k, text)| ("fault.changed", k, text.clone()));
     let ended = before.iter().filter(|(k, _)| !now.contains_key(*k));
@@ -159,6 +181,7 @@ impl Told {
         let devices = live.pools.iter().flat_map(|p| p.devices.iter().map(move |d| (p, d)));
         Told {
             faults: faults(live, self).iter().map(|f| (key(f), f.text.clone())).collect(),
+            ill: ill(live),
             devices: devices.map(|(p, d)| ((p.name.clone(), d.number), d.state.clone())).collect(),
         }
     }
@@ -179,7 +202,7 @@ impl Controller {
     pub(super) fn tell_faults(&self, live: &LiveStatus) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let now = told.next(live);
-        for (kind, object, text) in news(&told.faults, &now.faults) {
+        for (kind, object, text) in news(&told, &now) {
             self.events.publish(kind, &object, &text);
         }
         for p in &live.pools {
@@ -288,7 +311,7 @@ mod tests {
     fn a_fault_that_becomes_another_is_told() {
         let told = |state: &str, reason: &str, room| {
             let p = PoolLive { reason: Some(reason.into()), ..pool(room, state) };
-            Told::default().next(&of(vec![p])).faults
+            Told::default().next(&of(vec![p]))
         };
         let well = told("healthy", "", 900);
         let steps = [
@@ -307,6 +330,41 @@ mod tests {
             .collect();
         let (began, changed) = ("fault.began", "fault.changed");
         assert_eq!(kinds, [began, changed, "", changed, "fault.ended", began, ""]);
+    }
+
+    #[test]
+    fn another_device_of_a_fault_is_told() {
+        let doubtful = |damaged: &[u64]| {
+            let device = |(n, damaged): (usize, &u64)| PoolDeviceLive {
+                number: n as u16,
+                id: n.to_string(),
+                damaged: *damaged,
+                since_clean: *damaged,
+                ..PoolDeviceLive::default()
+            };
+            let devices = damaged.iter().enumerate().map(device).collect();
+            Told::default().next(&of(vec![PoolLive { devices, ..pool(900, "healthy") }]))
+        };
+        let short = |paths: &[&str], has| {
+            let device = |path: &&str| ShortDevice {
+                pool: "p".into(),
+                path: (*path).into(),
+                had: 64 << 20,
+                has,
+            };
+            let short = paths.iter().map(device).collect();
+            Told::default().next(&LiveStatus { short, ..LiveStatus::default() })
+        };
+        let kinds = |steps: &[Told]| -> Vec<String> {
+            let kinds = |w: &[Told]| news(&w[0], &w[1]).iter().map(|n| n.0).collect();
+            steps.windows(2).map(kinds).collect()
+        };
+        let steps =
+            [&[0, 0], &[10, 9], &[11, 9], &[12, 10], &[12, 11], &[0, 11], &[10, 11], &[0, 0]];
+        let expected = ["fault.began", "", "fault.changed", "", "", "fault.changed", "fault.ended"];
+        assert_eq!(kinds(&steps.map(|s| doubtful(s))), expected);
+        let steps = [short(&["a"], 1), short(&["a"], 2), short(&["a", "b"], 2), short(&["b"], 2)];
+        assert_eq!(kinds(&steps), ["", "fault.changed", ""]);
     }
 
     #[test]
