@@ -217,7 +217,7 @@ impl Node {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let elapsed = last.at.map_or(0.0, |t| now.duration_since(t).as_secs_f64());
-        let mut live = LiveStatus { short: self.sizes.short(), ..LiveStatus::default() };
+        let mut live = LiveStatus::default();
         for (key, s) in &snapshots {
             let Some(name) = key.strip_suffix(HOSTS).and_then(|k| k.strip_suffix('/')) else {
                 continue;
@@ -301,6 +301,7 @@ impl Node {
                 live.pools.push(p);
             }
         }
+        live.short = self.sizes.short(&live.pools);
         // Readings closer together than this would make shares of time meaningless.
         if elapsed == 0.0 || elapsed > 0.5 {
             let before = std::mem::take(&mut last.volumes);

@@ -44,3 +44,25 @@ fn a_file_of_a_mirror_that_is_truncated_is_a_fault_of_that_device() {
 fn a_file_of_a_plain_pool_that_is_truncated_is_a_fault_of_that_device() {
     a_file_is_truncated("shorter-plain", "");
 }
+
+#[test]
+fn a_file_that_was_truncated_is_a_fault_after_a_restart() {
+    let mut d = Daemon::new("shorter-restart");
+    d.start();
+    d.ok(&format!("pool create p --raid 1 {}", d.devices(2, "64M")));
+    d.ok(&format!("pool create q --device file:{}:64M", d.path("plain0")));
+    d.stop();
+    for disk in ["disk1", "plain0"] {
+        set_len(&d.path(disk), 1 << 20);
+    }
+    d.start();
+    d.until("it is a fault of the protected pool", || {
+        let text = faults(&d);
+        text.contains("\"pool/p\"") && text.contains("/disk1` has 1 MiB, and had 64")
+    });
+    d.until("the plain pool does not start", || {
+        let text = faults(&d);
+        text.contains("\"pool/q\"") && text.contains("it has 1 MiB, and had 64")
+    });
+    d.stop();
+}

@@ -1,6 +1,7 @@
 //! Files that are volumes by themselves: made once, with the volume, and never again.
 
-use super::{Holds, Owner, Wait, check_waited, unusable};
+use super::super::sizes::Key;
+use super::{Entry, Holds, Owner, Wait, check_waited, lock, unusable};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,6 +11,19 @@ use weir_uring::device::make_file;
 use weir_uring::{Held, Identity};
 
 impl Holds {
+    /// Shows the files and disks that pools have, by the pools' names and the paths. Under a lock: nobody else can let go of one
+    /// meanwhile, so that `see` never has the last of it.
+    pub(crate) fn of_pools(&self, see: impl FnOnce(Vec<(Key, Arc<Held>)>)) {
+        let of = |e: &Entry| match &e.owner {
+            Owner::Pool(name) if !e.looked_at && !e.held.is_directory() => {
+                Some(((name.clone(), e.path.clone()), e.held.clone()))
+            }
+            _ => None,
+        };
+        let entries = lock(&self.entries);
+        see(entries.iter().filter_map(of).collect());
+    }
+
     /// Makes a file of so many bytes for a volume, in a directory of this pool. One that is there, as after a crash, must have nothing in it.
     pub(crate) async fn make_file(
         self: &Arc<Self>,
