@@ -219,7 +219,7 @@ pub struct PoolDeviceLive {
     pub room: u32,
     /// Copies of blocks that were found damaged on it, in all the time that this node has had it in this pool.
     pub damaged: u64,
-    /// Blocks of it of which a read failed though it answered, which says nothing of the medium; since then, too.
+    /// Reads of it that failed though it answered, and that say nothing of the medium; since then, too.
     pub unread: u64,
     /// Both, since a scrub went through the whole pool and found nothing on it.
     pub since_clean: u64,
