@@ -104,6 +104,26 @@ fn a_file_that_hangs_is_adopted() {
     hangs("hung-adopt", "volume adopt a --path ");
 }
 
+/// A device of a pool has got another name, and disks that are nobody's hang while it is looked for.
+#[test]
+fn disks_that_hang_keep_no_pool_waiting_that_looks_for_its_device() {
+    let Some((mut d, disks, data)) = node("hung-others") else { return };
+    let others: Vec<Option<Loop>> = (0..4).map(|_| uncached(&disks)).collect();
+    if others.iter().any(Option::is_none) {
+        return;
+    }
+    let last = d.json("pool show good")["devices"][1]["path"].as_str().expect("a path").to_owned();
+    d.stop();
+    std::fs::rename(&last, format!("{last}.moved")).expect("renamed");
+    disks.switch().freeze();
+    d.start();
+    assert!(d.read("g", MIB) == data);
+    disks.switch().thaw();
+    d.stop();
+    std::fs::rename(format!("{last}.moved"), &last).expect("renamed");
+    d.is_clean(2);
+}
+
 /// A plain pool is on a file system that hangs, in use and at the start; volumes are wanted in it and in others.
 #[test]
 fn a_plain_pool_on_a_file_system_that_hangs_stops_nothing_else() {

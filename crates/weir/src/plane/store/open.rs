@@ -8,9 +8,11 @@ use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use weir_base::{Nanos, SECONDS};
 use weir_control::model::{Device, DeviceFound, DeviceKind, MapMemory, Pool, Protection};
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
+use weir_reactor::{spawn, timeout};
 use weir_store::{LogEnd, Options, PoolSpec, StoreError};
 use weir_uring::Held;
 
@@ -131,7 +133,6 @@ async fn newest(disk: &Rc<dyn Disk>) -> Option<u64> {
 
 /// What is known of the devices that are there.
 struct Known {
-    pool: u128,
     devices: BTreeSet<u64>,
     /// The newest superblock's number; none while no device is there.
     seq: Option<u64>,
@@ -147,9 +148,8 @@ struct Known {
 }
 
 impl Known {
-    fn of(pool: &Pool, p: &Protection) -> Known {
+    fn of(pool: &Pool) -> Known {
         Known {
-            pool: p.id.0,
             devices: BTreeSet::new(),
             seq: None,
             had: 0,
@@ -195,21 +195,63 @@ enum Elsewhere {
     Other,
 }
 
-/// Opens what is at a path if it is a device of the pool that is not there yet, and no old copy of it: the very disk or file that
-/// the pool had. Where the system does not tell disks from each other, one passes that is as new as the others for sure.
-async fn elsewhere(local: &Local, owner: &Owner, path: &str, known: &Known) -> Elsewhere {
-    let seen = match local.glance(Path::new(path)).await {
-        Some(Ok(seen)) => seen,
-        Some(Err(_)) => return Elsewhere::Other,
-        None => return Elsewhere::Silent,
+/// What was seen at a path that the configuration does not name.
+enum Seen {
+    /// It did not answer.
+    Silent,
+    /// It carries the pool's label, as this device; and the end of its log, if that could be read.
+    Ours(u64, Option<LogEnd>),
+}
+
+/// How long somebody else's disk may keep a pool waiting: to be opened, and to give its label.
+const GLANCE: Nanos = 5 * SECONDS;
+/// Paths that are looked at side by side.
+const AT_ONCE: usize = 16;
+
+/// What is at a path, if that matters to the pool.
+async fn see(local: Rc<Local>, path: String, pool: u128) -> Option<Seen> {
+    let look = async {
+        let seen = match local.glance(Path::new(&path)).await {
+            Some(seen) => seen.ok()?,
+            None => return Some(Seen::Silent),
+        };
+        let label = weir_store::label_of(&seen).await.ok().filter(|l| l.pool == pool)?;
+        Some(Seen::Ours(label.device, weir_store::log_end(&seen).await.ok()))
     };
-    match weir_store::label_of(&seen).await {
-        Ok(l) if l.pool == known.pool && !known.devices.contains(&l.device) => {}
-        _ => return Elsewhere::Other,
+    timeout(GLANCE, look).await.unwrap_or(Some(Seen::Silent))
+}
+
+/// What is at these paths. One that does not answer keeps only itself waiting.
+async fn see_all(local: &Rc<Local>, paths: Vec<String>, pool: u128) -> Vec<(String, Seen)> {
+    let mut all = Vec::new();
+    for some in paths.chunks(AT_ONCE) {
+        let look = |path: &String| (path.clone(), spawn(see(local.clone(), path.clone(), pool)));
+        let looks: Vec<_> = some.iter().map(look).collect();
+        for (path, look) in looks {
+            all.extend(look.await.flatten().map(|seen| (path, seen)));
+        }
     }
-    let end = weir_store::log_end(&seen).await.ok().filter(|end| known.agrees(end));
-    drop(seen);
-    let Some(end) = end else { return Elsewhere::Copy };
+    all
+}
+
+/// Opens what was seen at a path if it is a device of the pool that is not there yet, and no old copy of it: the very disk or
+/// file that the pool had. Where the system does not tell disks from each other, one passes that is as new as the others for
+/// sure.
+async fn elsewhere(
+    local: &Local,
+    owner: &Owner,
+    path: &str,
+    seen: Seen,
+    known: &Known,
+) -> Elsewhere {
+    let (device, end) = match seen {
+        Seen::Silent => return Elsewhere::Silent,
+        Seen::Ours(device, end) => (device, end),
+    };
+    if known.devices.contains(&device) {
+        return Elsewhere::Other;
+    }
+    let Some(end) = end.filter(|end| known.agrees(end)) else { return Elsewhere::Copy };
     let (holds, by, at) = (local.holds.clone(), owner.clone(), path.to_owned());
     let taken = look(Path::new(path), move || holds.hold_now(&by, &at).ok());
     let Some(held) = taken.await.flatten() else { return Elsewhere::Copy };
@@ -243,7 +285,7 @@ fn summed(local: &Local, pool: &Pool, p: &Protection) -> Result<bool> {
 
 /// Opens the pool, making it when it has not been made yet; gives it and the sizes of its devices.
 pub(super) async fn open(
-    local: &Local,
+    local: &Rc<Local>,
     pool: &Pool,
     devices: Devices,
     force: bool,
@@ -295,12 +337,13 @@ pub(super) async fn open(
         }
     }
     if p.formatted && ours.len() < pool.devices.len() {
-        let mut known = Known::of(pool, p);
+        let mut known = Known::of(pool);
         for f in &ours {
             known.add(&f.disk).await;
         }
-        for path in candidates(pool).await {
-            match elsewhere(local, &owner, &path, &known).await {
+        let seen = see_all(local, candidates(pool).await, p.id.0).await;
+        for (path, seen) in seen {
+            match elsewhere(local, &owner, &path, seen, &known).await {
                 Elsewhere::Renamed(f) => {
                     known.add(&f.disk).await;
                     ours.push(f);
