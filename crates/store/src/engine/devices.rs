@@ -258,11 +258,16 @@ impl Inner {
         }
     }
 
-    /// Another device in service that goes by the name of this one: the next start would find one of them.
-    fn in_service_as(&self, new: &Device) -> Option<Rc<Device>> {
+    /// Another device in service than `id` that goes by this name: the next start would find one of them.
+    fn in_service_by(&self, name: &str, id: u64) -> Option<Rc<Device>> {
         let devices = self.devices.borrow();
-        let other = |d: &&Rc<Device>| d.id != new.id && d.has_name_of(new) && !d.is_away();
+        let other = |d: &&Rc<Device>| d.id != id && d.is_named(name) && !d.is_away();
         devices.iter().find(other).filter(|_| !has(Bug::NameOfTwo)).cloned()
+    }
+
+    /// The same, by the name of a new device.
+    fn in_service_as(&self, new: &Device) -> Option<Rc<Device>> {
+        new.disk.as_ref().and_then(|disk| self.in_service_by(disk.name(), new.id))
     }
 
     /// What is out of service and goes by the name of a new device is missing from now on: it may come back by another name.
@@ -506,6 +511,10 @@ impl Pool {
         if !away(&old) {
             return refused(in_service);
         }
+        let name = disk.name().to_owned();
+        if let Some(other) = i.in_service_by(&name, old.id) {
+            return Err(name_in_service(&other));
+        }
         let quiet = old.is_quiet(limit).await && i.is_disk_quiet(&disk).await;
         if !quiet && !has(Bug::AttachWithLateWrites) {
             return Err(StoreError::Pool(format!(
@@ -528,11 +537,16 @@ impl Pool {
             d.held.set(held);
             // Who asked for another disk did not ask for this one to lose what it has.
             d.asked.set(has(Bug::AskedByNumber) && old.asked.get());
+            if i.in_service_as(&d).is_some() {
+                return;
+            }
+            i.take_names_of(&d);
             i.admit_device(&d);
         }))
         .await?;
         if i.device(n).is_some_and(|d| Rc::ptr_eq(&d, &before)) {
-            return refused(in_service);
+            let other = i.in_service_by(&name, before.id);
+            return other.map_or_else(|| refused(in_service), |o| Err(name_in_service(&o)));
         }
         i.upkeep.retry();
         Ok(n)

@@ -84,3 +84,37 @@ fn no_device_joins_by_the_name_of_one_in_service() {
         p.close().await.unwrap();
     });
 }
+
+#[test]
+fn a_device_that_comes_back_by_the_name_of_one_that_is_away_takes_it() {
+    let b = Bench::new(3, 0);
+    let (media, disks) = (b.media.clone(), vec![b.disk(0), b.named(1)]);
+    let (new, old, found) = (b.named(2), b.named(1), vec![b.disk(0), b.named(1)]);
+    let again = b.disk(2);
+    b.run(async move {
+        let p = mirror(disks).await;
+        media[1].set_offline(true);
+        write(&p, 1, MIB, MIB, 5).await.unwrap();
+        p.checkpoint().await.unwrap();
+        assert_eq!(p.add(new).await.unwrap(), 2);
+        p.settled().await.unwrap();
+        // While it is in service nobody else has its name.
+        media[1].set_offline(false);
+        assert!(matches!(p.attach(old.clone()).await, Err(StoreError::Request(_))));
+        media[2].set_offline(true);
+        write(&p, 1, 2 * MIB, MIB, 6).await.unwrap();
+        p.checkpoint().await.unwrap();
+        assert_eq!(p.status().devices[2].state, MemberState::Out);
+        assert_eq!(p.attach(old).await.unwrap(), 1);
+        media[2].set_offline(false);
+        drop(p.resync().await);
+        p.settled().await.unwrap();
+        p.close().await.unwrap();
+        let p =
+            Pool::open(found, Options::default()).await.expect("all that is in service is there");
+        assert_eq!(p.attach(again).await.unwrap(), 2);
+        p.settled().await.unwrap();
+        assert!(p.status().devices.iter().all(|d| d.state == MemberState::InSync));
+        p.close().await.unwrap();
+    });
+}
