@@ -243,18 +243,15 @@ impl Channel {
         let (channel, known) = match port.find(&login.name) {
             Some(c) if !draining => (c, true),
             Some(_) => {
-                port.shared.spread.channel_gone();
                 return login.arrival.refuse(&port, &login.request, RejectReason::Draining);
             }
             None if draining => {
                 port.forget(&login.name);
-                port.shared.spread.channel_gone();
                 return login.arrival.refuse(&port, &login.request, RejectReason::Draining);
             }
             // The channel that it was to go on with has ended meanwhile, perhaps with its session: units have forgotten
             // the nexus, and nobody would take this one off them.
             None if !port.shared.sessions.has(&login.name, login.nexus) => {
-                port.shared.spread.channel_gone();
                 return login.arrival.refuse(&port, &login.request, RejectReason::Draining);
             }
             None => {
@@ -269,12 +266,11 @@ impl Channel {
             // It has never been in service: there is nothing to remember.
             port.remove_channel(&channel);
         }
-        port.shared.spread.channel_gone();
     }
 
     /// Accepts, and waits for the end. False when it was not accepted.
     async fn serve(self: Rc<Self>, login: Login, known: bool) -> bool {
-        let Login { arrival, request, .. } = login;
+        let Login { arrival, request, seat: _seat, .. } = login;
         let port = self.port.clone();
         let turn = self.logging_in.acquire(1).await;
         // The login before this one may have come to nothing, and the channel with it.

@@ -268,16 +268,16 @@ async fn greet(
     if map.host(&request.initiator.0).is_none_or(|h| h.secret != Secret::Known(secret)) {
         return arrival.refuse(&port, &request, RejectReason::Secret);
     }
-    if !shared.spread.admit(shared.config.max_channels) {
+    let Some(seat) = shared.spread.admit(shared.config.max_channels, &request.initiator.0, &map)
+    else {
         return arrival.refuse(&port, &request, RejectReason::Resources);
-    }
+    };
     let joined = join(&shared, &request, name(&request), Some(place)).await;
     if joined.reactor != place {
         // Another login of this channel was quicker, and had it placed elsewhere.
-        shared.spread.channel_gone();
         return arrival.refuse(&port, &request, RejectReason::Draining);
     }
-    let login = Login { arrival, request, name: name(&request), nexus: joined.nexus };
+    let login = Login { arrival, request, name: name(&request), nexus: joined.nexus, seat };
     port.take_login(login, joined.draining);
 }
 

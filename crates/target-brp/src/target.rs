@@ -18,7 +18,7 @@ use weir_proto_brp::login::VERSION;
 use weir_proto_brp::{Features, LoginReject, LoginRequest, PortId, RejectReason};
 use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{Handle, now, sleep, spawn_task};
-use weir_target_core::{Access, Counts, Secret, Spread, Units, spread};
+use weir_target_core::{Access, Counts, Seat, Secret, Spread, Units, spread};
 
 /// What all reactors of a target port share. Nothing of it is touched per command but a counter of `access`.
 pub(crate) struct TargetShared {
@@ -44,6 +44,8 @@ pub(crate) struct Login {
     pub(crate) request: LoginRequest,
     pub(crate) name: ChannelName,
     pub(crate) nexus: Nexus,
+    /// Its place among the channels of the port.
+    pub(crate) seat: Seat,
 }
 
 /// A session, for status displays.
@@ -257,9 +259,10 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
         Ok(Some(secret)) => return keyed::challenge(&shared, incoming, request, secret),
         Err(reason) => return refuse(&shared, incoming, &request, reason),
     }
-    if !shared.spread.admit(shared.config.max_channels) {
+    let (most, map) = (shared.config.max_channels, shared.access.map());
+    let Some(seat) = shared.spread.admit(most, &request.initiator.0, &map) else {
         return refuse(&shared, incoming, &request, RejectReason::Resources);
-    }
+    };
     let session = SessionName { initiator: request.initiator, session: request.session };
     let name = ChannelName { session, channel: request.channel };
     let Entered { nexus, reactor, draining } = join(&shared, &request, name, None).await;
@@ -267,10 +270,9 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     spread::run_at(&reactors, reactor, move || match Port::local(target) {
         Some(port) => {
             let arrival = Arrival::Asking(incoming);
-            port.take_login(Login { arrival, request, name, nexus }, draining);
+            port.take_login(Login { arrival, request, name, nexus, seat }, draining);
         }
         None => {
-            shared.spread.channel_gone();
             refuse(&shared, incoming, &request, RejectReason::Unspecified);
         }
     });

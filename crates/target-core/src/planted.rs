@@ -7,6 +7,8 @@ weir_base::planted_bugs! {
     BlockWriteNotCounted,
     /// A command that was fenced while its data came writes it all the same, and fences wait only for what is at the medium.
     PassNotShown,
+    /// A host gets all channels of a port, though others that are known have none.
+    SeatsForWhoComesFirst,
     /// Each port counts its nexuses from 1.
     PortsShareNexuses,
     /// A fence ends what is under way on one reactor only.
@@ -38,6 +40,7 @@ impl Bug {
     /// what a command may have taken that ended without a word, and two preemptors beside a slow device, or one of a host that
     /// has just come back, are rare. Volumes that are mapped and not there are the control plane's.
     pub const TESTS: &[Bug] = &[
+        Bug::SeatsForWhoComesFirst,
         Bug::FencerNotSpared,
         Bug::AttentionLost,
         Bug::AsideNotEnded,

@@ -2,6 +2,7 @@
 
 use crate::counts::Counts;
 use crate::planted::{Bug, has};
+use crate::seats::Seats;
 use std::cell::Cell;
 use std::fmt::Display;
 use std::rc::Rc;
@@ -23,7 +24,7 @@ const NEWS: usize = 16;
 pub struct Spread {
     id: u64,
     reactors: Mutex<Vec<Handle>>,
-    channels: AtomicUsize,
+    pub(crate) seats: Seats,
     nexuses: AtomicU64,
     /// The port is about to end: nobody is let in any more.
     closed: AtomicBool,
@@ -42,7 +43,7 @@ impl Default for Spread {
         Spread {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             reactors: Mutex::default(),
-            channels: AtomicUsize::new(0),
+            seats: Seats::default(),
             nexuses: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             stopped: AtomicUsize::new(0),
@@ -129,23 +130,6 @@ impl Spread {
     /// True once the port is about to end.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
-    }
-
-    /// Counts a channel more, unless there are `most` already, or the port is about to end.
-    pub fn admit(&self, most: usize) -> bool {
-        if self.is_closed() {
-            return false;
-        }
-        let admitted = self.channels.fetch_add(1, Ordering::AcqRel) < most;
-        if !admitted {
-            self.channel_gone();
-        }
-        admitted
-    }
-
-    /// A channel that was [admitted](Spread::admit) is gone.
-    pub fn channel_gone(&self) {
-        self.channels.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -20,7 +20,7 @@ use weir_reactor::{
     LocalFuture, Panicked, TaskId, Token, WaitChannel, completion, contained_future, now, sleep,
     spawn_task,
 };
-use weir_target_core::{Attachment, Link};
+use weir_target_core::{Attachment, Link, Seat};
 
 /// What a login has settled and the accepting reactor needs.
 pub(crate) struct Login {
@@ -32,6 +32,8 @@ pub(crate) struct Login {
     pub(crate) negotiated: Negotiated,
     /// The host wants asynchronous events on this channel.
     pub(crate) events: bool,
+    /// Its place among the channels of the port.
+    pub(crate) seat: Seat,
 }
 
 /// An SRP channel in service.
@@ -74,7 +76,8 @@ impl Channel {
 
     /// Accepts a login on this reactor and serves it until it ends.
     pub(crate) async fn accept(port: Rc<Port>, login: Login) {
-        let Login { incoming, name, nexus, initiator, mut response, negotiated, events } = login;
+        let Login { incoming, name, nexus, initiator, mut response, negotiated, events, seat } =
+            login;
         let peer = incoming.peer();
         let lose = |port: &Port, name: &NexusName| {
             if port.has_joined(name) {
@@ -201,7 +204,7 @@ impl Channel {
         port.remove_channel(&channel);
         port.uncommit(credits);
         channel.enter(ChannelState::Free);
-        port.shared.spread.channel_gone();
+        drop(seat);
     }
 
     /// Its port has ended. What a device holds yet is waited for by writes of the host's next login, which that port knows

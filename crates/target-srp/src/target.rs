@@ -213,7 +213,6 @@ pub(crate) fn give_up(shared: &TargetShared, units: &Units, name: &NexusName) {
     if let Some(nexus) = shared.nexuses.give_up(name) {
         forget(units, nexus);
     }
-    shared.spread.channel_gone();
 }
 
 /// The last channel of a nexus is gone.
@@ -259,9 +258,10 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     if shared.access.map().host(&request.initiator.0).is_none_or(|h| h.secret != Secret::None) {
         return refuse(&shared, incoming, &request, RejectReason::ChannelLimit);
     }
-    if !shared.spread.admit(shared.config.max_channels) {
+    let (most, map) = (shared.config.max_channels, shared.access.map());
+    let Some(seat) = shared.spread.admit(most, &request.initiator.0, &map) else {
         return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
-    }
+    };
     let (name, joined) =
         shared.nexuses.join(&request.initiator, &incoming.peer(), || shared.spread.new_nexus());
     if negotiated.multichannel == MultiChannel::Terminate && !joined.others.is_empty() {
@@ -290,7 +290,7 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     let (initiator, nexus) = (request.initiator, joined.id);
     let events = request.event_solicited;
     let joined = name.clone();
-    let login = Login { incoming, name, nexus, initiator, response, negotiated, events };
+    let login = Login { incoming, name, nexus, initiator, response, negotiated, events, seat };
     let target = shared.spread.id();
     let hand_over = move || match Port::local(target) {
         Some(port) => {

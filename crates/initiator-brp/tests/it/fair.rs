@@ -186,7 +186,7 @@ fn as_many_channels_as_the_port_has_are_let_in() {
     });
 }
 
-/// What they have of credits beyond the least is not what a login with a secret needs.
+/// Neither channels nor credits that others can have are what a login with a secret needs.
 #[test]
 fn a_host_with_a_secret_is_let_in_beside_others() {
     on_reactor(|p| async move {
@@ -210,10 +210,16 @@ fn a_host_with_a_secret_is_let_in_beside_others() {
         });
         t.access.set(rules);
         let mut all = Vec::new();
-        for i in 0..CHANNELS as u64 - 1 {
-            let login = LoginRequest { session: i, initiator: PortId([i as u8; 16]), ..login() };
-            all.push(Peer::enter(&p, &t, login, 0).await.expect("a place"));
-        }
+        let refused = loop {
+            let (i, session) = (all.len() as u8, all.len() as u64);
+            let login = LoginRequest { session, initiator: PortId([i; 16]), ..login() };
+            match Peer::enter(&p, &t, login, 0).await {
+                Ok(peer) => all.push(peer),
+                Err(reason) => break reason,
+            }
+        };
+        // They are one host's, and the other one is sure of four.
+        assert_eq!((all.len(), refused), (CHANNELS - 4, RejectReason::Resources));
         let c = SessionConfig {
             secret: Some(Secret { bytes: secret.to_vec(), seed: [9; 32] }),
             ..SessionConfig::new(&t.addr, KEYED)
