@@ -32,7 +32,7 @@ fn names_of(
     if !whole {
         gone.truncate(come.len());
     }
-    let something = !gone.is_empty() || whole && !come.is_empty();
+    let something = !gone.is_empty() || !come.is_empty();
     something.then(|| DeviceNames { pool: pool.name.clone(), gone, come })
 }
 

@@ -91,6 +91,29 @@ async fn a_pool_that_lacks_a_device_loses_a_name_to_the_pool_that_has_it() {
     assert!(within(60, both).await, "{:?} {:?}", names("safe"), names("other"));
 }
 
+/// A pool that lacks a device follows those that are there all the same, and forgets none.
+#[tokio::test]
+async fn a_pool_that_lacks_a_device_follows_the_names_of_the_others() {
+    let (_file, fake, c) = node().await;
+    let two = ["/nowhere/d0", "/nowhere/d1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
+    c.execute(Command::CreatePool(PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) }))
+        .await
+        .expect("a pool");
+    let named = |paths: &[&str]| {
+        let model = c.model();
+        let names = model.pools["safe"].devices.iter().filter_map(|d| d.path.as_deref());
+        names.collect::<BTreeSet<_>>() == paths.iter().copied().collect()
+    };
+    let mut live = at("/nowhere/moved").remove(0);
+    live.devices.push(PoolDeviceLive::default());
+    fake.state().live_pools = vec![live.clone()];
+    let all = ["/nowhere/d0", "/nowhere/d1", "/nowhere/moved"];
+    assert!(within(60, || named(&all)).await, "what has moved is found by that");
+    live.devices[1].path = Some("/nowhere/d1".into());
+    fake.state().live_pools = vec![live];
+    assert!(within(60, || named(&all[1..])).await, "it is whole");
+}
+
 /// One of two devices of one name is removed: the other one is to be found at the next start.
 async fn removed_beside_its_heir() {
     let (_file, fake, c) = node().await;
