@@ -24,6 +24,7 @@ mod policies;
 mod ports;
 mod protect;
 mod renamed;
+mod stopped;
 mod take_down;
 mod unserved;
 
@@ -141,6 +142,8 @@ pub struct Controller {
     /// A cut has ended.
     cut_over: tokio::sync::Notify,
     opening: opening::Openings,
+    /// How pools were closed that have not been opened since.
+    stopped: stopped::Stopped,
     stopping: Stopping,
 }
 
@@ -215,7 +218,7 @@ impl Controller {
         targets: Vec<TargetSpec>,
         stopping: Stopping,
     ) -> Result<Arc<Controller>> {
-        let (store, model, held, known, damage) = blocking(move || {
+        let (store, model, held, known, damage, stopped) = blocking(move || {
             let mut model = store.load()?;
             let before = model.clone();
             let named = model.identify_pools(entropy()?);
@@ -226,7 +229,8 @@ impl Controller {
             let held = ports::moved(&model, &targets);
             let known = known::Known::load(&store, &model)?;
             let damage = damage::Book::load(&store)?;
-            Ok((Arc::new(store), model, held, known, damage))
+            let stopped = stopped::Stopped::take(&store)?;
+            Ok((Arc::new(store), model, held, known, damage, stopped))
         })
         .await?;
         let events = EventLog::default();
@@ -268,6 +272,7 @@ impl Controller {
             retries: AtomicU64::new(0),
             cut_over: tokio::sync::Notify::new(),
             opening: opening::Openings::default(),
+            stopped,
             stopping,
         });
         controller.tell_pools();

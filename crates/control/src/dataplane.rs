@@ -21,6 +21,15 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+/// The last state of the devices of a protected pool that was closed in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastState {
+    /// The pool.
+    pub pool: PoolId,
+    /// What tells it from any other state that they have ever had.
+    pub newest: u64,
+}
+
 /// Work in progress: a boxed future, so that the trait stays object-safe.
 pub type Work<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
@@ -137,12 +146,19 @@ pub trait DataPlane: Send + Sync + 'static {
     /// Opens the devices of a pool and tells how each was found. Files and directories are made of devices that are new only: others
     /// that are missing, shorter than they were or not the same are errors. Called again after devices were added or
     /// given a larger size: opens what is new, grows what must, and lets go of what is no device of the pool any more.
-    fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>>;
+    ///
+    /// A protected pool is opened without devices that it lacks if those that are there have this `last` state: nothing may have
+    /// been opened since.
+    fn start_pool<'a>(
+        &'a self,
+        pool: &'a Pool,
+        last: Option<LastState>,
+    ) -> Work<'a, Vec<DeviceFound>>;
 
     /// Takes back what was made of a pool that did not come to be, or has been deleted (`made` is false): its label goes from the
     /// devices, and files that were made for it go if it did not come to be.
     fn unmake_pool<'a>(&'a self, pool: &'a Pool, _made: bool) -> Work<'a, ()> {
-        self.stop_pool(&pool.name)
+        Box::pin(async { self.stop_pool(&pool.name).await.map(drop) })
     }
 
     /// Opens a protected pool though devices are missing that may have what the others have not; that is lost then.
@@ -309,8 +325,9 @@ pub trait DataPlane: Send + Sync + 'static {
         cannot("migration")
     }
 
-    /// Closes the devices of a pool. All its volumes are closed by then. Data stays.
-    fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()>;
+    /// Closes the devices of a pool. All its volumes are closed by then. Data stays. Gives what the devices of a protected one have
+    /// now, if it was open.
+    fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, Option<LastState>>;
 
     /// Builds the device graph of a volume's layout and opens the volume. Nothing is made: what is missing is an error.
     /// A file that was being made larger gets its size.

@@ -125,6 +125,10 @@ weir_base::planted_bugs! {
     PortsBesideWrongHosts,
     /// Target ports that a file does not name are removed under the hosts that are logged in there.
     PortsPrunedInUse,
+    /// That a pool was closed in order once is never forgotten by the store.
+    StoppedForEver,
+    /// That a pool was closed in order counts though it has been opened since.
+    StoppedThoughOpened,
     /// A pool is closed, or opened again, while it is being opened.
     OpenedBesideClose,
 }

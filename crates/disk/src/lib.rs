@@ -6,6 +6,7 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
 )]
 
+use std::borrow::Cow;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
 use weir_reactor::{Completion, LocalFuture, Token, completion};
@@ -74,8 +75,14 @@ pub trait Disk {
     /// True when a completed write may be lost with power until [`DiskOp::Flush`].
     fn volatile_cache(&self) -> bool;
 
-    /// What it is, for messages.
+    /// By which name it was opened, for messages and to find it again.
     fn name(&self) -> &str;
+
+    /// What it is, whatever it is called: of two disks that are equal in this, one sees what is written to the other. It lasts as
+    /// long as the process.
+    fn identity(&self) -> Cow<'_, str> {
+        self.name().into()
+    }
 
     /// Starts an operation; `token` completes with [`status`]-coded results. The disk keeps the
     /// buffers alive till then, also when nobody waits any more.

@@ -28,5 +28,5 @@ pub use format::DataSum;
 pub use engine::{
     Counters, Damage, DatasetInfo, DeviceInfo, FIRST, Finding, LogEnd, Options, Place, Pool,
     PoolSpec, Progress, Repair, Report, ScrubReport, ScrubWatch, Status, StoreError, StoreVolume,
-    Whose, Work, check, check_watched, create, label_of, log_end, repair,
+    Told, Whose, Work, check, check_watched, create, label_of, log_end, repair, told_by,
 };

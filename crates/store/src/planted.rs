@@ -137,6 +137,10 @@ weir_base::planted_bugs! {
     FailedIsMade,
     /// What was given up of a disk is known to the device of a pool only, and forgotten with it.
     LateOfDevice,
+    /// The same of a disk that was opened anew by another name.
+    LateByName,
+    /// What a pool had when it was closed is not compared with what its devices have.
+    LastNotCompared,
     /// A pool that is resumed gives a new volume the number of one that did not last.
     NumberTwice,
     /// A pool counts as closed while a checkpoint is being made still.
@@ -223,6 +227,8 @@ impl Bug {
         Bug::ComingNotCounted,
         Bug::FailedIsMade,
         Bug::LateOfDevice,
+        Bug::LateByName,
+        Bug::LastNotCompared,
         Bug::NumberTwice,
         Bug::ClosedOnTheWay,
         Bug::HiddenIsNone,

@@ -1,9 +1,11 @@
 //! Files and block devices as disks.
 
 use crate::blocking::close;
+use crate::device::User;
 use crate::ring::Transfer;
 use crate::{Held, Ring, holes};
 use io_uring::{opcode, squeue, types};
+use std::borrow::Cow;
 use std::cell::{Cell, OnceCell};
 use std::fs::File;
 use std::mem::ManuallyDrop;
@@ -115,6 +117,8 @@ const SLOW: u32 = 64;
 pub struct FileDisk {
     fd: Kept,
     name: String,
+    /// What it is, if it is held.
+    identity: Option<String>,
     ring: Ring,
     len: Cell<u64>,
     block: u32,
@@ -126,24 +130,25 @@ pub struct FileDisk {
     fs: u64,
     /// For questions about holes.
     asked: OnceCell<Arc<OwnedFd>>,
-    /// It is on something that is held.
-    _user: Option<Arc<()>>,
+    /// What it is on is held as long as it is there.
+    _held: Option<User>,
 }
 
 impl FileDisk {
-    /// A disk on what is held, as long as that was when somebody asked last. It goes by the same open file description, so the
-    /// lock stays until its last I/O has ended. Waits for nothing.
+    /// A disk on what is held, by the name that it has now, as long as that was when somebody asked last. It goes by the same open
+    /// file description, so the lock stays until its last I/O has ended. Waits for nothing.
     ///
     /// # Errors
     /// What the operating system said; it is a directory.
-    pub fn on(ring: &Ring, held: &Held) -> std::io::Result<FileDisk> {
+    pub fn on(ring: &Ring, name: &Path, held: &Arc<Held>) -> std::io::Result<FileDisk> {
         if held.is_directory() {
             return Err(std::io::Error::other("neither a file nor a block device"));
         }
         let (len, block) = (held.last_len(), held.block_size());
         Ok(FileDisk {
             fd: Kept::new(held.file().try_clone()?, held.is_slow()),
-            name: held.path().display().to_string(),
+            name: name.display().to_string(),
+            identity: Some(format!("{:?}", held.identity())),
             ring: ring.clone(),
             len: Cell::new(len - len % u64::from(block)),
             block,
@@ -152,7 +157,7 @@ impl FileDisk {
             slow: held.is_slow().then(|| ring.lane(held.fs(), SLOW)),
             fs: held.fs(),
             asked: OnceCell::new(),
-            _user: Some(held.user()),
+            _held: Some(User::of(held)),
         })
     }
 
@@ -169,6 +174,7 @@ impl FileDisk {
         FileDisk {
             fd: Kept::new(o.file, o.slow),
             name: o.name,
+            identity: None,
             ring: ring.clone(),
             len: Cell::new(o.len - o.len % u64::from(o.block)),
             block: o.block,
@@ -177,7 +183,7 @@ impl FileDisk {
             slow: o.slow.then(|| ring.lane(o.fs, SLOW)),
             fs: o.fs,
             asked: OnceCell::new(),
-            _user: None,
+            _held: None,
         }
     }
 }
@@ -299,6 +305,10 @@ impl Disk for FileDisk {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn identity(&self) -> Cow<'_, str> {
+        self.identity.as_deref().unwrap_or(&self.name).into()
     }
 
     fn submit(&self, op: DiskOp, token: Token) {

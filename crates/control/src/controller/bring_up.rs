@@ -281,7 +281,7 @@ impl Controller {
             self.fault(object, e);
             return Ok(());
         }
-        self.plane_stop(name).await?;
+        let _last = self.plane_stop(name).await?;
         let mut up = self.up();
         up.to_stop.remove(name);
         up.faults.remove(&object);

@@ -44,7 +44,7 @@ impl Controller {
     /// Lets go of devices that were taken for a change that is not made.
     pub(super) async fn dismiss(&self, command: &Command, old: &Arc<Model>) {
         let done = match command {
-            Command::CreatePool(spec) => self.plane_stop(&spec.name).await,
+            Command::CreatePool(spec) => self.plane_stop(&spec.name).await.map(drop),
             Command::PatchPool { name, .. } => match old.pool(name) {
                 Ok(pool) => self.plane_start(pool).await.map(drop),
                 Err(e) => Err(e),
@@ -359,7 +359,7 @@ impl Controller {
                 self.close_again(&present.pool_of(found.id)?.name, &present, &back).await
             }
             Command::ImportPool { found, .. } => {
-                self.plane_stop(&present.pool_of(found.id)?.name).await
+                self.plane_stop(&present.pool_of(found.id)?.name).await.map(drop)
             }
             Command::PatchPool { name, .. } => self.plane_start(back.pool(name)?).await.map(drop),
             Command::CreateVolume(VolumeSpec { name, .. })

@@ -1,7 +1,7 @@
 //! Pools are opened side by side, in the background: one whose devices do not answer keeps nobody else waiting.
 
 use super::*;
-use crate::dataplane::Inside;
+use crate::dataplane::{Inside, LastState};
 use crate::model::{DeviceFound, DeviceSpec, Pool};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinHandle;
@@ -74,6 +74,7 @@ impl Controller {
             && let Some(o) = lock(&self.opening.all).remove(name)
         {
             o.task.abort();
+            self.stopped.forget(&o.pool);
             lock(&self.opening.unknown).insert(name.to_owned());
         }
         Ok(turn)
@@ -117,21 +118,24 @@ impl Controller {
     /// Opens the devices of a pool when nothing else is done with them.
     pub(super) async fn plane_start(&self, pool: &Pool) -> Result<Vec<DeviceFound>> {
         let _turn = self.take_turn(&pool.name).await?;
-        self.plane.start_pool(pool).await
+        let found = self.plane.start_pool(pool, None).await?;
+        self.stopped.forget(pool);
+        Ok(found)
     }
 
     /// The same by force.
     pub(super) async fn plane_force(&self, pool: &Pool) -> Result<Vec<DeviceFound>> {
         let _turn = self.take_turn(&pool.name).await?;
+        self.stopped.forget(pool);
         self.plane.force_pool(pool).await
     }
 
     /// Closes the devices of a pool when nothing else is done with them.
-    pub(super) async fn plane_stop(&self, name: &str) -> Result<()> {
+    pub(super) async fn plane_stop(&self, name: &str) -> Result<Option<LastState>> {
         let _turn = self.take_turn(name).await?;
-        self.plane.stop_pool(name).await?;
+        let last = self.plane.stop_pool(name).await?;
         lock(&self.opening.unknown).remove(name);
-        Ok(())
+        Ok(last)
     }
 
     /// Takes devices for a pool when nothing else is done with those that it has: what is being opened lets go of all others.
@@ -154,11 +158,13 @@ impl Controller {
     fn begin_opening(&self, pool: &Pool) {
         let turn = self.pool_turn(&pool.name);
         let (plane, of) = (self.plane.clone(), pool.clone());
+        let first = lock(&self.opening.known).insert(pool.name.clone());
+        // At first it is looked for all devices: they may be late by a moment.
+        let last = self.stopped.of(pool).filter(|_| !first);
         let task = tokio::spawn(async move {
             let _turn = turn.await;
-            plane.start_pool(&of).await
+            plane.start_pool(&of, last).await
         });
-        let first = lock(&self.opening.known).insert(pool.name.clone());
         lock(&self.opening.unknown).remove(&pool.name);
         let o = Opening { pool: pool.clone(), begun: Instant::now(), first, task };
         lock(&self.opening.all).insert(pool.name.clone(), o);
@@ -208,6 +214,9 @@ impl Controller {
     }
 
     async fn opened(&self, model: &Model, pool: Pool, done: Result<Vec<DeviceFound>>) {
+        if done.is_ok() {
+            self.stopped.forget(&pool);
+        }
         // What it has become meanwhile is opened by itself.
         if model.pools.get(&pool.name) != Some(&pool) {
             return;
@@ -230,9 +239,13 @@ impl Controller {
         let (mut open, mut left) = (lock(&self.opening.unknown).clone(), Vec::new());
         for (name, mut o) in all {
             match timeout_at(until, &mut o.task).await {
-                Ok(_) => drop(open.insert(name)),
+                Ok(_) => {
+                    self.stopped.forget(&o.pool);
+                    open.insert(name);
+                }
                 Err(_) => {
                     o.task.abort();
+                    self.stopped.forget(&o.pool);
                     if has(Bug::OpeningsUnnamed) {
                         continue;
                     }

@@ -5,6 +5,7 @@
 //! it is *down*, nothing is started again.
 
 use super::*;
+use crate::dataplane::LastState;
 use crate::stopping::Stopping;
 use tokio::sync::MutexGuard as Turn;
 use tokio::task::JoinSet;
@@ -20,6 +21,8 @@ const VOLUMES: Duration = Duration::from_secs(33);
 /// The same for pools: a device may be asked for the first time when its pool is closed, which is after ports have ended.
 const POOLS: Duration = Duration::from_secs(41);
 
+/// The same for the record of how pools were closed.
+const RECORDS: Duration = Duration::from_secs(43);
 /// The same for ports that a change under way has brought up.
 const PORTS_AGAIN: Duration = Duration::from_secs(27);
 
@@ -36,7 +39,7 @@ struct Open {
 /// One that was closed, or could not be.
 enum Closed {
     Volume(String, Result<()>),
-    Pool(String, Result<()>),
+    Pool(String, Result<Option<LastState>>),
 }
 
 pub(super) fn being_stopped() -> Error {
@@ -52,7 +55,7 @@ pub(super) fn let_nobody_in(plane: &dyn DataPlane) {
 }
 
 /// As `work`, until `until`.
-async fn in_time(until: Instant, work: impl Future<Output = Result<()>>) -> Result<()> {
+async fn in_time<T>(until: Instant, work: impl Future<Output = Result<T>>) -> Result<T> {
     let late = |_| Error::new(Code::IoError, "it has not ended in time");
     timeout_at(until, work).await.map_err(late)?
 }
@@ -88,7 +91,7 @@ impl Controller {
         Ok(one)
     }
 
-    /// Takes everything down in order: target ports, volumes, pools. The configuration stays as it is. Ends within 41 s,
+    /// Takes everything down in order: target ports, volumes, pools. The configuration stays as it is. Ends within 43 s,
     /// whatever does not. A pool whose volumes have not ended stays open. A port that has not ended is no error: its hosts are cut off,
     /// and their commands end with the volumes.
     ///
@@ -127,7 +130,13 @@ impl Controller {
             tracing::warn!("hosts are cut off: {port}");
         }
         let open = self.all_open(opened, one.is_err());
-        left.extend(self.close_all(open, begun).await);
+        let (unclosed, closed) = self.close_all(open, begun).await;
+        left.extend(unclosed);
+        if let Err(e) = in_time(begun + RECORDS, self.keep_stopped(closed)).await {
+            tracing::warn!(
+                "how pools were closed is not recorded, and none starts by itself without a device: {e}"
+            );
+        }
         drop(one);
         if left.is_empty() {
             return Ok(());
@@ -183,8 +192,9 @@ impl Controller {
     }
 
     /// Closes volumes, and each pool when all of its own are closed.
-    async fn close_all(self: &Arc<Self>, open: Open, begun: Instant) -> Left {
+    async fn close_all(self: &Arc<Self>, open: Open, begun: Instant) -> (Left, Vec<LastState>) {
         let (mut all, mut left, mut pools) = (JoinSet::new(), Left::new(), open.pools);
+        let mut last = Vec::new();
         for name in open.volumes {
             let me = self.clone();
             all.spawn(async move {
@@ -217,6 +227,9 @@ impl Controller {
                     waits.remove(name);
                 }
             }
+            if let Closed::Pool(_, Ok(state)) = &closed {
+                last.extend(*state);
+            }
             left.extend(closed.why_not());
         }
         for (name, waits) in pools {
@@ -226,7 +239,7 @@ impl Controller {
                 waits.join(", ")
             ));
         }
-        left
+        (left, last)
     }
 }
 

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_control::controller::PoolRules;
-use weir_control::dataplane::{DataPlane, Decision, Hooks, Inside, LayerTrial, Place, Work};
+use weir_control::dataplane::{
+    DataPlane, Decision, Hooks, Inside, LastState, LayerTrial, Place, Work,
+};
 use weir_control::live::{
     CensusLive, IoStats, Latency, LiveStatus, MigrationProgress, NexusLive, PortLive, ReactorLive,
     SnapshotLive, VolumeLive,
 };
 use weir_control::model::{
     AccessMap, Carried, Device, DeviceAction, DeviceFound, DeviceKind, DeviceSpec, HostAccess,
-    Migration, Overwrite, Pool, PoolFound, RecordPart, TargetPort, Told, Volume,
+    Migration, Overwrite, Pool, PoolFound, PoolId, RecordPart, TargetPort, Told, Volume,
 };
 use weir_control::{Code, Error};
 
@@ -68,6 +70,12 @@ pub(crate) struct State {
     pub(crate) found: Option<PoolFound>,
     /// Pools that take so long to start.
     pub(crate) slow_pools: BTreeMap<String, std::time::Duration>,
+    /// What the devices of protected pools have.
+    pub(crate) last: BTreeMap<String, u64>,
+    /// Identities of pools that were started.
+    pub(crate) ids: BTreeMap<String, PoolId>,
+    /// Pools that lack a device.
+    pub(crate) lack: BTreeSet<String>,
     /// Pools whose devices do not answer before they are told to.
     pub(crate) hung_pools: BTreeMap<String, std::sync::Arc<tokio::sync::Notify>>,
     /// Calls that open or close something and take so long, written as in `calls`.
@@ -156,6 +164,9 @@ impl Fake {
             return Err(Error::new(Code::DeviceInUse, "it is not empty"));
         }
         s.pools.insert(pool.name.clone(), pool.devices.len());
+        if let Some(id) = pool.identity() {
+            s.ids.insert(pool.name.clone(), id);
+        }
         let size = |d: &weir_control::model::Device| match (d.kind, &d.path) {
             (DeviceKind::Block | DeviceKind::Dir, Some(path)) => {
                 s.block_sizes.get(path).copied().unwrap_or(0)
@@ -244,7 +255,11 @@ impl DataPlane for Fake {
         ready(Ok(()))
     }
 
-    fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
+    fn start_pool<'a>(
+        &'a self,
+        pool: &'a Pool,
+        last: Option<LastState>,
+    ) -> Work<'a, Vec<DeviceFound>> {
         let slow = self.state().slow_pools.get(&pool.name).copied();
         let hung = self.state().hung_pools.get(&pool.name).cloned();
         Box::pin(async move {
@@ -256,21 +271,32 @@ impl DataPlane for Fake {
                 self.state().calls.push(format!("start_pool {} begins", pool.name));
                 tokio::time::sleep(slow).await;
             }
+            let newest = self.state().last.get(&pool.name).copied();
+            let is_last =
+                last.is_some_and(|l| Some(l.newest) == newest && pool.identity() == Some(l.pool));
+            if self.state().lack.contains(&pool.name) && !is_last {
+                self.state().calls.push(format!("start_pool {} lacks a device", pool.name));
+                return Err(Error::new(Code::PoolDamaged, "a device is missing"));
+            }
             self.start_pool_now(pool).map(|s| s.into_iter().map(DeviceFound::from).collect())
         })
     }
 
     fn force_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
-        self.start_pool(pool)
+        self.state().lack.remove(&pool.name);
+        self.start_pool(pool, None)
     }
 
-    fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
+    fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, Option<LastState>> {
         Box::pin(async move {
             self.in_its_time(format!("stop_pool {name}")).await;
             // Also one that is not closed in order is closed.
             let done = self.call(format!("stop_pool {name}")).map(drop);
-            self.state().pools.remove(name);
-            done
+            let mut s = self.state();
+            let open = s.pools.remove(name).is_some();
+            let pool = s.ids.get(name).copied();
+            let last = s.last.get(name).filter(|_| open);
+            done.map(|()| Some(LastState { pool: pool?, newest: *last? }))
         })
     }
 

@@ -2,6 +2,7 @@
 
 mod applied;
 mod apply_turns;
+mod clean_stop;
 mod closed;
 mod controller;
 mod crash;

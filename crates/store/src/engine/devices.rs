@@ -10,6 +10,7 @@ use crate::format::BLOCK;
 use crate::format::label::{LABELS, Layout, SUPER_SLOTS};
 use crate::format::superblock::{MAX_MEMBERS, Member, MemberState, Superblock};
 use crate::planted::{Bug, has};
+use std::cell::OnceCell;
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_codec::crc64;
@@ -233,10 +234,12 @@ impl Inner {
 
     async fn join(&self, d: Rc<Device>, and: impl FnOnce(&Inner) + 'static) -> StoreResult<u16> {
         let n = d.number;
-        let new = d.clone();
+        let refusal = Rc::new(OnceCell::new());
+        let (new, refused) = (d.clone(), refusal.clone());
         self.act(Box::new(move |i| {
             // One of that name may have been brought back meanwhile.
-            if i.in_service_as(&new).is_some() {
+            if let Some(other) = i.in_service_as(&new) {
+                let _ = refused.set(other);
                 return;
             }
             i.take_names_of(&new);
@@ -244,10 +247,10 @@ impl Inner {
             and(i);
         }))
         .await?;
-        if let Some(other) = self.in_service_as(&d) {
+        if let Some(other) = refusal.get() {
             let _ = self.wipe(&d, d.layout.label(0), 2).await;
             let _ = self.wipe(&d, d.layout.label(2), 2).await;
-            return Err(name_in_service(&other));
+            return Err(name_in_service(other));
         }
         self.upkeep.retry();
         match d.usable() {

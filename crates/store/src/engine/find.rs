@@ -118,6 +118,8 @@ pub(super) async fn find(
     };
     let may_hide = |r: &Superblocks, some: &[u64]| some.iter().any(|n| r.may_hide(*n));
     let mut lineage = (best.lineage, best.parent_lineage);
+    let is_last = |last| last == best.chain() || has(Bug::LastNotCompared);
+    let nothing_newer = options.last.is_some_and(is_last);
     for d in devices.iter().filter(|d| d.state.get() == MemberState::InSync) {
         let why = match ring(d) {
             None => "is missing",
@@ -126,7 +128,7 @@ pub(super) async fn find(
             Some(r) if behind(d, r) && may_hide(r, &[best.seq, best.seq.wrapping_sub(1)]) => UNREAD,
             Some(_) => continue,
         };
-        if !options.force {
+        if !options.force && !(nothing_newer && ring(d).is_none()) {
             return pool_error(format!(
                 "device {} ({:016x}) {why}, and may have what the others have not; open by force \
                  to go on without it",

@@ -4,7 +4,9 @@ use super::labels::{A_WHILE, label_of, read_raw, superblocks};
 use super::log::WINDOW;
 use super::{StoreError, StoreResult, block_of};
 use crate::format::BLOCK;
+use crate::format::label::Label;
 use crate::format::log::decode_head;
+use crate::format::superblock::{MemberState, Superblock};
 use crate::format::turn::Standing;
 use std::rc::Rc;
 use weir_disk::Disk;
@@ -27,18 +29,42 @@ pub struct LogEnd {
     pub live: bool,
 }
 
+/// What the newest superblock of a device says of its pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// Its number.
+    pub seq: u64,
+    /// The devices of the pool, in service or not, but for those that have left it.
+    pub members: Vec<u64>,
+}
+
+/// Looks at the newest superblock of a device.
+///
+/// # Errors
+/// It has no label or no readable superblock, or does not answer.
+pub async fn told_by(d: &Rc<dyn Disk>) -> StoreResult<Told> {
+    let label = label_of(d).await?;
+    let s = newest(d, &label).await?;
+    let there = s.members.iter().filter(|m| m.state != MemberState::Gone);
+    Ok(Told { seq: s.seq, members: there.map(|m| m.device).collect() })
+}
+
+async fn newest(d: &Rc<dyn Disk>, label: &Label) -> StoreResult<Superblock> {
+    let found = superblocks(d, label, A_WHILE).await?;
+    found.newest().filter(|_| !found.in_doubt()).cloned().ok_or_else(|| {
+        let text =
+            format!("`{}` has no superblock, or not all that it may have can be read", d.name());
+        StoreError::Pool(text)
+    })
+}
+
 /// Looks how far a device has come.
 ///
 /// # Errors
 /// It has no label or no readable superblock, or does not answer.
 pub async fn log_end(d: &Rc<dyn Disk>) -> StoreResult<LogEnd> {
     let label = label_of(d).await?;
-    let found = superblocks(d, &label, A_WHILE).await?;
-    let Some(s) = found.newest().filter(|_| !found.in_doubt()) else {
-        let text =
-            format!("`{}` has no superblock, or not all that it may have can be read", d.name());
-        return Err(StoreError::Pool(text));
-    };
+    let s = newest(d, &label).await?;
     let mut end = LogEnd { seq: s.seq, had: 0, stable: 0, next: None, live: false };
     let me = s.members.iter().position(|m| m.device == label.device);
     if !s.log_set.iter().flatten().any(|n| Some(usize::from(*n)) == me) {

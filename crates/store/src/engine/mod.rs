@@ -52,7 +52,7 @@ pub use create::{FIRST, PoolSpec, create};
 pub use damage::{Damage, Whose};
 pub use labels::label_of;
 pub(crate) use labels::{A_WHILE, read_block, superblocks};
-pub use log_end::{LogEnd, log_end};
+pub use log_end::{LogEnd, Told, log_end, told_by};
 pub use open::Options;
 pub(crate) use open::{parse_space, space_table};
 pub use scrub::{ScrubReport, ScrubWatch};
@@ -460,6 +460,11 @@ impl Pool {
             copies.map(|(d, at)| (d.number, d.real(at) * BLOCK as u64)).collect()
         };
         datasets.values().flat_map(data).map(|vbn| (vbn, places(vbn))).collect()
+    }
+
+    /// What tells the newest superblock that all devices in sync have from any other; see [`Options::last`].
+    pub fn newest(&self) -> u64 {
+        self.0.durable.borrow().chain()
     }
 
     /// How it stands.

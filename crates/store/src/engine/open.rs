@@ -47,7 +47,10 @@ pub struct Options {
     pub buffers: usize,
     /// Open without devices that belong to the pool. What they may have that the others have not is lost.
     pub force: bool,
-    /// A number from a good source of chance, for the new lineage when `force` leaves a device out.
+    /// Open without devices that are missing if this is the newest superblock of those that are there ([`Pool::newest`]): nobody
+    /// may have opened the pool since it was closed with that.
+    pub last: Option<u64>,
+    /// A number from a good source of chance, for the new lineage when a device is left out.
     pub lineage: u64,
     /// Bring a device back by itself that missed something while it was away. [`Pool::resync`] does it in any case.
     pub resync: bool,
@@ -78,6 +81,7 @@ impl Default for Options {
             cache: 64 << 20,
             buffers: 4 << 20,
             force: false,
+            last: None,
             lineage: 1,
             resync: true,
             spare_after: Some(60 * SECONDS),

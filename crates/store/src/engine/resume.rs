@@ -161,7 +161,7 @@ impl Pool {
             d.disk.clone().filter(|_| d.state.get() != MemberState::Gone)
         };
         let disks = old.devices.borrow().iter().filter_map(here).collect();
-        let options = super::Options { force: false, ..old.options.clone() };
+        let options = super::Options { force: false, last: None, ..old.options.clone() };
         // What this begins counts as the old life's, too: should it fail, the next try waits for that.
         let new = assemble_quiet(disks, options, old.works.clone()).await?;
         // A number that was given out stays with what got it, also if that did not last: somebody may have a handle to it.

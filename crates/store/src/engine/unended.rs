@@ -26,7 +26,8 @@ struct Known {
     works: Vec<Weak<Works>>,
 }
 
-/// Those of the disks that the pools of this reactor write to, or did. A disk that was opened anew is known by its name.
+/// Those of the disks that the pools of this reactor write to, or did. A disk that was opened anew, or by another name, is known
+/// by what it is.
 #[derive(Default)]
 struct Disks(RefCell<BTreeMap<String, Known>>);
 
@@ -40,7 +41,11 @@ impl Disks {
             let late = Rc::strong_count(&known.late) > 1 || !known.late.borrow().is_empty();
             late || !known.works.is_empty()
         });
-        f(all.entry(disk.name().to_string()).or_default())
+        let is = match has(Bug::LateByName) {
+            true => disk.name().into(),
+            false => disk.identity(),
+        };
+        f(all.entry(is.into_owned()).or_default())
     }
 }
 

@@ -2,11 +2,13 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use weir_base::{IoError, SECONDS};
 use weir_block::Volume;
-use weir_disk::Disk;
+use weir_disk::{Disk, DiskOp};
 use weir_mem::Slice;
+use weir_reactor::Token;
 use weir_sim::{DiskConfig, Node, SimMedium, World};
 use weir_store::format::label::{Label, SUPER_SLOTS};
 use weir_store::format::superblock::Superblock;
@@ -24,6 +26,30 @@ pub(crate) struct Bench {
     pub(crate) w: World,
     pub(crate) n: Node,
     pub(crate) media: Vec<SimMedium>,
+}
+
+/// A disk by another name.
+pub(crate) struct Named(pub(crate) &'static str, pub(crate) Rc<dyn Disk>);
+
+impl Disk for Named {
+    fn len(&self) -> u64 {
+        self.1.len()
+    }
+    fn block_size(&self) -> u32 {
+        self.1.block_size()
+    }
+    fn volatile_cache(&self) -> bool {
+        self.1.volatile_cache()
+    }
+    fn name(&self) -> &str {
+        self.0
+    }
+    fn identity(&self) -> Cow<'_, str> {
+        self.1.identity()
+    }
+    fn submit(&self, op: DiskOp, token: Token) {
+        self.1.submit(op, token);
+    }
 }
 
 impl Bench {

@@ -1,6 +1,6 @@
 //! Writes that were given up and have not ended: nothing is put where they may land.
 
-use crate::bench::{B, Bench, MIB, first, spec, write};
+use crate::bench::{B, Bench, MIB, Named, first, spec, write};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -73,12 +73,23 @@ fn options() -> Options {
     Options { deadline: SECONDS, resync: false, reuse_at_once: true, ..Options::default() }
 }
 
-/// A device that hung was replaced; it is added again while what it was asked for has not ended. `again`: as the same
-/// disk opened anew. Says what was damaged.
-fn taken_again(again: bool) -> Option<String> {
+/// How a disk comes again.
+#[derive(Clone, Copy)]
+enum Again {
+    AsItWas,
+    OpenedAnew,
+    ByAnotherName,
+}
+
+/// A device that hung was replaced; it is added again while what it was asked for has not ended. Says what was damaged.
+fn taken_again(again: Again) -> Option<String> {
     let b = Bench::new(3, 0);
     let (zero, one, two) = (b.disk(0), Sticky::new(b.disk(1)), b.disk(2));
-    let same: Rc<dyn Disk> = if again { b.disk(1) } else { one.clone() };
+    let same: Rc<dyn Disk> = match again {
+        Again::AsItWas => one.clone(),
+        Again::OpenedAnew => b.disk(1),
+        Again::ByAnotherName => Rc::new(Named("other", b.disk(1))),
+    };
     b.run(async move {
         let disks: Vec<Rc<dyn Disk>> = vec![zero, one.clone()];
         create(&disks, &spec(2)).await.unwrap();
@@ -119,19 +130,24 @@ fn taken_again(again: bool) -> Option<String> {
 
 #[test]
 fn a_device_that_left_is_not_taken_again_while_its_writes_are_under_way() {
-    assert_eq!(taken_again(false), None);
+    assert_eq!(taken_again(Again::AsItWas), None);
 }
 
 #[test]
-fn a_device_that_left_is_known_by_its_name_when_it_is_opened_anew() {
-    assert_eq!(taken_again(true), None);
+fn a_device_that_left_is_known_when_it_is_opened_anew() {
+    assert_eq!(taken_again(Again::OpenedAnew), None);
+    assert_eq!(taken_again(Again::ByAnotherName), None);
 }
 
 /// A device that hung comes back, by the same handle or opened anew, while what it was asked for has not ended.
-fn attached(again: bool) {
+fn attached(again: Again) {
     let b = Bench::new(2, 0);
     let (zero, one) = (b.disk(0), Sticky::new(b.disk(1)));
-    let same: Rc<dyn Disk> = if again { b.disk(1) } else { one.clone() };
+    let same: Rc<dyn Disk> = match again {
+        Again::AsItWas => one.clone(),
+        Again::OpenedAnew => b.disk(1),
+        Again::ByAnotherName => Rc::new(Named("other", b.disk(1))),
+    };
     b.run(async move {
         let disks: Vec<Rc<dyn Disk>> = vec![zero, one.clone()];
         create(&disks, &spec(2)).await.unwrap();
@@ -153,8 +169,9 @@ fn attached(again: bool) {
 
 #[test]
 fn a_device_does_not_come_back_while_its_writes_are_under_way() {
-    attached(false);
-    attached(true);
+    for again in [Again::AsItWas, Again::OpenedAnew, Again::ByAnotherName] {
+        attached(again);
+    }
 }
 
 /// A disk hangs while it is added; nobody adds it again before its writes have ended.
@@ -185,9 +202,11 @@ fn a_disk_that_could_not_be_added_is_not_taken_again_while_its_writes_are_under_
 fn a_device_that_is_taken_again_too_early_is_caught() {
     use weir_store::planted::{Bug, plant};
     plant(Some(Bug::TakenWithLateWrites));
-    let wrong = taken_again(false);
+    let wrong = taken_again(Again::AsItWas);
+    plant(Some(Bug::LateByName));
+    let renamed = taken_again(Again::ByAnotherName);
     plant(None);
-    assert!(wrong.is_some());
+    assert!(wrong.is_some() && renamed.is_some());
 }
 
 /// Who tries first to have the pool served again, while its device hangs.

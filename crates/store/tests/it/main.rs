@@ -19,7 +19,9 @@ mod filling;
 mod full;
 mod instant;
 mod keeper;
+
 mod labels;
+mod last;
 mod late;
 mod lines;
 mod logs;

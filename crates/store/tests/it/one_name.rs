@@ -1,36 +1,14 @@
 //! Another disk goes by the name of a device: the next start finds one of them by it.
 
-use crate::bench::{Bench, MIB, spec, write};
+use crate::bench::{Bench, MIB, Named, spec, write};
 use std::rc::Rc;
-use weir_disk::{Disk, DiskOp};
-use weir_reactor::Token;
+use weir_disk::Disk;
 use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, StoreError, create};
 
-/// A disk by the name that its place has.
-struct Named(Rc<dyn Disk>);
-
-impl Disk for Named {
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-    fn block_size(&self) -> u32 {
-        self.0.block_size()
-    }
-    fn volatile_cache(&self) -> bool {
-        self.0.volatile_cache()
-    }
-    fn name(&self) -> &str {
-        "slot"
-    }
-    fn submit(&self, op: DiskOp, token: Token) {
-        self.0.submit(op, token);
-    }
-}
-
 impl Bench {
     fn named(&self, i: usize) -> Rc<dyn Disk> {
-        Rc::new(Named(self.disk(i)))
+        Rc::new(Named("slot", self.disk(i)))
     }
 }
 

@@ -22,7 +22,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use weir_mem::Slice;
 
 /// `O_EXCL` without `O_CREAT` claims a block device for one open file description (open(2)): nobody can mount it meanwhile.
@@ -107,8 +107,25 @@ pub struct Held {
     /// Bytes when somebody asked last.
     len: AtomicU64,
     slow: bool,
-    /// Every disk on it has a share.
-    users: Arc<()>,
+    /// Disks on it.
+    users: AtomicUsize,
+}
+
+/// A disk's share of what is held.
+#[derive(Debug)]
+pub(crate) struct User(Arc<Held>);
+
+impl User {
+    pub(crate) fn of(held: &Arc<Held>) -> User {
+        held.users.fetch_add(1, Ordering::AcqRel);
+        User(held.clone())
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Held {
@@ -157,7 +174,7 @@ impl Held {
             block: least,
             len: AtomicU64::new(0),
             slow,
-            users: Arc::default(),
+            users: AtomicUsize::new(0),
         };
         held.len()?;
         Ok(held)
@@ -165,12 +182,7 @@ impl Held {
 
     /// Whether there is a disk on it.
     pub fn is_used(&self) -> bool {
-        Arc::strong_count(&self.users) > 1
-    }
-
-    /// What a disk on it keeps as long as it is there.
-    pub(crate) fn user(&self) -> Arc<()> {
-        self.users.clone()
+        self.users.load(Ordering::Acquire) > 0
     }
 
     /// By which name it was opened.

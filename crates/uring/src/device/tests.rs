@@ -1,5 +1,6 @@
 use super::*;
 use std::process::{Command, Stdio};
+use weir_disk::Disk as _;
 
 struct Dir(PathBuf);
 
@@ -58,10 +59,13 @@ fn one_thing_has_one_identity_and_one_holder() {
 fn the_lock_goes_with_the_last_user_not_with_the_first() {
     let dir = Dir::new("last");
     let path = dir.file("disk", &[0; 8192]);
-    let first = held(&path);
+    let first = Arc::new(held(&path));
     let ring = crate::Ring::new().expect("a ring");
-    let disk = crate::FileDisk::on(&ring, &first).expect("a disk");
-    drop(first);
+    let disk = crate::FileDisk::on(&ring, &path, &first).expect("a disk");
+    assert!(first.is_used());
+    let again = crate::FileDisk::on(&ring, Path::new("other"), &first).expect("another");
+    assert!(again.name() == "other" && again.identity() == disk.identity());
+    drop((first, again));
     assert!(matches!(Held::open(&path, false), Err(HoldError::Busy)), "a reactor has it still");
     drop(disk);
     drop(held(&path));

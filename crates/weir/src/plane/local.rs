@@ -89,9 +89,9 @@ impl Local {
         self.reactor.figures()
     }
 
-    /// A disk of this reactor on what is held.
-    pub(crate) fn disk(&self, held: &Held) -> std::io::Result<Rc<dyn Disk>> {
-        Ok(self.lending.lend(held.path(), FileDisk::on(&self.ring, held)?))
+    /// A disk of this reactor on what is held, by the name that it is held by now.
+    pub(crate) fn disk(&self, name: &Path, held: &Arc<Held>) -> std::io::Result<Rc<dyn Disk>> {
+        Ok(self.lending.lend(held.identity(), FileDisk::on(&self.ring, name, held)?))
     }
 
     /// A disk that may only be read and that nobody holds, to look at what it is. None: it does not answer.
@@ -115,7 +115,7 @@ impl Local {
     ) -> R {
         let open = |spec: &DiskSpec| -> std::io::Result<Rc<dyn Disk>> {
             let none = || std::io::Error::other("it is not held by the node");
-            self.disk(&*self.holds.find(&spec.path).ok_or_else(none)?)
+            self.disk(&spec.path, &self.holds.find(&spec.path).ok_or_else(none)?)
         };
         f(&BuildContext {
             registry: &self.registry,

@@ -254,15 +254,15 @@ impl Node {
 
     /// Takes the disks back that reactors have of what some owners hold: sessions may still remember their volumes.
     pub(super) async fn take_back(&self, is_it: impl Fn(&Owner) -> bool) -> Result<()> {
-        let paths = self.holds.paths_of(is_it);
-        if paths.is_empty() {
+        let these = self.holds.identities_of(is_it);
+        if these.is_empty() {
             return Ok(());
         }
         for h in self.handles() {
-            let paths = paths.clone();
+            let these = these.clone();
             on(&h, move |local: Rc<Local>| {
                 Box::pin(async move {
-                    local.lending.take_back(&paths);
+                    local.lending.take_back(&these);
                     Ok(())
                 })
             })

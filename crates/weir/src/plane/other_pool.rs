@@ -45,12 +45,12 @@ fn a_pool_of_the_same_name_is_not_another_one() {
     let told = rt.block_on(async {
         let (m, devices) = configured(&old, 7);
         node.admit("safe", &devices, Inside::Only(&Overwrite::default())).await.expect("admitted");
-        node.start_pool(m.pool("safe").expect("it")).await.expect("it starts");
+        node.start_pool(m.pool("safe").expect("it"), None).await.expect("it starts");
         let (m, devices) = configured(&new, 9);
         let overwrite = Overwrite::default();
         node.admit("safe", &devices, Inside::Only(&overwrite)).await.expect("admitted");
         let pool = m.pool("safe").expect("it");
-        match node.start_pool(pool).await {
+        match node.start_pool(pool, None).await {
             Err(e) => Some(e.to_string()),
             Ok(_) => {
                 let made = node.create_volume(m.volume("v").expect("it"), pool).await;

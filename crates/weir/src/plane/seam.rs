@@ -2,10 +2,11 @@
 
 use super::devices::Owner;
 use super::node::Node;
+use super::store::Lacking;
 use std::net::SocketAddr;
 use weir_control::controller::PoolRules;
 use weir_control::dataplane::{
-    DataPlane, Decision, Hooks, ImageWish, Inside, LayerTrial, Place, ScrubAction, Work,
+    DataPlane, Decision, Hooks, ImageWish, Inside, LastState, LayerTrial, Place, ScrubAction, Work,
 };
 use weir_control::live::{
     GraphLive, LayerKindLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive,
@@ -41,10 +42,14 @@ impl DataPlane for Node {
         Box::pin(self.dismiss_devices(pool, devices))
     }
 
-    fn start_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
+    fn start_pool<'a>(
+        &'a self,
+        pool: &'a Pool,
+        last: Option<LastState>,
+    ) -> Work<'a, Vec<DeviceFound>> {
         Box::pin(async move {
             match Node::is_store(pool) {
-                true => self.open_store(pool, false).await,
+                true => self.open_store(pool, Lacking::of(last)).await,
                 false => self.holds.start_plain(pool).await,
             }
         })
@@ -52,7 +57,7 @@ impl DataPlane for Node {
 
     fn unmake_pool<'a>(&'a self, pool: &'a Pool, made: bool) -> Work<'a, ()> {
         Box::pin(async move {
-            self.close_store(&pool.name).await?;
+            let _last = self.close_store(&pool.name).await?;
             self.take_back(|o| matches!(o, Owner::Pool(p) if *p == pool.name)).await?;
             self.holds.unmake(pool, made).await;
             Ok(())
@@ -60,10 +65,10 @@ impl DataPlane for Node {
     }
 
     fn force_pool<'a>(&'a self, pool: &'a Pool) -> Work<'a, Vec<DeviceFound>> {
-        Box::pin(self.open_store(pool, true))
+        Box::pin(self.open_store(pool, Lacking::Forced))
     }
 
-    fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, ()> {
+    fn stop_pool<'a>(&'a self, name: &'a str) -> Work<'a, Option<LastState>> {
         Box::pin(async move {
             let closed = self.close_store(name).await;
             self.take_back(|o| matches!(o, Owner::Pool(p) if p == name)).await?;

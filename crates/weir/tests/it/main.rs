@@ -8,6 +8,7 @@ mod cli;
 mod common;
 mod compress;
 mod declared_anew;
+mod degraded;
 mod devices;
 mod encrypted;
 mod exchanged;

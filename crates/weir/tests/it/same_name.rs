@@ -300,58 +300,140 @@ fn a_name_of_a_device_that_failed_makes_room_for_another_disk() {
     d.stop();
 }
 
+/// A pool `p` on `d0` and a disk that a link leads to, as those of /dev/disk/by-path: the disk has failed.
+struct Slot {
+    d: Daemon,
+    disks: Disks,
+    d0: String,
+    name: String,
+}
+
+impl Slot {
+    /// None: no disk can be made here.
+    fn failed(test: &str) -> Option<Slot> {
+        let mut d = Daemon::new(test);
+        let disks = match can_mount() {
+            Ok(()) => Disks::mount(&d.dir, 1, 128 << 20, Nature::Honest, 1).expect("a disk"),
+            Err(e) => {
+                eprintln!("skipped: {e}");
+                return None;
+            }
+        };
+        let (d0, name) = (d.path("d0"), d.path("slot1"));
+        std::os::unix::fs::symlink(&disks.files()[0], &name).expect("a link");
+        d.start();
+        d.ok(&format!("pool create p --raid 1 --device file:{d0}:128M --device file:{name}"));
+        d.ok("volume create v --pool p --size 16M");
+        d.ok("host create all --allow-any");
+        d.ok("map create all v");
+        let slot = Slot { d, disks, d0, name };
+        slot.disks.switch().pull(0, true);
+        slot.d.write("v", &letters(&slot.d, b'A'));
+        slot.d.until("it has failed", || slot.devices("state")[1] == "failed");
+        Some(slot)
+    }
+
+    fn lead(&self, to: &Path) {
+        drop(fs::remove_file(&self.name));
+        std::os::unix::fs::symlink(to, &self.name).expect("a link");
+    }
+
+    /// Has the name lead to a new file.
+    fn lead_to_new(&self) -> String {
+        let new = self.d.path("new");
+        fs::File::create(&new).and_then(|f| f.set_len(128 << 20)).expect("a file");
+        self.lead(Path::new(&new));
+        new
+    }
+
+    /// What is refused takes nothing away, but the name leads to another one.
+    fn refused(&self) {
+        self.lead(Path::new(&letters(&self.d, b'Z')));
+        let line = format!("pool add p --device file:{}", self.name);
+        let args: Vec<&str> = line.split_whitespace().collect();
+        assert!(!crate::common::weir(&self.d.dir, &args).status.success(), "it is not empty");
+    }
+
+    /// What is said of each device.
+    fn devices(&self, what: &str) -> Vec<String> {
+        let devices = self.d.json("pool show p")["live"]["devices"].clone();
+        let all = devices.as_array().into_iter().flatten();
+        all.map(|d| d[what].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    fn until_whole(&self) {
+        self.d.until("it is whole", || self.devices("state") == ["in-sync", "in-sync"]);
+    }
+}
+
 /// The same by `add`, and the failed one answers again: it has no name by which it would be found, and comes back only by another.
 #[test]
 fn a_failed_device_that_has_lost_its_name_comes_back_by_another() {
-    let mut d = Daemon::new("name-lost");
-    let disks = match can_mount() {
-        Ok(()) => Disks::mount(&d.dir, 1, 128 << 20, Nature::Honest, 1).expect("a disk"),
-        Err(e) => return eprintln!("skipped: {e}"),
-    };
-    let (d0, name, new) = (d.path("d0"), d.path("slot1"), d.path("new"));
-    let lead = |to: &Path| {
-        drop(fs::remove_file(&name));
-        std::os::unix::fs::symlink(to, &name).expect("a link");
-    };
-    lead(&disks.files()[0]);
-    d.start();
-    d.ok(&format!("pool create p --raid 1 --device file:{d0}:128M --device file:{name}"));
-    d.ok("volume create v --pool p --size 16M");
-    d.ok("host create all --allow-any");
-    d.ok("map create all v");
-    disks.switch().pull(0, true);
-    d.write("v", &letters(&d, b'A'));
-    let devices = |d: &Daemon, what: &str| {
-        let devices = d.json("pool show p")["live"]["devices"].clone();
-        let all = devices.as_array().into_iter().flatten();
-        all.map(|d| d[what].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
-    };
-    d.until("it has failed", || devices(&d, "state")[1] == "failed");
-    // What is refused takes nothing away.
-    lead(Path::new(&letters(&d, b'Z')));
-    let line = format!("pool add p --device file:{name}");
-    let args: Vec<&str> = line.split_whitespace().collect();
-    assert!(!crate::common::weir(&d.dir, &args).status.success(), "it is not empty");
-    lead(&disks.files()[0]);
-    disks.switch().pull(0, false);
-    d.ok(&format!("pool attach p --device file:{name}"));
-    d.until("it is whole again", || devices(&d, "state") == ["in-sync", "in-sync"]);
-    disks.switch().pull(0, true);
-    d.write("v", &letters(&d, b'B'));
-    d.until("it has failed again", || devices(&d, "state")[1] == "failed");
-    fs::File::create(&new).and_then(|f| f.set_len(128 << 20)).expect("a file");
-    lead(Path::new(&new));
-    d.ok(&line);
-    assert_eq!(devices(&d, "path"), [d0.as_str(), "", name.as_str()]);
-    disks.switch().pull(0, false);
-    drop(crate::common::weir(&d.dir, &["pool", "resync", "p"]));
-    d.ok("pool drain p 1");
-    d.until("it holds nothing", || {
-        crate::common::weir(&d.dir, &["pool", "remove", "p", "1"]).status.success()
+    let Some(mut s) = Slot::failed("name-lost") else { return };
+    s.refused();
+    s.lead(&s.disks.files()[0]);
+    s.disks.switch().pull(0, false);
+    s.d.ok(&format!("pool attach p --device file:{}", s.name));
+    s.until_whole();
+    s.disks.switch().pull(0, true);
+    s.d.write("v", &letters(&s.d, b'B'));
+    s.d.until("it has failed again", || s.devices("state")[1] == "failed");
+    s.lead_to_new();
+    s.d.ok(&format!("pool add p --device file:{}", s.name));
+    assert_eq!(s.devices("path"), [s.d0.as_str(), "", s.name.as_str()]);
+    s.disks.switch().pull(0, false);
+    drop(crate::common::weir(&s.d.dir, &["pool", "resync", "p"]));
+    s.d.ok("pool drain p 1");
+    s.d.until("it holds nothing", || {
+        crate::common::weir(&s.d.dir, &["pool", "remove", "p", "1"]).status.success()
     });
-    d.kill();
-    d.start();
-    d.until("it is up", || devices(&d, "state") == ["in-sync", "in-sync"]);
-    assert_eq!(d.read("v", 64 << 10)[0], b'B');
-    d.stop();
+    s.d.kill();
+    s.d.start();
+    s.until_whole();
+    assert_eq!(s.d.read("v", 64 << 10)[0], b'B');
+    s.d.stop();
+}
+
+/// It comes back by the name that it has itself: it goes by that from then on, also after a restart.
+#[test]
+fn a_device_that_comes_back_by_another_name_goes_by_that() {
+    let Some(mut s) = Slot::failed("name-other") else { return };
+    s.refused();
+    let own = s.disks.files()[0].display().to_string();
+    s.disks.switch().pull(0, false);
+    s.d.ok(&format!("pool attach p --device file:{own}"));
+    s.until_whole();
+    assert_eq!(s.devices("path"), [s.d0.as_str(), own.as_str()]);
+    let named = || {
+        let devices = s.d.json("pool show p")["devices"].clone();
+        let all = devices.as_array().into_iter().flatten();
+        all.map(|d| d["path"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    s.d.until("it is configured so", || named() == [s.d0.as_str(), own.as_str()]);
+    s.d.write("v", &letters(&s.d, b'B'));
+    s.d.kill();
+    s.d.start();
+    s.until_whole();
+    assert_eq!(s.d.read("v", 64 << 10)[0], b'B');
+    // Nobody has what has the old name.
+    assert!(fs::File::open(s.d.path("Z")).is_ok_and(|f| f.try_lock().is_ok()));
+    s.d.stop();
+}
+
+/// One out of service has the name of another one at the next start: the other one is looked for, though there are as many devices
+/// as names.
+#[test]
+fn a_device_in_service_is_looked_for_when_one_that_is_not_has_its_name() {
+    let Some(mut s) = Slot::failed("name-swapped") else { return };
+    s.lead_to_new();
+    s.d.ok(&format!("pool add p --device file:{}", s.name));
+    s.d.until("it is in service", || s.devices("state").get(2).is_some_and(|d| d == "in-sync"));
+    s.d.write("v", &letters(&s.d, b'B'));
+    s.d.stop();
+    s.disks.switch().pull(0, false);
+    s.lead(&s.disks.files()[0]);
+    s.d.start();
+    s.d.until("all are in service", || s.devices("state") == ["in-sync"; 3]);
+    assert_eq!(s.d.read("v", 64 << 10)[0], b'B');
+    s.d.stop();
 }

@@ -1,17 +1,18 @@
 //! Disks that can be taken back: whoever still remembers one, such as an idle session, does not keep its device.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 use weir_base::{IoError, IoResult};
 use weir_disk::{Disk, DiskOp, Extent, report};
 use weir_reactor::{LocalFuture, Token, complete};
-use weir_uring::FileDisk;
+use weir_uring::{FileDisk, Identity};
 
 /// A disk until it is taken back, and nothing after that.
 pub(crate) struct Lent {
     disk: RefCell<Option<Rc<FileDisk>>>,
     name: String,
+    identity: String,
     len: u64,
     block: u32,
 }
@@ -37,6 +38,10 @@ impl Disk for Lent {
 
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn identity(&self) -> Cow<'_, str> {
+        self.identity.as_str().into()
     }
 
     fn submit(&self, op: DiskOp, token: Token) {
@@ -69,30 +74,31 @@ impl Disk for Lent {
     }
 }
 
-/// The disks that a reactor has lent, by path.
+/// The disks that a reactor has lent, by what they are on: that may have got another name since.
 #[derive(Default)]
-pub(crate) struct Lending(RefCell<Vec<(PathBuf, Weak<Lent>)>>);
+pub(crate) struct Lending(RefCell<Vec<(Identity, Weak<Lent>)>>);
 
 impl Lending {
-    /// Lends a disk.
-    pub(crate) fn lend(&self, path: &Path, disk: FileDisk) -> Rc<dyn Disk> {
+    /// Lends a disk on this.
+    pub(crate) fn lend(&self, on: Identity, disk: FileDisk) -> Rc<dyn Disk> {
         let lent = Rc::new(Lent {
             name: disk.name().to_owned(),
+            identity: disk.identity().into_owned(),
             len: disk.len(),
             block: disk.block_size(),
             disk: RefCell::new(Some(Rc::new(disk))),
         });
         let mut all = self.0.borrow_mut();
         all.retain(|(_, l)| l.strong_count() > 0);
-        all.push((path.to_owned(), Rc::downgrade(&lent)));
+        all.push((on, Rc::downgrade(&lent)));
         lent
     }
 
-    /// Takes all disks of these paths back. What is under way on them goes on to its end.
-    pub(crate) fn take_back(&self, paths: &[PathBuf]) {
+    /// Takes all disks on these back. What is under way on them goes on to its end.
+    pub(crate) fn take_back(&self, these: &[Identity]) {
         let mut gone = Vec::new();
-        self.0.borrow_mut().retain(|(path, lent)| {
-            let keep = !paths.contains(path);
+        self.0.borrow_mut().retain(|(on, lent)| {
+            let keep = !these.contains(on);
             if !keep {
                 gone.extend(lent.upgrade());
             }

@@ -25,7 +25,7 @@ pub(crate) use taken::{Taken, Waited, remove};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use weir_control::model::PoolId;
 use weir_control::{Code, Error, Result};
@@ -76,8 +76,8 @@ pub(crate) struct Holds {
     entries: Mutex<Vec<Entry>>,
     /// Paths that a thread is busy with, which may never come back.
     asked: Mutex<BTreeSet<PathBuf>>,
-    /// What has lost its name to another device, as long as it has a disk on it.
-    yielded: Mutex<Vec<(Owner, Arc<Held>)>>,
+    /// What has lost its name to another device: it is held as long as it has a disk on it.
+    yielded: Mutex<Vec<(Owner, Weak<Held>)>>,
     /// The pools that the configuration has, up or not, and their identities.
     known: Mutex<BTreeMap<String, PoolId>>,
 }
@@ -289,7 +289,16 @@ impl Holds {
         drop(released);
     }
 
+    /// What some owners have, by a name or without one.
+    pub(crate) fn identities_of(&self, is_it: impl Fn(&Owner) -> bool) -> Vec<Identity> {
+        let mut all = self.yielded_by(&is_it);
+        let entries = lock(&self.entries);
+        all.extend(entries.iter().filter(|e| is_it(&e.owner)).map(|e| e.held.identity()));
+        all
+    }
+
     /// Names of everything that an owner has.
+    #[cfg(test)]
     pub(crate) fn paths_of(&self, is_it: impl Fn(&Owner) -> bool) -> Vec<PathBuf> {
         lock(&self.entries).iter().filter(|e| is_it(&e.owner)).map(|e| e.path.clone()).collect()
     }
@@ -297,7 +306,6 @@ impl Holds {
     /// Lets go of everything that an owner has.
     pub(crate) fn release_all(&self, owner: &Owner) {
         self.release(|e| e.owner == *owner);
-        self.forget_yielded(|o, _| o == owner);
     }
 
     /// Lets go of a volume's places, or of one of them.

@@ -18,32 +18,35 @@ impl Holds {
             Err(e) => return Err(unusable(path, e)),
         };
         if now != Some(held.identity()) {
-            lock(&self.yielded).push((owner.clone(), held.clone()));
+            lock(&self.yielded).push((owner.clone(), Arc::downgrade(&held)));
             self.release(|e| Arc::ptr_eq(&e.held, &held));
         }
         Ok(())
     }
 
+    /// All that has lost its name and has a disk on it still.
+    fn all_yielded(&self) -> Vec<(Owner, Arc<Held>)> {
+        let mut all = lock(&self.yielded);
+        all.retain(|(_, held)| held.strong_count() > 0);
+        all.iter().filter_map(|(owner, held)| Some((owner.clone(), held.upgrade()?))).collect()
+    }
+
     /// What an owner has that has lost its name, if `path` leads to it: it may come back by that.
     pub(super) fn yielded_at(&self, owner: &Owner, path: &Path) -> Option<Arc<Held>> {
-        self.forget_yielded(|_, held| !held.is_used());
         let now = std::fs::metadata(path).ok().and_then(|m| Identity::of(&m))?;
-        let all = lock(&self.yielded);
-        let is_it = |(o, held): &&(Owner, Arc<Held>)| o == owner && held.identity() == now;
-        all.iter().find(is_it).map(|(_, held)| held.clone())
+        let mut all = self.all_yielded().into_iter();
+        all.find(|(o, held)| o == owner && held.identity() == now).map(|(_, held)| held)
     }
 
     /// Who has what has lost its name.
     pub(super) fn yielded_of(&self, identity: Identity) -> Option<Owner> {
-        let all = lock(&self.yielded);
-        let is_it = |(_, held): &&(Owner, Arc<Held>)| held.is_used() && held.identity() == identity;
-        all.iter().find(is_it).map(|(owner, _)| owner.clone())
+        let mut all = self.all_yielded().into_iter();
+        all.find(|(_, held)| held.identity() == identity).map(|(owner, _)| owner)
     }
 
-    pub(super) fn forget_yielded(&self, gone: impl Fn(&Owner, &Held) -> bool) {
-        let gone = |e: &mut (Owner, Arc<Held>)| gone(&e.0, &e.1);
-        let all: Vec<_> = lock(&self.yielded).extract_if(.., gone).collect();
-        // Closed without the lock.
-        drop(all);
+    /// What some owners have that has lost its name.
+    pub(super) fn yielded_by(&self, is_it: impl Fn(&Owner) -> bool) -> Vec<Identity> {
+        let all = self.all_yielded().into_iter();
+        all.filter(|(owner, _)| is_it(owner)).map(|(_, held)| held.identity()).collect()
     }
 }

@@ -26,12 +26,12 @@ fn wrong(e: &StoreError) -> Error {
 }
 
 impl OpenPool {
-    async fn put(&self, held: &Held, how: DeviceUse) -> Result<()> {
-        let path = held.path().display().to_string();
+    /// Has the pool take in what is held by this name now.
+    async fn put(&self, path: String, held: &Arc<Held>, how: DeviceUse) -> Result<()> {
         let Some(local) = get_local::<Local>() else {
             return Err(Error::new(Code::Internal, "the pool is on no reactor"));
         };
-        let disk = local.disk(held).map_err(|e| {
+        let disk = local.disk(Path::new(&path), held).map_err(|e| {
             Error::new(Code::IoError, format!("{path} cannot be used"))
                 .because(e)
                 .hint("check that the path exists, is yours to write, and is not in use")
@@ -93,9 +93,9 @@ impl Node {
             pool.protection.as_ref().map(|p| p.id).filter(|_| !used && how != DeviceUse::Back);
         let done = match self.holds.hold_device((&owner, new), &device, make).await {
             Ok(held) => {
+                let name = path.clone();
                 self.with_pool(&pool.name, move |p: Rc<OpenPool>| {
-                    let held: Arc<Held> = held;
-                    Box::pin(async move { p.put(&held, how).await })
+                    Box::pin(async move { p.put(name, &held, how).await })
                 })
                 .await
             }

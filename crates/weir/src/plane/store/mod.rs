@@ -17,6 +17,7 @@ use super::local::{Local, on};
 use super::node::Node;
 use form::{Wrapped, Wrapping};
 use leaf::Doors;
+pub(super) use open::Lacking;
 use open::failed;
 pub(super) use reserved::{Reservations, State as ReservationState};
 use std::cell::RefCell;
@@ -26,8 +27,9 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
+use weir_control::dataplane::LastState;
 use weir_control::live::SnapshotLive;
-use weir_control::model::{Device, DeviceFound, Layout, Pool, Volume};
+use weir_control::model::{Device, DeviceFound, Layout, Pool, PoolId, Volume};
 use weir_control::{Code, Error, Result};
 use weir_layers::remote::Home;
 use weir_mem::BufPool;
@@ -179,7 +181,11 @@ impl Node {
     }
 
     /// Opens a protected pool on a reactor whose turn it is.
-    pub(super) async fn open_store(&self, pool: &Pool, force: bool) -> Result<Vec<DeviceFound>> {
+    pub(super) async fn open_store(
+        &self,
+        pool: &Pool,
+        lacking: Lacking,
+    ) -> Result<Vec<DeviceFound>> {
         if self.placed(&pool.name).is_ok() {
             self.is_that(pool).await?;
             self.size_maps(pool).await?;
@@ -198,7 +204,7 @@ impl Node {
             return Ok(pool.devices.iter().map(as_known).collect());
         }
         let owner = Owner::Pool(pool.name.clone());
-        let opened = self.try_open_store(pool, force).await;
+        let opened = self.try_open_store(pool, lacking).await;
         if opened.is_err() && pool.protection.as_ref().is_some_and(|p| p.formatted) {
             // Tools may look at them meanwhile.
             self.holds.release_all(&owner);
@@ -206,7 +212,7 @@ impl Node {
         opened
     }
 
-    async fn try_open_store(&self, pool: &Pool, force: bool) -> Result<Vec<DeviceFound>> {
+    async fn try_open_store(&self, pool: &Pool, lacking: Lacking) -> Result<Vec<DeviceFound>> {
         let held = self.holds.hold_protected(pool).await;
         let handles = self.handles();
         let turn = {
@@ -222,7 +228,7 @@ impl Node {
         let wanted = pool.clone();
         let sizes: Vec<DeviceFound> = on(&home, move |local: Rc<Local>| {
             Box::pin(async move {
-                let (opened, sizes) = open::open(&local, &wanted, held, force).await?;
+                let (opened, sizes) = open::open(&local, &wanted, held, lacking).await?;
                 local.stores.borrow_mut().insert(wanted.name, Rc::new(opened));
                 Ok(sizes)
             })
@@ -265,14 +271,14 @@ impl Node {
     }
 
     /// Closes a protected pool after a last checkpoint. Does nothing when it is not open.
-    pub(super) async fn close_store(&self, pool: &str) -> Result<()> {
+    pub(super) async fn close_store(&self, pool: &str) -> Result<Option<LastState>> {
         let placed = self.stores.lock().unwrap_or_else(PoisonError::into_inner).pools.remove(pool);
-        let Some(placed) = placed else { return Ok(()) };
+        let Some(placed) = placed else { return Ok(None) };
         let name = pool.to_owned();
         on(&placed.home, move |local: Rc<Local>| {
             Box::pin(async move {
                 let open = local.stores.borrow_mut().remove(&name);
-                let Some(open) = open else { return Ok(()) };
+                let Some(open) = open else { return Ok(None) };
                 open.stop_scrub();
                 open.stop_keeper().await;
                 drop(open.homes.take());
@@ -280,7 +286,9 @@ impl Node {
                     form.settle().await;
                 }
                 let closed = open.pool.close().await;
-                closed.map_err(|e| failed(format!("pool {name} was not closed in order"), &e))
+                closed.map_err(|e| failed(format!("pool {name} was not closed in order"), &e))?;
+                let pool = PoolId(open.pool.status().pool);
+                Ok(Some(LastState { pool, newest: open.pool.newest() }))
             })
         })
         .await

@@ -9,11 +9,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::{Nanos, SECONDS};
+use weir_control::dataplane::LastState;
 use weir_control::model::{Device, DeviceFound, DeviceKind, MapMemory, Pool, Protection};
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
 use weir_reactor::{spawn, timeout};
-use weir_store::{LogEnd, Options, PoolSpec, StoreError};
+use weir_store::{LogEnd, Options, PoolSpec, StoreError, Told};
 use weir_uring::Held;
 
 /// Part of a pool's space, as volumes can use it, that is kept of its maps in memory: half a GiB for a TiB.
@@ -74,7 +75,7 @@ pub(super) fn random() -> Result<u64> {
 async fn is_used(p: &Protection, found: &[Found]) -> bool {
     for f in found {
         let own = weir_store::label_of(&f.disk).await.is_ok_and(|l| l.pool == p.id.0);
-        if own && newest(&f.disk).await.is_some_and(|n| n > weir_store::FIRST) {
+        if own && weir_store::told_by(&f.disk).await.is_ok_and(|t| t.seq > weir_store::FIRST) {
             return true;
         }
     }
@@ -121,14 +122,18 @@ async fn candidates(pool: &Pool) -> Vec<String> {
     found
 }
 
-/// Number of the newest superblock of a device.
-async fn newest(disk: &Rc<dyn Disk>) -> Option<u64> {
-    let dump = weir_store::dump::Dump::open(vec![disk.clone()]).await.ok()?;
-    let fields = dump.superblocks().await.ok()?.parts.into_iter().next()?.fields;
-    fields.into_iter().find_map(|(name, value)| match value {
-        weir_store::dump::Value::Number(n) if name == "seq" => Some(n),
-        _ => None,
-    })
+/// Whether a device of the pool is not there, as the newest of those says that are. That as many are there as the configuration
+/// names says nothing: one out of service may have got the name of another.
+async fn lacks_one(pool: &Pool, here: &[Found]) -> bool {
+    let mut newest: Option<Told> = None;
+    let mut devices = BTreeSet::new();
+    for f in here {
+        devices.extend(weir_store::label_of(&f.disk).await.ok().map(|l| l.device));
+        let told = weir_store::told_by(&f.disk).await.ok();
+        newest = newest.into_iter().chain(told).max_by_key(|t| t.seq);
+    }
+    here.len() < pool.devices.len()
+        || newest.is_some_and(|t| t.members.iter().any(|m| !devices.contains(m)))
 }
 
 /// What is known of the devices that are there.
@@ -259,7 +264,7 @@ async fn elsewhere(
     let name = held.lasting_name();
     let ours = name.as_ref().is_some_and(|n| known.names.contains(n));
     let as_new = known.nameless && known.proves(&end);
-    match local.disk(&held) {
+    match local.disk(Path::new(path), &held) {
         Ok(disk) if ours || as_new => Elsewhere::Renamed(Found { path: path.into(), disk, name }),
         _ => {
             local.holds.release_path(owner, Path::new(path));
@@ -283,12 +288,29 @@ fn summed(local: &Local, pool: &Pool, p: &Protection) -> Result<bool> {
     Ok(false)
 }
 
+/// What is done if devices are missing that may have what the others have not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::plane) enum Lacking {
+    /// The pool is not opened.
+    Refused,
+    /// Nor is it unless those that are there have this state, the last one of all.
+    NothingNewer(LastState),
+    /// What they may have is lost.
+    Forced,
+}
+
+impl Lacking {
+    pub(in crate::plane) fn of(last: Option<LastState>) -> Lacking {
+        last.map_or(Lacking::Refused, Lacking::NothingNewer)
+    }
+}
+
 /// Opens the pool, making it when it has not been made yet; gives it and the sizes of its devices.
 pub(super) async fn open(
     local: &Rc<Local>,
     pool: &Pool,
     devices: Devices,
-    force: bool,
+    lacking: Lacking,
 ) -> Result<(OpenPool, Vec<DeviceFound>)> {
     let owner = Owner::Pool(pool.name.clone());
     let Some(p) = &pool.protection else {
@@ -301,7 +323,7 @@ pub(super) async fn open(
     let (mut found, mut unused) = (Vec::new(), Vec::new());
     for (index, (path, held)) in devices.into_iter().enumerate() {
         let disk = held.and_then(|h| {
-            let disk = local.disk(&h);
+            let disk = local.disk(Path::new(&path), &h);
             let disk =
                 disk.map_err(|e| Error::new(Code::IoError, "it cannot be used").because(e))?;
             Ok(Found { path: path.clone(), disk, name: h.lasting_name() })
@@ -336,7 +358,7 @@ pub(super) async fn open(
             Err(e) => unused.push((f.path, e.to_string())),
         }
     }
-    if p.formatted && ours.len() < pool.devices.len() {
+    if p.formatted && lacks_one(pool, &ours).await {
         let mut known = Known::of(pool);
         for f in &ours {
             known.add(&f.disk).await;
@@ -363,7 +385,11 @@ pub(super) async fn open(
     let bytes = ours.iter().map(|f| f.disk.len()).sum::<u64>() / u64::from(p.raid.copies());
     let options = Options {
         cache: map_memory(p.memory, bytes),
-        force,
+        force: lacking == Lacking::Forced,
+        last: match lacking {
+            Lacking::NothingNewer(last) if last.pool == p.id => Some(last.newest),
+            _ => None,
+        },
         lineage: random()?,
         sum_data,
         ..Options::default()
@@ -384,6 +410,10 @@ pub(super) async fn open(
     if opened.status().pool != p.id.0 {
         return Err(Error::new(Code::PoolDamaged, format!("pool {} is another pool", pool.name))
             .because("its devices carry another identity than the configuration"));
+    }
+    let lacks = opened.status().devices.iter().filter(|d| d.name.is_none()).count();
+    if lacks > 0 && matches!(lacking, Lacking::NothingNewer(_)) {
+        tracing::warn!(pool = %pool.name, "opened without {lacks} of its devices: it was closed in order, and the others have all that it had then");
     }
     let used: BTreeSet<String> = ours.into_iter().map(|f| f.path).collect();
     for (path, _) in &unused {

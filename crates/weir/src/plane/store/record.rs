@@ -314,7 +314,7 @@ async fn look(local: &Local, devices: Devices, force: bool) -> Result<PoolFound>
     };
     let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
     for (path, held) in devices {
-        let disk = local.disk(&*held?);
+        let disk = local.disk(Path::new(&path), &held?);
         let disk = disk.map_err(|e| refused(format!("{path} cannot be used"), e.to_string()))?;
         weir_store::label_of(&disk)
             .await

@@ -1,0 +1,134 @@
+//! A pool that lacks a device starts without it after an orderly stop, if nothing can be newer than what is there.
+
+use crate::fake::Fake;
+use crate::support::*;
+use std::sync::Arc;
+use weir_control::Controller;
+use weir_control::model::{Command, DeviceKind, PoolSpec, Raid};
+use weir_control::store::MetaStore;
+
+/// What the devices had when the pool was closed.
+const LAST: u64 = 7;
+
+fn mirror() -> Command {
+    let two = ["/nowhere/d0", "/nowhere/d1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
+    Command::CreatePool(PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) })
+}
+
+/// A life of the node. `newest`: what the devices have that are there.
+async fn life(dir: &Scratch, newest: u64, lacks: bool) -> (Arc<Fake>, Arc<Controller>) {
+    let fake = Arc::new(Fake::default());
+    fake.state().last.insert("safe".into(), newest);
+    if lacks {
+        fake.state().lack.insert("safe".into());
+    }
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    (fake, c)
+}
+
+/// A node with a mirror that was closed in order.
+async fn stopped() -> Scratch {
+    let dir = Scratch::new();
+    let (_, c) = life(&dir, LAST, false).await;
+    c.execute(mirror()).await.expect("a pool");
+    end(c).await;
+    dir
+}
+
+async fn end(c: Arc<Controller>) {
+    c.shutdown().await.expect("it stops");
+    gone(c).await;
+}
+
+fn is_open(fake: &Fake) -> bool {
+    fake.state().pools.contains_key("safe")
+}
+
+/// Whether the pool of a node that begins another life, and lacks a device, is open after some tries.
+async fn starts(dir: &Scratch, newest: u64) -> (bool, Arc<Controller>) {
+    let (fake, c) = life(dir, newest, true).await;
+    assert!(!is_open(&fake), "a device that is late by a moment is waited for");
+    for _ in 0..2 {
+        tried_again(&c).await;
+    }
+    let open = is_open(&fake);
+    let told = c.status().await.expect("it tells").faults.iter().any(|f| f.object == "pool/safe");
+    assert_eq!(told, !open);
+    (open, c)
+}
+
+#[tokio::test]
+async fn a_pool_that_lacks_a_device_starts_by_itself_after_an_orderly_stop() {
+    let dir = stopped().await;
+    let (open, c) = starts(&dir, LAST).await;
+    assert!(open);
+    end(c).await;
+    assert!(starts(&dir, LAST).await.0, "and again");
+}
+
+#[tokio::test]
+async fn a_pool_is_not_started_without_a_device_when_what_is_there_is_not_the_last() {
+    let dir = stopped().await;
+    let (open, c) = starts(&dir, LAST - 1).await;
+    assert!(!open);
+    // It was not opened: what was so is so after another orderly stop.
+    end(c).await;
+    assert!(starts(&dir, LAST).await.0);
+}
+
+async fn after_a_kill() {
+    let dir = stopped().await;
+    let (fake, c) = life(&dir, LAST, false).await;
+    assert!(is_open(&fake));
+    drop(fake);
+    gone(c).await;
+    assert!(!starts(&dir, LAST).await.0, "others may be ahead");
+}
+
+#[tokio::test]
+async fn a_pool_is_not_started_without_a_device_after_a_kill() {
+    after_a_kill().await;
+}
+
+async fn after_a_stop_that_left_it_open() {
+    let dir = stopped().await;
+    let (fake, c) = life(&dir, LAST, false).await;
+    assert!(is_open(&fake));
+    fake.break_call("stop_pool safe");
+    c.shutdown().await.expect_err("it is left open");
+    drop(fake);
+    gone(c).await;
+    assert!(!starts(&dir, LAST).await.0, "others may be ahead");
+}
+
+#[tokio::test]
+async fn a_pool_is_not_started_without_a_device_after_a_stop_that_left_it_open() {
+    after_a_stop_that_left_it_open().await;
+}
+
+/// The copy may be of long ago.
+#[tokio::test]
+async fn a_configuration_of_a_copy_starts_no_pool_without_a_device() {
+    let dir = stopped().await;
+    let copy = dir.path().join("copy.json");
+    std::fs::copy(dir.path().join("config.json"), &copy).expect("copied");
+    std::fs::remove_file(dir.path().join("weir.redb")).expect("removed");
+    drop(MetaStore::restore(dir.path(), &copy).expect("restored"));
+    assert!(!starts(&dir, LAST).await.0);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+#[should_panic(expected = "others may be ahead")]
+async fn a_record_that_stays_is_caught() {
+    weir_control::planted::plant(Some(weir_control::planted::Bug::StoppedForEver));
+    after_a_kill().await;
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+#[should_panic(expected = "others may be ahead")]
+async fn a_record_that_outlives_an_opening_is_caught() {
+    weir_control::planted::plant(Some(weir_control::planted::Bug::StoppedThoughOpened));
+    after_a_stop_that_left_it_open().await;
+}

@@ -1,0 +1,118 @@
+//! A mirror that lacks a disk at a start: served by itself after an orderly stop, and by force after a kill.
+
+use crate::common::Daemon;
+use serde_json::Value;
+use std::fs;
+
+const BYTES: usize = 64 << 10;
+
+fn letters(d: &Daemon, letter: u8) -> String {
+    let path = d.path(&char::from(letter).to_string());
+    fs::write(&path, vec![letter; BYTES]).expect("written");
+    path
+}
+
+/// A mirror with a volume that was written to.
+fn mirror(test: &str) -> Daemon {
+    let mut d = Daemon::new(test);
+    d.start();
+    d.ok(&format!("pool create p --raid 1 {}", d.devices(2, "128M")));
+    d.ok("volume create v --pool p --size 16M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    d.write("v", &letters(&d, b'A'));
+    d
+}
+
+/// A disk that is nowhere to be found.
+fn pull(d: &Daemon, n: u32) {
+    fs::create_dir_all(d.path("away")).expect("a directory");
+    fs::rename(d.path(&format!("disk{n}")), d.path(&format!("away/disk{n}"))).expect("pulled");
+}
+
+fn put_back(d: &Daemon, n: u32) {
+    fs::rename(d.path(&format!("away/disk{n}")), d.path(&format!("disk{n}"))).expect("put back");
+}
+
+fn state(d: &Daemon) -> Value {
+    d.json("pool show p")["live"]["state"].clone()
+}
+
+/// The pool lacks a disk, and hosts are served.
+fn is_served(d: &Daemon) -> bool {
+    state(d) == "degraded" && d.json("volume show v")["not_served"].is_null()
+}
+
+/// Waits until what is not up has been tried again, with what was known by then.
+fn tried_again(d: &Daemon) {
+    let rounds = || d.json("status")["retries"].as_u64().unwrap_or(0);
+    let before = rounds();
+    d.until("it is tried again", || rounds() >= before + 3);
+}
+
+fn is_fault(d: &Daemon) -> bool {
+    let faults = d.json("status")["faults"].as_array().cloned().unwrap_or_default();
+    faults.iter().any(|f| {
+        f["object"] == "pool/p"
+            && f["text"].as_str().is_some_and(|t| t.contains("cannot be opened"))
+    })
+}
+
+#[test]
+fn a_mirror_that_lost_a_disk_while_it_was_off_is_served_and_mended() {
+    let mut d = mirror("degraded-stop");
+    for n in [0, 1] {
+        d.stop();
+        pull(&d, n);
+        d.start();
+        d.until("it is served", || is_served(&d));
+        d.write("v", &letters(&d, if n == 0 { b'B' } else { b'C' }));
+        // Once more without it, which is known by now.
+        d.stop();
+        d.start();
+        d.until("it is served", || is_served(&d));
+        put_back(&d, n);
+        d.ok(&format!("pool attach p --device file:{}", d.path(&format!("disk{n}"))));
+        d.until("it is whole", || state(&d) == "healthy");
+        assert_eq!(d.read("v", BYTES)[0], if n == 0 { b'B' } else { b'C' });
+    }
+    d.stop();
+}
+
+/// The disk that is pulled is the one that went on alone: what the other one has is older.
+#[test]
+fn a_mirror_is_not_served_by_what_may_be_behind() {
+    let mut d = mirror("degraded-kill");
+    d.stop();
+    d.start();
+    d.write("v", &letters(&d, b'B'));
+    d.kill();
+    pull(&d, 1);
+    d.start();
+    d.until("it is a fault", || is_fault(&d));
+    tried_again(&d);
+    assert!(is_fault(&d), "after a kill the other disk may be ahead");
+    // An orderly stop meanwhile changes nothing of that.
+    d.stop();
+    d.start();
+    tried_again(&d);
+    assert!(is_fault(&d), "it was not opened, so nobody knows more");
+    put_back(&d, 1);
+    d.until("it is whole", || state(&d) == "healthy");
+    d.stop();
+    pull(&d, 0);
+    d.start();
+    d.until("it is served", || is_served(&d));
+    d.stop();
+    // What went on alone is away, and the one that it left behind is back.
+    put_back(&d, 0);
+    pull(&d, 1);
+    d.start();
+    d.until("it is a fault", || is_fault(&d));
+    tried_again(&d);
+    assert!(is_fault(&d), "what the other disk got alone is not here");
+    put_back(&d, 1);
+    d.until("it is whole", || state(&d) == "healthy");
+    assert_eq!(d.read("v", BYTES)[0], b'B');
+    d.stop();
+}
