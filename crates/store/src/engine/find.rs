@@ -128,7 +128,7 @@ pub(super) async fn find(
             Some(r) if behind(d, r) && may_hide(r, &[best.seq, best.seq.wrapping_sub(1)]) => UNREAD,
             Some(_) => continue,
         };
-        if !options.force && !(nothing_newer && ring(d).is_none()) {
+        if !(options.force || nothing_newer && ring(d).is_none()) {
             return pool_error(format!(
                 "device {} ({:016x}) {why}, and may have what the others have not; open by force \
                  to go on without it",
