@@ -252,8 +252,12 @@ impl Inner {
                     }
                 }
             }
-            let root = self.durable_map(ds);
             let _pin = self.pins.pin();
+            // What was freed of a map that is nobody's any more may be something else by now, and is not damaged.
+            if ds.is_stale() {
+                return Ok(());
+            }
+            let root = self.durable_map(ds);
             let still = self.pointer_in(root, ds.family, level, index).await == Ok(Some(ptr));
             if still && !ds.is_stale() {
                 // It was this one all the time, so all below was its, and was looked at.
