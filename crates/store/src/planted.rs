@@ -139,6 +139,10 @@ weir_base::planted_bugs! {
     LateOfDevice,
     /// The same of a disk that was opened anew by another name.
     LateByName,
+    /// A device that has left the pool is kept.
+    GoneIsKept,
+    /// The life of a pool before it was resumed keeps its devices.
+    HeldByOldLife,
     /// What a pool had when it was closed is not compared with what its devices have.
     LastNotCompared,
     /// A pool that is resumed gives a new volume the number of one that did not last.
@@ -229,6 +233,8 @@ impl Bug {
         Bug::LateOfDevice,
         Bug::LateByName,
         Bug::LastNotCompared,
+        Bug::GoneIsKept,
+        Bug::HeldByOldLife,
         Bug::NumberTwice,
         Bug::ClosedOnTheWay,
         Bug::HiddenIsNone,

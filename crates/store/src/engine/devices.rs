@@ -16,6 +16,7 @@ use weir_base::{IoError, IoResult};
 use weir_codec::crc64;
 use weir_disk::Disk;
 use weir_mem::Slice;
+use weir_reactor::patience;
 
 /// Blocks that are wiped with one write.
 const PIECE: u64 = 256;
@@ -330,6 +331,11 @@ impl Inner {
                 let _ = self.wipe(&d, d.layout.superblock(area, 0), SUPER_SLOTS).await;
             }
             let _ = d.flush(self.options.deadline).await;
+        }
+        // Others may have it when reads that began before have ended. What was given up keeps what it goes to by itself.
+        let nobody = patience(self.options.deadline, self.pins.grace()).await.is_ok();
+        if nobody && self.still(&d).is_some() && !has(Bug::GoneIsKept) {
+            self.devices.borrow_mut()[usize::from(number)] = d.without_disk();
         }
         Ok(())
     }

@@ -195,6 +195,10 @@ impl Pool {
             // Nobody asks it any more.
             old.cache.borrow_mut().forget();
             old.datasets.borrow_mut().clear();
+            // What leaves the pool in this life is nobody's any more.
+            if !has(Bug::HeldByOldLife) {
+                old.devices.borrow_mut().iter_mut().for_each(|d| *d = d.without_disk());
+            }
         });
         Ok(())
     }

@@ -2,7 +2,9 @@
 
 use crate::bench::{Bench, MIB, Named, spec, write};
 use std::rc::Rc;
+use weir_base::SECONDS;
 use weir_disk::Disk;
+use weir_reactor::sleep;
 use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, StoreError, create};
 
@@ -93,6 +95,49 @@ fn a_device_that_comes_back_by_the_name_of_one_that_is_away_takes_it() {
         assert_eq!(p.attach(again).await.unwrap(), 2);
         p.settled().await.unwrap();
         assert!(p.status().devices.iter().all(|d| d.state == MemberState::InSync));
+        p.close().await.unwrap();
+    });
+}
+
+/// Who has a disk, beside the test.
+fn users(disk: &Rc<dyn Disk>) -> usize {
+    Rc::strong_count(disk) - 1
+}
+
+#[test]
+fn a_device_that_has_left_the_pool_is_not_kept() {
+    let b = Bench::new(3, 0);
+    let disks = b.all();
+    b.run(async move {
+        let p = mirror(disks.clone()).await;
+        write(&p, 1, 0, MIB, 5).await.unwrap();
+        p.drain(2).await.unwrap();
+        p.settled().await.unwrap();
+        p.remove(2).await.unwrap();
+        assert_eq!((users(&disks[0]), users(&disks[2])), (1, 0));
+        p.add(disks[2].clone()).await.unwrap();
+        p.close().await.unwrap();
+    });
+}
+
+#[test]
+fn what_a_pool_was_before_it_was_resumed_keeps_no_device() {
+    let b = Bench::new(3, 0);
+    let (media, disks) = (b.media.clone(), b.all());
+    b.run(async move {
+        let p = mirror(disks.clone()).await;
+        media.iter().for_each(|m| m.set_offline(true));
+        write(&p, 1, 0, MIB, 5).await.unwrap_err();
+        media.iter().for_each(|m| m.set_offline(false));
+        p.resume().await.unwrap();
+        p.settled().await.unwrap();
+        sleep(SECONDS).await;
+        assert_eq!(users(&disks[2]), 1);
+        p.drain(2).await.unwrap();
+        p.settled().await.unwrap();
+        p.remove(2).await.unwrap();
+        assert_eq!(users(&disks[2]), 0);
+        write(&p, 1, 0, MIB, 6).await.unwrap();
         p.close().await.unwrap();
     });
 }
