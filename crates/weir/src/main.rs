@@ -10,6 +10,11 @@ mod run;
 mod seed;
 
 fn main() -> std::process::ExitCode {
-    weir_reactor::contain_panics(std::process::abort);
-    cli::main()
+    weir_reactor::contain_panics(|| {
+        cli::log::settle();
+        std::process::abort()
+    });
+    let code = cli::main();
+    cli::log::settle();
+    code
 }

@@ -11,8 +11,9 @@ use redb::{
 };
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 type Redb<T> = std::result::Result<T, redb::Error>;
 type Opener = Box<dyn Fn() -> Result<Database> + Send + Sync>;
@@ -59,7 +60,36 @@ struct State {
 /// The database.
 pub(super) struct Db {
     state: RwLock<State>,
+    /// Why nothing could be written when it was tried last: told without waiting for a file system that hangs.
+    trouble: Mutex<Option<Error>>,
     open: Opener,
+}
+
+/// The state for whoever changes it. What there is to tell of it is told when it is let go of.
+struct Writing<'a> {
+    state: RwLockWriteGuard<'a, State>,
+    trouble: &'a Mutex<Option<Error>>,
+}
+
+impl Deref for Writing<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Writing<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let mut told = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        *told = self.state.failed.as_ref().map(|f| f.told.clone());
+    }
 }
 
 impl fmt::Debug for Db {
@@ -73,13 +103,14 @@ impl Db {
     pub(super) fn open(open: impl Fn() -> Result<Database> + Send + Sync + 'static) -> Result<Db> {
         let base = open_checked(&open)?;
         let state = RwLock::new(State { base: Some(base), failed: None });
-        let db = Db { state, open: Box::new(open) };
+        let db = Db { state, trouble: Mutex::default(), open: Box::new(open) };
         db.check_schema()?;
         Ok(db)
     }
 
-    fn lock(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Writing<'_> {
+        let state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        Writing { state, trouble: &self.trouble }
     }
 
     fn look(&self) -> RwLockReadGuard<'_, State> {
@@ -138,9 +169,9 @@ impl Db {
         transaction(state.base.as_ref().expect("it is open"), f).expect("it is written");
     }
 
-    /// Why nothing can be written now, as far as is known.
+    /// Why nothing can be written now, as far as is known. Waits for nothing.
     pub(super) fn trouble(&self) -> Option<Error> {
-        self.look().failed.as_ref().map(|f| f.told.clone())
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Why nothing can be written now, if that is so. Tries to change that.

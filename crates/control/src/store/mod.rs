@@ -194,6 +194,11 @@ impl MetaStore {
         Ok(store)
     }
 
+    /// The identity for something that takes its time: others ask for it meanwhile.
+    fn identity_now(&self) -> Identity {
+        self.identity().clone()
+    }
+
     fn identity(&self) -> MutexGuard<'_, Identity> {
         self.identity.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -224,7 +229,7 @@ impl MetaStore {
             export::replace(&new, &dir.join(FILE), true).map_err(|e| dir_error(dir, &e))
         })?;
         let Some(path) = &self.export else { return Ok(()) };
-        let done = export::write(path, &self.identity(), model, true);
+        let done = export::write(path, &self.identity_now(), model, true);
         done.map_err(|e| dir_error(dir, &e))
     }
 
@@ -301,7 +306,7 @@ impl MetaStore {
     /// Writes the readable copy. A failure is logged and no more: the store itself is what counts.
     pub fn export(&self, model: &Model) {
         if let Some(path) = &self.export
-            && let Err(e) = export::write(path, &self.identity(), model, false)
+            && let Err(e) = export::write(path, &self.identity_now(), model, false)
         {
             tracing::warn!("the readable copy {} could not be written: {e}", path.display());
         }

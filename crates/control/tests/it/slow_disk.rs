@@ -3,9 +3,10 @@
 //! Time stands still here but when a test says so.
 
 use crate::fake::Fake;
+use crate::full::Held;
 use crate::owed::node;
 use crate::support::*;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use weir_control::model::{Command, LayerChange, LayerSpec, MigrationSpec, MigrationStage};
 
@@ -122,4 +123,26 @@ async fn hosts_do_not_wait_for_a_cut_over_that_is_long_in_becoming_durable() {
 #[tokio::test(start_paused = true)]
 async fn a_cut_over_that_could_not_be_made_durable_after_all_is_made_again() {
     cut_over_on_a_slow_disk(true).await;
+}
+
+/// Whoever asks how the node is keeps a thread of the control plane: a disk that hangs would have all of them.
+#[tokio::test]
+async fn a_status_does_not_wait_for_the_disk_of_the_configuration() {
+    let (file, _fake, c) = node().await;
+    let held = Arc::new(Mutex::new(Some(file.hold())));
+    let is_awaited = || held.lock().expect("it").as_ref().is_some_and(Held::is_awaited);
+    let me = c.clone();
+    let pool = Command::CreatePool(ram_pool("other", GIB));
+    let change = tokio::spawn(async move { me.execute(pool).await });
+    crate::support::until("the disk has the change", async || is_awaited()).await;
+    // The test ends also if that is not so.
+    let late = held.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(20));
+        drop(late.lock().expect("it").take());
+    });
+    c.status().await.expect("a status");
+    assert!(is_awaited(), "it came after the disk");
+    drop(held.lock().expect("it").take());
+    change.await.expect("it ends").expect("a pool");
 }

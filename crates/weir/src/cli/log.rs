@@ -3,11 +3,14 @@
 //! Some lines are written at the wish of whoever sends messages: a refused login, a message that makes no sense. Of each place
 //! in the program so many lines are written within a while; of the rest it is said how many there were.
 
+mod queue;
+
+use queue::Queue;
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Subscriber};
@@ -31,11 +34,27 @@ fn log_filter(default: &str) -> anyhow::Result<tracing_subscriber::EnvFilter> {
     Ok(filter)
 }
 
+/// Lines on their way to standard error.
+static QUEUE: OnceLock<Queue> = OnceLock::new();
+/// How long the end of the process waits for them.
+const END: Duration = Duration::from_secs(1);
+
+/// Waits a little until what was logged is written: before the process ends.
+pub(crate) fn settle() {
+    if let Some(queue) = QUEUE.get() {
+        queue.settle(END);
+    }
+}
+
 /// Sends log lines to standard error.
 pub(crate) fn log_to_stderr(default: &str) -> anyhow::Result<()> {
+    let filter = log_filter(default)?;
+    let queue = Queue::to(io::stderr())?;
+    let to = QUEUE.get_or_init(|| queue).clone();
     tracing_subscriber::fmt()
-        .with_env_filter(log_filter(default)?)
-        .with_writer(io::stderr)
+        .with_env_filter(filter)
+        .log_internal_errors(false)
+        .with_writer(move || to.clone())
         .with_ansi(io::stderr().is_terminal())
         .map_event_format(Sparing::new)
         .try_init()
@@ -48,6 +67,7 @@ pub(crate) fn log_to_file(default: &str, path: Option<PathBuf>) -> anyhow::Resul
     let Some(path) = path else { return Ok(()) };
     tracing_subscriber::fmt()
         .with_env_filter(log_filter(default)?)
+        .log_internal_errors(false)
         .with_writer(move || -> Box<dyn Write> {
             let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);
             file.map_or_else(|_| Box::new(io::sink()) as Box<dyn Write>, |f| Box::new(f))

@@ -264,22 +264,30 @@ fn fail(e: &anyhow::Error, json: bool) -> ExitCode {
             .cloned()
             .unwrap_or_else(|| Error::new(weir_control::Code::Internal, e.to_string()));
         let problem = serde_json::json!({ "error": problem.problem(), "exit_code": code });
-        eprintln!("{problem}");
+        say(&format!("{problem}\n"));
         return code.into();
     }
-    match known {
-        None => eprintln!("error: {e:#}"),
+    let text = match known {
+        None => format!("error: {e:#}\n"),
         Some(e) => {
-            eprintln!("error: {}", e.message);
+            let mut text = format!("error: {}\n", e.message);
             if !e.reason.is_empty() {
-                eprintln!("   why: {}", e.reason.replace('\n', "\n        "));
+                text += &format!("   why: {}\n", e.reason.replace('\n', "\n        "));
             }
             if !e.hint.is_empty() {
-                eprintln!("    do: {}", e.hint);
+                text += &format!("    do: {}\n", e.hint);
             }
+            text
         }
-    }
+    };
+    say(&text);
     code.into()
+}
+
+/// To standard error, after what was logged. That nobody reads it changes no exit code.
+fn say(text: &str) {
+    log::settle();
+    drop(std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes()));
 }
 
 #[cfg(test)]

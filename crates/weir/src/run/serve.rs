@@ -65,12 +65,14 @@ fn stdin_closes() -> impl Future<Output = ()> + Send {
 pub(crate) fn on_runtime(
     f: impl AsyncFnOnce(Stopping) -> anyhow::Result<ExitCode>,
 ) -> anyhow::Result<ExitCode> {
+    // Not on the runtime: a runtime of its own cannot be started there.
+    let stopping = super::signals::watch()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("weir-control")
         .enable_all()
         .build()?;
-    let done = runtime.block_on(async { f(super::signals::watch()?).await });
+    let done = runtime.block_on(f(stopping));
     // A call into a file system that hangs would keep the process from its end.
     runtime.shutdown_timeout(LAST);
     done

@@ -1,42 +1,75 @@
 //! What ends the daemon: Ctrl-C and SIGTERM.
 
+use crate::cli::log;
 use std::process::exit;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_control::{Code, Error, Result, Stopping};
 
 /// How long a stop may take. Every step of it has a time of its own, which together are less: should one of them not keep it, the
 /// process ends all the same.
 const ALL: Duration = Duration::from_secs(45);
 
+/// The signals, on a runtime of their own.
+struct Signals {
+    runtime: Runtime,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let both = runtime.block_on(async {
+            Ok::<_, std::io::Error>((
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+            ))
+        });
+        let (terminate, interrupt) = both?;
+        Ok(Signals { runtime, terminate, interrupt })
+    }
+
+    /// The exit code of the next one, as shells give it.
+    async fn next(terminate: &mut Signal, interrupt: &mut Signal) -> i32 {
+        tokio::select! { _ = terminate.recv() => 143, _ = interrupt.recv() => 130 }
+    }
+
+    /// Waits for the first one, or for somebody else who has the node stop; then for the second one, and no longer than the
+    /// stop may take.
+    fn wait(mut self, stopping: &Stopping) -> ! {
+        let code = self.runtime.block_on(async {
+            let (terminate, interrupt) = (&mut self.terminate, &mut self.interrupt);
+            tokio::select! {
+                _ = Signals::next(terminate, interrupt) => drop(stopping.begin()),
+                () = stopping.begun() => {}
+            }
+            tracing::info!("stopping");
+            match tokio::time::timeout(ALL, Signals::next(terminate, interrupt)).await {
+                Ok(code) => {
+                    tracing::warn!("a second signal: the process ends at once, as by a kill");
+                    code
+                }
+                Err(_) => {
+                    tracing::error!("left open: the stop has not ended in {} s", ALL.as_secs());
+                    i32::from(Code::LeftOpen.kind().exit_code())
+                }
+            }
+        });
+        log::settle();
+        exit(code)
+    }
+}
+
 /// Has the first of these signals begin the stop that it gives, and the second one end the process at once, as by a kill. Comes
-/// before everything that is to end in order. Must be called on a Tokio runtime.
+/// before everything that is to end in order. Nothing that holds up other threads holds this up.
 pub(crate) fn watch() -> Result<Stopping> {
     let failed = |e| Error::new(Code::IoError, "signals cannot be waited for").because(e);
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let signals = Signals::new().map_err(failed)?;
     let stopping = Stopping::default();
     let told = stopping.clone();
-    tokio::spawn(async move {
-        // Exit codes as shells give them for the two.
-        let mut next =
-            async || tokio::select! { _ = terminate.recv() => 143, _ = interrupt.recv() => 130 };
-        next().await;
-        told.begin();
-        let code = next().await;
-        tracing::warn!("a second signal: the process ends at once, as by a kill");
-        exit(code);
-    });
-    let begun = stopping.begun();
-    tokio::spawn(async move {
-        begun.await;
-        tracing::info!("stopping");
-        // Nothing that holds up the threads of the runtime holds up this one.
-        std::thread::spawn(|| {
-            std::thread::sleep(ALL);
-            tracing::error!("left open: the stop has not ended in {} s", ALL.as_secs());
-            exit(i32::from(Code::LeftOpen.kind().exit_code()));
-        });
-    });
+    let thread = std::thread::Builder::new().name("weir-signals".into());
+    thread.spawn(move || signals.wait(&told)).map_err(failed)?;
     Ok(stopping)
 }

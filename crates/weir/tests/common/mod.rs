@@ -95,6 +95,11 @@ impl Daemon {
             .append(true)
             .open(self.dir.join("log"))
             .expect("a log");
+        self.start_logging_to(log, listen, more);
+    }
+
+    /// The same with another log.
+    pub fn start_logging_to(&mut self, log: impl Into<Stdio>, listen: &str, more: &[&str]) {
         // A configuration file in the directory counts, as it would for a service.
         let file = self.dir.join("weir.toml");
         let config = file.exists().then(|| ["--config".into(), file.into_os_string()]);

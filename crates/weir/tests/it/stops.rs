@@ -5,6 +5,7 @@ use crate::common::lossy::{Disks, Frozen};
 use crate::common::versions::{until_ended, verify, zeros};
 use crate::common::{Beside, Daemon, terminate};
 use crate::hung::{is_at_a_device, node, uncached};
+use std::io::{PipeReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -274,4 +275,49 @@ fn quickstart_ends_in_order_too() {
     assert!(std::fs::metadata(&file).is_ok(), "{file}");
     // Nothing was left that a third run would stumble over.
     run("serving until Ctrl-C");
+}
+
+/// Bytes that a pipe takes.
+const PIPE: usize = 64 << 10;
+
+/// A daemon with hosts whose log goes into a pipe that is almost full; with the pipe's other end.
+fn logs_into_a_pipe(test: &str) -> (Daemon, PipeReader) {
+    let mut d = Daemon::new(test);
+    let (reader, mut log) = std::io::pipe().expect("a pipe");
+    log.write_all(&[b'.'; PIPE - 256]).expect("it has room");
+    d.start_logging_to(log, "127.0.0.1:0", &[]);
+    d.wait();
+    d.ok(&format!("pool create p --raid 1 {}", d.devices(2, "128M")));
+    d.ok("volume create v --pool p --size 16M");
+    d.ok("host create all --allow-any");
+    d.ok("map create all v");
+    let data = d.path("data");
+    std::fs::write(&data, vec![7; MIB]).expect("written");
+    // Each login has its lines.
+    for _ in 0..3 {
+        d.write("v", &data);
+        assert_eq!(d.read("v", MIB), vec![7; MIB]);
+    }
+    (d, reader)
+}
+
+/// As `less` or a shipper of logs that is stopped.
+#[test]
+fn a_reader_of_the_log_that_stands_still_holds_nothing_up() {
+    let (mut d, reader) = logs_into_a_pipe("stops-log-still");
+    terminate(d.pid());
+    assert_eq!(d.ended().code(), Some(0), "in order, and nothing is left open");
+    drop(reader);
+    d.is_clean(2);
+}
+
+/// As `tee` by the same Ctrl-C.
+#[test]
+fn a_reader_of_the_log_that_has_ended_ends_nothing() {
+    let (mut d, reader) = logs_into_a_pipe("stops-log-gone");
+    drop(reader);
+    assert_eq!(d.read("v", MIB), vec![7; MIB]);
+    terminate(d.pid());
+    assert_eq!(d.ended().code(), Some(0), "in order, and nothing is left open");
+    d.is_clean(2);
 }
