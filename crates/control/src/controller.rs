@@ -218,7 +218,7 @@ impl Controller {
         targets: Vec<TargetSpec>,
         stopping: Stopping,
     ) -> Result<Arc<Controller>> {
-        let (store, model, held, known, damage, stopped) = blocking(move || {
+        let (store, model, held, known, damage) = blocking(move || {
             let mut model = store.load()?;
             let before = model.clone();
             let named = model.identify_pools(entropy()?);
@@ -229,8 +229,7 @@ impl Controller {
             let held = ports::moved(&model, &targets);
             let known = known::Known::load(&store, &model)?;
             let damage = damage::Book::load(&store)?;
-            let stopped = stopped::Stopped::take(&store)?;
-            Ok((Arc::new(store), model, held, known, damage, stopped))
+            Ok((Arc::new(store), model, held, known, damage))
         })
         .await?;
         let events = EventLog::default();
@@ -272,7 +271,7 @@ impl Controller {
             retries: AtomicU64::new(0),
             cut_over: tokio::sync::Notify::new(),
             opening: opening::Openings::default(),
-            stopped,
+            stopped: stopped::Stopped::default(),
             stopping,
         });
         controller.tell_pools();

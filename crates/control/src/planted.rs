@@ -129,6 +129,8 @@ weir_base::planted_bugs! {
     StoppedForEver,
     /// That a pool was closed in order counts though it has been opened since.
     StoppedThoughOpened,
+    /// An older copy of the configuration that is put back says that pools were closed in order.
+    OlderVouches,
     /// A pool is closed, or opened again, while it is being opened.
     OpenedBesideClose,
 }

@@ -145,6 +145,8 @@ weir_base::planted_bugs! {
     HeldByOldLife,
     /// What a pool had when it was closed is not compared with what its devices have.
     LastNotCompared,
+    /// A pool counts as closed in order though it lacks a device.
+    LastLacking,
     /// A pool that is resumed gives a new volume the number of one that did not last.
     NumberTwice,
     /// A pool counts as closed while a checkpoint is being made still.
@@ -235,6 +237,7 @@ impl Bug {
         Bug::LastNotCompared,
         Bug::GoneIsKept,
         Bug::HeldByOldLife,
+        Bug::LastLacking,
         Bug::NumberTwice,
         Bug::ClosedOnTheWay,
         Bug::HiddenIsNone,

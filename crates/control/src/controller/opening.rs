@@ -118,6 +118,9 @@ impl Controller {
     /// Opens the devices of a pool when nothing else is done with them.
     pub(super) async fn plane_start(&self, pool: &Pool) -> Result<Vec<DeviceFound>> {
         let _turn = self.take_turn(&pool.name).await?;
+        if pool.protection.is_some() {
+            self.take_stopped().await?;
+        }
         let found = self.plane.start_pool(pool, None).await?;
         self.stopped.forget(pool);
         Ok(found)
@@ -126,6 +129,7 @@ impl Controller {
     /// The same by force.
     pub(super) async fn plane_force(&self, pool: &Pool) -> Result<Vec<DeviceFound>> {
         let _turn = self.take_turn(&pool.name).await?;
+        self.take_stopped().await?;
         self.stopped.forget(pool);
         self.plane.force_pool(pool).await
     }
@@ -180,11 +184,18 @@ impl Controller {
     pub(super) async fn open_pools(&self, model: &Model) {
         let soon = if has(Bug::OpenedInTurn) { Duration::from_secs(600) } else { SOON };
         let until = Instant::now() + soon;
+        let taken = self.take_stopped().await;
         let before: BTreeSet<String> = lock(&self.opening.all).keys().cloned().collect();
         for (name, pool) in &model.pools {
             let wanted = !self.up().pools.contains(name) || self.is_behind(&format!("pool/{name}"));
-            if wanted && !self.is_stopping() && !before.contains(name) {
-                self.begin_opening(pool);
+            if !wanted || self.is_stopping() || before.contains(name) {
+                continue;
+            }
+            match &taken {
+                Err(e) if pool.protection.is_some() => {
+                    self.fault(format!("pool/{name}"), e.clone());
+                }
+                _ => self.begin_opening(pool),
             }
         }
         let names: Vec<String> = lock(&self.opening.all).keys().cloned().collect();
@@ -239,8 +250,11 @@ impl Controller {
         let (mut open, mut left) = (lock(&self.opening.unknown).clone(), Vec::new());
         for (name, mut o) in all {
             match timeout_at(until, &mut o.task).await {
-                Ok(_) => {
-                    self.stopped.forget(&o.pool);
+                Ok(done) => {
+                    // One that cannot be opened has not been.
+                    if matches!(done, Ok(Ok(_))) {
+                        self.stopped.forget(&o.pool);
+                    }
                     open.insert(name);
                 }
                 Err(_) => {

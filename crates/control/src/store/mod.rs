@@ -65,6 +65,8 @@ pub struct MetaStore {
     life: String,
     /// What was found when it was opened, for people.
     notes: Vec<String>,
+    /// What lies beside it is of more than it has: it was put back from an older copy, or is another one's.
+    is_older: bool,
     /// Keeps other daemons out of the data directory. Let go after the database is closed.
     _lock: Option<File>,
 }
@@ -150,6 +152,7 @@ impl MetaStore {
         let export = dir.join(EXPORT);
         let revision = store.load()?.revision;
         let kept = export::keep_if_more(&export, &store.identity(), revision);
+        store.is_older = kept.is_some();
         let is_ours = kept.as_ref().is_none_or(|k| k.1);
         store.notes.extend(kept.map(|k| k.0));
         store.export = is_ours.then_some(export);
@@ -188,6 +191,7 @@ impl MetaStore {
             identity: Mutex::default(),
             life: life::random(8)?,
             notes: Vec::new(),
+            is_older: false,
             _lock: None,
         };
         store.identify()?;
@@ -206,6 +210,11 @@ impl MetaStore {
     /// What was found when it was opened that people should know.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// Whether the copy beside it was of more than it has when it was opened, or of another node: then it was put back.
+    pub fn is_older(&self) -> bool {
+        self.is_older
     }
 
     /// Why no change can be written now, as far as is known.

@@ -1,10 +1,12 @@
 //! A pool that lacks a device starts without it after an orderly stop, if nothing can be newer than what is there.
 
 use crate::fake::Fake;
+use crate::full::Full;
 use crate::support::*;
+use std::path::Path;
 use std::sync::Arc;
 use weir_control::Controller;
-use weir_control::model::{Command, DeviceKind, PoolSpec, Raid};
+use weir_control::model::{Command, DeviceKind, HostSpec, PoolSpec, Raid};
 use weir_control::store::MetaStore;
 
 /// What the devices had when the pool was closed.
@@ -115,6 +117,62 @@ async fn a_configuration_of_a_copy_starts_no_pool_without_a_device() {
     std::fs::remove_file(dir.path().join("weir.redb")).expect("removed");
     drop(MetaStore::restore(dir.path(), &copy).expect("restored"));
     assert!(!starts(&dir, LAST).await.0);
+}
+
+/// An older store is put back, which the copy beside it shows.
+async fn after_an_older_store() {
+    let dir = stopped().await;
+    let store = dir.path().join("weir.redb");
+    let older = std::fs::read(&store).expect("read");
+    let (fake, c) = life(&dir, LAST, false).await;
+    let host = HostSpec { name: "new".into(), allow_any: true, ..HostSpec::default() };
+    c.execute(Command::CreateHost(host)).await.expect("a host");
+    drop(fake);
+    gone(c).await;
+    until("the store is free", async || MetaStore::open(dir.path()).is_ok()).await;
+    std::fs::write(&store, older).expect("put back");
+    assert!(!starts(&dir, LAST).await.0, "others may be ahead");
+}
+
+#[tokio::test]
+async fn an_older_store_starts_no_pool_without_a_device() {
+    after_an_older_store().await;
+}
+
+/// The file system of the store is full: as long as it says how a pool was closed, that pool is not opened. All others are.
+#[tokio::test]
+async fn a_store_that_takes_no_changes_keeps_nothing_else_down() {
+    let file = Full::default();
+    let start = async |fake: &Arc<Fake>, full: bool| {
+        let store = MetaStore::open_on(file.clone()).expect("a store");
+        if full {
+            file.after(0);
+        }
+        Controller::start_on(store, Path::new("/nowhere"), fake.clone(), Vec::new()).await
+    };
+    let fake = Arc::new(Fake::default());
+    let c = start(&fake, false).await.expect("a controller");
+    fake.state().last.insert("safe".into(), LAST);
+    c.execute(mirror()).await.expect("a pool");
+    c.execute(Command::CreatePool(ram_pool("plain", GIB))).await.expect("a pool");
+    end(c).await;
+    let fake = Arc::new(Fake::default());
+    let c = start(&fake, true).await.expect("what needs no store is served");
+    tried_again(&c).await;
+    assert!(fake.state().pools.contains_key("plain"));
+    assert!(!is_open(&fake), "after a kill nobody would know that it was opened");
+    let told = c.status().await.expect("a status").faults;
+    assert!(told.iter().any(|f| f.object == "pool/safe"), "{told:?}");
+    file.has_room_again();
+    until("it is open", async || is_open(&fake)).await;
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+#[should_panic(expected = "others may be ahead")]
+async fn a_record_of_an_older_store_is_caught() {
+    weir_control::planted::plant(Some(weir_control::planted::Bug::OlderVouches));
+    after_an_older_store().await;
 }
 
 #[cfg(feature = "planted")]

@@ -462,9 +462,20 @@ impl Pool {
         datasets.values().flat_map(data).map(|vbn| (vbn, places(vbn))).collect()
     }
 
-    /// What tells the newest superblock that all devices in sync have from any other; see [`Options::last`].
-    pub fn newest(&self) -> u64 {
-        self.0.durable.borrow().chain()
+    /// What tells the newest superblock of a pool that has been closed from any other; see [`Options::last`]. None: the pool is open,
+    /// was not closed in order, lacks a device, or has something in the log beside that superblock.
+    pub fn newest(&self) -> Option<u64> {
+        let (i, s) = (&self.0, self.0.durable.borrow());
+        let is_there = |d: &Rc<Device>| match d.state.get() {
+            MemberState::InSync => d.is_current(),
+            MemberState::Spare | MemberState::Gone => true,
+            MemberState::Syncing | MemberState::Out => has(Bug::LastLacking),
+        };
+        let whole = i.devices.borrow().iter().all(is_there);
+        let told = i.begun.borrow().is_empty() && !i.unrecorded();
+        let merged = s.turns.is_empty() && s.base_lsn == i.log.next_lsn.get();
+        let closed = i.ckpt.is_ended() && i.suspended.get().is_none() && !i.options.read_only;
+        (closed && told && merged && whole).then(|| s.chain())
     }
 
     /// How it stands.

@@ -136,7 +136,9 @@ impl Inner {
         let found = RefCell::new(OldLog::default());
         let current = |n: &u16| self.device(*n).filter(|d| d.is_current());
         let halves: Vec<Rc<Device>> = halves.iter().filter_map(current).collect();
-        if halves.is_empty() && !self.options.force {
+        // Of a pool that was closed in order, and is as it was then, there is nothing in it.
+        let empty = self.options.last == Some(s.chain());
+        if halves.is_empty() && !self.options.force && !empty {
             return damaged("no device that has the log is there and current".into());
         }
         let each = halves.iter().map(|d| self.read_half(d, &s, &found));

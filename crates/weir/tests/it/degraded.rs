@@ -116,3 +116,91 @@ fn a_mirror_is_not_served_by_what_may_be_behind() {
     assert_eq!(d.read("v", BYTES)[0], b'B');
     d.stop();
 }
+
+/// The pool stays closed, also when devices may not be late any more, and it is said what to do.
+fn stays_closed(d: &Daemon) {
+    d.until("it is a fault", || is_fault(d));
+    tried_again(d);
+    let told = d.json("status")["faults"].to_string();
+    assert!(is_fault(d) && told.contains("weir pool force p"), "{told}");
+    assert!(told.contains("may have what the others have not"), "{told}");
+}
+
+/// The start after an orderly stop is killed: nobody knows how far it came.
+#[test]
+fn after_a_kill_in_the_midst_of_a_start_it_does_not() {
+    let mut d = mirror("degraded-start");
+    d.stop();
+    pull(&d, 1);
+    d.start();
+    d.kill();
+    d.start();
+    stays_closed(&d);
+    put_back(&d, 1);
+    d.until("it is whole", || state(&d) == "healthy");
+    d.stop();
+}
+
+/// Somebody else opens the pool after the stop.
+#[test]
+fn after_a_repair_it_does_not() {
+    let mut d = mirror("degraded-repaired");
+    d.stop();
+    let all: String =
+        (0..2).map(|i| format!("--device {} ", d.path(&format!("disk{i}")))).collect();
+    // To look changes nothing.
+    assert_eq!(d.json(&format!("check {all}"))["clean"], true);
+    pull(&d, 1);
+    d.start();
+    d.until("it goes on by itself", || is_served(&d));
+    put_back(&d, 1);
+    d.ok(&format!("pool attach p --device file:{}", d.path("disk1")));
+    d.until("it is whole again", || state(&d) == "healthy");
+    d.stop();
+    assert_eq!(d.json(&format!("check {all} --repair"))["clean"], true);
+    pull(&d, 1);
+    d.start();
+    stays_closed(&d);
+    d.stop();
+}
+
+/// Another node takes the pool over, and gives it back with a device less.
+#[test]
+fn after_another_node_had_it_it_does_not() {
+    let mut d = mirror("degraded-moved");
+    d.stop();
+    let mut other = Daemon::new("degraded-other");
+    other.start();
+    let all: String =
+        (0..2).map(|i| format!("--device file:{} ", d.path(&format!("disk{i}")))).collect();
+    other.ok(&format!("pool import {all}"));
+    other.until("it is up there", || state(&other) == "healthy");
+    other.stop();
+    pull(&d, 1);
+    d.start();
+    stays_closed(&d);
+    d.stop();
+}
+
+/// The only device that is there is an old copy of one.
+#[test]
+fn on_an_old_copy_alone_it_does_not() {
+    let mut d = mirror("degraded-old");
+    d.stop();
+    fs::copy(d.path("disk1"), d.path("old")).expect("copied");
+    d.start();
+    d.write("v", &letters(&d, b'B'));
+    d.stop();
+    pull(&d, 0);
+    pull(&d, 1);
+    fs::rename(d.path("old"), d.path("disk1")).expect("moved");
+    d.start();
+    stays_closed(&d);
+    // Beside the other one it is only out of date.
+    d.stop();
+    put_back(&d, 0);
+    d.start();
+    d.until("it is brought up to date", || state(&d) == "healthy");
+    assert_eq!(d.read("v", BYTES)[0], b'B');
+    d.stop();
+}

@@ -288,7 +288,7 @@ impl Node {
                 let closed = open.pool.close().await;
                 closed.map_err(|e| failed(format!("pool {name} was not closed in order"), &e))?;
                 let pool = PoolId(open.pool.status().pool);
-                Ok(Some(LastState { pool, newest: open.pool.newest() }))
+                Ok(open.pool.newest().map(|newest| LastState { pool, newest }))
             })
         })
         .await
