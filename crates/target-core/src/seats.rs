@@ -60,8 +60,8 @@ impl Drop for Seat {
 }
 
 impl Spread {
-    /// Counts a channel more for the host that an initiator port belongs to, unless the port is about to end or has so `many`. As long as
-    /// there are some for every known host, each gets four, however many others ask for.
+    /// Counts a channel more for the host that an initiator port belongs to. None: the port is about to end, `most` are taken, or the
+    /// rest is what other hosts of the map are sure of.
     pub fn admit(self: &Arc<Self>, most: usize, initiator: &[u8], map: &AccessMap) -> Option<Seat> {
         let host = map.host(initiator)?.host.clone();
         let admitted = !self.is_closed() && self.seats.take(most, &host, map);

@@ -15,6 +15,12 @@ fn at(path: &str) -> Vec<PoolLive> {
     vec![PoolLive { name, state, devices: vec![device], ..PoolLive::default() }]
 }
 
+/// A mirror of `d0` and another device.
+fn mirror(other: &str) -> PoolSpec {
+    let two = ["/nowhere/d0", other].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
+    PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) }
+}
+
 fn named(c: &Controller) -> Option<String> {
     c.model().pools["safe"].devices[0].path.clone()
 }
@@ -54,11 +60,9 @@ async fn names_of_before_are_caught() {
 #[tokio::test]
 async fn a_pool_that_lacks_a_device_loses_a_name_to_the_pool_that_has_it() {
     let (_file, fake, c) = node().await;
-    let two = ["/nowhere/d0", "/nowhere/d1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
-    let mirror = PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) };
     let one = pool("other", &[(DeviceKind::File, Some("/nowhere/o0"), Some(GIB))]);
     let other = PoolSpec { raid: Some(Raid::Zero), ..one };
-    for spec in [mirror, other] {
+    for spec in [mirror("/nowhere/d1"), other] {
         c.execute(Command::CreatePool(spec)).await.expect("a pool");
     }
     let lacks = |path: &str| {
@@ -95,10 +99,7 @@ async fn a_pool_that_lacks_a_device_loses_a_name_to_the_pool_that_has_it() {
 #[tokio::test]
 async fn a_pool_that_lacks_a_device_follows_the_names_of_the_others() {
     let (_file, fake, c) = node().await;
-    let two = ["/nowhere/d0", "/nowhere/d1"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
-    c.execute(Command::CreatePool(PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) }))
-        .await
-        .expect("a pool");
+    c.execute(Command::CreatePool(mirror("/nowhere/d1"))).await.expect("a pool");
     let named = |paths: &[&str]| {
         let model = c.model();
         let names = model.pools["safe"].devices.iter().filter_map(|d| d.path.as_deref());
@@ -117,10 +118,7 @@ async fn a_pool_that_lacks_a_device_follows_the_names_of_the_others() {
 /// One of two devices of one name is removed: the other one is to be found at the next start.
 async fn removed_beside_its_heir() {
     let (_file, fake, c) = node().await;
-    let two = ["/nowhere/d0", "/nowhere/slot"].map(|d| (DeviceKind::File, Some(d), Some(GIB)));
-    c.execute(Command::CreatePool(PoolSpec { raid: Some(Raid::One), ..pool("safe", &two) }))
-        .await
-        .expect("a pool");
+    c.execute(Command::CreatePool(mirror("/nowhere/slot"))).await.expect("a pool");
     let device = |number, path: &str| PoolDeviceLive {
         number,
         path: Some(path.into()),
