@@ -6,7 +6,7 @@ use crate::fuse;
 use crate::host::loopdev;
 use crate::nbd;
 use crate::reach::{self, Failure, Paths, Reached, Wanted};
-use crate::state::{Method, Place, State, started};
+use crate::state::{Mapped, Method, Place, State, started};
 use crate::sys::{self, Signals};
 use crate::ublk;
 use crate::volume::Volume;
@@ -20,18 +20,14 @@ use weir_mem::PoolConfig;
 /// What is to be attached, and how.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Where attachments are kept.
-    pub run_dir: PathBuf,
-    /// The attachment's name.
-    pub name: String,
     /// Ways to the volume: the first that works is taken.
     pub ways: Vec<Wanted>,
-    /// How; `None` takes the best that the kernel has.
-    pub method: Option<Method>,
     /// Queues, a thread each.
     pub queues: usize,
     /// Our initiator port, for displays.
     pub initiator_port: String,
+    /// What was made at the daemon of this machine for it, for who takes it away.
+    pub mapped: Option<Mapped>,
 }
 
 /// Why there is no attachment: what each way to the volume said, with its number in [`Spec::ways`].
@@ -71,10 +67,36 @@ pub struct Attachment {
     _cleanup: Cleanup,
 }
 
+/// A name that is taken for an attachment, which is yet to be made. Dropping it gives the name back.
+pub struct Claimed {
+    method: Method,
+    cleanup: Cleanup,
+}
+
+impl Claimed {
+    /// Has `undo` done when the attachment ends, however that comes: its disk is gone then, and its name not free yet. So
+    /// it meets no other attachment of that name.
+    pub fn at_the_end(&mut self, undo: impl FnOnce() + 'static) {
+        self.cleanup.undo = Some(Box::new(undo));
+    }
+}
+
+/// Takes a name for an attachment, by a method; `None` takes the best that the kernel has.
+///
+/// # Errors
+/// The name is taken, or the method cannot be used here.
+pub fn claim(run_dir: &Path, name: &str, method: Option<Method>) -> Result<Claimed, Error> {
+    let method = choose(method)?;
+    let place = Place::of(run_dir, name)?;
+    place.create()?;
+    Ok(Claimed { method, cleanup: Cleanup { place, device: None, undo: None } })
+}
+
 /// Takes away from the kernel what it still has.
 struct Cleanup {
     place: Place,
     device: Option<(Method, PathBuf)>,
+    undo: Option<Box<dyn FnOnce()>>,
 }
 
 impl Drop for Cleanup {
@@ -93,6 +115,9 @@ impl Drop for Cleanup {
             _ => {}
         }
         let _ = sys::unmount(&self.place.disk(), true);
+        if let Some(undo) = self.undo.take() {
+            undo();
+        }
         self.place.remove();
     }
 }
@@ -150,11 +175,13 @@ fn by_fuse() -> Result<Method, Error> {
 ///
 /// # Errors
 /// Nothing is left behind then.
-pub fn attach(spec: &Spec, provider: &MakeProvider) -> Result<Attachment, NotAttached> {
-    let method = choose(spec.method)?;
-    let place = Place::of(&spec.run_dir, &spec.name)?;
-    place.create()?;
-    let mut cleanup = Cleanup { place: place.clone(), device: None };
+pub fn attach(
+    claimed: Claimed,
+    spec: &Spec,
+    provider: &MakeProvider,
+) -> Result<Attachment, NotAttached> {
+    let Claimed { method, mut cleanup } = claimed;
+    let place = cleanup.place.clone();
     sys::become_io_server();
     let signals = Signals::hold().map_err(|e| Error::system("signals cannot be held back", &e))?;
     let workers = Workers::start(spec.queues, &buffers(method), provider)?;
@@ -183,7 +210,7 @@ pub fn attach(spec: &Spec, provider: &MakeProvider) -> Result<Attachment, NotAtt
     let (protocol, targets) = describe(&spec.ways[way].paths);
     let me = std::process::id();
     let state = State {
-        name: spec.name.clone(),
+        name: place.name().to_owned(),
         volume: reached.name.clone().unwrap_or_else(|| spec.ways[way].which.to_string()),
         protocol: protocol.into(),
         targets,
@@ -198,6 +225,7 @@ pub fn attach(spec: &Spec, provider: &MakeProvider) -> Result<Attachment, NotAtt
         queues: workers.len(),
         pid: me,
         started: started(me).unwrap_or(0),
+        mapped: spec.mapped.clone(),
     };
     place.write(&state)?;
     let resized = tell.clone();

@@ -28,11 +28,17 @@ pub struct Detached {
 }
 
 /// Ends an attachment. By `force` also when it is in use or its target does not answer: what was written and has not
-/// reached the volume is lost then.
+/// reached the volume is lost then. `undo` takes back what was made for the attachment elsewhere, and gives what the
+/// reader should know; the process of the attachment has done it before if it could.
 ///
 /// # Errors
 /// There is none, it is in use, or the kernel does not let go of it.
-pub fn detach(run_dir: &Path, name: &str, force: bool) -> Result<Detached, Error> {
+pub fn detach(
+    run_dir: &Path,
+    name: &str,
+    force: bool,
+    undo: impl FnOnce(&State) -> Vec<String>,
+) -> Result<Detached, Error> {
     let place = Place::of(run_dir, name)?;
     if !place.exists() {
         let all: Vec<String> = crate::state::list(run_dir).into_iter().map(|(n, _)| n).collect();
@@ -77,13 +83,17 @@ pub fn detach(run_dir: &Path, name: &str, force: bool) -> Result<Detached, Error
         let _ = sys::kill(state.pid, libc::SIGKILL);
         done.notes.push(format!("its process {} did not end by itself and was killed", state.pid));
     }
-    // What the process removes itself is gone by now; the rest is for us.
     if let (Method::Ublk, Some(d)) = (state.method, ublk::Device::of(&state.device))
         && d.exists()
     {
         d.delete();
     }
-    place.remove();
+    // The process itself may have removed its files. Then the name may be another attachment's already, with all that
+    // was made for that.
+    if place.is_of(&state) || place.create().is_ok() {
+        done.notes.extend(undo(&state));
+        place.remove();
+    }
     Ok(done)
 }
 

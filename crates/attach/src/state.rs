@@ -35,6 +35,23 @@ impl std::fmt::Display for Method {
     }
 }
 
+/// What `weir attach` has made at the daemon of this machine, so that it lets the attachment in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mapped {
+    /// The daemon, as `unix:PATH`.
+    pub server: String,
+    /// The host that sees the volume.
+    pub host: String,
+    /// The host was made, too, not only its mapping.
+    pub made_host: bool,
+    /// The volume's name there.
+    pub volume: String,
+    /// The volume's world-wide name there: the name alone may be given to another.
+    pub naa: String,
+    /// The number by which the host sees it.
+    pub lun: u16,
+}
+
 /// An attachment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
@@ -68,6 +85,9 @@ pub struct State {
     pub pid: u32,
     /// When the process started, in the kernel's ticks: tells it from another one of that number.
     pub started: u64,
+    /// What was made at the daemon of this machine for it, and goes with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mapped: Option<Mapped>,
 }
 
 impl State {
@@ -199,6 +219,11 @@ impl Place {
         serde_json::from_str(&text).ok()
     }
 
+    /// Whether the files are that attachment's, not those of another one of its name.
+    pub(crate) fn is_of(&self, state: &State) -> bool {
+        self.read().is_some_and(|s| (s.pid, s.started) == (state.pid, state.started))
+    }
+
     /// Writes down what is known.
     ///
     /// # Errors
@@ -270,10 +295,12 @@ mod tests {
             queues: 1,
             pid: me,
             started: started(me).unwrap(),
+            mapped: None,
         };
         place.write(&state).unwrap();
         assert_eq!(place.read().as_ref(), Some(&state));
-        assert!(state.is_alive());
+        assert!(state.is_alive() && place.is_of(&state));
+        assert!(!place.is_of(&State { pid: me + 1, ..state.clone() }), "another's by that name");
         assert!(!State { started: state.started + 1, ..state.clone() }.is_alive());
         place.remove();
         assert!(!place.exists());

@@ -1,13 +1,16 @@
 //! `weir attach` and `weir detach`: the way to the volume, and a process for each disk.
 
+mod daemon;
+
+use self::daemon::{Addresses, Guest};
 use super::remote::{fnv, initiator_port, login, machine};
 use crate::cli::args::{AttachArgs, AttachMethod, AttachProtocol, DetachArgs};
 use crate::cli::log::log_to_file;
 use crate::cli::output::{self, Table};
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use weir_attach::attachment::{self, Attachment, NotAttached, Spec};
 use weir_attach::error::{Error as AttachError, Kind};
 use weir_attach::reach::{Failure, Paths, Wanted, Which};
@@ -15,21 +18,17 @@ use weir_attach::state::{self, Method, Place, State};
 use weir_bench::client::ConnectError;
 use weir_bench::srp::Login;
 use weir_control::client::Client;
-use weir_control::model::Protocol;
+use weir_control::model::InitiatorPort;
+use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
 use weir_initiator_brp as brp;
-use weir_proto_srp::PortId;
+use weir_initiator_srp::ChannelError;
+use weir_proto_srp::{PortId, RejectReason};
 
 /// Environment variable that `--background-child` stands beside, so that nobody gives it by accident.
 const CHILD: &str = "--background-child";
 /// Commands in flight per channel: what a queue of the kernel's can have under way.
 const DEPTH: u16 = 256;
-
-/// Where a target listens.
-struct Addresses {
-    brp: Vec<SocketAddr>,
-    srp: Vec<SocketAddr>,
-}
 
 /// Runs `weir attach`. `daemon` is asked for addresses when none is given.
 pub(crate) fn attach(
@@ -40,11 +39,13 @@ pub(crate) fn attach(
         return list(&args);
     }
     if args.foreground || args.background_child {
-        let found = match args.target.is_empty() {
-            true => asked(daemon()?),
-            false => Ok(given(&args)),
+        // Without a target it is the daemon's volume.
+        let daemon = if args.target.is_empty() { Some(daemon()?) } else { None };
+        let found = match &daemon {
+            Some(d) => daemon::addresses(d),
+            None => Ok(given(&args)),
         };
-        let attached = found.and_then(|at| make(&args, &at));
+        let attached = found.and_then(|at| make(&args, &at, daemon.as_ref()));
         return if args.background_child {
             serve_child(attached)
         } else {
@@ -68,49 +69,6 @@ fn given(args: &AttachArgs) -> Addresses {
     let (srp, brp) = (crate::cli::DEFAULT_PORT, weir_proto_brp::DEFAULT_PORT);
     // Where only a host is given, the port of SRP stands for it. A port that was given is tried as it is.
     Addresses { brp: with(srp, brp), srp: with(brp, srp) }
-}
-
-/// Where the daemon of this machine listens.
-fn asked(client: Client) -> Result<Addresses> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime =
-        runtime.map_err(|e| Error::new(Code::Internal, "the daemon cannot be asked").because(e))?;
-    let (targets, status) =
-        runtime.block_on(async { Ok((client.targets().await?, client.status().await?)) }).map_err(
-            |e: Error| e.hint("start one with `weir serve`, or name a target with --target"),
-        )?;
-    let mut found = Addresses { brp: Vec::new(), srp: Vec::new() };
-    for target in &targets {
-        let port = status.live.ports.iter().find(|p| p.name == target.name);
-        let listening = port.map_or(&[][..], |p| &p.listening);
-        // One address of each port is enough on the same machine.
-        if let Some(at) = listening.iter().find_map(|a| a.parse::<SocketAddr>().ok()) {
-            match target.protocol {
-                Protocol::Brp => found.brp.push(local(at)),
-                Protocol::Srp => found.srp.push(local(at)),
-            }
-        }
-    }
-    // Several ports of one daemon are no further paths.
-    found.brp.truncate(1);
-    found.srp.truncate(1);
-    if found.brp.is_empty() && found.srp.is_empty() {
-        return Err(Error::new(Code::TargetUnreachable, "the daemon serves no target port")
-            .because(format!("the one at {} listens nowhere", client.endpoint()))
-            .hint("`weir target list` shows its ports; or name another target with --target"));
-    }
-    Ok(found)
-}
-
-/// An address that is good on this machine.
-fn local(mut at: SocketAddr) -> SocketAddr {
-    if at.ip().is_unspecified() {
-        at.set_ip(match at.ip() {
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        });
-    }
-    at
 }
 
 /// The attachment's name.
@@ -189,8 +147,8 @@ fn ways(args: &AttachArgs, at: &Addresses, secret: Option<&brp::Secret>) -> Vec<
     ways
 }
 
-/// Makes the disk.
-fn make(args: &AttachArgs, at: &Addresses) -> Result<Attachment> {
+/// Makes the disk. `daemon` is to let it in, if the volume is that daemon's.
+fn make(args: &AttachArgs, at: &Addresses, daemon: Option<&Client>) -> Result<Attachment> {
     let secret = args.secret_file.as_deref().map(super::secret::read).transpose()?;
     let ways = ways(args, at, secret.as_ref());
     let Some((first, _)) = ways.first() else {
@@ -199,26 +157,58 @@ fn make(args: &AttachArgs, at: &Addresses) -> Result<Attachment> {
             .because("`listen` in its configuration makes one of each")
             .hint("leave --protocol out, or name another target with --target"));
     };
+    let method = match args.method {
+        AttachMethod::Ublk => Some(Method::Ublk),
+        AttachMethod::Nbd => Some(Method::Nbd),
+        AttachMethod::Fuse => Some(Method::Fuse),
+        AttachMethod::Auto => None,
+    };
+    let mut claimed = attachment::claim(&args.run.run_dir, &name(args), method).map_err(said)?;
+    let mapped = match (daemon, &args.volume) {
+        (Some(daemon), Some(volume)) => {
+            let guest = Guest {
+                name: name(args),
+                port: InitiatorPort(first.initiator.0),
+                volume: volume.clone(),
+                secret_file: args.secret_file.clone(),
+                no_map: args.no_map,
+                shared: args.login.initiator_port.is_some(),
+            };
+            daemon::let_in(daemon, &guest)?
+        }
+        _ => None,
+    };
+    let stays = Arc::new(Mutex::new(None));
+    if let Some(m) = mapped.clone() {
+        let (port, stays) = (first.initiator.to_string(), stays.clone());
+        claimed.at_the_end(move || match daemon::take_back(&m, &port) {
+            Ok(text) => tracing::info!("{text}"),
+            Err(e) => {
+                let text = daemon::stays(&m, &e);
+                tracing::warn!("{text}");
+                *stays.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+            }
+        });
+    }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spec = Spec {
-        run_dir: args.run.run_dir.clone(),
-        name: name(args),
         ways: ways.iter().map(|(_, w)| w.clone()).collect(),
-        method: match args.method {
-            AttachMethod::Ublk => Some(Method::Ublk),
-            AttachMethod::Nbd => Some(Method::Nbd),
-            AttachMethod::Fuse => Some(Method::Fuse),
-            AttachMethod::Auto => None,
-        },
         queues: args.queues.map_or((cores / 2).clamp(1, 4), usize::from),
         initiator_port: first.initiator.to_string(),
+        mapped,
     };
     let login = first.clone();
     let provider: weir_attach::workers::MakeProvider =
         Arc::new(move |reactor, ring| login.provider_on(reactor, ring).map_err(|e| e.to_string()));
-    attachment::attach(&spec, &provider).map_err(|e| match e {
-        NotAttached::Other(e) => said(e),
-        NotAttached::Unreached(all) => unreached(&ways, all),
+    attachment::attach(claimed, &spec, &provider).map_err(|e| {
+        let mut e = match e {
+            NotAttached::Other(e) => said(e),
+            NotAttached::Unreached(all) => unreached(&ways, all),
+        };
+        if let Some(text) = stays.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            e.reason = format!("{}\n{text}", e.reason);
+        }
+        e
     })
 }
 
@@ -229,8 +219,22 @@ fn unreached(ways: &[(Login, Wanted)], all: Vec<(usize, Failure)>) -> Error {
         .map(|(i, failure)| {
             let (login, wanted) = &ways[i];
             match failure {
-                Failure::Brp(e) => refused(weir_bench::brp::explain(&login.place(), &e)),
-                Failure::Srp(e) => refused(login.explain(e)),
+                Failure::Brp(e) => {
+                    let unknown = matches!(e, brp::Error::Rejected(brp::RejectReason::NotAllowed));
+                    let said = refused(weir_bench::brp::explain(&login.place(), &e));
+                    if unknown { said.hint(to_type(login, wanted)) } else { said }
+                }
+                Failure::Srp(e) => {
+                    // SRP has no better word for it.
+                    let unknown =
+                        matches!(e, ChannelError::Rejected(RejectReason::ChannelLimit));
+                    let said = refused(login.explain(e));
+                    if unknown {
+                        said.hint(format!("if the target does not know it: {}", to_type(login, wanted)))
+                    } else {
+                        said
+                    }
+                }
                 Failure::Other(e) => said(e),
                 Failure::NoVolume(have) => {
                     let have = if have.is_empty() {
@@ -261,6 +265,18 @@ fn unreached(ways: &[(Login, Wanted)], all: Vec<(usize, Failure)>) -> Error {
     last
 }
 
+/// What lets an attachment in, to be typed at the target.
+fn to_type(login: &Login, wanted: &Wanted) -> String {
+    let volume = match &wanted.which {
+        Which::Name(name) => name.as_str(),
+        Which::Number(_) => "VOLUME",
+    };
+    format!(
+        "at the target: weir host create HOST --port {}; weir map create HOST {volume}",
+        login.initiator
+    )
+}
+
 fn refused(e: ConnectError) -> Error {
     super::bench::refused(e)
 }
@@ -281,12 +297,14 @@ fn said(e: AttachError) -> Error {
 }
 
 fn text(s: &State) -> String {
-    let size = weir_bench::units::size(s.size);
+    let size = format_size(s.size);
     let ro = if s.read_only { ", read-only" } else { "" };
     let disk = s.link.as_ref().unwrap_or(&s.device).display();
     let device = s.device.display();
+    let made = s.mapped.as_ref().map_or(String::new(), |m| daemon::sentence(m) + "\n");
+    let also = if s.mapped.is_some() { ", and what was made for it" } else { "" };
     format!(
-        "{disk} ({device}) is volume {}, {size}{ro}, by {} and {}\n`weir detach {}` takes it away",
+        "{disk} ({device}) is volume {}, {size}{ro}, by {} and {}\n{made}`weir detach {}` takes it away{also}",
         s.volume, s.protocol, s.method, s.name
     )
 }
@@ -384,7 +402,7 @@ fn list(args: &AttachArgs) -> anyhow::Result<ExitCode> {
                     false => format!("{} has ended; `weir detach {name}` cleans up", s.pid),
                 };
                 let by = format!("{}, {}", s.protocol, s.method);
-                let size = weir_bench::units::size(s.size);
+                let size = format_size(s.size);
                 let disk = s.device.display().to_string();
                 t.row(vec![name, s.volume, disk, size, by, s.targets.join(", "), process]);
             }
@@ -401,8 +419,15 @@ fn list(args: &AttachArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs `weir detach`.
 pub(crate) fn detach(args: DetachArgs) -> anyhow::Result<ExitCode> {
-    let done =
-        weir_attach::detach::detach(&args.run.run_dir, &args.name, args.force).map_err(said)?;
+    let undo = |state: &State| {
+        let undone = |m| {
+            let taken = daemon::take_back(m, &state.initiator_port);
+            taken.unwrap_or_else(|e| daemon::stays(m, &e))
+        };
+        state.mapped.iter().map(undone).collect()
+    };
+    let done = weir_attach::detach::detach(&args.run.run_dir, &args.name, args.force, undo)
+        .map_err(said)?;
     let value = serde_json::json!({ "detached": args.name, "notes": done.notes });
     output::show(args.json, &value, |_| {
         let mut text = format!("{} is detached\n", args.name);

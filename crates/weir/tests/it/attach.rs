@@ -19,7 +19,7 @@ const EXCLUSIVE: i32 = 0o200;
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// Whether this machine can run the tests.
-fn can() -> bool {
+pub(crate) fn can() -> bool {
     let root =
         fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
     let mkfs = ["/sbin/mkfs.ext4", "/usr/sbin/mkfs.ext4"].iter().any(|p| Path::new(p).exists());
@@ -37,7 +37,7 @@ fn can() -> bool {
     true
 }
 
-fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
         assert!(start.elapsed() < PATIENCE, "{what} takes too long");
@@ -46,7 +46,7 @@ fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
 }
 
 /// Runs a command with a limit of its time, and wants success.
-fn run(program: &str, args: &[&str]) -> String {
+pub(crate) fn run(program: &str, args: &[&str]) -> String {
     let out = Command::new("timeout")
         .args(["-k", "5", "60", program])
         .args(args)
@@ -59,9 +59,9 @@ fn run(program: &str, args: &[&str]) -> String {
 }
 
 /// A target in a directory of its own, which may be killed and started again.
-struct Target {
-    dir: PathBuf,
-    port: u16,
+pub(crate) struct Target {
+    pub(crate) dir: PathBuf,
+    pub(crate) port: u16,
     process: Option<Child>,
     /// Takes everything away once its input ends, also when this process was killed.
     sweeper: Child,
@@ -81,6 +81,21 @@ rm -rf "$1"
 
 impl Target {
     fn new(volumes: &[(&str, &str)]) -> Target {
+        let mut t = String::from(
+            "[[pool]]\nname = \"thin\"\ndevices = [{ kind = \"dir\", path = \"thin\" }]\n\
+             [[host]]\nname = \"anyone\"\nallow_any = true\n",
+        );
+        for (name, size) in volumes {
+            t += &format!(
+                "[[volume]]\nname = \"{name}\"\npool = \"thin\"\nsize = \"{size}\"\n\
+                 [[map]]\nhost = \"anyone\"\nvolume = \"{name}\"\n"
+            );
+        }
+        Target::declared(&t)
+    }
+
+    /// One with what a file declares, beside its listeners.
+    pub(crate) fn declared(what: &str) -> Target {
         let n = NUMBER.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("weir-attach-it-{}-{n}", std::process::id()));
         fs::create_dir_all(dir.join("mnt")).unwrap();
@@ -92,18 +107,10 @@ impl Target {
                 TcpListener::bind(("127.0.0.1", port.checked_add(1)?)).ok().map(|_| port)
             })
             .unwrap();
-        let mut t = format!(
-            "data_dir = {:?}\nlisten = [\"127.0.0.1:{port}\"]\nbuffer_memory = \"32M\"\n\
-             [[pool]]\nname = \"thin\"\ndevices = [{{ kind = \"dir\", path = \"thin\" }}]\n\
-             [[host]]\nname = \"anyone\"\nallow_any = true\n",
+        let t = format!(
+            "data_dir = {:?}\nlisten = [\"127.0.0.1:{port}\"]\nbuffer_memory = \"32M\"\n{what}",
             dir.join("data")
         );
-        for (name, size) in volumes {
-            t += &format!(
-                "[[volume]]\nname = \"{name}\"\npool = \"thin\"\nsize = \"{size}\"\n\
-                 [[map]]\nhost = \"anyone\"\nvolume = \"{name}\"\n"
-            );
-        }
         fs::write(dir.join("weir.toml"), t).unwrap();
         let sweeper = Command::new("sh")
             .args(["-c", SWEEP, "sweep"])
@@ -121,7 +128,7 @@ impl Target {
         target
     }
 
-    fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let log = fs::OpenOptions::new().append(true).create(true).open(self.dir.join("log"));
         let child = Command::new(env!("CARGO_BIN_EXE_weir"))
             .args(["serve", "--config"])
@@ -135,7 +142,7 @@ impl Target {
         wait_for("the target's start", || self.weir("target list").status.success());
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let mut child = self.process.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -143,7 +150,7 @@ impl Target {
 
     /// Runs a command. One that cannot be ended, as it waits in the kernel, fails the test: its output is in files, since a
     /// pipe would have no end either.
-    fn weir(&self, line: &str) -> Output {
+    pub(crate) fn weir(&self, line: &str) -> Output {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let said = ["out", "err"].map(|s| self.dir.join(format!("{number}.{s}")));
         let [out, err] = said.each_ref().map(|s| fs::File::create(s).unwrap());
@@ -166,7 +173,7 @@ impl Target {
         Output { status: status.unwrap(), stdout, stderr }
     }
 
-    fn ok(&self, line: &str) -> String {
+    pub(crate) fn ok(&self, line: &str) -> String {
         let out = self.weir(line);
         let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
         assert!(out.status.success(), "weir {line}: {}{}", text(&out.stdout), text(&out.stderr));
@@ -174,14 +181,14 @@ impl Target {
     }
 
     /// Runs it, wants this exit code, and gives what it said.
-    fn fails(&self, line: &str, exit: i32) -> String {
+    pub(crate) fn fails(&self, line: &str, exit: i32) -> String {
         let out = self.weir(line);
         let text = String::from_utf8_lossy(&out.stderr).into_owned();
         assert_eq!(out.status.code(), Some(exit), "weir {line}: {text}");
         text
     }
 
-    fn attach(&self, line: &str) -> Value {
+    pub(crate) fn attach(&self, line: &str) -> Value {
         serde_json::from_str(&self.ok(&format!("attach {line} --json"))).unwrap()
     }
 
@@ -198,7 +205,7 @@ impl Target {
     }
 
     /// Nothing of an attachment is left.
-    fn all_gone(&self, attached: &Value) {
+    pub(crate) fn all_gone(&self, attached: &Value) {
         let device = attached["device"].as_str().unwrap();
         let pid = attached["pid"].as_u64().unwrap();
         let name = attached["name"].as_str().unwrap();

@@ -51,7 +51,8 @@ pub(crate) struct RunDir {
 #[command(
     after_help = "Examples:\n  weir attach db-01\n  weir attach db-01 --target 192.0.2.7 --target 192.0.3.7\n  \
     weir attach db-01 --target 192.0.2.7 --protocol srp --read-only --json\n  weir attach --list\n\n\
-    The disk is /dev/weir/NAME. Its I/O waits while no target answers, and goes on when one does, unless --fail-after \
+    A volume of the local daemon that is not mapped to this host is mapped to it for as long as it is attached, unless \
+    --no-map is given. The disk is /dev/weir/NAME. Its I/O waits while no target answers, and goes on when one does, unless --fail-after \
     says otherwise. `weir detach NAME` takes it away. See docs/attach.md."
 )]
 pub(crate) struct AttachArgs {
@@ -71,6 +72,10 @@ pub(crate) struct AttachArgs {
     /// How the volume is reached.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) protocol: AttachProtocol,
+    /// Make no host and no mapping at the local daemon: refuse when the volume is not mapped to this host. Without it they
+    /// are made when they are missing, and go with the attachment.
+    #[arg(long)]
+    pub(crate) no_map: bool,
     /// File with the secret of this host, which target and host prove to each other; by BRP only (docs/security.md).
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: Option<PathBuf>,

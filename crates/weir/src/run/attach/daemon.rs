@@ -1,0 +1,363 @@
+//! The daemon of this machine: where it listens, and that it lets an attachment in. A host and a mapping that are missing
+//! are made there; they go with the attachment.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+use weir_attach::state::Mapped;
+use weir_control::client::{Client, Endpoint};
+use weir_control::model::{
+    Host, HostSecret, HostSpec, InitiatorPort, MapSpec, Mapping, Protocol, check_name,
+};
+use weir_control::{Code, Error, Result};
+
+/// How long the daemon may take to forget what was made. The end of an attachment waits no longer.
+const FORGET: Duration = Duration::from_secs(4);
+/// Names of volumes that an error shows.
+const NAMED: usize = 10;
+
+/// Where a target listens.
+pub(super) struct Addresses {
+    pub(super) brp: Vec<SocketAddr>,
+    pub(super) srp: Vec<SocketAddr>,
+}
+
+/// Runs what asks the daemon.
+fn ask<R>(work: impl Future<Output = Result<R>>) -> Result<R> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|e| Error::new(Code::Internal, "the daemon cannot be asked").because(e))?;
+    runtime.block_on(work)
+}
+
+/// Where the daemon listens.
+pub(super) fn addresses(client: &Client) -> Result<Addresses> {
+    let (targets, status) = ask(async { Ok((client.targets().await?, client.status().await?)) })
+        .map_err(|e: Error| {
+            e.hint("start one with `weir serve`, or name a target with --target")
+        })?;
+    let mut found = Addresses { brp: Vec::new(), srp: Vec::new() };
+    for target in &targets {
+        let port = status.live.ports.iter().find(|p| p.name == target.name);
+        let listening = port.map_or(&[][..], |p| &p.listening);
+        // One address of each port is enough on the same machine.
+        if let Some(at) = listening.iter().find_map(|a| a.parse::<SocketAddr>().ok()) {
+            match target.protocol {
+                Protocol::Brp => found.brp.push(local(at)),
+                Protocol::Srp => found.srp.push(local(at)),
+            }
+        }
+    }
+    // Several ports of one daemon are no further paths.
+    found.brp.truncate(1);
+    found.srp.truncate(1);
+    if found.brp.is_empty() && found.srp.is_empty() {
+        return Err(Error::new(Code::TargetUnreachable, "the daemon serves no target port")
+            .because(format!("the one at {} listens nowhere", client.endpoint()))
+            .hint("`weir target list` shows its ports; or name another target with --target"));
+    }
+    Ok(found)
+}
+
+/// An address that is good on this machine.
+fn local(mut at: SocketAddr) -> SocketAddr {
+    if at.ip().is_unspecified() {
+        at.set_ip(match at.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    at
+}
+
+/// What is to be let in.
+pub(super) struct Guest {
+    /// The attachment's name.
+    pub(super) name: String,
+    pub(super) port: InitiatorPort,
+    pub(super) volume: String,
+    /// File with what it proves at login.
+    pub(super) secret_file: Option<PathBuf>,
+    /// Nothing may be made for it.
+    pub(super) no_map: bool,
+    /// The port was given: other programs may log in by it, too.
+    pub(super) shared: bool,
+}
+
+/// What is missing.
+#[derive(Debug, PartialEq, Eq)]
+enum Missing {
+    /// Nothing: the port sees the volume.
+    Nothing,
+    /// A mapping for the host of this name, which names the port.
+    Mapping(String),
+    /// A host, too; it may have this name.
+    Host(String),
+    /// A mapping for the host of this name, which stands for all ports. A host of its own would take from other sessions
+    /// of the port what they see by that one.
+    ForAll(String),
+}
+
+/// What it takes that the port sees the volume. A host for all ports is given nothing: every machine would see it.
+fn missing(hosts: &[Host], maps: &[Mapping], guest: &Guest) -> Missing {
+    let own = hosts.iter().find(|h| h.ports.contains(&guest.port));
+    let seen_by = own.or_else(|| hosts.iter().find(|h| h.allow_any));
+    let sees = |h: &Host| maps.iter().any(|m| m.host == h.name && m.volume == guest.volume);
+    match (seen_by, own) {
+        (Some(h), _) if sees(h) => Missing::Nothing,
+        (Some(h), None) if guest.shared => Missing::ForAll(h.name.clone()),
+        (_, Some(h)) => Missing::Mapping(h.name.clone()),
+        (_, None) => Missing::Host(free_name(hosts, &guest.name)),
+    }
+}
+
+/// A name for the host of an attachment.
+fn free_name(hosts: &[Host], attachment: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let name: String = attachment.chars().filter(|c| fits(*c)).take(50).collect();
+    let name = format!("attach-{}", name.to_ascii_lowercase());
+    let taken = |n: &String| hosts.iter().any(|h| h.name == *n);
+    let numbered = (2u32..).map(|i| format!("{name}-{i}"));
+    std::iter::once(name.clone()).chain(numbered).find(|n| !taken(n)).unwrap_or(name)
+}
+
+/// Sees to it that the daemon lets the attachment in, and gives what had to be made for that. It is asked for that by its
+/// socket only: who may open that may change everything.
+pub(super) fn let_in(client: &Client, guest: &Guest) -> Result<Option<Mapped>> {
+    let Endpoint::Unix(socket) = client.endpoint() else { return Ok(None) };
+    // The attachment may end in another directory.
+    let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.clone());
+    let server = Endpoint::Unix(socket).to_string();
+    ask(async {
+        check_name("volume", &guest.volume)?;
+        let volumes = client.volumes().await?;
+        let Some(volume) = volumes.iter().find(|v| v.volume.name == guest.volume) else {
+            return Err(no_volume(volumes.iter().map(|v| v.volume.name.as_str()), guest));
+        };
+        let naa = volume.volume.naa.to_string();
+        let (hosts, maps) = (client.hosts().await?, client.maps().await?);
+        let (host, made_host) = match missing(&hosts, &maps, guest) {
+            Missing::Nothing => return Ok(None),
+            wanted if guest.no_map => return Err(unmapped(&wanted, guest)),
+            wanted @ Missing::ForAll(_) => return Err(unmapped(&wanted, guest)),
+            Missing::Mapping(host) => (host, false),
+            Missing::Host(name) => {
+                let secret = guest.secret_file.as_deref().map(HostSecret::read).transpose()?;
+                let ports = vec![guest.port];
+                let spec = HostSpec { name, ports, secret, ..HostSpec::default() };
+                (client.create_host(&spec).await?.name, true)
+            }
+        };
+        let mut mapped =
+            Mapped { server, host, made_host, volume: guest.volume.clone(), naa, lun: 0 };
+        let (host, volume) = (mapped.host.clone(), mapped.volume.clone());
+        match client.create_map(&MapSpec { host, volume, lun: None }).await {
+            Ok(m) => {
+                mapped.lun = m.lun;
+                Ok(Some(mapped))
+            }
+            // Somebody else was faster, and may want it to stay.
+            Err(e) if e.code == Code::MapExists && !made_host => Ok(None),
+            Err(e) => {
+                if made_host {
+                    drop(client.delete_host(&mapped.host).await);
+                }
+                Err(e)
+            }
+        }
+    })
+}
+
+fn no_volume<'a>(all: impl Iterator<Item = &'a str>, guest: &Guest) -> Error {
+    let all: Vec<&str> = all.collect();
+    let more = all.len().saturating_sub(NAMED);
+    let have = match (all.is_empty(), more) {
+        (true, _) => "it has none".into(),
+        (_, 0) => format!("it has {}", all.join(", ")),
+        (_, n) => format!("it has {} and {n} more", all[..NAMED].join(", ")),
+    };
+    Error::new(Code::VolumeNotFound, format!("the daemon has no volume {}", guest.volume))
+        .because(have)
+        .hint("`weir volume list` shows its volumes; --target names another target")
+}
+
+/// What a person would have to type.
+fn unmapped(missing: &Missing, guest: &Guest) -> Error {
+    let (volume, port) = (&guest.volume, guest.port);
+    let hint = match missing {
+        Missing::Host(name) => format!(
+            "weir host create {name} --port {port}; weir map create {name} {volume}; or leave --no-map out"
+        ),
+        Missing::Mapping(host) => {
+            format!("weir map create {host} {volume}; or leave --no-map out")
+        }
+        Missing::ForAll(host) => format!(
+            "leave --initiator-port out; or, for every host that none names: weir map create {host} {volume}"
+        ),
+        Missing::Nothing => String::new(),
+    };
+    let why = match missing {
+        Missing::ForAll(host) => format!(
+            "its initiator port {port} was given, so others may use it, and see what host {host} sees"
+        ),
+        _ => format!("its initiator port here is {port}, and --no-map was given"),
+    };
+    Error::new(Code::MapNotFound, format!("volume {volume} is not mapped to this host"))
+        .because(why)
+        .hint(hint)
+}
+
+/// What was made for an attachment, in a sentence.
+pub(super) fn sentence(m: &Mapped) -> String {
+    let Mapped { host, volume, lun, .. } = m;
+    match m.made_host {
+        true => format!("made for it: host {host}, which sees {volume} as LUN {lun}"),
+        false => format!("made for it: host {host} sees {volume} as LUN {lun}"),
+    }
+}
+
+/// Takes back what was made for an attachment that had this initiator port, as far as it is still that. Gives a sentence
+/// on what became of it.
+pub(super) fn take_back(m: &Mapped, port: &str) -> Result<String> {
+    let endpoint: Endpoint = m.server.parse()?;
+    let client = Client::new(endpoint, None);
+    ask(async {
+        match tokio::time::timeout(FORGET, forget(&client, m, port)).await {
+            Ok(done) => done,
+            Err(_) => Err(Error::new(Code::DaemonUnreachable, "the daemon does not answer")
+                .because(format!("it had {} s", FORGET.as_secs()))),
+        }
+    })
+}
+
+/// A sentence on what stays, and how to take it away by hand.
+pub(super) fn stays(m: &Mapped, why: &Error) -> String {
+    let Mapped { host, volume, .. } = m;
+    let also = if m.made_host { format!("; weir host delete {host}") } else { String::new() };
+    format!(
+        "volume {volume} may still be mapped to host {host}: {why}; weir map delete {host} {volume}{also}"
+    )
+}
+
+async fn forget(client: &Client, m: &Mapped, port: &str) -> Result<String> {
+    let (name, volume) = (&m.host, &m.volume);
+    let Some(host) = found(client.host(name).await)? else {
+        return Ok(format!("volume {volume} is not mapped to host {name} any more"));
+    };
+    let is_ours = |p: &InitiatorPort| p.to_string() == port;
+    if !host.ports.iter().any(is_ours) {
+        return Ok(format!("host {name} is another one now, and stays as it is"));
+    }
+    // Whoever else is of that host may have begun to use the volume.
+    let alone = !host.allow_any && host.ports.iter().all(is_ours);
+    let same = match found(client.volume(volume).await)? {
+        Some(v) => v.volume.naa.to_string() == m.naa,
+        None => false,
+    };
+    let mapping = found(client.map(name, volume).await)?;
+    let mut text = match mapping {
+        Some(now) if now.lun != m.lun || !same => {
+            return Ok(format!("host {name} sees another volume {volume} now, which stays"));
+        }
+        // Its own session may not be known to be over yet; another one there could be only by this port.
+        Some(_) => {
+            found(client.delete_map(name, volume, alone).await)?;
+            format!("volume {volume} is not mapped to host {name} any more")
+        }
+        None => format!("volume {volume} is not mapped to host {name} any more"),
+    };
+    if m.made_host && alone {
+        match found(client.delete_host(name).await) {
+            Ok(_) => text += ", which is deleted",
+            Err(e) if e.code == Code::HostMapped => text += ", which stays: it has others",
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(text)
+}
+
+/// What is there; `None` when it is not.
+fn found<T>(answer: Result<T>) -> Result<Option<T>> {
+    match answer {
+        Ok(v) => Ok(Some(v)),
+        Err(e) if e.kind() == weir_control::error::Kind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest() -> Guest {
+        Guest {
+            name: "DB_02".into(),
+            port: InitiatorPort::new(1, 2),
+            volume: "v".into(),
+            secret_file: None,
+            no_map: false,
+            shared: false,
+        }
+    }
+
+    fn host(name: &str, ports: &[InitiatorPort], allow_any: bool) -> Host {
+        let ports = ports.to_vec();
+        Host { name: name.into(), ports, allow_any, keyed: false, secret: None }
+    }
+
+    fn map(host: &str, volume: &str) -> Mapping {
+        Mapping { host: host.into(), lun: 0, volume: volume.into() }
+    }
+
+    #[test]
+    fn what_is_missing_is_made_for_this_port_only() {
+        let (g, port) = (guest(), InitiatorPort::new(1, 2));
+        let all = host("anyone", &[], true);
+        let own = host("own", &[InitiatorPort::new(9, 9), port], false);
+        let of = |hosts: &[Host], maps: &[Mapping]| missing(hosts, maps, &g);
+        let new = || Missing::Host("attach-db_02".into());
+        let one = std::slice::from_ref(&all);
+        assert_eq!(of(&[], &[]), new());
+        assert_eq!(of(one, &[map("anyone", "v")]), Missing::Nothing);
+        assert_eq!(of(one, &[map("anyone", "w")]), new(), "not for everybody");
+        // Others may be logged in by a port that was given, and see what the host for all sees.
+        let shared = Guest { shared: true, ..guest() };
+        let found = missing(one, &[], &shared);
+        assert_eq!(found, Missing::ForAll("anyone".into()));
+        assert_eq!(missing(&[], &[], &shared), new());
+        let both = [all, own.clone()];
+        // A host that names the port counts, and nothing else.
+        assert_eq!(of(&both, &[map("anyone", "v")]), Missing::Mapping("own".into()));
+        assert_eq!(of(&both, &[map("own", "v")]), Missing::Nothing);
+        let taken = [host("attach-db_02", &[], false), host("attach-db_02-2", &[], false)];
+        assert_eq!(of(&taken, &[]), Missing::Host("attach-db_02-3".into()));
+    }
+
+    #[test]
+    fn names_of_hosts_can_be_names() {
+        for name in ["X", &"y".repeat(64), "a.b_c-d", "9"] {
+            assert!(check_name("host", &free_name(&[], name)).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_type() {
+        let (g, port) = (guest(), "0000000000000001:0000000000000002");
+        let e = unmapped(&Missing::Host("h".into()), &g);
+        let line = format!("weir host create h --port {port}; weir map create h v");
+        assert!(e.hint.starts_with(&line), "{}", e.hint);
+        assert!(unmapped(&Missing::Mapping("h".into()), &g).hint.starts_with("weir map create h"));
+        let many: Vec<String> = (0..12).map(|i| format!("v{i}")).collect();
+        let e = no_volume(many.iter().map(String::as_str), &g);
+        assert!(e.reason.ends_with("v9 and 2 more"), "{}", e.reason);
+    }
+
+    #[test]
+    fn addresses_for_all_are_local_ones() {
+        for (at, here) in
+            [("0.0.0.0:1", "127.0.0.1:1"), ("[::]:1", "[::1]:1"), ("192.0.2.7:1", "192.0.2.7:1")]
+        {
+            assert_eq!(local(at.parse().unwrap()), here.parse().unwrap());
+        }
+    }
+}
