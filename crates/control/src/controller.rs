@@ -20,6 +20,7 @@ mod mappings;
 mod migrate;
 mod newer;
 mod opening;
+mod paces;
 mod policies;
 mod ports;
 mod protect;
@@ -36,7 +37,7 @@ use crate::declare::{ApplySpec, Desired};
 use crate::error::{Code, Error, Result};
 use crate::events::EventLog;
 use crate::keys::KeyRing;
-use crate::live::{Fault, LiveStatus, Status};
+use crate::live::{Fault, LiveStatus, Paces, Status};
 use crate::model::{AccessMap, Command, Model, TargetSpec};
 use crate::planted::{Bug, has};
 use crate::stopping::Stopping;
@@ -116,6 +117,8 @@ pub struct Controller {
     up: Mutex<Up>,
     /// The last two readings of the live counters.
     samples: Mutex<[Option<(Instant, LiveStatus)>; 2]>,
+    /// How fast what takes long goes on.
+    paces: Mutex<Paces>,
     /// What is not well with pools, as far as events have told it.
     told: Mutex<health::Told>,
     /// What was found damaged on devices.
@@ -258,6 +261,7 @@ impl Controller {
             changes: tokio::sync::Mutex::new(()),
             up: Mutex::new(Up { held, ..Up::default() }),
             samples: Mutex::default(),
+            paces: Mutex::default(),
             told: Mutex::default(),
             damage: Mutex::new(damage),
             keys,
@@ -497,6 +501,7 @@ impl Controller {
     async fn live(&self) -> Result<LiveStatus> {
         let mut now = self.plane.status().await?;
         self.count_damage(&mut now.pools);
+        self.pace_pools(&mut now.pools);
         let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, earlier)) = samples.iter().flatten().next() {
             now.rate(earlier, when.elapsed().as_secs_f64());
@@ -509,6 +514,7 @@ impl Controller {
         let one = self.changes.try_lock();
         if let Ok(mut live) = self.plane.status().await {
             self.count_damage(&mut live.pools);
+            self.pace_pools(&mut live.pools);
             if one.is_ok() && !self.is_stopping() {
                 self.close_rest().await;
                 self.tidy_devices(&live).await;

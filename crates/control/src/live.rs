@@ -5,9 +5,12 @@
 
 mod graph;
 mod migration;
+mod pace;
 
 pub use graph::{GraphLive, GraphNodeLive, LayerKindLive, LayerLive, LayerParamLive};
 pub use migration::{MigrationLive, MigrationProgress};
+pub use pace::Pace;
+pub(crate) use pace::Paces;
 
 use crate::model::Volume;
 use serde::{Deserialize, Serialize};
@@ -265,6 +268,9 @@ pub struct PoolWorkLive {
     pub done: u64,
     /// Bytes in all, as far as that is known.
     pub total: u64,
+    /// How fast it goes on.
+    #[serde(flatten)]
+    pub pace: Pace,
 }
 
 /// What happened in a protected pool since it was opened. Blocks have 4096 bytes.
@@ -434,6 +440,9 @@ pub struct ScrubLive {
     pub lost: u64,
     /// Seconds that it has taken.
     pub seconds: u64,
+    /// How fast it goes on.
+    #[serde(flatten)]
+    pub pace: Pace,
     /// The first thousand findings.
     pub findings: Vec<ScrubFinding>,
     /// How many there are in all.

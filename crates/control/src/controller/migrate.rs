@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::dataplane::{Decision, ImageWish, Place};
-use crate::live::{MigrationLive, MigrationProgress};
+use crate::live::{MigrationLive, MigrationProgress, Pace};
 use crate::model::{
     AdoptSpec, Change, IMAGES, Layout, Migration, MigrationPatch, MigrationSpec, MigrationStage,
     Volume,
@@ -31,6 +31,8 @@ struct Run {
     /// Why it was ended.
     failed: Option<String>,
     last: MigrationProgress,
+    /// How fast it goes on.
+    pace: Pace,
     /// Not before.
     next: Option<Instant>,
 }
@@ -43,6 +45,7 @@ impl Run {
             waits: None,
             failed: None,
             last: MigrationProgress::default(),
+            pace: Pace::default(),
             next: None,
         }
     }
@@ -88,6 +91,7 @@ fn live(v: &Volume, m: &Migration, run: Option<&Run>) -> MigrationLive {
         verify: m.verify,
         detach: m.detach,
         seconds: run.map_or(0, |r| r.began.elapsed().as_secs()),
+        pace: run.map_or_else(Pace::default, |r| r.pace),
     }
 }
 
@@ -240,7 +244,11 @@ impl Controller {
         }
         let found = self.plane.migration(name).await?;
         if let Some(p) = &found {
-            let before = self.run(name, |r| std::mem::replace(&mut r.last, p.clone()));
+            let pace = self.pace(&format!("migration/{name}/{}", p.state), p.done, p.total);
+            let before = self.run(name, |r| {
+                r.pace = pace;
+                std::mem::replace(&mut r.last, p.clone())
+            });
             self.tell_waits(name, before.waits.is_some(), p);
         }
         Ok(found)
@@ -363,6 +371,7 @@ impl Controller {
         }
         .into();
         report.reason = failed;
+        report.pace = Pace::default();
         if m.stage == MigrationStage::Leaving {
             report.done = report.total;
         }

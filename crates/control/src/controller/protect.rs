@@ -59,6 +59,7 @@ impl Controller {
         }
         let mut live = self.plane.status().await?.pools;
         self.count_damage(&mut live);
+        self.pace_pools(&mut live);
         for p in pools.iter_mut().filter(|p| p.protection.is_some()) {
             let found = live.iter().find(|l| l.name == p.name).cloned();
             (p.capacity, p.free) = found.as_ref().map_or((0, 0), |l| (l.total, l.free));
@@ -290,6 +291,7 @@ impl Controller {
         let model = self.model();
         let mut live = self.plane.scrub(self.protected(&model, pool)?, action).await?;
         live.iter_mut().for_each(|l| self.name_findings(l));
+        live.iter_mut().for_each(|l| self.pace_scrub(pool, l));
         Ok(live)
     }
 

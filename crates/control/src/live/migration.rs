@@ -1,5 +1,6 @@
 //! Migrations under way, and those that have ended.
 
+use super::Pace;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -52,6 +53,9 @@ pub struct MigrationLive {
     pub detach: bool,
     /// Seconds since it began, or since the daemon's start; or that it took.
     pub seconds: u64,
+    /// How fast this state of it goes on.
+    #[serde(flatten)]
+    pub pace: Pace,
 }
 
 impl MigrationLive {

@@ -4,7 +4,7 @@ use super::{OpenPool, Stores};
 use weir_base::IoError;
 use weir_block::Volume;
 use weir_control::live::{
-    CompressionLive, DamageLive, DamageOf, DeduplicationLive, PoolCounters, PoolDeviceLive,
+    CompressionLive, DamageLive, DamageOf, DeduplicationLive, Pace, PoolCounters, PoolDeviceLive,
     PoolLive, PoolWorkLive,
 };
 use weir_layers::remote::Home;
@@ -112,6 +112,7 @@ impl OpenPool {
                 device: w.device,
                 done: w.done,
                 total: w.total,
+                pace: Pace::default(),
             }),
             trouble: s.trouble,
             maps: self.pool.cached_maps().into(),

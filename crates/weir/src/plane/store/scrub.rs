@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_base::{Nanos, SECONDS};
 use weir_control::dataplane::ScrubAction;
-use weir_control::live::{ScrubFinding, ScrubLive};
+use weir_control::live::{Pace, ScrubFinding, ScrubLive};
 use weir_control::{Code, Error, Result};
 use weir_reactor::{TaskId, cancel, now, spawn_task};
 use weir_store::format::superblock::MemberState;
@@ -60,6 +60,7 @@ impl Scrub {
             repaired: c.repaired - self.before.repaired,
             lost: c.lost - self.before.lost,
             seconds: end.saturating_sub(self.began) / SECONDS,
+            pace: Pace::default(),
             findings: self.watch.findings().into_iter().map(finding).collect(),
             found: self.watch.found(),
         }
