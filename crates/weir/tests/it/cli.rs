@@ -202,6 +202,55 @@ fn errors_say_what_why_and_what_to_do() {
     assert!(n.ok("--version --json").starts_with("weir "));
 }
 
+/// All commands that have no further ones below them, as their words; found in the help.
+fn commands(n: &Node, path: &str) -> Vec<String> {
+    let help = n.ok(&format!("{path} --help"));
+    let listed = help.split("\nCommands:\n").nth(1).unwrap_or_default();
+    let words = listed.lines().take_while(|l| l.starts_with("  "));
+    // What is further in goes on with a description.
+    let names = words.filter(|l| !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next());
+    let below: Vec<String> =
+        names.filter(|w| *w != "help").map(|w| format!("{path} {w}")).collect();
+    if below.is_empty() {
+        return vec![path.trim().to_owned()];
+    }
+    below.iter().flat_map(|p| commands(n, p)).collect()
+}
+
+#[test]
+fn wrong_arguments_of_every_command_are_told_in_json() {
+    let n = Node::start();
+    let all = commands(&n, "");
+    for word in ["serve", "pool create", "snapshot policy set", "bench scenario", "dump map", "top"]
+    {
+        assert!(all.iter().any(|c| c == word), "{word}: {all:?}");
+    }
+    assert!(all.len() > 70, "{all:?}");
+    for command in &all {
+        for line in [
+            format!("{command} --no-such-option --json"),
+            format!("--json {command} --no-such-option"),
+        ] {
+            let out = n.weir(&line);
+            let (stdout, stderr) = texts(&out);
+            assert_eq!(
+                (out.status.code(), stdout.as_str()),
+                (Some(2), ""),
+                "weir {line}: {stderr}"
+            );
+            let json: Value =
+                serde_json::from_str(&stderr).unwrap_or_else(|e| panic!("{line}: {e}: {stderr}"));
+            assert_eq!(
+                (&json["exit_code"], &json["error"]["code"]),
+                (&2.into(), &"invalid_request".into()),
+                "weir {line}"
+            );
+            let told = json["error"]["detail"].as_str().unwrap_or_default();
+            assert!(told.contains("--no-such-option"), "weir {line}: {json}");
+        }
+    }
+}
+
 #[test]
 fn scenarios_are_listed_for_programs_too() {
     let n = Node::start();
