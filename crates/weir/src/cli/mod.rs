@@ -19,6 +19,7 @@ mod pool;
 mod scrub;
 mod snapshot;
 mod status;
+mod table;
 mod target;
 mod top;
 mod volume;

@@ -1,5 +1,6 @@
 //! What commands print: JSON, or tables for people.
 
+pub(crate) use super::table::{Table, fields};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use weir_control::{Code, Error};
@@ -45,56 +46,6 @@ pub(crate) fn note(as_json: bool, text: &str) {
 /// Whether the error is that nobody reads our output any more.
 pub(crate) fn is_broken_pipe(e: &anyhow::Error) -> bool {
     e.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
-}
-
-/// A table with left-aligned columns; columns whose head begins with `>` are right-aligned.
-pub(crate) struct Table {
-    rows: Vec<Vec<String>>,
-    right: Vec<bool>,
-}
-
-impl Table {
-    pub(crate) fn new(head: &[&str]) -> Table {
-        let right = head.iter().map(|h| h.starts_with('>')).collect();
-        let head = head.iter().map(|h| h.trim_start_matches('>').to_string()).collect();
-        Table { rows: vec![head], right }
-    }
-
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
-    }
-
-    pub(crate) fn text(&self) -> String {
-        let width = |c: usize| {
-            let cells = self.rows.iter().filter_map(|r| r.get(c));
-            cells.map(|t| t.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.right.len()).map(width).collect();
-        let mut out = String::new();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (c, cell) in row.iter().enumerate() {
-                let width = widths.get(c).copied().unwrap_or(0);
-                if c > 0 {
-                    line.push_str("  ");
-                }
-                if self.right.get(c) == Some(&true) {
-                    line.push_str(&format!("{cell:>width$}"));
-                } else {
-                    line.push_str(&format!("{cell:<width$}"));
-                }
-            }
-            out.push_str(line.trim_end());
-            out.push('\n');
-        }
-        out
-    }
-}
-
-/// Lines of `key: value` with aligned values.
-pub(crate) fn fields(pairs: &[(&str, String)]) -> String {
-    let width = pairs.iter().map(|(k, _)| k.len()).max().unwrap_or(0) + 1;
-    pairs.iter().map(|(k, v)| format!("{:<width$} {v}\n", format!("{k}:"))).collect()
 }
 
 /// Whether there is a person to ask.

@@ -2,6 +2,7 @@
 
 use super::output::{self, Table};
 use super::parse;
+use super::table::counted;
 use clap::Subcommand;
 use weir_control::client::Client;
 use weir_control::model::{
@@ -296,7 +297,8 @@ impl Command {
             Command::Resume { name } => act(client, json, &name, DeviceAction::Resume).await,
             Command::Release { name, yes } => {
                 let volumes = client.pool(&name).await?.volumes;
-                let question = format!("Take the {volumes} volume(s) of pool {name} from hosts?");
+                let volumes = counted(volumes, "volume");
+                let question = format!("Take {volumes} of pool {name} from hosts?");
                 output::confirm(yes, &question)?;
                 client.release_pool(&name).await?;
                 let gone = serde_json::json!({ "released": name });

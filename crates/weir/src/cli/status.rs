@@ -1,6 +1,7 @@
 //! `weir status`.
 
 use super::output::{self, Table};
+use super::table::counted;
 use weir_control::client::Client;
 use weir_control::live::Status;
 
@@ -27,7 +28,7 @@ fn uptime(s: u64) -> String {
 fn text(s: &Status) -> String {
     let health = match s.faults.len() {
         0 => "all is well".to_string(),
-        n => format!("{n} fault(s), see below"),
+        n => format!("{}, see below", counted(n, "fault")),
     };
     let mut text = output::fields(&[
         ("weir", format!("{}, process {}, up {}", s.version, s.pid, uptime(s.uptime_seconds))),
@@ -35,8 +36,12 @@ fn text(s: &Status) -> String {
         (
             "configuration",
             format!(
-                "revision {}: {} pools, {} volumes, {} hosts, {} mappings",
-                s.revision, s.pools, s.volumes, s.hosts, s.maps
+                "revision {}: {}, {}, {}, {}",
+                s.revision,
+                counted(s.pools, "pool"),
+                counted(s.volumes, "volume"),
+                counted(s.hosts, "host"),
+                counted(s.maps, "mapping")
             ),
         ),
         ("health", health),

@@ -459,9 +459,14 @@ fn draw(layout: &Layout, depth: usize, out: &mut String) {
     let pad = "  ".repeat(depth);
     let (line, below): (String, &[Layout]) = match layout {
         Layout::File { device, file } => (format!("file {file} on device {device}"), &[]),
-        Layout::Extent { device, offset, length } => {
-            (format!("extent of device {device}: {} at {offset}", format_size(*length)), &[])
-        }
+        Layout::Extent { device, offset, length } => (
+            format!(
+                "extent of device {device}: {} at {}",
+                format_size(*length),
+                format_size(*offset)
+            ),
+            &[],
+        ),
         Layout::Store { dataset, origin, .. } => {
             let of = origin.as_ref().map_or(String::new(), |o| format!(", made of {o}"));
             (format!("dataset {dataset} of the protected pool{of}"), &[])

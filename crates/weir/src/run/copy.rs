@@ -6,6 +6,7 @@ use crate::cli::args::{CopyArgs, Place};
 use crate::cli::output;
 use std::process::ExitCode;
 use std::rc::Rc;
+use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
 use weir_fabric::Provider;
 
@@ -59,7 +60,8 @@ pub(crate) fn copy(args: CopyArgs) -> anyhow::Result<ExitCode> {
     })?;
     output::show(json, &moved, |m| {
         let verified = if m.verified_bytes > 0 { ", read back and compared" } else { "" };
-        format!("{} bytes copied{verified} in {:.2} s", m.bytes, m.seconds)
+        let size = format_size(m.bytes);
+        format!("{size} ({} bytes) copied{verified} in {:.2} s", m.bytes, m.seconds)
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use weir_control::Result;
+use weir_control::units::format_size;
 use weir_initiator_srp::Channel;
 use weir_proto_scsi::initiator as scsi;
 use weir_proto_scsi::lun::Lun;
@@ -110,7 +111,7 @@ fn text(u: &Unit, raw: bool) -> String {
     }
     t.push('\n');
     if let (Some(b), Some(s)) = (u.bytes, u.block_size) {
-        t += &format!("  capacity {b} bytes in blocks of {s}\n");
+        t += &format!("  capacity {} ({b} bytes) in blocks of {s}\n", format_size(b));
     }
     for (what, value) in [("serial", &u.serial), ("NAA", &u.naa)] {
         if let Some(v) = value {

@@ -14,6 +14,7 @@ use weir_control::config::Config;
 use weir_control::model::{
     DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, Protocol, TargetPort, VolumeSpec,
 };
+use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
 use weir_mem::Slice;
 use weir_reactor::{clock, spawn};
@@ -402,29 +403,28 @@ fn attach_lines(port: &TargetPort, address: SocketAddr) -> Vec<String> {
 }
 
 fn summary(r: &Report) -> String {
-    let mb = |b: u64| b as f64 / (1 << 20) as f64;
     let mut t = String::new();
     if r.kept_bytes > 0 {
         t += &format!(
-            "kept:     {:.0} MiB of an earlier run are still there, every byte right\n",
-            mb(r.kept_bytes)
+            "kept:     {} of an earlier run are still there, every byte right\n",
+            format_size(r.kept_bytes)
         );
     }
     t += &format!(
-        "verified: {:.0} MiB written over SRP, read back and compared\n",
-        mb(r.verified_bytes)
+        "verified: {} written over SRP, read back and compared\n",
+        format_size(r.verified_bytes)
     );
     t += &format!(
-        "bench:    4 KiB random reads, 32 at once: {:.0} IOPS, {:.0} MiB/s, latency {:.0} us mean, {:.0} us p99\n",
+        "bench:    4 KiB random reads, 32 at once: {:.0} IOPS, {}/s, latency {:.0} us mean, {:.0} us p99\n",
         r.bench.iops,
-        r.bench.bw_bytes / (1 << 20) as f64,
+        format_size(r.bench.bw_bytes as u64),
         r.bench.clat_ns.mean / 1e3,
         r.bench.clat_ns.p99 as f64 / 1e3,
     );
     t += &format!(
-        "\nvolume {} ({:.0} MiB) is served at {}\n",
+        "\nvolume {} ({}) is served at {}\n",
         r.served.volume,
-        mb(r.served.bytes),
+        format_size(r.served.bytes),
         r.served.address
     );
     if !r.served.brp_address.is_empty() {

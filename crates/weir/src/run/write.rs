@@ -5,6 +5,7 @@ use super::remote::{self, Remote};
 use crate::cli::args::WriteArgs;
 use crate::cli::output;
 use std::process::ExitCode;
+use weir_control::units::format_size;
 
 /// Runs the command.
 pub(crate) fn write(args: WriteArgs) -> anyhow::Result<ExitCode> {
@@ -36,7 +37,8 @@ pub(crate) fn write(args: WriteArgs) -> anyhow::Result<ExitCode> {
     })?;
     output::show(json, &moved, |m| {
         let verified = if m.verified_bytes > 0 { ", read back and compared" } else { "" };
-        format!("{} bytes written{verified} in {:.2} s", m.bytes, m.seconds)
+        let size = format_size(m.bytes);
+        format!("{size} ({} bytes) written{verified} in {:.2} s", m.bytes, m.seconds)
     })?;
     Ok(ExitCode::SUCCESS)
 }

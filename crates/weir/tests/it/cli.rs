@@ -10,14 +10,14 @@ use weir_control::Controller;
 use weir_control::server::Server;
 
 /// A server with a fake data plane on threads of its own, and its data directory.
-struct Node {
-    dir: PathBuf,
-    fake: Arc<Fake>,
+pub(crate) struct Node {
+    pub(crate) dir: PathBuf,
+    pub(crate) fake: Arc<Fake>,
     _runtime: tokio::runtime::Runtime,
 }
 
 impl Node {
-    fn start() -> Node {
+    pub(crate) fn start() -> Node {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let n = NUMBER.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("weir-cli-{}-{n}", std::process::id()));
@@ -36,12 +36,12 @@ impl Node {
     }
 
     /// Runs `weir` with these arguments against this node.
-    fn weir(&self, line: &str) -> Output {
+    pub(crate) fn weir(&self, line: &str) -> Output {
         weir(&self.dir, line)
     }
 
     /// Runs it, wants success, and gives standard output.
-    fn ok(&self, line: &str) -> String {
+    pub(crate) fn ok(&self, line: &str) -> String {
         let out = self.weir(line);
         let (stdout, stderr) = texts(&out);
         assert!(out.status.success(), "weir {line}: {stdout}{stderr}");
@@ -49,7 +49,7 @@ impl Node {
         stdout
     }
 
-    fn json(&self, line: &str) -> Value {
+    pub(crate) fn json(&self, line: &str) -> Value {
         let text = self.ok(&format!("{line} --json"));
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("weir {line}: {e}: {text}"))
     }
@@ -84,7 +84,7 @@ fn weir(dir: &Path, line: &str) -> Output {
         .expect("weir runs")
 }
 
-fn texts(out: &Output) -> (String, String) {
+pub(crate) fn texts(out: &Output) -> (String, String) {
     let text = |b: &[u8]| String::from_utf8(b.to_vec()).expect("UTF-8");
     (text(&out.stdout), text(&out.stderr))
 }
@@ -101,7 +101,7 @@ fn from_an_empty_node_to_a_lun_and_back() {
     let v = n.json("volume show db-01");
     assert_eq!((&v["size"], &v["block_size"]), (&Value::from(100 << 20), &Value::from(512)));
     assert_eq!(n.json("volume list").as_array().map(Vec::len), Some(1));
-    assert!(n.ok("volume show db-01").contains("extent of device 0: 100 MiB at 0"));
+    assert!(n.ok("volume show db-01").contains("extent of device 0: 100 MiB at 0 B"));
     assert!(n.ok("volume list --pool mem").contains("db-01"));
     assert!(n.ok("host show web-1").contains("0000000000000001:0002c90300a1b2c3"));
     assert!(n.ok("map list --host web-1").contains("db-01"));
