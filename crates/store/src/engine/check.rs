@@ -81,7 +81,7 @@ pub async fn check(disks: Vec<Rc<dyn Disk>>, options: Options) -> StoreResult<Re
     check_watched(disks, options, Rc::default()).await
 }
 
-/// As [`check`]; `watch` shows copies of blocks read so far, and how many blocks are in use in all.
+/// As [`check`]; `watch` shows copies of blocks read so far, and about how many there are in all.
 ///
 /// # Errors
 /// The pool cannot be opened at all.
@@ -138,7 +138,7 @@ struct Check {
     owners: BTreeMap<u64, String>,
     /// What the dataset that is looked at says that it has not any more.
     gone: BTreeSet<u64>,
-    /// Copies read, and blocks in use.
+    /// Copies read, and about how many there are.
     watch: Rc<Cell<(u64, u64)>>,
 }
 
@@ -146,7 +146,8 @@ impl Check {
     /// Looks at everything that the newest checkpoint has.
     async fn all(i: Rc<Inner>, watch: Rc<Cell<(u64, u64)>>) -> Report {
         let used = i.space.borrow().total() - i.space.borrow().free();
-        watch.set((0, used));
+        let copies = u64::from(i.durable.borrow().copies);
+        watch.set((0, used.saturating_mul(copies)));
         let (report, owners) = (Report::default(), BTreeMap::new());
         let mut c = Check { i, report, owners, gone: BTreeSet::new(), watch };
         c.run().await;

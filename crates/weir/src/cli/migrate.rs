@@ -2,9 +2,9 @@
 
 use super::output::{self, Table};
 use super::parse;
+use super::progress::{self, Progress, Step};
 use super::volume::{compressed, deduplicated};
 use clap::{Args, Subcommand};
-use std::io::{IsTerminal, Write};
 use std::time::Duration;
 use weir_control::client::Client;
 use weir_control::live::MigrationLive;
@@ -255,19 +255,13 @@ pub(super) async fn start(
             )
         });
     }
-    let person = std::io::stderr().is_terminal() && !json;
+    let mut progress = Progress::new(volume, json);
     while !m.is_over() {
-        if person {
-            // One line, written over again and again.
-            eprint!("\r\x1b[K{}", line(&m));
-            std::io::stderr().flush()?;
-        }
+        progress.show(step(&m));
         tokio::time::sleep(ASK).await;
         m = client.migration(volume).await?;
     }
-    if person {
-        eprint!("\r\x1b[K");
-    }
+    drop(progress);
     output::show(json, &m, |m| {
         format!(
             "volume {volume}: {}, {} of {} copied in {} s",
@@ -296,13 +290,26 @@ pub(super) async fn start(
     }
 }
 
-fn percent(m: &MigrationLive) -> u64 {
-    (u128::from(m.done) * 100).checked_div(u128::from(m.total)).unwrap_or(100) as u64
+fn step(m: &MigrationLive) -> Step {
+    let paused = m.paused.then(|| "paused".to_owned());
+    Step {
+        doing: m.state.clone(),
+        done: m.done,
+        total: Some(m.total),
+        rate: Some(m.pace.bytes_per_second),
+        left: m.pace.seconds_left,
+        note: paused.or(m.reason.clone()),
+    }
 }
 
-fn line(m: &MigrationLive) -> String {
-    let waits = if m.paused { ", waits" } else { "" };
-    format!("{}: {} {} %{waits}", m.volume, m.state, percent(m))
+/// How fast it goes on, and how long yet; nothing of what is over.
+fn goes(m: &MigrationLive) -> [String; 2] {
+    let dash = || "-".to_owned();
+    if m.is_over() {
+        return [dash(), dash()];
+    }
+    let left = m.pace.seconds_left.map_or_else(dash, progress::seconds);
+    [progress::rate(m.pace.bytes_per_second), left]
 }
 
 fn ended(m: &MigrationLive) -> String {
@@ -312,7 +319,7 @@ fn ended(m: &MigrationLive) -> String {
     }
 }
 
-fn rate(m: &MigrationLive) -> String {
+fn limit(m: &MigrationLive) -> String {
     if m.rate == 0 { "no limit".into() } else { format!("{}/s", format_size(m.rate)) }
 }
 
@@ -327,17 +334,21 @@ fn table(all: &[MigrationLive]) -> String {
     if all.is_empty() {
         return "no migrations; `weir migrate start --help` shows how to begin one".into();
     }
-    let mut t =
-        Table::new(&["VOLUME", "FROM", "TO", "STATE", ">DONE", ">COPIED", "RATE", "REASON"]);
+    let mut t = Table::new(&[
+        "VOLUME", "FROM", "TO", "STATE", ">DONE", ">COPIED", ">RATE", ">LEFT", "LIMIT", "REASON",
+    ]);
     for m in all {
+        let [rate, left] = goes(m);
         t.row(vec![
             m.volume.clone(),
             m.from.clone(),
             m.to.clone(),
             state(m),
-            format!("{} %", percent(m)),
+            format!("{} %", progress::percent(m.done, m.total)),
             format_size(m.copied),
-            rate(m),
+            rate,
+            left,
+            limit(m),
             m.reason.clone().unwrap_or_default(),
         ]);
     }
@@ -345,16 +356,20 @@ fn table(all: &[MigrationLive]) -> String {
 }
 
 fn details(m: &MigrationLive) -> String {
+    let percent = progress::percent(m.done, m.total);
+    let [rate, left] = goes(m);
     let mut fields = vec![
         ("volume", m.volume.clone()),
         ("from", m.from.clone()),
         ("to", m.to.clone()),
         ("state", state(m)),
-        ("done", format!("{} of {} ({} %)", format_size(m.done), format_size(m.total), percent(m))),
+        ("done", format!("{} of {} ({percent} %)", format_size(m.done), format_size(m.total))),
         ("copied", format!("{} that were not empty", format_size(m.copied))),
-        ("rate", rate(m)),
+        ("rate", rate),
+        ("left", left),
+        ("limit", limit(m)),
         ("verify", if m.verify { "before the cut-over" } else { "no" }.into()),
-        ("time", format!("{} s", m.seconds)),
+        ("time", progress::seconds(m.seconds)),
     ];
     if m.detach {
         fields.push(("in the end", "out of Weir's service".into()));

@@ -16,11 +16,13 @@ pub(crate) mod output;
 mod parse;
 mod policy;
 mod pool;
+pub(crate) mod progress;
 mod scrub;
 mod snapshot;
 mod status;
 mod table;
 mod target;
+mod terminal;
 mod top;
 mod volume;
 

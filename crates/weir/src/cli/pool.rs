@@ -1,7 +1,10 @@
 //! `weir pool`.
 
+mod wait;
+
 use super::output::{self, Table};
 use super::parse;
+use super::progress;
 use super::table::counted;
 use clap::Subcommand;
 use weir_control::client::Client;
@@ -143,6 +146,9 @@ pub(crate) enum Command {
         /// What may be destroyed that is on it, in the words of the refusal without it, e.g. ext4,gpt.
         #[arg(long, value_name = "WHAT", value_delimiter = ',')]
         overwrite: Vec<String>,
+        /// Wait until it is done, and show how far it is.
+        #[arg(long)]
+        wait: bool,
     },
     /// Take a device back that was missing or failed; it is brought up to date in the background.
     #[command(after_help = "Example:\n  weir pool attach safe --device /dev/nvme2n1")]
@@ -152,14 +158,20 @@ pub(crate) enum Command {
         /// The device, under its present name.
         #[arg(long, short, value_parser = parse::device)]
         device: DeviceSpec,
+        /// Wait until it is done, and show how far it is.
+        #[arg(long)]
+        wait: bool,
     },
     /// Move everything off a device, in the background.
-    #[command(after_help = "Example:\n  weir pool drain safe 1")]
+    #[command(after_help = "Example:\n  weir pool drain safe 1 --wait")]
     Drain {
         /// The pool.
         name: String,
         /// Number of the device.
         number: u16,
+        /// Wait until it is done, and show how far it is.
+        #[arg(long)]
+        wait: bool,
     },
     /// Let a device go that holds nothing: a spare, or one that was drained.
     #[command(after_help = "Example:\n  weir pool remove safe 1")]
@@ -170,10 +182,13 @@ pub(crate) enum Command {
         number: u16,
     },
     /// Bring every device back that is out of sync and answers.
-    #[command(after_help = "Example:\n  weir pool resync safe")]
+    #[command(after_help = "Example:\n  weir pool resync safe --wait")]
     Resync {
         /// The pool.
         name: String,
+        /// Wait until it is done, and show how far it is.
+        #[arg(long)]
+        wait: bool,
     },
     /// Have a suspended pool go on when its devices are well again, without a restart of the daemon.
     #[command(after_help = "Example:\n  weir pool resume safe")]
@@ -235,7 +250,8 @@ impl Command {
                     force,
                     dry_run,
                 };
-                let report = client.import_pool(&spec).await?;
+                let work = client.import_pool(&spec);
+                let report = progress::waited("pool import", json, work).await?;
                 output::show(json, &report, |r| imported(r, dry_run))
             }
             Command::List => output::show(json, &client.pools().await?, |p| table(p)),
@@ -275,26 +291,30 @@ impl Command {
                 }
                 output::show(json, &last, |p| p.as_ref().map_or(String::new(), details))
             }
-            Command::Replace { name, number, device, overwrite } => {
+            Command::Replace { name, number, device, overwrite, wait } => {
                 let (r#as, overwrite) = (DeviceUse::Replace(number), Overwrite(overwrite));
-                act(client, json, &name, DeviceAction::Put { device, r#as, overwrite }).await
+                let action = DeviceAction::Put { device, r#as, overwrite };
+                act(client, json, &name, action, wait).await
             }
-            Command::Attach { name, device } => {
+            Command::Attach { name, device, wait } => {
                 let overwrite = Overwrite::default();
                 let r#as = DeviceUse::Back;
-                act(client, json, &name, DeviceAction::Put { device, r#as, overwrite }).await
+                let action = DeviceAction::Put { device, r#as, overwrite };
+                act(client, json, &name, action, wait).await
             }
-            Command::Drain { name, number } => {
-                act(client, json, &name, DeviceAction::Drain { number }).await
+            Command::Drain { name, number, wait } => {
+                act(client, json, &name, DeviceAction::Drain { number }, wait).await
             }
             Command::Remove { name, number } => {
-                act(client, json, &name, DeviceAction::Remove { number }).await
+                act(client, json, &name, DeviceAction::Remove { number }, false).await
             }
             Command::Cancel { name, number } => {
-                act(client, json, &name, DeviceAction::Cancel { number }).await
+                act(client, json, &name, DeviceAction::Cancel { number }, false).await
             }
-            Command::Resync { name } => act(client, json, &name, DeviceAction::Resync).await,
-            Command::Resume { name } => act(client, json, &name, DeviceAction::Resume).await,
+            Command::Resync { name, wait } => {
+                act(client, json, &name, DeviceAction::Resync, wait).await
+            }
+            Command::Resume { name } => act(client, json, &name, DeviceAction::Resume, false).await,
             Command::Release { name, yes } => {
                 let volumes = client.pool(&name).await?.volumes;
                 let volumes = counted(volumes, "volume");
@@ -317,8 +337,18 @@ impl Command {
     }
 }
 
-async fn act(client: Client, json: bool, name: &str, action: DeviceAction) -> anyhow::Result<()> {
-    output::show(json, &client.pool_device(name, &action).await?, details)
+async fn act(
+    client: Client,
+    json: bool,
+    name: &str,
+    action: DeviceAction,
+    wait: bool,
+) -> anyhow::Result<()> {
+    let mut pool = client.pool_device(name, &action).await?;
+    if wait {
+        pool = wait::settled(&client, name, json).await?;
+    }
+    output::show(json, &pool, details)
 }
 
 fn imported(r: &ImportReport, dry_run: bool) -> String {
@@ -425,8 +455,12 @@ fn protection(p: &PoolInfo, pr: &Protection) -> String {
     fields.push(("maps", format!("{maps} in memory, at most {most} ({})", pr.memory)));
     fields.push(("recovery", format!("{} log entries taken up at the last start", c.replayed)));
     if let Some(w) = &l.work {
-        let percent = (w.done * 100).checked_div(w.total).unwrap_or(0);
-        fields.push(("under way", format!("{} of device {}, {percent} %", w.work, w.device)));
+        let percent = progress::percent(w.done, w.total);
+        let rate = progress::rate(w.pace.bytes_per_second);
+        let left = w.pace.seconds_left.map(|s| format!(", {} left", progress::seconds(s)));
+        let left = left.unwrap_or_default();
+        let what = format!("{} of device {}, {percent} %, {rate}{left}", w.work, w.device);
+        fields.push(("under way", what));
     }
     if let Some(t) = &l.trouble {
         fields.push(("trouble", t.clone()));

@@ -2,6 +2,7 @@
 
 use super::output::{self, Table};
 use super::parse;
+use super::progress::{self, Progress, Step};
 use clap::Subcommand;
 use std::time::Duration;
 use weir_control::client::Client;
@@ -48,10 +49,13 @@ impl Command {
         match self {
             Command::Start { pool, rate, wait } => {
                 let mut live = client.start_scrub(&pool, &ScrubSpec { rate }).await?;
-                while wait && live.as_ref().is_some_and(|l| l.state == "running") {
+                let mut progress = Progress::new(&pool, json);
+                while wait && let Some(l) = live.as_ref().filter(|l| l.state == "running") {
+                    progress.show(step(l));
                     tokio::time::sleep(Duration::from_millis(200)).await;
                     live = client.scrub(&pool).await?;
                 }
+                drop(progress);
                 output::show(json, &live, text)?;
                 match live {
                     Some(l) if wait && l.lost > 0 => Err(Error::new(
@@ -74,16 +78,35 @@ impl Command {
     }
 }
 
+/// Bytes of a block of a protected pool.
+const BLOCK: u64 = 4096;
+
+fn step(l: &ScrubLive) -> Step {
+    Step {
+        doing: "scrubbing".into(),
+        done: l.blocks * BLOCK,
+        total: Some(l.of_blocks * BLOCK),
+        rate: Some(l.pace.bytes_per_second),
+        left: l.pace.seconds_left,
+        note: (l.damaged > 0).then(|| format!("{} copies damaged, {} lost", l.damaged, l.lost)),
+    }
+}
+
 fn text(live: &Option<ScrubLive>) -> String {
     let Some(l) = live else { return "no scrub since the pool was opened".into() };
-    let percent = (l.blocks * 100).checked_div(l.of_blocks).unwrap_or(100);
-    let rate = if l.rate == 0 { "no limit".into() } else { format!("{}/s", format_size(l.rate)) };
+    let percent = progress::percent(l.blocks, l.of_blocks);
+    let is_running = l.state == "running";
+    let left = l.pace.seconds_left.filter(|_| is_running);
+    let goes = if is_running { progress::rate(l.pace.bytes_per_second) } else { "-".into() };
+    let limit = if l.rate == 0 { "no limit".into() } else { format!("{}/s", format_size(l.rate)) };
     let why = l.reason.as_ref().map_or(String::new(), |r| format!(": {r}"));
     let mut text = output::fields(&[
         ("state", format!("{}{why}", l.state)),
         ("read", format!("{} blocks of about {} ({percent} %)", l.blocks, l.of_blocks)),
-        ("rate", rate),
-        ("time", format!("{} s", l.seconds)),
+        ("rate", goes),
+        ("left", left.map_or_else(|| "-".into(), progress::seconds)),
+        ("limit", limit),
+        ("time", progress::seconds(l.seconds)),
         ("damaged", format!("{} copies", l.damaged)),
         ("mended", format!("{} copies", l.repaired)),
         ("lost", format!("{} blocks", l.lost)),

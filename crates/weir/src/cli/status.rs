@@ -1,6 +1,7 @@
 //! `weir status`.
 
 use super::output::{self, Table};
+use super::progress;
 use super::table::counted;
 use weir_control::client::Client;
 use weir_control::live::Status;
@@ -15,23 +16,16 @@ impl Args {
     }
 }
 
-/// Seconds as `3d 4h`, `4h 5m`, `5m 6s`.
-fn uptime(s: u64) -> String {
-    match (s / 86_400, s / 3600 % 24, s / 60 % 60, s % 60) {
-        (0, 0, 0, s) => format!("{s}s"),
-        (0, 0, m, s) => format!("{m}m {s}s"),
-        (0, h, m, _) => format!("{h}h {m}m"),
-        (d, h, _, _) => format!("{d}d {h}h"),
-    }
-}
-
 fn text(s: &Status) -> String {
     let health = match s.faults.len() {
         0 => "all is well".to_string(),
         n => format!("{}, see below", counted(n, "fault")),
     };
     let mut text = output::fields(&[
-        ("weir", format!("{}, process {}, up {}", s.version, s.pid, uptime(s.uptime_seconds))),
+        (
+            "weir",
+            format!("{}, process {}, up {}", s.version, s.pid, progress::seconds(s.uptime_seconds)),
+        ),
         ("data directory", s.data_dir.clone()),
         (
             "configuration",

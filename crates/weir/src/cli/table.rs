@@ -1,13 +1,38 @@
 //! Tables for people: aligned by the width that text has on a terminal.
 
-use unicode_width::UnicodeWidthStr;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+/// What stands for what was left out of a name.
+const GAP: &str = "…";
 /// Columns between two cells.
 const BETWEEN: usize = 2;
 
 /// Columns that a text takes on a terminal.
 pub(crate) fn width(text: &str) -> usize {
     UnicodeWidthStr::width(text)
+}
+
+/// The longest beginning of a text that takes no more than so many columns.
+fn beginning(text: &str, columns: usize) -> &str {
+    let mut taken = 0;
+    for (at, c) in text.char_indices() {
+        taken += UnicodeWidthChar::width(c).unwrap_or(0);
+        if taken > columns {
+            return &text[..at];
+        }
+    }
+    text
+}
+
+/// A text of at most so many columns; what is left out at its end is marked.
+pub(crate) fn clip(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    match columns {
+        0 => String::new(),
+        n => format!("{}{GAP}", beginning(text, n - 1)),
+    }
 }
 
 /// So many things, by a word that takes an s when they are several.

@@ -3,6 +3,7 @@
 use super::migrate;
 use super::output::{self, Table};
 use super::parse::{self, NewSize, Switch};
+use super::progress;
 use clap::{Args, Subcommand, ValueEnum};
 use weir_control::client::Client;
 use weir_control::live::{VolumeInfo, VolumeLive};
@@ -281,7 +282,8 @@ impl Command {
                 };
                 let patch =
                     VolumePatch { size: Some(size), allow_shrink, ..VolumePatch::default() };
-                let volume = client.patch_volume(&name, &patch).await?;
+                let work = client.patch_volume(&name, &patch);
+                let volume = progress::waited(format!("resizing {name}"), json, work).await?;
                 output::show(json, &volume, |v| {
                     format!("volume {} is now {}", v.name, format_size(v.size))
                 })

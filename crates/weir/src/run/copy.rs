@@ -52,6 +52,7 @@ pub(crate) fn copy(args: CopyArgs) -> anyhow::Result<ExitCode> {
                 // A file may become shorter meanwhile.
                 exact: args.length.is_some() || matches!(from, End::Unit(_) | End::File(_)),
                 verify: args.verify,
+                quiet: json,
                 sparse: args.sparse,
                 ..Plan::new(&args.flow, &unit, length)?
             };

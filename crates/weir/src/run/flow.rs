@@ -2,10 +2,11 @@
 
 use super::remote::Remote;
 use crate::cli::args::FlowArgs;
+use crate::cli::progress::{Progress, Step};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::rc::Rc;
@@ -53,6 +54,8 @@ pub(crate) struct Plan {
     pub(crate) depth: usize,
     pub(crate) verify: bool,
     pub(crate) sparse: bool,
+    /// Nobody is told how far it is: a program asked.
+    pub(crate) quiet: bool,
 }
 
 fn broken(what: &str, e: impl std::fmt::Display) -> Error {
@@ -161,6 +164,7 @@ impl Plan {
             depth: flow.iodepth as usize,
             verify: false,
             sparse: false,
+            quiet: true,
         })
     }
 }
@@ -185,7 +189,8 @@ pub(crate) fn check_range(unit: &Remote, offset: u64, length: u64) -> Result<()>
 pub(crate) async fn run(from: End, to: End, plan: Plan) -> Result<Moved> {
     let begun = Instant::now();
     let mut moved = Moved::default();
-    let mut progress = Progress::new(plan.length);
+    let mut progress = Progress::new("so far", plan.quiet);
+    let total = (plan.length != u64::MAX).then_some(plan.length);
     let buffers: Vec<Slice> = (0..plan.depth).map(|_| Slice::heap(plan.bs as usize)).collect();
     let check: Vec<Slice> = if plan.verify {
         (0..plan.depth).map(|_| Slice::heap(plan.bs as usize)).collect()
@@ -270,7 +275,8 @@ pub(crate) async fn run(from: End, to: End, plan: Plan) -> Result<Moved> {
                 moved.verified_bytes += b.len() as u64;
             }
         }
-        progress.show(moved.bytes);
+        let doing = if plan.verify { "copied and compared" } else { "copied" };
+        progress.show(Step { doing: doing.into(), done: moved.bytes, total, ..Step::default() });
     }
     if plan.exact && moved.bytes < plan.length {
         return Err(Error::new(Code::IoError, "the input has ended early")
@@ -282,7 +288,7 @@ pub(crate) async fn run(from: End, to: End, plan: Plan) -> Result<Moved> {
         to.cut(moved.bytes)?;
     }
     to.flush().await?;
-    progress.end();
+    drop(progress);
     moved.seconds = begun.elapsed().as_secs_f64();
     Ok(moved)
 }
@@ -325,38 +331,6 @@ async fn write_round(
         j.await.unwrap_or(Ok(()))?;
     }
     Ok(())
-}
-
-/// A line on the terminal, once a second.
-struct Progress {
-    total: u64,
-    shown: Option<Instant>,
-    terminal: bool,
-}
-
-impl Progress {
-    fn new(total: u64) -> Progress {
-        Progress { total, shown: None, terminal: std::io::stderr().is_terminal() }
-    }
-
-    fn show(&mut self, done: u64) {
-        if !self.terminal || self.shown.is_some_and(|t| t.elapsed().as_secs() < 1) {
-            return;
-        }
-        self.shown = Some(Instant::now());
-        let mib = |b: u64| b >> 20;
-        if self.total == u64::MAX {
-            eprint!("\r{} MiB", mib(done));
-        } else {
-            eprint!("\r{} of {} MiB", mib(done), mib(self.total));
-        }
-    }
-
-    fn end(&self) {
-        if self.shown.is_some() {
-            eprintln!();
-        }
-    }
 }
 
 /// Opens a file to read, `-` being standard input.
@@ -406,6 +380,7 @@ mod tests {
             depth: 2,
             verify: true,
             sparse: false,
+            quiet: true,
         }
     }
 

@@ -3,13 +3,13 @@
 use super::remote::no_ring;
 use crate::cli::args::{CheckArgs, DumpArgs, DumpWhat};
 use crate::cli::output;
+use crate::cli::progress::{Progress, Step};
 use std::cell::Cell;
 use std::fs::{File, TryLockError};
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
-use weir_base::MILLIS;
+use weir_base::{BLOCK, MILLIS};
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
 use weir_reactor::{LocalFuture, PollMode, Reactor, sleep, spawn};
@@ -95,15 +95,14 @@ pub(crate) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         Box::pin(async move {
             let watch = Rc::new(Cell::new((0, 0)));
             let seen = watch.clone();
-            let shown = !json && std::io::stderr().is_terminal();
-            let progress = spawn(async move {
-                if !shown {
-                    return;
-                }
+            let shown = spawn(async move {
+                let mut progress = Progress::new("pool", json);
                 loop {
                     sleep(200 * MILLIS).await;
-                    let (copies, blocks) = seen.get();
-                    eprint!("\r{copies} copies read, {blocks} blocks in use ");
+                    let (copies, all) = seen.get();
+                    let (done, total) = (copies * BLOCK as u64, Some(all * BLOCK as u64));
+                    let doing = "checked".into();
+                    progress.show(Step { doing, done, total, ..Step::default() });
                 }
             });
             let options = Options { force, ..Options::default() };
@@ -111,10 +110,7 @@ pub(crate) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
                 true => repair(disks, options, watch).await.map(|r| (Some(r.given_back), r.report)),
                 false => check_watched(disks, options, watch).await.map(|r| (None, r)),
             };
-            progress.cancel();
-            if shown {
-                eprintln!();
-            }
+            shown.cancel();
             done.map_err(|e| failed(&e))
         })
     })?;

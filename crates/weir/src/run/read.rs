@@ -4,6 +4,7 @@ use super::flow::{self, End, Plan};
 use super::remote::{self, Remote};
 use crate::cli::args::ReadArgs;
 use crate::cli::output;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 use weir_control::{Code, Error};
@@ -27,7 +28,12 @@ pub(crate) fn read(args: ReadArgs) -> anyhow::Result<ExitCode> {
                 .await?;
             let length = args.length.unwrap_or(unit.len().saturating_sub(args.offset));
             flow::check_range(&unit, args.offset, length)?;
-            let plan = Plan { from: args.offset, ..Plan::new(&args.flow, &unit, length)? };
+            let plan = Plan {
+                from: args.offset,
+                // What goes to the terminal is seen there.
+                quiet: json || to_stdout && std::io::stdout().is_terminal(),
+                ..Plan::new(&args.flow, &unit, length)?
+            };
             let to = if hex { dump(args.offset) } else { flow::output(&args.output)? };
             flow::run(End::Unit(unit), to, plan).await
         })

@@ -30,6 +30,7 @@ pub(crate) fn write(args: WriteArgs) -> anyhow::Result<ExitCode> {
                 to: args.offset,
                 exact: args.length.is_some(),
                 verify: args.verify,
+                quiet: json,
                 ..Plan::new(&args.flow, &unit, wanted)?
             };
             flow::run(from, End::Unit(unit), plan).await

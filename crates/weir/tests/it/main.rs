@@ -24,6 +24,7 @@ mod migrate;
 mod older;
 mod partly_old;
 mod policy;
+mod progress;
 mod protected;
 mod refused_release;
 mod reservations;
