@@ -297,7 +297,7 @@ fn status_top_events_and_targets() {
     let text = n.ok("status");
     assert!(text.contains("all is well") && text.contains("192.0.2.1:5555"), "{text}");
     let top = n.ok("top --once");
-    for word in ["VOLUME", "90.0us", "250.0us", "12.5%", "requests", "1900", "2c90300a1b2c3"] {
+    for word in ["VOLUME", "90.0us", "250.0us", "12.5 %", "requests", "1900", "2c90300a1b2c3"] {
         assert!(top.contains(word), "{word} is missing: {top}");
     }
     assert!(!top.contains('\x1b'), "no terminal codes with --once");

@@ -35,4 +35,5 @@ mod slow_files;
 mod stopped_host;
 mod stops;
 mod suspended;
+mod top;
 mod truth;

@@ -73,6 +73,8 @@ fn listings_tell_how_fast_it_goes_and_how_long_yet() {
     assert!(left.as_u64().is_some_and(|s| s > 0 && s < 600), "{found}");
     let text = d.ok("migrate list");
     assert!(text.contains("RATE") && text.contains("LEFT") && text.contains("1 MiB/s"), "{text}");
+    let top = d.json("top --once");
+    assert_eq!(top["jobs"][0]["object"], "volume/v", "{top}");
     d.ok("migrate pause v");
     d.until("it stands still", || d.json("migrate show v")["seconds_left"].is_null());
     d.ok("migrate cancel v");
