@@ -147,7 +147,8 @@ impl Daemon {
             up = Daemon::declare_and_bind(&controller, config, declared, tokens) => Some(up),
         };
         match up {
-            Some(Ok(server)) => {
+            // What waits in it for the stop may be first to hear of it.
+            Some(Ok(server)) if !stopping.has_begun() => {
                 Ok(Some(Daemon { node, controller, server, stopping: stopping.clone() }))
             }
             other => {

@@ -215,9 +215,10 @@ impl Target {
         });
         let backing = format!("/sys/block/{}/loop/backing_file", &device["/dev/".len()..]);
         let backing = fs::read_to_string(backing).unwrap_or_default();
-        assert!(!backing.contains(self.dir.to_str().unwrap()), "{device} still has {backing}");
+        let mine = format!("{}/", self.dir.display());
+        assert!(!backing.contains(&mine), "{device} still has {backing}");
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-        assert!(!mounts.contains(self.dir.to_str().unwrap()), "{mounts}");
+        assert!(!mounts.contains(&mine), "{mounts}");
         assert!(fs::symlink_metadata(format!("/dev/weir/{name}")).is_err());
         assert_eq!(fs::read_dir(self.dir.join("run")).map_or(0, Iterator::count), 0);
     }
