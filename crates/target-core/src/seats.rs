@@ -6,7 +6,8 @@ use crate::spread::Spread;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Channels that each known host is sure of, where there are as many for all: one for each of a few queues.
+/// Channels that each known host is sure of, where half of all are as many: one for each of a few queues. The other half is anybody's,
+/// and so is what is kept for no one: most known hosts may never come.
 const SURE: usize = 4;
 
 /// Channels by name of the host.
@@ -21,7 +22,8 @@ impl Seats {
     /// Takes one of `most` for a host, unless that is one that others are sure of.
     fn take(&self, most: usize, host: &str, map: &AccessMap) -> bool {
         let mut all = self.all();
-        let sure = SURE.min(most / map.hosts.len().max(1));
+        let half = most / 2;
+        let sure = SURE.min((half / map.hosts.len().max(1)).max(1));
         let has_of = |host: &str| all.get(host).copied().unwrap_or(0);
         let taken: usize = all.values().sum();
         let owed = |h: &str| if h == host { 0 } else { sure.saturating_sub(has_of(h)) };
@@ -29,7 +31,7 @@ impl Seats {
             true => 0,
             false => map.hosts.iter().map(|h| owed(&h.host)).sum(),
         };
-        if taken + kept >= most {
+        if taken + half.min(kept) >= most {
             return false;
         }
         *all.entry(host.to_owned()).or_default() += 1;
@@ -91,18 +93,18 @@ mod tests {
     fn whoever_comes_first_leaves_some_to_every_host() {
         let spread = Arc::new(Spread::default());
         let m = map(&["a", "b", "c"]);
-        let a = all_of(&spread, 16, "a", &m);
-        assert_eq!(a.len(), 8);
-        let b = all_of(&spread, 16, "b", &m);
+        let a = all_of(&spread, 24, "a", &m);
+        assert_eq!(a.len(), 16);
+        let b = all_of(&spread, 24, "b", &m);
         assert_eq!(b.len(), 4);
-        let mut c = all_of(&spread, 16, "c", &m);
+        let mut c = all_of(&spread, 24, "c", &m);
         assert_eq!(c.len(), 4);
         // What is given back is anybody's, but for what somebody is sure of.
         c.pop();
-        assert!(spread.admit(16, b"b", &m).is_none());
-        c.extend(all_of(&spread, 16, "c", &m));
+        assert!(spread.admit(24, b"b", &m).is_none());
+        c.extend(all_of(&spread, 24, "c", &m));
         drop(a);
-        assert_eq!((c.len(), all_of(&spread, 16, "b", &m).len()), (4, 4));
+        assert_eq!((c.len(), all_of(&spread, 24, "b", &m).len()), (4, 12));
     }
 
     #[test]
@@ -114,7 +116,22 @@ mod tests {
         assert_eq!((a.len(), all_of(&spread, 4, "b", &m).len()), (2, 1));
         let m = map(&["d", "e", "f", "g", "h"]);
         drop(a);
-        assert_eq!(all_of(&spread, 4, "d", &m).len(), 4);
+        assert_eq!(all_of(&spread, 4, "d", &m).len(), 2);
         assert!(spread.admit(4, b"nobody", &m).is_none());
+    }
+
+    /// Many are known, and few come.
+    #[test]
+    fn half_of_all_is_anybodys() {
+        for known in [32, 64, 128, 200, 256, 1000] {
+            let names: Vec<String> = (0..known).map(|n| n.to_string()).collect();
+            let m = map(&names.iter().map(String::as_str).collect::<Vec<_>>());
+            let spread = Arc::new(Spread::default());
+            let first = all_of(&spread, 256, "0", &m);
+            assert!((128..=132).contains(&first.len()), "{known}: {}", first.len());
+            // Who comes next has its part of the rest.
+            let sure = (128 / known).clamp(1, 4);
+            assert!(all_of(&spread, 256, "1", &m).len() >= sure, "{known}");
+        }
     }
 }

@@ -258,10 +258,6 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     if shared.access.map().host(&request.initiator.0).is_none_or(|h| h.secret != Secret::None) {
         return refuse(&shared, incoming, &request, RejectReason::ChannelLimit);
     }
-    let (most, map) = (shared.config.max_channels, shared.access.map());
-    let Some(seat) = shared.spread.admit(most, &request.initiator.0, &map) else {
-        return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
-    };
     let (name, joined) =
         shared.nexuses.join(&request.initiator, &incoming.peer(), || shared.spread.new_nexus());
     if negotiated.multichannel == MultiChannel::Terminate && !joined.others.is_empty() {
@@ -281,10 +277,13 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
         shared.nexuses.terminate_wait(&name, false);
         response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
     }
-    if shared.nexuses.is_crowded(&name, shared.config.max_channels) {
+    let (most, map) = (shared.config.max_channels, shared.access.map());
+    // Its own channels that it has ended do not count any more: they may be those of before a crash.
+    let seat = shared.spread.admit(most, &request.initiator.0, &map);
+    let Some(seat) = seat.filter(|_| !shared.nexuses.is_crowded(&name, most)) else {
         give_up(&shared, &units, &name);
         return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
-    }
+    };
     let reactors = shared.spread.reactors();
     let home = joined.turn as usize % reactors.len().max(1);
     let (initiator, nexus) = (request.initiator, joined.id);
