@@ -10,7 +10,7 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
@@ -50,11 +50,14 @@ impl Drop for Back {
 }
 
 /// From here on every panic that is not contained, on whatever thread, calls `end` (which aborts the process), and contained
-/// ones are errors. To be called once, before threads are started.
-pub fn contain_panics(end: fn() -> !) {
-    let tell = std::panic::take_hook();
+/// ones are errors. `tell` says what has happened, without waiting for anybody; where it does not (false), the usual hook does, which
+/// waits for standard error. To be called once, before threads are started.
+pub fn contain_panics(tell: fn(&PanicHookInfo<'_>) -> bool, end: fn() -> !) {
+    let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        tell(info);
+        if !tell(info) {
+            usual(info);
+        }
         // Before anything unwinds: nobody sees what is half done.
         if !INSIDE.get() {
             end();

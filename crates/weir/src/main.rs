@@ -10,7 +10,7 @@ mod run;
 mod seed;
 
 fn main() -> std::process::ExitCode {
-    weir_reactor::contain_panics(|| {
+    weir_reactor::contain_panics(cli::log::panicked, || {
         cli::log::settle();
         std::process::abort()
     });

@@ -23,7 +23,7 @@ impl Args {
         loop {
             let page = client.events(after, wait).await?;
             if page.lost > 0 {
-                eprintln!("{} earlier events are no longer kept", page.lost);
+                super::say(&format!("{} earlier events are no longer kept\n", page.lost));
             }
             for event in &page.events {
                 if json {

@@ -6,9 +6,11 @@
 mod queue;
 
 use queue::Queue;
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::panic::PanicHookInfo;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -44,6 +46,27 @@ pub(crate) fn settle() {
     if let Some(queue) = QUEUE.get() {
         queue.settle(END);
     }
+}
+
+/// Says something beside the log, by the same way. False: nothing is logged to standard error.
+pub(crate) fn say(text: &str) -> bool {
+    let Some(mut queue) = QUEUE.get().cloned() else { return false };
+    let said = queue.write_all(text.as_bytes()).is_ok();
+    settle();
+    said
+}
+
+/// The same of a panic, as it is said otherwise. Waits for nobody: what panics may be contained, and goes on.
+pub(crate) fn panicked(info: &PanicHookInfo<'_>) -> bool {
+    let Some(mut queue) = QUEUE.get().cloned() else { return false };
+    let thread = std::thread::current();
+    let trace = Backtrace::capture();
+    let trace = match trace.status() {
+        BacktraceStatus::Captured => format!("{trace}\n"),
+        _ => String::new(),
+    };
+    let name = thread.name().unwrap_or("without a name");
+    queue.write_all(format!("thread '{name}' {info}\n{trace}").as_bytes()).is_ok()
 }
 
 /// Sends log lines to standard error.
@@ -149,6 +172,44 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The test runs itself again for what ends a process.
+    const AGAIN: &str = "WEIR_TEST_PANICS";
+
+    #[test]
+    fn a_panic_waits_for_no_reader_of_the_log() {
+        if std::env::var_os(AGAIN).is_some() {
+            log_to_stderr("info").expect("a log");
+            weir_reactor::contain_panics(panicked, || {
+                settle();
+                std::process::abort()
+            });
+            panic!("on purpose");
+        }
+        let (reader, mut log) = io::pipe().expect("a pipe");
+        log.write_all(&[b'.'; 64 << 10]).expect("it has room");
+        let mut child = std::process::Command::new(std::env::current_exe().expect("a program"))
+            .args(["--exact", "cli::log::tests::a_panic_waits_for_no_reader_of_the_log"])
+            .arg("--nocapture")
+            .env(AGAIN, "1")
+            .stdout(std::process::Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("it runs");
+        let begun = Instant::now();
+        let ended = loop {
+            if let Some(ended) = child.try_wait().expect("it is ours") {
+                break ended;
+            }
+            if begun.elapsed() > Duration::from_secs(60) {
+                child.kill().expect("killed");
+                panic!("it waits for the reader");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(6));
+        drop(reader);
+    }
 
     #[test]
     fn of_the_same_so_much_is_written_within_a_while() {

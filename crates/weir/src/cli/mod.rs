@@ -288,9 +288,10 @@ fn fail(e: &anyhow::Error, json: bool) -> ExitCode {
 }
 
 /// To standard error, after what was logged. That nobody reads it changes no exit code.
-fn say(text: &str) {
-    log::settle();
-    drop(std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes()));
+pub(crate) fn say(text: &str) {
+    if !log::say(text) {
+        drop(std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes()));
+    }
 }
 
 #[cfg(test)]

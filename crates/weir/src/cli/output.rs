@@ -37,10 +37,10 @@ pub(crate) fn show<T: Serialize>(
 
 /// Says what there is to know besides, where errors are said.
 pub(crate) fn note(as_json: bool, text: &str) {
-    match as_json {
-        true => eprintln!("{}", serde_json::json!({ "note": text })),
-        false => eprintln!("note: {text}"),
-    }
+    super::say(&match as_json {
+        true => format!("{}\n", serde_json::json!({ "note": text })),
+        false => format!("note: {text}\n"),
+    });
 }
 
 /// Whether the error is that nobody reads our output any more.
@@ -55,7 +55,7 @@ pub(crate) fn can_ask() -> bool {
 
 /// Asks the person that there is. Anything but `y` is no.
 pub(crate) fn ask(question: &str) -> anyhow::Result<bool> {
-    eprint!("{question} [y/N] ");
+    super::say(&format!("{question} [y/N] "));
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

@@ -190,7 +190,7 @@ impl Drop for Progress {
     /// What comes next finds an empty line.
     fn drop(&mut self) {
         if self.to == To::Terminal && self.shown.is_some() {
-            eprint!("\r\x1b[K");
+            super::say("\r\x1b[K");
         }
     }
 }

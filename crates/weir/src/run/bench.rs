@@ -322,7 +322,7 @@ fn run_scenario(a: &ScenarioArgs) -> anyhow::Result<ExitCode> {
         unix_time: unix_time(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         command: rerun(a, name),
-        say: |line| eprintln!("{line}"),
+        say: |line| crate::cli::say(&format!("{line}\n")),
     };
     let outcome = scenario::run(s, &setup).map_err(|e| match e {
         scenario::ScenarioError::Run(e) => failed(e),

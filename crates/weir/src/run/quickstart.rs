@@ -78,7 +78,7 @@ pub(crate) fn quickstart(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
     let json = args.json;
     let say = move |text: &str| {
         if !json {
-            eprintln!("{text}");
+            crate::cli::say(&format!("{text}\n"));
         }
     };
     on_runtime(async move |stopping| {
@@ -93,7 +93,7 @@ pub(crate) fn quickstart(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
         };
         if args.once || done.is_err() {
             stopping.begin();
-        } else {
+        } else if !stopping.has_begun() {
             say("serving until Ctrl-C");
         }
         let stopped = daemon.run().await;

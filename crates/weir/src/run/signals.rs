@@ -41,12 +41,20 @@ impl Signals {
     fn wait(mut self, stopping: &Stopping) -> ! {
         let code = self.runtime.block_on(async {
             let (terminate, interrupt) = (&mut self.terminate, &mut self.interrupt);
-            tokio::select! {
-                _ = Signals::next(terminate, interrupt) => drop(stopping.begin()),
-                () = stopping.begun() => {}
-            }
+            let by_signal = tokio::select! {
+                _ = Signals::next(terminate, interrupt) => true,
+                () = stopping.begun() => false,
+            };
+            stopping.begin();
             tracing::info!("stopping");
-            match tokio::time::timeout(ALL, Signals::next(terminate, interrupt)).await {
+            let second = async {
+                if !by_signal {
+                    let _first = Signals::next(terminate, interrupt).await;
+                    tracing::info!("a signal: it stops already, and another one ends it at once");
+                }
+                Signals::next(terminate, interrupt).await
+            };
+            match tokio::time::timeout(ALL, second).await {
                 Ok(code) => {
                     tracing::warn!("a second signal: the process ends at once, as by a kill");
                     code

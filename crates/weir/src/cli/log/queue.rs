@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Lines that may wait; more are left out and counted.
 const MOST: usize = 4096;
@@ -36,10 +36,18 @@ impl Queue {
 
     /// Waits until what came before is written, but for no longer than `limit`.
     pub(super) fn settle(&self, limit: Duration) {
+        let until = Instant::now() + limit;
         let (tell, told) = sync_channel(1);
-        if self.jobs.try_send(Job::Tell(tell)).is_ok() {
-            let _ = told.recv_timeout(limit);
+        let mut job = Job::Tell(tell);
+        // A reader that is slow makes room.
+        while let Err(TrySendError::Full(again)) = self.jobs.try_send(job) {
+            if Instant::now() >= until {
+                return;
+            }
+            job = again;
+            std::thread::sleep(Duration::from_millis(1));
         }
+        let _ = told.recv_timeout(until.saturating_duration_since(Instant::now()));
     }
 }
 
