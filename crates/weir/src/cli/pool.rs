@@ -346,7 +346,7 @@ async fn act(
 ) -> anyhow::Result<()> {
     let mut pool = client.pool_device(name, &action).await?;
     if wait {
-        pool = wait::settled(&client, name, json).await?;
+        pool = wait::settled(&client, name, &action, json).await?;
     }
     output::show(json, &pool, details)
 }

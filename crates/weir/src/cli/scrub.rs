@@ -69,6 +69,13 @@ impl Command {
                             .because(l.reason.unwrap_or_default())
                             .into())
                     }
+                    Some(l) if wait && l.state == "stopped" => Err(Error::new(
+                        Code::NotReady,
+                        format!("the scrub of pool {pool} was stopped"),
+                    )
+                    .because("somebody has stopped it before it came to its end")
+                    .hint("start it again; it begins anew")
+                    .into()),
                     _ => Ok(()),
                 }
             }

@@ -3,8 +3,8 @@
 use super::super::progress::{Progress, Step};
 use std::time::Duration;
 use weir_control::client::Client;
-use weir_control::live::PoolLive;
-use weir_control::model::PoolInfo;
+use weir_control::live::{PoolDeviceLive, PoolLive};
+use weir_control::model::{DeviceAction, DeviceUse, PoolInfo};
 use weir_control::{Code, Error, Result};
 
 /// How often it is asked for.
@@ -30,8 +30,42 @@ fn step(p: &PoolLive) -> Option<Step> {
     })
 }
 
+/// What was asked for and is not so, when nothing is under way: somebody has stopped it, or something else was in its way.
+fn lacks(p: &PoolLive, asked: &DeviceAction) -> Option<String> {
+    let left = |number: u16| {
+        let d = p.devices.iter().find(|d| d.number == number)?;
+        (d.slabs > 0).then(|| format!("device {number} still holds data"))
+    };
+    let behind = |d: &PoolDeviceLive| format!("device {} is `{}`", d.number, d.state);
+    match asked {
+        DeviceAction::Drain { number } => left(*number),
+        DeviceAction::Put { r#as: DeviceUse::Replace(number), .. } => left(*number),
+        DeviceAction::Put { r#as: DeviceUse::Back, device, .. } => {
+            let is_it = |d: &&PoolDeviceLive| d.path.is_some() && d.path == device.path;
+            p.devices.iter().find(is_it).filter(|d| d.state != "in-sync").map(behind)
+        }
+        DeviceAction::Resync => p.devices.iter().find(|d| d.state == "out").map(behind),
+        _ => None,
+    }
+}
+
 /// Waits until nothing is under way, and gives how the pool stands then.
-pub(super) async fn settled(client: &Client, name: &str, json: bool) -> Result<PoolInfo> {
+///
+/// # Errors
+/// What was `asked` for is not done, and is not being done either.
+pub(super) async fn settled(
+    client: &Client,
+    name: &str,
+    asked: &DeviceAction,
+    json: bool,
+) -> Result<PoolInfo> {
+    let undone = |why: &str| {
+        Error::new(
+            Code::PoolDegraded,
+            format!("not everything is done about the devices of pool `{name}`"),
+        )
+        .because(why)
+    };
     let mut progress = Progress::new(name, json);
     let mut quiet = 0;
     loop {
@@ -40,19 +74,27 @@ pub(super) async fn settled(client: &Client, name: &str, json: bool) -> Result<P
             return Err(Error::new(Code::NotReady, format!("pool `{name}` is not up"))
                 .hint("`weir status` says why"));
         };
+        if live.state == "suspended" && live.work.is_none() {
+            let why = live.reason.as_deref().unwrap_or_default();
+            return Err(undone(&format!("the pool is suspended: {why}"))
+                .hint(format!("see to its devices, then `weir pool resume {name}`")));
+        }
         quiet = if is_under_way(live) { 0 } else { quiet + 1 };
         if let Some(step) = step(live) {
             progress.show(step);
         }
         if quiet >= QUIET {
-            return match &live.trouble {
+            if let Some(why) = &live.trouble {
+                return Err(undone(why).hint(
+                    "it is tried again by itself; `weir pool show` tells how the devices stand",
+                ));
+            }
+            return match lacks(live, asked) {
                 None => Ok(pool),
-                Some(why) => Err(Error::new(
-                    Code::PoolDegraded,
-                    format!("not everything is done about the devices of pool `{name}`"),
-                )
-                .because(why)
-                .hint("it is tried again by itself; `weir pool show` tells how the devices stand")),
+                Some(why) => {
+                    Err(undone(&format!("{why}, and nothing is done about that any more"))
+                        .hint("somebody may have cancelled it; `weir events` says so"))
+                }
             };
         }
         tokio::time::sleep(ASK).await;
@@ -62,7 +104,7 @@ pub(super) async fn settled(client: &Client, name: &str, json: bool) -> Result<P
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_control::live::{Pace, PoolDeviceLive, PoolWorkLive};
+    use weir_control::live::{Pace, PoolWorkLive};
 
     #[test]
     fn it_is_over_when_nothing_is_left_or_cannot_be_done() {
@@ -83,5 +125,19 @@ mod tests {
         assert!(is_under_way(&p));
         p.devices[0].slabs = 0;
         assert!(!is_under_way(&p));
+    }
+
+    #[test]
+    fn what_somebody_has_cancelled_is_not_done() {
+        let mut p = PoolLive::default();
+        let device = PoolDeviceLive { number: 1, slabs: 3, ..PoolDeviceLive::default() };
+        p.devices = vec![PoolDeviceLive { state: "in-sync".into(), ..device }];
+        let drain = DeviceAction::Drain { number: 1 };
+        assert!(!is_under_way(&p) && lacks(&p, &drain).is_some());
+        assert_eq!(lacks(&p, &DeviceAction::Resync), None);
+        p.devices[0].state = "out".into();
+        assert!(lacks(&p, &DeviceAction::Resync).is_some());
+        p.devices[0].slabs = 0;
+        assert_eq!(lacks(&p, &drain), None);
     }
 }
