@@ -138,6 +138,8 @@ pub struct Controller {
     declared_open: Mutex<Desired>,
     /// All that was declared at the start.
     declared_file: Mutex<Desired>,
+    /// What of that hosts are to have before ports are let go of, and have never had.
+    reasons: Mutex<Desired>,
     /// A change that failed and could not be taken back, and the configuration before it.
     owed: Mutex<Option<(Command, Arc<Model>)>>,
     /// Rounds in which everything was tried again that is a fault, or declared and not so.
@@ -221,24 +223,30 @@ impl Controller {
         targets: Vec<TargetSpec>,
         stopping: Stopping,
     ) -> Result<Arc<Controller>> {
-        let (store, model, held, known, damage) = blocking(move || {
+        let carried_out = has(Bug::OpenCutIsMade);
+        let (store, model, held, known, damage, kept) = blocking(move || {
             let mut model = store.load()?;
             let before = model.clone();
             let named = model.identify_pools(entropy()?);
-            match model.number_targets() | named {
+            let kept = if carried_out { Vec::new() } else { model.keep_sizes() };
+            match model.number_targets() | named | !kept.is_empty() {
                 true => store.commit(&before, &model)?,
                 false => store.export(&model),
             }
             let held = ports::moved(&model, &targets);
             let known = known::Known::load(&store, &model)?;
             let damage = damage::Book::load(&store)?;
-            Ok((Arc::new(store), model, held, known, damage))
+            Ok((Arc::new(store), model, held, known, damage, kept))
         })
         .await?;
         let events = EventLog::default();
         for note in store.notes() {
             tracing::warn!("{note}");
             events.publish("error", "configuration", note);
+        }
+        for (name, text) in kept {
+            tracing::warn!("{text}");
+            events.publish("volume.size", &format!("volume/{name}"), &text);
         }
         let reservations = ReservationStore::start(store.clone())?;
         let keys = Arc::new(KeyRing::allowing(key_commands));
@@ -271,6 +279,7 @@ impl Controller {
             applies: tokio::sync::Mutex::default(),
             declared_open: Mutex::default(),
             declared_file: Mutex::default(),
+            reasons: Mutex::default(),
             owed: Mutex::default(),
             retries: AtomicU64::new(0),
             cut_over: tokio::sync::Notify::new(),
@@ -340,8 +349,13 @@ impl Controller {
         }
     }
 
-    /// Checks, makes durable, puts into effect. The caller holds `changes`.
+    /// Checks, makes durable, puts into effect, and tells of a failure. The caller holds `changes`.
     async fn change(&self, command: Command) -> Result<Arc<Model>> {
+        self.try_change(command, true).await
+    }
+
+    /// The same. `tells`: whether a failure is an event of its own, and not known otherwise.
+    async fn try_change(&self, command: Command, tells: bool) -> Result<Arc<Model>> {
         self.check_up()?;
         self.settle().await?;
         let old = self.model();
@@ -392,8 +406,10 @@ impl Controller {
                 Ok(now)
             }
             Err(e) => {
-                let object = changes.first().map(|c| format!("{}/{}", c.kind, c.name));
-                self.events.publish("error", &object.unwrap_or_default(), &e.to_string());
+                if tells || has(Bug::ToldEachTime) {
+                    let object = changes.first().map(|c| format!("{}/{}", c.kind, c.name));
+                    self.events.publish("error", &object.unwrap_or_default(), &e.to_string());
+                }
                 Err(e)
             }
         }

@@ -30,6 +30,16 @@ pub struct LastState {
     pub newest: u64,
 }
 
+/// How a protected pool may be opened without devices that it lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Without {
+    /// What those have to have that are there.
+    pub last: LastState,
+    /// Also without devices that do not answer, or cannot be read. Else only without those that are nowhere. One that another
+    /// program uses is never done without: it may be changed there.
+    pub silent: bool,
+}
+
 /// Work in progress: a boxed future, so that the trait stays object-safe.
 pub type Work<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
@@ -147,12 +157,12 @@ pub trait DataPlane: Send + Sync + 'static {
     /// that are missing, shorter than they were or not the same are errors. Called again after devices were added or
     /// given a larger size: opens what is new, grows what must, and lets go of what is no device of the pool any more.
     ///
-    /// A protected pool is opened without devices that it lacks if those that are there have this `last` state: nothing may have
-    /// been opened since.
+    /// A protected pool is opened `without` devices that it lacks if those that are there have its last state: nothing may have
+    /// been opened since. [`Code::PoolUnfinished`](crate::Code::PoolUnfinished): nothing may be known of its state any more.
     fn start_pool<'a>(
         &'a self,
         pool: &'a Pool,
-        last: Option<LastState>,
+        without: Option<Without>,
     ) -> Work<'a, Vec<DeviceFound>>;
 
     /// Takes back what was made of a pool that did not come to be, or has been deleted (`made` is false): its label goes from the

@@ -61,6 +61,22 @@ impl Desired {
         self.items().any(|i| i.object() == object)
     }
 
+    /// Declares of the same objects what another says of them.
+    pub(crate) fn take_over(&mut self, other: &Desired) {
+        fn each<T: Clone>(mine: &mut [T], theirs: &[T], is_same: impl Fn(&T, &T) -> bool) {
+            for m in mine {
+                if let Some(t) = theirs.iter().find(|t| is_same(m, t)) {
+                    m.clone_from(t);
+                }
+            }
+        }
+        each(&mut self.pools, &other.pools, |a, b| a.name == b.name);
+        each(&mut self.volumes, &other.volumes, |a, b| a.name == b.name);
+        each(&mut self.hosts, &other.hosts, |a, b| a.name == b.name);
+        each(&mut self.maps, &other.maps, |a, b| (&a.host, &a.volume) == (&b.host, &b.volume));
+        each(&mut self.targets, &other.targets, |a, b| a.name == b.name);
+    }
+
     /// Declares only those objects that `stays` says.
     pub(crate) fn retain(&mut self, stays: impl Fn(&str) -> bool) {
         self.pools.retain(|s| stays(&Item::Pool(s).object()));
@@ -101,6 +117,17 @@ impl Item<'_> {
             failed(n) && counts
         };
         self.needs().into_iter().find(|n| !is_made && is_lost(n))
+    }
+
+    /// Whether it is as declared.
+    pub(crate) fn is_so(&self, model: &Model) -> bool {
+        match self {
+            Item::Target(s) => {
+                let put = Command::PutTarget((*s).clone());
+                model.clone().apply(put, 0).is_ok_and(|c| c.is_empty())
+            }
+            other => matches!(other.command(model), Ok(None)),
+        }
     }
 
     /// The command that makes it so, if one is needed.

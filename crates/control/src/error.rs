@@ -206,6 +206,8 @@ codes! {
     RecordNewer = "record_newer", Conflict;
     /// A protected pool's devices are missing or damaged, or are not that pool's.
     PoolDamaged = "pool_damaged", Failed;
+    /// The opening of a pool had begun to write, and did not come to its end.
+    PoolUnfinished = "pool_unfinished", Failed;
     /// The wrapped key of an encrypted volume is damaged.
     KeyDamaged = "key_damaged", Failed;
     /// The configuration store on disk is damaged or of another version.

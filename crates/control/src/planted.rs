@@ -129,8 +129,32 @@ weir_base::planted_bugs! {
     StoppedForEver,
     /// That a pool was closed in order counts though it has been opened since.
     StoppedThoughOpened,
-    /// An older copy of the configuration that is put back says that pools were closed in order.
-    OlderVouches,
+    /// A copy of the configuration that is put back says that pools were closed in order.
+    CopyVouches,
+    /// An opening that failed when it had begun to write counts as none.
+    UnfinishedIsNone,
+    /// A pool is opened without devices that may be late.
+    NobodyIsLate,
+    /// What was to be made smaller, and is not known to be, is so after a start.
+    OpenCutIsMade,
+    /// At the end nothing is taken back that could not be before.
+    OwedAtTheEnd,
+    /// A pool that is not declared goes before it is known what it carries.
+    PrunedBesideOpening,
+    /// What is not declared goes though something that is declared needs it.
+    PrunedThoughNeeded,
+    /// A host that was logged in a moment ago counts as gone.
+    AwayIsGone,
+    /// A declaration takes volumes from initiator ports that are logged in.
+    PortsTakenInUse,
+    /// What is held back by something that is not as declared is let go of by a declaration that does not name that.
+    ReasonsForgotten,
+    /// A store whose file system does not answer is told as well.
+    HungIsWell,
+    /// An error is told of each time that something is tried again.
+    ToldEachTime,
+    /// A pool that was opened, and does not count as up, is in no list of what is to be closed.
+    OpenedUnlisted,
     /// A pool is closed, or opened again, while it is being opened.
     OpenedBesideClose,
 }

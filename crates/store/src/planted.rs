@@ -147,6 +147,8 @@ weir_base::planted_bugs! {
     LastNotCompared,
     /// A pool counts as closed in order though it lacks a device.
     LastLacking,
+    /// The log says what is durable though the last checkpoint is being made.
+    TellsAtTheEnd,
     /// A pool that is resumed gives a new volume the number of one that did not last.
     NumberTwice,
     /// A pool counts as closed while a checkpoint is being made still.
@@ -238,6 +240,7 @@ impl Bug {
         Bug::GoneIsKept,
         Bug::HeldByOldLife,
         Bug::LastLacking,
+        Bug::TellsAtTheEnd,
         Bug::NumberTwice,
         Bug::ClosedOnTheWay,
         Bug::HiddenIsNone,

@@ -275,7 +275,11 @@ impl<'a> Run<'a> {
         if let Some(lost) = item.lost(&model, |o| self.has_failed(o)) {
             return Err(declare::lacks(&item.object(), &lost));
         }
-        self.tried(item.object(), item.command(&model)?).await
+        let command = item.command(&model)?;
+        if let Some(Command::PatchHost { name, patch }) = &command {
+            self.controller.check_ports_free(name, &patch.remove_ports).await?;
+        }
+        self.tried(item.object(), command).await
     }
 
     /// All of one kind. What one of them takes another may leave, whichever comes first.

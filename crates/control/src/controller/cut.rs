@@ -5,7 +5,7 @@
 //! devices differ, the devices are right.
 
 use super::*;
-use crate::model::{Pool, Volume, VolumeState, being_cut};
+use crate::model::{Cut, Pool, Volume, VolumeState, being_cut};
 use std::collections::btree_map::Entry;
 
 /// How long a command waits for what it cut off to be gone.
@@ -20,6 +20,11 @@ enum Stage {
     Waits,
     /// Data is being thrown away.
     Cuts,
+}
+
+/// Hosts see the new size, and nobody takes it back.
+fn is_agreed(cut: Cut) -> bool {
+    !cut.open || has(Bug::CutThoughOwed) || has(Bug::CutAmongChanges)
 }
 
 /// Cuts of this process.
@@ -70,7 +75,7 @@ impl Controller {
     /// Begins what is to be cut and not under way, each by itself.
     pub(super) fn drive_cuts(self: &Arc<Self>) {
         let model = self.model();
-        for v in model.volumes.values().filter(|v| v.cut.is_some()) {
+        for v in model.volumes.values().filter(|v| v.cut.is_some_and(is_agreed)) {
             let waits = self.cuts().next.get(&v.name).is_some_and(|t| Instant::now() < *t);
             if !waits && v.state == VolumeState::Ready && self.up().volumes.contains(&v.name) {
                 let (me, name) = (self.clone(), v.name.clone());
@@ -140,7 +145,10 @@ impl Controller {
         }
         let model = self.model();
         let Ok(v) = model.volume(name) else { return Ok(None) };
-        if v.cut.is_none() || v.state != VolumeState::Ready || !self.up().volumes.contains(name) {
+        if !v.cut.is_some_and(is_agreed)
+            || v.state != VolumeState::Ready
+            || !self.up().volumes.contains(name)
+        {
             return Ok(None);
         }
         self.check_open(&v.pool)?;

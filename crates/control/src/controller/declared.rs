@@ -19,6 +19,7 @@ impl Controller {
             spec.overwrite = spec.overwrite.without_pools();
         }
         *self.declared_file.lock().unwrap_or_else(PoisonError::into_inner) = desired.clone();
+        *self.reasons() = Desired { pools: Vec::new(), targets: Vec::new(), ..desired.clone() };
         *self.declared_open() = desired;
         self.declare_again().await;
     }
@@ -30,6 +31,7 @@ impl Controller {
         if has(Bug::RetriedForEver) {
             return;
         }
+        self.reasons().take_over(desired);
         let held = self.up().held.clone();
         let mut open = self.declared_open();
         let was: BTreeSet<String> = open.items().map(|i| i.object()).collect();
@@ -108,7 +110,7 @@ impl Controller {
                 return Err(declare::lacks(&object, &lost));
             }
             match item.command(&model)? {
-                Some(command) => self.change(command).await.map(drop),
+                Some(command) => self.try_change(command, false).await.map(drop),
                 None => Ok(()),
             }
         };
@@ -133,16 +135,24 @@ impl Controller {
             |s: &&TargetSpec| self.is_declared(&object(&s.name)) || has(Bug::RetriedForEver);
         let open: Vec<TargetSpec> = declared.targets.iter().filter(is_open).cloned().collect();
         let closed = {
-            let (model, up, prefix) = (self.model(), self.up(), fault(""));
-            let failed = up.faults.keys().filter_map(|o| o.strip_prefix(&prefix));
-            declare::exposes(declared, &model, failed).map(|o| ports::exposed(&o))
+            let (model, prefix) = (self.model(), fault(""));
+            let reasons = self.reasons().clone();
+            let mut failed: BTreeSet<String> = {
+                let up = self.up();
+                up.faults.keys().filter_map(|o| o.strip_prefix(&prefix)).map(String::from).collect()
+            };
+            // What is not declared any more, or was changed since, may still not be as it is to be for what is held back.
+            let other = reasons.items().filter(|i| !i.is_so(&model)).map(|i| i.object());
+            failed.extend(other.filter(|_| !has(Bug::ReasonsForgotten)));
+            let failed = failed.iter().map(String::as_str);
+            declare::exposes(&reasons, &model, failed).map(|o| ports::exposed(&o))
         };
         let plan = self.plan_ports(&self.model(), &open, Vec::new(), closed.as_ref());
         for (name, e) in &plan.wrong {
             self.unfulfilled(&object(name), e);
         }
         let Some(command) = plan.command() else { return };
-        let done = self.change(command).await;
+        let done = self.try_change(command, false).await;
         for spec in &plan.put {
             match &done {
                 Ok(_) => self.fulfil(&object(&spec.name)),
@@ -189,6 +199,17 @@ impl Controller {
         let mut open = self.declared_open();
         open.retain(|o| o != object);
         self.up().faults.remove(&fault(object));
+        let model = self.model();
+        let mut reasons = self.reasons();
+        let is_so = |i: &Item<'_>| i.is_so(&model) || !declare::is_there(object, &model);
+        if reasons.items().find(|i| i.object() == object).is_some_and(|i| is_so(&i)) {
+            reasons.retain(|o| o != object);
+        }
+    }
+
+    /// What hosts are to have before ports listen that the file of the start moves, and have not had yet since.
+    fn reasons(&self) -> MutexGuard<'_, Desired> {
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn declared_open(&self) -> MutexGuard<'_, Desired> {

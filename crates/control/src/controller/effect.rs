@@ -122,6 +122,7 @@ impl Controller {
                 if (was.size, was.read_only) != (volume.size, volume.read_only) {
                     self.plane.update_volume(volume, new.pool_at(&volume.pool)?).await?;
                 }
+                self.agree_cut(name).await?;
                 return match has(Bug::GrowthTakenBack) {
                     true => self.finish_growing(name).await,
                     false => Ok(self.grown(name).await),
@@ -152,6 +153,7 @@ impl Controller {
             | Command::RekeyVolume { .. }
             | Command::ReadyVolume { .. }
             | Command::FinishCut { .. }
+            | Command::AgreeCut { .. }
             | Command::AdoptSize { .. }
             | Command::NoteNewer { .. }
             | Command::StartMigration { .. }
@@ -192,6 +194,7 @@ impl Controller {
         let changes = new.apply(Command::SizePool { name: name.clone(), sizes }, 0)?;
         let now = if changes.is_empty() { old } else { self.commit(&old, new).await? };
         self.look_into(pool).await;
+        self.unlist(&name);
         let mut up = self.up();
         let object = format!("pool/{name}");
         up.behind.remove(&object);
@@ -218,6 +221,17 @@ impl Controller {
         let volume = model.volume(name)?;
         self.open_volume(volume, model.pool_at(&volume.pool)?).await?;
         Ok(self.model())
+    }
+
+    /// Records that hosts see the new size of a volume that was made smaller. Only then may anything be cut off: what is refused is
+    /// in force for as long as it cannot be taken back, and a start must not carry it out.
+    async fn agree_cut(&self, name: &str) -> Result<()> {
+        let model = self.model();
+        let mut new = Model::clone(&model);
+        if !new.apply(Command::AgreeCut { name: name.to_string() }, 0)?.is_empty() {
+            self.commit(&model, new).await?;
+        }
+        Ok(())
     }
 
     /// A volume has its size. Hosts may know: that this cannot be recorded takes nothing back, and is tried again.
@@ -337,7 +351,15 @@ impl Controller {
 
     /// Takes back what is owed. The caller holds `changes`.
     pub(super) async fn settle(&self) -> Result<()> {
-        let Some((command, old)) = self.owed().clone() else { return Ok(()) };
+        match self.settle_store().await? {
+            Some((command, present, back)) => self.settle_plane(&command, present, back).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The same for the store alone. Gives what was owed, and the configuration before and after.
+    pub(super) async fn settle_store(&self) -> Result<Option<(Command, Arc<Model>, Arc<Model>)>> {
+        let Some((command, old)) = self.owed().clone() else { return Ok(None) };
         let present = self.model();
         let mut back = Model::clone(&old);
         back.revision = present.revision + 1;
@@ -347,7 +369,16 @@ impl Controller {
         }
         let back = self.make_durable(&present, back).await?;
         *self.owed() = None;
-        let command = &command;
+        Ok(Some((command, present, back)))
+    }
+
+    /// Puts the data plane back after the store.
+    async fn settle_plane(
+        &self,
+        command: &Command,
+        present: Arc<Model>,
+        back: Arc<Model>,
+    ) -> Result<()> {
         let undone = match command {
             Command::CreatePool(spec) => self.plane_unmake(present.pool(&spec.name)?, true).await,
             Command::ReleasePool { .. } | Command::DeletePool { .. } => {

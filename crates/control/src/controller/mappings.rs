@@ -2,7 +2,7 @@
 //! for something else.
 
 use super::known::{AWAY, Guest, MOST_PORTS, Number, key, logged_in, put, same_views, written};
-use super::{Controller, blocking, finish};
+use super::{Controller, blocking, finish, known};
 use crate::error::{Code, Error, Result};
 use crate::live::LiveStatus;
 use crate::model::{Command, InitiatorPort, Model};
@@ -58,13 +58,54 @@ impl Controller {
             .hint("end the use there and log it out first; --force takes the volume away under it"))
     }
 
-    /// Refuses to take a mapping from a host that is logged in.
-    pub(super) async fn check_not_used(&self, host: &str, volume: &str) -> Result<()> {
-        match self.is_logged_in(host).await? {
-            true => Err(may_be_used(host, volume).hint(format!(
-                "end the use there and log it out first; or take it away under it: weir map delete {host} {volume} --force"
+    /// Refuses to take a mapping from a host that is logged in, or was not long ago: it may be about to come back.
+    pub(super) async fn check_gone(&self, host: &str, volume: &str) -> Result<()> {
+        let by_force = format!("weir map delete {host} {volume}");
+        if self.is_logged_in(host).await? {
+            return Err(may_be_used(host, volume).hint(format!(
+                "end the use there and log it out first; or take it away under it: {by_force} --force"
+            )));
+        }
+        let model = self.model();
+        let viewer = model.viewers();
+        let is_it = |port: &InitiatorPort| viewer(port).is_some_and(|h| h.name == host);
+        let seen = self.known.with(|k| {
+            let mine = k.iter().filter(|(port, _)| is_it(port)).map(|(_, g)| g.seen.elapsed());
+            mine.min().filter(|ago| *ago < known::AWAY && !has(Bug::AwayIsGone))
+        });
+        match seen {
+            None => Ok(()),
+            Some(ago) => Err(Error::new(
+                Code::VolumeMapped,
+                format!("host `{host}` may be using volume `{volume}`"),
+            )
+            .because(format!(
+                "it was logged in {} s ago, and may be about to come back",
+                ago.as_secs()
+            ))
+            .hint(format!(
+                "apply the file again when it has been gone for ten minutes; or, if nothing uses it there: {by_force}"
             ))),
-            false => Ok(()),
+        }
+    }
+
+    /// Refuses to take volumes from initiator ports that are logged in.
+    pub(super) async fn check_ports_free(&self, host: &str, ports: &[InitiatorPort]) -> Result<()> {
+        let model = self.model();
+        if ports.is_empty() || model.maps_of_host(host).next().is_none() {
+            return Ok(());
+        }
+        let here = known::logged_in(&self.plane.status().await?);
+        match ports.iter().find(|p| here.contains(p) && !has(Bug::PortsTakenInUse)) {
+            None => Ok(()),
+            Some(port) => Err(Error::new(
+                Code::VolumeMapped,
+                format!("host `{host}` may be using its volumes by initiator port {port}"),
+            )
+            .because("it is logged in, and would have none of them any more")
+            .hint(format!(
+                "end the use there and log it out first; or take it away under it: weir host set {host} --remove-port {port}"
+            ))),
         }
     }
 

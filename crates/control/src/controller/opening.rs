@@ -41,6 +41,8 @@ pub(super) struct Openings {
     unknown: Mutex<BTreeSet<String>>,
     /// Pools whose opening has begun once.
     known: Mutex<BTreeSet<String>>,
+    /// Since when pools that are not open could not be opened.
+    refused: Mutex<BTreeMap<String, Instant>>,
     /// One thing at a time with each pool.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -121,9 +123,10 @@ impl Controller {
         if pool.protection.is_some() {
             self.take_stopped().await?;
         }
-        let found = self.plane.start_pool(pool, None).await?;
-        self.stopped.forget(pool);
-        Ok(found)
+        let done = self.plane.start_pool(pool, None).await;
+        self.stopped.ended(pool, &done);
+        self.list(&pool.name, &done);
+        done
     }
 
     /// The same by force.
@@ -131,14 +134,28 @@ impl Controller {
         let _turn = self.take_turn(&pool.name).await?;
         self.take_stopped().await?;
         self.stopped.forget(pool);
-        self.plane.force_pool(pool).await
+        let done = self.plane.force_pool(pool).await;
+        self.list(&pool.name, &done);
+        done
+    }
+
+    /// One that was opened is to be closed, also if it never comes to count as up.
+    fn list<T>(&self, name: &str, done: &Result<T>) {
+        if done.is_ok() && !has(Bug::OpenedUnlisted) {
+            lock(&self.opening.unknown).insert(name.to_owned());
+        }
+    }
+
+    /// It counts as up.
+    pub(super) fn unlist(&self, name: &str) {
+        lock(&self.opening.unknown).remove(name);
     }
 
     /// Closes the devices of a pool when nothing else is done with them.
     pub(super) async fn plane_stop(&self, name: &str) -> Result<Option<LastState>> {
         let _turn = self.take_turn(name).await?;
         let last = self.plane.stop_pool(name).await?;
-        lock(&self.opening.unknown).remove(name);
+        self.unlist(name);
         Ok(last)
     }
 
@@ -156,18 +173,21 @@ impl Controller {
     /// Takes back what was made of a pool when nothing else is done with its devices.
     pub(super) async fn plane_unmake(&self, pool: &Pool, made: bool) -> Result<()> {
         let _turn = self.take_turn(&pool.name).await?;
-        self.plane.unmake_pool(pool, made).await
+        self.plane.unmake_pool(pool, made).await?;
+        self.unlist(&pool.name);
+        Ok(())
     }
 
     fn begin_opening(&self, pool: &Pool) {
         let turn = self.pool_turn(&pool.name);
         let (plane, of) = (self.plane.clone(), pool.clone());
         let first = lock(&self.opening.known).insert(pool.name.clone());
-        // At first it is looked for all devices: they may be late by a moment.
-        let last = self.stopped.of(pool).filter(|_| !first);
+        // At first it is looked for all devices: they may be late.
+        let refused = lock(&self.opening.refused).get(&pool.name).copied();
+        let without = refused.and_then(|since| self.stopped.of(pool, since.elapsed()));
         let task = tokio::spawn(async move {
             let _turn = turn.await;
-            plane.start_pool(&of, last).await
+            plane.start_pool(&of, without).await
         });
         lock(&self.opening.unknown).remove(&pool.name);
         let o = Opening { pool: pool.clone(), begun: Instant::now(), first, task };
@@ -225,8 +245,14 @@ impl Controller {
     }
 
     async fn opened(&self, model: &Model, pool: Pool, done: Result<Vec<DeviceFound>>) {
-        if done.is_ok() {
-            self.stopped.forget(&pool);
+        self.stopped.ended(&pool, &done);
+        self.list(&pool.name, &done);
+        {
+            let mut refused = lock(&self.opening.refused);
+            match &done {
+                Ok(_) => drop(refused.remove(&pool.name)),
+                Err(_) => drop(refused.entry(pool.name.clone()).or_insert_with(Instant::now)),
+            }
         }
         // What it has become meanwhile is opened by itself.
         if model.pools.get(&pool.name) != Some(&pool) {
@@ -251,9 +277,9 @@ impl Controller {
         for (name, mut o) in all {
             match timeout_at(until, &mut o.task).await {
                 Ok(done) => {
-                    // One that cannot be opened has not been.
-                    if matches!(done, Ok(Ok(_))) {
-                        self.stopped.forget(&o.pool);
+                    match &done {
+                        Ok(done) => self.stopped.ended(&o.pool, done),
+                        Err(_) => self.stopped.forget(&o.pool),
                     }
                     open.insert(name);
                 }

@@ -2,10 +2,11 @@
 //! what all had when it was closed: nothing can be newer than that.
 //!
 //! Such a record counts for one start. It goes from the store before anything is opened, so that after a kill nobody takes what
-//! devices were once for what they were last; and a store that is made anew of its readable copy has none.
+//! devices were once for what they were last; and a store that is made anew of its readable copy has none. A copy of the store that
+//! is put back has it still: so it names the data directory as it was then, which changes before anything is opened.
 
 use super::*;
-use crate::dataplane::LastState;
+use crate::dataplane::{LastState, Without};
 use crate::model::Pool;
 
 /// Under which names the store keeps the records, by identity of the pool.
@@ -18,16 +19,25 @@ type Records = BTreeMap<String, u64>;
 #[derive(Default)]
 pub(super) struct Stopped(Mutex<Option<Records>>);
 
-/// Takes the records out of the store, unless they are to be `left` there.
-fn take(store: &MetaStore, left: bool) -> Result<Records> {
-    let found = store.blobs(STOPPED)?;
+/// From when on, after it was tried in vain, a pool may be opened without devices. They may be late.
+const LATE: Duration = Duration::from_secs(4);
+/// The same for devices that do not answer.
+const SILENT: Duration = Duration::from_secs(60);
+
+/// Takes the records out of the store, unless they are to be `left` there. `any`: those of a copy count, too.
+fn take(store: &MetaStore, left: bool, any: bool) -> Result<Records> {
+    let (found, mark) = (store.blobs(STOPPED)?, store.mark()?.bytes());
+    let mut turned = true;
     if !found.is_empty() && !left {
+        // First: it is no matter if nothing but this is done.
+        turned = store.turn()?;
         store.put_blobs(found.keys().map(|key| (key.as_str(), &[][..])))?;
     }
     // What makes no sense says nothing.
     let known = |(key, b): (&String, &Vec<u8>)| {
-        let newest = u64::from_le_bytes(b.as_slice().try_into().ok()?);
-        Some((key.strip_prefix(STOPPED)?.to_owned(), newest))
+        let (newest, of) = b.split_first_chunk()?;
+        let id = key.strip_prefix(STOPPED)?.to_owned();
+        (of == mark && turned || any).then(|| (id, u64::from_le_bytes(*newest)))
     };
     Ok(found.iter().filter_map(known).collect())
 }
@@ -37,13 +47,24 @@ impl Stopped {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the devices of a pool had when it was closed, if it has not been opened since.
-    pub(super) fn of(&self, pool: &Pool) -> Option<LastState> {
+    /// How a pool may be opened without devices, so long after it was tried in vain, if it has not been opened since it was closed.
+    pub(super) fn of(&self, pool: &Pool, after: Duration) -> Option<Without> {
         let id = pool.identity()?;
-        self.all()
-            .as_ref()?
-            .get(&id.to_string())
-            .map(|newest| LastState { pool: id, newest: *newest })
+        let newest = *self.all().as_ref()?.get(&id.to_string())?;
+        let last = LastState { pool: id, newest };
+        let is_late = after >= LATE || has(Bug::NobodyIsLate);
+        is_late.then_some(Without { last, silent: after >= SILENT })
+    }
+
+    /// The opening of a pool has ended so. One that had begun to write may have been open.
+    pub(super) fn ended<T>(&self, pool: &Pool, done: &Result<T>) {
+        let begun = match done {
+            Ok(_) => true,
+            Err(e) => e.code == Code::PoolUnfinished && !has(Bug::UnfinishedIsNone),
+        };
+        if begun {
+            self.forget(pool);
+        }
     }
 
     /// A pool is, or may be, open.
@@ -65,15 +86,12 @@ impl Controller {
         }
         let store = self.store.clone();
         let left = has(Bug::StoppedForEver);
-        let mut taken = blocking(move || take(&store, left)).await.map_err(|e| {
+        let any = has(Bug::CopyVouches);
+        let taken = blocking(move || take(&store, left, any)).await.map_err(|e| {
             Error::new(Code::NotReady, "protected pools are not opened yet").because(e).hint(
                 "see to the file system of the data directory; it is tried again every few seconds",
             )
         })?;
-        // One that was put back from an older copy says nothing of devices.
-        if self.store.is_older() && !has(Bug::OlderVouches) {
-            taken.clear();
-        }
         self.stopped.all().get_or_insert(taken);
         Ok(())
     }
@@ -91,8 +109,14 @@ impl Controller {
             return Ok(());
         }
         let store = self.store.clone();
-        let rows: Vec<_> =
-            all.into_iter().map(|(id, n)| (format!("{STOPPED}{id}"), n.to_le_bytes())).collect();
-        blocking(move || store.put_blobs(rows.iter().map(|(k, b)| (k.as_str(), &b[..])))).await
+        blocking(move || {
+            let mark = store.mark()?.bytes();
+            let row = |(id, n): (String, u64)| {
+                (format!("{STOPPED}{id}"), [&n.to_le_bytes()[..], &mark].concat())
+            };
+            let rows: Vec<_> = all.into_iter().map(row).collect();
+            store.put_blobs(rows.iter().map(|(k, b)| (k.as_str(), &b[..])))
+        })
+        .await
     }
 }

@@ -124,6 +124,12 @@ impl Controller {
         if one.is_err() {
             left.push("a change that was under way has not ended in time".into());
         }
+        if one.is_ok()
+            && !has(Bug::OwedAtTheEnd)
+            && let Err(e) = in_time(begun + CHANGES, self.settle_store()).await
+        {
+            left.push(format!("a change that was refused is not taken back, and counts: {e}"));
+        }
         // What that change has brought up goes as well.
         let more = self.end_ports((Instant::now() + PORTS).min(begun + PORTS_AGAIN)).await;
         for port in ports.into_iter().chain(more) {
@@ -227,7 +233,12 @@ impl Controller {
                     waits.remove(name);
                 }
             }
-            if let Closed::Pool(_, Ok(state)) = &closed {
+            if let Closed::Pool(name, Ok(state)) = &closed {
+                let model = self.model();
+                let is_protected = model.pools.get(name).is_some_and(|p| p.protection.is_some());
+                if state.is_none() && is_protected {
+                    tracing::warn!(pool = %name, "closed, but not whole: should a device be missing at the next start, it waits for that");
+                }
                 last.extend(*state);
             }
             left.extend(closed.why_not());

@@ -95,6 +95,11 @@ pub enum Command {
         /// The volume.
         name: String,
     },
+    /// Hosts see the new size of a volume; follows [`Command::PatchVolume`] with a smaller one.
+    AgreeCut {
+        /// The volume.
+        name: String,
+    },
     /// A volume has more on its devices than is known of it.
     AdoptSize {
         /// The volume.
@@ -309,6 +314,7 @@ impl Model {
             Command::CloneVolume { spec, size } => self.clone_volume(spec, size, entropy),
             Command::ReadyVolume { name } => self.ready_volume(&name),
             Command::FinishCut { name } => self.finish_cut(&name),
+            Command::AgreeCut { name } => self.agree_cut(&name),
             Command::AdoptSize { name, size } => self.adopt_size(&name, size),
             Command::NoteNewer { name, pool } => self.note_newer(&name, &pool),
             Command::PatchVolume { name, patch } => self.patch_volume(&name, patch),

@@ -376,7 +376,7 @@ impl Model {
             // One that was being made smaller has what is on its way out; nobody else had leave to take any of it.
             if has > v.size
                 && check_size(has, v.block_size).is_ok()
-                && v.cut.is_none_or(|c| has != c.from)
+                && v.cut.is_none_or(|c| has != c.from || c.open)
             {
                 let text = format!(
                     "the size of volume `{}` that the pool tells, {} bytes: it has {has}",

@@ -407,6 +407,10 @@ pub struct NewerIn {
 pub struct Cut {
     /// Bytes that it had before.
     pub from: u64,
+    /// Hosts do not see the new size yet, and nothing is thrown away. A start finds it so where that was refused, or not come to its
+    /// end: then the volume keeps its size.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub open: bool,
 }
 
 fn is_first(place: &u32) -> bool {

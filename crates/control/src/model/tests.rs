@@ -253,7 +253,10 @@ fn resizing_keeps_data_where_it_is() {
     m.apply(resize("a", MIB, true), 0).unwrap();
     // The space is nobody's before what was there is gone, and nothing else is done to the volume meanwhile.
     let a = &m.volumes["a"];
-    assert_eq!((a.size, a.cut, &a.layout), (MIB, Some(Cut { from: 5 * MIB }), &whole));
+    assert_eq!((a.size, a.cut, &a.layout), (MIB, Some(Cut { from: 5 * MIB, open: true }), &whole));
+    let finish = Command::FinishCut { name: "a".into() };
+    assert_eq!(m.apply(finish, 0).unwrap(), [], "nothing is cut that may be taken back");
+    m.apply(Command::AgreeCut { name: "a".into() }, 0).unwrap();
     refused(&m, resize("a", 2 * MIB, false), Code::NotReady);
     m.apply(Command::FinishCut { name: "a".into() }, 0).unwrap();
     assert_eq!(m.volumes["a"].cut, None);
@@ -447,6 +450,7 @@ fn random_commands_keep_the_invariants() {
                 }
                 3 | 4 => resize(&v, size, prng.chance(1, 2)),
                 5 => Command::DeleteVolume { name: v },
+                6 if prng.chance(1, 3) => Command::AgreeCut { name: v },
                 6 if prng.chance(1, 2) => Command::FinishCut { name: v },
                 6 => Command::ForgetVolume { name: v },
                 7 => host(&h, &[&format!("{h}:1").replace('h', "1")], false),
@@ -568,6 +572,7 @@ fn volumes_of_protected_pools_are_made_in_two_steps() {
     m.apply(ready.clone(), 0).expect("ready");
     refused(&m, ready, Code::Internal);
     m.apply(resize("v", GIB, true), 0).expect("shrunk");
+    m.apply(Command::AgreeCut { name: "v".into() }, 0).expect("agreed");
     m.apply(Command::FinishCut { name: "v".into() }, 0).expect("cut");
     // What the devices have of a volume is never less than nobody asked for.
     let mut more = m.clone();

@@ -245,7 +245,7 @@ impl Model {
                     .hint("if that is wanted, repeat it with --allow-shrink"));
                 }
                 // The layout follows once what is cut off is gone: nobody else gets it before.
-                volume.cut = Some(Cut { from: volume.size });
+                volume.cut = Some(Cut { from: volume.size, open: true });
             } else {
                 let devices = eligible(pool, volume.kind);
                 let mut free = FreeSpace::of(pool, self.places_in(&pool.name));
@@ -282,10 +282,39 @@ impl Model {
         Ok(vec![Change::new(ObjectKind::Volume, Action::Updated, name, text)])
     }
 
+    /// A volume that was to be made smaller is: what it had beyond its end may be thrown away.
+    pub(super) fn agree_cut(&mut self, name: &str) -> Result<Vec<Change>> {
+        self.volume(name)?;
+        let cut = self.volumes.get_mut(name).and_then(|v| v.cut.as_mut());
+        let Some(cut) = cut.filter(|c| c.open) else { return Ok(Vec::new()) };
+        cut.open = false;
+        let text = format!("volume `{name}` is smaller");
+        Ok(vec![Change::new(ObjectKind::Volume, Action::Updated, name, text)])
+    }
+
+    /// Has volumes keep their size that were to be made smaller, where nobody knows that they are: what is said of each.
+    pub fn keep_sizes(&mut self) -> Vec<(String, String)> {
+        let mut kept = Vec::new();
+        for v in self.volumes.values_mut() {
+            let Some(cut) = v.cut.filter(|c| c.open) else { continue };
+            if matches!(v.layout, Layout::File { .. } | Layout::Store { .. }) {
+                v.grown_from = Some(v.size);
+            }
+            let text = format!(
+                "volume `{}` keeps its {}: making it smaller had not come to its end, and nothing was cut off",
+                v.name,
+                format_size(cut.from)
+            );
+            (v.size, v.cut) = (cut.from, None);
+            kept.push((v.name.clone(), text));
+        }
+        kept
+    }
+
     /// What was beyond the end of a volume that was made smaller is gone: the space is free.
     pub(super) fn finish_cut(&mut self, name: &str) -> Result<Vec<Change>> {
         let volume = self.volume(name)?;
-        if volume.cut.is_none() {
+        if volume.cut.is_none_or(|c| c.open) {
             return Ok(Vec::new());
         }
         let layout = volume.layout.shrunk(volume.size);

@@ -1,6 +1,7 @@
 //! Notes of answers: what was done is done, and there is something to know about it.
 
 use super::routes::App;
+use crate::controller::ApplyReport;
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -16,6 +17,9 @@ const KINDS: &[(&str, &str, usize)] = &[
     ("targets", "target", 1),
 ];
 
+/// Notes that come with an answer at most: headers have little room.
+const MOST: usize = 16;
+
 /// The objects that an answer is about, where neither its path nor its `Location` says so.
 #[derive(Debug, Clone)]
 pub(super) struct About(Vec<String>);
@@ -23,6 +27,12 @@ pub(super) struct About(Vec<String>);
 impl About {
     pub(super) fn new(kind: &str, names: impl IntoIterator<Item = String>) -> Extension<About> {
         Extension(About(names.into_iter().map(|n| format!("{kind}/{n}")).collect()))
+    }
+
+    /// What a declaration has changed; of much, the first.
+    pub(super) fn applied(report: &ApplyReport) -> Extension<About> {
+        let done = report.applied.iter().filter(|_| !report.dry_run);
+        Extension(About(done.map(|a| a.object.clone()).take(MOST).collect()))
     }
 }
 

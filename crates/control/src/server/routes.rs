@@ -353,8 +353,9 @@ pub(super) async fn delete_target(
 pub(super) async fn apply(
     State(app): Ctl,
     JsonBody(spec): JsonBody<ApplySpec>,
-) -> Reply<Json<ApplyReport>> {
-    Ok(Json(app.controller.apply(spec).await?))
+) -> Reply<(Extension<About>, Json<ApplyReport>)> {
+    let report = app.controller.apply(spec).await?;
+    Ok((About::applied(&report), Json(report)))
 }
 
 /// What the node is and does.

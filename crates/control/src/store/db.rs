@@ -6,6 +6,7 @@
 
 use super::{BLOBS, META, OBJECTS, SCHEMA, damage, open_error};
 use crate::error::{Code, Error, Result};
+use crate::planted::{Bug, has};
 use redb::{
     Database, Durability, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction,
 };
@@ -13,7 +14,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
+use std::time::{Duration, Instant};
+
+/// How long a write may take before that is told.
+const SLOW: Duration = Duration::from_secs(5);
+
+fn hung() -> Error {
+    Error::new(Code::IoError, "a change of the configuration is not written yet")
+        .because("the file system of the data directory has not answered for more than 5 s")
+        .hint("see to that file system or its disk; hosts are served meanwhile, and changes wait")
+}
 
 type Redb<T> = std::result::Result<T, redb::Error>;
 type Opener = Box<dyn Fn() -> Result<Database> + Send + Sync>;
@@ -57,18 +70,26 @@ struct State {
     failed: Option<Failed>,
 }
 
+#[derive(Default)]
+struct Told {
+    /// Why nothing could be written when it was tried last.
+    trouble: Option<Error>,
+    /// Since when it is being written to.
+    since: Option<Instant>,
+}
+
 /// The database.
 pub(super) struct Db {
     state: RwLock<State>,
-    /// Why nothing could be written when it was tried last: told without waiting for a file system that hangs.
-    trouble: Mutex<Option<Error>>,
+    /// What is told without waiting for a file system that hangs.
+    told: Mutex<Told>,
     open: Opener,
 }
 
 /// The state for whoever changes it. What there is to tell of it is told when it is let go of.
 struct Writing<'a> {
     state: RwLockWriteGuard<'a, State>,
-    trouble: &'a Mutex<Option<Error>>,
+    told: &'a Mutex<Told>,
 }
 
 impl Deref for Writing<'_> {
@@ -87,8 +108,8 @@ impl DerefMut for Writing<'_> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        let mut told = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        *told = self.state.failed.as_ref().map(|f| f.told.clone());
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        *told = Told { trouble: self.state.failed.as_ref().map(|f| f.told.clone()), since: None };
     }
 }
 
@@ -103,14 +124,22 @@ impl Db {
     pub(super) fn open(open: impl Fn() -> Result<Database> + Send + Sync + 'static) -> Result<Db> {
         let base = open_checked(&open)?;
         let state = RwLock::new(State { base: Some(base), failed: None });
-        let db = Db { state, trouble: Mutex::default(), open: Box::new(open) };
+        let db = Db { state, told: Mutex::default(), open: Box::new(open) };
         db.check_schema()?;
         Ok(db)
     }
 
     fn lock(&self) -> Writing<'_> {
-        let state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        Writing { state, trouble: &self.trouble }
+        self.writing(self.state.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn writing<'a>(&'a self, state: RwLockWriteGuard<'a, State>) -> Writing<'a> {
+        self.told().since = Some(Instant::now());
+        Writing { state, told: &self.told }
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn look(&self) -> RwLockReadGuard<'_, State> {
@@ -171,13 +200,25 @@ impl Db {
 
     /// Why nothing can be written now, as far as is known. Waits for nothing.
     pub(super) fn trouble(&self) -> Option<Error> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let told = self.told();
+        let hangs = told.since.is_some_and(|s| s.elapsed() >= SLOW) && !has(Bug::HungIsWell);
+        told.trouble.clone().or_else(|| hangs.then(hung))
     }
 
-    /// Why nothing can be written now, if that is so. Tries to change that.
+    /// Why nothing can be written now, if that is so. Tries to change that, unless somebody is writing.
     pub(super) fn try_again(&self) -> Option<Error> {
-        let well = self.look().failed.is_none();
-        if well { None } else { self.mend(&mut self.lock()).err() }
+        let well = match self.state.try_read() {
+            Ok(state) => state.failed.is_none(),
+            Err(TryLockError::Poisoned(p)) => p.into_inner().failed.is_none(),
+            Err(TryLockError::WouldBlock) => return self.trouble(),
+        };
+        let state = match self.state.try_write() {
+            _ if well => return None,
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(p)) => p.into_inner(),
+            Err(TryLockError::WouldBlock) => return self.trouble(),
+        };
+        self.mend(&mut self.writing(state)).err()
     }
 
     /// Opens it again after a failure.

@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::{Seek, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -40,6 +40,8 @@ const NEW_FILE: &str = "weir.redb.new";
 const LOCK: &str = "weir.lock";
 /// How long a lock is waited for that nobody but a child of its last owner may have.
 const LOCK_LEFT: Duration = Duration::from_millis(500);
+/// How long it is waited for the clock of the file system to go on.
+const TURN: Duration = Duration::from_secs(1);
 /// The readable copy in the data directory.
 pub const EXPORT: &str = "config.json";
 /// Version of the tables and of what is in them. A store of a later version is refused.
@@ -54,6 +56,17 @@ const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const OBJECTS: TableDefinition<&str, &[u8]> = TableDefinition::new("objects");
 const BLOBS: TableDefinition<&str, &[u8]> = TableDefinition::new("blobs");
 
+/// See [`MetaStore::mark`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mark([u64; 3]);
+
+impl Mark {
+    /// As it is kept.
+    pub fn bytes(self) -> Vec<u8> {
+        self.0.iter().flat_map(|n| n.to_le_bytes()).collect()
+    }
+}
+
 /// The store of one data directory. Only one process can have it open.
 #[derive(Debug)]
 pub struct MetaStore {
@@ -65,10 +78,8 @@ pub struct MetaStore {
     life: String,
     /// What was found when it was opened, for people.
     notes: Vec<String>,
-    /// What lies beside it is of more than it has: it was put back from an older copy, or is another one's.
-    is_older: bool,
     /// Keeps other daemons out of the data directory. Let go after the database is closed.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 impl MetaStore {
@@ -152,13 +163,12 @@ impl MetaStore {
         let export = dir.join(EXPORT);
         let revision = store.load()?.revision;
         let kept = export::keep_if_more(&export, &store.identity(), revision);
-        store.is_older = kept.is_some();
         let is_ours = kept.as_ref().is_none_or(|k| k.1);
         store.notes.extend(kept.map(|k| k.0));
         store.export = is_ours.then_some(export);
         store.dir = Some(dir.to_owned());
         // From now on a store that is gone is not taken for one that was never there.
-        let text = format!("node {}\n", store.identity().node);
+        let text = lock_text(&store.identity());
         if lock.metadata().is_ok_and(|m| m.len() != text.len() as u64) {
             let mut told = || {
                 lock.set_len(0)?;
@@ -170,7 +180,7 @@ impl MetaStore {
                 store.notes.push(format!("{LOCK} does not say whose it is: {e}"));
             }
         }
-        store._lock = Some(lock);
+        store.lock = Some(lock);
         Ok(store)
     }
 
@@ -191,8 +201,7 @@ impl MetaStore {
             identity: Mutex::default(),
             life: life::random(8)?,
             notes: Vec::new(),
-            is_older: false,
-            _lock: None,
+            lock: None,
         };
         store.identify()?;
         Ok(store)
@@ -212,9 +221,36 @@ impl MetaStore {
         &self.notes
     }
 
-    /// Whether the copy beside it was of more than it has when it was opened, or of another node: then it was put back.
-    pub fn is_older(&self) -> bool {
-        self.is_older
+    /// Tells the data directory as it is from any copy of it, whole or in part, and from itself before the last
+    /// [`turn`](MetaStore::turn): number and time of change of the lock's file, which nobody can set.
+    ///
+    /// # Errors
+    /// The lock's file cannot be looked at.
+    pub fn mark(&self) -> Result<Mark> {
+        let Some((lock, dir)) = self.lock.as_ref().zip(self.dir.as_ref()) else {
+            return Ok(Mark::default());
+        };
+        let m = lock.metadata().map_err(|e| dir_error(dir, &e))?;
+        Ok(Mark([m.ino(), m.ctime() as u64, m.ctime_nsec() as u64]))
+    }
+
+    /// Changes the [`mark`](MetaStore::mark), durably. False: this file system does not tell when a file was changed.
+    ///
+    /// # Errors
+    /// The lock's file cannot be written.
+    pub fn turn(&self) -> Result<bool> {
+        let Some((lock, dir)) = self.lock.as_ref().zip(self.dir.as_ref()) else { return Ok(true) };
+        let (before, begun) = (self.mark()?, Instant::now());
+        let text = lock_text(&self.identity_now());
+        while self.mark()? == before {
+            if begun.elapsed() > TURN {
+                return Ok(false);
+            }
+            // What is there already. The clock of a file system has steps of some milliseconds.
+            let written = lock.write_all_at(text.as_bytes(), 0).and_then(|()| lock.sync_all());
+            written.map_err(|e| dir_error(dir, &e))?;
+        }
+        Ok(true)
     }
 
     /// Why no change can be written now, as far as is known.
@@ -407,6 +443,11 @@ fn gone(dir: &Path, how: &str) -> Error {
     Error::new(Code::StoreUnusable, format!("the configuration store {} {how}", path.display()))
         .because("this data directory was in use, so this is no new node")
         .hint(format!("{hint}; to begin anew, take the data directory away"))
+}
+
+/// What the lock's file says.
+fn lock_text(identity: &Identity) -> String {
+    format!("node {}\n", identity.node)
 }
 
 /// Takes the data directory for this process.

@@ -4,6 +4,7 @@
 use crate::fake::Fake;
 use crate::support::*;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_control::client::{Client, Endpoint};
 use weir_control::controller::ApplyReport;
 use weir_control::declare::{ApplySpec, Desired};
@@ -152,8 +153,7 @@ async fn a_rehearsal_tells_what_is_done_and_does_nothing() {
     assert_eq!(texts(5), ["address 127.0.0.1:5555 -> 127.0.0.1:6666"]);
 }
 
-#[tokio::test]
-async fn what_a_file_does_not_name_goes_only_if_that_is_wanted() {
+async fn not_named() {
     let dir = Scratch::new();
     let (c, fake) = node(&dir).await;
     apply(&c, file()).await;
@@ -181,7 +181,16 @@ async fn what_a_file_does_not_name_goes_only_if_that_is_wanted() {
         failed(&r)[..2],
         [("map/i/b".to_string(), Code::VolumeMapped), ("host/i".to_string(), Code::HostMapped),]
     );
+    c.execute(Command::CreateHost(host("x", &["8:8"]))).await.expect("who is there is seen");
+    c.execute(Command::DeleteHost { name: "x".into() }).await.expect("deleted");
     fake.state().empty = true;
+    // It may be about to come back.
+    let r = apply(&c, prune.clone()).await;
+    assert_eq!(applied(&r), Vec::<String>::new(), "its connection may be lost");
+    assert_eq!(failed(&r)[0], ("map/i/b".to_string(), Code::VolumeMapped));
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(601)).await;
+    tokio::time::resume();
     // Data goes only if that is confirmed.
     let r = apply(&c, prune.clone()).await;
     assert_eq!(applied(&r), ["-map/i/b", "-host/i"]);
@@ -201,6 +210,19 @@ async fn what_a_file_does_not_name_goes_only_if_that_is_wanted() {
     assert_eq!((applied(&plan), failed(&plan)), (applied(&r), failed(&r)));
     assert_eq!(fake.state().data.iter().cloned().collect::<Vec<_>>(), ["a"]);
     assert!(c.model().targets.contains_key("srp0"), "a file without ports says nothing of them");
+}
+
+#[tokio::test]
+async fn what_a_file_does_not_name_goes_only_if_that_is_wanted() {
+    not_named().await;
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+#[should_panic(expected = "its connection may be lost")]
+async fn a_host_that_counts_as_gone_at_once_is_seen() {
+    weir_control::planted::plant(Some(weir_control::planted::Bug::AwayIsGone));
+    not_named().await;
 }
 
 #[tokio::test]
@@ -233,6 +255,10 @@ async fn a_change_that_the_configuration_file_does_not_know_is_noted() {
     let n = fresh();
     n.patch_volume("a", &grow(16 * MIB)).await.expect("larger");
     note(&n, &["volume/a", "configuration file", "fault", "16 MiB", "8 MiB"]);
+    let n = fresh();
+    let larger = Desired { volumes: vec![volume("a", "mem", 32 * MIB)], ..Desired::default() };
+    n.apply(&larger.into()).await.expect("a report");
+    note(&n, &["volume/a", "configuration file", "32 MiB", "8 MiB"]);
     let n = fresh();
     let only = VolumePatch { read_only: Some(true), ..VolumePatch::default() };
     n.patch_volume("b", &only).await.expect("read only");

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_control::controller::PoolRules;
 use weir_control::dataplane::{
-    DataPlane, Decision, Hooks, Inside, LastState, LayerTrial, Place, Work,
+    DataPlane, Decision, Hooks, Inside, LastState, LayerTrial, Place, Without, Work,
 };
 use weir_control::live::{
     CensusLive, IoStats, Latency, LiveStatus, MigrationProgress, NexusLive, PortLive, ReactorLive,
@@ -74,6 +74,8 @@ pub(crate) struct State {
     pub(crate) last: BTreeMap<String, u64>,
     /// Identities of pools that were started.
     pub(crate) ids: BTreeMap<String, PoolId>,
+    /// Pools whose opening writes, and then fails.
+    pub(crate) unfinished: BTreeSet<String>,
     /// Pools that lack a device.
     pub(crate) lack: BTreeSet<String>,
     /// Pools whose devices do not answer before they are told to.
@@ -258,7 +260,7 @@ impl DataPlane for Fake {
     fn start_pool<'a>(
         &'a self,
         pool: &'a Pool,
-        last: Option<LastState>,
+        without: Option<Without>,
     ) -> Work<'a, Vec<DeviceFound>> {
         let slow = self.state().slow_pools.get(&pool.name).copied();
         let hung = self.state().hung_pools.get(&pool.name).cloned();
@@ -272,11 +274,15 @@ impl DataPlane for Fake {
                 tokio::time::sleep(slow).await;
             }
             let newest = self.state().last.get(&pool.name).copied();
-            let is_last =
-                last.is_some_and(|l| Some(l.newest) == newest && pool.identity() == Some(l.pool));
+            let is_last = without.is_some_and(|w| {
+                Some(w.last.newest) == newest && pool.identity() == Some(w.last.pool)
+            });
             if self.state().lack.contains(&pool.name) && !is_last {
                 self.state().calls.push(format!("start_pool {} lacks a device", pool.name));
                 return Err(Error::new(Code::PoolDamaged, "a device is missing"));
+            }
+            if self.state().unfinished.contains(&pool.name) {
+                return Err(Error::new(Code::PoolUnfinished, "a device has failed"));
             }
             self.start_pool_now(pool).map(|s| s.into_iter().map(DeviceFound::from).collect())
         })

@@ -66,6 +66,7 @@ fn much_under_way() -> Model {
     for command in [
         delete_volume("gone"),
         patch("cut", 4 * MIB),
+        Command::AgreeCut { name: "cut".into() },
         rules("ruled"),
         go("goes"),
         go("undone"),

@@ -80,6 +80,78 @@ async fn a_cut_by_what_is_to_be_taken_back_is_caught() {
     assert!(cut);
 }
 
+/// How a node ends that owes to put a volume back to its size.
+#[derive(Clone, Copy, PartialEq)]
+enum End {
+    Kill,
+    Stop,
+    StopWithRoom,
+}
+
+/// What a stop said, and what the next life made of it: the size of the volume, and whether its end was thrown away.
+async fn after_an_end(how: End) -> (Result<(), String>, u64, bool) {
+    for n in 0..60 {
+        let (file, fake, c) = node().await;
+        fake.break_call("update_volume v");
+        file.after(n);
+        let patch = VolumePatch { size: Some(MIB), allow_shrink: true, ..VolumePatch::default() };
+        let shrink = Command::PatchVolume { name: "v".into(), patch };
+        c.execute(shrink).await.expect_err("it is refused");
+        if c.model().volumes["v"].size == 8 * MIB {
+            continue;
+        }
+        fake.mend();
+        if how == End::StopWithRoom {
+            file.has_room_again();
+        }
+        let said = match how {
+            End::Kill => Ok(()),
+            _ => c.shutdown().await.map_err(|e| e.to_string()),
+        };
+        gone(c).await;
+        file.has_room_again();
+        // Nobody else has the file by then.
+        let fake = Arc::new(Fake::default());
+        let store = MetaStore::open_on(file.copy()).expect("a store");
+        let c = Controller::start_on(store, Path::new("/nowhere"), fake.clone(), Vec::new()).await;
+        let c = c.expect("a controller");
+        tried_again(&c).await;
+        let cut = fake.state().calls.iter().any(|c| c == "cut_volume v");
+        return (said, c.model().volumes["v"].size, cut);
+    }
+    panic!("it was never owed");
+}
+
+#[tokio::test]
+async fn what_was_refused_and_is_owed_cuts_nothing_off_after_a_start() {
+    assert_eq!(after_an_end(End::Kill).await, (Ok(()), 8 * MIB, false));
+    assert_eq!(after_an_end(End::StopWithRoom).await, (Ok(()), 8 * MIB, false));
+    let (said, size, cut) = after_an_end(End::Stop).await;
+    assert_eq!((size, cut), (8 * MIB, false));
+    let said = said.expect_err("it is told");
+    assert!(said.contains("a change that was refused is not taken back"), "{said}");
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_start_that_carries_out_what_was_refused_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::OpenCutIsMade));
+    let found = after_an_end(End::Kill).await;
+    plant(None);
+    assert_eq!(found.1, MIB);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_stop_that_takes_nothing_back_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::OwedAtTheEnd));
+    let found = after_an_end(End::Stop).await;
+    plant(None);
+    assert_eq!(found.0, Ok(()));
+}
+
 /// By which number a host gets another volume, after one was shown to it by a change that was then taken back; and how often that was owed.
 async fn number_after_what_was_taken_back() -> (BTreeSet<u16>, u32) {
     let (mut owed, mut luns) = (0, BTreeSet::new());

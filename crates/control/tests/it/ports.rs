@@ -218,6 +218,40 @@ async fn ports_that_a_start_moves_stay_closed_while_hosts_are_not_as_declared() 
     moved_beside_a_wrong_host().await;
 }
 
+/// A port is held back since a host could not be as declared. Another file, and a change of that host, are no reason to let it go.
+async fn held_beside_another_file() {
+    let dir = Scratch::new();
+    has_been(&dir).await;
+    let mut file = seen_by("1:2", &MOVES[1]);
+    file.hosts.insert(0, host("a", &["1:2"]));
+    let fake = Arc::new(Fake::default());
+    let c = start(&dir, &fake, &file).await;
+    assert_eq!(listening(&fake), wanted(&[]), "set-up");
+    let closed = async |what: &str| {
+        tried_again(&c).await;
+        assert_eq!(listening(&fake), wanted(&[]), "it listens after {what}");
+    };
+    let other = Desired { hosts: vec![host("z", &["9:9"])], ..Desired::default() };
+    assert_eq!(c.apply(other.into()).await.expect("a report").failed, []);
+    closed("another file").await;
+    c.execute(Command::CreateHost(host("a", &["1:9"]))).await.expect("made");
+    closed("a change of that host").await;
+    let ports = |p: &str| vec![p.parse().expect("a port")];
+    let (add_ports, remove_ports) = (ports("1:5"), ports("1:2"));
+    let free = HostPatch { add_ports, remove_ports, ..HostPatch::default() };
+    c.execute(Command::PatchHost { name: "h".into(), patch: free }).await.expect("patched");
+    closed("half of it").await;
+    let patch =
+        HostPatch { add_ports: ports("1:2"), remove_ports: ports("1:9"), ..HostPatch::default() };
+    c.execute(Command::PatchHost { name: "a".into(), patch }).await.expect("patched");
+    until("they listen", async || listening(&fake) == wanted(&MOVES[1])).await;
+}
+
+#[tokio::test]
+async fn what_a_port_is_held_back_for_is_not_forgotten() {
+    held_beside_another_file().await;
+}
+
 /// A command, or a file, that names a port that is held back says where it is to listen.
 #[tokio::test]
 async fn a_port_that_is_held_back_listens_when_somebody_says_where() {
@@ -291,6 +325,13 @@ mod planted {
     async fn a_port_that_a_start_moves_beside_wrong_hosts_is_seen() {
         plant(Some(Bug::PortsBesideWrongHosts));
         moved_beside_a_wrong_host().await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "it listens after another file")]
+    async fn a_reason_that_is_forgotten_is_seen() {
+        plant(Some(Bug::ReasonsForgotten));
+        held_beside_another_file().await;
     }
 
     #[tokio::test]

@@ -5,8 +5,9 @@ use crate::applied::{MIB, applied, apply, failed, file, node};
 use crate::fake::Fake;
 use crate::support::*;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_control::controller::ApplyReport;
-use weir_control::declare::{ApplySpec, DoomedVolume};
+use weir_control::declare::{ApplySpec, Desired, DoomedVolume};
 use weir_control::model::Command;
 use weir_control::{Code, Controller};
 
@@ -139,6 +140,70 @@ async fn no_port_is_pruned_before_the_declared_ones_can_be() {
     assert_eq!(ports(&c, &fake), ["srp1"]);
 }
 
+/// The file names what needs objects, and not these. What goes.
+async fn pruned_though_needed() -> Vec<String> {
+    let dir = Scratch::new();
+    let (c, _) = node(&dir).await;
+    apply(&c, Desired { maps: Vec::new(), ..file() }).await;
+    let mut less = file();
+    (less.pools, less.hosts) = (Vec::new(), Vec::new());
+    less.volumes.truncate(1);
+    let spec = ApplySpec { prune: true, delete_all_data: true, ..less.into() };
+    let r = apply(&c, spec).await;
+    applied(&r)
+}
+
+#[tokio::test]
+async fn what_something_declared_needs_is_not_pruned() {
+    assert_eq!(pruned_though_needed().await, ["+map/h/a", "+map/i/b"]);
+}
+
+/// A pool is not declared, and it is not known yet what its devices carry.
+async fn pruned_while_it_opens() -> Vec<String> {
+    let dir = Scratch::new();
+    let (c, _) = node(&dir).await;
+    c.execute(Command::CreatePool(ram_pool("other", GIB))).await.expect("a pool");
+    c.shutdown().await.expect("an end");
+    gone(c).await;
+    let fake = Arc::new(Fake::default());
+    fake.state().slow_pools.insert("other".into(), Duration::from_secs(3));
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    let r = apply(&c, ApplySpec { prune: true, ..Desired::default().into() }).await;
+    applied(&r)
+}
+
+#[tokio::test]
+async fn a_pool_that_is_being_opened_is_not_pruned() {
+    assert_eq!(pruned_while_it_opens().await, [""; 0]);
+}
+
+/// A file gives a host another initiator port in place of one that is logged in. What was done.
+async fn ports_taken_in_use() -> Vec<String> {
+    let dir = Scratch::new();
+    let (c, fake) = node(&dir).await;
+    apply(&c, file()).await;
+    {
+        let mut s = fake.state();
+        (s.empty, s.initiator) = (false, Some("0000000000000001:0000000000000003".into()));
+    }
+    let mut other = file();
+    other.hosts[1] = host("i", &["1:4"]);
+    let plan = apply(&c, ApplySpec { dry_run: true, ..other.clone().into() }).await;
+    let r = apply(&c, other.clone()).await;
+    assert_eq!(ApplyReport { dry_run: false, ..plan }, r);
+    if !r.failed.is_empty() {
+        assert_eq!(failed(&r), [("host/i".to_string(), Code::VolumeMapped)]);
+        fake.state().empty = true;
+        assert_eq!(applied(&apply(&c, other).await), ["~host/i"]);
+    }
+    applied(&r)
+}
+
+#[tokio::test]
+async fn a_file_takes_no_volumes_from_ports_that_are_logged_in() {
+    assert_eq!(ports_taken_in_use().await, [""; 0]);
+}
+
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
@@ -149,6 +214,30 @@ mod planted {
     async fn data_that_goes_without_a_question_is_seen() {
         plant(Some(Bug::SomeConfirmedIsAll));
         confirmed_too_late().await;
+    }
+
+    #[tokio::test]
+    async fn what_goes_though_it_is_needed_is_seen() {
+        plant(Some(Bug::PrunedThoughNeeded));
+        let gone = pruned_though_needed().await;
+        plant(None);
+        assert_eq!(gone[..2], ["-host/h", "-host/i"]);
+    }
+
+    #[tokio::test]
+    async fn a_pool_that_goes_while_it_opens_is_seen() {
+        plant(Some(Bug::PrunedBesideOpening));
+        let gone = pruned_while_it_opens().await;
+        plant(None);
+        assert_eq!(gone, ["-pool/other"]);
+    }
+
+    #[tokio::test]
+    async fn ports_that_lose_their_volumes_are_seen() {
+        plant(Some(Bug::PortsTakenInUse));
+        let done = ports_taken_in_use().await;
+        plant(None);
+        assert_eq!(done, ["~host/i"]);
     }
 
     #[tokio::test]

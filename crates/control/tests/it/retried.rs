@@ -32,6 +32,34 @@ fn file(hosts: Vec<HostSpec>) -> Desired {
     }
 }
 
+/// A pool of the file cannot be opened. How often that is told, after it was tried some times.
+async fn told_of_one_that_fails() -> usize {
+    let dir = Scratch::new();
+    let (c, fake) = node(&dir).await;
+    fake.break_call("start_pool mem");
+    c.declare_at_start(Desired { pools: vec![ram_pool("mem", GIB)], ..Desired::default() }).await;
+    for _ in 0..2 {
+        tried_again(&c).await;
+    }
+    let tries = fake.state().calls.iter().filter(|c| *c == "start_pool mem").count();
+    assert!(tries > 2, "it is tried again");
+    c.events().after(0, 1000).events.iter().filter(|e| e.kind == "error").count()
+}
+
+#[tokio::test]
+async fn what_is_tried_again_is_told_once() {
+    assert_eq!(told_of_one_that_fails().await, 1);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn what_is_told_each_time_is_seen() {
+    weir_control::planted::plant(Some(weir_control::planted::Bug::ToldEachTime));
+    let told = told_of_one_that_fails().await;
+    weir_control::planted::plant(None);
+    assert!(told > 2);
+}
+
 /// The file names a port twice, and is corrected and applied, as docs/operations.md says. Later the port becomes free. Who sees
 /// volume `v` then, which is mapped to nobody, and what faults there are.
 async fn after_a_correction() -> (Vec<String>, Vec<String>) {

@@ -126,8 +126,8 @@ async fn a_cut_over_that_could_not_be_made_durable_after_all_is_made_again() {
 }
 
 /// Whoever asks how the node is keeps a thread of the control plane: a disk that hangs would have all of them.
-#[tokio::test]
-async fn a_status_does_not_wait_for_the_disk_of_the_configuration() {
+/// Whether it is told in time that the disk does not answer.
+async fn told_of_a_disk_that_hangs() -> bool {
     let (file, _fake, c) = node().await;
     let held = Arc::new(Mutex::new(Some(file.hold())));
     let is_awaited = || held.lock().expect("it").as_ref().is_some_and(Held::is_awaited);
@@ -143,6 +143,31 @@ async fn a_status_does_not_wait_for_the_disk_of_the_configuration() {
     });
     c.status().await.expect("a status");
     assert!(is_awaited(), "it came after the disk");
+    let told = async || {
+        let faults = c.status().await.expect("a status").faults;
+        faults.iter().any(|f| f.object == "configuration" && f.text.contains("not written yet"))
+    };
+    let mut is_told = false;
+    while !is_told && is_awaited() {
+        is_told = told().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     drop(held.lock().expect("it").take());
     change.await.expect("it ends").expect("a pool");
+    assert!(!told().await, "it is well again");
+    is_told
+}
+
+#[tokio::test]
+async fn a_status_does_not_wait_for_the_disk_of_the_configuration() {
+    assert!(told_of_a_disk_that_hangs().await);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_disk_that_hangs_and_is_told_as_well_is_seen() {
+    weir_control::planted::plant(Some(weir_control::planted::Bug::HungIsWell));
+    let told = told_of_a_disk_that_hangs().await;
+    weir_control::planted::plant(None);
+    assert!(!told);
 }

@@ -2,11 +2,14 @@
 //! not be closed is named.
 
 use crate::fake::Fake;
+use crate::full::Full;
 use crate::support::*;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_control::declare::Desired;
-use weir_control::model::{Command, MigrationSpec};
+use weir_control::model::{Command, DeviceKind, MigrationSpec};
+use weir_control::store::MetaStore;
 use weir_control::{Code, Controller, Error, Stopping};
 
 const N: usize = 6;
@@ -336,6 +339,35 @@ async fn a_start_that_is_stopped_brings_nothing_more_up() {
     let calls = fake.state().calls.clone();
     let up = ["start_", "open_"];
     assert!(!calls.iter().any(|c| up.iter().any(|u| c.starts_with(u))), "{calls:?}");
+}
+
+/// A node whose pool was opened, while the store cannot record that: whether a stop closes it.
+async fn unrecorded_pool() -> bool {
+    let file = Full::default();
+    let life = async |size: u64, full: bool| {
+        let fake = Arc::new(Fake::default());
+        fake.state().block_sizes.insert("/nowhere/b".into(), size);
+        let store = MetaStore::open_on(file.clone()).expect("a store");
+        if full {
+            file.after(0);
+        }
+        let c = Controller::start_on(store, Path::new("/nowhere"), fake.clone(), Vec::new()).await;
+        (fake, c.expect("a controller"))
+    };
+    let (_, c) = life(GIB, false).await;
+    let block = pool("b", &[(DeviceKind::Block, Some("/nowhere/b"), None)]);
+    c.execute(Command::CreatePool(block)).await.expect("a pool");
+    c.shutdown().await.expect("it stops");
+    gone(c).await;
+    let (fake, c) = life(2 * GIB, true).await;
+    assert!(fake.state().pools.contains_key("b"), "it is open");
+    c.shutdown().await.expect("it stops");
+    !fake.state().pools.contains_key("b")
+}
+
+#[tokio::test]
+async fn a_pool_that_is_open_and_not_up_is_closed() {
+    assert!(unrecorded_pool().await);
 }
 
 #[cfg(feature = "planted")]

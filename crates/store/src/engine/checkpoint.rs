@@ -30,6 +30,8 @@ pub(crate) struct Control {
     /// Signalled after each.
     pub(crate) over: WaitChannel,
     closed: Cell<bool>,
+    /// The last one is about to be made: what is to be known by the next opening alone is not logged any more.
+    pub(crate) closing: Cell<bool>,
     /// Nothing is written any more.
     ended: Cell<bool>,
     /// The task is there.
@@ -56,6 +58,7 @@ impl Default for Control {
             work: WaitChannel::new(0),
             over: WaitChannel::new(0),
             closed: Cell::new(false),
+            closing: Cell::new(false),
             ended: Cell::new(false),
             running: Cell::new(false),
             entries: Cell::new(0),

@@ -87,6 +87,9 @@ pub enum StoreError {
     /// The request makes no sense for this pool.
     #[error("{0}")]
     Request(String),
+    /// An opening had begun to write, and did not come to its end: what devices have is not what they had.
+    #[error("{0}")]
+    Unfinished(Box<StoreError>),
 }
 
 impl From<IoError> for StoreError {
@@ -465,7 +468,7 @@ impl Pool {
     /// What tells the newest superblock of a pool that has been closed from any other; see [`Options::last`]. None: the pool is open,
     /// was not closed in order, lacks a device, or has something in the log beside that superblock.
     pub fn newest(&self) -> Option<u64> {
-        let (i, s) = (&self.0, self.0.durable.borrow());
+        let i = &self.0;
         let is_there = |d: &Rc<Device>| match d.state.get() {
             MemberState::InSync => d.is_current(),
             MemberState::Spare | MemberState::Gone => true,
@@ -473,9 +476,8 @@ impl Pool {
         };
         let whole = i.devices.borrow().iter().all(is_there);
         let told = i.begun.borrow().is_empty() && !i.unrecorded();
-        let merged = s.turns.is_empty() && s.base_lsn == i.log.next_lsn.get();
         let closed = i.ckpt.is_ended() && i.suspended.get().is_none() && !i.options.read_only;
-        (closed && told && merged && whole).then(|| s.chain())
+        (closed && told && i.is_merged() && whole).then(|| i.durable.borrow().chain())
     }
 
     /// How it stands.

@@ -151,8 +151,12 @@ impl Pool {
             if has(Bug::HiddenForgottenFirst) {
                 inner.forget_hidden().await?;
             }
-            inner.recover().await?;
-            Ok(inner)
+            let wrote = |i: &Inner| i.devices.borrow().iter().any(|d| d.writes.get() > 0);
+            match inner.recover().await {
+                Ok(()) => Ok(inner),
+                Err(e) if wrote(&inner) => Err(StoreError::Unfinished(Box::new(e))),
+                Err(e) => Err(e),
+            }
         };
         let inner = match opened.await {
             Ok(inner) => inner,

@@ -10,6 +10,9 @@ use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_reactor::{WaitChannel, spawn};
 
+/// Checkpoints at the end, at most, beside the first.
+const MORE: u32 = 2;
+
 /// How much of it is under way.
 #[derive(Default)]
 pub(crate) struct Works {
@@ -91,9 +94,23 @@ impl Inner {
         task.await
     }
 
+    /// Whether the log has nothing beside the newest superblock.
+    pub(crate) fn is_merged(&self) -> bool {
+        let s = self.durable.borrow();
+        s.turns.is_empty() && s.base_lsn == self.log.next_lsn.get()
+    }
+
     /// Ends all work after a last checkpoint.
     pub(crate) async fn close(&self) -> IoResult {
-        let result = self.checkpoint_now().await;
+        self.ckpt.closing.set(true);
+        let mut result = self.checkpoint_now().await;
+        // What was under way may have logged something after the cut.
+        for _ in 0..MORE {
+            if result.is_err() || self.is_merged() || has(Bug::TellsAtTheEnd) {
+                break;
+            }
+            result = self.checkpoint_now().await;
+        }
         self.ckpt.close();
         // A failure may have called for another one meanwhile.
         while self.ckpt.running.get() && !has(Bug::ClosedOnTheWay) {

@@ -1,8 +1,8 @@
 //! A pool is opened without devices that are missing if those that are there have its last state.
 
 use crate::bench::{Bench, MIB, first, newest, spec, write};
-use weir_base::SECONDS;
-use weir_sim::Next;
+use weir_base::{MILLIS, SECONDS};
+use weir_sim::{Latency, Next};
 use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, StoreError, create};
 
@@ -186,6 +186,53 @@ fn what_was_not_closed_in_order_has_no_last_state() {
         });
         assert_eq!(last, None, "{what}");
     }
+}
+
+/// Devices fail when an opening has begun to write: whoever asks is told that they may not have what they had.
+#[test]
+fn an_opening_that_wrote_says_so() {
+    let b = Bench::new(2, 92);
+    let last = closed(&b, 2);
+    b.media.iter().for_each(|m| m.next_is(Next::FlushError));
+    let failed = b.run(Pool::open(b.all(), Options::default())).err();
+    assert!(matches!(failed, Some(StoreError::Unfinished(_))), "{failed:?}");
+    // What was refused has written nothing.
+    b.restart();
+    let refused = open(&b, &[0], last + 1).err();
+    assert!(matches!(refused, Some(StoreError::Pool(_))), "{refused:?}");
+}
+
+/// What a pool on slow devices had that was closed right after a write.
+fn closed_at_once() -> Option<u64> {
+    let b = Bench::new(2, 91);
+    let disks = b.all();
+    let p = b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        p
+    });
+    b.set(|c| c.flush = Latency::uniform(60 * MILLIS, 1));
+    b.run(async move {
+        write(&p, 1, 0, MIB, 1).await.unwrap();
+        p.close().await.unwrap();
+        p.newest()
+    })
+}
+
+/// The log says a little later that its last page is durable. The last checkpoint may take longer.
+#[test]
+fn what_is_closed_right_after_a_write_has_a_last_state() {
+    assert!(closed_at_once().is_some());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn a_log_that_goes_on_beside_the_last_checkpoint_is_caught() {
+    weir_store::planted::plant(Some(weir_store::planted::Bug::TellsAtTheEnd));
+    let last = closed_at_once();
+    weir_store::planted::plant(None);
+    assert_eq!(last, None);
 }
 
 #[cfg(feature = "planted")]

@@ -6,7 +6,8 @@ use super::store::Lacking;
 use std::net::SocketAddr;
 use weir_control::controller::PoolRules;
 use weir_control::dataplane::{
-    DataPlane, Decision, Hooks, ImageWish, Inside, LastState, LayerTrial, Place, ScrubAction, Work,
+    DataPlane, Decision, Hooks, ImageWish, Inside, LastState, LayerTrial, Place, ScrubAction,
+    Without, Work,
 };
 use weir_control::live::{
     GraphLive, LayerKindLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive,
@@ -45,11 +46,11 @@ impl DataPlane for Node {
     fn start_pool<'a>(
         &'a self,
         pool: &'a Pool,
-        last: Option<LastState>,
+        without: Option<Without>,
     ) -> Work<'a, Vec<DeviceFound>> {
         Box::pin(async move {
             match Node::is_store(pool) {
-                true => self.open_store(pool, Lacking::of(last)).await,
+                true => self.open_store(pool, Lacking::of(without)).await,
                 false => self.holds.start_plain(pool).await,
             }
         })

@@ -19,6 +19,7 @@ use weir_uring::{FileDisk, OpenOptions, Ring};
 
 fn failed(e: &StoreError) -> Error {
     let code = match e {
+        StoreError::Unfinished(e) => return failed(e),
         StoreError::Io(_) => Code::IoError,
         StoreError::Pool(_) => Code::PoolDamaged,
         StoreError::Request(_) => Code::InvalidRequest,

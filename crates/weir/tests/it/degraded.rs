@@ -141,6 +141,23 @@ fn after_a_kill_in_the_midst_of_a_start_it_does_not() {
     d.stop();
 }
 
+/// A disk that another program has locked is not gone: it is waited for.
+#[test]
+fn a_disk_that_is_in_use_is_waited_for() {
+    let mut d = mirror("degraded-used");
+    d.stop();
+    let used = fs::File::open(d.path("disk1")).expect("open");
+    used.lock().expect("locked");
+    d.start();
+    d.until("it is a fault", || is_fault(&d));
+    tried_again(&d);
+    let told = d.json("status")["faults"].to_string();
+    assert!(is_fault(&d) && told.contains("in use") | told.contains("uses it"), "{told}");
+    drop(used);
+    d.until("it is whole", || state(&d) == "healthy");
+    d.stop();
+}
+
 /// Somebody else opens the pool after the stop.
 #[test]
 fn after_a_repair_it_does_not() {

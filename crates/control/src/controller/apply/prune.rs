@@ -10,6 +10,11 @@ fn has_data(name: &str) -> Error {
         .hint("name it in the file; or confirm with --yes (by REST: `delete_data`)")
 }
 
+/// Whether something that is declared cannot be without an object.
+fn is_needed(desired: &Desired, object: &str) -> bool {
+    !has(Bug::PrunedThoughNeeded) && desired.items().any(|i| i.needs().iter().any(|n| n == object))
+}
+
 impl Run<'_> {
     /// Takes away mappings, then hosts, before what is declared may need what they hold.
     pub(super) async fn prune_access(&mut self, desired: &Desired) {
@@ -22,7 +27,10 @@ impl Run<'_> {
             self.prune(format!("map/{host}/{volume}"), Command::DeleteMap { host, volume }).await;
         }
         for name in model.hosts.keys().filter(|n| desired.hosts.iter().all(|h| h.name != **n)) {
-            self.prune(format!("host/{name}"), Command::DeleteHost { name: name.clone() }).await;
+            let object = format!("host/{name}");
+            if !is_needed(desired, &object) {
+                self.prune(object, Command::DeleteHost { name: name.clone() }).await;
+            }
         }
     }
 
@@ -42,11 +50,16 @@ impl Run<'_> {
     pub(super) async fn prune_data(&mut self, desired: &Desired) {
         let model = self.model();
         for name in model.volumes.keys().filter(|n| desired.volumes.iter().all(|v| v.name != **n)) {
-            let command = Command::DeleteVolume { name: name.clone() };
-            self.prune(format!("volume/{name}"), command).await;
+            let object = format!("volume/{name}");
+            if !is_needed(desired, &object) {
+                self.prune(object, Command::DeleteVolume { name: name.clone() }).await;
+            }
         }
         for name in model.pools.keys().filter(|n| desired.pools.iter().all(|p| p.name != **n)) {
-            self.prune(format!("pool/{name}"), Command::DeletePool { name: name.clone() }).await;
+            let object = format!("pool/{name}");
+            if !is_needed(desired, &object) {
+                self.prune(object, Command::DeletePool { name: name.clone() }).await;
+            }
         }
     }
 
@@ -65,7 +78,13 @@ impl Run<'_> {
         }
         match &command {
             Command::DeleteMap { host, volume } => {
-                self.controller.check_not_used(host, volume).await?;
+                self.controller.check_gone(host, volume).await?;
+            }
+            // It may carry what this configuration does not know yet.
+            Command::DeletePool { name }
+                if self.controller.is_opening(name) && !has(Bug::PrunedBesideOpening) =>
+            {
+                return Err(opening::being_opened(name));
             }
             Command::DeleteVolume { name } => {
                 let volume = model.volume(name)?;

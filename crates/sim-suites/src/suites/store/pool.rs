@@ -425,10 +425,18 @@ impl Story {
 
     pub(crate) fn open(&mut self) -> Result<(), Wrong> {
         self.fail_while_opening();
-        let failed = self.start_open();
         let pool = self.pool.clone();
-        let done = || pool.borrow().is_some() || failed.borrow().is_some();
-        self.w.run_until(PATIENCE, done)?;
+        let mut was_hidden = self.is_hidden();
+        let failed = loop {
+            let failed = self.start_open();
+            let done = || pool.borrow().is_some() || failed.borrow().is_some();
+            self.w.run_until(PATIENCE, done)?;
+            // A fault has come while it was opened: then somebody has to ask for it.
+            if failed.borrow().is_none() || was_hidden || !self.is_hidden() {
+                break failed;
+            }
+            was_hidden = true;
+        };
         if let Some(e) = failed.borrow().as_ref() {
             return Err(Wrong(format!("opening in a story of {:?}: {e}", self.trouble)));
         }
@@ -456,6 +464,7 @@ impl Story {
         // One of these may bring it back.
         self.known = None;
         for _ in 0..self.rng.between(1, 4) {
+            let was_hidden = self.is_hidden();
             let failed = self.start_open();
             let time = self.rng.between(MICROS, 12 * MILLIS);
             let pool = self.pool.clone();
@@ -466,7 +475,8 @@ impl Story {
             } else {
                 let _ = self.w.run_until(time, || pool.borrow().is_some());
             }
-            if let Some(e) = failed.borrow().as_ref() {
+            let may_fail = !was_hidden && self.is_hidden();
+            if let Some(e) = failed.borrow().as_ref().filter(|_| !may_fail) {
                 return Err(Wrong(format!("opening in a story of {:?}: {e}", self.trouble)));
             }
             let recovering = self.pool.borrow().is_none();

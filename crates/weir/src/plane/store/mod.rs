@@ -2,6 +2,7 @@
 
 mod devices;
 mod form;
+mod gone;
 mod keeper;
 mod leaf;
 mod live;
@@ -214,6 +215,12 @@ impl Node {
 
     async fn try_open_store(&self, pool: &Pool, lacking: Lacking) -> Result<Vec<DeviceFound>> {
         let held = self.holds.hold_protected(pool).await;
+        let lacking = match lacking {
+            Lacking::NothingNewer(w) if !gone::are_gone(&self.holds, &held, w.silent).await => {
+                Lacking::Refused
+            }
+            other => other,
+        };
         let handles = self.handles();
         let turn = {
             // Others are being opened beside.

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::{Nanos, SECONDS};
-use weir_control::dataplane::LastState;
+use weir_control::dataplane::Without;
 use weir_control::model::{Device, DeviceFound, DeviceKind, MapMemory, Pool, Protection};
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
@@ -56,6 +56,7 @@ pub(super) fn failed(what: String, e: &StoreError) -> Error {
         StoreError::Pool(_) => Error::new(Code::PoolDamaged, what)
             .because(e)
             .hint("`weir check` looks at the devices without changing them"),
+        StoreError::Unfinished(e) => failed(what, e),
         StoreError::Request(_) => Error::new(Code::InvalidRequest, what)
             .because(e)
             .hint("`weir snapshot list` and `weir pool show` tell what is there"),
@@ -294,14 +295,14 @@ pub(in crate::plane) enum Lacking {
     /// The pool is not opened.
     Refused,
     /// Nor is it unless those that are there have this state, the last one of all.
-    NothingNewer(LastState),
+    NothingNewer(Without),
     /// What they may have is lost.
     Forced,
 }
 
 impl Lacking {
-    pub(in crate::plane) fn of(last: Option<LastState>) -> Lacking {
-        last.map_or(Lacking::Refused, Lacking::NothingNewer)
+    pub(in crate::plane) fn of(without: Option<Without>) -> Lacking {
+        without.map_or(Lacking::Refused, Lacking::NothingNewer)
     }
 }
 
@@ -347,6 +348,8 @@ pub(super) async fn open(
         }
     }
     let mut ours = Vec::new();
+    // One that is here may have what the others have not.
+    let mut silent = false;
     for f in found {
         match weir_store::label_of(&f.disk).await {
             Ok(l) if l.pool == p.id.0 => ours.push(f),
@@ -355,7 +358,10 @@ pub(super) async fn open(
                 local.holds.release_path(&owner, Path::new(&f.path));
                 unused.push((f.path, format!("it belongs to pool {:032x}", l.pool)));
             }
-            Err(e) => unused.push((f.path, e.to_string())),
+            Err(e) => {
+                silent |= matches!(e, StoreError::Io(_));
+                unused.push((f.path, e.to_string()));
+            }
         }
     }
     if p.formatted && lacks_one(pool, &ours).await {
@@ -371,7 +377,10 @@ pub(super) async fn open(
                     ours.push(f);
                 }
                 Elsewhere::Copy => unused.push((path, "it carries the pool's label, and may be an old copy: `weir pool release` and `weir pool import` take it all the same".into())),
-                Elsewhere::Silent => unused.push((path, "it does not answer, and may be a device that is missing: `weir pool attach` brings it back when it does".into())),
+                Elsewhere::Silent => {
+                    silent = true;
+                    unused.push((path, "it does not answer, and may be a device that is missing: `weir pool attach` brings it back when it does".into()));
+                }
                 Elsewhere::Other => {}
             }
         }
@@ -387,7 +396,9 @@ pub(super) async fn open(
         cache: map_memory(p.memory, bytes),
         force: lacking == Lacking::Forced,
         last: match lacking {
-            Lacking::NothingNewer(last) if last.pool == p.id => Some(last.newest),
+            Lacking::NothingNewer(w) if w.last.pool == p.id && (w.silent || !silent) => {
+                Some(w.last.newest)
+            }
             _ => None,
         },
         lineage: random()?,
@@ -400,7 +411,11 @@ pub(super) async fn open(
         for (path, why) in &unused {
             reason.push_str(&format!("; {path}: {why}"));
         }
-        Error::new(Code::PoolDamaged, format!("pool {} cannot be opened", pool.name))
+        let code = match e {
+            StoreError::Unfinished(_) => Code::PoolUnfinished,
+            _ => Code::PoolDamaged,
+        };
+        Error::new(code, format!("pool {} cannot be opened", pool.name))
             .because(reason)
             .hint(format!(
                 "bring the missing devices back; if they are gone for good, `weir pool force {}` goes on without them",
