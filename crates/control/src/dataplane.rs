@@ -158,7 +158,7 @@ pub trait DataPlane: Send + Sync + 'static {
     /// given a larger size: opens what is new, grows what must, and lets go of what is no device of the pool any more.
     ///
     /// A protected pool is opened `without` devices that it lacks if those that are there have its last state: nothing may have
-    /// been opened since. [`Code::PoolUnfinished`](crate::Code::PoolUnfinished): nothing may be known of its state any more.
+    /// been opened since. [`Code::PoolUnfinished`]: nothing may be known of its state any more.
     fn start_pool<'a>(
         &'a self,
         pool: &'a Pool,
