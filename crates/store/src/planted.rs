@@ -37,6 +37,8 @@ weir_base::planted_bugs! {
     ChangeGivenUp,
     /// A drain gives up the slabs of its plan, whatever hosts have written since.
     GivenUpAsPlanned,
+    /// What is moved when a drain is asked for is in its way, though it will be elsewhere.
+    UnderWayIsInTheWay,
     /// A device that was to leave leaves though somebody has stopped that meanwhile.
     DismissedUnasked,
     /// Two that make something of one name at once both get it.
@@ -216,6 +218,7 @@ impl Bug {
         Bug::LossByPlace,
         Bug::ChangeGivenUp,
         Bug::GivenUpAsPlanned,
+        Bug::UnderWayIsInTheWay,
         Bug::DismissedUnasked,
         Bug::NameTwice,
         Bug::NewcomerIsBehind,

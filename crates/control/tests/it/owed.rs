@@ -34,19 +34,23 @@ pub(crate) async fn node() -> (Full, Arc<Fake>, Arc<Controller>) {
     (file, fake, c)
 }
 
+/// A node that refused to make volume `v` smaller. None: with a file system that is full after so many operations of the store, it is
+/// not owed to put it back.
+async fn owed_shrink(after: u64) -> Option<(Full, Arc<Fake>, Arc<Controller>)> {
+    let (file, fake, c) = node().await;
+    fake.break_call("update_volume v");
+    file.after(after);
+    let patch = VolumePatch { size: Some(MIB), allow_shrink: true, ..VolumePatch::default() };
+    let shrink = Command::PatchVolume { name: "v".into(), patch };
+    c.execute(shrink).await.expect_err("it is refused");
+    (c.model().volumes["v"].size != 8 * MIB).then_some((file, fake, c))
+}
+
 /// Whether something was cut off a volume that a refused command was to make smaller; and how often it was owed to put it back.
 async fn cut_though_refused() -> (bool, u32) {
     let mut owed = 0;
     for n in 0..60 {
-        let (file, fake, c) = node().await;
-        fake.break_call("update_volume v");
-        file.after(n);
-        let patch = VolumePatch { size: Some(MIB), allow_shrink: true, ..VolumePatch::default() };
-        let shrink = Command::PatchVolume { name: "v".into(), patch };
-        c.execute(shrink).await.expect_err("it is refused");
-        if c.model().volumes["v"].size == 8 * MIB {
-            continue;
-        }
+        let Some((file, fake, c)) = owed_shrink(n).await else { continue };
         owed += 1;
         fake.mend();
         tokio::time::sleep(Duration::from_millis(400)).await;
@@ -91,15 +95,7 @@ enum End {
 /// What a stop said, and what the next life made of it: the size of the volume, and whether its end was thrown away.
 async fn after_an_end(how: End) -> (Result<(), String>, u64, bool) {
     for n in 0..60 {
-        let (file, fake, c) = node().await;
-        fake.break_call("update_volume v");
-        file.after(n);
-        let patch = VolumePatch { size: Some(MIB), allow_shrink: true, ..VolumePatch::default() };
-        let shrink = Command::PatchVolume { name: "v".into(), patch };
-        c.execute(shrink).await.expect_err("it is refused");
-        if c.model().volumes["v"].size == 8 * MIB {
-            continue;
-        }
+        let Some((file, fake, c)) = owed_shrink(n).await else { continue };
         fake.mend();
         if how == End::StopWithRoom {
             file.has_room_again();

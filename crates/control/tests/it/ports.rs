@@ -218,8 +218,8 @@ async fn ports_that_a_start_moves_stay_closed_while_hosts_are_not_as_declared() 
     moved_beside_a_wrong_host().await;
 }
 
-/// A port is held back since a host could not be as declared. Another file, and a change of that host, are no reason to let it go.
-async fn held_beside_another_file() {
+/// A node whose ports are held back, since the file of its start has a host that cannot be.
+async fn held_back() -> (Scratch, Arc<Fake>, Arc<Controller>) {
     let dir = Scratch::new();
     has_been(&dir).await;
     let mut file = seen_by("1:2", &MOVES[1]);
@@ -227,6 +227,12 @@ async fn held_beside_another_file() {
     let fake = Arc::new(Fake::default());
     let c = start(&dir, &fake, &file).await;
     assert_eq!(listening(&fake), wanted(&[]), "set-up");
+    (dir, fake, c)
+}
+
+/// A port is held back since a host could not be as declared. Another file, and a change of that host, are no reason to let it go.
+async fn held_beside_another_file() {
+    let (_dir, fake, c) = held_back().await;
     let closed = async |what: &str| {
         tried_again(&c).await;
         assert_eq!(listening(&fake), wanted(&[]), "it listens after {what}");
@@ -255,13 +261,7 @@ async fn what_a_port_is_held_back_for_is_not_forgotten() {
 /// A command, or a file, that names a port that is held back says where it is to listen.
 #[tokio::test]
 async fn a_port_that_is_held_back_listens_when_somebody_says_where() {
-    let dir = Scratch::new();
-    has_been(&dir).await;
-    let mut file = seen_by("1:2", &MOVES[1]);
-    file.hosts.insert(0, host("a", &["1:2"]));
-    let fake = Arc::new(Fake::default());
-    let c = start(&dir, &fake, &file).await;
-    assert_eq!(listening(&fake), wanted(&[]), "set-up");
+    let (_dir, fake, c) = held_back().await;
     // Where it was.
     let spec = target("brp0", "127.0.0.1:5556");
     c.execute(Command::PutTarget(spec)).await.expect("put");

@@ -26,11 +26,15 @@ pub(crate) enum End {
 
 /// A login as this initiator port.
 pub(crate) fn login(initiator: PortId) -> Vec<u8> {
+    login_to(initiator, MultiChannelAction::Independent)
+}
+
+fn login_to(initiator: PortId, action: MultiChannelAction) -> Vec<u8> {
     let login = LoginRequest {
         tag: Tag(0),
         request_iu_len: 8192,
         formats: BufferFormats::BOTH,
-        action: MultiChannelAction::Independent,
+        action,
         logout_solicited: false,
         credit_solicited: false,
         event_solicited: false,
@@ -100,13 +104,30 @@ impl Peer {
         initiator: PortId,
         reads: u16,
     ) -> Result<Peer, FabricError> {
+        Peer::enter_by(p, t, login(initiator), reads).await
+    }
+
+    /// Logs in from an initiator port whose other channels that ends.
+    pub(crate) async fn enter_instead(
+        p: &Rc<dyn Provider>,
+        t: &Served,
+        initiator: PortId,
+    ) -> Result<Peer, FabricError> {
+        Peer::enter_by(p, t, login_to(initiator, MultiChannelAction::Terminate), 0).await
+    }
+
+    async fn enter_by(
+        p: &Rc<dyn Provider>,
+        t: &Served,
+        private_data: Vec<u8>,
+        reads: u16,
+    ) -> Result<Peer, FabricError> {
         let queue = p.recv_queue(300, 512).unwrap();
         let cq = CompletionQueue::new();
         let buffers: Vec<Slice> = (0..300).map(|_| Slice::heap(512)).collect();
         for (i, b) in buffers.iter().enumerate() {
             queue.post(b.clone(), cq.token(i as u32));
         }
-        let private_data = login(initiator);
         let recv_queue = queue.clone();
         let params = Params { private_data, recv_queue, reads_out: 0, reads_in: reads };
         let (conn, data) = p.connect(&t.addr, params).await?;

@@ -290,7 +290,7 @@ impl Inner {
 
     /// Whether everything on a device could go elsewhere, with `more` to help.
     fn can_drain(&self, number: u16, more: Option<&Device>) -> StoreResult {
-        let mut view = self.view();
+        let mut view = self.view_to_come();
         if let Some(d) = more {
             view.sites.push(super::plan::Site {
                 number: d.number,

@@ -26,6 +26,15 @@ impl Slab {
         self.used.as_deref().is_none_or(only) && self.disk.as_deref().is_none_or(only)
     }
 
+    /// Its copies when its move is over.
+    pub(crate) fn copies_to_come(&self) -> [Option<Placement>; 2] {
+        let mut copies = self.copies;
+        if let Some(m) = self.moving {
+            copies[m.index] = Some(m.to);
+        }
+        copies
+    }
+
     /// Its copies as the checkpoint being made has them.
     pub(crate) fn told(&self) -> [Option<Placement>; 2] {
         let mut copies = self.copies;
@@ -41,6 +50,11 @@ impl Space {
     pub(crate) fn is_empty_slab(&self, s: usize) -> bool {
         let slab = &self.slabs[s];
         slab.exists() && slab.offered && slab.moving.is_none() && slab.is_empty(self.shift)
+    }
+
+    /// As [`is_empty_slab`](Space::is_empty_slab), when its move is over and a superblock knows it.
+    pub(crate) fn will_be_empty(&self, s: usize) -> bool {
+        self.slabs[s].exists() && self.slabs[s].is_empty(self.shift)
     }
 
     /// Extents that are in use or may not be used yet.

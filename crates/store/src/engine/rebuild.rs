@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::fill::Into;
 use super::plan::{Plan, Plot, Site, View};
+use super::space::{Slab, Space};
 use super::upkeep::{BATCH, Work};
 use super::{Inner, StoreError, StoreResult};
 use crate::format::slab::{Placement, RECORD, REMAP};
@@ -63,6 +64,7 @@ impl Inner {
 
     /// Moves everything off the devices that are drained.
     pub(super) async fn clear(self: &Rc<Self>, n: u16) -> StoreResult {
+        let mut looked = false;
         loop {
             self.upkeep_goes_on().await?;
             let view = self.view();
@@ -76,6 +78,13 @@ impl Inner {
             let plan = view.evacuate(BATCH);
             if !plan.is_empty() {
                 self.carry_out(plan).await?;
+                looked = false;
+                continue;
+            }
+            // What others have moved or given up lately is vacant after one more.
+            if plan.stuck > 0 && !looked {
+                self.checkpoint_now().await?;
+                looked = true;
                 continue;
             }
             return match plan.stuck {
@@ -135,8 +144,29 @@ impl Inner {
     /// What the pool looks like to plans.
     pub(crate) fn view(&self) -> View {
         let space = self.space.borrow();
-        let mut taken: BTreeSet<(u16, u32)> = BTreeSet::new();
-        taken.extend(space.occupied().map(|p| (p.device, p.extent)));
+        let taken = space.occupied().collect();
+        self.view_of(&space, taken, |s| space.slabs[s].copies, |s| space.is_empty_slab(s))
+    }
+
+    /// As [`view`](Inner::view), when the moves under way are over and what nothing needs any more is vacant.
+    pub(crate) fn view_to_come(&self) -> View {
+        if has(Bug::UnderWayIsInTheWay) {
+            return self.view();
+        }
+        let space = self.space.borrow();
+        let taken = space.slabs.iter().flat_map(Slab::copies_to_come).flatten().collect();
+        let copies = |s: usize| space.slabs[s].copies_to_come();
+        self.view_of(&space, taken, copies, |s| space.will_be_empty(s))
+    }
+
+    fn view_of(
+        &self,
+        space: &Space,
+        taken: Vec<Placement>,
+        copies: impl Fn(usize) -> [Option<Placement>; 2],
+        is_empty: impl Fn(usize) -> bool,
+    ) -> View {
+        let taken: BTreeSet<(u16, u32)> = taken.iter().map(|p| (p.device, p.extent)).collect();
         let sites = self.devices.borrow();
         let sites = sites.iter().filter(|d| d.state.get() != MemberState::Gone).map(|d| Site {
             number: d.number,
@@ -149,15 +179,14 @@ impl Inner {
         let plots = space.slabs.iter().enumerate().filter(|(_, s)| s.exists());
         let plots = plots.map(|(slab, s)| Plot {
             slab,
-            copies: s.copies,
-            empty: space.is_empty_slab(slab),
+            copies: copies(slab),
+            empty: is_empty(slab),
             used: room - u64::from(s.free),
         });
         let (sites, plots) = (sites.collect(), plots.collect());
         // The pool must not be too full without them.
         let keep = self.keep_free();
         let expendable = space.free().saturating_sub(keep) / room.max(1);
-        drop(space);
         let copies = usize::from(self.durable.borrow().copies);
         View { sites, plots, copies, expendable: expendable as usize }
     }

@@ -1,6 +1,6 @@
 //! What a drain does to a pool that hosts write meanwhile.
 
-use crate::bench::{B, LIMIT, MIB, spec, write};
+use crate::bench::{B, Bench, LIMIT, MIB, spec, write};
 use std::cell::Cell;
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS, Nanos};
@@ -8,7 +8,7 @@ use weir_disk::{Disk, DiskOp};
 use weir_reactor::{Token, sleep, spawn, spawn_task};
 use weir_sim::{DiskConfig, SimMedium, World};
 use weir_store::format::label::SUPER_SLOTS;
-use weir_store::{Options, Pool, create};
+use weir_store::{Options, Pool, Work, create};
 
 /// Blocks before the superblocks.
 const FRONT: u64 = 2;
@@ -130,4 +130,30 @@ fn a_drain_gives_up_no_slabs_that_hosts_need_by_then() {
         }
     }
     assert_eq!(bad, vec![]);
+}
+
+/// What goes to a new device meanwhile, and what that leaves, counts as it will be.
+#[test]
+fn a_drain_right_after_a_device_was_added_finds_room() {
+    let b = Bench::new(3, 7);
+    let (two, third) = (b.disks(&[0, 1]), b.disk(2));
+    let left = b.run(async move {
+        create(&two, &spec(2)).await.unwrap();
+        let p = Pool::open(two, Options::default()).await.unwrap();
+        p.create_volume("v", 4 * MIB, 4096).await.unwrap();
+        for at in 0..64 {
+            write(&p, 1, at * MIB / 16, MIB / 16, 1).await.unwrap();
+        }
+        p.checkpoint().await.unwrap();
+        p.set_fill_rate(MIB / 16);
+        p.add(third).await.unwrap();
+        while p.status().work.is_none_or(|w| w.work != Work::Balance || w.done == 0) {
+            sleep(MILLIS).await;
+        }
+        p.drain(0).await.expect("there is room");
+        p.set_fill_rate(0);
+        p.settled().await.unwrap();
+        p.status().devices[0].slabs
+    });
+    assert_eq!(left, 0);
 }
