@@ -6,7 +6,7 @@ use crate::fuse;
 use crate::host::loopdev;
 use crate::nbd;
 use crate::reach::{self, Failure, Paths, Reached, Wanted};
-use crate::state::{Mapped, Method, Place, State, started};
+use crate::state::{Made, Mapped, Method, Place, State, started};
 use crate::sys::{self, Signals};
 use crate::ublk;
 use crate::volume::Volume;
@@ -75,9 +75,28 @@ pub struct Claimed {
 
 impl Claimed {
     /// Has `undo` done when the attachment ends, however that comes: its disk is gone then, and its name not free yet. So
-    /// it meets no other attachment of that name.
-    pub fn at_the_end(&mut self, undo: impl FnOnce() + 'static) {
+    /// it meets no other attachment of that name. False: it could not be, and what is [noted](Noting) stays for
+    /// [`detach`](crate::detach::detach).
+    pub fn at_the_end(&mut self, undo: impl FnOnce() -> bool + 'static) {
         self.cleanup.undo = Some(Box::new(undo));
+    }
+
+    /// Where to write down what is made for it elsewhere.
+    pub fn noting(&self) -> Noting {
+        Noting(self.cleanup.place.clone())
+    }
+}
+
+/// Writes down what is made for an attachment elsewhere.
+pub struct Noting(Place);
+
+impl Noting {
+    /// Before it is made, and again when more is known of it. None: nothing is.
+    ///
+    /// # Errors
+    /// It cannot be written, and must not be made.
+    pub fn note(&self, made: Option<&Made>) -> Result<(), Error> {
+        self.0.write_made(made)
     }
 }
 
@@ -96,7 +115,7 @@ pub fn claim(run_dir: &Path, name: &str, method: Option<Method>) -> Result<Claim
 struct Cleanup {
     place: Place,
     device: Option<(Method, PathBuf)>,
-    undo: Option<Box<dyn FnOnce()>>,
+    undo: Option<Box<dyn FnOnce() -> bool>>,
 }
 
 impl Drop for Cleanup {
@@ -115,10 +134,10 @@ impl Drop for Cleanup {
             _ => {}
         }
         let _ = sys::unmount(&self.place.disk(), true);
-        if let Some(undo) = self.undo.take() {
-            undo();
+        match self.undo.take().is_none_or(|undo| undo()) {
+            true => self.place.remove(),
+            false => self.place.leave_made(),
         }
-        self.place.remove();
     }
 }
 

@@ -4,7 +4,7 @@ use crate::attachment::is_ours;
 use crate::error::{Error, Kind};
 use crate::host::{loopdev, users};
 use crate::nbd;
-use crate::state::{Method, Place, State};
+use crate::state::{Made, Method, Place, State};
 use crate::sys;
 use crate::ublk;
 use std::fs::{File, OpenOptions};
@@ -37,7 +37,7 @@ pub fn detach(
     run_dir: &Path,
     name: &str,
     force: bool,
-    undo: impl FnOnce(&State) -> Vec<String>,
+    undo: impl FnOnce(&Made) -> String,
 ) -> Result<Detached, Error> {
     let place = Place::of(run_dir, name)?;
     if !place.exists() {
@@ -51,8 +51,10 @@ pub fn detach(
         return Err(Error::new(Kind::Denied, message, why, "run it as root"));
     }
     let mut done = Detached::default();
+    let made = place.made();
     let Some(state) = place.read() else {
-        if !force {
+        let left = made.as_ref().is_some_and(|m| !m.is_alive());
+        if !force && !left {
             return Err(Error::new(
                 Kind::Busy,
                 format!("the attachment {name} is not finished"),
@@ -61,8 +63,9 @@ pub fn detach(
             ));
         }
         let _ = sys::unmount(&place.disk(), true);
+        done.notes.push("it had never been finished, or has ended".into());
+        done.notes.extend(made.as_ref().map(undo));
         place.remove();
-        done.notes.push("it had never been finished".into());
         return Ok(done);
     };
     let alive = state.is_alive();
@@ -91,7 +94,8 @@ pub fn detach(
     // The process itself may have removed its files. Then the name may be another attachment's already, with all that
     // was made for that.
     if place.is_of(&state) || place.create().is_ok() {
-        done.notes.extend(undo(&state));
+        let made = state.mapped.clone().map(|m| Made::here(m, state.initiator_port.clone()));
+        done.notes.extend(made.as_ref().map(undo));
         place.remove();
     }
     Ok(done)

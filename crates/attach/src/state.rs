@@ -12,6 +12,7 @@ pub const RUN_DIR: &str = "/run/weir/attach";
 /// Where disks get their names.
 const LINKS: &str = "/dev/weir";
 const STATE: &str = "state.json";
+const MADE: &str = "made.json";
 
 /// How the kernel is given the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,8 +49,35 @@ pub struct Mapped {
     pub volume: String,
     /// The volume's world-wide name there: the name alone may be given to another.
     pub naa: String,
-    /// The number by which the host sees it.
-    pub lun: u16,
+    /// The number by which the host sees it; none: it is not known whether the mapping was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lun: Option<u16>,
+}
+
+/// What is made for an attachment elsewhere: written down before it is made, and kept until it was taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Made {
+    /// What it is.
+    pub mapped: Mapped,
+    /// The attachment's initiator port.
+    pub initiator_port: String,
+    /// The process that makes it.
+    pub pid: u32,
+    /// When that started; see [`State::started`].
+    pub started: u64,
+}
+
+impl Made {
+    /// That of this process.
+    pub fn here(mapped: Mapped, initiator_port: String) -> Made {
+        let pid = std::process::id();
+        Made { mapped, initiator_port, pid, started: started(pid).unwrap_or(0) }
+    }
+
+    /// True while that process lives.
+    pub(crate) fn is_alive(&self) -> bool {
+        started(self.pid) == Some(self.started)
+    }
 }
 
 /// An attachment.
@@ -158,6 +186,9 @@ impl Place {
                         format!("it is {} (process {})", s.device.display(), s.pid)
                     }
                     Some(_) => "its process has ended and left it behind".into(),
+                    None if self.made().is_some_and(|m| !m.is_alive()) => {
+                        "what was made for it at the daemon could not be taken back yet".into()
+                    }
                     None => "another `weir attach` is making it, or was killed doing so".into(),
                 };
                 return Err(Error::new(
@@ -229,13 +260,43 @@ impl Place {
     /// # Errors
     /// What the operating system said.
     pub fn write(&self, state: &State) -> Result<(), Error> {
+        self.write_as(STATE, state)
+    }
+
+    fn write_as(&self, name: &str, what: &impl Serialize) -> Result<(), Error> {
         let failed = |e: &dyn std::fmt::Display| {
             Error::new(Kind::Failed, "the state cannot be written", e, "")
         };
-        let text = serde_json::to_string_pretty(state).map_err(|e| failed(&e))?;
+        let text = serde_json::to_string_pretty(what).map_err(|e| failed(&e))?;
         let new = self.dir.join("state.new");
         fs::write(&new, text + "\n").map_err(|e| failed(&e))?;
-        fs::rename(&new, self.dir.join(STATE)).map_err(|e| failed(&e))
+        fs::rename(&new, self.dir.join(name)).map_err(|e| failed(&e))
+    }
+
+    /// What is made for it elsewhere, or may be.
+    pub(crate) fn made(&self) -> Option<Made> {
+        let text = fs::read_to_string(self.dir.join(MADE)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Writes down what is about to be made for it elsewhere, or that nothing is.
+    pub(crate) fn write_made(&self, made: Option<&Made>) -> Result<(), Error> {
+        match made {
+            Some(made) => self.write_as(MADE, made),
+            None => {
+                let _ = fs::remove_file(self.dir.join(MADE));
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes all but what is known of what was made elsewhere, for who can take that back.
+    pub(crate) fn leave_made(&self) {
+        if let Some(link) = self.read().and_then(|s| s.link) {
+            let _ = fs::remove_file(link);
+        }
+        let _ = fs::remove_file(self.dir.join(STATE));
+        let _ = fs::remove_dir(self.disk());
     }
 
     /// Removes the files. Nothing is mounted any more.
@@ -243,7 +304,7 @@ impl Place {
         if let Some(link) = self.read().and_then(|s| s.link) {
             let _ = fs::remove_file(link);
         }
-        for name in [STATE, "state.new", "log"] {
+        for name in [STATE, MADE, "state.new", "log"] {
             let _ = fs::remove_file(self.dir.join(name));
         }
         // Never with what is in it: should something be mounted there still, it is not ours to delete.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use weir_attach::attachment::{self, Attachment, NotAttached, Spec};
 use weir_attach::error::{Error as AttachError, Kind};
 use weir_attach::reach::{Failure, Paths, Wanted, Which};
-use weir_attach::state::{self, Method, Place, State};
+use weir_attach::state::{self, Made, Mapped, Method, Place, State};
 use weir_bench::client::ConnectError;
 use weir_bench::srp::Login;
 use weir_control::client::Client;
@@ -164,6 +164,34 @@ fn make(args: &AttachArgs, at: &Addresses, daemon: Option<&Client>) -> Result<At
         AttachMethod::Auto => None,
     };
     let mut claimed = attachment::claim(&args.run.run_dir, &name(args), method).map_err(said)?;
+    let (stays, noted) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)));
+    {
+        let (port, stays, noted) = (first.initiator.to_string(), stays.clone(), noted.clone());
+        claimed.at_the_end(move || {
+            let noted: Option<Mapped> = noted.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let Some(m) = noted else { return true };
+            match daemon::take_back(&m, &port) {
+                Ok(text) => {
+                    tracing::info!("{text}");
+                    true
+                }
+                Err(e) => {
+                    let text = daemon::stays(&m, &e);
+                    tracing::warn!("{text}");
+                    *stays.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+                    false
+                }
+            }
+        });
+    }
+    let noting = claimed.noting();
+    let port = first.initiator.to_string();
+    let mut note = |mapped: Option<&Mapped>| {
+        let made = mapped.map(|m| Made::here(m.clone(), port.clone()));
+        noting.note(made.as_ref()).map_err(said)?;
+        *noted.lock().unwrap_or_else(PoisonError::into_inner) = mapped.cloned();
+        Ok(())
+    };
     let mapped = match (daemon, &args.volume) {
         (Some(daemon), Some(volume)) => {
             let guest = Guest {
@@ -174,22 +202,10 @@ fn make(args: &AttachArgs, at: &Addresses, daemon: Option<&Client>) -> Result<At
                 no_map: args.no_map,
                 shared: args.login.initiator_port.is_some(),
             };
-            daemon::let_in(daemon, &guest)?
+            daemon::let_in(daemon, &guest, &mut note)?
         }
         _ => None,
     };
-    let stays = Arc::new(Mutex::new(None));
-    if let Some(m) = mapped.clone() {
-        let (port, stays) = (first.initiator.to_string(), stays.clone());
-        claimed.at_the_end(move || match daemon::take_back(&m, &port) {
-            Ok(text) => tracing::info!("{text}"),
-            Err(e) => {
-                let text = daemon::stays(&m, &e);
-                tracing::warn!("{text}");
-                *stays.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
-            }
-        });
-    }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spec = Spec {
         ways: ways.iter().map(|(_, w)| w.clone()).collect(),
@@ -419,12 +435,9 @@ fn list(args: &AttachArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs `weir detach`.
 pub(crate) fn detach(args: DetachArgs) -> anyhow::Result<ExitCode> {
-    let undo = |state: &State| {
-        let undone = |m| {
-            let taken = daemon::take_back(m, &state.initiator_port);
-            taken.unwrap_or_else(|e| daemon::stays(m, &e))
-        };
-        state.mapped.iter().map(undone).collect()
+    let undo = |made: &Made| {
+        let taken = daemon::take_back(&made.mapped, &made.initiator_port);
+        taken.unwrap_or_else(|e| daemon::stays(&made.mapped, &e))
     };
     let done = weir_attach::detach::detach(&args.run.run_dir, &args.name, args.force, undo)
         .map_err(said)?;

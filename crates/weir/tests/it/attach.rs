@@ -148,6 +148,19 @@ impl Target {
         child.wait().unwrap();
     }
 
+    /// Begins a command, which may be killed.
+    pub(crate) fn begin(&self, line: &str) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(line.split_whitespace())
+            .env("WEIR_DATA_DIR", self.dir.join("data"))
+            .env("WEIR_RUN_DIR", self.dir.join("run"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
     /// Runs a command. One that cannot be ended, as it waits in the kernel, fails the test: its output is in files, since a
     /// pipe would have no end either.
     pub(crate) fn weir(&self, line: &str) -> Output {

@@ -195,6 +195,50 @@ fn it_is_taken_back_however_the_attachment_ends() {
     assert_eq!(seen(&target).1, ["attach-ended/ended"]);
 }
 
+/// Its process ends in order while the daemon takes no commands: what it could not take back is known until somebody does.
+#[test]
+fn what_could_not_be_taken_back_is_taken_back_later() {
+    if !can() {
+        return;
+    }
+    let target = Target::declared(&unseen("later"));
+    let a = target.attach("later");
+    let (socket, away) = (target.dir.join("data/weir.sock"), target.dir.join("away"));
+    fs::rename(&socket, &away).unwrap();
+    run("kill", &["-TERM", &a["pid"].to_string()]);
+    let pid = a["pid"].as_u64().unwrap();
+    wait_for("the end of the process", || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    });
+    fs::rename(&away, &socket).unwrap();
+    assert_eq!(seen(&target).1, ["attach-later/later"], "set-up");
+    let why = target.fails("attach later", 4);
+    assert!(why.contains("could not be taken back yet"), "{why}");
+    let said = target.ok("detach later");
+    assert!(said.contains("not mapped to host attach-later any more"), "{said}");
+    assert_eq!(seen(&target), nothing());
+    target.all_gone(&a);
+}
+
+/// It is killed at some moment after its host was made, which no state of it tells of.
+#[test]
+fn an_attachment_that_is_killed_while_it_is_made_leaves_nothing() {
+    if !can() {
+        return;
+    }
+    let target = Target::declared(&unseen("early"));
+    for n in 0..6 {
+        let mut child = target.begin("attach early --foreground");
+        wait_for("its host", || !seen(&target).0.is_empty());
+        std::thread::sleep(std::time::Duration::from_millis(3 * n));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        target.ok("detach early --force");
+        assert_eq!(seen(&target), nothing(), "round {n}");
+    }
+}
+
 /// What has the name of what was made, and is another thing, is left alone.
 #[test]
 fn what_was_made_anew_meanwhile_stays() {

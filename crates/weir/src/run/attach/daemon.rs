@@ -123,7 +123,13 @@ fn free_name(hosts: &[Host], attachment: &str) -> String {
 
 /// Sees to it that the daemon lets the attachment in, and gives what had to be made for that. It is asked for that by its
 /// socket only: who may open that may change everything.
-pub(super) fn let_in(client: &Client, guest: &Guest) -> Result<Option<Mapped>> {
+///
+/// `note` is told what is about to be made, and again what was. None: nothing.
+pub(super) fn let_in(
+    client: &Client,
+    guest: &Guest,
+    note: &mut dyn FnMut(Option<&Mapped>) -> Result<()>,
+) -> Result<Option<Mapped>> {
     let Endpoint::Unix(socket) = client.endpoint() else { return Ok(None) };
     // The attachment may end in another directory.
     let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.clone());
@@ -136,34 +142,37 @@ pub(super) fn let_in(client: &Client, guest: &Guest) -> Result<Option<Mapped>> {
         };
         let naa = volume.volume.naa.to_string();
         let (hosts, maps) = (client.hosts().await?, client.maps().await?);
-        let (host, made_host) = match missing(&hosts, &maps, guest) {
+        let (host, secret) = match missing(&hosts, &maps, guest) {
             Missing::Nothing => return Ok(None),
             wanted if guest.no_map => return Err(unmapped(&wanted, guest)),
             wanted @ Missing::ForAll(_) => return Err(unmapped(&wanted, guest)),
-            Missing::Mapping(host) => (host, false),
+            Missing::Mapping(host) => (host, None),
             Missing::Host(name) => {
                 let secret = guest.secret_file.as_deref().map(HostSecret::read).transpose()?;
-                let ports = vec![guest.port];
-                let spec = HostSpec { name, ports, secret, ..HostSpec::default() };
-                (client.create_host(&spec).await?.name, true)
+                (name, Some(secret))
             }
         };
-        let mut mapped =
-            Mapped { server, host, made_host, volume: guest.volume.clone(), naa, lun: 0 };
+        let (made_host, volume) = (secret.is_some(), guest.volume.clone());
+        let mut mapped = Mapped { server, host, made_host, volume, naa, lun: None };
+        note(Some(&mapped))?;
+        if let Some(secret) = secret {
+            let (name, ports) = (mapped.host.clone(), vec![guest.port]);
+            client.create_host(&HostSpec { name, ports, secret, ..HostSpec::default() }).await?;
+        }
         let (host, volume) = (mapped.host.clone(), mapped.volume.clone());
         match client.create_map(&MapSpec { host, volume, lun: None }).await {
             Ok(m) => {
-                mapped.lun = m.lun;
+                mapped.lun = Some(m.lun);
+                note(Some(&mapped))?;
                 Ok(Some(mapped))
             }
             // Somebody else was faster, and may want it to stay.
-            Err(e) if e.code == Code::MapExists && !made_host => Ok(None),
-            Err(e) => {
-                if made_host {
-                    drop(client.delete_host(&mapped.host).await);
-                }
-                Err(e)
+            Err(e) if e.code == Code::MapExists && !made_host => {
+                note(None)?;
+                Ok(None)
             }
+            // What was made all the same is taken back as at any end.
+            Err(e) => Err(e),
         }
     })
 }
@@ -209,7 +218,8 @@ fn unmapped(missing: &Missing, guest: &Guest) -> Error {
 
 /// What was made for an attachment, in a sentence.
 pub(super) fn sentence(m: &Mapped) -> String {
-    let Mapped { host, volume, lun, .. } = m;
+    let Mapped { host, volume, .. } = m;
+    let lun = m.lun.unwrap_or_default();
     match m.made_host {
         true => format!("made for it: host {host}, which sees {volume} as LUN {lun}"),
         false => format!("made for it: host {host} sees {volume} as LUN {lun}"),
@@ -232,6 +242,10 @@ pub(super) fn take_back(m: &Mapped, port: &str) -> Result<String> {
 
 /// A sentence on what stays, and how to take it away by hand.
 pub(super) fn stays(m: &Mapped, why: &Error) -> String {
+    stays_text(m, &why.to_string())
+}
+
+fn stays_text(m: &Mapped, why: &str) -> String {
     let Mapped { host, volume, .. } = m;
     let also = if m.made_host { format!("; weir host delete {host}") } else { String::new() };
     format!(
@@ -256,7 +270,11 @@ async fn forget(client: &Client, m: &Mapped, port: &str) -> Result<String> {
     };
     let mapping = found(client.map(name, volume).await)?;
     let mut text = match mapping {
-        Some(now) if now.lun != m.lun || !same => {
+        // Whose it is then is not known: somebody may have been faster.
+        Some(_) if m.lun.is_none() && !m.made_host => {
+            return Ok(stays_text(m, "it is not known who has made that"));
+        }
+        Some(now) if m.lun.is_some_and(|lun| now.lun != lun) || !same => {
             return Ok(format!("host {name} sees another volume {volume} now, which stays"));
         }
         // Its own session may not be known to be over yet; another one there could be only by this port.
