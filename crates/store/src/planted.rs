@@ -147,6 +147,8 @@ weir_base::planted_bugs! {
     HeldByOldLife,
     /// What a pool had when it was closed is not compared with what its devices have.
     LastNotCompared,
+    /// A device that is there and cannot be read is one that is missing.
+    UnreadIsMissing,
     /// A pool counts as closed in order though it lacks a device.
     LastLacking,
     /// The log says what is durable though the last checkpoint is being made.
@@ -240,6 +242,7 @@ impl Bug {
         Bug::LateOfDevice,
         Bug::LateByName,
         Bug::LastNotCompared,
+        Bug::UnreadIsMissing,
         Bug::GoneIsKept,
         Bug::HeldByOldLife,
         Bug::LastLacking,

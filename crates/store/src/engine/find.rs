@@ -36,12 +36,13 @@ pub(super) async fn find(
 ) -> StoreResult<(Superblock, Vec<Rc<Device>>, (u64, u64))> {
     let limit = options.deadline;
     let mut found: Vec<(Rc<dyn Disk>, Label)> = Vec::new();
-    let mut unlabelled = None;
+    let (mut unlabelled, mut unread) = (None, false);
     let mut rings: Vec<Superblocks> = Vec::new();
     for d in disks {
         let l = match label_within(&d, limit).await {
             Ok(l) => l,
             Err(no) => {
+                unread |= no.in_doubt;
                 unlabelled = Some(no.why);
                 continue;
             }
@@ -52,7 +53,7 @@ pub(super) async fn find(
                 rings.push(ring);
                 found.push((d, l));
             }
-            Err(e) => unlabelled = Some(e.into()),
+            Err(e) => (unlabelled, unread) = (Some(e.into()), true),
         }
     }
     let Some(any) = found.first().map(|(_, l)| *l) else {
@@ -119,7 +120,9 @@ pub(super) async fn find(
     let may_hide = |r: &Superblocks, some: &[u64]| some.iter().any(|n| r.may_hide(*n));
     let mut lineage = (best.lineage, best.parent_lineage);
     let is_last = |last| last == best.chain() || has(Bug::LastNotCompared);
-    let nothing_newer = options.last.is_some_and(is_last);
+    // What is there and cannot be read may be what is missing.
+    let may_miss = !unread || options.without_unread || has(Bug::UnreadIsMissing);
+    let nothing_newer = may_miss && options.last.is_some_and(is_last);
     for d in devices.iter().filter(|d| d.state.get() == MemberState::InSync) {
         let why = match ring(d) {
             None => "is missing",

@@ -27,7 +27,10 @@ pub(crate) struct NoLabel {
 
 impl From<NoLabel> for StoreError {
     fn from(no: NoLabel) -> Self {
-        no.why
+        match no.why {
+            StoreError::Pool(why) if no.in_doubt => StoreError::Unread(why),
+            why => why,
+        }
     }
 }
 
@@ -76,7 +79,8 @@ pub(crate) async fn read_surely(
 /// say everything that a label does.
 ///
 /// # Errors
-/// There is neither; why the first copy of the label is none. Or the disk does not answer within 20 s.
+/// There is neither; why the first copy of the label is none. [`StoreError::Unread`]: there may be one, which cannot be read, or the
+/// disk does not answer within 20 s.
 pub async fn label_of(d: &Rc<dyn Disk>) -> StoreResult<Label> {
     Ok(label_within(d, A_WHILE).await?)
 }

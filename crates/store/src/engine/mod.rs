@@ -84,6 +84,9 @@ pub enum StoreError {
     /// What is on the devices does not allow it.
     #[error("{0}")]
     Pool(String),
+    /// A device does not answer, or what it may have cannot be read: nobody knows what is on it.
+    #[error("{0}")]
+    Unread(String),
     /// The request makes no sense for this pool.
     #[error("{0}")]
     Request(String),

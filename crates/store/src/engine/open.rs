@@ -50,6 +50,8 @@ pub struct Options {
     /// Open without devices that are missing if this is the newest superblock of those that are there ([`Pool::newest`]): nobody
     /// may have opened the pool since it was closed with that.
     pub last: Option<u64>,
+    /// With [`last`](Options::last): one that does not answer, or cannot be read, is missing, too.
+    pub without_unread: bool,
     /// A number from a good source of chance, for the new lineage when a device is left out.
     pub lineage: u64,
     /// Bring a device back by itself that missed something while it was away. [`Pool::resync`] does it in any case.
@@ -82,6 +84,7 @@ impl Default for Options {
             buffers: 4 << 20,
             force: false,
             last: None,
+            without_unread: false,
             lineage: 1,
             resync: true,
             spare_after: Some(60 * SECONDS),

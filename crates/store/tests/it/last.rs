@@ -202,6 +202,25 @@ fn an_opening_that_wrote_says_so() {
     assert!(matches!(refused, Some(StoreError::Pool(_))), "{refused:?}");
 }
 
+/// A device that is given and does not answer is no missing one, unless that is said.
+#[test]
+fn what_does_not_answer_is_not_missing() {
+    let b = Bench::new(2, 93);
+    let last = closed(&b, 2);
+    b.media[1].set_offline(true);
+    for (without_unread, opens) in [(false, false), (true, true)] {
+        let options =
+            Options { last: Some(last), lineage: 99, without_unread, ..Options::default() };
+        let opened = b.run(Pool::open(b.all(), options));
+        assert_eq!(opened.is_ok(), opens, "{:?}", opened.err());
+    }
+    let label = b.run({
+        let disk = b.disk(1);
+        async move { weir_store::label_of(&disk).await.err() }
+    });
+    assert!(matches!(label, Some(StoreError::Unread(_))), "{label:?}");
+}
+
 /// What a pool on slow devices had that was closed right after a write.
 fn closed_at_once() -> Option<u64> {
     let b = Bench::new(2, 91);

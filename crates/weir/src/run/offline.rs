@@ -21,7 +21,7 @@ fn failed(e: &StoreError) -> Error {
     let code = match e {
         StoreError::Unfinished(e) => return failed(e),
         StoreError::Io(_) => Code::IoError,
-        StoreError::Pool(_) => Code::PoolDamaged,
+        StoreError::Pool(_) | StoreError::Unread(_) => Code::PoolDamaged,
         StoreError::Request(_) => Code::InvalidRequest,
     };
     Error::new(code, "the pool cannot be looked at").because(e).hint(

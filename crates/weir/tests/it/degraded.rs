@@ -158,6 +158,46 @@ fn a_disk_that_is_in_use_is_waited_for() {
     d.stop();
 }
 
+/// The disk has got another name, and another program has it.
+#[test]
+fn a_disk_of_another_name_that_is_in_use_is_waited_for() {
+    let mut d = mirror("degraded-renamed");
+    d.stop();
+    fs::rename(d.path("disk1"), d.path("other")).expect("renamed");
+    let used = fs::File::open(d.path("other")).expect("open");
+    used.lock().expect("locked");
+    d.start();
+    d.until("it is a fault", || is_fault(&d));
+    tried_again(&d);
+    let told = d.json("status")["faults"].to_string();
+    assert!(is_fault(&d) && told.contains("another program uses it"), "{told}");
+    drop(used);
+    d.until("it is whole", || state(&d) == "healthy");
+    d.stop();
+}
+
+/// What is there besides is newer: the pool went on elsewhere.
+#[test]
+fn beside_a_newer_copy_it_does_not() {
+    let mut d = mirror("degraded-newer");
+    d.stop();
+    let mut other = Daemon::new("degraded-newer-other");
+    other.start();
+    fs::copy(d.path("disk1"), other.path("disk1")).expect("copied");
+    other.ok(&format!("pool import --force --device file:{}", other.path("disk1")));
+    other.until("it is up there", || state(&other) == "degraded");
+    other.stop();
+    pull(&d, 1);
+    fs::copy(other.path("disk1"), d.path("newer")).expect("copied");
+    d.start();
+    stays_closed(&d);
+    let told = d.json("status")["faults"].to_string();
+    assert!(told.contains("it has what the others have not"), "{told}");
+    fs::remove_file(d.path("newer")).expect("removed");
+    d.until("it is served", || is_served(&d));
+    d.stop();
+}
+
 /// Somebody else opens the pool after the stop.
 #[test]
 fn after_a_repair_it_does_not() {

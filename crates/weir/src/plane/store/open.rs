@@ -53,7 +53,7 @@ pub(super) fn failed(what: String, e: &StoreError) -> Error {
         StoreError::Io(_) => Error::new(Code::IoError, what)
             .because(e)
             .hint("`weir pool show` tells how the devices stand"),
-        StoreError::Pool(_) => Error::new(Code::PoolDamaged, what)
+        StoreError::Pool(_) | StoreError::Unread(_) => Error::new(Code::PoolDamaged, what)
             .because(e)
             .hint("`weir check` looks at the devices without changing them"),
         StoreError::Unfinished(e) => failed(what, e),
@@ -180,6 +180,11 @@ impl Known {
         self.seq.is_some_and(|seq| end.seq >= seq) && (end.next.is_some() || !self.live)
     }
 
+    /// Whether a device has more than those that are here, all of which had the same when the pool was closed in order.
+    fn is_behind(&self, end: &LogEnd) -> bool {
+        self.seq.is_some_and(|seq| end.seq > seq || end.seq == seq && end.live && !self.live)
+    }
+
     /// Whether a device has what the others say that it has. One superblock, the last, may have reached some of them only: but
     /// the pool may have gone on for long after that, and its log tells.
     fn agrees(&self, end: &LogEnd) -> bool {
@@ -195,8 +200,12 @@ enum Elsewhere {
     Renamed(Found),
     /// It carries the pool's label, and may be a copy of long ago.
     Copy,
-    /// It did not answer.
+    /// It did not answer, or cannot be read.
     Silent,
+    /// Another program has it, which may write to it.
+    Used,
+    /// It has what nobody else has: the pool went on with it.
+    Newer,
     /// Something else.
     Other,
 }
@@ -257,11 +266,17 @@ async fn elsewhere(
     if known.devices.contains(&device) {
         return Elsewhere::Other;
     }
-    let Some(end) = end.filter(|end| known.agrees(end)) else { return Elsewhere::Copy };
+    let Some(end) = end else { return Elsewhere::Silent };
+    if !known.agrees(&end) {
+        return Elsewhere::Copy;
+    }
     let (holds, by, at) = (local.holds.clone(), owner.clone(), path.to_owned());
-    let taken = look(Path::new(path), move || holds.hold_now(&by, &at).ok());
-    let Some(held) = taken.await.flatten() else { return Elsewhere::Copy };
-    let held = held.keep();
+    let held = match look(Path::new(path), move || holds.hold_now(&by, &at)).await {
+        None => return Elsewhere::Silent,
+        Some(Err(e)) if e.code == Code::DeviceInUse => return Elsewhere::Used,
+        Some(Err(_)) => return Elsewhere::Copy,
+        Some(Ok(held)) => held.keep(),
+    };
     let name = held.lasting_name();
     let ours = name.as_ref().is_some_and(|n| known.names.contains(n));
     let as_new = known.nameless && known.proves(&end);
@@ -269,7 +284,7 @@ async fn elsewhere(
         Ok(disk) if ours || as_new => Elsewhere::Renamed(Found { path: path.into(), disk, name }),
         _ => {
             local.holds.release_path(owner, Path::new(path));
-            Elsewhere::Copy
+            if known.is_behind(&end) { Elsewhere::Newer } else { Elsewhere::Copy }
         }
     }
 }
@@ -348,8 +363,8 @@ pub(super) async fn open(
         }
     }
     let mut ours = Vec::new();
-    // One that is here may have what the others have not.
-    let mut silent = false;
+    // One that is here may have what the others have not. And whether one has, or is being changed by somebody else.
+    let (mut silent, mut ahead) = (false, false);
     for f in found {
         match weir_store::label_of(&f.disk).await {
             Ok(l) if l.pool == p.id.0 => ours.push(f),
@@ -359,7 +374,7 @@ pub(super) async fn open(
                 unused.push((f.path, format!("it belongs to pool {:032x}", l.pool)));
             }
             Err(e) => {
-                silent |= matches!(e, StoreError::Io(_));
+                silent |= matches!(e, StoreError::Io(_) | StoreError::Unread(_));
                 unused.push((f.path, e.to_string()));
             }
         }
@@ -379,7 +394,15 @@ pub(super) async fn open(
                 Elsewhere::Copy => unused.push((path, "it carries the pool's label, and may be an old copy: `weir pool release` and `weir pool import` take it all the same".into())),
                 Elsewhere::Silent => {
                     silent = true;
-                    unused.push((path, "it does not answer, and may be a device that is missing: `weir pool attach` brings it back when it does".into()));
+                    unused.push((path, "it does not answer, or cannot be read, and may be a device that is missing: `weir pool attach` brings it back when it does".into()));
+                }
+                Elsewhere::Used => {
+                    ahead = true;
+                    unused.push((path, "another program uses it, and it is a device that is missing, or a copy: end its use there".into()));
+                }
+                Elsewhere::Newer => {
+                    ahead = true;
+                    unused.push((path, "it has what the others have not, as the pool was used without them: `weir pool release` and `weir pool import` take it".into()));
                 }
                 Elsewhere::Other => {}
             }
@@ -396,11 +419,12 @@ pub(super) async fn open(
         cache: map_memory(p.memory, bytes),
         force: lacking == Lacking::Forced,
         last: match lacking {
-            Lacking::NothingNewer(w) if w.last.pool == p.id && (w.silent || !silent) => {
+            Lacking::NothingNewer(w) if w.last.pool == p.id && (w.silent || !silent) && !ahead => {
                 Some(w.last.newest)
             }
             _ => None,
         },
+        without_unread: matches!(lacking, Lacking::NothingNewer(w) if w.silent),
         lineage: random()?,
         sum_data,
         ..Options::default()
