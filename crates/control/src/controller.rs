@@ -45,7 +45,7 @@ use crate::store::{MetaStore, ReservationStore};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -136,6 +136,8 @@ pub struct Controller {
     applies: tokio::sync::Mutex<()>,
     /// What was declared at the start and is not so yet.
     declared_open: Mutex<Desired>,
+    /// A round of it is under way.
+    declaring: AtomicBool,
     /// All that was declared at the start.
     declared_file: Mutex<Desired>,
     /// What of that hosts are to have before ports are let go of, and have never had.
@@ -278,6 +280,7 @@ impl Controller {
             cuts: Mutex::default(),
             applies: tokio::sync::Mutex::default(),
             declared_open: Mutex::default(),
+            declaring: AtomicBool::new(false),
             declared_file: Mutex::default(),
             reasons: Mutex::default(),
             owed: Mutex::default(),
@@ -406,6 +409,11 @@ impl Controller {
                 Ok(now)
             }
             Err(e) => {
+                // A deletion goes on all the same: what was to be as declared is not to be there.
+                let stands = matches!(command, Command::DeleteVolume { .. });
+                for c in changes.iter().filter(|_| stands && !has(Bug::DeletedComesBack)) {
+                    self.fulfil(&format!("{}/{}", c.kind, c.name));
+                }
                 if tells || has(Bug::ToldEachTime) {
                     let object = changes.first().map(|c| format!("{}/{}", c.kind, c.name));
                     self.events.publish("error", &object.unwrap_or_default(), &e.to_string());

@@ -61,6 +61,20 @@ impl Desired {
         self.items().any(|i| i.object() == object)
     }
 
+    /// What it declares of one object.
+    pub(crate) fn only(&self, object: &str) -> Desired {
+        let mut one = Desired::default();
+        match self.items().find(|i| i.object() == object) {
+            Some(Item::Pool(s)) => one.pools.push(s.clone()),
+            Some(Item::Volume(s)) => one.volumes.push(s.clone()),
+            Some(Item::Host(s)) => one.hosts.push(s.clone()),
+            Some(Item::Map(s)) => one.maps.push(s.clone()),
+            Some(Item::Target(s)) => one.targets.push(s.clone()),
+            None => {}
+        }
+        one
+    }
+
     /// Declares of the same objects what another says of them.
     pub(crate) fn take_over(&mut self, other: &Desired) {
         fn each<T: Clone>(mine: &mut [T], theirs: &[T], is_same: impl Fn(&T, &T) -> bool) {

@@ -69,8 +69,8 @@ weir_base::planted_bugs! {
     OpenedTwice,
     /// What there is of a volume that could not be opened everywhere is left there, and the volume opened beside it.
     OpenedBesidePart,
-    /// A volume that hosts have seen grow is made smaller again where its size cannot be recorded.
-    GrowthTakenBack,
+    /// A volume gets its former size where the one that hosts have seen cannot be recorded.
+    SizeTakenBack,
     /// What does not close is tried again without a rest, while commands wait.
     ClosesWithoutRest,
     /// What is in use of a pool that was to be taken over stays in use when that is taken back.
@@ -131,6 +131,18 @@ weir_base::planted_bugs! {
     StoppedThoughOpened,
     /// A copy of the configuration that is put back says that pools were closed in order.
     CopyVouches,
+    /// What is declared is tried as it was when the round began, whatever was declared since.
+    DeclaredAsItWas,
+    /// What is declared is judged by a change that was refused and is to be taken back.
+    DeclaredThoughOwed,
+    /// What is tried again takes volumes from hosts that are logged in.
+    RetriesTakeInUse,
+    /// A host that is gone is as it is declared.
+    GoneHostIsFulfilled,
+    /// A volume whose deletion could not end at once is made anew as it is declared.
+    DeletedComesBack,
+    /// How pools were closed is read anew when giving that away failed, though the data directory is another one by then.
+    RecordsReadAnew,
     /// An opening that failed when it had begun to write counts as none.
     UnfinishedIsNone,
     /// A pool is opened without devices that may be late.

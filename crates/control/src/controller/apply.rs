@@ -89,7 +89,7 @@ impl Controller {
                 let _one = me.settled_turn().await?;
                 return me.rehearsed(&desired, &how).await;
             }
-            let keyless = me.warm_each(&desired).await;
+            let keyless = me.warm_each(&desired.volumes).await;
             let _alone = me.applies.lock().await;
             let one = me.settled_turn().await?;
             me.supersede(&desired);
@@ -107,7 +107,7 @@ impl Controller {
     pub async fn declare(self: &Arc<Self>, desired: Desired) -> Result<ApplyReport> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            me.warm_each(&desired).await.into_values().next().map_or(Ok(()), Err)?;
+            me.warm_each(&desired.volumes).await.into_values().next().map_or(Ok(()), Err)?;
             let _alone = me.applies.lock().await;
             let one = me.settled_turn().await?;
             let how = How::default();
@@ -117,17 +117,6 @@ impl Controller {
             me.apply_each(&desired, &how, None, &BTreeMap::new()).await.whole()
         }))
         .await
-    }
-
-    /// Has keys of new volumes ready. Gives the volumes that cannot have theirs.
-    async fn warm_each(&self, desired: &Desired) -> BTreeMap<String, Error> {
-        let mut keyless = BTreeMap::new();
-        for spec in &desired.volumes {
-            if let Err(e) = self.warm_declared(std::slice::from_ref(spec)).await {
-                keyless.insert(spec.name.clone(), e);
-            }
-        }
-        keyless
     }
 
     /// What would be done. The caller holds `changes`.
@@ -153,7 +142,7 @@ impl Controller {
             run.item(Item::Pool(spec)).await;
         }
         for spec in &desired.volumes {
-            match keyless.get(&spec.name) {
+            match keyless.get(&format!("volume/{}", spec.name)) {
                 Some(e) => run.failed(format!("volume/{}", spec.name), e),
                 None => run.item(Item::Volume(spec)).await,
             }
@@ -276,8 +265,8 @@ impl<'a> Run<'a> {
             return Err(declare::lacks(&item.object(), &lost));
         }
         let command = item.command(&model)?;
-        if let Some(Command::PatchHost { name, patch }) = &command {
-            self.controller.check_ports_free(name, &patch.remove_ports).await?;
+        if let Some(command) = &command {
+            self.controller.check_ports_free(command, &model).await?;
         }
         self.tried(item.object(), command).await
     }

@@ -231,7 +231,10 @@ impl Controller {
             let up = &mut *guard;
             let is_there = |name: &String| pools.iter().any(|p| p.name == *name);
             for name in up.records.failed.keys().filter(|n| !is_there(n)) {
-                up.faults.remove(&object(name));
+                if up.faults.remove(&object(name)).is_some() {
+                    let text = format!("pool `{name}` is not up any more");
+                    self.events.publish("fault.ended", &format!("pool/{name}"), &text);
+                }
             }
             up.records.retain(is_there);
         }

@@ -9,6 +9,22 @@ fn fault(object: &str) -> String {
     format!("declared/{object}")
 }
 
+/// How long a start waits for what is declared, and whatever else is done every few seconds for a later round of it.
+const START: Duration = Duration::from_secs(60);
+const ROUND: Duration = Duration::from_secs(5);
+
+/// Why volumes have no keys, by object.
+type Keys = BTreeMap<String, Error>;
+
+/// A round is under way.
+struct Declaring<'a>(&'a AtomicBool);
+
+impl Drop for Declaring<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 impl Controller {
     /// Makes so what the configuration file declares at a start: each object by itself, its devices looked at as
     /// ever. One that cannot be made so stops nothing else: it is a fault, and is tried again every few seconds.
@@ -21,7 +37,7 @@ impl Controller {
         *self.declared_file.lock().unwrap_or_else(PoisonError::into_inner) = desired.clone();
         *self.reasons() = Desired { pools: Vec::new(), targets: Vec::new(), ..desired.clone() };
         *self.declared_open() = desired;
-        self.declare_again().await;
+        self.declare_within(START).await;
     }
 
     /// Another declaration counts from here on. Of what of the one at the start is not so yet, that stays which the other
@@ -57,67 +73,92 @@ impl Controller {
 
     /// Tries what was declared at the start and is not so yet.
     pub(super) async fn declare_again(self: &Arc<Self>) {
-        let open = self.declared_open().clone();
-        if open == Desired::default() {
+        self.declare_within(ROUND).await;
+    }
+
+    /// The same; goes on by itself when the caller has waited so long.
+    async fn declare_within(self: &Arc<Self>, longest: Duration) {
+        if *self.declared_open() == Desired::default()
+            || self.declaring.swap(true, Ordering::AcqRel)
+        {
             return;
         }
         let me = self.clone();
         // It goes on to its end, whoever waits.
-        let done = tokio::spawn(async move {
-            let mut items: Vec<Item<'_>> =
-                open.items().filter(|i| !matches!(i, Item::Target(_))).collect();
-            // What one of them takes another may leave, whichever comes first.
-            loop {
-                let (all, mut rest) = (items.len(), Vec::new());
-                for item in items {
-                    if me.declare_one(item).await {
-                        rest.push(item);
-                    }
-                }
-                if rest.is_empty() || rest.len() == all {
-                    break;
-                }
-                items = rest;
-            }
-            let Ok(_one) = me.turn().await else { return };
-            me.declare_ports(&open).await;
+        let round = tokio::spawn(async move {
+            let _over = Declaring(&me.declaring);
+            me.try_declared().await;
         });
+        // A command that gives no key holds up nothing else.
         let done = tokio::select! {
-            done = done => done,
+            done = tokio::time::timeout(longest, round) => done,
             () = self.stopping.begun() => return,
         };
-        if let Err(e) = done {
+        if let Ok(Err(e)) = done {
             tracing::error!("what is declared: {e}");
         }
     }
 
-    /// True if it can be so once something else has been changed.
-    async fn declare_one(&self, item: Item<'_>) -> bool {
-        let key = match item {
-            Item::Volume(spec) => self.warm_declared(std::slice::from_ref(spec)).await,
-            _ => Ok(()),
+    async fn try_declared(self: &Arc<Self>) {
+        let open = self.declared_open().clone();
+        // Their commands run side by side.
+        let keys = self.warm_each(&open.volumes).await;
+        let is_port = |i: &Item<'_>| matches!(i, Item::Target(_));
+        let mut objects: Vec<String> =
+            open.items().filter(|i| !is_port(i)).map(|i| i.object()).collect();
+        // What one of them takes another may leave, whichever comes first.
+        loop {
+            let (all, mut rest) = (objects.len(), Vec::new());
+            for object in objects {
+                if self.declare_one(&object, &open, &keys).await {
+                    rest.push(object);
+                }
+            }
+            if rest.is_empty() || rest.len() == all {
+                break;
+            }
+            objects = rest;
+        }
+        let Ok(_one) = self.settled_turn().await else { return };
+        let stale = has(Bug::DeclaredAsItWas);
+        let now = if stale { open } else { self.declared_open().clone() };
+        self.declare_ports(&now).await;
+    }
+
+    /// True if it can be so once something else has been changed. `round`: what was declared when the round began.
+    async fn declare_one(&self, object: &str, round: &Desired, keys: &Keys) -> bool {
+        let turn = match has(Bug::DeclaredThoughOwed) {
+            true => self.turn().await,
+            false => self.settled_turn().await,
         };
-        let Ok(_one) = self.turn().await else { return false };
-        let object = item.object();
-        if !has(Bug::RetriedForEver) && (!self.is_declared(&object) || self.is_applying()) {
-            // Somebody has said otherwise meanwhile, or is about to.
+        let Ok(_one) = turn else { return false };
+        // Somebody has said otherwise meanwhile, or is about to.
+        if !has(Bug::RetriedForEver) && (!self.is_declared(object) || self.is_applying()) {
             return false;
         }
+        let now = match has(Bug::DeclaredAsItWas) || has(Bug::RetriedForEver) {
+            true => round.only(object),
+            false => self.declared_open().only(object),
+        };
+        let Some(item) = now.items().next() else { return false };
         let done = async {
-            key?;
+            if let Some(e) = keys.get(object) {
+                return Err(e.clone());
+            }
             let model = self.model();
             if let Some(lost) = item.lost(&model, |o| self.is_unfulfilled(o)) {
-                return Err(declare::lacks(&object, &lost));
+                return Err(declare::lacks(object, &lost));
             }
-            match item.command(&model)? {
-                Some(command) => self.try_change(command, false).await.map(drop),
-                None => Ok(()),
+            let Some(command) = item.command(&model)? else { return Ok(()) };
+            if !has(Bug::RetriesTakeInUse) {
+                self.check_ports_free(&command, &model).await?;
             }
+            self.try_change(command, false).await.map(drop)
         };
         match done.await {
-            Ok(()) => self.fulfil(&object),
+            Ok(()) => self.fulfil(object),
             Err(e) => {
-                self.unfulfilled(&object, &e);
+                self.unfulfilled(object, &e);
                 return declare::may_become_free(&e);
             }
         }
@@ -201,7 +242,10 @@ impl Controller {
         self.up().faults.remove(&fault(object));
         let model = self.model();
         let mut reasons = self.reasons();
-        let is_so = |i: &Item<'_>| i.is_so(&model) || !declare::is_there(object, &model);
+        // An initiator port that was to leave another host for one that is gone still has that host's volumes.
+        let is_host = object.starts_with("host/") && !has(Bug::GoneHostIsFulfilled);
+        let is_gone = || !is_host && !declare::is_there(object, &model);
+        let is_so = |i: &Item<'_>| i.is_so(&model) || is_gone();
         if reasons.items().find(|i| i.object() == object).is_some_and(|i| is_so(&i)) {
             reasons.retain(|o| o != object);
         }

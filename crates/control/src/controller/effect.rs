@@ -122,10 +122,9 @@ impl Controller {
                 if (was.size, was.read_only) != (volume.size, volume.read_only) {
                     self.plane.update_volume(volume, new.pool_at(&volume.pool)?).await?;
                 }
-                self.agree_cut(name).await?;
-                return match has(Bug::GrowthTakenBack) {
-                    true => self.finish_growing(name).await,
-                    false => Ok(self.grown(name).await),
+                return match has(Bug::SizeTakenBack) {
+                    true => self.record_size(name).await,
+                    false => Ok(self.sized_for_good(name).await),
                 };
             }
             Command::CreateHost(_)
@@ -223,25 +222,16 @@ impl Controller {
         Ok(self.model())
     }
 
-    /// Records that hosts see the new size of a volume that was made smaller. Only then may anything be cut off: what is refused is
-    /// in force for as long as it cannot be taken back, and a start must not carry it out.
-    async fn agree_cut(&self, name: &str) -> Result<()> {
-        let model = self.model();
-        let mut new = Model::clone(&model);
-        if !new.apply(Command::AgreeCut { name: name.to_string() }, 0)?.is_empty() {
-            self.commit(&model, new).await?;
-        }
-        Ok(())
-    }
-
-    /// A volume has its size. Hosts may know: that this cannot be recorded takes nothing back, and is tried again.
-    async fn grown(&self, name: &str) -> Arc<Model> {
-        match self.finish_growing(name).await {
+    /// A volume has its size. Hosts may know: that this cannot be recorded takes nothing back, and is tried again. It may be on the
+    /// disk all the same, and what was refused would be carried out by the next start.
+    async fn sized_for_good(&self, name: &str) -> Arc<Model> {
+        match self.record_size(name).await {
             Ok(now) => now,
             Err(e) => {
+                let hint = "hosts see that size all the same; it is tried again every few seconds, and a start before that may give a volume that was made smaller its former size";
                 let e = Error::new(e.code, format!("the size of volume `{name}` is not recorded"))
                     .because(e)
-                    .hint("it has that size all the same; it is tried again every few seconds");
+                    .hint(hint);
                 self.fault(format!("volume/{name}"), e);
                 self.model()
             }
@@ -249,23 +239,28 @@ impl Controller {
     }
 
     /// Records the size of an open volume, which could not be before.
-    pub(super) async fn record_growth(&self, volume: &Volume) -> Result<()> {
+    pub(super) async fn record_size_again(&self, volume: &Volume) -> Result<()> {
         if self.closed(&volume.pool).is_none()
-            && self.grown(&volume.name).await.volume(&volume.name)?.grown_from.is_none()
+            && !self.sized_for_good(&volume.name).await.volume(&volume.name)?.is_size_unrecorded()
         {
             self.up().faults.remove(&format!("volume/{}", volume.name));
         }
         Ok(())
     }
 
-    /// Records that the file of a volume has its size, if that was to be seen.
-    async fn finish_growing(&self, name: &str) -> Result<Arc<Model>> {
+    /// Records that hosts see the size of a volume, if that was to be seen. Only then may anything be cut off one that was made
+    /// smaller: what is refused is in force for as long as it cannot be taken back, and a start must not carry it out.
+    async fn record_size(&self, name: &str) -> Result<Arc<Model>> {
         let model = self.model();
-        if model.volume(name)?.grown_from.is_none() {
+        let volume = model.volume(name)?;
+        if !volume.is_size_unrecorded() {
             return Ok(model);
         }
         let mut new = Model::clone(&model);
-        new.apply(Command::ReadyVolume { name: name.to_string() }, 0)?;
+        if volume.grown_from.is_some() {
+            new.apply(Command::ReadyVolume { name: name.to_string() }, 0)?;
+        }
+        new.apply(Command::AgreeCut { name: name.to_string() }, 0)?;
         self.commit(&model, new).await
     }
 
@@ -291,7 +286,7 @@ impl Controller {
         }
         // In a closed pool nothing has grown.
         if self.closed(&pool.name).is_none() {
-            self.grown(&volume.name).await;
+            self.sized_for_good(&volume.name).await;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::{KeySource, RekeySpec, Volume, VolumeSpec, VolumeState};
+use tokio::task::JoinSet;
 
 fn source(spec: &VolumeSpec) -> Option<&KeySource> {
     spec.form.encryption.as_ref().map(|e| &e.key)
@@ -23,15 +24,20 @@ impl Controller {
         }
     }
 
-    /// The same for volumes of a declaration that are not there yet.
-    pub(super) async fn warm_declared(&self, specs: &[VolumeSpec]) -> Result<()> {
-        let model = self.model();
-        for s in specs {
-            if !model.volumes.contains_key(&s.name) {
-                self.warm(source(s)).await?;
+    /// The same for all volumes of a declaration that are not there yet, side by side: why some have no key, by object.
+    pub(super) async fn warm_each(
+        self: &Arc<Self>,
+        specs: &[VolumeSpec],
+    ) -> BTreeMap<String, Error> {
+        let (model, mut all) = (self.model(), JoinSet::new());
+        for s in specs.iter().filter(|s| !model.volumes.contains_key(&s.name)) {
+            if let Some(key) = source(s).cloned() {
+                let (me, object) = (self.clone(), format!("volume/{}", s.name));
+                all.spawn(async move { (object, me.warm(Some(&key)).await) });
             }
         }
-        Ok(())
+        let done = all.join_all().await.into_iter();
+        done.filter_map(|(object, done)| Some((object, done.err()?))).collect()
     }
 
     /// The same for what is made of a volume, or of its snapshot.

@@ -89,24 +89,44 @@ impl Controller {
         }
     }
 
-    /// Refuses to take volumes from initiator ports that are logged in.
-    pub(super) async fn check_ports_free(&self, host: &str, ports: &[InitiatorPort]) -> Result<()> {
-        let model = self.model();
-        if ports.is_empty() || model.maps_of_host(host).next().is_none() {
+    /// Refuses a declared change of a host by which initiator ports that are logged in have volumes no more, or by other numbers:
+    /// such a port may be one of its own, or one that nobody named yet and a host has that anybody may use.
+    pub(super) async fn check_ports_free(&self, command: &Command, model: &Model) -> Result<()> {
+        if !matches!(command, Command::PatchHost { .. } | Command::CreateHost(_)) {
             return Ok(());
         }
-        let here = known::logged_in(&self.plane.status().await?);
-        match ports.iter().find(|p| here.contains(p) && !has(Bug::PortsTakenInUse)) {
-            None => Ok(()),
-            Some(port) => Err(Error::new(
-                Code::VolumeMapped,
-                format!("host `{host}` may be using its volumes by initiator port {port}"),
-            )
-            .because("it is logged in, and would have none of them any more")
-            .hint(format!(
-                "end the use there and log it out first; or take it away under it: weir host set {host} --remove-port {port}"
-            ))),
+        let mut new = model.clone();
+        // What does not fit is told by the change itself.
+        if new.apply(command.clone(), 0).is_err() || known::same_views(model, &new) {
+            return Ok(());
         }
+        let (earlier, later) = (model.viewers(), new.viewers());
+        for port in known::logged_in(&self.plane.status().await?) {
+            let Some(host) = earlier(&port) else { continue };
+            let is = new.seen_by(later(&port));
+            let was = model.seen_by(Some(host)).into_iter();
+            let mut lost = was.filter(|(lun, v)| is.get(lun).is_none_or(|i| i.naa != v.naa));
+            let Some((_, volume)) = lost.next().filter(|_| !has(Bug::PortsTakenInUse)) else {
+                continue;
+            };
+            let name = &host.name;
+            let by_hand = match host.ports.contains(&port) {
+                true => format!("weir host set {name} --remove-port {port}"),
+                false => "weir host create, or weir host set, for what the file says".to_string(),
+            };
+            return Err(Error::new(
+                Code::VolumeMapped,
+                format!("host `{name}` may be using its volumes by initiator port {port}"),
+            )
+            .because(format!(
+                "it is logged in, and would not have volume `{}` any more",
+                volume.name
+            ))
+            .hint(format!(
+                "end the use there and log it out first; or take it away under it: {by_hand}"
+            )));
+        }
+        Ok(())
     }
 
     /// Refuses to take a target port away at which hosts are logged in: what they use there could be taken away next. A reactor

@@ -92,6 +92,12 @@ impl Controller {
         waits && !self.up().pools.contains(name)
     }
 
+    /// A protected pool is not up, or not looked into yet: it may carry what this configuration does not know.
+    pub(super) fn is_unknown(&self, name: &str, model: &Model) -> bool {
+        let is_protected = model.pools.get(name).is_some_and(|p| p.protection.is_some());
+        self.is_opening(name) || is_protected && !self.up().pools.contains(name)
+    }
+
     /// Waits until no pool is being opened any more, for a node that is to be whole from the start; a minute at most.
     pub async fn opened_all(self: &Arc<Self>) {
         let begun = Instant::now();
@@ -281,7 +287,10 @@ impl Controller {
                         Ok(done) => self.stopped.ended(&o.pool, done),
                         Err(_) => self.stopped.forget(&o.pool),
                     }
-                    open.insert(name);
+                    // What could not be opened is closed.
+                    if !matches!(done, Ok(Err(_))) {
+                        open.insert(name);
+                    }
                 }
                 Err(_) => {
                     o.task.abort();

@@ -15,36 +15,81 @@ const STOPPED: &str = "stopped/";
 /// Pools by identity, and what their devices had when they were closed in order.
 type Records = BTreeMap<String, u64>;
 
-/// What is known of that in this life. None: the store has not given its records away yet.
+/// What is known of that in this life.
 #[derive(Default)]
-pub(super) struct Stopped(Mutex<Option<Records>>);
+pub(super) struct Stopped {
+    /// None: the store has not given its records away yet.
+    all: Mutex<Option<Records>>,
+    /// What it had, where giving them away has been tried in vain.
+    begun: Arc<Mutex<Option<Begun>>>,
+}
+
+/// Records that are being taken out of the store. Which of them count is known before the directory changes: if the rest fails, it
+/// is tried again, and nothing in the store tells that any more.
+#[derive(Clone)]
+struct Begun {
+    /// Those that are of this data directory.
+    count: Records,
+    /// The rows to remove.
+    rows: Vec<String>,
+    /// The data directory is another one now; false: it could not be told from what it was.
+    turned: Option<bool>,
+}
 
 /// From when on, after it was tried in vain, a pool may be opened without devices. They may be late.
 const LATE: Duration = Duration::from_secs(4);
 /// The same for devices that do not answer.
 const SILENT: Duration = Duration::from_secs(60);
 
-/// Takes the records out of the store, unless they are to be `left` there. `any`: those of a copy count, too.
-fn take(store: &MetaStore, left: bool, any: bool) -> Result<Records> {
+/// Looks at the records in the store. `any`: those of a copy count, too.
+fn read(store: &MetaStore, any: bool) -> Result<Begun> {
     let (found, mark) = (store.blobs(STOPPED)?, store.mark()?.bytes());
-    let mut turned = true;
-    if !found.is_empty() && !left {
-        // First: it is no matter if nothing but this is done.
-        turned = store.turn()?;
-        store.put_blobs(found.keys().map(|key| (key.as_str(), &[][..])))?;
-    }
     // What makes no sense says nothing.
     let known = |(key, b): (&String, &Vec<u8>)| {
         let (newest, of) = b.split_first_chunk()?;
         let id = key.strip_prefix(STOPPED)?.to_owned();
-        (of == mark && turned || any).then(|| (id, u64::from_le_bytes(*newest)))
+        (of == mark || any).then(|| (id, u64::from_le_bytes(*newest)))
     };
-    Ok(found.iter().filter_map(known).collect())
+    let count = found.iter().filter_map(known).collect();
+    Ok(Begun { count, rows: found.into_keys().collect(), turned: None })
+}
+
+/// Takes the records out of the store, and goes on where it was when it failed.
+fn take(store: &MetaStore, begun: &Mutex<Option<Begun>>, any: bool, anew: bool) -> Result<Records> {
+    let known = lock(begun).clone();
+    let mut b = match known.filter(|_| !anew) {
+        Some(b) => b,
+        None => read(store, any)?,
+    };
+    *lock(begun) = Some(b.clone());
+    if b.turned.is_none() {
+        // First: it is no matter if nothing but this is done. Also where there is no record: one may be put back later.
+        match store.turn() {
+            Err(e) if !b.rows.is_empty() => return Err(e),
+            turned => b.turned = Some(turned.unwrap_or(false)),
+        }
+        *lock(begun) = Some(b.clone());
+    }
+    if !b.rows.is_empty() {
+        store.put_blobs(b.rows.iter().map(|key| (key.as_str(), &[][..])))?;
+    }
+    lock(begun).take();
+    Ok(if b.turned == Some(true) || any { b.count } else { Records::new() })
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Stopped {
     fn all(&self) -> MutexGuard<'_, Option<Records>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.all)
+    }
+
+    /// Those of pools that have not been opened in this life, to be written anew. Where none has been given away, the store has them.
+    fn kept(&self) -> Records {
+        let begun = lock(&self.begun).clone().filter(|b| b.turned == Some(true));
+        self.all().clone().or(begun.map(|b| b.count)).unwrap_or_default()
     }
 
     /// How a pool may be opened without devices, so long after it was tried in vain, if it has not been opened since it was closed.
@@ -85,9 +130,14 @@ impl Controller {
             return Ok(());
         }
         let store = self.store.clone();
-        let left = has(Bug::StoppedForEver);
-        let any = has(Bug::CopyVouches);
-        let taken = blocking(move || take(&store, left, any)).await.map_err(|e| {
+        let (left, any) = (has(Bug::StoppedForEver), has(Bug::CopyVouches));
+        let anew = has(Bug::RecordsReadAnew);
+        let begun = self.stopped.begun.clone();
+        let work = move || match left {
+            true => Ok(read(&store, any)?.count),
+            false => take(&store, &begun, any, anew),
+        };
+        let taken = blocking(work).await.map_err(|e| {
             Error::new(Code::NotReady, "protected pools are not opened yet").because(e).hint(
                 "see to the file system of the data directory; it is tried again every few seconds",
             )
@@ -99,7 +149,7 @@ impl Controller {
     /// Records how pools were closed at the end. Those that have not been opened in this life are as they were.
     pub(super) async fn keep_stopped(&self, closed: Vec<LastState>) -> Result<()> {
         let model = self.model();
-        let mut all = self.stopped.all().clone().unwrap_or_default();
+        let mut all = self.stopped.kept();
         let there = |id: &String| {
             model.pools.values().any(|p| p.identity().is_some_and(|i| i.to_string() == *id))
         };

@@ -9,6 +9,13 @@ use crate::units::format_size;
 /// Default stripe chunk in bytes.
 const DEFAULT_CHUNK: u64 = 64 << 10;
 
+impl Volume {
+    /// Hosts may see its size, and a start does not know that yet.
+    pub fn is_size_unrecorded(&self) -> bool {
+        self.grown_from.is_some() || self.cut.is_some_and(|c| c.open)
+    }
+}
+
 impl Model {
     pub(super) fn create_volume(&mut self, spec: VolumeSpec, entropy: u128) -> Result<Vec<Change>> {
         self.insert_volume(spec, entropy, |model, spec, naa| {

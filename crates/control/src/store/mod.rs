@@ -193,6 +193,16 @@ impl MetaStore {
         Self::named(Db::open(open)?)
     }
 
+    /// One on other storage with a data directory, as one in a file has it. For simulations of disks that fail.
+    ///
+    /// # Errors
+    /// The directory is another daemon's, or cannot be written.
+    pub fn in_directory(mut self, dir: &Path) -> Result<MetaStore> {
+        self.lock = Some(lock(dir)?);
+        self.dir = Some(dir.to_owned());
+        Ok(self)
+    }
+
     fn named(db: Db) -> Result<MetaStore> {
         let store = MetaStore {
             db,

@@ -251,6 +251,66 @@ async fn a_store_that_takes_no_changes_keeps_nothing_else_down() {
     until("it is open", async || is_open(&fake)).await;
 }
 
+/// The first changes of the store fail that a life makes. Whether the pool is opened without a device when there is room again.
+async fn starts_on_a_full_disk(after: u64) -> bool {
+    let (dir, file) = (Scratch::new(), Full::default());
+    let store = || MetaStore::open_on(file.clone()).expect("a store").in_directory(dir.path());
+    let begin = async |store: MetaStore, fake: &Arc<Fake>| {
+        let c = Controller::start_on(store, dir.path(), fake.clone(), Vec::new()).await;
+        c.expect("a controller")
+    };
+    let fake = Arc::new(Fake::default());
+    fake.state().last.insert("safe".into(), LAST);
+    let c = begin(store().expect("locked"), &fake).await;
+    c.execute(mirror()).await.expect("a pool");
+    drop(fake);
+    end(c).await;
+    let fake = Arc::new(Fake::default());
+    fake.state().last.insert("safe".into(), LAST);
+    fake.state().lack.insert("safe".into());
+    let of_full = store().expect("locked");
+    file.after(after);
+    let c = begin(of_full, &fake).await;
+    tried_again(&c).await;
+    assert!(!is_open(&fake) && file.has_refused(), "set-up");
+    file.has_room_again();
+    for _ in 0..3 {
+        tried_again(&c).await;
+    }
+    is_open(&fake)
+}
+
+/// That the records cannot be given away at first makes them no others: the directory has changed by then, by this very life.
+#[tokio::test]
+async fn a_record_outlives_a_store_that_takes_no_changes_for_a_while() {
+    assert!(starts_on_a_full_disk(0).await);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn records_that_are_read_anew_are_caught() {
+    weir_control::planted::plant(Some(weir_control::planted::Bug::RecordsReadAnew));
+    let open = starts_on_a_full_disk(0).await;
+    weir_control::planted::plant(None);
+    assert!(!open);
+}
+
+/// The store was away for a life, in which one device went on alone, and is put back.
+#[tokio::test]
+async fn a_store_that_was_away_for_a_life_starts_no_pool_without_a_device() {
+    let dir = stopped().await;
+    let files = ["weir.redb", "config.json"].map(|f| dir.path().join(f));
+    let kept = files.each_ref().map(|f| std::fs::read(f).expect("read"));
+    std::fs::remove_file(&files[0]).expect("away");
+    let copy = dir.path().join("copy.json");
+    std::fs::rename(&files[1], &copy).expect("a copy");
+    drop(MetaStore::restore(dir.path(), &copy).expect("restored"));
+    let (_, c) = life(&dir, LAST + 1, false).await;
+    end(c).await;
+    files.iter().zip(kept).for_each(|(f, bytes)| std::fs::write(f, bytes).expect("put back"));
+    assert!(!starts(&dir, LAST).await.0, "others may be ahead");
+}
+
 #[cfg(feature = "planted")]
 #[tokio::test]
 #[should_panic(expected = "others may be ahead")]

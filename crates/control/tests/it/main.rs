@@ -1,5 +1,6 @@
 //! The control plane against a data plane that only remembers, and the store against crashes.
 
+mod again;
 mod applied;
 mod apply_turns;
 mod clean_stop;

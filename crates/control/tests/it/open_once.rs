@@ -144,7 +144,7 @@ async fn a_volume_that_hosts_have_seen_grow_is_not_made_smaller() {
 #[tokio::test]
 #[should_panic(expected = "was refused")]
 async fn growth_that_is_taken_back_is_caught() {
-    plant(Some(Bug::GrowthTakenBack));
+    plant(Some(Bug::SizeTakenBack));
     seen_to_grow().await;
 }
 

@@ -34,15 +34,18 @@ pub(crate) async fn node() -> (Full, Arc<Fake>, Arc<Controller>) {
     (file, fake, c)
 }
 
+fn shrink() -> Command {
+    let patch = VolumePatch { size: Some(MIB), allow_shrink: true, ..VolumePatch::default() };
+    Command::PatchVolume { name: "v".into(), patch }
+}
+
 /// A node that refused to make volume `v` smaller. None: with a file system that is full after so many operations of the store, it is
 /// not owed to put it back.
 async fn owed_shrink(after: u64) -> Option<(Full, Arc<Fake>, Arc<Controller>)> {
     let (file, fake, c) = node().await;
     fake.break_call("update_volume v");
     file.after(after);
-    let patch = VolumePatch { size: Some(MIB), allow_shrink: true, ..VolumePatch::default() };
-    let shrink = Command::PatchVolume { name: "v".into(), patch };
-    c.execute(shrink).await.expect_err("it is refused");
+    c.execute(shrink()).await.expect_err("it is refused");
     (c.model().volumes["v"].size != 8 * MIB).then_some((file, fake, c))
 }
 
@@ -146,6 +149,52 @@ async fn a_stop_that_takes_nothing_back_is_caught() {
     let found = after_an_end(End::Stop).await;
     plant(None);
     assert_eq!(found.0, Ok(()));
+}
+
+/// A volume is made smaller on a node whose store fails after so many operations, and which is killed then. Whether the command was
+/// refused, and the size that the next life knows; None: nothing failed.
+async fn made_smaller_and_killed(after: u64) -> Option<(bool, u64)> {
+    let (file, fake, c) = node().await;
+    file.after(after);
+    let refused = c.execute(shrink()).await.is_err();
+    let failed = file.has_refused();
+    drop(fake);
+    gone(c).await;
+    let store = MetaStore::open_on(file.copy()).expect("a store");
+    let fake = Arc::new(Fake::default());
+    let c = Controller::start_on(store, Path::new("/nowhere"), fake, Vec::new()).await;
+    let size = c.expect("a controller").model().volumes["v"].size;
+    failed.then_some((refused, size))
+}
+
+/// What cannot be written may have become durable: so nothing is refused once hosts see the new size.
+#[tokio::test]
+async fn a_volume_that_is_smaller_after_a_start_was_not_refused_to_be() {
+    let (mut kept, mut smaller) = (0, 0);
+    for n in 0..200 {
+        match made_smaller_and_killed(n).await {
+            Some((refused, size)) if size == MIB => {
+                assert!(!refused, "full after {n}");
+                smaller += 1;
+            }
+            Some(_) => kept += 1,
+            None => break,
+        }
+    }
+    assert!(kept > 0 && smaller > 0, "{kept}, {smaller}");
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+#[should_panic(expected = "full after")]
+async fn a_size_that_is_taken_back_and_stays_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::SizeTakenBack));
+    for n in 0..200 {
+        if let Some((true, size)) = made_smaller_and_killed(n).await {
+            assert_ne!(size, MIB, "full after {n}");
+        }
+    }
 }
 
 /// By which number a host gets another volume, after one was shown to it by a change that was then taken back; and how often that was owed.

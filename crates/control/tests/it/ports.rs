@@ -146,6 +146,8 @@ async fn moved_with_other_hosts() {
     has_been(&dir).await;
     let fake = Arc::new(Fake::default());
     fake.state().taken.insert("/dev/x".into());
+    // Nobody who is logged in already keeps the file from it.
+    fake.state().empty = true;
     let mut file = seen_by("1:9", &MOVES[1]);
     file.pools.insert(0, pool("bad", &[(DeviceKind::Block, Some("/dev/x"), None)]));
     file.volumes.insert(0, volume("lost", "bad", 1 << 20));
@@ -247,6 +249,9 @@ async fn held_beside_another_file() {
     let free = HostPatch { add_ports, remove_ports, ..HostPatch::default() };
     c.execute(Command::PatchHost { name: "h".into(), patch: free }).await.expect("patched");
     closed("half of it").await;
+    c.execute(Command::DeleteHost { name: "a".into() }).await.expect("deleted");
+    closed("the end of that host").await;
+    c.execute(Command::CreateHost(host("a", &["1:9"]))).await.expect("made");
     let patch =
         HostPatch { add_ports: ports("1:2"), remove_ports: ports("1:9"), ..HostPatch::default() };
     c.execute(Command::PatchHost { name: "a".into(), patch }).await.expect("patched");
@@ -318,6 +323,13 @@ mod planted {
     async fn a_port_that_listens_before_the_hosts_are_in_force_is_seen() {
         plant(Some(Bug::MovedListenBefore));
         moved_with_other_hosts().await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "it listens after the end of that host")]
+    async fn a_host_that_is_gone_and_counts_is_seen() {
+        plant(Some(Bug::GoneHostIsFulfilled));
+        held_beside_another_file().await;
     }
 
     #[tokio::test]

@@ -82,7 +82,7 @@ impl Run<'_> {
             }
             // It may carry what this configuration does not know yet.
             Command::DeletePool { name }
-                if self.controller.is_opening(name) && !has(Bug::PrunedBesideOpening) =>
+                if self.controller.is_unknown(name, &model) && !has(Bug::PrunedBesideOpening) =>
             {
                 return Err(opening::being_opened(name));
             }

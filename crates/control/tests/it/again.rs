@@ -1,0 +1,228 @@
+//! What was declared at a start and is tried again, beside all that may happen meanwhile: hosts that log in, a refused change that
+//! is owed, another file, a deletion.
+
+use crate::applied::{MIB, failed, node};
+use crate::fake::Fake;
+use crate::full::Full;
+use crate::support::*;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_control::declare::Desired;
+use weir_control::model::{Command, HostPatch, HostSpec, InitiatorPort, VolumeSpec};
+use weir_control::store::MetaStore;
+use weir_control::{Code, Controller, Stopping};
+
+fn ports(p: &str) -> Vec<InitiatorPort> {
+    vec![p.parse().expect("a port")]
+}
+
+fn file(hosts: Vec<HostSpec>) -> Desired {
+    Desired {
+        pools: vec![ram_pool("mem", GIB)],
+        volumes: vec![volume("v", "mem", 8 * MIB)],
+        hosts,
+        maps: vec![map("h", "v")],
+        targets: vec![target("srp0", "127.0.0.1:5555")],
+    }
+}
+
+async fn faults(c: &Controller) -> Vec<String> {
+    c.status().await.expect("a status").faults.into_iter().map(|f| f.object).collect()
+}
+
+fn logs_in(fake: &Fake) {
+    let mut s = fake.state();
+    (s.empty, s.initiator) = (false, Some("0000000000000001:0000000000000003".into()));
+}
+
+/// The file of the start gives host `h` a port that another one has, and host `h` is logged in by the one that it is to lose. The
+/// file is corrected and applied, and that is refused. By which ports the host is known some seconds later.
+async fn tried_again_under_a_host() -> Vec<InitiatorPort> {
+    let dir = Scratch::new();
+    let (c, fake) = node(&dir).await;
+    c.apply(file(vec![host("h", &["1:3"])]).into()).await.expect("a report");
+    c.execute(Command::CreateHost(host("z", &["1:4"]))).await.expect("made");
+    c.declare_at_start(file(vec![host("h", &["1:4"])])).await;
+    assert!(faults(&c).await.contains(&"declared/host/h".to_string()), "set-up");
+    logs_in(&fake);
+    let right = file(vec![host("z", &["7:7"]), host("h", &["1:4"])]);
+    let r = c.apply(right.into()).await.expect("a report");
+    assert_eq!(failed(&r), [("host/h".to_string(), Code::VolumeMapped)]);
+    tried_again(&c).await;
+    tried_again(&c).await;
+    c.model().hosts["h"].ports.clone()
+}
+
+#[tokio::test]
+async fn what_is_tried_again_takes_no_volume_from_a_host_that_is_logged_in() {
+    assert_eq!(tried_again_under_a_host().await, ports("1:3"));
+}
+
+/// A machine is let in as any, and has a volume by that. A file gives its port to a host of its own that has none. What was refused.
+async fn named_under_a_host() -> Vec<(String, Code)> {
+    let dir = Scratch::new();
+    let (c, fake) = node(&dir).await;
+    let any = HostSpec { allow_any: true, ..host("h", &[]) };
+    c.apply(file(vec![any.clone()]).into()).await.expect("a report");
+    logs_in(&fake);
+    let mut named = file(vec![any, host("new", &["1:3"])]);
+    let r = c.apply(named.clone().into()).await.expect("a report");
+    assert_eq!(c.model().hosts.contains_key("new"), r.failed.is_empty());
+    // Nor is anybody put out by being named no more.
+    named.hosts = vec![host("h", &["5:5"])];
+    let other = c.apply(named.into()).await.expect("a report");
+    failed(&r).into_iter().chain(failed(&other)).collect()
+}
+
+#[tokio::test]
+async fn a_file_takes_no_volume_from_who_was_let_in_as_any() {
+    let refused = ["host/new", "host/h"].map(|h| (h.to_string(), Code::VolumeMapped));
+    assert_eq!(named_under_a_host().await, refused);
+}
+
+/// A mapping of the file is refused by the data plane, and the store is full, so that this cannot be taken back. Whether the mapping
+/// is there when all is well again.
+async fn tried_again_while_owed() -> bool {
+    for n in 0..60 {
+        let (full, fake) = (Full::default(), Arc::new(Fake::default()));
+        let store = MetaStore::open_on(full.clone()).expect("a store");
+        let c = Controller::start_on(store, Path::new("/nowhere"), fake.clone(), Vec::new()).await;
+        let c = c.expect("a controller");
+        let declared = file(vec![host("h", &["1:3"])]);
+        let bare = Desired { maps: Vec::new(), ..declared.clone() };
+        c.declare(bare).await.expect("all but the mapping");
+        fake.break_call("set_mappings");
+        full.after(n);
+        c.declare_at_start(declared).await;
+        if c.model().maps.is_empty() {
+            continue;
+        }
+        tried_again(&c).await;
+        tried_again(&c).await;
+        fake.mend();
+        full.has_room_again();
+        for _ in 0..3 {
+            tried_again(&c).await;
+        }
+        return !c.model().maps.is_empty();
+    }
+    panic!("it was never owed");
+}
+
+#[tokio::test]
+async fn what_is_declared_is_not_forgotten_for_a_change_that_is_taken_back() {
+    assert!(tried_again_while_owed().await);
+}
+
+/// A round is under way, held up by a command that gives a key. Another file says otherwise meanwhile, and cannot be carried out.
+/// Whether the round makes what the first file declared.
+async fn a_round_beside_another_file() -> bool {
+    let dir = Scratch::new();
+    let fake = Arc::new(Fake::default());
+    fake.state().empty = true;
+    let commands = vec!["/bin/sleep".to_string()];
+    let c = Controller::start_allowing(dir.path(), fake, commands, Stopping::default()).await;
+    let c = c.expect("a controller");
+    c.apply(file(vec![host("h", &["1:2"])]).into()).await.expect("a report");
+    c.execute(Command::CreateHost(host("z", &["7:7"]))).await.expect("made");
+    let secret: VolumeSpec = serde_json::from_value(serde_json::json!({
+        "name": "e", "pool": "mem", "size": MIB, "form": { "encryption": { "key": "command:/bin/sleep 4" } },
+    }))
+    .expect("a volume");
+    let mut first = file(vec![host("h", &["1:2"]), host("twin", &["1:2"])]);
+    first.volumes.push(secret);
+    let start = c.clone();
+    let round = tokio::spawn(async move { start.declare_at_start(first).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let other = file(vec![host("h", &["5:6"]), host("twin", &["7:7"])]);
+    let r = c.apply(other.into()).await.expect("a report");
+    assert_eq!(failed(&r), [("host/twin".to_string(), Code::PortInUse)]);
+    round.await.expect("a round");
+    c.model().hosts.contains_key("twin")
+}
+
+#[tokio::test]
+async fn a_round_makes_nothing_that_another_file_declares_otherwise() {
+    assert!(!a_round_beside_another_file().await);
+}
+
+/// A volume that is not as declared is deleted by hand. Its data cannot be removed at first. Whether it is there in the end.
+async fn deleted_in_the_end() -> bool {
+    let dir = Scratch::new();
+    let (c, fake) = node(&dir).await;
+    for command in [
+        Command::CreatePool(ram_pool("mem", GIB)),
+        Command::CreateVolume(volume("v", "mem", 16 * MIB)),
+    ] {
+        c.execute(command).await.expect("it can be so");
+    }
+    c.declare_at_start(Desired { maps: Vec::new(), ..file(Vec::new()) }).await;
+    assert_eq!(faults(&c).await, ["declared/volume/v"], "set-up: it is larger");
+    fake.break_call("delete_volume_data v");
+    c.execute(delete_volume("v")).await.expect_err("not at once");
+    fake.mend();
+    let begun = std::time::Instant::now();
+    while c.model().volumes.get("v").is_some_and(|v| v.size > 8 * MIB) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it goes on");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    tried_again(&c).await;
+    tried_again(&c).await;
+    c.model().volumes.contains_key("v")
+}
+
+#[tokio::test]
+async fn a_volume_whose_deletion_takes_long_does_not_come_back() {
+    assert!(!deleted_in_the_end().await);
+}
+
+/// A port may be given to another host by hand as ever.
+#[tokio::test]
+async fn by_hand_a_port_is_taken_from_a_host_that_is_logged_in() {
+    let dir = Scratch::new();
+    let (c, fake) = node(&dir).await;
+    c.apply(file(vec![host("h", &["1:3"])]).into()).await.expect("a report");
+    logs_in(&fake);
+    let (add_ports, remove_ports) = (ports("1:4"), ports("1:3"));
+    let patch = HostPatch { add_ports, remove_ports, ..HostPatch::default() };
+    c.execute(Command::PatchHost { name: "h".into(), patch }).await.expect("by hand");
+}
+
+#[cfg(feature = "planted")]
+mod planted {
+    use super::*;
+    use weir_control::planted::{Bug, plant};
+
+    async fn with<T>(bug: Bug, run: impl Future<Output = T>) -> T {
+        plant(Some(bug));
+        let found = run.await;
+        plant(None);
+        found
+    }
+
+    #[tokio::test]
+    async fn what_is_tried_again_under_hosts_is_seen() {
+        assert_eq!(with(Bug::RetriesTakeInUse, tried_again_under_a_host()).await, ports("1:4"));
+    }
+
+    #[tokio::test]
+    async fn what_is_taken_from_anybody_is_seen() {
+        assert_eq!(with(Bug::PortsTakenInUse, named_under_a_host()).await, []);
+    }
+
+    #[tokio::test]
+    async fn what_is_forgotten_while_owed_is_seen() {
+        assert!(!with(Bug::DeclaredThoughOwed, tried_again_while_owed()).await);
+    }
+
+    #[tokio::test]
+    async fn a_stale_round_is_seen() {
+        assert!(with(Bug::DeclaredAsItWas, a_round_beside_another_file()).await);
+    }
+
+    #[tokio::test]
+    async fn what_comes_back_is_seen() {
+        assert!(with(Bug::DeletedComesBack, deleted_in_the_end()).await);
+    }
+}
