@@ -270,7 +270,7 @@ impl Channel {
 
     /// Accepts, and waits for the end. False when it was not accepted.
     async fn serve(self: Rc<Self>, login: Login, known: bool) -> bool {
-        let Login { arrival, request, seat: _seat, .. } = login;
+        let Login { arrival, request, mut seat, .. } = login;
         let port = self.port.clone();
         let turn = self.logging_in.acquire(1).await;
         // The login before this one may have come to nothing, and the channel with it.
@@ -283,6 +283,10 @@ impl Channel {
         self.close(GoodbyeReason::Replaced, true);
         if !self.drain(port.config.drain_timeout).await {
             arrival.refuse(&port, &request, RejectReason::Draining);
+            return false;
+        }
+        if !seat.claim(port.config.max_channels, &port.shared.access.map()) {
+            arrival.refuse(&port, &request, RejectReason::Resources);
             return false;
         }
         let Some(credits) = port.commit(port.config.credits) else {
@@ -322,6 +326,7 @@ impl Channel {
         self.generation.set(self.generation.get() + 1);
         self.waits_no_more();
         *self.conn.borrow_mut() = Some(conn.clone());
+        port.shared.sessions.set_connected(&self.name, true);
         self.refresh();
         port.connect(qp, self.clone());
         conn.set_tap(Some(Rc::new(CommandTap(Rc::downgrade(&self)))));
@@ -345,6 +350,7 @@ impl Channel {
         tracing::info!(%peer, channel = self.name.channel, reason = %conn.close_reason(), "connection closed");
         self.replies.clear();
         self.conn.borrow_mut().take();
+        port.shared.sessions.set_connected(&self.name, false);
         self.buffers.take();
         self.halt.signal_all();
         if !self.ending.get() {
@@ -352,6 +358,8 @@ impl Channel {
         }
         self.silent_since.set(now());
         port.uncommit(credits);
+        // Before whoever waits for the end of the connection comes to claim it.
+        drop(seat);
         self.drained_maybe();
         true
     }

@@ -5,8 +5,7 @@
 
 use crate::greetings::Place;
 use crate::port::Port;
-use crate::sessions::{ChannelName, SessionName};
-use crate::target::{Login, TargetShared, join, note, refuse};
+use crate::target::{Login, TargetShared, admit, join, name, note, refuse};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -239,11 +238,6 @@ async fn lend(port: &Port, number: u64) -> bool {
     timeout(GOING, lent).await.is_ok()
 }
 
-fn name(request: &LoginRequest) -> ChannelName {
-    let session = SessionName { initiator: request.initiator, session: request.session };
-    ChannelName { session, channel: request.channel }
-}
-
 async fn greet(
     port: Rc<Port>,
     incoming: Box<dyn Incoming>,
@@ -268,8 +262,7 @@ async fn greet(
     if map.host(&request.initiator.0).is_none_or(|h| h.secret != Secret::Known(secret)) {
         return arrival.refuse(&port, &request, RejectReason::Secret);
     }
-    let Some(seat) = shared.spread.admit(shared.config.max_channels, &request.initiator.0, &map)
-    else {
+    let Some(seat) = admit(&shared, &request) else {
         return arrival.refuse(&port, &request, RejectReason::Resources);
     };
     let joined = join(&shared, &request, name(&request), Some(place)).await;

@@ -15,9 +15,12 @@ weir_base::planted_bugs! {
     CrowdKeepsOut,
     /// A host is silent while no message of it is whole, whatever else comes from it.
     OnlyMessagesAreLife,
+    /// A host's channels that its login ends count against it at a full port.
+    OwnKeepOut,
 }
 
 impl Bug {
-    /// Those that only tests look for: hosts of no suite prove what they know, and links of no suite are slow.
-    pub const TESTS: &[Bug] = &[Bug::CrowdKeepsOut, Bug::OnlyMessagesAreLife];
+    /// Those that only tests look for: hosts of no suite prove what they know, links of no suite are slow, and no port of theirs
+    /// is full.
+    pub const TESTS: &[Bug] = &[Bug::CrowdKeepsOut, Bug::OnlyMessagesAreLife, Bug::OwnKeepOut];
 }

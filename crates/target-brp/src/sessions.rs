@@ -1,6 +1,6 @@
 //! Which channels belong together. Only logins and the ends of channels come here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use weir_proto_brp::PortId;
@@ -26,6 +26,8 @@ struct Session {
     first: usize,
     /// Reactor of each channel, as an index.
     channels: BTreeMap<u16, usize>,
+    /// Those that have a connection.
+    connected: BTreeSet<u16>,
     /// Channels of other sessions that were to end when this one was made.
     replaces: Vec<(ChannelName, usize)>,
 }
@@ -40,6 +42,23 @@ pub(crate) struct Sessions {
 /// Whether a channel is on the table.
 fn knows(t: &BTreeMap<SessionName, Session>, n: &ChannelName) -> bool {
     t.get(&n.session).is_some_and(|s| s.channels.contains_key(&n.channel))
+}
+
+/// Channels of other sessions that are to end when this one is made, each with its reactor; none when it is there.
+fn others(
+    t: &BTreeMap<SessionName, Session>,
+    name: &SessionName,
+    keep_others: bool,
+) -> Vec<(ChannelName, usize)> {
+    if t.contains_key(name) || keep_others {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    for (n, s) in t.iter().filter(|(n, _)| n.initiator == name.initiator) {
+        let of = |(c, r): (&u16, &usize)| (ChannelName { session: *n, channel: *c }, *r);
+        all.extend(s.channels.iter().map(of));
+    }
+    all
 }
 
 /// What a login found.
@@ -77,18 +96,12 @@ impl Sessions {
         new: impl FnOnce() -> Nexus,
     ) -> Joined {
         let mut t = self.lock();
-        let mut others = Vec::new();
-        if !t.contains_key(&name.session) && !keep_others {
-            let same = |n: &SessionName| n.initiator == name.session.initiator;
-            for (n, s) in t.iter().filter(|(n, _)| same(n)) {
-                let of = |(c, r): (&u16, &usize)| (ChannelName { session: *n, channel: *c }, *r);
-                others.extend(s.channels.iter().map(of));
-            }
-        }
+        let others = others(&t, &name.session, keep_others);
         let s = t.entry(name.session).or_insert_with(|| Session {
             nexus: new(),
             first: self.made.fetch_add(1, Ordering::Relaxed) + 1,
             channels: BTreeMap::new(),
+            connected: BTreeSet::new(),
             replaces: others,
         });
         let turn = s.first.wrapping_add(usize::from(name.channel)) % reactors.max(1);
@@ -99,6 +112,29 @@ impl Sessions {
             s.replaces.clone_from(&left);
         }
         Joined { nexus, reactor, others: left }
+    }
+
+    /// How many connections a login of this channel will end.
+    pub(crate) fn ends(&self, name: &ChannelName, keep_others: bool) -> usize {
+        let t = self.lock();
+        let others = match t.get(&name.session) {
+            Some(s) => s.replaces.clone(),
+            None => others(&t, &name.session, keep_others),
+        };
+        let is_connected =
+            |n: &ChannelName| t.get(&n.session).is_some_and(|s| s.connected.contains(&n.channel));
+        let all = others.iter().map(|(n, _)| n).chain([name]);
+        all.filter(|n| is_connected(n)).count()
+    }
+
+    /// A channel has a connection, or none any more.
+    pub(crate) fn set_connected(&self, name: &ChannelName, is: bool) {
+        if let Some(s) = self.lock().get_mut(&name.session) {
+            match is {
+                true => s.connected.insert(name.channel),
+                false => s.connected.remove(&name.channel),
+            };
+        }
     }
 
     /// True while this channel belongs to this nexus.
@@ -119,6 +155,7 @@ impl Sessions {
         let mut t = self.lock();
         let s = t.get_mut(&name.session)?;
         s.channels.remove(&name.channel);
+        s.connected.remove(&name.channel);
         let (nexus, over) = (s.nexus, s.channels.is_empty());
         if over {
             t.remove(&name.session);
@@ -193,5 +230,22 @@ mod tests {
         }
         assert!(!s.any(&new.others) && s.list().len() == 2);
         assert!(join(&s, name(1, 10, 0), 1, false).others.is_empty());
+    }
+
+    #[test]
+    fn a_login_ends_the_connections_of_what_it_replaces() {
+        let s = Sessions::default();
+        for n in [name(1, 7, 0), name(1, 7, 1), name(1, 7, 2), name(2, 9, 0)] {
+            join(&s, n, 1, false);
+            s.set_connected(&n, n.channel != 2);
+        }
+        assert_eq!((s.ends(&name(1, 7, 0), false), s.ends(&name(1, 7, 2), false)), (1, 0));
+        assert_eq!((s.ends(&name(1, 8, 0), false), s.ends(&name(1, 8, 0), true)), (2, 0));
+        join(&s, name(1, 8, 0), 1, false);
+        // Each login of the session says so, as long as they are there.
+        assert_eq!((s.ends(&name(1, 8, 0), false), s.ends(&name(1, 8, 1), true)), (2, 2));
+        s.set_connected(&name(1, 7, 0), false);
+        s.leave(&name(1, 7, 1));
+        assert_eq!((s.ends(&name(1, 8, 1), false), s.ends(&name(2, 9, 0), false)), (0, 1));
     }
 }

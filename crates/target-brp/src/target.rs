@@ -3,6 +3,7 @@
 use crate::config::TargetConfig;
 use crate::greetings::Greetings;
 use crate::keyed::{self, Arrival};
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::remembered::Remembered;
 use crate::sessions::{ChannelName, Joined, SessionName, Sessions};
@@ -44,7 +45,7 @@ pub(crate) struct Login {
     pub(crate) request: LoginRequest,
     pub(crate) name: ChannelName,
     pub(crate) nexus: Nexus,
-    /// Its place among the channels of the port.
+    /// Its place among the channels of the port, which may be that of a channel that it ends.
     pub(crate) seat: Seat,
 }
 
@@ -259,12 +260,10 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
         Ok(Some(secret)) => return keyed::challenge(&shared, incoming, request, secret),
         Err(reason) => return refuse(&shared, incoming, &request, reason),
     }
-    let (most, map) = (shared.config.max_channels, shared.access.map());
-    let Some(seat) = shared.spread.admit(most, &request.initiator.0, &map) else {
+    let Some(seat) = admit(&shared, &request) else {
         return refuse(&shared, incoming, &request, RejectReason::Resources);
     };
-    let session = SessionName { initiator: request.initiator, session: request.session };
-    let name = ChannelName { session, channel: request.channel };
+    let name = name(&request);
     let Entered { nexus, reactor, draining } = join(&shared, &request, name, None).await;
     let (target, reactors) = (shared.spread.id(), shared.spread.reactors());
     spread::run_at(&reactors, reactor, move || match Port::local(target) {
@@ -276,6 +275,24 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
             refuse(&shared, incoming, &request, RejectReason::Unspecified);
         }
     });
+}
+
+/// The channel that a login means.
+pub(crate) fn name(request: &LoginRequest) -> ChannelName {
+    let session = SessionName { initiator: request.initiator, session: request.session };
+    ChannelName { session, channel: request.channel }
+}
+
+/// A place for a login, or the prospect of one that a channel has which the login ends: such channels may be dead, and would keep
+/// their host out. Without either it ends nothing.
+pub(crate) fn admit(shared: &TargetShared, request: &LoginRequest) -> Option<Seat> {
+    let keep = request.features.has(Features::KEEP_OTHERS);
+    let ends = match has(Bug::OwnKeepOut) {
+        true => 0,
+        false => shared.sessions.ends(&name(request), keep),
+    };
+    let (most, map) = (shared.config.max_channels, shared.access.map());
+    shared.spread.admit_for(most, &request.initiator.0, &map, ends)
 }
 
 /// Where a login has come to be.

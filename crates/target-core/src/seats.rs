@@ -10,41 +10,97 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// and so is what is kept for no one: most known hosts may never come.
 const SURE: usize = 4;
 
+/// What a host has of the channels.
+#[derive(Debug, Default)]
+struct Places {
+    taken: usize,
+    /// Of these, given back and kept for logins that wait for them.
+    kept: usize,
+    /// Logins that wait for another channel of the host to give its place back.
+    waiting: usize,
+}
+
 /// Channels by name of the host.
 #[derive(Debug, Default)]
-pub(crate) struct Seats(Mutex<BTreeMap<String, usize>>);
+pub(crate) struct Seats(Mutex<BTreeMap<String, Places>>);
 
 impl Seats {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Places>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one of `most` for a host, unless that is one that others are sure of.
-    fn take(&self, most: usize, host: &str, map: &AccessMap) -> bool {
-        let mut all = self.all();
+    /// Whether a host that has `own` of `most` gets another one, unless that is one that others are sure of.
+    fn fits(
+        all: &BTreeMap<String, Places>,
+        most: usize,
+        host: &str,
+        own: usize,
+        map: &AccessMap,
+    ) -> bool {
         let half = most / 2;
         let sure = SURE.min((half / map.hosts.len().max(1)).max(1));
-        let has_of = |host: &str| all.get(host).copied().unwrap_or(0);
-        let taken: usize = all.values().sum();
+        let has_of = |host: &str| all.get(host).map_or(0, |p| p.taken);
+        let others: usize = all.iter().filter(|(h, _)| *h != host).map(|(_, p)| p.taken).sum();
         let owed = |h: &str| if h == host { 0 } else { sure.saturating_sub(has_of(h)) };
-        let kept = match has_of(host) < sure || has(Bug::SeatsForWhoComesFirst) {
+        let kept = match own < sure || has(Bug::SeatsForWhoComesFirst) {
             true => 0,
             false => map.hosts.iter().map(|h| owed(&h.host)).sum(),
         };
-        if taken + half.min(kept) >= most {
-            return false;
+        others + own + half.min(kept) < most
+    }
+
+    /// Takes one for a host. True when it has one, false when it waits for one of `ends` that the host has and is to give back.
+    fn take(&self, most: usize, host: &str, map: &AccessMap, ends: usize) -> Option<bool> {
+        let mut all = self.all();
+        let (taken, coming) = all.get(host).map_or((0, 0), |p| (p.taken, p.waiting + p.kept));
+        let has = Seats::fits(&all, most, host, taken, map);
+        let ends = ends.min(taken);
+        let own = taken - ends + coming;
+        if !has && (coming >= ends || !Seats::fits(&all, most, host, own, map)) {
+            return None;
         }
-        *all.entry(host.to_owned()).or_default() += 1;
+        let places = all.entry(host.to_owned()).or_default();
+        match has {
+            true => places.taken += 1,
+            false => places.waiting += 1,
+        }
+        Some(has)
+    }
+
+    /// One that waits gets its place, if there is one by now.
+    fn claim(&self, most: usize, host: &str, map: &AccessMap) -> bool {
+        let mut all = self.all();
+        let Some(taken) = all.get(host).map(|p| p.taken) else { return false };
+        let fits = Seats::fits(&all, most, host, taken, map);
+        match all.get_mut(host) {
+            Some(p) if p.kept > 0 => p.kept -= 1,
+            Some(p) if fits => {
+                p.waiting -= 1;
+                p.taken += 1;
+            }
+            _ => return false,
+        }
         true
     }
 
-    fn give_back(&self, host: &str) {
+    /// A channel is gone, or a login that has `waited` in vain. Another one of the host gets the place, if any waits.
+    fn give_back(&self, host: &str, waited: bool) {
         let mut all = self.all();
-        if let Some(n) = all.get_mut(host) {
-            *n -= 1;
-            if *n == 0 {
-                all.remove(host);
+        let Some(p) = all.get_mut(host) else { return };
+        match (p.waiting, waited) {
+            (0, true) => {
+                p.kept -= 1;
+                p.taken -= 1;
             }
+            (0, false) => p.taken -= 1,
+            (_, true) => p.waiting -= 1,
+            (_, false) => {
+                p.waiting -= 1;
+                p.kept += 1;
+            }
+        }
+        if p.taken + p.waiting == 0 {
+            all.remove(host);
         }
     }
 }
@@ -53,11 +109,21 @@ impl Seats {
 pub struct Seat {
     spread: Arc<Spread>,
     host: String,
+    /// It waits for a place that a channel of its host has.
+    waits: bool,
+}
+
+impl Seat {
+    /// What the login ends is gone: true if it has a place now.
+    pub fn claim(&mut self, most: usize, map: &AccessMap) -> bool {
+        self.waits = self.waits && !self.spread.seats.claim(most, &self.host, map);
+        !self.waits
+    }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.spread.seats.give_back(&self.host);
+        self.spread.seats.give_back(&self.host, self.waits);
     }
 }
 
@@ -65,9 +131,24 @@ impl Spread {
     /// Counts a channel more for the host that an initiator port belongs to. None: the port is about to end, `most` are taken, or the
     /// rest is what other hosts of the map are sure of.
     pub fn admit(self: &Arc<Self>, most: usize, initiator: &[u8], map: &AccessMap) -> Option<Seat> {
+        self.admit_for(most, initiator, map, 0)
+    }
+
+    /// As [`admit`](Spread::admit), for a login that `ends` so many channels of its host before it is served. Where there is a place
+    /// only because of that, the channel has to [claim](Seat::claim) it when they have ended; no other host gets it meanwhile.
+    pub fn admit_for(
+        self: &Arc<Self>,
+        most: usize,
+        initiator: &[u8],
+        map: &AccessMap,
+        ends: usize,
+    ) -> Option<Seat> {
         let host = map.host(initiator)?.host.clone();
-        let admitted = !self.is_closed() && self.seats.take(most, &host, map);
-        admitted.then(|| Seat { spread: self.clone(), host })
+        if self.is_closed() {
+            return None;
+        }
+        let has = self.seats.take(most, &host, map, ends)?;
+        Some(Seat { spread: self.clone(), host, waits: !has })
     }
 }
 
@@ -133,5 +214,50 @@ mod tests {
             let sure = (128 / known).clamp(1, 4);
             assert!(all_of(&spread, 256, "1", &m).len() >= sure, "{known}");
         }
+    }
+
+    /// A host whose dead channels have all places comes in when they are gone, and nobody between.
+    #[test]
+    fn the_place_of_a_channel_goes_over_to_the_one_that_replaces_it() {
+        let spread = Arc::new(Spread::default());
+        let m = map(&["a", "b"]);
+        let of = |most, host: &str, ends| spread.admit_for(most, host.as_bytes(), &m, ends);
+        let mut old = all_of(&spread, 6, "a", &m);
+        let b = all_of(&spread, 6, "b", &m);
+        assert_eq!((old.len(), b.len()), (5, 1));
+        assert!(of(6, "a", 0).is_none() && of(6, "b", 0).is_none());
+        // No more wait than channels end.
+        let mut new: Vec<Seat> = std::iter::from_fn(|| of(6, "a", 2)).collect();
+        assert_eq!(new.len(), 2);
+        assert!(new.iter_mut().all(|s| !s.claim(6, &m)));
+        old.pop();
+        assert!(of(6, "b", 0).is_none(), "it is kept for one that waits");
+        assert!(new[1].claim(6, &m) && new[1].claim(6, &m) && !new[0].claim(6, &m));
+        // Who gives up waiting leaves nothing behind, whether a place was kept for it or not.
+        drop(new.remove(0));
+        old.pop();
+        let more = of(6, "a", 0);
+        assert!(more.is_some());
+        let waits = of(6, "a", 1);
+        old.pop();
+        drop(waits);
+        assert!(of(6, "a", 0).is_some());
+        // With what is free anyway there is nothing to wait for.
+        drop((old, new, more, b));
+        assert!(spread.seats.all().is_empty());
+        assert!(of(6, "a", 1).is_some_and(|mut s| s.claim(6, &m)));
+    }
+
+    #[test]
+    fn who_would_have_no_place_without_its_old_channels_does_not_wait_for_theirs() {
+        let spread = Arc::new(Spread::default());
+        let old = all_of(&spread, 4, "a", &map(&["a"]));
+        assert_eq!(old.len(), 4);
+        let m = map(&["a", "b", "c"]);
+        let new: Vec<Seat> = std::iter::from_fn(|| spread.admit_for(4, b"a", &m, 4)).collect();
+        assert_eq!(new.len(), 2, "the rest is what others are sure of");
+        assert!(spread.admit_for(4, b"b", &m, 4).is_none(), "none of them is its own");
+        drop((old, new));
+        assert!(spread.seats.all().is_empty());
     }
 }

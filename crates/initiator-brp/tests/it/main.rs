@@ -4,6 +4,7 @@ mod anything;
 mod common;
 mod fair;
 mod flip;
+mod full;
 mod hostile;
 mod integrity;
 mod iwarp;
