@@ -3,6 +3,7 @@
 use crate::at_once::AtOnceTap;
 use crate::events::Events;
 use crate::nexus::{ChannelRef, NexusName};
+use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::target;
 use std::cell::{Cell, RefCell};
@@ -353,17 +354,24 @@ impl Channel {
 
     /// Asks a silent host whether it is there, and ends the channel when it is not: a host that lost its
     /// power says nothing.
+    ///
+    /// One that has never said anything is asked as well. iWARP has it speak first: `siw` refuses an answer to its login that
+    /// has bytes behind it. It waits for that answer for ten seconds at most, so both cannot come to it together.
     async fn probe(channel: Rc<Channel>) {
         let period = channel.port.config.probe_after;
+        let mut next = period;
         loop {
-            sleep(period).await;
+            sleep(next).await;
             if channel.is_lost() {
                 return;
             }
             // Who sends nothing does not look at the access map by itself.
             channel.view.refresh(&channel.port.shared.access, &channel.port.units);
             let heard = channel.last_heard.get().max(channel.conn.last_life());
-            if now().saturating_sub(heard) < period || channel.served.get() == 0 {
+            let silent = now().saturating_sub(heard);
+            let unused = channel.served.get() == 0 && has(Bug::UnusedNotAsked);
+            next = if silent < period { period - silent } else { period };
+            if silent < period || unused {
                 continue;
             }
             if channel.asked.get() {

@@ -31,7 +31,8 @@ pub struct TargetConfig {
     pub chunk: usize,
     /// How long a login waits for channels that it ends.
     pub terminate_timeout: Nanos,
-    /// How long a connection may stay without an IU of its host's before it is probed with CRED_REQ.
+    /// How long a connection may stay without an IU of its host's before it is probed with CRED_REQ. Ten seconds at least
+    /// where hosts are Linux: a login's answer and CRED_REQ must not come to them at once.
     pub probe_after: Nanos,
     /// How often the units of a host that asked for asynchronous events (SRP_AER_REQ) are looked at.
     pub event_period: Nanos,

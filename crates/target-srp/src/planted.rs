@@ -23,10 +23,13 @@ weir_base::planted_bugs! {
     StoppedKeepsNexuses,
     /// Task management of a unit leaves commands alone that came to its LUN before it was there.
     UnplacedGoOn,
+    /// A host is not asked whether it is there on a channel that it has never used.
+    UnusedNotAsked,
 }
 
 impl Bug {
     /// Those that only tests look for: hosts of no suite fill a port with channels, and one seed in ten thousand of theirs
-    /// meets a LUN that comes between a command and the abort of its task set.
-    pub const TESTS: &[Bug] = &[Bug::LostTakeAll, Bug::UnplacedGoOn];
+    /// meets a LUN that comes between a command and the abort of its task set. Targets of suites end with all that hosts have
+    /// left.
+    pub const TESTS: &[Bug] = &[Bug::LostTakeAll, Bug::UnplacedGoOn, Bug::UnusedNotAsked];
 }

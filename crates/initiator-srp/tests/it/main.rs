@@ -12,6 +12,7 @@ mod paths;
 mod peer;
 mod raw;
 mod script;
+mod silent;
 mod sim;
 mod trouble;
 mod two_ports;
