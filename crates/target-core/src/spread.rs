@@ -8,10 +8,11 @@ use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use weir_base::Nanos;
 use weir_fabric::{FabricError, Incoming, Listener, Provider, RecvQueue};
 use weir_mem::{BufPool, PoolConfig};
 use weir_proto_scsi::lu::Nexus;
-use weir_reactor::{Handle, TaskId, contained_future, spawn_task};
+use weir_reactor::{Handle, TaskId, call, contained_future, spawn_task, timeout};
 
 /// Bits that count the nexuses of one port: a thousand logins a second use them up in 34 years.
 const NEXUS_BITS: u32 = 40;
@@ -139,6 +140,34 @@ pub fn run_at(reactors: &[Handle], place: usize, f: impl FnOnce() + Send + 'stat
         Some(h) if h.id() != weir_reactor::current_id() => h.run(f),
         _ => f(),
     }
+}
+
+/// Gives `what` to `f` on the reactor of this place in the list, or here if there is none.
+///
+/// # Errors
+/// That reactor has not taken it within `limit`, or has ended: here it is again, and `f` will not get it. `None`: it is gone with
+/// the reactor.
+pub async fn hand_over<T: Send + 'static, R: Send + 'static>(
+    reactors: &[Handle],
+    place: usize,
+    limit: Nanos,
+    what: T,
+    f: impl FnOnce(T) -> R + Send + 'static,
+) -> Result<R, Option<T>> {
+    let Some(there) = reactors.get(place) else { return Ok(f(what)) };
+    let take = |from: &Mutex<Option<T>>| from.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let offered = Arc::new(Mutex::new(Some(what)));
+    let theirs = offered.clone();
+    let mut call = std::pin::pin!(call(there, move || async move { take(&theirs).map(f) }));
+    let in_time = timeout(limit, call.as_mut()).await;
+    let back = take(&offered);
+    let done = match in_time {
+        Ok(done) => done,
+        // It has taken it at the last moment.
+        Err(_) if back.is_none() => call.await,
+        Err(_) => None,
+    };
+    done.flatten().ok_or(back)
 }
 
 /// Listens on `addr` with the present reactor's provider, until `spread` is [closed](Spread::close) here; each login is

@@ -29,7 +29,7 @@ pub struct TargetConfig {
     /// Longest piece of a command's data that is moved and stored in one step, in bytes, when data passes
     /// through buffers.
     pub chunk: usize,
-    /// How long a login waits for channels that it ends.
+    /// How long a login waits for channels that it ends, and then for the reactor that is to have it.
     pub terminate_timeout: Nanos,
     /// How long a connection may stay without an IU of its host's before it is probed with CRED_REQ. Ten seconds at least
     /// where hosts are Linux: a login's answer and CRED_REQ must not come to them at once.

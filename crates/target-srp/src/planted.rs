@@ -25,11 +25,21 @@ weir_base::planted_bugs! {
     UnplacedGoOn,
     /// A host is not asked whether it is there on a channel that it has never used.
     UnusedNotAsked,
+    /// A login waits for a reactor that is held up as long as it takes.
+    LoginWaitsOnAndOn,
+    /// A login is answered though channels that it ends do not know of it yet.
+    UnawareGoOn,
 }
 
 impl Bug {
     /// Those that only tests look for: hosts of no suite fill a port with channels, and one seed in ten thousand of theirs
     /// meets a LUN that comes between a command and the abort of its task set. Targets of suites end with all that hosts have
-    /// left.
-    pub const TESTS: &[Bug] = &[Bug::LostTakeAll, Bug::UnplacedGoOn, Bug::UnusedNotAsked];
+    /// left, and their reactors stand still together.
+    pub const TESTS: &[Bug] = &[
+        Bug::LostTakeAll,
+        Bug::UnplacedGoOn,
+        Bug::UnusedNotAsked,
+        Bug::LoginWaitsOnAndOn,
+        Bug::UnawareGoOn,
+    ];
 }

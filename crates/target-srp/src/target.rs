@@ -7,6 +7,7 @@ use crate::planted::{Bug, has};
 use crate::port::Port;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use weir_base::{MILLIS, Nanos};
 use weir_fabric::{FabricError, Incoming, Provider};
 use weir_mem::BufPool;
@@ -15,7 +16,7 @@ use weir_proto_scsi::lu::Nexus;
 use weir_proto_srp::misc::LogoutReason;
 use weir_proto_srp::policy::MultiChannel;
 use weir_proto_srp::{Form, LoginReject, LoginRequest, PortId, RejectReason, Tag, evaluate};
-use weir_reactor::{call, now, sleep};
+use weir_reactor::{now, sleep, spawn_task};
 use weir_target_core::{Access, Counts, Secret, Spread, Units, spread};
 
 /// What all reactors of a target port share.
@@ -262,19 +263,25 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
         shared.nexuses.join(&request.initiator, &incoming.peer(), || shared.spread.new_nexus());
     if negotiated.multichannel == MultiChannel::Terminate && !joined.others.is_empty() {
         shared.nexuses.terminate_wait(&name, true);
-        for c in &joined.others {
-            terminate(&shared, *c).await;
-        }
         let until = now() + shared.config.terminate_timeout;
+        let unaware = terminate(&shared, &joined.others);
+        let are_unaware = || unaware.load(Ordering::Acquire) > 0;
+        let are_there = || {
+            !has(Bug::OldChannelsStay)
+                && shared.nexuses.channels(&name).iter().any(|c| joined.others.contains(c))
+        };
+        let patient = || now() < until || has(Bug::LoginWaitsOnAndOn) && are_unaware();
         // A login must not wait for a dead channel for ever. What of its writes is with a device then is waited for by
         // the writes of the new one, volume by volume.
-        while now() < until
-            && !has(Bug::OldChannelsStay)
-            && shared.nexuses.channels(&name).iter().any(|c| joined.others.contains(c))
-        {
+        while patient() && (are_unaware() || are_there()) {
             sleep(MILLIS).await;
         }
         shared.nexuses.terminate_wait(&name, false);
+        // Commands of these would begin after the answer.
+        if are_unaware() && !has(Bug::UnawareGoOn) {
+            give_up(&shared, &units, &name);
+            return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
+        }
         response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
     }
     let (most, map) = (shared.config.max_channels, shared.access.map());
@@ -291,39 +298,62 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     let joined = name.clone();
     let login = Login { incoming, name, nexus, initiator, response, negotiated, events, seat };
     let target = shared.spread.id();
-    let hand_over = move || match Port::local(target) {
-        Some(port) => {
-            port.take_login(login);
-            true
-        }
-        None => {
-            login.incoming.reject(&[]);
-            false
-        }
+    let limit = match has(Bug::LoginWaitsOnAndOn) {
+        true => Nanos::MAX,
+        false => shared.config.terminate_timeout,
     };
-    let taken = match reactors.get(home) {
-        Some(h) => call(h, move || async move { hand_over() }).await,
-        None => Some(hand_over()),
-    };
-    // The port has ended meanwhile.
-    if taken != Some(true) && !has(Bug::StoppedKeepsNexuses) {
-        give_up(&shared, &units, &joined);
+    let handed = spread::hand_over(&reactors, home, limit, login, move |login: Login| {
+        match Port::local(target) {
+            Some(port) => {
+                port.take_login(login);
+                true
+            }
+            None => {
+                login.incoming.reject(&[]);
+                false
+            }
+        }
+    });
+    match handed.await {
+        Ok(true) => {}
+        // The port has ended meanwhile.
+        Ok(false) if has(Bug::StoppedKeepsNexuses) => {}
+        Ok(false) | Err(None) => give_up(&shared, &units, &joined),
+        Err(Some(Login { incoming, .. })) => {
+            give_up(&shared, &units, &joined);
+            refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
+        }
     }
 }
 
-/// Ends a channel wherever it lives: nothing of its commands that has not begun will have an effect when this returns.
-async fn terminate(shared: &TargetShared, c: ChannelRef) {
-    let Some(there) = shared.spread.reactors().into_iter().find(|h| h.id() == c.reactor) else {
-        return;
-    };
-    let target = shared.spread.id();
-    // A reactor that has ended has no channels.
-    let _ = call(&there, move || async move {
-        let Some(port) = Port::local(target) else { return };
-        if let Some(channel) = port.channels().into_iter().find(|x| x.id == c.channel) {
-            let reason = Some(LogoutReason::MultiChannelAction);
-            channel.close("a new login of its host ends it", reason);
-        }
-    })
-    .await;
+/// A channel that is to end does not know of it yet. None of its commands that has not begun will have an effect when this is gone.
+struct Unaware(Arc<AtomicUsize>);
+
+impl Drop for Unaware {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Begins to end channels wherever they live, side by side. Gives how many do not know of it yet.
+fn terminate(shared: &TargetShared, all: &[ChannelRef]) -> Arc<AtomicUsize> {
+    let count = Arc::new(AtomicUsize::new(all.len()));
+    let (target, reactors) = (shared.spread.id(), shared.spread.reactors());
+    for c in all.iter().copied() {
+        // A reactor that has ended has no channels.
+        let unaware = Unaware(count.clone());
+        let Some(there) = reactors.iter().find(|h| h.id() == c.reactor) else { continue };
+        there.run(move || {
+            spawn_task(async move {
+                let channel = Port::local(target)
+                    .and_then(|p| p.channels().into_iter().find(|x| x.id == c.channel));
+                if let Some(channel) = channel {
+                    let reason = Some(LogoutReason::MultiChannelAction);
+                    channel.close("a new login of its host ends it", reason);
+                }
+                drop(unaware);
+            });
+        });
+    }
+    count
 }

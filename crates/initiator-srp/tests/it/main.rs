@@ -6,6 +6,7 @@ mod target;
 mod cores;
 mod events;
 mod fair;
+mod held_up;
 mod hostile;
 mod iwarp;
 mod paths;

@@ -1,0 +1,142 @@
+//! A reactor of the port that something holds up, and logins that need it.
+
+use crate::common::on_reactor;
+use crate::peer::Peer;
+use crate::target::{HOST, Served, config, medium, serve};
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use weir_base::{MILLIS, SECONDS};
+use weir_fabric::{FabricError, Provider};
+use weir_mem::{BufPool, PoolConfig};
+use weir_proto_srp::PortId;
+use weir_reactor::{sleep, timeout};
+use weir_target_core::Units;
+use weir_target_srp::TargetConfig;
+
+/// Waits until `done`, or fails.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let wait = async {
+        while !done() {
+            sleep(MILLIS).await;
+        }
+    };
+    assert!(timeout(20 * SECONDS, wait).await.is_ok(), "{what}");
+}
+
+/// The answer to a login, which has to come.
+async fn answer(login: impl Future<Output = Result<Peer, FabricError>>) -> Option<Peer> {
+    match timeout(5 * SECONDS, login).await.expect("a login waits for a reactor that is held up") {
+        Ok(peer) => Some(peer),
+        Err(FabricError::Rejected(_)) => None,
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// The second reactor of a port, on a thread of its own, without a unit.
+struct Second {
+    orders: Sender<(Sender<()>, Receiver<()>)>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Second {
+    async fn start(t: &Served) -> Second {
+        let (orders, given) = channel::<(Sender<()>, Receiver<()>)>();
+        let (joined, ready) = channel();
+        let target = t.target.clone();
+        let thread = std::thread::spawn(move || {
+            on_reactor(|p| async move {
+                let classes = vec![(4096, 64), (64 << 10, 4), (1 << 20, 1)];
+                let pool = BufPool::new(&PoolConfig { classes }).unwrap();
+                target.join(p, Rc::new(Units::default()), pool).unwrap();
+                joined.send(()).unwrap();
+                loop {
+                    match given.try_recv() {
+                        Ok((stands, go_on)) => {
+                            stands.send(()).unwrap();
+                            // The whole thread waits.
+                            go_on.recv().ok();
+                        }
+                        Err(TryRecvError::Empty) => sleep(MILLIS).await,
+                        Err(TryRecvError::Disconnected) => break,
+                    }
+                }
+                target.leave().await;
+            });
+        });
+        until("the second reactor joins", || ready.try_recv().is_ok()).await;
+        Second { orders, thread }
+    }
+
+    /// Holds it up until the sender is gone.
+    async fn hold(&self) -> Sender<()> {
+        let ((told, stands), (go_on, waits)) = (channel(), channel());
+        self.orders.send((told, waits)).unwrap();
+        until("it stands still", || stands.try_recv().is_ok()).await;
+        go_on
+    }
+
+    async fn end(self) {
+        drop(self.orders);
+        until("the second reactor ends", || self.thread.is_finished()).await;
+        self.thread.join().unwrap();
+    }
+}
+
+fn port(p: &Rc<dyn Provider>) -> Served {
+    let c = TargetConfig { max_channels: 4, terminate_timeout: 200 * MILLIS, ..config() };
+    serve(p.clone(), "127.0.0.1:0", c, &medium(1 << 20))
+}
+
+/// They come to nothing, and take no place from those that need the other reactor.
+#[test]
+fn logins_that_a_reactor_does_not_take_are_refused() {
+    on_reactor(|p| async move {
+        let t = port(&p);
+        let second = Second::start(&t).await;
+        let enter = |host| answer(Peer::enter_as(&p, &t, PortId::new(host, 1), 0));
+        let there = enter(10).await.expect("it is let in");
+        assert!(t.target.local_channels().is_empty(), "the second reactor has the first channel");
+        let go_on = second.hold().await;
+        let mut here = Vec::new();
+        for i in 0..7 {
+            let peer = enter(11 + i).await;
+            // In turn. The fourth one is the port's last.
+            assert_eq!(peer.is_some(), [0, 2, 4].contains(&i), "login {i}");
+            here.extend(peer);
+        }
+        assert_eq!(t.target.nexuses().len(), 4);
+        drop(go_on);
+        // It finds what was given up, and does nothing with it.
+        sleep(200 * MILLIS).await;
+        assert_eq!(t.target.nexuses().len(), 4);
+        assert_eq!((t.target.local_channels().len(), there.conn.is_open()), (3, true));
+        drop((there, here));
+        until("the nexuses end", || t.target.nexuses().is_empty()).await;
+        t.port.check_idle().unwrap();
+        second.end().await;
+    });
+}
+
+/// As long as a channel does not know that it is to end, its commands go on: no login in its place may be answered.
+#[test]
+fn a_login_is_refused_while_a_channel_that_it_ends_does_not_know_of_it() {
+    on_reactor(|p| async move {
+        let t = port(&p);
+        let second = Second::start(&t).await;
+        let old = Peer::enter(&p, &t, 0).await;
+        assert!(t.target.local_channels().is_empty(), "the second reactor has it");
+        let go_on = second.hold().await;
+        for i in 0..6 {
+            let new = answer(Peer::enter_instead(&p, &t, HOST)).await;
+            assert!(new.is_none(), "login {i} is answered beside the old channel");
+        }
+        drop(go_on);
+        until("the old channel ends", || t.target.nexuses().is_empty()).await;
+        until("its host hears of it", || !old.conn.is_open()).await;
+        let new = answer(Peer::enter_instead(&p, &t, HOST)).await;
+        assert!(new.is_some(), "there is nothing to wait for any more");
+        drop((old, new));
+        until("the channels end", || t.target.nexuses().is_empty()).await;
+        second.end().await;
+    });
+}
