@@ -11,9 +11,9 @@ use crate::error::{Code, Error, Problem, Result};
 use crate::events::EventPage;
 use crate::live::{ScrubLive, SnapshotLive, SnapshotRuleLive, Status, VolumeInfo};
 use crate::model::{
-    CloneSpec, DeviceAction, Host, HostPatch, HostSpec, ImportReport, ImportSpec, MapSpec, Mapping,
-    PoolInfo, PoolPatch, PoolSpec, RekeySpec, SnapshotPolicySpec, TargetPort, TargetSpec, Volume,
-    VolumePatch, VolumeSpec, check_name,
+    CloneSpec, DeviceAction, Host, HostPatch, HostSpec, ImportReport, ImportSpec, InitiatorPort,
+    MapSpec, Mapping, PoolInfo, PoolPatch, PoolSpec, RekeySpec, SnapshotPolicySpec, TargetPort,
+    TargetSpec, Volume, VolumePatch, VolumeSpec, check_name,
 };
 use crate::server::{ScrubSpec, SnapshotSpec};
 use http_body_util::{BodyExt, Full, Limited};
@@ -401,6 +401,19 @@ impl Client {
     pub async fn delete_map(&self, host: &str, volume: &str, force: bool) -> Result<()> {
         let path = path("maps", &[("host", host), ("volume", volume)])?;
         self.delete(&if force { path + "?force=true" } else { path }).await
+    }
+
+    /// Takes a mapping away that was for one initiator port of the host: whoever logs in by another keeps it, also while they are
+    /// away for a moment. By `force` also while that port is logged in.
+    pub async fn delete_map_of(
+        &self,
+        host: &str,
+        volume: &str,
+        port: InitiatorPort,
+        force: bool,
+    ) -> Result<()> {
+        let path = path("maps", &[("host", host), ("volume", volume)])?;
+        self.delete(&format!("{path}?port={port}&force={force}")).await
     }
 
     /// All target ports.

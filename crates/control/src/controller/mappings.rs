@@ -16,11 +16,14 @@ const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Controller {
-    /// Whether a host has a connection now, as far as is known: a reactor that is held up does not tell whose are there.
-    async fn is_logged_in(&self, host: &str) -> Result<bool> {
+    /// Whether a host has a connection now, by another port than `but`, as far as is known: a reactor that is held up does not
+    /// tell whose are there.
+    async fn is_logged_in(&self, host: &str, but: Option<InitiatorPort>) -> Result<bool> {
         let live = self.plane.status().await?;
         let held = live.reactors.iter().any(|r| r.held.is_some());
-        let mut nexuses = live.ports.iter().flat_map(|p| &p.nexuses);
+        let counts = |initiator: &str| but.is_none() || initiator.parse().ok() != but;
+        let nexuses = live.ports.iter().flat_map(|p| &p.nexuses);
+        let mut nexuses = nexuses.filter(|n| counts(&n.initiator));
         Ok(nexuses.any(|n| match &n.host {
             Some(h) => h == host && !n.peer.is_empty(),
             None => held,
@@ -34,57 +37,96 @@ impl Controller {
         volume: String,
         force: bool,
     ) -> Result<Arc<Model>> {
-        let command = Command::DeleteMap { host: host.clone(), volume: volume.clone() };
         if force {
-            return self.execute(command).await;
+            return self.execute(Command::DeleteMap { host, volume }).await;
         }
+        self.unmap(host, volume, None, false).await.map_err(|e| match e.code {
+            Code::VolumeMapped => e.hint(
+                "end the use there and log it out first; --force takes the volume away under it",
+            ),
+            _ => e,
+        })
+    }
+
+    /// Takes a mapping away whose user had it by one initiator port. Whoever logs in as that host by another keeps it, also while
+    /// they may be about to come back. By `force` it is taken from under that port.
+    pub async fn delete_map_of(
+        self: &Arc<Self>,
+        host: String,
+        volume: String,
+        port: InitiatorPort,
+        force: bool,
+    ) -> Result<Arc<Model>> {
+        let by_hand = format!("weir map delete {host} {volume}");
+        self.unmap(host, volume, Some(port), force).await.map_err(|e| match e.code {
+            Code::VolumeMapped => e.hint(format!(
+                "try again when it has been gone for ten minutes; or, if nothing uses it there: {by_hand}"
+            )),
+            _ => e,
+        })
+    }
+
+    /// Takes a mapping away from a host that is not logged in; for a moment it is waited for. Given its user's port, that one's
+    /// logins of the past do not count, nor by `force` those of now, and all others must have gone.
+    async fn unmap(
+        self: &Arc<Self>,
+        host: String,
+        volume: String,
+        user: Option<InitiatorPort>,
+        force: bool,
+    ) -> Result<Arc<Model>> {
         self.model().map(&host, &volume)?;
+        let but = user.filter(|_| force);
         for _ in 0..LOOKS {
-            let (me, name, command) = (self.clone(), host.clone(), command.clone());
+            let (me, host, volume) = (self.clone(), host.clone(), volume.clone());
             let done = finish(tokio::spawn(async move {
                 // Whoever logs in before it is done is seen.
                 let _one = me.settled_turn().await?;
-                match me.is_logged_in(&name).await? {
-                    true => Ok(None),
-                    false => me.change(command).await.map(Some),
+                if me.is_logged_in(&host, but).await? {
+                    return Ok(None);
                 }
+                if user.is_some() {
+                    me.check_away(&host, &volume, user)?;
+                }
+                me.change(Command::DeleteMap { host, volume }).await.map(Some)
             }));
             if let Some(now) = done.await? {
                 return Ok(now);
             }
             tokio::time::sleep(PAUSE).await;
         }
-        Err(may_be_used(&host, &volume)
-            .hint("end the use there and log it out first; --force takes the volume away under it"))
+        Err(may_be_used(&host, &volume).because("it is logged in"))
     }
 
     /// Refuses to take a mapping from a host that is logged in, or was not long ago: it may be about to come back.
     pub(super) async fn check_gone(&self, host: &str, volume: &str) -> Result<()> {
         let by_force = format!("weir map delete {host} {volume}");
-        if self.is_logged_in(host).await? {
-            return Err(may_be_used(host, volume).hint(format!(
+        if self.is_logged_in(host, None).await? {
+            return Err(may_be_used(host, volume).because("it is logged in").hint(format!(
                 "end the use there and log it out first; or take it away under it: {by_force} --force"
             )));
         }
+        self.check_away(host, volume, None).map_err(|e| e.hint(format!(
+            "apply the file again when it has been gone for ten minutes; or, if nothing uses it there: {by_force}"
+        )))
+    }
+
+    /// Refuses to take a mapping from a host that was logged in not long ago by another port than `but`.
+    fn check_away(&self, host: &str, volume: &str, but: Option<InitiatorPort>) -> Result<()> {
         let model = self.model();
         let viewer = model.viewers();
-        let is_it = |port: &InitiatorPort| viewer(port).is_some_and(|h| h.name == host);
+        let is_it = |port: &InitiatorPort| {
+            Some(*port) != but && viewer(port).is_some_and(|h| h.name == host)
+        };
         let seen = self.known.with(|k| {
             let mine = k.iter().filter(|(port, _)| is_it(port)).map(|(_, g)| g.seen.elapsed());
             mine.min().filter(|ago| *ago < known::AWAY && !has(Bug::AwayIsGone))
         });
         match seen {
             None => Ok(()),
-            Some(ago) => Err(Error::new(
-                Code::VolumeMapped,
-                format!("host `{host}` may be using volume `{volume}`"),
-            )
-            .because(format!(
+            Some(ago) => Err(may_be_used(host, volume).because(format!(
                 "it was logged in {} s ago, and may be about to come back",
                 ago.as_secs()
-            ))
-            .hint(format!(
-                "apply the file again when it has been gone for ten minutes; or, if nothing uses it there: {by_force}"
             ))),
         }
     }
@@ -236,7 +278,6 @@ impl Controller {
 
 fn may_be_used(host: &str, volume: &str) -> Error {
     Error::new(Code::VolumeMapped, format!("host `{host}` may be using volume `{volume}`"))
-        .because("it is logged in")
 }
 
 /// Whether hosts may see something else by a command.

@@ -8,8 +8,8 @@ use crate::declare::ApplySpec;
 use crate::error::{Code, Error, Problem};
 use crate::live::{Status, VolumeInfo};
 use crate::model::{
-    Command, Host, HostPatch, HostSpec, MapSpec, Mapping, Model, PoolInfo, PoolPatch, PoolSpec,
-    TargetPort, TargetSpec, Volume, VolumePatch, VolumeSpec,
+    Command, Host, HostPatch, HostSpec, InitiatorPort, MapSpec, Mapping, Model, PoolInfo,
+    PoolPatch, PoolSpec, TargetPort, TargetSpec, Volume, VolumePatch, VolumeSpec,
 };
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, StatusCode, Uri, header};
@@ -289,6 +289,11 @@ pub(super) struct DeleteMapQuery {
     /// Even if the host is logged in: its commands to the volume end with errors.
     #[serde(default)]
     force: bool,
+    /// The only initiator port that is to lose the volume, `ext:guid`: refused if the host is logged in by another, or was within
+    /// ten minutes. `force` is for this port only then.
+    #[serde(default)]
+    #[param(value_type = Option<String>)]
+    port: Option<InitiatorPort>,
 }
 
 /// Take a mapping away.
@@ -300,7 +305,10 @@ pub(super) async fn delete_map(
     Names((host, volume)): Names<(String, String)>,
     Params(query): Params<DeleteMapQuery>,
 ) -> Reply<StatusCode> {
-    app.controller.delete_map(host, volume, query.force).await?;
+    match query.port {
+        None => app.controller.delete_map(host, volume, query.force).await?,
+        Some(port) => app.controller.delete_map_of(host, volume, port, query.force).await?,
+    };
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -21,6 +21,7 @@ mod lost_place;
 mod newer;
 mod no_leave;
 mod numbers;
+mod one_port;
 mod open_once;
 mod owed;
 mod ports;
