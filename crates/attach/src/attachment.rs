@@ -1,12 +1,18 @@
 //! An attachment from its making to its end.
 
+mod claimed;
+
+use claimed::Cleanup;
+pub use claimed::{Claimed, Noting, claim};
+pub(crate) use claimed::{is_ours, is_still};
+
 use crate::disk::{Disk, Geometry};
 use crate::error::{Error, Kind};
 use crate::fuse;
 use crate::host::loopdev;
 use crate::nbd;
 use crate::reach::{self, Failure, Paths, Reached, Wanted};
-use crate::state::{Made, Mapped, Method, Place, State, started};
+use crate::state::{Mapped, Method, Place, Process, State};
 use crate::sys::{self, Signals};
 use crate::ublk;
 use crate::volume::Volume;
@@ -67,129 +73,6 @@ pub struct Attachment {
     _cleanup: Cleanup,
 }
 
-/// A name that is taken for an attachment, which is yet to be made. Dropping it gives the name back.
-pub struct Claimed {
-    method: Method,
-    cleanup: Cleanup,
-}
-
-impl Claimed {
-    /// Has `undo` done when the attachment ends, however that comes: its disk is gone then, and its name not free yet. So
-    /// it meets no other attachment of that name. False: it could not be, and what is [noted](Noting) stays for
-    /// [`detach`](crate::detach::detach).
-    pub fn at_the_end(&mut self, undo: impl FnOnce() -> bool + 'static) {
-        self.cleanup.undo = Some(Box::new(undo));
-    }
-
-    /// Where to write down what is made for it elsewhere.
-    pub fn noting(&self) -> Noting {
-        Noting(self.cleanup.place.clone())
-    }
-}
-
-/// Writes down what is made for an attachment elsewhere.
-pub struct Noting(Place);
-
-impl Noting {
-    /// Before it is made, and again when more is known of it. None: nothing is.
-    ///
-    /// # Errors
-    /// It cannot be written, and must not be made.
-    pub fn note(&self, made: Option<&Made>) -> Result<(), Error> {
-        self.0.write_made(made)
-    }
-}
-
-/// Takes a name for an attachment, by a method; `None` takes the best that the kernel has.
-///
-/// # Errors
-/// The name is taken, or the method cannot be used here.
-pub fn claim(run_dir: &Path, name: &str, method: Option<Method>) -> Result<Claimed, Error> {
-    let method = choose(method)?;
-    let place = Place::of(run_dir, name)?;
-    place.create()?;
-    Ok(Claimed { method, cleanup: Cleanup { place, device: None, undo: None } })
-}
-
-/// Takes away from the kernel what it still has.
-struct Cleanup {
-    place: Place,
-    device: Option<(Method, PathBuf)>,
-    undo: Option<Box<dyn FnOnce() -> bool>>,
-}
-
-impl Drop for Cleanup {
-    fn drop(&mut self) {
-        match &self.device {
-            Some((Method::Fuse, device)) if is_ours(&self.place, device) => {
-                let _ = loopdev::clear(device, None);
-            }
-            // The driver has let go with the sockets.
-            Some((Method::Ublk, disk)) => {
-                if let Some(d) = ublk::Device::of(disk).filter(|d| d.exists()) {
-                    let _ = d.stop();
-                    d.delete();
-                }
-            }
-            _ => {}
-        }
-        let _ = sys::unmount(&self.place.disk(), true);
-        match self.undo.take().is_none_or(|undo| undo()) {
-            true => self.place.remove(),
-            false => self.place.leave_made(),
-        }
-    }
-}
-
-/// Whether the loop device has the file of this attachment.
-pub(crate) fn is_ours(place: &Place, device: &Path) -> bool {
-    let file = place.disk().join(fuse::FILE_NAME);
-    loopdev::backing(device).is_some_and(|b| Path::new(&b) == file)
-}
-
-/// The method that is asked for, or the best that this machine has.
-///
-/// # Errors
-/// What is missing.
-fn choose(method: Option<Method>) -> Result<Method, Error> {
-    if !sys::is_root() {
-        return Err(Error::new(
-            Kind::Denied,
-            "only root can give this host a disk",
-            "mounting and loop devices are for root",
-            "run it as root",
-        ));
-    }
-    match method {
-        Some(Method::Ublk) => ublk::probe().map(|()| Method::Ublk),
-        Some(Method::Nbd) => nbd::probe().map(|()| Method::Nbd),
-        Some(Method::Fuse) => by_fuse(),
-        None => best(ublk::probe(), nbd::probe, by_fuse),
-    }
-}
-
-/// The first of the methods that there is; what all of them said if there is none.
-fn best(
-    ublk: Result<(), Error>,
-    nbd: impl FnOnce() -> Result<(), Error>,
-    fuse: impl FnOnce() -> Result<Method, Error>,
-) -> Result<Method, Error> {
-    let Err(no_ublk) = ublk else { return Ok(Method::Ublk) };
-    let Err(no_nbd) = nbd() else { return Ok(Method::Nbd) };
-    fuse().map_err(|e| {
-        let message = "this kernel has nothing to make a disk with";
-        let why = format!("{}\n{}\n{}", no_ublk.reason, no_nbd.reason, e.reason);
-        let hint = format!("for ublk: {}; for nbd: {}; or: {}", no_ublk.hint, no_nbd.hint, e.hint);
-        Error::new(e.kind, message, why, hint)
-    })
-}
-
-fn by_fuse() -> Result<Method, Error> {
-    fuse::probe()?;
-    loopdev::probe()?;
-    Ok(Method::Fuse)
-}
-
 /// Makes a disk of a volume. From here on SIGINT, SIGTERM and SIGHUP are held back for [`Attachment::serve`].
 ///
 /// # Errors
@@ -210,7 +93,7 @@ pub fn attach(
         let len = Arc::new(AtomicU64::new(g.len));
         let device = match method {
             Method::Fuse => make_loop(&workers, &place, g, &len, &tell)?,
-            Method::Nbd => make_nbd(&workers, g, &tell)?,
+            Method::Nbd => make_nbd(&workers, &place, g, &tell)?,
             Method::Ublk => make_ublk(&workers, g, &mut cleanup, &tell)?,
         };
         cleanup.device = Some((method, device.clone()));
@@ -227,7 +110,7 @@ pub fn attach(
         }
     };
     let (protocol, targets) = describe(&spec.ways[way].paths);
-    let me = std::process::id();
+    let me = Process::me();
     let state = State {
         name: place.name().to_owned(),
         volume: reached.name.clone().unwrap_or_else(|| spec.ways[way].which.to_string()),
@@ -242,8 +125,8 @@ pub fn attach(
         block_size: g.block_size,
         read_only: g.read_only,
         queues: workers.len(),
-        pid: me,
-        started: started(me).unwrap_or(0),
+        pid: me.pid,
+        started: me.started,
         mapped: spec.mapped.clone(),
     };
     place.write(&state)?;
@@ -314,11 +197,17 @@ fn make_loop(
             Box::pin(async {})
         })?;
     }
-    loopdev::configure(&mount.file(), g.block_size, g.read_only)
+    let won = |device: &Path| place.about_to_have(Method::Fuse, device);
+    loopdev::configure(&mount.file(), g.block_size, g.read_only, won)
 }
 
 /// A device of the nbd driver with a connection for every reactor.
-fn make_nbd(workers: &Workers, g: Geometry, tell: &Sender<Event>) -> Result<PathBuf, Error> {
+fn make_nbd(
+    workers: &Workers,
+    place: &Place,
+    g: Geometry,
+    tell: &Sender<Event>,
+) -> Result<PathBuf, Error> {
     let failed = |e: &std::io::Error| Error::system("there are no sockets for the nbd driver", e);
     let mut theirs = Vec::new();
     for i in 0..workers.len() {
@@ -332,8 +221,9 @@ fn make_nbd(workers: &Workers, g: Geometry, tell: &Sender<Event>) -> Result<Path
             Box::pin(async {})
         })?;
     }
-    let tell = tell.clone();
-    nbd::connect(g, theirs, move || {
+    let (place, tell) = (place.clone(), tell.clone());
+    let won = move |device: &Path| place.about_to_have(Method::Nbd, device);
+    nbd::connect(g, theirs, won, move || {
         let _ = tell.send(Event::Ended);
     })
 }
@@ -347,7 +237,9 @@ fn make_ublk(
 ) -> Result<PathBuf, Error> {
     let device = ublk::Device::add(workers.len(), g)?;
     // By the name that its disk will have.
-    cleanup.device = Some((Method::Ublk, format!("/dev/ublkb{}", device.number).into()));
+    let disk = PathBuf::from(format!("/dev/ublkb{}", device.number));
+    cleanup.device = Some((Method::Ublk, disk.clone()));
+    cleanup.place.about_to_have(Method::Ublk, &disk)?;
     let file = device.open()?;
     for i in 0..workers.len() {
         let failed = |e: &std::io::Error| Error::system("a queue of ublk cannot be served", e);

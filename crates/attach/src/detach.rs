@@ -1,10 +1,10 @@
 //! The end of an attachment, by its own process or by another; also of one whose process was killed.
 
-use crate::attachment::is_ours;
+use crate::attachment::{is_ours, is_still};
 use crate::error::{Error, Kind};
 use crate::host::{loopdev, users};
 use crate::nbd;
-use crate::state::{Made, Method, Place, State};
+use crate::state::{Made, Mapped, Method, Place, State};
 use crate::sys;
 use crate::ublk;
 use std::fs::{File, OpenOptions};
@@ -21,24 +21,40 @@ const LET_GO: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(20);
 
 /// What was done, beside what was asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Detached {
+#[derive(Debug)]
+pub struct Detached<E> {
     /// What the reader should know, a sentence each.
     pub notes: Vec<String>,
+    /// This was made elsewhere, and the process of the attachment has seen to it itself.
+    pub seen_to: Option<Mapped>,
+    /// This was made elsewhere, and could not be taken back.
+    pub left: Option<Left<E>>,
+}
+
+/// What could not be taken back.
+#[derive(Debug)]
+pub struct Left<E> {
+    /// What it is.
+    pub made: Made,
+    /// Why.
+    pub why: E,
+    /// It is known further on, and can be taken back by the next [`detach`].
+    pub kept: bool,
 }
 
 /// Ends an attachment. By `force` also when it is in use or its target does not answer: what was written and has not
 /// reached the volume is lost then. `undo` takes back what was made for the attachment elsewhere, and gives what the
-/// reader should know; the process of the attachment has done it before if it could.
+/// reader should know; the process of the attachment has done it before if it could. What cannot be taken back is kept for
+/// the next time; if there was nothing else any more, `force` gives it up.
 ///
 /// # Errors
 /// There is none, it is in use, or the kernel does not let go of it.
-pub fn detach(
+pub fn detach<E>(
     run_dir: &Path,
     name: &str,
     force: bool,
-    undo: impl FnOnce(&Made) -> String,
-) -> Result<Detached, Error> {
+    undo: impl FnOnce(&Made) -> Result<String, E>,
+) -> Result<Detached<E>, Error> {
     let place = Place::of(run_dir, name)?;
     if !place.exists() {
         let all: Vec<String> = crate::state::list(run_dir).into_iter().map(|(n, _)| n).collect();
@@ -50,28 +66,92 @@ pub fn detach(
         let (message, why) = ("only root can take a disk away", "unmounting is for root");
         return Err(Error::new(Kind::Denied, message, why, "run it as root"));
     }
-    let mut done = Detached::default();
-    let made = place.made();
-    let Some(state) = place.read() else {
-        let left = made.as_ref().is_some_and(|m| !m.is_alive());
-        if !force && !left {
-            return Err(Error::new(
-                Kind::Busy,
-                format!("the attachment {name} is not finished"),
-                "another `weir attach` is making it, or was killed doing so",
-                "wait a moment; if it stays, use --force",
-            ));
+    let mut done = Detached { notes: Vec::new(), seen_to: None, left: None };
+    let is_over = place.read().is_none() && end_maker(&place, force)?;
+    // It may have been finished before its process was ended.
+    let state = place.read();
+    let owner = match &state {
+        Some(state) => {
+            take_disk(&place, state, force, &mut done.notes)?;
+            Some(state.process())
         }
-        let _ = sys::unmount(&place.disk(), true);
-        done.notes.push("it had never been finished, or has ended".into());
-        done.notes.extend(made.as_ref().map(undo));
-        place.remove();
-        return Ok(done);
+        None => {
+            done.notes.push("it had never been finished, or has ended".into());
+            take_unfinished(&place);
+            place.owner()
+        }
     };
+    // The process itself may have removed its files. Then the name may be another attachment's already, with all that
+    // was made for that.
+    if state.is_some() && place.owner() != owner {
+        done.seen_to = state.and_then(|s| s.mapped);
+        return Ok(done);
+    }
+    match place.made().map(|made| (undo(&made), made)) {
+        Some((Err(why), made)) => {
+            let kept = !(force && is_over);
+            done.left = Some(Left { made, why, kept });
+            if kept { place.leave_made() } else { place.remove() }
+        }
+        said => {
+            done.notes.extend(said.and_then(|(text, _)| text.ok()));
+            place.remove();
+        }
+    }
+    Ok(done)
+}
+
+/// Sees to it that nobody is making the attachment any more. True: nobody was.
+fn end_maker(place: &Place, force: bool) -> Result<bool, Error> {
+    let owner = place.owner();
+    match owner.filter(|p| p.is_alive()) {
+        None if owner.is_some() || force => Ok(true),
+        Some(p) if force => {
+            let _ = sys::kill(p.pid, libc::SIGKILL);
+            wait_for("the process does not end", || !p.is_alive())?;
+            Ok(false)
+        }
+        _ => Err(Error::new(
+            Kind::Busy,
+            format!("the attachment {} is not finished", place.name()),
+            "another `weir attach` is making it, or was killed doing so",
+            "wait a moment; if it stays, use --force",
+        )),
+    }
+}
+
+/// Takes away what the kernel has of an attachment that was never finished.
+fn take_unfinished(place: &Place) {
+    let maker = place.maker();
+    match maker.as_ref().and_then(|m| m.disk.as_ref()) {
+        Some((Method::Fuse, device)) if is_ours(place, device) => {
+            let _ = loopdev::clear(device, None);
+        }
+        _ => {}
+    }
+    let noted = maker.as_ref().and_then(|m| match &m.disk {
+        Some((Method::Ublk, disk)) => ublk::Device::of(disk).filter(|d| d.is_of(m.process.pid)),
+        _ => None,
+    });
+    let left = maker.iter().flat_map(|m| ublk::Device::left_by(m.process.pid));
+    for d in noted.into_iter().chain(left) {
+        let _ = d.stop();
+        d.delete();
+    }
+    let _ = sys::unmount(&place.disk(), true);
+}
+
+/// Takes the disk away, and sees to it that its process ends.
+fn take_disk(
+    place: &Place,
+    state: &State,
+    force: bool,
+    notes: &mut Vec<String>,
+) -> Result<(), Error> {
     let alive = state.is_alive();
-    let claim = if force { None } else { quiet(&state, alive)? };
+    let claim = if force { None } else { quiet(place, state, alive)? };
     if !alive {
-        done.notes.push(format!(
+        notes.push(format!(
             "its process {} had ended before; what it had not written to the volume then is lost",
             state.pid
         ));
@@ -80,37 +160,39 @@ pub fn detach(
         let _ = sys::kill(state.pid, libc::SIGKILL);
         wait_for("the process does not end", || !state.is_alive())?;
     }
-    take_away(&place, &state, force, claim, &mut done)?;
+    take_away(place, state, force, claim, notes)?;
     let ended = wait_for("the process does not end", || !state.is_alive());
     if ended.is_err() {
         let _ = sys::kill(state.pid, libc::SIGKILL);
-        done.notes.push(format!("its process {} did not end by itself and was killed", state.pid));
+        notes.push(format!("its process {} did not end by itself and was killed", state.pid));
+        wait_for("the process does not end", || !state.is_alive())?;
     }
     if let (Method::Ublk, Some(d)) = (state.method, ublk::Device::of(&state.device))
-        && d.exists()
+        && d.is_of(state.pid)
     {
         d.delete();
     }
-    // The process itself may have removed its files. Then the name may be another attachment's already, with all that
-    // was made for that.
-    if place.is_of(&state) || place.create().is_ok() {
-        let made = state.mapped.clone().map(|m| Made::here(m, state.initiator_port.clone()));
-        done.notes.extend(made.as_ref().map(undo));
-        place.remove();
-    }
-    Ok(done)
+    Ok(())
 }
 
 /// As the process of the attachment itself, which ends once the kernel has let go.
 pub(crate) fn detach_own(place: &Place, state: &State) -> Result<(), Error> {
-    let claim = quiet(state, true)?;
-    take_away(place, state, false, claim, &mut Detached::default())
+    let claim = quiet(place, state, true)?;
+    take_away(place, state, false, claim, &mut Vec::new())
 }
 
 /// Sees to it that nobody uses the disk, and that what was written to it is on the volume. As long as the file is kept it
-/// cannot be mounted, or become part of something; there is none where the disk is gone with its process.
-fn quiet(state: &State, alive: bool) -> Result<Option<File>, Error> {
-    let claim = claim(state)?;
+/// cannot be mounted, or become part of something; there is none where the disk is gone with its process, or is another's.
+fn quiet(place: &Place, state: &State, alive: bool) -> Result<Option<File>, Error> {
+    if !is_still(place, state) {
+        return Ok(None);
+    }
+    let claim = claim(state);
+    // It may have become another's just before. Who has it open keeps it what it is.
+    if !is_still(place, state) {
+        return Ok(None);
+    }
+    let claim = claim?;
     unused(state)?;
     if alive {
         flush(state)?;
@@ -197,7 +279,7 @@ fn take_away(
     state: &State,
     force: bool,
     claim: Option<File>,
-    done: &mut Detached,
+    notes: &mut Vec<String>,
 ) -> Result<(), Error> {
     let device = &state.device;
     match state.method {
@@ -216,7 +298,7 @@ fn take_away(
                             "it is cleared when they close it; run `weir detach` again then",
                         ));
                     }
-                    done.notes.push(format!(
+                    notes.push(format!(
                         "{} is still in use and gives errors; it goes away when it is closed",
                         device.display()
                     ));
@@ -225,14 +307,15 @@ fn take_away(
             unmount(place, force)
         }
         Method::Nbd => {
-            let Some(d) = nbd::Device::of(device).filter(|d| d.is_of(state.pid)) else {
-                return Ok(());
-            };
+            let serves = |d: &nbd::Device| state.is_alive() && d.is_of(state.pid);
+            let Some(d) = nbd::Device::of(device).filter(serves) else { return Ok(()) };
             d.disconnect()
                 .map_err(|e| Error::system(format!("{} is not let go of", device.display()), &e))
         }
         Method::Ublk => {
-            let Some(d) = ublk::Device::of(device).filter(|d| d.exists()) else { return Ok(()) };
+            let Some(d) = ublk::Device::of(device).filter(|d| d.is_of(state.pid)) else {
+                return Ok(());
+            };
             d.stop()
                 .map_err(|e| Error::system(format!("{} cannot be stopped", device.display()), &e))
         }
@@ -270,3 +353,6 @@ fn wait_for(otherwise: &str, mut so: impl FnMut() -> bool) -> Result<(), Error> 
     let why = format!("it had {} s", LET_GO.as_secs());
     Err(Error::new(Kind::Failed, otherwise, why, "see the log of the attachment"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -28,6 +28,8 @@ const APPEAR: Duration = Duration::from_secs(10);
 
 // Control commands: _IOWR('u', number, struct ublksrv_ctrl_cmd).
 const ADD: u32 = 0xc020_7504;
+/// _IOR('u', 2, struct ublksrv_ctrl_cmd)
+const GET_INFO: u32 = 0x8020_7502;
 const DELETE: u32 = 0xc020_7505;
 const START: u32 = 0xc020_7506;
 const STOP: u32 = 0xc020_7507;
@@ -36,6 +38,14 @@ const UPDATE_SIZE: u32 = 0xc020_7515;
 // Commands of I/O: _IOWR('u', number, struct ublksrv_io_cmd).
 const FETCH: u32 = 0xc010_7520;
 const COMMIT_AND_FETCH: u32 = 0xc010_7521;
+/// `struct ublksrv_ctrl_dev_info`, and where it has the device's state, its number and its process.
+const INFO: usize = 64;
+const STATE: usize = 4;
+const NUMBER: usize = 12;
+const PROCESS: usize = 16;
+/// There is no disk: not yet, or no more.
+const DEAD: u16 = 0;
+const DEVICES: &str = "/sys/class/ublk-char";
 /// Commands are encoded as ioctls.
 const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
 /// Bytes of a descriptor, and between the queues' descriptors.
@@ -84,17 +94,16 @@ impl Device {
         probe()?;
         let failed = |e: &io::Error| Error::system("the ublk driver makes no device", e);
         let control = control().map_err(|e| failed(&e))?;
-        // struct ublksrv_ctrl_dev_info
-        let mut info = [0u8; 64];
+        let mut info = [0u8; INFO];
         info[..2].copy_from_slice(&(queues as u16).to_ne_bytes());
         info[2..4].copy_from_slice(&DEPTH.to_ne_bytes());
         info[8..12].copy_from_slice(&(MAX_IO as u32).to_ne_bytes());
         // Any number.
-        info[12..16].copy_from_slice(&u32::MAX.to_ne_bytes());
-        info[16..20].copy_from_slice(&std::process::id().to_ne_bytes());
+        info[NUMBER..NUMBER + 4].copy_from_slice(&u32::MAX.to_ne_bytes());
+        info[PROCESS..PROCESS + 4].copy_from_slice(&std::process::id().to_ne_bytes());
         info[24..32].copy_from_slice(&F_CMD_IOCTL_ENCODE.to_ne_bytes());
         sys::ublk_control(control.as_fd(), ADD, u32::MAX, &mut info, 0).map_err(|e| failed(&e))?;
-        let number = info[12..16].first_chunk().map_or(0, |b| u32::from_ne_bytes(*b));
+        let number = info[NUMBER..].first_chunk().map_or(0, |b| u32::from_ne_bytes(*b));
         let device = Device { number };
         let set = sys::ublk_control(control.as_fd(), SET_PARAMS, number, &mut params(g), 0);
         if let Err(e) = set {
@@ -139,9 +148,28 @@ impl Device {
         }
     }
 
-    /// Whether the device is there.
-    pub(crate) fn exists(self) -> bool {
-        Path::new(&format!("/sys/class/ublk-char/ublkc{}", self.number)).exists()
+    fn info(self) -> io::Result<[u8; INFO]> {
+        let mut info = [0; INFO];
+        sys::ublk_control(control()?.as_fd(), GET_INFO, self.number, &mut info, 0)?;
+        Ok(info)
+    }
+
+    /// Whether that process serves it, or whoever did has ended.
+    pub(crate) fn is_of(self, pid: u32) -> bool {
+        self.info().is_ok_and(|i| is_for(&i, pid))
+    }
+
+    /// Devices that a process made, which was killed before it served them.
+    pub(crate) fn left_by(pid: u32) -> Vec<Device> {
+        if Path::new(&format!("/proc/{pid}")).exists() {
+            return Vec::new();
+        }
+        let names = std::fs::read_dir(DEVICES).into_iter().flatten().flatten();
+        let number = |e: std::fs::DirEntry| {
+            e.file_name().to_str()?.strip_prefix("ublkc")?.parse::<u32>().ok()
+        };
+        let all = names.filter_map(number).map(|number| Device { number });
+        all.filter(|d| d.info().is_ok_and(|i| process(&i) == Some(pid))).collect()
     }
 
     /// Has the disk take a new length over.
@@ -156,6 +184,18 @@ impl Device {
             r => r.map(drop),
         }
     }
+}
+
+/// The process that a device is for; none: it has ended.
+fn process(info: &[u8; INFO]) -> Option<u32> {
+    let pid = info[PROCESS..].first_chunk().map_or(-1, |b| i32::from_ne_bytes(*b));
+    u32::try_from(pid).ok()
+}
+
+/// Whether a device is that process's, or nobody's any more.
+fn is_for(info: &[u8; INFO], pid: u32) -> bool {
+    let state = info[STATE..].first_chunk().map_or(u16::MAX, |b| u16::from_ne_bytes(*b));
+    process(info).map_or(state == DEAD, |p| p == pid)
 }
 
 /// Waits for a device's file.
@@ -328,6 +368,19 @@ mod tests {
         let long = of(descriptor(0, 17, 0)).unwrap_err();
         assert_eq!(long, Errno(libc::EINVAL), "longer than the buffer");
         assert!(of(descriptor(0, 1, u64::MAX)).is_err() && of(descriptor(4, 1, 0)).is_err());
+    }
+
+    #[test]
+    fn a_device_is_its_process_s_or_nobody_s() {
+        let info = |state: u16, pid: i32| {
+            let mut i = [0; INFO];
+            i[STATE..STATE + 2].copy_from_slice(&state.to_ne_bytes());
+            i[PROCESS..PROCESS + 4].copy_from_slice(&pid.to_ne_bytes());
+            i
+        };
+        assert!(is_for(&info(1, 7), 7) && is_for(&info(DEAD, 7), 7) && is_for(&info(DEAD, -1), 7));
+        assert!(!is_for(&info(1, 8), 7) && !is_for(&info(DEAD, 8), 7), "another's");
+        assert!(!is_for(&info(2, -1), 7), "its process may come back");
     }
 
     #[test]

@@ -7,8 +7,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const CONTROL: &str = "/dev/loop-control";
+/// How long others may take with a device that was free.
+const STEP: Duration = Duration::from_millis(2);
 const MAJOR: u32 = 7;
 
 // linux/loop.h
@@ -44,11 +47,17 @@ pub(crate) fn probe() -> Result<(), Error> {
     ))
 }
 
-/// Makes a disk of `file`, which is read and written past the page cache; gives the disk's path.
+/// Makes a disk of `file`, which is read and written past the page cache; gives the disk's path. `won` is told it while it
+/// is ours, and no disk yet.
 ///
 /// # Errors
-/// What the operating system said.
-pub(crate) fn configure(file: &Path, block_size: u32, read_only: bool) -> Result<PathBuf, Error> {
+/// What the operating system said, or `won`.
+pub(crate) fn configure(
+    file: &Path,
+    block_size: u32,
+    read_only: bool,
+    won: impl Fn(&Path) -> Result<(), Error>,
+) -> Result<PathBuf, Error> {
     probe()?;
     let failed = |what: &str, e: &io::Error| Error::system(what.to_owned(), e);
     let control = OpenOptions::new().read(true).write(true).open(CONTROL);
@@ -77,13 +86,24 @@ pub(crate) fn configure(file: &Path, block_size: u32, read_only: bool) -> Result
             sys::make_block_node(&path, MAJOR, n)
                 .map_err(|e| failed("a loop device has no file in /dev", &e))?;
         }
-        // A device that is opened for reading only becomes a read-only one.
+        // A device that is opened for reading only becomes a read-only one. While we have it for ourselves nobody else
+        // gives it a file.
         let device = OpenOptions::new()
             .read(true)
             .write(!read_only)
-            .custom_flags(libc::O_CLOEXEC)
-            .open(&path)
-            .map_err(|e| failed("a loop device cannot be opened", &e))?;
+            .custom_flags(libc::O_EXCL | libc::O_CLOEXEC)
+            .open(&path);
+        let device = match device {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
+                std::thread::sleep(STEP);
+                continue;
+            }
+            d => d.map_err(|e| failed("a loop device cannot be opened", &e))?,
+        };
+        if !has_none(&device) {
+            continue;
+        }
+        won(&path)?;
         match sys::ioctl_struct(device.as_fd(), CONFIGURE, &mut config) {
             Ok(_) => return Ok(path),
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
@@ -122,9 +142,12 @@ pub(crate) fn clear(device: &Path, mine: Option<File>) -> io::Result<()> {
 
 /// True when the device has no file.
 pub(crate) fn is_free(device: &Path) -> bool {
-    let Ok(d) = open(device) else { return true };
+    open(device).map_or(true, |d| has_none(&d))
+}
+
+fn has_none(device: &File) -> bool {
     let mut info = [0; INFO];
-    let status = sys::ioctl_struct(d.as_fd(), GET_STATUS64, &mut info);
+    let status = sys::ioctl_struct(device.as_fd(), GET_STATUS64, &mut info);
     status.is_err_and(|e| e.raw_os_error() == Some(libc::ENXIO))
 }
 

@@ -101,6 +101,11 @@ impl Device {
         self.thread().is_some_and(|t| Path::new(&format!("/proc/{pid}/task/{t}")).exists())
     }
 
+    /// Whether a process served it that has ended, and somebody still has it open. Nobody else can serve it until then.
+    pub(crate) fn is_left(self) -> bool {
+        self.thread().is_some_and(|t| !Path::new(&format!("/proc/{t}")).exists())
+    }
+
     fn is_free(self) -> bool {
         self.thread().is_none() && self.sectors() == Some(0)
     }
@@ -119,21 +124,29 @@ impl Device {
         sys::ioctl(self.open()?.as_fd(), SET_BLOCKS, len / u64::from(block_size.max(1))).map(drop)
     }
 
-    /// Tells the driver what the device is; what is wrong at the first socket says that somebody else has it.
-    fn set_up(file: &File, g: Geometry, sockets: &[UnixStream]) -> Result<(), (bool, io::Error)> {
+    /// Tells the driver what the device is; what is wrong at the first socket says that somebody else has it. From that
+    /// socket on it is ours, and no disk until it has a size.
+    fn set_up(
+        file: &File,
+        g: Geometry,
+        sockets: &[UnixStream],
+        won: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), (bool, Error)> {
+        let failed = |e: io::Error| Error::system("the nbd driver makes no disk", &e);
         let mut taken = false;
         for s in sockets {
             let number = s.as_raw_fd() as u64;
-            sys::ioctl(file.as_fd(), SET_SOCKET, number).map_err(|e| (!taken, e))?;
+            sys::ioctl(file.as_fd(), SET_SOCKET, number).map_err(|e| (!taken, failed(e)))?;
             taken = true;
         }
+        won().map_err(|e| (false, e))?;
         for (what, value) in [
             (SET_BLOCK_SIZE, u64::from(g.block_size)),
             (SET_BLOCKS, g.len / u64::from(g.block_size.max(1))),
             (SET_FLAGS, export_flags(g)),
             (SET_TIMEOUT, TIMEOUT),
         ] {
-            sys::ioctl(file.as_fd(), what, value).map_err(|e| (false, e))?;
+            sys::ioctl(file.as_fd(), what, value).map_err(|e| (false, failed(e)))?;
         }
         Ok(())
     }
@@ -162,20 +175,21 @@ pub fn sockets() -> io::Result<(UnixStream, UnixStream)> {
 }
 
 /// Has the driver make a disk of a volume whose queues are being served at the other ends of `sockets`, and calls
-/// `ended` when it is gone.
+/// `ended` when it is gone. `won` is told the device while it is ours, and no disk yet.
 ///
 /// # Errors
-/// What the driver said. Nothing is left then but the sockets' other ends.
+/// What the driver said, or `won`. Nothing is left then but the sockets' other ends.
 pub(crate) fn connect(
     g: Geometry,
     sockets: Vec<UnixStream>,
+    won: impl Fn(&Path) -> Result<(), Error> + Send + 'static,
     ended: impl FnOnce() + Send + 'static,
 ) -> Result<PathBuf, Error> {
     probe()?;
     let (tell, told) = channel();
     // The driver wants all of it from one thread, which it keeps for as long as the disk is there.
     let serve = move || {
-        if let Some((device, file)) = take_device(g, &sockets, &tell) {
+        if let Some((device, file)) = take_device(g, &sockets, &won, &tell) {
             // The kernel has its own hold on its ends; ours would keep them open.
             drop(sockets);
             let _ = tell.send(Ok(device));
@@ -208,6 +222,7 @@ pub(crate) fn connect(
 fn take_device(
     g: Geometry,
     sockets: &[UnixStream],
+    won: &dyn Fn(&Path) -> Result<(), Error>,
     tell: &Sender<Result<Device, Error>>,
 ) -> Option<(Device, File)> {
     let mut why = Error::new(
@@ -225,7 +240,7 @@ fn take_device(
                 continue;
             }
         };
-        match Device::set_up(&file, g, sockets) {
+        match Device::set_up(&file, g, sockets, || won(&device.path())) {
             Ok(()) => {
                 // Longer requests would want buffers of their own. The driver keeps to it; a refusal is answered as such.
                 let longest = device.sys("queue/max_sectors_kb");
@@ -238,7 +253,7 @@ fn take_device(
             Err((true, _)) => {}
             Err((false, e)) => {
                 let _ = sys::ioctl(file.as_fd(), CLEAR_SOCKETS, 0);
-                why = Error::system("the nbd driver makes no disk", &e);
+                why = e;
                 break;
             }
         }

@@ -1,10 +1,13 @@
 //! `weir attach` and `weir detach`: the way to the volume, and a process for each disk.
 
 mod daemon;
+mod detach;
+
+pub(crate) use self::detach::detach;
 
 use self::daemon::{Addresses, Guest};
 use super::remote::{fnv, initiator_port, login, machine};
-use crate::cli::args::{AttachArgs, AttachMethod, AttachProtocol, DetachArgs};
+use crate::cli::args::{AttachArgs, AttachMethod, AttachProtocol};
 use crate::cli::log::log_to_file;
 use crate::cli::output::{self, Table};
 use std::io::{BufRead, BufReader};
@@ -430,24 +433,5 @@ fn list(args: &AttachArgs) -> anyhow::Result<ExitCode> {
         }
     }
     output::text(&t.text())?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Runs `weir detach`.
-pub(crate) fn detach(args: DetachArgs) -> anyhow::Result<ExitCode> {
-    let undo = |made: &Made| {
-        let taken = daemon::take_back(&made.mapped, &made.initiator_port);
-        taken.unwrap_or_else(|e| daemon::stays(&made.mapped, &e))
-    };
-    let done = weir_attach::detach::detach(&args.run.run_dir, &args.name, args.force, undo)
-        .map_err(said)?;
-    let value = serde_json::json!({ "detached": args.name, "notes": done.notes });
-    output::show(args.json, &value, |_| {
-        let mut text = format!("{} is detached\n", args.name);
-        for n in &done.notes {
-            text.push_str(&format!("note: {n}\n"));
-        }
-        text
-    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -184,15 +184,86 @@ fn it_is_taken_back_however_the_attachment_ends() {
         target.all_gone(&a);
         assert_eq!(seen(&target), nothing(), "{sign}");
     }
-    // Without the daemon it stays, and that is said with what to type.
+    // Without the daemon it stays, and that is said with what to type. It is known until somebody gives it up.
     let a = target.attach("ended");
     target.kill();
-    let said = target.ok("detach ended --force");
     let line = "weir map delete attach-ended ended; weir host delete attach-ended";
+    for again in ["detach ended --force", "detach ended"] {
+        let said = target.fails(again, 5);
+        assert!(said.contains("may still be mapped") && said.contains(line), "{said}");
+        assert!(said.contains("`weir detach ended` again"), "{said}");
+    }
+    let said = target.ok("detach ended --force");
     assert!(said.contains("may still be mapped") && said.contains(line), "{said}");
     target.all_gone(&a);
     target.start();
     assert_eq!(seen(&target).1, ["attach-ended/ended"]);
+}
+
+/// The disk goes, and what was made for it does not: neither is hidden.
+#[test]
+fn a_detach_that_takes_nothing_back_says_so_until_it_does() {
+    if !can() {
+        return;
+    }
+    let target = Target::declared(&unseen("honest"));
+    let a = target.attach("honest");
+    let (socket, away) = (target.dir.join("data/weir.sock"), target.dir.join("away"));
+    fs::rename(&socket, &away).unwrap();
+    for _ in 0..2 {
+        let said = target.fails("detach honest", 5);
+        assert!(said.contains("weir map delete attach-honest honest"), "{said}");
+    }
+    fs::rename(&away, &socket).unwrap();
+    assert_eq!(seen(&target).1, ["attach-honest/honest"]);
+    let said = target.ok("detach honest");
+    assert!(said.contains("not mapped to host attach-honest any more, which is deleted"), "{said}");
+    assert_eq!(seen(&target), nothing());
+    target.all_gone(&a);
+}
+
+/// A host that was there has another initiator port, whose user is away for a moment.
+#[test]
+fn a_mapping_stays_that_another_port_of_the_host_may_use() {
+    if !can() {
+        return;
+    }
+    let target = Target::declared(&unseen("both"));
+    let a = target.attach("both");
+    let port = a["initiator_port"].as_str().unwrap();
+    target.ok("detach both");
+    target.ok(&format!("host create own --port {port} --port 7:7"));
+    let a = target.attach("both");
+    assert_eq!(a["mapped"]["made_host"], false, "{a}");
+    let other = target.attach("both --name it-other --initiator-port 7:7 --no-map");
+    // The daemon sees who is there.
+    target.ok("host create x --port 8:8");
+    target.ok("detach it-other");
+    assert_eq!(json(&target, "attach --list").as_array().map(Vec::len), Some(1), "{other}");
+    let said = target.fails("detach both", 4);
+    assert!(said.contains("may be about to come back"), "{said}");
+    assert!(said.contains("weir map delete own both"), "{said}");
+    assert_eq!(seen(&target).1, ["own/both"]);
+    // Once nobody wants it.
+    target.ok("map delete own both");
+    target.ok("detach both");
+    target.all_gone(&a);
+}
+
+/// By a port that was given others may have the volume, but a session of the past is its own.
+#[test]
+fn what_was_made_for_a_port_that_was_given_goes_too() {
+    if !can() {
+        return;
+    }
+    let target = Target::declared(&unseen("given"));
+    let a = target.attach("given --initiator-port 5:5");
+    assert_eq!(a["mapped"]["shared"], true, "{a}");
+    target.ok("host create x --port 8:8");
+    target.ok("host delete x");
+    target.ok("detach given");
+    target.all_gone(&a);
+    assert_eq!(seen(&target), nothing());
 }
 
 /// Its process ends in order while the daemon takes no commands: what it could not take back is known until somebody does.
@@ -234,7 +305,8 @@ fn an_attachment_that_is_killed_while_it_is_made_leaves_nothing() {
         std::thread::sleep(std::time::Duration::from_millis(3 * n));
         child.kill().unwrap();
         child.wait().unwrap();
-        target.ok("detach early --force");
+        // It is known to have been killed.
+        target.ok("detach early");
         assert_eq!(seen(&target), nothing(), "round {n}");
     }
 }

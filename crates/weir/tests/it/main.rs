@@ -3,6 +3,7 @@
 
 mod applied;
 mod attach;
+mod attach_devices;
 mod attach_local;
 mod cli;
 #[path = "../common/mod.rs"]

@@ -153,7 +153,8 @@ pub(super) fn let_in(
             }
         };
         let (made_host, volume) = (secret.is_some(), guest.volume.clone());
-        let mut mapped = Mapped { server, host, made_host, volume, naa, lun: None };
+        let shared = guest.shared;
+        let mut mapped = Mapped { server, host, made_host, volume, naa, lun: None, shared };
         note(Some(&mapped))?;
         if let Some(secret) = secret {
             let (name, ports) = (mapped.host.clone(), vec![guest.port]);
@@ -228,11 +229,37 @@ pub(super) fn sentence(m: &Mapped) -> String {
 
 /// Takes back what was made for an attachment that had this initiator port, as far as it is still that. Gives a sentence
 /// on what became of it.
+///
+/// # Errors
+/// Something stays that may be the attachment's.
 pub(super) fn take_back(m: &Mapped, port: &str) -> Result<String> {
+    at_daemon(m, async |client| forget(&client, m, port).await)
+}
+
+/// A sentence on what became of what an attachment's own process has seen to.
+pub(super) fn seen_to(m: &Mapped) -> String {
+    let (host, volume) = (&m.host, &m.volume);
+    let look = at_daemon(m, async |client| {
+        let mapping = found(client.map(host, volume).await)?;
+        Ok((mapping, found(client.host(host).await)?))
+    });
+    match look {
+        Ok((None, None)) if m.made_host => {
+            format!("volume {volume} is not mapped to host {host} any more, which is deleted")
+        }
+        Ok((None, _)) => format!("volume {volume} is not mapped to host {host} any more"),
+        Ok((Some(now), _)) => {
+            format!("host {host} sees volume {volume} as LUN {} now, which stays", now.lun)
+        }
+        Err(_) => format!("what was made for it is taken back: host {host} saw volume {volume}"),
+    }
+}
+
+fn at_daemon<R>(m: &Mapped, work: impl AsyncFnOnce(Client) -> Result<R>) -> Result<R> {
     let endpoint: Endpoint = m.server.parse()?;
     let client = Client::new(endpoint, None);
     ask(async {
-        match tokio::time::timeout(FORGET, forget(&client, m, port)).await {
+        match tokio::time::timeout(FORGET, work(client)).await {
             Ok(done) => done,
             Err(_) => Err(Error::new(Code::DaemonUnreachable, "the daemon does not answer")
                 .because(format!("it had {} s", FORGET.as_secs()))),
@@ -242,28 +269,26 @@ pub(super) fn take_back(m: &Mapped, port: &str) -> Result<String> {
 
 /// A sentence on what stays, and how to take it away by hand.
 pub(super) fn stays(m: &Mapped, why: &Error) -> String {
-    stays_text(m, &why.to_string())
+    let Mapped { host, volume, .. } = m;
+    format!("volume {volume} may still be mapped to host {host}: {why}; {}", by_hand(m))
 }
 
-fn stays_text(m: &Mapped, why: &str) -> String {
+/// What takes it away by hand.
+pub(super) fn by_hand(m: &Mapped) -> String {
     let Mapped { host, volume, .. } = m;
     let also = if m.made_host { format!("; weir host delete {host}") } else { String::new() };
-    format!(
-        "volume {volume} may still be mapped to host {host}: {why}; weir map delete {host} {volume}{also}"
-    )
+    format!("weir map delete {host} {volume}{also}")
 }
 
 async fn forget(client: &Client, m: &Mapped, port: &str) -> Result<String> {
     let (name, volume) = (&m.host, &m.volume);
+    let port: InitiatorPort = port.parse()?;
     let Some(host) = found(client.host(name).await)? else {
         return Ok(format!("volume {volume} is not mapped to host {name} any more"));
     };
-    let is_ours = |p: &InitiatorPort| p.to_string() == port;
-    if !host.ports.iter().any(is_ours) {
+    if !host.ports.contains(&port) {
         return Ok(format!("host {name} is another one now, and stays as it is"));
     }
-    // Whoever else is of that host may have begun to use the volume.
-    let alone = !host.allow_any && host.ports.iter().all(is_ours);
     let same = match found(client.volume(volume).await)? {
         Some(v) => v.volume.naa.to_string() == m.naa,
         None => false,
@@ -272,19 +297,21 @@ async fn forget(client: &Client, m: &Mapped, port: &str) -> Result<String> {
     let mut text = match mapping {
         // Whose it is then is not known: somebody may have been faster.
         Some(_) if m.lun.is_none() && !m.made_host => {
-            return Ok(stays_text(m, "it is not known who has made that"));
+            return Err(Error::new(Code::VolumeMapped, "it is not known who has made the mapping")
+                .because("the attachment was killed while it asked for it"));
         }
         Some(now) if m.lun.is_some_and(|lun| now.lun != lun) || !same => {
             return Ok(format!("host {name} sees another volume {volume} now, which stays"));
         }
-        // Its own session may not be known to be over yet; another one there could be only by this port.
+        // Whoever else is of that host may have begun to use the volume, and be away for a moment. Our own session may not be
+        // known to be over yet; another one by this port can only be there if the port was given.
         Some(_) => {
-            found(client.delete_map(name, volume, alone).await)?;
+            found(client.delete_map_of(name, volume, port, !m.shared).await)?;
             format!("volume {volume} is not mapped to host {name} any more")
         }
         None => format!("volume {volume} is not mapped to host {name} any more"),
     };
-    if m.made_host && alone {
+    if m.made_host && !host.allow_any && host.ports == [port] {
         match found(client.delete_host(name).await) {
             Ok(_) => text += ", which is deleted",
             Err(e) if e.code == Code::HostMapped => text += ", which stays: it has others",

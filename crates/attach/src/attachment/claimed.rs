@@ -1,0 +1,155 @@
+//! An attachment's name: taken before anything is made, and given back after all that was made has been taken away.
+
+use crate::error::{Error, Kind};
+use crate::fuse;
+use crate::host::loopdev;
+use crate::nbd;
+use crate::state::{Made, Method, Place, State};
+use crate::sys;
+use crate::ublk;
+use std::path::{Path, PathBuf};
+
+/// A name that is taken for an attachment, which is yet to be made. Dropping it gives the name back.
+pub struct Claimed {
+    pub(super) method: Method,
+    pub(super) cleanup: Cleanup,
+}
+
+impl Claimed {
+    /// Has `undo` done when the attachment ends, however that comes: its disk is gone then, and its name not free yet. So
+    /// it meets no other attachment of that name. False: it could not be, and what is [noted](Noting) stays for
+    /// [`detach`](crate::detach::detach).
+    pub fn at_the_end(&mut self, undo: impl FnOnce() -> bool + 'static) {
+        self.cleanup.undo = Some(Box::new(undo));
+    }
+
+    /// Where to write down what is made for it elsewhere.
+    pub fn noting(&self) -> Noting {
+        Noting(self.cleanup.place.clone())
+    }
+}
+
+/// Writes down what is made for an attachment elsewhere.
+pub struct Noting(Place);
+
+impl Noting {
+    /// Before it is made, and again when more is known of it. None: nothing is.
+    ///
+    /// # Errors
+    /// It cannot be written, and must not be made.
+    pub fn note(&self, made: Option<&Made>) -> Result<(), Error> {
+        self.0.write_made(made)
+    }
+}
+
+/// Takes a name for an attachment, by a method; `None` takes the best that the kernel has.
+///
+/// # Errors
+/// The name is taken, or the method cannot be used here.
+pub fn claim(run_dir: &Path, name: &str, method: Option<Method>) -> Result<Claimed, Error> {
+    let method = choose(method)?;
+    let mut place = Place::of(run_dir, name)?;
+    place.create()?;
+    Ok(Claimed { method, cleanup: Cleanup { place, device: None, undo: None } })
+}
+
+/// Takes away from the kernel what it still has.
+pub(super) struct Cleanup {
+    pub(super) place: Place,
+    pub(super) device: Option<(Method, PathBuf)>,
+    undo: Option<Box<dyn FnOnce() -> bool>>,
+}
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        // They may have been taken away, and the name be another attachment's, with all that goes by it.
+        let own = self.place.is_own();
+        match &self.device {
+            Some((Method::Fuse, device)) if own && is_ours(&self.place, device) => {
+                let _ = loopdev::clear(device, None);
+            }
+            // The driver has let go with the sockets.
+            Some((Method::Ublk, disk)) => {
+                let device = ublk::Device::of(disk);
+                if let Some(d) = device.filter(|d| d.is_of(std::process::id())) {
+                    let _ = d.stop();
+                    d.delete();
+                }
+            }
+            _ => {}
+        }
+        if !own {
+            return;
+        }
+        let _ = sys::unmount(&self.place.disk(), true);
+        match self.undo.take().is_none_or(|undo| undo()) {
+            true => self.place.remove(),
+            false => self.place.leave_made(),
+        }
+    }
+}
+
+/// Whether the disk is still this attachment's: the kernel may have given its number to another.
+pub(crate) fn is_still(place: &Place, state: &State) -> bool {
+    let (device, pid) = (&state.device, state.pid);
+    match state.method {
+        Method::Fuse => is_ours(place, device),
+        Method::Ublk => ublk::Device::of(device).is_some_and(|d| d.is_of(pid)),
+        Method::Nbd => nbd::Device::of(device).is_some_and(|d| {
+            let left = || d.is_left() && place.is_link_to(device);
+            state.is_alive() && d.is_of(pid) || left()
+        }),
+    }
+}
+
+/// Whether the loop device has the file of this attachment.
+pub(crate) fn is_ours(place: &Place, device: &Path) -> bool {
+    let file = place.disk().join(fuse::FILE_NAME);
+    loopdev::backing(device).is_some_and(|b| Path::new(&b) == file)
+}
+
+/// The method that is asked for, or the best that this machine has.
+///
+/// # Errors
+/// What is missing.
+fn choose(method: Option<Method>) -> Result<Method, Error> {
+    if !sys::is_root() {
+        return Err(Error::new(
+            Kind::Denied,
+            "only root can give this host a disk",
+            "mounting and loop devices are for root",
+            "run it as root",
+        ));
+    }
+    match method {
+        Some(Method::Ublk) => ublk::probe().map(|()| Method::Ublk),
+        Some(Method::Nbd) => nbd::probe().map(|()| Method::Nbd),
+        Some(Method::Fuse) => by_fuse(),
+        None => best(ublk::probe(), nbd::probe, by_fuse),
+    }
+}
+
+/// The first of the methods that there is; what all of them said if there is none.
+fn best(
+    ublk: Result<(), Error>,
+    nbd: impl FnOnce() -> Result<(), Error>,
+    fuse: impl FnOnce() -> Result<Method, Error>,
+) -> Result<Method, Error> {
+    let Err(no_ublk) = ublk else { return Ok(Method::Ublk) };
+    let Err(no_nbd) = nbd() else { return Ok(Method::Nbd) };
+    fuse().map_err(|e| {
+        let message = "this kernel has nothing to make a disk with";
+        let why = format!("{}\n{}\n{}", no_ublk.reason, no_nbd.reason, e.reason);
+        let hint = format!("for ublk: {}; for nbd: {}; or: {}", no_ublk.hint, no_nbd.hint, e.hint);
+        Error::new(e.kind, message, why, hint)
+    })
+}
+
+fn by_fuse() -> Result<Method, Error> {
+    fuse::probe()?;
+    loopdev::probe()?;
+    Ok(Method::Fuse)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+use super::*;
+use crate::state::tests::{Scratch, ended, state};
+use crate::state::{Maker, Process};
+use std::fs;
+
+fn mapped() -> Mapped {
+    Mapped {
+        server: "unix:/nowhere".into(),
+        host: "h".into(),
+        made_host: true,
+        volume: "v".into(),
+        naa: String::new(),
+        lun: None,
+        shared: false,
+    }
+}
+
+/// The files of an attachment of that process, for which something was made.
+fn left_by(dir: &Scratch, process: Process) -> Place {
+    let mut place = dir.place("a");
+    place.create().unwrap();
+    let made =
+        Made { pid: process.pid, started: process.started, ..Made::here(mapped(), "1:2".into()) };
+    place.write_made(Some(&made)).unwrap();
+    let maker = Maker { process, disk: None };
+    fs::write(dir.0.join("run/a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
+    place
+}
+
+#[test]
+fn what_was_made_is_known_until_it_is_taken_back_or_given_up() {
+    if !sys::is_root() {
+        println!("SKIPPED: it needs root");
+        return;
+    }
+    let dir = Scratch::new("kept");
+    let run = dir.0.join("run");
+    let place = left_by(&dir, ended());
+    let cannot = |_: &Made| Err::<String, _>("the daemon is away");
+    for _ in 0..2 {
+        let done = detach(&run, "a", false, cannot).unwrap();
+        let left = done.left.unwrap();
+        assert!(left.kept && left.why == "the daemon is away" && left.made.mapped == mapped());
+        assert!(place.made().is_some());
+    }
+    let done = detach(&run, "a", false, |_| Ok::<_, ()>("taken back".into())).unwrap();
+    assert!(done.notes.contains(&"taken back".to_owned()) && done.left.is_none());
+    assert!(!place.exists());
+    let place = left_by(&dir, ended());
+    assert!(!detach(&run, "a", true, cannot).unwrap().left.unwrap().kept, "given up");
+    assert!(!place.exists());
+}
+
+/// Its process took the disk away and ended in order, but could not take back what was made: its state is gone by then.
+#[test]
+fn a_process_that_could_not_take_it_back_does_not_hide_that() {
+    if !sys::is_root() {
+        println!("SKIPPED: it needs root");
+        return;
+    }
+    let dir = Scratch::new("hidden");
+    let run = dir.0.join("run");
+    let mut process = Command::new("sleep").arg("60").spawn().unwrap();
+    let it = Process::of(process.id()).unwrap();
+    let place = left_by(&dir, Process::me());
+    let Process { pid, started } = it;
+    let state =
+        State { pid, started, mapped: Some(mapped()), ..state("a", Method::Nbd, "/dev/nbd98765") };
+    place.write(&state).unwrap();
+    let maker = Maker { process: it, disk: None };
+    fs::write(run.join("a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
+    let ends = std::thread::spawn({
+        let place = place.clone();
+        move || {
+            std::thread::sleep(Duration::from_millis(500));
+            place.leave_made();
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    });
+    let done = detach(&run, "a", false, |_| Err::<String, _>("no")).unwrap();
+    ends.join().unwrap();
+    assert!(done.left.is_some_and(|l| l.kept) && place.made().is_some());
+}
+
+#[test]
+fn who_is_making_an_attachment_is_ended_before_its_files_go() {
+    if !sys::is_root() {
+        println!("SKIPPED: it needs root");
+        return;
+    }
+    let dir = Scratch::new("maker");
+    let run = dir.0.join("run");
+    let mut maker = Command::new("sleep").arg("60").spawn().unwrap();
+    let it = Process::of(maker.id()).unwrap();
+    let place = left_by(&dir, it);
+    let undo = |_: &Made| Ok::<String, ()>("taken back".into());
+    assert_eq!(detach(&run, "a", false, undo).unwrap_err().kind, Kind::Busy);
+    assert!(maker.try_wait().unwrap().is_none() && place.made().is_some());
+    let done = detach(&run, "a", true, |made| {
+        assert!(!it.is_alive(), "it makes nothing any more");
+        undo(made)
+    });
+    done.unwrap();
+    assert!(!place.exists() && !maker.wait().unwrap().success());
+}
+
+/// It was killed between its device and its state.
+#[test]
+fn a_device_goes_with_an_attachment_that_was_never_finished() {
+    if !sys::is_root() || loopdev::probe().is_err() {
+        println!("SKIPPED: it needs root and loop devices");
+        return;
+    }
+    let dir = Scratch::new("unfinished");
+    let mut place = dir.place("a");
+    place.create().unwrap();
+    let file = place.disk().join(crate::fuse::FILE_NAME);
+    fs::write(&file, vec![0; 1 << 20]).unwrap();
+    let won = |device: &Path| {
+        assert!(loopdev::is_free(device), "not yet");
+        place.about_to_have(Method::Fuse, device)
+    };
+    let device = loopdev::configure(&file, 512, false, won).unwrap();
+    assert!(is_ours(&place, &device));
+    place.make_link(&device).unwrap();
+    let disk = Some((Method::Fuse, device.clone()));
+    let maker = Maker { process: ended(), disk };
+    fs::write(dir.0.join("run/a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
+    let done = detach(&dir.0.join("run"), "a", false, |_| Ok::<_, ()>(String::new())).unwrap();
+    assert!(done.left.is_none());
+    let left = is_ours(&place, &device);
+    if left {
+        loopdev::clear(&device, None).unwrap();
+    }
+    assert!(!left, "{} has its file yet", device.display());
+}

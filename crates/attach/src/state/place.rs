@@ -1,0 +1,248 @@
+//! The directory of one attachment, and its name among the devices.
+
+use super::{Made, Maker, Method, Process, State, links};
+use crate::error::{Error, Kind};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Where disks get their names.
+const LINKS: &str = "/dev/weir";
+const STATE: &str = "state.json";
+const MADE: &str = "made.json";
+const MAKER: &str = "maker.json";
+
+/// The directory of one attachment.
+#[derive(Debug, Clone)]
+pub struct Place {
+    dir: PathBuf,
+    name: String,
+    links: PathBuf,
+}
+
+impl Place {
+    /// That of `name`, which may be there or not.
+    ///
+    /// # Errors
+    /// It is no name.
+    pub fn of(run_dir: &Path, name: &str) -> Result<Place, Error> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        let good = !name.is_empty()
+            && name.len() <= 64
+            && name.chars().all(fits)
+            && !name.starts_with(['.', '-']);
+        if !good {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("`{name}` cannot be the name of an attachment"),
+                "it has 1 to 64 letters, digits, dots, hyphens and underlines, and begins with a letter or digit",
+                "give another with --name",
+            ));
+        }
+        Ok(Place { dir: full(run_dir).join(name), name: name.to_owned(), links: LINKS.into() })
+    }
+
+    /// The same with the names of disks elsewhere.
+    #[cfg(test)]
+    pub(crate) fn with_links(mut self, dir: &Path) -> Place {
+        self.links = dir.to_owned();
+        self
+    }
+
+    /// Makes the directory, as this process's.
+    ///
+    /// # Errors
+    /// It is there already, or cannot be made.
+    pub fn create(&mut self) -> Result<(), Error> {
+        let text = format!("the directory {} cannot be made", self.dir.display());
+        let failed = |e: &io::Error| Error::system(&text, e);
+        let mut builder = fs::DirBuilder::new();
+        builder.mode(0o700);
+        if let Some(parent) = self.dir.parent() {
+            builder.recursive(true).create(parent).map_err(|e| failed(&e))?;
+            // The kernel tells of files by their full names.
+            self.dir = full(parent).join(&self.name);
+        }
+        match builder.recursive(false).create(&self.dir) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(self.taken()),
+            Err(e) => return Err(failed(&e)),
+        }
+        // Whose it is who writes this: one that was taken away meanwhile may be there anew.
+        let maker = Maker { process: Process::me(), disk: None };
+        let text = serde_json::to_string_pretty(&maker).map_err(|e| failed(&e.into()))?;
+        let file = fs::OpenOptions::new().write(true).create_new(true).open(self.dir.join(MAKER));
+        let mut file = file.map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => self.taken(),
+            _ => failed(&e),
+        })?;
+        let written = file.write_all(text.as_bytes());
+        written.and_then(|()| builder.create(self.disk())).map_err(|e| {
+            self.remove();
+            failed(&e)
+        })
+    }
+
+    fn taken(&self) -> Error {
+        let is_over = self.owner().is_some_and(|p| !p.is_alive());
+        let why = match self.read() {
+            Some(s) if s.is_alive() => format!("it is {} (process {})", s.device.display(), s.pid),
+            Some(_) => "its process has ended and left it behind".into(),
+            None if is_over && self.made().is_some() => {
+                "what was made for it at the daemon could not be taken back yet".into()
+            }
+            None if is_over => "`weir attach` was killed while making it".into(),
+            None => "another `weir attach` is making it, or was killed doing so".into(),
+        };
+        Error::new(
+            Kind::Exists,
+            format!("there is an attachment {} already", self.name),
+            why,
+            format!("`weir detach {0}` ends it; --name gives this one another name", self.name),
+        )
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it is there.
+    pub fn exists(&self) -> bool {
+        self.dir.exists()
+    }
+
+    /// Where the file system of the disk is mounted.
+    pub fn disk(&self) -> PathBuf {
+        self.dir.join("disk")
+    }
+
+    /// Where a process in the background writes its log.
+    pub fn log(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    fn link(&self) -> PathBuf {
+        self.links.join(&self.name)
+    }
+
+    /// Whether the device still goes by this name, so that nobody got it since.
+    pub(crate) fn is_link_to(&self, device: &Path) -> bool {
+        links::is_to(&self.link(), device)
+    }
+
+    /// Writes down that the kernel gives it this device, which is no disk yet, and sees to it that no other name is the
+    /// device's.
+    pub(crate) fn about_to_have(&self, method: Method, device: &Path) -> Result<(), Error> {
+        let disk = Some((method, device.to_owned()));
+        self.write_as(MAKER, &Maker { process: Process::me(), disk })?;
+        links::take_all(&self.links, device)
+            .map_err(|e| Error::system(format!("{} has another name yet", device.display()), &e))
+    }
+
+    /// Gives the disk its name in /dev; `None` where that cannot be written.
+    pub(crate) fn make_link(&self, device: &Path) -> Option<PathBuf> {
+        links::make(&self.link(), device).ok()?;
+        Some(self.link())
+    }
+
+    /// What is known of it.
+    pub fn read(&self) -> Option<State> {
+        self.read_as(STATE)
+    }
+
+    /// Whose the files are: a name may have become another attachment's.
+    pub(crate) fn owner(&self) -> Option<Process> {
+        let maker = self.maker().map(|m| m.process);
+        let state = || self.read().map(|s| s.process());
+        maker.or_else(state).or_else(|| self.made().map(|m| m.process()))
+    }
+
+    /// Whether the files are this process's.
+    pub(crate) fn is_own(&self) -> bool {
+        self.maker().is_some_and(|m| m.process == Process::me())
+    }
+
+    pub(crate) fn maker(&self) -> Option<Maker> {
+        self.read_as(MAKER)
+    }
+
+    fn read_as<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        let text = fs::read_to_string(self.dir.join(name)).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Writes down what is known, as the process that made the directory.
+    ///
+    /// # Errors
+    /// What the operating system said, or the directory is not this process's any more.
+    pub fn write(&self, state: &State) -> Result<(), Error> {
+        self.write_as(STATE, state)
+    }
+
+    fn write_as(&self, name: &str, what: &impl Serialize) -> Result<(), Error> {
+        let failed = |e: &dyn std::fmt::Display| {
+            Error::new(Kind::Failed, "the state cannot be written", e, "")
+        };
+        if !self.is_own() {
+            return Err(failed(&format!("{} was taken away", self.dir.display())));
+        }
+        let text = serde_json::to_string_pretty(what).map_err(|e| failed(&e))?;
+        let new = self.dir.join("state.new");
+        fs::write(&new, text + "\n").map_err(|e| failed(&e))?;
+        fs::rename(&new, self.dir.join(name)).map_err(|e| failed(&e))
+    }
+
+    /// What is made for it elsewhere, or may be.
+    pub(crate) fn made(&self) -> Option<Made> {
+        self.read_as(MADE)
+    }
+
+    /// Writes down what is about to be made for it elsewhere, or that nothing is.
+    pub(crate) fn write_made(&self, made: Option<&Made>) -> Result<(), Error> {
+        match made {
+            Some(made) => self.write_as(MADE, made),
+            None => {
+                let _ = fs::remove_file(self.dir.join(MADE));
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes its name away from the disk that it had.
+    fn remove_link(&self) {
+        let state = self.read().map(|s| s.device);
+        let noted = self.maker().and_then(|m| m.disk).map(|(_, device)| device);
+        for device in state.iter().chain(&noted) {
+            let _ = links::remove(&self.link(), device);
+        }
+    }
+
+    /// Removes all but what is known of what was made elsewhere, for who can take that back.
+    pub(crate) fn leave_made(&self) {
+        self.remove_link();
+        let _ = fs::remove_file(self.dir.join(STATE));
+        let _ = fs::remove_dir(self.disk());
+    }
+
+    /// Removes the files. Nothing is mounted any more.
+    pub(crate) fn remove(&self) {
+        self.remove_link();
+        // Whose they are goes last.
+        for name in [STATE, MADE, "state.new", "log", MAKER] {
+            let _ = fs::remove_file(self.dir.join(name));
+        }
+        // Never with what is in it: should something be mounted there still, it is not ours to delete.
+        let _ = fs::remove_dir(self.disk());
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+/// A path as the kernel tells it; as far as it is there.
+fn full(path: &Path) -> PathBuf {
+    let there = fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+    there.unwrap_or_else(|_| path.to_owned())
+}

@@ -1,0 +1,144 @@
+use super::*;
+use crate::error::Kind;
+use std::os::unix::fs::symlink;
+
+/// A directory that goes at the end.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Scratch {
+        let dir = format!("weir-attach-{name}-{}", std::process::id());
+        let dir = fs::canonicalize(std::env::temp_dir()).unwrap().join(dir);
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).unwrap();
+        Scratch(dir)
+    }
+
+    /// A place of that name, with the names of disks in `links`.
+    pub(crate) fn place(&self, name: &str) -> Place {
+        let links = self.0.join("links");
+        fs::create_dir_all(&links).unwrap();
+        Place::of(&self.0.join("run"), name).unwrap().with_links(&links)
+    }
+
+    fn links(&self) -> Vec<String> {
+        let all = fs::read_dir(self.0.join("links")).unwrap();
+        let mut all: Vec<_> = all.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        all.sort();
+        all
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What this process has, by that name.
+pub(crate) fn state(name: &str, method: Method, device: &str) -> State {
+    let Process { pid, started } = Process::me();
+    State {
+        name: name.into(),
+        volume: name.into(),
+        protocol: "brp".into(),
+        targets: vec!["127.0.0.1:5556".into()],
+        initiator_port: String::new(),
+        identity: "6001".into(),
+        method,
+        device: device.into(),
+        link: None,
+        size: 1 << 30,
+        block_size: 512,
+        read_only: false,
+        queues: 1,
+        pid,
+        started,
+        mapped: None,
+    }
+}
+
+/// A process that has ended.
+pub(crate) fn ended() -> Process {
+    Process { started: 1, ..Process::me() }
+}
+
+#[test]
+fn names_are_checked_and_used_once() {
+    for bad in ["", ".", "..", "a/b", "-x", "a b", &"x".repeat(65)] {
+        assert_eq!(Place::of(Path::new("/x"), bad).unwrap_err().kind, Kind::Invalid, "{bad}");
+    }
+    let dir = Scratch::new("state");
+    let mut place = dir.place("db-01");
+    place.create().unwrap();
+    assert_eq!(place.create().unwrap_err().kind, Kind::Exists);
+    assert_eq!(list(&dir.0.join("run")), [("db-01".to_owned(), None)]);
+    assert!(place.is_own() && place.owner() == Some(Process::me()));
+    let state = state("db-01", Method::Fuse, "/dev/loop0");
+    place.write(&state).unwrap();
+    assert_eq!(place.read().as_ref(), Some(&state));
+    assert!(state.is_alive());
+    assert!(!State { started: state.started + 1, ..state.clone() }.is_alive());
+    place.remove();
+    assert!(!place.exists());
+    assert!(place.write(&state).is_err(), "it is nobody's");
+}
+
+/// The kernel gives the number of a killed attachment's disk to the next.
+#[test]
+fn who_gets_a_device_takes_its_other_names_away() {
+    let dir = Scratch::new("links");
+    let nbd = |n: u32| PathBuf::from(format!("/dev/nbd{n}"));
+    let (mut a, mut b, mut c) = (dir.place("a"), dir.place("b"), dir.place("c"));
+    for (place, n) in [(&mut a, 0), (&mut c, 1)] {
+        place.create().unwrap();
+        place.about_to_have(Method::Nbd, &nbd(n)).unwrap();
+        assert!(place.make_link(&nbd(n)).is_some_and(|l| l.starts_with(&dir.0)));
+        place.write(&state(place.name(), Method::Nbd, nbd(n).to_str().unwrap())).unwrap();
+    }
+    b.create().unwrap();
+    b.about_to_have(Method::Nbd, &nbd(0)).unwrap();
+    assert_eq!(dir.links(), ["c"], "/dev/weir/a is not b's disk");
+    b.make_link(&nbd(0)).unwrap();
+    assert!(b.is_link_to(&nbd(0)) && !a.is_link_to(&nbd(0)) && !b.is_link_to(&nbd(1)));
+    // What has the name by now is not taken away with the old one.
+    symlink(nbd(7), dir.0.join("links/a")).unwrap();
+    a.remove();
+    assert_eq!(dir.links(), ["a", "b", "c"]);
+    b.remove();
+    c.remove();
+    assert_eq!(dir.links(), ["a"]);
+}
+
+#[test]
+fn a_name_of_a_disk_goes_though_its_state_was_never_written() {
+    let dir = Scratch::new("unwritten");
+    let mut place = dir.place("a");
+    for left in [true, false] {
+        place.create().unwrap();
+        place.about_to_have(Method::Fuse, Path::new("/dev/loop5")).unwrap();
+        place.make_link(Path::new("/dev/loop5")).unwrap();
+        match left {
+            true => place.leave_made(),
+            false => place.remove(),
+        }
+        assert!(dir.links().is_empty());
+        place.remove();
+    }
+}
+
+#[test]
+fn a_directory_is_known_by_its_full_name() {
+    let dir = Scratch::new("full");
+    fs::create_dir(dir.0.join("real")).unwrap();
+    symlink("real", dir.0.join("run")).unwrap();
+    let mut place = dir.place("a");
+    assert_eq!(place.disk(), dir.0.join("real/a/disk"));
+    place.create().unwrap();
+    // One that was not there when it was named.
+    symlink("later", dir.0.join("late")).unwrap();
+    let mut late = Place::of(&dir.0.join("late/run"), "a").unwrap();
+    fs::create_dir(dir.0.join("later")).unwrap();
+    late.create().unwrap();
+    assert_eq!(late.disk(), dir.0.join("later/run/a/disk"));
+}
