@@ -139,7 +139,8 @@ impl AttachArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  weir detach db-01\n  weir detach db-01 --force\n\n\
     Flushes the disk and takes it away. A disk in use is left alone, unless --force is given; what has not been written to \
-    the volume is lost then.")]
+    the volume is lost then. What was made for it at the daemon and cannot be taken back is said, and known until a later \
+    `weir detach` takes it back, or forgets it by --force.")]
 pub(crate) struct DetachArgs {
     /// The attachment's name; `weir attach --list` shows all.
     pub(crate) name: String,
