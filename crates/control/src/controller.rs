@@ -564,7 +564,7 @@ impl Controller {
 /// Whether what a fault is told of is in the configuration, as far as it says.
 fn is_there(object: &str, model: &Model) -> bool {
     match object.split_once('/') {
-        Some(("volume" | "cut" | "migration", name)) => model.volumes.contains_key(name),
+        Some(("volume" | "cut" | "size" | "migration", name)) => model.volumes.contains_key(name),
         Some(("pool" | "record", name)) => model.pools.contains_key(name),
         Some(("target", name)) => model.targets.contains_key(name),
         _ => true,

@@ -133,6 +133,8 @@ weir_base::planted_bugs! {
     CopyVouches,
     /// What is declared is tried as it was when the round began, whatever was declared since.
     DeclaredAsItWas,
+    /// Nothing that is declared is made before all keys have come.
+    AllWaitForKeys,
     /// What is declared is judged by a change that was refused and is to be taken back.
     DeclaredThoughOwed,
     /// What is tried again takes volumes from hosts that are logged in.
@@ -141,6 +143,8 @@ weir_base::planted_bugs! {
     GoneHostIsFulfilled,
     /// A volume whose deletion could not end at once is made anew as it is declared.
     DeletedComesBack,
+    /// A size that was refused, and is to be taken back, is told as one that hosts see.
+    SizeToldThoughOwed,
     /// How pools were closed is read anew when giving that away failed, though the data directory is another one by then.
     RecordsReadAnew,
     /// An opening that failed when it had begun to write counts as none.

@@ -89,7 +89,7 @@ impl Controller {
                 let _one = me.settled_turn().await?;
                 return me.rehearsed(&desired, &how).await;
             }
-            let keyless = me.warm_each(&desired.volumes).await;
+            let keyless = me.keyless(&desired).await;
             let _alone = me.applies.lock().await;
             let one = me.settled_turn().await?;
             me.supersede(&desired);
@@ -107,7 +107,7 @@ impl Controller {
     pub async fn declare(self: &Arc<Self>, desired: Desired) -> Result<ApplyReport> {
         let me = self.clone();
         finish(tokio::spawn(async move {
-            me.warm_each(&desired.volumes).await.into_values().next().map_or(Ok(()), Err)?;
+            me.keyless(&desired).await.into_values().next().map_or(Ok(()), Err)?;
             let _alone = me.applies.lock().await;
             let one = me.settled_turn().await?;
             let how = How::default();
@@ -124,6 +124,13 @@ impl Controller {
         let known = self.known.on_paper(&self.plane.status().await?);
         let paper = Paper { model: self.model(), known };
         Ok(self.apply_each(desired, how, Some(paper), &BTreeMap::new()).await)
+    }
+
+    /// Has keys of new volumes ready. Gives the volumes that cannot have theirs, by object.
+    async fn keyless(self: &Arc<Self>, desired: &Desired) -> BTreeMap<String, Error> {
+        let mut keys = self.warm_each(&desired.volumes);
+        keys.come().await;
+        keys.failed
     }
 
     async fn apply_each(

@@ -60,7 +60,10 @@ impl Controller {
                     Err(wait_for(name, told.as_deref().unwrap_or_default()))
                 }
                 Ok(pool) if waiting => self.open_volume(volume, pool).await,
-                Ok(_) if volume.is_size_unrecorded() => self.record_size_again(volume).await,
+                Ok(_) if volume.is_size_unrecorded() => {
+                    self.record_size_again(volume).await;
+                    Ok(())
+                }
                 // While it moves, its graph is not that of the configuration.
                 Ok(_) if volume.migration.is_some() && !has(Bug::PutBackInFlight) => Ok(()),
                 Ok(pool) if self.is_behind(&format!("volume/{name}")) => {

@@ -1,5 +1,6 @@
 //! What the configuration file declares, at a start and after it.
 
+use super::keys::Warming;
 use super::*;
 use crate::declare::{self, Item, differences};
 use crate::model::TargetSpec;
@@ -10,11 +11,10 @@ fn fault(object: &str) -> String {
 }
 
 /// How long a start waits for what is declared, and whatever else is done every few seconds for a later round of it.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(10);
 const ROUND: Duration = Duration::from_secs(5);
-
-/// Why volumes have no keys, by object.
-type Keys = BTreeMap<String, Error>;
+/// How long everything waits for the commands that give keys. What needs none goes on then.
+const KEYS: Duration = Duration::from_secs(1);
 
 /// A round is under way.
 struct Declaring<'a>(&'a AtomicBool);
@@ -101,16 +101,30 @@ impl Controller {
 
     async fn try_declared(self: &Arc<Self>) {
         let open = self.declared_open().clone();
-        // Their commands run side by side.
-        let keys = self.warm_each(&open.volumes).await;
-        let is_port = |i: &Item<'_>| matches!(i, Item::Target(_));
-        let mut objects: Vec<String> =
-            open.items().filter(|i| !is_port(i)).map(|i| i.object()).collect();
+        let mut keys = self.warm_each(&open.volumes);
+        let longest = if has(Bug::AllWaitForKeys) { Duration::MAX } else { KEYS };
+        let _ = tokio::time::timeout(longest, keys.come()).await;
+        let late = keys.late.clone();
+        let waits =
+            |i: &Item<'_>| late.contains(&i.object()) || i.needs().iter().any(|n| late.contains(n));
+        let all = || open.items().filter(|i| !matches!(i, Item::Target(_)));
+        let now = all().filter(|i| !waits(i)).map(|i| i.object());
+        self.try_each(now.collect(), &open, &keys).await;
+        // A mapping that is not there gives nobody anything.
+        self.try_ports(&open).await;
+        if !late.is_empty() {
+            keys.come().await;
+            let rest = all().filter(waits).map(|i| i.object());
+            self.try_each(rest.collect(), &open, &keys).await;
+        }
+    }
+
+    async fn try_each(&self, mut objects: Vec<String>, round: &Desired, keys: &Warming) {
         // What one of them takes another may leave, whichever comes first.
         loop {
             let (all, mut rest) = (objects.len(), Vec::new());
             for object in objects {
-                if self.declare_one(&object, &open, &keys).await {
+                if self.declare_one(&object, round, keys).await {
                     rest.push(object);
                 }
             }
@@ -119,14 +133,21 @@ impl Controller {
             }
             objects = rest;
         }
+    }
+
+    async fn try_ports(&self, round: &Desired) {
         let Ok(_one) = self.settled_turn().await else { return };
-        let stale = has(Bug::DeclaredAsItWas);
-        let now = if stale { open } else { self.declared_open().clone() };
-        self.declare_ports(&now).await;
+        match has(Bug::DeclaredAsItWas) {
+            true => self.declare_ports(round).await,
+            false => {
+                let now = self.declared_open().clone();
+                self.declare_ports(&now).await;
+            }
+        }
     }
 
     /// True if it can be so once something else has been changed. `round`: what was declared when the round began.
-    async fn declare_one(&self, object: &str, round: &Desired, keys: &Keys) -> bool {
+    async fn declare_one(&self, object: &str, round: &Desired, keys: &Warming) -> bool {
         let turn = match has(Bug::DeclaredThoughOwed) {
             true => self.turn().await,
             false => self.settled_turn().await,
@@ -142,7 +163,7 @@ impl Controller {
         };
         let Some(item) = now.items().next() else { return false };
         let done = async {
-            if let Some(e) = keys.get(object) {
+            if let Some(e) = keys.failed.get(object) {
                 return Err(e.clone());
             }
             let model = self.model();

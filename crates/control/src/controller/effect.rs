@@ -225,27 +225,32 @@ impl Controller {
     /// A volume has its size. Hosts may know: that this cannot be recorded takes nothing back, and is tried again. It may be on the
     /// disk all the same, and what was refused would be carried out by the next start.
     async fn sized_for_good(&self, name: &str) -> Arc<Model> {
+        // It may be this very size that is to be taken back.
+        if self.owed().is_some() && !has(Bug::SizeToldThoughOwed) {
+            return self.model();
+        }
+        let object = format!("size/{name}");
         match self.record_size(name).await {
-            Ok(now) => now,
+            Ok(now) => {
+                self.up().faults.remove(&object);
+                now
+            }
             Err(e) => {
                 let hint = "hosts see that size all the same; it is tried again every few seconds, and a start before that may give a volume that was made smaller its former size";
                 let e = Error::new(e.code, format!("the size of volume `{name}` is not recorded"))
                     .because(e)
                     .hint(hint);
-                self.fault(format!("volume/{name}"), e);
+                self.fault(object, e);
                 self.model()
             }
         }
     }
 
     /// Records the size of an open volume, which could not be before.
-    pub(super) async fn record_size_again(&self, volume: &Volume) -> Result<()> {
-        if self.closed(&volume.pool).is_none()
-            && !self.sized_for_good(&volume.name).await.volume(&volume.name)?.is_size_unrecorded()
-        {
-            self.up().faults.remove(&format!("volume/{}", volume.name));
+    pub(super) async fn record_size_again(&self, volume: &Volume) {
+        if self.closed(&volume.pool).is_none() {
+            self.sized_for_good(&volume.name).await;
         }
-        Ok(())
     }
 
     /// Records that hosts see the size of a volume, if that was to be seen. Only then may anything be cut off one that was made

@@ -8,6 +8,27 @@ fn source(spec: &VolumeSpec) -> Option<&KeySource> {
     spec.form.encryption.as_ref().map(|e| &e.key)
 }
 
+/// Volumes of a declaration that are being given keys.
+#[derive(Default)]
+pub(super) struct Warming {
+    all: JoinSet<(String, Result<()>)>,
+    /// Those whose key has not come, by object.
+    pub(super) late: BTreeSet<String>,
+    /// Why others have none.
+    pub(super) failed: BTreeMap<String, Error>,
+}
+
+impl Warming {
+    /// Waits until all keys have come, or cannot. May be given up, and called again.
+    pub(super) async fn come(&mut self) {
+        while let Some(done) = self.all.join_next().await {
+            let Ok((object, done)) = done else { continue };
+            self.late.remove(&object);
+            self.failed.extend(done.err().map(|e| (object, e)));
+        }
+    }
+}
+
 impl Controller {
     /// Has the keys ready that a command needs, before others have to wait for it.
     pub(super) async fn warm_for(&self, command: &Command) -> Result<()> {
@@ -24,20 +45,17 @@ impl Controller {
         }
     }
 
-    /// The same for all volumes of a declaration that are not there yet, side by side: why some have no key, by object.
-    pub(super) async fn warm_each(
-        self: &Arc<Self>,
-        specs: &[VolumeSpec],
-    ) -> BTreeMap<String, Error> {
-        let (model, mut all) = (self.model(), JoinSet::new());
+    /// The same for all volumes of a declaration that are not there yet, side by side.
+    pub(super) fn warm_each(self: &Arc<Self>, specs: &[VolumeSpec]) -> Warming {
+        let (model, mut w) = (self.model(), Warming::default());
         for s in specs.iter().filter(|s| !model.volumes.contains_key(&s.name)) {
             if let Some(key) = source(s).cloned() {
                 let (me, object) = (self.clone(), format!("volume/{}", s.name));
-                all.spawn(async move { (object, me.warm(Some(&key)).await) });
+                w.late.insert(object.clone());
+                w.all.spawn(async move { (object, me.warm(Some(&key)).await) });
             }
         }
-        let done = all.join_all().await.into_iter();
-        done.filter_map(|(object, done)| Some((object, done.err()?))).collect()
+        w
     }
 
     /// The same for what is made of a volume, or of its snapshot.

@@ -115,6 +115,15 @@ async fn what_is_declared_is_not_forgotten_for_a_change_that_is_taken_back() {
     assert!(tried_again_while_owed().await);
 }
 
+/// A volume whose key takes its time, and is none.
+fn secret() -> VolumeSpec {
+    serde_json::from_value(serde_json::json!({
+        "name": "e", "pool": "mem", "size": MIB,
+        "form": { "encryption": { "key": "command:/bin/sleep 4" } },
+    }))
+    .expect("a volume")
+}
+
 /// A round is under way, held up by a command that gives a key. Another file says otherwise meanwhile, and cannot be carried out.
 /// Whether the round makes what the first file declared.
 async fn a_round_beside_another_file() -> bool {
@@ -126,12 +135,8 @@ async fn a_round_beside_another_file() -> bool {
     let c = c.expect("a controller");
     c.apply(file(vec![host("h", &["1:2"])]).into()).await.expect("a report");
     c.execute(Command::CreateHost(host("z", &["7:7"]))).await.expect("made");
-    let secret: VolumeSpec = serde_json::from_value(serde_json::json!({
-        "name": "e", "pool": "mem", "size": MIB, "form": { "encryption": { "key": "command:/bin/sleep 4" } },
-    }))
-    .expect("a volume");
     let mut first = file(vec![host("h", &["1:2"]), host("twin", &["1:2"])]);
-    first.volumes.push(secret);
+    first.volumes.push(secret());
     let start = c.clone();
     let round = tokio::spawn(async move { start.declare_at_start(first).await });
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -145,6 +150,31 @@ async fn a_round_beside_another_file() -> bool {
 #[tokio::test]
 async fn a_round_makes_nothing_that_another_file_declares_otherwise() {
     assert!(!a_round_beside_another_file().await);
+}
+
+/// A command that gives a key hangs. Whether a host of the same file is there soon, and what comes of the volume.
+async fn beside_a_key_that_hangs() -> (bool, Vec<String>) {
+    let dir = Scratch::new();
+    let fake = Arc::new(Fake::default());
+    let commands = vec!["/bin/sleep".to_string()];
+    let c = Controller::start_allowing(dir.path(), fake.clone(), commands, Stopping::default());
+    let c = c.await.expect("a controller");
+    let mut declared = file(vec![host("h", &["1:2"])]);
+    declared.volumes.push(secret());
+    declared.maps.push(map("h", "e"));
+    let start = c.clone();
+    let round = tokio::spawn(async move { start.declare_at_start(declared).await });
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let soon = c.model().map("h", "v").is_ok() && fake.state().targets.contains_key("srp0");
+    round.await.expect("a round");
+    let here = faults(&c).await;
+    (soon, here)
+}
+
+#[tokio::test]
+async fn a_key_that_hangs_holds_up_its_own_volume_only() {
+    let late = ["declared/map/h/e", "declared/volume/e"].map(String::from);
+    assert_eq!(beside_a_key_that_hangs().await, (true, late.into()));
 }
 
 /// A volume that is not as declared is deleted by hand. Its data cannot be removed at first. Whether it is there in the end.
@@ -219,6 +249,11 @@ mod planted {
     #[tokio::test]
     async fn a_stale_round_is_seen() {
         assert!(with(Bug::DeclaredAsItWas, a_round_beside_another_file()).await);
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_a_key_is_seen() {
+        assert!(!with(Bug::AllWaitForKeys, beside_a_key_that_hangs()).await.0);
     }
 
     #[tokio::test]

@@ -151,6 +151,41 @@ async fn a_stop_that_takes_nothing_back_is_caught() {
     assert_eq!(found.0, Ok(()));
 }
 
+/// What is told of a volume that was refused to be smaller, while that is owed, and when it was taken back.
+async fn told_of_a_size() -> Vec<String> {
+    for n in 0..60 {
+        let Some((file, fake, c)) = owed_shrink(n).await else { continue };
+        fake.mend();
+        tried_again(&c).await;
+        tried_again(&c).await;
+        let of_volume = async || {
+            let faults = c.status().await.expect("a status").faults.into_iter();
+            faults.map(|f| f.object).filter(|o| o != "configuration").collect::<Vec<_>>()
+        };
+        let mut told = of_volume().await;
+        file.has_room_again();
+        c.execute(Command::CreateHost(host("later", &["3:4"]))).await.expect("there is room again");
+        told.extend(of_volume().await);
+        return told;
+    }
+    panic!("it was never owed");
+}
+
+#[tokio::test]
+async fn a_size_that_was_refused_is_told_as_no_other() {
+    assert_eq!(told_of_a_size().await, [""; 0]);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_size_that_is_told_though_it_was_refused_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::SizeToldThoughOwed));
+    let told = told_of_a_size().await;
+    plant(None);
+    assert!(told.contains(&"size/v".to_string()), "{told:?}");
+}
+
 /// A volume is made smaller on a node whose store fails after so many operations, and which is killed then. Whether the command was
 /// refused, and the size that the next life knows; None: nothing failed.
 async fn made_smaller_and_killed(after: u64) -> Option<(bool, u64)> {

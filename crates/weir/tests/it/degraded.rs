@@ -3,6 +3,7 @@
 use crate::common::Daemon;
 use serde_json::Value;
 use std::fs;
+use std::process::Command;
 
 const BYTES: usize = 64 << 10;
 
@@ -170,10 +171,37 @@ fn a_disk_of_another_name_that_is_in_use_is_waited_for() {
     d.until("it is a fault", || is_fault(&d));
     tried_again(&d);
     let told = d.json("status")["faults"].to_string();
-    assert!(is_fault(&d) && told.contains("another program uses it"), "{told}");
+    assert!(is_fault(&d) && told.contains("a copy, and in use (another program uses it"), "{told}");
     drop(used);
     d.until("it is whole", || state(&d) == "healthy");
     d.stop();
+}
+
+/// A disk that nobody can write to.
+struct ReadOnly(String);
+
+impl ReadOnly {
+    fn new(path: String) -> ReadOnly {
+        assert!(Command::new("chattr").args(["+i", &path]).status().expect("chattr").success());
+        ReadOnly(path)
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        let _ = Command::new("chattr").args(["-i", &self.0]).status();
+    }
+}
+
+/// Whether files can be made so that nobody can write to them, root neither.
+fn can_be_read_only(d: &Daemon) -> bool {
+    let path = d.path("try");
+    fs::write(&path, "").expect("written");
+    let set = |how: &str| {
+        let done = Command::new("chattr").args([how, path.as_str()]).status();
+        done.is_ok_and(|s| s.success())
+    };
+    set("+i") && set("-i")
 }
 
 /// What is there besides is newer: the pool went on elsewhere.
@@ -188,12 +216,39 @@ fn beside_a_newer_copy_it_does_not() {
     other.until("it is up there", || state(&other) == "degraded");
     other.stop();
     pull(&d, 1);
-    fs::copy(other.path("disk1"), d.path("newer")).expect("copied");
+    // By another name, and by its own; and it makes no difference that it cannot be written to.
+    let ways: &[(&str, bool)] = match can_be_read_only(&d) {
+        true => &[("newer", false), ("newer", true), ("disk1", true)],
+        false => &[("newer", false)],
+    };
+    for (name, read_only) in ways {
+        fs::copy(other.path("disk1"), d.path(name)).expect("copied");
+        let held = read_only.then(|| ReadOnly::new(d.path(name)));
+        d.start();
+        stays_closed(&d);
+        let told = d.json("status")["faults"].to_string();
+        assert!(told.contains("it has what the others have not"), "{name} {read_only}: {told}");
+        d.stop();
+        drop(held);
+        fs::remove_file(d.path(name)).expect("removed");
+    }
     d.start();
-    stays_closed(&d);
-    let told = d.json("status")["faults"].to_string();
-    assert!(told.contains("it has what the others have not"), "{told}");
-    fs::remove_file(d.path("newer")).expect("removed");
+    d.until("it is served", || is_served(&d));
+    d.stop();
+}
+
+/// A used disk is in its place.
+#[test]
+fn a_disk_of_another_pool_is_none_of_its_own() {
+    let mut d = mirror("degraded-foreign");
+    d.stop();
+    let mut other = Daemon::new("degraded-foreign-other");
+    other.start();
+    other.ok(&format!("pool create q --raid 1 {}", other.devices(2, "128M")));
+    other.stop();
+    pull(&d, 1);
+    fs::copy(other.path("disk1"), d.path("disk1")).expect("copied");
+    d.start();
     d.until("it is served", || is_served(&d));
     d.stop();
 }

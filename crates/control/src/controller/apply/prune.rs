@@ -84,7 +84,10 @@ impl Run<'_> {
             Command::DeletePool { name }
                 if self.controller.is_unknown(name, &model) && !has(Bug::PrunedBesideOpening) =>
             {
-                return Err(opening::being_opened(name));
+                return Err(match self.controller.is_opening(name) {
+                    true => opening::being_opened(name),
+                    false => self.controller.not_ready("pool", name),
+                });
             }
             Command::DeleteVolume { name } => {
                 let volume = model.volume(name)?;

@@ -232,7 +232,14 @@ impl Holds {
                 Wait::ForTheDead => why.is_none(),
                 Wait::ForAnybody => self.here(path).is_none(),
             };
-            if !patient || begun.elapsed() >= PATIENCE {
+            let is_over = !patient || begun.elapsed() >= PATIENCE;
+            if is_over && why.is_none() && locked_by(path) == Some(std::process::id()) {
+                let text = format!("`{}` does not answer", path.display());
+                return Err(Error::new(Code::IoError, text)
+                    .because("what this program has asked of it before has not come to an end")
+                    .hint("see to its driver; it is tried again"));
+            }
+            if is_over {
                 let unknown = || {
                     "another program uses it, or writes of one that has ended are still under way"
                         .to_owned()

@@ -50,7 +50,13 @@ fn check_label(held: &Held, path: &Path, pool: PoolId) -> Result<()> {
     let label = first.and_then(|b| Label::decode(b.as_slice().try_into().ok()?).ok());
     match label.filter(|l| l.pool != pool.0) {
         None => Ok(()),
-        Some(l) => Err(in_use(path, format!("it belongs to pool {:032x}", l.pool))),
+        // Nobody says that it is used.
+        Some(l) => {
+            let text = format!("`{}` is no device of this pool", path.display());
+            Err(Error::new(Code::InvalidDevice, text)
+                .because(format!("it belongs to pool {:032x}", l.pool))
+                .hint("name another device; or see which disk has got this name"))
+        }
     }
 }
 

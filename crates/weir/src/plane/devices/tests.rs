@@ -288,3 +288,15 @@ fn a_device_that_somebody_is_about_to_find_not_to_be_theirs_is_waited_for() {
         other.join().expect("no panic").expect("it has it now");
     }
 }
+
+/// A request that hangs keeps the lock of what was let go of.
+#[test]
+fn what_this_program_has_under_way_is_no_other_programs_use() {
+    let (dir, holds) = (Scratch::new("left"), Arc::<Holds>::default());
+    let path = dir.file();
+    let left = Held::open(&path, false).expect("open");
+    let e = holds.take(&pool("a"), &path, false, Wait::No).map(drop).expect_err("locked");
+    assert!(e.code == Code::IoError && e.message.contains("does not answer"), "{e}");
+    drop(left);
+    holds.take(&pool("a"), &path, false, Wait::No).map(drop).expect("it has ended");
+}

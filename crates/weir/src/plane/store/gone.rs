@@ -12,7 +12,7 @@ pub(super) async fn are_gone(holds: &Arc<Holds>, held: &Devices, silent: bool) -
     for (path, e) in held.iter().filter_map(|(path, held)| Some((path, held.as_ref().err()?))) {
         let is_there = match e.code {
             Code::DeviceInUse => true,
-            // Something else has its name.
+            // Something else has its name, or another pool's device.
             Code::PoolDamaged | Code::InvalidDevice => false,
             _ if silent => false,
             _ => {

@@ -202,17 +202,17 @@ enum Elsewhere {
     Copy,
     /// It did not answer, or cannot be read.
     Silent,
-    /// Another program has it, which may write to it.
-    Used,
+    /// Somebody else has it, who may write to it: why it cannot be had.
+    Used(String),
     /// It has what nobody else has: the pool went on with it.
     Newer,
     /// Something else.
     Other,
 }
 
-/// What was seen at a path that the configuration does not name.
+/// What was seen at a path.
 enum Seen {
-    /// It did not answer.
+    /// It did not answer, or its label cannot be read.
     Silent,
     /// It carries the pool's label, as this device; and the end of its log, if that could be read.
     Ours(u64, Option<LogEnd>),
@@ -230,8 +230,12 @@ async fn see(local: Rc<Local>, path: String, pool: u128) -> Option<Seen> {
             Some(seen) => seen.ok()?,
             None => return Some(Seen::Silent),
         };
-        let label = weir_store::label_of(&seen).await.ok().filter(|l| l.pool == pool)?;
-        Some(Seen::Ours(label.device, weir_store::log_end(&seen).await.ok()))
+        match weir_store::label_of(&seen).await {
+            Ok(label) if label.pool != pool => None,
+            Ok(label) => Some(Seen::Ours(label.device, weir_store::log_end(&seen).await.ok())),
+            Err(StoreError::Unread(_)) => Some(Seen::Silent),
+            Err(_) => None,
+        }
     };
     timeout(GLANCE, look).await.unwrap_or(Some(Seen::Silent))
 }
@@ -247,6 +251,19 @@ async fn see_all(local: &Rc<Local>, paths: Vec<String>, pool: u128) -> Vec<(Stri
         }
     }
     all
+}
+
+impl Elsewhere {
+    /// Why it is not used.
+    fn why_not(self) -> Option<String> {
+        Some(match self {
+            Elsewhere::Renamed(_) | Elsewhere::Other => return None,
+            Elsewhere::Copy => "it carries the pool's label, and may be an old copy: `weir pool release` and `weir pool import` take it all the same".into(),
+            Elsewhere::Silent => "it does not answer, or cannot be read, and may be a device that is missing: `weir pool attach` brings it back when it does".into(),
+            Elsewhere::Used(why) => format!("it is a device that is missing, or a copy, and in use ({why}): end its use there"),
+            Elsewhere::Newer => "it has what the others have not, as the pool was used without them: `weir pool release` and `weir pool import` take it".into(),
+        })
+    }
 }
 
 /// Opens what was seen at a path if it is a device of the pool that is not there yet, and no old copy of it: the very disk or
@@ -270,11 +287,16 @@ async fn elsewhere(
     if !known.agrees(&end) {
         return Elsewhere::Copy;
     }
+    // Whether it can be used says nothing of what it has.
+    let if_unused = match known.is_behind(&end) {
+        true => Elsewhere::Newer,
+        false => Elsewhere::Copy,
+    };
     let (holds, by, at) = (local.holds.clone(), owner.clone(), path.to_owned());
     let held = match look(Path::new(path), move || holds.hold_now(&by, &at)).await {
         None => return Elsewhere::Silent,
-        Some(Err(e)) if e.code == Code::DeviceInUse => return Elsewhere::Used,
-        Some(Err(_)) => return Elsewhere::Copy,
+        Some(Err(e)) if e.code == Code::DeviceInUse => return Elsewhere::Used(e.reason),
+        Some(Err(_)) => return if_unused,
         Some(Ok(held)) => held.keep(),
     };
     let name = held.lasting_name();
@@ -284,7 +306,7 @@ async fn elsewhere(
         Ok(disk) if ours || as_new => Elsewhere::Renamed(Found { path: path.into(), disk, name }),
         _ => {
             local.holds.release_path(owner, Path::new(path));
-            if known.is_behind(&end) { Elsewhere::Newer } else { Elsewhere::Copy }
+            if_unused
         }
     }
 }
@@ -337,6 +359,8 @@ pub(super) async fn open(
         |d: &Device| DeviceFound { size: d.size, labelled: false, identity: d.identity.clone() };
     let mut sizes: Vec<DeviceFound> = pool.devices.iter().map(as_known).collect();
     let (mut found, mut unused) = (Vec::new(), Vec::new());
+    let not_held = |(path, held): &(String, Result<_>)| held.is_err().then(|| path.clone());
+    let unheld: Vec<String> = devices.iter().filter_map(not_held).collect();
     for (index, (path, held)) in devices.into_iter().enumerate() {
         let disk = held.and_then(|h| {
             let disk = local.disk(Path::new(&path), &h);
@@ -384,28 +408,33 @@ pub(super) async fn open(
         for f in &ours {
             known.add(&f.disk).await;
         }
-        let seen = see_all(local, candidates(pool).await, p.id.0).await;
+        let mut paths = candidates(pool).await;
+        // What cannot be held may still be read.
+        paths.extend(unheld);
+        let seen = see_all(local, paths, p.id.0).await;
+        // Each with the device that it says to be; it may be found by a later path.
+        let mut doubts = Vec::new();
         for (path, seen) in seen {
+            let device = match &seen {
+                Seen::Ours(device, _) => Some(*device),
+                Seen::Silent => None,
+            };
             match elsewhere(local, &owner, &path, seen, &known).await {
                 Elsewhere::Renamed(f) => {
                     known.add(&f.disk).await;
                     ours.push(f);
                 }
-                Elsewhere::Copy => unused.push((path, "it carries the pool's label, and may be an old copy: `weir pool release` and `weir pool import` take it all the same".into())),
-                Elsewhere::Silent => {
-                    silent = true;
-                    unused.push((path, "it does not answer, or cannot be read, and may be a device that is missing: `weir pool attach` brings it back when it does".into()));
-                }
-                Elsewhere::Used => {
-                    ahead = true;
-                    unused.push((path, "another program uses it, and it is a device that is missing, or a copy: end its use there".into()));
-                }
-                Elsewhere::Newer => {
-                    ahead = true;
-                    unused.push((path, "it has what the others have not, as the pool was used without them: `weir pool release` and `weir pool import` take it".into()));
-                }
                 Elsewhere::Other => {}
+                doubt => doubts.push((path, device, doubt)),
             }
+        }
+        for (path, device, doubt) in doubts {
+            if device.is_some_and(|d| known.devices.contains(&d)) {
+                continue;
+            }
+            silent |= matches!(doubt, Elsewhere::Silent);
+            ahead |= matches!(doubt, Elsewhere::Used(_) | Elsewhere::Newer);
+            unused.extend(doubt.why_not().map(|why| (path, why)));
         }
     }
     for f in &ours {
