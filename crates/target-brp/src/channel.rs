@@ -24,7 +24,7 @@ use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::{
-    LocalFuture, Panicked, Token, WaitChannel, completion, now, sleep, spawn_task, timeout,
+    Elapsed, LocalFuture, Panicked, Token, WaitChannel, completion, now, sleep, spawn_task, timeout,
 };
 use weir_target_core::{Attached, Attachment, Link};
 
@@ -272,7 +272,17 @@ impl Channel {
     async fn serve(self: Rc<Self>, login: Login, known: bool) -> bool {
         let Login { arrival, request, mut seat, .. } = login;
         let port = self.port.clone();
-        let turn = self.logging_in.acquire(1).await;
+        // The end of a channel takes as long as a device may, and logins that wait for it keep places from others.
+        let turn = self.logging_in.acquire(1);
+        let turn = match has(Bug::EndingKeepsLogins) {
+            true => Ok(turn.await),
+            false if self.ending.get() => Err(Elapsed),
+            false => timeout(port.config.drain_timeout, turn).await,
+        };
+        let Ok(turn) = turn else {
+            arrival.refuse(&port, &request, RejectReason::Draining);
+            return false;
+        };
         // The login before this one may have come to nothing, and the channel with it.
         let present = port.find(&self.name).is_some_and(|c| Rc::ptr_eq(&c, &self));
         if self.ending.get() || !present {

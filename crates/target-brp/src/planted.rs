@@ -17,10 +17,21 @@ weir_base::planted_bugs! {
     OnlyMessagesAreLife,
     /// A host's channels that its login ends count against it at a full port.
     OwnKeepOut,
+    /// Logins of a channel that is ending wait for that, however long it takes.
+    EndingKeepsLogins,
+    /// A login waits for the reactor of its channel, however long that is held up.
+    LoginWaitsOnAndOn,
 }
 
 impl Bug {
     /// Those that only tests look for: hosts of no suite prove what they know, links of no suite are slow, and no port of theirs
     /// is full.
-    pub const TESTS: &[Bug] = &[Bug::CrowdKeepsOut, Bug::OnlyMessagesAreLife, Bug::OwnKeepOut];
+    pub const TESTS: &[Bug] = &[
+        Bug::CrowdKeepsOut,
+        Bug::OnlyMessagesAreLife,
+        Bug::OwnKeepOut,
+        // What waits is counted nowhere.
+        Bug::EndingKeepsLogins,
+        Bug::LoginWaitsOnAndOn,
+    ];
 }

@@ -266,15 +266,42 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     let name = name(&request);
     let Entered { nexus, reactor, draining } = join(&shared, &request, name, None).await;
     let (target, reactors) = (shared.spread.id(), shared.spread.reactors());
-    spread::run_at(&reactors, reactor, move || match Port::local(target) {
-        Some(port) => {
-            let arrival = Arrival::Asking(incoming);
-            port.take_login(Login { arrival, request, name, nexus, seat }, draining);
-        }
-        None => {
-            refuse(&shared, incoming, &request, RejectReason::Unspecified);
+    let limit = match has(Bug::LoginWaitsOnAndOn) {
+        true => Nanos::MAX,
+        false => shared.config.drain_timeout,
+    };
+    let login = Asked { incoming, request, seat };
+    let handed = spread::hand_over(&reactors, reactor, limit, login, move |asked: Asked| {
+        let Asked { incoming, request, seat } = asked;
+        match Port::local(target) {
+            Some(port) => {
+                let arrival = Arrival::Asking(incoming);
+                port.take_login(Login { arrival, request, name, nexus, seat }, draining);
+                None
+            }
+            None => Some(incoming),
         }
     });
+    match handed.await {
+        Ok(None) | Err(None) => {}
+        Ok(Some(incoming)) => refuse(&shared, incoming, &request, RejectReason::Unspecified),
+        Err(Some(asked)) => {
+            refuse(&shared, asked.incoming, &request, RejectReason::Draining);
+            // Its name is on the table, and nobody may come for it again.
+            spread::run_at(&reactors, reactor, move || {
+                if let Some(port) = Port::local(target).filter(|p| p.find(&name).is_none()) {
+                    port.forget(&name);
+                }
+            });
+        }
+    }
+}
+
+/// A login on its way to the reactor that has its channel.
+struct Asked {
+    incoming: Box<dyn Incoming>,
+    request: LoginRequest,
+    seat: Seat,
 }
 
 /// The channel that a login means.

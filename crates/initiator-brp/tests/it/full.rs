@@ -132,6 +132,8 @@ fn a_channel_comes_back_in_the_place_of_its_own_dead_connection() {
         .map(|channel| LoginRequest { channel, ..login() })
         .map(|l| f.enter(&f.machines[0], l).expect("there is a place"))
         .collect();
+    // The last one's answer has arrived.
+    f.world.run_for(SECONDS);
     f.cut();
     for channel in 0..CHANNELS {
         let again = f.enter(&f.machines[1], LoginRequest { channel, ..login() });

@@ -2,6 +2,7 @@
 
 mod anything;
 mod common;
+mod ending;
 mod fair;
 mod flip;
 mod full;
