@@ -70,6 +70,8 @@ pub fn detach<E>(
     let is_over = place.read().is_none() && end_maker(&place, force)?;
     // It may have been finished before its process was ended.
     let state = place.read();
+    // The version before kept it with the state only, which goes with the disk.
+    let made = place.made().or_else(|| state.as_ref().and_then(Made::of));
     let owner = match &state {
         Some(state) => {
             take_disk(&place, state, force, &mut done.notes)?;
@@ -87,11 +89,15 @@ pub fn detach<E>(
         done.seen_to = state.and_then(|s| s.mapped);
         return Ok(done);
     }
-    match place.made().map(|made| (undo(&made), made)) {
+    match made.map(|made| (undo(&made), made)) {
         Some((Err(why), made)) => {
             let kept = !(force && is_over);
+            if kept {
+                place.leave_made(Some(&made))
+            } else {
+                place.remove()
+            }
             done.left = Some(Left { made, why, kept });
-            if kept { place.leave_made() } else { place.remove() }
         }
         said => {
             done.notes.extend(said.and_then(|(text, _)| text.ok()));

@@ -50,9 +50,14 @@ pub struct Mapped {
     /// The number by which the host sees it; none: it is not known whether the mapping was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lun: Option<u16>,
-    /// The initiator port was given: other programs may use the volume by it, too.
-    #[serde(default)]
+    /// The initiator port was given: other programs may use the volume by it, too. Taken as given where it is not known.
+    #[serde(default = "unknown")]
     pub shared: bool,
+}
+
+/// Whether others have the port, where that was not written down.
+fn unknown() -> bool {
+    true
 }
 
 /// What is made for an attachment elsewhere: written down before it is made, and kept until it was taken back.
@@ -73,6 +78,13 @@ impl Made {
     pub fn here(mapped: Mapped, initiator_port: String) -> Made {
         let Process { pid, started } = Process::me();
         Made { mapped, initiator_port, pid, started }
+    }
+
+    /// That of an attachment which has it in its state.
+    pub(crate) fn of(state: &State) -> Option<Made> {
+        let Process { pid, started } = state.process();
+        let initiator_port = state.initiator_port.clone();
+        Some(Made { mapped: state.mapped.clone()?, initiator_port, pid, started })
     }
 
     pub(crate) fn process(&self) -> Process {

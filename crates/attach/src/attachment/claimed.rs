@@ -84,7 +84,7 @@ impl Drop for Cleanup {
         let _ = sys::unmount(&self.place.disk(), true);
         match self.undo.take().is_none_or(|undo| undo()) {
             true => self.place.remove(),
-            false => self.place.leave_made(),
+            false => self.place.leave_made(None),
         }
     }
 }

@@ -73,7 +73,7 @@ fn a_process_that_could_not_take_it_back_does_not_hide_that() {
         let place = place.clone();
         move || {
             std::thread::sleep(Duration::from_millis(500));
-            place.leave_made();
+            place.leave_made(None);
             process.kill().unwrap();
             process.wait().unwrap();
         }
@@ -134,4 +134,50 @@ fn a_device_goes_with_an_attachment_that_was_never_finished() {
         loopdev::clear(&device, None).unwrap();
     }
     assert!(!left, "{} has its file yet", device.display());
+}
+
+/// The version before kept what it had made in the state only, and did not write down whose the files are.
+#[test]
+fn what_an_older_version_made_is_taken_back() {
+    if !sys::is_root() {
+        println!("SKIPPED: it needs root");
+        return;
+    }
+    let dir = Scratch::new("older");
+    let run = dir.0.join("run");
+    let mut place = dir.place("a");
+    let Process { pid, started } = ended();
+    let initiator_port = "1:2".to_owned();
+    let state =
+        State { pid, started, initiator_port, ..state("a", Method::Fuse, "/dev/loop98765") };
+    let write = |place: &mut Place| {
+        place.create().unwrap();
+        let mut value = serde_json::to_value(&state).unwrap();
+        let mut mapped = serde_json::to_value(mapped()).unwrap();
+        mapped.as_object_mut().unwrap().remove("shared");
+        value["mapped"] = mapped;
+        fs::write(run.join("a/state.json"), value.to_string()).unwrap();
+        fs::remove_file(run.join("a/maker.json")).unwrap();
+    };
+    write(&mut place);
+    let mut asked = Vec::new();
+    // What could not be taken back is known the next time, too.
+    for _ in 0..2 {
+        let done = detach(&run, "a", false, |made| {
+            asked.push(made.clone());
+            Err::<String, _>("the daemon is away")
+        });
+        assert!(done.unwrap().left.is_some_and(|l| l.kept));
+    }
+    let done = detach(&run, "a", false, |made| {
+        asked.push(made.clone());
+        Ok::<_, ()>("taken back".into())
+    });
+    assert!(done.unwrap().notes.contains(&"taken back".to_owned()));
+    assert!(!place.exists());
+    for made in &asked {
+        assert!(made.initiator_port == "1:2" && made.process() == ended());
+        assert!(made.mapped.shared, "it is not known that nobody else has the port");
+    }
+    assert_eq!(asked.len(), 3);
 }

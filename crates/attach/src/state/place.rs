@@ -190,6 +190,13 @@ impl Place {
         if !self.is_own() {
             return Err(failed(&format!("{} was taken away", self.dir.display())));
         }
+        self.put(name, what)
+    }
+
+    fn put(&self, name: &str, what: &impl Serialize) -> Result<(), Error> {
+        let failed = |e: &dyn std::fmt::Display| {
+            Error::new(Kind::Failed, "the state cannot be written", e, "")
+        };
         let text = serde_json::to_string_pretty(what).map_err(|e| failed(&e))?;
         let new = self.dir.join("state.new");
         fs::write(&new, text + "\n").map_err(|e| failed(&e))?;
@@ -222,8 +229,14 @@ impl Place {
     }
 
     /// Removes all but what is known of what was made elsewhere, for who can take that back.
-    pub(crate) fn leave_made(&self) {
+    pub(crate) fn leave_made(&self, made: Option<&Made>) {
         self.remove_link();
+        // In the form of the version before it is in the state only, which stays if it cannot be written elsewhere.
+        if let Some(made) = made.filter(|_| self.made().is_none())
+            && self.put(MADE, made).is_err()
+        {
+            return;
+        }
         let _ = fs::remove_file(self.dir.join(STATE));
         let _ = fs::remove_dir(self.disk());
     }

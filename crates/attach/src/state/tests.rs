@@ -119,7 +119,7 @@ fn a_name_of_a_disk_goes_though_its_state_was_never_written() {
         place.about_to_have(Method::Fuse, Path::new("/dev/loop5")).unwrap();
         place.make_link(Path::new("/dev/loop5")).unwrap();
         match left {
-            true => place.leave_made(),
+            true => place.leave_made(None),
             false => place.remove(),
         }
         assert!(dir.links().is_empty());

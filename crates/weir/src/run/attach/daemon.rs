@@ -251,7 +251,8 @@ pub(super) fn seen_to(m: &Mapped) -> String {
         Ok((Some(now), _)) => {
             format!("host {host} sees volume {volume} as LUN {} now, which stays", now.lun)
         }
-        Err(_) => format!("what was made for it is taken back: host {host} saw volume {volume}"),
+        // Its process may have failed at that as well.
+        Err(e) => stays(m, &e),
     }
 }
 
