@@ -4,7 +4,6 @@ mod claimed;
 
 use claimed::Cleanup;
 pub use claimed::{Claimed, Noting, claim};
-pub(crate) use claimed::{is_ours, is_still};
 
 use crate::disk::{Disk, Geometry};
 use crate::error::{Error, Kind};
@@ -111,6 +110,7 @@ pub fn attach(
     };
     let (protocol, targets) = describe(&spec.ways[way].paths);
     let me = Process::me();
+    let thread = nbd::Device::of(&device).and_then(nbd::Device::thread);
     let state = State {
         name: place.name().to_owned(),
         volume: reached.name.clone().unwrap_or_else(|| spec.ways[way].which.to_string()),
@@ -128,6 +128,7 @@ pub fn attach(
         pid: me.pid,
         started: me.started,
         mapped: spec.mapped.clone(),
+        thread,
     };
     place.write(&state)?;
     let resized = tell.clone();

@@ -1,14 +1,14 @@
 //! The end of an attachment, by its own process or by another; also of one whose process was killed.
 
-use crate::attachment::{is_ours, is_still};
 use crate::error::{Error, Kind};
 use crate::host::{loopdev, users};
 use crate::nbd;
 use crate::state::{Made, Mapped, Method, Place, State};
 use crate::sys;
 use crate::ublk;
+use crate::whose::{Whose, is_ours, whose};
 use std::fs::{File, OpenOptions};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -147,7 +147,8 @@ fn take_unfinished(place: &Place) {
     let _ = sys::unmount(&place.disk(), true);
 }
 
-/// Takes the disk away, and sees to it that its process ends.
+/// Takes the disk away, and sees to it that its process ends. Without force a process that lives is killed only once its
+/// disk is certainly gone.
 fn take_disk(
     place: &Place,
     state: &State,
@@ -174,7 +175,7 @@ fn take_disk(
         wait_for("the process does not end", || !state.is_alive())?;
     }
     if let (Method::Ublk, Some(d)) = (state.method, ublk::Device::of(&state.device))
-        && d.is_of(state.pid)
+        && d.whose(state.pid, false) == Whose::Ours
     {
         d.delete();
     }
@@ -190,17 +191,17 @@ pub(crate) fn detach_own(place: &Place, state: &State) -> Result<(), Error> {
 /// Sees to it that nobody uses the disk, and that what was written to it is on the volume. As long as the file is kept it
 /// cannot be mounted, or become part of something; there is none where the disk is gone with its process, or is another's.
 fn quiet(place: &Place, state: &State, alive: bool) -> Result<Option<File>, Error> {
-    if !is_still(place, state) {
+    if !is_still(place, state)? {
         return Ok(None);
     }
-    let claim = claim(state);
+    let claim = claim(state, alive);
     // It may have become another's just before. Who has it open keeps it what it is.
-    if !is_still(place, state) {
+    if !is_still(place, state)? {
         return Ok(None);
     }
     let claim = claim?;
     unused(state)?;
-    if alive {
+    if alive && claim.is_some() {
         flush(state)?;
         // Who has only opened it meanwhile is not kept out by that, and may have written.
         unused(state)?;
@@ -208,8 +209,27 @@ fn quiet(place: &Place, state: &State, alive: bool) -> Result<Option<File>, Erro
     Ok(claim)
 }
 
-/// Takes the disk for this process. That it is somebody else's the kernel knows best: a mount may be in another namespace.
-fn claim(state: &State) -> Result<Option<File>, Error> {
+/// Whether the disk is this attachment's. That it is not must be certain.
+fn is_still(place: &Place, state: &State) -> Result<bool, Error> {
+    match whose(place, state) {
+        Whose::Ours => Ok(true),
+        Whose::NotOurs => Ok(false),
+        Whose::Unknown(why) => Err(unknown(state, why)),
+    }
+}
+
+fn unknown(state: &State, why: String) -> Error {
+    Error::new(
+        Kind::Failed,
+        format!("it is not known whether {} is the disk of {}", state.device.display(), state.name),
+        why,
+        "--force ends its process all the same, and what is not written yet is lost",
+    )
+}
+
+/// Takes the disk for this process; none: the kernel has none by that name, or its process has ended. That it is somebody else's the
+/// kernel knows best: a mount may be in another namespace.
+fn claim(state: &State, alive: bool) -> Result<Option<File>, Error> {
     let flags = libc::O_EXCL | libc::O_CLOEXEC;
     match OpenOptions::new().read(true).custom_flags(flags).open(&state.device) {
         Ok(file) => Ok(Some(file)),
@@ -221,7 +241,24 @@ fn claim(state: &State) -> Result<Option<File>, Error> {
                     .into(),
             ))
         }
+        Err(e) if alive && !is_gone(&state.device, &e) => {
+            let message = format!("{} cannot be looked at", state.device.display());
+            Err(Error::system(message, &e))
+        }
         Err(_) => Ok(None),
+    }
+}
+
+/// Whether this error, when a disk was opened, says that there is none.
+fn is_gone(device: &Path, e: &io::Error) -> bool {
+    let listed = || {
+        let name = device.file_name().unwrap_or_default();
+        !sys::shows_disks() || Path::new("/sys/block").join(name).exists()
+    };
+    match e.raw_os_error() {
+        Some(libc::ENXIO | libc::ENODEV) => true,
+        Some(libc::ENOENT) => !listed(),
+        _ => false,
     }
 }
 
@@ -288,13 +325,22 @@ fn take_away(
     notes: &mut Vec<String>,
 ) -> Result<(), Error> {
     let device = &state.device;
+    let ours = match whose(place, state) {
+        Whose::Ours => true,
+        Whose::NotOurs => false,
+        Whose::Unknown(why) if force => {
+            notes.push(format!("{} may be its disk yet: {why}", device.display()));
+            false
+        }
+        Whose::Unknown(why) => return Err(unknown(state, why)),
+    };
     match state.method {
         Method::Fuse => {
-            if is_ours(place, device) {
+            if ours {
                 let failed =
                     |e| Error::system(format!("{} cannot be cleared", device.display()), &e);
                 loopdev::clear(device, claim).map_err(failed)?;
-                let gone = || loopdev::is_free(device) || !is_ours(place, device);
+                let gone = || loopdev::is_free(device) || whose(place, state) == Whose::NotOurs;
                 if wait_for("", gone).is_err() {
                     if !force {
                         return Err(Error::new(
@@ -313,13 +359,13 @@ fn take_away(
             unmount(place, force)
         }
         Method::Nbd => {
-            let serves = |d: &nbd::Device| state.is_alive() && d.is_of(state.pid);
-            let Some(d) = nbd::Device::of(device).filter(serves) else { return Ok(()) };
+            let serves = ours && state.is_alive();
+            let Some(d) = nbd::Device::of(device).filter(|_| serves) else { return Ok(()) };
             d.disconnect()
                 .map_err(|e| Error::system(format!("{} is not let go of", device.display()), &e))
         }
         Method::Ublk => {
-            let Some(d) = ublk::Device::of(device).filter(|d| d.is_of(state.pid)) else {
+            let Some(d) = ublk::Device::of(device).filter(|_| ours) else {
                 return Ok(());
             };
             d.stop()

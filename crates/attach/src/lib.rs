@@ -25,6 +25,7 @@ pub mod state;
 mod sys;
 pub mod ublk;
 pub mod volume;
+mod whose;
 pub mod workers;
 
 pub use sys::{close_stdout, is_root, leave_session};

@@ -164,6 +164,9 @@ pub struct State {
     /// What was made at the daemon of this machine for it, and goes with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapped: Option<Mapped>,
+    /// The thread that serves it, as the driver told (nbd): in a container that is a number of the machine's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<u32>,
 }
 
 impl State {

@@ -182,6 +182,19 @@ pub(crate) fn make_block_node(path: &Path, major: u32, minor: u32) -> io::Result
     done(unsafe { libc::mknod(path.as_ptr(), libc::S_IFBLK | 0o600, device) }).map(drop)
 }
 
+/// Whether the kernel tells of its disks here, so that one which is not among them is not there.
+pub(crate) fn shows_disks() -> bool {
+    std::fs::read_dir("/sys/block").is_ok_and(|mut all| all.next().is_some())
+}
+
+/// Whether processes have the numbers here that the kernel itself gives them.
+pub(crate) fn has_all_processes() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    /// `PROC_PID_INIT_INO` (linux/proc_ns.h).
+    const INITIAL: u64 = 0xefff_fffc;
+    std::fs::metadata("/proc/self/ns/pid").is_ok_and(|m| m.ino() == INITIAL)
+}
+
 /// True for root.
 pub fn is_root() -> bool {
     // SAFETY: has no conditions.

@@ -7,6 +7,7 @@
 use crate::disk::{Disk, Errno, Geometry, MAX_IO, Request, for_the_next};
 use crate::error::{Error, Kind};
 use crate::sys::{self, Mapping};
+use crate::whose::Whose;
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -156,7 +157,30 @@ impl Device {
 
     /// Whether that process serves it, or whoever did has ended.
     pub(crate) fn is_of(self, pid: u32) -> bool {
-        self.info().is_ok_and(|i| is_for(&i, pid))
+        self.info().is_ok_and(|i| whose_is(&i, pid, false) == Whose::Ours)
+    }
+
+    /// Whether it is that process's.
+    pub(crate) fn whose(self, pid: u32, alive: bool) -> Whose {
+        let unknown = |e: &io::Error| Whose::Unknown(format!("{CONTROL} cannot be asked: {e}"));
+        let control = match control() {
+            Ok(c) => c,
+            // With the driver gone, so is the device; but that is not enough to end a process.
+            Err(_) if !alive && self.is_missing() => return Whose::NotOurs,
+            Err(e) => return unknown(&e),
+        };
+        let mut info = [0; INFO];
+        match sys::ublk_control(control.as_fd(), GET_INFO, self.number, &mut info, 0) {
+            Ok(_) => whose_is(&info, pid, alive),
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Whose::NotOurs,
+            // The same in the words of an older driver.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.is_missing() => Whose::NotOurs,
+            Err(e) => unknown(&e),
+        }
+    }
+
+    fn is_missing(self) -> bool {
+        sys::shows_disks() && !Path::new(DEVICES).join(format!("ublkc{}", self.number)).exists()
     }
 
     /// Devices that a process made, which was killed before it served them.
@@ -192,10 +216,16 @@ fn process(info: &[u8; INFO]) -> Option<u32> {
     u32::try_from(pid).ok()
 }
 
-/// Whether a device is that process's, or nobody's any more.
-fn is_for(info: &[u8; INFO], pid: u32) -> bool {
+/// Whose a device is: that process's also when it is nobody's any more.
+fn whose_is(info: &[u8; INFO], pid: u32, alive: bool) -> Whose {
     let state = info[STATE..].first_chunk().map_or(u16::MAX, |b| u16::from_ne_bytes(*b));
-    process(info).map_or(state == DEAD, |p| p == pid)
+    match process(info) {
+        Some(p) if p == pid => Whose::Ours,
+        None if state == DEAD => Whose::Ours,
+        None if alive => Whose::Unknown("the driver says that its process has ended".into()),
+        // Another's, which may come back.
+        _ => Whose::NotOurs,
+    }
 }
 
 /// Waits for a device's file.
@@ -378,9 +408,11 @@ mod tests {
             i[PROCESS..PROCESS + 4].copy_from_slice(&pid.to_ne_bytes());
             i
         };
-        assert!(is_for(&info(1, 7), 7) && is_for(&info(DEAD, 7), 7) && is_for(&info(DEAD, -1), 7));
-        assert!(!is_for(&info(1, 8), 7) && !is_for(&info(DEAD, 8), 7), "another's");
-        assert!(!is_for(&info(2, -1), 7), "its process may come back");
+        let of = |state, pid| whose_is(&info(state, pid), 7, true);
+        assert!([of(1, 7), of(DEAD, 7), of(DEAD, -1)].iter().all(|w| *w == Whose::Ours));
+        assert!([of(1, 8), of(DEAD, 8)].iter().all(|w| *w == Whose::NotOurs), "another's");
+        assert!(matches!(of(2, -1), Whose::Unknown(_)), "of two that is one too many");
+        assert_eq!(whose_is(&info(2, -1), 7, false), Whose::NotOurs, "its process may come back");
     }
 
     #[test]

@@ -4,9 +4,10 @@ use crate::error::{Error, Kind};
 use crate::fuse;
 use crate::host::loopdev;
 use crate::nbd;
-use crate::state::{Made, Method, Place, State};
+use crate::state::{Made, Method, Place};
 use crate::sys;
 use crate::ublk;
+use crate::whose::is_ours;
 use std::path::{Path, PathBuf};
 
 /// A name that is taken for an attachment, which is yet to be made. Dropping it gives the name back.
@@ -87,25 +88,6 @@ impl Drop for Cleanup {
             false => self.place.leave_made(None),
         }
     }
-}
-
-/// Whether the disk is still this attachment's: the kernel may have given its number to another.
-pub(crate) fn is_still(place: &Place, state: &State) -> bool {
-    let (device, pid) = (&state.device, state.pid);
-    match state.method {
-        Method::Fuse => is_ours(place, device),
-        Method::Ublk => ublk::Device::of(device).is_some_and(|d| d.is_of(pid)),
-        Method::Nbd => nbd::Device::of(device).is_some_and(|d| {
-            let left = || d.is_left() && place.is_link_to(device);
-            state.is_alive() && d.is_of(pid) || left()
-        }),
-    }
-}
-
-/// Whether the loop device has the file of this attachment.
-pub(crate) fn is_ours(place: &Place, device: &Path) -> bool {
-    let file = place.disk().join(fuse::FILE_NAME);
-    loopdev::backing(device).is_some_and(|b| Path::new(&b) == file)
 }
 
 /// The method that is asked for, or the best that this machine has.

@@ -181,3 +181,29 @@ fn what_an_older_version_made_is_taken_back() {
     }
     assert_eq!(asked.len(), 3);
 }
+
+/// What the kernel has cannot be asked for: that is no reason to end who may serve it.
+#[test]
+fn a_process_whose_disk_is_not_known_is_left_alone_without_force() {
+    if !sys::is_root() || Path::new("/dev/ublk-control").exists() {
+        println!("SKIPPED: it needs root, and a machine without ublk");
+        return;
+    }
+    let dir = Scratch::new("unknown");
+    let run = dir.0.join("run");
+    let mut process = Command::new("sleep").arg("60").spawn().unwrap();
+    let it = Process::of(process.id()).unwrap();
+    let place = left_by(&dir, Process::me());
+    let Process { pid, started } = it;
+    let state = State { pid, started, ..state("a", Method::Ublk, "/dev/ublkb0") };
+    place.write(&state).unwrap();
+    let maker = Maker { process: it, disk: Some((Method::Ublk, state.device.clone())) };
+    fs::write(run.join("a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
+    let undo = |_: &Made| Ok::<_, ()>(String::new());
+    let done = detach(&run, "a", false, undo).map(|d| d.notes);
+    let lives = process.try_wait().unwrap().is_none();
+    assert!(lives && done.is_err(), "{done:?}");
+    assert!(place.read().is_some() && place.made().is_some());
+    assert!(detach(&run, "a", true, undo).is_ok() && !place.exists());
+    process.wait().unwrap();
+}

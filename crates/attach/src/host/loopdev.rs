@@ -123,10 +123,35 @@ fn open(device: &Path) -> io::Result<File> {
 }
 
 /// The file behind a loop device, or `None` when there is none.
-pub(crate) fn backing(device: &Path) -> Option<String> {
-    let name = device.file_name()?.to_str()?;
+///
+/// # Errors
+/// The kernel does not say.
+pub(crate) fn backing(device: &Path) -> io::Result<Option<String>> {
+    let name = device.file_name().and_then(|n| n.to_str()).ok_or(io::ErrorKind::InvalidInput)?;
     let path = format!("/sys/block/{name}/loop/backing_file");
-    std::fs::read_to_string(path).ok().map(|s| s.trim_end().to_owned())
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim_end().to_owned()).filter(|t| !t.is_empty())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && sys::shows_disks() => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether a loop device was given its file by this name.
+///
+/// # Errors
+/// It cannot be asked.
+pub(crate) fn is_named(device: &Path, file: &Path) -> io::Result<bool> {
+    let mut info = [0; INFO];
+    match sys::ioctl_struct(open(device)?.as_fd(), GET_STATUS64, &mut info) {
+        Ok(_) => {
+            let wanted = file.as_os_str().as_encoded_bytes();
+            let wanted = &wanted[..wanted.len().min(63)];
+            let name = info[FILE_NAME..FILE_NAME + 64].split(|b| *b == 0).next();
+            Ok(name == Some(wanted))
+        }
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 /// Takes the file away from a loop device, which this process may have open already. While somebody else has it open that
@@ -140,9 +165,9 @@ pub(crate) fn clear(device: &Path, mine: Option<File>) -> io::Result<()> {
     }
 }
 
-/// True when the device has no file.
+/// True when the device certainly has no file.
 pub(crate) fn is_free(device: &Path) -> bool {
-    open(device).map_or(true, |d| has_none(&d))
+    open(device).is_ok_and(|d| has_none(&d))
 }
 
 fn has_none(device: &File) -> bool {

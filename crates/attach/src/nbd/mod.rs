@@ -14,6 +14,7 @@ pub use queue::{Census, Queue};
 use crate::disk::{Geometry, MAX_IO};
 use crate::error::{Error, Kind};
 use crate::sys;
+use crate::whose::Whose;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -91,19 +92,33 @@ impl Device {
         OpenOptions::new().read(true).write(true).open(self.path())
     }
 
-    /// The thread that serves it, if one does.
-    fn thread(self) -> Option<u32> {
-        std::fs::read_to_string(self.sys("pid")).ok()?.trim().parse().ok()
+    /// The thread that serves it, if one does; by the kernel's own number, also in a container.
+    pub(crate) fn thread(self) -> Option<u32> {
+        self.asked().ok().flatten()
     }
 
-    /// Whether that process serves it.
-    pub(crate) fn is_of(self, pid: u32) -> bool {
-        self.thread().is_some_and(|t| Path::new(&format!("/proc/{pid}/task/{t}")).exists())
+    fn asked(self) -> io::Result<Option<u32>> {
+        match std::fs::read_to_string(self.sys("pid")) {
+            Ok(text) => text.trim().parse().map(Some).map_err(io::Error::other),
+            Err(e) if e.kind() == io::ErrorKind::NotFound && sys::shows_disks() => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
-    /// Whether a process served it that has ended, and somebody still has it open. Nobody else can serve it until then.
-    pub(crate) fn is_left(self) -> bool {
-        self.thread().is_some_and(|t| !Path::new(&format!("/proc/{t}")).exists())
+    /// Whether that process, which lives, serves it; `noted` is the thread that did at first.
+    pub(crate) fn whose(self, pid: u32, noted: Option<u32>) -> Whose {
+        match self.asked() {
+            Ok(Some(t)) => whose_is(t, pid, noted, sys::has_all_processes()),
+            Ok(None) => Whose::NotOurs,
+            Err(e) => Whose::Unknown(format!("the kernel does not say who serves it: {e}")),
+        }
+    }
+
+    /// Whether the process that served it has ended, and somebody still has it open. Nobody else can serve it until then.
+    /// Where its thread was not `noted`, `looks_so` has to say that it was this one.
+    pub(crate) fn is_left(self, noted: Option<u32>, looks_so: impl FnOnce() -> bool) -> bool {
+        let Some(t) = self.thread() else { return false };
+        !Path::new(&format!("/proc/{t}")).exists() && noted.map_or_else(looks_so, |n| n == t)
     }
 
     fn is_free(self) -> bool {
@@ -149,6 +164,21 @@ impl Device {
             sys::ioctl(file.as_fd(), what, value).map_err(|e| (false, failed(e)))?;
         }
         Ok(())
+    }
+}
+
+/// Whose a device is that thread `t` serves. `all`: processes have the kernel's own numbers here.
+fn whose_is(t: u32, pid: u32, noted: Option<u32>, all: bool) -> Whose {
+    let is = match noted {
+        Some(noted) => noted == t,
+        None => Path::new(&format!("/proc/{pid}/task/{t}")).exists(),
+    };
+    match is {
+        true => Whose::Ours,
+        false if noted.is_some() || all => Whose::NotOurs,
+        false => Whose::Unknown(format!(
+            "the kernel says that thread {t} serves it, by a number that does not count in this container"
+        )),
     }
 }
 

@@ -1,7 +1,8 @@
 //! A queue at one end of the sockets, and a driver made for the purpose at the other.
 
-use super::{Census, Device, Queue, export_flags, sockets};
+use super::{Census, Device, Queue, export_flags, sockets, whose_is};
 use crate::disk::{Disk, Errno, Geometry, MAX_IO, Request, check};
+use crate::whose::Whose;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -218,6 +219,16 @@ fn more_than_there_are_buffers_waits() {
     assert_eq!((census.answered, census.failed), (1000, 0));
     let data = disk.data.borrow();
     assert!((0..1000).all(|n| data[n * 4096..][..4096].iter().all(|b| *b == n as u8)));
+}
+
+#[test]
+fn a_thread_of_a_container_is_known_by_what_was_noted() {
+    let me = std::process::id();
+    assert_eq!(whose_is(me, me, None, true), Whose::Ours);
+    assert_eq!(whose_is(u32::MAX, me, None, true), Whose::NotOurs);
+    assert!(matches!(whose_is(u32::MAX, me, None, false), Whose::Unknown(_)));
+    assert_eq!(whose_is(u32::MAX, me, Some(u32::MAX), false), Whose::Ours);
+    assert_eq!(whose_is(me, me, Some(u32::MAX), false), Whose::NotOurs);
 }
 
 #[test]

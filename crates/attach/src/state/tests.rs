@@ -55,6 +55,7 @@ pub(crate) fn state(name: &str, method: Method, device: &str) -> State {
         pid,
         started,
         mapped: None,
+        thread: None,
     }
 }
 
