@@ -182,7 +182,7 @@ fn say_no(conn: Rc<dyn Connection>, reason: RejectReason) {
 }
 
 /// Challenges a host, on the reactor that has the channel or is to have it.
-pub(crate) fn challenge(
+pub(crate) async fn challenge(
     shared: &Arc<TargetShared>,
     incoming: Box<dyn Incoming>,
     request: LoginRequest,
@@ -195,16 +195,24 @@ pub(crate) fn challenge(
         return refuse(shared, incoming, &request, RejectReason::Resources);
     };
     send_away(shared, gone);
-    let (target, shared) = (shared.spread.id(), shared.clone());
-    spread::run_at(&reactors, place, move || match Port::local(target) {
-        Some(port) => {
-            spawn_task(greet(port, incoming, request, secret, place, number));
-        }
-        None => {
-            shared.greetings.end(number);
-            refuse(&shared, incoming, &request, RejectReason::Unspecified);
+    let (target, limit) = (shared.spread.id(), shared.config.drain_timeout);
+    let handed = spread::hand_over(&reactors, place, limit, incoming, move |incoming| {
+        match Port::local(target) {
+            Some(port) => {
+                spawn_task(greet(port, incoming, request, secret, place, number));
+                None
+            }
+            None => Some(incoming),
         }
     });
+    let (incoming, reason) = match handed.await {
+        Ok(None) | Err(None) => return,
+        Ok(Some(incoming)) => (incoming, RejectReason::Unspecified),
+        // It is held up.
+        Err(Some(incoming)) => (incoming, RejectReason::Draining),
+    };
+    shared.greetings.end(number);
+    refuse(shared, incoming, &request, reason);
 }
 
 /// Ends a connection that has lost its place to another one.

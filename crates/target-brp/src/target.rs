@@ -257,7 +257,7 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
     };
     match judge(&shared, &request) {
         Ok(None) => {}
-        Ok(Some(secret)) => return keyed::challenge(&shared, incoming, request, secret),
+        Ok(Some(secret)) => return keyed::challenge(&shared, incoming, request, secret).await,
         Err(reason) => return refuse(&shared, incoming, &request, reason),
     }
     let Some(seat) = admit(&shared, &request) else {

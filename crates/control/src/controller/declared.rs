@@ -3,7 +3,7 @@
 use super::keys::Warming;
 use super::*;
 use crate::declare::{self, Item, differences};
-use crate::model::TargetSpec;
+use crate::model::{MapSpec, TargetSpec};
 
 /// The fault of an object that is not as it is declared.
 fn fault(object: &str) -> String {
@@ -15,6 +15,17 @@ const START: Duration = Duration::from_secs(10);
 const ROUND: Duration = Duration::from_secs(5);
 /// How long everything waits for the commands that give keys. What needs none goes on then.
 const KEYS: Duration = Duration::from_secs(1);
+
+/// What has to wait for keys: the volumes, and all mappings of hosts that are to see one of them, since each gets the lowest number
+/// that is free.
+fn has_late<'a>(open: &'a Desired, late: &'a BTreeSet<String>) -> impl Fn(&Item<'_>) -> bool + 'a {
+    let of_late = |m: &&MapSpec| late.contains(&format!("volume/{}", m.volume));
+    let hosts: BTreeSet<&str> = open.maps.iter().filter(of_late).map(|m| m.host.as_str()).collect();
+    move |i| match i {
+        Item::Map(m) => hosts.contains(m.host.as_str()),
+        other => late.contains(&other.object()),
+    }
+}
 
 /// A round is under way.
 struct Declaring<'a>(&'a AtomicBool);
@@ -104,18 +115,20 @@ impl Controller {
         let mut keys = self.warm_each(&open.volumes);
         let longest = if has(Bug::AllWaitForKeys) { Duration::MAX } else { KEYS };
         let _ = tokio::time::timeout(longest, keys.come()).await;
-        let late = keys.late.clone();
-        let waits =
-            |i: &Item<'_>| late.contains(&i.object()) || i.needs().iter().any(|n| late.contains(n));
-        let all = || open.items().filter(|i| !matches!(i, Item::Target(_)));
-        let now = all().filter(|i| !waits(i)).map(|i| i.object());
-        self.try_each(now.collect(), &open, &keys).await;
-        // A mapping that is not there gives nobody anything.
-        self.try_ports(&open).await;
-        if !late.is_empty() {
-            keys.come().await;
-            let rest = all().filter(waits).map(|i| i.object());
-            self.try_each(rest.collect(), &open, &keys).await;
+        let is_port = |i: &Item<'_>| matches!(i, Item::Target(_));
+        let mut left: Vec<Item<'_>> = open.items().filter(|i| !is_port(i)).collect();
+        loop {
+            let (late, ready): (Vec<_>, Vec<_>) =
+                left.into_iter().partition(has_late(&open, &keys.late));
+            left = late;
+            self.try_each(ready.iter().map(Item::object).collect(), &open, &keys).await;
+            // A mapping that is not there gives nobody anything.
+            if !ready.is_empty() || left.is_empty() {
+                self.try_ports(&open).await;
+            }
+            if left.is_empty() || !keys.next().await {
+                break;
+            }
         }
     }
 

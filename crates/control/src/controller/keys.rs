@@ -19,13 +19,19 @@ pub(super) struct Warming {
 }
 
 impl Warming {
-    /// Waits until all keys have come, or cannot. May be given up, and called again.
-    pub(super) async fn come(&mut self) {
-        while let Some(done) = self.all.join_next().await {
-            let Ok((object, done)) = done else { continue };
+    /// Waits until one more key has come, or cannot. False: none is to come. May be given up, and called again.
+    pub(super) async fn next(&mut self) -> bool {
+        let Some(done) = self.all.join_next().await else { return false };
+        if let Ok((object, done)) = done {
             self.late.remove(&object);
             self.failed.extend(done.err().map(|e| (object, e)));
         }
+        true
+    }
+
+    /// The same for all of them.
+    pub(super) async fn come(&mut self) {
+        while self.next().await {}
     }
 }
 

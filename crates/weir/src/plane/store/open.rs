@@ -212,7 +212,7 @@ enum Elsewhere {
 
 /// What was seen at a path.
 enum Seen {
-    /// It did not answer, or its label cannot be read.
+    /// It did not answer.
     Silent,
     /// It carries the pool's label, as this device; and the end of its log, if that could be read.
     Ours(u64, Option<LogEnd>),
@@ -233,7 +233,7 @@ async fn see(local: Rc<Local>, path: String, pool: u128) -> Option<Seen> {
         match weir_store::label_of(&seen).await {
             Ok(label) if label.pool != pool => None,
             Ok(label) => Some(Seen::Ours(label.device, weir_store::log_end(&seen).await.ok())),
-            Err(StoreError::Unread(_)) => Some(Seen::Silent),
+            // Most are nobody's of the pool.
             Err(_) => None,
         }
     };
@@ -422,6 +422,8 @@ pub(super) async fn open(
             match elsewhere(local, &owner, &path, seen, &known).await {
                 Elsewhere::Renamed(f) => {
                     known.add(&f.disk).await;
+                    // It could not be had before, and can by now.
+                    unused.retain(|(path, _)| *path != f.path);
                     ours.push(f);
                 }
                 Elsewhere::Other => {}
@@ -434,7 +436,11 @@ pub(super) async fn open(
             }
             silent |= matches!(doubt, Elsewhere::Silent);
             ahead |= matches!(doubt, Elsewhere::Used(_) | Elsewhere::Newer);
-            unused.extend(doubt.why_not().map(|why| (path, why)));
+            // Of one of its own, why it cannot be had says more.
+            let is_told = unused.iter().any(|(p, _)| *p == path);
+            if !(is_told && matches!(doubt, Elsewhere::Copy)) {
+                unused.extend(doubt.why_not().map(|why| (path, why)));
+            }
         }
     }
     for f in &ours {
