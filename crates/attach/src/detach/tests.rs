@@ -1,19 +1,7 @@
 use super::*;
-use crate::state::tests::{Scratch, ended, state};
+use crate::state::tests::{Scratch, ended, mapped, state};
 use crate::state::{Maker, Process};
 use std::fs;
-
-fn mapped() -> Mapped {
-    Mapped {
-        server: "unix:/nowhere".into(),
-        host: "h".into(),
-        made_host: true,
-        volume: "v".into(),
-        naa: String::new(),
-        lun: None,
-        shared: false,
-    }
-}
 
 /// The files of an attachment of that process, for which something was made.
 fn left_by(dir: &Scratch, process: Process) -> Place {

@@ -59,6 +59,19 @@ pub(crate) fn state(name: &str, method: Method, device: &str) -> State {
     }
 }
 
+/// What was made for an attachment of volume `v`.
+pub(crate) fn mapped() -> Mapped {
+    Mapped {
+        server: "unix:/nowhere".into(),
+        host: "h".into(),
+        made_host: true,
+        volume: "v".into(),
+        naa: String::new(),
+        lun: None,
+        shared: false,
+    }
+}
+
 /// A process that has ended.
 pub(crate) fn ended() -> Process {
     Process { started: 1, ..Process::me() }

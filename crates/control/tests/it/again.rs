@@ -36,8 +36,8 @@ fn logs_in(fake: &Fake) {
     (s.empty, s.initiator) = (false, Some("0000000000000001:0000000000000003".into()));
 }
 
-/// The file of the start gives host `h` a port that another one has, and host `h` is logged in by the one that it is to lose. The
-/// file is corrected and applied, and that is refused. By which ports the host is known some seconds later.
+/// The file of the start gives host `h` a port that another one has. Host `h` is logged in by the one that it is to lose. The file
+/// is corrected and applied, and that is refused. By which ports the host is known some seconds later.
 async fn tried_again_under_a_host() -> Vec<InitiatorPort> {
     let dir = Scratch::new();
     let (c, fake) = node(&dir).await;

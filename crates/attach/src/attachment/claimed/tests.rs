@@ -1,6 +1,6 @@
 use super::*;
-use crate::state::tests::{Scratch, ended, state};
-use crate::state::{Maker, Mapped};
+use crate::state::Maker;
+use crate::state::tests::{Scratch, ended, mapped, state};
 use crate::whose::{Whose, whose};
 use std::fs;
 use std::sync::Arc;
@@ -24,16 +24,7 @@ fn the_end_of_an_attachment_leaves_another_of_its_name_alone() {
     let other = Maker { process: ended(), disk: None };
     fs::write(&file, serde_json::to_vec(&other).unwrap()).unwrap();
     let noting = Noting(place.clone());
-    let mapped = Mapped {
-        server: "unix:/nowhere".into(),
-        host: "h".into(),
-        made_host: true,
-        volume: "v".into(),
-        naa: String::new(),
-        lun: None,
-        shared: false,
-    };
-    let made = Made::here(mapped, "1:2".into());
+    let made = Made::here(mapped(), "1:2".into());
     assert!(noting.note(Some(&made)).is_err(), "nothing is made for it any more");
     drop(first);
     assert!(place.exists() && undone.load(Ordering::Relaxed) == 0);
