@@ -1,29 +1,50 @@
 //! The names of disks among the devices. A number of the kernel's goes from one attachment to another, so a name that is
-//! left over must not become another's disk.
+//! left over must not become another's disk. What is not a symbolic link is never touched.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
-/// Keeps other attachments from changing names meanwhile; nothing where there are none.
-fn locked(dir: &Path) -> Option<File> {
-    let file = File::open(dir).ok()?;
-    file.lock().ok()?;
-    Some(file)
+/// Locked by who changes names. Only root may open it: whoever may could hold up all others. No disk has such a name.
+const LOCK: &str = ".lock";
+/// How long others may take to change names.
+const WAIT: Duration = Duration::from_secs(3);
+const STEP: Duration = Duration::from_millis(10);
+
+/// Keeps other attachments from changing names meanwhile; nothing where no lock can be made.
+///
+/// # Errors
+/// Somebody has it for too long.
+fn locked(dir: &Path) -> io::Result<Option<File>> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let Ok(file) = options.open(dir.join(LOCK)) else { return Ok(None) };
+    for _ in 0..WAIT.as_millis() / STEP.as_millis() {
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(STEP),
+            Err(TryLockError::Error(_)) => return Ok(None),
+        }
+    }
+    let why =
+        format!("somebody has {} for more than {} s", dir.join(LOCK).display(), WAIT.as_secs());
+    Err(io::Error::other(why))
 }
 
 /// Takes every name away that a device has from before. Whoever got the device does this before it is a disk.
 pub(super) fn take_all(dir: &Path, device: &Path) -> io::Result<()> {
-    let _one = locked(dir);
+    let _one = locked(dir)?;
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         remove_one(&entry.path(), device)?;
     }
     Ok(())
 }
 
-/// Takes a name away if it is this device's.
+/// Takes a name away if it is this device's, also where others hold the lock: an end does not wait for them.
 pub(super) fn remove(link: &Path, device: &Path) -> io::Result<()> {
-    let _one = link.parent().and_then(locked);
+    let _one = link.parent().and_then(|dir| locked(dir).ok());
     remove_one(link, device)
 }
 
@@ -40,7 +61,7 @@ pub(super) fn is_to(link: &Path, device: &Path) -> bool {
 pub(super) fn make(link: &Path, device: &Path) -> io::Result<()> {
     let dir = link.parent().unwrap_or(link);
     fs::create_dir_all(dir)?;
-    let _one = locked(dir);
+    let _one = locked(dir)?;
     if fs::read_link(link).is_ok() {
         fs::remove_file(link)?;
     }

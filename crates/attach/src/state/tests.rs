@@ -23,7 +23,8 @@ impl Scratch {
 
     fn links(&self) -> Vec<String> {
         let all = fs::read_dir(self.0.join("links")).unwrap();
-        let mut all: Vec<_> = all.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let all = all.map(|e| e.unwrap().file_name().into_string().unwrap());
+        let mut all: Vec<_> = all.filter(|name| !name.starts_with('.')).collect();
         all.sort();
         all
     }
@@ -155,4 +156,34 @@ fn a_directory_is_known_by_its_full_name() {
     fs::create_dir(dir.0.join("later")).unwrap();
     late.create().unwrap();
     assert_eq!(late.disk(), dir.0.join("later/run/a/disk"));
+}
+
+/// Everybody may open /dev/weir, and so lock it.
+#[test]
+fn names_do_not_wait_for_whoever_holds_their_directory() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, Instant};
+    let dir = Scratch::new("held");
+    let mut place = dir.place("a");
+    place.create().unwrap();
+    let links = dir.0.join("links");
+    let device = Path::new("/dev/loop98765");
+    let held = fs::File::open(&links).unwrap();
+    held.lock().unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let other = place.clone();
+    std::thread::spawn(move || {
+        let done = other.about_to_have(Method::Fuse, device).is_ok();
+        let _ = tell.send(done && other.make_link(device).is_some());
+    });
+    assert_eq!(told.recv_timeout(Duration::from_secs(2)), Ok(true), "it waits");
+    // Only root could hold this one.
+    let lock = links.join(".lock");
+    assert_eq!(fs::metadata(&lock).unwrap().permissions().mode() & 0o777, 0o600);
+    let held = fs::File::open(&lock).unwrap();
+    held.lock().unwrap();
+    let start = Instant::now();
+    assert!(place.about_to_have(Method::Fuse, device).is_err(), "it is no disk yet");
+    place.remove();
+    assert!(dir.links().is_empty() && start.elapsed() < Duration::from_secs(30));
 }
