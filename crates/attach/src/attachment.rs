@@ -110,6 +110,10 @@ pub fn attach(
     };
     let (protocol, targets) = describe(&spec.ways[way].paths);
     let me = Process::me();
+    let link = place.make_link(&device).inspect_err(|e| {
+        tracing::warn!(name = place.name(), why = %e, "the disk has no name in /dev/weir");
+    });
+    let link = link.ok();
     let thread = nbd::Device::of(&device).and_then(nbd::Device::thread);
     let state = State {
         name: place.name().to_owned(),
@@ -119,7 +123,7 @@ pub fn attach(
         initiator_port: spec.initiator_port.clone(),
         identity: reached.identity.clone(),
         method,
-        link: place.make_link(&device),
+        link,
         device,
         size: g.len,
         block_size: g.block_size,

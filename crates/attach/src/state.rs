@@ -147,7 +147,7 @@ pub struct State {
     pub method: Method,
     /// The disk.
     pub device: PathBuf,
-    /// The disk by its name in /dev/weir.
+    /// The disk by its name in /dev/weir; none: that could not be written, or is another disk's.
     pub link: Option<PathBuf>,
     /// Bytes.
     pub size: u64,

@@ -1,9 +1,10 @@
 //! The names of disks among the devices. A number of the kernel's goes from one attachment to another, so a name that is
 //! left over must not become another's disk. What is not a symbolic link is never touched.
 
+use crate::sys;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -57,12 +58,36 @@ pub(super) fn is_to(link: &Path, device: &Path) -> bool {
     fs::read_link(link).is_ok_and(|to| to == device)
 }
 
-/// Gives a device its name, also if that is another's from before.
+/// Whether nobody can mean a disk by this name any more. What is not known counts as a disk.
+fn is_free(link: &Path) -> bool {
+    let target = match fs::canonicalize(link) {
+        Ok(target) => target,
+        Err(e) => return e.kind() == io::ErrorKind::NotFound,
+    };
+    if !fs::metadata(&target).is_ok_and(|m| m.file_type().is_block_device()) || !sys::shows_disks()
+    {
+        return false;
+    }
+    let listed = Path::new("/sys/class/block").join(target.file_name().unwrap_or_default());
+    match fs::read_to_string(listed.join("size")) {
+        Ok(sectors) => sectors.trim() == "0",
+        Err(_) => !listed.exists(),
+    }
+}
+
+/// Gives a device its name, also if that is from before.
+///
+/// # Errors
+/// The name cannot be written, or is that of another disk.
 pub(super) fn make(link: &Path, device: &Path) -> io::Result<()> {
     let dir = link.parent().unwrap_or(link);
     fs::create_dir_all(dir)?;
     let _one = locked(dir)?;
-    if fs::read_link(link).is_ok() {
+    if let Ok(to) = fs::read_link(link) {
+        if to != device && !is_free(link) {
+            let why = format!("{} is {}, which is in use", link.display(), to.display());
+            return Err(io::Error::other(why));
+        }
         fs::remove_file(link)?;
     }
     std::os::unix::fs::symlink(device, link)

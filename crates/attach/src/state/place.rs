@@ -143,10 +143,13 @@ impl Place {
             .map_err(|e| Error::system(format!("{} has another name yet", device.display()), &e))
     }
 
-    /// Gives the disk its name in /dev; `None` where that cannot be written.
-    pub(crate) fn make_link(&self, device: &Path) -> Option<PathBuf> {
-        links::make(&self.link(), device).ok()?;
-        Some(self.link())
+    /// Gives the disk its name in /dev.
+    ///
+    /// # Errors
+    /// It cannot be written there, or the name is that of another disk.
+    pub(crate) fn make_link(&self, device: &Path) -> io::Result<PathBuf> {
+        links::make(&self.link(), device)?;
+        Ok(self.link())
     }
 
     /// What is known of it.

@@ -108,7 +108,7 @@ fn who_gets_a_device_takes_its_other_names_away() {
     for (place, n) in [(&mut a, 0), (&mut c, 1)] {
         place.create().unwrap();
         place.about_to_have(Method::Nbd, &nbd(n)).unwrap();
-        assert!(place.make_link(&nbd(n)).is_some_and(|l| l.starts_with(&dir.0)));
+        assert!(place.make_link(&nbd(n)).is_ok_and(|l| l.starts_with(&dir.0)));
         place.write(&state(place.name(), Method::Nbd, nbd(n).to_str().unwrap())).unwrap();
     }
     b.create().unwrap();
@@ -174,7 +174,7 @@ fn names_do_not_wait_for_whoever_holds_their_directory() {
     let other = place.clone();
     std::thread::spawn(move || {
         let done = other.about_to_have(Method::Fuse, device).is_ok();
-        let _ = tell.send(done && other.make_link(device).is_some());
+        let _ = tell.send(done && other.make_link(device).is_ok());
     });
     assert_eq!(told.recv_timeout(Duration::from_secs(2)), Ok(true), "it waits");
     // Only root could hold this one.
@@ -186,4 +186,43 @@ fn names_do_not_wait_for_whoever_holds_their_directory() {
     assert!(place.about_to_have(Method::Fuse, device).is_err(), "it is no disk yet");
     place.remove();
     assert!(dir.links().is_empty() && start.elapsed() < Duration::from_secs(30));
+}
+
+/// Of two run directories, both may have an attachment of that name.
+#[test]
+fn a_name_of_a_disk_that_is_in_use_is_not_given_to_another() {
+    let dir = Scratch::new("in-use");
+    let mut place = dir.place("a");
+    place.create().unwrap();
+    let link = dir.0.join("links/a");
+    let mine = Path::new("/dev/loop98765");
+    // Of no device, of one that is not there, and its own: these are free.
+    for old in ["/dev/loop98764", "nowhere", "/dev/loop98765"] {
+        symlink(old, &link).unwrap();
+        assert!(place.make_link(mine).is_ok() && place.is_link_to(mine), "{old}");
+        fs::remove_file(&link).unwrap();
+    }
+    // What is no symbolic link, and one to something else, stay.
+    fs::write(&link, "x").unwrap();
+    assert!(place.make_link(mine).is_err() && fs::read(&link).unwrap() == b"x");
+    fs::remove_file(&link).unwrap();
+    symlink(&dir.0, &link).unwrap();
+    assert!(place.make_link(mine).is_err() && fs::read_link(&link).unwrap() == dir.0);
+    let disks = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+    let used = disks.filter(|d| {
+        let size = fs::read_to_string(d.path().join("size")).unwrap_or_default();
+        !matches!(size.trim(), "" | "0")
+    });
+    let mut used = used.map(|d| Path::new("/dev").join(d.file_name())).filter(|d| d.exists());
+    let Some(used) = used.next() else {
+        println!("SKIPPED: this machine has no disk");
+        return;
+    };
+    fs::remove_file(&link).unwrap();
+    symlink(&used, &link).unwrap();
+    let why = place.make_link(mine).unwrap_err().to_string();
+    assert!(why.contains(used.to_str().unwrap()), "{why}");
+    assert_eq!(fs::read_link(&link).unwrap(), used);
+    place.remove();
+    assert_eq!(dir.links(), ["a"], "it is another's");
 }

@@ -320,10 +320,14 @@ fn text(s: &State) -> String {
     let ro = if s.read_only { ", read-only" } else { "" };
     let disk = s.link.as_ref().unwrap_or(&s.device).display();
     let device = s.device.display();
+    let unnamed = match s.link {
+        Some(_) => "",
+        None => "it has no name in /dev/weir: that is another disk's, or cannot be written\n",
+    };
     let made = s.mapped.as_ref().map_or(String::new(), |m| daemon::sentence(m) + "\n");
     let also = if s.mapped.is_some() { ", and what was made for it" } else { "" };
     format!(
-        "{disk} ({device}) is volume {}, {size}{ro}, by {} and {}\n{made}`weir detach {}` takes it away{also}",
+        "{disk} ({device}) is volume {}, {size}{ro}, by {} and {}\n{unnamed}{made}`weir detach {}` takes it away{also}",
         s.volume, s.protocol, s.method, s.name
     )
 }
