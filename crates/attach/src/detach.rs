@@ -128,9 +128,11 @@ fn end_maker(place: &Place, force: bool) -> Result<bool, Error> {
 
 /// Takes away what the kernel has of an attachment that was never finished.
 fn take_unfinished(place: &Place) {
+    place.remove_link();
     let maker = place.maker();
     match maker.as_ref().and_then(|m| m.disk.as_ref()) {
         Some((Method::Fuse, device)) if is_ours(place, device) => {
+            place.take_link(device);
             let _ = loopdev::clear(device, None);
         }
         _ => {}
@@ -140,6 +142,11 @@ fn take_unfinished(place: &Place) {
         _ => None,
     });
     let left = maker.iter().flat_map(|m| ublk::Device::left_by(m.process.pid));
+    if noted.is_some() {
+        for (_, disk) in maker.iter().flat_map(|m| &m.disk) {
+            place.take_link(disk);
+        }
+    }
     for d in noted.into_iter().chain(left) {
         let _ = d.stop();
         d.delete();
@@ -162,12 +169,15 @@ fn take_disk(
             "its process {} had ended before; what it had not written to the volume then is lost",
             state.pid
         ));
-    } else if force {
-        // With its process, whatever waits for it ends.
-        let _ = sys::kill(state.pid, libc::SIGKILL);
-        wait_for("the process does not end", || !state.is_alive())?;
     }
-    take_away(place, state, force, claim, notes)?;
+    nameless(place, state, || {
+        if alive && force {
+            // With its process, whatever waits for it ends.
+            let _ = sys::kill(state.pid, libc::SIGKILL);
+            wait_for("the process does not end", || !state.is_alive())?;
+        }
+        take_away(place, state, force, claim, notes)
+    })?;
     let ended = wait_for("the process does not end", || !state.is_alive());
     if ended.is_err() {
         let _ = sys::kill(state.pid, libc::SIGKILL);
@@ -185,7 +195,23 @@ fn take_disk(
 /// As the process of the attachment itself, which ends once the kernel has let go.
 pub(crate) fn detach_own(place: &Place, state: &State) -> Result<(), Error> {
     let claim = quiet(place, state, true)?;
-    take_away(place, state, false, claim, &mut Vec::new())
+    nameless(place, state, || take_away(place, state, false, claim, &mut Vec::new()))
+}
+
+/// Does what frees the device while that has no name in /dev/weir: another attachment may get it at once. The name comes
+/// back if the device stays.
+fn nameless(
+    place: &Place,
+    state: &State,
+    free: impl FnOnce() -> Result<(), Error>,
+) -> Result<(), Error> {
+    let device = &state.device;
+    let named = whose(place, state) != Whose::NotOurs && place.take_link(device);
+    let done = free();
+    if named && done.is_err() && whose(place, state) != Whose::NotOurs {
+        let _ = place.make_link(device);
+    }
+    done
 }
 
 /// Sees to it that nobody uses the disk, and that what was written to it is on the volume. As long as the file is kept it

@@ -65,8 +65,12 @@ impl Drop for Cleanup {
     fn drop(&mut self) {
         // They may have been taken away, and the name be another attachment's, with all that goes by it.
         let own = self.place.is_own();
+        if own {
+            self.place.remove_link();
+        }
         match &self.device {
             Some((Method::Fuse, device)) if own && is_ours(&self.place, device) => {
+                self.place.take_link(device);
                 let _ = loopdev::clear(device, None);
             }
             // The driver has let go with the sockets.

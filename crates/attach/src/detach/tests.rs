@@ -195,3 +195,33 @@ fn a_process_whose_disk_is_not_known_is_left_alone_without_force() {
     assert!(detach(&run, "a", true, undo).is_ok() && !place.exists());
     process.wait().unwrap();
 }
+
+/// The kernel may give a free device to others at once: its name is gone by then.
+#[test]
+fn the_name_of_a_disk_goes_before_the_disk_and_comes_back_if_that_stays() {
+    if !sys::is_root() || loopdev::probe().is_err() {
+        println!("SKIPPED: it needs root and loop devices");
+        return;
+    }
+    let dir = Scratch::new("name");
+    let mut place = dir.place("a");
+    place.create().unwrap();
+    let file = place.disk().join(crate::fuse::FILE_NAME);
+    fs::write(&file, vec![0; 1 << 20]).unwrap();
+    let device = loopdev::configure(&file, 512, false, |_| Ok(())).unwrap();
+    let link = place.make_link(&device).unwrap();
+    let Process { pid, started } = ended();
+    let state = State { pid, started, ..state("a", Method::Fuse, device.to_str().unwrap()) };
+    let failed = nameless(&place, &state, || {
+        assert!(fs::read_link(&link).is_err());
+        Err(Error::new(Kind::Busy, "", "", ""))
+    });
+    let back = place.is_link_to(&device);
+    let done = take_disk(&place, &state, false, &mut Vec::new());
+    let left = is_ours(&place, &device);
+    if left {
+        loopdev::clear(&device, None).unwrap();
+    }
+    assert!(failed.is_err() && back && done.is_ok() && !left, "{done:?}");
+    assert!(fs::read_link(&link).is_err());
+}

@@ -43,14 +43,27 @@ pub(super) fn take_all(dir: &Path, device: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes a name away if it is this device's, also where others hold the lock: an end does not wait for them.
-pub(super) fn remove(link: &Path, device: &Path) -> io::Result<()> {
+/// Takes a name away if it is this device's, also where others hold the lock: an end does not wait for them. True: it was.
+pub(super) fn remove(link: &Path, device: &Path) -> io::Result<bool> {
     let _one = link.parent().and_then(|dir| locked(dir).ok());
     remove_one(link, device)
 }
 
-fn remove_one(link: &Path, device: &Path) -> io::Result<()> {
-    if is_to(link, device) { fs::remove_file(link) } else { Ok(()) }
+/// The same, unless the device is somebody's disk by now, with that name.
+pub(super) fn remove_free(link: &Path, device: &Path) -> io::Result<bool> {
+    if !is_to(link, device) {
+        return Ok(false);
+    }
+    let _one = link.parent().and_then(|dir| locked(dir).ok());
+    if is_free(link) { remove_one(link, device) } else { Ok(false) }
+}
+
+fn remove_one(link: &Path, device: &Path) -> io::Result<bool> {
+    let is = is_to(link, device);
+    if is {
+        fs::remove_file(link)?;
+    }
+    Ok(is)
 }
 
 /// Whether a name is this device's.

@@ -222,12 +222,17 @@ impl Place {
         }
     }
 
+    /// Takes its name away from the disk that it has. True: it had it.
+    pub(crate) fn take_link(&self, device: &Path) -> bool {
+        links::remove(&self.link(), device).unwrap_or(false)
+    }
+
     /// Takes its name away from the disk that it had.
-    fn remove_link(&self) {
+    pub(crate) fn remove_link(&self) {
         let state = self.read().map(|s| s.device);
         let noted = self.maker().and_then(|m| m.disk).map(|(_, device)| device);
         for device in state.iter().chain(&noted) {
-            let _ = links::remove(&self.link(), device);
+            let _ = links::remove_free(&self.link(), device);
         }
     }
 
