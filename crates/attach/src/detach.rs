@@ -57,35 +57,40 @@ pub fn detach<E>(
 ) -> Result<Detached<E>, Error> {
     let place = Place::of(run_dir, name)?;
     if !place.exists() {
-        let all: Vec<String> = crate::state::list(run_dir).into_iter().map(|(n, _)| n).collect();
-        let have = if all.is_empty() { "there is none".into() } else { all.join(", ") };
-        let message = format!("there is no attachment {name}");
-        return Err(Error::new(Kind::NotFound, message, have, "`weir attach --list` shows all"));
+        return Err(no_such(run_dir, name));
     }
     if !sys::is_root() {
         let (message, why) = ("only root can take a disk away", "unmounting is for root");
         return Err(Error::new(Kind::Denied, message, why, "run it as root"));
     }
     let mut done = Detached { notes: Vec::new(), seen_to: None, left: None };
+    let held = hold(&place, force)?;
+    if !place.exists() {
+        return Err(no_such(run_dir, name));
+    }
+    let first = place.owner();
     let is_over = place.read().is_none() && end_maker(&place, force)?;
     // It may have been finished before its process was ended.
     let state = place.read();
     // The version before kept it with the state only, which goes with the disk.
     let made = place.made().or_else(|| state.as_ref().and_then(Made::of));
-    let owner = match &state {
+    let (owner, _held) = match &state {
         Some(state) => {
             take_disk(&place, state, force, &mut done.notes)?;
-            Some(state.process())
+            // The process itself may take its part meanwhile.
+            drop(held);
+            see_end(state, &mut done.notes)?;
+            (Some(state.process()), hold(&place, force)?)
         }
         None => {
             done.notes.push("it had never been finished, or has ended".into());
             take_unfinished(&place);
-            place.owner()
+            (first, held)
         }
     };
     // The process itself may have removed its files. Then the name may be another attachment's already, with all that
     // was made for that.
-    if state.is_some() && place.owner() != owner {
+    if place.owner() != owner {
         done.seen_to = state.and_then(|s| s.mapped);
         return Ok(done);
     }
@@ -105,6 +110,28 @@ pub fn detach<E>(
         }
     }
     Ok(done)
+}
+
+fn no_such(run_dir: &Path, name: &str) -> Error {
+    let all: Vec<String> = crate::state::list(run_dir).into_iter().map(|(n, _)| n).collect();
+    let have = if all.is_empty() { "there is none".into() } else { all.join(", ") };
+    let message = format!("there is no attachment {name}");
+    Error::new(Kind::NotFound, message, have, "`weir attach --list` shows all")
+}
+
+/// Keeps others from ending the attachment meanwhile. By force it goes on without: one that waits in the kernel for ever
+/// must not be in the way of that.
+fn hold(place: &Place, force: bool) -> Result<Option<File>, Error> {
+    match place.lock(LET_GO) {
+        Ok(held) => Ok(held),
+        Err(_) if force => Ok(None),
+        Err(e) => Err(Error::new(
+            Kind::Busy,
+            format!("the attachment {} is being detached by another", place.name()),
+            e,
+            "wait a moment; if it stays, use --force",
+        )),
+    }
 }
 
 /// Sees to it that nobody is making the attachment any more. True: nobody was.
@@ -154,8 +181,7 @@ fn take_unfinished(place: &Place) {
     let _ = sys::unmount(&place.disk(), true);
 }
 
-/// Takes the disk away, and sees to it that its process ends. Without force a process that lives is killed only once its
-/// disk is certainly gone.
+/// Takes the disk away. At a success without force it is certainly gone, so that its process may be ended.
 fn take_disk(
     place: &Place,
     state: &State,
@@ -177,7 +203,11 @@ fn take_disk(
             wait_for("the process does not end", || !state.is_alive())?;
         }
         take_away(place, state, force, claim, notes)
-    })?;
+    })
+}
+
+/// Sees to it that the process ends whose disk is gone.
+fn see_end(state: &State, notes: &mut Vec<String>) -> Result<(), Error> {
     let ended = wait_for("the process does not end", || !state.is_alive());
     if ended.is_err() {
         let _ = sys::kill(state.pid, libc::SIGKILL);

@@ -9,6 +9,7 @@ use crate::sys;
 use crate::ublk;
 use crate::whose::is_ours;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A name that is taken for an attachment, which is yet to be made. Dropping it gives the name back.
 pub struct Claimed {
@@ -54,6 +55,9 @@ pub fn claim(run_dir: &Path, name: &str, method: Option<Method>) -> Result<Claim
     Ok(Claimed { method, cleanup: Cleanup { place, device: None, undo: None } })
 }
 
+/// How long another that ends the attachment may take.
+const HELD: Duration = Duration::from_secs(10);
+
 /// Takes away from the kernel what it still has.
 pub(super) struct Cleanup {
     pub(super) place: Place,
@@ -63,6 +67,8 @@ pub(super) struct Cleanup {
 
 impl Drop for Cleanup {
     fn drop(&mut self) {
+        // Who ends it at the same time waits for this process, too, but not for ever.
+        let _held = self.place.is_own().then(|| self.place.lock(HELD));
         // They may have been taken away, and the name be another attachment's, with all that goes by it.
         let own = self.place.is_own();
         if own {

@@ -117,7 +117,8 @@ fn a_device_goes_with_an_attachment_that_was_never_finished() {
     fs::write(dir.0.join("run/a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
     let done = detach(&dir.0.join("run"), "a", false, |_| Ok::<_, ()>(String::new())).unwrap();
     assert!(done.left.is_none());
-    let left = is_ours(&place, &device);
+    // Whoever looks for a free device may have this one open for a moment.
+    let left = wait_for("", || !is_ours(&place, &device)).is_err();
     if left {
         loopdev::clear(&device, None).unwrap();
     }
@@ -224,4 +225,54 @@ fn the_name_of_a_disk_goes_before_the_disk_and_comes_back_if_that_stays() {
     }
     assert!(failed.is_err() && back && done.is_ok() && !left, "{done:?}");
     assert!(fs::read_link(&link).is_err());
+}
+
+/// Of two that end an attachment, the slower one must not end the next of that name.
+#[test]
+fn who_ends_an_attachment_keeps_others_from_that_meanwhile() {
+    if !sys::is_root() {
+        println!("SKIPPED: it needs root");
+        return;
+    }
+    let dir = Scratch::new("two");
+    let run = dir.0.join("run");
+    let place = left_by(&dir, ended());
+    let held = File::open(run.join("a")).unwrap();
+    held.lock().unwrap();
+    let slower = std::thread::spawn({
+        let run = run.clone();
+        move || detach(&run, "a", false, |_| Ok::<String, ()>("taken back".into()))
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(place.made().is_some() && !slower.is_finished(), "another is at it");
+    place.remove();
+    let next = left_by(&dir, Process::me());
+    drop(held);
+    // It finds the next one, which is being made.
+    assert_eq!(slower.join().unwrap().unwrap_err().kind, Kind::Busy);
+    assert!(next.made().is_some() && next.is_own());
+    // An end that is under way lets the process itself take its part.
+    next.remove();
+    let mut process = Command::new("sleep").arg("60").spawn().unwrap();
+    let it = Process::of(process.id()).unwrap();
+    let place = left_by(&dir, Process::me());
+    let Process { pid, started } = it;
+    let state = State { pid, started, ..state("a", Method::Nbd, "/dev/nbd98765") };
+    place.write(&state).unwrap();
+    let maker = Maker { process: it, disk: None };
+    fs::write(run.join("a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
+    let slower = std::thread::spawn({
+        let run = run.clone();
+        move || detach(&run, "a", false, |_| Err::<String, _>("it is another's"))
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    let held = place.lock(Duration::from_secs(2)).unwrap();
+    place.remove();
+    let next = left_by(&dir, Process::me());
+    process.kill().unwrap();
+    process.wait().unwrap();
+    drop(held);
+    assert!(slower.join().unwrap().unwrap().left.is_none());
+    assert!(next.made().is_some() && next.is_own());
+    next.remove();
 }

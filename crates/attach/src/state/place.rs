@@ -4,16 +4,19 @@ use super::{Made, Maker, Method, Process, State, links};
 use crate::error::{Error, Kind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Where disks get their names.
 const LINKS: &str = "/dev/weir";
 const STATE: &str = "state.json";
 const MADE: &str = "made.json";
 const MAKER: &str = "maker.json";
+/// Between two looks at a lock.
+const STEP: Duration = Duration::from_millis(10);
 
 /// The directory of one attachment.
 #[derive(Debug, Clone)]
@@ -118,6 +121,34 @@ impl Place {
     /// Where the file system of the disk is mounted.
     pub fn disk(&self) -> PathBuf {
         self.dir.join("disk")
+    }
+
+    /// Keeps others from ending this attachment meanwhile; none: it is not there. Only root may open the directory.
+    ///
+    /// # Errors
+    /// Somebody else has it all this time.
+    pub(crate) fn lock(&self, wait: Duration) -> io::Result<Option<File>> {
+        let end = Instant::now() + wait;
+        loop {
+            let file = match File::open(&self.dir) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+                file => file?,
+            };
+            match file.try_lock() {
+                // Whoever had it may have removed it, and the next attachment has another.
+                Ok(()) if self.is_here(&file) => return Ok(Some(file)),
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) if Instant::now() < end => std::thread::sleep(STEP),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Whether this is the directory.
+    fn is_here(&self, file: &File) -> bool {
+        let id = |m: fs::Metadata| (m.dev(), m.ino());
+        let (file, here) = (file.metadata().map(id), fs::metadata(&self.dir).map(id));
+        file.is_ok() && file.ok() == here.ok()
     }
 
     /// Where a process in the background writes its log.
