@@ -28,6 +28,8 @@ pub(crate) struct Login {
     pub(crate) incoming: Box<dyn Incoming>,
     pub(crate) name: NexusName,
     pub(crate) nexus: Nexus,
+    /// Its place among all that have joined its nexus.
+    pub(crate) place: u64,
     pub(crate) initiator: PortId,
     pub(crate) response: LoginResponse,
     pub(crate) negotiated: Negotiated,
@@ -77,8 +79,8 @@ impl Channel {
 
     /// Accepts a login on this reactor and serves it until it ends.
     pub(crate) async fn accept(port: Rc<Port>, login: Login) {
-        let Login { incoming, name, nexus, initiator, mut response, negotiated, events, seat } =
-            login;
+        let Login { incoming, name, nexus, place, initiator, mut response, .. } = login;
+        let Login { negotiated, events, seat, .. } = login;
         let peer = incoming.peer();
         let lose = |port: &Port, name: &NexusName| {
             if port.has_joined(name) {
@@ -112,10 +114,13 @@ impl Channel {
                 return lose(&port, &name);
             }
         };
-        if port.is_stopped() {
-            // Meanwhile; nobody would serve it.
+        let id = port.next_channel();
+        let me = ChannelRef { reactor: weir_reactor::current_id(), channel: id };
+        // The port has ended meanwhile, or a later login of the nexus has ended its channels. In one poll with what puts it in service.
+        if port.is_stopped() || !port.shared.nexuses.attach(&name, place, me) {
             conn.disconnect(true);
             port.uncommit(credits);
+            port.established.signal_all();
             return lose(&port, &name);
         }
         let view = Attachment::new(
@@ -125,7 +130,6 @@ impl Channel {
             port.config.relative_port,
         );
         let share = port.pool.share(&name.account(&port.shared.access.map()));
-        let id = port.next_channel();
         let channel = Rc::new(Channel {
             id,
             peer,
@@ -161,11 +165,9 @@ impl Channel {
         }
         // It may find that the host has been given a secret meanwhile.
         channel.view.refresh(&port.shared.access, &port.units);
-        let me = ChannelRef { reactor: weir_reactor::current_id(), channel: id };
         port.add_channel(channel.clone());
         channel.conn.set_tap(Some(Rc::new(AtOnceTap(Rc::downgrade(&channel)))));
         port.has_joined(&name);
-        port.shared.nexuses.attach(&name, me);
         port.established.signal_all();
         port.shared.spread.counts().logged_in();
         tracing::info!(

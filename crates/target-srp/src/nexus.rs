@@ -37,6 +37,8 @@ struct Nexus {
     /// Where its first channel goes, and its channels since: for spreading them over reactors.
     first: u64,
     joined: u64,
+    /// Of channels that joined before this one's turn, none comes into service any more: a later login has ended them.
+    ends_before: u64,
 }
 
 impl Nexus {
@@ -66,6 +68,8 @@ pub(crate) struct Joined {
     pub(crate) others: Vec<ChannelRef>,
     /// Spreads the channels of all nexuses over reactors in turn.
     pub(crate) turn: u64,
+    /// Its place among all that have joined this nexus.
+    pub(crate) place: u64,
 }
 
 /// Holds a nexus while a channel is being set up.
@@ -94,11 +98,13 @@ impl Nexuses {
     }
 
     /// Finds the nexus or makes it with a `new` number; [`attach`](Nexuses::attach) or
-    /// [`give_up`](Nexuses::give_up) must follow.
+    /// [`give_up`](Nexuses::give_up) must follow. With `alone`, those still being set up are refused when they attach: who ends
+    /// the others must end these too.
     pub(crate) fn join(
         &self,
         initiator: &PortId,
         peer: &str,
+        alone: bool,
         new: impl FnOnce() -> NexusId,
     ) -> (NexusName, Joined) {
         let k = key(initiator, peer);
@@ -106,12 +112,25 @@ impl Nexuses {
         let n = t.entry(k.clone()).or_insert_with(|| {
             let first = self.made.fetch_add(1, Ordering::Relaxed) + 1;
             let (state, channels) = (NexusState::Free, Vec::new());
-            Nexus { id: new(), state, channels, lost: 0, joining: 0, first, joined: 0 }
+            Nexus {
+                id: new(),
+                state,
+                channels,
+                lost: 0,
+                joining: 0,
+                first,
+                joined: 0,
+                ends_before: 0,
+            }
         });
         n.joining += 1;
         n.joined += 1;
         n.enter(NexusState::Active);
-        let joined = Joined { id: n.id, others: n.channels.clone(), turn: n.first + n.joined - 1 };
+        if alone && !has(Bug::JoiningStay) {
+            n.ends_before = n.joined;
+        }
+        let (others, turn) = (n.channels.clone(), n.first + n.joined - 1);
+        let joined = Joined { id: n.id, others, turn, place: n.joined };
         (NexusName(k), joined)
     }
 
@@ -126,12 +145,15 @@ impl Nexuses {
         }
     }
 
-    /// A channel is in service.
-    pub(crate) fn attach(&self, name: &NexusName, channel: ChannelRef) {
-        if let Some(n) = self.lock().get_mut(&name.0) {
-            n.joining -= 1;
-            n.channels.push(channel);
-        }
+    /// Puts a channel in service that joined at this place. False: a login that came after it has ended it, and
+    /// [`give_up`](Nexuses::give_up) must follow.
+    #[must_use]
+    pub(crate) fn attach(&self, name: &NexusName, place: u64, channel: ChannelRef) -> bool {
+        let mut t = self.lock();
+        let Some(n) = t.get_mut(&name.0).filter(|n| place >= n.ends_before) else { return false };
+        n.joining -= 1;
+        n.channels.push(channel);
+        true
     }
 
     /// A channel that joined will not come. Gives the nexus that is lost by this, if it is.
@@ -204,17 +226,16 @@ mod tests {
     fn channels_of_one_port_share_a_nexus_and_the_last_one_loses_it() {
         let (t, n) = (Nexuses::default(), numbers());
         let port = PortId::new(1, 2);
-        let (a, ja) = t.join(&port, "10.0.0.1:1000", &n);
-        let (b, jb) = t.join(&port, "10.0.0.2:1000", &n);
+        let (a, ja) = t.join(&port, "10.0.0.1:1000", false, &n);
+        let (b, jb) = t.join(&port, "10.0.0.2:1000", false, &n);
         assert!(ja.id == jb.id && a == b);
         let (c1, c2) =
             (ChannelRef { reactor: 0, channel: 1 }, ChannelRef { reactor: 1, channel: 1 });
-        t.attach(&a, c1);
-        t.attach(&b, c2);
+        assert!(t.attach(&a, ja.place, c1) && t.attach(&b, jb.place, c2));
         assert_eq!(t.channels(&a), [c1, c2]);
         assert_eq!(t.detach(&a, c1), None);
         assert_eq!(t.detach(&a, c2), Some(ja.id));
-        let (d, jd) = t.join(&port, "10.0.0.1:1000", &n);
+        let (d, jd) = t.join(&port, "10.0.0.1:1000", false, &n);
         assert!(jd.id != ja.id);
         assert_eq!(t.give_up(&d), Some(jd.id));
     }
@@ -223,13 +244,13 @@ mod tests {
     #[test]
     fn lost_channels_do_not_become_all_that_there_are() {
         let (t, n) = (Nexuses::default(), numbers());
-        let (a, _) = t.join(&PortId::new(1, 2), "10.0.0.1:1000", &n);
-        let (b, _) = t.join(&PortId::new(3, 4), "10.0.0.2:1000", &n);
+        let (a, _) = t.join(&PortId::new(1, 2), "10.0.0.1:1000", false, &n);
+        let (b, _) = t.join(&PortId::new(3, 4), "10.0.0.2:1000", false, &n);
         for k in 0..3 {
             if k > 0 {
-                t.join(&PortId::new(1, 2), "10.0.0.1:1000", &n);
+                t.join(&PortId::new(1, 2), "10.0.0.1:1000", false, &n);
             }
-            t.attach(&a, ChannelRef { reactor: 0, channel: k });
+            assert!(t.attach(&a, 1, ChannelRef { reactor: 0, channel: k }));
             assert!(!t.is_crowded(&a, 6));
             t.lose(&a);
         }
@@ -242,9 +263,25 @@ mod tests {
     fn hosts_without_a_port_id_are_told_apart_by_address() {
         let (t, n) = (Nexuses::default(), numbers());
         let zero = PortId::new(0, 0);
-        let (a, ja) = t.join(&zero, "10.0.0.1:1000", &n);
-        let (_, jb) = t.join(&zero, "10.0.0.2:1000", &n);
-        let (c, jc) = t.join(&zero, "10.0.0.1:2000", &n);
+        let (a, ja) = t.join(&zero, "10.0.0.1:1000", false, &n);
+        let (_, jb) = t.join(&zero, "10.0.0.2:1000", false, &n);
+        let (c, jc) = t.join(&zero, "10.0.0.1:2000", false, &n);
         assert!(ja.id != jb.id && ja.id == jc.id && a == c);
+    }
+
+    /// Its connection may come long after that of the login that has ended it.
+    #[test]
+    fn a_channel_that_is_set_up_late_does_not_join_those_that_have_ended_it() {
+        let (t, n) = (Nexuses::default(), numbers());
+        let port = PortId::new(1, 2);
+        let (a, old) = t.join(&port, "10.0.0.1:1000", false, &n);
+        let (_, new) = t.join(&port, "10.0.0.1:2000", true, &n);
+        let (_, more) = t.join(&port, "10.0.0.1:3000", false, &n);
+        let at = |channel| ChannelRef { reactor: 0, channel };
+        assert!(old.id == new.id && new.others.is_empty());
+        assert!(t.attach(&a, more.place, at(3)) && !t.attach(&a, old.place, at(1)));
+        assert_eq!(t.give_up(&a), None);
+        assert!(t.attach(&a, new.place, at(2)));
+        assert_eq!(t.channels(&a), [at(3), at(2)]);
     }
 }

@@ -29,6 +29,8 @@ weir_base::planted_bugs! {
     LoginWaitsOnAndOn,
     /// A login is answered though channels that it ends do not know of it yet.
     UnawareGoOn,
+    /// A login that ends the channels of its nexus leaves those alone that are still being set up.
+    JoiningStay,
 }
 
 impl Bug {
@@ -41,5 +43,6 @@ impl Bug {
         Bug::UnusedNotAsked,
         Bug::LoginWaitsOnAndOn,
         Bug::UnawareGoOn,
+        Bug::JoiningStay,
     ];
 }

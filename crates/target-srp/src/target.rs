@@ -259,9 +259,10 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     if shared.access.map().host(&request.initiator.0).is_none_or(|h| h.secret != Secret::None) {
         return refuse(&shared, incoming, &request, RejectReason::ChannelLimit);
     }
-    let (name, joined) =
-        shared.nexuses.join(&request.initiator, &incoming.peer(), || shared.spread.new_nexus());
-    if negotiated.multichannel == MultiChannel::Terminate && !joined.others.is_empty() {
+    let alone = negotiated.multichannel == MultiChannel::Terminate;
+    let new = || shared.spread.new_nexus();
+    let (name, joined) = shared.nexuses.join(&request.initiator, &incoming.peer(), alone, new);
+    if alone && !joined.others.is_empty() {
         shared.nexuses.terminate_wait(&name, true);
         let until = now() + shared.config.terminate_timeout;
         let unaware = terminate(&shared, &joined.others);
@@ -293,10 +294,11 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     };
     let reactors = shared.spread.reactors();
     let home = joined.turn as usize % reactors.len().max(1);
-    let (initiator, nexus) = (request.initiator, joined.id);
+    let (initiator, nexus, place) = (request.initiator, joined.id, joined.place);
     let events = request.event_solicited;
     let joined = name.clone();
-    let login = Login { incoming, name, nexus, initiator, response, negotiated, events, seat };
+    let login =
+        Login { incoming, name, nexus, place, initiator, response, negotiated, events, seat };
     let target = shared.spread.id();
     let limit = match has(Bug::LoginWaitsOnAndOn) {
         true => Nanos::MAX,

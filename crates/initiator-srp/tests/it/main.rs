@@ -13,6 +13,7 @@ mod paths;
 mod peer;
 mod raw;
 mod script;
+mod set_up;
 mod silent;
 mod sim;
 mod trouble;
