@@ -205,6 +205,8 @@ weir_base::planted_bugs! {
     HoleOutrun,
     /// A device joins by the name that another one goes by.
     NameOfTwo,
+    /// An old copy of a device in sync lets the pool be opened, as if nothing newer of it could be anywhere.
+    OldCopyPasses,
 }
 
 impl Bug {
@@ -271,5 +273,6 @@ impl Bug {
         Bug::UnreadIsHole,
         Bug::HoleOutrun,
         Bug::NameOfTwo,
+        Bug::OldCopyPasses,
     ];
 }

@@ -14,6 +14,9 @@ use weir_disk::Disk;
 /// What keeps a device from being one that has what the others have.
 const UNREAD: &str = "has superblocks that cannot be read";
 
+/// The same, where its superblocks are older than what the others go by.
+const OLDER: &str = "is an old copy of itself, or has lost what was written to it";
+
 /// The devices of a pool as a superblock has them, with the disks that were found.
 fn members(best: &Superblock, found: &[(Rc<dyn Disk>, Label)], any: Label) -> Vec<Rc<Device>> {
     let all = best.members.iter().enumerate();
@@ -123,24 +126,31 @@ pub(super) async fn find(
     // What is there and cannot be read may be what is missing.
     let may_miss = !unread || options.without_unread || has(Bug::UnreadIsMissing);
     let nothing_newer = may_miss && options.last.is_some_and(is_last);
-    for d in devices.iter().filter(|d| d.state.get() == MemberState::InSync) {
+    let in_sync = || devices.iter().filter(|d| d.state.get() == MemberState::InSync);
+    // So many fail together only where the pool is suspended: the others would tell of anything newer.
+    let are_few = in_sync().filter(|d| ring(d).is_some_and(|r| !behind(d, r))).count()
+        < usize::from(best.copies);
+    for d in in_sync() {
+        let is_older = ring(d).is_some_and(|r| behind(d, r));
         let why = match ring(d) {
             None => "is missing",
             // A newer one may be there and say that the others are out. What seems to be behind may have the newest.
             Some(r) if may_hide(r, &[best.seq.wrapping_add(1)]) => UNREAD,
-            Some(r) if behind(d, r) && may_hide(r, &[best.seq, best.seq.wrapping_sub(1)]) => UNREAD,
+            Some(r) if is_older && may_hide(r, &[best.seq, best.seq.wrapping_sub(1)]) => UNREAD,
+            // In its newest state it may say that the others are out.
+            Some(_) if is_older && are_few && !has(Bug::OldCopyPasses) => OLDER,
             Some(_) => continue,
         };
-        if !(options.force || nothing_newer && ring(d).is_none()) {
+        if !(options.force || nothing_newer && why != UNREAD) {
             return pool_error(format!(
-                "device {} ({:016x}) {why}, and may have what the others have not; open by force \
-                 to go on without it",
+                "device {} ({:016x}) {why}: in its newest state it may have what the others have not. \
+                 Bring that, or open by force to go on without it",
                 d.number, d.id
             ));
         }
         match ring(d) {
             // It has all that is known, and goes on with that.
-            Some(r) if !behind(d, r) => {
+            Some(r) if !is_older => {
                 d.hidden.replace(r.hidden().collect());
                 continue;
             }

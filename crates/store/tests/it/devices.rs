@@ -184,7 +184,11 @@ fn an_old_copy_of_a_device_is_not_taken_for_the_device() {
             p.checkpoint().await.unwrap();
         }
         p.close().await.unwrap();
-        let p = Pool::open(with_old, Options { resync: false, ..options() }).await.unwrap();
+        let refused = Pool::open(with_old.clone(), options()).await.err().map(|e| e.to_string());
+        assert!(refused.as_ref().is_some_and(|e| e.contains("old copy")), "{refused:?}");
+        // What is known to be the last state is no older than any other.
+        let last = Options { last: p.newest(), lineage: 77, resync: false, ..options() };
+        let p = Pool::open(with_old, last).await.unwrap();
         assert_eq!(p.status().devices[1].state, MemberState::Out);
         p.close().await.unwrap();
         p
@@ -194,10 +198,74 @@ fn an_old_copy_of_a_device_is_not_taken_for_the_device() {
     let p = b.run(async move {
         let p = Pool::open(with_old, options()).await.unwrap();
         p.settled().await.unwrap();
+        // It may be one that went on with what was away: somebody has to say that it is not.
+        assert_eq!(p.status().devices[1].state, MemberState::Out);
+        p.resync().await.unwrap();
+        p.settled().await.unwrap();
         assert!(p.status().whole);
         p
     });
     b.proves(p, &[0, 2], &[&[0], &[2]], &[(0, 1), (1, 8)]);
+}
+
+/// What a mirror has when one device was out of service, the other went on alone and is away, and an old copy of it is there.
+fn opened_with_a_copy(force: bool, times: u8) -> Result<(u8, MemberState), String> {
+    let mut b = Bench::new(2);
+    let p = b.pool(2, 2);
+    b.run(async move { p.close().await }).unwrap();
+    let old = b.media[1].copy("d2", 1);
+    b.n.attach(&old);
+    b.media.push(old);
+    let (both, away) = (b.disks(&[0, 1]), b.media[0].clone());
+    b.run(async move {
+        let p = Pool::open(both, options()).await.unwrap();
+        // They go on together for longer than a copy may be behind.
+        for _ in 0..4 {
+            write(&p, 1, MIB, MIB, 5).await;
+            p.checkpoint().await.unwrap();
+        }
+        away.set_offline(true);
+        for _ in 0..4 {
+            write(&p, 1, MIB, MIB, 6).await;
+            p.checkpoint().await.unwrap();
+        }
+        std::mem::forget(p);
+    });
+    b.media[0].set_offline(false);
+    b.n.power_off();
+    b.n.restart();
+    let (with_old, real) = (b.disks(&[0, 2]), b.disks(&[0, 1]));
+    b.run(async move {
+        let o = Options { force, lineage: 77, ..options() };
+        let p = Pool::open(with_old, o).await.map_err(|e| e.to_string())?;
+        for _ in 0..times {
+            write(&p, 1, MIB, MIB, 7).await;
+            p.checkpoint().await.unwrap();
+        }
+        p.close().await.unwrap();
+        let p = Pool::open(real, options()).await.map_err(|e| e.to_string())?;
+        p.settled().await.unwrap();
+        Ok((read(&p, 1, MIB, 4096).await.unwrap()[0], p.status().devices[0].state))
+    })
+}
+
+#[test]
+fn an_old_copy_of_what_went_on_alone_opens_nothing() {
+    let refused = opened_with_a_copy(false, 1).unwrap_err();
+    assert!(refused.contains("old copy"), "{refused}");
+    // By force it does, and the two go different ways from there.
+    let apart = opened_with_a_copy(true, 1).unwrap();
+    assert_eq!(apart, (6, MemberState::Out), "only when somebody says so");
+    assert!(opened_with_a_copy(true, 20).is_err());
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn an_old_copy_that_opens_a_pool_is_caught() {
+    weir_store::planted::plant(Some(weir_store::planted::Bug::OldCopyPasses));
+    let opened = opened_with_a_copy(false, 1);
+    weir_store::planted::plant(None);
+    assert!(opened.is_ok(), "{opened:?}");
 }
 
 #[test]

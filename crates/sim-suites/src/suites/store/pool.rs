@@ -148,6 +148,8 @@ pub(crate) struct Story {
     pub(crate) victim: usize,
     /// Times that the pool was opened with both copies of one of its superblocks damaged.
     pub(crate) hidden: Cell<u64>,
+    /// A device has lost what it said that it had, and somebody has to say that there is nothing newer.
+    pub(crate) lied: Cell<bool>,
     pub(crate) node: Node,
     pub(crate) volumes: Vec<Rc<Loaded>>,
     pub(crate) bufs: BufPool,
@@ -288,6 +290,7 @@ impl Story {
             missing: Vec::new(),
             victim,
             hidden: Cell::new(0),
+            lied: Cell::new(false),
             node,
             volumes,
             bufs,
@@ -344,7 +347,7 @@ impl Story {
             give_back: self.give_back,
             sum_data: !self.unsummed,
             buffers: 256 << 10,
-            force: !self.missing.is_empty() || self.is_hidden(),
+            force: !self.missing.is_empty() || self.is_hidden() || self.lied.get(),
             spare_after: Some(self.spec.log_pages % 4 * MILLIS),
             lineage: self.spec.pool as u64 ^ self.w.now() | 1,
             proof: MILLIS,
@@ -431,6 +434,9 @@ impl Story {
             let failed = self.start_open();
             let done = || pool.borrow().is_some() || failed.borrow().is_some();
             self.w.run_until(PATIENCE, done)?;
+            if self.is_lie(&failed) {
+                continue;
+            }
             // A fault has come while it was opened: then somebody has to ask for it.
             if failed.borrow().is_none() || was_hidden || !self.is_hidden() {
                 break failed;
@@ -459,6 +465,12 @@ impl Story {
         Ok(())
     }
 
+    /// It was refused for a device that lies; by force it is opened from here on.
+    fn is_lie(&self, failed: &RefCell<Option<String>>) -> bool {
+        let is_old = failed.borrow().as_ref().is_some_and(|e| e.contains("old copy"));
+        self.trouble == Trouble::Lies && is_old && !self.lied.replace(true)
+    }
+
     /// Crashes several times in the middle of opening.
     pub(crate) fn crash_while_opening(&mut self) -> Result<(), Wrong> {
         // One of these may bring it back.
@@ -475,7 +487,7 @@ impl Story {
             } else {
                 let _ = self.w.run_until(time, || pool.borrow().is_some());
             }
-            let may_fail = !was_hidden && self.is_hidden();
+            let may_fail = !was_hidden && self.is_hidden() || self.is_lie(&failed);
             if let Some(e) = failed.borrow().as_ref().filter(|_| !may_fail) {
                 return Err(Wrong(format!("opening in a story of {:?}: {e}", self.trouble)));
             }
