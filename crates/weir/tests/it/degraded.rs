@@ -253,6 +253,37 @@ fn a_disk_of_another_pool_is_none_of_its_own() {
     d.stop();
 }
 
+/// The disk died, and the system gave its name to one that has something else, and somebody who uses it.
+#[test]
+fn a_disk_in_use_that_is_none_of_its_own_is_not_waited_for() {
+    let mut d = mirror("degraded-other");
+    d.stop();
+    pull(&d, 1);
+    fs::write(d.path("disk1"), vec![0x5A; 128 << 20]).expect("written");
+    let used = fs::File::open(d.path("disk1")).expect("open");
+    used.lock().expect("locked");
+    d.start();
+    d.until("it is served", || is_served(&d));
+    drop(used);
+    d.stop();
+}
+
+/// The same, and who uses it is another pool of the node.
+#[test]
+fn a_disk_that_another_pool_has_found_by_its_name_is_not_waited_for() {
+    let mut d = mirror("degraded-pools");
+    let all = d.devices(4, "128M");
+    let more: Vec<&str> = all.split_whitespace().skip(4).collect();
+    d.ok(&format!("pool create q --raid 1 {}", more.join(" ")));
+    d.stop();
+    pull(&d, 1);
+    fs::rename(d.path("disk3"), d.path("disk1")).expect("renamed");
+    d.start();
+    d.until("it is served", || is_served(&d));
+    d.until("both are open", || d.json("pool show q")["live"]["state"] == "healthy");
+    d.stop();
+}
+
 /// Somebody else opens the pool after the stop.
 #[test]
 fn after_a_repair_it_does_not() {

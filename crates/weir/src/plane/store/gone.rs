@@ -6,14 +6,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use weir_control::Code;
 
-/// Whether what is not `held` is nowhere. `silent`: or does not answer, or cannot be opened. What another program uses is there: it
-/// may be changed by that.
+/// Whether what is not `held` is nowhere, or something else has its name: what it is that others use, who opens the pool looks at.
+/// `silent`: or does not answer, or cannot be opened.
 pub(super) async fn are_gone(holds: &Arc<Holds>, held: &Devices, silent: bool) -> bool {
     for (path, e) in held.iter().filter_map(|(path, held)| Some((path, held.as_ref().err()?))) {
         let is_there = match e.code {
-            Code::DeviceInUse => true,
-            // Something else has its name, or another pool's device.
-            Code::PoolDamaged | Code::InvalidDevice => false,
+            // Something else may have its name: another pool's device, or a file system.
+            Code::PoolDamaged | Code::InvalidDevice | Code::DeviceInUse => false,
             _ if silent => false,
             _ => {
                 let path = PathBuf::from(path);

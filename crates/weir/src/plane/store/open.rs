@@ -233,6 +233,7 @@ async fn see(local: Rc<Local>, path: String, pool: u128) -> Option<Seen> {
         match weir_store::label_of(&seen).await {
             Ok(label) if label.pool != pool => None,
             Ok(label) => Some(Seen::Ours(label.device, weir_store::log_end(&seen).await.ok())),
+            Err(StoreError::Io(_) | StoreError::Unread(_)) => Some(Seen::Silent),
             // Most are nobody's of the pool.
             Err(_) => None,
         }
