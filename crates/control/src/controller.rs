@@ -403,7 +403,7 @@ impl Controller {
                     let object = format!("{}/{}", c.kind, c.name);
                     self.events.publish(&format!("{}.{}", c.kind, c.action), &object, &c.text);
                     if !has(Bug::RetriedForEver) {
-                        self.fulfil(&object);
+                        self.changed(&object, &command, &old, &now);
                     }
                 }
                 Ok(now)
@@ -579,7 +579,7 @@ async fn sample_loop(controller: std::sync::Weak<Controller>) {
         c.sample().await;
         ticks = ticks.wrapping_add(1);
         let due = ticks.is_multiple_of(RETRY_SAMPLES);
-        if c.has_opened() || due && c.is_wanting() {
+        if c.has_opened() || due && (c.is_wanting() || c.has_declared_open()) {
             let one = c.changes.lock().await;
             c.bring_up().await;
             // Where devices were found is known before the daemon can be stopped.

@@ -8,6 +8,7 @@ use crate::model::{
 use crate::planted::{Bug, has};
 use crate::units::format_size;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use utoipa::ToSchema;
 
 mod diff;
@@ -158,16 +159,23 @@ impl Item<'_> {
 }
 
 /// An object that `failed`, and by which hosts may be given something else than is declared for them. A mapping that is not
-/// there, since its volume is not as declared, gives them nothing.
+/// there, since its volume is not as declared or it is `waiting`, gives them nothing, unless another has its number.
 pub(crate) fn exposes<'a>(
     desired: &Desired,
     model: &Model,
     failed: impl Iterator<Item = &'a str> + Clone,
+    waiting: &BTreeSet<String>,
 ) -> Option<String> {
     let has_failed = |object: &str| failed.clone().any(|f| f == object);
+    let is_another = |map: &str| {
+        let spec = desired.maps.iter().find(|m| format!("map/{}/{}", m.host, m.volume) == map);
+        let in_place = |m: &MapSpec| model.maps_of_host(&m.host).any(|l| Some(l.lun) == m.lun);
+        spec.is_some_and(in_place) && !has(Bug::NumberOfAnother)
+    };
     let is_missing = |map: &str| {
         let volume = map.splitn(3, '/').nth(2).unwrap_or_default();
-        !is_there(map, model) && has_failed(&format!("volume/{volume}"))
+        let waits = || has_failed(&format!("volume/{volume}")) || waiting.contains(map);
+        !is_there(map, model) && waits() && !is_another(map)
     };
     // They may write what they are only to read.
     let is_writable = |name: &str| {
@@ -247,9 +255,10 @@ fn pool(model: &Model, spec: &PoolSpec) -> Result<Option<Command>> {
 }
 
 fn volume(model: &Model, spec: &VolumeSpec) -> Result<Option<Command>> {
-    let Some(volume) = model.volumes.get(&spec.name) else {
+    if !model.volumes.contains_key(&spec.name) {
         return Ok(Some(Command::CreateVolume(spec.clone())));
-    };
+    }
+    let volume = model.usable(&spec.name)?;
     let object = format!("volume `{}`", spec.name);
     if spec.pool != volume.pool {
         return Err(immutable(&object, "pool", &volume.pool, &spec.pool));

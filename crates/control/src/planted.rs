@@ -141,6 +141,14 @@ weir_base::planted_bugs! {
     RetriesTakeInUse,
     /// A host that is gone is as it is declared.
     GoneHostIsFulfilled,
+    /// Whatever is changed of an object, what is declared of it is not tried any more.
+    AnyChangeFulfils,
+    /// What is declared and has no fault is not tried again.
+    OpenUntried,
+    /// Ports are held back for mappings that wait for a key.
+    PortsWaitForKeys,
+    /// A mapping that is not there gives nobody anything, though another has its number.
+    NumberOfAnother,
     /// A volume whose deletion could not end at once is made anew as it is declared.
     DeletedComesBack,
     /// A size that was refused, and is to be taken back, is told as one that hosts see.

@@ -318,7 +318,8 @@ impl<'a> Run<'a> {
             false => Vec::new(),
         };
         let failed = self.report.failed.iter().map(|f| f.object.as_str());
-        let closed = declare::exposes(desired, &before, failed).map(|o| ports::exposed(&o));
+        let closed = declare::exposes(desired, &before, failed, &BTreeSet::new())
+            .map(|o| ports::exposed(&o));
         let plan = self.controller.plan_ports(&before, &desired.targets, gone, closed.as_ref());
         for (name, e) in plan.wrong.iter().chain(&plan.stay) {
             self.failed(format!("target/{name}"), e);

@@ -124,7 +124,8 @@ impl Controller {
             self.try_each(ready.iter().map(Item::object).collect(), &open, &keys).await;
             // A mapping that is not there gives nobody anything.
             if !ready.is_empty() || left.is_empty() {
-                self.try_ports(&open).await;
+                let waiting = left.iter().filter(|_| !has(Bug::PortsWaitForKeys));
+                self.try_ports(&open, waiting.map(Item::object).collect()).await;
             }
             if left.is_empty() || !keys.next().await {
                 break;
@@ -148,13 +149,14 @@ impl Controller {
         }
     }
 
-    async fn try_ports(&self, round: &Desired) {
+    /// `waiting`: what is not tried before a key has come.
+    async fn try_ports(&self, round: &Desired, waiting: BTreeSet<String>) {
         let Ok(_one) = self.settled_turn().await else { return };
         match has(Bug::DeclaredAsItWas) {
-            true => self.declare_ports(round).await,
+            true => self.declare_ports(round, &waiting).await,
             false => {
                 let now = self.declared_open().clone();
-                self.declare_ports(&now).await;
+                self.declare_ports(&now, &waiting).await;
             }
         }
     }
@@ -201,7 +203,7 @@ impl Controller {
 
     /// Target ports, all at once: one may take the address of another. Hosts and mappings have been tried by now: those that
     /// are held back are let go of, if hosts have what is declared for them. The caller holds `changes`.
-    async fn declare_ports(&self, declared: &Desired) {
+    async fn declare_ports(&self, declared: &Desired, waiting: &BTreeSet<String>) {
         let object = |name: &str| format!("target/{name}");
         if self.is_applying() && !has(Bug::RetriedForEver) {
             return;
@@ -220,7 +222,7 @@ impl Controller {
             let other = reasons.items().filter(|i| !i.is_so(&model)).map(|i| i.object());
             failed.extend(other.filter(|_| !has(Bug::ReasonsForgotten)));
             let failed = failed.iter().map(String::as_str);
-            declare::exposes(&reasons, &model, failed).map(|o| ports::exposed(&o))
+            declare::exposes(&reasons, &model, failed, waiting).map(|o| ports::exposed(&o))
         };
         let plan = self.plan_ports(&self.model(), &open, Vec::new(), closed.as_ref());
         for (name, e) in &plan.wrong {
@@ -283,6 +285,24 @@ impl Controller {
         if reasons.items().find(|i| i.object() == object).is_some_and(|i| is_so(&i)) {
             reasons.retain(|o| o != object);
         }
+    }
+
+    /// A change has been made of an object: what is declared of it otherwise is not to be any more, if the change was of that, and
+    /// somebody wanted it. One that the node makes by itself says nothing.
+    pub(super) fn changed(&self, object: &str, command: &Command, old: &Model, new: &Model) {
+        let by_itself = matches!(
+            command,
+            Command::AdoptSize { .. } | Command::NameDevices { .. } | Command::SizePool { .. }
+        );
+        let is_other = !by_itself && !differences(object, old, new).is_empty();
+        if is_other || has(Bug::AnyChangeFulfils) {
+            self.fulfil(object);
+        }
+    }
+
+    /// Whether anything of what was declared at the start is not so yet.
+    pub(super) fn has_declared_open(&self) -> bool {
+        *self.declared_open() != Desired::default() && !has(Bug::OpenUntried)
     }
 
     /// What hosts are to have before ports listen that the file of the start moves, and have not had yet since.

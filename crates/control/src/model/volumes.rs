@@ -411,7 +411,7 @@ impl Model {
     }
 
     /// The volume, unless it is being deleted.
-    pub(super) fn usable(&self, name: &str) -> Result<&Volume> {
+    pub(crate) fn usable(&self, name: &str) -> Result<&Volume> {
         let volume = self.volume(name)?;
         if volume.state == VolumeState::Deleting {
             return Err(Error::new(

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_control::declare::Desired;
-use weir_control::model::{Command, HostPatch, HostSpec, InitiatorPort, VolumeSpec};
+use weir_control::model::{Command, HostPatch, HostSpec, InitiatorPort, MigrationSpec, VolumeSpec};
 use weir_control::store::MetaStore;
 use weir_control::{Code, Controller, Stopping};
 
@@ -152,12 +152,12 @@ async fn a_round_makes_nothing_that_another_file_declares_otherwise() {
     assert!(!a_round_beside_another_file().await);
 }
 
-/// A command that gives a key hangs. Whether a host of the same file is there soon, and what comes of the volume.
-async fn beside_a_key_that_hangs() -> (bool, Vec<String>) {
+/// A command that gives a key hangs. Whether a host of the same file is there soon and its port listens, and what comes of the volume.
+async fn beside_a_key_that_hangs() -> (bool, bool, Vec<String>) {
     let dir = Scratch::new();
     let fake = Arc::new(Fake::default());
     let commands = vec!["/bin/sleep".to_string()];
-    let c = Controller::start_allowing(dir.path(), fake, commands, Stopping::default());
+    let c = Controller::start_allowing(dir.path(), fake.clone(), commands, Stopping::default());
     let c = c.await.expect("a controller");
     let mut declared = file(vec![host("h", &["1:2"])]);
     declared.volumes.push(secret());
@@ -168,17 +168,18 @@ async fn beside_a_key_that_hangs() -> (bool, Vec<String>) {
     tokio::time::sleep(Duration::from_millis(2500)).await;
     // What comes after it in the file gets no number that it is to have.
     let soon = c.model().map("h", "v").is_ok() && c.model().map("i", "v").is_err();
+    let listens = fake.state().targets.contains_key("srp0");
     round.await.expect("a round");
     // By then it is known that there is no such key.
     until("all was tried", async || c.model().map("i", "v").is_ok()).await;
     let here = faults(&c).await;
-    (soon, here)
+    (soon, listens, here)
 }
 
 #[tokio::test]
 async fn a_key_that_hangs_holds_up_its_own_volume_only() {
     let late = ["declared/map/i/e", "declared/volume/e"].map(String::from);
-    assert_eq!(beside_a_key_that_hangs().await, (true, late.into()));
+    assert_eq!(beside_a_key_that_hangs().await, (true, true, late.into()));
 }
 
 /// A volume that is not as declared is deleted by hand. Its data cannot be removed at first. Whether it is there in the end.
@@ -209,6 +210,90 @@ async fn deleted_in_the_end() -> bool {
 #[tokio::test]
 async fn a_volume_whose_deletion_takes_long_does_not_come_back() {
     assert!(!deleted_in_the_end().await);
+}
+
+#[tokio::test]
+async fn a_volume_that_is_about_to_be_gone_is_not_as_declared() {
+    let dir = Scratch::new();
+    let (c, fake) = node(&dir).await;
+    let declared =
+        Desired { hosts: Vec::new(), maps: Vec::new(), targets: Vec::new(), ..file(Vec::new()) };
+    assert_eq!(c.apply(declared.clone().into()).await.expect("a report").failed, []);
+    fake.break_call("delete_volume_data v");
+    c.execute(delete_volume("v")).await.expect_err("not at once");
+    let r = c.apply(declared.into()).await.expect("a report");
+    assert_eq!(failed(&r), [("volume/v".to_string(), Code::VolumeDeleting)]);
+}
+
+/// The file of a start moves a port, and has a pool that takes its time. Somebody applies another file meanwhile, so that the port is
+/// left for later. Whether it listens within so many seconds.
+async fn untried_beside_another_file(seconds: u64) -> bool {
+    let dir = Scratch::new();
+    let before = node(&dir).await.0;
+    before.execute(Command::PutTarget(target("srp0", "127.0.0.1:4444"))).await.expect("a port");
+    before.shutdown().await.expect("an end");
+    gone(before).await;
+    let fake = Arc::new(Fake::default());
+    for name in ["slow", "other"] {
+        fake.state().slow_pools.insert(name.into(), Duration::from_secs(3));
+    }
+    let slow = |name| Desired { pools: vec![ram_pool(name, GIB)], ..Desired::default() };
+    let declared = Desired { targets: file(Vec::new()).targets, ..slow("slow") };
+    let moved = declared.targets.clone();
+    let c = Controller::start_declared(
+        dir.path(),
+        fake.clone(),
+        Vec::new(),
+        moved,
+        Stopping::default(),
+    );
+    let c = c.await.expect("a controller");
+    let start = c.clone();
+    let round = tokio::spawn(async move { start.declare_at_start(declared).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(c.apply(slow("other").into()).await.expect("a report").failed, []);
+    round.await.expect("a round");
+    assert!(fake.state().targets.is_empty(), "set-up: it was left for later");
+    assert_eq!(faults(&c).await, Vec::<String>::new(), "set-up: nothing is told");
+    let listens = async || {
+        while fake.state().targets.is_empty() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(seconds), listens()).await.is_ok()
+}
+
+#[tokio::test]
+async fn what_an_apply_was_in_the_way_of_is_tried_again() {
+    assert!(untried_beside_another_file(60).await);
+}
+
+/// A volume is to be larger, and moves. The migration ends without an effect. How large it is in the end.
+async fn after_a_migration() -> u64 {
+    let dir = Scratch::new();
+    let (c, _fake) = node(&dir).await;
+    for command in [
+        Command::CreatePool(ram_pool("mem", GIB)),
+        Command::CreatePool(ram_pool("other", GIB)),
+        Command::CreateVolume(volume("v", "mem", 8 * MIB)),
+    ] {
+        c.execute(command).await.expect("it can be so");
+    }
+    let to = MigrationSpec { pool: Some("other".into()), ..MigrationSpec::default() };
+    c.start_migration("v".into(), to).await.expect("it moves");
+    let larger = vec![volume("v", "mem", 16 * MIB)];
+    c.declare_at_start(Desired { volumes: larger, ..Desired::default() }).await;
+    assert_eq!(faults(&c).await, ["declared/volume/v"], "set-up: it moves");
+    c.cancel_migration("v".into()).await.expect("it stays");
+    for _ in 0..3 {
+        tried_again(&c).await;
+    }
+    c.model().volume("v").expect("a volume").size
+}
+
+#[tokio::test]
+async fn what_is_declared_is_not_given_up_for_another_change() {
+    assert_eq!(after_a_migration().await, 16 * MIB);
 }
 
 /// A port may be given to another host by hand as ever.
@@ -258,6 +343,21 @@ mod planted {
     #[tokio::test]
     async fn what_waits_for_a_key_is_seen() {
         assert!(!with(Bug::AllWaitForKeys, beside_a_key_that_hangs()).await.0);
+    }
+
+    #[tokio::test]
+    async fn a_port_that_waits_for_a_key_is_seen() {
+        assert!(!with(Bug::PortsWaitForKeys, beside_a_key_that_hangs()).await.1);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_tried_again_is_seen() {
+        assert!(!with(Bug::OpenUntried, untried_beside_another_file(20)).await);
+    }
+
+    #[tokio::test]
+    async fn what_is_given_up_for_another_change_is_seen() {
+        assert_eq!(with(Bug::AnyChangeFulfils, after_a_migration()).await, 8 * MIB);
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_control::controller::ApplyReport;
 use weir_control::declare::{ApplySpec, Desired};
-use weir_control::model::{Command, DeviceKind, HostPatch, TargetSpec};
+use weir_control::model::{Command, DeviceKind, HostPatch, MapSpec, TargetSpec};
 use weir_control::{Controller, Stopping};
 
 fn at(addresses: &[(&str, u16)]) -> Desired {
@@ -220,6 +220,25 @@ async fn ports_that_a_start_moves_stay_closed_while_hosts_are_not_as_declared() 
     moved_beside_a_wrong_host().await;
 }
 
+/// The file of a start moves the ports and gives a host another volume by the number that it has one by, and that cannot be made.
+async fn moved_beside_another_volume() {
+    let dir = Scratch::new();
+    has_been(&dir).await;
+    let mut file = seen_by("1:2", &MOVES[1]);
+    file.pools.insert(0, pool("bad", &[(DeviceKind::Block, Some("/dev/x"), None)]));
+    file.volumes.insert(0, volume("lost", "bad", 1 << 20));
+    file.maps = vec![MapSpec { lun: Some(0), ..map("h", "lost") }];
+    let fake = Arc::new(Fake::default());
+    let c = start(&dir, &fake, &file).await;
+    assert_eq!(c.model().map("h", "v").expect("a mapping").lun, 0, "set-up");
+    assert_eq!(listening(&fake), wanted(&[]), "it listens beside another volume");
+}
+
+#[tokio::test]
+async fn ports_stay_closed_while_a_host_has_another_volume_by_a_number_that_is_declared() {
+    moved_beside_another_volume().await;
+}
+
 /// A node whose ports are held back, since the file of its start has a host that cannot be.
 async fn held_back() -> (Scratch, Arc<Fake>, Arc<Controller>) {
     let dir = Scratch::new();
@@ -337,6 +356,13 @@ mod planted {
     async fn a_port_that_a_start_moves_beside_wrong_hosts_is_seen() {
         plant(Some(Bug::PortsBesideWrongHosts));
         moved_beside_a_wrong_host().await;
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "it listens beside another volume")]
+    async fn another_volume_by_that_number_is_seen() {
+        plant(Some(Bug::NumberOfAnother));
+        moved_beside_another_volume().await;
     }
 
     #[tokio::test]
