@@ -131,6 +131,7 @@ pub fn attach(
         queues: workers.len(),
         pid: me.pid,
         started: me.started,
+        home: me.home,
         mapped: spec.mapped.clone(),
         thread,
     };

@@ -3,7 +3,7 @@
 use crate::error::{Error, Kind};
 use crate::host::{loopdev, users};
 use crate::nbd;
-use crate::state::{Made, Mapped, Method, Place, State};
+use crate::state::{ELSEWHERE, Life, Made, Mapped, Method, Place, State};
 use crate::sys;
 use crate::ublk;
 use crate::whose::{Whose, is_ours, whose};
@@ -69,6 +69,10 @@ pub fn detach<E>(
         return Err(no_such(run_dir, name));
     }
     let first = place.owner();
+    let is_elsewhere = first.is_some_and(|p| p.life() == Life::Elsewhere);
+    if is_elsewhere && !force {
+        return Err(elsewhere(&place));
+    }
     let is_over = place.read().is_none() && end_maker(&place, force)?;
     // It may have been finished before its process was ended.
     let state = place.read();
@@ -110,6 +114,15 @@ pub fn detach<E>(
         }
     }
     Ok(done)
+}
+
+fn elsewhere(place: &Place) -> Error {
+    Error::new(
+        Kind::Busy,
+        format!("it is not known whether the process of {} lives", place.name()),
+        ELSEWHERE,
+        "run this where it was attached, as in that container; --force takes it for one that has ended",
+    )
 }
 
 fn no_such(run_dir: &Path, name: &str) -> Error {
@@ -190,11 +203,18 @@ fn take_disk(
 ) -> Result<(), Error> {
     let alive = state.is_alive();
     let claim = if force { None } else { quiet(place, state, alive)? };
-    if !alive {
-        notes.push(format!(
+    match state.life() {
+        _ if alive => {}
+        Life::Elsewhere => {
+            notes.push(format!(
+                "its process {} may go on: it is one of another pid namespace",
+                state.pid
+            ));
+        }
+        _ => notes.push(format!(
             "its process {} had ended before; what it had not written to the volume then is lost",
             state.pid
-        ));
+        )),
     }
     nameless(place, state, || {
         if alive && force {

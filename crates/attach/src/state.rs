@@ -2,8 +2,12 @@
 
 mod links;
 mod place;
+mod process;
 
+pub(crate) use place::ELSEWHERE;
 pub use place::Place;
+pub(crate) use process::Process;
+pub use process::{Home, Life};
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -71,50 +75,27 @@ pub struct Made {
     pub pid: u32,
     /// When that started; see [`State::started`].
     pub started: u64,
+    /// Where it has its number.
+    #[serde(flatten)]
+    pub home: Home,
 }
 
 impl Made {
     /// That of this process.
     pub fn here(mapped: Mapped, initiator_port: String) -> Made {
-        let Process { pid, started } = Process::me();
-        Made { mapped, initiator_port, pid, started }
+        let Process { pid, started, home } = Process::me();
+        Made { mapped, initiator_port, pid, started, home }
     }
 
     /// That of an attachment which has it in its state.
     pub(crate) fn of(state: &State) -> Option<Made> {
-        let Process { pid, started } = state.process();
+        let Process { pid, started, home } = state.process();
         let initiator_port = state.initiator_port.clone();
-        Some(Made { mapped: state.mapped.clone()?, initiator_port, pid, started })
+        Some(Made { mapped: state.mapped.clone()?, initiator_port, pid, started, home })
     }
 
     pub(crate) fn process(&self) -> Process {
-        Process { pid: self.pid, started: self.started }
-    }
-}
-
-/// A process, told from another one of its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Process {
-    pub(crate) pid: u32,
-    /// When it started, in the kernel's ticks.
-    pub(crate) started: u64,
-}
-
-impl Process {
-    /// This one.
-    pub(crate) fn me() -> Process {
-        let pid = std::process::id();
-        Process { pid, started: started(pid).unwrap_or(0) }
-    }
-
-    /// The one that has this number now.
-    #[cfg(test)]
-    pub(crate) fn of(pid: u32) -> Option<Process> {
-        Some(Process { pid, started: started(pid)? })
-    }
-
-    pub(crate) fn is_alive(self) -> bool {
-        started(self.pid) == Some(self.started)
+        Process { pid: self.pid, started: self.started, home: self.home }
     }
 }
 
@@ -161,6 +142,9 @@ pub struct State {
     pub pid: u32,
     /// When the process started, in the kernel's ticks: tells it from another one of that number.
     pub started: u64,
+    /// Where the process has its number.
+    #[serde(flatten)]
+    pub home: Home,
     /// What was made at the daemon of this machine for it, and goes with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapped: Option<Mapped>,
@@ -170,25 +154,19 @@ pub struct State {
 }
 
 impl State {
-    /// True while its process lives.
+    /// True while its process lives, for certain.
     pub fn is_alive(&self) -> bool {
         self.process().is_alive()
     }
 
-    pub(crate) fn process(&self) -> Process {
-        Process { pid: self.pid, started: self.started }
+    /// What is known of its process's life.
+    pub fn life(&self) -> Life {
+        self.process().life()
     }
-}
 
-/// When a process started, in ticks since the machine did; `None` when there is none, or nothing but its exit status.
-fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may have anything in it.
-    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-    if matches!(words.next()?, "Z" | "X") {
-        return None;
+    pub(crate) fn process(&self) -> Process {
+        Process { pid: self.pid, started: self.started, home: self.home }
     }
-    words.nth(18)?.parse().ok()
 }
 
 /// All attachments, by name; without a state when one is being made, or was never finished.

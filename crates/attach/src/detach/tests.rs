@@ -7,8 +7,12 @@ use std::fs;
 fn left_by(dir: &Scratch, process: Process) -> Place {
     let mut place = dir.place("a");
     place.create().unwrap();
-    let made =
-        Made { pid: process.pid, started: process.started, ..Made::here(mapped(), "1:2".into()) };
+    let made = Made {
+        pid: process.pid,
+        started: process.started,
+        home: process.home,
+        ..Made::here(mapped(), "1:2".into())
+    };
     place.write_made(Some(&made)).unwrap();
     let maker = Maker { process, disk: None };
     fs::write(dir.0.join("run/a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
@@ -51,7 +55,7 @@ fn a_process_that_could_not_take_it_back_does_not_hide_that() {
     let mut process = Command::new("sleep").arg("60").spawn().unwrap();
     let it = Process::of(process.id()).unwrap();
     let place = left_by(&dir, Process::me());
-    let Process { pid, started } = it;
+    let Process { pid, started, .. } = it;
     let state =
         State { pid, started, mapped: Some(mapped()), ..state("a", Method::Nbd, "/dev/nbd98765") };
     place.write(&state).unwrap();
@@ -135,13 +139,16 @@ fn what_an_older_version_made_is_taken_back() {
     let dir = Scratch::new("older");
     let run = dir.0.join("run");
     let mut place = dir.place("a");
-    let Process { pid, started } = ended();
+    let Process { pid, started, .. } = ended();
     let initiator_port = "1:2".to_owned();
     let state =
         State { pid, started, initiator_port, ..state("a", Method::Fuse, "/dev/loop98765") };
     let write = |place: &mut Place| {
         place.create().unwrap();
         let mut value = serde_json::to_value(&state).unwrap();
+        for new in ["pid_namespace", "boot"] {
+            value.as_object_mut().unwrap().remove(new);
+        }
         let mut mapped = serde_json::to_value(mapped()).unwrap();
         mapped.as_object_mut().unwrap().remove("shared");
         value["mapped"] = mapped;
@@ -150,6 +157,7 @@ fn what_an_older_version_made_is_taken_back() {
     };
     write(&mut place);
     let mut asked = Vec::new();
+    let old = Process { home: crate::state::Home::default(), ..ended() };
     // What could not be taken back is known the next time, too.
     for _ in 0..2 {
         let done = detach(&run, "a", false, |made| {
@@ -165,7 +173,7 @@ fn what_an_older_version_made_is_taken_back() {
     assert!(done.unwrap().notes.contains(&"taken back".to_owned()));
     assert!(!place.exists());
     for made in &asked {
-        assert!(made.initiator_port == "1:2" && made.process() == ended());
+        assert!(made.initiator_port == "1:2" && made.process() == old);
         assert!(made.mapped.shared, "it is not known that nobody else has the port");
     }
     assert_eq!(asked.len(), 3);
@@ -183,7 +191,7 @@ fn a_process_whose_disk_is_not_known_is_left_alone_without_force() {
     let mut process = Command::new("sleep").arg("60").spawn().unwrap();
     let it = Process::of(process.id()).unwrap();
     let place = left_by(&dir, Process::me());
-    let Process { pid, started } = it;
+    let Process { pid, started, .. } = it;
     let state = State { pid, started, ..state("a", Method::Ublk, "/dev/ublkb0") };
     place.write(&state).unwrap();
     let maker = Maker { process: it, disk: Some((Method::Ublk, state.device.clone())) };
@@ -211,7 +219,7 @@ fn the_name_of_a_disk_goes_before_the_disk_and_comes_back_if_that_stays() {
     fs::write(&file, vec![0; 1 << 20]).unwrap();
     let device = loopdev::configure(&file, 512, false, |_| Ok(())).unwrap();
     let link = place.make_link(&device).unwrap();
-    let Process { pid, started } = ended();
+    let Process { pid, started, .. } = ended();
     let state = State { pid, started, ..state("a", Method::Fuse, device.to_str().unwrap()) };
     let failed = nameless(&place, &state, || {
         assert!(fs::read_link(&link).is_err());
@@ -256,7 +264,7 @@ fn who_ends_an_attachment_keeps_others_from_that_meanwhile() {
     let mut process = Command::new("sleep").arg("60").spawn().unwrap();
     let it = Process::of(process.id()).unwrap();
     let place = left_by(&dir, Process::me());
-    let Process { pid, started } = it;
+    let Process { pid, started, .. } = it;
     let state = State { pid, started, ..state("a", Method::Nbd, "/dev/nbd98765") };
     place.write(&state).unwrap();
     let maker = Maker { process: it, disk: None };
@@ -275,4 +283,47 @@ fn who_ends_an_attachment_keeps_others_from_that_meanwhile() {
     assert!(slower.join().unwrap().unwrap().left.is_none());
     assert!(next.made().is_some() && next.is_own());
     next.remove();
+}
+
+/// As of a container: by its number here it is another process, or none.
+#[test]
+fn an_attachment_of_another_pid_namespace_is_left_alone_without_force() {
+    if !sys::is_root() {
+        println!("SKIPPED: it needs root");
+        return;
+    }
+    let dir = Scratch::new("elsewhere");
+    let run = dir.0.join("run");
+    let mut process = Command::new("unshare").args(["-p", "-f", "sleep", "60"]).spawn().unwrap();
+    let inside = format!("/proc/{}/ns/pid_for_children", process.id());
+    let here = Process::me();
+    let namespace = || fs::metadata(&inside).ok().map(|m| std::os::unix::fs::MetadataExt::ino(&m));
+    wait_for("", || namespace().is_some_and(|n| Some(n) != here.home.pid_namespace)).unwrap();
+    let home = crate::state::Home { pid_namespace: namespace(), ..here.home };
+    // The first process there.
+    let it = Process { pid: 1, started: 1, home };
+    let place = left_by(&dir, Process::me());
+    let state = State { pid: 1, started: 1, home, ..state("a", Method::Nbd, "/dev/nbd98765") };
+    place.write(&state).unwrap();
+    let maker = Maker { process: it, disk: None };
+    let write = || fs::write(run.join("a/maker.json"), serde_json::to_vec(&maker).unwrap());
+    write().unwrap();
+    let refused = |with_state: bool| {
+        let e = detach(&run, "a", false, |_| Ok::<_, ()>(String::new())).map(|d| d.notes);
+        let e = e.unwrap_err();
+        assert!(e.kind == Kind::Busy && e.reason.contains("pid namespace"), "{e:?}");
+        assert!(place.made().is_some() && place.read().is_some() == with_state);
+    };
+    refused(true);
+    // Nor is one that is being made.
+    fs::rename(run.join("a/state.json"), run.join("state")).unwrap();
+    refused(false);
+    fs::rename(run.join("state"), run.join("a/state.json")).unwrap();
+    let e = dir.place("a").create().unwrap_err();
+    assert!(e.reason.contains("pid namespace"), "{e:?}");
+    let done = detach(&run, "a", true, |_| Ok::<_, ()>(String::new())).unwrap();
+    assert!(done.notes.iter().any(|n| n.contains("may go on")), "{:?}", done.notes);
+    assert!(!place.exists());
+    process.kill().unwrap();
+    process.wait().unwrap();
 }

@@ -1,6 +1,6 @@
 //! The directory of one attachment, and its name among the devices.
 
-use super::{Made, Maker, Method, Process, State, links};
+use super::{Life, Made, Maker, Method, Process, State, links};
 use crate::error::{Error, Kind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,6 +15,9 @@ const LINKS: &str = "/dev/weir";
 const STATE: &str = "state.json";
 const MADE: &str = "made.json";
 const MAKER: &str = "maker.json";
+/// Why nothing is known of an attachment's process.
+pub(crate) const ELSEWHERE: &str =
+    "its process is one of another pid namespace, as of a container, and may live";
 /// Between two looks at a lock.
 const STEP: Duration = Duration::from_millis(10);
 
@@ -90,8 +93,10 @@ impl Place {
     }
 
     fn taken(&self) -> Error {
-        let is_over = self.owner().is_some_and(|p| !p.is_alive());
+        let life = self.owner().map(Process::life);
+        let is_over = life == Some(Life::Ended);
         let why = match self.read() {
+            _ if life == Some(Life::Elsewhere) => ELSEWHERE.into(),
             Some(s) if s.is_alive() => format!("it is {} (process {})", s.device.display(), s.pid),
             Some(_) => "its process has ended and left it behind".into(),
             None if is_over && self.made().is_some() => {

@@ -38,7 +38,7 @@ impl Drop for Scratch {
 
 /// What this process has, by that name.
 pub(crate) fn state(name: &str, method: Method, device: &str) -> State {
-    let Process { pid, started } = Process::me();
+    let Process { pid, started, home } = Process::me();
     State {
         name: name.into(),
         volume: name.into(),
@@ -55,6 +55,7 @@ pub(crate) fn state(name: &str, method: Method, device: &str) -> State {
         queues: 1,
         pid,
         started,
+        home,
         mapped: None,
         thread: None,
     }

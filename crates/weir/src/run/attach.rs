@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use weir_attach::attachment::{self, Attachment, NotAttached, Spec};
 use weir_attach::error::{Error as AttachError, Kind};
 use weir_attach::reach::{Failure, Paths, Wanted, Which};
-use weir_attach::state::{self, Made, Mapped, Method, Place, State};
+use weir_attach::state::{self, Life, Made, Mapped, Method, Place, State};
 use weir_bench::client::ConnectError;
 use weir_bench::srp::Login;
 use weir_control::client::Client;
@@ -404,7 +404,12 @@ fn list(args: &AttachArgs) -> anyhow::Result<ExitCode> {
         let line = |(name, s): &(String, Option<State>)| match s {
             Some(s) => {
                 let mut v = serde_json::to_value(s).unwrap_or_default();
-                v["alive"] = s.is_alive().into();
+                v["alive"] = match s.life() {
+                    Life::Alive => true.into(),
+                    Life::Ended => false.into(),
+                    // It is not known.
+                    Life::Elsewhere => serde_json::Value::Null,
+                };
                 v
             }
             None => serde_json::json!({ "name": name, "alive": false }),
@@ -420,9 +425,12 @@ fn list(args: &AttachArgs) -> anyhow::Result<ExitCode> {
     for (name, s) in all {
         match s {
             Some(s) => {
-                let process = match s.is_alive() {
-                    true => s.pid.to_string(),
-                    false => format!("{} has ended; `weir detach {name}` cleans up", s.pid),
+                let process = match s.life() {
+                    Life::Alive => s.pid.to_string(),
+                    Life::Ended => format!("{} has ended; `weir detach {name}` cleans up", s.pid),
+                    Life::Elsewhere => {
+                        format!("{} of another pid namespace; may live, detach it there", s.pid)
+                    }
                 };
                 let by = format!("{}, {}", s.protocol, s.method);
                 let size = format_size(s.size);
