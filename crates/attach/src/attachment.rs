@@ -81,7 +81,7 @@ pub fn attach(
     spec: &Spec,
     provider: &MakeProvider,
 ) -> Result<Attachment, NotAttached> {
-    let Claimed { method, mut cleanup } = claimed;
+    let Claimed { method, named, mut cleanup } = claimed;
     let place = cleanup.place.clone();
     sys::become_io_server();
     let signals = Signals::hold().map_err(|e| Error::system("signals cannot be held back", &e))?;
@@ -96,9 +96,10 @@ pub fn attach(
             Method::Ublk => make_ublk(&workers, g, &mut cleanup, &tell)?,
         };
         cleanup.device = Some((method, device.clone()));
-        Ok((g, len, device))
+        let link = named.then(|| place.make_link(&device)).transpose()?;
+        Ok((g, len, device, link))
     });
-    let (g, len, device) = match made {
+    let (g, len, device, link) = match made {
         Ok(m) => m,
         Err(e) => {
             reached.close(&workers);
@@ -110,10 +111,6 @@ pub fn attach(
     };
     let (protocol, targets) = describe(&spec.ways[way].paths);
     let me = Process::me();
-    let link = place.make_link(&device).inspect_err(|e| {
-        tracing::warn!(name = place.name(), why = %e, "the disk has no name in /dev/weir");
-    });
-    let link = link.ok();
     let thread = nbd::Device::of(&device).and_then(nbd::Device::thread);
     let state = State {
         name: place.name().to_owned(),

@@ -172,7 +172,7 @@ fn take_unfinished(place: &Place) {
     let maker = place.maker();
     match maker.as_ref().and_then(|m| m.disk.as_ref()) {
         Some((Method::Fuse, device)) if is_ours(place, device) => {
-            place.take_link(device);
+            place.take_link(device, true);
             let _ = loopdev::clear(device, None);
         }
         _ => {}
@@ -184,7 +184,7 @@ fn take_unfinished(place: &Place) {
     let left = maker.iter().flat_map(|m| ublk::Device::left_by(m.process.pid));
     if noted.is_some() {
         for (_, disk) in maker.iter().flat_map(|m| &m.disk) {
-            place.take_link(disk);
+            place.take_link(disk, true);
         }
     }
     for d in noted.into_iter().chain(left) {
@@ -256,12 +256,16 @@ fn nameless(
     free: impl FnOnce() -> Result<(), Error>,
 ) -> Result<(), Error> {
     let device = &state.device;
-    let named = whose(place, state) != Whose::NotOurs && place.take_link(device);
+    let named = place.take_link(device, whose(place, state) != Whose::NotOurs);
     let done = free();
-    if named && done.is_err() && whose(place, state) != Whose::NotOurs {
-        let _ = place.make_link(device);
+    let stays = named && done.is_err() && whose(place, state) != Whose::NotOurs;
+    match (done, stays.then(|| place.make_link(device))) {
+        (Err(mut e), Some(Err(no_name))) => {
+            e.reason = format!("{}\n{}: {}", e.reason, no_name.message, no_name.reason);
+            Err(e)
+        }
+        (done, _) => done,
     }
-    done
 }
 
 /// Sees to it that nobody uses the disk, and that what was written to it is on the volume. As long as the file is kept it

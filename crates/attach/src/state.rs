@@ -128,7 +128,7 @@ pub struct State {
     pub method: Method,
     /// The disk.
     pub device: PathBuf,
-    /// The disk by its name in /dev/weir; none: that could not be written, or is another disk's.
+    /// The disk by its name in /dev/weir; none: that cannot be written here.
     pub link: Option<PathBuf>,
     /// Bytes.
     pub size: u64,

@@ -179,6 +179,16 @@ impl Device {
         }
     }
 
+    /// Whether it looks like the disk of some attachment, also of one whose process is not to be seen.
+    pub(crate) fn looks_attached(self) -> bool {
+        let Some(pid) = self.info().ok().as_ref().and_then(process) else { return true };
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+        threads.flatten().any(|t| {
+            let name = std::fs::read_to_string(t.path().join("comm"));
+            name.is_ok_and(|n| n.starts_with(crate::workers::THREAD))
+        })
+    }
+
     fn is_missing(self) -> bool {
         sys::shows_disks() && !Path::new(DEVICES).join(format!("ublkc{}", self.number)).exists()
     }

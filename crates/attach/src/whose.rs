@@ -2,10 +2,15 @@
 
 use crate::fuse;
 use crate::host::loopdev;
+use crate::host::users;
 use crate::nbd;
-use crate::state::{Method, Place, State};
+use crate::state::{Method, Place, Process, State};
 use crate::ublk;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+/// The file of a volume as the kernel tells it when its file system is mounted nowhere any more.
+const LOST: &str = "/volume";
 
 /// Whose a disk is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,4 +55,31 @@ fn whose_loop(place: &Place, device: &Path, alive: bool) -> Whose {
 /// Whether the loop device has the file of this attachment.
 pub(crate) fn is_ours(place: &Place, device: &Path) -> bool {
     whose_loop(place, device, true) == Whose::Ours
+}
+
+/// Whether the attachment in this directory, whose process has ended, has that disk yet, and somebody uses it.
+pub(crate) fn is_used(dir: &Path, process: Process, device: &Path) -> bool {
+    let place = dir.parent().zip(dir.file_name().and_then(|n| n.to_str()));
+    let Some(place) = place.and_then(|(run, name)| Place::of(run, name).ok()) else { return false };
+    let state = place.read().filter(|s| s.process() == process && s.device == device);
+    state.is_some_and(|s| whose(&place, &s) != Whose::NotOurs) && is_open(device)
+}
+
+/// Whether somebody has mounted a disk, or has it open.
+fn is_open(device: &Path) -> bool {
+    let flags = libc::O_EXCL | libc::O_CLOEXEC;
+    let mine = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(device);
+    mine.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY)) || !users::of(device, 0).is_empty()
+}
+
+/// Whether a disk looks like that of some attachment, of whatever run directory. What is not known does.
+pub(crate) fn looks_attached(device: &Path) -> bool {
+    if let Some(d) = nbd::Device::of(device) {
+        return d.looks_attached();
+    }
+    if let Some(d) = ublk::Device::of(device) {
+        return d.looks_attached();
+    }
+    let file = |b: &str| b == LOST || b.ends_with("/disk/volume");
+    loopdev::backing(device).map_or(true, |b| b.is_some_and(|b| file(&b)))
 }

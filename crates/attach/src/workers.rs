@@ -13,6 +13,9 @@ use weir_reactor::{
 };
 use weir_uring::Ring;
 
+/// How the names of their threads begin.
+pub(crate) const THREAD: &str = "weir-attach-";
+
 /// Makes a reactor's fabric.
 pub type MakeProvider =
     Arc<dyn Fn(&Reactor, &Ring) -> Result<Rc<dyn Provider>, String> + Send + Sync>;
@@ -59,7 +62,7 @@ impl Workers {
             let (tell, told) = channel();
             let (buffers, provider) = (buffers.clone(), provider.clone());
             let thread = std::thread::Builder::new()
-                .name(format!("weir-attach-{i}"))
+                .name(format!("{THREAD}{i}"))
                 .spawn(move || run(&buffers, &provider, &tell))
                 .map_err(|e| failed(&e))?;
             let handle = match told.recv() {

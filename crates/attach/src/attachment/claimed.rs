@@ -14,6 +14,8 @@ use std::time::Duration;
 /// A name that is taken for an attachment, which is yet to be made. Dropping it gives the name back.
 pub struct Claimed {
     pub(super) method: Method,
+    /// Its disk will have a name in /dev.
+    pub(super) named: bool,
     pub(super) cleanup: Cleanup,
 }
 
@@ -47,12 +49,15 @@ impl Noting {
 /// Takes a name for an attachment, by a method; `None` takes the best that the kernel has.
 ///
 /// # Errors
-/// The name is taken, or the method cannot be used here.
+/// The name is taken, here or in /dev, or the method cannot be used here.
 pub fn claim(run_dir: &Path, name: &str, method: Option<Method>) -> Result<Claimed, Error> {
     let method = choose(method)?;
     let mut place = Place::of(run_dir, name)?;
     place.create()?;
-    Ok(Claimed { method, cleanup: Cleanup { place, device: None, undo: None } })
+    // The name goes with this.
+    let cleanup = Cleanup { place, device: None, undo: None };
+    let named = cleanup.place.keep_name()?;
+    Ok(Claimed { method, named, cleanup })
 }
 
 /// How long another that ends the attachment may take.
@@ -76,7 +81,7 @@ impl Drop for Cleanup {
         }
         match &self.device {
             Some((Method::Fuse, device)) if own && is_ours(&self.place, device) => {
-                self.place.take_link(device);
+                self.place.take_link(device, true);
                 let _ = loopdev::clear(device, None);
             }
             // The driver has let go with the sockets.

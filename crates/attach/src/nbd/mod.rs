@@ -39,6 +39,8 @@ const SET_FLAGS: u64 = 0xab0a;
 const TIMEOUT: u64 = 20 * 24 * 3600;
 /// How long the driver may take to let the disk appear.
 const APPEAR: Duration = Duration::from_secs(10);
+/// The name of the thread that serves a device.
+const THREAD: &str = "weir-nbd";
 const BLOCKS: &str = "/sys/block";
 
 /// Whether this machine can do it.
@@ -119,6 +121,13 @@ impl Device {
     pub(crate) fn is_left(self, noted: Option<u32>, looks_so: impl FnOnce() -> bool) -> bool {
         let Some(t) = self.thread() else { return false };
         !Path::new(&format!("/proc/{t}")).exists() && noted.map_or_else(looks_so, |n| n == t)
+    }
+
+    /// Whether it looks like the disk of some attachment, also of one whose process is not to be seen.
+    pub(crate) fn looks_attached(self) -> bool {
+        let Ok(thread) = self.asked() else { return true };
+        let name = |t| std::fs::read_to_string(format!("/proc/{t}/comm"));
+        thread.is_some_and(|t| name(t).map_or(true, |n| n.trim_end() == THREAD))
     }
 
     fn is_free(self) -> bool {
@@ -234,7 +243,7 @@ pub(crate) fn connect(
     let failed = |e: &dyn std::fmt::Display| {
         Error::new(Kind::Failed, "the nbd driver makes no disk", e, "see the kernel's log")
     };
-    let thread = std::thread::Builder::new().name("weir-nbd".into()).spawn(serve);
+    let thread = std::thread::Builder::new().name(THREAD.into()).spawn(serve);
     thread.map_err(|e| failed(&e))?;
     let device: Device = told.recv().map_err(|_| failed(&"its thread has ended"))??;
     let step = Duration::from_millis(10);

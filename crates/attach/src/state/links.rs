@@ -1,18 +1,96 @@
-//! The names of disks among the devices. A number of the kernel's goes from one attachment to another, so a name that is
-//! left over must not become another's disk. What is not a symbolic link is never touched.
+//! The names of disks among the devices, and who gave them. A number of the kernel's goes from one attachment to another, or to
+//! somebody else, so a name that is left over must not become another's disk. What is not a symbolic link is never touched.
 
+use super::Process;
 use crate::sys;
+use crate::whose;
+use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
-use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Locked by who changes names. Only root may open it: whoever may could hold up all others. No disk has such a name.
 const LOCK: &str = ".lock";
+/// Who gave each name: a directory for root.
+const MADE: &str = ".made";
 /// How long others may take to change names.
 const WAIT: Duration = Duration::from_secs(3);
 const STEP: Duration = Duration::from_millis(10);
+
+/// Who gave a name, and to what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Given {
+    /// The attachment's directory.
+    pub(super) dir: PathBuf,
+    /// The attachment's process.
+    #[serde(flatten)]
+    pub(super) process: Process,
+    /// The disk; none: it is yet to be made.
+    #[serde(default)]
+    pub(super) device: Option<PathBuf>,
+    /// The kernel's number for what the disk was then: another one is another disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) diskseq: Option<u64>,
+}
+
+impl Given {
+    /// A name that is kept for an attachment.
+    pub(super) fn to(dir: &Path, process: Process) -> Given {
+        Given { dir: dir.to_owned(), process, device: None, diskseq: None }
+    }
+
+    /// The same with its disk.
+    pub(super) fn with(self, device: &Path) -> Given {
+        let diskseq = number(device, "diskseq");
+        Given { device: Some(device.to_owned()), diskseq, ..self }
+    }
+
+    fn is_of(&self, other: &Given) -> bool {
+        self.dir == other.dir && self.process == other.process
+    }
+
+    /// Whether it certainly has no disk any more.
+    fn is_over(&self) -> bool {
+        let Some(device) = self.device.as_ref().filter(|_| sys::shows_disks()) else {
+            return false;
+        };
+        let changed = |now| self.diskseq.is_some_and(|then| then != now);
+        is_no_disk(device) || number(device, "diskseq").is_some_and(changed)
+    }
+
+    /// Why nobody else may have the name.
+    fn holds(&self) -> Option<String> {
+        let whose =
+            |how: &str| format!("it is that of the attachment in {}, {how}", self.dir.display());
+        let pid = self.process.pid;
+        match self.process.life() {
+            super::Life::Alive => Some(whose(&format!("process {pid}"))),
+            super::Life::Elsewhere if self.is_over() => None,
+            super::Life::Elsewhere => {
+                Some(whose(&format!("process {pid} of another pid namespace, which may live")))
+            }
+            super::Life::Ended => {
+                let device = self.device.as_ref().filter(|_| !self.is_over())?;
+                let used = whose::is_used(&self.dir, self.process, device);
+                used.then(|| whose(&format!("whose disk {} is in use yet", device.display())))
+            }
+        }
+    }
+}
+
+/// A number that the kernel tells of a disk.
+fn number(device: &Path, file: &str) -> Option<u64> {
+    let disk = Path::new("/sys/class/block").join(device.file_name()?);
+    fs::read_to_string(disk.join(file)).ok()?.trim().parse().ok()
+}
+
+/// Whether the kernel has no disk by this name.
+fn is_no_disk(device: &Path) -> bool {
+    let listed = Path::new("/sys/class/block").join(device.file_name().unwrap_or_default());
+    number(device, "size").map_or(!listed.exists(), |sectors| sectors == 0)
+}
 
 /// Keeps other attachments from changing names meanwhile; nothing where no lock can be made.
 ///
@@ -34,6 +112,27 @@ fn locked(dir: &Path) -> io::Result<Option<File>> {
     Err(io::Error::other(why))
 }
 
+/// Where is written who gave a name.
+pub(super) fn record(link: &Path) -> PathBuf {
+    let (dir, name) = (link.parent().unwrap_or(link), link.file_name().unwrap_or_default());
+    dir.join(MADE).join(name)
+}
+
+/// Who gave a name; none: an older version, or nobody.
+fn given(link: &Path) -> Option<Given> {
+    serde_json::from_slice(&fs::read(record(link)).ok()?).ok()
+}
+
+fn write(link: &Path, by: &Given) -> io::Result<()> {
+    let file = record(link);
+    let mut dir = fs::DirBuilder::new();
+    dir.recursive(true).mode(0o700).create(file.parent().unwrap_or(&file))?;
+    // No attachment has a name that begins with a dot.
+    let new = file.with_file_name(format!(".{}", std::process::id()));
+    fs::write(&new, serde_json::to_vec(by)?)?;
+    fs::rename(&new, file)
+}
+
 /// Takes every name away that a device has from before. Whoever got the device does this before it is a disk.
 pub(super) fn take_all(dir: &Path, device: &Path) -> io::Result<()> {
     let _one = locked(dir)?;
@@ -43,19 +142,32 @@ pub(super) fn take_all(dir: &Path, device: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes a name away if it is this device's, also where others hold the lock: an end does not wait for them. True: it was.
-pub(super) fn remove(link: &Path, device: &Path) -> io::Result<bool> {
+/// Takes a name away from a disk, and keeps it for `by`; also where others hold the lock: an end does not wait for them.
+/// Where it is not written down who gave it, the disk must be `ours`. True: it had the name.
+pub(super) fn hide(link: &Path, by: &Given, device: &Path, ours: bool) -> bool {
     let _one = link.parent().and_then(|dir| locked(dir).ok());
-    remove_one(link, device)
+    let may = given(link).map_or(ours, |g| g.is_of(by));
+    may && remove_one(link, device).unwrap_or(false)
 }
 
-/// The same, unless the device is somebody's disk by now, with that name.
-pub(super) fn remove_free(link: &Path, device: &Path) -> io::Result<bool> {
-    if !is_to(link, device) {
-        return Ok(false);
-    }
+/// Gives a name back that `by` has, whoever has the device now. Where it is not written down who gave it, it goes with these
+/// devices, unless they are the disk of some attachment.
+pub(super) fn give_back(link: &Path, by: &Given, devices: &[PathBuf]) {
     let _one = link.parent().and_then(|dir| locked(dir).ok());
-    if is_free(link) { remove_one(link, device) } else { Ok(false) }
+    match given(link) {
+        Some(g) if g.is_of(by) => {
+            for device in g.device.iter().chain(devices) {
+                let _ = remove_one(link, device);
+            }
+            let _ = fs::remove_file(record(link));
+        }
+        Some(_) => {}
+        None => {
+            for device in devices.iter().filter(|d| is_no_disk(d) || !whose::looks_attached(d)) {
+                let _ = remove_one(link, device);
+            }
+        }
+    }
 }
 
 fn remove_one(link: &Path, device: &Path) -> io::Result<bool> {
@@ -71,37 +183,72 @@ pub(super) fn is_to(link: &Path, device: &Path) -> bool {
     fs::read_link(link).is_ok_and(|to| to == device)
 }
 
-/// Whether nobody can mean a disk by this name any more. What is not known counts as a disk.
-fn is_free(link: &Path) -> bool {
+/// Why a name must stay that nobody is known to have given. What is not known counts as the disk of an attachment.
+fn stays(link: &Path) -> Option<&'static str> {
     let target = match fs::canonicalize(link) {
         Ok(target) => target,
-        Err(e) => return e.kind() == io::ErrorKind::NotFound,
+        Err(e) if e.kind() == ErrorKind::NotFound => return None,
+        Err(_) => return Some("which cannot be looked at"),
     };
-    if !fs::metadata(&target).is_ok_and(|m| m.file_type().is_block_device()) || !sys::shows_disks()
-    {
-        return false;
+    if !fs::metadata(&target).is_ok_and(|m| m.file_type().is_block_device()) {
+        return Some("which is no disk");
     }
-    let listed = Path::new("/sys/class/block").join(target.file_name().unwrap_or_default());
-    match fs::read_to_string(listed.join("size")) {
-        Ok(sectors) => sectors.trim() == "0",
-        Err(_) => !listed.exists(),
+    let free = sys::shows_disks() && (is_no_disk(&target) || !whose::looks_attached(&target));
+    (!free).then_some("which may be the disk of another attachment")
+}
+
+/// Sees to it that `by` may have the name, and nothing has it.
+fn free(link: &Path, by: &Given) -> io::Result<()> {
+    let given = given(link);
+    if let Some(why) = given.as_ref().filter(|g| !g.is_of(by)).and_then(Given::holds) {
+        return Err(io::Error::other(why));
+    }
+    match fs::read_link(link) {
+        Ok(to) => {
+            let known = given.is_some_and(|g| g.device.as_ref() == Some(&to));
+            if let Some(why) = stays(link).filter(|_| !known) {
+                return Err(io::Error::other(format!("it leads to {}, {why}", to.display())));
+            }
+            fs::remove_file(link)
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) if e.kind() == ErrorKind::InvalidInput => {
+            Err(io::Error::other("something is there that is no symbolic link"))
+        }
+        Err(e) => Err(e),
     }
 }
 
-/// Gives a device its name, also if that is from before.
+/// Keeps a name for an attachment whose disk is yet to be made. False: it cannot be written here, and is nobody's.
 ///
 /// # Errors
-/// The name cannot be written, or is that of another disk.
-pub(super) fn make(link: &Path, device: &Path) -> io::Result<()> {
+/// It is another's.
+pub(super) fn keep(link: &Path, by: &Given) -> io::Result<bool> {
+    let dir = link.parent().unwrap_or(link);
+    let unwritten = |e: io::Error| match fs::symlink_metadata(link) {
+        Err(none) if none.kind() == ErrorKind::NotFound => {
+            tracing::warn!(why = %e, "there will be no {}", link.display());
+            Ok(false)
+        }
+        _ => Err(e),
+    };
+    if let Err(e) = fs::create_dir_all(dir) {
+        return unwritten(e);
+    }
+    let _one = locked(dir)?;
+    free(link, by)?;
+    write(link, by).map_or_else(unwritten, |()| Ok(true))
+}
+
+/// Gives a disk its name, also if that is from before.
+///
+/// # Errors
+/// The name cannot be written, or is another's.
+pub(super) fn make(link: &Path, by: &Given, device: &Path) -> io::Result<()> {
     let dir = link.parent().unwrap_or(link);
     fs::create_dir_all(dir)?;
     let _one = locked(dir)?;
-    if let Ok(to) = fs::read_link(link) {
-        if to != device && !is_free(link) {
-            let why = format!("{} is {}, which is in use", link.display(), to.display());
-            return Err(io::Error::other(why));
-        }
-        fs::remove_file(link)?;
-    }
+    free(link, by)?;
+    write(link, &by.clone().with(device))?;
     std::os::unix::fs::symlink(device, link)
 }

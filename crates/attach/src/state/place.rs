@@ -179,13 +179,42 @@ impl Place {
             .map_err(|e| Error::system(format!("{} has another name yet", device.display()), &e))
     }
 
+    /// The name that its disk has, as that of its process.
+    fn given(&self) -> Option<links::Given> {
+        Some(links::Given::to(&self.dir, self.owner()?))
+    }
+
+    /// Keeps its name in /dev for the disk, which is yet to be made. False: there will be none, as it cannot be written.
+    ///
+    /// # Errors
+    /// The name is another's.
+    pub(crate) fn keep_name(&self) -> Result<bool, Error> {
+        let by = links::Given::to(&self.dir, Process::me());
+        links::keep(&self.link(), &by).map_err(|e| self.no_name(&e))
+    }
+
     /// Gives the disk its name in /dev.
     ///
     /// # Errors
-    /// It cannot be written there, or the name is that of another disk.
-    pub(crate) fn make_link(&self, device: &Path) -> io::Result<PathBuf> {
-        links::make(&self.link(), device)?;
+    /// It cannot be written there, or the name is another's.
+    pub(crate) fn make_link(&self, device: &Path) -> Result<PathBuf, Error> {
+        let by = self.given().ok_or(io::ErrorKind::NotFound.into());
+        by.and_then(|by| links::make(&self.link(), &by, device)).map_err(|e| self.no_name(&e))?;
         Ok(self.link())
+    }
+
+    fn no_name(&self, e: &io::Error) -> Error {
+        let (link, record) = (self.link(), links::record(&self.link()));
+        Error::new(
+            Kind::Exists,
+            format!("the disk cannot have the name {}", link.display()),
+            e,
+            format!(
+                "give this one another name with --name; or, if it is nobody's any more: rm -f {} {}",
+                link.display(),
+                record.display()
+            ),
+        )
     }
 
     /// What is known of it.
@@ -258,18 +287,18 @@ impl Place {
         }
     }
 
-    /// Takes its name away from the disk that it has. True: it had it.
-    pub(crate) fn take_link(&self, device: &Path) -> bool {
-        links::remove(&self.link(), device).unwrap_or(false)
+    /// Takes its name away from the disk that it has, and keeps it. True: it had it. `ours`: the disk is known to be.
+    pub(crate) fn take_link(&self, device: &Path, ours: bool) -> bool {
+        self.given().is_some_and(|by| links::hide(&self.link(), &by, device, ours))
     }
 
-    /// Takes its name away from the disk that it had.
+    /// Gives its name back, whoever has the disk now.
     pub(crate) fn remove_link(&self) {
+        let Some(by) = self.given() else { return };
         let state = self.read().map(|s| s.device);
         let noted = self.maker().and_then(|m| m.disk).map(|(_, device)| device);
-        for device in state.iter().chain(&noted) {
-            let _ = links::remove_free(&self.link(), device);
-        }
+        let devices: Vec<PathBuf> = state.into_iter().chain(noted).collect();
+        links::give_back(&self.link(), &by, &devices);
     }
 
     /// Removes all but what is known of what was made elsewhere, for who can take that back.

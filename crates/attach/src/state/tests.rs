@@ -189,9 +189,23 @@ fn names_do_not_wait_for_whoever_holds_their_directory() {
     assert!(dir.links().is_empty() && start.elapsed() < Duration::from_secs(30));
 }
 
-/// Of two run directories, both may have an attachment of that name.
+/// A disk of this machine that is no attachment's, if there is one.
+fn foreign() -> Option<PathBuf> {
+    let disks = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+    let used = disks.filter(|d| {
+        let size = fs::read_to_string(d.path().join("size")).unwrap_or_default();
+        !matches!(size.trim(), "" | "0")
+    });
+    let mut all = used.map(|d| Path::new("/dev").join(d.file_name()));
+    let found = all.find(|d| d.exists() && !crate::whose::looks_attached(d));
+    if found.is_none() {
+        println!("SKIPPED: this machine has no disk");
+    }
+    found
+}
+
 #[test]
-fn a_name_of_a_disk_that_is_in_use_is_not_given_to_another() {
+fn a_name_is_taken_over_only_where_nobody_can_mean_an_attachment_by_it() {
     let dir = Scratch::new("in-use");
     let mut place = dir.place("a");
     place.create().unwrap();
@@ -208,22 +222,90 @@ fn a_name_of_a_disk_that_is_in_use_is_not_given_to_another() {
     assert!(place.make_link(mine).is_err() && fs::read(&link).unwrap() == b"x");
     fs::remove_file(&link).unwrap();
     symlink(&dir.0, &link).unwrap();
-    assert!(place.make_link(mine).is_err() && fs::read_link(&link).unwrap() == dir.0);
-    let disks = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
-    let used = disks.filter(|d| {
-        let size = fs::read_to_string(d.path().join("size")).unwrap_or_default();
-        !matches!(size.trim(), "" | "0")
-    });
-    let mut used = used.map(|d| Path::new("/dev").join(d.file_name())).filter(|d| d.exists());
-    let Some(used) = used.next() else {
-        println!("SKIPPED: this machine has no disk");
-        return;
-    };
+    assert!(place.keep_name().is_err() && fs::read_link(&link).unwrap() == dir.0);
     fs::remove_file(&link).unwrap();
-    symlink(&used, &link).unwrap();
-    let why = place.make_link(mine).unwrap_err().to_string();
-    assert!(why.contains(used.to_str().unwrap()), "{why}");
-    assert_eq!(fs::read_link(&link).unwrap(), used);
+    // Who writes to this name writes to another's disk.
+    let Some(foreign) = foreign() else { return };
+    symlink(&foreign, &link).unwrap();
+    assert!(place.keep_name().unwrap());
+    assert!(fs::read_link(&link).is_err(), "it is not to be seen until it is this one's disk");
+    assert!(place.make_link(mine).is_ok() && place.is_link_to(mine));
     place.remove();
-    assert_eq!(dir.links(), ["a"], "it is another's");
+    assert!(dir.links().is_empty());
+}
+
+/// Of two run directories, both may have an attachment of that name.
+#[test]
+fn a_name_is_that_of_one_attachment_as_long_as_that_lives() {
+    let dir = Scratch::new("two-dirs");
+    let mut one = dir.place("a");
+    let links = dir.0.join("links");
+    let mut two = Place::of(&dir.0.join("other"), "a").unwrap().with_links(&links);
+    let (first, second) = (Path::new("/dev/loop98765"), Path::new("/dev/loop98764"));
+    one.create().unwrap();
+    two.create().unwrap();
+    let refused = |two: &Place| {
+        let e = two.keep_name().unwrap_err();
+        let by = format!("process {}", std::process::id());
+        assert!(e.kind == Kind::Exists && e.reason.contains(&by), "{e:?}");
+        assert!(e.reason.contains("run/a") && e.hint.contains("--name"), "{e:?}");
+        assert!(two.make_link(second).is_err());
+    };
+    assert!(one.keep_name().unwrap());
+    refused(&two);
+    one.make_link(first).unwrap();
+    refused(&two);
+    // While it is being detached.
+    assert!(one.take_link(first, false) && dir.links().is_empty());
+    refused(&two);
+    one.make_link(first).unwrap();
+    // Its end leaves what is not its own.
+    two.remove();
+    assert!(one.is_link_to(first));
+    // Once its process has ended, and nobody uses its disk, another may have the name.
+    let record = links.join(".made/a");
+    let mut text: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    assert_eq!(text["device"], first.to_str().unwrap());
+    text["started"] = 1.into();
+    fs::write(&record, text.to_string()).unwrap();
+    let maker = Maker { process: ended(), disk: None };
+    fs::write(dir.0.join("run/a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
+    two.create().unwrap();
+    assert!(two.keep_name().unwrap());
+    two.make_link(second).unwrap();
+    one.remove();
+    assert!(two.is_link_to(second), "it is not the first one's any more");
+    two.remove();
+    assert!(dir.links().is_empty() && !record.exists());
+}
+
+/// The kernel has freed the device of a killed attachment, and somebody else has got it.
+#[test]
+fn a_name_goes_with_its_attachment_whoever_has_the_device() {
+    let Some(foreign) = foreign() else { return };
+    let dir = Scratch::new("foreign");
+    for recorded in [true, false] {
+        let mut place = dir.place("a");
+        place.create().unwrap();
+        place.make_link(&foreign).unwrap();
+        if !recorded {
+            // As by an older version.
+            fs::remove_file(dir.0.join("links/.made/a")).unwrap();
+        }
+        place.write(&state("a", Method::Fuse, foreign.to_str().unwrap())).unwrap();
+        place.remove();
+        assert!(dir.links().is_empty(), "recorded: {recorded}");
+    }
+}
+
+#[test]
+fn who_gave_a_name_is_for_root() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = Scratch::new("made");
+    let mut place = dir.place("a");
+    place.create().unwrap();
+    assert!(place.keep_name().unwrap());
+    let made = dir.0.join("links/.made");
+    assert_eq!(fs::metadata(&made).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(fs::read_dir(&made).unwrap().count(), 1);
 }

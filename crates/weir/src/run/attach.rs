@@ -322,7 +322,7 @@ fn text(s: &State) -> String {
     let device = s.device.display();
     let unnamed = match s.link {
         Some(_) => "",
-        None => "it has no name in /dev/weir: that is another disk's, or cannot be written\n",
+        None => "it has no name in /dev/weir: that cannot be written\n",
     };
     let made = s.mapped.as_ref().map_or(String::new(), |m| daemon::sentence(m) + "\n");
     let also = if s.mapped.is_some() { ", and what was made for it" } else { "" };

@@ -71,8 +71,8 @@ pub(crate) struct Target {
 /// process, whatever waits in the kernel for a target that is gone ends with an error.
 const SWEEP: &str = r#"
 cat > /dev/null
-for a in "$1"/run/*; do
-    test -d "$a" && WEIR_RUN_DIR="$1/run" timeout -k 5 60 "$2" detach --force "$(basename "$a")"
+for a in "$1"/run/* "$1"/run-2/*; do
+    test -d "$a" && WEIR_RUN_DIR="${a%/*}" timeout -k 5 60 "$2" detach --force "$(basename "$a")"
 done
 pid=$(cat "$1/pid") && grep -qa "$1/" "/proc/$pid/cmdline" && kill -9 "$pid"
 grep -q "$1/mnt" /proc/self/mounts && umount -l "$1/mnt"

@@ -5,6 +5,7 @@ mod applied;
 mod attach;
 mod attach_devices;
 mod attach_local;
+mod attach_shared;
 mod cli;
 #[path = "../common/mod.rs"]
 mod common;

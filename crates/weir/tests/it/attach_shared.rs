@@ -1,0 +1,158 @@
+//! Attachments that share what is the machine's: devices, names in /dev/weir, processes. For root with /dev/fuse and loop
+//! devices, as `attach`.
+
+use crate::attach::{Target, can, run, wait_for};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A pool of memory with this volume, which every host sees.
+fn seen_by_all(volume: &str) -> Target {
+    Target::declared(&format!(
+        "[[pool]]\nname = \"mem\"\ndevices = [{{ kind = \"ram\", size = \"128M\" }}]\n\
+         [[host]]\nname = \"anyone\"\nallow_any = true\n\
+         [[volume]]\nname = \"{volume}\"\npool = \"mem\"\nsize = \"32M\"\n\
+         [[map]]\nhost = \"anyone\"\nvolume = \"{volume}\"\n"
+    ))
+}
+
+fn text<'a>(a: &'a Value, what: &str) -> &'a str {
+    a[what].as_str().unwrap()
+}
+
+fn kill(target: &Target, a: &Value) {
+    run("kill", &["-9", &a["pid"].to_string()]);
+    wait_for("the end of the process", || target.ok("attach --list").contains("has ended"));
+}
+
+/// Gives the device of an attachment that was killed to a foreign program. False: another test has it.
+fn give_away(device: &str, foreign: &Path) -> bool {
+    run("losetup", &["-d", device]);
+    let backing = format!("/sys/block/{}/loop/backing_file", &device["/dev/".len()..]);
+    wait_for("the free device", || fs::read_to_string(&backing).is_err());
+    Command::new("losetup").arg(device).arg(foreign).status().unwrap().success()
+}
+
+/// What is in a foreign program's file.
+const FOREIGN: [u8; 1 << 20] = [0x5a; 1 << 20];
+
+#[test]
+fn a_name_that_is_left_over_is_not_a_foreign_program_s_disk() {
+    if !can() {
+        return;
+    }
+    let target = seen_by_all("it-lost");
+    let foreign = target.dir.join("foreign.img");
+    fs::write(&foreign, FOREIGN).unwrap();
+    let link = Path::new("/dev/weir/it-lost");
+    let mut had = 0;
+    // It may also be noticed at the next attachment only: by another run directory, or when its files are gone.
+    for detached in [true, false] {
+        let taken = (0..5).find_map(|_| {
+            let a = target.attach("it-lost");
+            assert_eq!(fs::read_link(link).unwrap(), Path::new(text(&a, "device")));
+            kill(&target, &a);
+            let taken = give_away(text(&a, "device"), &foreign);
+            if !taken {
+                target.ok("detach it-lost");
+            }
+            taken.then_some(a)
+        });
+        let old = taken.expect("the device of the killed one");
+        let old = text(&old, "device");
+        assert_eq!(fs::read_link(link).unwrap(), Path::new(old), "set-up");
+        let other = target.dir.join("run-2");
+        if detached {
+            target.ok("detach it-lost");
+            let left = fs::symlink_metadata(link);
+            assert!(left.is_err(), "it leads to the foreign disk");
+        }
+        let line = format!("attach it-lost --run-dir {} --json", other.display());
+        let said = target.weir(&line);
+        let a: Value = serde_json::from_slice(&said.stdout).unwrap_or_default();
+        let now = fs::read_link(link);
+        if said.status.success() {
+            let of = format!("of={}", link.display());
+            run("dd", &["if=/dev/zero", &of, "bs=64k", "count=4", "oflag=direct"]);
+            target.ok(&format!("detach it-lost --run-dir {}", other.display()));
+        }
+        // The one that was killed leaves the name alone, if it is not its own any more.
+        if !detached {
+            target.ok("detach it-lost");
+        }
+        run("losetup", &["-d", old]);
+        let err = String::from_utf8_lossy(&said.stderr);
+        assert_eq!(now.unwrap(), Path::new(text(&a, "device")), "{err}");
+        assert_eq!(text(&a, "link"), link.to_str().unwrap());
+        assert!(fs::read(&foreign).unwrap() == FOREIGN, "it wrote to the foreign disk");
+        assert!(fs::symlink_metadata(link).is_err());
+        had += 1;
+    }
+    assert_eq!(had, 2);
+}
+
+#[test]
+fn a_name_that_is_another_attachment_s_is_refused_before_anything_is_made() {
+    if !can() {
+        return;
+    }
+    let target = seen_by_all("it-named");
+    let a = target.attach("it-named");
+    let other = target.dir.join("run-2");
+    let line = format!("attach it-named --run-dir {}", other.display());
+    let refused = target.fails(&line, 4);
+    assert!(refused.contains("cannot have the name /dev/weir/it-named"), "{refused}");
+    assert!(refused.contains(&a["pid"].to_string()) && refused.contains("--name"), "{refused}");
+    assert_eq!(fs::read_dir(&other).map_or(0, Iterator::count), 0);
+    assert_eq!(fs::read_link("/dev/weir/it-named").unwrap(), Path::new(text(&a, "device")));
+    let b = target.ok(&format!("{line} --name it-named-2 --json"));
+    let b: Value = serde_json::from_str(&b).unwrap();
+    assert_eq!(text(&b, "link"), "/dev/weir/it-named-2");
+    target.ok(&format!("detach it-named-2 --run-dir {}", other.display()));
+    target.ok("detach it-named");
+    target.all_gone(&a);
+}
+
+/// In a container, whose process this one does not know by its number.
+#[test]
+fn an_attachment_of_another_pid_namespace_is_not_taken_for_one_that_has_ended() {
+    if !can() {
+        return;
+    }
+    let target = Target::declared(
+        "[[pool]]\nname = \"mem\"\ndevices = [{ kind = \"ram\", size = \"128M\" }]\n\
+         [[volume]]\nname = \"it-inside\"\npool = \"mem\"\nsize = \"32M\"\n",
+    );
+    let weir = env!("CARGO_BIN_EXE_weir");
+    let script = "\"$0\" attach it-inside --json >\"$1.new\" && mv \"$1.new\" \"$1\" \
+                  && read end && \"$0\" detach it-inside";
+    let said: PathBuf = target.dir.join("said");
+    let mut inside = Command::new("unshare")
+        .args(["-p", "-f", "--kill-child", "--mount-proc", "--propagation", "shared"])
+        .args(["sh", "-c", script, weir])
+        .arg(&said)
+        .env("WEIR_DATA_DIR", target.dir.join("data"))
+        .env("WEIR_RUN_DIR", target.dir.join("run"))
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for("the attachment", || said.exists() || inside.try_wait().unwrap().is_some());
+    let a: Value = serde_json::from_slice(&fs::read(&said).unwrap()).unwrap();
+    let maps = || target.ok("map list --json").contains("attach-it-inside");
+    assert!(maps());
+    let list: Value = serde_json::from_str(&target.ok("attach --list --json")).unwrap();
+    assert_eq!(list[0]["alive"], Value::Null, "{list}");
+    let shown = target.ok("attach --list");
+    assert!(shown.contains("of another pid namespace"), "{shown}");
+    let refused = target.fails("detach it-inside", 4);
+    assert!(refused.contains("may live") && refused.contains("container"), "{refused}");
+    assert!(maps() && target.dir.join("run/it-inside/state.json").exists());
+    let of = format!("of={}", text(&a, "device"));
+    run("dd", &["if=/dev/zero", &of, "bs=64k", "count=4", "oflag=direct"]);
+    // Where it was attached it can be detached.
+    drop(inside.stdin.take().map(|mut i| std::io::Write::write_all(&mut i, b"end\n")));
+    let ended = inside.wait().unwrap();
+    assert!(ended.success() && !maps());
+    assert!(fs::symlink_metadata("/dev/weir/it-inside").is_err());
+}
