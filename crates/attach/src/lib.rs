@@ -9,6 +9,7 @@
 //! | [`ublk`] | a disk of the kernel's driver for block devices in user space |
 //! | [`attachment`], [`mod@detach`] | from the making of a disk to its end |
 //! | [`state`] | the files that an attachment is known by, also after its process was killed |
+//! | [`port`] | the claim of an initiator port on this machine |
 //! | [`workers`] | the reactors, one queue of the kernel's each |
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -20,6 +21,7 @@ pub mod fuse;
 mod given_up;
 mod host;
 pub mod nbd;
+pub mod port;
 pub mod reach;
 pub mod state;
 mod sys;

@@ -4,6 +4,7 @@ use crate::error::{Error, Kind};
 use crate::fuse;
 use crate::host::loopdev;
 use crate::nbd;
+use crate::port::PortClaim;
 use crate::state::{Made, Method, Place};
 use crate::sys;
 use crate::ublk;
@@ -25,6 +26,11 @@ impl Claimed {
     /// [`detach`](crate::detach::detach).
     pub fn at_the_end(&mut self, undo: impl FnOnce() -> bool + 'static) {
         self.cleanup.undo = Some(Box::new(undo));
+    }
+
+    /// Keeps an initiator port for it, until all is taken back at its end.
+    pub fn keep_port(&mut self, port: PortClaim) {
+        self.cleanup.ports.push(port);
     }
 
     /// Where to write down what is made for it elsewhere.
@@ -55,7 +61,7 @@ pub fn claim(run_dir: &Path, name: &str, method: Option<Method>) -> Result<Claim
     let mut place = Place::of(run_dir, name)?;
     place.create()?;
     // The name goes with this.
-    let cleanup = Cleanup { place, device: None, undo: None };
+    let cleanup = Cleanup { place, device: None, undo: None, ports: Vec::new() };
     let named = cleanup.place.keep_name()?;
     Ok(Claimed { method, named, cleanup })
 }
@@ -68,6 +74,8 @@ pub(super) struct Cleanup {
     pub(super) place: Place,
     pub(super) device: Option<(Method, PathBuf)>,
     undo: Option<Box<dyn FnOnce() -> bool>>,
+    // These go after what is done at the end.
+    ports: Vec<PortClaim>,
 }
 
 impl Drop for Cleanup {

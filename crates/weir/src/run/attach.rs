@@ -10,6 +10,7 @@ use super::remote::{fnv, initiator_port, login, machine};
 use crate::cli::args::{AttachArgs, AttachMethod, AttachProtocol};
 use crate::cli::log::log_to_file;
 use crate::cli::output::{self, Table};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Command, ExitCode, Stdio};
@@ -167,6 +168,14 @@ fn make(args: &AttachArgs, at: &Addresses, daemon: Option<&Client>) -> Result<At
         AttachMethod::Auto => None,
     };
     let mut claimed = attachment::claim(&args.run.run_dir, &name(args), method).map_err(said)?;
+    // By a port that was given the attachment may have company at other targets.
+    let port = first.initiator.to_string();
+    let given = args.login.initiator_port.is_some();
+    let targets = at.brp.iter().chain(&at.srp).copied().map(Some);
+    let targets: BTreeSet<_> = if given { targets.collect() } else { [None].into() };
+    for to in targets {
+        claimed.keep_port(weir_attach::port::claim(&port, to).map_err(said)?);
+    }
     let (stays, noted) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)));
     {
         let (port, stays, noted) = (first.initiator.to_string(), stays.clone(), noted.clone());

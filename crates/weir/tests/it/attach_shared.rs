@@ -35,7 +35,7 @@ fn give_away(device: &str, foreign: &Path) -> bool {
 }
 
 /// What is in a foreign program's file.
-const FOREIGN: [u8; 1 << 20] = [0x5a; 1 << 20];
+static FOREIGN: [u8; 1 << 20] = [0x5a; 1 << 20];
 
 #[test]
 fn a_name_that_is_left_over_is_not_a_foreign_program_s_disk() {
@@ -155,4 +155,79 @@ fn an_attachment_of_another_pid_namespace_is_not_taken_for_one_that_has_ended() 
     let ended = inside.wait().unwrap();
     assert!(ended.success() && !maps());
     assert!(fs::symlink_metadata("/dev/weir/it-inside").is_err());
+}
+
+/// A pool of memory with this volume, which nobody sees yet.
+fn unseen(volume: &str) -> Target {
+    Target::declared(&format!(
+        "[[pool]]\nname = \"mem\"\ndevices = [{{ kind = \"ram\", size = \"128M\" }}]\n\
+         [[volume]]\nname = \"{volume}\"\npool = \"mem\"\nsize = \"32M\"\n"
+    ))
+}
+
+/// Where another /dev/weir is, as in a container.
+fn attach_apart(target: &Target, line: &str) -> std::process::Output {
+    let script = "mount -t tmpfs none /dev/weir && exec timeout -k 5 60 \"$0\" \"$@\"";
+    Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_weir")])
+        .args(line.split_whitespace())
+        .env("WEIR_DATA_DIR", target.dir.join("data"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Two of one name have one initiator port: the login of one would end the session of the other.
+#[test]
+fn an_initiator_port_is_one_attachment_s() {
+    if !can() {
+        return;
+    }
+    let target = unseen("it-port");
+    let a = target.attach("it-port");
+    let maps = || target.ok("map list --json").contains("attach-it-port");
+    let works = |a: &Value| {
+        let of = format!("of={}", text(a, "device"));
+        run("dd", &["if=/dev/zero", &of, "bs=64k", "count=4", "oflag=direct"]);
+    };
+    let other = target.dir.join("run-2");
+    let line = format!("attach it-port --run-dir {}", other.display());
+    let refused = attach_apart(&target, &line);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(4), "{said}");
+    assert!(said.contains("initiator port") && said.contains(&a["pid"].to_string()), "{said}");
+    assert_eq!(fs::read_dir(&other).map_or(0, Iterator::count), 0);
+    works(&a);
+    assert!(maps());
+    // One that was killed has it no more. What was made for it is what the next one uses.
+    kill(&target, &a);
+    let b: Value = serde_json::from_str(&target.ok(&format!("{line} --json"))).unwrap();
+    let said = target.fails("detach it-port", 4);
+    assert!(said.contains("may still be mapped"), "{said}");
+    assert!(said.contains("initiator port") && said.contains(&b["pid"].to_string()), "{said}");
+    works(&b);
+    assert!(maps());
+    assert_eq!(fs::read_link("/dev/weir/it-port").unwrap(), Path::new(text(&b, "device")));
+    target.ok(&format!("detach it-port --run-dir {}", other.display()));
+    target.ok("detach it-port");
+    assert!(!maps());
+    target.all_gone(&a);
+}
+
+/// At one target, that is: another one knows nothing of it.
+#[test]
+fn an_initiator_port_that_is_given_is_one_attachment_s_too() {
+    if !can() {
+        return;
+    }
+    let target = unseen("it-given");
+    let a = target.attach("it-given --initiator-port 5:6");
+    let refused = target.fails("attach it-given --name it-given-2 --initiator-port 5:6", 4);
+    assert!(refused.contains("another --initiator-port"), "{refused}");
+    let elsewhere = unseen("it-given");
+    let b = elsewhere.attach("it-given --name it-given-2 --initiator-port 5:6");
+    elsewhere.ok("detach it-given-2");
+    elsewhere.all_gone(&b);
+    target.ok("detach it-given");
+    target.all_gone(&a);
 }

@@ -16,7 +16,12 @@ fn the_end_of_an_attachment_leaves_another_of_its_name_alone() {
     let cleanup = || {
         let undone = undone.clone();
         let undo = move || undone.fetch_add(1, Ordering::Relaxed) == 0;
-        Cleanup { place: place.clone(), device: None, undo: Some(Box::new(undo)) }
+        Cleanup {
+            place: place.clone(),
+            device: None,
+            undo: Some(Box::new(undo)),
+            ports: Vec::new(),
+        }
     };
     let (first, second) = (cleanup(), cleanup());
     let file = dir.0.join("run/a/maker.json");
