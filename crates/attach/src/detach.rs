@@ -171,7 +171,7 @@ fn take_unfinished(place: &Place) {
     place.remove_link();
     let maker = place.maker();
     match maker.as_ref().and_then(|m| m.disk.as_ref()) {
-        Some((Method::Fuse, device)) if is_ours(place, device) => {
+        Some((Method::Fuse, device)) if is_ours(place, device, false) => {
             place.take_link(device, true);
             let _ = loopdev::clear(device, None);
         }

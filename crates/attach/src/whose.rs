@@ -44,17 +44,20 @@ fn whose_loop(place: &Place, device: &Path, alive: bool) -> Whose {
     match loopdev::backing(device) {
         Ok(Some(b)) if Path::new(&b) == file => Whose::Ours,
         // Seen from another root directory, the path of its file is another one.
-        Ok(Some(b)) if alive && !loopdev::is_named(device, &file).is_ok_and(|is| !is) => {
-            Whose::Unknown(format!("the kernel says that its file is {b}"))
-        }
-        Ok(_) => Whose::NotOurs,
+        Ok(Some(b)) => match loopdev::is_named(device, &file) {
+            Ok(false) => Whose::NotOurs,
+            // Its process has ended, and with that the mount namespace of its file.
+            Ok(true) if !alive && b == LOST => Whose::Ours,
+            _ => Whose::Unknown(format!("the kernel says that its file is {b}")),
+        },
+        Ok(None) => Whose::NotOurs,
         Err(e) => Whose::Unknown(format!("the kernel does not say what its file is: {e}")),
     }
 }
 
-/// Whether the loop device has the file of this attachment.
-pub(crate) fn is_ours(place: &Place, device: &Path) -> bool {
-    whose_loop(place, device, true) == Whose::Ours
+/// Whether the loop device has the file of this attachment, whose process is `alive`.
+pub(crate) fn is_ours(place: &Place, device: &Path, alive: bool) -> bool {
+    whose_loop(place, device, alive) == Whose::Ours
 }
 
 /// Whether the attachment in this directory, whose process has ended, has that disk yet, and somebody uses it.

@@ -88,7 +88,7 @@ impl Drop for Cleanup {
             self.place.remove_link();
         }
         match &self.device {
-            Some((Method::Fuse, device)) if own && is_ours(&self.place, device) => {
+            Some((Method::Fuse, device)) if own && is_ours(&self.place, device, true) => {
                 self.place.take_link(device, true);
                 let _ = loopdev::clear(device, None);
             }

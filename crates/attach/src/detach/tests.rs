@@ -114,7 +114,7 @@ fn a_device_goes_with_an_attachment_that_was_never_finished() {
         place.about_to_have(Method::Fuse, device)
     };
     let device = loopdev::configure(&file, 512, false, won).unwrap();
-    assert!(is_ours(&place, &device));
+    assert!(is_ours(&place, &device, false));
     place.make_link(&device).unwrap();
     let disk = Some((Method::Fuse, device.clone()));
     let maker = Maker { process: ended(), disk };
@@ -122,7 +122,7 @@ fn a_device_goes_with_an_attachment_that_was_never_finished() {
     let done = detach(&dir.0.join("run"), "a", false, |_| Ok::<_, ()>(String::new())).unwrap();
     assert!(done.left.is_none());
     // Whoever looks for a free device may have this one open for a moment.
-    let left = wait_for("", || !is_ours(&place, &device)).is_err();
+    let left = wait_for("", || !is_ours(&place, &device, false)).is_err();
     if left {
         loopdev::clear(&device, None).unwrap();
     }
@@ -227,7 +227,7 @@ fn the_name_of_a_disk_goes_before_the_disk_and_comes_back_if_that_stays() {
     });
     let back = place.is_link_to(&device);
     let done = take_disk(&place, &state, false, &mut Vec::new());
-    let left = is_ours(&place, &device);
+    let left = is_ours(&place, &device, false);
     if left {
         loopdev::clear(&device, None).unwrap();
     }

@@ -231,3 +231,41 @@ fn an_initiator_port_that_is_given_is_one_attachment_s_too() {
     target.ok("detach it-given");
     target.all_gone(&a);
 }
+
+/// As in a container that ended: nothing of the mounts of its namespace is left, and the loop device has its file yet.
+#[test]
+fn a_disk_whose_mount_namespace_is_gone_is_cleaned_up() {
+    if !can() {
+        return;
+    }
+    let target = seen_by_all("it-mounts");
+    let out = Command::new("unshare")
+        .args(["--mount", env!("CARGO_BIN_EXE_weir"), "attach", "it-mounts", "--json"])
+        .env("WEIR_DATA_DIR", target.dir.join("data"))
+        .env("WEIR_RUN_DIR", target.dir.join("run"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let a: Value = serde_json::from_slice(&out.stdout).unwrap();
+    kill(&target, &a);
+    let name = text(&a, "device").trim_start_matches("/dev/");
+    let backing = || fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
+    wait_for("the end of its mounts", || backing().is_ok_and(|b| b.trim_end() == "/volume"));
+    let used = fs::File::open(text(&a, "device")).unwrap();
+    let busy = target.fails("detach it-mounts", 4);
+    assert!(busy.contains("open"), "{busy}");
+    drop(used);
+    target.ok("detach it-mounts");
+    // Whoever looks for a free device may have this one open for a moment.
+    let file = || backing().unwrap_or_default();
+    let start = std::time::Instant::now();
+    while file().trim_end() == "/volume" && start.elapsed().as_secs() < 5 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let left = file();
+    if left.trim_end() == "/volume" {
+        run("losetup", &["-d", text(&a, "device")]);
+    }
+    assert!(left.trim_end() != "/volume", "{name} is bound yet");
+    target.all_gone(&a);
+}
