@@ -154,28 +154,57 @@ pub(super) fn let_in(
         };
         let (made_host, volume) = (secret.is_some(), guest.volume.clone());
         let shared = guest.shared;
-        let mut mapped = Mapped { server, host, made_host, volume, naa, lun: None, shared };
-        note(Some(&mapped))?;
-        if let Some(secret) = secret {
-            let (name, ports) = (mapped.host.clone(), vec![guest.port]);
-            client.create_host(&HostSpec { name, ports, secret, ..HostSpec::default() }).await?;
-        }
-        let (host, volume) = (mapped.host.clone(), mapped.volume.clone());
-        match client.create_map(&MapSpec { host, volume, lun: None }).await {
-            Ok(m) => {
-                mapped.lun = Some(m.lun);
-                note(Some(&mapped))?;
-                Ok(Some(mapped))
-            }
-            // Somebody else was faster, and may want it to stay.
-            Err(e) if e.code == Code::MapExists && !made_host => {
-                note(None)?;
-                Ok(None)
-            }
-            // What was made all the same is taken back as at any end.
-            Err(e) => Err(e),
-        }
+        let mapped = Mapped { server, host, made_host, volume, naa, lun: None, shared };
+        make(client, guest.port, mapped, secret, note).await
     })
+}
+
+/// Makes the mapping, and the host where there is a `secret` for one, which may be none.
+async fn make(
+    client: &Client,
+    port: InitiatorPort,
+    mut mapped: Mapped,
+    secret: Option<Option<HostSecret>>,
+    note: &mut dyn FnMut(Option<&Mapped>) -> Result<()>,
+) -> Result<Option<Mapped>> {
+    let made_host = mapped.made_host;
+    note(Some(&mapped))?;
+    if let Some(secret) = secret {
+        let (name, ports) = (mapped.host.clone(), vec![port]);
+        let spec = HostSpec { name, ports, secret, ..HostSpec::default() };
+        if let Err(e) = client.create_host(&spec).await {
+            // What has that name or port is somebody else's, and so is its mapping.
+            if is_refusal(&e) {
+                note(None)?;
+            }
+            return Err(e);
+        }
+    }
+    let (host, volume) = (mapped.host.clone(), mapped.volume.clone());
+    match client.create_map(&MapSpec { host, volume, lun: None }).await {
+        Ok(m) => {
+            mapped.lun = Some(m.lun);
+            note(Some(&mapped))?;
+            Ok(Some(mapped))
+        }
+        // Somebody else was faster, and may want it to stay.
+        Err(e) if e.code == Code::MapExists && !made_host => {
+            note(None)?;
+            Ok(None)
+        }
+        Err(e) if is_refusal(&e) && !made_host => {
+            note(None)?;
+            Err(e)
+        }
+        // What was made all the same is taken back as at any end.
+        Err(e) => Err(e),
+    }
+}
+
+/// Whether the daemon has said that it makes nothing. After any other error it may have made it.
+fn is_refusal(e: &Error) -> bool {
+    use weir_control::error::Kind;
+    matches!(e.kind(), Kind::Invalid | Kind::NotFound | Kind::Conflict | Kind::Denied)
 }
 
 fn no_volume<'a>(all: impl Iterator<Item = &'a str>, guest: &Guest) -> Error {
@@ -332,78 +361,4 @@ fn found<T>(answer: Result<T>) -> Result<Option<T>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn guest() -> Guest {
-        Guest {
-            name: "DB_02".into(),
-            port: InitiatorPort::new(1, 2),
-            volume: "v".into(),
-            secret_file: None,
-            no_map: false,
-            shared: false,
-        }
-    }
-
-    fn host(name: &str, ports: &[InitiatorPort], allow_any: bool) -> Host {
-        let ports = ports.to_vec();
-        Host { name: name.into(), ports, allow_any, keyed: false, secret: None }
-    }
-
-    fn map(host: &str, volume: &str) -> Mapping {
-        Mapping { host: host.into(), lun: 0, volume: volume.into() }
-    }
-
-    #[test]
-    fn what_is_missing_is_made_for_this_port_only() {
-        let (g, port) = (guest(), InitiatorPort::new(1, 2));
-        let all = host("anyone", &[], true);
-        let own = host("own", &[InitiatorPort::new(9, 9), port], false);
-        let of = |hosts: &[Host], maps: &[Mapping]| missing(hosts, maps, &g);
-        let new = || Missing::Host("attach-db_02".into());
-        let one = std::slice::from_ref(&all);
-        assert_eq!(of(&[], &[]), new());
-        assert_eq!(of(one, &[map("anyone", "v")]), Missing::Nothing);
-        assert_eq!(of(one, &[map("anyone", "w")]), new(), "not for everybody");
-        // Others may be logged in by a port that was given, and see what the host for all sees.
-        let shared = Guest { shared: true, ..guest() };
-        let found = missing(one, &[], &shared);
-        assert_eq!(found, Missing::ForAll("anyone".into()));
-        assert_eq!(missing(&[], &[], &shared), new());
-        let both = [all, own.clone()];
-        // A host that names the port counts, and nothing else.
-        assert_eq!(of(&both, &[map("anyone", "v")]), Missing::Mapping("own".into()));
-        assert_eq!(of(&both, &[map("own", "v")]), Missing::Nothing);
-        let taken = [host("attach-db_02", &[], false), host("attach-db_02-2", &[], false)];
-        assert_eq!(of(&taken, &[]), Missing::Host("attach-db_02-3".into()));
-    }
-
-    #[test]
-    fn names_of_hosts_can_be_names() {
-        for name in ["X", &"y".repeat(64), "a.b_c-d", "9"] {
-            assert!(check_name("host", &free_name(&[], name)).is_ok(), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_refusal_says_what_to_type() {
-        let (g, port) = (guest(), "0000000000000001:0000000000000002");
-        let e = unmapped(&Missing::Host("h".into()), &g);
-        let line = format!("weir host create h --port {port}; weir map create h v");
-        assert!(e.hint.starts_with(&line), "{}", e.hint);
-        assert!(unmapped(&Missing::Mapping("h".into()), &g).hint.starts_with("weir map create h"));
-        let many: Vec<String> = (0..12).map(|i| format!("v{i}")).collect();
-        let e = no_volume(many.iter().map(String::as_str), &g);
-        assert!(e.reason.ends_with("v9 and 2 more"), "{}", e.reason);
-    }
-
-    #[test]
-    fn addresses_for_all_are_local_ones() {
-        for (at, here) in
-            [("0.0.0.0:1", "127.0.0.1:1"), ("[::]:1", "[::1]:1"), ("192.0.2.7:1", "192.0.2.7:1")]
-        {
-            assert_eq!(local(at.parse().unwrap()), here.parse().unwrap());
-        }
-    }
-}
+mod tests;
