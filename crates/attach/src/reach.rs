@@ -51,12 +51,29 @@ pub enum Paths {
 pub struct Wanted {
     /// The volume.
     pub which: Which,
+    /// What identifies it, in hexadecimal, where that is known: another one of that name is not meant.
+    pub identity: Option<String>,
     /// The way.
     pub paths: Paths,
     /// A request that could not be done for so long fails; `None` has it wait for ever.
     pub fail_after: Option<Nanos>,
     /// Refuse writes.
     pub read_only: bool,
+}
+
+impl Wanted {
+    /// Refuses another volume than the one that is known.
+    fn check(&self, found: &str) -> Result<(), Error> {
+        match &self.identity {
+            Some(known) if !known.eq_ignore_ascii_case(found) => Err(Error::new(
+                Kind::NoVolume,
+                format!("the target has another volume {} than the daemon", self.which),
+                format!("the target's is {found}, the daemon's is {known}"),
+                "somebody else listens at the daemon's address here, as in a container; name the target with --target",
+            )),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Why a volume is not reached.
@@ -244,6 +261,7 @@ fn brp_volume(
         })
     });
     let opened = found.map_err(Failure::from).and_then(|r| r).and_then(|info| {
+        wanted.check(&hex(&info.uid))?;
         let Sessions::Brp(all) = reached.sessions.clone() else { return Ok(info) };
         let (uid, patience, read_only) =
             (info.uid, Patience::of(wanted.fail_after), wanted.read_only);
@@ -354,6 +372,7 @@ fn srp_volume(
         })
     });
     let opened = found.map_err(Failure::from).and_then(|r| r).and_then(|(name, unit)| {
+        wanted.check(&unit.naa.as_deref().map(hex).unwrap_or_default())?;
         let Sessions::Srp(all) = reached.sessions.clone() else { return Ok((name, unit)) };
         let (patience, read_only, of) =
             (Patience::of(wanted.fail_after), wanted.read_only, unit.clone());

@@ -121,6 +121,7 @@ fn ways(args: &AttachArgs, at: &Addresses, secret: Option<&brp::Secret>) -> Vec<
     };
     let wanted = |paths| Wanted {
         which: which.clone(),
+        identity: None,
         paths,
         fail_after: args.fail_after.map(|d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
         read_only: args.read_only,
@@ -204,7 +205,7 @@ fn make(args: &AttachArgs, at: &Addresses, daemon: Option<&Client>) -> Result<At
         *noted.lock().unwrap_or_else(PoisonError::into_inner) = mapped.cloned();
         Ok(())
     };
-    let mapped = match (daemon, &args.volume) {
+    let (mapped, identity) = match (daemon, &args.volume) {
         (Some(daemon), Some(volume)) => {
             let guest = Guest {
                 name: name(args),
@@ -216,11 +217,14 @@ fn make(args: &AttachArgs, at: &Addresses, daemon: Option<&Client>) -> Result<At
             };
             daemon::let_in(daemon, &guest, &mut note)?
         }
-        _ => None,
+        _ => (None, None),
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spec = Spec {
-        ways: ways.iter().map(|(_, w)| w.clone()).collect(),
+        ways: ways
+            .iter()
+            .map(|(_, w)| Wanted { identity: identity.clone(), ..w.clone() })
+            .collect(),
         queues: args.queues.map_or((cores / 2).clamp(1, 4), usize::from),
         initiator_port: first.initiator.to_string(),
         mapped,

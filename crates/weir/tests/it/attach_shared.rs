@@ -269,3 +269,47 @@ fn a_disk_whose_mount_namespace_is_gone_is_cleaned_up() {
     assert!(left.trim_end() != "/volume", "{name} is bound yet");
     target.all_gone(&a);
 }
+
+/// Ends with this.
+struct Daemon(std::process::Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The daemon that is asked by its socket is in a container with a network of its own, and another one listens at its address.
+#[test]
+fn another_daemon_s_volume_of_that_name_is_not_attached() {
+    if !can() {
+        return;
+    }
+    let target = seen_by_all("it-same");
+    let dir = target.dir.join("inside");
+    fs::create_dir(&dir).unwrap();
+    let config = fs::read_to_string(target.dir.join("weir.toml")).unwrap();
+    let data = |d: &Path| format!("{:?}", d.join("data"));
+    fs::write(dir.join("weir.toml"), config.replace(&data(&target.dir), &data(&dir))).unwrap();
+    let script = "ip link set lo up && exec \"$0\" serve --config \"$1\"";
+    let inside = Command::new("unshare")
+        .args(["--net", "sh", "-c", script, env!("CARGO_BIN_EXE_weir")])
+        .arg(dir.join("weir.toml"))
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _inside = Daemon(inside);
+    let at = format!("--data-dir {}", dir.join("data").display());
+    wait_for("the other daemon", || target.weir(&format!("target list {at}")).status.success());
+    for protocol in ["brp", "srp"] {
+        let refused = target.fails(&format!("attach it-same --protocol {protocol} {at}"), 3);
+        assert!(refused.contains("another volume it-same than the daemon"), "{refused}");
+        assert!(refused.contains("--target"), "{refused}");
+        // What is that daemon's is attached.
+        let a = target.attach(&format!("it-same --protocol {protocol}"));
+        target.ok("detach it-same");
+        target.all_gone(&a);
+    }
+}

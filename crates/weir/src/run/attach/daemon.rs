@@ -121,16 +121,16 @@ fn free_name(hosts: &[Host], attachment: &str) -> String {
     std::iter::once(name.clone()).chain(numbered).find(|n| !taken(n)).unwrap_or(name)
 }
 
-/// Sees to it that the daemon lets the attachment in, and gives what had to be made for that. It is asked for that by its
-/// socket only: who may open that may change everything.
+/// Sees to it that the daemon lets the attachment in, and gives what had to be made for that, and the volume's world-wide
+/// name. It is asked for that by its socket only: who may open that may change everything.
 ///
 /// `note` is told what is about to be made, and again what was. None: nothing.
 pub(super) fn let_in(
     client: &Client,
     guest: &Guest,
     note: &mut dyn FnMut(Option<&Mapped>) -> Result<()>,
-) -> Result<Option<Mapped>> {
-    let Endpoint::Unix(socket) = client.endpoint() else { return Ok(None) };
+) -> Result<(Option<Mapped>, Option<String>)> {
+    let Endpoint::Unix(socket) = client.endpoint() else { return Ok((None, None)) };
     // The attachment may end in another directory.
     let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.clone());
     let server = Endpoint::Unix(socket).to_string();
@@ -141,9 +141,10 @@ pub(super) fn let_in(
             return Err(no_volume(volumes.iter().map(|v| v.volume.name.as_str()), guest));
         };
         let naa = volume.volume.naa.to_string();
+        let known = Some(naa.clone());
         let (hosts, maps) = (client.hosts().await?, client.maps().await?);
         let (host, secret) = match missing(&hosts, &maps, guest) {
-            Missing::Nothing => return Ok(None),
+            Missing::Nothing => return Ok((None, known)),
             wanted if guest.no_map => return Err(unmapped(&wanted, guest)),
             wanted @ Missing::ForAll(_) => return Err(unmapped(&wanted, guest)),
             Missing::Mapping(host) => (host, None),
@@ -155,7 +156,7 @@ pub(super) fn let_in(
         let (made_host, volume) = (secret.is_some(), guest.volume.clone());
         let shared = guest.shared;
         let mapped = Mapped { server, host, made_host, volume, naa, lun: None, shared };
-        make(client, guest.port, mapped, secret, note).await
+        Ok((make(client, guest.port, mapped, secret, note).await?, known))
     })
 }
 
