@@ -6,7 +6,7 @@ use crate::sys;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long one that ends may take to let go.
 const WAIT: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ pub struct PortClaim(#[allow(dead_code)] UnixListener);
 /// Another process of this machine (of this network namespace) has it.
 pub fn claim(port: &str, to: Option<std::net::SocketAddr>) -> Result<PortClaim, Error> {
     let name = name(port, to);
-    let end = Instant::now() + WAIT;
+    let mut waited = Duration::ZERO;
     loop {
         let address = SocketAddr::from_abstract_name(&name);
         match address.and_then(|at| UnixListener::bind_addr(&at)) {
@@ -31,7 +31,10 @@ pub fn claim(port: &str, to: Option<std::net::SocketAddr>) -> Result<PortClaim, 
             Err(e) if e.kind() != io::ErrorKind::AddrInUse => {
                 return Err(Error::system(format!("initiator port {port} cannot be claimed"), &e));
             }
-            Err(_) if Instant::now() < end => std::thread::sleep(STEP),
+            Err(_) if waited < WAIT => {
+                std::thread::sleep(STEP);
+                waited += STEP;
+            }
             Err(_) => {
                 let why = match sys::listener(name.as_bytes()) {
                     Some(pid) => format!("process {pid} has it, for another attachment"),

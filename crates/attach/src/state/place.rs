@@ -8,7 +8,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where disks get their names.
 const LINKS: &str = "/dev/weir";
@@ -133,7 +133,7 @@ impl Place {
     /// # Errors
     /// Somebody else has it all this time.
     pub(crate) fn lock(&self, wait: Duration) -> io::Result<Option<File>> {
-        let end = Instant::now() + wait;
+        let mut waited = Duration::ZERO;
         loop {
             let file = match File::open(&self.dir) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -143,7 +143,10 @@ impl Place {
                 // Whoever had it may have removed it, and the next attachment has another.
                 Ok(()) if self.is_here(&file) => return Ok(Some(file)),
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) if Instant::now() < end => std::thread::sleep(STEP),
+                Err(TryLockError::WouldBlock) if waited < wait => {
+                    std::thread::sleep(STEP);
+                    waited += STEP;
+                }
                 Err(e) => return Err(e.into()),
             }
         }
