@@ -25,12 +25,14 @@ mod policies;
 mod ports;
 mod protect;
 mod renamed;
+mod sampling;
 mod stopped;
 mod take_down;
 mod unserved;
 
 pub use apply::{Applied, ApplyReport, NotApplied};
 pub use policies::PoolRules;
+pub use sampling::sample_every;
 
 use crate::dataplane::{DataPlane, Hooks};
 use crate::declare::{ApplySpec, Desired};
@@ -48,11 +50,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-
-/// How often live counters are read, and how far apart the two readings behind a rate are at least.
-const SAMPLE: Duration = Duration::from_secs(1);
-/// How often objects that did not start are tried again, in samples.
-const RETRY_SAMPLES: u32 = 5;
 
 /// What faults of the store are told of.
 const STORE: &str = "configuration";
@@ -151,6 +148,8 @@ pub struct Controller {
     opening: opening::Openings,
     /// How pools were closed that have not been opened since.
     stopped: stopped::Stopped,
+    /// How often it looks at what changes by itself.
+    every: Duration,
     stopping: Stopping,
 }
 
@@ -288,11 +287,12 @@ impl Controller {
             cut_over: tokio::sync::Notify::new(),
             opening: opening::Openings::default(),
             stopped: stopped::Stopped::default(),
+            every: sampling::every(),
             stopping,
         });
         controller.tell_pools();
         controller.bring_up_first().await?;
-        tokio::spawn(sample_loop(Arc::downgrade(&controller)));
+        tokio::spawn(sampling::sample_loop(Arc::downgrade(&controller)));
         tokio::spawn(migrate::migration_loop(Arc::downgrade(&controller)));
         Ok(controller)
     }
@@ -532,33 +532,6 @@ impl Controller {
         }
         Ok(now)
     }
-
-    async fn sample(&self) {
-        // What is read must not be older than the configuration that is tidied by it.
-        let one = self.changes.try_lock();
-        if let Ok(mut live) = self.plane.status().await {
-            self.count_damage(&mut live.pools);
-            self.pace_pools(&mut live.pools);
-            if one.is_ok() && !self.is_stopping() {
-                self.close_rest().await;
-                self.tidy_devices(&live).await;
-                self.put_rules().await;
-                self.put_records().await;
-                self.look_at_store().await;
-                if let Err(e) = self.see(&live).await {
-                    tracing::warn!("who is logged in cannot be kept: {e}");
-                }
-            }
-            drop(one);
-            self.tell_damage(&live.pools);
-            self.tell_faults(&live);
-            // A store that is slow to write keeps nothing from being told.
-            self.keep_damage(&live.pools).await;
-            let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-            samples[0] = samples[1].take();
-            samples[1] = Some((Instant::now(), live));
-        }
-    }
 }
 
 /// Whether what a fault is told of is in the configuration, as far as it says.
@@ -568,34 +541,6 @@ fn is_there(object: &str, model: &Model) -> bool {
         Some(("pool" | "record", name)) => model.pools.contains_key(name),
         Some(("target", name)) => model.targets.contains_key(name),
         _ => true,
-    }
-}
-
-/// Reads the counters once a second and now and then tries again what did not start, until the controller is gone.
-async fn sample_loop(controller: std::sync::Weak<Controller>) {
-    let mut ticks = 0u32;
-    loop {
-        let Some(c) = controller.upgrade() else { return };
-        c.sample().await;
-        ticks = ticks.wrapping_add(1);
-        let due = ticks.is_multiple_of(RETRY_SAMPLES);
-        if c.has_opened() || due && (c.is_wanting() || c.has_declared_open()) {
-            let one = c.changes.lock().await;
-            c.bring_up().await;
-            // Where devices were found is known before the daemon can be stopped.
-            if let Ok(live) = c.plane.status().await
-                && !c.is_stopping()
-            {
-                c.tidy_devices(&live).await;
-            }
-            drop(one);
-            c.declare_again().await;
-        }
-        if due {
-            c.retries.fetch_add(1, Ordering::Release);
-        }
-        drop(c);
-        tokio::time::sleep(SAMPLE).await;
     }
 }
 

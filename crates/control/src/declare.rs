@@ -12,10 +12,12 @@ use std::collections::BTreeSet;
 use utoipa::ToSchema;
 
 mod diff;
+mod otherwise;
 mod spec;
 
 pub use diff::Difference;
 pub(crate) use diff::{UNKNOWN_SIZE, differences, is_there};
+pub(crate) use otherwise::is_otherwise;
 pub(crate) use spec::How;
 pub use spec::{ApplySpec, DoomedVolume};
 

@@ -143,6 +143,12 @@ weir_base::planted_bugs! {
     GoneHostIsFulfilled,
     /// Whatever is changed of an object, what is declared of it is not tried any more.
     AnyChangeFulfils,
+    /// Whatever part of an object is changed, nothing of what is declared of it is tried any more.
+    AnyPartFulfils,
+    /// That a volume has been moved says nothing about where it is wanted.
+    MovingIsNoWish,
+    /// What tells target ports apart, and is in no list of differences, says nothing when it is changed.
+    PortsGoByFacts,
     /// What is declared and has no fault is not tried again.
     OpenUntried,
     /// Ports are held back for mappings that wait for a key.

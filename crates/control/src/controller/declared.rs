@@ -2,7 +2,7 @@
 
 use super::keys::Warming;
 use super::*;
-use crate::declare::{self, Item, differences};
+use crate::declare::{self, Item, differences, is_otherwise};
 use crate::model::{MapSpec, TargetSpec};
 
 /// The fault of an object that is not as it is declared.
@@ -287,15 +287,25 @@ impl Controller {
         }
     }
 
-    /// A change has been made of an object: what is declared of it otherwise is not to be any more, if the change was of that, and
-    /// somebody wanted it. One that the node makes by itself says nothing.
+    /// A change has been made of an object: nothing of what is declared of it is tried any more, if all of it is so, or somebody wants
+    /// some of it otherwise. What the node changes by itself says nothing.
     pub(super) fn changed(&self, object: &str, command: &Command, old: &Model, new: &Model) {
         let by_itself = matches!(
             command,
             Command::AdoptSize { .. } | Command::NameDevices { .. } | Command::SizePool { .. }
         );
-        let is_other = !by_itself && !differences(object, old, new).is_empty();
-        if is_other || has(Bug::AnyChangeFulfils) {
+        let is_other = || {
+            let declared = self.declared_open().only(object);
+            let by_facts = |i: &Item<'_>| {
+                let is_port = matches!(i, Item::Target(_));
+                has(Bug::AnyPartFulfils) || is_port && has(Bug::PortsGoByFacts)
+            };
+            match declared.items().next().filter(|i| !by_facts(i)) {
+                Some(item) => item.is_so(new) || is_otherwise(&item, old, new),
+                None => !differences(object, old, new).is_empty(),
+            }
+        };
+        if !by_itself && is_other() || has(Bug::AnyChangeFulfils) {
             self.fulfil(object);
         }
     }

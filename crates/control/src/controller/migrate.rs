@@ -395,7 +395,7 @@ impl Controller {
         let old = self.model();
         let mut new = Model::clone(&old);
         let end = Command::EndMigration { name: name.to_string(), moved: Some(told) };
-        let changes = match new.apply(end, 0) {
+        let changes = match new.apply(end.clone(), 0) {
             Ok(changes) => changes,
             Err(e) => {
                 self.plane.decide_migration(name, Decision::Stays).await?;
@@ -426,6 +426,9 @@ impl Controller {
         for c in &changes {
             let object = format!("{}/{}", c.kind, c.name);
             self.events.publish("migration.moved", &object, &c.text);
+        }
+        if !has(Bug::MovingIsNoWish) {
+            self.changed(&format!("volume/{name}"), &end, &old, &self.model());
         }
         Ok(())
     }

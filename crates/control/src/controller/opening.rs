@@ -190,7 +190,8 @@ impl Controller {
         let first = lock(&self.opening.known).insert(pool.name.clone());
         // At first it is looked for all devices: they may be late.
         let refused = lock(&self.opening.refused).get(&pool.name).copied();
-        let without = refused.and_then(|since| self.stopped.of(pool, since.elapsed()));
+        let samples = |since: Instant| since.elapsed().as_millis() / self.every.as_millis().max(1);
+        let without = refused.and_then(|since| self.stopped.of(pool, samples(since)));
         let task = tokio::spawn(async move {
             let _turn = turn.await;
             plane.start_pool(&of, without).await

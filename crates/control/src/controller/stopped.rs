@@ -36,10 +36,10 @@ struct Begun {
     turned: Option<bool>,
 }
 
-/// From when on, after it was tried in vain, a pool may be opened without devices. They may be late.
-const LATE: Duration = Duration::from_secs(4);
+/// From when on, after it was tried in vain, a pool may be opened without devices, in samples (of a second). They may be late.
+const LATE: u32 = 4;
 /// The same for devices that do not answer.
-const SILENT: Duration = Duration::from_secs(60);
+const SILENT: u32 = 60;
 
 /// Looks at the records in the store. `any`: those of a copy count, too.
 fn read(store: &MetaStore, any: bool) -> Result<Begun> {
@@ -92,13 +92,14 @@ impl Stopped {
         self.all().clone().or(begun.map(|b| b.count)).unwrap_or_default()
     }
 
-    /// How a pool may be opened without devices, so long after it was tried in vain, if it has not been opened since it was closed.
-    pub(super) fn of(&self, pool: &Pool, after: Duration) -> Option<Without> {
+    /// How a pool may be opened without devices, so many samples after it was tried in vain, if it has not been opened since it was
+    /// closed.
+    pub(super) fn of(&self, pool: &Pool, after: u128) -> Option<Without> {
         let id = pool.identity()?;
         let newest = *self.all().as_ref()?.get(&id.to_string())?;
         let last = LastState { pool: id, newest };
-        let is_late = after >= LATE || has(Bug::NobodyIsLate);
-        is_late.then_some(Without { last, silent: after >= SILENT })
+        let is_late = after >= LATE.into() || has(Bug::NobodyIsLate);
+        is_late.then_some(Without { last, silent: after >= SILENT.into() })
     }
 
     /// The opening of a pool has ended so. One that had begun to write may have been open.

@@ -9,7 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_control::declare::Desired;
-use weir_control::model::{Command, HostPatch, HostSpec, InitiatorPort, MigrationSpec, VolumeSpec};
+use weir_control::model::{
+    Command, HostPatch, HostSecret, HostSpec, InitiatorPort, MigrationSpec, TargetSpec, VolumeSpec,
+};
 use weir_control::store::MetaStore;
 use weir_control::{Code, Controller, Stopping};
 
@@ -296,6 +298,82 @@ async fn what_is_declared_is_not_given_up_for_another_change() {
     assert_eq!(after_a_migration().await, 16 * MIB);
 }
 
+/// The same, but the volume gets where it moves to. What is told of it in the end.
+async fn after_it_has_moved() -> Vec<String> {
+    let dir = Scratch::new();
+    let (c, fake) = node(&dir).await;
+    for command in [
+        Command::CreatePool(ram_pool("mem", GIB)),
+        Command::CreatePool(ram_pool("other", GIB)),
+        Command::CreateVolume(volume("v", "mem", 8 * MIB)),
+    ] {
+        c.execute(command).await.expect("it can be so");
+    }
+    fake.state().moves.insert("v".into(), "copying".into());
+    let to = MigrationSpec { pool: Some("other".into()), ..MigrationSpec::default() };
+    c.start_migration("v".into(), to).await.expect("it moves");
+    let larger = vec![volume("v", "mem", 16 * MIB)];
+    c.declare_at_start(Desired { volumes: larger, ..Desired::default() }).await;
+    assert_eq!(faults(&c).await, ["declared/volume/v"], "set-up: it moves");
+    fake.state().moves.insert("v".into(), "ready".into());
+    until("it has moved", async || c.model().volumes["v"].migration.is_none()).await;
+    assert_eq!(c.model().volumes["v"].pool, "other");
+    tried_again(&c).await;
+    faults(&c).await
+}
+
+#[tokio::test]
+async fn a_volume_that_was_moved_is_not_told_as_elsewhere_than_declared() {
+    assert_eq!(after_it_has_moved().await, [""; 0]);
+}
+
+/// A host cannot have its port yet. It gets a secret meanwhile, which nobody has declared. Which ports it has in the end.
+async fn after_another_part() -> Vec<InitiatorPort> {
+    let dir = Scratch::new();
+    let (c, _fake) = node(&dir).await;
+    for h in [host("z", &["1:4"]), host("h", &["1:3"])] {
+        c.execute(Command::CreateHost(h)).await.expect("made");
+    }
+    c.declare_at_start(Desired { hosts: vec![host("h", &["1:4"])], ..Desired::default() }).await;
+    assert_eq!(faults(&c).await, ["declared/host/h"], "set-up");
+    let secret = Some(HostSecret::new(vec![7; 32]).expect("a secret"));
+    let patch = HostPatch { secret, ..HostPatch::default() };
+    c.execute(Command::PatchHost { name: "h".into(), patch }).await.expect("it has a secret");
+    c.execute(Command::DeleteHost { name: "z".into() }).await.expect("the port is free");
+    tried_again(&c).await;
+    tried_again(&c).await;
+    c.model().hosts["h"].ports.clone()
+}
+
+#[tokio::test]
+async fn what_is_declared_is_not_given_up_for_what_is_not() {
+    assert_eq!(after_another_part().await, ports("1:4"));
+}
+
+/// A target port cannot be where it is declared. Somebody gives it another identity where it is. Where it is in the end.
+async fn a_port_by_hand() -> Vec<String> {
+    let dir = Scratch::new();
+    let (c, _fake) = node(&dir).await;
+    for t in [target("srp0", "127.0.0.1:4444"), target("there", "127.0.0.1:5555")] {
+        c.execute(Command::PutTarget(t)).await.expect("a port");
+    }
+    let declared = vec![target("srp0", "127.0.0.1:5555")];
+    c.declare_at_start(Desired { targets: declared, ..Desired::default() }).await;
+    assert_eq!(faults(&c).await, ["declared/target/srp0"], "set-up");
+    let guid = Some("0000000000000007".parse().expect("a number"));
+    let other = TargetSpec { ioc_guid: guid, ..target("srp0", "127.0.0.1:4444") };
+    c.execute(Command::PutTarget(other)).await.expect("by hand");
+    c.execute(Command::DeleteTarget { name: "there".into() }).await.expect("it is free");
+    tried_again(&c).await;
+    tried_again(&c).await;
+    c.model().targets["srp0"].listen.clone()
+}
+
+#[tokio::test]
+async fn a_port_that_was_changed_by_hand_stays_so() {
+    assert_eq!(a_port_by_hand().await, ["127.0.0.1:4444"]);
+}
+
 /// A port may be given to another host by hand as ever.
 #[tokio::test]
 async fn by_hand_a_port_is_taken_from_a_host_that_is_logged_in() {
@@ -358,6 +436,22 @@ mod planted {
     #[tokio::test]
     async fn what_is_given_up_for_another_change_is_seen() {
         assert_eq!(with(Bug::AnyChangeFulfils, after_a_migration()).await, 8 * MIB);
+    }
+
+    #[tokio::test]
+    async fn what_is_told_of_what_has_moved_is_seen() {
+        let told = with(Bug::MovingIsNoWish, after_it_has_moved()).await;
+        assert_eq!(told, ["declared/volume/v"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_given_up_for_another_part_is_seen() {
+        assert_eq!(with(Bug::AnyPartFulfils, after_another_part()).await, ports("1:3"));
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_for_unchanged_is_seen() {
+        assert_eq!(with(Bug::PortsGoByFacts, a_port_by_hand()).await, ["127.0.0.1:5555"]);
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_control::Controller;
+use weir_control::controller::sample_every;
 use weir_control::model::{Command, DeviceKind, PoolSpec, Raid};
 use weir_control::store::MetaStore;
 
@@ -20,6 +21,8 @@ fn mirror() -> Command {
 
 /// A life of the node. `newest`: what the devices have that are there.
 async fn life(dir: &Scratch, newest: u64, lacks: bool) -> (Arc<Fake>, Arc<Controller>) {
+    // What is late is late by some of these.
+    sample_every(Duration::from_millis(300));
     let fake = Arc::new(Fake::default());
     fake.state().last.insert("safe".into(), newest);
     if lacks {
@@ -200,6 +203,7 @@ async fn opened_with_another() -> bool {
         s.lack.insert("safe".into());
         s.slow_pools.insert("other".into(), Duration::from_millis(1800));
     }
+    sample_every(Duration::from_secs(1));
     let c = Controller::start(dir, fake.clone()).await.expect("a controller");
     until("it is open", async || fake.state().pools.contains_key("other")).await;
     // By then it has been tried again, or is not for now.

@@ -219,6 +219,8 @@ async fn patched_meanwhile() {
     c.execute(Command::CreateVolume(volume("v", "a", 8 * MIB))).await.expect("a volume");
     c.shutdown().await.expect("its end");
     drop(c);
+    // The command comes before the pool is looked at again.
+    weir_control::controller::sample_every(Duration::from_secs(1));
     let fake = Arc::new(Fake::default());
     fake.state().slow_pools.insert("a".into(), Duration::from_millis(1700));
     let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");

@@ -292,6 +292,7 @@ async fn metrics_are_well_formed() {
 #[tokio::test]
 async fn rates_come_from_two_readings() {
     let dir = Scratch::new();
+    weir_control::controller::sample_every(Duration::from_secs(1));
     let n = node(dir.path(), false, None).await;
     n.client.create_pool(&ram_pool("mem", GIB)).await.expect("a pool");
     n.client.create_volume(&volume("v1", "mem", 1 << 20)).await.expect("a volume");

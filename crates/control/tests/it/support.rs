@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use weir_control::Controller;
+use weir_control::controller::sample_every;
 use weir_control::model::{
     Command, DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, TargetSpec, VolumeSpec,
 };
@@ -38,8 +39,9 @@ pub(crate) async fn gone(c: Arc<Controller>) {
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A new, empty one.
+    /// A new, empty one. Controllers of this test do not sleep long.
     pub(crate) fn new() -> Scratch {
+        sample_every(Duration::from_millis(100));
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("weir-{}-{number}", std::process::id()));
