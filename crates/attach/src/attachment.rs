@@ -11,8 +11,9 @@ use crate::fuse;
 use crate::host::loopdev;
 use crate::nbd;
 use crate::reach::{self, Failure, Paths, Reached, Wanted};
+use crate::signals::Signals;
 use crate::state::{Mapped, Method, Place, Process, State};
-use crate::sys::{self, Signals};
+use crate::sys;
 use crate::ublk;
 use crate::volume::Volume;
 use crate::workers::{MakeProvider, Workers};
@@ -72,7 +73,7 @@ pub struct Attachment {
     _cleanup: Cleanup,
 }
 
-/// Makes a disk of a volume. From here on SIGINT, SIGTERM and SIGHUP are held back for [`Attachment::serve`].
+/// Makes a disk of a volume. Until there is one a signal ends that; then [`Attachment::serve`] hears them.
 ///
 /// # Errors
 /// Nothing is left behind then.
@@ -80,12 +81,14 @@ pub fn attach(
     claimed: Claimed,
     spec: &Spec,
     provider: &MakeProvider,
+    signals: &Signals,
 ) -> Result<Attachment, NotAttached> {
     let Claimed { method, named, mut cleanup } = claimed;
     let place = cleanup.place.clone();
     sys::become_io_server();
-    let signals = Signals::hold().map_err(|e| Error::system("signals cannot be held back", &e))?;
-    let workers = Workers::start(spec.queues, &buffers(method), provider)?;
+    // Who stops what serves a disk stops the disk, and the nbd driver ends one by that.
+    sys::ignore_stops();
+    let mut workers = Workers::start(spec.queues, &buffers(method), provider, signals)?;
     let (reached, way) = reach_one(&workers, &spec.ways)?;
     let (tell, events) = channel();
     let made = geometry(&workers).and_then(|g| {
@@ -109,6 +112,8 @@ pub fn attach(
             return Err(e.into());
         }
     };
+    // Somebody may use it already: from here on a signal takes it away only if nobody does.
+    workers.made();
     let (protocol, targets) = describe(&spec.ways[way].paths);
     let me = Process::me();
     let thread = nbd::Device::of(&device).and_then(nbd::Device::thread);
@@ -137,7 +142,7 @@ pub fn attach(
     reached.on_resize(&workers, move |len| {
         let _ = resized.send(Event::Resized(len));
     })?;
-    watch_signals(signals, tell)?;
+    signals.tell(move |_| drop(tell.send(Event::Signal)));
     Ok(Attachment { place, state, len, workers, reached, events, _cleanup: cleanup })
 }
 
@@ -262,19 +267,6 @@ fn make_ublk(
         started.map_err(|e| failed(&e))?;
     }
     device.start()
-}
-
-fn watch_signals(signals: Signals, tell: Sender<Event>) -> Result<(), Error> {
-    let watch = move || {
-        loop {
-            signals.wait();
-            if tell.send(Event::Signal).is_err() {
-                return;
-            }
-        }
-    };
-    let thread = std::thread::Builder::new().name("weir-signals".into()).spawn(watch);
-    thread.map(drop).map_err(|e| Error::system("no thread for signals", &e))
 }
 
 impl Attachment {

@@ -19,6 +19,8 @@ pub enum Kind {
     NoVolume,
     /// The request makes no sense.
     Invalid,
+    /// Somebody has ended it before it was done.
+    Interrupted,
     /// Anything else.
     Failed,
 }

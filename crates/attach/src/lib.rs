@@ -9,6 +9,7 @@
 //! | [`ublk`] | a disk of the kernel's driver for block devices in user space |
 //! | [`attachment`], [`mod@detach`] | from the making of a disk to its end |
 //! | [`state`] | the files that an attachment is known by, also after its process was killed |
+//! | [`signals`] | what asks an attachment to end |
 //! | [`port`] | the claim of an initiator port on this machine |
 //! | [`workers`] | the reactors, one queue of the kernel's each |
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -23,6 +24,7 @@ mod host;
 pub mod nbd;
 pub mod port;
 pub mod reach;
+pub mod signals;
 pub mod state;
 mod sys;
 pub mod ublk;

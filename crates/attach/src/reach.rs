@@ -134,7 +134,7 @@ impl Reached {
     /// Logs out. Requests that wait fail.
     pub fn close(&self, workers: &Workers) {
         let sessions = self.sessions.clone();
-        let _ = workers.call(0, move |_| {
+        let _ = workers.call_to_end(0, move |_| {
             Box::pin(async move {
                 match sessions {
                     Sessions::Brp(all) => {

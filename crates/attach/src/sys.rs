@@ -268,31 +268,55 @@ pub(crate) fn kill(pid: u32, signal: libc::c_int) -> io::Result<()> {
     done(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
-/// The signals that end an attachment.
-pub(crate) struct Signals(libc::sigset_t);
+/// Signals that are held back from this thread and those that it starts, for one thread to read.
+pub(crate) struct Held(libc::sigset_t);
 
-impl Signals {
-    /// Holds SIGINT, SIGTERM and SIGHUP back from this thread and those that it starts.
-    pub(crate) fn hold() -> io::Result<Signals> {
+impl Held {
+    /// Holds these back, but for those that are ignored: that goes on.
+    pub(crate) fn hold(signals: &[libc::c_int]) -> io::Result<Held> {
         // SAFETY: a zeroed set is a valid value of that plain C type; sigemptyset makes it an empty one.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
         // SAFETY: the set is ours, and the numbers are signals.
         let r = unsafe {
             libc::sigemptyset(&mut set);
-            for s in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-                libc::sigaddset(&mut set, s);
+            for s in signals.iter().filter(|s| !is_ignored(**s)) {
+                libc::sigaddset(&mut set, *s);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut())
         };
-        if r != 0 { Err(io::Error::from_raw_os_error(r)) } else { Ok(Signals(set)) }
+        if r != 0 { Err(io::Error::from_raw_os_error(r)) } else { Ok(Held(set)) }
     }
 
     /// Waits for one of them.
-    pub(crate) fn wait(&self) {
+    pub(crate) fn wait(&self) -> libc::c_int {
         let mut signal = 0;
         // SAFETY: the set is ours; the number goes to a local.
         unsafe { libc::sigwait(&self.0, &mut signal) };
+        signal
     }
+}
+
+/// Whether a signal is ignored, as under `nohup`.
+fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: a zeroed structure is a valid value of that plain C type.
+    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is changed; what is so goes to a local.
+    let r = unsafe { libc::sigaction(signal, std::ptr::null(), &mut now) };
+    r == 0 && now.sa_sigaction == libc::SIG_IGN
+}
+
+/// Has this process ignore what the keys and the rules of a terminal stop processes with.
+pub(crate) fn ignore_stops() {
+    for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
+        // SAFETY: to ignore a signal runs nothing of ours.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// Whether nobody reads what this process says to standard output any more: that is a pipe, and has no other end.
+pub(crate) fn is_stdout_broken() -> bool {
+    use std::os::fd::AsFd;
+    is_broken(io::stdout().as_fd())
 }
 
 /// Opens a device of the FUSE kind, or another, for reading and writing without waiting.

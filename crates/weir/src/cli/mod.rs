@@ -207,11 +207,6 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Attach(mut args) => {
             args.json = json;
             args.check()?;
-            match (args.background_child, args.foreground) {
-                (true, _) => run::become_background(&args)?,
-                (false, true) => log::log_to_stderr("info")?,
-                (false, false) => {}
-            }
             run::attach(*args, || Ok(connection.client()))
         }
         Command::Detach(mut args) => {

@@ -8,7 +8,7 @@ pub(crate) use self::detach::detach;
 use self::daemon::{Addresses, Guest};
 use super::remote::{fnv, initiator_port, login, machine};
 use crate::cli::args::{AttachArgs, AttachMethod, AttachProtocol};
-use crate::cli::log::log_to_file;
+use crate::cli::log::{log_to_file, log_to_stderr};
 use crate::cli::output::{self, Table};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use weir_attach::attachment::{self, Attachment, NotAttached, Spec};
 use weir_attach::error::{Error as AttachError, Kind};
 use weir_attach::reach::{Failure, Paths, Wanted, Which};
+use weir_attach::signals::Signals;
 use weir_attach::state::{self, Life, Made, Mapped, Method, Place, State};
 use weir_bench::client::ConnectError;
 use weir_bench::srp::Login;
@@ -43,13 +44,22 @@ pub(crate) fn attach(
         return list(&args);
     }
     if args.foreground || args.background_child {
+        // Before the first thread, that of the log: a thread that does not hold signals back has them end the process.
+        let signals = Signals::hold().map_err(said)?;
+        let signals = if args.background_child {
+            become_background(&args)?;
+            signals.of_child()
+        } else {
+            log_to_stderr("info")?;
+            signals
+        };
         // Without a target it is the daemon's volume.
         let daemon = if args.target.is_empty() { Some(daemon()?) } else { None };
         let found = match &daemon {
-            Some(d) => daemon::addresses(d),
+            Some(d) => daemon::addresses(d, &signals),
             None => Ok(given(&args)),
         };
-        let attached = found.and_then(|at| make(&args, &at, daemon.as_ref()));
+        let attached = found.and_then(|at| make(&args, &at, daemon.as_ref(), &signals));
         return if args.background_child {
             serve_child(attached)
         } else {
@@ -153,7 +163,12 @@ fn ways(args: &AttachArgs, at: &Addresses, secret: Option<&brp::Secret>) -> Vec<
 }
 
 /// Makes the disk. `daemon` is to let it in, if the volume is that daemon's.
-fn make(args: &AttachArgs, at: &Addresses, daemon: Option<&Client>) -> Result<Attachment> {
+fn make(
+    args: &AttachArgs,
+    at: &Addresses,
+    daemon: Option<&Client>,
+    signals: &Signals,
+) -> Result<Attachment> {
     let secret = args.secret_file.as_deref().map(super::secret::read).transpose()?;
     let ways = ways(args, at, secret.as_ref());
     let Some((first, _)) = ways.first() else {
@@ -215,7 +230,7 @@ fn make(args: &AttachArgs, at: &Addresses, daemon: Option<&Client>) -> Result<At
                 no_map: args.no_map,
                 shared: args.login.initiator_port.is_some(),
             };
-            daemon::let_in(daemon, &guest, &mut note)?
+            daemon::let_in(daemon, &guest, signals, &mut note)?
         }
         _ => (None, None),
     };
@@ -232,7 +247,7 @@ fn make(args: &AttachArgs, at: &Addresses, daemon: Option<&Client>) -> Result<At
     let login = first.clone();
     let provider: weir_attach::workers::MakeProvider =
         Arc::new(move |reactor, ring| login.provider_on(reactor, ring).map_err(|e| e.to_string()));
-    attachment::attach(claimed, &spec, &provider).map_err(|e| {
+    attachment::attach(claimed, &spec, &provider, signals).map_err(|e| {
         let mut e = match e {
             NotAttached::Other(e) => said(e),
             NotAttached::Unreached(all) => unreached(&ways, all),
@@ -323,7 +338,7 @@ fn said(e: AttachError) -> Error {
         Kind::Unreachable => Code::TargetUnreachable,
         Kind::NoVolume => Code::VolumeNotFound,
         Kind::Invalid => Code::InvalidName,
-        Kind::Failed => Code::IoError,
+        Kind::Failed | Kind::Interrupted => Code::IoError,
     };
     Error::new(code, e.message).because(e.reason).hint(e.hint)
 }
@@ -368,12 +383,15 @@ fn serve_child(attached: Result<Attachment>) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Starts the process that serves the disk, and waits until there is a disk.
+/// Starts the process that serves the disk, and waits until there is a disk. A signal that comes meanwhile is passed on to
+/// that process, which ends, and says so.
 fn start_child(args: &AttachArgs) -> anyhow::Result<ExitCode> {
     let failed = |e: std::io::Error| {
         Error::new(Code::IoError, "no process can be started for the disk").because(e)
     };
     let program = std::env::current_exe().map_err(failed)?;
+    // The process inherits that they are held back.
+    let signals = Signals::hold().map_err(said)?;
     let mut child = Command::new(program)
         .args(std::env::args_os().skip(1))
         .arg(CHILD)
@@ -382,10 +400,11 @@ fn start_child(args: &AttachArgs) -> anyhow::Result<ExitCode> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(failed)?;
+    signals.pass_to(child.id());
     let mut line = String::new();
-    if let Some(out) = child.stdout.take() {
-        BufReader::new(out).read_line(&mut line)?;
-    }
+    let read = child.stdout.take().map(|out| BufReader::new(out).read_line(&mut line));
+    signals.keep();
+    read.transpose()?;
     let said: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
     if let Some(problem) = said.get("error") {
         let problem: weir_control::error::Problem = serde_json::from_value(problem.clone())?;
@@ -405,7 +424,7 @@ fn start_child(args: &AttachArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Prepares the process in the background: it belongs to no terminal, and logs to a file.
-pub(crate) fn become_background(args: &AttachArgs) -> anyhow::Result<()> {
+fn become_background(args: &AttachArgs) -> anyhow::Result<()> {
     weir_attach::leave_session()?;
     let log = Place::of(&args.run.run_dir, &name(args)).map(|p| p.log());
     log_to_file("info", log.ok())

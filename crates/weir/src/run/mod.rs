@@ -14,7 +14,7 @@ mod serve;
 mod signals;
 mod write;
 
-pub(crate) use attach::{attach, become_background, detach};
+pub(crate) use attach::{attach, detach};
 pub(crate) use bench::bench;
 pub(crate) use copy::copy;
 pub(crate) use inquiry::inquiry;

@@ -6,6 +6,7 @@ mod attach;
 mod attach_devices;
 mod attach_local;
 mod attach_shared;
+mod attach_signals;
 mod cli;
 #[path = "../common/mod.rs"]
 mod common;

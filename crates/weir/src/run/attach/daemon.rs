@@ -1,9 +1,11 @@
 //! The daemon of this machine: where it listens, and that it lets an attachment in. A host and a mapping that are missing
 //! are made there; they go with the attachment.
 
+use super::said;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_attach::signals::Signals;
 use weir_attach::state::Mapped;
 use weir_control::client::{Client, Endpoint};
 use weir_control::model::{
@@ -13,6 +15,8 @@ use weir_control::{Code, Error, Result};
 
 /// How long the daemon may take to forget what was made. The end of an attachment waits no longer.
 const FORGET: Duration = Duration::from_secs(4);
+/// How often is looked for a signal.
+const LOOK: Duration = Duration::from_millis(50);
 /// Names of volumes that an error shows.
 const NAMED: usize = 10;
 
@@ -30,12 +34,28 @@ fn ask<R>(work: impl Future<Output = Result<R>>) -> Result<R> {
     runtime.block_on(work)
 }
 
+/// The same until a signal comes. What it was asked to make it may make all the same: that was noted before.
+fn ask_until<R>(signals: &Signals, work: impl Future<Output = Result<R>>) -> Result<R> {
+    let asked = async {
+        while !signals.is_asked() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    ask(async {
+        tokio::select! {
+            done = work => done,
+            () = asked => Err(said(signals.reason())),
+        }
+    })
+}
+
 /// Where the daemon listens.
-pub(super) fn addresses(client: &Client) -> Result<Addresses> {
-    let (targets, status) = ask(async { Ok((client.targets().await?, client.status().await?)) })
-        .map_err(|e: Error| {
-            e.hint("start one with `weir serve`, or name a target with --target")
-        })?;
+pub(super) fn addresses(client: &Client, signals: &Signals) -> Result<Addresses> {
+    let work = async { Ok((client.targets().await?, client.status().await?)) };
+    let (targets, status) = ask_until(signals, work).map_err(|e: Error| {
+        let hint = "start one with `weir serve`, or name a target with --target";
+        if signals.is_asked() { e } else { e.hint(hint) }
+    })?;
     let mut found = Addresses { brp: Vec::new(), srp: Vec::new() };
     for target in &targets {
         let port = status.live.ports.iter().find(|p| p.name == target.name);
@@ -128,13 +148,14 @@ fn free_name(hosts: &[Host], attachment: &str) -> String {
 pub(super) fn let_in(
     client: &Client,
     guest: &Guest,
+    signals: &Signals,
     note: &mut dyn FnMut(Option<&Mapped>) -> Result<()>,
 ) -> Result<(Option<Mapped>, Option<String>)> {
     let Endpoint::Unix(socket) = client.endpoint() else { return Ok((None, None)) };
     // The attachment may end in another directory.
     let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.clone());
     let server = Endpoint::Unix(socket).to_string();
-    ask(async {
+    ask_until(signals, async {
         check_name("volume", &guest.volume)?;
         let volumes = client.volumes().await?;
         let Some(volume) = volumes.iter().find(|v| v.volume.name == guest.volume) else {
