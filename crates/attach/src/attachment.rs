@@ -1,6 +1,7 @@
 //! An attachment from its making to its end.
 
 mod claimed;
+mod ways;
 
 use claimed::Cleanup;
 pub use claimed::{Claimed, Noting, claim};
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use ways::reach_one;
 use weir_mem::PoolConfig;
 
 /// What is to be attached, and how.
@@ -144,21 +146,6 @@ pub fn attach(
     })?;
     signals.tell(move |_| drop(tell.send(Event::Signal)));
     Ok(Attachment { place, state, len, workers, reached, events, _cleanup: cleanup })
-}
-
-fn reach_one(workers: &Workers, ways: &[Wanted]) -> Result<(Reached, usize), NotAttached> {
-    let mut failed = Vec::new();
-    for (i, way) in ways.iter().enumerate() {
-        match reach::reach(workers, way) {
-            Ok(r) => return Ok((r, i)),
-            Err(e @ (Failure::NoVolume(_) | Failure::Other(_))) => {
-                // Another protocol would find the same.
-                return Err(NotAttached::Unreached(vec![(i, e)]));
-            }
-            Err(e) => failed.push((i, e)),
-        }
-    }
-    Err(NotAttached::Unreached(failed))
 }
 
 fn describe(paths: &Paths) -> (&'static str, Vec<String>) {

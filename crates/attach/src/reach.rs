@@ -79,14 +79,32 @@ impl Wanted {
 /// Why a volume is not reached.
 #[derive(Debug, Clone)]
 pub enum Failure {
-    /// No BRP login worked: why the last did not.
+    /// No BRP login worked: why the last did not, or one that may work later.
     Brp(brp::Error),
+    /// A BRP login worked, and what came after that did not.
+    Lost(brp::Error),
     /// No SRP login worked: why the last did not.
     Srp(srp::ChannelError),
     /// The target has other volumes: these.
     NoVolume(Vec<String>),
     /// Something else.
     Other(Error),
+}
+
+impl Failure {
+    /// Whether the target may let the same login in later. Until then it may be doing what this host has sent before.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(self, Failure::Brp(e) if is_passing(e))
+    }
+
+    /// Whether another protocol would find the same, or must not be tried.
+    pub(crate) fn is_last(&self) -> bool {
+        !matches!(self, Failure::Brp(_) | Failure::Srp(_)) || self.is_passing()
+    }
+}
+
+fn is_passing(e: &brp::Error) -> bool {
+    matches!(e, brp::Error::Rejected(why) if why.is_passing())
 }
 
 impl From<Error> for Failure {
@@ -257,7 +275,7 @@ fn brp_volume(
                     Err(e) => last = Some(e),
                 }
             }
-            Err(Failure::Brp(last.unwrap_or(brp::Error::PathDown)))
+            Err(Failure::Lost(last.unwrap_or(brp::Error::PathDown)))
         })
     });
     let opened = found.map_err(Failure::from).and_then(|r| r).and_then(|info| {
@@ -275,7 +293,7 @@ fn brp_volume(
                 Ok(())
             })
         })?;
-        done.into_iter().collect::<Result<Vec<()>, _>>().map_err(Failure::Brp)?;
+        done.into_iter().collect::<Result<Vec<()>, _>>().map_err(Failure::Lost)?;
         Ok(info)
     });
     match opened {
@@ -304,7 +322,8 @@ async fn brp_login(sessions: &[brp::Session]) -> Result<(), brp::Error> {
     let mut last = None;
     for s in sessions {
         if let Err(e) = s.login().await {
-            last = Some(e);
+            // Of several reasons the one that passes counts: another protocol must not be tried.
+            last = last.filter(is_passing).or(Some(e));
             failed.push(s.clone());
         }
     }

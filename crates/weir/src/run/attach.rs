@@ -271,6 +271,7 @@ fn unreached(ways: &[(Login, Wanted)], all: Vec<(usize, Failure)>) -> Error {
                     let said = refused(weir_bench::brp::explain(&login.place(), &e));
                     if unknown { said.hint(to_type(login, wanted)) } else { said }
                 }
+                Failure::Lost(e) => refused(weir_bench::brp::explain(&login.place(), &e)),
                 Failure::Srp(e) => {
                     // SRP has no better word for it.
                     let unknown =
