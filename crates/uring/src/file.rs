@@ -1,7 +1,7 @@
 //! Files and block devices as disks.
 
 use crate::blocking::close;
-use crate::device::User;
+use crate::device::{Identity, User, lasting_name};
 use crate::ring::Transfer;
 use crate::{Held, Ring, holes};
 use io_uring::{opcode, squeue, types};
@@ -236,6 +236,19 @@ impl Opened {
         let (name, slow) = (path.display().to_string(), !device && is_slow(&file));
         let fs = if device { !meta.rdev() } else { meta.dev() };
         Ok(Opened { file, name, len, block, device, read_only: o.read_only, slow, fs })
+    }
+
+    /// What it is.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn identity(&self) -> std::io::Result<Identity> {
+        Identity::of(&self.file.metadata()?).ok_or_else(|| std::io::ErrorKind::InvalidInput.into())
+    }
+
+    /// As [`Held::lasting_name`]. Waits for the file system.
+    pub fn lasting_name(&self) -> Option<String> {
+        lasting_name(self.identity().ok()?, &self.file)
     }
 }
 

@@ -6,11 +6,14 @@
 
 mod blkid;
 mod content;
+mod lasting;
 mod signature;
 mod users;
 
 pub use crate::blocking::is_closing;
 pub use content::{Contents, Found};
+pub(crate) use lasting::lasting_name;
+pub use lasting::{is_as_recorded, lasting_name_of, same_name};
 pub use users::{locked_by, opened_by, used_by};
 
 use crate::blocking::close;
@@ -49,15 +52,6 @@ impl Identity {
             Some(Identity::Inode(meta.dev(), meta.ino()))
         } else {
             None
-        }
-    }
-
-    /// What tells it from others of its kind also after a restart of the machine, as far as the system knows: the number of
-    /// a file in its file system, the world-wide name of a disk. None where nothing does.
-    pub fn lasting_name(self) -> Option<String> {
-        match self {
-            Identity::Inode(_, inode) => Some(format!("inode {inode}")),
-            Identity::Block(number) => users::world_wide_name(number),
         }
     }
 }
@@ -107,6 +101,8 @@ pub struct Held {
     /// Bytes when somebody asked last.
     len: AtomicU64,
     slow: bool,
+    /// What it is known by over restarts.
+    lasting: Option<String>,
     /// Disks on it.
     users: AtomicUsize,
 }
@@ -165,6 +161,7 @@ impl Held {
         }
         let least = if direct { file::direct_block(&file, block) } else { 512 };
         let slow = !block && file::is_slow(&file);
+        let lasting = lasting_name(identity, &file);
         let held = Held {
             file: ManuallyDrop::new(file),
             path: path.to_owned(),
@@ -174,6 +171,7 @@ impl Held {
             block: least,
             len: AtomicU64::new(0),
             slow,
+            lasting,
             users: AtomicUsize::new(0),
         };
         held.len()?;
@@ -260,9 +258,10 @@ impl Held {
         &self.file
     }
 
-    /// As [`Identity::lasting_name`].
-    pub fn lasting_name(&self) -> Option<String> {
-        self.identity.lasting_name()
+    /// What tells it from others of its kind also after a restart of the machine, as far as the system knows: the number of
+    /// a file and its file system, the world-wide name of a disk. None where nothing does. See [`same_name`].
+    pub fn lasting_name(&self) -> Option<&str> {
+        self.lasting.as_deref()
     }
 
     /// Reads `len` bytes from `at`, both multiples of [`PAGE`], past the page cache. Waits for the medium.

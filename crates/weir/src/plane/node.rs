@@ -238,7 +238,7 @@ impl Node {
         let owner = Owner::Place(volume.name.clone(), volume.place);
         if let Layout::Image { path, read_only, identity } = &volume.layout {
             let held = self.holds.hold(owner.clone(), path, *read_only, wait).await?;
-            if identity.is_some() && held.lasting_name() != *identity {
+            if !weir_uring::device::is_as_recorded(identity.as_deref(), held.lasting_name()) {
                 self.holds.release_path(&owner, Path::new(path));
                 return Err(another(Path::new(path)).hint(
                     "put the one that had it back under its name; or delete the volume, which leaves the file or disk as it is, and adopt what is there now",

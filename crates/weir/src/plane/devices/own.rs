@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::make_file;
+use weir_uring::device::{is_as_recorded, lasting_name_of, make_file};
 use weir_uring::{Held, Identity};
 
 impl Holds {
@@ -125,7 +125,9 @@ impl Holds {
             let held = holds.of(&owner, &path);
             let is_it = |there: Option<Identity>| match (&held, &lasting) {
                 (Some(held), _) => there == Some(held.identity()),
-                (None, Some(_)) => there.and_then(Identity::lasting_name) == lasting,
+                (None, Some(_)) => {
+                    is_as_recorded(lasting.as_deref(), lasting_name_of(&path).as_deref())
+                }
                 (None, None) => true,
             };
             check_waited(&path, waited)?;

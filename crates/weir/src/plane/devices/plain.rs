@@ -10,7 +10,7 @@ use weir_control::model::{Device, DeviceFound, DeviceKind, EXTENT_ALIGN, Pool, P
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
 use weir_uring::Held;
-use weir_uring::device::{Made, PAGE, make_dir, make_file};
+use weir_uring::device::{Made, PAGE, is_as_recorded, make_dir, make_file};
 
 /// The label of a directory, in a file of it.
 const DIR_LABEL: &str = ".weir-pool";
@@ -178,7 +178,10 @@ impl Starting<'_> {
                 held.write(Label::place(size), &l.encode()).map_err(|e| self.io(e))?;
                 Ok(DeviceFound { size, labelled: true, identity: None })
             }
-            None => Ok(DeviceFound { size, labelled: false, identity: held.lasting_name() }),
+            None => {
+                let identity = held.lasting_name().map(str::to_owned);
+                Ok(DeviceFound { size, labelled: false, identity })
+            }
         }
     }
 
@@ -201,7 +204,7 @@ impl Starting<'_> {
             None if d.labelled => {
                 return Err(foreign(self.path, "it does not carry the pool's label"));
             }
-            None if d.identity.is_some() && d.identity != held.lasting_name() => {
+            None if !is_as_recorded(d.identity.as_deref(), held.lasting_name()) => {
                 return Err(foreign(self.path, "it is another file or disk of that name"));
             }
             // Nothing tells it from others but what they carry.

@@ -200,7 +200,7 @@ async fn of_volumes_only_their_own_files_are_removed() {
     let (owner, path) = (Owner::Place("v".into(), 0), dir.0.join("v"));
     let name = path.display().to_string();
     holds.make_file(owner.clone(), ("p", &name), 8192).await.expect("a file");
-    let lasting = holds.find(&path).and_then(|h| h.lasting_name());
+    let lasting = holds.find(&path).and_then(|h| h.lasting_name().map(str::to_owned));
     assert!(lasting.is_some());
     let own = dir.0.join("own");
     std::fs::rename(&path, &own).expect("moved");

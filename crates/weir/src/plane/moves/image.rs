@@ -63,7 +63,7 @@ fn look(holds: &Arc<Holds>, wish: &ImageWish, made: Option<Made>) -> Result<Imag
             size,
             block_size: held.block_size(),
             // Other file systems may number their files anew.
-            identity: held.lasting_name().filter(|_| !held.is_slow()),
+            identity: held.lasting_name().filter(|_| !held.is_slow()).map(str::to_owned),
         })
     };
     look()

@@ -193,7 +193,7 @@ impl Node {
             // One that has just come, or was found under another name, is known from here on.
             let owner = Owner::Pool(pool.name.clone());
             let kept = |path: &str| self.holds.kept(&owner, Path::new(path));
-            let name = |d: &Device| kept(d.path.as_deref()?)?.lasting_name();
+            let name = |d: &Device| kept(d.path.as_deref()?)?.lasting_name().map(str::to_owned);
             if pool.protection.as_ref().is_some_and(|p| p.formatted) {
                 self.holds.stands(&owner);
             }

@@ -16,6 +16,7 @@ use weir_disk::Disk;
 use weir_reactor::{spawn, timeout};
 use weir_store::{LogEnd, Options, PoolSpec, StoreError, Told};
 use weir_uring::Held;
+use weir_uring::device::same_name;
 
 /// Part of a pool's space, as volumes can use it, that is kept of its maps in memory: half a GiB for a TiB.
 const LEAN_SHARE: u64 = 2048;
@@ -300,8 +301,8 @@ async fn elsewhere(
         Some(Err(_)) => return if_unused,
         Some(Ok(held)) => held.keep(),
     };
-    let name = held.lasting_name();
-    let ours = name.as_ref().is_some_and(|n| known.names.contains(n));
+    let name = held.lasting_name().map(str::to_owned);
+    let ours = name.as_ref().is_some_and(|n| known.names.iter().any(|k| same_name(k, n)));
     let as_new = known.nameless && known.proves(&end);
     match local.disk(Path::new(path), &held) {
         Ok(disk) if ours || as_new => Elsewhere::Renamed(Found { path: path.into(), disk, name }),
@@ -367,7 +368,7 @@ pub(super) async fn open(
             let disk = local.disk(Path::new(&path), &h);
             let disk =
                 disk.map_err(|e| Error::new(Code::IoError, "it cannot be used").because(e))?;
-            Ok(Found { path: path.clone(), disk, name: h.lasting_name() })
+            Ok(Found { path: path.clone(), disk, name: h.lasting_name().map(str::to_owned) })
         });
         match disk {
             Ok(f) => {
