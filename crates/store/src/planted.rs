@@ -207,6 +207,14 @@ weir_base::planted_bugs! {
     NameOfTwo,
     /// An old copy of a device in sync lets the pool be opened, as if nothing newer of it could be anywhere.
     OldCopyPasses,
+    /// Whether a pool may have gone on elsewhere is told by the number of devices, not by what has copies there.
+    DevicesForCopies,
+    /// A spare that takes a place as power goes is taken for a device that lost what it had.
+    SpareIsBehind,
+    /// A device that lacks the newest superblock is current, whatever the log says of who had that.
+    OneBehindPasses,
+    /// Of two disks that are the same device the first one is used.
+    FirstOfTwo,
 }
 
 impl Bug {
@@ -274,5 +282,9 @@ impl Bug {
         Bug::HoleOutrun,
         Bug::NameOfTwo,
         Bug::OldCopyPasses,
+        Bug::DevicesForCopies,
+        Bug::SpareIsBehind,
+        Bug::OneBehindPasses,
+        Bug::FirstOfTwo,
     ];
 }

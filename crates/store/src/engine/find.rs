@@ -2,47 +2,100 @@
 
 use super::device::Device;
 use super::labels::{Superblocks, label_within, superblocks};
-use super::open::{Options, pool_error};
+use super::log_end::half;
+use super::open::{Options, parse_space, pool_error, space_table};
+use super::suffice::Sight;
 use super::{StoreError, StoreResult};
 use crate::format::LAST_EPOCH;
 use crate::format::label::{Label, Layout};
+use crate::format::slab::{RemapRecord, SlabRecord};
 use crate::format::superblock::{MemberState, Superblock};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
+use weir_base::Nanos;
 use weir_disk::Disk;
 
-/// What keeps a device from being one that has what the others have.
-const UNREAD: &str = "has superblocks that cannot be read";
+/// A disk, and what it says about itself.
+pub(super) struct Part {
+    pub(super) disk: Rc<dyn Disk>,
+    pub(super) label: Label,
+    pub(super) ring: Superblocks,
+}
 
-/// The same, where its superblocks are older than what the others go by.
-const OLDER: &str = "is an old copy of itself, or has lost what was written to it";
+/// A pool as it was found.
+pub(super) struct Found {
+    /// Its newest superblock.
+    pub(super) best: Superblock,
+    pub(super) devices: Vec<Rc<Device>>,
+    /// The lineage that it goes on with, and the one before.
+    pub(super) lineage: (u64, u64),
+    /// The table of slabs and replaced blocks; `None`: it makes no sense.
+    pub(super) table: Option<(Vec<SlabRecord>, Vec<RemapRecord>)>,
+    /// Disks that are not used, as another one is the same device, and why.
+    pub(super) left_out: Vec<(String, String)>,
+}
 
 /// The devices of a pool as a superblock has them, with the disks that were found.
-fn members(best: &Superblock, found: &[(Rc<dyn Disk>, Label)], any: Label) -> Vec<Rc<Device>> {
+fn members(best: &Superblock, found: &[Part], any: Label) -> Vec<Rc<Device>> {
     let all = best.members.iter().enumerate();
     all.map(|(n, m)| {
-        let here = found.iter().find(|(_, l)| l.device == m.device);
+        let here = found.iter().find(|p| p.label.device == m.device);
         // A missing one is laid out as the others are, in its own size.
         let y = any.layout;
         let like =
             |blocks| Layout::plan(blocks, y.slab_shift, y.log_pages, y.table_pages, y.spares);
-        let layout = here.map(|(_, l)| l.layout).or(like(m.blocks)).unwrap_or(y);
-        Device::new(n as u16, m, layout, here.map(|(d, _)| d.clone()))
+        let layout = here.map(|p| p.label.layout).or(like(m.blocks)).unwrap_or(y);
+        Device::new(n as u16, m, layout, here.map(|p| p.disk.clone()))
     })
     .collect()
 }
 
+/// Whether of two disks that are one device the second has come further.
+async fn is_newer(one: &Part, other: &Part, limit: Nanos) -> bool {
+    let newest = |p: &Part| p.ring.newest().map(|s| (s.seq, s.incarnation));
+    if newest(one) != newest(other) {
+        return newest(one) < newest(other);
+    }
+    let Some(s) = one.ring.newest() else { return false };
+    let mut ends = [0; 2];
+    for (end, p) in ends.iter_mut().zip([one, other]) {
+        let half = half(&p.disk, &p.label.layout, s, limit).await;
+        *end = half.map_or(0, |h| h.next);
+    }
+    ends[0] < ends[1]
+}
+
+/// Of disks that are the same device the one that has come furthest stays; says which ones do not.
+async fn one_each(found: &mut Vec<Part>, limit: Nanos) -> Vec<(String, String)> {
+    let mut told = Vec::new();
+    if has(Bug::FirstOfTwo) {
+        return told;
+    }
+    let mut each: Vec<Part> = Vec::new();
+    for p in found.drain(..) {
+        let Some(n) = each.iter().position(|o| o.label.device == p.label.device) else {
+            each.push(p);
+            continue;
+        };
+        let gone = match is_newer(&each[n], &p, limit).await {
+            true => std::mem::replace(&mut each[n], p),
+            false => p,
+        };
+        let (name, id) = (each[n].disk.name(), gone.label.device);
+        let why = format!("it is left out: `{name}` is the same device ({id:016x}), and no older");
+        told.push((gone.disk.name().to_string(), why));
+    }
+    *found = each;
+    told
+}
+
 /// Finds the pool that disks belong to, its newest superblock and its devices.
-pub(super) async fn find(
-    disks: Vec<Rc<dyn Disk>>,
-    options: &Options,
-) -> StoreResult<(Superblock, Vec<Rc<Device>>, (u64, u64))> {
+pub(super) async fn find(disks: Vec<Rc<dyn Disk>>, options: &Options) -> StoreResult<Found> {
     let limit = options.deadline;
-    let mut found: Vec<(Rc<dyn Disk>, Label)> = Vec::new();
+    let mut found: Vec<Part> = Vec::new();
     let (mut unlabelled, mut unread) = (None, false);
-    let mut rings: Vec<Superblocks> = Vec::new();
-    for d in disks {
-        let l = match label_within(&d, limit).await {
+    for disk in disks {
+        let label = match label_within(&disk, limit).await {
             Ok(l) => l,
             Err(no) => {
                 unread |= no.in_doubt;
@@ -51,132 +104,57 @@ pub(super) async fn find(
             }
         };
         // One that does not answer any more is missing. It is not one that knows less than the others.
-        match superblocks(&d, &l, limit).await {
-            Ok(ring) => {
-                rings.push(ring);
-                found.push((d, l));
-            }
+        match superblocks(&disk, &label, limit).await {
+            Ok(ring) => found.push(Part { disk, label, ring }),
             Err(e) => (unlabelled, unread) = (Some(e.into()), true),
         }
     }
-    let Some(any) = found.first().map(|(_, l)| *l) else {
+    let Some(any) = found.first().map(|p| p.label) else {
         return Err(unlabelled.unwrap_or(StoreError::Pool("no devices were given".into())));
     };
-    if let Some((d, l)) = found.iter().find(|(_, l)| l.pool != any.pool) {
-        return pool_error(format!("`{}` belongs to another pool, {:032x}", d.name(), l.pool));
+    if let Some(p) = found.iter().find(|p| p.label.pool != any.pool) {
+        let (name, pool) = (p.disk.name(), p.label.pool);
+        return pool_error(format!("`{name}` belongs to another pool, {pool:032x}"));
     }
-    let each = rings.iter().enumerate();
-    let all: Vec<(usize, &Superblock)> =
-        each.flat_map(|(n, r)| r.all.iter().map(move |s| (n, s))).collect();
-    // The last one of a life may be on a device out of sync only. When that is away the next life begins with another one of
-    // that number.
-    let newer = |s: &&Superblock| (s.seq, s.incarnation);
-    let Some(best) = all.iter().map(|(_, s)| *s).max_by_key(newer).cloned() else {
-        return pool_error("no device has a readable superblock");
-    };
-    // The one before it, where that is still there, must be the one that it names.
-    let in_sync =
-        |id: u64| best.members.iter().any(|m| m.device == id && m.state == MemberState::InSync);
-    let mut before = all.iter().filter(|(n, s)| {
-        s.seq.wrapping_add(1) == best.seq
-            && s.lineage == best.lineage
-            && in_sync(found[*n].1.device)
-    });
-    if before.clone().count() > 0 && before.all(|(_, s)| s.chain() != best.previous) {
-        return pool_error("the newest superblock does not follow the one before it");
-    }
-    for (n, (d, l)) in found.iter().enumerate() {
-        if let Some(s) = rings[n].newest()
-            && s.lineage != best.lineage
-            && s.lineage != best.parent_lineage
-            && in_sync(l.device)
-        {
-            return pool_error(format!(
-                "`{}` went its own way: the pool was opened by force without it and with it",
-                d.name()
-            ));
+    let left_out = one_each(&mut found, limit).await;
+    let also = |e| match e {
+        StoreError::Pool(mut text) => {
+            left_out.iter().for_each(|(name, why)| text.push_str(&format!("; `{name}`: {why}")));
+            StoreError::Pool(text)
         }
-    }
+        e => e,
+    };
+    let (best, devices, lineage, table) = of(&found, any, options, unread).await.map_err(also)?;
+    Ok(Found { best, devices, lineage, table, left_out })
+}
+
+type Table = Option<(Vec<SlabRecord>, Vec<RemapRecord>)>;
+
+/// What disks that are one device each make.
+async fn of(
+    found: &[Part],
+    any: Label,
+    options: &Options,
+    unread: bool,
+) -> StoreResult<(Superblock, Vec<Rc<Device>>, (u64, u64), Table)> {
+    let best = newest(found)?;
     let alike =
         |l: &Label| l.layout.slab_shift == best.slab_shift && l.layout.log_pages == best.log_pages;
-    if let Some((d, _)) = found.iter().find(|(_, l)| !alike(l)) {
-        return pool_error(format!("`{}` is laid out in another way than its pool", d.name()));
+    if let Some(p) = found.iter().find(|p| !alike(&p.label)) {
+        return pool_error(format!("`{}` is laid out in another way than its pool", p.disk.name()));
     }
-    let devices = members(&best, &found, any);
-    // With the newest superblock.
-    let joined = |id: u64| {
-        let mut before = all
-            .iter()
-            .map(|(_, s)| *s)
-            .filter(|s| s.seq.wrapping_add(1) == best.seq && s.lineage == best.lineage);
-        before.clone().count() > 0 && before.all(|s| s.members.iter().all(|m| m.device != id))
+    let devices = members(&best, found, any);
+    let here = |d: &Rc<Device>| d.disk.clone().map(|disk| (disk, d.layout));
+    let disks: Vec<_> = devices.iter().filter_map(here).collect();
+    let bytes = space_table(&disks, &best, options.deadline).await;
+    let table = bytes.as_deref().map(parse_space);
+    let lineage = {
+        let slabs = table.iter().flatten().map(|(slabs, _)| &slabs[..]).next();
+        let sight = Sight::new(&best, found, &devices, slabs, options.deadline).await;
+        let lineage = sight.suffices(options, unread)?;
+        sight.note();
+        lineage
     };
-    let ring =
-        |d: &Device| found.iter().position(|(_, l)| l.device == d.id).and_then(|n| rings.get(n));
-    // A superblock is begun when the one before it is on every device in sync. Whatever is further behind is not what
-    // it was: an old copy of the device, or a device that forgets. One that the superblock before did not know has
-    // joined with the newest one, which need not have come to it; it may have the log already.
-    let behind = |d: &Device, ring: &Superblocks| match ring.newest() {
-        Some(s) => s.seq.saturating_add(1) < best.seq,
-        None => has(Bug::NewcomerIsBehind) || !joined(d.id),
-    };
-    let may_hide = |r: &Superblocks, some: &[u64]| some.iter().any(|n| r.may_hide(*n));
-    let mut lineage = (best.lineage, best.parent_lineage);
-    let is_last = |last| last == best.chain() || has(Bug::LastNotCompared);
-    // What is there and cannot be read may be what is missing.
-    let may_miss = !unread || options.without_unread || has(Bug::UnreadIsMissing);
-    let nothing_newer = may_miss && options.last.is_some_and(is_last);
-    let in_sync = || devices.iter().filter(|d| d.state.get() == MemberState::InSync);
-    // So many fail together only where the pool is suspended: the others would tell of anything newer.
-    let are_few = in_sync().filter(|d| ring(d).is_some_and(|r| !behind(d, r))).count()
-        < usize::from(best.copies);
-    for d in in_sync() {
-        let is_older = ring(d).is_some_and(|r| behind(d, r));
-        let why = match ring(d) {
-            None => "is missing",
-            // A newer one may be there and say that the others are out. What seems to be behind may have the newest.
-            Some(r) if may_hide(r, &[best.seq.wrapping_add(1)]) => UNREAD,
-            Some(r) if is_older && may_hide(r, &[best.seq, best.seq.wrapping_sub(1)]) => UNREAD,
-            // In its newest state it may say that the others are out.
-            Some(_) if is_older && are_few && !has(Bug::OldCopyPasses) => OLDER,
-            Some(_) => continue,
-        };
-        if !(options.force || nothing_newer && why != UNREAD) {
-            return pool_error(format!(
-                "device {} ({:016x}) {why}: in its newest state it may have what the others have not. \
-                 Bring that, or open by force to go on without it",
-                d.number, d.id
-            ));
-        }
-        match ring(d) {
-            // It has all that is known, and goes on with that.
-            Some(r) if !is_older => {
-                d.hidden.replace(r.hidden().collect());
-                continue;
-            }
-            // It is found to be behind below.
-            Some(_) => {}
-            None => {
-                d.state.set(MemberState::Out);
-                d.since.set(best.epoch);
-            }
-        }
-        lineage = (options.lineage, best.lineage);
-    }
-    for d in devices.iter().filter(|d| d.disk.is_some()) {
-        let Some(ring) = ring(d) else { continue };
-        let (newest, behind) = (ring.newest(), behind(d, ring));
-        let mut since = d.since.get();
-        if d.state.get() == MemberState::InSync && behind {
-            since = newest.map_or(0, |s| s.epoch);
-            d.state.set(MemberState::Out);
-            // What slabs and blocks were moved to since is missing there, too, however old it is.
-            d.since.set(0);
-        }
-        let (foreign, held) = history(newest, &best, since);
-        d.foreign.set(foreign && (behind || newest.is_some()));
-        d.held.set(held);
-    }
     if !devices.iter().any(|d| d.disk.is_some() && d.state.get() == MemberState::InSync) {
         return pool_error("no device has what the newest superblock tells of");
     }
@@ -184,7 +162,44 @@ pub(super) async fn find(
     for d in devices.iter().filter(|d| d.state.get() == MemberState::Syncing) {
         d.state.set(MemberState::Out);
     }
-    Ok((best, devices, lineage))
+    match table {
+        Some(table) => Ok((best, devices, lineage, table)),
+        None => pool_error("no device has a whole table of slabs"),
+    }
+}
+
+/// The newest superblock of all. The others do not contradict it.
+fn newest(found: &[Part]) -> StoreResult<Superblock> {
+    let all = || found.iter().flat_map(|p| p.ring.all.iter().map(move |s| (p, s)));
+    // The last one of a life may be on a device out of sync only. When that is away the next life begins with another one of
+    // that number.
+    let newer = |s: &&Superblock| (s.seq, s.incarnation);
+    let Some(best) = all().map(|(_, s)| s).max_by_key(newer).cloned() else {
+        return pool_error("no device has a readable superblock");
+    };
+    // The one before it, where that is still there, must be the one that it names.
+    let in_sync =
+        |id: u64| best.members.iter().any(|m| m.device == id && m.state == MemberState::InSync);
+    let mut before = all().filter(|(p, s)| {
+        s.seq.wrapping_add(1) == best.seq && s.lineage == best.lineage && in_sync(p.label.device)
+    });
+    if before.clone().count() > 0 && before.all(|(_, s)| s.chain() != best.previous) {
+        return pool_error("the newest superblock does not follow the one before it");
+    }
+    for p in found {
+        if let Some(s) = p.ring.newest()
+            && s.lineage != best.lineage
+            && s.lineage != best.parent_lineage
+            && in_sync(p.label.device)
+        {
+            return pool_error(format!(
+                "`{}` went its own way, or is an old copy: the pool was opened by force without it, and with it or \
+                 once more since",
+                p.disk.name()
+            ));
+        }
+    }
+    Ok(best)
 }
 
 /// Whether nothing of a device that is out of sync may be believed, and whether it has a history of its own,

@@ -182,6 +182,8 @@ pub(crate) struct Superblocks {
     pub(crate) all: Vec<Superblock>,
     /// Slots of which nobody knows what they hold, a bit each.
     hidden: u64,
+    /// Slots of which an area has neither a superblock nor nothing, a bit each: what was there cannot be read, or is damaged.
+    unclear: u64,
 }
 
 const _: () = assert!(SUPER_SLOTS == u64::BITS as u64);
@@ -194,6 +196,11 @@ impl Superblocks {
     /// There may be the one of this number, and it was not read.
     pub(crate) fn may_hide(&self, seq: u64) -> bool {
         self.hidden >> (seq % SUPER_SLOTS) & 1 != 0
+    }
+
+    /// There may have been the one of this number: not both areas have another one in its place, or nothing.
+    pub(crate) fn is_unclear(&self, seq: u64) -> bool {
+        self.unclear >> (seq % SUPER_SLOTS) & 1 != 0
     }
 
     /// There may be others than those that were read, also newer ones.
@@ -218,7 +225,7 @@ pub(crate) async fn superblocks(
     let mut found = Superblocks::default();
     let (mut unread, mut told) = (0u64, 0u64);
     for area in 0..2u8 {
-        let mut read = 0u64;
+        let (mut read, before) = (0u64, std::mem::take(&mut told));
         for (slot, b) in ring(d, label.layout.superblock(u64::from(area), 0), limit).await? {
             let bit = 1 << slot;
             match Superblock::decode(&b, label.pool, label.device, area, slot) {
@@ -237,6 +244,8 @@ pub(crate) async fn superblocks(
             read |= bit;
         }
         unread |= !read;
+        found.unclear |= !told;
+        told |= before;
     }
     if !has(Bug::HiddenIsNone) {
         found.hidden = unread & !told;

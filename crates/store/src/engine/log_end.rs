@@ -4,11 +4,12 @@ use super::labels::{A_WHILE, label_of, read_raw, superblocks};
 use super::log::WINDOW;
 use super::{StoreError, StoreResult, block_of};
 use crate::format::BLOCK;
-use crate::format::label::Label;
+use crate::format::label::{Label, Layout};
 use crate::format::log::decode_head;
 use crate::format::superblock::{MemberState, Superblock};
 use crate::format::turn::Standing;
 use std::rc::Rc;
+use weir_base::{IoResult, Nanos};
 use weir_disk::Disk;
 
 /// Pages of one read.
@@ -70,22 +71,47 @@ pub async fn log_end(d: &Rc<dyn Disk>) -> StoreResult<LogEnd> {
     if !s.log_set.iter().flatten().any(|n| Some(usize::from(*n)) == me) {
         return Ok(end);
     }
+    let half = half(d, &label.layout, &s, A_WHILE).await?;
+    end.next = Some(half.next);
+    (end.had, end.stable, end.live) = (half.had, half.stable, half.live);
+    Ok(end)
+}
+
+/// What one half of the log says.
+#[derive(Default)]
+pub(super) struct Half {
+    /// The newest superblock of which it says that every device in sync has it; 0: it says nothing.
+    pub(super) had: u64,
+    stable: u64,
+    /// One more than the last page.
+    pub(super) next: u64,
+    /// It has pages that count beside the superblock.
+    live: bool,
+}
+
+/// Reads the pages that count beside a superblock on a device, which is a half of the log by it.
+pub(super) async fn half(
+    d: &Rc<dyn Disk>,
+    layout: &Layout,
+    s: &Superblock,
+    limit: Nanos,
+) -> IoResult<Half> {
     let (ring, mut lsn) = (s.log_pages.max(1), s.base_lsn);
     let last = lsn.saturating_add(ring);
-    let mut next = s.turns.last().map_or(lsn, |t| t.sure);
-    while lsn < last && lsn <= next.saturating_add(WINDOW) {
+    let mut half = Half { next: s.turns.last().map_or(lsn, |t| t.sure), ..Half::default() };
+    while lsn < last && lsn <= half.next.saturating_add(WINDOW) {
         let n = CHUNK.min(ring - lsn % ring).min(last - lsn);
-        let pages = read_raw(d, label.layout.log(lsn), n, A_WHILE).await?;
+        let pages = read_raw(d, layout.log(lsn), n, limit).await?;
         for (at, page) in (lsn..lsn + n).zip(0..n as usize) {
             let block = block_of(&pages.sub(page * BLOCK, BLOCK));
             let Ok((head, _)) = decode_head(&block, s.tag()) else { continue };
             if head.lsn == at && s.standing(&head) == Standing::Counts {
-                (next, end.live) = (next.max(at + 1), true);
-                (end.had, end.stable) = (end.had.max(head.base_seq), end.stable.max(head.stable));
+                (half.next, half.live) = (half.next.max(at + 1), true);
+                (half.had, half.stable) =
+                    (half.had.max(head.base_seq), half.stable.max(head.stable));
             }
         }
         lsn += n;
     }
-    end.next = Some(next);
-    Ok(end)
+    Ok(half)
 }

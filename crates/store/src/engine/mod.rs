@@ -40,6 +40,7 @@ mod shred;
 mod snapshot;
 mod space;
 mod stage;
+mod suffice;
 mod to_end;
 mod together;
 mod unended;
@@ -200,6 +201,8 @@ pub(crate) struct Inner {
     /// Recovery is over: the log is written.
     pub(crate) serving: Cell<bool>,
     pub(crate) round: Cell<u32>,
+    /// Disks that were given and are not used, as another one is the same device, and why.
+    pub(crate) left_out: Vec<(String, String)>,
 }
 
 impl Inner {
@@ -481,6 +484,12 @@ impl Pool {
         let told = i.begun.borrow().is_empty() && !i.unrecorded();
         let closed = i.ckpt.is_ended() && i.suspended.get().is_none() && !i.options.read_only;
         (closed && told && i.is_merged() && whole).then(|| i.durable.borrow().chain())
+    }
+
+    /// Disks that were given to open the pool and are not used, as another one is the same device and no older: what each is
+    /// called, and why it is not used.
+    pub fn left_out(&self) -> Vec<(String, String)> {
+        self.0.left_out.clone()
     }
 
     /// How it stands.

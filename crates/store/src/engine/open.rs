@@ -4,8 +4,7 @@ use super::arrivals::Arrivals;
 use super::checkpoint::{Control, next_epoch};
 use super::copies::LATER;
 use super::dataset::Dataset;
-use super::device::Device;
-use super::find::find;
+use super::find::{Found, find};
 use super::labels::{A_WHILE, read_surely};
 use super::log::Log;
 use super::meta::Cache;
@@ -201,13 +200,8 @@ pub(crate) async fn assemble(
     options: Options,
     works: Rc<Works>,
 ) -> StoreResult<Rc<Inner>> {
-    let (best, devices, lineage) = find(disks, &options).await?;
-    let here = |d: &Rc<Device>| d.disk.clone().map(|disk| (disk, d.layout));
-    let disks: Vec<_> = devices.iter().filter_map(here).collect();
-    let Some(bytes) = space_table(&disks, &best, options.deadline).await else {
-        return pool_error("no device has a whole table of slabs");
-    };
-    let Some((slabs, remaps)) = parse_space(&bytes) else {
+    let Found { best, devices, lineage, table, left_out } = find(disks, &options).await?;
+    let Some((slabs, remaps)) = table else {
         return pool_error("the table of slabs makes no sense");
     };
     for r in remaps {
@@ -273,6 +267,7 @@ pub(crate) async fn assemble(
         counters: Cell::default(),
         serving: Cell::new(false),
         round: Cell::new(0),
+        left_out,
         options,
     });
     if !inner.standing().0 {

@@ -197,9 +197,9 @@ fn an_older_image_of_a_device_that_failed_is_there_at_opening_and_gets_all_it_mi
 /// An old image of a device in sync comes back, on which slabs with older data have been put since.
 #[test]
 fn an_old_image_of_a_device_gets_the_slabs_that_were_moved_there_since() {
-    let mut b = Bench::new(3, 0);
-    let disks = b.disks(&[0, 1, 2]);
-    // Three devices; the third is drained, so it holds nothing.
+    let mut b = Bench::new(4, 0);
+    let disks = b.disks(&[0, 1, 2, 3]);
+    // The third is drained, so it holds nothing. Others have all copies of something in the end: none can have gone on without them.
     let p = b.run(async move {
         create(&disks, &spec(2)).await.unwrap();
         let p = Pool::open(disks, Options::default()).await.unwrap();
@@ -218,7 +218,7 @@ fn an_old_image_of_a_device_gets_the_slabs_that_were_moved_there_since() {
     });
     drop(p);
     let old = b.image(2);
-    let disks = b.disks(&[0, 1, 2]);
+    let disks = b.disks(&[0, 1, 2, 3]);
     b.run(async move {
         let p = Pool::open(disks, Options::default()).await.unwrap();
         // What is on device 1 goes to device 2.
@@ -231,7 +231,7 @@ fn an_old_image_of_a_device_gets_the_slabs_that_were_moved_there_since() {
         assert!(s.whole && s.devices[2].slabs > 0 && s.devices[1].slabs == 0, "{s:?}");
         p.close().await.unwrap();
     });
-    let disks = b.disks(&[0, 1, old]);
+    let disks = b.disks(&[0, 1, old, 3]);
     b.run(async move {
         let p = Pool::open(disks, Options::default()).await.unwrap();
         assert_eq!(p.status().devices[2].state, MemberState::Out);
@@ -240,7 +240,7 @@ fn an_old_image_of_a_device_gets_the_slabs_that_were_moved_there_since() {
         assert!(s.whole && s.devices[2].state == MemberState::InSync, "{s:?}");
         p.close().await.unwrap();
     });
-    let disks = b.disks(&[0, 1, old]);
+    let disks = b.disks(&[0, 1, old, 3]);
     let report = b.run(async move { check(disks, Options::default()).await.unwrap() });
     let found = report.findings;
     assert!(found.is_empty(), "{} findings, as {:?}", found.len(), found[0]);

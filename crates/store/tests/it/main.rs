@@ -26,6 +26,7 @@ mod late;
 mod lines;
 mod logs;
 mod making;
+mod older;
 mod one_name;
 mod pool;
 mod protocol_model;

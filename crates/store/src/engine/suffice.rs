@@ -1,0 +1,201 @@
+//! Whether the devices that were found suffice: what is missing, or older than it should be, may have gone on without them.
+
+use super::StoreResult;
+use super::device::Device;
+use super::find::{Part, history};
+use super::labels::Superblocks;
+use super::log_end::half;
+use super::open::{Options, pool_error};
+use crate::format::slab::{SlabRecord, reserved};
+use crate::format::superblock::{MemberState, Superblock};
+use crate::planted::{Bug, has};
+use std::rc::Rc;
+use weir_base::Nanos;
+
+/// What keeps a device from being one that has what the others have.
+const UNREAD: &str = "has superblocks that cannot be read";
+
+/// The same, where its superblocks are older than what the others go by.
+const OLDER: &str = "is an old copy of itself, or has lost what was written to it";
+
+/// Devices as the newest superblock has them, and what was found of each.
+pub(super) struct Sight<'a> {
+    best: &'a Superblock,
+    found: &'a [Part],
+    devices: &'a [Rc<Device>],
+    /// `None`: no table was found.
+    slabs: Option<&'a [SlabRecord]>,
+    /// The newest superblock of which each half of the log says that it was on every device in sync, by number of the device.
+    had: Vec<(u16, u64)>,
+}
+
+impl<'a> Sight<'a> {
+    pub(super) async fn new(
+        best: &'a Superblock,
+        found: &'a [Part],
+        devices: &'a [Rc<Device>],
+        slabs: Option<&'a [SlabRecord]>,
+        limit: Nanos,
+    ) -> Sight<'a> {
+        let mut sight = Sight { best, found, devices, slabs, had: Vec::new() };
+        let lacks = |d: &Rc<Device>| {
+            let ring = sight.ring(d);
+            ring.is_some_and(|r| r.newest().is_none_or(|s| s.seq < best.seq))
+        };
+        // Only then does it matter.
+        if sight.in_sync().any(lacks) && !has(Bug::OneBehindPasses) {
+            sight.had = sight.told_by_log(limit).await;
+        }
+        sight
+    }
+
+    fn in_sync(&self) -> impl Iterator<Item = &'a Rc<Device>> {
+        self.devices.iter().filter(|d| d.state.get() == MemberState::InSync)
+    }
+
+    fn ring(&self, d: &Device) -> Option<&'a Superblocks> {
+        self.found.iter().find(|p| p.label.device == d.id).map(|p| &p.ring)
+    }
+
+    /// The newest superblock that all in sync had when pages of the log were written that count.
+    async fn told_by_log(&self, limit: Nanos) -> Vec<(u16, u64)> {
+        let mut had = Vec::new();
+        for d in self.in_sync().filter(|d| self.best.log_set.contains(&Some(d.number))) {
+            let Some(disk) = &d.disk else { continue };
+            if let Ok(half) = half(disk, &d.layout, self.best, limit).await {
+                had.push((d.number, half.had.min(self.best.seq)));
+            }
+        }
+        had
+    }
+
+    /// It has come into service with the newest superblock, by all that is known of the one before: it was not there, or a
+    /// spare. What a spare had before it takes a place is wiped.
+    fn joined(&self, id: u64) -> bool {
+        let apart = |s: &Superblock| {
+            let states = s.members.iter().filter(|m| m.device == id).map(|m| m.state);
+            let had = |state| match state {
+                MemberState::InSync | MemberState::Syncing | MemberState::Out => true,
+                MemberState::Spare | MemberState::Gone => has(Bug::SpareIsBehind),
+            };
+            !states.into_iter().any(had)
+        };
+        let all = self.found.iter().flat_map(|p| &p.ring.all);
+        let mut before = all
+            .filter(|s| s.seq.wrapping_add(1) == self.best.seq && s.lineage == self.best.lineage);
+        before.clone().count() > 0 && before.all(apart)
+    }
+
+    /// What is there of a device is not what it was: it lacks a superblock that it had. That is an old copy of the device, or one
+    /// that forgets.
+    fn is_older(&self, d: &Device, ring: &Superblocks) -> bool {
+        let newest = ring.newest().map(|s| s.seq);
+        // What has none may have joined with the newest.
+        let last = newest.unwrap_or(self.best.seq.saturating_sub(1));
+        let had = self.had.iter().map(|(_, had)| *had).max().unwrap_or(0);
+        // Its own log may say so: then it is no older than that, and has lost no more than a superblock. Or that is damaged.
+        let own = self.had.iter().any(|(n, had)| *n == d.number && *had > last);
+        let lost = had > last && !own && !ring.is_unclear(had);
+        // A superblock is begun when the one before it is on every device in sync. One that has joined with the newest one need
+        // not have got that; it may have the log already.
+        let lacks = match newest {
+            Some(seq) => seq.saturating_add(1) < self.best.seq,
+            None => true,
+        };
+        let joined = newest.is_none() && self.joined(d.id) && !has(Bug::NewcomerIsBehind);
+        lost || lacks && !joined
+    }
+
+    /// Whether the pool may have gone on with nothing but devices that are missing, or older than they should be: each slab with
+    /// anything on it has a copy there. Others in sync would tell of anything newer. What was being filled may have come into
+    /// service with the very next superblock.
+    fn may_be_elsewhere(&self) -> bool {
+        let away = |n: u16| match self.devices.get(usize::from(n)) {
+            Some(d) if d.state.get() == MemberState::InSync => {
+                self.ring(d).is_none_or(|r| self.is_older(d, r))
+            }
+            Some(d) => d.state.get() == MemberState::Syncing,
+            None => false,
+        };
+        if has(Bug::DevicesForCopies) {
+            return self.in_sync().filter(|d| !away(d.number)).count()
+                < usize::from(self.best.copies);
+        }
+        let Some(slabs) = self.slabs else { return true };
+        let room = (1u64 << self.best.slab_shift) - reserved(self.best.slab_shift);
+        // What is empty may have been given up since.
+        let mut filled = slabs.iter().filter(|s| s.which.is_some() && u64::from(s.free) < room);
+        filled.all(|s| s.copies.iter().flatten().any(|c| !c.filling && away(c.device)))
+    }
+
+    /// Sees to it that nothing newer can be anywhere, or that somebody has said so; gives the lineage that the pool goes on with.
+    pub(super) fn suffices(&self, options: &Options, unread: bool) -> StoreResult<(u64, u64)> {
+        let best = self.best;
+        let may_hide = |r: &Superblocks, some: &[u64]| some.iter().any(|n| r.may_hide(*n));
+        let mut lineage = (best.lineage, best.parent_lineage);
+        let is_last = |last| last == best.chain() || has(Bug::LastNotCompared);
+        // What is there and cannot be read may be what is missing.
+        let may_miss = !unread || options.without_unread || has(Bug::UnreadIsMissing);
+        let nothing_newer = may_miss && options.last.is_some_and(is_last);
+        let elsewhere = self.may_be_elsewhere() && !has(Bug::OldCopyPasses);
+        for d in self.in_sync() {
+            let ring = self.ring(d);
+            let is_older = ring.is_some_and(|r| self.is_older(d, r));
+            let why = match ring {
+                None => "is missing",
+                // A newer one may be there and say that the others are out. What seems to be behind may have the newest.
+                Some(r) if may_hide(r, &[best.seq.wrapping_add(1)]) => UNREAD,
+                Some(r) if is_older && may_hide(r, &[best.seq, best.seq.wrapping_sub(1)]) => UNREAD,
+                // In its newest state it may say that the others are out.
+                Some(_) if is_older && elsewhere => OLDER,
+                Some(_) => continue,
+            };
+            if !(options.force || nothing_newer && why != UNREAD) {
+                return pool_error(format!(
+                    "device {} ({:016x}) {why}: in its newest state it may have what the others have not. \
+                     Bring that, or open by force to go on without it",
+                    d.number, d.id
+                ));
+            }
+            match ring {
+                // It has all that is known, and goes on with that.
+                Some(r) if !is_older => {
+                    d.hidden.replace(r.hidden().collect());
+                    continue;
+                }
+                // It is noted to be behind later.
+                Some(_) => {}
+                None => {
+                    d.state.set(MemberState::Out);
+                    d.since.set(best.epoch);
+                }
+            }
+            lineage = (options.lineage, best.lineage);
+        }
+        Ok(lineage)
+    }
+
+    /// Notes on each device that is there what may be believed of it.
+    pub(super) fn note(&self) {
+        let older: Vec<bool> = self
+            .devices
+            .iter()
+            .map(|d| self.ring(d).is_some_and(|r| self.is_older(d, r)))
+            .collect();
+        for (d, older) in self.devices.iter().zip(older) {
+            let Some(ring) = self.ring(d) else { continue };
+            let newest = ring.newest();
+            let mut since = d.since.get();
+            if d.state.get() == MemberState::InSync && older {
+                since = newest.map_or(0, |s| s.epoch);
+                d.state.set(MemberState::Out);
+                // What slabs and blocks were moved to since is missing there, too, however old it is.
+                d.since.set(0);
+            }
+            let (foreign, held) = history(newest, self.best, since);
+            let is_new = newest.is_none() && d.state.get() == MemberState::InSync;
+            d.foreign.set(foreign && !is_new);
+            d.held.set(held);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Old copies of devices: what was found suffices only if nothing newer can be anywhere.
+
+use crate::bench::{B, Bench, MIB, first, newest, spec, write};
+use weir_base::{MICROS, MILLIS, SECONDS};
+use weir_sim::{DiskConfig, SimMedium, World};
+use weir_store::format::superblock::MemberState;
+use weir_store::{Options, Pool, create};
+
+/// A bench of devices of these sizes.
+fn sized(sizes: &[u64], seed: u64) -> Bench {
+    let w = World::new(5 + seed);
+    let n = w.node("store");
+    let medium = |(i, len): (usize, &u64)| {
+        SimMedium::new(&format!("d{i}"), *len, DiskConfig::default(), seed << 8 | i as u64)
+    };
+    let media: Vec<SimMedium> = sizes.iter().enumerate().map(medium).collect();
+    media.iter().for_each(|m| n.attach(m));
+    Bench { w, n, media }
+}
+
+/// A mirror on all devices, with a volume that was written, and closed.
+fn closed(b: &Bench) {
+    let disks = b.all();
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        for k in 0..6 {
+            write(&p, 1, k * MIB / 2, MIB / 2, 1).await.unwrap();
+        }
+        p.close().await.unwrap();
+    });
+    b.restart();
+}
+
+/// What is read of a pool opened without anybody's asking, or why it is not opened.
+fn opened(b: &Bench, which: &[usize]) -> Result<u8, String> {
+    let disks = b.disks(which);
+    b.run(async move {
+        let o = Options { resync: false, lineage: 77, ..Options::default() };
+        let p = Pool::open(disks, o).await.map_err(|e| e.to_string())?;
+        first(&p, 1, 0).await.map_err(|e| e.to_string())
+    })
+}
+
+/// A device with a copy of everything goes on alone, two others drop out together. An old copy is there in its place.
+fn the_large_one_went_on() -> Result<u8, String> {
+    let mut b = sized(&[16 * MIB, 8 * MIB, 8 * MIB], 0);
+    closed(&b);
+    let old = b.image(0);
+    let (disks, media) = (b.disks(&[0, 1, 2]), b.media.clone());
+    b.run(async move {
+        let o = Options { spare_after: None, ..Options::default() };
+        let p = Pool::open(disks, o).await.unwrap();
+        for _ in 0..4 {
+            write(&p, 1, 0, MIB, 5).await.unwrap();
+            p.checkpoint().await.unwrap();
+        }
+        media[1].set_offline(true);
+        media[2].set_offline(true);
+        for _ in 0..4 {
+            write(&p, 1, 0, MIB, 6).await.unwrap();
+            p.checkpoint().await.unwrap();
+        }
+        std::mem::forget(p);
+    });
+    b.media.iter().for_each(|m| m.set_offline(false));
+    b.restart();
+    opened(&b, &[old, 1, 2])
+}
+
+#[test]
+fn an_old_copy_of_what_has_all_opens_nothing() {
+    let refused = the_large_one_went_on().unwrap_err();
+    assert!(refused.contains("old copy"), "{refused}");
+}
+
+/// Of four devices with a copy each of half of what there is, one is an old copy: the others hold a slab with all its copies, and
+/// nobody can have gone on without them.
+#[test]
+fn an_old_copy_is_no_matter_where_the_others_have_all_copies_of_something() {
+    let mut b = Bench::new(4, 0);
+    closed(&b);
+    let old = b.image(0);
+    let disks = b.disks(&[0, 1, 2, 3]);
+    b.run(async move {
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        for _ in 0..4 {
+            write(&p, 1, 0, MIB, 5).await.unwrap();
+            p.checkpoint().await.unwrap();
+        }
+        std::mem::forget(p);
+    });
+    b.restart();
+    assert_eq!(opened(&b, &[old, 1, 2, 3]), Ok(5));
+}
+
+/// Both devices go on together for a while after they were opened, with nothing but the log written; one goes on alone then. Its
+/// old copy lacks one superblock, the one that the log was written under.
+fn one_behind() -> Result<u8, String> {
+    let mut b = Bench::new(2, 0);
+    closed(&b);
+    let old = b.image(1);
+    let (disks, media) = (b.disks(&[0, 1]), b.media.clone());
+    let behind = b.run(async move {
+        let o = Options { spare_after: None, ..Options::default() };
+        let p = Pool::open(disks, o).await.unwrap();
+        for k in 0..8 {
+            write(&p, 1, k * B, B, 5).await.unwrap();
+        }
+        let behind = newest(&media[0]).unwrap().seq - newest(&media[old]).unwrap().seq;
+        media[0].set_offline(true);
+        for k in 0..8 {
+            write(&p, 1, k * B, B, 6).await.unwrap();
+        }
+        std::mem::forget(p);
+        behind
+    });
+    assert_eq!(behind, 1);
+    b.media[0].set_offline(false);
+    b.restart();
+    opened(&b, &[0, old])
+}
+
+#[test]
+fn an_old_copy_that_lacks_one_superblock_is_told_by_the_log() {
+    let refused = one_behind().unwrap_err();
+    assert!(refused.contains("old copy"), "{refused}");
+}
+
+/// Two disks are given that are the same device, one of them an older copy, by its superblocks or by its log only. Whether the one
+/// that is newer is used, and the other one told.
+fn of_two_of_one(logged: bool, copy_first: bool) -> Result<u8, String> {
+    let mut b = Bench::new(2, 0);
+    closed(&b);
+    let mut old = b.image(1);
+    let disks = b.disks(&[0, 1]);
+    let p = b.run(async move {
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        write(&p, 1, 0, B, 5).await.unwrap();
+        p
+    });
+    if logged {
+        old = b.image(1);
+    }
+    let q = p.clone();
+    b.run(async move {
+        for k in 0..8 {
+            write(&q, 1, k * B, B, 6).await.unwrap();
+            if !logged {
+                q.checkpoint().await.unwrap();
+            }
+        }
+    });
+    std::mem::forget(p);
+    b.n.kill();
+    b.n.restart();
+    let given = if copy_first { [0, old, 1] } else { [0, 1, old] };
+    let disks = b.disks(&given);
+    b.run(async move {
+        let p = Pool::open(disks, Options::default()).await.map_err(|e| e.to_string())?;
+        let told = p.left_out();
+        assert!(told.len() == 1 && told[0].1.contains("`d1` is the same device"), "{told:?}");
+        let s = p.status();
+        let whole = s.devices.iter().all(|d| d.state == MemberState::InSync);
+        if !whole || s.devices[1].name.as_deref() != Some("d1") {
+            return Err(format!("{s:?}"));
+        }
+        first(&p, 1, 0).await.map_err(|e| e.to_string())
+    })
+}
+
+#[test]
+fn of_two_disks_that_are_one_device_the_newer_is_used() {
+    for logged in [false, true] {
+        for copy_first in [false, true] {
+            assert_eq!(of_two_of_one(logged, copy_first), Ok(6), "{logged} {copy_first}");
+        }
+    }
+}
+
+/// The power goes as a spare takes the place of a device that has failed. How often it was in service then without having any
+/// superblock, and what is wrong.
+fn spares_at_a_crash() -> (u32, Option<String>) {
+    let mut met = 0;
+    for seed in 0..200 {
+        let b = Bench::new(3, seed);
+        let (disks, spare, media) = (b.disks(&[0, 1]), b.disk(2), b.media.clone());
+        let p = b.run(async move {
+            create(&disks, &spec(2)).await.unwrap();
+            let o = Options { spare_after: Some(MILLIS), ..Options::default() };
+            let p = Pool::open(disks, o).await.unwrap();
+            p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+            p.add_spare(spare).await.unwrap();
+            p.settled().await.unwrap();
+            media[0].set_offline(true);
+            write(&p, 1, 0, B, 3).await.unwrap();
+            p
+        });
+        let taken =
+            || newest(&b.media[1]).is_some_and(|s| s.members[2].state == MemberState::InSync);
+        let met_it = b.w.run_until(SECONDS, taken).is_ok();
+        b.w.run_for(seed % 8 * 5 * MICROS);
+        drop(p);
+        b.media[0].set_offline(false);
+        b.restart();
+        let (has_none, took) = (newest(&b.media[2]).is_none(), taken());
+        let disks = b.all();
+        let state = b.run(async move {
+            let o = Options { resync: false, spare_after: None, ..Options::default() };
+            let p = Pool::open(disks, o).await.map_err(|e| e.to_string())?;
+            assert_eq!(first(&p, 1, 0).await, Ok(3));
+            Ok::<_, String>(p.status().devices[2].state)
+        });
+        if met_it && took && has_none {
+            met += 1;
+            if state != Ok(MemberState::InSync) {
+                return (met, Some(format!("seed {seed}: {state:?}")));
+            }
+        }
+        if let Err(e) = state {
+            return (met, Some(format!("seed {seed}: {e}")));
+        }
+    }
+    (met, None)
+}
+
+#[test]
+fn a_spare_that_takes_a_place_as_the_power_goes_is_not_behind() {
+    let (met, wrong) = spares_at_a_crash();
+    assert_eq!(wrong, None);
+    assert!(met > 0, "no power cut came between the two devices");
+}
+
+#[cfg(feature = "planted")]
+mod planted {
+    use super::*;
+    use weir_store::planted::{Bug, plant};
+
+    fn with<T>(bug: Bug, story: impl FnOnce() -> T) -> T {
+        plant(Some(bug));
+        let seen = story();
+        plant(None);
+        seen
+    }
+
+    #[test]
+    fn devices_that_are_counted_in_place_of_copies_are_caught() {
+        assert!(with(Bug::DevicesForCopies, the_large_one_went_on).is_ok());
+    }
+
+    #[test]
+    fn an_old_copy_that_lacks_one_superblock_and_passes_is_caught() {
+        assert!(with(Bug::OneBehindPasses, one_behind).is_ok());
+    }
+
+    #[test]
+    fn the_first_of_two_disks_that_are_one_device_is_caught() {
+        let seen = with(Bug::FirstOfTwo, || {
+            std::panic::catch_unwind(|| of_two_of_one(false, true)).is_ok_and(|r| r == Ok(6))
+        });
+        assert!(!seen);
+    }
+
+    #[test]
+    fn a_spare_that_is_taken_for_one_that_is_behind_is_caught() {
+        assert!(with(Bug::SpareIsBehind, spares_at_a_crash).1.is_some());
+    }
+}
