@@ -211,6 +211,12 @@ weir_base::planted_bugs! {
     DevicesForCopies,
     /// A spare that takes a place as power goes is taken for a device that lost what it had.
     SpareIsBehind,
+    /// The pool goes on with a device of which the one that failed need not know that it is in sync.
+    CurrentUntold,
+    /// The pool goes on though the superblock on its way names lost places of slabs only.
+    NewPlaceUnasked,
+    /// A table of slabs becomes part of a superblock though a place that it names has failed meanwhile.
+    NewPlaceStays,
     /// A device that lacks the newest superblock is current, whatever the log says of who had that.
     OneBehindPasses,
     /// Of two disks that are the same device the first one is used.
@@ -284,6 +290,9 @@ impl Bug {
         Bug::OldCopyPasses,
         Bug::DevicesForCopies,
         Bug::SpareIsBehind,
+        Bug::CurrentUntold,
+        Bug::NewPlaceUnasked,
+        Bug::NewPlaceStays,
         Bug::OneBehindPasses,
         Bug::FirstOfTwo,
     ];

@@ -38,6 +38,8 @@ pub(crate) struct Control {
     pub(crate) running: Cell<bool>,
     /// Changes since the last cut, at most.
     pub(crate) entries: Cell<u64>,
+    /// A superblock is on its way that names places of slabs which the one before does not know.
+    pub(crate) telling: Cell<bool>,
     /// The epoch that the last cut ended.
     pub(crate) cut: Cell<u32>,
     /// Blocks of the table of datasets.
@@ -62,6 +64,7 @@ impl Default for Control {
             ended: Cell::new(false),
             running: Cell::new(false),
             entries: Cell::new(0),
+            telling: Cell::new(false),
             cut: Cell::new(0),
             table: RefCell::default(),
             actions: RefCell::default(),
@@ -270,14 +273,18 @@ impl Inner {
         if !skip {
             self.settle(&mut cx.batch).await?;
         }
-        let space = self.write_space(&mut cx.batch, cut.epoch).await?;
+        let mut space = self.write_space(&mut cx.batch, cut.epoch).await?;
         if !skip {
-            self.settle(&mut cx.batch).await?;
-            self.flush_devices(u128::MAX).await;
-            self.check_running()?;
+            self.table_is_there(&mut cx.batch).await?;
         }
         self.check_space()?;
         let only = self.super_lock.acquire(1).await;
+        // What the table names as the place of a slab may have failed meanwhile. Nobody has been told of it yet.
+        while self.tells_of_lost() && !has(Bug::NewPlaceStays) {
+            space = self.write_space(&mut cx.batch, cut.epoch).await?;
+            self.table_is_there(&mut cx.batch).await?;
+        }
+        self.ckpt.telling.set(true);
         self.write_super(|s| {
             s.epoch = cut.epoch;
             s.incarnation = self.incarnation.get();
@@ -303,6 +310,7 @@ impl Inner {
         self.settle(&mut cx.batch).await?;
         self.log.set.replace(cut.log_set);
         self.settle_moves();
+        self.ckpt.telling.set(false);
         // Also of snapshots that were made meanwhile: their layers may be the same ones.
         for ds in self.datasets.borrow().values() {
             Self::settle_layers(&ds.top.below, cut.epoch);
@@ -324,6 +332,13 @@ impl Inner {
         drop(space);
         self.count(|c| c.checkpoints += 1);
         self.check_space()
+    }
+
+    /// Waits until the table of slabs, and all that was written before it, is durable.
+    async fn table_is_there(&self, batch: &mut Batch) -> IoResult {
+        self.settle(batch).await?;
+        self.flush_devices(u128::MAX).await;
+        self.check_running()
     }
 
     /// Layers that a checkpoint has merged are not needed any more, and what was below them is gone. Layers that

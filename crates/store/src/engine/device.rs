@@ -40,6 +40,8 @@ pub(crate) struct Device {
     pub(crate) late: Late,
     /// Slots of superblocks that could not be read, and do not count any more.
     pub(crate) hidden: RefCell<Vec<u64>>,
+    /// A device in sync may not know yet that this one is.
+    pub(crate) untold: Cell<bool>,
     pub(crate) spares_used: Cell<u32>,
     /// Blocks that live in spares.
     pub(crate) remap: RefCell<BTreeMap<u64, u32>>,
@@ -113,6 +115,7 @@ impl Device {
             out_at: Cell::new(0),
             late,
             hidden: RefCell::default(),
+            untold: Cell::new(false),
             spares_used: Cell::new(member.spares_used),
             remap: RefCell::default(),
             failed: Cell::new(None),

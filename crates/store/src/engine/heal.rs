@@ -224,7 +224,7 @@ impl Inner {
             Syncing => d.state.set(Out),
             _ => {}
         }
-        if !self.standing().0 {
+        if !self.may_go_on() {
             self.suspend(why);
             self.keep_readable();
         }

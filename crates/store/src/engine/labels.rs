@@ -376,7 +376,10 @@ impl Inner {
             }
             self.flush_devices(touched).await;
         }
-        self.check_running()
+        self.check_running()?;
+        // Whoever is left has it by now.
+        self.devices.borrow().iter().for_each(|d| d.untold.set(false));
+        Ok(())
     }
 
     /// What can be read of an area of superblocks of a device in service. One that does not answer is none any more: nothing on

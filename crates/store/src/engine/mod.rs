@@ -40,6 +40,7 @@ mod shred;
 mod snapshot;
 mod space;
 mod stage;
+mod standing;
 mod suffice;
 mod to_end;
 mod together;
@@ -320,24 +321,6 @@ impl Inner {
             return;
         }
         self.pending.borrow_mut().push(vbn);
-    }
-
-    /// Whether every slab has a current copy, and whether every slab has all its copies.
-    pub(crate) fn standing(&self) -> (bool, bool) {
-        let space = self.space.borrow();
-        let copies = usize::from(self.durable.borrow().copies);
-        let (mut served, mut whole) = (true, true);
-        for s in space.slabs.iter().filter(|s| s.exists()) {
-            let n = s
-                .copies
-                .iter()
-                .flatten()
-                .filter(|c| !c.filling && self.device(c.device).is_some_and(|d| d.is_current()))
-                .count();
-            served &= n > 0;
-            whole &= n >= copies;
-        }
-        (served, whole)
     }
 
     /// Whether the log has all the copies that the devices allow.

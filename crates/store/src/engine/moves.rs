@@ -110,11 +110,19 @@ impl Space {
         }
     }
 
-    /// The checkpoint being made tells of the moves that are ready. `good` says whether a device still is.
+    /// The checkpoint being made tells of the moves that are ready, and of new slabs. `good` says whether a device still is.
     fn tell_moves(&mut self, good: impl Fn(u16) -> bool) {
+        let regions = self.no_regions();
         for s in &mut self.slabs {
             if let Some(m) = &mut s.moving {
                 m.told = m.ready && good(m.to.device);
+            }
+            let is_lost = !s.copies.iter().flatten().any(|c| good(c.device));
+            if s.exists() && !s.offered && is_lost {
+                // Nothing is on it.
+                let old =
+                    std::mem::replace(s, Slab { regions: regions.clone(), ..Slab::default() });
+                self.leaving.extend(old.copies.into_iter().flatten());
             }
         }
     }

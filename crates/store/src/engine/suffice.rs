@@ -197,5 +197,13 @@ impl<'a> Sight<'a> {
             d.foreign.set(foreign && !is_new);
             d.held.set(held);
         }
+        // Before the newest superblock is on all of them.
+        for d in self.in_sync() {
+            let knows = |s: &Superblock| {
+                s.members.iter().any(|m| m.device == d.id && m.state == MemberState::InSync)
+            };
+            let mut all = self.in_sync().filter_map(|o| self.ring(o)?.newest());
+            d.untold.set(!all.all(knows));
+        }
     }
 }

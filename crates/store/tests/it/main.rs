@@ -36,5 +36,6 @@ mod resuming;
 mod rot;
 mod shredding;
 mod silent;
+mod told;
 mod twins;
 mod unread;
