@@ -24,10 +24,18 @@ use weir_reactor::{
     Handle, LocalFuture, PollMode, Reactor, get_local, set_local, spawn_task, timeout,
 };
 use weir_target_core::Units;
-use weir_uring::{FileDisk, Held, OpenOptions, Opened, Ring, blocking, pin_to_core};
+use weir_uring::{FileDisk, Held, Identity, OpenOptions, Opened, Ring, blocking, pin_to_core};
 
 /// How long what a reactor looks at may take to answer.
 const PATIENCE: Nanos = 5 * SECONDS;
+
+/// What is at a path that nobody holds.
+pub(crate) struct Glanced {
+    pub(crate) disk: Rc<dyn Disk>,
+    pub(crate) identity: Identity,
+    /// What the operating system tells it from others by.
+    pub(crate) name: Option<String>,
+}
 
 /// What a reactor keeps for the work that is sent to it.
 pub(crate) struct Local {
@@ -95,11 +103,21 @@ impl Local {
     }
 
     /// A disk that may only be read and that nobody holds, to look at what it is. None: it does not answer.
-    pub(crate) async fn glance(&self, path: &Path) -> Option<std::io::Result<Rc<dyn Disk>>> {
+    pub(crate) async fn glance(&self, path: &Path) -> Option<std::io::Result<Glanced>> {
         let o = OpenOptions { create: false, len: None, direct: true, read_only: true };
-        let path = path.to_owned();
-        let opened = look(&path.clone(), move || Opened::open(&path, o)).await?;
-        Some(opened.map(|o| Rc::new(FileDisk::of(&self.ring, o)) as Rc<dyn Disk>))
+        let to = path.to_owned();
+        let open = move || {
+            let opened = Opened::open(&to, o)?;
+            // Both ask the file system, or driver.
+            let (identity, name) = (opened.identity()?, opened.lasting_name());
+            Ok((opened, identity, name))
+        };
+        let at = |(opened, identity, name)| Glanced {
+            disk: Rc::new(FileDisk::of(&self.ring, opened)),
+            identity,
+            name,
+        };
+        Some(look(path, open).await?.map(at))
     }
 
     /// Runs `f` with what layers are built from.

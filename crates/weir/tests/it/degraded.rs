@@ -1,9 +1,11 @@
 //! A mirror that lacks a disk at a start: served by itself after an orderly stop, and by force after a kill.
 
 use crate::common::Daemon;
+use crate::common::lossy::{Disks, Nature, can_mount};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 const BYTES: usize = 64 << 10;
 
@@ -159,6 +161,35 @@ fn a_disk_that_is_in_use_is_waited_for() {
     d.stop();
 }
 
+/// The same of one that gives no answer to whoever would know what is on it. However long that lasts, somebody writes to it.
+#[test]
+fn a_disk_that_is_in_use_and_cannot_be_read_is_waited_for() {
+    let mut d = Daemon::new("degraded-unread");
+    let disks = match can_mount() {
+        Ok(()) => Disks::mount(&d.dir, 1, 128 << 20, Nature::Honest, 1).expect("a disk"),
+        Err(e) => return eprintln!("skipped: {e}"),
+    };
+    let (d0, slot) = (d.path("disk0"), disks.files()[0].display().to_string());
+    d.start();
+    d.ok(&format!("pool create p --raid 1 --device file:{d0}:128M --device file:{slot}"));
+    d.stop();
+    let used = fs::File::open(&slot).expect("open");
+    used.lock().expect("locked");
+    disks.switch().pull(0, true);
+    d.start();
+    let begun = Instant::now();
+    d.until("it is a fault", || is_fault(&d));
+    // Longer than what only does not answer is waited for: a minute, and the last try.
+    while begun.elapsed() < Duration::from_secs(100) {
+        assert_ne!(state(&d), "degraded", "after {:?}", begun.elapsed());
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    disks.switch().pull(0, false);
+    drop(used);
+    d.until("it is whole", || state(&d) == "healthy");
+    d.stop();
+}
+
 /// The disk has got another name, and another program has it.
 #[test]
 fn a_disk_of_another_name_that_is_in_use_is_waited_for() {
@@ -202,6 +233,26 @@ fn can_be_read_only(d: &Daemon) -> bool {
         done.is_ok_and(|s| s.success())
     };
     set("+i") && set("-i")
+}
+
+/// The disk has got another name, and cannot be written to: it is no copy for that.
+#[test]
+fn a_disk_of_another_name_that_is_read_only_is_waited_for() {
+    let mut d = mirror("degraded-fixed");
+    if !can_be_read_only(&d) {
+        return eprintln!("skipped: files cannot be made immutable here");
+    }
+    d.stop();
+    fs::rename(d.path("disk1"), d.path("other")).expect("renamed");
+    let fixed = ReadOnly::new(d.path("other"));
+    d.start();
+    d.until("it is a fault", || is_fault(&d));
+    tried_again(&d);
+    let told = d.json("status")["faults"].to_string();
+    assert!(is_fault(&d) && told.contains("it is a device that is missing, and cannot"), "{told}");
+    drop(fixed);
+    d.until("it is whole", || state(&d) == "healthy");
+    d.stop();
 }
 
 /// What is there besides is newer: the pool went on elsewhere.

@@ -18,6 +18,7 @@ mod encrypted;
 mod exchanged;
 #[path = "../../../control/tests/it/fake.rs"]
 mod fake;
+mod hidden;
 mod hung;
 mod import;
 mod late_data;

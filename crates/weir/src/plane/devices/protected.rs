@@ -1,7 +1,7 @@
 //! Devices of protected pools, before the store looks at their labels.
 
 use super::admit::check_again;
-use super::{Holds, Owner, Taken, Wait, Waited, check_unused, check_waited, in_use, unusable};
+use super::{Holds, Owner, Taken, Wait, Waited, check_unused, check_waited, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,7 +81,11 @@ fn hold(
     let wait = if start { Wait::ForAnybody } else { Wait::ForTheDead };
     let held = holds.take_made(owner, &path, wait, made)?;
     if held.is_directory() {
-        return Err(in_use(&path, "it is a directory"));
+        // What is one cannot be what the pool had.
+        let text = format!("`{}` cannot be a device", path.display());
+        return Err(Error::new(Code::InvalidDevice, text)
+            .because("it is a directory")
+            .hint("name a file or a block device"));
     }
     if *owner == Owner::Look {
         check_unused(&held, &path)?;

@@ -1,9 +1,11 @@
 //! Protected pools: each lives on one reactor, its home, and is used from all.
 
 mod devices;
+mod elsewhere;
 mod form;
 mod gone;
 mod keeper;
+mod known;
 mod leaf;
 mod live;
 mod open;
