@@ -360,6 +360,7 @@ impl Channel {
         tracing::info!(%peer, channel = self.name.channel, reason = %conn.close_reason(), "connection closed");
         self.replies.clear();
         self.conn.borrow_mut().take();
+        self.view.cut_off();
         port.shared.sessions.set_connected(&self.name, false);
         self.buffers.take();
         self.halt.signal_all();

@@ -199,12 +199,14 @@ impl Attachment {
         off_the_media(lost).await;
     }
 
-    /// Whether a device still has I/O of a nexus of the same ports that was before this one. What the host sends again may
-    /// be that: until it is over, no verdict on a write is true.
-    pub fn has_former(&self, units: &Units) -> bool {
-        let mine =
-            |u: &Unit| u.shared.lingers_before(&self.transport, self.target_port, self.nexus);
-        units.any(mine)
+    /// The views of what is seen.
+    pub(crate) fn views(&self) -> Vec<Rc<Attached>> {
+        self.luns.borrow().iter().map(|(_, a)| a.clone()).collect()
+    }
+
+    /// Initiator port and relative target port.
+    pub(crate) fn ports(&self) -> (&TransportId, u16) {
+        (&self.transport, self.target_port)
     }
 
     /// The unit behind a LUN.

@@ -113,7 +113,7 @@ impl Pass {
             true => Box::pin(self.unless_void(gate)).await?,
             false => gate.await,
         };
-        Ok(WriteGuard(writing, self.enter()?))
+        Ok(WriteGuard(writing, self.enter_to_write()?))
     }
 
     /// Waits until nothing else writes to the range, then lets a COMPARE AND WRITE of it begin.
@@ -125,7 +125,7 @@ impl Pass {
             Box::pin(self.wait_for_former()).await?;
         }
         let alone = self.unless_void(self.unit.compare_gate(at, len)).await?;
-        Ok(CompareGuard(alone, self.enter()?))
+        Ok(CompareGuard(alone, self.enter_to_write()?))
     }
 
     /// Writes `data` at `at` if `expected` is there; atomic against all other writes to the range that `_alone` is of.

@@ -13,19 +13,16 @@
 //!
 //! Passes are counted per view and reactor: no lock, no memory and nothing that cores share is needed per command.
 
-use crate::pass::{Pass, Round};
+use crate::pass::Round;
 use crate::planted::{Bug, has};
-use crate::transfer::Transfer;
-use crate::unit::{Attached, Lingering, Ports, Unit, UnitShared};
+use crate::unit::{Attached, Unit, UnitShared};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use weir_base::{MILLIS, Nanos, SECONDS};
+use weir_base::{Nanos, SECONDS};
 use weir_proto_scsi::lu::Nexus;
-use weir_proto_scsi::transport_id::TransportId;
-use weir_reactor::{JoinHandle, LocalFuture, call, sleep, spawn, timeout};
+use weir_reactor::{JoinHandle, LocalFuture, call, spawn, timeout};
 
 /// How long a host may take to receive what it is owed by commands that were fenced; then its connection ends. Shorter
 /// than the time that hosts give a task management function (Linux: 5 s).
@@ -84,142 +81,14 @@ pub trait Link {
     /// Ends the connection at once: nothing more leaves by it.
     fn cut(&self, why: &str);
 
-    /// Ends the connection, since the access map does not let its host in (any more) with what it has proved. Nothing of
+    /// Ends the connection, since the access map does not let its host in (any more), or not with what it has proved. Nothing of
     /// its commands that has not begun will have an effect. May be called while the channel looks at the map.
     fn bar(&self);
-}
-
-/// Numbers what lingers.
-static LINGERING: AtomicU64 = AtomicU64::new(1);
-
-impl Lingering {
-    fn is_of(&self, of: &TransportId, port: u16) -> bool {
-        (&self.ports.0, self.ports.1) == (of, port)
-    }
 }
 
 impl UnitShared {
     pub(crate) fn parting(&self) -> MutexGuard<'_, BTreeSet<Nexus>> {
         self.parting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lingering(&self) -> MutexGuard<'_, Vec<Lingering>> {
-        self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether I/O of a nexus of these ports is under way whose channel has ended: the host may have repeated it already.
-    pub(crate) fn lingers(&self, of: &TransportId, port: u16) -> bool {
-        self.lingering().iter().any(|l| l.is_of(of, port))
-    }
-
-    /// The same of a nexus of its ports that was before this one.
-    fn lingers_from_before(&self, nexus: Nexus) -> bool {
-        self.ports_of(nexus).is_some_and(|(of, port)| self.lingers_before(&of, port, nexus))
-    }
-
-    /// The same, of ports that the unit need not know.
-    pub(crate) fn lingers_before(&self, of: &TransportId, port: u16, nexus: Nexus) -> bool {
-        self.lingering().iter().any(|l| l.is_of(of, port) && l.nexus != nexus)
-    }
-
-    /// What lingered is over.
-    fn lingers_no_more(&self, number: u64) {
-        let mut all = self.lingering();
-        let over = all.iter().position(|l| l.number == number).map(|i| all.swap_remove(i));
-        // The state's lock is never waited for by whoever has this one.
-        let lost = over.filter(|o| o.lost && !all.iter().any(|l| l.nexus == o.nexus));
-        drop(all);
-        self.with(|s| {
-            if let Some(o) = lost {
-                s.nexus_lost(o.nexus);
-            }
-            s.rules_changed();
-        });
-    }
-
-    /// The last channel of a nexus is over: it is forgotten, and its SPC-2 reservation ends. As long as a device has something of
-    /// it, its number stays known: whoever ends what the nexus of these ports has under way ends that, too.
-    pub fn nexus_lost(&self, nexus: Nexus) {
-        let mut lingers = false;
-        for l in self.lingering().iter_mut().filter(|l| l.nexus == nexus) {
-            (l.lost, lingers) = (true, true);
-        }
-        self.with(|s| match lingers {
-            true => s.nexus_parted(nexus),
-            false => s.nexus_lost(nexus),
-        });
-    }
-
-    /// These nexuses, and those before them of the same ports that are lost. Not others of these ports that are there: hosts without
-    /// an identifier have one in common.
-    fn with_former(&self, mut some: Vec<Nexus>) -> Vec<Nexus> {
-        if has(Bug::FormerNotFenced) {
-            return some;
-        }
-        let ports: Vec<_> = some.iter().filter_map(|n| self.ports_of(*n)).collect();
-        let all = self.lingering();
-        let former = |l: &&Lingering| l.lost && ports.contains(&l.ports);
-        some.extend(all.iter().filter(former).map(|l| l.nexus));
-        some
-    }
-
-    fn ports_of(&self, nexus: Nexus) -> Option<Ports> {
-        self.with(|s| s.ports_of(nexus).map(|(of, port)| (of.clone(), port)))
-    }
-}
-
-impl Attached {
-    /// The channel has ended: the passes are void, and writes of later channels wait for I/O that is under way.
-    pub(crate) fn linger(self: &Rc<Self>, nexus: Nexus) {
-        let rounds = self.fence(End::Gone, 0);
-        if rounds.iter().all(|r| !r.is_inside()) || has(Bug::LingeringForgotten) {
-            return;
-        }
-        let shared = self.unit.shared.clone();
-        // By its ports: should it be forgotten, the host comes back as another nexus.
-        let Some(ports) = shared.ports_of(nexus) else { return };
-        let number = LINGERING.fetch_add(1, Ordering::Relaxed);
-        shared.lingering().push(Lingering { ports, nexus, number, lost: false });
-        shared.with(|s| s.rules_changed());
-        spawn(async move {
-            for r in rounds {
-                r.off_the_medium().await;
-            }
-            shared.lingers_no_more(number);
-        });
-    }
-
-    /// Whether a write of a front end without SCSI, which knows its own commands again, has to wait for what a nexus before this
-    /// one has left with the device.
-    #[inline]
-    pub fn is_held_up(&self) -> bool {
-        !self.fast().writes && self.unit.shared.lingers_from_before(self.nexus)
-    }
-}
-
-impl Pass {
-    /// Waits for what a nexus before this one has left with the device.
-    ///
-    /// # Errors
-    /// The command was fenced meanwhile.
-    #[cold]
-    pub(crate) async fn wait_for_former(&self) -> Result<(), End> {
-        let former = async {
-            while self.is_held_up() {
-                sleep(MILLIS).await;
-            }
-        };
-        self.unless_void(former).await
-    }
-
-    /// Waits for I/O of a nexus of the same ports that lost its channel: it must not come after what the host writes now.
-    #[cold]
-    pub(crate) async fn wait_for_lingering<T: Transfer>(&self, nexus: Nexus, t: &T) {
-        let shared = &self.unit.shared;
-        let Some((of, port)) = shared.ports_of(nexus) else { return };
-        while shared.lingers(&of, port) && self.end().is_none() && !t.stopped() {
-            sleep(MILLIS).await;
-        }
     }
 }
 

@@ -19,6 +19,7 @@ mod counts;
 mod execute;
 mod fence;
 mod gate;
+mod linger;
 mod media;
 mod members;
 mod pass;

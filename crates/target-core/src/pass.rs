@@ -28,6 +28,8 @@ pub(crate) struct Round {
     aside: Cell<u32>,
     /// Passes that were let through to the medium and are not back.
     inside: Cell<u32>,
+    /// Those of them that write there, of front ends without SCSI.
+    writing: Cell<u32>,
     /// Signalled with fewer passes, and when they are void.
     news: WaitChannel,
 }
@@ -65,6 +67,18 @@ impl Round {
         }
     }
 
+    /// A pass is at the medium to write there.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.writing.get() > 0
+    }
+
+    /// Waits until none of the passes writes.
+    pub(crate) async fn has_written(&self) {
+        while self.is_writing() {
+            self.news.wait().await;
+        }
+    }
+
     /// Waits for the end of the commands. One that is aside is waited for if it has been ended: it then waits for nobody
     /// itself.
     pub(crate) async fn over(&self) {
@@ -84,7 +98,7 @@ impl Round {
 #[derive(Default)]
 pub(crate) struct Rounds {
     now: RefCell<Rc<Round>>,
-    /// Those of commands that are aside, too.
+    /// Those of commands that are aside, and that were turned over, too.
     void: RefCell<Vec<Rc<Round>>>,
     gone: Cell<bool>,
 }
@@ -109,6 +123,21 @@ impl Rounds {
         ended
     }
 
+    /// Gives those rounds of which something writes to the medium. Nothing is made void, and passes from here on are of another round:
+    /// these come to an end.
+    pub(crate) fn turn_over(&self) -> Vec<Rc<Round>> {
+        if self.now.borrow().is_writing() {
+            // A view that is gone has void passes only.
+            let next = Rc::<Round>::default();
+            next.end.set(self.now.borrow().end.get());
+            let old = self.now.replace(next);
+            let mut void = self.void.borrow_mut();
+            void.retain(|r| r.matters());
+            void.push(old);
+        }
+        self.void.borrow().iter().filter(|r| r.is_writing()).cloned().collect()
+    }
+
     /// No pass of this view is good any more.
     #[inline]
     pub(crate) fn is_gone(&self) -> bool {
@@ -128,13 +157,20 @@ pub struct Pass {
 
 /// Held while a command's I/O is under way.
 #[must_use]
-pub struct Inside<'a>(&'a Round);
+pub struct Inside<'a> {
+    round: &'a Round,
+    writes: bool,
+}
 
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.inside.set(self.0.inside.get() - 1);
-        self.0.tell();
+        let r = self.round;
+        r.inside.set(r.inside.get() - 1);
+        if self.writes {
+            r.writing.set(r.writing.get() - 1);
+        }
+        r.tell();
     }
 }
 
@@ -289,9 +325,18 @@ impl Pass {
             Some(end) if !has(Bug::PassNotShown) => Err(end),
             _ => {
                 self.round.inside.set(self.round.inside.get() + 1);
-                Ok(Inside(&self.round))
+                Ok(Inside { round: &self.round, writes: false })
             }
         }
+    }
+
+    /// The same for a write of a front end without SCSI.
+    #[inline]
+    pub(crate) fn enter_to_write(&self) -> Result<Inside<'_>, End> {
+        let mut inside = self.enter()?;
+        self.round.writing.set(self.round.writing.get() + 1);
+        inside.writes = true;
+        Ok(inside)
     }
 
     /// A new pass for a command that may ask again.

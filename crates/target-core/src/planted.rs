@@ -9,6 +9,8 @@ weir_base::planted_bugs! {
     PassNotShown,
     /// A host gets all channels of a port, though others that are known have none.
     SeatsForWhoComesFirst,
+    /// A login that has got the place of a channel that ended counts among those that wait for one.
+    KeptWaitOn,
     /// Each port counts its nexuses from 1.
     PortsShareNexuses,
     /// A fence ends what is under way on one reactor only.
@@ -19,6 +21,12 @@ weir_base::planted_bugs! {
     AnswersNotAwaited,
     /// I/O that a lost channel left behind is not waited for by writes of the next one.
     LingeringForgotten,
+    /// What writes when a connection is lost, and not its channel, is not waited for by other nexuses of the host.
+    LostGoOnBeside,
+    /// What a host has left at one target port is not waited for at another.
+    LingeringByPort,
+    /// What is left of one channel of a nexus is not waited for by its other channels.
+    OwnNotAwaited,
     /// A fence of a nexus forgets what one of the same ports before it has left with a device.
     FormerNotFenced,
     /// A command that preempts and aborts its own key ends itself.
@@ -27,6 +35,8 @@ weir_base::planted_bugs! {
     AsideNotEnded,
     /// A host that is given a secret goes on without having proved that it knows it.
     ProofNotAsked,
+    /// A host that is deleted keeps its channels, and the places that they have.
+    UnknownStay,
     /// A unit attention that a command has taken which ends without a word is told to nobody.
     AttentionLost,
     /// One that preempts its own key and has been ended by another is ended by itself as well.
@@ -38,13 +48,20 @@ weir_base::planted_bugs! {
 impl Bug {
     /// Those that tests look for: hosts of no suite preempt and abort a key of their own, the judge of doors does not demand
     /// what a command may have taken that ended without a word, and two preemptors beside a slow device, or one of a host that
-    /// has just come back, are rare. Volumes that are mapped and not there are the control plane's.
+    /// has just come back, are rare. Hosts of no suite come back beside
+    /// what they have lost, or by another port. Volumes that are mapped and not there are the control plane's, and so
+    /// are hosts that are deleted.
     pub const TESTS: &[Bug] = &[
         Bug::SeatsForWhoComesFirst,
+        Bug::KeptWaitOn,
         Bug::FencerNotSpared,
         Bug::AttentionLost,
         Bug::AsideNotEnded,
         Bug::FormerNotFenced,
+        Bug::LostGoOnBeside,
+        Bug::LingeringByPort,
+        Bug::OwnNotAwaited,
+        Bug::UnknownStay,
         Bug::AbsentIsUnknown,
         Bug::EndsItself,
     ];

@@ -2,6 +2,7 @@
 
 use crate::fence::User;
 use crate::gate::{Gate, SharedGate};
+use crate::linger::Lingering;
 use crate::members::{self, Members};
 use crate::pass::Rounds;
 use crate::turn::Turns;
@@ -18,7 +19,6 @@ use weir_proto_scsi::geometry::Geometry;
 use weir_proto_scsi::lu::{FastPath, LuState, Nexus};
 use weir_proto_scsi::sense::Sense;
 use weir_proto_scsi::status::ScsiError;
-use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::vital;
 
 /// Keeps persistent reservations with APTPL (SPC-4 5.13.5).
@@ -27,19 +27,6 @@ pub trait ReservationStore: Send + Sync {
     /// called on any reactor and must not hold it up; of two states the one with the higher `revision`
     /// stays.
     fn save(&self, volume: &str, revision: u64, state: Vec<u8>, done: Box<dyn FnOnce(bool) + Send>);
-}
-
-/// Initiator port and relative target port.
-pub(crate) type Ports = (TransportId, u16);
-/// I/O that is under way though its channel has ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lingering {
-    pub(crate) ports: Ports,
-    pub(crate) nexus: Nexus,
-    /// Tells it from others of the nexus.
-    pub(crate) number: u64,
-    /// The nexus is lost: it is forgotten when this is over.
-    pub(crate) lost: bool,
 }
 
 /// No generation of a unit's state.
@@ -55,7 +42,7 @@ pub struct UnitShared {
     pub(crate) members: Members,
     /// Changes of persistent reservations.
     pub(crate) reserving: Turns,
-    /// Of whom I/O is under way whose channels have ended.
+    /// Of whom I/O is under way whose channels or connections have ended.
     pub(crate) lingering: Mutex<Vec<Lingering>>,
     /// Nexuses that the access map has taken the unit from, until their commands have ended.
     pub(crate) parting: Mutex<BTreeSet<Nexus>>,
@@ -86,7 +73,7 @@ impl UnitShared {
     /// What may be assumed of a nexus's commands.
     pub(crate) fn rules(&self, s: &LuState, nexus: Nexus) -> FastPath {
         let fast = s.fast_path(nexus);
-        let lingers = s.ports_of(nexus).is_some_and(|(of, port)| self.lingers(of, port));
+        let lingers = s.ports_of(nexus).is_some_and(|(of, port)| self.lingers(of, port, nexus));
         FastPath { writes: fast.writes && !lingers, ..fast }
     }
 

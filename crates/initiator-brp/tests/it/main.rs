@@ -10,6 +10,7 @@ mod hostile;
 mod integrity;
 mod iwarp;
 mod keyed;
+mod left;
 mod paths;
 mod peer;
 mod power;

@@ -58,6 +58,16 @@ impl Peer {
         login: LoginRequest,
         reads: u16,
     ) -> Result<Peer, RejectReason> {
+        Peer::enter_at(p, &t.addr, login, reads).await
+    }
+
+    /// As [`enter`](Peer::enter), at an address.
+    pub(crate) async fn enter_at(
+        p: &Rc<dyn Provider>,
+        addr: &str,
+        login: LoginRequest,
+        reads: u16,
+    ) -> Result<Peer, RejectReason> {
         let queue = p.recv_queue(64, ROOM).unwrap();
         let (cq, buffers) = (CompletionQueue::new(), (0..64).map(|_| Slice::heap(ROOM)));
         let buffers: Vec<Slice> = buffers.collect();
@@ -67,7 +77,7 @@ impl Peer {
         let private_data = login.encode().to_vec();
         let recv_queue = queue.clone();
         let params = Params { private_data, recv_queue, reads_out: 0, reads_in: reads };
-        match p.connect(&t.addr, params).await {
+        match p.connect(addr, params).await {
             Ok((conn, data)) => {
                 let granted = LoginResponse::decode(&data).unwrap();
                 Ok(Peer { conn, granted, queue, cq, buffers })

@@ -198,7 +198,10 @@ fn serve_pooled(
 ) -> Served {
     let name = PortName::Srp(config.port_id.0);
     let mut identity = Identity::new("WEIR", "TEST", "0001", "S1", [0x60; 16]);
-    identity.ports = vec![TargetPort { relative_id: config.relative_port, group: 1, name }];
+    // One for the tests' second port.
+    let second = if config.relative_port == 2 { 3 } else { 2 };
+    let port = |relative_id| TargetPort { relative_id, group: 1, name: name.clone() };
+    identity.ports = vec![port(config.relative_port), port(second)];
     let blocks = volume.geometry().len / BLOCK as u64;
     let access = Arc::new(Access::new(map(&[0, 3])));
     let units = Rc::new(Units::default());

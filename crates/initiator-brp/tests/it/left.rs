@@ -1,0 +1,116 @@
+//! What a host has left with a slow device by a connection that it has lost, and what it writes next.
+
+use crate::common::on_reactor;
+use crate::peer::{Peer, command, login};
+use crate::target::{BLOCK, Served, config, serve};
+use std::rc::Rc;
+use weir_base::{MILLIS, SECONDS};
+use weir_fabric::Provider;
+use weir_mem::Slice;
+use weir_proto_brp::command::flag;
+use weir_proto_brp::{Command, Features, LoginRequest, Op};
+use weir_reactor::{sleep, timeout};
+use weir_target_brp::TargetConfig;
+
+/// A login of a session that leaves others alone.
+fn beside(session: u64) -> LoginRequest {
+    LoginRequest { session, features: Features::USUAL.or(Features::KEEP_OTHERS), ..login() }
+}
+
+/// Writes a block of these bytes over the first one.
+fn write(peer: &Peer, guard: u32, byte: u8) {
+    let of = Command { guard, len: BLOCK as u32, flags: flag::INLINE_OUT, ..command(Op::Write, 1) };
+    peer.send(&[(of, &[], &[byte; BLOCK])]);
+}
+
+/// A write of the host by `old` is slow, and its connection is lost: what the host writes by `new` is there in the end.
+async fn is_not_overtaken(t: &Served, memory: &Slice, old: Peer, new: &Peer) {
+    let guard = new.volume().await.guard;
+    t.mood.direct.set(false);
+    t.mood.delay.set(SECONDS);
+    write(&old, guard, 0x11);
+    let ends = async {
+        while t.port.census().requests_busy == 0 {
+            sleep(MILLIS).await;
+        }
+        // Its data has come, too.
+        sleep(100 * MILLIS).await;
+        drop(old);
+        while t.target.local_channels().iter().all(|c| !c.peer.is_empty()) {
+            sleep(MILLIS).await;
+        }
+    };
+    timeout(SECONDS / 2, ends).await.expect("the connection is lost while the device is slow");
+    t.mood.delay.set(0);
+    // Reads wait for nothing.
+    let read = Command { guard, len: BLOCK as u32, flags: flag::INLINE_IN, ..command(Op::Read, 2) };
+    new.send(&[(read, &[], &[])]);
+    let read = timeout(SECONDS / 4, new.completions(1, &[])).await.expect("a read waits");
+    assert_eq!((read[0].0.status, t.mood.writes.get()), (0, 0));
+    write(new, guard, 0x22);
+    let done = new.completions(1, &[]).await;
+    assert_eq!(done[0].0.status, 0);
+    sleep(2 * SECONDS).await;
+    assert_eq!((memory.to_vec()[0], t.mood.writes.get()), (0x22, 2), "an old write came later");
+}
+
+fn served(p: &Rc<dyn Provider>) -> (Served, Slice) {
+    let memory = Slice::heap(1 << 20);
+    (serve(p.clone(), "127.0.0.1:0", config(), &memory), memory)
+}
+
+/// Another session of it, beside the one that has lost its connection.
+#[test]
+fn a_session_waits_for_what_another_one_of_its_host_has_lost() {
+    on_reactor(|p| async move {
+        let (t, memory) = served(&p);
+        let old = Peer::enter(&p, &t, beside(1), 4).await.unwrap();
+        let new = Peer::enter(&p, &t, beside(2), 4).await.unwrap();
+        is_not_overtaken(&t, &memory, old, &new).await;
+    });
+}
+
+#[test]
+fn a_channel_waits_for_what_another_one_of_its_session_has_lost() {
+    on_reactor(|p| async move {
+        let (t, memory) = served(&p);
+        let old = Peer::enter(&p, &t, login(), 4).await.unwrap();
+        let new = Peer::enter(&p, &t, LoginRequest { channel: 1, ..login() }, 4).await.unwrap();
+        is_not_overtaken(&t, &memory, old, &new).await;
+    });
+}
+
+/// Paths go to several ports of a node.
+#[test]
+fn what_a_host_has_lost_at_one_port_is_waited_for_at_another() {
+    on_reactor(|p| async move {
+        let (t, memory) = served(&p);
+        let old = Peer::enter(&p, &t, login(), 4).await.unwrap();
+        let second = TargetConfig { relative_port: 2, ..config() };
+        let second = t.again(&p, second);
+        let new = Peer::enter_at(&p, &second, login(), 4).await.expect("it is let in");
+        is_not_overtaken(&t, &memory, old, &new).await;
+    });
+}
+
+/// It is another host's business.
+#[test]
+fn nobody_else_waits_for_what_a_host_has_lost() {
+    on_reactor(|p| async move {
+        let (t, _) = served(&p);
+        let old = Peer::enter(&p, &t, login(), 4).await.unwrap();
+        let initiator = weir_initiator_brp::PortId([9; 16]);
+        let other = Peer::enter(&p, &t, LoginRequest { initiator, ..login() }, 4).await.unwrap();
+        let guard = other.volume().await.guard;
+        t.mood.direct.set(false);
+        t.mood.delay.set(2 * SECONDS);
+        write(&old, guard, 0x11);
+        sleep(100 * MILLIS).await;
+        drop(old);
+        sleep(100 * MILLIS).await;
+        t.mood.delay.set(0);
+        write(&other, guard, 0x22);
+        let done = timeout(SECONDS, other.completions(1, &[])).await.expect("it waits");
+        assert_eq!(done[0].0.status, 0);
+    });
+}

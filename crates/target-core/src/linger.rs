@@ -1,0 +1,200 @@
+//! What a host has left with a device: I/O that is under way though its channel has ended, or its connection.
+//!
+//! The host may have done the same again by then, over another channel, another port of this node or another protocol, and
+//! must not be overtaken. So writes of its initiator port wait for what lingers, whichever way they come: hosts are known by
+//! their initiator ports, and nexuses of one know nothing of each other.
+
+use crate::attachment::Attachment;
+use crate::fence::End;
+use crate::pass::Pass;
+use crate::planted::{Bug, has};
+use crate::transfer::Transfer;
+use crate::unit::{Attached, Unit, UnitShared, Units};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{MutexGuard, PoisonError};
+use weir_base::MILLIS;
+use weir_proto_scsi::lu::Nexus;
+use weir_proto_scsi::transport_id::TransportId;
+use weir_reactor::{sleep, spawn};
+
+/// Initiator port and relative target port.
+type Ports = (TransportId, u16);
+
+/// I/O that is under way though its channel has ended, or its connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lingering {
+    ports: Ports,
+    nexus: Nexus,
+    /// Tells it from others of the nexus.
+    number: u64,
+    /// The nexus is lost: it is forgotten when this is over.
+    lost: bool,
+}
+
+/// Numbers what lingers.
+static LINGERING: AtomicU64 = AtomicU64::new(1);
+
+impl Lingering {
+    /// Whether a nexus of these ports waits for it: any of the same initiator port, its own as well, which may have lost one channel of
+    /// several.
+    fn is_of(&self, of: &TransportId, port: u16, nexus: Nexus) -> bool {
+        let other_port = self.ports.1 != port && has(Bug::LingeringByPort);
+        let own = self.nexus == nexus && has(Bug::OwnNotAwaited);
+        self.ports.0 == *of && !other_port && !own
+    }
+}
+
+impl UnitShared {
+    fn lingering(&self) -> MutexGuard<'_, Vec<Lingering>> {
+        self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether I/O of this initiator port is under way whose channel or connection has ended: the host may have repeated it already.
+    pub(crate) fn lingers(&self, of: &TransportId, port: u16, nexus: Nexus) -> bool {
+        self.lingering().iter().any(|l| l.is_of(of, port, nexus))
+    }
+
+    /// The same of a nexus that the unit knows.
+    fn lingers_for(&self, nexus: Nexus) -> bool {
+        self.ports_of(nexus).is_some_and(|(of, port)| self.lingers(&of, port, nexus))
+    }
+
+    /// What lingered is over.
+    fn lingers_no_more(&self, number: u64) {
+        let mut all = self.lingering();
+        let over = all.iter().position(|l| l.number == number).map(|i| all.swap_remove(i));
+        // The state's lock is never waited for by whoever has this one.
+        let lost = over.filter(|o| o.lost && !all.iter().any(|l| l.nexus == o.nexus));
+        drop(all);
+        self.with(|s| {
+            if let Some(o) = lost {
+                s.nexus_lost(o.nexus);
+            }
+            s.rules_changed();
+        });
+    }
+
+    /// The last channel of a nexus is over: it is forgotten, and its SPC-2 reservation ends. As long as a device has something of
+    /// it, its number stays known: whoever ends what the nexus of these ports has under way ends that, too.
+    pub fn nexus_lost(&self, nexus: Nexus) {
+        let mut lingers = false;
+        for l in self.lingering().iter_mut().filter(|l| l.nexus == nexus) {
+            (l.lost, lingers) = (true, true);
+        }
+        self.with(|s| match lingers {
+            true => s.nexus_parted(nexus),
+            false => s.nexus_lost(nexus),
+        });
+    }
+
+    /// These nexuses, and those before them of the same ports that are lost. Not others of these ports that are there: hosts without
+    /// an identifier have one in common.
+    pub(crate) fn with_former(&self, mut some: Vec<Nexus>) -> Vec<Nexus> {
+        if has(Bug::FormerNotFenced) {
+            return some;
+        }
+        let ports: Vec<_> = some.iter().filter_map(|n| self.ports_of(*n)).collect();
+        let all = self.lingering();
+        let former = |l: &&Lingering| l.lost && ports.contains(&l.ports);
+        some.extend(all.iter().filter(former).map(|l| l.nexus));
+        some
+    }
+
+    fn ports_of(&self, nexus: Nexus) -> Option<Ports> {
+        self.with(|s| s.ports_of(nexus).map(|(of, port)| (of.clone(), port)))
+    }
+}
+
+impl Attached {
+    /// The channel has ended: the passes are void, and writes of the host wait for I/O that is under way.
+    pub(crate) fn linger(self: &Rc<Self>, nexus: Nexus) {
+        let rounds = self.fence(End::Gone, 0);
+        if rounds.iter().all(|r| !r.is_inside()) || has(Bug::LingeringForgotten) {
+            return;
+        }
+        self.keep_in_mind(nexus, async move {
+            for r in rounds {
+                r.off_the_medium().await;
+            }
+        });
+    }
+
+    /// The connection has ended, and the channel waits for its host: writes that are under way have not been answered, and never may
+    /// be if the host is another life of it. Nothing is void, since the host may come back for the ends of its commands.
+    fn cut_off(self: &Rc<Self>, nexus: Nexus) {
+        if has(Bug::LostGoOnBeside) {
+            return;
+        }
+        let rounds = self.rounds.turn_over();
+        if rounds.is_empty() {
+            return;
+        }
+        self.keep_in_mind(nexus, async move {
+            for r in rounds {
+                r.has_written().await;
+            }
+        });
+    }
+
+    /// Something of a nexus lingers until `over`.
+    fn keep_in_mind(&self, nexus: Nexus, over: impl Future<Output = ()> + 'static) {
+        let shared = self.unit.shared.clone();
+        // By its ports: should it be forgotten, the host comes back as another nexus.
+        let Some(ports) = shared.ports_of(nexus) else { return };
+        let number = LINGERING.fetch_add(1, Ordering::Relaxed);
+        shared.lingering().push(Lingering { ports, nexus, number, lost: false });
+        shared.with(|s| s.rules_changed());
+        spawn(async move {
+            over.await;
+            shared.lingers_no_more(number);
+        });
+    }
+
+    /// Whether a write of a front end without SCSI has to wait for what its host has left with the device.
+    #[inline]
+    pub fn is_held_up(&self) -> bool {
+        !self.fast().writes && self.unit.shared.lingers_for(self.nexus)
+    }
+}
+
+impl Attachment {
+    /// The connection is lost, and the channel waits for its host. What writes by then holds up writes of every nexus of the
+    /// initiator port to that unit, until it is over: who comes next may be another life of the host, which knows nothing of it.
+    pub fn cut_off(&self) {
+        self.views().iter().for_each(|a| a.cut_off(self.nexus()));
+    }
+
+    /// Whether a device still has I/O of this initiator port whose channel or connection is lost. What the host sends again may be
+    /// that: until it is over, no verdict on a write is true.
+    pub fn has_former(&self, units: &Units) -> bool {
+        let (of, port) = self.ports();
+        units.any(|u: &Unit| u.shared.lingers(of, port, self.nexus()))
+    }
+}
+
+impl Pass {
+    /// Waits for what the host has left with the device.
+    ///
+    /// # Errors
+    /// The command was fenced meanwhile.
+    #[cold]
+    pub(crate) async fn wait_for_former(&self) -> Result<(), End> {
+        let former = async {
+            while self.is_held_up() {
+                sleep(MILLIS).await;
+            }
+        };
+        self.unless_void(former).await
+    }
+
+    /// Waits for I/O of the host that lost its channel: it must not come after what the host writes now.
+    #[cold]
+    pub(crate) async fn wait_for_lingering<T: Transfer>(&self, nexus: Nexus, t: &T) {
+        let shared = &self.unit.shared;
+        let Some((of, port)) = shared.ports_of(nexus) else { return };
+        while shared.lingers(&of, port, nexus) && self.end().is_none() && !t.stopped() {
+            sleep(MILLIS).await;
+        }
+    }
+}
