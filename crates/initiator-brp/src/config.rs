@@ -1,6 +1,7 @@
 //! Settings of a session.
 
 use crate::merge::Variant;
+use crate::siblings::Family;
 use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_proto_brp::{Features, PortId};
 
@@ -20,6 +21,19 @@ impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret(..)")
     }
+}
+
+/// Which other sessions of its initiator port a login leaves alone.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Keep {
+    /// None: it ends them.
+    #[default]
+    None,
+    /// Those of this family. Others are of a former life of this host, and end. A target that knows no families ends all with the
+    /// first of the family, and none with the others.
+    Siblings(Family),
+    /// All, whoever made them: what one that was killed has left with a device is not waited for.
+    All,
 }
 
 /// Settings of a session. Times are in nanoseconds, sizes in bytes.
@@ -48,8 +62,8 @@ pub struct SessionConfig {
     pub inline_write: u32,
     /// RDMA READs of the target that a channel serves at once.
     pub reads: u16,
-    /// Leave other sessions of this initiator port alone.
-    pub keep_others: bool,
+    /// Which other sessions of this initiator port are left alone.
+    pub keep: Keep,
     /// A side that hears nothing for so long gives the connection up; 0: never.
     pub keep_alive: Nanos,
     /// A command without a completion after this time is aborted; 0 waits for ever.
@@ -83,7 +97,7 @@ impl SessionConfig {
             inline_read: 16 << 10,
             inline_write: 16 << 10,
             reads: 16,
-            keep_others: false,
+            keep: Keep::None,
             keep_alive: 5 * SECONDS,
             command_timeout: 30 * SECONDS,
             abort_timeout: 5 * SECONDS,
@@ -95,14 +109,18 @@ impl SessionConfig {
         }
     }
 
-    /// What is asked for at login.
-    pub(crate) fn features(&self) -> Features {
+    /// What is asked for at login. `beside`: another session of the family is logged in.
+    pub(crate) fn features(&self, beside: bool) -> Features {
         let mut f = self.variant.features();
+        let siblings = matches!(self.keep, Keep::Siblings(_));
+        // To targets that know no families: those that know them pass over it.
+        let all = self.keep == Keep::All || siblings && beside;
         for (on, feature) in [
             (self.integrity, Features::INTEGRITY),
             (self.inline_read > 0, Features::INLINE_READ),
             (self.inline_write > 0, Features::INLINE_WRITE),
-            (self.keep_others, Features::KEEP_OTHERS),
+            (all, Features::KEEP_OTHERS),
+            (siblings, Features::SIBLINGS),
             (true, Features::LONG_RANGES),
             (self.secret.is_some(), Features::KEYED),
         ] {

@@ -43,13 +43,15 @@ mod multipath;
 pub mod planted;
 mod queue;
 mod session;
+mod siblings;
 
 pub use channel::{ChannelCensus, ChannelFigures};
-pub use config::{Secret, SessionConfig};
+pub use config::{Keep, Secret, SessionConfig};
 pub use disk::Disk;
 pub use error::{Error, Hop};
 pub use merge::Variant;
 pub use multipath::Multipath;
 pub use queue::Queue;
 pub use session::{Event, Session, SessionFigures};
+pub use siblings::{Family, as_paths};
 pub use weir_proto_brp::{PortId, RejectReason, Status, VolumeInfo};

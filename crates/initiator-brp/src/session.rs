@@ -2,13 +2,13 @@
 //! that submits has channels of its own; nothing is shared per command.
 
 use crate::channel::{Channel, ChannelCensus, ChannelFigures, Path};
-use crate::config::SessionConfig;
+use crate::config::{Keep, SessionConfig};
 use crate::error::{Error, Hop};
 use crate::queue::Queue;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_base::Prng;
 use weir_base::unflushed::Unflushed;
@@ -109,6 +109,14 @@ pub(crate) struct Shared {
     power: AtomicU64,
     /// Writes that are not known to be durable, by volume.
     unflushed: Mutex<BTreeMap<[u8; 16], Arc<Unflushed>>>,
+    /// It is logged in, as its siblings see it.
+    here: AtomicBool,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.set_here(false);
+    }
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -126,6 +134,26 @@ impl Shared {
             all.pop_front();
         }
         all.push_back(e);
+    }
+
+    /// It is logged in from here on, though it may have lost its connections; or it is no more.
+    pub(crate) fn set_here(&self, is: bool) {
+        let before = self.here.swap(is, Ordering::AcqRel);
+        if let Keep::Siblings(f) = &self.config.keep
+            && before != is
+        {
+            f.count(self.config.initiator, is);
+        }
+    }
+
+    /// Whether other sessions of its family are logged in by its initiator port.
+    pub(crate) fn has_siblings(&self) -> bool {
+        match &self.config.keep {
+            Keep::Siblings(f) => {
+                f.of(&self.config.initiator) > usize::from(self.here.load(Ordering::Acquire))
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn note_loss(&self) {
@@ -258,6 +286,10 @@ impl Session {
             0 => draw(id),
             n => n,
         };
+        let number = match &config.keep {
+            Keep::Siblings(f) => f.name(number),
+            _ => number,
+        };
         Session(Arc::new(Shared {
             id,
             number,
@@ -268,6 +300,7 @@ impl Session {
             volumes: AtomicU64::new(1),
             power: AtomicU64::new(0),
             unflushed: Mutex::default(),
+            here: AtomicBool::new(false),
         }))
     }
 
@@ -406,6 +439,7 @@ impl Session {
             })
             .await;
         }
+        self.0.set_here(false);
     }
 }
 

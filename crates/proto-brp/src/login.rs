@@ -44,12 +44,15 @@ impl Features {
     pub const KEEP_OTHERS: Features = Features(64);
     /// Commands that move no data (DISCARD, WRITE ZEROES) may be of any length.
     pub const LONG_RANGES: Features = Features(128);
+    /// Other sessions of this initiator port stay if they are of the same family: the upper halves of their numbers are the same.
+    /// Whatever KEEP_OTHERS says, the first channel of a new session ends the rest.
+    pub const SIBLINGS: Features = Features(1024);
     /// The initiator has a secret, and logs in with its proof only ([`crate::keyed`]). Bit 8 is kept for peers.
     pub const KEYED: Features = Features(512);
     /// Everything that makes a session better.
     pub const USUAL: Features = Features(1 | 2 | 4 | 8 | 16 | 128);
     /// All that this version knows.
-    pub const ALL: Features = Features(255 | 512);
+    pub const ALL: Features = Features(255 | 512 | 1024);
 
     /// Whether all of `other` are here.
     #[inline]
@@ -86,6 +89,7 @@ impl fmt::Debug for Features {
             "long-ranges",
             "bit-8",
             "keyed",
+            "siblings",
         ];
         let mut set = f.debug_set();
         for (i, n) in names.iter().enumerate() {
@@ -116,6 +120,11 @@ impl fmt::Display for LoginError {
 }
 
 impl std::error::Error for LoginError {}
+
+/// What the numbers of sessions of one life of a host have in common, where they say that they are siblings.
+pub const fn family(session: u64) -> u32 {
+    (session >> 32) as u32
+}
 
 /// A channel asks to be let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,13 +19,19 @@ weir_base::planted_bugs! {
     OwnKeepOut,
     /// Logins of a channel that is ending wait for that, however long it takes.
     EndingKeepsLogins,
+    /// A channel that is over takes one with it that has its name by now.
+    GoneByName,
+    /// A channel without a connection is remembered for a host that has been deleted.
+    UnknownRemembered,
+    /// A path of a host that has several leaves sessions of its former lives alone.
+    FormerLivesStay,
     /// A login waits for the reactor of its channel, however long that is held up.
     LoginWaitsOnAndOn,
 }
 
 impl Bug {
     /// Those that only tests look for: hosts of no suite prove what they know, links of no suite are slow, and no port of theirs
-    /// is full.
+    /// is full. Their hosts have one path by BRP.
     pub const TESTS: &[Bug] = &[
         Bug::CrowdKeepsOut,
         Bug::OnlyMessagesAreLife,
@@ -33,5 +39,8 @@ impl Bug {
         // What waits is counted nowhere.
         Bug::EndingKeepsLogins,
         Bug::LoginWaitsOnAndOn,
+        Bug::FormerLivesStay,
+        Bug::UnknownRemembered,
+        Bug::GoneByName,
     ];
 }

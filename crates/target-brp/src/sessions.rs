@@ -1,9 +1,11 @@
 //! Which channels belong together. Only logins and the ends of channels come here.
 
+use crate::planted::{Bug, has};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
-use weir_proto_brp::PortId;
+use weir_proto_brp::login::family;
+use weir_proto_brp::{Features, PortId};
 use weir_proto_scsi::lu::Nexus;
 
 /// Names a session.
@@ -18,6 +20,38 @@ pub(crate) struct SessionName {
 pub(crate) struct ChannelName {
     pub(crate) session: SessionName,
     pub(crate) channel: u16,
+}
+
+/// Which other sessions of its initiator port a new one leaves alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// None.
+    None,
+    /// Those of its family.
+    Siblings,
+    /// All.
+    All,
+}
+
+impl Keep {
+    /// What a login says, of what this port grants.
+    pub(crate) fn of(granted: Features) -> Keep {
+        match granted.has(Features::SIBLINGS) {
+            true if has(Bug::FormerLivesStay) => Keep::All,
+            true => Keep::Siblings,
+            false if granted.has(Features::KEEP_OTHERS) => Keep::All,
+            false => Keep::None,
+        }
+    }
+
+    /// Whether a session stays when one named `new` is made.
+    fn stays(self, old: &SessionName, new: &SessionName) -> bool {
+        match self {
+            Keep::None => false,
+            Keep::Siblings => family(old.session) == family(new.session),
+            Keep::All => true,
+        }
+    }
 }
 
 struct Session {
@@ -48,13 +82,14 @@ fn knows(t: &BTreeMap<SessionName, Session>, n: &ChannelName) -> bool {
 fn others(
     t: &BTreeMap<SessionName, Session>,
     name: &SessionName,
-    keep_others: bool,
+    keep: Keep,
 ) -> Vec<(ChannelName, usize)> {
-    if t.contains_key(name) || keep_others {
+    if t.contains_key(name) {
         return Vec::new();
     }
     let mut all = Vec::new();
-    for (n, s) in t.iter().filter(|(n, _)| n.initiator == name.initiator) {
+    let ends = |n: &SessionName| n.initiator == name.initiator && !keep.stays(n, name);
+    for (n, s) in t.iter().filter(|(n, _)| ends(n)) {
         let of = |(c, r): (&u16, &usize)| (ChannelName { session: *n, channel: *c }, *r);
         all.extend(s.channels.iter().map(of));
     }
@@ -91,12 +126,12 @@ impl Sessions {
         &self,
         name: ChannelName,
         reactors: usize,
-        keep_others: bool,
+        keep: Keep,
         wanted: Option<usize>,
         new: impl FnOnce() -> Nexus,
     ) -> Joined {
         let mut t = self.lock();
-        let others = others(&t, &name.session, keep_others);
+        let others = others(&t, &name.session, keep);
         let s = t.entry(name.session).or_insert_with(|| Session {
             nexus: new(),
             first: self.made.fetch_add(1, Ordering::Relaxed) + 1,
@@ -115,11 +150,11 @@ impl Sessions {
     }
 
     /// How many connections a login of this channel will end.
-    pub(crate) fn ends(&self, name: &ChannelName, keep_others: bool) -> usize {
+    pub(crate) fn ends(&self, name: &ChannelName, keep: Keep) -> usize {
         let t = self.lock();
         let others = match t.get(&name.session) {
             Some(s) => s.replaces.clone(),
-            None => others(&t, &name.session, keep_others),
+            None => others(&t, &name.session, keep),
         };
         let is_connected =
             |n: &ChannelName| t.get(&n.session).is_some_and(|s| s.connected.contains(&n.channel));
@@ -192,6 +227,7 @@ mod tests {
     }
 
     fn join(s: &Sessions, name: ChannelName, reactors: usize, keep: bool) -> Joined {
+        let keep = if keep { Keep::All } else { Keep::None };
         s.join(name, reactors, keep, None, || Nexus(name.session.session))
     }
 
@@ -239,13 +275,13 @@ mod tests {
             join(&s, n, 1, false);
             s.set_connected(&n, n.channel != 2);
         }
-        assert_eq!((s.ends(&name(1, 7, 0), false), s.ends(&name(1, 7, 2), false)), (1, 0));
-        assert_eq!((s.ends(&name(1, 8, 0), false), s.ends(&name(1, 8, 0), true)), (2, 0));
+        assert_eq!((s.ends(&name(1, 7, 0), Keep::None), s.ends(&name(1, 7, 2), Keep::None)), (1, 0));
+        assert_eq!((s.ends(&name(1, 8, 0), Keep::None), s.ends(&name(1, 8, 0), Keep::All)), (2, 0));
         join(&s, name(1, 8, 0), 1, false);
         // Each login of the session says so, as long as they are there.
-        assert_eq!((s.ends(&name(1, 8, 0), false), s.ends(&name(1, 8, 1), true)), (2, 2));
+        assert_eq!((s.ends(&name(1, 8, 0), Keep::None), s.ends(&name(1, 8, 1), Keep::All)), (2, 2));
         s.set_connected(&name(1, 7, 0), false);
         s.leave(&name(1, 7, 1));
-        assert_eq!((s.ends(&name(1, 8, 1), false), s.ends(&name(2, 9, 0), false)), (0, 1));
+        assert_eq!((s.ends(&name(1, 8, 1), Keep::None), s.ends(&name(2, 9, 0), Keep::None)), (0, 1));
     }
 }

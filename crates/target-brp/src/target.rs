@@ -6,7 +6,7 @@ use crate::keyed::{self, Arrival};
 use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::remembered::Remembered;
-use crate::sessions::{ChannelName, Joined, SessionName, Sessions};
+use crate::sessions::{ChannelName, Joined, Keep, SessionName, Sessions};
 use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -313,7 +313,7 @@ pub(crate) fn name(request: &LoginRequest) -> ChannelName {
 /// A place for a login, or the prospect of one that a channel has which the login ends: such channels may be dead, and would keep
 /// their host out. Without either it ends nothing.
 pub(crate) fn admit(shared: &TargetShared, request: &LoginRequest) -> Option<Seat> {
-    let keep = request.features.has(Features::KEEP_OTHERS);
+    let keep = Keep::of(request.features.and(shared.config.features));
     let ends = match has(Bug::OwnKeepOut) {
         true => 0,
         false => shared.sessions.ends(&name(request), keep),
@@ -339,7 +339,7 @@ pub(crate) async fn join(
     wanted: Option<usize>,
 ) -> Entered {
     let reactors = shared.spread.reactors();
-    let keep = request.features.has(Features::KEEP_OTHERS);
+    let keep = Keep::of(request.features.and(shared.config.features));
     let new = || shared.spread.new_nexus();
     let Joined { nexus, reactor, others } =
         shared.sessions.join(name, reactors.len(), keep, wanted, new);

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use weir_base::Nanos;
 use weir_fabric::{FabricError, Provider};
 use weir_initiator_brp::{
-    ChannelFigures, Error, PortId, RejectReason, Secret, Session, SessionConfig, Variant,
+    ChannelFigures, Error, Keep, PortId, RejectReason, Secret, Session, SessionConfig, Variant,
 };
 
 /// Which volume of the target.
@@ -112,7 +112,7 @@ impl Brp {
             integrity: options.integrity,
             inline_read: options.inline.unwrap_or(usual.inline_read),
             inline_write: options.inline.unwrap_or(usual.inline_write),
-            keep_others: true,
+            keep: Keep::All,
             command_timeout: options.timeout,
             secret: options.secret.clone(),
             ..usual

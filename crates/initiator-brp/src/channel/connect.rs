@@ -38,7 +38,7 @@ impl Channel {
         let request = LoginRequest {
             version_min: VERSION,
             version_max: VERSION,
-            features: c.features(),
+            features: c.features(self.shared.has_siblings()),
             initiator: c.initiator,
             target: c.target,
             session: self.shared.number,
@@ -114,6 +114,7 @@ impl Channel {
             }
             me.lost(&conn);
         });
+        self.shared.set_here(true);
         self.set_path(Path::Up);
         self.pump(true);
         Ok(())

@@ -52,6 +52,7 @@ impl Channel {
                 let reason = GoodbyeReason::from_code(header.flags);
                 tracing::info!(channel = self.index, ?reason, "the target says goodbye");
                 if reason == GoodbyeReason::Replaced {
+                    self.shared.set_here(false);
                     self.set_path(Path::Replaced);
                 }
                 self.disconnect(false);

@@ -5,7 +5,7 @@ use crate::target::{config, map, serve};
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
 use weir_initiator_brp::{
-    Error, Event, PortId, RejectReason, Session, SessionConfig, Status, Variant,
+    Error, Event, Keep, PortId, RejectReason, Session, SessionConfig, Status, Variant,
 };
 use weir_mem::Slice;
 use weir_proto_brp::Features;
@@ -150,7 +150,7 @@ fn a_login_that_fails_says_why() {
 fn a_new_session_ends_older_ones_unless_it_says_otherwise() {
     on_reactor(|p| async move {
         let t = serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(1 << 20));
-        let keep = SessionConfig { keep_others: true, ..session_config(&t) };
+        let keep = SessionConfig { keep: Keep::All, ..session_config(&t) };
         let a = Session::connect(p.clone(), keep.clone()).await.unwrap();
         let b = Session::connect(p.clone(), keep).await.unwrap();
         assert_eq!(t.target.sessions().len(), 2);

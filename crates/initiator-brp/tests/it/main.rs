@@ -17,6 +17,7 @@ mod power;
 #[path = "../../../initiator-srp/tests/it/raw.rs"]
 mod raw;
 mod registrations;
+mod siblings;
 mod slow_link;
 mod stored;
 mod target;

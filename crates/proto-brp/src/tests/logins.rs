@@ -146,14 +146,15 @@ fn features_have_their_bits() {
         (6, Features::KEEP_OTHERS),
         (7, Features::LONG_RANGES),
         (9, Features::KEYED),
+        (10, Features::SIBLINGS),
     ];
     for (bit, f) in bits {
         assert_eq!(f, Features(1 << bit));
         assert!(Features::ALL.has(f));
     }
-    // Bit 8 is kept for peers, so this version knows it; SERIAL and KEEP_OTHERS make no session better.
+    // Bit 8 is kept for peers, so this version knows it; SERIAL, KEEP_OTHERS and SIBLINGS make no session better.
     assert_eq!(Features::USUAL, Features(0x9f));
-    assert_eq!(Features::ALL, Features(0x2ff));
+    assert_eq!(Features::ALL, Features(0x6ff));
 }
 
 #[test]

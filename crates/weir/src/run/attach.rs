@@ -101,26 +101,31 @@ fn port(args: &AttachArgs) -> PortId {
     PortId::new(0x5741_0000_0000_0000 | (hash & 0xffff_ffff_ffff) ^ hash >> 48, machine())
 }
 
-/// BRP sessions, one for each path.
-fn brp_sessions(login: &Login) -> Vec<brp::SessionConfig> {
-    let several = login.addresses.len() > 1;
+/// BRP sessions, one for each path. `life` tells targets that those with one port are of one process.
+fn brp_sessions(login: &Login, life: u32) -> Vec<brp::SessionConfig> {
     let path = |(i, at): (usize, &SocketAddr)| {
         let other = if login.port_per_path { (i as u64) << 48 } else { 0 };
         let port = PortId::new(login.initiator.extension() ^ other, login.initiator.guid());
         brp::SessionConfig {
             target: brp::PortId(login.target.0),
             depth: DEPTH,
-            // Paths with one port would end each other.
-            keep_others: several && !login.port_per_path,
             command_timeout: login.timeout,
             ..brp::SessionConfig::new(&at.to_string(), brp::PortId(port.0))
         }
     };
-    login.addresses.iter().enumerate().map(path).collect()
+    let mut all: Vec<_> = login.addresses.iter().enumerate().map(path).collect();
+    // Paths with one port would end each other.
+    brp::as_paths(&mut all, life);
+    all
 }
 
-/// The ways to the volume, best first, with the login each stands for.
-fn ways(args: &AttachArgs, at: &Addresses, secret: Option<&brp::Secret>) -> Vec<(Login, Wanted)> {
+/// The ways to the volume, best first, with the login each stands for. `life` is drawn anew for each process.
+fn ways(
+    args: &AttachArgs,
+    at: &Addresses,
+    secret: Option<&brp::Secret>,
+    life: u32,
+) -> Vec<(Login, Wanted)> {
     let which = match (&args.volume, args.lun) {
         (Some(name), _) => Which::Name(name.clone()),
         (None, n) => Which::Number(n.unwrap_or(0)),
@@ -139,7 +144,7 @@ fn ways(args: &AttachArgs, at: &Addresses, secret: Option<&brp::Secret>) -> Vec<
     let mut ways = Vec::new();
     if args.protocol != AttachProtocol::Srp && !at.brp.is_empty() {
         let login = base(&at.brp, None);
-        let mut sessions = brp_sessions(&login);
+        let mut sessions = brp_sessions(&login, life);
         for s in &mut sessions {
             s.channels = args.login.channels.map_or(0, usize::from);
             s.secret = secret.cloned();
@@ -170,7 +175,9 @@ fn make(
     signals: &Signals,
 ) -> Result<Attachment> {
     let secret = args.secret_file.as_deref().map(super::secret::read).transpose()?;
-    let ways = ways(args, at, secret.as_ref());
+    let [a, b, c, d, ..] = crate::seed::draw()?;
+    let life = u32::from_le_bytes([a, b, c, d]);
+    let ways = ways(args, at, secret.as_ref(), life);
     let Some((first, _)) = ways.first() else {
         let what = format!("the daemon has no port for {:?}", args.protocol).to_lowercase();
         return Err(Error::new(Code::TargetUnreachable, what)
