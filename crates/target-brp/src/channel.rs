@@ -6,7 +6,7 @@ use crate::receive::CommandTap;
 use crate::remembered::Place;
 use crate::reply::Replies;
 use crate::request::Work;
-use crate::sessions::ChannelName;
+use crate::sessions::{ChannelName, Placed};
 use crate::target::{ChannelInfo, Login};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -68,6 +68,8 @@ pub(crate) struct Agreed {
 /// A channel of a session.
 pub(crate) struct Channel {
     pub(crate) name: ChannelName,
+    /// Index of its reactor.
+    home: usize,
     pub(crate) port: Rc<Port>,
     pub(crate) view: Attachment,
     /// Of the data buffers, its host's part.
@@ -124,9 +126,10 @@ pub(crate) struct Channel {
 
 impl Channel {
     fn new(port: Rc<Port>, login: &Login, depth: u16) -> Rc<Channel> {
-        let initiator = login.name.session.initiator;
+        let Placed { name, nexus, home } = login.channel;
+        let initiator = name.session.initiator;
         let view = Attachment::new(
-            login.nexus,
+            nexus,
             initiator.0.to_vec(),
             TransportId::srp(initiator.0),
             port.config.relative_port,
@@ -140,7 +143,8 @@ impl Channel {
         };
         let memory = port.shared.next_memory();
         let channel = Rc::new_cyclic(|me| Channel {
-            name: login.name,
+            name,
+            home,
             places: places(me),
             waiting_work: RefCell::default(),
             port: port.clone(),
@@ -178,6 +182,11 @@ impl Channel {
         let link: Rc<dyn Link> = channel.clone();
         channel.view.set_link(Rc::downgrade(&link));
         channel
+    }
+
+    /// Its place on the table of sessions.
+    pub(crate) fn placed(&self) -> Placed {
+        Placed { name: self.name, nexus: self.view.nexus(), home: self.home }
     }
 
     /// Sees to it that the slots up to that of `tag` are there. False: it is above those that were granted.
@@ -240,18 +249,18 @@ impl Channel {
 
     /// Serves a login on this reactor, until its connection is gone.
     pub(crate) async fn login(port: Rc<Port>, login: Login, draining: bool) {
-        let (channel, known) = match port.find(&login.name) {
+        let (channel, known) = match port.find(&login.channel.name) {
             Some(c) if !draining => (c, true),
             Some(_) => {
                 return login.arrival.refuse(&port, &login.request, RejectReason::Draining);
             }
             None if draining => {
-                port.forget(&login.name);
+                port.forget(&login.channel);
                 return login.arrival.refuse(&port, &login.request, RejectReason::Draining);
             }
             // The channel that it was to go on with has ended meanwhile, perhaps with its session: units have forgotten
             // the nexus, and nobody would take this one off them.
-            None if !port.shared.sessions.has(&login.name, login.nexus) => {
+            None if !port.shared.sessions.has(&login.channel) => {
                 return login.arrival.refuse(&port, &login.request, RejectReason::Draining);
             }
             None => {

@@ -274,11 +274,11 @@ async fn greet(
         return arrival.refuse(&port, &request, RejectReason::Resources);
     };
     let joined = join(&shared, &request, name(&request), Some(place)).await;
-    if joined.reactor != place {
+    if joined.channel.home != place {
         // Another login of this channel was quicker, and had it placed elsewhere.
         return arrival.refuse(&port, &request, RejectReason::Draining);
     }
-    let login = Login { arrival, request, name: name(&request), nexus: joined.nexus, seat };
+    let login = Login { arrival, request, channel: joined.channel, seat };
     port.take_login(login, joined.draining);
 }
 

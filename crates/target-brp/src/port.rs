@@ -5,7 +5,7 @@ use crate::channel::Channel;
 use crate::config::TargetConfig;
 use crate::keyed::Pending;
 use crate::request::{Parts, Request, Work};
-use crate::sessions::ChannelName;
+use crate::sessions::{ChannelName, Placed};
 use crate::target::{Login, TargetShared};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -212,13 +212,13 @@ impl Port {
             self.channels.borrow_mut().remove(&c.name);
             self.shared.spread.counts().gone(c.commands.get());
             c.waits_no_more();
-            self.forget(&c.name);
+            self.forget(&c.placed());
         }
     }
 
-    /// Takes a channel's name off the table of sessions.
-    pub(crate) fn forget(&self, name: &ChannelName) {
-        if let Some(nexus) = self.shared.sessions.leave(name) {
+    /// Takes a channel off the table of sessions.
+    pub(crate) fn forget(&self, channel: &Placed) {
+        if let Some(nexus) = self.shared.sessions.leave(channel) {
             self.nexus_lost(nexus);
         }
     }
@@ -304,7 +304,7 @@ impl Port {
         for c in self.channels() {
             // What a device holds yet is waited for by writes of the host's next login, which this port knows nothing of.
             c.view.leave();
-            self.forget(&c.name);
+            self.forget(&c.placed());
             c.waiting_work.take().into_iter().for_each(Work::give_up);
         }
         if self.shared.spread.stops() {

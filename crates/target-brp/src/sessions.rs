@@ -54,6 +54,16 @@ impl Keep {
     }
 }
 
+/// A channel in its place, by which it is told from another one that has its name later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Placed {
+    pub(crate) name: ChannelName,
+    /// Its session as a nexus of the logical units.
+    pub(crate) nexus: Nexus,
+    /// Index of the reactor that has it.
+    pub(crate) home: usize,
+}
+
 struct Session {
     nexus: Nexus,
     /// Where its channels begin, for spreading them over reactors.
@@ -63,7 +73,7 @@ struct Session {
     /// Those that have a connection.
     connected: BTreeSet<u16>,
     /// Channels of other sessions that were to end when this one was made.
-    replaces: Vec<(ChannelName, usize)>,
+    replaces: Vec<Placed>,
 }
 
 /// All sessions of a target port.
@@ -74,23 +84,22 @@ pub(crate) struct Sessions {
 }
 
 /// Whether a channel is on the table.
-fn knows(t: &BTreeMap<SessionName, Session>, n: &ChannelName) -> bool {
-    t.get(&n.session).is_some_and(|s| s.channels.contains_key(&n.channel))
+fn knows(t: &BTreeMap<SessionName, Session>, c: &Placed) -> bool {
+    let is_it =
+        |s: &Session| s.nexus == c.nexus && s.channels.get(&c.name.channel) == Some(&c.home);
+    t.get(&c.name.session).is_some_and(is_it)
 }
 
-/// Channels of other sessions that are to end when this one is made, each with its reactor; none when it is there.
-fn others(
-    t: &BTreeMap<SessionName, Session>,
-    name: &SessionName,
-    keep: Keep,
-) -> Vec<(ChannelName, usize)> {
+/// Channels of other sessions that are to end when this one is made; none when it is there.
+fn others(t: &BTreeMap<SessionName, Session>, name: &SessionName, keep: Keep) -> Vec<Placed> {
     if t.contains_key(name) {
         return Vec::new();
     }
     let mut all = Vec::new();
     let ends = |n: &SessionName| n.initiator == name.initiator && !keep.stays(n, name);
     for (n, s) in t.iter().filter(|(n, _)| ends(n)) {
-        let of = |(c, r): (&u16, &usize)| (ChannelName { session: *n, channel: *c }, *r);
+        let name = |channel: &u16| ChannelName { session: *n, channel: *channel };
+        let of = |(c, home): (&u16, &usize)| Placed { name: name(c), nexus: s.nexus, home: *home };
         all.extend(s.channels.iter().map(of));
     }
     all
@@ -98,13 +107,11 @@ fn others(
 
 /// What a login found.
 pub(crate) struct Joined {
-    /// The session as a nexus of the logical units.
-    pub(crate) nexus: Nexus,
-    /// Index of the reactor that has the channel.
-    pub(crate) reactor: usize,
+    /// The channel.
+    pub(crate) channel: Placed,
     /// Channels of other sessions of this initiator port which are to end before this one is served: those that were there
     /// when the session was made, as long as they are known, whichever of its logins asks.
-    pub(crate) others: Vec<(ChannelName, usize)>,
+    pub(crate) others: Vec<Placed>,
 }
 
 impl Sessions {
@@ -140,13 +147,13 @@ impl Sessions {
             replaces: others,
         });
         let turn = s.first.wrapping_add(usize::from(name.channel)) % reactors.max(1);
-        let reactor = *s.channels.entry(name.channel).or_insert(wanted.unwrap_or(turn));
+        let home = *s.channels.entry(name.channel).or_insert(wanted.unwrap_or(turn));
         let (nexus, others) = (s.nexus, std::mem::take(&mut s.replaces));
-        let left: Vec<_> = others.into_iter().filter(|(n, _)| knows(&t, n)).collect();
+        let left: Vec<_> = others.into_iter().filter(|c| knows(&t, c)).collect();
         if let Some(s) = t.get_mut(&name.session) {
             s.replaces.clone_from(&left);
         }
-        Joined { nexus, reactor, others: left }
+        Joined { channel: Placed { name, nexus, home }, others: left }
     }
 
     /// How many connections a login of this channel will end.
@@ -158,7 +165,7 @@ impl Sessions {
         };
         let is_connected =
             |n: &ChannelName| t.get(&n.session).is_some_and(|s| s.connected.contains(&n.channel));
-        let all = others.iter().map(|(n, _)| n).chain([name]);
+        let all = others.iter().map(|c| &c.name).chain([name]);
         all.filter(|n| is_connected(n)).count()
     }
 
@@ -172,22 +179,23 @@ impl Sessions {
         }
     }
 
-    /// True while this channel belongs to this nexus.
-    pub(crate) fn has(&self, name: &ChannelName, nexus: Nexus) -> bool {
-        let t = self.lock();
-        let session = t.get(&name.session).filter(|s| s.nexus == nexus);
-        session.is_some_and(|s| s.channels.contains_key(&name.channel))
+    /// True while this channel is on the table.
+    pub(crate) fn has(&self, channel: &Placed) -> bool {
+        knows(&self.lock(), channel)
     }
 
     /// True while any of these is known.
-    pub(crate) fn any(&self, names: &[(ChannelName, usize)]) -> bool {
+    pub(crate) fn any(&self, some: &[Placed]) -> bool {
         let t = self.lock();
-        names.iter().any(|(n, _)| knows(&t, n))
+        some.iter().any(|c| knows(&t, c))
     }
 
-    /// A channel is over. Gives the nexus when its session is over by that.
-    pub(crate) fn leave(&self, name: &ChannelName) -> Option<Nexus> {
-        let mut t = self.lock();
+    /// A channel is over. Its name may be another one's by now, which stays. Gives the nexus when its session is over by that.
+    pub(crate) fn leave(&self, channel: &Placed) -> Option<Nexus> {
+        let (mut t, name) = (self.lock(), &channel.name);
+        if !knows(&t, channel) && !has(Bug::GoneByName) {
+            return None;
+        }
         let s = t.get_mut(&name.session)?;
         s.channels.remove(&name.channel);
         s.connected.remove(&name.channel);
@@ -236,15 +244,35 @@ mod tests {
         let s = Sessions::default();
         let a = join(&s, name(1, 7, 0), 2, false);
         let b = join(&s, name(1, 7, 1), 2, false);
-        assert!(a.nexus == b.nexus && a.reactor != b.reactor && b.others.is_empty());
-        assert_eq!(join(&s, name(1, 7, 0), 2, false).reactor, a.reactor);
+        assert!(
+            a.channel.nexus == b.channel.nexus
+                && a.channel.home != b.channel.home
+                && b.others.is_empty()
+        );
+        assert_eq!(join(&s, name(1, 7, 0), 2, false).channel.home, a.channel.home);
         assert!(s.is_first(&name(1, 7, 0)) && !s.is_first(&name(1, 7, 1)));
-        assert!(s.has(&name(1, 7, 1), a.nexus) && !s.has(&name(1, 7, 2), a.nexus));
-        assert!(!s.has(&name(1, 7, 1), Nexus(a.nexus.0 + 1)));
-        assert_eq!(s.leave(&name(1, 7, 0)), None);
+        assert!(s.has(&b.channel) && !s.has(&Placed { name: name(1, 7, 2), ..b.channel }));
+        assert_eq!(s.leave(&a.channel), None);
         assert!(s.is_first(&name(1, 7, 1)));
-        assert_eq!(s.leave(&name(1, 7, 1)), Some(a.nexus));
-        assert_eq!(s.leave(&name(1, 7, 1)), None);
+        assert_eq!(s.leave(&b.channel), Some(a.channel.nexus));
+        assert_eq!(s.leave(&b.channel), None);
+    }
+
+    /// Whoever comes late to take its name off the table leaves another one's there: of another nexus, or in another place.
+    #[test]
+    fn a_channel_that_is_over_takes_none_with_it_that_has_its_name_by_now() {
+        let s = Sessions::default();
+        let new = |n: u64, wanted| s.join(name(1, 7, 0), 2, Keep::None, Some(wanted), || Nexus(n));
+        let old = new(1, 0).channel;
+        assert_eq!(s.leave(&old), Some(Nexus(1)));
+        let again = new(2, 0).channel;
+        assert!(s.leave(&old).is_none() && s.has(&again) && !s.has(&old));
+        let beside = join(&s, name(1, 7, 1), 2, false).channel;
+        assert_eq!(s.leave(&again), None);
+        let elsewhere = new(3, 1).channel;
+        assert_eq!((elsewhere.nexus, elsewhere.home), (Nexus(2), 1));
+        assert!(s.leave(&again).is_none() && s.has(&elsewhere));
+        assert!(s.leave(&elsewhere).is_none() && s.leave(&beside) == Some(Nexus(2)));
     }
 
     #[test]
@@ -259,13 +287,35 @@ mod tests {
         assert_eq!(new.others.len(), 3);
         assert!(s.any(&new.others));
         // So does each of its logins, as long as they are there.
-        s.leave(&name(1, 7, 0));
+        s.leave(&new.others[0]);
+        assert_eq!(new.others[0].name, name(1, 7, 0));
         assert_eq!(join(&s, name(1, 10, 1), 1, true).others, new.others[1..]);
-        for (n, _) in &new.others {
-            s.leave(n);
+        for c in &new.others {
+            s.leave(c);
         }
         assert!(!s.any(&new.others) && s.list().len() == 2);
         assert!(join(&s, name(1, 10, 0), 1, false).others.is_empty());
+    }
+
+    /// A path of one life of a host ends what is left of its former lives, and leaves the other paths alone.
+    #[test]
+    fn siblings_stay_and_former_lives_end() {
+        let s = Sessions::default();
+        let of = |family: u64, n: u64| name(1, family << 32 | n, 0);
+        join(&s, of(7, 1), 1, true);
+        join(&s, of(7, 2), 1, true);
+        join(&s, name(2, 7 << 32, 0), 1, true);
+        let keep = Keep::of(Features::SIBLINGS.or(Features::KEEP_OTHERS));
+        assert_eq!(s.ends(&of(8, 1), keep), 0, "they have no connections");
+        let new = s.join(of(8, 1), 1, keep, None, || Nexus(1));
+        assert_eq!(new.others.iter().map(|c| c.name).collect::<Vec<_>>(), [of(7, 1), of(7, 2)]);
+        for c in new.others {
+            s.leave(&c);
+        }
+        assert!(s.join(of(8, 2), 1, keep, None, || Nexus(2)).others.is_empty());
+        assert_eq!(s.list().len(), 3);
+        assert_eq!(Keep::of(Features::KEEP_OTHERS), Keep::All);
+        assert_eq!(Keep::of(Features::USUAL), Keep::None);
     }
 
     #[test]
@@ -275,13 +325,20 @@ mod tests {
             join(&s, n, 1, false);
             s.set_connected(&n, n.channel != 2);
         }
-        assert_eq!((s.ends(&name(1, 7, 0), Keep::None), s.ends(&name(1, 7, 2), Keep::None)), (1, 0));
+        assert_eq!(
+            (s.ends(&name(1, 7, 0), Keep::None), s.ends(&name(1, 7, 2), Keep::None)),
+            (1, 0)
+        );
         assert_eq!((s.ends(&name(1, 8, 0), Keep::None), s.ends(&name(1, 8, 0), Keep::All)), (2, 0));
-        join(&s, name(1, 8, 0), 1, false);
+        let old = join(&s, name(1, 8, 0), 1, false).others;
         // Each login of the session says so, as long as they are there.
         assert_eq!((s.ends(&name(1, 8, 0), Keep::None), s.ends(&name(1, 8, 1), Keep::All)), (2, 2));
         s.set_connected(&name(1, 7, 0), false);
-        s.leave(&name(1, 7, 1));
-        assert_eq!((s.ends(&name(1, 8, 1), Keep::None), s.ends(&name(2, 9, 0), Keep::None)), (0, 1));
+        assert_eq!(old[1].name, name(1, 7, 1));
+        s.leave(&old[1]);
+        assert_eq!(
+            (s.ends(&name(1, 8, 1), Keep::None), s.ends(&name(2, 9, 0), Keep::None)),
+            (0, 1)
+        );
     }
 }

@@ -6,7 +6,7 @@ use crate::keyed::{self, Arrival};
 use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::remembered::Remembered;
-use crate::sessions::{ChannelName, Joined, Keep, SessionName, Sessions};
+use crate::sessions::{ChannelName, Joined, Keep, Placed, SessionName, Sessions};
 use std::fmt::Display;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use weir_mem::BufPool;
 use weir_proto_brp::control::GoodbyeReason;
 use weir_proto_brp::login::VERSION;
 use weir_proto_brp::{Features, LoginReject, LoginRequest, PortId, RejectReason};
-use weir_proto_scsi::lu::Nexus;
 use weir_reactor::{Handle, now, sleep, spawn_task};
 use weir_target_core::{Access, Counts, Seat, Secret, Spread, Units, spread};
 
@@ -43,8 +42,7 @@ impl TargetShared {
 pub(crate) struct Login {
     pub(crate) arrival: Arrival,
     pub(crate) request: LoginRequest,
-    pub(crate) name: ChannelName,
-    pub(crate) nexus: Nexus,
+    pub(crate) channel: Placed,
     /// Its place among the channels of the port, which may be that of a channel that it ends.
     pub(crate) seat: Seat,
 }
@@ -264,19 +262,19 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
         return refuse(&shared, incoming, &request, RejectReason::Resources);
     };
     let name = name(&request);
-    let Entered { nexus, reactor, draining } = join(&shared, &request, name, None).await;
+    let Entered { channel, draining } = join(&shared, &request, name, None).await;
     let (target, reactors) = (shared.spread.id(), shared.spread.reactors());
     let limit = match has(Bug::LoginWaitsOnAndOn) {
         true => Nanos::MAX,
         false => shared.config.drain_timeout,
     };
     let login = Asked { incoming, request, seat };
-    let handed = spread::hand_over(&reactors, reactor, limit, login, move |asked: Asked| {
+    let handed = spread::hand_over(&reactors, channel.home, limit, login, move |asked: Asked| {
         let Asked { incoming, request, seat } = asked;
         match Port::local(target) {
             Some(port) => {
                 let arrival = Arrival::Asking(incoming);
-                port.take_login(Login { arrival, request, name, nexus, seat }, draining);
+                port.take_login(Login { arrival, request, channel, seat }, draining);
                 None
             }
             None => Some(incoming),
@@ -288,9 +286,9 @@ async fn login(shared: Arc<TargetShared>, incoming: Box<dyn Incoming>) {
         Err(Some(asked)) => {
             refuse(&shared, asked.incoming, &request, RejectReason::Draining);
             // Its name is on the table, and nobody may come for it again.
-            spread::run_at(&reactors, reactor, move || {
+            spread::run_at(&reactors, channel.home, move || {
                 if let Some(port) = Port::local(target).filter(|p| p.find(&name).is_none()) {
-                    port.forget(&name);
+                    port.forget(&channel);
                 }
             });
         }
@@ -324,9 +322,7 @@ pub(crate) fn admit(shared: &TargetShared, request: &LoginRequest) -> Option<Sea
 
 /// Where a login has come to be.
 pub(crate) struct Entered {
-    pub(crate) nexus: Nexus,
-    /// Index of the reactor that has the channel.
-    pub(crate) reactor: usize,
+    pub(crate) channel: Placed,
     /// What it replaces has not ended.
     pub(crate) draining: bool,
 }
@@ -341,32 +337,33 @@ pub(crate) async fn join(
     let reactors = shared.spread.reactors();
     let keep = Keep::of(request.features.and(shared.config.features));
     let new = || shared.spread.new_nexus();
-    let Joined { nexus, reactor, others } =
-        shared.sessions.join(name, reactors.len(), keep, wanted, new);
-    for (other, home) in &others {
-        end(shared, &reactors, *other, *home);
+    let Joined { channel, others } = shared.sessions.join(name, reactors.len(), keep, wanted, new);
+    for other in &others {
+        end(shared, &reactors, *other);
     }
     let until = now() + shared.config.drain_timeout;
     while shared.sessions.any(&others) && now() < until {
         sleep(MILLIS).await;
     }
-    Entered { nexus, reactor, draining: shared.sessions.any(&others) }
+    Entered { channel, draining: shared.sessions.any(&others) }
 }
 
 /// Ends a channel wherever it lives.
-fn end(shared: &TargetShared, reactors: &[Handle], name: ChannelName, home: usize) {
-    let Some(h) = reactors.get(home) else { return };
+fn end(shared: &TargetShared, reactors: &[Handle], old: Placed) {
+    let Some(h) = reactors.get(old.home) else { return };
     let target = shared.spread.id();
     h.run(move || {
-        let channel = Port::local(target).and_then(|p| p.find(&name));
+        let channel = Port::local(target).and_then(|p| p.find(&old.name));
         match channel {
+            // Another one has its name by now.
+            Some(c) if c.placed() != old => {}
             Some(c) => {
                 spawn_task(c.end(GoodbyeReason::Replaced));
             }
             // A login that never came to anything has left its name behind.
             None => {
                 if let Some(p) = Port::local(target) {
-                    p.forget(&name);
+                    p.forget(&old);
                 }
             }
         }
