@@ -28,8 +28,6 @@ pub(crate) struct Login {
     pub(crate) incoming: Box<dyn Incoming>,
     pub(crate) name: NexusName,
     pub(crate) nexus: Nexus,
-    /// Its place among all that have joined its nexus.
-    pub(crate) place: u64,
     pub(crate) initiator: PortId,
     pub(crate) response: LoginResponse,
     pub(crate) negotiated: Negotiated,
@@ -79,7 +77,7 @@ impl Channel {
 
     /// Accepts a login on this reactor and serves it until it ends.
     pub(crate) async fn accept(port: Rc<Port>, login: Login) {
-        let Login { incoming, name, nexus, place, initiator, mut response, .. } = login;
+        let Login { incoming, name, nexus, initiator, mut response, .. } = login;
         let Login { negotiated, events, seat, .. } = login;
         let peer = incoming.peer();
         let lose = |port: &Port, name: &NexusName| {
@@ -117,7 +115,7 @@ impl Channel {
         let id = port.next_channel();
         let me = ChannelRef { reactor: weir_reactor::current_id(), channel: id };
         // The port has ended meanwhile, or a later login of the nexus has ended its channels. In one poll with what puts it in service.
-        if port.is_stopped() || !port.shared.nexuses.attach(&name, place, me) {
+        if port.is_stopped() || !port.shared.nexuses.attach(&name, me) {
             conn.disconnect(true);
             port.uncommit(credits);
             port.established.signal_all();

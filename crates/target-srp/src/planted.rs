@@ -25,10 +25,14 @@ weir_base::planted_bugs! {
     UnplacedGoOn,
     /// A host is not asked whether it is there on a channel that it has never used.
     UnusedNotAsked,
+    /// A host that is silent has no time for the answer to what it is asked by chance just then.
+    AnswerAtOnce,
     /// A login waits for a reactor that is held up as long as it takes.
     LoginWaitsOnAndOn,
     /// A login is answered though channels that it ends do not know of it yet.
     UnawareGoOn,
+    /// A login that ends the channels of its host goes on with their nexus, and what that has reserved.
+    TerminatedStays,
     /// A login that ends the channels of its nexus leaves those alone that are still being set up.
     JoiningStay,
 }
@@ -44,5 +48,7 @@ impl Bug {
         Bug::LoginWaitsOnAndOn,
         Bug::UnawareGoOn,
         Bug::JoiningStay,
+        Bug::TerminatedStays,
+        Bug::AnswerAtOnce,
     ];
 }

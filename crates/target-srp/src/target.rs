@@ -267,10 +267,8 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
         let until = now() + shared.config.terminate_timeout;
         let unaware = terminate(&shared, &joined.others);
         let are_unaware = || unaware.load(Ordering::Acquire) > 0;
-        let are_there = || {
-            !has(Bug::OldChannelsStay)
-                && shared.nexuses.channels(&name).iter().any(|c| joined.others.contains(c))
-        };
+        let are_there =
+            || !has(Bug::OldChannelsStay) && shared.nexuses.has_any(&name, &joined.others);
         let patient = || now() < until || has(Bug::LoginWaitsOnAndOn) && are_unaware();
         // A login must not wait for a dead channel for ever. What of its writes is with a device then is waited for by
         // the writes of the new one, volume by volume.
@@ -283,6 +281,8 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
             give_up(&shared, &units, &name);
             return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
         }
+        // What they had reserved is free from here on, though a device may have something of them yet.
+        joined.old.iter().for_each(|n| forget(&units, *n));
         response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
     }
     let (most, map) = (shared.config.max_channels, shared.access.map());
@@ -294,11 +294,10 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
     };
     let reactors = shared.spread.reactors();
     let home = joined.turn as usize % reactors.len().max(1);
-    let (initiator, nexus, place) = (request.initiator, joined.id, joined.place);
+    let (initiator, nexus) = (request.initiator, joined.id);
     let events = request.event_solicited;
     let joined = name.clone();
-    let login =
-        Login { incoming, name, nexus, place, initiator, response, negotiated, events, seat };
+    let login = Login { incoming, name, nexus, initiator, response, negotiated, events, seat };
     let target = shared.spread.id();
     let limit = match has(Bug::LoginWaitsOnAndOn) {
         true => Nanos::MAX,

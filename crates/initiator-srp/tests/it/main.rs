@@ -1,5 +1,6 @@
 //! The initiator against the real target, over iWARP on loopback and in simulated worlds.
 
+mod again;
 mod common;
 mod target;
 

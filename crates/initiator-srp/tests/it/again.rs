@@ -1,0 +1,81 @@
+//! A host that comes back with a login that ends its channels: the nexus of its former life is not its own.
+
+use crate::common::on_reactor;
+use crate::peer::{End, Peer};
+use crate::target::{BLOCK, HOST, Served, config, medium, serve};
+use std::rc::Rc;
+use weir_base::{MILLIS, SECONDS};
+use weir_fabric::Provider;
+use weir_proto_srp::PortId;
+use weir_proto_srp::command_builder::BufferSpec;
+use weir_reactor::{now, sleep};
+use weir_target_srp::TargetConfig;
+
+const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
+const TEST_UNIT_READY: [u8; 6] = [0; 6];
+
+/// The status of a command to a host that has had its unit attention.
+async fn status(peer: &Peer, tag: u64, cdb: &[u8]) -> u8 {
+    peer.send(tag, cdb, BufferSpec::None);
+    match peer.next().await {
+        (t, End::Status(s)) if t == tag => s,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A host that has reserved the unit, and another one, which it keeps out.
+async fn reserved(p: &Rc<dyn Provider>, t: &Served) -> (Peer, Peer) {
+    let holder = Peer::enter(p, t, 0).await;
+    holder.attention().await;
+    assert_eq!(status(&holder, 1, &RESERVE).await, 0);
+    let other = Peer::enter_as(p, t, PortId::new(8, 1), 0).await.expect("it is let in");
+    other.attention().await;
+    assert_eq!(status(&other, 1, &TEST_UNIT_READY).await, 0x18, "it is reserved");
+    (holder, other)
+}
+
+#[test]
+fn a_host_that_comes_back_holds_nothing_reserved() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        let (old, other) = reserved(&p, &t).await;
+        let new = Peer::enter_instead(&p, &t, HOST).await.expect("it is let in");
+        assert_eq!(status(&other, 2, &TEST_UNIT_READY).await, 0, "its former life has it yet");
+        // It is told that it is another one: what it held is gone.
+        new.attention().await;
+        assert_eq!(status(&new, 2, &TEST_UNIT_READY).await, 0);
+        assert_eq!(t.target.nexuses().len(), 2);
+        drop((old, new, other));
+        while !t.target.nexuses().is_empty() {
+            sleep(MILLIS).await;
+        }
+        t.port.check_idle().unwrap();
+    });
+}
+
+/// Its login does not wait for a device for ever. What it held must not wait either: the host could not give it back.
+#[test]
+fn so_it_is_while_a_device_has_a_write_of_its_former_life() {
+    on_reactor(|p| async move {
+        let c = TargetConfig { terminate_timeout: 200 * MILLIS, ..config() };
+        let t = serve(p.clone(), "127.0.0.1:0", c, &medium(1 << 20));
+        let (old, other) = reserved(&p, &t).await;
+        t.mood.stall.set(true);
+        old.write(2, 0, 1, Peer::immediate(&[7; BLOCK]));
+        while t.mood.begun.get() == 0 {
+            sleep(MILLIS).await;
+        }
+        let began = now();
+        let new = Peer::enter_instead(&p, &t, HOST).await.expect("it is let in");
+        assert!(now() - began < 5 * SECONDS);
+        assert_eq!(status(&other, 2, &TEST_UNIT_READY).await, 0, "its former life has it yet");
+        new.attention().await;
+        assert_eq!(status(&new, 2, &TEST_UNIT_READY).await, 0);
+        t.mood.stall.set(false);
+        drop((old, new, other));
+        while !t.target.nexuses().is_empty() {
+            sleep(MILLIS).await;
+        }
+        t.port.check_idle().unwrap();
+    });
+}
