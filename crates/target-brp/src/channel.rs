@@ -649,6 +649,10 @@ impl Link for Channel {
     }
 
     fn bar(&self) {
-        self.close(GoodbyeReason::NotAllowed, false);
+        match self.me.upgrade() {
+            // Nobody is to go on with it.
+            Some(me) if self.view.is_unknown() => me.end_later(GoodbyeReason::NotAllowed),
+            _ => self.close(GoodbyeReason::NotAllowed, false),
+        }
     }
 }

@@ -26,6 +26,11 @@ pub(crate) async fn tick(port: Rc<Port>) {
 impl Channel {
     fn look(self: &Rc<Self>) {
         let agreed = self.agreed.get();
+        let unknown = self.port.shared.access.map().host(&self.name.session.initiator.0).is_none();
+        // Without a connection, too: nobody may come back for it.
+        if unknown && !has(Bug::UnknownRemembered) {
+            return self.end_later(GoodbyeReason::NotAllowed);
+        }
         let Some(conn) = self.conn() else {
             let forget = self.port.config.session_timeout.max(agreed.keep_alive);
             if now().saturating_sub(self.silent_since.get()) > forget {
@@ -40,9 +45,6 @@ impl Channel {
         if agreed.keep_alive > 0 && silent > agreed.keep_alive {
             tracing::warn!(peer = %self.info().peer, "the host has been silent for too long");
             return self.close(GoodbyeReason::Silent, true);
-        }
-        if self.port.shared.access.map().host(&self.name.session.initiator.0).is_none() {
-            return self.end_later(GoodbyeReason::NotAllowed);
         }
         self.refresh();
         if self.port.shared.sessions.is_first(&self.name) {

@@ -29,7 +29,7 @@ pub struct Attachment {
     link: RefCell<Option<Weak<dyn Link>>>,
     /// What the host has proved to know.
     proved: RefCell<Secret>,
-    /// The map asks for another proof: nothing is seen.
+    /// The map asks for another proof, or does not know the host: nothing is seen.
     barred: Cell<bool>,
     /// The channel has ended: nothing is seen any more.
     left: Cell<bool>,
@@ -70,7 +70,7 @@ impl Attachment {
         }
     }
 
-    /// The access map asks for another proof than the host's, which has a secret, or another one, since it was let in.
+    /// The access map does not let its host in any more: that has been deleted since it was let in, or has a secret, or another one.
     pub fn is_barred(&self) -> bool {
         self.barred.get()
     }
@@ -78,6 +78,11 @@ impl Attachment {
     /// The nexus.
     pub fn nexus(&self) -> Nexus {
         self.nexus
+    }
+
+    /// Whether the access map did not know the initiator port when it was last looked at.
+    pub fn is_unknown(&self) -> bool {
+        self.host.borrow().is_empty()
     }
 
     /// The host's name; empty when no rule knows the initiator port.
@@ -107,7 +112,9 @@ impl Attachment {
         let map = access.map();
         let rule = map.host(&self.port);
         let proved = |r: &HostRule| r.secret == *self.proved.borrow() || has(Bug::ProofNotAsked);
-        self.barred.set(rule.is_some_and(|r| !proved(r)));
+        // Who is not known any more has no business here: no channel and no place.
+        let unknown = !has(Bug::UnknownStay);
+        self.barred.set(rule.map_or(unknown, |r| !proved(r)));
         let luns = rule.filter(|_| !self.barred.get()).map_or(&[][..], |r| &r.luns);
         let old = self.luns.take();
         let (mut new, mut absent) = (Vec::new(), Vec::new());

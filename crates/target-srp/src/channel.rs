@@ -443,9 +443,10 @@ impl Link for Channel {
     }
 
     fn bar(&self) {
-        self.close(
-            "its host has a secret, which it cannot prove by SRP",
-            Some(LogoutReason::Unspecified),
-        );
+        let why = match self.view.is_unknown() {
+            true => "nobody knows its host any more",
+            false => "its host has a secret, which it cannot prove by SRP",
+        };
+        self.close(why, Some(LogoutReason::Unspecified));
     }
 }

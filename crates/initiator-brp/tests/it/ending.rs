@@ -9,6 +9,7 @@ use weir_mem::Slice;
 use weir_proto_brp::{Command, LoginRequest, Op, RejectReason};
 use weir_reactor::{sleep, timeout};
 use weir_target_brp::TargetConfig;
+use weir_target_core::AccessMap;
 
 /// Its host comes again and again: it is told to wait, and takes no place from others by that.
 #[test]
@@ -51,5 +52,28 @@ fn a_host_that_comes_back_while_its_channel_ends_takes_no_places() {
             }
         };
         drop(timeout(20 * SECONDS, again).await.expect("it ends").expect("there is a place"));
+    });
+}
+
+/// One that has a connection, and one that waits for its host.
+#[test]
+fn a_host_that_is_deleted_loses_its_channels() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(1 << 20));
+        let here = Peer::enter(&p, &t, login(), 4).await.unwrap();
+        let gone = Peer::enter(&p, &t, LoginRequest { channel: 1, ..login() }, 4).await.unwrap();
+        drop(gone);
+        while t.target.local_channels().iter().all(|c| !c.peer.is_empty()) {
+            sleep(MILLIS).await;
+        }
+        t.access.set(AccessMap::default());
+        let ends = async {
+            while !t.target.sessions().is_empty() {
+                sleep(MILLIS).await;
+            }
+        };
+        assert!(timeout(5 * SECONDS, ends).await.is_ok(), "nobody knows it, and it stays");
+        assert!(!here.conn.is_open());
+        t.port.check_idle().unwrap();
     });
 }

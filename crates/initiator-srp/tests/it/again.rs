@@ -1,4 +1,5 @@
-//! A host that comes back with a login that ends its channels: the nexus of its former life is not its own.
+//! A host that comes back with a login that ends its channels: the nexus of its former life is not its own. And one that is to come
+//! back no more.
 
 use crate::common::on_reactor;
 use crate::peer::{End, Peer};
@@ -8,7 +9,8 @@ use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Provider;
 use weir_proto_srp::PortId;
 use weir_proto_srp::command_builder::BufferSpec;
-use weir_reactor::{now, sleep};
+use weir_reactor::{now, sleep, timeout};
+use weir_target_core::AccessMap;
 use weir_target_srp::TargetConfig;
 
 const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
@@ -77,5 +79,27 @@ fn so_it_is_while_a_device_has_a_write_of_its_former_life() {
             sleep(MILLIS).await;
         }
         t.port.check_idle().unwrap();
+    });
+}
+
+/// It need not say anything for that.
+#[test]
+fn a_host_that_is_deleted_loses_its_channels_and_their_places() {
+    on_reactor(|p| async move {
+        let c = TargetConfig { max_channels: 2, probe_after: 300 * MILLIS, ..config() };
+        let t = serve(p.clone(), "127.0.0.1:0", c, &medium(1 << 20));
+        let peers = [Peer::enter(&p, &t, 0).await, Peer::enter(&p, &t, 0).await];
+        peers[0].attention().await;
+        let known = t.access.map();
+        t.access.set(AccessMap::default());
+        let ends = async {
+            while t.port.census().channels > 0 {
+                sleep(MILLIS).await;
+            }
+        };
+        assert!(timeout(5 * SECONDS, ends).await.is_ok(), "nobody knows it, and it stays");
+        t.access.set((*known).clone());
+        let other = Peer::enter_as(&p, &t, PortId::new(8, 1), 0).await;
+        drop((other.expect("there is a place"), peers));
     });
 }
