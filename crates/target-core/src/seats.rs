@@ -1,7 +1,7 @@
 //! The channels that a target port may have, shared out among the hosts that it knows.
 
 use crate::access::AccessMap;
-use crate::planted::{Bug, has};
+use crate::planted::{Bug, has as planted};
 use crate::spread::Spread;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,7 +42,7 @@ impl Seats {
         let has_of = |host: &str| all.get(host).map_or(0, |p| p.taken);
         let others: usize = all.iter().filter(|(h, _)| *h != host).map(|(_, p)| p.taken).sum();
         let owed = |h: &str| if h == host { 0 } else { sure.saturating_sub(has_of(h)) };
-        let kept = match own < sure || has(Bug::SeatsForWhoComesFirst) {
+        let kept = match own < sure || planted(Bug::SeatsForWhoComesFirst) {
             true => 0,
             false => map.hosts.iter().map(|h| owed(&h.host)).sum(),
         };
@@ -52,9 +52,12 @@ impl Seats {
     /// Takes one for a host. True when it has one, false when it waits for one of `ends` that the host has and is to give back.
     fn take(&self, most: usize, host: &str, map: &AccessMap, ends: usize) -> Option<bool> {
         let mut all = self.all();
-        let (taken, coming) = all.get(host).map_or((0, 0), |p| (p.taken, p.waiting + p.kept));
+        let (taken, kept, waiting) =
+            all.get(host).map_or((0, 0, 0), |p| (p.taken, p.kept, p.waiting));
         let has = Seats::fits(&all, most, host, taken, map);
-        let ends = ends.min(taken);
+        // Those that are kept have been given back: nobody waits for them any more, and none of `ends` is among them.
+        let coming = if planted(Bug::KeptWaitOn) { waiting + kept } else { waiting };
+        let ends = ends.min(taken - kept);
         let own = taken - ends + coming;
         if !has && (coming >= ends || !Seats::fits(&all, most, host, own, map)) {
             return None;
@@ -246,6 +249,27 @@ mod tests {
         drop((old, new, more, b));
         assert!(spread.seats.all().is_empty());
         assert!(of(6, "a", 1).is_some_and(|mut s| s.claim(6, &m)));
+    }
+
+    /// A host comes back with several channels while its old ones end one after the other.
+    #[test]
+    fn who_has_got_a_place_does_not_count_among_those_that_wait() {
+        let spread = Arc::new(Spread::default());
+        let m = map(&["a"]);
+        let mut old = all_of(&spread, 3, "a", &m);
+        assert_eq!(old.len(), 3);
+        let mut new = Vec::new();
+        for n in (1..=3).rev() {
+            let seat = spread.admit_for(3, b"a", &m, n);
+            new.push(
+                seat.unwrap_or_else(|| panic!("{n} of its channels are to end, and none waits")),
+            );
+            old.pop();
+        }
+        assert!(spread.admit_for(3, b"a", &m, 0).is_none());
+        assert!(new.iter_mut().all(|s| s.claim(3, &m)));
+        drop(new);
+        assert!(spread.seats.all().is_empty());
     }
 
     #[test]
