@@ -58,8 +58,8 @@ pub(crate) struct Channel {
     busy: Cell<u32>,
     drained: WaitChannel,
     lost: Cell<bool>,
-    /// A request of ours (CRED_REQ, AER_REQ) is unanswered: there may be one at a time.
-    asked: Cell<bool>,
+    /// Since when a request of ours (CRED_REQ, AER_REQ) is unanswered: there may be one at a time.
+    asked: Cell<Option<Nanos>>,
     last_heard: Cell<Nanos>,
     next_tag: Cell<u64>,
     pub(crate) events: Events,
@@ -144,7 +144,7 @@ impl Channel {
             drained: WaitChannel::new(0),
             malformed: Cell::new(0),
             lost: Cell::new(false),
-            asked: Cell::new(false),
+            asked: Cell::new(None),
             last_heard: Cell::new(now()),
             next_tag: Cell::new(1),
             events: Events::default(),
@@ -310,12 +310,16 @@ impl Channel {
 
     /// A request of ours is unanswered.
     pub(crate) fn has_asked(&self) -> bool {
-        self.asked.get()
+        self.asked.get().is_some()
     }
 
     /// Claims the right to the one request of ours; false when another has it.
     pub(crate) fn begin_asking(&self) -> bool {
-        !self.asked.replace(true)
+        let free = self.asked.get().is_none();
+        if free {
+            self.asked.set(Some(now()));
+        }
+        free
     }
 
     /// Credits that are due, for a message of ours to carry.
@@ -345,7 +349,7 @@ impl Channel {
 
     /// The answer to our own request came.
     pub(crate) fn answered(self: &Rc<Self>) {
-        self.asked.set(false);
+        self.asked.set(None);
         if self.credit.borrow().needs_credit_request() {
             self.ask();
         }
@@ -374,11 +378,18 @@ impl Channel {
             if silent < period || unused {
                 continue;
             }
-            if channel.asked.get() {
-                let why = format!("the host has been silent for {} s", 2 * period / SECONDS);
-                return channel.close(&why, Some(LogoutReason::Inactive));
+            let Some(at) = channel.asked.get() else {
+                channel.ask();
+                continue;
+            };
+            // It may have been asked for something else a moment ago, and has as long for that answer as for any.
+            let asked = now().saturating_sub(at);
+            if asked < period && !has(Bug::AnswerAtOnce) {
+                next = period - asked;
+                continue;
             }
-            channel.ask();
+            let why = format!("the host has been silent for {} s", silent / SECONDS);
+            return channel.close(&why, Some(LogoutReason::Inactive));
         }
     }
 

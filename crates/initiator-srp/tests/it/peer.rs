@@ -26,10 +26,10 @@ pub(crate) enum End {
 
 /// A login as this initiator port.
 pub(crate) fn login(initiator: PortId) -> Vec<u8> {
-    login_to(initiator, MultiChannelAction::Independent)
+    login_to(initiator, MultiChannelAction::Independent, false)
 }
 
-fn login_to(initiator: PortId, action: MultiChannelAction) -> Vec<u8> {
+fn login_to(initiator: PortId, action: MultiChannelAction, event_solicited: bool) -> Vec<u8> {
     let login = LoginRequest {
         tag: Tag(0),
         request_iu_len: 8192,
@@ -37,7 +37,7 @@ fn login_to(initiator: PortId, action: MultiChannelAction) -> Vec<u8> {
         action,
         logout_solicited: false,
         credit_solicited: false,
-        event_solicited: false,
+        event_solicited,
         immediate: true,
         immediate_offset: OFFSET,
         initiator,
@@ -113,7 +113,14 @@ impl Peer {
         t: &Served,
         initiator: PortId,
     ) -> Result<Peer, FabricError> {
-        Peer::enter_by(p, t, login_to(initiator, MultiChannelAction::Terminate), 0).await
+        let login = login_to(initiator, MultiChannelAction::Terminate, false);
+        Peer::enter_by(p, t, login, 0).await
+    }
+
+    /// Logs in and asks for asynchronous events, which it does not answer.
+    pub(crate) async fn enter_for_events(p: &Rc<dyn Provider>, t: &Served) -> Peer {
+        let login = login_to(HOST, MultiChannelAction::Independent, true);
+        Peer::enter_by(p, t, login, 0).await.unwrap()
     }
 
     async fn enter_by(

@@ -62,3 +62,25 @@ fn a_host_that_is_there_keeps_channels_that_it_has_never_used() {
     assert_eq!((s.figures().losses, s.figures().reconnects), (0, 0));
     lab.check_clean(&s);
 }
+
+/// A host that has been silent for long is told something just before it would be asked whether it is there: it has as long to
+/// answer that as to answer any question.
+#[test]
+fn a_host_has_time_for_what_it_is_asked() {
+    let lab = lab(42);
+    let t = Rc::new(lab.served.take().expect("it is served"));
+    let (p, served): (Rc<dyn Provider>, _) = (lab.host.provider(), t.clone());
+    let peer = lab.run(async move {
+        let peer = Peer::enter_for_events(&p, &served).await;
+        peer.attention().await;
+        peer
+    });
+    lab.world.run_for(ASKED - SECONDS);
+    t.unit.with(|u| u.resize(64));
+    lab.world.run_for(ASKED / 2);
+    assert_eq!(t.port.census().channels, 1, "it is given up half the time after it was asked");
+    assert!(lab.host.enter(|| peer.conn.is_open()));
+    lab.world.run_for(ASKED);
+    assert_eq!(t.port.census().channels, 0, "it does not answer");
+    lab.host.enter(|| drop(peer));
+}
