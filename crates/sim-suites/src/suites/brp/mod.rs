@@ -10,7 +10,7 @@ use crate::{Pass, Run, Wrong};
 use counter::Counter;
 use std::cell::Cell;
 use std::rc::Rc;
-use weir_base::{IoError, IoResult, MICROS, MILLIS, Prng, SECONDS};
+use weir_base::{IoError, IoResult, MICROS, MILLIS, Nanos, Prng, SECONDS};
 use weir_initiator_brp::{Disk, Error, PortId, Session, SessionConfig, Status, Variant};
 use weir_mem::{BufPool, Slice};
 use weir_reactor::{LocalFuture, sleep};
@@ -19,6 +19,9 @@ use weir_target_brp::{Target, TargetConfig};
 
 /// Blocks that the load uses; the counter's is behind them.
 const BLOCKS: u64 = 64;
+
+/// How often is looked whether commands that timed out have ended.
+const ENDS_LOOK: Nanos = 100 * MILLIS;
 
 /// What happens besides I/O.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -212,16 +215,26 @@ impl Brp {
         }
     }
 
+    /// What a host's channels hold of commands, if they hold any.
+    fn held(c: &Client<Session>) -> Option<String> {
+        let all = (0..c.node.cores()).flat_map(|core| c.node.enter_on(core, || c.host.census()));
+        let mut holds = all.filter(|c| (c.busy, c.registrations, c.waiting) != (0, 0, 0));
+        holds.next().map(|c| format!("a channel holds commands: {c:?}"))
+    }
+
     /// Ends hosts and target and looks for anything left.
     fn close(&self, w: &World) -> Result<(), Wrong> {
         let clients = self.scene.clients.take();
         for c in clients.iter().filter(|c| c.is_current()) {
-            for core in 0..c.node.cores() {
-                for census in c.node.enter_on(core, || c.host.census()) {
-                    if (census.busy, census.registrations, census.waiting) != (0, 0, 0) {
-                        return Err(Wrong(format!("a channel holds commands: {census:?}")));
-                    }
+            // Commands whose time was up keep their slots until the target has told their ends, perhaps by another connection.
+            for _ in 0..20 * SECONDS / ENDS_LOOK {
+                if Brp::held(c).is_none() {
+                    break;
                 }
+                w.run_for(ENDS_LOOK);
+            }
+            if let Some(what) = Brp::held(c) {
+                return Err(Wrong(what));
             }
             let s = c.host.clone();
             w.run(&c.node, 60 * SECONDS, async move { s.close().await })?;
