@@ -195,7 +195,7 @@ pub(super) async fn open(
     if p.formatted && search.is_due().await {
         search.look(unheld).await;
     }
-    let (ours, unused, doubt) = search.end();
+    let (ours, mut unused, doubt) = search.end();
     let silent = doubt.silent || unread;
     if let Some(newer) = doubt.newer.filter(|_| lacking != Lacking::Forced) {
         let text = format!("pool {} cannot be opened", pool.name);
@@ -253,7 +253,12 @@ pub(super) async fn open(
     if lacks > 0 && matches!(lacking, Lacking::NothingNewer(_)) {
         tracing::warn!(pool = %pool.name, "opened without {lacks} of its devices: it was closed in order, and the others have all that it had then");
     }
-    let used: BTreeSet<String> = ours.into_iter().map(|f| f.path).collect();
+    let mut used: BTreeSet<String> = ours.into_iter().map(|f| f.path).collect();
+    for (path, why) in opened.left_out() {
+        tracing::warn!(pool = %pool.name, "{path}: {why}");
+        used.remove(&path);
+        unused.push((path, why));
+    }
     for (path, _) in &unused {
         // It may be looked at, and given to others.
         local.holds.release_path(&owner, Path::new(path));
