@@ -287,7 +287,8 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
     let credits = rng.between(2, 16) as u16;
     let config = TargetConfig {
         requests: rng.between(1, 40) as usize,
-        recv_buffers: usize::from(credits) * rng.between(9, 12) as usize,
+        // For nine channels: an eighth is set apart for greetings.
+        recv_buffers: usize::from(credits) * rng.between(11, 14) as usize,
         credits,
         depth: rng.between(1, 32) as u16,
         reads_out: rng.between(1, 8) as u16,
