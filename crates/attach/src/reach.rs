@@ -103,8 +103,10 @@ impl Failure {
     }
 }
 
+/// One for no reason that BRP knows is no such refusal: what speaks SRP only refuses logins by BRP so.
 fn is_passing(e: &brp::Error) -> bool {
-    matches!(e, brp::Error::Rejected(why) if why.is_passing())
+    let unspecified = brp::RejectReason::Unspecified;
+    matches!(e, brp::Error::Rejected(why) if why.is_passing() && *why != unspecified)
 }
 
 impl From<Error> for Failure {

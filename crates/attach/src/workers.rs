@@ -55,7 +55,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts `n` reactors with these buffers each. Until [`Workers::made`] nobody waits for them after a signal.
+    /// Starts `n` reactors with these buffers each. Until there is a disk nobody waits for them after a signal.
     ///
     /// # Errors
     /// The operating system has no ring, memory or thread, or there is no fabric.

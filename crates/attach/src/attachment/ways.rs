@@ -63,7 +63,7 @@ mod tests {
     use std::cell::RefCell;
     use weir_initiator_brp::Error as Brp;
     use weir_initiator_srp::ChannelError;
-    use weir_proto_brp::RejectReason::{self, Draining, NotAllowed, Resources};
+    use weir_proto_brp::RejectReason::{self, Draining, NotAllowed, Resources, Unspecified};
 
     fn refused(why: RejectReason) -> Failure {
         Failure::Brp(Brp::Rejected(why))
@@ -100,6 +100,8 @@ mod tests {
     #[test]
     fn a_protocol_that_does_not_work_is_left() {
         assert_eq!(tried(vec![Err(refused(NotAllowed))]), (vec![0, 1], Some(1)));
+        // By what speaks SRP only.
+        assert_eq!(tried(vec![Err(refused(Unspecified))]), (vec![0, 1], Some(1)));
         let none = Failure::Brp(Brp::Protocol("it is no BRP".into()));
         assert_eq!(tried(vec![Err(none)]), (vec![0, 1], Some(1)));
         let others = Failure::NoVolume(Vec::new());
