@@ -33,9 +33,9 @@ run_weir
 
 no_disk() { [ ! -e "/sys/block/${D#/dev/}/pid" ] && [ "$(cat "/sys/block/${D#/dev/}/size")" = 0 ]; }
 
-# Where both are there, ublk is taken; here only nbd and FUSE are.
+# Without --method FUSE is taken.
 step "attach"
-weir attach disk0 --protocol brp --queues 2
+weir attach disk0 --method nbd --protocol brp --queues 2
 D=$(readlink -f /dev/weir/disk0)
 [[ "$D" = /dev/nbd* ]] || fail "the disk is $D"
 [ "$(blockdev --getsize64 "$D")" = $((128 << 20)) ] || fail "the disk has $(blockdev --getsize64 "$D") bytes"

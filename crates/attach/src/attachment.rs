@@ -9,7 +9,8 @@ pub use claimed::{Claimed, Noting, claim};
 use crate::disk::{Disk, Geometry};
 use crate::error::{Error, Kind};
 use crate::fuse;
-use crate::host::loopdev;
+use crate::fuse::Shown;
+use crate::host::{diskseq, loopdev};
 use crate::nbd;
 use crate::reach::{self, Failure, Paths, Reached, Wanted};
 use crate::signals::Signals;
@@ -17,11 +18,13 @@ use crate::state::{Mapped, Method, Place, Process, State};
 use crate::sys;
 use crate::ublk;
 use crate::volume::Volume;
+use crate::whose::{Whose, whose};
 use crate::workers::{MakeProvider, Workers};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 use ways::reach_one;
 use weir_mem::PoolConfig;
 
@@ -52,6 +55,9 @@ impl From<Error> for NotAttached {
         NotAttached::Other(e)
     }
 }
+
+/// How often is looked whether a disk is there yet.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// News for the thread that directs.
 enum Event {
@@ -86,7 +92,8 @@ pub fn attach(
     signals: &Signals,
 ) -> Result<Attachment, NotAttached> {
     let Claimed { method, named, mut cleanup } = claimed;
-    let place = cleanup.place.clone();
+    let (place, mark) = (cleanup.place.clone(), cleanup.mark.clone());
+    let file = fuse::file_name(mark.as_deref());
     sys::become_io_server();
     // Who stops what serves a disk stops the disk, and the nbd driver ends one by that.
     sys::ignore_stops();
@@ -94,17 +101,20 @@ pub fn attach(
     let (reached, way) = reach_one(&workers, &spec.ways)?;
     let (tell, events) = channel();
     let made = geometry(&workers).and_then(|g| {
-        let len = Arc::new(AtomicU64::new(g.len));
+        let shown = Shown { name: file.clone(), len: Arc::new(AtomicU64::new(g.len)) };
         let device = match method {
-            Method::Fuse => make_loop(&workers, &place, g, &len, &tell)?,
+            Method::Fuse => make_loop(&workers, &place, g, &shown, &tell)?,
             Method::Nbd => make_nbd(&workers, &place, g, &tell)?,
             Method::Ublk => make_ublk(&workers, g, &mut cleanup, &tell)?,
         };
         cleanup.device = Some((method, device.clone()));
+        // By nbd it stays the same, whoever has the device.
+        let diskseq = diskseq(&device).filter(|_| method != Method::Nbd);
+        place.has(method, &device, diskseq)?;
         let link = named.then(|| place.make_link(&device)).transpose()?;
-        Ok((g, len, device, link))
+        Ok((g, shown.len, device, diskseq, link))
     });
-    let (g, len, device, link) = match made {
+    let (g, len, device, diskseq, link) = match made {
         Ok(m) => m,
         Err(e) => {
             reached.close(&workers);
@@ -138,6 +148,8 @@ pub fn attach(
         home: me.home,
         mapped: spec.mapped.clone(),
         thread,
+        diskseq,
+        mark,
     };
     place.write(&state)?;
     let resized = tell.clone();
@@ -175,25 +187,25 @@ fn make_loop(
     workers: &Workers,
     place: &Place,
     g: Geometry,
-    len: &Arc<AtomicU64>,
+    shown: &Shown,
     tell: &Sender<Event>,
 ) -> Result<PathBuf, Error> {
     let mount = fuse::Mount::new(&place.disk())?;
     for i in 0..workers.len() {
-        let (connection, len, tell) = (mount.connection()?, len.clone(), tell.clone());
+        let (connection, shown, tell) = (mount.connection()?, shown.clone(), tell.clone());
         workers.call(i, move |here| {
             if let Some(disk) = reach::volume() {
                 let ended = move || {
                     let _ = tell.send(Event::Ended);
                 };
                 let pool = here.pool.clone();
-                fuse::Queue::start(&here.reactor, &here.ring, pool, connection, disk, len, ended);
+                fuse::Queue::start(&here.reactor, &here.ring, pool, connection, disk, shown, ended);
             }
             Box::pin(async {})
         })?;
     }
     let won = |device: &Path| place.about_to_have(Method::Fuse, device);
-    loopdev::configure(&mount.file(), g.block_size, g.read_only, won)
+    loopdev::configure(&mount.file(&shown.name), g.block_size, g.read_only, won)
 }
 
 /// A device of the nbd driver with a connection for every reactor.
@@ -230,9 +242,9 @@ fn make_ublk(
     cleanup: &mut Cleanup,
     tell: &Sender<Event>,
 ) -> Result<PathBuf, Error> {
-    let device = ublk::Device::add(workers.len(), g)?;
+    let device = ublk::Device::add(workers.len(), g, cleanup.mark.as_deref())?;
     // By the name that its disk will have.
-    let disk = PathBuf::from(format!("/dev/ublkb{}", device.number));
+    let disk = device.disk();
     cleanup.device = Some((Method::Ublk, disk.clone()));
     cleanup.place.about_to_have(Method::Ublk, &disk)?;
     let file = device.open()?;
@@ -264,7 +276,14 @@ impl Attachment {
 
     /// Serves the disk until it is detached. A signal has it try to detach itself; while the disk is in use it goes on.
     pub fn serve(mut self) {
-        while let Ok(event) = self.events.recv() {
+        loop {
+            let event = match self.events.recv_timeout(LOOK) {
+                Ok(event) => event,
+                Err(RecvTimeoutError::Disconnected) => break,
+                // Somebody else may have taken its file from a loop device: its process is not told of that.
+                Err(RecvTimeoutError::Timeout) if self.is_cleared() => break,
+                Err(RecvTimeoutError::Timeout) => continue,
+            };
             match event {
                 Event::Ended => break,
                 Event::Resized(len) => self.resize(len),
@@ -280,8 +299,19 @@ impl Attachment {
         self.reached.close(&self.workers);
     }
 
+    /// Whether a loop device is certainly not this disk any more.
+    fn is_cleared(&self) -> bool {
+        self.state.method == Method::Fuse && whose(&self.place, &self.state) == Whose::NotOurs
+    }
+
     /// The volume has another length.
     fn resize(&mut self, len: u64) {
+        if whose(&self.place, &self.state) != Whose::Ours {
+            tracing::error!(
+                "the volume has another size, and the disk may be another's: it is left alone"
+            );
+            return;
+        }
         tracing::info!(from = self.state.size, to = len, "the volume has another size");
         self.len.store(len, Ordering::Release);
         let done = self.reached.set_len(&self.workers, len).and_then(|()| {
@@ -295,7 +325,7 @@ impl Attachment {
             // The file's length is the volume's; the kernel learns it from the answer.
             let file = std::fs::OpenOptions::new()
                 .write(true)
-                .open(self.place.disk().join(fuse::FILE_NAME))
+                .open(self.place.disk().join(fuse::file_name(self.state.mark.as_deref())))
                 .map_err(|e| failed(&e))?;
             file.set_len(len).map_err(|e| failed(&e))?;
             loopdev::update_capacity(&self.state.device).map_err(|e| failed(&e))

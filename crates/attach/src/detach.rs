@@ -1,21 +1,21 @@
 //! The end of an attachment, by its own process or by another; also of one whose process was killed.
 
+mod quiet;
+
+use quiet::{quiet, unknown};
+
 use crate::error::{Error, Kind};
 use crate::host::{loopdev, users};
 use crate::nbd;
-use crate::state::{ELSEWHERE, Life, Made, Mapped, Method, Place, State};
+use crate::state::{ELSEWHERE, Home, Life, Made, Mapped, Method, Place, State};
 use crate::sys;
 use crate::ublk;
-use crate::whose::{Whose, is_ours, whose};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use crate::whose::{self, Whose, whose};
+use std::fs::File;
+use std::io;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long what was written may take to get to the volume.
-const FLUSH: Duration = Duration::from_secs(30);
 /// How long the kernel and the process may take to let go.
 const LET_GO: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(20);
@@ -69,7 +69,7 @@ pub fn detach<E>(
         return Err(no_such(run_dir, name));
     }
     let first = place.owner();
-    let is_elsewhere = first.is_some_and(|p| p.life() == Life::Elsewhere);
+    let is_elsewhere = place.life() == Some(Life::Elsewhere);
     if is_elsewhere && !force {
         return Err(elsewhere(&place));
     }
@@ -83,12 +83,12 @@ pub fn detach<E>(
             take_disk(&place, state, force, &mut done.notes)?;
             // The process itself may take its part meanwhile.
             drop(held);
-            see_end(state, &mut done.notes)?;
+            see_end(&place, state, force, &mut done.notes)?;
             (Some(state.process()), hold(&place, force)?)
         }
         None => {
             done.notes.push("it had never been finished, or has ended".into());
-            take_unfinished(&place);
+            take_unfinished(&place, force)?;
             (first, held)
         }
     };
@@ -98,7 +98,13 @@ pub fn detach<E>(
         done.seen_to = state.and_then(|s| s.mapped);
         return Ok(done);
     }
-    match made.map(|made| (undo(&made), made)) {
+    let undone = made.map(|made| (undo(&made), made));
+    // That takes a while, and by force others are not kept out meanwhile.
+    if place.owner() != owner {
+        done.notes.extend(undone.and_then(|(said, _)| said.ok()));
+        return Ok(done);
+    }
+    match undone {
         Some((Err(why), made)) => {
             let kept = !(force && is_over);
             if kept {
@@ -126,7 +132,7 @@ fn elsewhere(place: &Place) -> Error {
 }
 
 fn no_such(run_dir: &Path, name: &str) -> Error {
-    let all: Vec<String> = crate::state::list(run_dir).into_iter().map(|(n, _)| n).collect();
+    let all: Vec<String> = crate::state::list(run_dir).into_iter().map(|l| l.name).collect();
     let have = if all.is_empty() { "there is none".into() } else { all.join(", ") };
     let message = format!("there is no attachment {name}");
     Error::new(Kind::NotFound, message, have, "`weir attach --list` shows all")
@@ -138,25 +144,31 @@ fn hold(place: &Place, force: bool) -> Result<Option<File>, Error> {
     match place.lock(LET_GO) {
         Ok(held) => Ok(held),
         Err(_) if force => Ok(None),
-        Err(e) => Err(Error::new(
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(Error::new(
             Kind::Busy,
             format!("the attachment {} is being detached by another", place.name()),
             e,
             "wait a moment; if it stays, use --force",
+        )),
+        Err(e) => Err(Error::new(
+            Kind::Failed,
+            format!("the files of {} cannot be locked, and others be kept from them", place.name()),
+            e,
+            "use a --run-dir where files can be locked, as on a tmpfs; --force goes on all the same",
         )),
     }
 }
 
 /// Sees to it that nobody is making the attachment any more. True: nobody was.
 fn end_maker(place: &Place, force: bool) -> Result<bool, Error> {
-    let owner = place.owner();
-    match owner.filter(|p| p.is_alive()) {
-        None if owner.is_some() || force => Ok(true),
-        Some(p) if force => {
+    match (place.owner(), place.life()) {
+        (Some(_), Some(Life::Ended)) => Ok(true),
+        (Some(p), Some(Life::Alive)) if force => {
             let _ = sys::kill(p.pid, libc::SIGKILL);
             wait_for("the process does not end", || !p.is_alive())?;
             Ok(false)
         }
+        _ if force => Ok(true),
         _ => Err(Error::new(
             Kind::Busy,
             format!("the attachment {} is not finished", place.name()),
@@ -167,31 +179,49 @@ fn end_maker(place: &Place, force: bool) -> Result<bool, Error> {
 }
 
 /// Takes away what the kernel has of an attachment that was never finished.
-fn take_unfinished(place: &Place) {
-    place.remove_link();
-    let maker = place.maker();
-    match maker.as_ref().and_then(|m| m.disk.as_ref()) {
-        Some((Method::Fuse, device)) if is_ours(place, device, false) => {
+fn take_unfinished(place: &Place, force: bool) -> Result<(), Error> {
+    let Some(maker) = place.maker() else {
+        let _ = sys::unmount(&place.disk(), true);
+        return Ok(());
+    };
+    let mark = maker.mark.as_deref();
+    let noted = match &maker.disk {
+        Some((Method::Ublk, disk)) => ublk::Device::of(disk),
+        _ => None,
+    };
+    let noted = noted.filter(|d| d.is_of(maker.process.pid, mark));
+    let mut left = Vec::from_iter(noted);
+    // By its number it is another process in another pid namespace, and one with another method has none of these.
+    let is_here = maker.process.home.pid_namespace == Home::here().pid_namespace;
+    let by_ublk = maker.disk.as_ref().is_none_or(|(method, _)| *method == Method::Ublk);
+    if mark.is_some() || (is_here && by_ublk) {
+        left.extend(ublk::Device::left_by(maker.process.pid, mark));
+    }
+    // It may have become a disk just before.
+    let used = left.iter().map(|d| d.disk()).find(|disk| !force && whose::is_open(disk));
+    if let Some(disk) = used {
+        return Err(Error::new(
+            Kind::Busy,
+            format!("{}, which {} was about to have, is in use", disk.display(), place.name()),
+            users::of(&disk, maker.process.pid).join("\n"),
+            "end what uses it; --force takes it away all the same",
+        ));
+    }
+    match &maker.disk {
+        Some((Method::Fuse, device)) if whose::is_left(place, &maker, device) => {
             place.take_link(device, true);
             let _ = loopdev::clear(device, None);
         }
+        Some((Method::Ublk, disk)) if noted.is_some() => drop(place.take_link(disk, true)),
         _ => {}
     }
-    let noted = maker.as_ref().and_then(|m| match &m.disk {
-        Some((Method::Ublk, disk)) => ublk::Device::of(disk).filter(|d| d.is_of(m.process.pid)),
-        _ => None,
-    });
-    let left = maker.iter().flat_map(|m| ublk::Device::left_by(m.process.pid));
-    if noted.is_some() {
-        for (_, disk) in maker.iter().flat_map(|m| &m.disk) {
-            place.take_link(disk, true);
-        }
-    }
-    for d in noted.into_iter().chain(left) {
+    place.remove_link();
+    for d in left {
         let _ = d.stop();
         d.delete();
     }
     let _ = sys::unmount(&place.disk(), true);
+    Ok(())
 }
 
 /// Takes the disk away. At a success without force it is certainly gone, so that its process may be ended.
@@ -203,9 +233,9 @@ fn take_disk(
 ) -> Result<(), Error> {
     let alive = state.is_alive();
     let claim = if force { None } else { quiet(place, state, alive)? };
-    match state.life() {
+    match place.life() {
         _ if alive => {}
-        Life::Elsewhere => {
+        Some(Life::Elsewhere) => {
             notes.push(format!(
                 "its process {} may go on: it is one of another pid namespace",
                 state.pid
@@ -216,26 +246,39 @@ fn take_disk(
             state.pid
         )),
     }
-    nameless(place, state, || {
+    nameless(place, state, |condemned| {
         if alive && force {
             // With its process, whatever waits for it ends.
             let _ = sys::kill(state.pid, libc::SIGKILL);
             wait_for("the process does not end", || !state.is_alive())?;
         }
-        take_away(place, state, force, claim, notes)
+        take_away(place, state, force, claim, notes, condemned)
     })
 }
 
-/// Sees to it that the process ends whose disk is gone.
-fn see_end(state: &State, notes: &mut Vec<String>) -> Result<(), Error> {
+/// Sees to it that the process ends whose disk is gone. One that stays has its disk yet, unless the kernel says that it has not.
+fn see_end(
+    place: &Place,
+    state: &State,
+    force: bool,
+    notes: &mut Vec<String>,
+) -> Result<(), Error> {
     let ended = wait_for("the process does not end", || !state.is_alive());
     if ended.is_err() {
+        if !force && !whose::has_gone(place, state) {
+            return Err(Error::new(
+                Kind::Busy,
+                format!("process {} of {} does not end", state.pid, state.name),
+                format!("{} may be its disk yet", state.device.display()),
+                "see its log; --force ends it, and what is not written yet is lost",
+            ));
+        }
         let _ = sys::kill(state.pid, libc::SIGKILL);
         notes.push(format!("its process {} did not end by itself and was killed", state.pid));
         wait_for("the process does not end", || !state.is_alive())?;
     }
     if let (Method::Ublk, Some(d)) = (state.method, ublk::Device::of(&state.device))
-        && d.whose(state.pid, false) == Whose::Ours
+        && d.whose(state.pid, false, state.mark.as_deref()) == Whose::Ours
     {
         d.delete();
     }
@@ -245,155 +288,30 @@ fn see_end(state: &State, notes: &mut Vec<String>) -> Result<(), Error> {
 /// As the process of the attachment itself, which ends once the kernel has let go.
 pub(crate) fn detach_own(place: &Place, state: &State) -> Result<(), Error> {
     let claim = quiet(place, state, true)?;
-    nameless(place, state, || take_away(place, state, false, claim, &mut Vec::new()))
+    nameless(place, state, |condemned| {
+        take_away(place, state, false, claim, &mut Vec::new(), condemned)
+    })
 }
 
 /// Does what frees the device while that has no name in /dev/weir: another attachment may get it at once. The name comes
-/// back if the device stays.
+/// back if the device stays, unless `free` says that it is condemned: the kernel takes it away when nobody has it open any more.
 fn nameless(
     place: &Place,
     state: &State,
-    free: impl FnOnce() -> Result<(), Error>,
+    free: impl FnOnce(&mut bool) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    let mut condemned = false;
     let device = &state.device;
     let named = place.take_link(device, whose(place, state) != Whose::NotOurs);
-    let done = free();
-    let stays = named && done.is_err() && whose(place, state) != Whose::NotOurs;
-    match (done, stays.then(|| place.make_link(device))) {
+    let done = free(&mut condemned);
+    let stays = named && done.is_err() && !condemned && whose(place, state) != Whose::NotOurs;
+    match (done, stays.then(|| place.show_link(device))) {
         (Err(mut e), Some(Err(no_name))) => {
             e.reason = format!("{}\n{}: {}", e.reason, no_name.message, no_name.reason);
             Err(e)
         }
         (done, _) => done,
     }
-}
-
-/// Sees to it that nobody uses the disk, and that what was written to it is on the volume. As long as the file is kept it
-/// cannot be mounted, or become part of something; there is none where the disk is gone with its process, or is another's.
-fn quiet(place: &Place, state: &State, alive: bool) -> Result<Option<File>, Error> {
-    if !is_still(place, state)? {
-        return Ok(None);
-    }
-    let claim = claim(state, alive);
-    // It may have become another's just before. Who has it open keeps it what it is.
-    if !is_still(place, state)? {
-        return Ok(None);
-    }
-    let claim = claim?;
-    unused(state)?;
-    if alive && claim.is_some() {
-        flush(state)?;
-        // Who has only opened it meanwhile is not kept out by that, and may have written.
-        unused(state)?;
-    }
-    Ok(claim)
-}
-
-/// Whether the disk is this attachment's. That it is not must be certain.
-fn is_still(place: &Place, state: &State) -> Result<bool, Error> {
-    match whose(place, state) {
-        Whose::Ours => Ok(true),
-        Whose::NotOurs => Ok(false),
-        Whose::Unknown(why) => Err(unknown(state, why)),
-    }
-}
-
-fn unknown(state: &State, why: String) -> Error {
-    Error::new(
-        Kind::Failed,
-        format!("it is not known whether {} is the disk of {}", state.device.display(), state.name),
-        why,
-        "--force ends its process all the same, and what is not written yet is lost",
-    )
-}
-
-/// Takes the disk for this process; none: the kernel has none by that name, or its process has ended. That it is somebody else's the
-/// kernel knows best: a mount may be in another namespace.
-fn claim(state: &State, alive: bool) -> Result<Option<File>, Error> {
-    let flags = libc::O_EXCL | libc::O_CLOEXEC;
-    match OpenOptions::new().read(true).custom_flags(flags).open(&state.device) {
-        Ok(file) => Ok(Some(file)),
-        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-            unused(state)?;
-            Err(in_use(
-                state,
-                "it is mounted where this process cannot see it, or somebody has it for themselves"
-                    .into(),
-            ))
-        }
-        Err(e) if alive && !is_gone(&state.device, &e) => {
-            let message = format!("{} cannot be looked at", state.device.display());
-            Err(Error::system(message, &e))
-        }
-        Err(_) => Ok(None),
-    }
-}
-
-/// Whether this error, when a disk was opened, says that there is none.
-fn is_gone(device: &Path, e: &io::Error) -> bool {
-    let listed = || {
-        let name = device.file_name().unwrap_or_default();
-        !sys::shows_disks() || Path::new("/sys/block").join(name).exists()
-    };
-    match e.raw_os_error() {
-        Some(libc::ENXIO | libc::ENODEV) => true,
-        Some(libc::ENOENT) => !listed(),
-        _ => false,
-    }
-}
-
-fn unused(state: &State) -> Result<(), Error> {
-    let uses = users::of(&state.device, state.pid);
-    if uses.is_empty() { Ok(()) } else { Err(in_use(state, uses.join("\n"))) }
-}
-
-fn in_use(state: &State, why: String) -> Error {
-    Error::new(
-        Kind::Busy,
-        format!("the disk of {} is in use", state.name),
-        why,
-        "unmount it and end what uses it; --force takes it away all the same, and what is not written yet is lost",
-    )
-}
-
-/// Has everything written that the kernel still has, and flushed by the target.
-fn flush(state: &State) -> Result<(), Error> {
-    let failed = |why: String| {
-        let message = format!("what was written to {} cannot be flushed", state.name);
-        let hint = "see the log of the attachment; --force gives up what is not on the volume";
-        Error::new(Kind::Failed, message, why, hint)
-    };
-    // By a process of its own (coreutils): it may wait in the kernel for ever, and a process with a thread there cannot end.
-    let mut sync = Command::new("sync")
-        .arg(&state.device)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|e| failed(format!("`sync` cannot be run: {e}")))?;
-    for _ in 0..FLUSH.as_millis() / STEP.as_millis() {
-        match sync.try_wait().map_err(|e| failed(e.to_string()))? {
-            Some(done) if done.success() => return Ok(()),
-            Some(_) => {
-                let mut why = String::new();
-                if let Some(mut said) = sync.stderr.take() {
-                    drop(said.read_to_string(&mut why));
-                }
-                return Err(failed(why.trim().to_owned()));
-            }
-            None => std::thread::sleep(STEP),
-        }
-    }
-    // This process may go on for long after the target is back.
-    let reaped =
-        std::thread::Builder::new().name("weir-flush".into()).spawn(move || drop(sync.wait()));
-    drop(reaped);
-    Err(Error::new(
-        Kind::Busy,
-        format!("what was written to {} is not on the volume yet", state.name),
-        format!("the target has not answered for {} s", FLUSH.as_secs()),
-        "bring the target back, or use --force and lose what is not written",
-    ))
 }
 
 /// Takes the disk away from the kernel, and from this process, which has claimed it.
@@ -403,6 +321,7 @@ fn take_away(
     force: bool,
     claim: Option<File>,
     notes: &mut Vec<String>,
+    condemned: &mut bool,
 ) -> Result<(), Error> {
     let device = &state.device;
     let ours = match whose(place, state) {
@@ -420,6 +339,7 @@ fn take_away(
                 let failed =
                     |e| Error::system(format!("{} cannot be cleared", device.display()), &e);
                 loopdev::clear(device, claim).map_err(failed)?;
+                *condemned = true;
                 let gone = || loopdev::is_free(device) || whose(place, state) == Whose::NotOurs;
                 if wait_for("", gone).is_err() {
                     if !force {

@@ -3,6 +3,7 @@
 mod links;
 mod place;
 mod process;
+mod witness;
 
 pub(crate) use place::ELSEWHERE;
 pub use place::Place;
@@ -107,6 +108,22 @@ pub(crate) struct Maker {
     /// What the kernel is about to give it, or has.
     #[serde(default)]
     pub(crate) disk: Option<(Method, PathBuf)>,
+    /// See [`State::diskseq`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) diskseq: Option<u64>,
+    /// See [`State::mark`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mark: Option<String>,
+    /// The process keeps the file locked for as long as it lives.
+    #[serde(default)]
+    pub(crate) locked: bool,
+}
+
+impl Maker {
+    /// One that has nothing yet, by that process.
+    pub(crate) fn of(process: Process) -> Maker {
+        Maker { process, disk: None, diskseq: None, mark: None, locked: false }
+    }
 }
 
 /// An attachment.
@@ -151,17 +168,20 @@ pub struct State {
     /// The thread that serves it, as the driver told (nbd): in a container that is a number of the machine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<u32>,
+    /// The kernel's number for what the disk was made as, since the machine started: another one is another disk. None: the
+    /// kernel has none (before Linux 5.15), or by that driver it is always the same (nbd).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diskseq: Option<u64>,
+    /// A number that no other attachment has. The kernel tells it of the disk: in the name of its file (fuse), among what its
+    /// process has said (ublk).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<String>,
 }
 
 impl State {
-    /// True while its process lives, for certain.
-    pub fn is_alive(&self) -> bool {
+    /// True while its process lives, for certain, as far as its number says.
+    pub(crate) fn is_alive(&self) -> bool {
         self.process().is_alive()
-    }
-
-    /// What is known of its process's life.
-    pub fn life(&self) -> Life {
-        self.process().life()
     }
 
     pub(crate) fn process(&self) -> Process {
@@ -169,15 +189,29 @@ impl State {
     }
 }
 
-/// All attachments, by name; without a state when one is being made, or was never finished.
-pub fn list(run_dir: &Path) -> Vec<(String, Option<State>)> {
+/// An attachment as others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// None: it is being made, or was never finished.
+    pub state: Option<State>,
+    /// What is known of its process's life.
+    pub life: Life,
+}
+
+/// All attachments, by name.
+pub fn list(run_dir: &Path) -> Vec<Listed> {
     let entries = fs::read_dir(run_dir).into_iter().flatten().flatten();
     let mut all: Vec<_> = entries
         .filter_map(|e| e.file_name().into_string().ok())
         .filter_map(|n| Place::of(run_dir, &n).ok())
-        .map(|p| (p.name().to_owned(), p.read()))
+        .map(|p| {
+            let life = p.life().unwrap_or(Life::Ended);
+            Listed { name: p.name().to_owned(), state: p.read(), life }
+        })
         .collect();
-    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
 

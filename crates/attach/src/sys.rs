@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use weir_mem::Slice;
@@ -195,38 +195,26 @@ pub(crate) fn has_all_processes() -> bool {
     std::fs::metadata("/proc/self/ns/pid").is_ok_and(|m| m.ino() == INITIAL)
 }
 
+/// Whether a file is one of the kernel's process file system: a container may have another in its place.
+pub(crate) fn is_of_proc(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: a zeroed structure is a valid value of that plain C type.
+    let mut of: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one structure to a local.
+    let r = unsafe { libc::fstatfs(file.as_raw_fd(), &mut of) };
+    r == 0 && of.f_type == libc::PROC_SUPER_MAGIC
+}
+
+/// A number that nobody else has.
+pub(crate) fn random() -> io::Result<u64> {
+    let mut b = [0u8; 8];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut b)?;
+    Ok(u64::from_ne_bytes(b))
+}
+
 /// True for root.
 pub fn is_root() -> bool {
     // SAFETY: has no conditions.
     unsafe { libc::geteuid() == 0 }
-}
-
-/// The process that listens at an abstract Unix socket, by its number here; none: it is not to be seen.
-pub(crate) fn listener(name: &[u8]) -> Option<u32> {
-    // SAFETY: a zeroed address is a valid value of that plain C type.
-    let mut at: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    at.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // Its path begins with a zero.
-    let path = at.sun_path.get_mut(1..=name.len())?;
-    path.iter_mut().zip(name).for_each(|(to, b)| *to = *b as libc::c_char);
-    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: has no conditions.
-    let fd = done(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }).ok()?;
-    // SAFETY: the descriptor is new, and nobody else's.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut of = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut n = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the address is ours and at least `len` long; the kernel writes at most `n` bytes to a structure of that size.
-    let asked = unsafe {
-        done(libc::connect(fd.as_raw_fd(), (&raw const at).cast(), len as libc::socklen_t))
-            .and_then(|_| {
-                let (to, n) = ((&raw mut of).cast(), &raw mut n);
-                done(libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, n))
-            })
-    };
-    asked.ok()?;
-    u32::try_from(of.pid).ok().filter(|pid| *pid != 0)
 }
 
 /// Makes this process one of its own session, without a terminal.

@@ -44,6 +44,8 @@ const INFO: usize = 64;
 const STATE: usize = 4;
 const NUMBER: usize = 12;
 const PROCESS: usize = 16;
+/// What the driver keeps for the process that serves the device, and does not look at: the attachment's mark.
+const MARK: usize = 32;
 /// There is no disk: not yet, or no more.
 const DEAD: u16 = 0;
 const DEVICES: &str = "/sys/class/ublk-char";
@@ -87,11 +89,16 @@ impl Device {
         Some(Device { number: name.strip_prefix("ublkb")?.parse().ok()? })
     }
 
+    /// Its disk, which may be there or not.
+    pub(crate) fn disk(self) -> PathBuf {
+        PathBuf::from(format!("/dev/ublkb{}", self.number))
+    }
+
     /// Makes a device, which nobody serves yet.
     ///
     /// # Errors
     /// What the driver said.
-    pub(crate) fn add(queues: usize, g: Geometry) -> Result<Device, Error> {
+    pub(crate) fn add(queues: usize, g: Geometry, mark: Option<&str>) -> Result<Device, Error> {
         probe()?;
         let failed = |e: &io::Error| Error::system("the ublk driver makes no device", e);
         let control = control().map_err(|e| failed(&e))?;
@@ -103,6 +110,7 @@ impl Device {
         info[NUMBER..NUMBER + 4].copy_from_slice(&u32::MAX.to_ne_bytes());
         info[PROCESS..PROCESS + 4].copy_from_slice(&std::process::id().to_ne_bytes());
         info[24..32].copy_from_slice(&F_CMD_IOCTL_ENCODE.to_ne_bytes());
+        info[MARK..MARK + 8].copy_from_slice(&number_of(mark).unwrap_or(0).to_ne_bytes());
         sys::ublk_control(control.as_fd(), ADD, u32::MAX, &mut info, 0).map_err(|e| failed(&e))?;
         let number = info[NUMBER..].first_chunk().map_or(0, |b| u32::from_ne_bytes(*b));
         let device = Device { number };
@@ -132,7 +140,7 @@ impl Device {
         let pid = u64::from(std::process::id());
         sys::ublk_control(control.as_fd(), START, self.number, &mut [], pid)
             .map_err(|e| failed(&e))?;
-        let disk = PathBuf::from(format!("/dev/ublkb{}", self.number));
+        let disk = self.disk();
         appear(&disk)?;
         Ok(disk)
     }
@@ -155,13 +163,13 @@ impl Device {
         Ok(info)
     }
 
-    /// Whether that process serves it, or whoever did has ended.
-    pub(crate) fn is_of(self, pid: u32) -> bool {
-        self.info().is_ok_and(|i| whose_is(&i, pid, false) == Whose::Ours)
+    /// Whether that process serves it, or whoever did has ended; by the mark where there is one.
+    pub(crate) fn is_of(self, pid: u32, mark: Option<&str>) -> bool {
+        self.info().is_ok_and(|i| whose_is(&i, pid, false, mark) == Whose::Ours)
     }
 
-    /// Whether it is that process's.
-    pub(crate) fn whose(self, pid: u32, alive: bool) -> Whose {
+    /// Whether it is that process's, or has this mark.
+    pub(crate) fn whose(self, pid: u32, alive: bool, mark: Option<&str>) -> Whose {
         let unknown = |e: &io::Error| Whose::Unknown(format!("{CONTROL} cannot be asked: {e}"));
         let control = match control() {
             Ok(c) => c,
@@ -171,7 +179,7 @@ impl Device {
         };
         let mut info = [0; INFO];
         match sys::ublk_control(control.as_fd(), GET_INFO, self.number, &mut info, 0) {
-            Ok(_) => whose_is(&info, pid, alive),
+            Ok(_) => whose_is(&info, pid, alive, mark),
             Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Whose::NotOurs,
             // The same in the words of an older driver.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.is_missing() => Whose::NotOurs,
@@ -193,9 +201,10 @@ impl Device {
         sys::shows_disks() && !Path::new(DEVICES).join(format!("ublkc{}", self.number)).exists()
     }
 
-    /// Devices that a process made, which was killed before it served them.
-    pub(crate) fn left_by(pid: u32) -> Vec<Device> {
-        if Path::new(&format!("/proc/{pid}")).exists() {
+    /// Devices that a process of this pid namespace made, which was killed before it served them. Where it had a mark that
+    /// counts: by its number it may be a process of another container.
+    pub(crate) fn left_by(pid: u32, mark: Option<&str>) -> Vec<Device> {
+        if mark.is_none() && Path::new(&format!("/proc/{pid}")).exists() {
             return Vec::new();
         }
         let names = std::fs::read_dir(DEVICES).into_iter().flatten().flatten();
@@ -203,7 +212,11 @@ impl Device {
             e.file_name().to_str()?.strip_prefix("ublkc")?.parse::<u32>().ok()
         };
         let all = names.filter_map(number).map(|number| Device { number });
-        all.filter(|d| d.info().is_ok_and(|i| process(&i) == Some(pid))).collect()
+        let is = |i: &[u8; INFO]| match number_of(mark) {
+            Some(mark) => mark_in(i) == mark,
+            None => process(i) == Some(pid),
+        };
+        all.filter(|d| d.info().is_ok_and(|i| is(&i))).collect()
     }
 
     /// Has the disk take a new length over.
@@ -226,8 +239,20 @@ fn process(info: &[u8; INFO]) -> Option<u32> {
     u32::try_from(pid).ok()
 }
 
-/// Whose a device is: that process's also when it is nobody's any more.
-fn whose_is(info: &[u8; INFO], pid: u32, alive: bool) -> Whose {
+fn number_of(mark: Option<&str>) -> Option<u64> {
+    u64::from_str_radix(mark?, 16).ok()
+}
+
+fn mark_in(info: &[u8; INFO]) -> u64 {
+    info[MARK..].first_chunk().map_or(0, |b| u64::from_ne_bytes(*b))
+}
+
+/// Whose a device is: that with the mark. Where there is none, as of an older version, that process's, also when it is nobody's
+/// any more.
+fn whose_is(info: &[u8; INFO], pid: u32, alive: bool, mark: Option<&str>) -> Whose {
+    if let Some(mark) = number_of(mark) {
+        return if mark_in(info) == mark { Whose::Ours } else { Whose::NotOurs };
+    }
     let state = info[STATE..].first_chunk().map_or(u16::MAX, |b| u16::from_ne_bytes(*b));
     match process(info) {
         Some(p) if p == pid => Whose::Ours,
@@ -418,11 +443,20 @@ mod tests {
             i[PROCESS..PROCESS + 4].copy_from_slice(&pid.to_ne_bytes());
             i
         };
-        let of = |state, pid| whose_is(&info(state, pid), 7, true);
+        let of = |state, pid| whose_is(&info(state, pid), 7, true, None);
         assert!([of(1, 7), of(DEAD, 7), of(DEAD, -1)].iter().all(|w| *w == Whose::Ours));
         assert!([of(1, 8), of(DEAD, 8)].iter().all(|w| *w == Whose::NotOurs), "another's");
         assert!(matches!(of(2, -1), Whose::Unknown(_)), "of two that is one too many");
-        assert_eq!(whose_is(&info(2, -1), 7, false), Whose::NotOurs, "its process may come back");
+        let left = whose_is(&info(2, -1), 7, false, None);
+        assert_eq!(left, Whose::NotOurs, "its process may come back");
+        // By its mark it is known whatever the number of its process, which another container has, too.
+        let marked = |mark: u64, pid| {
+            let mut i = info(DEAD, pid);
+            i[MARK..MARK + 8].copy_from_slice(&mark.to_ne_bytes());
+            whose_is(&i, 7, true, Some("00000000000000aa"))
+        };
+        assert_eq!((marked(0xaa, -1), marked(0xaa, 9)), (Whose::Ours, Whose::Ours));
+        assert_eq!((marked(0xab, 7), marked(0, -1)), (Whose::NotOurs, Whose::NotOurs));
     }
 
     #[test]

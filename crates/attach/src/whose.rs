@@ -2,14 +2,15 @@
 
 use crate::fuse;
 use crate::host::loopdev;
-use crate::host::users;
+use crate::host::{diskseq, users};
 use crate::nbd;
-use crate::state::{Method, Place, Process, State};
+use crate::state::{Home, Life, Maker, Method, Place, Process, State};
+use crate::sys;
 use crate::ublk;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// The file of a volume as the kernel tells it when its file system is mounted nowhere any more.
+/// The file of a volume as the kernel tells it when its file system is mounted nowhere any more, without a mark.
 const LOST: &str = "/volume";
 
 /// Whose a disk is.
@@ -23,13 +24,38 @@ pub(crate) enum Whose {
     Unknown(String),
 }
 
+/// What is known of a disk that an attachment has, or had.
+struct Had<'a> {
+    device: &'a Path,
+    home: Home,
+    diskseq: Option<u64>,
+    mark: Option<&'a str>,
+    /// Its process may live.
+    lives: bool,
+}
+
 /// Whose the disk of an attachment is now.
 pub(crate) fn whose(place: &Place, state: &State) -> Whose {
-    let (device, pid, alive) = (&state.device, state.pid, state.is_alive());
+    let device = state.device.as_path();
+    let had = Had {
+        device,
+        home: state.home,
+        diskseq: state.diskseq,
+        mark: state.mark.as_deref(),
+        lives: state.is_alive() || place.life().is_some_and(|l| l != Life::Ended),
+    };
+    let (pid, alive) = (state.pid, state.is_alive());
     let no_such = || Whose::Unknown(format!("{} is no device of that driver", device.display()));
+    if state.home.is_of_another_boot() {
+        return Whose::NotOurs;
+    }
     match state.method {
-        Method::Fuse => whose_loop(place, device, alive),
-        Method::Ublk => ublk::Device::of(device).map_or_else(no_such, |d| d.whose(pid, alive)),
+        Method::Fuse => whose_loop(place, &had),
+        Method::Ublk => by_number(&had).unwrap_or_else(|| {
+            let asked = |d: ublk::Device| d.whose(pid, alive, had.mark);
+            ublk::Device::of(device).map_or_else(no_such, asked)
+        }),
+        // The driver's number for a device stays the same, whoever has it.
         Method::Nbd => match nbd::Device::of(device) {
             None => no_such(),
             Some(d) if alive => d.whose(pid, state.thread),
@@ -39,25 +65,67 @@ pub(crate) fn whose(place: &Place, state: &State) -> Whose {
     }
 }
 
-fn whose_loop(place: &Place, device: &Path, alive: bool) -> Whose {
-    let file = place.disk().join(fuse::FILE_NAME);
-    match loopdev::backing(device) {
-        Ok(Some(b)) if Path::new(&b) == file => Whose::Ours,
-        // Seen from another root directory, the path of its file is another one.
-        Ok(Some(b)) => match loopdev::is_named(device, &file) {
-            Ok(false) => Whose::NotOurs,
-            // Its process has ended, and with that the mount namespace of its file.
-            Ok(true) if !alive && b == LOST => Whose::Ours,
-            _ => Whose::Unknown(format!("the kernel says that its file is {b}")),
-        },
-        Ok(None) => Whose::NotOurs,
-        Err(e) => Whose::Unknown(format!("the kernel does not say what its file is: {e}")),
+/// Whose a disk is by the kernel's number for it, which it gives once in each run of the machine; none: that says nothing.
+fn by_number(had: &Had<'_>) -> Option<Whose> {
+    same(had.diskseq?, diskseq(had.device)?, had.home.is_of_this_boot())
+}
+
+fn same(then: u64, now: u64, this_boot: bool) -> Option<Whose> {
+    match then == now {
+        true => this_boot.then_some(Whose::Ours),
+        false => Some(Whose::NotOurs),
     }
 }
 
-/// Whether the loop device has the file of this attachment, whose process is `alive`.
-pub(crate) fn is_ours(place: &Place, device: &Path, alive: bool) -> bool {
-    whose_loop(place, device, alive) == Whose::Ours
+fn whose_loop(place: &Place, had: &Had<'_>) -> Whose {
+    let backing = match loopdev::backing(had.device) {
+        Ok(Some(b)) => b,
+        Ok(None) => return Whose::NotOurs,
+        Err(e) => return Whose::Unknown(format!("the kernel does not say what its file is: {e}")),
+    };
+    // Whatever the path of its file is from here: a directory has several, and a container another root.
+    by_number(had).unwrap_or_else(|| by_file(place, had, &backing))
+}
+
+/// Whose a loop device is by the name of its file.
+fn by_file(place: &Place, had: &Had<'_>, backing: &str) -> Whose {
+    let name = fuse::file_name(had.mark);
+    let unknown = || Whose::Unknown(format!("the kernel says that its file is {backing}"));
+    if had.mark.is_some() {
+        return match backing.strip_suffix(&name).is_some_and(|dir| dir.ends_with('/')) {
+            true => Whose::Ours,
+            false if had.lives => unknown(),
+            false => Whose::NotOurs,
+        };
+    }
+    let file = place.disk().join(name);
+    if Path::new(backing) == file {
+        return Whose::Ours;
+    }
+    match loopdev::is_named(had.device, &file) {
+        Ok(false) if !had.lives => Whose::NotOurs,
+        // Its process has ended, and with that the mount namespace of its file.
+        Ok(true) if !had.lives && backing == LOST => Whose::Ours,
+        _ => unknown(),
+    }
+}
+
+/// Whether a loop device has the file of the attachment that this process makes or has.
+pub(crate) fn is_own(place: &Place, device: &Path) -> bool {
+    place.maker().is_some_and(|m| whose_made(place, &m, device, true) == Whose::Ours)
+}
+
+/// Whose the loop device is that an attachment was about to get when its process ended.
+pub(crate) fn is_left(place: &Place, maker: &Maker, device: &Path) -> bool {
+    whose_made(place, maker, device, false) == Whose::Ours
+}
+
+fn whose_made(place: &Place, maker: &Maker, device: &Path, lives: bool) -> Whose {
+    let (home, mark) = (maker.process.home, maker.mark.as_deref());
+    if home.is_of_another_boot() {
+        return Whose::NotOurs;
+    }
+    whose_loop(place, &Had { device, home, diskseq: maker.diskseq, mark, lives })
 }
 
 /// Whether the attachment in this directory, whose process has ended, has that disk yet, and somebody uses it.
@@ -69,10 +137,18 @@ pub(crate) fn is_used(dir: &Path, process: Process, device: &Path) -> bool {
 }
 
 /// Whether somebody has mounted a disk, or has it open.
-fn is_open(device: &Path) -> bool {
+pub(crate) fn is_open(device: &Path) -> bool {
     let flags = libc::O_EXCL | libc::O_CLOEXEC;
     let mine = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(device);
     mine.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY)) || !users::of(device, 0).is_empty()
+}
+
+/// Whether the disk of an attachment has certainly gone, or is another's: nothing of it is lost with its process.
+pub(crate) fn has_gone(place: &Place, state: &State) -> bool {
+    let listed =
+        |d: &PathBuf| Path::new("/sys/block").join(d.file_name().unwrap_or_default()).exists();
+    let no_disk = state.method == Method::Ublk && sys::shows_disks() && !listed(&state.device);
+    no_disk || whose(place, state) == Whose::NotOurs
 }
 
 /// Whether a disk looks like that of some attachment, of whatever run directory. What is not known does.
@@ -83,6 +159,55 @@ pub(crate) fn looks_attached(device: &Path) -> bool {
     if let Some(d) = ublk::Device::of(device) {
         return d.looks_attached();
     }
-    let file = |b: &str| b == LOST || b.ends_with("/disk/volume");
+    let marked = |b: &str| {
+        let mark = b.rsplit_once("/volume-").map_or("", |(_, mark)| mark);
+        mark.len() == 16 && mark.bytes().all(|c| c.is_ascii_hexdigit())
+    };
+    let file = |b: &str| b == LOST || b.ends_with("/disk/volume") || marked(b);
     loopdev::backing(device).map_or(true, |b| b.is_some_and(|b| file(&b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::Scratch;
+
+    /// Two containers may have one path each, and one directory two.
+    #[test]
+    fn a_loop_device_is_known_by_number_then_by_its_mark() {
+        assert_eq!(same(7, 8, true), Some(Whose::NotOurs));
+        assert_eq!(same(7, 8, false), Some(Whose::NotOurs));
+        assert_eq!(same(7, 7, true), Some(Whose::Ours));
+        assert_eq!(same(7, 7, false), None, "numbers begin anew with the machine");
+        let dir = Scratch::new("marks");
+        let place = dir.place("a");
+        let device = Path::new("/dev/loop987654");
+        let had = |mark, lives| Had { device, home: Home::here(), diskseq: None, mark, lives };
+        let mine = Some("00000000000000aa");
+        let path = |name: &str| place.disk().join(name).display().to_string();
+        let by = |b: &str, lives| by_file(&place, &had(mine, lives), b);
+        for b in [path("volume-00000000000000aa"), "/volume-00000000000000aa".into()] {
+            assert_eq!((by(&b, true), by(&b, false)), (Whose::Ours, Whose::Ours), "{b}");
+        }
+        // Another container's, by the very path.
+        for b in
+            [path("volume-00000000000000ab"), path("volume"), "/x-volume-00000000000000aa".into()]
+        {
+            assert!(matches!(by(&b, true), Whose::Unknown(_)), "{b}");
+            assert_eq!(by(&b, false), Whose::NotOurs, "{b}");
+        }
+        // An older version's.
+        assert_eq!(by_file(&place, &had(None, true), &path("volume")), Whose::Ours);
+        assert!(matches!(by_file(&place, &had(None, true), "/x/volume"), Whose::Unknown(_)));
+    }
+
+    #[test]
+    fn another_run_of_the_machine_has_other_disks() {
+        let dir = Scratch::new("boots");
+        let place = dir.place("a");
+        let mut state = crate::state::tests::state("a", Method::Nbd, "/dev/none");
+        assert!(matches!(whose(&place, &state), Whose::Unknown(_)));
+        state.home.boot = Some(1);
+        assert_eq!(whose(&place, &state), Whose::NotOurs);
+    }
 }

@@ -8,7 +8,7 @@ use crate::port::PortClaim;
 use crate::state::{Made, Method, Place};
 use crate::sys;
 use crate::ublk;
-use crate::whose::is_ours;
+use crate::whose;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -61,7 +61,8 @@ pub fn claim(run_dir: &Path, name: &str, method: Option<Method>) -> Result<Claim
     let mut place = Place::of(run_dir, name)?;
     place.create()?;
     // The name goes with this.
-    let cleanup = Cleanup { place, device: None, undo: None, ports: Vec::new() };
+    let mark = place.mark();
+    let cleanup = Cleanup { place, device: None, mark, undo: None, ports: Vec::new() };
     let named = cleanup.place.keep_name()?;
     Ok(Claimed { method, named, cleanup })
 }
@@ -73,6 +74,8 @@ const HELD: Duration = Duration::from_secs(10);
 pub(super) struct Cleanup {
     pub(super) place: Place,
     pub(super) device: Option<(Method, PathBuf)>,
+    /// See [`State::mark`](crate::state::State::mark).
+    pub(super) mark: Option<String>,
     undo: Option<Box<dyn FnOnce() -> bool>>,
     // These go after what is done at the end.
     ports: Vec<PortClaim>,
@@ -88,14 +91,14 @@ impl Drop for Cleanup {
             self.place.remove_link();
         }
         match &self.device {
-            Some((Method::Fuse, device)) if own && is_ours(&self.place, device, true) => {
+            Some((Method::Fuse, device)) if own && whose::is_own(&self.place, device) => {
                 self.place.take_link(device, true);
                 let _ = loopdev::clear(device, None);
             }
             // The driver has let go with the sockets.
             Some((Method::Ublk, disk)) => {
-                let device = ublk::Device::of(disk);
-                if let Some(d) = device.filter(|d| d.is_of(std::process::id())) {
+                let (device, mark) = (ublk::Device::of(disk), self.mark.as_deref());
+                if let Some(d) = device.filter(|d| d.is_of(std::process::id(), mark)) {
                     let _ = d.stop();
                     d.delete();
                 }
@@ -130,23 +133,28 @@ fn choose(method: Option<Method>) -> Result<Method, Error> {
         Some(Method::Ublk) => ublk::probe().map(|()| Method::Ublk),
         Some(Method::Nbd) => nbd::probe().map(|()| Method::Nbd),
         Some(Method::Fuse) => by_fuse(),
-        None => best(ublk::probe(), nbd::probe, by_fuse),
+        None => best(ublk::probe(), by_fuse, nbd::probe),
     }
 }
 
-/// The first of the methods that there is; what all of them said if there is none.
+/// The first of the methods that there is; what all of them said if there is none. By nbd last: what stops the process for a
+/// moment (SIGSTOP, a debugger, a freezer) ends such a disk.
 fn best(
     ublk: Result<(), Error>,
-    nbd: impl FnOnce() -> Result<(), Error>,
     fuse: impl FnOnce() -> Result<Method, Error>,
+    nbd: impl FnOnce() -> Result<(), Error>,
 ) -> Result<Method, Error> {
     let Err(no_ublk) = ublk else { return Ok(Method::Ublk) };
-    let Err(no_nbd) = nbd() else { return Ok(Method::Nbd) };
-    fuse().map_err(|e| {
+    let no_fuse = match fuse() {
+        Ok(method) => return Ok(method),
+        Err(e) => e,
+    };
+    nbd().map(|()| Method::Nbd).map_err(|e| {
         let message = "this kernel has nothing to make a disk with";
-        let why = format!("{}\n{}\n{}", no_ublk.reason, no_nbd.reason, e.reason);
-        let hint = format!("for ublk: {}; for nbd: {}; or: {}", no_ublk.hint, no_nbd.hint, e.hint);
-        Error::new(e.kind, message, why, hint)
+        let why = format!("{}\n{}\n{}", no_ublk.reason, no_fuse.reason, e.reason);
+        let hint =
+            format!("for ublk: {}; for fuse: {}; or: {}", no_ublk.hint, no_fuse.hint, e.hint);
+        Error::new(no_fuse.kind, message, why, hint)
     })
 }
 

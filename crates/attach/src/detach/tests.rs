@@ -2,6 +2,11 @@ use super::*;
 use crate::state::tests::{Scratch, ended, mapped, state};
 use crate::state::{Maker, Process};
 use std::fs;
+use std::process::Command;
+
+fn ours(place: &Place, device: &Path) -> bool {
+    place.maker().is_some_and(|m| whose::is_left(place, &m, device))
+}
 
 /// The files of an attachment of that process, for which something was made.
 fn left_by(dir: &Scratch, process: Process) -> Place {
@@ -14,7 +19,7 @@ fn left_by(dir: &Scratch, process: Process) -> Place {
         ..Made::here(mapped(), "1:2".into())
     };
     place.write_made(Some(&made)).unwrap();
-    let maker = Maker { process, disk: None };
+    let maker = Maker::of(process);
     fs::write(dir.0.join("run/a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
     place
 }
@@ -59,7 +64,7 @@ fn a_process_that_could_not_take_it_back_does_not_hide_that() {
     let state =
         State { pid, started, mapped: Some(mapped()), ..state("a", Method::Nbd, "/dev/nbd98765") };
     place.write(&state).unwrap();
-    let maker = Maker { process: it, disk: None };
+    let maker = Maker::of(it);
     fs::write(run.join("a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
     let ends = std::thread::spawn({
         let place = place.clone();
@@ -107,22 +112,22 @@ fn a_device_goes_with_an_attachment_that_was_never_finished() {
     let dir = Scratch::new("unfinished");
     let mut place = dir.place("a");
     place.create().unwrap();
-    let file = place.disk().join(crate::fuse::FILE_NAME);
+    let file = place.disk().join(crate::fuse::file_name(place.mark().as_deref()));
     fs::write(&file, vec![0; 1 << 20]).unwrap();
     let won = |device: &Path| {
         assert!(loopdev::is_free(device), "not yet");
         place.about_to_have(Method::Fuse, device)
     };
     let device = loopdev::configure(&file, 512, false, won).unwrap();
-    assert!(is_ours(&place, &device, false));
+    assert!(ours(&place, &device));
     place.make_link(&device).unwrap();
     let disk = Some((Method::Fuse, device.clone()));
-    let maker = Maker { process: ended(), disk };
+    let maker = Maker { disk, mark: place.mark(), ..Maker::of(ended()) };
     fs::write(dir.0.join("run/a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
     let done = detach(&dir.0.join("run"), "a", false, |_| Ok::<_, ()>(String::new())).unwrap();
     assert!(done.left.is_none());
     // Whoever looks for a free device may have this one open for a moment.
-    let left = wait_for("", || !is_ours(&place, &device, false)).is_err();
+    let left = wait_for("", || !ours(&place, &device)).is_err();
     if left {
         loopdev::clear(&device, None).unwrap();
     }
@@ -194,7 +199,7 @@ fn a_process_whose_disk_is_not_known_is_left_alone_without_force() {
     let Process { pid, started, .. } = it;
     let state = State { pid, started, ..state("a", Method::Ublk, "/dev/ublkb0") };
     place.write(&state).unwrap();
-    let maker = Maker { process: it, disk: Some((Method::Ublk, state.device.clone())) };
+    let maker = Maker { disk: Some((Method::Ublk, state.device.clone())), ..Maker::of(it) };
     fs::write(run.join("a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
     let undo = |_: &Made| Ok::<_, ()>(String::new());
     let done = detach(&run, "a", false, undo).map(|d| d.notes);
@@ -215,19 +220,20 @@ fn the_name_of_a_disk_goes_before_the_disk_and_comes_back_if_that_stays() {
     let dir = Scratch::new("name");
     let mut place = dir.place("a");
     place.create().unwrap();
-    let file = place.disk().join(crate::fuse::FILE_NAME);
+    let file = place.disk().join(crate::fuse::file_name(place.mark().as_deref()));
     fs::write(&file, vec![0; 1 << 20]).unwrap();
     let device = loopdev::configure(&file, 512, false, |_| Ok(())).unwrap();
     let link = place.make_link(&device).unwrap();
     let Process { pid, started, .. } = ended();
-    let state = State { pid, started, ..state("a", Method::Fuse, device.to_str().unwrap()) };
-    let failed = nameless(&place, &state, || {
+    let mark = place.mark();
+    let state = State { pid, started, mark, ..state("a", Method::Fuse, device.to_str().unwrap()) };
+    let failed = nameless(&place, &state, |_| {
         assert!(fs::read_link(&link).is_err());
         Err(Error::new(Kind::Busy, "", "", ""))
     });
     let back = place.is_link_to(&device);
     let done = take_disk(&place, &state, false, &mut Vec::new());
-    let left = is_ours(&place, &device, false);
+    let left = ours(&place, &device);
     if left {
         loopdev::clear(&device, None).unwrap();
     }
@@ -267,7 +273,7 @@ fn who_ends_an_attachment_keeps_others_from_that_meanwhile() {
     let Process { pid, started, .. } = it;
     let state = State { pid, started, ..state("a", Method::Nbd, "/dev/nbd98765") };
     place.write(&state).unwrap();
-    let maker = Maker { process: it, disk: None };
+    let maker = Maker::of(it);
     fs::write(run.join("a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
     let slower = std::thread::spawn({
         let run = run.clone();
@@ -305,7 +311,7 @@ fn an_attachment_of_another_pid_namespace_is_left_alone_without_force() {
     let place = left_by(&dir, Process::me());
     let state = State { pid: 1, started: 1, home, ..state("a", Method::Nbd, "/dev/nbd98765") };
     place.write(&state).unwrap();
-    let maker = Maker { process: it, disk: None };
+    let maker = Maker::of(it);
     let write = || fs::write(run.join("a/maker.json"), serde_json::to_vec(&maker).unwrap());
     write().unwrap();
     let refused = |with_state: bool| {

@@ -13,8 +13,6 @@ pub(crate) const OUT_HEADER: usize = 16;
 pub(crate) const ROOT: u64 = 1;
 /// The one file.
 pub(crate) const FILE: u64 = 2;
-/// The file's name.
-pub(crate) const NAME: &[u8] = b"volume";
 /// Block that the file system names as its own.
 pub(crate) const BLOCK: u32 = 4096;
 
@@ -261,8 +259,9 @@ impl Reply {
     }
 
     /// What is in the directory, from entry `from` on, in at most `len` bytes.
-    pub(crate) fn directory(from: u64, len: u32) -> Reply {
-        let all: [(u64, u32, &[u8]); 3] = [(ROOT, 4, b"."), (ROOT, 4, b".."), (FILE, 8, NAME)];
+    pub(crate) fn directory(name: &str, from: u64, len: u32) -> Reply {
+        let all: [(u64, u32, &[u8]); 3] =
+            [(ROOT, 4, b"."), (ROOT, 4, b".."), (FILE, 8, name.as_bytes())];
         let mut r = Reply::new();
         for (i, (node, kind, name)) in all.into_iter().enumerate().skip(from as usize) {
             let padded = name.len().next_multiple_of(8);
@@ -309,7 +308,7 @@ mod tests {
         assert_eq!(h.ask(&b), Some(Ask::Read { at: 4096, len: 8192 }));
         let b = message(1, ROOT, b"volume\0");
         let h = Header::parse(&b).unwrap();
-        assert_eq!(h.ask(&b), Some(Ask::Lookup { parent: ROOT, name: NAME }));
+        assert_eq!(h.ask(&b), Some(Ask::Lookup { parent: ROOT, name: b"volume" }));
         let b = message(9999, ROOT, b"");
         assert_eq!(Header::parse(&b).unwrap().ask(&b), Some(Ask::Other));
     }
@@ -344,10 +343,10 @@ mod tests {
         assert_eq!(len(Reply::entry(FILE, 1, false)), 128);
         assert_eq!(len(Reply::opened()), 16);
         assert_eq!(len(Reply::statfs(1)), 80);
-        assert_eq!(len(Reply::directory(0, 4096)), 3 * 24 + 3 * 8);
-        assert_eq!(len(Reply::directory(3, 4096)), 0);
-        assert_eq!(len(Reply::directory(0, 40)), 32);
-        assert_eq!(len(Reply::directory(u64::MAX, 4096)), 0);
+        assert_eq!(len(Reply::directory("volume", 0, 4096)), 3 * 24 + 3 * 8);
+        assert_eq!(len(Reply::directory("volume", 3, 4096)), 0);
+        assert_eq!(len(Reply::directory("volume", 0, 40)), 32);
+        assert_eq!(len(Reply::directory("volume", u64::MAX, 4096)), 0);
         assert_eq!(Reply::error(5, libc::EIO)[4..8], (-libc::EIO).to_ne_bytes());
     }
 }

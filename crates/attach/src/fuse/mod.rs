@@ -7,7 +7,7 @@
 mod abi;
 mod queue;
 
-pub use queue::{Census, Queue};
+pub use queue::{Census, Queue, Shown};
 
 use crate::error::{Error, Kind};
 use crate::sys;
@@ -20,8 +20,11 @@ const DEVICE: &str = "/dev/fuse";
 /// `_IOR(229, 0, u32)`
 const CLONE: u64 = 0x8004_e500;
 
-/// Name of the file in the mounted directory.
-pub const FILE_NAME: &str = "volume";
+/// Name of the file in the mounted directory: the kernel tells of a loop device's file by name, so an attachment's has its
+/// mark in it. Those of an older version have none.
+pub(crate) fn file_name(mark: Option<&str>) -> String {
+    mark.map_or_else(|| "volume".into(), |mark| format!("volume-{mark}"))
+}
 
 /// Whether this machine can do it.
 ///
@@ -79,8 +82,8 @@ impl Mount {
         Ok(clone.into())
     }
 
-    /// The file.
-    pub fn file(&self) -> PathBuf {
-        self.dir.join(FILE_NAME)
+    /// The file of this name.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 }

@@ -48,13 +48,21 @@ pub struct Census {
     pub under_way: u64,
 }
 
+/// The file that is shown.
+#[derive(Debug, Clone)]
+pub struct Shown {
+    /// Its name.
+    pub name: String,
+    /// Its length.
+    pub len: Arc<AtomicU64>,
+}
+
 /// One reactor's queue.
 pub struct Queue<D> {
     connection: OwnedFd,
     disk: Rc<D>,
     pool: BufPool,
-    /// Length of the file.
-    len: Arc<AtomicU64>,
+    file: Shown,
     watch: Watch,
     ready: Rc<RefCell<VecDeque<u64>>>,
     /// Where the next message goes.
@@ -79,7 +87,7 @@ impl<D: Disk> Queue<D> {
         pool: BufPool,
         connection: OwnedFd,
         disk: Rc<D>,
-        len: Arc<AtomicU64>,
+        file: Shown,
         ended: impl FnOnce() + 'static,
     ) -> Rc<Queue<D>> {
         let ready = Rc::new(RefCell::new(VecDeque::with_capacity(4)));
@@ -88,7 +96,7 @@ impl<D: Disk> Queue<D> {
             connection,
             disk,
             pool,
-            len,
+            file,
             watch,
             ready,
             receive: RefCell::default(),
@@ -218,7 +226,7 @@ impl<D: Disk> Queue<D> {
 
     /// Answers what can be answered at once.
     fn ask(&self, h: &Header, message: &[u8]) {
-        let len = self.len.load(Ordering::Acquire);
+        let len = self.file.len.load(Ordering::Acquire);
         let read_only = self.disk.geometry().read_only;
         let no = |errno| Err(Errno(errno));
         let reply = match h.ask(message) {
@@ -243,7 +251,7 @@ impl<D: Disk> Queue<D> {
                     None => no(libc::EPROTO),
                 }
             }
-            Some(Ask::Lookup { parent: abi::ROOT, name: abi::NAME }) => {
+            Some(Ask::Lookup { parent: abi::ROOT, name }) if name == self.file.name.as_bytes() => {
                 Ok(Reply::entry(abi::FILE, len, read_only).finish(h.unique))
             }
             Some(Ask::Lookup { .. }) => no(libc::ENOENT),
@@ -257,7 +265,9 @@ impl<D: Disk> Queue<D> {
             Some(Ask::Open { .. } | Ask::OpenDir { .. }) => no(libc::EISDIR),
             Some(Ask::Release | Ask::Destroy) => Ok(Reply::error(h.unique, 0).to_vec()),
             Some(Ask::StatFs) => Ok(Reply::statfs(len).finish(h.unique)),
-            Some(Ask::ReadDir { from, len }) => Ok(Reply::directory(from, len).finish(h.unique)),
+            Some(Ask::ReadDir { from, len }) => {
+                Ok(Reply::directory(&self.file.name, from, len).finish(h.unique))
+            }
             Some(Ask::Write { .. } | Ask::Other) => no(libc::ENOSYS),
         };
         match reply {

@@ -1,7 +1,9 @@
 //! The names of disks among the devices, and who gave them. A number of the kernel's goes from one attachment to another, or to
 //! somebody else, so a name that is left over must not become another's disk. What is not a symbolic link is never touched.
 
-use super::Process;
+use super::witness::{self, New, Witness};
+use super::{Life, Process};
+use crate::host::{diskseq, told};
 use crate::sys;
 use crate::whose;
 use serde::{Deserialize, Serialize};
@@ -33,17 +35,20 @@ pub(super) struct Given {
     /// The kernel's number for what the disk was then: another one is another disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) diskseq: Option<u64>,
+    /// The process keeps the record locked for as long as it lives.
+    #[serde(default)]
+    locked: bool,
 }
 
 impl Given {
     /// A name that is kept for an attachment.
     pub(super) fn to(dir: &Path, process: Process) -> Given {
-        Given { dir: dir.to_owned(), process, device: None, diskseq: None }
+        Given { dir: dir.to_owned(), process, device: None, diskseq: None, locked: false }
     }
 
     /// The same with its disk.
     pub(super) fn with(self, device: &Path) -> Given {
-        let diskseq = number(device, "diskseq");
+        let diskseq = diskseq(device);
         Given { device: Some(device.to_owned()), diskseq, ..self }
     }
 
@@ -57,21 +62,27 @@ impl Given {
             return false;
         };
         let changed = |now| self.diskseq.is_some_and(|then| then != now);
-        is_no_disk(device) || number(device, "diskseq").is_some_and(changed)
+        is_no_disk(device)
+            || self.process.home.is_of_another_boot()
+            || diskseq(device).is_some_and(changed)
     }
 
-    /// Why nobody else may have the name.
-    fn holds(&self) -> Option<String> {
+    /// Why nobody else may have the name, whose record is there.
+    fn holds(&self, link: &Path) -> Option<String> {
         let whose =
             |how: &str| format!("it is that of the attachment in {}, {how}", self.dir.display());
         let pid = self.process.pid;
-        match self.process.life() {
-            super::Life::Alive => Some(whose(&format!("process {pid}"))),
-            super::Life::Elsewhere if self.is_over() => None,
-            super::Life::Elsewhere => {
+        let witness = || match read(link) {
+            Some((now, witness)) if now.is_of(self) => witness,
+            _ => Witness::Unknown,
+        };
+        match self.process.life_by(witness) {
+            Life::Alive => Some(whose(&format!("process {pid}"))),
+            Life::Elsewhere if self.is_over() => None,
+            Life::Elsewhere => {
                 Some(whose(&format!("process {pid} of another pid namespace, which may live")))
             }
-            super::Life::Ended => {
+            Life::Ended => {
                 let device = self.device.as_ref().filter(|_| !self.is_over())?;
                 let used = whose::is_used(&self.dir, self.process, device);
                 used.then(|| whose(&format!("whose disk {} is in use yet", device.display())))
@@ -80,16 +91,10 @@ impl Given {
     }
 }
 
-/// A number that the kernel tells of a disk.
-fn number(device: &Path, file: &str) -> Option<u64> {
-    let disk = Path::new("/sys/class/block").join(device.file_name()?);
-    fs::read_to_string(disk.join(file)).ok()?.trim().parse().ok()
-}
-
 /// Whether the kernel has no disk by this name.
 fn is_no_disk(device: &Path) -> bool {
     let listed = Path::new("/sys/class/block").join(device.file_name().unwrap_or_default());
-    number(device, "size").map_or(!listed.exists(), |sectors| sectors == 0)
+    told(device, "size").map_or(!listed.exists(), |sectors| sectors == 0)
 }
 
 /// Keeps other attachments from changing names meanwhile; nothing where no lock can be made.
@@ -120,17 +125,26 @@ pub(super) fn record(link: &Path) -> PathBuf {
 
 /// Who gave a name; none: an older version, or nobody.
 fn given(link: &Path) -> Option<Given> {
-    serde_json::from_slice(&fs::read(record(link)).ok()?).ok()
+    read(link).map(|(given, _)| given)
 }
 
-fn write(link: &Path, by: &Given) -> io::Result<()> {
+fn read(link: &Path) -> Option<(Given, Witness)> {
+    witness::read(&record(link), |g: &Given| g.locked)
+}
+
+/// Writes down who gave a name. The file that it gives says that this process lives.
+fn write(link: &Path, by: &Given) -> io::Result<File> {
     let file = record(link);
     let mut dir = fs::DirBuilder::new();
     dir.recursive(true).mode(0o700).create(file.parent().unwrap_or(&file))?;
-    // No attachment has a name that begins with a dot.
+    // No attachment has a name that begins with a dot. In another pid namespace another process has this number.
     let new = file.with_file_name(format!(".{}", std::process::id()));
-    fs::write(&new, serde_json::to_vec(by)?)?;
-    fs::rename(&new, file)
+    let _ = fs::remove_file(&new);
+    let made = New::at(&new)?;
+    let text = serde_json::to_vec(&Given { locked: made.locked, ..by.clone() })?;
+    let made = made.write(&text)?;
+    fs::rename(&new, file)?;
+    Ok(made)
 }
 
 /// Takes every name away that a device has from before. Whoever got the device does this before it is a disk.
@@ -200,7 +214,7 @@ fn stays(link: &Path) -> Option<&'static str> {
 /// Sees to it that `by` may have the name, and nothing has it.
 fn free(link: &Path, by: &Given) -> io::Result<()> {
     let given = given(link);
-    if let Some(why) = given.as_ref().filter(|g| !g.is_of(by)).and_then(Given::holds) {
+    if let Some(why) = given.as_ref().filter(|g| !g.is_of(by)).and_then(|g| g.holds(link)) {
         return Err(io::Error::other(why));
     }
     match fs::read_link(link) {
@@ -219,16 +233,17 @@ fn free(link: &Path, by: &Given) -> io::Result<()> {
     }
 }
 
-/// Keeps a name for an attachment whose disk is yet to be made. False: it cannot be written here, and is nobody's.
+/// Keeps a name for an attachment of this process whose disk is yet to be made, for as long as the file that it gives. None: it
+/// cannot be written here, and is nobody's.
 ///
 /// # Errors
 /// It is another's.
-pub(super) fn keep(link: &Path, by: &Given) -> io::Result<bool> {
+pub(super) fn keep(link: &Path, by: &Given) -> io::Result<Option<File>> {
     let dir = link.parent().unwrap_or(link);
     let unwritten = |e: io::Error| match fs::symlink_metadata(link) {
         Err(none) if none.kind() == ErrorKind::NotFound => {
             tracing::warn!(why = %e, "there will be no {}", link.display());
-            Ok(false)
+            Ok(None)
         }
         _ => Err(e),
     };
@@ -237,18 +252,30 @@ pub(super) fn keep(link: &Path, by: &Given) -> io::Result<bool> {
     }
     let _one = locked(dir)?;
     free(link, by)?;
-    write(link, by).map_or_else(unwritten, |()| Ok(true))
+    write(link, by).map_or_else(unwritten, |file| Ok(Some(file)))
 }
 
-/// Gives a disk its name, also if that is from before.
+/// Gives a disk of this process its name, also if that is from before. The file that it gives says that it lives.
 ///
 /// # Errors
 /// The name cannot be written, or is another's.
-pub(super) fn make(link: &Path, by: &Given, device: &Path) -> io::Result<()> {
+pub(super) fn make(link: &Path, by: &Given, device: &Path) -> io::Result<File> {
     let dir = link.parent().unwrap_or(link);
     fs::create_dir_all(dir)?;
     let _one = locked(dir)?;
     free(link, by)?;
-    write(link, &by.clone().with(device))?;
+    let file = write(link, &by.clone().with(device))?;
+    std::os::unix::fs::symlink(device, link)?;
+    Ok(file)
+}
+
+/// Gives a name back to the disk that [`hide`] took it from. The record is not written anew: its lock is the attachment's, and
+/// this may be another process.
+///
+/// # Errors
+/// The name cannot be written, or is another's.
+pub(super) fn show(link: &Path, by: &Given, device: &Path) -> io::Result<()> {
+    let _one = locked(link.parent().unwrap_or(link))?;
+    free(link, by)?;
     std::os::unix::fs::symlink(device, link)
 }

@@ -1,13 +1,16 @@
 //! The directory of one attachment, and its name among the devices.
 
+use super::witness::{self, New, Witness};
 use super::{Life, Made, Maker, Method, Process, State, links};
 use crate::error::{Error, Kind};
+use crate::sys;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Where disks get their names.
@@ -27,6 +30,15 @@ pub struct Place {
     dir: PathBuf,
     name: String,
     links: PathBuf,
+    /// What the kernel keeps locked for this process, as long as it lives.
+    held: Arc<Mutex<Held>>,
+}
+
+/// The files that say that a process lives.
+#[derive(Debug, Default)]
+struct Held {
+    maker: Option<File>,
+    name: Option<File>,
 }
 
 impl Place {
@@ -48,7 +60,12 @@ impl Place {
                 "give another with --name",
             ));
         }
-        Ok(Place { dir: full(run_dir).join(name), name: name.to_owned(), links: LINKS.into() })
+        Ok(Place {
+            dir: full(run_dir).join(name),
+            name: name.to_owned(),
+            links: LINKS.into(),
+            held: Arc::default(),
+        })
     }
 
     /// The same with the names of disks elsewhere.
@@ -78,26 +95,45 @@ impl Place {
             Err(e) => return Err(failed(&e)),
         }
         // Whose it is who writes this: one that was taken away meanwhile may be there anew.
-        let maker = Maker { process: Process::me(), disk: None };
-        let text = serde_json::to_string_pretty(&maker).map_err(|e| failed(&e.into()))?;
-        let file = fs::OpenOptions::new().write(true).create_new(true).open(self.dir.join(MAKER));
-        let mut file = file.map_err(|e| match e.kind() {
+        let new = New::at(&self.dir.join(MAKER)).map_err(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => self.taken(),
             _ => failed(&e),
         })?;
-        let written = file.write_all(text.as_bytes());
+        let mark = sys::random().ok().map(|n| format!("{n:016x}"));
+        let maker = Maker { mark, locked: new.locked, ..Maker::of(Process::me()) };
+        let text = serde_json::to_string_pretty(&maker).map_err(|e| failed(&e.into()))?;
+        let written = new.write(text.as_bytes()).map(|file| self.held().maker = Some(file));
         written.and_then(|()| builder.create(self.disk())).map_err(|e| {
             self.remove();
             failed(&e)
         })
     }
 
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of the life of the process whose files these are; none: they are nobody's.
+    pub(crate) fn life(&self) -> Option<Life> {
+        let owner = self.owner()?;
+        Some(owner.life_by(|| match self.witness() {
+            Some((maker, witness)) if maker.process == owner => witness,
+            _ => Witness::Unknown,
+        }))
+    }
+
+    fn witness(&self) -> Option<(Maker, Witness)> {
+        witness::read(&self.dir.join(MAKER), |m: &Maker| m.locked)
+    }
+
     fn taken(&self) -> Error {
-        let life = self.owner().map(Process::life);
+        let life = self.life();
         let is_over = life == Some(Life::Ended);
         let why = match self.read() {
             _ if life == Some(Life::Elsewhere) => ELSEWHERE.into(),
-            Some(s) if s.is_alive() => format!("it is {} (process {})", s.device.display(), s.pid),
+            Some(s) if life == Some(Life::Alive) => {
+                format!("it is {} (process {})", s.device.display(), s.pid)
+            }
             Some(_) => "its process has ended and left it behind".into(),
             None if is_over && self.made().is_some() => {
                 "what was made for it at the daemon could not be taken back yet".into()
@@ -176,10 +212,45 @@ impl Place {
     /// Writes down that the kernel gives it this device, which is no disk yet, and sees to it that no other name is the
     /// device's.
     pub(crate) fn about_to_have(&self, method: Method, device: &Path) -> Result<(), Error> {
-        let disk = Some((method, device.to_owned()));
-        self.write_as(MAKER, &Maker { process: Process::me(), disk })?;
+        self.write_maker(method, device, None)?;
         links::take_all(&self.links, device)
             .map_err(|e| Error::system(format!("{} has another name yet", device.display()), &e))
+    }
+
+    /// Writes down what the disk is now.
+    pub(crate) fn has(
+        &self,
+        method: Method,
+        device: &Path,
+        diskseq: Option<u64>,
+    ) -> Result<(), Error> {
+        self.write_maker(method, device, diskseq)
+    }
+
+    fn write_maker(
+        &self,
+        method: Method,
+        device: &Path,
+        diskseq: Option<u64>,
+    ) -> Result<(), Error> {
+        let failed = |e: &dyn std::fmt::Display| unwritten(e);
+        let disk = Some((method, device.to_owned()));
+        let mark = self.mark();
+        self.must_be_own()?;
+        let new = self.dir.join("maker.new");
+        let _ = fs::remove_file(&new);
+        let file = New::at(&new).map_err(|e| failed(&e))?;
+        let maker = Maker { process: Process::me(), disk, diskseq, mark, locked: file.locked };
+        let text = serde_json::to_string_pretty(&maker).map_err(|e| failed(&e))?;
+        let file = file.write(text.as_bytes()).map_err(|e| failed(&e))?;
+        fs::rename(&new, self.dir.join(MAKER)).map_err(|e| failed(&e))?;
+        self.held().maker = Some(file);
+        Ok(())
+    }
+
+    /// See [`State::mark`].
+    pub(crate) fn mark(&self) -> Option<String> {
+        self.maker()?.mark
     }
 
     /// The name that its disk has, as that of its process.
@@ -193,17 +264,31 @@ impl Place {
     /// The name is another's.
     pub(crate) fn keep_name(&self) -> Result<bool, Error> {
         let by = links::Given::to(&self.dir, Process::me());
-        links::keep(&self.link(), &by).map_err(|e| self.no_name(&e))
+        let kept = links::keep(&self.link(), &by).map_err(|e| self.no_name(&e))?;
+        let written = kept.is_some();
+        self.held().name = kept;
+        Ok(written)
     }
 
-    /// Gives the disk its name in /dev.
+    /// Gives the disk its name in /dev, as that of this process.
     ///
     /// # Errors
     /// It cannot be written there, or the name is another's.
     pub(crate) fn make_link(&self, device: &Path) -> Result<PathBuf, Error> {
-        let by = self.given().ok_or(io::ErrorKind::NotFound.into());
-        by.and_then(|by| links::make(&self.link(), &by, device)).map_err(|e| self.no_name(&e))?;
+        self.must_be_own()?;
+        let by = links::Given::to(&self.dir, Process::me());
+        let file = links::make(&self.link(), &by, device).map_err(|e| self.no_name(&e))?;
+        self.held().name = Some(file);
         Ok(self.link())
+    }
+
+    /// Gives the name back to the disk that it was taken from, whoever's the attachment is.
+    ///
+    /// # Errors
+    /// It cannot be written there, or the name is another's.
+    pub(crate) fn show_link(&self, device: &Path) -> Result<(), Error> {
+        let by = self.given().ok_or(io::ErrorKind::NotFound.into());
+        by.and_then(|by| links::show(&self.link(), &by, device)).map_err(|e| self.no_name(&e))
     }
 
     fn no_name(&self, e: &io::Error) -> Error {
@@ -255,19 +340,19 @@ impl Place {
     }
 
     fn write_as(&self, name: &str, what: &impl Serialize) -> Result<(), Error> {
-        let failed = |e: &dyn std::fmt::Display| {
-            Error::new(Kind::Failed, "the state cannot be written", e, "")
-        };
-        if !self.is_own() {
-            return Err(failed(&format!("{} was taken away", self.dir.display())));
-        }
+        self.must_be_own()?;
         self.put(name, what)
     }
 
+    fn must_be_own(&self) -> Result<(), Error> {
+        match self.is_own() {
+            true => Ok(()),
+            false => Err(unwritten(&format!("{} was taken away", self.dir.display()))),
+        }
+    }
+
     fn put(&self, name: &str, what: &impl Serialize) -> Result<(), Error> {
-        let failed = |e: &dyn std::fmt::Display| {
-            Error::new(Kind::Failed, "the state cannot be written", e, "")
-        };
+        let failed = |e: &dyn std::fmt::Display| unwritten(e);
         let text = serde_json::to_string_pretty(what).map_err(|e| failed(&e))?;
         let new = self.dir.join("state.new");
         fs::write(&new, text + "\n").map_err(|e| failed(&e))?;
@@ -321,13 +406,17 @@ impl Place {
     pub(crate) fn remove(&self) {
         self.remove_link();
         // Whose they are goes last.
-        for name in [STATE, MADE, "state.new", "log", MAKER] {
+        for name in [STATE, MADE, "state.new", "maker.new", "log", MAKER] {
             let _ = fs::remove_file(self.dir.join(name));
         }
         // Never with what is in it: should something be mounted there still, it is not ours to delete.
         let _ = fs::remove_dir(self.disk());
         let _ = fs::remove_dir(&self.dir);
     }
+}
+
+fn unwritten(why: &dyn std::fmt::Display) -> Error {
+    Error::new(Kind::Failed, "the state cannot be written", why, "")
 }
 
 /// A path as the kernel tells it; as far as it is there.

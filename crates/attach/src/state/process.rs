@@ -1,10 +1,14 @@
 //! Processes, which are known by more than their numbers.
 
+use super::witness::Witness;
 use crate::sys;
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// Where a process has its number; what an older version has written says nothing of that.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,17 +24,45 @@ pub struct Home {
 impl Home {
     /// That of this process.
     pub fn here() -> Home {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().and_then(|id| {
-            let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-            u64::from_str_radix(&digits, 16).ok()
-        });
-        Home { pid_namespace: namespace(Path::new("/proc/self")), boot }
+        Home { pid_namespace: namespace(Path::new("/proc/self")), boot: boot() }
     }
+
+    /// Whether it is certainly that of another run of the machine.
+    pub(crate) fn is_of_another_boot(self) -> bool {
+        differ(self.boot, boot())
+    }
+
+    /// Whether it is certainly that of this run of the machine.
+    pub(crate) fn is_of_this_boot(self) -> bool {
+        self.boot.is_some() && self.boot == boot()
+    }
+}
+
+fn differ(a: Option<u64>, b: Option<u64>) -> bool {
+    a.is_some() && b.is_some() && a != b
+}
+
+/// The kernel's own number for this run of the machine. A container's manager may put another file in its place (as
+/// systemd-nspawn and LXC do), which says nothing of the kernel.
+fn boot() -> Option<u64> {
+    number_of(Path::new("/proc/sys/kernel/random/boot_id"))
+}
+
+fn number_of(boot_id: &Path) -> Option<u64> {
+    let mut file = fs::File::open(boot_id).ok().filter(|f| sys::is_of_proc(f.as_fd()))?;
+    let mut id = String::new();
+    file.read_to_string(&mut id).ok()?;
+    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).ok()
 }
 
 fn namespace(process: &Path) -> Option<u64> {
     fs::metadata(process.join("ns/pid")).ok().map(|m| m.ino())
 }
+
+/// How long the end of a process may take, from its number to its files.
+const ENDING: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(20);
 
 /// A process, told from another one of its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +81,7 @@ pub enum Life {
     Alive,
     /// It has ended.
     Ended,
-    /// It has its number in another pid namespace, and may live.
+    /// It has its number in another pid namespace, or it cannot be looked at, and may live.
     Elsewhere,
 }
 
@@ -57,30 +89,47 @@ impl Process {
     /// This one.
     pub(crate) fn me() -> Process {
         let pid = std::process::id();
-        Process { pid, started: started(pid).unwrap_or(0), home: Home::here() }
+        let started = started(pid).ok().flatten().unwrap_or(0);
+        Process { pid, started, home: Home::here() }
     }
 
     /// The one that has this number now.
     #[cfg(test)]
     pub(crate) fn of(pid: u32) -> Option<Process> {
-        Some(Process { pid, started: started(pid)?, home: Home::here() })
+        Some(Process { pid, started: started(pid).ok()??, home: Home::here() })
     }
 
-    /// Whether it lives. By its number it is only known where that is its own.
+    /// Whether it lives, by its number: that is only known where the number is its own.
     pub(crate) fn life(self) -> Life {
-        let here = Home::here();
-        let differ = |a: Option<u64>, b: Option<u64>| a.is_some() && b.is_some() && a != b;
-        if differ(self.home.boot, here.boot) {
-            return Life::Ended;
-        }
-        if differ(self.home.pid_namespace, here.pid_namespace) {
+        let here = namespace(Path::new("/proc/self"));
+        if differ(self.home.pid_namespace, here) {
+            // The run of the machine as a container tells it may be none.
             let gone = self.home.pid_namespace.is_some_and(is_gone);
             return if gone { Life::Ended } else { Life::Elsewhere };
         }
-        match started(self.pid) == Some(self.started) {
-            true => Life::Alive,
-            false => Life::Ended,
+        if self.home.is_of_another_boot() {
+            return Life::Ended;
         }
+        match started(self.pid) {
+            Ok(Some(started)) if started == self.started => Life::Alive,
+            Ok(_) => Life::Ended,
+            // As when this process has no descriptor left to ask with.
+            Err(_) => Life::Elsewhere,
+        }
+    }
+
+    /// The same where the kernel itself says it by a lock that only the end of the process lets go. It is asked again for a
+    /// while: a process that ends has no number any more before its files are closed.
+    pub(super) fn life_by(self, witness: impl Fn() -> Witness) -> Life {
+        for _ in 0..ENDING.as_millis() / STEP.as_millis() {
+            match (witness(), self.life()) {
+                (Witness::Unknown, life) => return life,
+                (Witness::Free, _) => return Life::Ended,
+                (Witness::Held, Life::Ended) => std::thread::sleep(STEP),
+                (Witness::Held, life) => return life,
+            }
+        }
+        Life::Elsewhere
     }
 
     /// Whether it lives for certain.
@@ -106,14 +155,21 @@ fn is_gone(pid_namespace: u64) -> bool {
 }
 
 /// When a process started, in ticks since the machine did; `None` when there is none, or nothing but its exit status.
-fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+fn started(pid: u32) -> io::Result<Option<u64>> {
+    let stat = match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // It ended while it was read.
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        Err(e) => return Err(e),
+    };
     // The name, in parentheses, may have anything in it.
-    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-    if matches!(words.next()?, "Z" | "X") {
-        return None;
+    let mut words = stat.rsplit_once(')').map_or("", |s| s.1).split_whitespace();
+    if matches!(words.next(), Some("Z" | "X")) {
+        return Ok(None);
     }
-    words.nth(18)?.parse().ok()
+    let started = words.nth(18).and_then(|w| w.parse().ok());
+    started.map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 #[cfg(test)]
@@ -131,15 +187,40 @@ mod tests {
         assert_eq!(Process { started: 1, ..home(None, None) }.life(), Life::Ended);
         let other = home(me.home.pid_namespace, Some(1));
         assert_eq!(other.life(), Life::Ended, "the machine has started anew");
+        // What a container tells of that is not the kernel's: its namespace counts.
+        let contained = home(Some(1), Some(1)).life();
         let none = home(Some(1), me.home.boot).life();
         // Not even root may ask that of all everywhere.
         let all = sys::has_all_processes() && namespace(Path::new("/proc/1")).is_some();
         let wanted = if all { Life::Ended } else { Life::Elsewhere };
-        assert_eq!(none, wanted, "no such namespace");
+        assert_eq!((none, contained), (wanted, wanted), "no such namespace");
         let text = serde_json::to_value(me).unwrap();
         assert_eq!(text["pid"], me.pid);
         assert_eq!(serde_json::from_value::<Process>(text).unwrap(), me);
         let old: Process = serde_json::from_str(r#"{"pid":1,"started":2}"#).unwrap();
         assert_eq!(old.home, Home::default());
+    }
+
+    /// As systemd-nspawn and LXC put one there.
+    #[test]
+    fn a_file_that_is_not_the_kernel_s_says_nothing_of_the_machine_s_start() {
+        let dir = crate::state::tests::Scratch::new("boot-id");
+        let file = dir.0.join("boot_id");
+        fs::write(&file, "c0ffee00-0000-0000-0000-000000000000\n").unwrap();
+        assert_eq!(number_of(&file), None);
+        assert!(boot().is_some());
+    }
+
+    #[test]
+    fn a_lock_says_more_than_a_number() {
+        let me = Process::me();
+        let other = Home { pid_namespace: Some(1), boot: me.home.boot };
+        let elsewhere = Process { home: other, ..me };
+        let ended = Process { started: 1, ..me };
+        assert_eq!(elsewhere.life_by(|| Witness::Free), Life::Ended);
+        assert_eq!(me.life_by(|| Witness::Free), Life::Ended, "another that looks like it");
+        assert_eq!(me.life_by(|| Witness::Held), Life::Alive);
+        assert_eq!(ended.life_by(|| Witness::Held), Life::Elsewhere, "it may live");
+        assert_eq!(ended.life_by(|| Witness::Unknown), Life::Ended);
     }
 }

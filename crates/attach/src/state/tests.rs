@@ -58,6 +58,8 @@ pub(crate) fn state(name: &str, method: Method, device: &str) -> State {
         home,
         mapped: None,
         thread: None,
+        diskseq: None,
+        mark: None,
     }
 }
 
@@ -88,7 +90,8 @@ fn names_are_checked_and_used_once() {
     let mut place = dir.place("db-01");
     place.create().unwrap();
     assert_eq!(place.create().unwrap_err().kind, Kind::Exists);
-    assert_eq!(list(&dir.0.join("run")), [("db-01".to_owned(), None)]);
+    let listed = Listed { name: "db-01".into(), state: None, life: Life::Alive };
+    assert_eq!(list(&dir.0.join("run")), [listed]);
     assert!(place.is_own() && place.owner() == Some(Process::me()));
     let state = state("db-01", Method::Fuse, "/dev/loop0");
     place.write(&state).unwrap();
@@ -268,7 +271,7 @@ fn a_name_is_that_of_one_attachment_as_long_as_that_lives() {
     assert_eq!(text["device"], first.to_str().unwrap());
     text["started"] = 1.into();
     fs::write(&record, text.to_string()).unwrap();
-    let maker = Maker { process: ended(), disk: None };
+    let maker = Maker::of(ended());
     fs::write(dir.0.join("run/a/maker.json"), serde_json::to_vec(&maker).unwrap()).unwrap();
     two.create().unwrap();
     assert!(two.keep_name().unwrap());

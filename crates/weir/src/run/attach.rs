@@ -19,7 +19,7 @@ use weir_attach::attachment::{self, Attachment, NotAttached, Spec};
 use weir_attach::error::{Error as AttachError, Kind};
 use weir_attach::reach::{Failure, Paths, Wanted, Which};
 use weir_attach::signals::Signals;
-use weir_attach::state::{self, Life, Made, Mapped, Method, Place, State};
+use weir_attach::state::{self, Life, Listed, Made, Mapped, Method, Place, State};
 use weir_bench::client::ConnectError;
 use weir_bench::srp::Login;
 use weir_control::client::Client;
@@ -441,10 +441,10 @@ fn become_background(args: &AttachArgs) -> anyhow::Result<()> {
 fn list(args: &AttachArgs) -> anyhow::Result<ExitCode> {
     let all = state::list(&args.run.run_dir);
     if args.json {
-        let line = |(name, s): &(String, Option<State>)| match s {
+        let line = |l: &Listed| match &l.state {
             Some(s) => {
                 let mut v = serde_json::to_value(s).unwrap_or_default();
-                v["alive"] = match s.life() {
+                v["alive"] = match l.life {
                     Life::Alive => true.into(),
                     Life::Ended => false.into(),
                     // It is not known.
@@ -452,7 +452,7 @@ fn list(args: &AttachArgs) -> anyhow::Result<ExitCode> {
                 };
                 v
             }
-            None => serde_json::json!({ "name": name, "alive": false }),
+            None => serde_json::json!({ "name": l.name, "alive": false }),
         };
         output::json(&all.iter().map(line).collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
@@ -462,10 +462,10 @@ fn list(args: &AttachArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut t = Table::new(&["NAME", "VOLUME", "DISK", ">SIZE", "BY", "TARGETS", "PROCESS"]);
-    for (name, s) in all {
-        match s {
+    for Listed { name, state, life } in all {
+        match state {
             Some(s) => {
-                let process = match s.life() {
+                let process = match life {
                     Life::Alive => s.pid.to_string(),
                     Life::Ended => format!("{} has ended; `weir detach {name}` cleans up", s.pid),
                     Life::Elsewhere => {

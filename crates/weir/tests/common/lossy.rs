@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use weir_attach::disk::{Disk, Errno, Geometry, Request, check};
-use weir_attach::fuse::{Mount, Queue};
+use weir_attach::fuse::{Mount, Queue, Shown};
 use weir_base::{MILLIS, Prng};
 use weir_mem::BufPool;
 use weir_reactor::{PollMode, Reactor, sleep};
@@ -306,7 +306,7 @@ impl Disks {
                 }
             }
         }
-        let files = mounts.iter().map(Mount::file).collect();
+        let files = mounts.iter().map(|m| m.file("volume")).collect();
         let (tell, told) = mpsc::channel();
         let s = shared.clone();
         let thread = std::thread::spawn(move || serve(s, mounts, len, tell));
@@ -509,7 +509,7 @@ fn serve(
         for (number, m) in mounts.iter().enumerate() {
             let disk = Rc::new(Served { shared: s.clone(), number, len });
             let connection = m.connection().map_err(|e| e.to_string())?;
-            let (p, l) = (pool.clone(), length.clone());
+            let (p, l) = (pool.clone(), Shown { name: "volume".into(), len: length.clone() });
             queues.push(Queue::start(&reactor, &ring, p, connection, disk, l, || {}));
         }
         Ok(queues)

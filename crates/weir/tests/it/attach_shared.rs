@@ -214,6 +214,31 @@ fn an_initiator_port_is_one_attachment_s() {
     target.all_gone(&a);
 }
 
+/// Who gives the port that another attachment has of its name takes its session, and at the end its mapping.
+#[test]
+fn an_initiator_port_that_is_given_may_not_be_another_attachment_s() {
+    if !can() {
+        return;
+    }
+    let target = unseen("it-derived");
+    let a = target.attach("it-derived");
+    let port = text(&a, "initiator_port").to_owned();
+    let given = format!("attach it-derived --name it-derived-2 --initiator-port {port}");
+    let refused = target.fails(&given, 4);
+    assert!(refused.contains(&a["pid"].to_string()), "{refused}");
+    let of = format!("of={}", text(&a, "device"));
+    run("dd", &["if=/dev/zero", &of, "bs=64k", "count=4", "oflag=direct"]);
+    assert!(target.ok("map list --json").contains("attach-it-derived"));
+    target.ok("detach it-derived");
+    target.all_gone(&a);
+    // Nor may one have it of its name while somebody has given it.
+    let b: Value = serde_json::from_str(&target.ok(&format!("{given} --json"))).unwrap();
+    let refused = target.fails("attach it-derived", 4);
+    assert!(refused.contains("initiator port"), "{refused}");
+    target.ok("detach it-derived-2");
+    target.all_gone(&b);
+}
+
 /// At one target, that is: another one knows nothing of it.
 #[test]
 fn an_initiator_port_that_is_given_is_one_attachment_s_too() {
@@ -250,7 +275,8 @@ fn a_disk_whose_mount_namespace_is_gone_is_cleaned_up() {
     kill(&target, &a);
     let name = text(&a, "device").trim_start_matches("/dev/");
     let backing = || fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
-    wait_for("the end of its mounts", || backing().is_ok_and(|b| b.trim_end() == "/volume"));
+    let lost = format!("/volume-{}", text(&a, "mark"));
+    wait_for("the end of its mounts", || backing().is_ok_and(|b| b.trim_end() == lost));
     let used = fs::File::open(text(&a, "device")).unwrap();
     let busy = target.fails("detach it-mounts", 4);
     assert!(busy.contains("open"), "{busy}");
@@ -259,14 +285,14 @@ fn a_disk_whose_mount_namespace_is_gone_is_cleaned_up() {
     // Whoever looks for a free device may have this one open for a moment.
     let file = || backing().unwrap_or_default();
     let start = std::time::Instant::now();
-    while file().trim_end() == "/volume" && start.elapsed().as_secs() < 5 {
+    while file().trim_end() == lost && start.elapsed().as_secs() < 5 {
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     let left = file();
-    if left.trim_end() == "/volume" {
+    if left.trim_end() == lost {
         run("losetup", &["-d", text(&a, "device")]);
     }
-    assert!(left.trim_end() != "/volume", "{name} is bound yet");
+    assert!(left.trim_end() != lost, "{name} is bound yet");
     target.all_gone(&a);
 }
 

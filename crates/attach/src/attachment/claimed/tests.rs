@@ -19,6 +19,7 @@ fn the_end_of_an_attachment_leaves_another_of_its_name_alone() {
         Cleanup {
             place: place.clone(),
             device: None,
+            mark: None,
             undo: Some(Box::new(undo)),
             ports: Vec::new(),
         }
@@ -26,7 +27,7 @@ fn the_end_of_an_attachment_leaves_another_of_its_name_alone() {
     let (first, second) = (cleanup(), cleanup());
     let file = dir.0.join("run/a/maker.json");
     let mine = fs::read(&file).unwrap();
-    let other = Maker { process: ended(), disk: None };
+    let other = Maker::of(ended());
     fs::write(&file, serde_json::to_vec(&other).unwrap()).unwrap();
     let noting = Noting(place.clone());
     let made = Made::here(mapped(), "1:2".into());

@@ -11,12 +11,9 @@ use weir_control::Error;
 /// Runs `weir detach`.
 pub(crate) fn detach(args: DetachArgs) -> anyhow::Result<ExitCode> {
     let undo = |made: &Made| {
-        // By force it is taken from this port: another attachment that has the port by now would lose its disk.
-        let port = &made.initiator_port;
-        let mine =
-            if made.mapped.shared { None } else { Some(weir_attach::port::claim(port, None)) };
-        let _mine = mine.transpose().map_err(said)?;
-        daemon::take_back(&made.mapped, port)
+        // What is taken from this port is taken from every attachment that has the port by now.
+        let _mine = weir_attach::port::claim(&made.initiator_port, None).map_err(said)?;
+        daemon::take_back(&made.mapped, &made.initiator_port)
     };
     let done = weir_attach::detach::detach(&args.run.run_dir, &args.name, args.force, undo);
     let Detached { mut notes, seen_to, left } = done.map_err(said)?;
