@@ -151,7 +151,7 @@ fn what_an_older_version_made_is_taken_back() {
     let write = |place: &mut Place| {
         place.create().unwrap();
         let mut value = serde_json::to_value(&state).unwrap();
-        for new in ["pid_namespace", "boot"] {
+        for new in ["pid_namespace", "kernel_boot"] {
             value.as_object_mut().unwrap().remove(new);
         }
         let mut mapped = serde_json::to_value(mapped()).unwrap();

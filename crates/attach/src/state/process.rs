@@ -17,19 +17,26 @@ pub struct Home {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_namespace: Option<u64>,
     /// The run of the machine: the first half of the kernel's boot id.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, rename = "kernel_boot", skip_serializing_if = "Option::is_none")]
     pub boot: Option<u64>,
+    /// The same as the version before has read it: in a container that may be made up.
+    #[serde(default, rename = "boot", skip_serializing_if = "Option::is_none")]
+    pub told_boot: Option<u64>,
 }
 
 impl Home {
     /// That of this process.
     pub fn here() -> Home {
-        Home { pid_namespace: namespace(Path::new("/proc/self")), boot: boot() }
+        let pid_namespace = namespace(Path::new("/proc/self"));
+        Home { pid_namespace, boot: boot(), told_boot: None }
     }
 
     /// Whether it is certainly that of another run of the machine.
     pub(crate) fn is_of_another_boot(self) -> bool {
-        differ(self.boot, boot())
+        // What is made up in a container is so for all of it.
+        let here = || self.pid_namespace == namespace(Path::new("/proc/self"));
+        let now = boot();
+        differ(self.boot, now) || (differ(self.told_boot, now) && here())
     }
 
     /// Whether it is certainly that of this run of the machine.
@@ -181,7 +188,10 @@ mod tests {
         let me = Process::me();
         assert!(me.home.pid_namespace.is_some() && me.home.boot.is_some());
         assert_eq!(me.life(), Life::Alive);
-        let home = |pid_namespace, boot| Process { home: Home { pid_namespace, boot }, ..me };
+        let home = |pid_namespace, boot| {
+            let home = Home { pid_namespace, boot, told_boot: None };
+            Process { home, ..me }
+        };
         // An older version did not write it down.
         assert_eq!(home(None, None).life(), Life::Alive);
         assert_eq!(Process { started: 1, ..home(None, None) }.life(), Life::Ended);
@@ -211,10 +221,27 @@ mod tests {
         assert!(boot().is_some());
     }
 
+    /// The version before has believed whatever file was there.
+    #[test]
+    fn what_an_older_version_was_told_of_the_machine_s_start_counts_in_its_namespace_only() {
+        let here = Home::here();
+        let old = |pid_namespace, boot: u64| -> Home {
+            let text = serde_json::json!({ "pid_namespace": pid_namespace, "boot": boot });
+            serde_json::from_value(text).unwrap()
+        };
+        let inside = old(Some(1), 0xc0ff_ee00);
+        assert!(!inside.is_of_another_boot() && !inside.is_of_this_boot());
+        assert!(!old(None, 0xc0ff_ee00).is_of_another_boot());
+        assert!(old(here.pid_namespace, 0xc0ff_ee00).is_of_another_boot());
+        assert!(!old(here.pid_namespace, here.boot.unwrap()).is_of_another_boot());
+        // This version has asked the kernel.
+        assert!(Home { boot: Some(1), ..inside }.is_of_another_boot());
+    }
+
     #[test]
     fn a_lock_says_more_than_a_number() {
         let me = Process::me();
-        let other = Home { pid_namespace: Some(1), boot: me.home.boot };
+        let other = Home { pid_namespace: Some(1), ..me.home };
         let elsewhere = Process { home: other, ..me };
         let ended = Process { started: 1, ..me };
         assert_eq!(elsewhere.life_by(|| Witness::Free), Life::Ended);
