@@ -91,22 +91,38 @@ pub enum Failure {
     Other(Error),
 }
 
+/// What a target waits for that may let the same login in later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Passes {
+    /// Room for another channel.
+    Room,
+    /// The end of what this host has sent before.
+    Drained,
+}
+
 impl Failure {
-    /// Whether the target may let the same login in later. Until then it may be doing what this host has sent before.
-    pub(crate) fn is_passing(&self) -> bool {
-        matches!(self, Failure::Brp(e) if is_passing(e))
+    /// What the target waits for, if that may let the same login in later.
+    pub(crate) fn passes(&self) -> Option<Passes> {
+        match self {
+            Failure::Brp(e) => passes(e),
+            _ => None,
+        }
     }
 
     /// Whether another protocol would find the same, or must not be tried.
     pub(crate) fn is_last(&self) -> bool {
-        !matches!(self, Failure::Brp(_) | Failure::Srp(_)) || self.is_passing()
+        let by_others = matches!(self, Failure::Brp(_) | Failure::Srp(_));
+        !by_others || self.passes() == Some(Passes::Drained)
     }
 }
 
 /// One for no reason that BRP knows is no such refusal: what speaks SRP only refuses logins by BRP so.
-fn is_passing(e: &brp::Error) -> bool {
-    let unspecified = brp::RejectReason::Unspecified;
-    matches!(e, brp::Error::Rejected(why) if why.is_passing() && *why != unspecified)
+fn passes(e: &brp::Error) -> Option<Passes> {
+    match e {
+        brp::Error::Rejected(brp::RejectReason::Draining) => Some(Passes::Drained),
+        brp::Error::Rejected(brp::RejectReason::Resources) => Some(Passes::Room),
+        _ => None,
+    }
 }
 
 impl From<Error> for Failure {
@@ -325,7 +341,7 @@ async fn brp_login(sessions: &[brp::Session]) -> Result<(), brp::Error> {
     for s in sessions {
         if let Err(e) = s.login().await {
             // Of several reasons the one that passes counts: another protocol must not be tried.
-            last = last.filter(is_passing).or(Some(e));
+            last = last.filter(|l| passes(l) > passes(&e)).or(Some(e));
             failed.push(s.clone());
         }
     }
