@@ -7,6 +7,7 @@ mod calls;
 mod files;
 mod floors;
 mod licences;
+mod promises;
 mod pure;
 mod rust;
 mod size;
@@ -73,6 +74,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     findings.extend(licences::check(&packages, &deny));
     findings.extend(licences::check(&fuzz, &deny));
     findings.extend(files::check(&texts));
+    findings.extend(promises::check(&texts, &sources));
     findings.extend(size::check(&texts, size::RATCHET));
     for source in &sources {
         findings.extend(calls::check(source));
