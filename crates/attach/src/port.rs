@@ -5,11 +5,14 @@
 //! port. Who has it for all targets has the file for itself. Who has it for some targets shares it with those who have it
 //! for others, and has a file for each of its own.
 
+mod older;
+
 use crate::error::{Error, Kind};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,37 +24,36 @@ const STEP: Duration = Duration::from_millis(20);
 
 /// An initiator port that is this process's. The kernel gives it back when the process ends.
 #[derive(Debug)]
-pub struct PortClaim(#[allow(dead_code)] Vec<File>);
+pub struct PortClaim {
+    _files: Vec<File>,
+    _older: Vec<UnixListener>,
+}
 
-/// Claims an initiator port; where it goes `to` one target only, whoever gives two attachments one port may have them at
-/// different targets.
+/// Claims an initiator port; where it goes `to` some targets only, whoever gives two attachments one port may have them at
+/// different ones. Without any it is claimed as a whole.
 ///
 /// # Errors
 /// Another process of this machine has it, or nothing can be locked in `/run`.
-pub fn claim(port: &str, to: Option<SocketAddr>) -> Result<PortClaim, Error> {
+pub fn claim(port: &str, to: &[SocketAddr]) -> Result<PortClaim, Error> {
     claim_in(Path::new(DIR), port, to, WAIT)
 }
 
-fn claim_in(
-    dir: &Path,
-    port: &str,
-    to: Option<SocketAddr>,
-    wait: Duration,
-) -> Result<PortClaim, Error> {
+fn claim_in(dir: &Path, port: &str, to: &[SocketAddr], wait: Duration) -> Result<PortClaim, Error> {
     let failed = |e: &io::Error| unusable(dir, port, e);
     make(dir).map_err(|e| failed(&e))?;
     let hex: String = port.chars().filter(char::is_ascii_hexdigit).collect();
     let hex = hex.to_ascii_lowercase();
     let lock = |name: &str, shared: bool| match lock(&dir.join(name), shared, wait) {
         Ok(file) => Ok(file),
-        Err((TryLockError::WouldBlock, file)) => Err(taken(port, file.as_ref())),
+        Err((TryLockError::WouldBlock, file)) => Err(taken(port, file.as_ref().and_then(holder))),
         Err((TryLockError::Error(e), _)) => Err(failed(&e)),
     };
-    let mut files = vec![lock(&hex, to.is_some())?];
-    if let Some(to) = to {
+    let mut files = vec![lock(&hex, !to.is_empty())?];
+    for to in to {
         files.push(lock(&format!("{hex}@{to}"), false)?);
     }
-    Ok(PortClaim(files))
+    let older = older::claim(&hex, to, wait).map_err(|pid| taken(port, pid))?;
+    Ok(PortClaim { _files: files, _older: older })
 }
 
 /// Makes the directory, for root only: whoever may open a file may lock it.
@@ -93,8 +95,8 @@ fn is_at(file: &File, path: &Path) -> bool {
     file.is_ok() && file.ok() == there.ok()
 }
 
-fn taken(port: &str, file: Option<&File>) -> Error {
-    let why = match file.and_then(holder) {
+fn taken(port: &str, pid: Option<u32>) -> Error {
+    let why = match pid {
         Some(pid) => format!("process {pid} has it, for another attachment"),
         None => "another attachment has it, whose process is not to be seen".into(),
     };
@@ -140,50 +142,58 @@ mod tests {
     use super::*;
     use crate::state::tests::Scratch;
 
-    const P: &str = "00000000000000AA:0000000000000001";
     const SHORT: Duration = Duration::from_millis(100);
+    const WHOLE: &[SocketAddr] = &[];
 
-    fn at(n: u8) -> Option<SocketAddr> {
-        Some(SocketAddr::from(([127, 0, 0, n], 5556)))
+    /// A port of this process: the names of the version before are the machine's.
+    fn port(n: u8) -> String {
+        format!("{:016X}:00000000000000A{n}", std::process::id())
+    }
+
+    fn at(n: u8) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, n], 5556))
     }
 
     #[test]
     fn a_port_is_one_attachment_s_as_long_as_it_keeps_it() {
         let dir = Scratch::new("ports");
-        let dir = dir.0.join("ports");
-        let claim = |to| claim_in(&dir, P, to, SHORT);
-        let first = claim(None).unwrap();
-        let e = claim(None).unwrap_err();
+        let (dir, port) = (dir.0.join("ports"), port(1));
+        let claim = |to: &[SocketAddr]| claim_in(&dir, &port, to, SHORT);
+        let first = claim(WHOLE).unwrap();
+        let e = claim(WHOLE).unwrap_err();
         let pid = std::process::id().to_string();
         assert!(e.kind == Kind::Busy && e.reason.contains(&pid), "{e:?}");
         assert!(e.hint.contains("--name") && e.hint.contains("--initiator-port"), "{e:?}");
         // However the port is written.
-        assert!(claim_in(&dir, &P.to_lowercase(), None, SHORT).is_err());
+        assert!(claim_in(&dir, &port.to_lowercase(), WHOLE, SHORT).is_err());
         drop(first);
-        let again = claim(None).unwrap();
+        let again = claim(WHOLE).unwrap();
         // Who gives it gives another's, also where it goes to one target only.
-        assert_eq!(claim(at(1)).unwrap_err().kind, Kind::Busy);
+        assert_eq!(claim(&[at(1)]).unwrap_err().kind, Kind::Busy);
         drop(again);
-        let one = claim(at(1)).unwrap();
-        let _two = claim(at(2)).unwrap();
-        assert!(claim(at(2)).is_err());
+        let one = claim(&[at(1)]).unwrap();
+        let two = claim(&[at(2), at(3)]).unwrap();
+        for n in [2, 3] {
+            assert!(claim(&[at(n)]).is_err());
+        }
         // Nor is one that was given anybody's as a whole.
-        assert_eq!(claim(None).unwrap_err().kind, Kind::Busy);
+        assert_eq!(claim(WHOLE).unwrap_err().kind, Kind::Busy);
         drop(one);
-        assert_eq!(claim(None).unwrap_err().kind, Kind::Busy);
-        drop(_two);
-        claim(None).unwrap();
+        assert_eq!(claim(WHOLE).unwrap_err().kind, Kind::Busy);
+        drop(two);
+        claim(WHOLE).unwrap();
     }
 
     #[test]
     fn an_end_has_its_time_to_let_go() {
         let dir = Scratch::new("ports-late");
-        let held = claim_in(&dir.0, P, None, SHORT).unwrap();
+        let port = port(2);
+        let held = claim_in(&dir.0, &port, WHOLE, SHORT).unwrap();
         let ends = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(300));
             drop(held);
         });
-        claim_in(&dir.0, P, None, WAIT).unwrap();
+        claim_in(&dir.0, &port, WHOLE, WAIT).unwrap();
         ends.join().unwrap();
     }
 
@@ -193,7 +203,7 @@ mod tests {
         let dir = dir.0.join("ports");
         fs::create_dir(&dir).unwrap();
         fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
-        let _one = claim_in(&dir, P, at(1), SHORT).unwrap();
+        let _one = claim_in(&dir, &port(3), &[at(1)], SHORT).unwrap();
         let mode = |p: &Path| fs::metadata(p).unwrap().mode() & 0o777;
         assert_eq!(mode(&dir), 0o700);
         assert!(fs::read_dir(&dir).unwrap().all(|e| mode(&e.unwrap().path()) == 0o600));
@@ -205,7 +215,7 @@ mod tests {
         let dir = Scratch::new("ports-none");
         let file = dir.0.join("file");
         fs::write(&file, "x").unwrap();
-        let e = claim_in(&file.join("ports"), P, None, SHORT).unwrap_err();
+        let e = claim_in(&file.join("ports"), &port(4), WHOLE, SHORT).unwrap_err();
         assert!(e.kind == Kind::Failed && e.hint.contains("locked"), "{e:?}");
         assert!(e.message.contains("cannot be claimed"), "{e:?}");
     }

@@ -12,6 +12,7 @@ pub use process::{Home, Life};
 
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// Where attachments are kept, unless somebody says otherwise.
@@ -75,6 +76,10 @@ pub struct Made {
     /// The process that makes it.
     pub pid: u32,
     /// When that started; see [`State::started`].
+    /// The targets for which it has the port, where others may have it for others; none: it has it for all, or that was not
+    /// written down.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<SocketAddr>,
     pub started: u64,
     /// Where it has its number.
     #[serde(flatten)]
@@ -83,16 +88,16 @@ pub struct Made {
 
 impl Made {
     /// That of this process.
-    pub fn here(mapped: Mapped, initiator_port: String) -> Made {
+    pub fn here(mapped: Mapped, initiator_port: String, targets: Vec<SocketAddr>) -> Made {
         let Process { pid, started, home } = Process::me();
-        Made { mapped, initiator_port, pid, started, home }
+        Made { mapped, initiator_port, targets, pid, started, home }
     }
 
     /// That of an attachment which has it in its state.
     pub(crate) fn of(state: &State) -> Option<Made> {
         let Process { pid, started, home } = state.process();
-        let initiator_port = state.initiator_port.clone();
-        Some(Made { mapped: state.mapped.clone()?, initiator_port, pid, started, home })
+        let (mapped, initiator_port) = (state.mapped.clone()?, state.initiator_port.clone());
+        Some(Made { mapped, initiator_port, targets: Vec::new(), pid, started, home })
     }
 
     pub(crate) fn process(&self) -> Process {

@@ -30,7 +30,7 @@ impl Claimed {
 
     /// Keeps an initiator port for it, until all is taken back at its end.
     pub fn keep_port(&mut self, port: PortClaim) {
-        self.cleanup.ports.push(port);
+        self.cleanup._port = Some(port);
     }
 
     /// Where to write down what is made for it elsewhere.
@@ -62,7 +62,7 @@ pub fn claim(run_dir: &Path, name: &str, method: Option<Method>) -> Result<Claim
     place.create()?;
     // The name goes with this.
     let mark = place.mark();
-    let cleanup = Cleanup { place, device: None, mark, undo: None, ports: Vec::new() };
+    let cleanup = Cleanup { place, device: None, mark, undo: None, _port: None };
     let named = cleanup.place.keep_name()?;
     Ok(Claimed { method, named, cleanup })
 }
@@ -77,8 +77,8 @@ pub(super) struct Cleanup {
     /// See [`State::mark`](crate::state::State::mark).
     pub(super) mark: Option<String>,
     undo: Option<Box<dyn FnOnce() -> bool>>,
-    // These go after what is done at the end.
-    ports: Vec<PortClaim>,
+    // This goes after what is done at the end.
+    _port: Option<PortClaim>,
 }
 
 impl Drop for Cleanup {

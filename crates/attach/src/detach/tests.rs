@@ -16,7 +16,7 @@ fn left_by(dir: &Scratch, process: Process) -> Place {
         pid: process.pid,
         started: process.started,
         home: process.home,
-        ..Made::here(mapped(), "1:2".into())
+        ..Made::here(mapped(), "1:2".into(), Vec::new())
     };
     place.write_made(Some(&made)).unwrap();
     let maker = Maker::of(process);

@@ -194,11 +194,10 @@ fn make(
     // By a port that was given the attachment may have company at other targets.
     let port = first.initiator.to_string();
     let given = args.login.initiator_port.is_some();
-    let targets = at.brp.iter().chain(&at.srp).copied().map(Some);
-    let targets: BTreeSet<_> = if given { targets.collect() } else { [None].into() };
-    for to in targets {
-        claimed.keep_port(weir_attach::port::claim(&port, to).map_err(said)?);
-    }
+    let targets = at.brp.iter().chain(&at.srp).copied();
+    let targets: BTreeSet<_> = if given { targets.collect() } else { BTreeSet::new() };
+    let targets = Vec::from_iter(targets);
+    claimed.keep_port(weir_attach::port::claim(&port, &targets).map_err(said)?);
     let (stays, noted) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(None)));
     {
         let (port, stays, noted) = (first.initiator.to_string(), stays.clone(), noted.clone());
@@ -222,7 +221,7 @@ fn make(
     let noting = claimed.noting();
     let port = first.initiator.to_string();
     let mut note = |mapped: Option<&Mapped>| {
-        let made = mapped.map(|m| Made::here(m.clone(), port.clone()));
+        let made = mapped.map(|m| Made::here(m.clone(), port.clone(), targets.clone()));
         noting.note(made.as_ref()).map_err(said)?;
         *noted.lock().unwrap_or_else(PoisonError::into_inner) = mapped.cloned();
         Ok(())

@@ -21,7 +21,7 @@ fn the_end_of_an_attachment_leaves_another_of_its_name_alone() {
             device: None,
             mark: None,
             undo: Some(Box::new(undo)),
-            ports: Vec::new(),
+            _port: None,
         }
     };
     let (first, second) = (cleanup(), cleanup());
@@ -30,7 +30,7 @@ fn the_end_of_an_attachment_leaves_another_of_its_name_alone() {
     let other = Maker::of(ended());
     fs::write(&file, serde_json::to_vec(&other).unwrap()).unwrap();
     let noting = Noting(place.clone());
-    let made = Made::here(mapped(), "1:2".into());
+    let made = Made::here(mapped(), "1:2".into(), Vec::new());
     assert!(noting.note(Some(&made)).is_err(), "nothing is made for it any more");
     drop(first);
     assert!(place.exists() && undone.load(Ordering::Relaxed) == 0);

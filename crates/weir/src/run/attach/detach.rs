@@ -11,8 +11,8 @@ use weir_control::Error;
 /// Runs `weir detach`.
 pub(crate) fn detach(args: DetachArgs) -> anyhow::Result<ExitCode> {
     let undo = |made: &Made| {
-        // What is taken from this port is taken from every attachment that has the port by now.
-        let _mine = weir_attach::port::claim(&made.initiator_port, None).map_err(said)?;
+        // What is taken from this port is taken from every attachment that has the port there by now.
+        let _mine = weir_attach::port::claim(&made.initiator_port, &made.targets).map_err(said)?;
         daemon::take_back(&made.mapped, &made.initiator_port)
     };
     let done = weir_attach::detach::detach(&args.run.run_dir, &args.name, args.force, undo);
