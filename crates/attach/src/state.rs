@@ -56,6 +56,9 @@ pub struct Mapped {
     /// The number by which the host sees it; none: it is not known whether the mapping was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lun: Option<u16>,
+    /// The daemon has refused the mapping: one that is there is somebody else's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unmapped: bool,
     /// The initiator port was given: other programs may use the volume by it, too. Taken as given where it is not known.
     #[serde(default = "unknown")]
     pub shared: bool,

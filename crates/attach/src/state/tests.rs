@@ -72,6 +72,7 @@ pub(crate) fn mapped() -> Mapped {
         volume: "v".into(),
         naa: String::new(),
         lun: None,
+        unmapped: false,
         shared: false,
     }
 }

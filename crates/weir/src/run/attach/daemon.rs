@@ -176,8 +176,11 @@ pub(super) fn let_in(
         };
         let (made_host, volume) = (secret.is_some(), guest.volume.clone());
         let shared = guest.shared;
-        let mapped = Mapped { server, host, made_host, volume, naa, lun: None, shared };
-        Ok((make(client, guest.port, mapped, secret, note).await?, known))
+        let (lun, unmapped) = (None, false);
+        let mapped = Mapped { server, host, made_host, volume, naa, lun, unmapped, shared };
+        let made = make(client, guest.port, mapped, secret, note).await?;
+        let known = made.as_ref().map(|m| m.naa.clone()).or(known);
+        Ok((made, known))
     })
 }
 
@@ -207,16 +210,21 @@ async fn make(
         Ok(m) => {
             mapped.lun = Some(m.lun);
             note(Some(&mapped))?;
+            // The volume may have been made anew just before; as long as it is mapped it is not.
+            let now = client.volume(&mapped.volume).await?.volume.naa.to_string();
+            if now != mapped.naa {
+                mapped.naa = now;
+                note(Some(&mapped))?;
+            }
             Ok(Some(mapped))
         }
-        // Somebody else was faster, and may want it to stay.
-        Err(e) if e.code == Code::MapExists && !made_host => {
-            note(None)?;
-            Ok(None)
-        }
-        Err(e) if is_refusal(&e) && !made_host => {
-            note(None)?;
-            Err(e)
+        // Nothing is made. A host that was is taken back as at any end.
+        Err(e) if is_refusal(&e) => {
+            mapped.unmapped = true;
+            let made = made_host.then_some(mapped);
+            note(made.as_ref())?;
+            // Somebody else was faster, and may want it to stay.
+            if e.code == Code::MapExists { Ok(made) } else { Err(e) }
         }
         // What was made all the same is taken back as at any end.
         Err(e) => Err(e),
@@ -273,6 +281,7 @@ pub(super) fn sentence(m: &Mapped) -> String {
     let Mapped { host, volume, .. } = m;
     let lun = m.lun.unwrap_or_default();
     match m.made_host {
+        true if m.unmapped => format!("made for it: host {host}"),
         true => format!("made for it: host {host}, which sees {volume} as LUN {lun}"),
         false => format!("made for it: host {host} sees {volume} as LUN {lun}"),
     }
@@ -328,8 +337,9 @@ pub(super) fn stays(m: &Mapped, why: &Error) -> String {
 /// What takes it away by hand.
 pub(super) fn by_hand(m: &Mapped) -> String {
     let Mapped { host, volume, .. } = m;
-    let also = if m.made_host { format!("; weir host delete {host}") } else { String::new() };
-    format!("weir map delete {host} {volume}{also}")
+    let map = (!m.unmapped).then(|| format!("weir map delete {host} {volume}"));
+    let host = m.made_host.then(|| format!("weir host delete {host}"));
+    Vec::from_iter(map.into_iter().chain(host)).join("; ")
 }
 
 async fn forget(client: &Client, m: &Mapped, port: &str) -> Result<String> {
@@ -347,6 +357,9 @@ async fn forget(client: &Client, m: &Mapped, port: &str) -> Result<String> {
     };
     let mapping = found(client.map(name, volume).await)?;
     let mut text = match mapping {
+        Some(_) if m.unmapped => {
+            format!("host {name} sees volume {volume} by somebody else, which stays")
+        }
         // Whose it is then is not known: somebody may have been faster.
         Some(_) if m.lun.is_none() && !m.made_host => {
             return Err(Error::new(Code::VolumeMapped, "it is not known who has made the mapping")
