@@ -333,3 +333,17 @@ fn an_attachment_of_another_pid_namespace_is_left_alone_without_force() {
     process.kill().unwrap();
     process.wait().unwrap();
 }
+
+/// Its process was killed before it had written down whose it is.
+#[test]
+fn a_directory_of_nobody_is_taken_away() {
+    if !sys::is_root() {
+        println!("SKIPPED: it needs root");
+        return;
+    }
+    let dir = Scratch::new("nobody");
+    let run = dir.0.join("run");
+    fs::create_dir_all(run.join("a/disk")).unwrap();
+    assert!(detach(&run, "a", false, |_| Ok::<_, ()>(String::new())).is_ok());
+    assert!(!run.join("a").exists());
+}

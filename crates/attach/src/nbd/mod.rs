@@ -116,6 +116,12 @@ impl Device {
         }
     }
 
+    /// Whether this process serves it, as far as that can be known: ours may have ended, and another one have the device.
+    fn is_mine(self) -> bool {
+        let (me, all) = (std::process::id(), sys::has_all_processes());
+        self.thread().is_some_and(|t| whose_is(t, me, None, all) != Whose::NotOurs)
+    }
+
     /// Whether the process that served it has ended, and somebody still has it open. Nobody else can serve it until then.
     /// Where its thread was not `noted`, `looks_so` has to say that it was this one.
     pub(crate) fn is_left(self, noted: Option<u32>, looks_so: impl FnOnce() -> bool) -> bool {
@@ -248,12 +254,14 @@ pub(crate) fn connect(
     let device: Device = told.recv().map_err(|_| failed(&"its thread has ended"))??;
     let step = Duration::from_millis(10);
     for _ in 0..APPEAR.as_millis() / step.as_millis() {
-        if device.thread().is_some() && device.sectors() == Some(g.len / 512) {
+        if device.is_mine() && device.sectors() == Some(g.len / 512) {
             return Ok(device.path());
         }
         std::thread::sleep(step);
     }
-    let _ = device.disconnect();
+    if device.is_mine() {
+        let _ = device.disconnect();
+    }
     Err(failed(&format!("{} did not appear in {} s", device.path().display(), APPEAR.as_secs())))
 }
 

@@ -211,12 +211,34 @@ fn stays(link: &Path) -> Option<&'static str> {
     (!free).then_some("which may be the disk of another attachment")
 }
 
-/// Sees to it that `by` may have the name, and nothing has it.
-fn free(link: &Path, by: &Given) -> io::Result<()> {
-    let given = given(link);
-    if let Some(why) = given.as_ref().filter(|g| !g.is_of(by)).and_then(|g| g.holds(link)) {
-        return Err(io::Error::other(why));
+/// Keeps others from changing names, once nobody `holds` this one against `by`. That is looked at without the lock: to find who
+/// uses a disk takes a while.
+///
+/// # Errors
+/// The name is another's, or somebody has the lock for too long.
+fn locked_for(
+    link: &Path,
+    by: &Given,
+    holds: impl Fn(&Given) -> Option<String>,
+) -> io::Result<Option<File>> {
+    let mut passed = None;
+    loop {
+        let one = locked(link.parent().unwrap_or(link))?;
+        let given = given(link).filter(|g| !g.is_of(by));
+        if given == passed {
+            return Ok(one);
+        }
+        drop(one);
+        if let Some(why) = given.as_ref().and_then(&holds) {
+            return Err(io::Error::other(why));
+        }
+        passed = given;
     }
+}
+
+/// Sees to it that nothing has a name that nobody holds.
+fn free(link: &Path) -> io::Result<()> {
+    let given = given(link);
     match fs::read_link(link) {
         Ok(to) => {
             let known = given.is_some_and(|g| g.device.as_ref() == Some(&to));
@@ -250,8 +272,8 @@ pub(super) fn keep(link: &Path, by: &Given) -> io::Result<Option<File>> {
     if let Err(e) = fs::create_dir_all(dir) {
         return unwritten(e);
     }
-    let _one = locked(dir)?;
-    free(link, by)?;
+    let _one = locked_for(link, by, |g| g.holds(link))?;
+    free(link)?;
     write(link, by).map_or_else(unwritten, |file| Ok(Some(file)))
 }
 
@@ -262,8 +284,8 @@ pub(super) fn keep(link: &Path, by: &Given) -> io::Result<Option<File>> {
 pub(super) fn make(link: &Path, by: &Given, device: &Path) -> io::Result<File> {
     let dir = link.parent().unwrap_or(link);
     fs::create_dir_all(dir)?;
-    let _one = locked(dir)?;
-    free(link, by)?;
+    let _one = locked_for(link, by, |g| g.holds(link))?;
+    free(link)?;
     let file = write(link, &by.clone().with(device))?;
     std::os::unix::fs::symlink(device, link)?;
     Ok(file)
@@ -275,7 +297,40 @@ pub(super) fn make(link: &Path, by: &Given, device: &Path) -> io::Result<File> {
 /// # Errors
 /// The name cannot be written, or is another's.
 pub(super) fn show(link: &Path, by: &Given, device: &Path) -> io::Result<()> {
-    let _one = locked(link.parent().unwrap_or(link))?;
-    free(link, by)?;
+    let _one = locked_for(link, by, |g| g.holds(link))?;
+    free(link)?;
     std::os::unix::fs::symlink(device, link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::tests::{Scratch, ended};
+    use std::cell::Cell;
+
+    /// To find who uses a disk takes a while.
+    #[test]
+    fn others_may_change_names_while_it_is_looked_at_who_has_one() {
+        let dir = Scratch::new("locks");
+        let link = dir.0.join("a");
+        let is_free = || File::open(dir.0.join(LOCK)).unwrap().try_lock().is_ok();
+        let old = |name: &str| drop(write(&link, &Given::to(&dir.0.join(name), ended())).unwrap());
+        old("b");
+        let by = Given::to(&dir.0, Process::me());
+        let looked = Cell::new(0);
+        let holds = |_: &Given| {
+            looked.set(looked.get() + 1);
+            assert!(is_free());
+            // What was found of one says nothing of the next.
+            if looked.get() == 1 {
+                old("c");
+            }
+            None
+        };
+        let one = locked_for(&link, &by, holds).unwrap();
+        assert!(looked.get() == 2 && !is_free());
+        drop(one);
+        let held = locked_for(&link, &by, |_| Some("it is another's".into()));
+        assert!(held.is_err() && is_free());
+    }
 }
