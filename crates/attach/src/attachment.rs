@@ -6,6 +6,7 @@ mod ways;
 use claimed::Cleanup;
 pub use claimed::{Claimed, Noting, claim};
 
+use crate::aside::{Aside, aside};
 use crate::disk::{Disk, Geometry};
 use crate::error::{Error, Kind};
 use crate::fuse;
@@ -73,6 +74,8 @@ enum Event {
 pub struct Attachment {
     place: Place,
     state: State,
+    /// What is known of it is not all written down.
+    unwritten: bool,
     len: Arc<AtomicU64>,
     workers: Workers,
     reached: Reached,
@@ -100,12 +103,13 @@ pub fn attach(
     let mut workers = Workers::start(spec.queues, &buffers(method), provider, signals)?;
     let (reached, way) = reach_one(&workers, &spec.ways)?;
     let (tell, events) = channel();
+    let mut apart = Aside::default();
     let made = geometry(&workers).and_then(|g| {
         let shown = Shown { name: file.clone(), len: Arc::new(AtomicU64::new(g.len)) };
         let device = match method {
-            Method::Fuse => make_loop(&workers, &place, g, &shown, &tell)?,
+            Method::Fuse => make_loop(&workers, &place, g, &shown, &tell, &mut apart)?,
             Method::Nbd => make_nbd(&workers, &place, g, &tell)?,
-            Method::Ublk => make_ublk(&workers, g, &mut cleanup, &tell)?,
+            Method::Ublk => make_ublk(&workers, g, &mut cleanup, &tell, &mut apart)?,
         };
         cleanup.device = Some((method, device.clone()));
         // By nbd it stays the same, whoever has the device.
@@ -120,11 +124,15 @@ pub fn attach(
             reached.close(&workers);
             // The reactors before what they serve: a device of ublk ends only when nobody has it open.
             drop(workers);
+            apart.end();
+            // It may have become a disk all the same.
+            let noted = || place.maker().and_then(|m| m.disk);
+            cleanup.device = cleanup.device.take().or_else(noted);
             drop(cleanup);
             return Err(e.into());
         }
     };
-    // Somebody may use it already: from here on a signal takes it away only if nobody does.
+    // Somebody may use it already: from here on it is taken away only if nobody does.
     workers.made();
     let (protocol, targets) = describe(&spec.ways[way].paths);
     let me = Process::me();
@@ -151,13 +159,24 @@ pub fn attach(
         diskseq,
         mark,
     };
-    place.write(&state)?;
     let resized = tell.clone();
-    reached.on_resize(&workers, move |len| {
-        let _ = resized.send(Event::Resized(len));
-    })?;
+    let begun = place.write(&state).and_then(|()| {
+        reached.on_resize(&workers, move |len| {
+            let _ = resized.send(Event::Resized(len));
+        })
+    });
     signals.tell(move |_| drop(tell.send(Event::Signal)));
-    Ok(Attachment { place, state, len, workers, reached, events, _cleanup: cleanup })
+    let unwritten = begun.is_err();
+    let _cleanup = cleanup;
+    let attachment =
+        Attachment { place, state, unwritten, len, workers, reached, events, _cleanup };
+    match begun {
+        Ok(()) => Ok(attachment),
+        Err(e) => {
+            tracing::error!(error = %e, "there is a disk, and nobody can know of it");
+            attachment.withdraw().ok_or(NotAttached::Other(e))
+        }
+    }
 }
 
 fn describe(paths: &Paths) -> (&'static str, Vec<String>) {
@@ -189,6 +208,7 @@ fn make_loop(
     g: Geometry,
     shown: &Shown,
     tell: &Sender<Event>,
+    apart: &mut Aside,
 ) -> Result<PathBuf, Error> {
     let mount = fuse::Mount::new(&place.disk())?;
     for i in 0..workers.len() {
@@ -204,8 +224,13 @@ fn make_loop(
             Box::pin(async {})
         })?;
     }
+    let file = mount.file(&shown.name);
     let won = |device: &Path| place.about_to_have(Method::Fuse, device);
-    loopdev::configure(&mount.file(&shown.name), g.block_size, g.read_only, won)
+    apart.run(
+        || workers.asked(),
+        won,
+        move |won| loopdev::configure(&file, g.block_size, g.read_only, won),
+    )
 }
 
 /// A device of the nbd driver with a connection for every reactor.
@@ -241,6 +266,7 @@ fn make_ublk(
     g: Geometry,
     cleanup: &mut Cleanup,
     tell: &Sender<Event>,
+    apart: &mut Aside,
 ) -> Result<PathBuf, Error> {
     let device = ublk::Device::add(workers.len(), g, cleanup.mark.as_deref())?;
     // By the name that its disk will have.
@@ -265,7 +291,7 @@ fn make_ublk(
         })?;
         started.map_err(|e| failed(&e))?;
     }
-    device.start()
+    apart.run(|| workers.asked(), |_| Ok(()), move |_| device.start())
 }
 
 impl Attachment {
@@ -282,21 +308,42 @@ impl Attachment {
                 Err(RecvTimeoutError::Disconnected) => break,
                 // Somebody else may have taken its file from a loop device: its process is not told of that.
                 Err(RecvTimeoutError::Timeout) if self.is_cleared() => break,
-                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.unwritten = self.unwritten && self.place.write(&self.state).is_err();
+                    continue;
+                }
             };
             match event {
                 Event::Ended => break,
                 Event::Resized(len) => self.resize(len),
-                Event::Signal => match crate::detach::detach_own(&self.place, &self.state) {
-                    Ok(()) => {}
-                    Err(e) => {
-                        tracing::error!(why = %e.reason, "{}; the attachment goes on", e.message);
-                    }
-                },
+                Event::Signal => {
+                    self.detach();
+                }
             }
         }
         tracing::info!(name = self.state.name, "the disk is gone, the attachment ends");
         self.reached.close(&self.workers);
+    }
+
+    /// Ends an attachment of which nobody can be told. Where its disk is in use already it gives it back, to be served all the
+    /// same.
+    #[must_use]
+    pub fn withdraw(self) -> Option<Attachment> {
+        if !self.detach() {
+            return Some(self);
+        }
+        self.reached.close(&self.workers);
+        None
+    }
+
+    /// Takes the disk away, unless it is in use. False: the attachment goes on.
+    fn detach(&self) -> bool {
+        let (place, state) = (self.place.clone(), self.state.clone());
+        let done = aside(move || crate::detach::detach_own(&place, &state));
+        if let Err(e) = &done {
+            tracing::error!(why = %e.reason, "{}; the attachment goes on", e.message);
+        }
+        done.is_ok()
     }
 
     /// Whether a loop device is certainly not this disk any more.
@@ -314,21 +361,13 @@ impl Attachment {
         }
         tracing::info!(from = self.state.size, to = len, "the volume has another size");
         self.len.store(len, Ordering::Release);
+        let file = self.place.disk().join(fuse::file_name(self.state.mark.as_deref()));
+        let (device, block_size) = (self.state.device.clone(), self.state.block_size);
         let done = self.reached.set_len(&self.workers, len).and_then(|()| {
-            let failed = |e: &std::io::Error| Error::system("the disk keeps its old size", e);
-            if let Some(d) = ublk::Device::of(&self.state.device) {
-                return d.resize(len).map_err(|e| failed(&e));
-            }
-            if let Some(d) = nbd::Device::of(&self.state.device) {
-                return d.resize(len, self.state.block_size).map_err(|e| failed(&e));
-            }
-            // The file's length is the volume's; the kernel learns it from the answer.
-            let file = std::fs::OpenOptions::new()
-                .write(true)
-                .open(self.place.disk().join(fuse::file_name(self.state.mark.as_deref())))
-                .map_err(|e| failed(&e))?;
-            file.set_len(len).map_err(|e| failed(&e))?;
-            loopdev::update_capacity(&self.state.device).map_err(|e| failed(&e))
+            aside(move || {
+                let failed = |e: std::io::Error| Error::system("the disk keeps its old size", &e);
+                set_len(&device, &file, block_size, len).map_err(failed)
+            })
         });
         if let Err(e) = done {
             tracing::error!(error = %e, "a new size was not taken over");
@@ -336,7 +375,21 @@ impl Attachment {
         }
         self.state.size = len;
         if let Err(e) = self.place.write(&self.state) {
-            tracing::error!(error = %e, "the new size was not written down");
+            tracing::error!(error = %e, "the new size is not written down yet");
+            self.unwritten = true;
         }
     }
+}
+
+/// Has the kernel take over a new length of a disk, whose file that is where it has one.
+fn set_len(device: &Path, file: &Path, block_size: u32, len: u64) -> std::io::Result<()> {
+    if let Some(d) = ublk::Device::of(device) {
+        return d.resize(len);
+    }
+    if let Some(d) = nbd::Device::of(device) {
+        return d.resize(len, block_size);
+    }
+    // The file's length is the volume's; the kernel learns it from the answer.
+    std::fs::OpenOptions::new().write(true).open(file)?.set_len(len)?;
+    loopdev::update_capacity(device)
 }

@@ -14,6 +14,7 @@
 //! | [`workers`] | the reactors, one queue of the kernel's each |
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod aside;
 pub mod attachment;
 pub mod detach;
 pub mod disk;

@@ -76,13 +76,13 @@ pub struct Made {
     pub mapped: Mapped,
     /// The attachment's initiator port.
     pub initiator_port: String,
-    /// The process that makes it.
-    pub pid: u32,
-    /// When that started; see [`State::started`].
     /// The targets for which it has the port, where others may have it for others; none: it has it for all, or that was not
     /// written down.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<SocketAddr>,
+    /// The process that makes it.
+    pub pid: u32,
+    /// When that started; see [`State::started`].
     pub started: u64,
     /// Where it has its number.
     #[serde(flatten)]

@@ -50,10 +50,12 @@ pub(crate) fn mount_fuse(dir: &Path, options: &str) -> io::Result<()> {
     done(r).map(drop)
 }
 
-/// Unmounts what is mounted at `dir`; `lazily` takes it out of sight at once and ends it when nobody uses it any more.
-pub(crate) fn unmount(dir: &Path, lazily: bool) -> io::Result<()> {
+/// Unmounts what is mounted at `dir`. By `force` it is out of sight at once, and whatever waits for its server, which nobody is any
+/// more, ends with an error: a process that was killed may wait for itself.
+pub(crate) fn unmount(dir: &Path, force: bool) -> io::Result<()> {
     let dir = text(dir)?;
-    let flags = libc::UMOUNT_NOFOLLOW | if lazily { libc::MNT_DETACH } else { 0 };
+    let forced = if force { libc::MNT_DETACH | libc::MNT_FORCE } else { 0 };
+    let flags = libc::UMOUNT_NOFOLLOW | forced;
     // SAFETY: the path is a string with an end that lives during the call.
     done(unsafe { libc::umount2(dir.as_ptr(), flags) }).map(drop)
 }
@@ -247,6 +249,28 @@ pub(crate) fn become_io_server() {
         libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | MCL_ONFAULT);
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+}
+
+/// Gives this thread a file table of its own, in which are the standard streams only. Nothing that lives on it owns a file.
+pub(crate) fn have_own_files() -> io::Result<()> {
+    const OTHERS: RawFd = 3;
+    // SAFETY: the numbers are plain, and of other threads' files none is closed.
+    let r = unsafe {
+        libc::syscall(libc::SYS_close_range, OTHERS, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE)
+    };
+    if r == 0 {
+        return Ok(());
+    }
+    // Before Linux 5.9.
+    // SAFETY: has no conditions on memory.
+    done(unsafe { libc::unshare(libc::CLONE_FILES) })?;
+    let open = std::fs::read_dir("/proc/thread-self/fd")?.flatten();
+    let open: Vec<RawFd> = open.filter_map(|f| f.file_name().to_str()?.parse().ok()).collect();
+    for fd in open.into_iter().filter(|fd| *fd >= OTHERS) {
+        // SAFETY: it is a copy that nobody owns; the one with which this was read is closed already.
+        unsafe { libc::close(fd) };
+    }
+    Ok(())
 }
 
 /// Sends a signal.

@@ -15,10 +15,42 @@ use std::time::Duration;
 
 /// How long what was written may take to get to the volume.
 const FLUSH: Duration = Duration::from_secs(30);
+/// How long somebody may have a disk open who only looks at it, as udev does after every change, or has it by chance, as a
+/// process that was just started and has yet the files of another.
+const PASSING: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Why a disk is not quiet.
+enum Not {
+    /// Somebody has it open.
+    Open(Error),
+    /// Something that does not pass.
+    Other(Error),
+}
+
+impl From<Error> for Not {
+    fn from(e: Error) -> Not {
+        Not::Other(e)
+    }
+}
 
 /// Sees to it that nobody uses the disk, and that what was written to it is on the volume. As long as the file is kept it
 /// cannot be mounted, or become part of something; there is none where the disk is gone with its process, or is another's.
 pub(super) fn quiet(place: &Place, state: &State, alive: bool) -> Result<Option<File>, Error> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match once(place, state, alive) {
+            Ok(claim) => return Ok(claim),
+            Err(Not::Open(_)) if waited < PASSING => {
+                std::thread::sleep(LOOK);
+                waited += LOOK;
+            }
+            Err(Not::Open(e) | Not::Other(e)) => return Err(e),
+        }
+    }
+}
+
+fn once(place: &Place, state: &State, alive: bool) -> Result<Option<File>, Not> {
     if !is_still(place, state)? {
         return Ok(None);
     }
@@ -57,21 +89,19 @@ pub(super) fn unknown(state: &State, why: String) -> Error {
 
 /// Takes the disk for this process; none: the kernel has none by that name, or its process has ended. That it is somebody else's the
 /// kernel knows best: a mount may be in another namespace.
-fn claim(state: &State, alive: bool) -> Result<Option<File>, Error> {
+fn claim(state: &State, alive: bool) -> Result<Option<File>, Not> {
     let flags = libc::O_EXCL | libc::O_CLOEXEC;
     match OpenOptions::new().read(true).custom_flags(flags).open(&state.device) {
         Ok(file) => Ok(Some(file)),
         Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
             unused(state)?;
-            Err(in_use(
-                state,
-                "it is mounted where this process cannot see it, or somebody has it for themselves"
-                    .into(),
-            ))
+            let why =
+                "it is mounted where this process cannot see it, or somebody has it for themselves";
+            Err(Not::Open(in_use(state, why.into())))
         }
         Err(e) if alive && !is_gone(&state.device, &e) => {
             let message = format!("{} cannot be looked at", state.device.display());
-            Err(Error::system(message, &e))
+            Err(Error::system(message, &e).into())
         }
         Err(_) => Ok(None),
     }
@@ -90,9 +120,15 @@ fn is_gone(device: &Path, e: &io::Error) -> bool {
     }
 }
 
-fn unused(state: &State) -> Result<(), Error> {
-    let uses = users::of(&state.device, state.pid);
-    if uses.is_empty() { Ok(()) } else { Err(in_use(state, uses.join("\n"))) }
+fn unused(state: &State) -> Result<(), Not> {
+    let mut uses = users::lasting(&state.device);
+    let passing = uses.is_empty();
+    uses.extend(users::opened(&state.device, state.pid));
+    match uses.is_empty() {
+        true => Ok(()),
+        false if passing => Err(Not::Open(in_use(state, uses.join("\n")))),
+        false => Err(in_use(state, uses.join("\n")).into()),
+    }
 }
 
 fn in_use(state: &State, why: String) -> Error {

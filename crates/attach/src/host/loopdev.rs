@@ -7,14 +7,14 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 const CONTROL: &str = "/dev/loop-control";
-/// How long others may take with a device that was free.
-const STEP: Duration = Duration::from_millis(2);
 const MAJOR: u32 = 7;
+/// Devices that others may have got first.
+const TRIES: usize = 64;
 
 // linux/loop.h
+const CTL_ADD: u64 = 0x4c80;
 const CTL_GET_FREE: u64 = 0x4c82;
 const CONFIGURE: u64 = 0x4c0a;
 const CLR_FD: u64 = 0x4c01;
@@ -77,14 +77,18 @@ pub(crate) fn configure(
     let name = file.as_os_str().as_encoded_bytes();
     let n = name.len().min(63);
     info[FILE_NAME..FILE_NAME + n].copy_from_slice(&name[..n]);
-    // Somebody else may take the free one first.
-    for _ in 0..64 {
-        let n = sys::ioctl(control.as_fd(), CTL_GET_FREE, 0);
-        let n = n.map_err(|e| failed("there is no free loop device", &e))? as u32;
+    let mut tried = Vec::new();
+    for _ in 0..TRIES {
+        let n = next_free(&control, &mut tried);
+        let n = n.map_err(|e| failed("there is no free loop device", &e))?;
         let path = PathBuf::from(format!("/dev/loop{n}"));
         if !path.exists() {
             sys::make_block_node(&path, MAJOR, n)
                 .map_err(|e| failed("a loop device has no file in /dev", &e))?;
+        }
+        // One that was free may be another's disk by now, which is to be mounted.
+        if self::backing(&path).is_ok_and(|b| b.is_some()) {
+            continue;
         }
         // A device that is opened for reading only becomes a read-only one. While we have it for ourselves nobody else
         // gives it a file.
@@ -94,10 +98,7 @@ pub(crate) fn configure(
             .custom_flags(libc::O_EXCL | libc::O_CLOEXEC)
             .open(&path);
         let device = match device {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
-                std::thread::sleep(STEP);
-                continue;
-            }
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => continue,
             d => d.map_err(|e| failed("a loop device cannot be opened", &e))?,
         };
         if !has_none(&device) {
@@ -110,12 +111,38 @@ pub(crate) fn configure(
             Err(e) => return Err(failed("a loop device does not take the volume", &e)),
         }
     }
-    Err(Error::new(
-        Kind::Failed,
-        "no loop device could be had",
-        "others were faster, 64 times",
-        "try again",
-    ))
+    let why = format!("others were faster, {TRIES} times");
+    Err(Error::new(Kind::Failed, "no loop device could be had", why, "try again"))
+}
+
+/// The number of a device that may be free, and is not one of those that were `tried`. The kernel calls one free as long as
+/// somebody is giving it a file, which may take as long as a target does: then others are looked for, and one is made at last.
+fn next_free(control: &File, tried: &mut Vec<u32>) -> io::Result<u32> {
+    let number = |arg, request| {
+        let n = sys::ioctl(control.as_fd(), request, arg)?;
+        u32::try_from(n).map_err(io::Error::other)
+    };
+    let first = number(0, CTL_GET_FREE)?;
+    let free = |n: &u32| !tried.contains(n);
+    let n = match Some(first).filter(free).or_else(|| unbound().into_iter().find(free)) {
+        Some(n) => n,
+        // Any number.
+        None => number(u64::MAX, CTL_ADD)?,
+    };
+    tried.push(n);
+    Ok(n)
+}
+
+/// The devices without a file, in order.
+fn unbound() -> Vec<u32> {
+    let names = std::fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let number = |e: std::fs::DirEntry| {
+        let n = e.file_name().to_str()?.strip_prefix("loop")?.parse().ok()?;
+        (!e.path().join("loop/backing_file").exists()).then_some(n)
+    };
+    let mut all: Vec<u32> = names.filter_map(number).collect();
+    all.sort_unstable();
+    all
 }
 
 fn open(device: &Path) -> io::Result<File> {

@@ -7,6 +7,13 @@ use std::path::Path;
 /// Uses of a block device (and its partitions) that stand against taking it away, in words; that by the process which
 /// serves it does not.
 pub(crate) fn of(device: &Path, server: u32) -> Vec<String> {
+    let mut uses = lasting(device);
+    uses.extend(opened(device, server));
+    uses
+}
+
+/// A disk and its partitions, by name.
+fn disks(device: &Path) -> Vec<String> {
     let Some(name) = device.file_name().and_then(|n| n.to_str()) else { return Vec::new() };
     let mut disks = vec![name.to_owned()];
     let entries = fs::read_dir(format!("/sys/block/{name}")).into_iter().flatten().flatten();
@@ -15,6 +22,13 @@ pub(crate) fn of(device: &Path, server: u32) -> Vec<String> {
             .filter_map(|e| e.file_name().into_string().ok())
             .filter(|n| n.starts_with(name) && n.len() > name.len()),
     );
+    disks
+}
+
+/// Those that last until somebody ends them.
+pub(crate) fn lasting(device: &Path) -> Vec<String> {
+    let disks = disks(device);
+    let Some(name) = disks.first() else { return Vec::new() };
     let mut uses = Vec::new();
     for disk in &disks {
         let numbers = number_of(name, disk);
@@ -29,9 +43,13 @@ pub(crate) fn of(device: &Path, server: u32) -> Vec<String> {
         for h in holders.into_iter().flatten().flatten() {
             uses.push(format!("{disk} is part of {}", h.file_name().to_string_lossy()));
         }
-        uses.extend(openers(&format!("/dev/{disk}"), server));
     }
     uses
+}
+
+/// Those by processes that have it open, which may be for a moment.
+pub(crate) fn opened(device: &Path, server: u32) -> Vec<String> {
+    disks(device).iter().flat_map(|disk| openers(&format!("/dev/{disk}"), server)).collect()
 }
 
 /// `major:minor` of a disk or of one of its partitions.

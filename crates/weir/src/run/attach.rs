@@ -369,25 +369,36 @@ fn text(s: &State) -> String {
 
 fn serve_here(args: &AttachArgs, attached: Result<Attachment>) -> anyhow::Result<ExitCode> {
     let a = attached?;
-    output::show(args.json, a.state(), text)?;
-    a.serve();
-    Ok(ExitCode::SUCCESS)
+    let said = output::show(args.json, a.state(), text);
+    serve(a, said)
 }
 
 /// In the background: tells the process that waits, and serves.
 fn serve_child(attached: Result<Attachment>) -> anyhow::Result<ExitCode> {
     match attached {
         Ok(a) => {
-            output::json_line(&serde_json::json!({ "attached": a.state() }))?;
-            weir_attach::close_stdout()?;
-            a.serve();
-            Ok(ExitCode::SUCCESS)
+            let said = output::json_line(&serde_json::json!({ "attached": a.state() }));
+            if said.is_ok()
+                && let Err(e) = weir_attach::close_stdout()
+            {
+                tracing::warn!(error = %e, "standard output stays open");
+            }
+            serve(a, said)
         }
         Err(e) => {
             output::json_line(&serde_json::json!({ "error": e.problem() }))?;
             Ok(ExitCode::FAILURE)
         }
     }
+}
+
+/// Serves a disk of which somebody was told; else only if it is in use already.
+fn serve(a: Attachment, said: anyhow::Result<()>) -> anyhow::Result<ExitCode> {
+    let a = if said.is_ok() { Some(a) } else { a.withdraw() };
+    if let Some(a) = a {
+        a.serve();
+    }
+    said.map(|()| ExitCode::SUCCESS)
 }
 
 /// Starts the process that serves the disk, and waits until there is a disk. A signal that comes meanwhile is passed on to

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// O_EXCL: a block device is nobody else's.
-const EXCLUSIVE: i32 = 0o200;
+pub(crate) const EXCLUSIVE: i32 = 0o200;
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// Whether this machine can run the tests.
@@ -150,15 +150,21 @@ impl Target {
 
     /// Begins a command, which may be killed.
     pub(crate) fn begin(&self, line: &str) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_weir"))
+        self.command(line).stdout(Stdio::null()).spawn().unwrap()
+    }
+
+    /// A command that hears signals also where the tests are run with some of them ignored: under `nohup`, or in a shell's
+    /// background.
+    pub(crate) fn command(&self, line: &str) -> Command {
+        let mut command = Command::new("env");
+        command
+            .args(["--default-signal=HUP,INT,TERM,TSTP,TTIN,TTOU", env!("CARGO_BIN_EXE_weir")])
             .args(line.split_whitespace())
             .env("WEIR_DATA_DIR", self.dir.join("data"))
             .env("WEIR_RUN_DIR", self.dir.join("run"))
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap()
+            .stderr(Stdio::null());
+        command
     }
 
     /// Runs a command. One that cannot be ended, as it waits in the kernel, fails the test: its output is in files, since a

@@ -4,9 +4,12 @@
 use crate::attach::{Target, can, run, wait_for};
 use serde_json::Value;
 use std::fs;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A pool of memory with this volume, which every host sees.
@@ -31,21 +34,38 @@ fn signal(child: &Child, name: &str) {
 }
 
 /// Waits for the end of a process that was asked to end, and not for whatever it does.
-fn ends(child: &mut Child) -> Option<std::process::ExitStatus> {
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(15) {
-        if let Some(ended) = child.try_wait().unwrap() {
-            return Some(ended);
+fn ends(child: &mut Child) -> Option<ExitStatus> {
+    let mut ends_in = |secs| {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(secs) {
+            let ended = child.try_wait().unwrap();
+            if ended.is_some() {
+                return ended;
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
-        std::thread::sleep(Duration::from_millis(20));
+        child.kill().unwrap();
+        None
+    };
+    let ended = ends_in(15);
+    // One that waits in the kernel does not end by that either.
+    if ended.is_none() {
+        ends_in(5);
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    None
+    ended
 }
 
 fn entries(target: &Target) -> usize {
     fs::read_dir(target.dir.join("run")).map_or(0, Iterator::count)
+}
+
+/// Whoever looks for a free device may have the disk open for a moment.
+fn nothing_is_left(target: &Target) {
+    let mine = target.dir.to_str().unwrap();
+    let is_left = |text: String| text.contains(mine);
+    wait_for("the end of the disk", || {
+        !is_left(run("losetup", &["--all"])) && !is_left(run("mount", &[]))
+    });
 }
 
 /// The process that makes an attachment, once it is at it.
@@ -124,13 +144,16 @@ fn no_signal_ends_an_attachment_whose_disk_is_in_use() {
     assert!(ended.is_none(), "{ended:?}, by {:?}", ended.and_then(|e| e.signal()));
     // No thread stands still, and none lets these through.
     for thread in fs::read_dir(format!("/proc/{}/task", child.id())).unwrap() {
-        let text = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
-        let line = |what: &str| text.lines().find_map(|l| l.strip_prefix(what)).unwrap().trim();
-        let held = u64::from_str_radix(line("SigBlk:"), 16).unwrap();
+        let thread = thread.unwrap().path();
+        // Workers of the ring come and go: one that ends meanwhile has no status, or an empty one.
+        let text = fs::read_to_string(thread.join("status")).unwrap_or_default();
+        let line = |what: &str| text.lines().find_map(|l| l.strip_prefix(what)).map(str::trim);
+        let held = line("SigBlk:").map_or(0, |held| u64::from_str_radix(held, 16).unwrap());
         let all: u64 = [1, 2, 15].iter().map(|n| 1 << (n - 1)).sum();
         // The one that reads them waits for them.
-        let holds = held & all == all || line("Name:") == "weir-signals";
-        assert!(holds && !line("State:").starts_with('T'), "{text}");
+        let holds = held & all == all || line("Name:") == Some("weir-signals");
+        let stands = line("State:").is_none_or(|state| state.starts_with('T'));
+        assert!((holds && !stands) || !thread.exists(), "{text}");
     }
     run(
         "dd",
@@ -172,4 +195,148 @@ fn what_nohup_has_a_process_ignore_it_goes_on_to_ignore() {
     let then = ends(&mut child);
     assert!(ended.is_none() && then.is_some_and(|e| e.code() == Some(1)), "{ended:?}, {then:?}");
     assert_eq!(entries(&target), 0);
+}
+
+/// Passes on what a host and a target say to each other, unless that is to be held.
+fn between(port: u16, held: impl Fn() -> bool + Clone + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for host in listener.incoming() {
+            let (host, target) = (host.unwrap(), TcpStream::connect(("127.0.0.1", port)).unwrap());
+            let back = (target.try_clone().unwrap(), host.try_clone().unwrap());
+            for (mut from, mut to) in [(host, target), back] {
+                let held = held.clone();
+                std::thread::spawn(move || {
+                    let mut bytes = vec![0; 1 << 16];
+                    while let Ok(n @ 1..) = from.read(&mut bytes) {
+                        while held() {
+                            std::thread::sleep(Duration::from_millis(20));
+                        }
+                        if to.write_all(&bytes[..n]).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        }
+    });
+    at
+}
+
+/// The kernel looks for partitions of a new disk, and waits for its target.
+#[test]
+fn a_signal_ends_an_attachment_whose_target_is_gone_while_its_disk_is_made() {
+    if !can() {
+        return;
+    }
+    let target = seen_by_all("it-halfway");
+    let maker = target.dir.join("run/it-halfway/maker.json");
+    let at_disk = move || {
+        let noted = fs::read(&maker).ok().and_then(|t| serde_json::from_slice::<Value>(&t).ok());
+        noted.is_some_and(|m| !m["disk"].is_null())
+    };
+    let brp = ("brp", target.port + 1);
+    for ((protocol, port), name) in
+        [(("srp", target.port), "-TERM"), (brp, "-TERM"), (brp, "-KILL")]
+    {
+        let at = between(port, at_disk.clone());
+        let line = format!("attach it-halfway --foreground --protocol {protocol} --target {at}");
+        let mut child = target.begin(&line);
+        wait_for("the disk that is being made", &at_disk);
+        std::thread::sleep(Duration::from_millis(500));
+        let made = target.dir.join("run/it-halfway/state.json").exists();
+        assert!(!made, "set-up: nothing of the target was waited for");
+        signal(&child, name);
+        if name == "-KILL" {
+            // It may wait for itself until then.
+            wait_for("its end", || target.weir("detach it-halfway").status.success());
+        }
+        let ended = ends(&mut child);
+        let left = entries(&target);
+        target.weir("detach it-halfway --force");
+        let code = (name == "-TERM").then_some(1);
+        assert_eq!(ended.map(|e| e.code()), Some(code), "{protocol}, {name}");
+        assert_eq!(left, 0, "{protocol}, {name}");
+        nothing_is_left(&target);
+    }
+}
+
+/// What was to be said of it cannot be, as nobody reads it any more.
+#[test]
+fn a_disk_of_which_nobody_was_told_goes_unless_it_is_in_use() {
+    if !can() {
+        return;
+    }
+    let target = seen_by_all("it-untold");
+    for is_used in [false, true] {
+        // It is full: who writes to it waits.
+        let (read, mut full) = std::io::pipe().unwrap();
+        full.write_all(&[b' '; 1 << 16]).unwrap();
+        let mut child =
+            target.command("attach it-untold --foreground").stdout(full).spawn().unwrap();
+        let file = target.dir.join("run/it-untold/state.json");
+        wait_for("the disk", || file.exists());
+        let state: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        let device = state["device"].as_str().unwrap();
+        let used = is_used.then(|| fs::File::open(device).unwrap());
+        drop(read);
+        if is_used {
+            std::thread::sleep(Duration::from_secs(3));
+            assert!(child.try_wait().unwrap().is_none(), "a disk that is in use was taken away");
+            let from = format!("if={device}");
+            run("dd", &[&from, "of=/dev/null", "count=1", "iflag=direct"]);
+            drop(used);
+            signal(&child, "-TERM");
+        }
+        assert!(ends(&mut child).is_some(), "in use: {is_used}");
+        target.all_gone(&state);
+    }
+}
+
+/// As where /run is full: nobody could detach it.
+#[test]
+fn a_disk_of_which_nothing_can_be_written_down_goes_unless_it_is_in_use() {
+    if !can() {
+        return;
+    }
+    let target = seen_by_all("it-unwritten");
+    let dir = target.dir.join("run/it-unwritten");
+    // What is written is first written to this.
+    let new = dir.join("state.new");
+    let (made, go) = (dir.join("maker.json"), Arc::new(AtomicBool::new(false)));
+    let goes = go.clone();
+    let at = between(target.port, move || !goes.load(Ordering::Acquire));
+    let line = format!("attach it-unwritten --foreground --target {at} --protocol srp");
+    for is_used in [false, true] {
+        go.store(false, Ordering::Release);
+        let mut child = target.begin(&line);
+        maker(&target, "it-unwritten");
+        fs::create_dir(&new).unwrap();
+        go.store(true, Ordering::Release);
+        let mut used = None;
+        if is_used {
+            wait_for("the disk", || {
+                let text = fs::read(&made).unwrap_or_default();
+                let maker: Value = serde_json::from_slice(&text).unwrap_or_default();
+                let device = || fs::File::open(maker["disk"][1].as_str().unwrap());
+                used = maker["diskseq"].is_u64().then(device);
+                used.is_some()
+            });
+            let used = used.unwrap().unwrap();
+            std::thread::sleep(Duration::from_secs(4));
+            assert!(child.try_wait().unwrap().is_none(), "a disk that is in use was taken away");
+            // Once it can be written it is, and the attachment is one as any other.
+            fs::remove_dir(&new).unwrap();
+            wait_for("its state", || dir.join("state.json").exists());
+            drop(used);
+            target.ok("detach it-unwritten");
+            assert!(ends(&mut child).is_some_and(|e| e.success()));
+        } else {
+            assert_eq!(ends(&mut child).map(|e| e.code()), Some(Some(1)));
+            fs::remove_dir_all(&dir).unwrap();
+        }
+        nothing_is_left(&target);
+        assert_eq!(entries(&target), 0);
+    }
 }
