@@ -231,6 +231,14 @@ fn take_unfinished(place: &Place, force: bool) -> Result<(), Error> {
         d.delete();
     }
     let _ = sys::unmount(&place.disk(), true);
+    // A process that was killed may have waited for that, and the device get its file from it yet.
+    if let Some((Method::Fuse, device)) = &maker.disk {
+        let is_free = || loopdev::backing(device).is_ok_and(|b| b.is_none());
+        let _ = wait_for("", || !(is_free() && whose::is_taken(device)));
+        if whose::is_left(place, &maker, device) {
+            let _ = loopdev::clear(device, None);
+        }
+    }
     Ok(())
 }
 

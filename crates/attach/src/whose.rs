@@ -136,11 +136,16 @@ pub(crate) fn is_used(dir: &Path, process: Process, device: &Path) -> bool {
     state.is_some_and(|s| whose(&place, &s) != Whose::NotOurs) && is_open(device)
 }
 
-/// Whether somebody has mounted a disk, or has it open.
-pub(crate) fn is_open(device: &Path) -> bool {
+/// Whether somebody has a disk for themselves, as who has mounted it.
+pub(crate) fn is_taken(device: &Path) -> bool {
     let flags = libc::O_EXCL | libc::O_CLOEXEC;
     let mine = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(device);
-    mine.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY)) || !users::of(device, 0).is_empty()
+    mine.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY))
+}
+
+/// Whether somebody has mounted a disk, or has it open.
+pub(crate) fn is_open(device: &Path) -> bool {
+    is_taken(device) || !users::of(device, 0).is_empty()
 }
 
 /// Whether the disk of an attachment has certainly gone, or is another's: nothing of it is lost with its process.

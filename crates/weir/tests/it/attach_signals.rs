@@ -62,9 +62,8 @@ fn entries(target: &Target) -> usize {
 /// Whoever looks for a free device may have the disk open for a moment.
 fn nothing_is_left(target: &Target) {
     let mine = target.dir.to_str().unwrap();
-    let is_left = |text: String| text.contains(mine);
     wait_for("the end of the disk", || {
-        !is_left(run("losetup", &["--all"])) && !is_left(run("mount", &[]))
+        !run("losetup", &["--all"]).contains(mine) && !run("mount", &[]).contains(mine)
     });
 }
 
@@ -232,8 +231,9 @@ fn a_signal_ends_an_attachment_whose_target_is_gone_while_its_disk_is_made() {
     }
     let target = seen_by_all("it-halfway");
     let maker = target.dir.join("run/it-halfway/maker.json");
+    let file = maker.clone();
     let at_disk = move || {
-        let noted = fs::read(&maker).ok().and_then(|t| serde_json::from_slice::<Value>(&t).ok());
+        let noted = fs::read(&file).ok().and_then(|t| serde_json::from_slice::<Value>(&t).ok());
         noted.is_some_and(|m| !m["disk"].is_null())
     };
     let brp = ("brp", target.port + 1);
@@ -246,6 +246,8 @@ fn a_signal_ends_an_attachment_whose_target_is_gone_while_its_disk_is_made() {
         wait_for("the disk that is being made", &at_disk);
         std::thread::sleep(Duration::from_millis(500));
         let made = target.dir.join("run/it-halfway/state.json").exists();
+        let noted: Value = serde_json::from_slice(&fs::read(&maker).unwrap()).unwrap();
+        let mark = noted["mark"].as_str().unwrap();
         assert!(!made, "set-up: nothing of the target was waited for");
         signal(&child, name);
         if name == "-KILL" {
@@ -259,6 +261,8 @@ fn a_signal_ends_an_attachment_whose_target_is_gone_while_its_disk_is_made() {
         assert_eq!(ended.map(|e| e.code()), Some(code), "{protocol}, {name}");
         assert_eq!(left, 0, "{protocol}, {name}");
         nothing_is_left(&target);
+        // Also by a name without a mount.
+        wait_for("the end of its file", || !run("losetup", &["--all"]).contains(mark));
     }
 }
 
