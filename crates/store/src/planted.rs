@@ -219,6 +219,8 @@ weir_base::planted_bugs! {
     NewPlaceStays,
     /// A device that lacks the newest superblock is current, whatever the log says of who had that.
     OneBehindPasses,
+    /// A superblock is not followed by one of the same content: an old copy of a device may lack no more than that one.
+    WrittenOnce,
     /// Of two disks that are the same device the first one is used.
     FirstOfTwo,
 }
@@ -294,6 +296,7 @@ impl Bug {
         Bug::NewPlaceUnasked,
         Bug::NewPlaceStays,
         Bug::OneBehindPasses,
+        Bug::WrittenOnce,
         Bug::FirstOfTwo,
     ];
 }

@@ -103,6 +103,11 @@ impl Inner {
             self.begun.borrow_mut().push(next.clone());
             self.put(&current, &next).await?;
         }
+        if !has(Bug::WrittenOnce) {
+            next = next.again();
+            self.begun.borrow_mut().push(next.clone());
+            self.put(&current, &next).await?;
+        }
         self.durable.replace(next);
         self.begun.take();
         for ds in self.datasets.borrow().values() {

@@ -20,14 +20,21 @@ impl Inner {
         self.devices.borrow().iter().filter(|d| gets(d)).cloned().collect()
     }
 
-    /// Makes a superblock durable; `change` makes it from the newest. The caller holds `super_lock`.
+    /// Makes a superblock durable, and then once more under the next number: whoever lacks that state lacks two superblocks from
+    /// there on, by which an old copy is told. `change` makes it from the newest. The caller holds `super_lock`.
     pub(crate) async fn write_super(&self, change: impl Fn(&mut Superblock)) -> IoResult {
+        self.write_one(change).await?;
+        if has(Bug::WrittenOnce) {
+            return Ok(());
+        }
+        self.write_one(|_| {}).await
+    }
+
+    async fn write_one(&self, change: impl Fn(&mut Superblock)) -> IoResult {
         let mut last = self.durable.borrow().clone();
         loop {
             self.check_running()?;
-            let mut next = last.clone();
-            next.previous = next.chain();
-            next.seq += 1;
+            let mut next = last.again();
             change(&mut next);
             // Those of an older program do not have it.
             if let Some(d) = self.devices.borrow().first() {

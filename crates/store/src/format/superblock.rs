@@ -247,6 +247,11 @@ impl Superblock {
         get64(&self.encode(0, 0)[..], CRC_AT)
     }
 
+    /// The next one, as long as nothing has changed.
+    pub fn again(&self) -> Superblock {
+        Superblock { previous: self.chain(), seq: self.seq + 1, ..self.clone() }
+    }
+
     /// Reads what was found in a slot of an area of a device that nothing else is known of. Returns the device.
     ///
     /// # Errors

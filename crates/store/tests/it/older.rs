@@ -2,6 +2,7 @@
 
 use crate::bench::{B, Bench, MIB, first, newest, spec, write};
 use weir_base::{MICROS, MILLIS, SECONDS};
+use weir_reactor::sleep;
 use weir_sim::{DiskConfig, SimMedium, World};
 use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, create};
@@ -95,16 +96,22 @@ fn an_old_copy_is_no_matter_where_the_others_have_all_copies_of_something() {
     assert_eq!(opened(&b, &[old, 1, 2, 3]), Ok(5));
 }
 
-/// Both devices go on together for a while after they were opened, with nothing but the log written; one goes on alone then. Its
-/// old copy lacks one superblock, the one that the log was written under.
+/// A copy is made of a device when it has the first superblock of an opening only. Both go on together for a while, with nothing
+/// but the log written; one goes on alone then. The copy lacks one superblock, the one that the log was written under.
 fn one_behind() -> Result<u8, String> {
     let mut b = Bench::new(2, 0);
     closed(&b);
-    let old = b.image(1);
-    let (disks, media) = (b.disks(&[0, 1]), b.media.clone());
-    let behind = b.run(async move {
+    let (before, disks) = (newest(&b.media[1]).unwrap().seq, b.disks(&[0, 1]));
+    let opening = b.n.spawn(async move {
         let o = Options { spare_after: None, ..Options::default() };
-        let p = Pool::open(disks, o).await.unwrap();
+        Pool::open(disks, o).await.unwrap()
+    });
+    let begun = || newest(&b.media[1]).unwrap().seq > before;
+    b.w.run_until(SECONDS, begun).expect("it is opened");
+    let old = b.image(1);
+    let media = b.media.clone();
+    let behind = b.run(async move {
+        let p = opening.await.unwrap();
         for k in 0..8 {
             write(&p, 1, k * B, B, 5).await.unwrap();
         }
@@ -120,6 +127,119 @@ fn one_behind() -> Result<u8, String> {
     b.media[0].set_offline(false);
     b.restart();
     opened(&b, &[0, old])
+}
+
+/// A copy of a device is made before the pool is opened, or while it is. Nothing is written meanwhile; the device goes on alone.
+fn of_idle_devices(open: bool) -> Result<u8, String> {
+    let mut b = Bench::new(2, 0);
+    closed(&b);
+    let mut old = b.image(1);
+    let disks = b.disks(&[0, 1]);
+    let p = b.run(async move {
+        let o = Options { spare_after: None, ..Options::default() };
+        let p = Pool::open(disks, o).await.unwrap();
+        sleep(SECONDS).await;
+        p
+    });
+    if open {
+        old = b.image(1);
+    }
+    let media = b.media.clone();
+    b.run(async move {
+        if open {
+            p.checkpoint().await.unwrap();
+            sleep(SECONDS).await;
+        }
+        media[0].set_offline(true);
+        for k in 0..8 {
+            write(&p, 1, k * B, B, 6).await.unwrap();
+        }
+        std::mem::forget(p);
+    });
+    b.media[0].set_offline(false);
+    b.restart();
+    opened(&b, &[0, old])
+}
+
+#[test]
+fn an_old_copy_is_told_though_nothing_was_written_since() {
+    for open in [false, true] {
+        let refused = of_idle_devices(open).unwrap_err();
+        assert!(refused.contains("old copy"), "{open}: {refused}");
+    }
+}
+
+/// A copy of a device is made while the pool is open, which is closed in order then. What becomes of it in the device's place,
+/// also where it is known how the pool was closed.
+fn copied_before_the_end() -> [Result<MemberState, String>; 2] {
+    [false, true].map(|known| {
+        let mut b = Bench::new(2, 0);
+        closed(&b);
+        let disks = b.disks(&[0, 1]);
+        let p = b.run(async move {
+            let p = Pool::open(disks, Options::default()).await.unwrap();
+            sleep(SECONDS).await;
+            p
+        });
+        let old = b.image(1);
+        let last = b.run(async move {
+            write(&p, 1, 0, B, 6).await.unwrap();
+            p.close().await.unwrap();
+            p.newest()
+        });
+        b.restart();
+        let disks = b.disks(&[0, old]);
+        b.run(async move {
+            let last = last.filter(|_| known);
+            let o = Options { resync: false, lineage: 77, last, ..Options::default() };
+            let p = Pool::open(disks, o).await.map_err(|e| e.to_string())?;
+            assert_eq!(first(&p, 1, 0).await, Ok(6));
+            Ok(p.status().devices[1].state)
+        })
+    })
+}
+
+#[test]
+fn an_old_copy_of_before_the_end_is_told() {
+    let [refused, out] = copied_before_the_end();
+    assert!(refused.clone().is_err_and(|e| e.contains("old copy")), "{refused:?}");
+    assert_eq!(out, Ok(MemberState::Out));
+}
+
+/// A pool with one copy of each block, and one of the log. Of each device in turn there is an old copy, made while the pool was
+/// idle; then it was written to.
+fn without_copies() -> Vec<Result<u8, String>> {
+    let story = |of: usize| {
+        let mut b = Bench::new(2, 0);
+        let disks = b.all();
+        let p = b.run(async move {
+            create(&disks, &spec(1)).await.unwrap();
+            let p = Pool::open(disks, Options::default()).await.unwrap();
+            p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+            write(&p, 1, 0, 2 * MIB, 1).await.unwrap();
+            p.checkpoint().await.unwrap();
+            sleep(SECONDS).await;
+            p
+        });
+        let old = b.image(of);
+        b.run(async move {
+            p.checkpoint().await.unwrap();
+            for k in 0..8 {
+                write(&p, 1, k * B, B, 5).await.unwrap();
+            }
+            std::mem::forget(p);
+        });
+        b.restart();
+        opened(&b, &[old, 1 - of])
+    };
+    vec![story(0), story(1)]
+}
+
+#[test]
+fn an_old_copy_is_told_where_nobody_else_has_the_log() {
+    for refused in without_copies() {
+        assert!(refused.is_err(), "{refused:?}");
+    }
 }
 
 #[test]
@@ -252,6 +372,16 @@ mod planted {
     #[test]
     fn an_old_copy_that_lacks_one_superblock_and_passes_is_caught() {
         assert!(with(Bug::OneBehindPasses, one_behind).is_ok());
+    }
+
+    #[test]
+    fn superblocks_that_are_written_once_are_caught() {
+        let idle = |open| with(Bug::WrittenOnce, || of_idle_devices(open));
+        assert!(idle(false).is_ok() && idle(true).is_ok());
+        let closed = with(Bug::WrittenOnce, copied_before_the_end);
+        assert_eq!(closed, [Ok(MemberState::InSync), Ok(MemberState::InSync)]);
+        let told = |r: &Result<u8, String>| r.clone().is_err_and(|e| e.contains("old copy"));
+        assert!(!with(Bug::WrittenOnce, without_copies).iter().all(told));
     }
 
     #[test]
