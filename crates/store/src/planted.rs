@@ -221,6 +221,8 @@ weir_base::planted_bugs! {
     OneBehindPasses,
     /// A superblock is not followed by one of the same content: an old copy of a device may lack no more than that one.
     WrittenOnce,
+    /// What of the log cannot be read says nothing.
+    UnreadSaysNothing,
     /// Of two disks that are the same device the first one is used.
     FirstOfTwo,
 }
@@ -297,6 +299,7 @@ impl Bug {
         Bug::NewPlaceStays,
         Bug::OneBehindPasses,
         Bug::WrittenOnce,
+        Bug::UnreadSaysNothing,
         Bug::FirstOfTwo,
     ];
 }

@@ -50,26 +50,26 @@ fn members(best: &Superblock, found: &[Part], any: Label) -> Vec<Rc<Device>> {
     .collect()
 }
 
-/// Whether of two disks that are one device the second has come further.
-async fn is_newer(one: &Part, other: &Part, limit: Nanos) -> bool {
+/// Whether of two disks that are one device the second has come further. `None`: what would tell cannot be read.
+async fn is_newer(one: &Part, other: &Part, limit: Nanos) -> Option<bool> {
     let newest = |p: &Part| p.ring.newest().map(|s| (s.seq, s.incarnation));
     if newest(one) != newest(other) {
-        return newest(one) < newest(other);
+        return Some(newest(one) < newest(other));
     }
-    let Some(s) = one.ring.newest() else { return false };
+    let Some(s) = one.ring.newest() else { return Some(false) };
     let mut ends = [0; 2];
     for (end, p) in ends.iter_mut().zip([one, other]) {
-        let half = half(&p.disk, &p.label.layout, s, limit).await;
-        *end = half.map_or(0, |h| h.next);
+        let half = half(&p.disk, &p.label.layout, s, limit).await.ok();
+        *end = half.filter(|h| !h.unread || has(Bug::UnreadSaysNothing))?.next;
     }
-    ends[0] < ends[1]
+    Some(ends[0] < ends[1])
 }
 
 /// Of disks that are the same device the one that has come furthest stays; says which ones do not.
-async fn one_each(found: &mut Vec<Part>, limit: Nanos) -> Vec<(String, String)> {
+async fn one_each(found: &mut Vec<Part>, limit: Nanos) -> StoreResult<Vec<(String, String)>> {
     let mut told = Vec::new();
     if has(Bug::FirstOfTwo) {
-        return told;
+        return Ok(told);
     }
     let mut each: Vec<Part> = Vec::new();
     for p in found.drain(..) {
@@ -78,15 +78,24 @@ async fn one_each(found: &mut Vec<Part>, limit: Nanos) -> Vec<(String, String)> 
             continue;
         };
         let gone = match is_newer(&each[n], &p, limit).await {
-            true => std::mem::replace(&mut each[n], p),
-            false => p,
+            Some(true) => std::mem::replace(&mut each[n], p),
+            Some(false) => p,
+            None => {
+                return pool_error(format!(
+                    "`{}` and `{}` are the same device ({:016x}), and cannot be read so far that the newer one is known: \
+                     take the older one away",
+                    each[n].disk.name(),
+                    p.disk.name(),
+                    p.label.device
+                ));
+            }
         };
         let (name, id) = (each[n].disk.name(), gone.label.device);
         let why = format!("it is left out: `{name}` is the same device ({id:016x}), and no older");
         told.push((gone.disk.name().to_string(), why));
     }
     *found = each;
-    told
+    Ok(told)
 }
 
 /// Finds the pool that disks belong to, its newest superblock and its devices.
@@ -116,7 +125,7 @@ pub(super) async fn find(disks: Vec<Rc<dyn Disk>>, options: &Options) -> StoreRe
         let (name, pool) = (p.disk.name(), p.label.pool);
         return pool_error(format!("`{name}` belongs to another pool, {pool:032x}"));
     }
-    let left_out = one_each(&mut found, limit).await;
+    let left_out = one_each(&mut found, limit).await?;
     let also = |e| match e {
         StoreError::Pool(mut text) => {
             left_out.iter().for_each(|(name, why)| text.push_str(&format!("; `{name}`: {why}")));

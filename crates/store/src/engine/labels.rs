@@ -152,27 +152,37 @@ async fn label_by_ring(d: &Rc<dyn Disk>, limit: Nanos) -> IoResult<Option<Label>
     }))
 }
 
-/// What can be read of an area of superblocks: slot and block. Fails when the disk does not answer.
-async fn ring(d: &Rc<dyn Disk>, first: u64, limit: Nanos) -> IoResult<Vec<(u64, Box<Block>)>> {
-    let mut found = Vec::new();
-    match read_raw(d, first, SUPER_SLOTS, limit).await {
+/// What can be read of blocks side by side: which one, and what it holds. Fails when the disk does not answer. `given_up`: how many
+/// could not be read so far.
+pub(super) async fn read_each(
+    d: &Rc<dyn Disk>,
+    first: u64,
+    blocks: u64,
+    given_up: &mut u64,
+    limit: Nanos,
+) -> IoResult<Vec<(u64, Box<Block>)>> {
+    match read_raw(d, first, blocks, limit).await {
         Ok(buf) => {
-            let slots = (0..SUPER_SLOTS).map(|n| (n, buf.sub(n as usize * BLOCK, BLOCK)));
-            found.extend(slots.map(|(n, b)| (n, block_of(&b))));
+            let each = (0..blocks).map(|n| (n, buf.sub(n as usize * BLOCK, BLOCK)));
+            return Ok(each.map(|(n, b)| (n, block_of(&b))).collect());
         }
         Err(IoError::Offline) => return Err(IoError::Offline),
-        Err(_) => {
-            let mut given_up = 0;
-            for slot in 0..SUPER_SLOTS {
-                match read_surely(d, first + slot, Inner::patience(given_up), limit).await {
-                    Ok(b) => found.push((slot, b)),
-                    Err(IoError::Offline) => return Err(IoError::Offline),
-                    Err(_) => given_up += 1,
-                }
-            }
+        Err(_) => {}
+    }
+    let mut found = Vec::new();
+    for n in 0..blocks {
+        match read_surely(d, first + n, Inner::patience(*given_up), limit).await {
+            Ok(b) => found.push((n, b)),
+            Err(IoError::Offline) => return Err(IoError::Offline),
+            Err(_) => *given_up += 1,
         }
     }
     Ok(found)
+}
+
+/// What can be read of an area of superblocks: slot and block. Fails when the disk does not answer.
+async fn ring(d: &Rc<dyn Disk>, first: u64, limit: Nanos) -> IoResult<Vec<(u64, Box<Block>)>> {
+    read_each(d, first, SUPER_SLOTS, &mut 0, limit).await
 }
 
 /// What is known of the superblocks of a device.

@@ -1,9 +1,8 @@
 //! How far one device has come, as its superblocks and its log tell, for whoever has to tell it from an old copy.
 
-use super::labels::{A_WHILE, label_of, read_raw, superblocks};
+use super::labels::{A_WHILE, label_of, read_each, superblocks};
 use super::log::WINDOW;
-use super::{StoreError, StoreResult, block_of};
-use crate::format::BLOCK;
+use super::{StoreError, StoreResult};
 use crate::format::label::{Label, Layout};
 use crate::format::log::decode_head;
 use crate::format::superblock::{MemberState, Superblock};
@@ -28,6 +27,8 @@ pub struct LogEnd {
     pub next: Option<u64>,
     /// It has pages that count beside the superblock.
     pub live: bool,
+    /// Pages of its log cannot be read: it may have come further, and say more.
+    pub unread: bool,
 }
 
 /// What the newest superblock of a device says of its pool.
@@ -66,7 +67,7 @@ async fn newest(d: &Rc<dyn Disk>, label: &Label) -> StoreResult<Superblock> {
 pub async fn log_end(d: &Rc<dyn Disk>) -> StoreResult<LogEnd> {
     let label = label_of(d).await?;
     let s = newest(d, &label).await?;
-    let mut end = LogEnd { seq: s.seq, had: 0, stable: 0, next: None, live: false };
+    let mut end = LogEnd { seq: s.seq, had: 0, stable: 0, next: None, live: false, unread: false };
     let me = s.members.iter().position(|m| m.device == label.device);
     if !s.log_set.iter().flatten().any(|n| Some(usize::from(*n)) == me) {
         return Ok(end);
@@ -74,6 +75,7 @@ pub async fn log_end(d: &Rc<dyn Disk>) -> StoreResult<LogEnd> {
     let half = half(d, &label.layout, &s, A_WHILE).await?;
     end.next = Some(half.next);
     (end.had, end.stable, end.live) = (half.had, half.stable, half.live);
+    end.unread = half.unread;
     Ok(end)
 }
 
@@ -87,9 +89,11 @@ pub(super) struct Half {
     pub(super) next: u64,
     /// It has pages that count beside the superblock.
     live: bool,
+    /// Pages cannot be read that may be more of these.
+    pub(super) unread: bool,
 }
 
-/// Reads the pages that count beside a superblock on a device, which is a half of the log by it.
+/// Reads the pages that count beside a superblock on a device, which is a half of the log by it. Fails when it does not answer.
 pub(super) async fn half(
     d: &Rc<dyn Disk>,
     layout: &Layout,
@@ -99,11 +103,11 @@ pub(super) async fn half(
     let (ring, mut lsn) = (s.log_pages.max(1), s.base_lsn);
     let last = lsn.saturating_add(ring);
     let mut half = Half { next: s.turns.last().map_or(lsn, |t| t.sure), ..Half::default() };
+    let mut given_up = 0;
     while lsn < last && lsn <= half.next.saturating_add(WINDOW) {
         let n = CHUNK.min(ring - lsn % ring).min(last - lsn);
-        let pages = read_raw(d, layout.log(lsn), n, limit).await?;
-        for (at, page) in (lsn..lsn + n).zip(0..n as usize) {
-            let block = block_of(&pages.sub(page * BLOCK, BLOCK));
+        for (page, block) in read_each(d, layout.log(lsn), n, &mut given_up, limit).await? {
+            let at = lsn + page;
             let Ok((head, _)) = decode_head(&block, s.tag()) else { continue };
             if head.lsn == at && s.standing(&head) == Standing::Counts {
                 (half.next, half.live) = (half.next.max(at + 1), true);
@@ -113,5 +117,6 @@ pub(super) async fn half(
         }
         lsn += n;
     }
+    half.unread = given_up > 0;
     Ok(half)
 }

@@ -18,6 +18,9 @@ const UNREAD: &str = "has superblocks that cannot be read";
 /// The same, where its superblocks are older than what the others go by.
 const OLDER: &str = "is an old copy of itself, or has lost what was written to it";
 
+/// It lacks the newest superblock. Whether it ever had that, nobody can tell.
+const UNSURE: &str = "lacks the newest superblock, and the log of the others, which tells whether it had that, cannot be read";
+
 /// Devices as the newest superblock has them, and what was found of each.
 pub(super) struct Sight<'a> {
     best: &'a Superblock,
@@ -27,6 +30,8 @@ pub(super) struct Sight<'a> {
     slabs: Option<&'a [SlabRecord]>,
     /// The newest superblock of which each half of the log says that it was on every device in sync, by number of the device.
     had: Vec<(u16, u64)>,
+    /// Halves of the log that may say more, as they cannot be read.
+    unread: Vec<u16>,
 }
 
 impl<'a> Sight<'a> {
@@ -37,19 +42,21 @@ impl<'a> Sight<'a> {
         slabs: Option<&'a [SlabRecord]>,
         limit: Nanos,
     ) -> Sight<'a> {
-        let mut sight = Sight { best, found, devices, slabs, had: Vec::new() };
-        let lacks = |d: &Rc<Device>| {
-            let ring = sight.ring(d);
-            ring.is_some_and(|r| r.newest().is_none_or(|s| s.seq < best.seq))
-        };
+        let (had, unread) = (Vec::new(), Vec::new());
+        let mut sight = Sight { best, found, devices, slabs, had, unread };
         // Only then does it matter.
+        let lacks = |d: &Rc<Device>| sight.ring(d).is_some_and(|r| sight.lacks_newest(r));
         if sight.in_sync().any(lacks) && !has(Bug::OneBehindPasses) {
-            sight.had = sight.told_by_log(limit).await;
+            sight.ask_log(limit).await;
         }
         sight
     }
 
-    fn in_sync(&self) -> impl Iterator<Item = &'a Rc<Device>> {
+    fn lacks_newest(&self, ring: &Superblocks) -> bool {
+        ring.newest().is_none_or(|s| s.seq < self.best.seq)
+    }
+
+    fn in_sync(&self) -> impl Iterator<Item = &'a Rc<Device>> + use<'a> {
         self.devices.iter().filter(|d| d.state.get() == MemberState::InSync)
     }
 
@@ -57,16 +64,15 @@ impl<'a> Sight<'a> {
         self.found.iter().find(|p| p.label.device == d.id).map(|p| &p.ring)
     }
 
-    /// The newest superblock that all in sync had when pages of the log were written that count.
-    async fn told_by_log(&self, limit: Nanos) -> Vec<(u16, u64)> {
-        let mut had = Vec::new();
+    /// Has the log say which superblock all in sync had when pages of it were written that count.
+    async fn ask_log(&mut self, limit: Nanos) {
         for d in self.in_sync().filter(|d| self.best.log_set.contains(&Some(d.number))) {
             let Some(disk) = &d.disk else { continue };
-            if let Ok(half) = half(disk, &d.layout, self.best, limit).await {
-                had.push((d.number, half.had.min(self.best.seq)));
-            }
+            let half = half(disk, &d.layout, self.best, limit).await;
+            let is_whole = half.as_ref().is_ok_and(|h| !h.unread) || has(Bug::UnreadSaysNothing);
+            self.had.extend(half.ok().map(|h| (d.number, h.had.min(self.best.seq))));
+            self.unread.extend((!is_whole).then_some(d.number));
         }
-        had
     }
 
     /// It has come into service with the newest superblock, by all that is known of the one before: it was not there, or a
@@ -104,6 +110,13 @@ impl<'a> Sight<'a> {
         };
         let joined = newest.is_none() && self.joined(d.id) && !has(Bug::NewcomerIsBehind);
         lost || lacks && !joined
+    }
+
+    /// It lacks the newest superblock, and what the others cannot read of the log may say that it had it.
+    fn is_unsure(&self, d: &Device, ring: &Superblocks) -> bool {
+        let others = self.unread.iter().any(|n| *n != d.number);
+        let joined = ring.newest().is_none() && self.joined(d.id);
+        others && self.lacks_newest(ring) && !joined
     }
 
     /// Whether the pool may have gone on with nothing but devices that are missing, or older than they should be: each slab with
@@ -148,9 +161,10 @@ impl<'a> Sight<'a> {
                 Some(r) if is_older && may_hide(r, &[best.seq, best.seq.wrapping_sub(1)]) => UNREAD,
                 // In its newest state it may say that the others are out.
                 Some(_) if is_older && elsewhere => OLDER,
+                Some(r) if !is_older && self.is_unsure(d, r) => UNSURE,
                 Some(_) => continue,
             };
-            if !(options.force || nothing_newer && why != UNREAD) {
+            if !(options.force || nothing_newer && ![UNREAD, UNSURE].contains(&why)) {
                 return pool_error(format!(
                     "device {} ({:016x}) {why}: in its newest state it may have what the others have not. \
                      Bring that, or open by force to go on without it",
@@ -161,7 +175,10 @@ impl<'a> Sight<'a> {
                 // It has all that is known, and goes on with that.
                 Some(r) if !is_older => {
                     d.hidden.replace(r.hidden().collect());
-                    continue;
+                    // The real one may be elsewhere.
+                    if why != UNSURE {
+                        continue;
+                    }
                 }
                 // It is noted to be behind later.
                 Some(_) => {}

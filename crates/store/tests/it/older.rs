@@ -1,9 +1,14 @@
 //! Old copies of devices: what was found suffices only if nothing newer can be anywhere.
 
 use crate::bench::{B, Bench, MIB, first, newest, spec, write};
-use weir_base::{MICROS, MILLIS, SECONDS};
-use weir_reactor::sleep;
+use std::borrow::Cow;
+use std::ops::Range;
+use std::rc::Rc;
+use weir_base::{IoError, MICROS, MILLIS, SECONDS};
+use weir_disk::{Disk, DiskOp, report};
+use weir_reactor::{Token, complete, sleep};
 use weir_sim::{DiskConfig, SimMedium, World};
+use weir_store::format::label::Label;
 use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, create};
 
@@ -34,14 +39,60 @@ fn closed(b: &Bench) {
     b.restart();
 }
 
+fn alone() -> Options {
+    Options { resync: false, lineage: 77, ..Options::default() }
+}
+
+async fn open_these(disks: Vec<Rc<dyn Disk>>, o: Options) -> Result<u8, String> {
+    let p = Pool::open(disks, o).await.map_err(|e| e.to_string())?;
+    first(&p, 1, 0).await.map_err(|e| e.to_string())
+}
+
 /// What is read of a pool opened without anybody's asking, or why it is not opened.
 fn opened(b: &Bench, which: &[usize]) -> Result<u8, String> {
-    let disks = b.disks(which);
-    b.run(async move {
-        let o = Options { resync: false, lineage: 77, ..Options::default() };
-        let p = Pool::open(disks, o).await.map_err(|e| e.to_string())?;
-        first(&p, 1, 0).await.map_err(|e| e.to_string())
-    })
+    b.run(open_these(b.disks(which), alone()))
+}
+
+/// A disk of which some blocks cannot be read.
+struct Scratched(Rc<dyn Disk>, Range<u64>);
+
+impl Scratched {
+    /// So many pages of the log from the first that counts.
+    fn log(b: &Bench, i: usize, pages: u64) -> Rc<dyn Disk> {
+        let mut label = [0; B as usize];
+        b.media[i].peek(0, &mut label);
+        let layout = Label::decode(&label).unwrap().layout;
+        let from = layout.log(newest(&b.media[i]).unwrap().base_lsn);
+        Rc::new(Scratched(b.disk(i), from..from + pages))
+    }
+}
+
+impl Disk for Scratched {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn block_size(&self) -> u32 {
+        self.0.block_size()
+    }
+    fn volatile_cache(&self) -> bool {
+        self.0.volatile_cache()
+    }
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn identity(&self) -> Cow<'_, str> {
+        self.0.identity()
+    }
+    fn submit(&self, op: DiskOp, token: Token) {
+        match &op {
+            DiskOp::Read { offset, buf }
+                if offset / B < self.1.end && self.1.start < (offset + buf.len() as u64) / B =>
+            {
+                complete(token, report(Err(IoError::Medium)));
+            }
+            _ => self.0.submit(op, token),
+        }
+    }
 }
 
 /// A device with a copy of everything goes on alone, two others drop out together. An old copy is there in its place.
@@ -97,8 +148,9 @@ fn an_old_copy_is_no_matter_where_the_others_have_all_copies_of_something() {
 }
 
 /// A copy is made of a device when it has the first superblock of an opening only. Both go on together for a while, with nothing
-/// but the log written; one goes on alone then. The copy lacks one superblock, the one that the log was written under.
-fn one_behind() -> Result<u8, String> {
+/// but the log written; one goes on alone then. The copy lacks one superblock, the one that the log was written under. Then so many
+/// pages of the log of the other one cannot be read.
+fn one_behind(unread: u64, force: bool) -> Result<u8, String> {
     let mut b = Bench::new(2, 0);
     closed(&b);
     let (before, disks) = (newest(&b.media[1]).unwrap().seq, b.disks(&[0, 1]));
@@ -126,7 +178,8 @@ fn one_behind() -> Result<u8, String> {
     assert_eq!(behind, 1);
     b.media[0].set_offline(false);
     b.restart();
-    opened(&b, &[0, old])
+    let disks = vec![Scratched::log(&b, 0, unread), b.disk(old)];
+    b.run(open_these(disks, Options { force, ..alone() }))
 }
 
 /// A copy of a device is made before the pool is opened, or while it is. Nothing is written meanwhile; the device goes on alone.
@@ -244,13 +297,23 @@ fn an_old_copy_is_told_where_nobody_else_has_the_log() {
 
 #[test]
 fn an_old_copy_that_lacks_one_superblock_is_told_by_the_log() {
-    let refused = one_behind().unwrap_err();
-    assert!(refused.contains("old copy"), "{refused}");
+    for unread in [0, 1] {
+        let refused = one_behind(unread, false).unwrap_err();
+        assert!(refused.contains("old copy"), "{unread}: {refused}");
+    }
+}
+
+/// Nobody knows then whether the other one went on alone. By force it is taken as it is.
+#[test]
+fn what_lacks_a_superblock_is_refused_when_the_log_cannot_be_read() {
+    let refused = one_behind(64, false).unwrap_err();
+    assert!(refused.contains("the log of the others"), "{refused}");
+    assert!(one_behind(64, true).is_ok());
 }
 
 /// Two disks are given that are the same device, one of them an older copy, by its superblocks or by its log only. Whether the one
-/// that is newer is used, and the other one told.
-fn of_two_of_one(logged: bool, copy_first: bool) -> Result<u8, String> {
+/// that is newer is used, and the other one told. `unread`: the log of that cannot be read.
+fn of_two_of_one(logged: bool, copy_first: bool, unread: bool) -> Result<u8, String> {
     let mut b = Bench::new(2, 0);
     closed(&b);
     let mut old = b.image(1);
@@ -275,8 +338,11 @@ fn of_two_of_one(logged: bool, copy_first: bool) -> Result<u8, String> {
     std::mem::forget(p);
     b.n.kill();
     b.n.restart();
-    let given = if copy_first { [0, old, 1] } else { [0, 1, old] };
-    let disks = b.disks(&given);
+    let real = if unread { Scratched::log(&b, 1, 64) } else { b.disk(1) };
+    let mut disks = vec![b.disk(0), real, b.disk(old)];
+    if copy_first {
+        disks.swap(1, 2);
+    }
     b.run(async move {
         let p = Pool::open(disks, Options::default()).await.map_err(|e| e.to_string())?;
         let told = p.left_out();
@@ -294,8 +360,18 @@ fn of_two_of_one(logged: bool, copy_first: bool) -> Result<u8, String> {
 fn of_two_disks_that_are_one_device_the_newer_is_used() {
     for logged in [false, true] {
         for copy_first in [false, true] {
-            assert_eq!(of_two_of_one(logged, copy_first), Ok(6), "{logged} {copy_first}");
+            assert_eq!(of_two_of_one(logged, copy_first, false), Ok(6), "{logged} {copy_first}");
         }
+    }
+}
+
+#[test]
+fn of_two_disks_that_are_one_device_none_is_used_when_the_log_that_tells_cannot_be_read() {
+    for copy_first in [false, true] {
+        let refused = of_two_of_one(true, copy_first, true).unwrap_err();
+        assert!(refused.contains("the newer one is known"), "{refused}");
+        // Superblocks tell as well.
+        assert_eq!(of_two_of_one(false, copy_first, true), Ok(6));
     }
 }
 
@@ -371,7 +447,12 @@ mod planted {
 
     #[test]
     fn an_old_copy_that_lacks_one_superblock_and_passes_is_caught() {
-        assert!(with(Bug::OneBehindPasses, one_behind).is_ok());
+        assert!(with(Bug::OneBehindPasses, || one_behind(0, false)).is_ok());
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_read_and_says_nothing_is_caught() {
+        assert!(with(Bug::UnreadSaysNothing, || one_behind(64, false)).is_ok());
     }
 
     #[test]
@@ -387,7 +468,7 @@ mod planted {
     #[test]
     fn the_first_of_two_disks_that_are_one_device_is_caught() {
         let seen = with(Bug::FirstOfTwo, || {
-            std::panic::catch_unwind(|| of_two_of_one(false, true)).is_ok_and(|r| r == Ok(6))
+            std::panic::catch_unwind(|| of_two_of_one(false, true, false)).is_ok_and(|r| r == Ok(6))
         });
         assert!(!seen);
     }

@@ -112,7 +112,7 @@ async fn see(local: Rc<Local>, path: String, pool: u128, own: Rc<[Identity]>) ->
         match weir_store::label_of(&at.disk).await {
             Ok(label) if label.pool != pool => Seen::Foreign,
             Ok(label) => {
-                let end = weir_store::log_end(&at.disk).await.ok();
+                let end = weir_store::log_end(&at.disk).await.ok().filter(|end| !end.unread);
                 Seen::Ours(Labelled { device: label.device, end, name: at.name })
             }
             Err(StoreError::Io(_) | StoreError::Unread(_)) => Seen::Silent,
@@ -198,6 +198,9 @@ impl<'a> Search<'a> {
         let mut s = Search { local, owner, pool, id, known, here: Vec::new(), doubt, unused };
         for (found, device) in ours {
             let end = weir_store::log_end(&found.disk).await.ok();
+            // What can be read counts. How far the device has come is not known, unless all can.
+            end.iter().for_each(|end| s.known.add(end));
+            let end = end.filter(|end| !end.unread);
             let name = Name::of(s.recorded(&found.path), found.name.as_deref());
             s.add(Here { found, device, standing: Standing { end, name } });
         }

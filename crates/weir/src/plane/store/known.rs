@@ -59,7 +59,7 @@ impl Standing {
 pub(super) struct Known {
     /// The newest superblock's number; none while no device is there.
     seq: Option<u64>,
-    /// The superblock that all of them had, and the page of the log before which all is on all halves, as the log says.
+    /// The superblock that all of them had, and the page of the log before which all is on all halves, as the log says, or may.
     had: u64,
     stable: u64,
     /// There is more in the log than the superblock covers.
@@ -69,7 +69,8 @@ pub(super) struct Known {
 impl Known {
     pub(super) fn add(&mut self, end: &LogEnd) {
         self.seq = self.seq.max(Some(end.seq));
-        (self.had, self.stable) = (self.had.max(end.had), self.stable.max(end.stable));
+        let had = if end.unread { end.seq } else { end.had };
+        (self.had, self.stable) = (self.had.max(had), self.stable.max(end.stable));
         self.live |= end.live;
     }
 
@@ -117,7 +118,8 @@ mod tests {
     use super::*;
 
     fn end(seq: u64, next: u64) -> LogEnd {
-        LogEnd { seq, had: seq.saturating_sub(1), stable: 0, next: Some(next), live: false }
+        let had = seq.saturating_sub(1);
+        LogEnd { seq, had, stable: 0, next: Some(next), live: false, unread: false }
     }
 
     fn at(end: LogEnd, name: Name) -> Standing {
@@ -183,6 +185,16 @@ mod tests {
         let unread = Standing { end: None, name: Name::Another };
         assert!(all.doubts(&unread) && !all.may_displace(&unread, &end(9, 90)));
         assert!(!all.doubts(&Standing { end: None, name: Name::Recorded }));
+    }
+
+    /// What cannot be read of a log may say that everybody had the newest superblock.
+    #[test]
+    fn what_lacks_a_superblock_is_in_doubt_while_the_log_is_not_read() {
+        let (behind, new) = (end(8, 80), LogEnd { had: 8, ..end(9, 90) });
+        assert!(!known(&[behind, new]).doubts(&at(behind, Name::Recorded)));
+        let unread = known(&[behind, LogEnd { unread: true, ..new }]);
+        assert!(unread.doubts(&at(behind, Name::Recorded)));
+        assert!(unread.may_displace(&at(behind, Name::Recorded), &new));
     }
 
     #[test]
