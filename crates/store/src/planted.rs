@@ -223,6 +223,8 @@ weir_base::planted_bugs! {
     WrittenOnce,
     /// What of the log cannot be read says nothing.
     UnreadSaysNothing,
+    /// By force, too, an older device is out of sync that has the only copy of something.
+    OlderIsOut,
     /// Of two disks that are the same device the first one is used.
     FirstOfTwo,
 }
@@ -300,6 +302,7 @@ impl Bug {
         Bug::OneBehindPasses,
         Bug::WrittenOnce,
         Bug::UnreadSaysNothing,
+        Bug::OlderIsOut,
         Bug::FirstOfTwo,
     ];
 }

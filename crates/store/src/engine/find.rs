@@ -161,7 +161,7 @@ async fn of(
         let slabs = table.iter().flatten().map(|(slabs, _)| &slabs[..]).next();
         let sight = Sight::new(&best, found, &devices, slabs, options.deadline).await;
         let lineage = sight.suffices(options, unread)?;
-        sight.note();
+        sight.note(options.force);
         lineage
     };
     if !devices.iter().any(|d| d.disk.is_some() && d.state.get() == MemberState::InSync) {

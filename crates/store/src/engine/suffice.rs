@@ -141,6 +141,19 @@ impl<'a> Sight<'a> {
         filled.all(|s| s.copies.iter().flatten().any(|c| !c.filling && away(c.device)))
     }
 
+    /// Nothing that is there and has what it should has a copy of some slab that is on this one.
+    fn is_needed(&self, d: &Device) -> bool {
+        let is_good = |n: u16| {
+            let other = self.devices.get(usize::from(n));
+            let other = other.filter(|o| o.state.get() == MemberState::InSync);
+            other.is_some_and(|o| self.ring(o).is_some_and(|r| !self.is_older(o, r)))
+        };
+        self.slabs.into_iter().flatten().any(|s| {
+            let mut on = s.copies.iter().flatten().filter(|c| !c.filling).map(|c| c.device);
+            on.clone().any(|n| n == d.number) && !on.any(is_good)
+        })
+    }
+
     /// Sees to it that nothing newer can be anywhere, or that somebody has said so; gives the lineage that the pool goes on with.
     pub(super) fn suffices(&self, options: &Options, unread: bool) -> StoreResult<(u64, u64)> {
         let best = self.best;
@@ -154,13 +167,14 @@ impl<'a> Sight<'a> {
         for d in self.in_sync() {
             let ring = self.ring(d);
             let is_older = ring.is_some_and(|r| self.is_older(d, r));
+            let needed = is_older && self.is_needed(d);
             let why = match ring {
                 None => "is missing",
                 // A newer one may be there and say that the others are out. What seems to be behind may have the newest.
                 Some(r) if may_hide(r, &[best.seq.wrapping_add(1)]) => UNREAD,
                 Some(r) if is_older && may_hide(r, &[best.seq, best.seq.wrapping_sub(1)]) => UNREAD,
                 // In its newest state it may say that the others are out.
-                Some(_) if is_older && elsewhere => OLDER,
+                Some(_) if is_older && (elsewhere || needed) => OLDER,
                 Some(r) if !is_older && self.is_unsure(d, r) => UNSURE,
                 Some(_) => continue,
             };
@@ -172,16 +186,14 @@ impl<'a> Sight<'a> {
                 ));
             }
             match ring {
-                // It has all that is known, and goes on with that.
-                Some(r) if !is_older => {
+                // It goes on with what is known of it. If it is noted to be behind later, that is of no matter.
+                Some(r) => {
                     d.hidden.replace(r.hidden().collect());
-                    // The real one may be elsewhere.
-                    if why != UNSURE {
+                    // No newer one is elsewhere: this is the real one.
+                    if why == UNREAD && !is_older {
                         continue;
                     }
                 }
-                // It is noted to be behind later.
-                Some(_) => {}
                 None => {
                     d.state.set(MemberState::Out);
                     d.since.set(best.epoch);
@@ -192,12 +204,14 @@ impl<'a> Sight<'a> {
         Ok(lineage)
     }
 
-    /// Notes on each device that is there what may be believed of it.
-    pub(super) fn note(&self) {
+    /// Notes on each device that is there what may be believed of it. By force an older one stays that has what nothing else has:
+    /// checksums tell what of that is out of date.
+    pub(super) fn note(&self, force: bool) {
+        let stays = |d: &Device| force && !has(Bug::OlderIsOut) && self.is_needed(d);
         let older: Vec<bool> = self
             .devices
             .iter()
-            .map(|d| self.ring(d).is_some_and(|r| self.is_older(d, r)))
+            .map(|d| self.ring(d).is_some_and(|r| self.is_older(d, r)) && !stays(d))
             .collect();
         for (d, older) in self.devices.iter().zip(older) {
             let Some(ring) = self.ring(d) else { continue };

@@ -260,8 +260,8 @@ fn an_old_copy_of_before_the_end_is_told() {
 }
 
 /// A pool with one copy of each block, and one of the log. Of each device in turn there is an old copy, made while the pool was
-/// idle; then it was written to.
-fn without_copies() -> Vec<Result<u8, String>> {
+/// idle; then it was written to. What was written before that is read of what is there.
+fn without_copies(force: bool) -> Vec<Result<u8, String>> {
     let story = |of: usize| {
         let mut b = Bench::new(2, 0);
         let disks = b.all();
@@ -278,21 +278,30 @@ fn without_copies() -> Vec<Result<u8, String>> {
         b.run(async move {
             p.checkpoint().await.unwrap();
             for k in 0..8 {
-                write(&p, 1, k * B, B, 5).await.unwrap();
+                write(&p, 1, MIB + k * B, B, 5).await.unwrap();
             }
             std::mem::forget(p);
         });
         b.restart();
-        opened(&b, &[old, 1 - of])
+        let disks = b.disks(&[old, 1 - of]);
+        b.run(open_these(disks, Options { force, ..alone() }))
     };
     vec![story(0), story(1)]
 }
 
 #[test]
 fn an_old_copy_is_told_where_nobody_else_has_the_log() {
-    for refused in without_copies() {
-        assert!(refused.is_err(), "{refused:?}");
+    for refused in without_copies(false) {
+        assert!(refused.clone().is_err_and(|e| e.contains("old copy")), "{refused:?}");
     }
+}
+
+#[test]
+fn an_old_copy_that_has_the_only_copy_of_something_is_used_by_force() {
+    let [lost, read] = &without_copies(true)[..] else { panic!() };
+    // The newest metadata was on the first.
+    assert!(lost.clone().is_err_and(|e| e.contains("the table of datasets is lost")), "{lost:?}");
+    assert_eq!(*read, Ok(1));
 }
 
 #[test]
@@ -456,13 +465,18 @@ mod planted {
     }
 
     #[test]
+    fn an_older_device_that_is_out_by_force_is_caught() {
+        assert!(with(Bug::OlderIsOut, || without_copies(true)).iter().any(Result::is_err));
+    }
+
+    #[test]
     fn superblocks_that_are_written_once_are_caught() {
         let idle = |open| with(Bug::WrittenOnce, || of_idle_devices(open));
         assert!(idle(false).is_ok() && idle(true).is_ok());
         let closed = with(Bug::WrittenOnce, copied_before_the_end);
         assert_eq!(closed, [Ok(MemberState::InSync), Ok(MemberState::InSync)]);
         let told = |r: &Result<u8, String>| r.clone().is_err_and(|e| e.contains("old copy"));
-        assert!(!with(Bug::WrittenOnce, without_copies).iter().all(told));
+        assert!(!with(Bug::WrittenOnce, || without_copies(false)).iter().all(told));
     }
 
     #[test]
