@@ -1,6 +1,6 @@
 //! Devices of a pool that are not where they were, or in whose place something else may be: where they are by now.
 
-use super::known::{Known, Name, Standing, age};
+use super::known::{Known, Name, Standing, age, best_of};
 use super::open::Found;
 use crate::plane::devices::Owner;
 use crate::plane::local::{Local, look};
@@ -249,11 +249,10 @@ impl<'a> Search<'a> {
             let (mut same, rest): (Vec<_>, Vec<_>) =
                 all.into_iter().partition(|h| h.device == device);
             all = rest;
-            // As it is stable, the first of those that are alike.
-            same.sort_by(|a, b| b.standing.against(&a.standing));
-            let copies = same.split_off(1);
-            let Some(best) = same.pop() else { continue };
-            for copy in copies {
+            // The first of those that are alike.
+            let Some(n) = best_of(same.iter().map(|h| &h.standing)) else { continue };
+            let best = same.remove(n);
+            for copy in same {
                 // It may have what the other one has not.
                 self.doubt.silent |= copy.standing.end.is_none();
                 self.leave_out(copy, &best.found.path);

@@ -43,7 +43,7 @@ pub(super) fn age(end: &LogEnd) -> (u64, Option<u64>) {
 impl Standing {
     /// Which of two counts that say to be one device: the newer one. Where that cannot be told, the very device does. The greater
     /// the better.
-    pub(super) fn against(&self, other: &Standing) -> Ordering {
+    fn against(&self, other: &Standing) -> Ordering {
         let by_age = match (&self.end, &other.end) {
             (Some(a), Some(b)) => age(a).cmp(&age(b)),
             // What cannot be read is not behind.
@@ -52,6 +52,15 @@ impl Standing {
         let is_read = self.end.is_some().cmp(&other.end.is_some());
         by_age.then(other.name.cmp(&self.name)).then(is_read)
     }
+}
+
+/// Which of several counts that say to be one device: the newest of those that can be read, or one that cannot be read and counts
+/// more than that one. In which order they are named does not matter.
+pub(super) fn best_of<'a>(all: impl Iterator<Item = &'a Standing>) -> Option<usize> {
+    let mut all: Vec<_> = all.enumerate().collect();
+    all.sort_by_key(|(_, s)| s.end.is_none());
+    let best = all.into_iter().reduce(|best, s| if s.1.against(best.1).is_gt() { s } else { best });
+    best.map(|(n, _)| n)
 }
 
 /// What the devices that are there say, all together: also those that may be old copies.
@@ -208,5 +217,21 @@ mod tests {
         let unread = Standing { end: None, name: Name::Recorded };
         assert_eq!(unread.against(&new), Ordering::Greater);
         assert_eq!(Standing { name: Name::Another, ..unread }.against(&new), Ordering::Less);
+    }
+
+    #[test]
+    fn which_of_several_counts_is_the_same_in_any_order() {
+        // Each counts more than the next one, and the last more than the first.
+        let old = at(end(5, 50), Name::Recorded);
+        let unread = Standing { end: None, name: Name::Unknown };
+        let new = at(end(9, 90), Name::Another);
+        for order in [[old, unread, new], [unread, new, old], [new, old, unread]] {
+            for mut all in [order, [order[1], order[0], order[2]]] {
+                assert_eq!(all[best_of(all.iter()).unwrap()], unread, "{all:?}");
+                all[all.iter().position(|s| *s == unread).unwrap()].name = Name::Another;
+                assert_eq!(all[best_of(all.iter()).unwrap()], new, "{all:?}");
+            }
+        }
+        assert_eq!(best_of([].iter()), None);
     }
 }
