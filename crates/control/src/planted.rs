@@ -51,6 +51,8 @@ weir_base::planted_bugs! {
     LetGoIsForgotten,
     /// What a configuration file says may be overwritten is overwritten at every start, pools with it.
     FileDestroysPools,
+    /// What a configuration file says may be overwritten at the start may be overwritten whenever it is tried again.
+    LeaveForGood,
     /// A pool that was closed and opened again is taken to follow the rules for snapshots that it followed before.
     RulesOfFormerLife,
     /// What a volume has in a pool that is not there is waited for, though the pool is to go.

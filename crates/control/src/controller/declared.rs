@@ -28,11 +28,15 @@ fn has_late<'a>(open: &'a Desired, late: &'a BTreeSet<String>) -> impl Fn(&Item<
 }
 
 /// A round is under way.
-struct Declaring<'a>(&'a AtomicBool);
+struct Declaring<'a>(&'a Controller);
 
 impl Drop for Declaring<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        // What the file lets be overwritten is what is there at the start. What gets its name later nobody knows.
+        for spec in self.0.declared_open().pools.iter_mut().filter(|_| !has(Bug::LeaveForGood)) {
+            spec.overwrite = Default::default();
+        }
+        self.0.declaring.store(false, Ordering::Release);
     }
 }
 
@@ -97,7 +101,7 @@ impl Controller {
         let me = self.clone();
         // It goes on to its end, whoever waits.
         let round = tokio::spawn(async move {
-            let _over = Declaring(&me.declaring);
+            let _over = Declaring(&me);
             me.try_declared().await;
         });
         // A command that gives no key holds up nothing else.
