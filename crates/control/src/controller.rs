@@ -135,6 +135,8 @@ pub struct Controller {
     declared_open: Mutex<Desired>,
     /// A round of it is under way.
     declaring: AtomicBool,
+    /// All that is declared: by the file of the start, or by what was applied since.
+    declared_now: Mutex<Desired>,
     /// All that was declared at the start.
     declared_file: Mutex<Desired>,
     /// What of that hosts are to have before ports are let go of, and have never had.
@@ -280,6 +282,7 @@ impl Controller {
             applies: tokio::sync::Mutex::default(),
             declared_open: Mutex::default(),
             declaring: AtomicBool::new(false),
+            declared_now: Mutex::default(),
             declared_file: Mutex::default(),
             reasons: Mutex::default(),
             owed: Mutex::default(),

@@ -123,6 +123,8 @@ weir_base::planted_bugs! {
     MovedListenBefore,
     /// What an object rests on is only lost if it is not there at all.
     LostIfNotThere,
+    /// What an object needs is as declared once somebody has made another of that name.
+    AnyOfItsName,
     /// New target ports listen though hosts are not as they are declared.
     PortsBesideWrongHosts,
     /// Target ports that a file does not name are removed under the hosts that are logged in there.

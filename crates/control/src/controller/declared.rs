@@ -50,6 +50,7 @@ impl Controller {
             spec.overwrite = spec.overwrite.without_pools();
         }
         *self.declared_file.lock().unwrap_or_else(PoisonError::into_inner) = desired.clone();
+        *self.declared_now() = desired.clone();
         *self.reasons() = Desired { pools: Vec::new(), targets: Vec::new(), ..desired.clone() };
         *self.declared_open() = desired;
         self.declare_within(START).await;
@@ -63,6 +64,7 @@ impl Controller {
             return;
         }
         self.reasons().take_over(desired);
+        *self.declared_now() = desired.clone();
         let held = self.up().held.clone();
         let mut open = self.declared_open();
         let was: BTreeSet<String> = open.items().map(|i| i.object()).collect();
@@ -186,7 +188,7 @@ impl Controller {
                 return Err(e.clone());
             }
             let model = self.model();
-            if let Some(lost) = item.lost(&model, |o| self.is_unfulfilled(o)) {
+            if let Some(lost) = item.lost(&model, |o| self.is_not_so(o, &model)) {
                 return Err(declare::lacks(object, &lost));
             }
             let Some(command) = item.command(&model)? else { return Ok(()) };
@@ -265,9 +267,13 @@ impl Controller {
         }
     }
 
-    /// Whether it was tried in vain to have an object as it was declared at the start.
-    fn is_unfulfilled(&self, object: &str) -> bool {
-        self.up().faults.contains_key(&fault(object))
+    /// Whether an object is declared, and is not so: it could not be, or somebody has made another of its name.
+    fn is_not_so(&self, object: &str, model: &Model) -> bool {
+        if has(Bug::AnyOfItsName) {
+            return self.up().faults.contains_key(&fault(object));
+        }
+        let declared = self.declared_now();
+        declared.items().find(|i| i.object() == object).is_some_and(|i| !i.is_so(model))
     }
 
     /// Whether an object is to be as it was declared at the start, and is not so yet.
@@ -322,6 +328,10 @@ impl Controller {
     /// What hosts are to have before ports listen that the file of the start moves, and have not had yet since.
     fn reasons(&self) -> MutexGuard<'_, Desired> {
         self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn declared_now(&self) -> MutexGuard<'_, Desired> {
+        self.declared_now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn declared_open(&self) -> MutexGuard<'_, Desired> {

@@ -18,6 +18,7 @@ mod last_damage;
 mod leftovers;
 mod let_go;
 mod lost_place;
+mod needs;
 mod newer;
 mod no_leave;
 mod numbers;
