@@ -189,6 +189,8 @@ weir_base::planted_bugs! {
     ToldEachTime,
     /// A pool that was opened, and does not count as up, is in no list of what is to be closed.
     OpenedUnlisted,
+    /// What a volume has in a plain pool that is not up is taken for nothing when it is deleted.
+    AwayIsEmpty,
     /// A pool is closed, or opened again, while it is being opened.
     OpenedBesideClose,
 }

@@ -5,7 +5,7 @@
 //! served, and it can be released.
 
 use super::*;
-use crate::model::{Carried, Naa, Pool, Stamp, Volume};
+use crate::model::{Carried, IMAGES, Naa, Pool, Stamp, Volume};
 
 /// What the devices of the pools that are up carry.
 #[derive(Debug, Default)]
@@ -142,12 +142,21 @@ impl Controller {
         self.closed(pool).map_or(Ok(()), Err)
     }
 
+    /// Refuses what has to find a pool's devices: of what is not there, such as a directory that is not mounted, nothing is found, and
+    /// nothing can be deleted.
+    pub(super) fn check_pool_up(&self, pool: &str) -> Result<()> {
+        match pool == IMAGES || self.up().pools.contains(pool) {
+            true => Ok(()),
+            false => Err(self.not_ready("pool", pool)),
+        }
+    }
+
     /// Refuses to write, move or delete what is known of a volume in its places before all of their pools have been looked into.
     pub(super) fn check_places(&self, model: &Model, v: &Volume) -> Result<()> {
         for name in pools_of(v) {
             let is_protected = model.pool_at(name)?.protection.is_some();
-            if is_protected && !self.up().pools.contains(name) {
-                return Err(self.not_ready("pool", name));
+            if is_protected || !has(Bug::AwayIsEmpty) {
+                self.check_pool_up(name)?;
             }
             self.check_open(name)?;
         }

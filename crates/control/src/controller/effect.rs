@@ -2,9 +2,12 @@
 
 use super::*;
 use crate::dataplane::Inside;
-use crate::model::{
-    AdoptSpec, CloneSpec, DeviceFound, IMAGES, Pool, Volume, VolumeSpec, VolumeState,
-};
+use crate::model::{AdoptSpec, CloneSpec, DeviceFound, Pool, Volume, VolumeSpec, VolumeState};
+
+/// How to be rid of a volume whose pool is not up.
+fn gone_for_good(e: Error, pool: &str) -> Error {
+    e.hint(format!("if pool `{pool}` is gone for good, `weir pool delete {pool}` forgets both"))
+}
 
 impl Controller {
     /// Refuses commands on objects whose pool or volume did not start, before anything is written.
@@ -24,11 +27,7 @@ impl Controller {
             }
             _ => return Ok(()),
         };
-        if pool == IMAGES || self.up().pools.contains(pool) {
-            Ok(())
-        } else {
-            Err(self.not_ready("pool", pool))
-        }
+        self.check_pool_up(pool)
     }
 
     /// Has the data plane look at devices before anything is written that names them.
@@ -304,6 +303,9 @@ impl Controller {
         let done = async {
             self.check_open(&volume.pool)?;
             self.close_volume(name).await?;
+            if !has(Bug::AwayIsEmpty) {
+                self.check_pool_up(&volume.pool).map_err(|e| gone_for_good(e, &volume.pool))?;
+            }
             self.plane.delete_volume_data(volume, model.pool_at(&volume.pool)?).await?;
             let mut new = Model::clone(&model);
             let changes = new.apply(Command::ForgetVolume { name: name.to_string() }, 0)?;
@@ -321,9 +323,15 @@ impl Controller {
                 Ok(now)
             }
             Err(e) => {
+                let hint = match e.hint.as_str() {
+                    "" => String::new(),
+                    hint => format!("; {hint}"),
+                };
                 let e = Error::new(e.code, format!("volume `{name}` is not wholly deleted"))
                     .because(e)
-                    .hint("it is tried again every few seconds; hosts can no longer use it");
+                    .hint(format!(
+                        "it is tried again every few seconds; hosts can no longer use it{hint}"
+                    ));
                 up.faults.insert(object, e.clone());
                 Err(e)
             }

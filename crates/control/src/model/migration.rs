@@ -514,7 +514,7 @@ impl Model {
         Ok(vec![told(name, text)])
     }
 
-    /// Nobody waits any more for places in a pool that is not there.
+    /// Nobody waits any more for places in a pool that is not there, nor to delete volumes in it.
     pub(super) fn drop_places(&mut self, pool: &str) -> Result<Vec<Change>> {
         self.pool(pool)?;
         let over = |v: &&mut Volume| {
@@ -529,6 +529,13 @@ impl Model {
                 v.name
             );
             changes.push(told(&v.name, text));
+        }
+        let is_going = |v: &Volume| v.pool == pool && v.state == VolumeState::Deleting;
+        for (name, _) in self.volumes.extract_if(.., |_, v| is_going(v)) {
+            let text = format!(
+                "volume `{name}` is forgotten; what there may be of it in pool `{pool}` stays there"
+            );
+            changes.push(Change::new(ObjectKind::Volume, Action::Deleted, &name, text));
         }
         Ok(changes)
     }

@@ -1,19 +1,21 @@
 //! A pool that a volume was to move to, or has moved from, is gone for good: the volume does not stay on its way for ever, and the
 //! pool can be let go of.
 
+use crate::applied::{applied, failed};
 use crate::fake::Fake;
 use crate::support::*;
 use std::sync::Arc;
-use weir_control::Controller;
+use weir_control::declare::ApplySpec;
 use weir_control::model::{
     Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid, Told, VolumePatch,
 };
 use weir_control::store::MetaStore;
+use weir_control::{Code, Controller};
 
 const MIB: u64 = 1 << 20;
 
 /// A node whose pool `lost` does not start any more, which has the other place of volume `v` in pool `here`.
-async fn node(protected: bool, moved: bool) -> (Scratch, Arc<Controller>) {
+async fn node(protected: bool, moved: bool) -> (Scratch, Arc<Controller>, Arc<Fake>) {
     let mut m = Model::default();
     for (n, name) in ["here", "lost"].into_iter().enumerate() {
         let path = format!("/nowhere/d{n}");
@@ -43,12 +45,12 @@ async fn node(protected: bool, moved: bool) -> (Scratch, Arc<Controller>) {
     let fake = Arc::new(Fake::default());
     fake.break_call("start_pool lost");
     let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
-    (dir, c)
+    (dir, c, fake)
 }
 
 /// Whether the pool can be got rid of, and the volume used.
 async fn gets_rid(protected: bool, moved: bool) -> Result<(), weir_control::Error> {
-    let (_dir, c) = node(protected, moved).await;
+    let (_dir, c, _fake) = node(protected, moved).await;
     if !moved {
         c.cancel_migration("v".into()).await?;
     }
@@ -89,7 +91,73 @@ async fn a_pool_that_is_waited_for_for_ever_is_caught() {
 /// As long as it may come back by itself, nothing is given up: only a command does that.
 #[tokio::test]
 async fn a_place_in_a_pool_that_is_away_is_cleared_when_it_is_back() {
-    let (_dir, c) = node(true, false).await;
-    c.cancel_migration("v".into()).await.expect("cancelled");
-    assert!(c.model().volumes["v"].migration.is_some(), "its place is to be given back");
+    for protected in [true, false] {
+        let (_dir, c, fake) = node(protected, false).await;
+        c.cancel_migration("v".into()).await.expect("cancelled");
+        assert!(c.model().volumes["v"].migration.is_some(), "its place is to be given back");
+        assert!(!called(&fake, "clear_place v"), "protected {protected}");
+    }
+}
+
+fn called(fake: &Fake, call: &str) -> bool {
+    fake.state().calls.iter().any(|c| c == call)
+}
+
+/// A volume is deleted while its plain pool is away, as when a file system is not mounted. The node, and whether its data was
+/// deleted before that is back.
+async fn deleted_while_away() -> (Scratch, Arc<Controller>, Arc<Fake>, bool) {
+    let mut m = Model::default();
+    let spec = pool("lost", &[(DeviceKind::Dir, Some("/nowhere/dir"), None)]);
+    m.apply(Command::CreatePool(spec), 1).expect("a pool");
+    m.apply(Command::CreateVolume(volume("v", "lost", 8 * MIB)), 2).expect("a volume");
+    m.apply(Command::ReadyVolume { name: "v".into() }, 0).expect("made");
+    let dir = Scratch::new();
+    let store = MetaStore::open(dir.path()).expect("a store");
+    store.commit(&Model::default(), &m).expect("kept");
+    drop(store);
+    let fake = Arc::new(Fake::default());
+    fake.break_call("start_pool lost");
+    let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
+    let deleted = c.execute(delete_volume("v")).await;
+    let lost = called(&fake, "delete_volume_data v");
+    assert!(lost || deleted.is_err(), "{deleted:?}");
+    (dir, c, fake, lost)
+}
+
+#[tokio::test]
+async fn a_volume_whose_pool_is_away_is_deleted_when_that_is_back() {
+    let (_dir, c, fake, lost) = deleted_while_away().await;
+    assert!(!lost, "there is nothing to be deleted yet");
+    // A declaration that does not name the pool, gives nothing up.
+    let prune = ApplySpec { prune: true, delete_all_data: true, ..ApplySpec::default() };
+    let plan = c.apply(ApplySpec { dry_run: true, ..prune.clone() }).await.expect("a report");
+    let done = c.apply(prune).await.expect("a report");
+    for report in [plan, done] {
+        let told = ["volume/v", "pool/lost"].map(|o| (o.to_string(), Code::NotReady));
+        assert_eq!((applied(&report), failed(&report)), (vec![], told.to_vec()));
+    }
+    assert_eq!(c.model().volumes.len(), 1, "it is known still");
+    fake.mend();
+    until("it is gone", async || c.model().volumes.is_empty()).await;
+    assert!(called(&fake, "delete_volume_data v"));
+}
+
+#[tokio::test]
+async fn a_pool_that_is_gone_for_good_goes_with_volumes_that_are_being_deleted() {
+    let (_dir, c, fake, _) = deleted_while_away().await;
+    c.execute(Command::DeletePool { name: "lost".into() }).await.expect("both are forgotten");
+    let model = c.model();
+    assert!(model.pools.is_empty() && model.volumes.is_empty());
+    assert!(!called(&fake, "delete_volume_data v"));
+    assert_eq!(c.status().await.expect("a status").faults, []);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_volume_that_is_deleted_unseen_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::AwayIsEmpty));
+    let (.., lost) = deleted_while_away().await;
+    plant(None);
+    assert!(lost);
 }

@@ -37,6 +37,9 @@ impl Controller {
         }
         self.check_none_left(&real, &new)?;
         self.check_unused(&command, &real).await?;
+        if let Command::DeleteVolume { name } = &command {
+            self.check_pool_up(&real.volume(name)?.pool)?;
+        }
         known.check(paper, &new)?;
         known.remember(known.taken(paper, &new));
         match &command {

@@ -89,6 +89,10 @@ impl Run<'_> {
                     false => self.controller.not_ready("pool", name),
                 });
             }
+            // Whoever gives a pool up says so by a command.
+            Command::DeletePool { name } if model.volumes_of_pool(name).next().is_some() => {
+                self.controller.check_pool_up(name)?;
+            }
             Command::DeleteVolume { name } => {
                 let volume = model.volume(name)?;
                 let lost = volume.state == VolumeState::Deleting || self.how.may_delete(volume);
