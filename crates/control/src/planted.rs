@@ -167,6 +167,8 @@ weir_base::planted_bugs! {
     RecordsReadAnew,
     /// An opening that failed when it had begun to write counts as none.
     UnfinishedIsNone,
+    /// The same of an opening that broke off.
+    BrokenOffIsNone,
     /// A pool is opened without devices that may be late.
     NobodyIsLate,
     /// What was to be made smaller, and is not known to be, is so after a start.
@@ -187,10 +189,10 @@ weir_base::planted_bugs! {
     HungIsWell,
     /// An error is told of each time that something is tried again.
     ToldEachTime,
-    /// A pool that was opened, and does not count as up, is in no list of what is to be closed.
-    OpenedUnlisted,
     /// What a volume has in a plain pool that is not up is taken for nothing when it is deleted.
     AwayIsEmpty,
+    /// A pool that was opened, and does not count as up, is in no list of what is to be closed.
+    OpenedUnlisted,
     /// A pool is closed, or opened again, while it is being opened.
     OpenedBesideClose,
 }

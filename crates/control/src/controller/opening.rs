@@ -232,10 +232,13 @@ impl Controller {
             let until = if before.contains(&name) { Instant::now() } else { until };
             match timeout_at(until.into(), &mut o.task).await {
                 Ok(done) => {
-                    let done = done.unwrap_or_else(|e| {
-                        Err(Error::new(Code::Internal, "the opening of a pool broke off")
-                            .because(e))
-                    });
+                    // What it had written by then nobody knows.
+                    let code = match has(Bug::BrokenOffIsNone) {
+                        true => Code::Internal,
+                        false => Code::PoolUnfinished,
+                    };
+                    let broke = |e| Error::new(code, "the opening of a pool broke off").because(e);
+                    let done = done.map_err(broke).flatten();
                     self.opened(model, o.pool, done).await;
                 }
                 Err(_) => {

@@ -162,15 +162,21 @@ async fn a_copy_of_the_data_directory_starts_no_pool_without_a_device() {
     assert!(!starts(&dir, LAST).await.0, "others may be ahead");
 }
 
-/// An opening writes to a device, and then another one fails. Whether the pool is opened without a device after that.
-async fn after_an_opening_that_wrote() -> bool {
+/// An opening writes to a device, and then another one fails, or it breaks off. Whether the pool is opened without a device after
+/// that.
+async fn after_an_opening_that_wrote(breaks_off: bool) -> bool {
     let dir = stopped().await;
     let fake = Arc::new(Fake::default());
-    fake.state().last.insert("safe".into(), LAST);
-    fake.state().unfinished.insert("safe".into());
+    {
+        let mut s = fake.state();
+        s.last.insert("safe".into(), LAST);
+        let fails = if breaks_off { &mut s.breaks_off } else { &mut s.unfinished };
+        fails.insert("safe".into());
+    }
     let c = Controller::start(dir.path(), fake.clone()).await.expect("a controller");
     assert!(!is_open(&fake));
     fake.state().unfinished.clear();
+    fake.state().breaks_off.clear();
     fake.state().lack.insert("safe".into());
     tried_again(&c).await;
     tried_again(&c).await;
@@ -182,7 +188,9 @@ async fn after_an_opening_that_wrote() -> bool {
 
 #[tokio::test]
 async fn what_an_opening_that_failed_wrote_is_not_the_last_state() {
-    assert!(!after_an_opening_that_wrote().await, "others may be ahead");
+    for breaks_off in [false, true] {
+        assert!(!after_an_opening_that_wrote(breaks_off).await, "others may be ahead");
+    }
 }
 
 /// Another pool is opened soon after the first try. Whether one that lacks a device by then is opened without it at once.
@@ -326,10 +334,13 @@ async fn a_record_in_a_copy_is_caught() {
 #[cfg(feature = "planted")]
 #[tokio::test]
 async fn an_opening_that_wrote_and_counts_as_none_is_caught() {
-    weir_control::planted::plant(Some(weir_control::planted::Bug::UnfinishedIsNone));
-    let open = after_an_opening_that_wrote().await;
-    weir_control::planted::plant(None);
-    assert!(open);
+    use weir_control::planted::{Bug, plant};
+    for (bug, breaks_off) in [(Bug::UnfinishedIsNone, false), (Bug::BrokenOffIsNone, true)] {
+        plant(Some(bug));
+        let open = after_an_opening_that_wrote(breaks_off).await;
+        plant(None);
+        assert!(open);
+    }
 }
 
 #[cfg(feature = "planted")]

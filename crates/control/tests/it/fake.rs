@@ -76,6 +76,8 @@ pub(crate) struct State {
     pub(crate) ids: BTreeMap<String, PoolId>,
     /// Pools whose opening writes, and then fails.
     pub(crate) unfinished: BTreeSet<String>,
+    /// Pools whose opening writes, and then breaks off.
+    pub(crate) breaks_off: BTreeSet<String>,
     /// Pools that lack a device.
     pub(crate) lack: BTreeSet<String>,
     /// Pools whose devices do not answer before they are told to.
@@ -281,6 +283,8 @@ impl DataPlane for Fake {
                 self.state().calls.push(format!("start_pool {} lacks a device", pool.name));
                 return Err(Error::new(Code::PoolDamaged, "a device is missing"));
             }
+            let breaks_off = self.state().breaks_off.contains(&pool.name);
+            assert!(!breaks_off, "it breaks off");
             if self.state().unfinished.contains(&pool.name) {
                 return Err(Error::new(Code::PoolUnfinished, "a device has failed"));
             }
