@@ -1,5 +1,8 @@
 //! A channel: its slots and what it knows outlive its connections.
 
+mod drain;
+mod link;
+
 use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::receive::CommandTap;
@@ -11,7 +14,7 @@ use crate::target::{ChannelInfo, Login};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
-use weir_base::{MICROS, MILLIS, Nanos};
+use weir_base::{MILLIS, Nanos};
 use weir_fabric::{Connection, SendFlags};
 use weir_mem::{Account, BufPool, PoolConfig, Share};
 use weir_proto_brp::control::{Event, GoodbyeReason};
@@ -23,16 +26,11 @@ use weir_proto_brp::{
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::transport_id::TransportId;
-use weir_reactor::{
-    Elapsed, LocalFuture, Panicked, Token, WaitChannel, completion, now, sleep, spawn_task, timeout,
-};
+use weir_reactor::{Elapsed, Panicked, Token, WaitChannel, completion, now, spawn_task, timeout};
 use weir_target_core::{Attached, Attachment, Link};
 
 /// Send buffers of a channel: small data of many completions is gathered in one.
 const SEND_BUFFERS: usize = 16;
-
-/// How often a fence looks whether completions have gone.
-const LOOK: Nanos = 100 * MICROS;
 
 /// A volume as the channel sees it.
 #[derive(Clone)]
@@ -91,13 +89,15 @@ pub(crate) struct Channel {
     /// Counts connections: a command's answer goes to the one that it came by.
     generation: Cell<u64>,
     pub(crate) agreed: Cell<Agreed>,
-    /// Commands between their begin and their end, and who waits for none.
+    /// Commands between their begin and their end.
     busy: Cell<u32>,
+    /// Those of them that may have had an effect, and who waits for none.
+    acting: Cell<u32>,
     drained: WaitChannel,
     /// Released by an abort and by the end of the connection: waits for buffers are looked at again then.
     pub(crate) halt: WaitChannel,
-    /// One at a time in serial sessions.
-    pub(crate) serial: WaitChannel,
+    /// One at a time in serial sessions: that of the present connection.
+    pub(crate) serial: RefCell<Rc<WaitChannel>>,
     /// One login at a time.
     logging_in: WaitChannel,
     pub(crate) replies: Replies,
@@ -160,9 +160,10 @@ impl Channel {
             generation: Cell::new(0),
             agreed: Cell::default(),
             busy: Cell::new(0),
+            acting: Cell::new(0),
             drained: WaitChannel::new(0),
             halt: WaitChannel::new(0),
-            serial: WaitChannel::new(1),
+            serial: RefCell::new(Rc::new(WaitChannel::new(1))),
             logging_in: WaitChannel::new(1),
             replies: Replies::default(),
             buffers: RefCell::default(),
@@ -342,7 +343,7 @@ impl Channel {
         self.told.set(false);
         self.gathers.set(!conn.needs_stable_data());
         self.last_heard.set(now());
-        self.generation.set(self.generation.get() + 1);
+        self.next_generation();
         self.waits_no_more();
         *self.conn.borrow_mut() = Some(conn.clone());
         port.shared.sessions.set_connected(&self.name, true);
@@ -448,32 +449,6 @@ impl Channel {
         self.busy.set(self.busy.get() + 1);
     }
 
-    /// It is over.
-    #[inline]
-    pub(crate) fn over(&self) {
-        self.busy.set(self.busy.get() - 1);
-        if self.busy.get() == 0 && self.drained.waiting() > 0 {
-            self.drained_maybe();
-        }
-    }
-
-    fn drained_maybe(&self) {
-        if self.busy.get() == 0 && self.conn.borrow().is_none() {
-            self.drained.signal_all();
-        }
-    }
-
-    /// Waits until there is neither a connection nor a command under way.
-    async fn drain(&self, patience: Nanos) -> bool {
-        let drained = async {
-            let busy = || self.busy.get() > 0 && !has(Bug::DrainSkipped);
-            while busy() || self.conn.borrow().is_some() {
-                self.drained.wait().await;
-            }
-        };
-        timeout(patience, drained).await.is_ok()
-    }
-
     /// Closes the connection, if there is one.
     pub(crate) fn close(&self, reason: GoodbyeReason, at_once: bool) {
         let Some(conn) = self.conn() else { return };
@@ -493,8 +468,9 @@ impl Channel {
         }
         let _turn = self.logging_in.acquire(1).await;
         self.close(reason, false);
-        // However long that takes: as long as something runs it has not ended.
+        // However long that takes: as long as something writes it has not ended.
         while !self.drain(Nanos::from(u32::MAX)).await {}
+        self.view.leave();
         self.port.remove_channel(&self);
     }
 
@@ -616,43 +592,6 @@ impl Known {
             volume: self.number,
             state,
             name: if label.is_empty() { unit.shared().name().to_owned() } else { label },
-        }
-    }
-}
-
-impl Link for Channel {
-    fn refresh(&self) {
-        self.refresh();
-    }
-
-    fn sent(&self) -> LocalFuture<'static, ()> {
-        let me = self.me.clone();
-        Box::pin(async move {
-            // Completions leave at the end of the turn, or when there is room.
-            let waits = |c: &Rc<Channel>| c.conn().is_some() && !c.replies.is_empty();
-            while me.upgrade().is_some_and(|c| waits(&c)) {
-                sleep(LOOK).await;
-            }
-            let Some(conn) = me.upgrade().and_then(|c| c.conn()) else { return };
-            conn.send_slots().wait().await;
-            let (token, done) = completion();
-            conn.flush(token);
-            done.await;
-        })
-    }
-
-    fn cut(&self, why: &str) {
-        if let Some(conn) = self.conn() {
-            tracing::warn!(peer = %conn.peer(), why, "closing a connection");
-            conn.disconnect(true);
-        }
-    }
-
-    fn bar(&self) {
-        match self.me.upgrade() {
-            // Nobody is to go on with it.
-            Some(me) if self.view.is_unknown() => me.end_later(GoodbyeReason::NotAllowed),
-            _ => self.close(GoodbyeReason::NotAllowed, false),
         }
     }
 }

@@ -27,6 +27,10 @@ weir_base::planted_bugs! {
     FormerLivesStay,
     /// A login waits for the reactor of its channel, however long that is held up.
     LoginWaitsOnAndOn,
+    /// A login waits for what lost connections have left that reads.
+    ReadsHoldUp,
+    /// What a lost connection has left ends the command that has its slot by now.
+    FormerEnds,
 }
 
 impl Bug {
@@ -42,5 +46,8 @@ impl Bug {
         Bug::FormerLivesStay,
         Bug::UnknownRemembered,
         Bug::GoneByName,
+        // Devices of suites end all that they have begun.
+        Bug::ReadsHoldUp,
+        Bug::FormerEnds,
     ];
 }

@@ -360,6 +360,10 @@ impl Channel {
         rdma_sums: &[u32],
         lent: bool,
     ) {
+        if generation != self.generation() && !has(Bug::FormerEnds) {
+            // It has had no effect, and its slot may have another command by now.
+            return self.over();
+        }
         let (status, detail, data, stable) = match ended {
             // Its host is to prove that it knows a new secret. Whoever does goes on with the command.
             Ended::Status(Status::NoVolume, _) if self.view.is_barred() => {
@@ -379,21 +383,19 @@ impl Channel {
             s.slot.end(status, detail);
             together = s.together;
         }
-        if generation == self.generation() {
-            let mut completion = Completion::new(c.tag, c.seq, status, detail);
-            if !rdma_sums.is_empty() {
-                completion.flags = completion::flag::SUMS;
-                completion.detail = rdma_sums.len() as u32;
-            }
-            if lent {
-                completion.flags |= completion::flag::LENT;
-            }
-            let mut reply = Reply::new(completion, together);
-            if let Some(d) = data {
-                reply = reply.with_data(d, c.offset, stable, self.agreed.get().integrity);
-            }
-            self.reply(reply, rdma_sums);
+        let mut completion = Completion::new(c.tag, c.seq, status, detail);
+        if !rdma_sums.is_empty() {
+            completion.flags = completion::flag::SUMS;
+            completion.detail = rdma_sums.len() as u32;
         }
+        if lent {
+            completion.flags |= completion::flag::LENT;
+        }
+        let mut reply = Reply::new(completion, together);
+        if let Some(d) = data {
+            reply = reply.with_data(d, c.offset, stable, self.agreed.get().integrity);
+        }
+        self.reply(reply, rdma_sums);
         self.over();
     }
 }

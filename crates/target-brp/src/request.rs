@@ -1,5 +1,6 @@
 //! Commands that wait: for a device, for the wire, or for each other. Each has a request of a pool.
 
+mod compare;
 mod fetch;
 
 use crate::channel::Channel;
@@ -18,8 +19,6 @@ use weir_proto_brp::{Op, Status, sums};
 use weir_reactor::{TaskId, Token, WaitChannel, contained_future, sleep, spawn_task, unless};
 use weir_target_core::{End, Pass, WriteGuard};
 
-/// Most bytes of each half of a COMPARE AND WRITE.
-pub(crate) const COMPARE_MAX: u32 = 64 << 10;
 /// RDMA READs of one command at once; more wait their turn.
 const PARALLEL_READS: usize = 16;
 /// Longest piece of a large read that is moved in one step, in bytes.
@@ -235,6 +234,8 @@ struct Running<'a> {
     c: Command,
     inline: Option<Slice>,
     purse: Purse,
+    /// It may have had an effect.
+    acts: Cell<bool>,
 }
 
 impl Task {
@@ -244,7 +245,8 @@ impl Task {
         self.read_sums.clear();
         self.lent = false;
         let purse = self.purse.clone();
-        let r = Running { port, channel: &channel, generation, c: command, inline, purse };
+        let acts = Cell::new(false);
+        let r = Running { port, channel: &channel, generation, c: command, inline, purse, acts };
         let ended = loop {
             // Pinned here: it is large, and would be moved for each command.
             let done = contained_future(pin!(r.one_at_a_time(self))).await;
@@ -261,12 +263,16 @@ impl Task {
             }
         };
         let ended = r.verdict(ended).await;
+        let acts = r.acts.get();
         drop(r);
         let sums = match ended {
             Ended::Status(Status::Ok, _) | Ended::Data { .. } => &self.read_sums[..],
             _ => &[],
         };
         channel.ended(generation, &command, ended, sums, self.lent);
+        if acts {
+            channel.has_acted();
+        }
         port.spare.borrow_mut().push(std::mem::take(&mut self.parts));
     }
 }
@@ -274,7 +280,8 @@ impl Task {
 impl Running<'_> {
     async fn one_at_a_time(&self, t: &mut Task) -> Result<Ended, Stop> {
         if self.channel.agreed.get().serial {
-            let _turn = self.channel.serial.acquire(1).await;
+            let serial = self.channel.serial.borrow().clone();
+            let _turn = serial.acquire(1).await;
             return self.execute(t).await;
         }
         self.execute(t).await
@@ -291,6 +298,15 @@ impl Running<'_> {
             Some(s) if s.aborted => Err(Status::Aborted.into()),
             _ => Ok(()),
         }
+    }
+
+    /// It is about to have an effect, unless it goes no further. Its host's next login waits for its end from here on.
+    fn act(&self) -> Result<(), Stop> {
+        self.go_on()?;
+        if !self.acts.replace(true) {
+            self.channel.acts();
+        }
+        Ok(())
     }
 
     /// Waits for a buffer, for as long as somebody wants the command's answer.
@@ -381,7 +397,7 @@ impl Running<'_> {
                 let (a, durable) = self.channel.admit(c, true)?;
                 let volume = a.unit().volume();
                 let _writing = self.begin_write(&a, at, len).await?;
-                self.go_on()?;
+                self.act()?;
                 match op {
                     Op::Discard => io(volume.discard(at, len).await)?,
                     _ => io(volume.write_zeroes(at, len, c.has(flag::UNMAP)).await)?,
@@ -581,7 +597,7 @@ impl Running<'_> {
             return Ok(Status::Ok.into());
         }
         let _writing = self.begin_write(&a, c.offset, data.len() as u64).await?;
-        self.go_on()?;
+        self.act()?;
         let fua = durable || c.has(flag::FUA);
         let volume = a.unit().volume();
         let done = match self.sums_room(&**volume, c.offset, data.len()) {
@@ -594,28 +610,6 @@ impl Running<'_> {
             None => volume.write(c.offset, data, fua).await,
         };
         io(done)?;
-        Ok(Status::Ok.into())
-    }
-
-    async fn compare_and_write(&self, t: &mut Task) -> Result<Ended, Stop> {
-        let c = &self.c;
-        let len = c.len as usize;
-        if c.len > COMPARE_MAX || c.len == 0 || 2 * len > self.port.pool.max_len() {
-            return Err(Status::Invalid.into());
-        }
-        let (a, durable) = self.channel.admit(c, true)?;
-        let (both, _held) = self.fetch(t, 2 * len, false).await?;
-        let (expected, data) = (both.sub(0, len), both.sub(len, len));
-        let (first, second) = t.parts.sums.split_at(t.parts.sums.len() / 2);
-        self.check(&expected, first, 0)?;
-        self.check(&data, second, first.len())?;
-        // The second half lies where direct I/O may not like it.
-        let aligned = Slice::heap(len);
-        aligned.copy_from(0, &data, 0, len);
-        let alone = self.unless_halted(a.begin_compare(c.offset, u64::from(c.len))).await??;
-        self.go_on()?;
-        let fua = durable || c.has(flag::FUA);
-        io(a.compare_and_write(&alone, c.offset, &expected, aligned, fua).await)?;
         Ok(Status::Ok.into())
     }
 }

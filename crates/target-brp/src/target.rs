@@ -176,7 +176,9 @@ impl Target {
             // Also those whose login was under way.
             self.close();
             let channels = port.channels();
-            if channels.is_empty() && port.logins.get() == 0 {
+            // Reads go on when their channels have ended.
+            let quiet = channels.is_empty() && port.census().requests_busy == 0;
+            if quiet && port.logins.get() == 0 {
                 break;
             }
             let waited = now() - began;

@@ -79,12 +79,12 @@ impl Attached {
 /// Held while a write is between its start and its end: no COMPARE AND WRITE of its range runs meanwhile.
 #[must_use]
 #[allow(dead_code)] // Only their ends matter.
-pub struct WriteGuard<'a>(Writing<'a>, Inside<'a>);
+pub struct WriteGuard<'a>(pub(crate) Writing<'a>, pub(crate) Inside<'a>);
 
 /// Held by a COMPARE AND WRITE between its start and its end: nothing else writes to its range.
 #[must_use]
-#[allow(dead_code)] // Only their ends matter.
-pub struct CompareGuard<'a>(Comparing<'a>, Inside<'a>);
+#[allow(dead_code)] // Only its end matters.
+pub struct CompareGuard<'a>(Comparing<'a>);
 
 impl Unit {
     /// True when a write of the range that ends at once need not wait for anything.
@@ -125,29 +125,21 @@ impl Pass {
             Box::pin(self.wait_for_former()).await?;
         }
         let alone = self.unless_void(self.unit.compare_gate(at, len)).await?;
-        Ok(CompareGuard(alone, self.enter_to_write()?))
+        Ok(CompareGuard(alone))
     }
 
-    /// Writes `data` at `at` if `expected` is there; atomic against all other writes to the range that `_alone` is of.
-    /// Both slices are of this command alone.
+    /// Looks whether `expected`, which is of this command alone, is at `at`. It stays so as long as `_alone` is held.
     ///
     /// # Errors
     /// [`IoError::Miscompare`] when something else is there, or what the volume says.
-    pub async fn compare_and_write(
-        &self,
-        _alone: &CompareGuard<'_>,
-        at: u64,
-        expected: &Slice,
-        data: Slice,
-        fua: bool,
-    ) -> IoResult {
+    pub async fn compare(&self, _alone: &CompareGuard<'_>, at: u64, expected: &Slice) -> IoResult {
         // Memory of its own: whoever holds a buffer of the pool must not wait for another.
         let found = Slice::heap(expected.len());
         self.unit.volume.read(at, found.clone()).await?;
         let (found, expected) = (found.to_vec(), expected.to_vec());
-        if let Some(n) = found.iter().zip(&expected).position(|(a, b)| a != b) {
-            return Err(IoError::Miscompare(n as u64));
+        match found.iter().zip(&expected).position(|(a, b)| a != b) {
+            Some(n) => Err(IoError::Miscompare(n as u64)),
+            None => Ok(()),
         }
-        self.unit.volume.write(at, data, fua).await
     }
 }

@@ -137,6 +137,11 @@ impl Pass {
         if t.stopped() { Err(Failure::Stop) } else { Ok(self.enter()?) }
     }
 
+    /// The same for I/O that changes the medium.
+    pub(crate) fn begin_to_write<T: Transfer>(&self, t: &T) -> Result<Inside<'_>, Failure> {
+        if t.stopped() { Err(Failure::Stop) } else { Ok(self.enter_to_write()?) }
+    }
+
     async fn run<T: Transfer>(
         &self,
         view: &Attachment,
@@ -254,7 +259,6 @@ impl Pass {
             // Where data lie in a message, no disk takes them from there.
             if self.unit.volume.direct_in_use().is_some() {
                 let _writing = self.write_gate(at, len, t).await?;
-                let _inside = self.begin(t)?;
                 let r = self.unit.volume.write(at, data.sub(0, len as usize), fua).await;
                 io(r, Direction::Write, lba)?;
                 out.moved_out = len as u32;
@@ -273,7 +277,6 @@ impl Pass {
             out.moved_out += n as u32;
             // Not before the data are there: their coming is up to the host, and holds nobody up.
             let _writing = self.write_gate(at + done, n as u64, t).await?;
-            let _inside = self.begin(t)?;
             let r = self.unit.volume.write(at + done, buf.clone(), fua).await;
             io(r, Direction::Write, lba + done / block)?;
             done += n as u64;
@@ -409,7 +412,6 @@ impl Pass {
         if e.format.is_some() {
             let len = self.unit.volume.geometry().len;
             let _writing = self.write_gate(0, len, t).await?;
-            let _inside = self.begin(t)?;
             io(self.unit.volume.write_zeroes(0, len, true).await, Direction::Write, 0)?;
         }
         Ok(())

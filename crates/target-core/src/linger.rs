@@ -1,4 +1,4 @@
-//! What a host has left with a device: I/O that is under way though its channel has ended, or its connection.
+//! What a host has left with a device: writes that are under way though their channel has ended, or its connection.
 //!
 //! The host may have done the same again by then, over another channel, another port of this node or another protocol, and
 //! must not be overtaken. So writes of its initiator port wait for what lingers, whichever way they come: hosts are known by
@@ -21,7 +21,7 @@ use weir_reactor::{sleep, spawn};
 /// Initiator port and relative target port.
 type Ports = (TransportId, u16);
 
-/// I/O that is under way though its channel has ended, or its connection.
+/// Writes that are under way though their channel has ended, or its connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lingering {
     ports: Ports,
@@ -50,7 +50,7 @@ impl UnitShared {
         self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether I/O of this initiator port is under way whose channel or connection has ended: the host may have repeated it already.
+    /// Whether a write of this initiator port is under way whose channel or connection has ended: the host may have repeated it already.
     pub(crate) fn lingers(&self, of: &TransportId, port: u16, nexus: Nexus) -> bool {
         self.lingering().iter().any(|l| l.is_of(of, port, nexus))
     }
@@ -75,7 +75,7 @@ impl UnitShared {
         });
     }
 
-    /// The last channel of a nexus is over: it is forgotten, and its SPC-2 reservation ends. As long as a device has something of
+    /// The last channel of a nexus is over: it is forgotten, and its SPC-2 reservation ends. As long as a device has writes of
     /// it, its number stays known: whoever ends what the nexus of these ports has under way ends that, too.
     pub fn nexus_lost(&self, nexus: Nexus) {
         let mut lingers = false;
@@ -107,15 +107,20 @@ impl UnitShared {
 }
 
 impl Attached {
-    /// The channel has ended: the passes are void, and writes of the host wait for I/O that is under way.
+    /// The channel has ended: the passes are void, and writes of the host wait for those that are under way. Not for reads, which
+    /// a device that hangs may never end.
     pub(crate) fn linger(self: &Rc<Self>, nexus: Nexus) {
-        let rounds = self.fence(End::Gone, 0);
-        if rounds.iter().all(|r| !r.is_inside()) || has(Bug::LingeringForgotten) {
+        let mut rounds = self.fence(End::Gone, 0);
+        rounds.retain(|r| r.is_writing() || r.is_inside() && has(Bug::ReadsLinger));
+        if rounds.is_empty() || has(Bug::LingeringForgotten) {
             return;
         }
         self.keep_in_mind(nexus, async move {
             for r in rounds {
-                r.off_the_medium().await;
+                match has(Bug::ReadsLinger) {
+                    true => r.off_the_medium().await,
+                    false => r.has_written().await,
+                }
             }
         });
     }
@@ -165,7 +170,7 @@ impl Attachment {
         self.views().iter().for_each(|a| a.cut_off(self.nexus()));
     }
 
-    /// Whether a device still has I/O of this initiator port whose channel or connection is lost. What the host sends again may be
+    /// Whether a device still has writes of this initiator port whose channel or connection is lost. What the host sends again may be
     /// that: until it is over, no verdict on a write is true.
     pub fn has_former(&self, units: &Units) -> bool {
         let (of, port) = self.ports();
@@ -188,7 +193,7 @@ impl Pass {
         self.unless_void(former).await
     }
 
-    /// Waits for I/O of the host that lost its channel: it must not come after what the host writes now.
+    /// Waits for writes of the host that lost their channel: they must not come after what the host writes now.
     #[cold]
     pub(crate) async fn wait_for_lingering<T: Transfer>(&self, nexus: Nexus, t: &T) {
         let shared = &self.unit.shared;

@@ -1,5 +1,6 @@
 //! The commands of the medium that are not READ or WRITE.
 
+use crate::block_door::WriteGuard;
 use crate::execute::{Failure, Outcome, fetch, io};
 use crate::pass::Pass;
 use crate::transfer::{Stop, Transfer};
@@ -45,9 +46,11 @@ impl Pass {
                     fetch(t, done, &data).await?;
                     out.moved_out += n as u32;
                     let (at, lba) = (lba * bs + done, lba + done / bs);
-                    let _writing = self.write_gate(at, n, t).await?;
-                    let _inside = self.begin(t)?;
+                    let WriteGuard(_gate, writing) = self.write_gate(at, n, t).await?;
                     io(volume.write(at, data.clone(), true).await, Direction::Write, lba)?;
+                    // Nobody is to wait for what it reads.
+                    drop(writing);
+                    let _inside = self.begin(t)?;
                     io(volume.read(at, back.clone()).await, Direction::Read, lba)?;
                     if bytchk != ByteCheck::None {
                         compare(&back, &data, done)?;
@@ -79,7 +82,6 @@ impl Pass {
                 }
                 for (lba, blocks) in unmap::parse(&list, &g)? {
                     let _writing = self.write_gate(lba * bs, u64::from(blocks) * bs, t).await?;
-                    let _inside = self.begin(t)?;
                     let r = volume.discard(lba * bs, u64::from(blocks) * bs).await;
                     io(r, Direction::Write, lba)?;
                 }
@@ -193,7 +195,6 @@ impl Pass {
         }
         let Some(pattern) = pattern else {
             let _writing = self.write_gate(lba * bs, len, t).await?;
-            let _inside = self.begin(t)?;
             let r = volume.write_zeroes(lba * bs, len, unmap).await;
             io(r, Direction::Write, lba)?;
             return if durable { io(volume.flush().await, Direction::Write, lba) } else { Ok(()) };
@@ -207,7 +208,6 @@ impl Pass {
         while done < len {
             let n = (len - done).min(piece.len() as u64);
             let _writing = self.write_gate(lba * bs + done, n, t).await?;
-            let _inside = self.begin(t)?;
             let r = volume.write(lba * bs + done, piece.sub(0, n as usize), durable).await;
             io(r, Direction::Write, lba + done / bs)?;
             done += n;
@@ -234,11 +234,13 @@ impl Pass {
         fetch(t, 0, &both).await?;
         out.moved_out = 2 * len as u32;
         let _alone = self.unless_over(t, self.unit.compare_gate(lba * bs, len)).await?;
-        let _inside = self.begin(t)?;
+        let reading = self.begin(t)?;
         let (first, data) = (both.sub(0, len as usize), both.sub(len as usize, len as usize));
         let expected = Slice::copy_of(&first.to_vec());
         io(volume.read(lba * bs, first.clone()).await, Direction::Read, lba)?;
+        drop(reading);
         compare(&first, &expected, 0)?;
+        let _writing = self.begin_to_write(t)?;
         io(volume.write(lba * bs, data, fua).await, Direction::Write, lba)
     }
 

@@ -2,9 +2,9 @@
 //!
 //! See [`fence`](crate::fence) for what makes them void and who waits for them.
 
+use crate::block_door::WriteGuard;
 use crate::execute::Failure;
 use crate::fence::{End, Whom};
-use crate::gate::Writing;
 use crate::members::number;
 use crate::planted::{Bug, has};
 use crate::transfer::Transfer;
@@ -28,7 +28,7 @@ pub(crate) struct Round {
     aside: Cell<u32>,
     /// Passes that were let through to the medium and are not back.
     inside: Cell<u32>,
-    /// Those of them that write there, of front ends without SCSI.
+    /// Those of them that write there.
     writing: Cell<u32>,
     /// Signalled with fewer passes, and when they are void.
     news: WaitChannel,
@@ -306,13 +306,14 @@ impl Pass {
         at: u64,
         len: u64,
         t: &T,
-    ) -> Result<Writing<'_>, Failure> {
+    ) -> Result<WriteGuard<'_>, Failure> {
         let gate = self.unit.write_gate(at, len);
-        if self.unit.is_compared(at, len) {
+        let writing = match self.unit.is_compared(at, len) {
             // Rare, and not to make every request's memory larger.
-            return Box::pin(self.unless_over(t, gate)).await;
-        }
-        Ok(gate.await)
+            true => Box::pin(self.unless_over(t, gate)).await?,
+            false => gate.await,
+        };
+        Ok(WriteGuard(writing, self.begin_to_write(t)?))
     }
 
     /// Lets the command's I/O begin, unless it has been fenced since it was admitted.
@@ -330,9 +331,12 @@ impl Pass {
         }
     }
 
-    /// The same for a write of a front end without SCSI.
+    /// The same for I/O that changes the medium: what a host has left of that is waited for.
+    ///
+    /// # Errors
+    /// Why not: the command has no further effect.
     #[inline]
-    pub(crate) fn enter_to_write(&self) -> Result<Inside<'_>, End> {
+    pub fn enter_to_write(&self) -> Result<Inside<'_>, End> {
         let mut inside = self.enter()?;
         self.round.writing.set(self.round.writing.get() + 1);
         inside.writes = true;

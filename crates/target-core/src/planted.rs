@@ -43,6 +43,8 @@ weir_base::planted_bugs! {
     EndsItself,
     /// A number that is mapped, and whose volume is not there yet, is no number of the host's: its commands fail for good.
     AbsentIsUnknown,
+    /// Writes of a host wait for what a channel that it has lost reads.
+    ReadsLinger,
 }
 
 impl Bug {
@@ -64,5 +66,6 @@ impl Bug {
         Bug::UnknownStay,
         Bug::AbsentIsUnknown,
         Bug::EndsItself,
+        Bug::ReadsLinger,
     ];
 }

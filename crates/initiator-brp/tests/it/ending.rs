@@ -2,10 +2,11 @@
 
 use crate::common::on_reactor;
 use crate::peer::{Peer, command, login};
-use crate::target::{config, serve};
+use crate::target::{BLOCK, config, serve};
 use weir_base::{MILLIS, SECONDS};
 use weir_initiator_brp::PortId;
 use weir_mem::Slice;
+use weir_proto_brp::command::flag;
 use weir_proto_brp::{Command, LoginRequest, Op, RejectReason};
 use weir_reactor::{sleep, timeout};
 use weir_target_brp::TargetConfig;
@@ -26,10 +27,12 @@ fn a_host_that_comes_back_while_its_channel_ends_takes_no_places() {
         let old = Peer::enter(&p, &t, login(), 4).await.unwrap();
         let guard = old.volume().await.guard;
         t.mood.stall.set(true);
-        old.send(&[(Command { guard, ..command(Op::Flush, 1) }, &[], &[])]);
+        let write = Command { guard, flags: flag::INLINE_OUT, ..command(Op::Write, 1) };
+        old.send(&[(Command { len: BLOCK as u32, ..write }, &[], &[7; BLOCK])]);
         while t.port.census().requests_busy == 0 {
             sleep(MILLIS).await;
         }
+        sleep(50 * MILLIS).await;
         drop(old);
         // By then the port has given its host up.
         sleep(2 * SECONDS).await;

@@ -9,7 +9,7 @@ use weir_fabric::Provider;
 use weir_mem::Slice;
 use weir_proto_brp::command::flag;
 use weir_proto_brp::{Command, Features, LoginRequest, Op};
-use weir_reactor::{sleep, timeout};
+use weir_reactor::{now, sleep, timeout};
 use weir_target_brp::TargetConfig;
 
 /// A login of a session that leaves others alone.
@@ -113,4 +113,52 @@ fn nobody_else_waits_for_what_a_host_has_lost() {
         let done = timeout(SECONDS, other.completions(1, &[])).await.expect("it waits");
         assert_eq!(done[0].0.status, 0);
     });
+}
+
+/// A mirror goes on without a device that hangs, and reads that are there stay there. Who comes back, as the same session or as another
+/// one, does not wait for them.
+#[test]
+fn a_login_does_not_wait_for_what_was_read() {
+    let (usual, serial) = (Features::USUAL, Features::USUAL.or(Features::SERIAL));
+    for (session, features) in [(77, usual), (77, serial), (78, usual)] {
+        on_reactor(move |p| async move {
+            let (t, _) = served(&p);
+            let login = LoginRequest { features, ..login() };
+            let old = Peer::enter(&p, &t, login, 4).await.unwrap();
+            let guard = old.volume().await.guard;
+            t.mood.direct.set(false);
+            t.mood.delay.set(3 * SECONDS);
+            let flags = flag::INLINE_IN;
+            let read = Command { guard, len: BLOCK as u32, flags, ..command(Op::Read, 1) };
+            old.send(&[(read, &[], &[])]);
+            while t.port.census().requests_busy == 0 {
+                sleep(MILLIS).await;
+            }
+            let began = now();
+            drop(old);
+            t.mood.delay.set(0);
+            let login = LoginRequest { session, ..login };
+            let new = timeout(SECONDS, Peer::enter(&p, &t, login, 4)).await;
+            let new = new.expect("a login waits").expect("it is let in");
+            assert_eq!(new.granted.resumed, session == 77);
+            new.send(&[(read, &[], &[])]);
+            let done = timeout(SECONDS, new.completions(1, &[])).await.expect("a read waits");
+            assert_eq!(done[0].0.status, 0);
+            // In the same slot, and longer under way than what was there before.
+            t.mood.delay.set(4 * SECONDS);
+            let flags = flag::INLINE_OUT;
+            let write = Command { flags, seq: 2, ..Command { guard, ..command(Op::Write, 1) } };
+            let write = Command { len: BLOCK as u32, ..write };
+            new.send(&[(write, &[], &[7; BLOCK])]);
+            while t.port.census().requests_busy > 1 {
+                assert!(now() - began < 4 * SECONDS, "the read has not ended");
+                sleep(MILLIS).await;
+            }
+            new.send(&[(write, &[], &[7; BLOCK])]);
+            let early = timeout(SECONDS / 4, new.completions(1, &[])).await;
+            assert!(early.is_err(), "a write is told to have ended, and runs yet");
+            assert_eq!(new.completions(1, &[]).await[0].0.status, 0);
+            assert_eq!(t.mood.writes.get(), 1);
+        });
+    }
 }

@@ -3,10 +3,11 @@
 
 use crate::common::on_reactor;
 use crate::peer::{End, Peer};
-use crate::target::{BLOCK, HOST, Served, config, medium, serve};
+use crate::target::{BLOCK, HOST, Served, config, medium, serve, serve_ports};
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Provider;
+use weir_proto_scsi::initiator as build;
 use weir_proto_srp::PortId;
 use weir_proto_srp::command_builder::BufferSpec;
 use weir_reactor::{now, sleep, timeout};
@@ -15,6 +16,8 @@ use weir_target_srp::TargetConfig;
 
 const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
+/// Of the first block.
+const WRITE_AND_VERIFY: [u8; 10] = [0x2E, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
 /// The status of a command to a host that has had its unit attention.
 async fn status(peer: &Peer, tag: u64, cdb: &[u8]) -> u8 {
@@ -80,6 +83,53 @@ fn so_it_is_while_a_device_has_a_write_of_its_former_life() {
         }
         t.port.check_idle().unwrap();
     });
+}
+
+/// A host sends a command with these data, of which a device does not end the I/O with this number. It comes back, at the same port and at
+/// another one, and writes elsewhere.
+fn comes_back_while_a_read_hangs(cdb: &[u8], data: &'static [u8], number: u64) {
+    let cdb = cdb.to_vec();
+    on_reactor(move |p| async move {
+        let one = TargetConfig { terminate_timeout: 200 * MILLIS, ..config() };
+        let two = TargetConfig { relative_port: 2, port_id: PortId::new(2, 2), ..one.clone() };
+        let (m, ports) = (medium(4 << 20), [("127.0.0.1:0", one), ("127.0.0.1:0", two)]);
+        let all = serve_ports(p.clone(), ports, &m);
+        let mood = all[0].mood.clone();
+        let old = Peer::enter(&p, &all[0], 0).await;
+        old.attention().await;
+        mood.stuck.set(number);
+        old.send(1, &cdb, Peer::immediate(data));
+        while mood.begun.get() < number {
+            sleep(MILLIS).await;
+        }
+        for (i, t) in all.iter().enumerate() {
+            let new = Peer::enter_instead(&p, t, HOST).await.expect("it is let in");
+            new.attention().await;
+            new.write(1, 4096 + i as u32, 1, Peer::immediate(&[9; BLOCK]));
+            let done = timeout(SECONDS, new.next()).await.expect("a write waits for a read");
+            assert_eq!(done, (1, End::Status(0)));
+        }
+        mood.stuck.set(0);
+        while all.iter().any(|t| !t.target.nexuses().is_empty()) {
+            sleep(MILLIS).await;
+        }
+        all.iter().for_each(|t| t.port.check_idle().unwrap());
+        assert_eq!(mood.begun.get(), number + 2, "what had not begun was done");
+    });
+}
+
+/// A mirror goes on without a device that hangs. Reads that are there stay there, and nothing is to wait for them but their memory.
+#[test]
+fn writes_of_a_host_do_not_wait_for_what_it_has_read() {
+    comes_back_while_a_read_hangs(build::verify(0, 1, false).as_bytes(), &[], 1);
+    // What is read back has been written.
+    comes_back_while_a_read_hangs(&WRITE_AND_VERIFY, &[1; BLOCK], 2);
+    // It writes nothing any more.
+    comes_back_while_a_read_hangs(
+        build::compare_and_write(0, 1, false).as_bytes(),
+        &[0; 2 * BLOCK],
+        1,
+    );
 }
 
 /// It need not say anything for that.

@@ -32,6 +32,8 @@ pub(crate) struct Mood {
     pub(crate) stall: Cell<bool>,
     /// I/Os begun.
     pub(crate) begun: Cell<u64>,
+    /// The one with this number does not end while this is set.
+    pub(crate) stuck: Cell<u64>,
 }
 
 /// What a target's unit is like.
@@ -51,11 +53,12 @@ struct Disk {
 
 impl Disk {
     async fn wait(&self) {
-        self.mood.begun.set(self.mood.begun.get() + 1);
+        let number = self.mood.begun.get() + 1;
+        self.mood.begun.set(number);
         if self.mood.delay.get() > 0 {
             sleep(self.mood.delay.get()).await;
         }
-        while self.mood.stall.get() {
+        while self.mood.stall.get() || self.mood.stuck.get() == number {
             sleep(MILLIS).await;
         }
     }
