@@ -68,6 +68,19 @@ impl AccessMap {
 }
 
 impl AccessMap {
+    /// Whose writes wait for each other's that are left behind: those of a host, and where the rule is for all those of a
+    /// machine, which the second half of an identifier names. Empty where nothing tells.
+    pub(crate) fn writer(&self, port: &[u8]) -> String {
+        let machine = port.get(8..).filter(|m| m.iter().any(|b| *b != 0));
+        match (self.host(port), machine) {
+            (Some(h), _) if !h.any => format!("host {}", h.host),
+            (Some(_), Some(m)) => {
+                format!("machine {}", m.iter().map(|b| format!("{b:02x}")).collect::<String>())
+            }
+            _ => String::new(),
+        }
+    }
+
     /// Volumes that some initiator port sees by this map, and by `new` not at all, under another number, or with another
     /// proof only.
     pub fn lost_by(&self, new: &AccessMap) -> Vec<String> {
@@ -141,8 +154,13 @@ mod tests {
         let map = AccessMap { hosts: vec![rule("all", b"", true), rule("one", b"p1", false)] };
         assert_eq!(map.host(b"p1").unwrap().host, "one");
         assert_eq!(map.host(b"p2").unwrap().host, "all");
+        assert_eq!((map.writer(b"p1"), map.writer(b"p2")), ("host one".into(), String::new()));
+        let ports = [b"extensio:A", b"EXTENSIO:A", b"extensio:B"].map(|p| map.writer(p));
+        assert!(!ports[0].is_empty() && ports[0] == ports[1] && ports[0] != ports[2]);
+        assert_eq!(map.writer(&[0; 16]), "");
         let map = AccessMap { hosts: vec![rule("one", b"p1", false)] };
         assert!(map.host(b"p2").is_none());
+        assert_eq!(map.writer(b"p2"), "");
         let access = Access::new(map);
         let g = access.generation();
         access.set(AccessMap::default());

@@ -21,6 +21,8 @@ pub struct Attachment {
     target_port: u16,
     generation: Cell<u64>,
     host: RefCell<String>,
+    /// Whose writes wait for what is left behind here.
+    writer: RefCell<Arc<str>>,
     luns: RefCell<Vec<(Lun, Rc<Attached>)>>,
     /// What the map shows to the host and is not there (yet).
     absent: RefCell<Vec<Lun>>,
@@ -45,6 +47,7 @@ impl Attachment {
             target_port,
             generation: Cell::new(0),
             host: RefCell::default(),
+            writer: RefCell::new(Arc::from("")),
             luns: RefCell::default(),
             absent: RefCell::default(),
             lost: RefCell::default(),
@@ -115,6 +118,8 @@ impl Attachment {
         // Who is not known any more has no business here: no channel and no place.
         let unknown = !has(Bug::UnknownStay);
         self.barred.set(rule.map_or(unknown, |r| !proved(r)));
+        let writer: Arc<str> = map.writer(&self.port).into();
+        *self.writer.borrow_mut() = writer.clone();
         let luns = rule.filter(|_| !self.barred.get()).map_or(&[][..], |r| &r.luns);
         let old = self.luns.take();
         let (mut new, mut absent) = (Vec::new(), Vec::new());
@@ -127,6 +132,7 @@ impl Attachment {
             };
             let same = |a: &Attached| Rc::ptr_eq(&a.unit, &unit) && !a.rounds.is_gone();
             let known = old.iter().find(|(l, a)| *l == lun && same(a));
+            let known = known.inspect(|(_, a)| a.belongs_to(&writer));
             let attached = known.map(|(_, a)| a.clone()).unwrap_or_else(|| {
                 changed = true;
                 self.attach(unit)
@@ -180,16 +186,19 @@ impl Attachment {
                     }
                 }
             }
-            (s.generation(), s.geometry(), unit.shared.rules(s, self.nexus))
+            let fast = unit.shared.rules(s, self.nexus, &self.writer.borrow());
+            (s.generation(), s.geometry(), fast)
         });
-        let attached = Rc::new(Attached::new(unit, self.nexus, generation, geometry, fast));
+        let writer = self.writer();
+        let attached = Attached::new(unit, self.nexus, writer, generation, geometry, fast);
+        let attached = Rc::new(attached);
         let user = User::new(self.nexus, &attached, self.link.borrow().clone());
         attached.unit.add_user(user);
         attached
     }
 
     /// The channel has ended: nothing of its commands that has not begun will have an effect, and no unit is seen any
-    /// more. As long as I/O that has begun is not over, later writes of the nexus to that unit wait.
+    /// more. As long as writes that have begun are not over, later writes of its host to that unit wait.
     pub fn leave(&self) {
         self.left.set(true);
         self.absent.borrow_mut().clear();
@@ -209,6 +218,11 @@ impl Attachment {
     /// The views of what is seen.
     pub(crate) fn views(&self) -> Vec<Rc<Attached>> {
         self.luns.borrow().iter().map(|(_, a)| a.clone()).collect()
+    }
+
+    /// Whose writes wait for what is left behind here.
+    pub(crate) fn writer(&self) -> Arc<str> {
+        self.writer.borrow().clone()
     }
 
     /// Initiator port and relative target port.

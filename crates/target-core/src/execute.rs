@@ -156,14 +156,14 @@ impl Pass {
             Err(sense) => {
                 // Of a write that is sent again what a lost channel has left may yet be done.
                 if !self.fast().writes {
-                    self.wait_for_lingering(nexus, t).await;
+                    self.wait_for_lingering(t).await;
                 }
                 out.fail(&sense.into(), self.fast().sense);
                 return Ok(out);
             }
         };
         if command.writes_medium() && !self.fast().writes {
-            self.wait_for_lingering(nexus, t).await;
+            self.wait_for_lingering(t).await;
         }
         if let Err(e) = self.admit(nexus, &command) {
             self.refused(&e);

@@ -1,8 +1,8 @@
 //! What a host has left with a device: writes that are under way though their channel has ended, or its connection.
 //!
 //! The host may have done the same again by then, over another channel, another port of this node or another protocol, and
-//! must not be overtaken. So writes of its initiator port wait for what lingers, whichever way they come: hosts are known by
-//! their initiator ports, and nexuses of one know nothing of each other.
+//! must not be overtaken. So its writes wait for what lingers, whichever way they come. A host is known by its name in the access map,
+//! which may be that of several initiator ports, and by its initiator port: nexuses of one know nothing of each other.
 
 use crate::attachment::Attachment;
 use crate::fence::End;
@@ -12,7 +12,7 @@ use crate::transfer::Transfer;
 use crate::unit::{Attached, Unit, UnitShared, Units};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use weir_base::MILLIS;
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::transport_id::TransportId;
@@ -25,6 +25,8 @@ type Ports = (TransportId, u16);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lingering {
     ports: Ports,
+    /// Whose it is; empty where only the initiator port tells.
+    writer: Arc<str>,
     nexus: Nexus,
     /// Tells it from others of the nexus.
     number: u64,
@@ -36,12 +38,14 @@ pub(crate) struct Lingering {
 static LINGERING: AtomicU64 = AtomicU64::new(1);
 
 impl Lingering {
-    /// Whether a nexus of these ports waits for it: any of the same initiator port, its own as well, which may have lost one channel of
-    /// several.
-    fn is_of(&self, of: &TransportId, port: u16, nexus: Nexus) -> bool {
+    /// Whether a nexus of these ports and this writer waits for it: any of the same writer or initiator port, its own as well, which
+    /// may have lost one channel of several.
+    fn is_of(&self, (of, port): (&TransportId, u16), writer: &str, nexus: Nexus) -> bool {
+        let known = !writer.is_empty() && !has(Bug::LingeringByInitiator);
+        let same_writer = known && *self.writer == *writer;
         let other_port = self.ports.1 != port && has(Bug::LingeringByPort);
         let own = self.nexus == nexus && has(Bug::OwnNotAwaited);
-        self.ports.0 == *of && !other_port && !own
+        (self.ports.0 == *of || same_writer) && !other_port && !own
     }
 }
 
@@ -50,14 +54,10 @@ impl UnitShared {
         self.lingering.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a write of this initiator port is under way whose channel or connection has ended: the host may have repeated it already.
-    pub(crate) fn lingers(&self, of: &TransportId, port: u16, nexus: Nexus) -> bool {
-        self.lingering().iter().any(|l| l.is_of(of, port, nexus))
-    }
-
-    /// The same of a nexus that the unit knows.
-    fn lingers_for(&self, nexus: Nexus) -> bool {
-        self.ports_of(nexus).is_some_and(|(of, port)| self.lingers(&of, port, nexus))
+    /// Whether a write of this writer or initiator port is under way whose channel or connection has ended: the host may have repeated
+    /// it already.
+    pub(crate) fn lingers(&self, ports: (&TransportId, u16), writer: &str, nexus: Nexus) -> bool {
+        self.lingering().iter().any(|l| l.is_of(ports, writer, nexus))
     }
 
     /// What lingered is over.
@@ -147,8 +147,8 @@ impl Attached {
         let shared = self.unit.shared.clone();
         // By its ports: should it be forgotten, the host comes back as another nexus.
         let Some(ports) = shared.ports_of(nexus) else { return };
-        let number = LINGERING.fetch_add(1, Ordering::Relaxed);
-        shared.lingering().push(Lingering { ports, nexus, number, lost: false });
+        let (number, writer) = (LINGERING.fetch_add(1, Ordering::Relaxed), self.writer());
+        shared.lingering().push(Lingering { ports, writer, nexus, number, lost: false });
         shared.with(|s| s.rules_changed());
         spawn(async move {
             over.await;
@@ -159,22 +159,28 @@ impl Attached {
     /// Whether a write of a front end without SCSI has to wait for what its host has left with the device.
     #[inline]
     pub fn is_held_up(&self) -> bool {
-        !self.fast().writes && self.unit.shared.lingers_for(self.nexus)
+        !self.fast().writes && self.has_former()
+    }
+
+    fn has_former(&self) -> bool {
+        let shared = &self.unit.shared;
+        let ports = shared.ports_of(self.nexus);
+        ports.is_some_and(|(of, port)| shared.lingers((&of, port), &self.writer(), self.nexus))
     }
 }
 
 impl Attachment {
     /// The connection is lost, and the channel waits for its host. What writes by then holds up writes of every nexus of the
-    /// initiator port to that unit, until it is over: who comes next may be another life of the host, which knows nothing of it.
+    /// host to that unit, until it is over: who comes next may be another life of the host, which knows nothing of it.
     pub fn cut_off(&self) {
         self.views().iter().for_each(|a| a.cut_off(self.nexus()));
     }
 
-    /// Whether a device still has writes of this initiator port whose channel or connection is lost. What the host sends again may be
+    /// Whether a device still has writes of this host whose channel or connection is lost. What the host sends again may be
     /// that: until it is over, no verdict on a write is true.
     pub fn has_former(&self, units: &Units) -> bool {
-        let (of, port) = self.ports();
-        units.any(|u: &Unit| u.shared.lingers(of, port, self.nexus()))
+        let (ports, writer) = (self.ports(), self.writer());
+        units.any(|u: &Unit| u.shared.lingers(ports, &writer, self.nexus()))
     }
 }
 
@@ -195,10 +201,8 @@ impl Pass {
 
     /// Waits for writes of the host that lost their channel: they must not come after what the host writes now.
     #[cold]
-    pub(crate) async fn wait_for_lingering<T: Transfer>(&self, nexus: Nexus, t: &T) {
-        let shared = &self.unit.shared;
-        let Some((of, port)) = shared.ports_of(nexus) else { return };
-        while shared.lingers(&of, port, nexus) && self.end().is_none() && !t.stopped() {
+    pub(crate) async fn wait_for_lingering<T: Transfer>(&self, t: &T) {
+        while self.has_former() && self.end().is_none() && !t.stopped() {
             sleep(MILLIS).await;
         }
     }

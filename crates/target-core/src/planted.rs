@@ -45,6 +45,8 @@ weir_base::planted_bugs! {
     AbsentIsUnknown,
     /// Writes of a host wait for what a channel that it has lost reads.
     ReadsLinger,
+    /// What a host has left by one initiator port is not waited for by its others.
+    LingeringByInitiator,
 }
 
 impl Bug {
@@ -67,5 +69,6 @@ impl Bug {
         Bug::AbsentIsUnknown,
         Bug::EndsItself,
         Bug::ReadsLinger,
+        Bug::LingeringByInitiator,
     ];
 }

@@ -70,10 +70,10 @@ impl UnitShared {
         &self.name
     }
 
-    /// What may be assumed of a nexus's commands.
-    pub(crate) fn rules(&self, s: &LuState, nexus: Nexus) -> FastPath {
+    /// What may be assumed of the commands of a nexus, which is this writer's.
+    pub(crate) fn rules(&self, s: &LuState, nexus: Nexus, writer: &str) -> FastPath {
         let fast = s.fast_path(nexus);
-        let lingers = s.ports_of(nexus).is_some_and(|(of, port)| self.lingers(of, port, nexus));
+        let lingers = s.ports_of(nexus).is_some_and(|ports| self.lingers(ports, writer, nexus));
         FastPath { writes: fast.writes && !lingers, ..fast }
     }
 
@@ -175,6 +175,8 @@ impl Units {
 pub struct Attached {
     pub(crate) nexus: Nexus,
     pub(crate) unit: Rc<Unit>,
+    /// Whose writes wait for what is left behind here, as the access map has it.
+    writer: RefCell<Arc<str>>,
     generation: Cell<u64>,
     geometry: Cell<Geometry>,
     fast: Cell<FastPath>,
@@ -186,6 +188,7 @@ impl Attached {
     pub(crate) fn new(
         unit: Rc<Unit>,
         nexus: Nexus,
+        writer: Arc<str>,
         generation: u64,
         geometry: Geometry,
         fast: FastPath,
@@ -193,6 +196,7 @@ impl Attached {
         Attached {
             nexus,
             unit,
+            writer: RefCell::new(writer),
             generation: Cell::new(generation),
             geometry: Cell::new(geometry),
             fast: Cell::new(fast),
@@ -218,10 +222,22 @@ impl Attached {
         self.unit.shared.with(|s| {
             self.generation.set(s.generation());
             self.geometry.set(s.geometry());
-            self.fast.set(self.unit.shared.rules(s, nexus));
+            self.fast.set(self.unit.shared.rules(s, nexus, &self.writer.borrow()));
         });
         if self.rounds.is_gone() {
             self.fast.set(FastPath::default());
+        }
+    }
+
+    /// Whose writes wait for what is left behind here.
+    pub(crate) fn writer(&self) -> Arc<str> {
+        self.writer.borrow().clone()
+    }
+
+    /// The access map has been looked at again.
+    pub(crate) fn belongs_to(&self, writer: &Arc<str>) {
+        if self.writer.replace(writer.clone()) != *writer {
+            self.forget_rules();
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::common::on_reactor;
 use crate::peer::{Peer, command, login};
-use crate::target::{BLOCK, Served, config, serve};
+use crate::target::{BLOCK, HOST, Served, config, serve};
 use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Provider;
@@ -11,6 +11,7 @@ use weir_proto_brp::command::flag;
 use weir_proto_brp::{Command, Features, LoginRequest, Op};
 use weir_reactor::{now, sleep, timeout};
 use weir_target_brp::TargetConfig;
+use weir_target_core::{AccessMap, HostRule};
 
 /// A login of a session that leaves others alone.
 fn beside(session: u64) -> LoginRequest {
@@ -91,6 +92,27 @@ fn what_a_host_has_lost_at_one_port_is_waited_for_at_another() {
         let new = Peer::enter_at(&p, &second, login(), 4).await.expect("it is let in");
         is_not_overtaken(&t, &memory, old, &new).await;
     });
+}
+
+/// So they do by initiator ports of their own, which are one host's in the access map; or one machine's, where every host is let in.
+#[test]
+fn what_a_host_has_lost_by_one_initiator_port_is_waited_for_by_its_others() {
+    for any in [false, true] {
+        on_reactor(move |p| async move {
+            let (t, memory) = served(&p);
+            let mut other = HOST;
+            other.0[if any { 0 } else { 15 }] ^= 1;
+            let ports = [HOST, other].map(|p| p.0.to_vec()).to_vec();
+            let rule = t.access.map().hosts[0].clone();
+            t.access.set(AccessMap { hosts: vec![HostRule { ports, any, ..rule }] });
+            let old = Peer::enter(&p, &t, login(), 4).await.unwrap();
+            let second = TargetConfig { relative_port: 2, ..config() };
+            let second = t.again(&p, second);
+            let login = LoginRequest { initiator: other, ..login() };
+            let new = Peer::enter_at(&p, &second, login, 4).await.expect("it is let in");
+            is_not_overtaken(&t, &memory, old, &new).await;
+        });
+    }
 }
 
 /// It is another host's business.
