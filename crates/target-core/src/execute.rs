@@ -3,6 +3,7 @@
 use crate::attachment::Attachment;
 use crate::fence::End;
 use crate::pass::{Inside, Pass};
+use crate::planted::{Bug, has};
 use crate::transfer::{Stop, Transfer};
 use crate::turn::Turn;
 use weir_base::{IoError, IoResult};
@@ -162,7 +163,8 @@ impl Pass {
                 return Ok(out);
             }
         };
-        if command.writes_medium() && !self.fast().writes {
+        let writes = command.writes_medium() && !self.fast().writes;
+        if writes || self.may_release(nexus, &command) {
             self.wait_for_lingering(t).await;
         }
         if let Err(e) = self.admit(nexus, &command) {
@@ -197,6 +199,23 @@ impl Pass {
                 Ok(out)
             }
         }
+    }
+
+    /// Whether a command could end an SPC-2 reservation of the host, or replace it: what the host has left with a device must not
+    /// land after that.
+    #[inline]
+    fn may_release(&self, nexus: Nexus, command: &Command) -> bool {
+        let Command::Control(c) = command else { return false };
+        let of_reservations = matches!(
+            c,
+            ControlCommand::Reserve6
+                | ControlCommand::Release6
+                | ControlCommand::PersistentReserveIn { .. }
+                | ControlCommand::PersistentReserveOut { .. }
+        );
+        of_reservations
+            && self.unit.shared.with(|s| s.has_reserved(nexus))
+            && !has(Bug::ReleasedBesideFormer)
     }
 
     async fn read<T: Transfer>(

@@ -76,14 +76,16 @@ impl UnitShared {
     }
 
     /// The last channel of a nexus is over: it is forgotten, and its SPC-2 reservation ends. As long as a device has writes of
-    /// it, its number stays known: whoever ends what the nexus of these ports has under way ends that, too.
+    /// it, its number stays known: whoever ends what the nexus of these ports has under way ends that, too. And its reservation
+    /// stays, or they would land over what the next holder has written.
     pub fn nexus_lost(&self, nexus: Nexus) {
         let mut lingers = false;
         for l in self.lingering().iter_mut().filter(|l| l.nexus == nexus) {
             (l.lost, lingers) = (true, true);
         }
         self.with(|s| match lingers {
-            true => s.nexus_parted(nexus),
+            true if has(Bug::LostFreesReservation) => s.nexus_parted(nexus),
+            true => s.nexus_over(nexus),
             false => s.nexus_lost(nexus),
         });
     }

@@ -47,6 +47,10 @@ weir_base::planted_bugs! {
     ReadsLinger,
     /// What a host has left by one initiator port is not waited for by its others.
     LingeringByInitiator,
+    /// A nexus that is lost gives its SPC-2 reservation up though a device has writes of it.
+    LostFreesReservation,
+    /// A host may give its SPC-2 reservation up while a device has writes of it by a channel that is lost.
+    ReleasedBesideFormer,
 }
 
 impl Bug {
@@ -70,5 +74,7 @@ impl Bug {
         Bug::EndsItself,
         Bug::ReadsLinger,
         Bug::LingeringByInitiator,
+        Bug::LostFreesReservation,
+        Bug::ReleasedBesideFormer,
     ];
 }

@@ -35,6 +35,8 @@ weir_base::planted_bugs! {
     TerminatedStays,
     /// A login that ends the channels of its nexus leaves those alone that are still being set up.
     JoiningStay,
+    /// A reset ends the reservation of RESERVE(6) while tasks before it have not ended.
+    ResetFreesEarly,
 }
 
 impl Bug {
@@ -50,5 +52,6 @@ impl Bug {
         Bug::JoiningStay,
         Bug::TerminatedStays,
         Bug::AnswerAtOnce,
+        Bug::ResetFreesEarly,
     ];
 }

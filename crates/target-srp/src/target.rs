@@ -281,7 +281,7 @@ async fn login(shared: Arc<TargetShared>, units: Rc<Units>, incoming: Box<dyn In
             give_up(&shared, &units, &name);
             return refuse(&shared, incoming, &request, RejectReason::InsufficientResources);
         }
-        // What they had reserved is free from here on, though a device may have something of them yet.
+        // What they had reserved is free from here on, but for units of which a device has writes of theirs yet.
         joined.old.iter().for_each(|n| forget(&units, *n));
         response.result = weir_proto_srp::login::MultiChannelResult::Terminated;
     }

@@ -66,7 +66,14 @@ impl Port {
             TaskFunction::ClearAca => return RspCode::Complete,
             _ => return RspCode::TmfUnsupported,
         };
+        let resets = t.function == TaskFunction::LunReset;
+        if resets && has(Bug::ResetFreesEarly) {
+            unit.with(|s| s.lu_reset_over());
+        }
         unit.fence(whom, End::Aborted(nexus)).await;
+        if resets {
+            unit.with(|s| s.lu_reset_over());
+        }
         if !has(Bug::UnplacedGoOn) {
             self.end_unplaced_everywhere(nexus, Lun(t.lun)).await;
         }

@@ -8,13 +8,14 @@ use std::rc::Rc;
 use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Provider;
 use weir_proto_scsi::initiator as build;
-use weir_proto_srp::PortId;
 use weir_proto_srp::command_builder::BufferSpec;
+use weir_proto_srp::{PortId, RspCode, TaskFunction};
 use weir_reactor::{now, sleep, timeout};
 use weir_target_core::AccessMap;
 use weir_target_srp::TargetConfig;
 
 const RESERVE: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
+const RELEASE: [u8; 6] = [0x17, 0, 0, 0, 0, 0];
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
 /// Of the first block.
 const WRITE_AND_VERIFY: [u8; 10] = [0x2E, 0, 0, 0, 0, 0, 0, 0, 1, 0];
@@ -39,6 +40,15 @@ async fn reserved(p: &Rc<dyn Provider>, t: &Served) -> (Peer, Peer) {
     (holder, other)
 }
 
+/// A write of which the device does not end what it does, until it is told to.
+async fn stuck_write(t: &Served, peer: &Peer) {
+    t.mood.stuck.set(t.mood.begun.get() + 1);
+    peer.write(2, 0, 1, Peer::immediate(&[7; BLOCK]));
+    while t.mood.begun.get() < t.mood.stuck.get() {
+        sleep(MILLIS).await;
+    }
+}
+
 #[test]
 fn a_host_that_comes_back_holds_nothing_reserved() {
     on_reactor(|p| async move {
@@ -58,30 +68,58 @@ fn a_host_that_comes_back_holds_nothing_reserved() {
     });
 }
 
-/// Its login does not wait for a device for ever. What it held must not wait either: the host could not give it back.
+/// Its login does not wait for a device for ever. As long as that has a write of its former life, what it held keeps others out: the write
+/// would land over theirs.
 #[test]
-fn so_it_is_while_a_device_has_a_write_of_its_former_life() {
+fn others_are_kept_out_while_a_device_has_a_write_of_its_former_life() {
     on_reactor(|p| async move {
         let c = TargetConfig { terminate_timeout: 200 * MILLIS, ..config() };
-        let t = serve(p.clone(), "127.0.0.1:0", c, &medium(1 << 20));
+        let m = medium(1 << 20);
+        let t = serve(p.clone(), "127.0.0.1:0", c, &m);
         let (old, other) = reserved(&p, &t).await;
-        t.mood.stall.set(true);
-        old.write(2, 0, 1, Peer::immediate(&[7; BLOCK]));
-        while t.mood.begun.get() == 0 {
-            sleep(MILLIS).await;
-        }
+        stuck_write(&t, &old).await;
         let began = now();
         let new = Peer::enter_instead(&p, &t, HOST).await.expect("it is let in");
         assert!(now() - began < 5 * SECONDS);
-        assert_eq!(status(&other, 2, &TEST_UNIT_READY).await, 0, "its former life has it yet");
+        assert_eq!(status(&other, 2, &RESERVE).await, 0x18, "its former life has it no more");
         new.attention().await;
         assert_eq!(status(&new, 2, &TEST_UNIT_READY).await, 0);
-        t.mood.stall.set(false);
+        new.send(3, &RELEASE, BufferSpec::None);
+        assert!(timeout(SECONDS / 4, new.next()).await.is_err(), "it is given back too early");
+        assert_eq!(status(&other, 3, &TEST_UNIT_READY).await, 0x18);
+        t.mood.stuck.set(0);
+        assert_eq!(new.next().await, (3, End::Status(0)));
+        while status(&other, 4, &RESERVE).await != 0 {
+            sleep(MILLIS).await;
+        }
+        other.write(5, 0, 1, Peer::immediate(&[9; BLOCK]));
+        assert_eq!(other.next().await, (5, End::Status(0)));
         drop((old, new, other));
         while !t.target.nexuses().is_empty() {
             sleep(MILLIS).await;
         }
+        assert_eq!(m.lock().unwrap()[0], 9);
         t.port.check_idle().unwrap();
+    });
+}
+
+/// The same of a reset, for those that have not asked for it.
+#[test]
+fn a_reset_frees_nothing_before_the_tasks_of_the_holder_have_ended() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        let (old, other) = reserved(&p, &t).await;
+        let third = Peer::enter_as(&p, &t, PortId::new(9, 1), 0).await.expect("it is let in");
+        third.attention().await;
+        stuck_write(&t, &old).await;
+        other.manage(3, TaskFunction::LunReset, 0);
+        sleep(100 * MILLIS).await;
+        // That of the reset.
+        third.attention().await;
+        assert_eq!(status(&third, 1, &RESERVE).await, 0x18, "its holder has a write under way");
+        t.mood.stuck.set(0);
+        assert_eq!(other.next().await, (3, End::Code(RspCode::Complete)));
+        assert_eq!(status(&third, 2, &RESERVE).await, 0);
     });
 }
 

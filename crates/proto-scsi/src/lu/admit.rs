@@ -95,12 +95,29 @@ impl LuState {
     /// The SPC-2 reservation. It and persistent reservations exclude each other, so the reserving
     /// nexus too gets a conflict for PERSISTENT RESERVE.
     fn check_spc2(&self, nexus: Nexus, command: &Command) -> Result<(), ScsiError> {
-        let refused = match self.reserved_by {
+        let refused = match self.reserved {
             None => false,
             Some(_) if is_persistent(command) => true,
-            Some(holder) => holder != nexus && !passes_spc2(command),
+            Some(_) => self.is_kept_out(nexus) && !passes_spc2(command),
         };
         if refused { Err(ScsiError::RESERVATION_CONFLICT) } else { Ok(()) }
+    }
+
+    pub(super) fn is_holder(&self, nexus: Nexus) -> bool {
+        self.reserved.is_some_and(|r| r.by == nexus)
+    }
+
+    /// Whether an SPC-2 reservation keeps a nexus out: not one that it has, or that one before it of the same ports has left.
+    pub(super) fn is_kept_out(&self, nexus: Nexus) -> bool {
+        let Some(r) = self.reserved.filter(|r| r.by != nexus) else { return false };
+        let state = |n: Nexus| self.nexuses.get(&n);
+        let has_left = |(old, new): (&NexusState, &NexusState)| old.over && old.who == new.who;
+        !state(r.by).zip(state(nexus)).is_some_and(has_left)
+    }
+
+    /// Whether a nexus has an SPC-2 reservation, or one before it of the same ports has left it.
+    pub fn has_reserved(&self, nexus: Nexus) -> bool {
+        self.reserved.is_some() && !self.is_kept_out(nexus)
     }
 
     fn check_persistent(&self, state: &NexusState, class: AccessClass) -> Result<(), ScsiError> {
@@ -123,7 +140,7 @@ impl LuState {
         let Some(state) = self.nexuses.get(&nexus) else { return fast };
         let open = state.attentions.is_empty()
             && self.condition.sense().is_none()
-            && self.reserved_by.is_none_or(|holder| holder == nexus)
+            && !self.is_kept_out(nexus)
             && self.alua_state(&state.who).refusal().is_none();
         let allowed = |class| self.check_persistent(state, class).is_ok();
         fast.reads = open && allowed(AccessClass::ReadMedium);

@@ -1,6 +1,6 @@
 //! Running the commands that are answered from the state of the unit.
 
-use super::{LuState, Nexus};
+use super::{LuState, Nexus, Reserved};
 use crate::cdb::{ControlCommand, FormatList, PrOut, StartStop};
 use crate::data::{Data, truncate};
 use crate::lun::{Lun, report_luns};
@@ -284,19 +284,20 @@ impl LuState {
     }
 
     fn reserve6(&mut self, nexus: Nexus, who: &PortPair) -> Result<(), ScsiError> {
-        if !self.beside_registrations(who)? && self.reserved_by != Some(nexus) {
-            if self.reserved_by.is_some() {
+        let reserved = Some(Reserved { by: nexus, ends: false });
+        if !self.beside_registrations(who)? && self.reserved != reserved {
+            if self.is_kept_out(nexus) {
                 return Err(ScsiError::RESERVATION_CONFLICT);
             }
-            self.reserved_by = Some(nexus);
+            self.reserved = reserved;
             self.touch();
         }
         Ok(())
     }
 
     fn release6(&mut self, nexus: Nexus, who: &PortPair) -> Result<(), ScsiError> {
-        if !self.beside_registrations(who)? && self.reserved_by == Some(nexus) {
-            self.reserved_by = None;
+        if !self.beside_registrations(who)? && self.is_holder(nexus) {
+            self.reserved = None;
             self.touch();
         }
         Ok(())

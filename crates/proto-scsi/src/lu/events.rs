@@ -55,17 +55,26 @@ impl LuState {
         raised
     }
 
-    /// Logical unit reset: the SPC-2 reservation ends, mode pages return to their defaults (none
-    /// are saved), 6/29/03 for all nexuses except `requester`. Persistent reservations stay. The
-    /// caller aborts the tasks.
+    /// Logical unit reset: mode pages return to their defaults (none are saved), 6/29/03 for all
+    /// nexuses except `requester`. Persistent reservations stay. The caller aborts the tasks, and
+    /// then calls [`lu_reset_over`](LuState::lu_reset_over).
     pub fn lu_reset(&mut self, requester: Option<Nexus>) {
-        if !has(Bug::ResetKeepsReserve6) {
-            self.reserved_by = None;
+        if let Some(r) = self.reserved.as_mut().filter(|_| !has(Bug::ResetKeepsReserve6)) {
+            r.ends = true;
         }
         self.modes = ModeValues::default_of(&self.identity);
         self.echo.clear();
         let scope = requester.map_or(UaScope::All, UaScope::AllExcept);
         self.raise_ua(scope, Sense::LU_RESET);
+    }
+
+    /// The tasks before a reset have ended, and with them the SPC-2 reservation: not sooner, since
+    /// they would change what its next holder writes. One that was taken since the reset stays.
+    pub fn lu_reset_over(&mut self) {
+        if self.reserved.is_some_and(|r| r.ends) {
+            self.reserved = None;
+            self.touch();
+        }
     }
 
     /// A new capacity, with 6/2A/09 for all nexuses. False, and nothing happens, if it is the

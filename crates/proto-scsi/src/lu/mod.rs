@@ -116,6 +116,16 @@ impl std::error::Error for UnknownGroup {}
 struct NexusState {
     who: PortPair,
     attentions: UaQueue,
+    /// It is lost, and something of it is under way yet.
+    over: bool,
+}
+
+/// An SPC-2 reservation (RESERVE(6)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Reserved {
+    by: Nexus,
+    /// A reset will end it, unless its holder reserves the unit again before that.
+    ends: bool,
 }
 
 /// Shared state of a logical unit.
@@ -126,8 +136,7 @@ pub struct LuState {
     modes: ModeValues,
     reservations: Reservations,
     nexuses: BTreeMap<Nexus, NexusState>,
-    /// Holder of an SPC-2 reservation (RESERVE(6)).
-    reserved_by: Option<Nexus>,
+    reserved: Option<Reserved>,
     groups: Vec<AluaGroup>,
     condition: Condition,
     echo: EchoBuffer,
@@ -145,7 +154,7 @@ impl LuState {
             modes,
             reservations: Reservations::default(),
             nexuses: BTreeMap::new(),
-            reserved_by: None,
+            reserved: None,
             groups,
             condition: Condition::Ready,
             echo: EchoBuffer::default(),
@@ -224,7 +233,7 @@ impl LuState {
         let who = PortPair { initiator, target_port };
         let mut attentions = UaQueue::default();
         attentions.push(Sense::POWER_ON_OR_RESET);
-        self.nexuses.insert(nexus, NexusState { who, attentions });
+        self.nexuses.insert(nexus, NexusState { who, attentions, over: false });
         self.touch();
         Ok(())
     }
@@ -234,8 +243,8 @@ impl LuState {
         if self.nexuses.remove(&nexus).is_none() {
             return;
         }
-        if self.reserved_by == Some(nexus) {
-            self.reserved_by = None;
+        if self.is_holder(nexus) {
+            self.reserved = None;
         }
         self.echo.nexus_lost(nexus);
         self.touch();
@@ -243,8 +252,18 @@ impl LuState {
 
     /// A nexus does not see the unit any more, and stays known: its SPC-2 reservation ends, which it could not release.
     pub fn nexus_parted(&mut self, nexus: Nexus) {
-        if self.reserved_by == Some(nexus) && !has(Bug::PartedKeepsReserve6) {
-            self.reserved_by = None;
+        if self.is_holder(nexus) && !has(Bug::PartedKeepsReserve6) {
+            self.reserved = None;
+            self.touch();
+        }
+    }
+
+    /// A nexus is lost, but something of it is under way yet; [`nexus_lost`](LuState::nexus_lost) follows. What it has reserved by
+    /// SPC-2 stays so until then. It does not keep out a nexus of the same ports that comes after it, whose host may know
+    /// nothing of it.
+    pub fn nexus_over(&mut self, nexus: Nexus) {
+        if let Some(s) = self.nexuses.get_mut(&nexus) {
+            s.over = true;
             self.touch();
         }
     }
@@ -274,7 +293,7 @@ impl LuState {
     /// Checks what must hold whatever commands came; for tests and fuzzing.
     pub fn check_invariants(&self) -> Result<(), &'static str> {
         self.reservations.check()?;
-        if self.reserved_by.is_some_and(|n| !self.nexuses.contains_key(&n)) {
+        if self.reserved.is_some_and(|r| !self.nexuses.contains_key(&r.by)) {
             return Err("an SPC-2 reservation of an unknown nexus");
         }
         if self.nexuses.values().any(|n| n.attentions.len() > UA_QUEUE_MAX) {

@@ -145,9 +145,17 @@ fn spc2_reservation_ends_with_reset_and_nexus_loss() {
     let (a, b) = (bed.login(1), bed.login(2));
     bed.run(a, i::reserve_6()).unwrap();
     bed.lu.lu_reset(Some(b));
+    // What it has under way has not ended.
+    assert_eq!(bed.run(b, i::read(0, 1, false)), Err(CONFLICT));
+    bed.lu.lu_reset_over();
     assert!(bed.run(b, i::read(0, 1, false)).is_ok());
     assert_eq!(bed.attentions(a), [Sense::LU_RESET]);
     bed.run(a, i::reserve_6()).unwrap();
+    bed.lu.lu_reset(Some(b));
+    assert_eq!(bed.attentions(a), [Sense::LU_RESET]);
+    bed.run(a, i::reserve_6()).unwrap();
+    bed.lu.lu_reset_over();
+    assert_eq!(bed.run(b, i::read(0, 1, false)), Err(CONFLICT), "it was taken after the reset");
     bed.lu.nexus_lost(a);
     assert!(bed.run(b, i::read(0, 1, false)).is_ok());
 }

@@ -55,6 +55,33 @@ fn a_lost_nexus_takes_its_own_reservation_only() {
     assert_eq!(bed.lu.generation(), before, "it was not known any more");
 }
 
+/// Its host comes back with another nexus, and may know nothing of what it had reserved.
+#[test]
+fn what_a_lost_nexus_has_reserved_keeps_others_out_as_long_as_it_has_something_under_way() {
+    let mut bed = Bed::new();
+    let (a, b, elsewhere) = (bed.login(1), bed.login(2), bed.login_at(1, 2));
+    bed.run(a, i::reserve_6()).unwrap();
+    let again = Nexus(4711);
+    bed.lu.nexus_added(again, initiator(1), 1).unwrap();
+    bed.attentions(again);
+    assert_eq!(bed.run(again, i::read(0, 1, false)), Err(CONFLICT), "both are there");
+    let before = bed.lu.generation();
+    bed.lu.nexus_over(a);
+    assert!(bed.lu.generation() > before);
+    for other in [b, elsewhere] {
+        assert_eq!(bed.run(other, i::read(0, 1, false)), Err(CONFLICT));
+        assert!(!bed.lu.has_reserved(other) && !bed.lu.fast_path(other).reads);
+    }
+    assert!(bed.lu.has_reserved(again) && bed.lu.fast_path(again).writes);
+    bed.run(again, i::read(0, 1, false)).unwrap();
+    // It is not the new one's to give back.
+    bed.run(again, i::release_6()).unwrap();
+    assert_eq!(bed.run(b, i::read(0, 1, false)), Err(CONFLICT));
+    bed.lu.nexus_lost(a);
+    bed.run(b, i::reserve_6()).unwrap();
+    assert!(!bed.lu.has_reserved(again));
+}
+
 type Change<'a> = &'a dyn Fn(&mut LuState);
 
 /// A cached fast path is valid while the generation stands: whatever may alter it moves the number.
