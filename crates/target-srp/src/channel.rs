@@ -197,6 +197,8 @@ impl Channel {
         channel.view.leave();
         port.shared.nexuses.lose(&name);
         channel.view.left().await;
+        // Before whoever waits for the end of the channel comes to claim it.
+        let seat = has(Bug::SeatHeldOn).then_some(seat);
         // Nothing of the channel's commands can have an effect any more: the next login need not wait for their ends.
         channel.leave_nexus();
         while channel.busy.get() > 0 {

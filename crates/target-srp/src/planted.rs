@@ -37,6 +37,8 @@ weir_base::planted_bugs! {
     JoiningStay,
     /// A reset ends the reservation of RESERVE(6) while tasks before it have not ended.
     ResetFreesEarly,
+    /// A channel that has ended keeps its place at the port until its last request has.
+    SeatHeldOn,
 }
 
 impl Bug {
@@ -53,5 +55,6 @@ impl Bug {
         Bug::TerminatedStays,
         Bug::AnswerAtOnce,
         Bug::ResetFreesEarly,
+        Bug::SeatHeldOn,
     ];
 }

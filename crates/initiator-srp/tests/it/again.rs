@@ -123,6 +123,32 @@ fn a_reset_frees_nothing_before_the_tasks_of_the_holder_have_ended() {
     });
 }
 
+/// A port is full, with a channel that the login is to end. A write that waited there ends a moment later.
+#[test]
+fn a_host_is_not_kept_out_by_the_channel_that_its_login_ends() {
+    on_reactor(|p| async move {
+        let one = TargetConfig { max_channels: 1, ..config() };
+        let two = TargetConfig { relative_port: 2, port_id: PortId::new(2, 2), ..config() };
+        let ports = [("127.0.0.1:0", one), ("127.0.0.1:0", two)];
+        let all = serve_ports(p.clone(), ports, &medium(1 << 20));
+        let elsewhere = Peer::enter(&p, &all[1], 0).await;
+        elsewhere.attention().await;
+        stuck_write(&all[1], &elsewhere).await;
+        drop(elsewhere);
+        sleep(100 * MILLIS).await;
+        let mut last = None;
+        for _ in 0..20 {
+            let peer = Peer::enter_instead(&p, &all[0], HOST).await.expect("it is kept out");
+            peer.attention().await;
+            peer.write(1, 0, 1, Peer::immediate(&[8; BLOCK]));
+            assert!(timeout(10 * MILLIS, peer.next()).await.is_err(), "it does not wait");
+            last = Some(peer);
+        }
+        all[0].mood.stuck.set(0);
+        assert_eq!(last.expect("the last one").next().await, (1, End::Status(0)));
+    });
+}
+
 /// A host sends a command with these data, of which a device does not end the I/O with this number. It comes back, at the same port and at
 /// another one, and writes elsewhere.
 fn comes_back_while_a_read_hangs(cdb: &[u8], data: &'static [u8], number: u64) {
