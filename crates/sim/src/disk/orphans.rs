@@ -25,7 +25,8 @@ impl SimMedium {
     /// a path that is retried, a sector that is read over and over.
     pub(crate) fn adopt(&self, clock: &Rc<Clock>, schedule: impl Fn(Event<Box<dyn FnOnce()>>)) {
         let orphans = std::mem::take(&mut *self.0.orphans.borrow_mut());
-        let longest = [MILLIS / 5, 5 * MILLIS, 3 * SECONDS][self.draw(|r| r.below(3)) as usize];
+        let longest = [MILLIS / 5, 5 * MILLIS, 50 * MILLIS, 3 * SECONDS];
+        let longest = longest[self.draw(|r| r.below(4)) as usize];
         for o in orphans {
             // One that had not been begun is not.
             if self.draw(|r| r.chance(1, 3)) {
