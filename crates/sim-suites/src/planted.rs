@@ -56,41 +56,56 @@ crates_of_bugs! {
     Wire: wire, "Wire";
 }
 
+/// Bugs of one crate, without `others`.
+fn but<B: Copy + PartialEq>(all: &[B], others: &[B], kind: fn(B) -> Bug) -> Vec<Bug> {
+    all.iter().filter(|b| !others.contains(b)).map(|b| kind(*b)).collect()
+}
+
 impl Bug {
     /// Those that a suite is to catch.
     fn of(suite: &Suite) -> Vec<Bug> {
         match suite.name {
-            "doors" => {
-                let scsi = scsi::Bug::ALL.iter().copied().map(Bug::Scsi);
-                let core = core::Bug::ALL.iter().filter(|b| !core::Bug::TESTS.contains(b));
-                let core = core.copied().map(Bug::Core);
-                let mem = mem::Bug::ALL.iter().filter(|b| !mem::Bug::TESTS.contains(b));
-                let mem = mem.copied().map(Bug::Mem);
-                let srp = srp::Bug::ALL.iter().filter(|b| !srp::Bug::TESTS.contains(b));
-                let srp = srp.copied().map(Bug::Srp);
-                let brp = brp::Bug::ALL.iter().filter(|b| !brp::Bug::TESTS.contains(b));
-                let brp = brp.copied().map(Bug::Brp);
-                let bio = Bug::Bio(bio::Bug::ResentAsNew);
-                scsi.chain(core).chain(mem).chain(srp).chain(brp).chain([bio]).collect()
-            }
-            "migrate" => layers::Bug::MIGRATE.iter().copied().map(Bug::Layers).collect(),
-            "hosts" => {
-                let srp = sio::Bug::ALL.iter().filter(|b| !sio::Bug::TESTS.contains(b));
-                let srp = srp.copied().map(Bug::Sio);
-                let wire = wire::Bug::ALL.iter().filter(|b| !wire::Bug::TESTS.contains(b));
-                let wire = wire.copied().map(Bug::Wire);
-                let brp = bio::Bug::ALL.iter().filter(|b| **b != bio::Bug::ResentAsNew);
-                let brp = brp.filter(|b| !bio::Bug::TESTS.contains(b));
-                brp.copied().map(Bug::Bio).chain(srp).chain(wire).collect()
-            }
-            _ => {
-                let forms = layers::Bug::COMPRESS.iter().copied();
-                let all = store::Bug::ALL.iter().filter(|b| !store::Bug::TESTS.contains(b));
-                let all = all.copied().map(Bug::Store);
-                all.chain(forms.map(Bug::Layers))
-                    .chain([Bug::Own(own::Bug::OpenDoesNotWait)])
-                    .collect()
-            }
+            // Hosts reserve nothing and have one port, units stay where they are, and nobody stands still beside others. What else
+            // could be wrong in what runs here is seen by doors: above all what lands after a login or an abort. Ports that are
+            // full, logins of hosts that crashed and reactors that stand still are for tests.
+            "srp" => vec![
+                Bug::Core(core::Bug::PassNotShown),
+                Bug::Core(core::Bug::FenceOneReactor),
+                Bug::Core(core::Bug::AnswersNotAwaited),
+                Bug::Srp(srp::Bug::AbortAnsweredEarly),
+                Bug::Srp(srp::Bug::ResetOwnOnly),
+                Bug::Srp(srp::Bug::NexusStays),
+            ],
+            // The same; and nobody ends commands of others. Disks neither fail, which doors has them do, nor lose a cache, which
+            // hosts has.
+            "brp" => vec![
+                Bug::Brp(brp::Bug::DoneIsRunAgain),
+                Bug::Brp(brp::Bug::DrainSkipped),
+                Bug::Bio(bio::Bug::ResentAsNew),
+            ],
+            "doors" => [
+                but(scsi::Bug::ALL, &[], Bug::Scsi),
+                but(core::Bug::ALL, core::Bug::TESTS, Bug::Core),
+                but(mem::Bug::ALL, mem::Bug::TESTS, Bug::Mem),
+                but(srp::Bug::ALL, srp::Bug::TESTS, Bug::Srp),
+                but(brp::Bug::ALL, brp::Bug::TESTS, Bug::Brp),
+                vec![Bug::Bio(bio::Bug::ResentAsNew)],
+            ]
+            .concat(),
+            "hosts" => [
+                but(bio::Bug::ALL, &[bio::Bug::TESTS, &[bio::Bug::ResentAsNew]].concat(), Bug::Bio),
+                but(sio::Bug::ALL, sio::Bug::TESTS, Bug::Sio),
+                but(wire::Bug::ALL, wire::Bug::TESTS, Bug::Wire),
+            ]
+            .concat(),
+            "store" => [
+                but(store::Bug::ALL, store::Bug::TESTS, Bug::Store),
+                but(layers::Bug::COMPRESS, &[], Bug::Layers),
+                vec![Bug::Own(own::Bug::OpenDoesNotWait)],
+            ]
+            .concat(),
+            "migrate" => but(layers::Bug::MIGRATE, &[], Bug::Layers),
+            _ => Vec::new(),
         }
     }
 }
@@ -156,12 +171,15 @@ impl std::fmt::Display for Hunt {
 /// Hunts the bug with this name, or all.
 ///
 /// # Errors
-/// There is no such bug.
+/// The suite has no such bug.
 pub fn hunt(suite: &Suite, args: &Args, name: &str) -> Result<Hunt, String> {
     let wanted = |b: &Bug| name == "all" || b.name().eq_ignore_ascii_case(name);
     let bugs: Vec<Bug> = Bug::of(suite).into_iter().filter(wanted).collect();
     if bugs.is_empty() {
         let all: Vec<_> = Bug::of(suite).into_iter().map(Bug::name).collect();
+        if all.is_empty() {
+            return Err(format!("no bugs are planted in what {} runs", suite.name));
+        }
         return Err(format!("no planted bug {name}; there are {}", all.join(", ")));
     }
     crate::runner::catch_panics();

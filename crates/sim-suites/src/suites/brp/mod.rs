@@ -262,8 +262,13 @@ pub(super) fn run(run: &Run) -> Result<Pass, Wrong> {
     let w = run.world(Options { net, fifo, ..Options::default() });
     let target = w.node_with("target", rng.between(1, 2) as usize);
     let volumes = rng.between(1, 2) as usize;
-    let stores: Vec<Store> =
-        (0..volumes).map(|i| Store::draw(&mut rng, &unit_name(i), 200 * MICROS)).collect();
+    let stores: Vec<Store> = (0..volumes)
+        .map(|i| match weather != Weather::Calm && rng.chance(1, 4) {
+            // Logins of hosts that come back must meet commands that have been there for long.
+            true => Store::slow(20 * MILLIS),
+            false => Store::draw(&mut rng, &unit_name(i), 200 * MICROS),
+        })
+        .collect();
     stores.iter().for_each(|s| s.attach(&target));
     let integrity = rng.chance(3, 4);
     let loads: Vec<Rc<Load>> = stores

@@ -172,9 +172,39 @@ impl Play {
             });
             return;
         }
+        if rng.chance(1, 8)
+            && let Some(Way::Srp(path)) = away.ways.first().cloned()
+        {
+            return w.after(at, move |_| me.end_beside_login(&away, path, fork));
+        }
         w.after(at, move |_| {
             let wish = me.node.clone().wish(fork, me.direct);
             me.node.machine.spawn(wish);
+        });
+    }
+
+    /// A port ends and is made again while a host is logging in there, which stands still until afterwards.
+    fn end_beside_login(&self, host: &Rc<Host>, path: Rc<Path>, mut rng: Prng) {
+        let (patience, port) = (rng.below(100 * MILLIS), path.pair().1);
+        // Both reactors of the port have so much patience.
+        let still = 2 * patience + rng.between(MILLIS, 200 * MILLIS);
+        let on_the_way = rng.below(60 * MICROS);
+        let (judge, stopped) = (self.judge.clone(), Rc::new(Cell::new(false)));
+        let (h, s) = (host.clone(), stopped.clone());
+        let stand_still = move || {
+            weir_reactor::spawn_task(async move {
+                sleep(on_the_way).await;
+                judge.disturbed();
+                judge.delayed(h.number, still);
+                judge.count("hosts stopped in a login");
+                s.set(true);
+                h.machine.pause(still);
+            });
+        };
+        host.machine.enter(|| path.log_in_anew(stand_still));
+        let node = self.node.clone();
+        self.node.machine.spawn(async move {
+            node.remake_when(port, patience, || stopped.get()).await;
         });
     }
 

@@ -44,6 +44,7 @@ pub(super) fn partition(w: &World, rng: &mut Prng, at: Nanos, (a, b): (u32, u32)
 struct Serving<T> {
     life: u32,
     target: T,
+    units: Vec<Arc<UnitShared>>,
     pools: Vec<BufPool>,
 }
 
@@ -150,7 +151,8 @@ impl<T: Port, H> Scene<T, H> {
         }
         let listening = node.enter(|| target.take_logins(&*node.provider(), "0.0.0.0:1"));
         listening.map_err(|e| Wrong(e.to_string()))?;
-        *self.serving.borrow_mut() = Some(Serving { life: node.lives(), target, pools });
+        let serving = Serving { life: node.lives(), target, units: shared, pools };
+        *self.serving.borrow_mut() = Some(serving);
         Ok(())
     }
 
@@ -184,7 +186,7 @@ impl<T: Port, H> Scene<T, H> {
     /// Ends the target, whose hosts have ended, and looks for anything left. Channels of hosts that died may
     /// take up to `patience`. The target's buffers, which must be whole once the volumes are at rest.
     pub(super) fn close_target(&self, w: &World, patience: Nanos) -> Result<Vec<BufPool>, Wrong> {
-        let Some(Serving { life, target, pools }) = self.serving.take() else {
+        let Some(Serving { life, target, units, pools }) = self.serving.take() else {
             return Err(Wrong("the target is not there in the end".to_string()));
         };
         let node = &self.target;
@@ -203,6 +205,7 @@ impl<T: Port, H> Scene<T, H> {
         if !target.known().is_empty() {
             return Err(Wrong(format!("the target still knows: {:?}", target.known())));
         }
+        units.iter().try_for_each(|u| check_unit(u))?;
         if w.net().connections() > 0 {
             return Err(Wrong(format!("connections are left\n{}", w.dump())));
         }
@@ -236,6 +239,17 @@ impl<T: Port, H> Scene<T, H> {
             ("kills", self.kills.get()),
         ]
     }
+}
+
+/// A unit whose hosts have gone knows none of them.
+pub(super) fn check_unit(unit: &UnitShared) -> Result<(), Wrong> {
+    unit.with(|s| {
+        let left: Vec<_> = s.nexuses().map(|n| (n, format!("{:?}", s.ports_of(n)))).collect();
+        if !left.is_empty() {
+            return Err(Wrong(format!("volume {} still knows {left:?}", unit.name())));
+        }
+        s.check_invariants().map_err(|e| Wrong(format!("volume {}: {e}", unit.name())))
+    })
 }
 
 /// No buffer is in use.

@@ -47,6 +47,7 @@ const FIGURES: &[&str] = &[
     "reverts",
     "resizes",
     "hosts stopped",
+    "hosts stopped in a login",
     "partitions",
     "channels cut",
     "writes aborted",

@@ -6,7 +6,7 @@ mod wishes;
 use super::judge::Judge;
 use super::medium::Medium;
 use crate::Wrong;
-use crate::suites::scene::{Port as _, pool};
+use crate::suites::scene::{Port as _, check_unit, pool};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -126,6 +126,18 @@ pub(super) struct Node {
     pub(super) busy: Cell<u32>,
 }
 
+/// A wish under way.
+struct Turn<'a> {
+    node: &'a Node,
+    _one: weir_reactor::Units<'a>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.node.busy.set(self.node.busy.get() - 1);
+    }
+}
+
 impl Node {
     pub(super) fn start(
         machine: Machine,
@@ -201,6 +213,12 @@ impl Node {
         }))
     }
 
+    /// Begins a wish, when those before it are over. The run goes on until it is.
+    async fn turn(&self) -> Turn<'_> {
+        self.busy.set(self.busy.get() + 1);
+        Turn { node: self, _one: self.turn.acquire(1).await }
+    }
+
     /// Whether a port can fetch data at all.
     pub(super) fn fetches(&self, port: u8) -> bool {
         let (srp, brp) = self.reads_out;
@@ -250,15 +268,7 @@ impl Node {
         let c = &self.ports.brp;
         let patience = ENDS.max(c.session_timeout.max(c.keep_alive) + 10 * SECONDS);
         ports::close(w, &self.machine, "BRP port", &*self.brp.borrow(), patience)?;
-        for (v, u) in self.units.borrow().iter() {
-            let left = u.with(|s| {
-                s.nexuses().map(|n| (n, format!("{:?}", s.ports_of(n)))).collect::<Vec<_>>()
-            });
-            if !left.is_empty() {
-                return Err(Wrong(format!("volume {v} still knows {left:?}")));
-            }
-            u.with(|s| s.check_invariants()).map_err(|e| Wrong(format!("volume {v}: {e}")))?;
-        }
+        self.units.borrow().values().try_for_each(|u| check_unit(u))?;
         if w.net().connections() > 0 {
             return Err(Wrong(format!("connections are left\n{}", w.dump())));
         }

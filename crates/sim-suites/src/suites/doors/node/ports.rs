@@ -5,8 +5,8 @@ use crate::Wrong;
 use crate::suites::scene::Port;
 use std::cell::Cell;
 use std::sync::Arc;
-use weir_base::{Nanos, SECONDS};
-use weir_reactor::{Handle, call, get_local};
+use weir_base::{MILLIS, Nanos, SECONDS};
+use weir_reactor::{Handle, call, get_local, sleep, spawn_task};
 use weir_sim::{Node as Machine, World};
 use weir_target_brp as brp;
 use weir_target_core::Access;
@@ -108,6 +108,21 @@ impl Node {
         if let Some(Err(e)) = listens.await {
             self.judge.wrong(format!("port {port} does not listen again: {e}"));
         }
+        self.knows_nobody(port, old);
+    }
+
+    /// A port that has ended soon knows nobody any more: neither whom it had let in, nor who was logging in at its end. Their
+    /// nexuses would hold units reserved.
+    fn knows_nobody<P: Port>(&self, port: u8, old: &P) {
+        let (judge, old) = (self.judge.clone(), old.clone());
+        spawn_task(async move {
+            // Logins go from one reactor to another, and wait for each other's ends.
+            sleep(100 * MILLIS).await;
+            let known = old.known();
+            if !known.is_empty() {
+                judge.wrong(format!("port {port} has ended and still knows {known:?}"));
+            }
+        });
     }
 }
 

@@ -8,7 +8,7 @@ use crate::suites::scene::BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use weir_base::{MILLIS, Nanos, Prng, SECONDS};
+use weir_base::{MICROS, MILLIS, Nanos, Prng, SECONDS};
 use weir_layers::remote::Home;
 use weir_proto_scsi::geometry::Geometry;
 use weir_proto_scsi::lu::LuState;
@@ -348,8 +348,7 @@ impl Node {
         rng: &mut Prng,
         direct: bool,
     ) {
-        self.busy.set(self.busy.get() + 1);
-        let _turn = self.turn.acquire(1).await;
+        let _turn = self.turn().await;
         for _ in 0..200 {
             if !self.is_logged_in(host) {
                 break;
@@ -360,13 +359,28 @@ impl Node {
         if let Some(volume) = first {
             self.replace(volume, rng, direct).await;
         }
-        self.busy.set(self.busy.get() - 1);
+    }
+
+    /// Ends a port and makes it again when `soon` is true, or after a while.
+    pub(in crate::suites::doors) async fn remake_when(
+        &self,
+        port: u8,
+        patience: Nanos,
+        soon: impl Fn() -> bool,
+    ) {
+        let _turn = self.turn().await;
+        for _ in 0..200 {
+            if soon() {
+                break;
+            }
+            sleep(100 * MICROS).await;
+        }
+        self.remake(port, patience).await;
     }
 
     /// Does something at random.
     pub(in crate::suites::doors) async fn wish(self: Rc<Self>, mut rng: Prng, direct: bool) {
-        self.busy.set(self.busy.get() + 1);
-        let _turn = self.turn.acquire(1).await;
+        let _turn = self.turn().await;
         let all = self.volumes();
         let volume = all[rng.below(all.len() as u64) as usize];
         match rng.below(14) {
@@ -404,6 +418,5 @@ impl Node {
             }
             _ => self.resize(volume, rng.between(32, PLACE)).await,
         }
-        self.busy.set(self.busy.get() - 1);
     }
 }

@@ -77,6 +77,8 @@ pub(super) struct Path {
     closing: Cell<bool>,
     /// The host has logged out, and comes back some time.
     away: Cell<bool>,
+    /// Happens when the next login is under way.
+    in_login: RefCell<Option<Box<dyn FnOnce()>>>,
 }
 
 fn eight(lun: u16) -> u64 {
@@ -104,6 +106,7 @@ impl Path {
             beliefs: RefCell::default(),
             closing: Cell::new(false),
             away: Cell::new(false),
+            in_login: RefCell::default(),
         })
     }
 
@@ -176,7 +179,16 @@ impl Path {
             fault: self.judge.fault.clone(),
         };
         let rng = self.draw(|r| r.fork());
+        if let Some(happens) = self.in_login.take() {
+            happens();
+        }
         channels::login(login, rng).await.ok()
+    }
+
+    /// Loses a channel, and so logs in anew; then `happens` does when that is under way.
+    pub(super) fn log_in_anew(&self, happens: impl FnOnce() + 'static) {
+        *self.in_login.borrow_mut() = Some(Box::new(happens));
+        self.drop_one();
     }
 
     /// Ends all channels and waits until they are gone.
