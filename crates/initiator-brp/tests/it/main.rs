@@ -6,6 +6,7 @@ mod ending;
 mod fair;
 mod flip;
 mod full;
+mod held_up;
 mod hostile;
 mod integrity;
 mod iwarp;
@@ -17,6 +18,8 @@ mod power;
 #[path = "../../../initiator-srp/tests/it/raw.rs"]
 mod raw;
 mod registrations;
+#[path = "../../../initiator-srp/tests/it/second.rs"]
+mod second;
 mod siblings;
 mod slow_link;
 mod stored;

@@ -9,6 +9,7 @@ use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Provider;
 use weir_proto_scsi::initiator as build;
 use weir_proto_srp::command_builder::BufferSpec;
+use weir_proto_srp::misc::LogoutReason;
 use weir_proto_srp::{PortId, RspCode, TaskFunction};
 use weir_reactor::{now, sleep, timeout};
 use weir_target_core::AccessMap;
@@ -196,7 +197,7 @@ fn writes_of_a_host_do_not_wait_for_what_it_has_read() {
     );
 }
 
-/// It need not say anything for that.
+/// It need not say anything for that, nor be silent for as long as ends other hosts' channels.
 #[test]
 fn a_host_that_is_deleted_loses_its_channels_and_their_places() {
     on_reactor(|p| async move {
@@ -206,12 +207,19 @@ fn a_host_that_is_deleted_loses_its_channels_and_their_places() {
         peers[0].attention().await;
         let known = t.access.map();
         t.access.set(AccessMap::default());
+        for p in &peers {
+            assert_eq!(
+                p.logout().await,
+                LogoutReason::Unspecified,
+                "nobody knows it, and it stays"
+            );
+        }
         let ends = async {
             while t.port.census().channels > 0 {
                 sleep(MILLIS).await;
             }
         };
-        assert!(timeout(5 * SECONDS, ends).await.is_ok(), "nobody knows it, and it stays");
+        timeout(5 * SECONDS, ends).await.expect("they end");
         t.access.set((*known).clone());
         let other = Peer::enter_as(&p, &t, PortId::new(8, 1), 0).await;
         drop((other.expect("there is a place"), peers));

@@ -2,26 +2,14 @@
 
 use crate::common::on_reactor;
 use crate::peer::Peer;
+use crate::second::{Second, until};
 use crate::target::{HOST, Served, config, medium, serve};
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use weir_base::{MILLIS, SECONDS};
 use weir_fabric::{FabricError, Provider};
-use weir_mem::{BufPool, PoolConfig};
 use weir_proto_srp::PortId;
 use weir_reactor::{sleep, timeout};
-use weir_target_core::Units;
 use weir_target_srp::TargetConfig;
-
-/// Waits until `done`, or fails.
-async fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let wait = async {
-        while !done() {
-            sleep(MILLIS).await;
-        }
-    };
-    assert!(timeout(20 * SECONDS, wait).await.is_ok(), "{what}");
-}
 
 /// The answer to a login, which has to come.
 async fn answer(login: impl Future<Output = Result<Peer, FabricError>>) -> Option<Peer> {
@@ -29,56 +17,6 @@ async fn answer(login: impl Future<Output = Result<Peer, FabricError>>) -> Optio
         Ok(peer) => Some(peer),
         Err(FabricError::Rejected(_)) => None,
         Err(e) => panic!("{e}"),
-    }
-}
-
-/// The second reactor of a port, on a thread of its own, without a unit.
-struct Second {
-    orders: Sender<(Sender<()>, Receiver<()>)>,
-    thread: std::thread::JoinHandle<()>,
-}
-
-impl Second {
-    async fn start(t: &Served) -> Second {
-        let (orders, given) = channel::<(Sender<()>, Receiver<()>)>();
-        let (joined, ready) = channel();
-        let target = t.target.clone();
-        let thread = std::thread::spawn(move || {
-            on_reactor(|p| async move {
-                let classes = vec![(4096, 64), (64 << 10, 4), (1 << 20, 1)];
-                let pool = BufPool::new(&PoolConfig { classes }).unwrap();
-                target.join(p, Rc::new(Units::default()), pool).unwrap();
-                joined.send(()).unwrap();
-                loop {
-                    match given.try_recv() {
-                        Ok((stands, go_on)) => {
-                            stands.send(()).unwrap();
-                            // The whole thread waits.
-                            go_on.recv().ok();
-                        }
-                        Err(TryRecvError::Empty) => sleep(MILLIS).await,
-                        Err(TryRecvError::Disconnected) => break,
-                    }
-                }
-                target.leave().await;
-            });
-        });
-        until("the second reactor joins", || ready.try_recv().is_ok()).await;
-        Second { orders, thread }
-    }
-
-    /// Holds it up until the sender is gone.
-    async fn hold(&self) -> Sender<()> {
-        let ((told, stands), (go_on, waits)) = (channel(), channel());
-        self.orders.send((told, waits)).unwrap();
-        until("it stands still", || stands.try_recv().is_ok()).await;
-        go_on
-    }
-
-    async fn end(self) {
-        drop(self.orders);
-        until("the second reactor ends", || self.thread.is_finished()).await;
-        self.thread.join().unwrap();
     }
 }
 

@@ -14,6 +14,7 @@ mod paths;
 mod peer;
 mod raw;
 mod script;
+mod second;
 mod set_up;
 mod silent;
 mod sim;

@@ -8,6 +8,7 @@ use weir_mem::Slice;
 use weir_proto_srp::command_builder::{BufferSpec, CommandBuilder};
 use weir_proto_srp::iu::TargetIu;
 use weir_proto_srp::login::{BufferFormats, MultiChannelAction};
+use weir_proto_srp::misc::LogoutReason;
 use weir_proto_srp::{
     Form, LoginRequest, LoginResponse, PortId, RspCode, Solicit, Tag, TaskAttribute, TaskFunction,
     TaskManagement,
@@ -187,15 +188,30 @@ impl Peer {
         BufferSpec::Immediate { offset: OFFSET, data }
     }
 
-    /// The next answer.
-    pub(crate) async fn next(&self) -> (u64, End) {
-        let (i, c) = timeout(20 * SECONDS, self.cq.next()).await.expect("an answer");
+    async fn message(&self) -> Vec<u8> {
+        let (i, c) = timeout(20 * SECONDS, self.cq.next()).await.expect("a message");
         assert!(c.is_ok(), "the connection has ended: {}", self.conn.close_reason());
         let bytes = self.buffers[i as usize].to_vec()[..c.len as usize].to_vec();
         self.queue.post(self.buffers[i as usize].clone(), self.cq.token(i));
-        match TargetIu::decode(&bytes).unwrap() {
+        bytes
+    }
+
+    /// The next answer.
+    pub(crate) async fn next(&self) -> (u64, End) {
+        match TargetIu::decode(&self.message().await).unwrap() {
             TargetIu::Response(r) => (r.tag.0, r.code.map_or(End::Status(r.status), End::Code)),
             other => panic!("a response is due: {other:?}"),
+        }
+    }
+
+    /// Says nothing until the target ends the channel, and why that does.
+    pub(crate) async fn logout(&self) -> LogoutReason {
+        loop {
+            match TargetIu::decode(&self.message().await).unwrap() {
+                TargetIu::TargetLogout(l) => return l.reason,
+                TargetIu::CreditRequest(_) => {}
+                other => panic!("nothing else is due: {other:?}"),
+            }
         }
     }
 
