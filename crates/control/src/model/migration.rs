@@ -530,8 +530,11 @@ impl Model {
             );
             changes.push(told(&v.name, text));
         }
-        let is_going = |v: &Volume| v.pool == pool && v.state == VolumeState::Deleting;
-        for (name, _) in self.volumes.extract_if(.., |_, v| is_going(v)) {
+        let is_going = |v: &&Volume| v.pool == pool && v.state == VolumeState::Deleting;
+        let going: Vec<_> =
+            self.volumes.values().filter(is_going).map(|v| v.name.clone()).collect();
+        for name in going {
+            self.volumes.remove(&name);
             let text = format!(
                 "volume `{name}` is forgotten; what there may be of it in pool `{pool}` stays there"
             );

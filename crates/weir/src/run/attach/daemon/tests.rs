@@ -209,7 +209,7 @@ fn volume(naa: &str) -> serde_json::Value {
     serde_json::json!({
         "name": "v", "pool": "p", "size": 1 << 20, "block_size": 512, "kind": "ram", "read_only": false,
         "layout": { "layer": "extent", "device": 0, "offset": 0, "length": 1 << 20 },
-        "serial": "s", "naa": format!("{naa:0>32}"),
+        "serial": "s", "naa": format!("6{naa:0>31}"),
     })
 }
 
