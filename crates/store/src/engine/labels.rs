@@ -66,7 +66,8 @@ pub(crate) async fn read_surely(
     let mut pauses = pauses.iter();
     loop {
         match read_block(d, block, limit).await {
-            Err(e) if e != IoError::Offline => match pauses.next() {
+            // What is beyond the end of a disk is there no later.
+            Err(e) if !matches!(e, IoError::Offline | IoError::OutOfRange) => match pauses.next() {
                 Some(pause) => sleep(*pause).await,
                 None => return Err(e),
             },
@@ -153,12 +154,13 @@ async fn label_by_ring(d: &Rc<dyn Disk>, limit: Nanos) -> IoResult<Option<Label>
 }
 
 /// What can be read of blocks side by side: which one, and what it holds. Fails when the disk does not answer. `given_up`: how many
-/// could not be read so far.
+/// could not be read so far, by which `pauses` says how one is tried again.
 pub(super) async fn read_each(
     d: &Rc<dyn Disk>,
     first: u64,
     blocks: u64,
     given_up: &mut u64,
+    pauses: impl Fn(u64) -> &'static [Nanos],
     limit: Nanos,
 ) -> IoResult<Vec<(u64, Box<Block>)>> {
     match read_raw(d, first, blocks, limit).await {
@@ -171,7 +173,7 @@ pub(super) async fn read_each(
     }
     let mut found = Vec::new();
     for n in 0..blocks {
-        match read_surely(d, first + n, Inner::patience(*given_up), limit).await {
+        match read_surely(d, first + n, pauses(*given_up), limit).await {
             Ok(b) => found.push((n, b)),
             Err(IoError::Offline) => return Err(IoError::Offline),
             Err(_) => *given_up += 1,
@@ -182,7 +184,7 @@ pub(super) async fn read_each(
 
 /// What can be read of an area of superblocks: slot and block. Fails when the disk does not answer.
 async fn ring(d: &Rc<dyn Disk>, first: u64, limit: Nanos) -> IoResult<Vec<(u64, Box<Block>)>> {
-    read_each(d, first, SUPER_SLOTS, &mut 0, limit).await
+    read_each(d, first, SUPER_SLOTS, &mut 0, Inner::patience, limit).await
 }
 
 /// What is known of the superblocks of a device.

@@ -1,5 +1,6 @@
 //! How far one device has come, as its superblocks and its log tell, for whoever has to tell it from an old copy.
 
+use super::copies::LATER;
 use super::labels::{A_WHILE, label_of, read_each, superblocks};
 use super::log::WINDOW;
 use super::{StoreError, StoreResult};
@@ -93,6 +94,12 @@ pub(super) struct Half {
     pub(super) unread: bool,
 }
 
+/// How a page is tried again when so many could not be read. A log of which nothing can be read takes no longer than one of them: it
+/// is looked at several times before a pool opens.
+fn patience(given_up: u64) -> &'static [Nanos] {
+    if given_up == 0 { LATER } else { &[] }
+}
+
 /// Reads the pages that count beside a superblock on a device, which is a half of the log by it. Fails when it does not answer.
 pub(super) async fn half(
     d: &Rc<dyn Disk>,
@@ -106,7 +113,8 @@ pub(super) async fn half(
     let mut given_up = 0;
     while lsn < last && lsn <= half.next.saturating_add(WINDOW) {
         let n = CHUNK.min(ring - lsn % ring).min(last - lsn);
-        for (page, block) in read_each(d, layout.log(lsn), n, &mut given_up, limit).await? {
+        let first = layout.log(lsn);
+        for (page, block) in read_each(d, first, n, &mut given_up, patience, limit).await? {
             let at = lsn + page;
             let Ok((head, _)) = decode_head(&block, s.tag()) else { continue };
             if head.lsn == at && s.standing(&head) == Standing::Counts {
