@@ -3,6 +3,7 @@
 use crate::initiator as i;
 use crate::lu::{LuState, Nexus, UnknownPort};
 use crate::pr::Import;
+use crate::sense::Sense;
 use crate::status::ScsiError;
 use crate::testbed::{Bed, identity, initiator, nexus};
 use crate::{Geometry, TransportId};
@@ -63,7 +64,8 @@ fn what_a_lost_nexus_has_reserved_keeps_others_out_as_long_as_it_has_something_u
     bed.run(a, i::reserve_6()).unwrap();
     let again = Nexus(4711);
     bed.lu.nexus_added(again, initiator(1), 1).unwrap();
-    bed.attentions(again);
+    let told = bed.run(again, i::read(0, 1, false)).unwrap_err();
+    assert_eq!(told.sense, Some(Sense::POWER_ON_OR_RESET));
     assert_eq!(bed.run(again, i::read(0, 1, false)), Err(CONFLICT), "both are there");
     let before = bed.lu.generation();
     bed.lu.nexus_over(a);
