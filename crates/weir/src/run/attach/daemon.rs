@@ -116,6 +116,8 @@ enum Missing {
     /// A mapping for the host of this name, which stands for all ports. A host of its own would take from other sessions
     /// of the port what they see by that one.
     ForAll(String),
+    /// The same, and that host names the port as well.
+    ForAllAndIt(String),
 }
 
 /// What it takes that the port sees the volume. A host for all ports is given nothing: every machine would see it.
@@ -126,6 +128,7 @@ fn missing(hosts: &[Host], maps: &[Mapping], guest: &Guest) -> Missing {
     match (seen_by, own) {
         (Some(h), _) if sees(h) => Missing::Nothing,
         (Some(h), None) if guest.shared => Missing::ForAll(h.name.clone()),
+        (_, Some(h)) if h.allow_any => Missing::ForAllAndIt(h.name.clone()),
         (_, Some(h)) => Missing::Mapping(h.name.clone()),
         (_, None) => Missing::Host(free_name(hosts, &guest.name)),
     }
@@ -167,7 +170,9 @@ pub(super) fn let_in(
         let (host, secret) = match missing(&hosts, &maps, guest) {
             Missing::Nothing => return Ok((None, known)),
             wanted if guest.no_map => return Err(unmapped(&wanted, guest)),
-            wanted @ Missing::ForAll(_) => return Err(unmapped(&wanted, guest)),
+            wanted @ (Missing::ForAll(_) | Missing::ForAllAndIt(_)) => {
+                return Err(unmapped(&wanted, guest));
+            }
             Missing::Mapping(host) => (host, None),
             Missing::Host(name) => {
                 let secret = guest.secret_file.as_deref().map(HostSecret::read).transpose()?;
@@ -263,11 +268,18 @@ fn unmapped(missing: &Missing, guest: &Guest) -> Error {
         Missing::ForAll(host) => format!(
             "leave --initiator-port out; or, for every host that none names: weir map create {host} {volume}"
         ),
+        Missing::ForAllAndIt(host) => format!(
+            "weir host set {host} --remove-port {port}, and it gets a host of its own; or, for every host that none names: \
+             weir map create {host} {volume}"
+        ),
         Missing::Nothing => String::new(),
     };
     let why = match missing {
         Missing::ForAll(host) => format!(
             "its initiator port {port} was given, so others may use it, and see what host {host} sees"
+        ),
+        Missing::ForAllAndIt(host) => format!(
+            "host {host}, which has its initiator port {port}, stands for all ports that none has, too"
         ),
         _ => format!("its initiator port here is {port}, and --no-map was given"),
     };

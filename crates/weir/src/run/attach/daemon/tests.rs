@@ -40,6 +40,13 @@ fn what_is_missing_is_made_for_this_port_only() {
     // A host that names the port counts, and nothing else.
     assert_eq!(of(&both, &[map("anyone", "v")]), Missing::Mapping("own".into()));
     assert_eq!(of(&both, &[map("own", "v")]), Missing::Nothing);
+    let open = host("open", &[port], true);
+    for shared in [false, true] {
+        let g = Guest { shared, ..guest() };
+        let of = |maps: &[Mapping]| missing(std::slice::from_ref(&open), maps, &g);
+        assert_eq!(of(&[]), Missing::ForAllAndIt("open".into()));
+        assert_eq!(of(&[map("open", "v")]), Missing::Nothing);
+    }
     let taken = [host("attach-db_02", &[], false), host("attach-db_02-2", &[], false)];
     assert_eq!(of(&taken, &[]), Missing::Host("attach-db_02-3".into()));
 }
@@ -58,6 +65,8 @@ fn a_refusal_says_what_to_type() {
     let line = format!("weir host create h --port {port}; weir map create h v");
     assert!(e.hint.starts_with(&line), "{}", e.hint);
     assert!(unmapped(&Missing::Mapping("h".into()), &g).hint.starts_with("weir map create h"));
+    let e = unmapped(&Missing::ForAllAndIt("h".into()), &g);
+    assert!(e.hint.starts_with(&format!("weir host set h --remove-port {port}")), "{}", e.hint);
     let many: Vec<String> = (0..12).map(|i| format!("v{i}")).collect();
     let e = no_volume(many.iter().map(String::as_str), &g);
     assert!(e.reason.ends_with("v9 and 2 more"), "{}", e.reason);
