@@ -8,6 +8,7 @@ mod fuzz;
 mod kill;
 mod lab;
 mod metadata;
+mod model;
 mod planted;
 mod process;
 mod sim;
@@ -30,6 +31,8 @@ usage: cargo xtask COMMAND
   sim SUITE --seeds N [--start S] [ARG...]  simulation suites; `sim --list` names them, `sim all` runs them
   sim SUITE --planted BUG | all             bugs on purpose, which the suite must catch
   planted [PACKAGE [BUG]]                   bugs on purpose that no suite can catch: tests of their packages must
+  model NAME [--states N] [--scope S]       all histories of a protocol machine, up to N states; models: pair
+  model NAME --planted BUG | all            bugs on purpose, which the model must catch
   fuzz [TARGET] --runs N [--jobs J]         coverage-guided fuzzing; `fuzz --list` names the targets
   fuzz --build                              builds the targets, and runs none
   fuzz TARGET --replay FILE                 run one input again
@@ -74,6 +77,7 @@ fn dispatch() -> Result<Tally> {
         "tidy" => tidy::run(&root).map(Tally::one),
         "sim" => sim::run(&rest),
         "planted" => planted::run(&rest),
+        "model" => model::run(&rest),
         "fuzz" => fuzz::run(&root, &rest),
         "kill" | "powercut" => kill::run(&command, &rest),
         "lab" => lab::run(&root, &rest),

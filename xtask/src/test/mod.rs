@@ -23,6 +23,8 @@ use steps::{NAMES, Plan};
 
 /// How many of the jobs that took longest are named in the end.
 const SLOWEST: usize = 8;
+/// Lines of what each job's failed tests have said that are repeated in the end.
+const WHY: usize = 80;
 
 pub(crate) fn run(root: &Path, args: &[String]) -> Result<Tally> {
     let mut args = Args::new(args);
@@ -44,6 +46,13 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<Tally> {
 
     let started = Instant::now();
     let cores = crew::cores();
+    let mut failures = String::new();
+    let mut show = |report: Option<&Report>, text: &str| {
+        show(report, text);
+        if let Some(report) = report.filter(|r| r.tally.failed > 0) {
+            failures += &format!("== {} {}\n{}", report.step, report.title, why(text));
+        }
+    };
     let mut reports = crew::run(steps::before(&plan), cores, &mut show);
     let passed = reports.iter().all(|report| report.tally.failed == 0);
     if passed {
@@ -51,6 +60,8 @@ pub(crate) fn run(root: &Path, args: &[String]) -> Result<Tally> {
         let rest = crew::run(steps::first(&plan), cores, &mut show);
         reports.extend(rest.into_iter().map(|report| report.later(before)));
     }
+    // Once more where it is found: at the end.
+    print!("\n{failures}");
     println!("\n{}", summary(&plan.steps, &reports));
     let cpu =
         process::children_seconds().map_or(String::new(), |s| format!(", {s:.0} s of processors"));
@@ -71,6 +82,17 @@ fn show(report: Option<&Report>, text: &str) {
         }
         None => print!("{text}{end}"),
     }
+}
+
+/// What tests that failed have said, without where in the program; nothing of other jobs.
+fn why(text: &str) -> String {
+    let said = text.lines().skip_while(|l| *l != "failures:").skip(1);
+    let place = |l: &&str| {
+        let l = l.trim_start();
+        let numbered = l.split_once(": ").is_some_and(|(n, _)| n.parse::<u32>().is_ok());
+        !numbered && !l.starts_with("at ") && !l.is_empty()
+    };
+    said.filter(place).take(WHY).map(|l| format!("{l}\n")).collect()
 }
 
 /// A line for every step, the jobs that took longest, and all that failed.
@@ -143,6 +165,14 @@ mod tests {
         assert_eq!(words(4), "docs not run");
         assert_eq!(words(5), "slowest: tests weir-b it 50 s, tests weir-a it 30 s, fmt 3 s");
         assert_eq!(words(6), "FAILED: tests weir-b it");
+    }
+
+    #[test]
+    fn what_failed_tests_have_said_is_told_once_more() {
+        let text = "test a ... ok\ntest b ... FAILED\n\nfailures:\n\n---- b stdout ----\nno room\n\
+                    stack backtrace:\n   0: f\n             at ./a.rs:1:1\n";
+        assert_eq!(why(text), "---- b stdout ----\nno room\nstack backtrace:\n");
+        assert_eq!(why("all is well\n"), "");
     }
 
     #[test]

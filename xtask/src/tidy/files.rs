@@ -32,6 +32,11 @@ fn one(file: &TextFile) -> Vec<Finding> {
     if file.text.ends_with("\n\n") {
         object(0, "ends with an empty line".into());
     }
+    if file.path.ends_with(".md") {
+        for n in torn_tables(&file.text) {
+            object(n, "a table begins here without a head: is it torn?".into());
+        }
+    }
     for (n, line) in file.text.split('\n').enumerate() {
         if line.ends_with([' ', '\t']) {
             object(n + 1, "white space at the end of the line".into());
@@ -47,6 +52,16 @@ fn one(file: &TextFile) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Lines of Markdown where rows of a table begin that have no head, as below an empty line: they are shown as text.
+fn torn_tables(text: &str) -> Vec<usize> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_row = |n: usize| lines.get(n).is_some_and(|l| l.starts_with('|'));
+    let begins = |n: &usize| is_row(*n) && (*n == 0 || !is_row(*n - 1));
+    let has_head =
+        |n: &usize| lines.get(*n + 1).is_some_and(|l| l.starts_with("|-") || l.starts_with("| -"));
+    (0..lines.len()).filter(begins).filter(|n| !has_head(n)).map(|n| n + 1).collect()
 }
 
 /// Whether `line` has `path` as the beginning of a path, not inside another one.
@@ -91,6 +106,18 @@ mod tests {
             assert!(text.contains(want), "{want}: {text}");
             assert_eq!(text.lines().count(), 1, "{want}: {text}");
         }
+    }
+
+    #[test]
+    fn a_torn_table_is_found() {
+        let found = |content: &str| {
+            let file = TextFile { path: "a.md".to_string(), text: content.to_string() };
+            text(&check(&[file]))
+        };
+        let table = "| a | b |\n|---|---|\n| 1 | 2 |\n";
+        assert_eq!(found(&format!("text\n\n{table}\n{table}")), "");
+        assert!(found(&format!("{table}\n| 3 | 4 |\n")).contains("a.md:5: a table begins"));
+        assert!(found("| 3 | 4 |\n").contains("a.md:1: "));
     }
 
     #[test]

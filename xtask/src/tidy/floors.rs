@@ -29,6 +29,7 @@ const HOUSE: &[Place] = &[
     at("weir-proto-scsi", 1, 0),
     at("weir-proto-brp", 1, 0),
     at("weir-proto-nbd", 1, 0),
+    at("weir-proto-cluster", 1, 0),
     at("weir-proto-iscsi", 1, 0),
     at("weir-proto-nvme", 1, 0),
     at("weir-raft", 1, 0),
