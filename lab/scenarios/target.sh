@@ -100,7 +100,7 @@ run_weir() {
 }
 weir_listens() {
   kill -0 "$WEIR_PID" 2>/dev/null || fail "weir ended: $(tail -n 5 "$LOGS/weir.log" | tr '\n' ' ')"
-  # Commands are taken when all ports listen.
+  # Commands wait for the end of the start; ports listen before.
   [ -S $DATA/weir.sock ] || return 1
   case $PROVIDER in
     iwarp) listening $PORT ;;

@@ -5,14 +5,11 @@
 //! port. Who has it for all targets has the file for itself. Who has it for some targets shares it with those who have it
 //! for others, and has a file for each of its own.
 
-mod older;
-
 use crate::error::{Error, Kind};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,7 +23,6 @@ const STEP: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct PortClaim {
     _files: Vec<File>,
-    _older: Vec<UnixListener>,
 }
 
 /// Claims an initiator port; where it goes `to` some targets only, whoever gives two attachments one port may have them at
@@ -52,8 +48,7 @@ fn claim_in(dir: &Path, port: &str, to: &[SocketAddr], wait: Duration) -> Result
     for to in to {
         files.push(lock(&format!("{hex}@{to}"), false)?);
     }
-    let older = older::claim(&hex, to, wait).map_err(|pid| taken(port, pid))?;
-    Ok(PortClaim { _files: files, _older: older })
+    Ok(PortClaim { _files: files })
 }
 
 /// Makes the directory, for root only: whoever may open a file may lock it.

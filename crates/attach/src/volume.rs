@@ -13,6 +13,9 @@ use weir_proto_scsi::sense::{Sense, SenseKey};
 use weir_proto_scsi::{Lun, Status};
 use weir_reactor::{now, sleep, spawn_task, timeout};
 
+/// How long it is not said again that requests wait: at first, and at most.
+const FIRST_PAUSE: Nanos = 10 * SECONDS;
+const LONGEST_PAUSE: Nanos = 640 * SECONDS;
 /// Longest pause between two tries.
 const PAUSE: Nanos = SECONDS;
 /// How long a write of which a lost path may still do something is left alone.
@@ -79,7 +82,7 @@ pub struct Volume {
     ends: Rc<Ends>,
     /// Requests that wait for the way to the volume.
     waiting: Cell<u32>,
-    last_told: Cell<Nanos>,
+    told: Told,
 }
 
 impl Volume {
@@ -125,7 +128,7 @@ impl Volume {
             fail_after: patience.fail_after,
             given_up: patience.given_up,
             waiting: Cell::new(0),
-            last_told: Cell::new(0),
+            told: Told::default(),
         }
     }
 
@@ -211,7 +214,10 @@ impl Volume {
             sleep(pause.max(least)).await;
             pause = (pause * 2).min(PAUSE);
             match self.once(r).await {
-                Ok(()) => break Ok(()),
+                Ok(()) => {
+                    self.told.ends();
+                    break Ok(());
+                }
                 Err(f) => fault = f,
             }
         };
@@ -221,11 +227,15 @@ impl Volume {
         ended
     }
 
-    /// Says that requests wait, once in ten seconds.
+    /// Says that requests wait.
     fn tell(&self, why: &str) {
-        if self.last_told.get() == 0 || now() - self.last_told.get() > 10 * SECONDS {
-            self.last_told.set(now());
-            tracing::warn!(requests = self.waiting.get(), why, "requests wait for the volume");
+        if let Some(next) = self.told.is_due(now()) {
+            let (requests, silent) = (self.waiting.get(), next / SECONDS);
+            tracing::warn!(
+                requests,
+                why,
+                "requests wait for the volume; said again after {silent} s"
+            );
         }
     }
 
@@ -263,6 +273,31 @@ impl Ends {
                 drop(now);
             }
         });
+    }
+}
+
+/// When it was said that requests wait: again after a pause, which rises while none of them goes on.
+#[derive(Debug, Default)]
+struct Told {
+    /// When, if ever, and the pause after that.
+    last: Cell<Option<(Nanos, Nanos)>>,
+}
+
+impl Told {
+    /// Whether it is to be said now: how long it is not said again then.
+    fn is_due(&self, now: Nanos) -> Option<Nanos> {
+        let pause = match self.last.get() {
+            None => FIRST_PAUSE,
+            Some((at, pause)) if now.saturating_sub(at) >= pause => (2 * pause).min(LONGEST_PAUSE),
+            Some(_) => return None,
+        };
+        self.last.set(Some((now, pause)));
+        Some(pause)
+    }
+
+    /// One went on: what comes next is news, but not at once.
+    fn ends(&self) {
+        self.last.set(self.last.get().map(|(at, _)| (at, FIRST_PAUSE)));
     }
 }
 

@@ -9,9 +9,13 @@ use crate::sys;
 use crate::ublk;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The file of a volume as the kernel tells it when its file system is mounted nowhere any more, without a mark.
 const LOST: &str = "/volume";
+/// How long who looks what a disk is may have it open: udev, and whoever looks for a free device or for one with a label.
+const LOOK: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(20);
 
 /// Whose a disk is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,9 +147,21 @@ pub(crate) fn is_taken(device: &Path) -> bool {
     mine.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY))
 }
 
-/// Whether somebody has mounted a disk, or has it open.
+/// Whether somebody has mounted a disk, or has it open for longer than who only looks what it is.
 pub(crate) fn is_open(device: &Path) -> bool {
-    is_taken(device) || !users::of(device, 0).is_empty()
+    let used = || is_taken(device) || !users::opened(device, 0).is_empty();
+    !users::lasting(device).is_empty() || lasts(used)
+}
+
+/// Whether something is so for as long as a look may take.
+fn lasts(mut so: impl FnMut() -> bool) -> bool {
+    for _ in 0..LOOK.as_millis() / STEP.as_millis() {
+        if !so() {
+            return false;
+        }
+        std::thread::sleep(STEP);
+    }
+    so()
 }
 
 /// Whether the disk of an attachment has certainly gone, or is another's: nothing of it is lost with its process.
@@ -176,6 +192,13 @@ pub(crate) fn looks_attached(device: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::state::tests::Scratch;
+
+    #[test]
+    fn who_looks_for_a_moment_does_not_use_a_disk() {
+        let mut looks = [true, true, false].into_iter();
+        assert!(!lasts(|| looks.next().unwrap()));
+        assert!(lasts(|| true));
+    }
 
     /// Two containers may have one path each, and one directory two.
     #[test]

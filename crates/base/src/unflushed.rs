@@ -140,6 +140,14 @@ impl Ledger {
         whole
     }
 
+    /// The target has failed a flush for good, and tells so once. The caller of this handle is told by that; others of the volume
+    /// are by their next flush.
+    pub fn failed(&self) {
+        for (record, told) in self.all.iter().filter(|(r, _)| r.is_dirty()) {
+            told.set(record.losses.fetch_add(1, SeqCst) + 1);
+        }
+    }
+
     /// The records.
     pub fn records(&self) -> impl Iterator<Item = &Arc<Unflushed>> {
         self.all.iter().map(|(r, _)| r)
@@ -214,6 +222,17 @@ mod tests {
         a.written(1);
         drop(a.begin());
         assert!(!flush(&a, 2));
+    }
+
+    #[test]
+    fn a_flush_that_the_target_fails_is_told_by_each_handle_once() {
+        let (_, a, b) = two();
+        a.failed();
+        assert!(flush(&b, 1), "nothing was written");
+        b.written(1);
+        a.failed();
+        assert!(flush(&a, 1), "its caller knows");
+        assert!(!flush(&b, 1) && flush(&b, 1), "the other is told once");
     }
 
     #[test]

@@ -73,6 +73,11 @@ impl Clock {
     pub(crate) fn now(&self) -> Nanos {
         self.0.now()
     }
+
+    /// The time since then.
+    pub(crate) fn since(&self, then: Nanos) -> std::time::Duration {
+        std::time::Duration::from_nanos(self.now().saturating_sub(then))
+    }
 }
 
 fn broken(what: &str) -> io::Error {

@@ -68,6 +68,9 @@ impl Volume for Disk {
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::ready(Ok(()))
     }
+    fn lost(&self) -> u64 {
+        0
+    }
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         IoFuture::ready(self.with(at, len, |b| b.fill(0)))
     }

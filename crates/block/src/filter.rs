@@ -58,6 +58,11 @@ pub trait Filter {
         self.lower().flush()
     }
 
+    /// As [`Volume::lost`].
+    fn lost(&self) -> u64 {
+        self.lower().lost()
+    }
+
     /// As [`Volume::discard`].
     #[inline]
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
@@ -147,6 +152,9 @@ impl<T: Filter> Volume for T {
     #[inline]
     fn flush(&self) -> IoFuture<'_> {
         Filter::flush(self)
+    }
+    fn lost(&self) -> u64 {
+        Filter::lost(self)
     }
     #[inline]
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {

@@ -28,6 +28,8 @@ pub struct Junction {
     opened: WaitChannel,
     /// Bytes that hosts see of the volume.
     shown: Cell<u64>,
+    /// The last loss below volumes that it stood for before.
+    lost: Cell<u64>,
 }
 
 /// Why a swap was refused; nothing was changed.
@@ -110,6 +112,7 @@ impl Junction {
             idle: WaitChannel::new(0),
             opened: WaitChannel::new(0),
             shown: Cell::new(u64::MAX),
+            lost: Cell::new(0),
         }
     }
 
@@ -194,7 +197,9 @@ impl Junction {
 
     /// Exchanges the volume of a quiesced junction for one that was checked.
     pub(crate) fn exchange(&self, new: Rc<dyn Volume>) -> Rc<dyn Volume> {
-        self.current.replace(new)
+        let old = self.current.replace(new);
+        self.lost.set(self.lost.get().max(old.lost()));
+        old
     }
 
     #[inline]
@@ -301,6 +306,10 @@ impl Volume for Junction {
 
     fn flush(&self) -> IoFuture<'_> {
         self.pass(|v| v.flush())
+    }
+
+    fn lost(&self) -> u64 {
+        self.lost.get().max(self.current.borrow().lost())
     }
 
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {

@@ -47,4 +47,4 @@ pub use stats::{
     Counters, Histogram, Metered, Meters, Op, OpFigures, Rate, Rates, Snapshot, Watch,
 };
 pub use summed::{SUMMED, compare_sums, fill_sums};
-pub use volume::{Allocation, Geometry, Volume, check_len, check_range};
+pub use volume::{Allocation, Geometry, Volume, check_len, check_range, make_durable};

@@ -84,6 +84,11 @@ pub trait Volume {
     /// Everything acknowledged before is on the medium afterwards.
     fn flush(&self) -> IoFuture<'_>;
 
+    /// The number of the last loss: a device below could not keep what it had taken, as far as is known since the volume was
+    /// built. 0: none. A later one has a higher number. It tells what was lost by flushes of anybody, and is to be looked at
+    /// once a flush has ended; layers give the highest of what is below.
+    fn lost(&self) -> u64;
+
     /// Gives the range back. On a thin volume it reads as zeros afterwards; else it may do nothing.
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_>;
 
@@ -142,6 +147,16 @@ pub trait Volume {
     fn resize(&self, _len: u64) -> IoResult {
         Err(IoError::Unsupported)
     }
+}
+
+/// Flushes `volume`: what was written to it since [`Volume::lost`] gave `since` is durable then. A flush alone does not prove that, since
+/// another one may have been told of its loss.
+///
+/// # Errors
+/// What the volume says, or [`IoError::Path`] for such a loss: what was written is to be written again.
+pub async fn make_durable(volume: &dyn Volume, since: u64) -> IoResult {
+    volume.flush().await?;
+    if volume.lost() == since { Ok(()) } else { Err(IoError::Path) }
 }
 
 /// Checks that a range is inside the volume and in whole blocks.

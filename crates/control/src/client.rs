@@ -242,9 +242,10 @@ impl Client {
         decode(&self.call(Method::POST, &path, None).await?)
     }
 
-    /// Lets go of a protected pool and its volumes, which stay on its devices.
-    pub async fn release_pool(&self, name: &str) -> Result<()> {
-        let path = path("pools", &[("pool", name)])? + "/release";
+    /// Lets go of a protected pool and its volumes, which stay on its devices; by `force` also under hosts that are logged in.
+    pub async fn release_pool(&self, name: &str, force: bool) -> Result<()> {
+        let force = if force { "?force=true" } else { "" };
+        let path = path("pools", &[("pool", name)])? + "/release" + force;
         self.call(Method::POST, &path, None).await.map(drop)
     }
 
@@ -352,9 +353,11 @@ impl Client {
         self.send(Method::POST, &(path("volumes", &[("volume", name)])? + "/rekey"), spec).await
     }
 
-    /// Deletes a volume.
-    pub async fn delete_volume(&self, name: &str) -> Result<()> {
-        self.delete(&path("volumes", &[("volume", name)])?).await
+    /// Deletes a volume. Gives it if that goes on, since its devices take long to give its space back.
+    pub async fn delete_volume(&self, name: &str) -> Result<Option<Volume>> {
+        let path = path("volumes", &[("volume", name)])?;
+        let body = self.call(Method::DELETE, &path, None).await?;
+        if body.is_empty() { Ok(None) } else { decode(&body).map(Some) }
     }
 
     /// All hosts.

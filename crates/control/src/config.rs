@@ -152,6 +152,12 @@ impl Config {
                 .because(format!("it is {}", units::format_size(self.buffer_memory)))
                 .hint(format!("give at least {}", units::format_size(MIN_BUFFER_MEMORY))));
         }
+        if let Some(memory) = machine_memory().filter(|m| self.buffer_memory > *m) {
+            let [wanted, has] = [self.buffer_memory, memory].map(units::format_size);
+            return Err(wrong("`buffer_memory` is more than the machine has")
+                .because(format!("it is {wanted}, and there are {has}"))
+                .hint("leave some for all else: give less"));
+        }
         let mut cores = self.cores.clone();
         cores.sort_unstable();
         if cores.windows(2).any(|w| w[0] == w[1]) {
@@ -214,6 +220,14 @@ impl Config {
         };
         self.key_commands.iter().cloned().chain(self.volumes.iter().filter_map(of)).collect()
     }
+}
+
+/// Memory of this machine in bytes, where the kernel tells.
+fn machine_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// Where BRP is served next to SRP at `listen`: the port behind it, so that one rule of a firewall covers both.

@@ -5,8 +5,10 @@
 //! once begun it is never undone, a restart or a repeated command carries it on.
 
 mod apply;
+mod asked;
 mod bring_up;
 mod carried;
+mod clearing;
 mod cut;
 mod damage;
 mod declared;
@@ -26,6 +28,7 @@ mod ports;
 mod protect;
 mod renamed;
 mod sampling;
+mod start;
 mod stopped;
 mod take_down;
 mod unserved;
@@ -34,13 +37,13 @@ pub use apply::{Applied, ApplyReport, NotApplied};
 pub use policies::PoolRules;
 pub use sampling::sample_every;
 
-use crate::dataplane::{DataPlane, Hooks};
+use crate::dataplane::{DataPlane, Hooks, KnownPool};
 use crate::declare::{ApplySpec, Desired};
 use crate::error::{Code, Error, Result};
-use crate::events::EventLog;
+use crate::events::{EventLog, spawn};
 use crate::keys::KeyRing;
 use crate::live::{Fault, LiveStatus, Paces, Status};
-use crate::model::{AccessMap, Command, Model, TargetSpec};
+use crate::model::{AccessMap, Command, Model};
 use crate::planted::{Bug, has};
 use crate::stopping::Stopping;
 use crate::store::{MetaStore, ReservationStore};
@@ -103,7 +106,6 @@ struct Up {
 /// The control plane of one node.
 pub struct Controller {
     data_dir: PathBuf,
-    started: Instant,
     store: Arc<MetaStore>,
     plane: Arc<dyn DataPlane>,
     events: EventLog,
@@ -147,12 +149,14 @@ pub struct Controller {
     retries: AtomicU64,
     /// A cut has ended.
     cut_over: tokio::sync::Notify,
+    clearings: clearing::Clearings,
     opening: opening::Openings,
     /// How pools were closed that have not been opened since.
     stopped: stopped::Stopped,
     /// How often it looks at what changes by itself.
     every: Duration,
     stopping: Stopping,
+    start: start::Start,
 }
 
 impl std::fmt::Debug for Controller {
@@ -162,144 +166,6 @@ impl std::fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// Opens the store in `data_dir` and brings everything in it up. What does not start is a fault in
-    /// [`status`](Self::status) and is tried again every few seconds; the rest runs. Must be called on a Tokio runtime.
-    ///
-    /// # Errors
-    /// The store cannot be used, or it is gone.
-    pub async fn start(data_dir: &Path, plane: Arc<dyn DataPlane>) -> Result<Arc<Controller>> {
-        Controller::start_allowing(data_dir, plane, Vec::new(), Stopping::default()).await
-    }
-
-    /// As [`start`](Controller::start), with commands that may be run for keys of encrypted volumes: a program and its first
-    /// arguments each. No others are, whoever asks. When `stopping` begins meanwhile, no more is brought up.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn start_allowing(
-        data_dir: &Path,
-        plane: Arc<dyn DataPlane>,
-        key_commands: Vec<String>,
-        stopping: Stopping,
-    ) -> Result<Arc<Controller>> {
-        Self::start_declared(data_dir, plane, key_commands, Vec::new(), stopping).await
-    }
-
-    /// As [`start_allowing`](Controller::start_allowing); target ports that are here, and can be where they are declared to be
-    /// elsewhere, listen nowhere yet. That comes with [`declare_at_start`](Controller::declare_at_start), or
-    /// [`declare`](Controller::declare), when hosts and mappings have been made as declared. A port that cannot be where it
-    /// is declared to be listens where it was.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn start_declared(
-        data_dir: &Path,
-        plane: Arc<dyn DataPlane>,
-        key_commands: Vec<String>,
-        targets: Vec<TargetSpec>,
-        stopping: Stopping,
-    ) -> Result<Arc<Controller>> {
-        let dir = data_dir.to_path_buf();
-        let store = blocking(move || MetaStore::open(&dir)).await?;
-        Self::start_until(store, data_dir, plane, key_commands, targets, stopping).await
-    }
-
-    /// The same on a store that is open already.
-    ///
-    /// # Errors
-    /// The store cannot be used.
-    pub async fn start_on(
-        store: MetaStore,
-        data_dir: &Path,
-        plane: Arc<dyn DataPlane>,
-        key_commands: Vec<String>,
-    ) -> Result<Arc<Controller>> {
-        let stopping = Stopping::default();
-        Self::start_until(store, data_dir, plane, key_commands, Vec::new(), stopping).await
-    }
-
-    async fn start_until(
-        store: MetaStore,
-        data_dir: &Path,
-        plane: Arc<dyn DataPlane>,
-        key_commands: Vec<String>,
-        targets: Vec<TargetSpec>,
-        stopping: Stopping,
-    ) -> Result<Arc<Controller>> {
-        let carried_out = has(Bug::OpenCutIsMade);
-        let (store, model, held, known, damage, kept) = blocking(move || {
-            let mut model = store.load()?;
-            let before = model.clone();
-            let named = model.identify_pools(entropy()?);
-            let kept = if carried_out { Vec::new() } else { model.keep_sizes() };
-            match model.number_targets() | named | !kept.is_empty() {
-                true => store.commit(&before, &model)?,
-                false => store.export(&model),
-            }
-            let held = ports::moved(&model, &targets);
-            let known = known::Known::load(&store, &model)?;
-            let damage = damage::Book::load(&store)?;
-            Ok((Arc::new(store), model, held, known, damage, kept))
-        })
-        .await?;
-        let events = EventLog::default();
-        for note in store.notes() {
-            tracing::warn!("{note}");
-            events.publish("error", "configuration", note);
-        }
-        for (name, text) in kept {
-            tracing::warn!("{text}");
-            events.publish("volume.size", &format!("volume/{name}"), &text);
-        }
-        let reservations = ReservationStore::start(store.clone())?;
-        let keys = Arc::new(KeyRing::allowing(key_commands));
-        plane.attach(Hooks { reservations, events: events.clone(), keys: keys.clone() });
-        // When the stop begins, whatever else is waited for then, the start included.
-        let (begun, ports) = (stopping.begun(), Arc::downgrade(&plane));
-        tokio::spawn(async move {
-            begun.await;
-            if let Some(ports) = ports.upgrade() {
-                take_down::let_nobody_in(&*ports);
-            }
-        });
-        let controller = Arc::new(Controller {
-            data_dir: data_dir.to_path_buf(),
-            started: Instant::now(),
-            store,
-            plane,
-            events,
-            model: RwLock::new(Arc::new(model)),
-            changes: tokio::sync::Mutex::new(()),
-            up: Mutex::new(Up { held, ..Up::default() }),
-            samples: Mutex::default(),
-            paces: Mutex::default(),
-            told: Mutex::default(),
-            damage: Mutex::new(damage),
-            keys,
-            moves: Mutex::default(),
-            known,
-            cuts: Mutex::default(),
-            applies: tokio::sync::Mutex::default(),
-            declared_open: Mutex::default(),
-            declaring: AtomicBool::new(false),
-            declared_now: Mutex::default(),
-            declared_file: Mutex::default(),
-            reasons: Mutex::default(),
-            owed: Mutex::default(),
-            retries: AtomicU64::new(0),
-            cut_over: tokio::sync::Notify::new(),
-            opening: opening::Openings::default(),
-            stopped: stopped::Stopped::default(),
-            every: sampling::every(),
-            stopping,
-        });
-        controller.tell_pools();
-        controller.bring_up_first().await?;
-        tokio::spawn(sampling::sample_loop(Arc::downgrade(&controller)));
-        tokio::spawn(migrate::migration_loop(Arc::downgrade(&controller)));
-        Ok(controller)
-    }
-
     /// The configuration in force.
     pub fn model(&self) -> Arc<Model> {
         self.model.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -319,15 +185,24 @@ impl Controller {
     /// future is dropped, as it is when a client hangs up.
     pub async fn execute(self: &Arc<Self>, command: Command) -> Result<Arc<Model>> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             me.warm_for(&command).await?;
             let patched = match &command {
                 Command::PatchVolume { name, .. } => Some(name.clone()),
                 _ => None,
             };
+            let deleted = match &command {
+                Command::DeleteVolume { name } => Some(name.clone()),
+                _ => None,
+            };
+            me.ask_for(&command).await?;
             let one = me.turn().await?;
             let done = me.change(command).await?;
             drop(one);
+            if let Some(name) = deleted.filter(|n| done.volumes.contains_key(n)) {
+                let until = Instant::now() + clearing::WAIT;
+                return me.deleted_soon(&name, until).await;
+            }
             match patched.filter(|n| done.volumes.get(n).is_some_and(|v| v.cut.is_some())) {
                 Some(name) => {
                     me.cut_soon(&name).await;
@@ -405,7 +280,11 @@ impl Controller {
                 for c in &changes {
                     let object = format!("{}/{}", c.kind, c.name);
                     self.events.publish(&format!("{}.{}", c.kind, c.action), &object, &c.text);
-                    if !has(Bug::RetriedForEver) {
+                    let is_deleted = matches!(command, Command::DeleteVolume { .. });
+                    if is_deleted && !has(Bug::DeletedComesBack) {
+                        // It may be there for long yet.
+                        self.fulfil(&object);
+                    } else if !has(Bug::RetriedForEver) {
                         self.changed(&object, &command, &old, &now);
                     }
                 }
@@ -457,7 +336,9 @@ impl Controller {
     /// Tells the data plane which pools there are.
     fn tell_pools(&self) {
         let model = self.model();
-        let known = model.pools.values().filter_map(|p| Some((p.name.clone(), p.identity()?)));
+        let known = model.pools.values().filter_map(|p| {
+            Some(KnownPool { name: p.name.clone(), id: p.identity()?, devices: p.devices.len() })
+        });
         self.plane.configured(known.collect());
     }
 
@@ -507,11 +388,13 @@ impl Controller {
         let mut faults: Vec<Fault> = all.iter().map(fault).collect();
         faults.extend(self.being_served(&model));
         faults.extend(self.pool_faults(&live));
+        faults.extend(self.own_faults(&model, &live));
         faults.extend(health::reactor_faults(&live.reactors));
         Ok(Status {
             version: env!("CARGO_PKG_VERSION").to_string(),
             pid: std::process::id(),
-            uptime_seconds: self.started.elapsed().as_secs(),
+            uptime_seconds: self.start.seconds(),
+            starting: self.starting(&model),
             data_dir: self.data_dir.display().to_string(),
             revision: model.revision,
             pools: model.pools.len(),

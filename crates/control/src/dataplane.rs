@@ -20,6 +20,7 @@ use crate::store::ReservationStore;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The last state of the devices of a protected pool that was closed in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +29,17 @@ pub struct LastState {
     pub pool: PoolId,
     /// What tells it from any other state that they have ever had.
     pub newest: u64,
+}
+
+/// A pool that the configuration has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownPool {
+    /// What it is called.
+    pub name: String,
+    /// What its devices' labels call it.
+    pub id: PoolId,
+    /// How many devices it has.
+    pub devices: usize,
 }
 
 /// How a protected pool may be opened without devices that it lacks.
@@ -135,7 +147,16 @@ pub trait DataPlane: Send + Sync + 'static {
 
     /// Told before anything is started and with each change: the pools that the configuration has, up or not. Their devices are
     /// nobody else's.
-    fn configured(&self, _pools: Vec<(String, PoolId)>) {}
+    fn configured(&self, _pools: Vec<KnownPool>) {}
+
+    /// Whether a file, directory or device answers within that time of when it was first asked. Nothing is taken or changed, it does
+    /// not matter what it answers, and others may ask, take and open it meanwhile.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn ask<'a>(&'a self, _path: &'a str, _within: Duration) -> Work<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 
     /// Takes devices for a pool that is to have them, before the configuration names them. Refuses what others use, also pools of
     /// this node that are not up, and what has something in it that may not be there. Makes and changes nothing.

@@ -18,6 +18,8 @@ pub enum Kind {
     Failed,
     /// The request itself is wrong.
     Invalid,
+    /// What it names does not take the request's method.
+    Method,
     /// What it names does not exist.
     NotFound,
     /// It contradicts the present state.
@@ -48,6 +50,7 @@ pub const KINDS: &[(Kind, &str, u16, u8)] = &[
     (Kind::Denied, "not allowed", 401, 8),
     (Kind::Mismatch, "data read back differs from data written", 500, 9),
     (Kind::Left, "the daemon has ended, and not everything could be closed", 500, 10),
+    (Kind::Method, "not a method of this path", 405, 11),
 ];
 
 impl Kind {
@@ -104,6 +107,8 @@ codes! {
     InvalidRequest = "invalid_request", Invalid;
     /// A configuration file that cannot be read or makes no sense.
     InvalidConfig = "invalid_config", Invalid;
+    /// The path does not take the method.
+    MethodNotAllowed = "method_not_allowed", Method;
     /// No such path in the interface.
     NotFound = "not_found", NotFound;
     /// No such pool.
@@ -138,6 +143,8 @@ codes! {
     PoolInUse = "pool_in_use", Conflict;
     /// The volume is still mapped.
     VolumeMapped = "volume_mapped", Conflict;
+    /// Another host has reserved the volume.
+    VolumeReserved = "volume_reserved", Conflict;
     /// A volume was made of the snapshot, or newer snapshots need it.
     SnapshotInUse = "snapshot_in_use", Conflict;
     /// A scrub of the pool is under way already.
@@ -176,6 +183,10 @@ codes! {
     PoolNearlyFull = "pool_nearly_full", Capacity;
     /// A bound on the number of objects is reached.
     TooMany = "too_many", Capacity;
+    /// The daemon's start is not over: what is configured is not in effect yet.
+    Starting = "starting", Unreachable;
+    /// The process may have fewer descriptors than it may need.
+    TooFewDescriptors = "too_few_descriptors", Capacity;
     /// The daemon cannot be reached.
     DaemonUnreachable = "daemon_unreachable", Unreachable;
     /// A target cannot be reached.

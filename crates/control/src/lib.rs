@@ -7,6 +7,7 @@
 //! * [`controller`]: joins the three: one change at a time, first durable, then in effect, undone when that fails.
 //! * [`server`] and [`client`]: REST over a Unix socket (and TCP), and its typed user.
 //! * [`config`] and [`declare`]: the TOML file of `weir serve` and its declarative part, which may be applied twice.
+//! * [`descriptors`]: how many there are, and for whom.
 //! * [`keys`]: keys of encrypted volumes, from their sources and wrapped in the model.
 //! * [`error`]: the one table of error codes, HTTP statuses and exit codes.
 #![cfg_attr(
@@ -20,6 +21,7 @@ pub mod config;
 pub mod controller;
 pub mod dataplane;
 pub mod declare;
+pub mod descriptors;
 pub mod error;
 pub mod events;
 pub mod keys;

@@ -521,6 +521,18 @@ pub struct Fault {
     pub hint: String,
 }
 
+/// What the start of a node waits for. Commands wait for its end, or are refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Starting {
+    /// Since when: milliseconds since 1970 UTC.
+    pub since_ms: u64,
+    /// Pools that are not open yet.
+    pub pools: Vec<String>,
+    /// Objects that are not yet as the configuration file declares them, e.g. `volume/db-01`.
+    pub declared: Vec<String>,
+}
+
 /// The answer to `GET /v1/status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
@@ -542,6 +554,9 @@ pub struct Status {
     pub hosts: usize,
     /// Number of mappings.
     pub maps: usize,
+    /// What its start waits for. None: that is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starting: Option<Starting>,
     /// What is not well; empty when all is.
     pub faults: Vec<Fault>,
     /// Rounds, since it started, in which everything was tried again that is not well or not as it is declared; counted when they

@@ -11,6 +11,12 @@ weir_base::planted_bugs! {
     InForceBeforeDurable,
     /// What is cut off a volume is thrown away while the change that cuts it off, or one that deletes it, is under way.
     CutAmongChanges,
+    /// What a deleted volume had is thrown away while all other changes wait.
+    ClearedAmongChanges,
+    /// Nobody asks what has become of space that was being given back.
+    ClearedUnasked,
+    /// Files and disks of volumes in image mode are opened one after the other, whether they answer or not.
+    ImagesOneByOne,
     /// What is cut off a volume is thrown away by a change that failed and is to be taken back.
     CutThoughOwed,
     /// What a pool carries of volumes that were left out when it was taken over is overwritten.
@@ -85,6 +91,10 @@ weir_base::planted_bugs! {
     LetsInAtTheEnd,
     /// Commands that wait for their turn get it while the node is being stopped.
     TurnsWhileStopping,
+    /// Commands get through while the node starts.
+    CommandsWhileStarting,
+    /// Devices are looked at for the first time while all others wait.
+    AskedAmongChanges,
     /// At the end pools are closed whose volumes have not ended.
     PoolsBeforeVolumes,
     /// At the end pools are closed one after another: one that hangs keeps the others open.
@@ -195,4 +205,12 @@ weir_base::planted_bugs! {
     OpenedUnlisted,
     /// A pool is closed, or opened again, while it is being opened.
     OpenedBesideClose,
+    /// A pool is let go of under the hosts that are logged in.
+    ReleasedInUse,
+    /// Whoever asks for a change, the daemon has made it by itself.
+    NobodyAsked,
+    /// After a kill events get numbers that were given to others.
+    NumbersAgain,
+    /// Hosts that come and go push all other events out.
+    LoginsPushOut,
 }

@@ -6,7 +6,11 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
 )]
 
+mod losses;
+
+pub use losses::Losses;
 use std::borrow::Cow;
+use std::sync::Arc;
 use weir_base::{IoError, IoResult};
 use weir_mem::Slice;
 use weir_reactor::{Completion, LocalFuture, Token, completion};
@@ -105,6 +109,12 @@ pub trait Disk {
 
     /// Bytes of storage really in use below, where that is known (sparse files).
     fn allocated(&self) -> Option<u64> {
+        None
+    }
+
+    /// What is known of the losses of the device that it is on, for all disks there. It notes its flushes itself
+    /// ([`Losses::flush`]), also when nobody waits for them any more. None: whoever flushes it notes them.
+    fn losses(&self) -> Option<Arc<Losses>> {
         None
     }
 }

@@ -38,6 +38,16 @@ impl<R> Lobby<R> {
         if self.entries.len() <= self.most {
             return None;
         }
+        self.send_one_away(1)
+    }
+
+    /// There is no descriptor for the next one: one goes of an address that has several here. Gives its task, if it still reads.
+    pub(crate) fn make_room(&mut self) -> Option<TaskId> {
+        self.send_one_away(2)
+    }
+
+    /// The first of an address that has most here, if that is so many.
+    fn send_one_away(&mut self, least: usize) -> Option<TaskId> {
         // Of each address how many there are, and the first.
         let mut counts: Vec<(IpAddr, usize, usize)> = Vec::new();
         for (i, e) in self.entries.iter().enumerate() {
@@ -46,7 +56,7 @@ impl<R> Lobby<R> {
                 None => counts.push((e.from, 1, i)),
             }
         }
-        let most = counts.iter().map(|c| c.1).max().unwrap_or(0);
+        let most = counts.iter().map(|c| c.1).max().filter(|most| *most >= least)?;
         let (.., first) = *counts.iter().find(|c| c.1 == most)?;
         let gone = self.entries.remove(first);
         gone.request.is_none().then_some(gone.task)
@@ -120,6 +130,19 @@ mod tests {
                 [l.next(), l.next(), l.next(), l.next()],
                 [Some("b"), Some("a"), Some("b again"), None]
             );
+        });
+    }
+
+    #[test]
+    fn room_is_made_by_a_crowd_only() {
+        with_tasks(|task| {
+            let mut l: Lobby<()> = Lobby::new(8);
+            let (a, b) = (host(1), host(2));
+            assert!(l.enter(0, b, task()).is_none() && l.enter(1, a, task()).is_none());
+            assert!(l.make_room().is_none(), "each is the only one of its address");
+            assert!(l.enter(2, a, task()).is_none());
+            assert!(l.make_room().is_some());
+            assert!(!l.ready(1, ()) && l.ready(0, ()) && l.ready(2, ()));
         });
     }
 

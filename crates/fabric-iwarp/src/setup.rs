@@ -69,6 +69,11 @@ impl Listener for IwarpListener {
     }
 }
 
+/// The process, or the system, has no descriptor left.
+fn none_left(e: &std::io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// Takes every connection at once, so that nobody waits in the kernel's queue behind peers that say nothing.
 async fn accept_loop(shared: Rc<Shared>, listener: std::rc::Weak<IwarpListener>) {
     for number in 0.. {
@@ -83,8 +88,15 @@ async fn accept_loop(shared: Rc<Shared>, listener: std::rc::Weak<IwarpListener>)
                     // The end of the socket ends this too.
                     shared.ring.ready(fd, false).await;
                 }
-                // Out of descriptors, or the peer is gone already.
-                Err(_) => sleep(SECONDS / 100).await,
+                // Out of descriptors: who says nothing gives one back. Or the peer is gone already.
+                Err(e) => {
+                    let l = listener.upgrade().filter(|_| none_left(&e));
+                    let gone = l.and_then(|l| l.lobby.borrow_mut().make_room());
+                    match gone {
+                        Some(task) => weir_reactor::cancel(task),
+                        None => sleep(SECONDS / 100).await,
+                    }
+                }
             }
         };
         let Some(l) = listener.upgrade() else { return };

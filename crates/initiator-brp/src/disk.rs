@@ -133,12 +133,17 @@ impl Disk {
     ///
     /// # Errors
     /// As [`read`](Disk::read), and [`Error::LostCache`] when something completed before is lost, over whichever handle,
-    /// channel or path of the session set it was written. Each handle tells a loss once.
+    /// channel or path of the session set it was written. Each handle tells a loss once, also one of a flush that the target has
+    /// failed.
     pub async fn flush(&self) -> Result<(), Error> {
         let begun = self.ledger.begin();
         let flush = Request { op: Op::Flush, flags: 0, at: 0, len: 0 };
         let channel = self.queue.local.channel()?;
-        let power = self.run_on(&channel, flush, &[]).await?;
+        let power = self.run_on(&channel, flush, &[]).await.inspect_err(|e| {
+            if matches!(e, Error::Status(Status::Internal | Status::Medium)) {
+                self.ledger.failed();
+            }
+        })?;
         let whole = self.ledger.flushed(&begun, |cache| cache != power);
         if whole || has(Bug::LostCacheNotTold) { Ok(()) } else { Err(Error::LostCache) }
     }

@@ -44,6 +44,9 @@ impl Volume for Ram {
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::ready(Ok(()))
     }
+    fn lost(&self) -> u64 {
+        0
+    }
     fn discard(&self, _: u64, _: u64) -> IoFuture<'_> {
         IoFuture::ready(Ok(()))
     }

@@ -1,16 +1,18 @@
 //! `disk`: a file or block device (or a simulated disk).
 
+use crate::planted::{Bug, has};
 use std::cell::{Cell, OnceCell};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use weir_base::{IoError, IoResult};
 use weir_block::{
     Allocation, Arity, BuildContext, DiskSpec, Geometry, GraphError, GraphErrorKind, IoFuture,
     LayerKind, Node, Param, ParamKind, Volume, check_len, check_range, join_parts,
 };
-use weir_disk::{Disk, DiskOp, run};
+use weir_disk::{Disk, DiskOp, Losses, run};
 use weir_mem::{BufPool, PoolConfig, Slice};
-use weir_reactor::LocalFuture;
+use weir_reactor::{LocalFuture, spawn};
 
 /// Largest single transfer in bytes; a longer I/O is several in parallel. Below what Linux takes in
 /// one call (2 GiB less a page), small enough that one I/O does not fill a device's queue.
@@ -117,7 +119,13 @@ impl LayerKind for Kind {
             volatile_cache: disk.volatile_cache(),
             read_only: wish.read_only,
         };
+        let known = disk.losses();
+        let notes = known.is_none();
+        let losses = known.unwrap_or_default();
         Ok(Rc::new(DiskLeaf {
+            before: losses.last(),
+            losses,
+            notes,
             disk,
             geometry: Cell::new(geometry),
             pool: ctx.pool.clone(),
@@ -132,6 +140,11 @@ struct DiskLeaf {
     pool: BufPool,
     /// For when the pool is empty: whoever holds its buffers may be waiting for us.
     reserve: OnceCell<BufPool>,
+    losses: Arc<Losses>,
+    /// The disk notes no flushes itself.
+    notes: bool,
+    /// The last loss of the time before this was built.
+    before: u64,
 }
 
 impl DiskLeaf {
@@ -163,6 +176,34 @@ impl DiskLeaf {
             }
         };
         Ok(reserve.alloc(len.min(BOUNCE.0)).await)
+    }
+
+    fn write_parts(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
+        self.parts(buf.len() as u64, move |from, n| DiskOp::Write {
+            offset: at + from,
+            buf: buf.sub(from as usize, n as usize),
+            fua,
+        })
+    }
+
+    /// A write that is durable when it ends. Where the device has no other means the kernel flushes it: then another flush may be told
+    /// that this is lost, and this one of what others had written.
+    async fn write_through(&self, at: u64, buf: Slice) -> IoResult {
+        let before = self.losses.last();
+        let done = match self.takes(&buf) {
+            true => self.write_parts(at, buf, true).await,
+            false => self.write_bounced(at, buf, true).await,
+        };
+        self.losses.note_write(&done);
+        done?;
+        if !self.losses.flushes_for_writes() {
+            return Ok(());
+        }
+        self.losses.settled().await;
+        match self.losses.last() == before || has(Bug::LossUnheeded) {
+            true => Ok(()),
+            false => Err(IoError::Path),
+        }
     }
 
     async fn read_bounced(&self, at: u64, buf: Slice) -> IoResult {
@@ -243,18 +284,30 @@ impl Volume for DiskLeaf {
         match self.check(at, len, true) {
             Err(e) => IoFuture::ready(Err(e)),
             Ok(()) if len == 0 => IoFuture::ready(Ok(())),
-            Ok(()) if !self.takes(&buf) => IoFuture::new(self.write_bounced(at, buf, fua)),
-            Ok(()) => self.parts(len, move |from, n| DiskOp::Write {
-                offset: at + from,
-                buf: buf.sub(from as usize, n as usize),
-                fua,
-            }),
+            Ok(()) if fua => IoFuture::new(self.write_through(at, buf)),
+            Ok(()) if !self.takes(&buf) => IoFuture::new(self.write_bounced(at, buf, false)),
+            Ok(()) => self.write_parts(at, buf, false),
         }
     }
 
     /// Also for a disk without a volatile cache: a file's metadata may still be on its way.
     fn flush(&self) -> IoFuture<'_> {
-        self.one(DiskOp::Flush)
+        if !self.notes {
+            return self.one(DiskOp::Flush);
+        }
+        let (disk, losses) = (self.disk.clone(), self.losses.clone());
+        let told = async move { losses.flush(run(&*disk, DiskOp::Flush)).await };
+        if has(Bug::GivenUpForgotten) {
+            return IoFuture::new(told);
+        }
+        // What it is told is kept also if nobody waits for it any more.
+        let told = spawn(told);
+        IoFuture::new(async move { told.await.unwrap_or(Err(IoError::Aborted)) })
+    }
+
+    fn lost(&self) -> u64 {
+        let last = self.losses.last();
+        if last > self.before { last } else { 0 }
     }
 
     /// A disk's own discard may leave the old data readable, so a thin volume punches a hole.

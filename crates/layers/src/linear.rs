@@ -112,6 +112,10 @@ impl Volume for Linear {
         self.lower.flush()
     }
 
+    fn lost(&self) -> u64 {
+        self.lower.lost()
+    }
+
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         match self.check(at, len) {
             Ok(()) => self.lower.discard(self.offset + at, len),

@@ -37,6 +37,10 @@ weir_base::planted_bugs! {
     DoubtHoldsUp,
     /// An answer gives the memory of an I/O of another reactor back, though a device at home still has it.
     LentMemoryReturned,
+    /// What a flush is told that nobody waits for any more is forgotten.
+    GivenUpForgotten,
+    /// A flush that ends well proves that what was written before is durable, though another one was told that it is lost.
+    LossUnheeded,
 }
 
 impl Bug {
@@ -61,6 +65,12 @@ impl Bug {
         Bug::TailNotZeroed,
     ];
     /// Those that only tests of this crate look for.
-    pub const TESTS: &[Bug] =
-        &[Bug::EmptyGroupsStay, Bug::LentMemoryReturned, Bug::RecordBeforeCount, Bug::DoubtHoldsUp];
+    pub const TESTS: &[Bug] = &[
+        Bug::EmptyGroupsStay,
+        Bug::LentMemoryReturned,
+        Bug::RecordBeforeCount,
+        Bug::DoubtHoldsUp,
+        Bug::GivenUpForgotten,
+        Bug::LossUnheeded,
+    ];
 }

@@ -3,10 +3,11 @@
 //! Hosts learn once that a volume has no volatile write cache, or gives space back and reads zeros there, and rely on
 //! it. When its data moves to a place of another kind, this layer stands above that place.
 
+use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_block::{
     Arity, BuildContext, Filter, Geometry, GraphError, GraphErrorKind, IoFuture, LayerKind, Node,
-    Param, ParamKind, Volume,
+    Param, ParamKind, Volume, make_durable,
 };
 use weir_mem::Slice;
 
@@ -76,9 +77,13 @@ impl Steady {
         if !self.through {
             return io;
         }
+        let since = self.lower.lost();
         IoFuture::new(async move {
             io.await?;
-            self.lower.flush().await
+            match has(Bug::LossUnheeded) {
+                true => self.lower.flush().await,
+                false => make_durable(&*self.lower, since).await,
+            }
         })
     }
 }
@@ -95,6 +100,11 @@ impl Filter for Steady {
 
     fn write(&self, at: u64, buf: Slice, fua: bool) -> IoFuture<'_> {
         self.lower.write(at, buf, fua || self.through)
+    }
+
+    /// Nothing that was acknowledged was in a cache, where writes go through.
+    fn lost(&self) -> u64 {
+        if self.through { 0 } else { self.lower.lost() }
     }
 
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {

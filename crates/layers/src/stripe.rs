@@ -239,6 +239,10 @@ impl Volume for Stripe {
         join_parts(self.children.len(), |i| self.children[i].flush())
     }
 
+    fn lost(&self) -> u64 {
+        self.children.iter().map(|c| c.lost()).max().unwrap_or(0)
+    }
+
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.each_child(at, len, |child, there, n| child.discard(there, n))
     }

@@ -7,9 +7,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use weir_base::IoResult;
 use weir_block::{Graph, GraphSpec, Metering, NodeSpec, Volume};
-use weir_disk::{Disk, DiskOp, report};
+use weir_disk::{Disk, DiskOp, Losses, report};
 use weir_mem::Slice;
 use weir_reactor::{PollMode, Poller, Reactor, Token, complete};
 
@@ -48,6 +49,7 @@ fn allocations() -> u64 {
 struct LaterDisk {
     disk: Rc<MemDisk>,
     queue: RefCell<VecDeque<Token>>,
+    losses: Arc<Losses>,
 }
 
 impl Disk for LaterDisk {
@@ -62,6 +64,9 @@ impl Disk for LaterDisk {
     }
     fn name(&self) -> &str {
         "later"
+    }
+    fn losses(&self) -> Option<Arc<Losses>> {
+        Some(self.losses.clone())
     }
     fn submit(&self, _op: DiskOp, token: Token) {
         self.queue.borrow_mut().push_back(token);
@@ -198,6 +203,7 @@ fn encryption() {
     let later = Rc::new(LaterDisk {
         disk: MemDisk::new(1 << 20, 512),
         queue: RefCell::new(VecDeque::with_capacity(64)),
+        losses: Arc::default(),
     });
     reactor.add_poller(later.clone());
     let v = reactor.enter(|| {
@@ -227,6 +233,7 @@ fn layers_over_disks() {
         let later = Rc::new(LaterDisk {
             disk: MemDisk::new(1 << 20, 512),
             queue: RefCell::new(VecDeque::with_capacity(64)),
+            losses: Arc::default(),
         });
         reactor.add_poller(later.clone());
         let spec = four(kind, |id| NodeSpec::new(id, "disk").param("path", "later"));

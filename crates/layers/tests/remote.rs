@@ -132,6 +132,9 @@ impl Volume for Native {
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::ready(Err(IoError::Medium))
     }
+    fn lost(&self) -> u64 {
+        0
+    }
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.write_zeroes(at, len, true)
     }

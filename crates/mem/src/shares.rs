@@ -299,6 +299,14 @@ impl Account {
         self.stand_in_row(k);
     }
 
+    /// What was [asked](Account::ask) for and has not been given is wanted no more.
+    pub fn ask_no_more(&self, k: usize) {
+        self.parts[k].asked.set(0);
+        if self.parts[k].waiting() == 0 {
+            self.leave_row(k);
+        }
+    }
+
     /// One was taken for somebody who waits or has asked.
     fn give(&self, k: usize) {
         let part = &self.parts[k];

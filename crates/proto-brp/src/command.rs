@@ -252,7 +252,7 @@ impl<'a> Commands<'a> {
     /// Reads a message whose header says that it is one of commands.
     ///
     /// # Errors
-    /// Its parts do not add up, or it was changed on its way.
+    /// It has none, its parts do not add up, or it was changed on its way.
     #[inline]
     pub fn decode(
         header: &Header,
@@ -265,6 +265,9 @@ impl<'a> Commands<'a> {
             sums: usize::from(header.sums),
         };
         let (head, _) = split(bytes, layout.control(), header.data, integrity)?;
+        if layout.commands == 0 {
+            return Err(MessageError::Empty);
+        }
         let part = |from: usize, to: usize| head.get(from..to).unwrap_or(&[]);
         let commands = part(HEADER, layout.descriptors_at()).as_chunks().0;
         let all = Commands {
@@ -300,7 +303,7 @@ impl<'a> Commands<'a> {
         self.commands.len()
     }
 
-    /// True for a message without a command.
+    /// True without a command, which no message is.
     pub fn is_empty(&self) -> bool {
         self.commands.is_empty()
     }

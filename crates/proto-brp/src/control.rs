@@ -33,7 +33,7 @@ impl Abort {
     /// The aborts of a message.
     ///
     /// # Errors
-    /// Its length does not fit, or it was changed on its way.
+    /// It has none, its length does not fit, or it was changed on its way.
     pub fn decode_all<'a>(
         header: &Header,
         bytes: &'a [u8],
@@ -110,7 +110,7 @@ impl Event {
     /// The events of a message.
     ///
     /// # Errors
-    /// Its length does not fit, or it was changed on its way.
+    /// It has none, its length does not fit, or it was changed on its way.
     pub fn decode_all<'a>(
         header: &Header,
         bytes: &'a [u8],
@@ -131,6 +131,9 @@ fn entries<'a, const N: usize>(
     }
     let control = aligned(HEADER + usize::from(header.count) * N);
     let (head, _) = split(bytes, control, 0, integrity)?;
+    if header.count == 0 {
+        return Err(MessageError::Empty);
+    }
     Ok(head.get(HEADER..).unwrap_or(&[]).as_chunks().0)
 }
 

@@ -101,6 +101,8 @@ pub enum MessageError {
     },
     /// The parts of its entries do not add up to those of the header.
     Counts(&'static str),
+    /// It has no entries, and its kind must have some.
+    Empty,
 }
 
 impl fmt::Display for MessageError {
@@ -122,6 +124,7 @@ impl fmt::Display for MessageError {
                 )
             }
             MessageError::Counts(what) => write!(f, "the message's {what} do not add up"),
+            MessageError::Empty => f.write_str("the message has no entries"),
         }
     }
 }

@@ -237,7 +237,7 @@ prop_compose! {
 proptest! {
     #[test]
     fn what_is_written_is_read(
-        all in prop::collection::vec(any_command(), 0..8),
+        all in prop::collection::vec(any_command(), 1..8),
         integrity: bool,
     ) {
         let b = message(&all, integrity);

@@ -177,8 +177,12 @@ fn event(lu: &mut LuState, nexus: Nexus, event: u8, script: &mut Script<'_>) {
             lu.nexus_lost(nexus);
             login(lu, nexus.0);
         }
-        2 if lu.has_reserved(nexus) => lu.lu_reset_over(),
-        2 => lu.lu_reset(Some(nexus)),
+        2 => match lu.reset_due() {
+            Some(reset) if lu.has_reserved(nexus) => lu.lu_reset_over(reset),
+            _ => {
+                lu.lu_reset(Some(nexus));
+            }
+        },
         3 => {
             lu.resize(1 + u64::from(script.byte()));
         }

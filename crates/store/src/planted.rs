@@ -63,6 +63,22 @@ weir_base::planted_bugs! {
     FillNotProved,
     /// A slab's new place counts before its copy is complete.
     SwitchedBeforeCopied,
+    /// What cannot be read ends all moves that were begun with its own.
+    UnreadEndsMoves,
+    /// A slab moves without what cannot be read, and may be on the device that it leaves.
+    UnreadIsLeft,
+    /// What a piece of a map that cannot be read leads to is taken for nothing.
+    UnseenIsNothing,
+    /// What somebody has said not to come back is waited for still.
+    DeadIsAway,
+    /// A device that is drained and away is taken not to come back, though nobody has said so.
+    AwayIsWrittenOff,
+    /// What a device that has failed, and is to leave, has alone is lost, though it can be read.
+    FailedIsDead,
+    /// A device that was taken for lost counts as lost though it is found at a start.
+    FoundStaysLost,
+    /// What a device lacks of the use of blocks goes on lacking.
+    HeadsNotMended,
     /// What is written while a slab moves goes to the old place only.
     MoveMissesWrites,
     /// What happened while a device was away is looked for from too late an epoch on.
@@ -221,6 +237,10 @@ weir_base::planted_bugs! {
     OneBehindPasses,
     /// A superblock is not followed by one of the same content: an old copy of a device may lack no more than that one.
     WrittenOnce,
+    /// A device that fails as a superblock is written for the second time is told of once only.
+    FailureToldOnce,
+    /// A log of which nothing can be read is read page by page to its end.
+    UnreadToTheEnd,
     /// What of the log cannot be read says nothing.
     UnreadSaysNothing,
     /// By force, too, an older device is out of sync that has the only copy of something.
@@ -242,6 +262,14 @@ impl Bug {
         Bug::LossByPlace,
         Bug::ChangeGivenUp,
         Bug::GivenUpAsPlanned,
+        Bug::UnreadEndsMoves,
+        Bug::UnreadIsLeft,
+        Bug::UnseenIsNothing,
+        Bug::DeadIsAway,
+        Bug::AwayIsWrittenOff,
+        Bug::FailedIsDead,
+        Bug::FoundStaysLost,
+        Bug::HeadsNotMended,
         Bug::UnderWayIsInTheWay,
         Bug::DismissedUnasked,
         Bug::NameTwice,
@@ -301,6 +329,8 @@ impl Bug {
         Bug::NewPlaceStays,
         Bug::OneBehindPasses,
         Bug::WrittenOnce,
+        Bug::FailureToldOnce,
+        Bug::UnreadToTheEnd,
         Bug::UnreadSaysNothing,
         Bug::OlderIsOut,
         Bug::FirstOfTwo,

@@ -205,14 +205,6 @@ impl Channel {
         true
     }
 
-    /// A request is there for the command that has waited longest for one.
-    fn next_work(&self) {
-        let work = self.waiting_work.borrow_mut().pop_front();
-        if let Some(work) = work {
-            self.port.begin_work(work);
-        }
-    }
-
     /// The buffers that small data is gathered in; `None` when there is no memory for them.
     pub(crate) fn buffers(&self) -> Option<BufPool> {
         let mut all = self.buffers.borrow_mut();
@@ -351,9 +343,10 @@ impl Channel {
         port.connect(qp, self.clone());
         conn.set_tap(Some(Rc::new(CommandTap(Rc::downgrade(&self)))));
         port.more_held.signal();
-        port.shared.spread.counts().logged_in();
+        let host = self.view.host();
+        port.shared.spread.counts().logged_in(&host, &peer);
         tracing::info!(
-            %peer, initiator = %self.name.session.initiator, host = %self.view.host(),
+            %peer, initiator = %self.name.session.initiator, %host,
             channel = self.name.channel, resumed = known, features = ?response.features,
             "channel in service"
         );
@@ -363,6 +356,7 @@ impl Channel {
         closed.await;
         // What was not looked at by now counts as never arrived.
         port.disconnect(qp);
+        port.shared.spread.counts().logged_out(&host);
         let reason = conn.close_reason();
         if reason.starts_with(weir_fabric::OWN_ERROR) {
             port.shared.spread.broke(&peer, &reason);
@@ -370,6 +364,7 @@ impl Channel {
         tracing::info!(%peer, channel = self.name.channel, reason = %conn.close_reason(), "connection closed");
         self.replies.clear();
         self.conn.borrow_mut().take();
+        self.give_up_waiting();
         self.view.cut_off();
         port.shared.sessions.set_connected(&self.name, false);
         self.buffers.take();

@@ -31,6 +31,12 @@ weir_base::planted_bugs! {
     ReadsHoldUp,
     /// What a lost connection has left ends the command that has its slot by now.
     FormerEnds,
+    /// Commands of a lost connection that have no request wait on for one.
+    WaitingStay,
+    /// Commands of a serial session wait for their turn though their connection is lost.
+    TurnAwaited,
+    /// A flush under way is forgotten by the next login, and with it an error that it is told.
+    FlushForgotten,
 }
 
 impl Bug {
@@ -49,5 +55,8 @@ impl Bug {
         // Devices of suites end all that they have begun.
         Bug::ReadsHoldUp,
         Bug::FormerEnds,
+        Bug::WaitingStay,
+        Bug::TurnAwaited,
+        Bug::FlushForgotten,
     ];
 }

@@ -4,7 +4,7 @@ use crate::aside::Aside;
 use crate::channel::Channel;
 use crate::config::TargetConfig;
 use crate::keyed::Pending;
-use crate::request::{Parts, Request, Work};
+use crate::request::{Parts, Request};
 use crate::sessions::{ChannelName, Placed};
 use crate::target::{Login, TargetShared};
 use std::cell::{Cell, RefCell};
@@ -305,7 +305,7 @@ impl Port {
             // What a device holds yet is waited for by writes of the host's next login, which this port knows nothing of.
             c.view.leave();
             self.forget(&c.placed());
-            c.waiting_work.take().into_iter().for_each(Work::give_up);
+            c.give_up_waiting();
         }
         if self.shared.spread.stops() {
             // Logins that were under way have held them.

@@ -2,6 +2,7 @@
 
 mod compare;
 mod fetch;
+mod work;
 
 use crate::channel::Channel;
 use crate::planted::{Bug, has};
@@ -10,14 +11,15 @@ use fetch::pieces;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
-use weir_base::{IoError, MILLIS};
+use weir_base::{IoError, MILLIS, Nanos};
 use weir_block::Volume;
 use weir_mem::{Lent, Purse, Slice};
-use weir_proto_brp::command::{Command, Descriptor, Item, flag};
+use weir_proto_brp::command::{Command, Descriptor, flag};
 use weir_proto_brp::volume::VOLUME_INFO;
 use weir_proto_brp::{Op, Status, sums};
 use weir_reactor::{TaskId, Token, WaitChannel, contained_future, sleep, spawn_task, unless};
 use weir_target_core::{End, Pass, WriteGuard};
+pub(crate) use work::Work;
 
 /// RDMA READs of one command at once; more wait their turn.
 const PARALLEL_READS: usize = 16;
@@ -69,48 +71,6 @@ pub(crate) struct Parts {
     sums: Vec<[u8; 4]>,
 }
 
-/// A command for a request.
-pub(crate) struct Work {
-    channel: Rc<Channel>,
-    generation: u64,
-    command: Command,
-    parts: Parts,
-    /// Its inline data.
-    data: Option<Slice>,
-}
-
-impl Work {
-    /// Takes what the command needs out of its message.
-    pub(crate) fn new(channel: Rc<Channel>, item: &Item<'_>, bytes: &[u8]) -> Work {
-        let port = &channel.port;
-        let mut parts = port.spare.borrow_mut().pop().unwrap_or_default();
-        parts.descriptors.clear();
-        parts.descriptors.extend(item.descriptors.iter().map(Descriptor::decode));
-        parts.sums.clear();
-        parts.sums.extend_from_slice(item.sums);
-        let (at, len) = item.data;
-        let data = bytes.get(at..at + len).filter(|d| !d.is_empty()).map(|d| {
-            // Memory of its own when buffers run short: the message cannot wait, and the number of such is
-            // limited by slots. Also for a command that waits for others: these may wait for a buffer.
-            let at_once = !channel.agreed.get().serial && channel.places.can_take(0);
-            let buf = match at_once && len <= port.pool.max_len() {
-                true => channel.share.try_alloc(len),
-                false => None,
-            };
-            let buf = buf.unwrap_or_else(|| port.aside.borrow_mut().get(len));
-            buf.write_at(0, d);
-            buf
-        });
-        let (generation, command) = (channel.generation(), item.command);
-        Work { channel, generation, command, parts, data }
-    }
-
-    /// It will not be run.
-    pub(crate) fn give_up(self) {
-        self.channel.ended(self.generation, &self.command, Ended::Lost, &[], false);
-    }
-}
-
 /// A request. Its memory is used again and again.
 pub(crate) struct Request {
     port: Rc<Port>,
@@ -118,33 +78,6 @@ pub(crate) struct Request {
     wake: WaitChannel,
     /// That of its loop.
     run: Cell<Option<TaskId>>,
-}
-
-impl Port {
-    /// Gives a command to a request. It waits when there is none that its host may have.
-    #[inline]
-    pub(crate) fn submit(&self, work: Work) {
-        if work.channel.places.try_one(0) {
-            return self.begin_work(work);
-        }
-        let channel = work.channel.clone();
-        channel.waiting_work.borrow_mut().push_back(work);
-        channel.places.ask(0);
-    }
-
-    /// Gives a command to a request: one was taken for it.
-    #[inline]
-    #[expect(clippy::unreachable, reason = "an invariant: they are counted")]
-    pub(crate) fn begin_work(&self, work: Work) {
-        let idle = self.idle.borrow_mut().pop();
-        match idle {
-            Some(r) => {
-                *r.work.borrow_mut() = Some(work);
-                r.wake.signal();
-            }
-            None => unreachable!("as many are idle as may be taken"),
-        }
-    }
 }
 
 impl Request {
@@ -231,6 +164,7 @@ struct Running<'a> {
     port: &'a Port,
     channel: &'a Rc<Channel>,
     generation: u64,
+    came: Nanos,
     c: Command,
     inline: Option<Slice>,
     purse: Purse,
@@ -240,13 +174,14 @@ struct Running<'a> {
 
 impl Task {
     async fn run(&mut self, port: &Port, w: Work) {
-        let Work { channel, generation, command, parts, data: inline } = w;
+        let Work { channel, generation, came, command, parts, data: inline } = w;
         self.parts = parts;
         self.read_sums.clear();
         self.lent = false;
         let purse = self.purse.clone();
         let acts = Cell::new(false);
-        let r = Running { port, channel: &channel, generation, c: command, inline, purse, acts };
+        let r =
+            Running { port, channel: &channel, generation, came, c: command, inline, purse, acts };
         let ended = loop {
             // Pinned here: it is large, and would be moved for each command.
             let done = contained_future(pin!(r.one_at_a_time(self))).await;
@@ -281,7 +216,10 @@ impl Running<'_> {
     async fn one_at_a_time(&self, t: &mut Task) -> Result<Ended, Stop> {
         if self.channel.agreed.get().serial {
             let serial = self.channel.serial.borrow().clone();
-            let _turn = serial.acquire(1).await;
+            let _turn = match has(Bug::TurnAwaited) {
+                true => serial.acquire(1).await,
+                false => self.unless_halted(serial.acquire(1)).await?,
+            };
             return self.execute(t).await;
         }
         self.execute(t).await
@@ -389,12 +327,16 @@ impl Running<'_> {
             Some(Op::CompareAndWrite) => self.compare_and_write(t).await,
             Some(Op::Flush) => {
                 let a = self.volume_only()?;
-                let _inside = a.enter()?;
-                io(a.unit().volume().flush().await)?;
+                let _inside = self.unless_halted(a.begin_flush()).await??;
+                // That data are lost may be told once: its end is not to be forgotten.
+                if !has(Bug::FlushForgotten) {
+                    self.act()?;
+                }
+                self.flush(&a).await?;
                 Ok(Status::Ok.into())
             }
             Some(op @ (Op::Discard | Op::WriteZeroes)) => {
-                let (a, durable) = self.channel.admit(c, true)?;
+                let (a, durable) = self.channel.admit(c, true, self.came)?;
                 let volume = a.unit().volume();
                 let _writing = self.begin_write(&a, at, len).await?;
                 self.act()?;
@@ -403,7 +345,7 @@ impl Running<'_> {
                     _ => io(volume.write_zeroes(at, len, c.has(flag::UNMAP)).await)?,
                 }
                 if op == Op::WriteZeroes && (durable || c.has(flag::FUA)) {
-                    io(volume.flush().await)?;
+                    self.flush(&a).await?;
                 }
                 Ok(Status::Ok.into())
             }
@@ -413,10 +355,18 @@ impl Running<'_> {
         }
     }
 
+    async fn flush(&self, a: &Pass) -> Result<(), Stop> {
+        let done = a.flush().await;
+        if !self.channel.is_lost(self.generation) {
+            a.told();
+        }
+        io(done)
+    }
+
     /// The volume of a command without a range.
     fn volume_only(&self) -> Result<Pass, Stop> {
         let c = Command { offset: 0, len: 0, ..self.c };
-        Ok(self.channel.admit(&c, false).map(|(a, _)| a)?)
+        Ok(self.channel.admit(&c, false, self.came)?.0)
     }
 
     async fn describe(&self) -> Result<Ended, Stop> {
@@ -451,7 +401,7 @@ impl Running<'_> {
 
     async fn read(&self, t: &mut Task) -> Result<Ended, Stop> {
         let c = &self.c;
-        let (a, _) = self.channel.admit(c, false)?;
+        let (a, _) = self.channel.admit(c, false, self.came)?;
         let volume = a.unit().volume();
         let len = c.len as usize;
         if c.has(flag::INLINE_IN) {
@@ -591,7 +541,7 @@ impl Running<'_> {
 
     async fn write(&self, t: &mut Task) -> Result<Ended, Stop> {
         let c = &self.c;
-        let (a, durable) = self.channel.admit(c, true)?;
+        let (a, durable) = self.channel.admit(c, true, self.came)?;
         let (data, _held) = self.fetch(t, c.len as usize, self.integrity()).await?;
         if data.is_empty() {
             return Ok(Status::Ok.into());

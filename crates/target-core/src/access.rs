@@ -49,6 +49,9 @@ pub struct AccessMap {
     pub hosts: Vec<HostRule>,
 }
 
+/// What the writer of a host with a name begins with.
+pub(crate) const NAMED: &str = "host ";
+
 impl AccessMap {
     /// The host that `port` belongs to.
     pub fn host(&self, port: &[u8]) -> Option<&HostRule> {
@@ -73,7 +76,7 @@ impl AccessMap {
     pub(crate) fn writer(&self, port: &[u8]) -> String {
         let machine = port.get(8..).filter(|m| m.iter().any(|b| *b != 0));
         match (self.host(port), machine) {
-            (Some(h), _) if !h.any => format!("host {}", h.host),
+            (Some(h), _) if !h.any => format!("{NAMED}{}", h.host),
             (Some(_), Some(m)) => {
                 format!("machine {}", m.iter().map(|b| format!("{b:02x}")).collect::<String>())
             }

@@ -190,7 +190,8 @@ impl Attachment {
             (s.generation(), s.geometry(), fast)
         });
         let writer = self.writer();
-        let attached = Attached::new(unit, self.nexus, writer, generation, geometry, fast);
+        let who = (self.nexus, self.transport.clone());
+        let attached = Attached::new(unit, who, writer, generation, geometry, fast);
         let attached = Rc::new(attached);
         let user = User::new(self.nexus, &attached, self.link.borrow().clone());
         attached.unit.add_user(user);

@@ -116,6 +116,17 @@ impl Pass {
         Ok(WriteGuard(writing, self.enter_to_write()?))
     }
 
+    /// Lets a flush begin, once what its host has left with the device is over.
+    ///
+    /// # Errors
+    /// The command was fenced meanwhile.
+    pub async fn begin_flush(&self) -> Result<Inside<'_>, End> {
+        if self.is_held_up() {
+            Box::pin(self.wait_for_former()).await?;
+        }
+        self.enter_to_flush()
+    }
+
     /// Waits until nothing else writes to the range, then lets a COMPARE AND WRITE of it begin.
     ///
     /// # Errors

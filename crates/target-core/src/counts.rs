@@ -1,9 +1,10 @@
 //! What has happened at a target port since it was made: these only grow.
 
+use crate::comings::{Coming, Comings};
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Causes of refusals that are told one by one: where from, and why. All others are one cause.
@@ -24,6 +25,12 @@ pub struct Counts {
     told: AtomicU64,
     tasks: AtomicU64,
     refusals: Mutex<Refusals>,
+    comings: Mutex<Comings>,
+}
+
+/// An address without what differs from connection to connection.
+fn place(peer: &str) -> String {
+    peer.parse().map_or_else(|_| peer.to_string(), |a: SocketAddr| a.ip().to_string())
 }
 
 /// Refusals of one cause.
@@ -44,8 +51,7 @@ struct Refusals(Vec<Cause>);
 
 impl Refusals {
     fn note(&mut self, peer: &str, claimed: &dyn Display, why: &dyn Display) {
-        let from =
-            peer.parse().map_or_else(|_| peer.to_string(), |a: SocketAddr| a.ip().to_string());
+        let from = place(peer);
         let why = why.to_string();
         let all = &self.0;
         let is_it = |c: &Cause| c.why == why && c.from.as_ref() == Some(&from);
@@ -111,9 +117,24 @@ pub struct Counted {
 }
 
 impl Counts {
-    /// A channel was let in.
-    pub fn logged_in(&self) {
+    /// A channel of a host was let in, from the address `peer`. One that nobody knows has no name.
+    pub fn logged_in(&self, host: &str, peer: &str) {
         self.logins.fetch_add(1, Ordering::Relaxed);
+        self.comings().came(host, &place(peer));
+    }
+
+    /// The same channel has lost its connection.
+    pub fn logged_out(&self, host: &str) {
+        self.comings().went(host);
+    }
+
+    fn comings(&self) -> MutexGuard<'_, Comings> {
+        self.comings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is to be told of hosts that came and went: of each at most once a minute.
+    pub fn take_comings(&self, now: Instant) -> Vec<Coming> {
+        self.comings().take(now)
     }
 
     /// A login from the address `peer` was refused; `claimed` is who it said it was.

@@ -143,6 +143,11 @@ impl Pass {
         if t.stopped() { Err(Failure::Stop) } else { Ok(self.enter_to_write()?) }
     }
 
+    /// The same for a flush.
+    pub(crate) fn begin_to_flush<T: Transfer>(&self, t: &T) -> Result<Inside<'_>, Failure> {
+        if t.stopped() { Err(Failure::Stop) } else { Ok(self.enter_to_flush()?) }
+    }
+
     async fn run<T: Transfer>(
         &self,
         view: &Attachment,
@@ -157,15 +162,16 @@ impl Pass {
             Err(sense) => {
                 // Of a write that is sent again what a lost channel has left may yet be done.
                 if !self.fast().writes {
-                    self.wait_for_lingering(t).await;
+                    self.wait_for_lingering(t).await?;
                 }
                 out.fail(&sense.into(), self.fast().sense);
                 return Ok(out);
             }
         };
-        let writes = command.writes_medium() && !self.fast().writes;
-        if writes || self.may_release(nexus, &command) {
-            self.wait_for_lingering(t).await;
+        let flushes = matches!(command, Command::SyncCache { .. });
+        let held_up = (command.writes_medium() || flushes) && !self.fast().writes;
+        if held_up || self.may_release(nexus, &command) {
+            self.wait_for_lingering(t).await?;
         }
         if let Err(e) = self.admit(nexus, &command) {
             self.refused(&e);
@@ -390,8 +396,16 @@ impl Pass {
     ) -> Result<Vec<Nexus>, Failure> {
         let shared = &self.unit.shared;
         // Both until it is in force, or given up.
-        let (_turn, _inside) = self.turn_to_reserve(nexus, c, t).await?;
-        let planned = shared.with(|s| s.plan_reserve_out(nexus, c, list))?;
+        let (_turn, _inside, planned) = loop {
+            let (turn, inside) = self.turn_to_reserve(nexus, c, t).await?;
+            let planned = shared.with(|s| s.plan_reserve_out(nexus, c, list))?;
+            if !self.bares_former(&planned) {
+                break (turn, inside, planned);
+            }
+            // Others have their turns meanwhile.
+            drop((turn, inside));
+            self.wait_for_lingering(t).await?;
+        };
         if let Some((revision, state)) = planned.to_keep()
             && !self.persist(revision, state).await
         {
@@ -425,8 +439,8 @@ impl Pass {
 
     async fn effects<T: Transfer>(&self, e: &Effects, t: &T) -> Result<(), Failure> {
         if e.flush {
-            let _inside = self.begin(t)?;
-            io(self.unit.volume.flush().await, Direction::Write, 0)?;
+            let _inside = self.begin_to_flush(t)?;
+            io(self.flush().await, Direction::Write, 0)?;
         }
         if e.format.is_some() {
             let len = self.unit.volume.geometry().len;

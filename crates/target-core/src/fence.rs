@@ -8,6 +8,9 @@
 //! * that of the commands, until their answers have left. A host that takes nothing loses its connection after
 //!   [`PATIENCE`], and with it whatever was still to be sent. A command that waits for its host holds nothing up.
 //!
+//! Passes that are void stay so though whoever fences goes away; then nobody waits for anything. A device may hang, and what waits for
+//! it would be more with every host that comes, ends its commands and goes.
+//!
 //! Whoever fences changes the rules first: what comes later meets the new ones, since each reactor looks at them
 //! before its next command. What runs to its end in one go needs no pass for the same reason.
 //!
@@ -20,13 +23,16 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, MutexGuard, PoisonError};
-use weir_base::{Nanos, SECONDS};
+use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_proto_scsi::lu::Nexus;
-use weir_reactor::{JoinHandle, LocalFuture, call, spawn, timeout};
+use weir_reactor::{JoinHandle, LocalFuture, call, sleep, spawn, timeout, unless};
 
 /// How long a host may take to receive what it is owed by commands that were fenced; then its connection ends. Shorter
 /// than the time that hosts give a task management function (Linux: 5 s).
 pub const PATIENCE: Nanos = 2 * SECONDS;
+
+/// How often those that wait for a fence look whether anybody wants to know.
+const LOOK: Nanos = 100 * MILLIS;
 
 /// What becomes of commands whose passes are void.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +98,16 @@ impl UnitShared {
     }
 }
 
+/// Somebody waits for a fence, on whatever reactor, as long as there is the other part of this.
+type Fencer = std::sync::Weak<()>;
+
+/// Waits until nobody wants to know of the end of a fence any more.
+async fn gone(fencer: Fencer) {
+    while fencer.strong_count() > 0 || has(Bug::FencesWaitOn) {
+        sleep(LOOK).await;
+    }
+}
+
 /// Waits for the end of fenced rounds of one view, and until its channel has sent what they left.
 async fn ended(rounds: Vec<Rc<Round>>, link: Option<Weak<dyn Link>>) {
     for r in &rounds {
@@ -147,13 +163,12 @@ impl User {
 
     /// Ends its commands and waits for that. One that has lost the unit may have ended the last of them by itself: then
     /// their answers may yet be on their way.
-    fn end(&self, why: End, spared: u64) -> JoinHandle<()> {
+    fn end(&self, why: End, spared: u64, fencer: Fencer) -> JoinHandle<()> {
         let rounds = self.attached.upgrade().map_or_else(Vec::new, |a| a.fence(why, spared));
         let (attached, link, quiet) =
             (self.attached.clone(), self.link.clone(), self.quiet.clone());
         spawn(async move {
-            if !quiet.get() {
-                ended(rounds, link).await;
+            if !quiet.get() && unless(gone(fencer), ended(rounds, link)).await.is_some() {
                 quiet.set(attached.strong_count() == 0);
             }
         })
@@ -174,14 +189,14 @@ impl Unit {
     }
 
     /// The fence on this reactor.
-    async fn fence_here(self: Rc<Self>, whom: Whom, why: End, spared: u64) {
+    async fn fence_here(self: Rc<Self>, whom: Whom, why: End, spared: u64, fencer: Fencer) {
         if why == End::Gone {
             // Whoever is idle lets go of the unit, too.
             self.refresh_links();
         }
         let mut waits = Vec::new();
         for u in self.users.borrow().iter().filter(|u| whom.means(u.nexus)) {
-            waits.push(u.end(why, spared));
+            waits.push(u.end(why, spared, fencer.clone()));
         }
         for w in waits {
             w.await;
@@ -190,12 +205,12 @@ impl Unit {
 
     /// Has the unit's channels on this reactor look at the access map, and waits for the end of the commands of those
     /// that lost it. Gives those that see it.
-    async fn part_here(self: Rc<Self>) -> Vec<Nexus> {
+    async fn part_here(self: Rc<Self>, fencer: Fencer) -> Vec<Nexus> {
         self.refresh_links();
         let (mut seeing, mut waits) = (Vec::new(), Vec::new());
         for u in self.users.borrow().iter() {
             if u.attached.upgrade().is_none_or(|a| a.rounds.is_gone()) {
-                waits.push(u.end(End::Gone, 0));
+                waits.push(u.end(End::Gone, 0, fencer.clone()));
             } else {
                 seeing.push(u.nexus);
             }
@@ -221,7 +236,7 @@ impl UnitShared {
             Whom::All => Whom::All,
             Whom::Only(some) => Whom::Only(self.with_former(some)),
         };
-        self.everywhere(move |unit| unit.fence_here(whom.clone(), why, spared)).await;
+        self.everywhere(move |unit, fencer| unit.fence_here(whom, why, spared, fencer)).await;
     }
 
     /// After a change of the access map: waits until what nexuses have under way that lost this unit has ended. Then they
@@ -241,22 +256,22 @@ impl UnitShared {
         });
     }
 
-    /// Runs `f` on every reactor's side of the unit at once, and gives what all have found.
+    /// Runs `f` on every reactor's side of the unit at once, and gives what all have found. `f` is told whether anybody waits for that.
     async fn everywhere<F, Fut, R>(&self, f: F) -> Vec<R>
     where
-        F: FnOnce(Rc<Unit>) -> Fut + Send + Clone + 'static,
+        F: FnOnce(Rc<Unit>, Fencer) -> Fut + Send + Clone + 'static,
         Fut: Future<Output = R> + 'static,
         R: Send + 'static,
     {
-        let mut waits = Vec::new();
+        let (mut waits, fencer) = (Vec::new(), Arc::new(()));
         let most = if has(Bug::FenceOneReactor) { 1 } else { usize::MAX };
         for (number, there) in self.members.all().into_iter().take(most) {
-            let f = f.clone();
+            let (f, fencer) = (f.clone(), Arc::downgrade(&fencer));
             waits.push(spawn(async move {
                 // A reactor that has ended has nothing under way.
                 let found = call(&there, move || async move {
                     let unit = Unit::find(number)?;
-                    Some(f(unit).await)
+                    Some(f(unit, fencer).await)
                 });
                 found.await.flatten()
             }));

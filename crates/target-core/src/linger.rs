@@ -8,13 +8,13 @@ use crate::attachment::Attachment;
 use crate::fence::End;
 use crate::pass::Pass;
 use crate::planted::{Bug, has};
-use crate::transfer::Transfer;
+use crate::transfer::{Stop, Transfer};
 use crate::unit::{Attached, Unit, UnitShared, Units};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use weir_base::MILLIS;
-use weir_proto_scsi::lu::Nexus;
+use weir_proto_scsi::lu::{Nexus, PlannedReservations};
 use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::{sleep, spawn};
 
@@ -41,12 +41,16 @@ impl Lingering {
     /// Whether a nexus of these ports and this writer waits for it: any of the same writer or initiator port, its own as well, which
     /// may have lost one channel of several.
     fn is_of(&self, (of, port): (&TransportId, u16), writer: &str, nexus: Nexus) -> bool {
-        let known = !writer.is_empty() && !has(Bug::LingeringByInitiator);
-        let same_writer = known && *self.writer == *writer;
         let other_port = self.ports.1 != port && has(Bug::LingeringByPort);
         let own = self.nexus == nexus && has(Bug::OwnNotAwaited);
-        (self.ports.0 == *of || same_writer) && !other_port && !own
+        is_same((&self.writer, &self.ports.0), (writer, of)) && !other_port && !own
     }
+}
+
+/// Whether these writers and initiator ports are of one host.
+pub(crate) fn is_same(a: (&str, &TransportId), b: (&str, &TransportId)) -> bool {
+    let known = !a.0.is_empty() && !has(Bug::LingeringByInitiator);
+    a.1 == b.1 || known && a.0 == b.0
 }
 
 impl UnitShared {
@@ -58,6 +62,17 @@ impl UnitShared {
     /// it already.
     pub(crate) fn lingers(&self, ports: (&TransportId, u16), writer: &str, nexus: Nexus) -> bool {
         self.lingering().iter().any(|l| l.is_of(ports, writer, nexus))
+    }
+
+    /// Initiator and target port of such writes.
+    fn ports_of_lingering(
+        &self,
+        ports: (&TransportId, u16),
+        writer: &str,
+        nexus: Nexus,
+    ) -> Vec<Ports> {
+        let all = self.lingering();
+        all.iter().filter(|l| l.is_of(ports, writer, nexus)).map(|l| l.ports.clone()).collect()
     }
 
     /// What lingered is over.
@@ -112,6 +127,7 @@ impl Attached {
     /// The channel has ended: the passes are void, and writes of the host wait for those that are under way. Not for reads, which
     /// a device that hangs may never end.
     pub(crate) fn linger(self: &Rc<Self>, nexus: Nexus) {
+        self.told_perhaps();
         let mut rounds = self.fence(End::Gone, 0);
         rounds.retain(|r| r.is_writing() || r.is_inside() && has(Bug::ReadsLinger));
         if rounds.is_empty() || has(Bug::LingeringForgotten) {
@@ -130,6 +146,7 @@ impl Attached {
     /// The connection has ended, and the channel waits for its host: writes that are under way have not been answered, and never may
     /// be if the host is another life of it. Nothing is void, since the host may come back for the ends of its commands.
     fn cut_off(self: &Rc<Self>, nexus: Nexus) {
+        self.told_perhaps();
         if has(Bug::LostGoOnBeside) {
             return;
         }
@@ -202,10 +219,29 @@ impl Pass {
     }
 
     /// Waits for writes of the host that lost their channel: they must not come after what the host writes now.
+    ///
+    /// # Errors
+    /// The command was fenced or stopped meanwhile: nothing is to be said of it before they are over.
     #[cold]
-    pub(crate) async fn wait_for_lingering<T: Transfer>(&self, t: &T) {
-        while self.has_former() && self.end().is_none() && !t.stopped() {
+    pub(crate) async fn wait_for_lingering<T: Transfer>(&self, t: &T) -> Result<(), Stop> {
+        while self.has_former() {
+            if self.end().is_some() || t.stopped() {
+                return if has(Bug::WokenAnswers) { Ok(()) } else { Err(Stop) };
+            }
             sleep(MILLIS).await;
         }
+        Ok(())
+    }
+
+    /// Whether planned reservations let others write while a device has writes of this host that lost their channel.
+    pub(crate) fn bares_former(&self, planned: &PlannedReservations) -> bool {
+        let shared = &self.unit.shared;
+        let Some(own) = shared.ports_of(self.nexus) else { return false };
+        let mut pairs = shared.ports_of_lingering((&own.0, own.1), &self.writer(), self.nexus);
+        if pairs.is_empty() || has(Bug::BaredBesideFormer) {
+            return false;
+        }
+        pairs.push(own);
+        shared.with(|s| s.ends_for_any(planned, &pairs))
     }
 }

@@ -63,8 +63,8 @@ impl Pass {
                 self.verify(lba, u64::from(blocks), bs, bytchk, t, out).await
             }
             Command::SyncCache { lba, .. } => {
-                let _inside = self.begin(t)?;
-                io(volume.flush().await, Direction::Write, lba)
+                let _inside = self.begin_to_flush(t)?;
+                io(self.flush().await, Direction::Write, lba)
             }
             // There is no cache to fetch into.
             Command::PreFetch { .. } => Ok(()),
@@ -197,7 +197,7 @@ impl Pass {
             let _writing = self.write_gate(lba * bs, len, t).await?;
             let r = volume.write_zeroes(lba * bs, len, unmap).await;
             io(r, Direction::Write, lba)?;
-            return if durable { io(volume.flush().await, Direction::Write, lba) } else { Ok(()) };
+            return if durable { io(self.flush().await, Direction::Write, lba) } else { Ok(()) };
         };
         let most = len.min(self.unit.chunk as u64) as usize;
         let piece = t.buffer(most).await?;

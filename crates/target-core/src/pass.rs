@@ -12,10 +12,11 @@ use crate::unit::Attached;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
+use weir_base::Nanos;
 use weir_proto_scsi::lu::{LuState, Nexus};
 use weir_proto_scsi::sense::{Sense, SenseKey};
 use weir_proto_scsi::status::ScsiError;
-use weir_reactor::{WaitChannel, unless};
+use weir_reactor::{WaitChannel, now, unless};
 
 /// Passes that one fence makes void together.
 #[derive(Default)]
@@ -151,6 +152,8 @@ pub struct Pass {
     round: Rc<Round>,
     /// The unit attention that the command has taken, and of which its host has not been told.
     taken: Cell<Option<Box<Sense>>>,
+    /// The loss that the command's answer tells of.
+    pub(crate) tells: Cell<u64>,
     /// The one that its command had when it was ended, and kept: who ended it waits for that.
     _kept: Option<Box<Pass>>,
 }
@@ -194,12 +197,31 @@ impl Drop for Pass {
 }
 
 impl Attached {
-    /// A pass for a command that has just been found to be for this unit.
+    /// A pass for a command that has just come, and is for this unit.
     #[inline]
     pub fn pass(self: &Rc<Self>) -> Pass {
+        self.pass_of(now())
+    }
+
+    /// The same for one that came then, and has waited since.
+    #[inline]
+    pub fn pass_of(self: &Rc<Self>, came: Nanos) -> Pass {
+        if let Some(at) = self.answered.get() {
+            self.comes_after(at, if has(Bug::WaitedIsCame) { now() } else { came });
+        }
+        self.one_more()
+    }
+
+    fn one_more(self: &Rc<Self>) -> Pass {
         let round = self.rounds.now.borrow().clone();
         round.passes.set(round.passes.get() + 1);
-        Pass { attached: self.clone(), round, taken: Cell::default(), _kept: None }
+        Pass {
+            attached: self.clone(),
+            round,
+            taken: Cell::default(),
+            tells: Cell::default(),
+            _kept: None,
+        }
     }
 
     /// The passes so far are void from here on, but that of the command aside with this number.
@@ -219,10 +241,13 @@ impl Pass {
         self.round.end.get()
     }
 
-    /// The command's answer is with the connection: its host is told of what it has taken.
+    /// The command's answer is with the connection: its host is told of what it has taken, and of what was lost.
     #[inline]
     pub fn told(&self) {
         self.taken.set(None);
+        if self.tells.get() > 0 {
+            self.loss_is_told();
+        }
     }
 
     /// The command is refused: by a unit attention, perhaps, that is pending no more.
@@ -343,9 +368,17 @@ impl Pass {
         Ok(inside)
     }
 
+    /// The same for a flush, whose end may tell of a loss: what its host flushes next waits for that.
+    ///
+    /// # Errors
+    /// As [`enter`](Pass::enter).
+    pub fn enter_to_flush(&self) -> Result<Inside<'_>, End> {
+        if has(Bug::FlushesLeft) { self.enter() } else { self.enter_to_write() }
+    }
+
     /// A new pass for a command that may ask again.
     pub fn renew(&mut self) {
-        *self = self.attached.pass();
+        *self = self.attached.one_more();
     }
 
     /// Gives the pass back for the time in which the command, which has done its work, waits for the end of others. One that
@@ -376,7 +409,7 @@ pub struct Aside {
 
 impl Aside {
     /// As [`UnitShared::fence`](crate::UnitShared::fence), for what this command ends: all these nexuses' commands but
-    /// itself, though it may be one of them. Once this one is ended nobody is promised anything: the fence goes on, and is
+    /// itself, though it may be one of them. Once this one is ended nobody is promised anything: what was ended stays so, and is
     /// not waited for.
     pub async fn fence(&self, whom: Whom, why: End) {
         let spared = if has(Bug::FencerNotSpared) { 0 } else { self.round.number };
@@ -399,7 +432,7 @@ impl Aside {
         }
         self.round.passes.set(self.round.passes.get() + 1);
         let (attached, round) = (self.attached.clone(), self.round.clone());
-        Pass { attached, round, taken: Cell::default(), _kept: kept }
+        Pass { attached, round, taken: Cell::default(), tells: Cell::default(), _kept: kept }
     }
 }
 

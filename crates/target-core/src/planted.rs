@@ -51,6 +51,20 @@ weir_base::planted_bugs! {
     LostFreesReservation,
     /// A host may give its SPC-2 reservation up while a device has writes of it by a channel that is lost.
     ReleasedBesideFormer,
+    /// The same of a persistent reservation.
+    BaredBesideFormer,
+    /// A write that waits for what its host has left is answered when a fence wakes it.
+    WokenAnswers,
+    /// What waits for commands that were fenced goes on though nobody wants to know of it.
+    FencesWaitOn,
+    /// A loss is told by the flush that the device has failed, and by no other.
+    LossToldOnce,
+    /// An answer that left shortly before its connection was lost has told its host of a loss.
+    LostAnswerTells,
+    /// A command that has waited since before an answer counts as one that came after it.
+    WaitedIsCame,
+    /// What a host has left of a flush is not waited for by its next one.
+    FlushesLeft,
 }
 
 impl Bug {
@@ -76,5 +90,12 @@ impl Bug {
         Bug::LingeringByInitiator,
         Bug::LostFreesReservation,
         Bug::ReleasedBesideFormer,
+        Bug::BaredBesideFormer,
+        Bug::WokenAnswers,
+        Bug::FencesWaitOn,
+        Bug::LossToldOnce,
+        Bug::LostAnswerTells,
+        Bug::WaitedIsCame,
+        Bug::FlushesLeft,
     ];
 }

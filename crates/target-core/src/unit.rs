@@ -3,6 +3,7 @@
 use crate::fence::User;
 use crate::gate::{Gate, SharedGate};
 use crate::linger::Lingering;
+use crate::losses::Losses;
 use crate::members::{self, Members};
 use crate::pass::Rounds;
 use crate::turn::Turns;
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use weir_base::Nanos;
 use weir_block::Volume;
 use weir_mem::BufPool;
 use weir_proto_scsi::cdb::Command;
@@ -19,6 +21,7 @@ use weir_proto_scsi::geometry::Geometry;
 use weir_proto_scsi::lu::{FastPath, LuState, Nexus};
 use weir_proto_scsi::sense::Sense;
 use weir_proto_scsi::status::ScsiError;
+use weir_proto_scsi::transport_id::TransportId;
 use weir_reactor::vital;
 
 /// Keeps persistent reservations with APTPL (SPC-4 5.13.5).
@@ -46,6 +49,7 @@ pub struct UnitShared {
     pub(crate) lingering: Mutex<Vec<Lingering>>,
     /// Nexuses that the access map has taken the unit from, until their commands have ended.
     pub(crate) parting: Mutex<BTreeSet<Nexus>>,
+    pub(crate) losses: Losses,
 }
 
 impl UnitShared {
@@ -62,6 +66,7 @@ impl UnitShared {
             reserving: Turns::default(),
             lingering: Mutex::default(),
             parting: Mutex::default(),
+            losses: Losses::default(),
         })
     }
 
@@ -173,7 +178,11 @@ impl Units {
 
 /// A unit as one nexus sees it, with what may be cached of its state.
 pub struct Attached {
+    /// Tells it from other views.
+    pub(crate) number: u64,
     pub(crate) nexus: Nexus,
+    /// The initiator port of the nexus.
+    pub(crate) port: TransportId,
     pub(crate) unit: Rc<Unit>,
     /// Whose writes wait for what is left behind here, as the access map has it.
     writer: RefCell<Arc<str>>,
@@ -181,27 +190,34 @@ pub struct Attached {
     geometry: Cell<Geometry>,
     fast: Cell<FastPath>,
     pub(crate) rounds: Rounds,
+    /// When its connection was given an answer that tells of a loss, and that may not have reached the host.
+    pub(crate) answered: Cell<Option<Nanos>>,
 }
 
 impl Attached {
     /// A view, with what was found of the state.
     pub(crate) fn new(
         unit: Rc<Unit>,
-        nexus: Nexus,
+        (nexus, port): (Nexus, TransportId),
         writer: Arc<str>,
         generation: u64,
         geometry: Geometry,
         fast: FastPath,
     ) -> Attached {
-        Attached {
+        let attached = Attached {
+            number: members::number(),
             nexus,
+            port,
             unit,
             writer: RefCell::new(writer),
             generation: Cell::new(generation),
             geometry: Cell::new(geometry),
             fast: Cell::new(fast),
             rounds: Rounds::default(),
-        }
+            answered: Cell::default(),
+        };
+        attached.is_seen();
+        attached
     }
 
     /// The unit.
@@ -236,7 +252,9 @@ impl Attached {
 
     /// The access map has been looked at again.
     pub(crate) fn belongs_to(&self, writer: &Arc<str>) {
-        if self.writer.replace(writer.clone()) != *writer {
+        if self.writer() != *writer {
+            self.is_renamed(writer);
+            self.writer.replace(writer.clone());
             self.forget_rules();
         }
     }

@@ -37,6 +37,9 @@ impl Volume for Vital {
     fn flush(&self) -> IoFuture<'_> {
         vital(|| self.0.flush())
     }
+    fn lost(&self) -> u64 {
+        vital(|| self.0.lost())
+    }
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         vital(|| self.0.discard(at, len))
     }

@@ -167,9 +167,10 @@ impl Channel {
         channel.conn.set_tap(Some(Rc::new(AtOnceTap(Rc::downgrade(&channel)))));
         port.has_joined(&name);
         port.established.signal_all();
-        port.shared.spread.counts().logged_in();
+        let host = channel.view.host();
+        port.shared.spread.counts().logged_in(&host, &channel.peer);
         tracing::info!(
-            peer = %channel.peer, initiator = %channel.initiator, host = %channel.view.host(),
+            peer = %channel.peer, initiator = %channel.initiator, %host,
             channel = id, credits, "channel established"
         );
         let probe = channel.spawn(Channel::probe(channel.clone()));
@@ -182,6 +183,7 @@ impl Channel {
             weir_reactor::cancel(task);
         }
         channel.lost.set(true);
+        port.shared.spread.counts().logged_out(&host);
         let reason = channel.conn.close_reason();
         if reason.starts_with(weir_fabric::OWN_ERROR) {
             port.shared.spread.broke(&channel.peer, &reason);
@@ -197,10 +199,10 @@ impl Channel {
         channel.view.leave();
         port.shared.nexuses.lose(&name);
         channel.view.left().await;
-        // Before whoever waits for the end of the channel comes to claim it.
-        let seat = has(Bug::SeatHeldOn).then_some(seat);
-        // Nothing of the channel's commands can have an effect any more: the next login need not wait for their ends.
-        channel.leave_nexus();
+        if has(Bug::SeatHeldOn) {
+            channel.leave_nexus();
+        }
+        // What a device does not hold up ends by itself, and soon: nothing that a host has of the port outlives its place there.
         while channel.busy.get() > 0 {
             channel.drained.wait().await;
         }
@@ -208,6 +210,8 @@ impl Channel {
         port.uncommit(credits);
         channel.enter(ChannelState::Free);
         drop(seat);
+        // Whoever waits for the end of the channel finds its place free.
+        channel.leave_nexus();
     }
 
     /// Its port has ended. What a device holds yet is waited for by writes of the host's next login, which that port knows

@@ -37,8 +37,14 @@ weir_base::planted_bugs! {
     JoiningStay,
     /// A reset ends the reservation of RESERVE(6) while tasks before it have not ended.
     ResetFreesEarly,
-    /// A channel that has ended keeps its place at the port until its last request has.
+    /// A login finds a channel ended that has its place at the port yet.
     SeatHeldOn,
+    /// Task management goes on waiting for a device when its channel is lost, and keeps what that has of the port.
+    LostManageOn,
+    /// A reset whose channel is lost before it is over never ends the reservation of RESERVE(6).
+    LostResetNever,
+    /// A reset that is over ends the reservation of RESERVE(6) though a later one has not ended its holder's tasks.
+    ResetsAlike,
 }
 
 impl Bug {
@@ -56,5 +62,8 @@ impl Bug {
         Bug::AnswerAtOnce,
         Bug::ResetFreesEarly,
         Bug::SeatHeldOn,
+        Bug::LostManageOn,
+        Bug::LostResetNever,
+        Bug::ResetsAlike,
     ];
 }

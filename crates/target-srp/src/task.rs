@@ -5,12 +5,27 @@ use crate::planted::{Bug, has};
 use crate::port::Port;
 use crate::request::Request;
 use std::rc::Rc;
-use weir_proto_scsi::lu::{Nexus, UaScope};
+use std::sync::Arc;
+use weir_base::{MILLIS, Nanos};
+use weir_proto_scsi::lu::{Nexus, Reset, UaScope};
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::sense::Sense;
 use weir_proto_srp::{RspCode, TaskFunction, TaskManagement};
-use weir_reactor::call;
-use weir_target_core::{End, Whom};
+use weir_reactor::{call, sleep, spawn_task, unless};
+use weir_target_core::{End, UnitShared, Whom};
+
+/// How often a reset that nobody waits for looks whether it is to end anything yet.
+const LOOK: Nanos = 100 * MILLIS;
+
+/// A reset whose host is gone ends the SPC-2 reservation all the same. So only the last one of a unit has to go on.
+async fn go_on(unit: Arc<UnitShared>, reset: Reset, over: impl Future<Output = ()>) {
+    let idle = async {
+        while unit.with(|s| s.reset_due()) == Some(reset) {
+            sleep(LOOK).await;
+        }
+    };
+    unless(idle, over).await;
+}
 
 impl Port {
     /// Carries a task management function out.
@@ -44,14 +59,18 @@ impl Port {
                 }
             };
             victims.iter().for_each(|r| r.abort());
-            for r in victims {
-                r.aborted().await;
-            }
+            let aborted = async {
+                for r in victims {
+                    r.aborted().await;
+                }
+            };
+            unless(request.halted(), aborted).await;
             return RspCode::Complete;
         }
         let Some(a) = channel.view.find(Lun(t.lun)) else { return RspCode::TmfFailed };
         let unit = a.unit().shared().clone();
         // What comes while the tasks end is told already.
+        let mut reset = None;
         let whom = match t.function {
             TaskFunction::AbortTaskSet => Whom::Only(vec![nexus]),
             TaskFunction::ClearTaskSet => {
@@ -59,20 +78,39 @@ impl Port {
                 Whom::All
             }
             TaskFunction::LunReset => {
-                unit.with(|s| s.lu_reset(Some(nexus)));
+                reset = Some(unit.with(|s| s.lu_reset(Some(nexus))));
                 if has(Bug::ResetOwnOnly) { Whom::Only(vec![nexus]) } else { Whom::All }
             }
             // NORMACA is 0: there is never one to clear.
             TaskFunction::ClearAca => return RspCode::Complete,
             _ => return RspCode::TmfUnsupported,
         };
-        let resets = t.function == TaskFunction::LunReset;
-        if resets && has(Bug::ResetFreesEarly) {
-            unit.with(|s| s.lu_reset_over());
+        if let Some(reset) = reset.filter(|_| has(Bug::ResetFreesEarly)) {
+            unit.with(|s| s.lu_reset_over(reset));
         }
-        unit.fence(whom, End::Aborted(nexus)).await;
-        if resets {
-            unit.with(|s| s.lu_reset_over());
+        let ends = End::Aborted(nexus);
+        let over = async move {
+            unit.fence(whom, ends).await;
+            if let Some(reset) = reset {
+                unit.with(|s| match s.reset_due().filter(|_| has(Bug::ResetsAlike)) {
+                    Some(any) => s.lu_reset_over(any),
+                    None => s.lu_reset_over(reset),
+                });
+            }
+        };
+        // A device may take for ever, and its host be gone long before: it then keeps nothing that others wait for.
+        let mut over = Box::pin(over);
+        let lost = async {
+            request.halted().await;
+            if has(Bug::LostManageOn) {
+                std::future::pending().await
+            }
+        };
+        if unless(lost, over.as_mut()).await.is_none() {
+            if let Some(reset) = reset.filter(|_| !has(Bug::LostResetNever)) {
+                spawn_task(go_on(a.unit().shared().clone(), reset, over));
+            }
+            return RspCode::TmfFailed;
         }
         if !has(Bug::UnplacedGoOn) {
             self.end_unplaced_everywhere(nexus, Lun(t.lun)).await;

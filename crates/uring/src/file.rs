@@ -15,7 +15,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use weir_base::{IoError, IoResult, Nanos, SECONDS};
-use weir_disk::{Disk, DiskOp, Extent, report};
+use weir_disk::{Disk, DiskOp, Extent, Losses, report};
 use weir_reactor::{
     Completion, LocalFuture, Token, WaitChannel, complete, completion, spawn, spawn_task, timeout,
 };
@@ -131,7 +131,7 @@ pub struct FileDisk {
     /// For questions about holes.
     asked: OnceCell<Arc<OwnedFd>>,
     /// What it is on is held as long as it is there.
-    _held: Option<User>,
+    held: Option<User>,
 }
 
 impl FileDisk {
@@ -157,7 +157,7 @@ impl FileDisk {
             slow: held.is_slow().then(|| ring.lane(held.fs(), SLOW)),
             fs: held.fs(),
             asked: OnceCell::new(),
-            _held: Some(User::of(held)),
+            held: Some(User::of(held)),
         })
     }
 
@@ -183,7 +183,7 @@ impl FileDisk {
             slow: o.slow.then(|| ring.lane(o.fs, SLOW)),
             fs: o.fs,
             asked: OnceCell::new(),
-            _held: None,
+            held: None,
         }
     }
 }
@@ -340,14 +340,20 @@ impl Disk for FileDisk {
         if self.read_only && !matches!(op, DiskOp::Read { .. } | DiskOp::Flush) {
             return complete(token, report(Err(IoError::ReadOnly)));
         }
-        let io = Io { ring: self.ring.clone(), fd: self.fd.share(), device: self.device };
-        let Some(lane) = self.slow.clone() else { return io.start(op, token, false) };
-        spawn_task(async move {
-            lane.wait().await;
-            let done = io.slowly(op).await;
-            lane.signal();
-            complete(token, done);
-        });
+        let (ring, losses) = (self.ring.clone(), self.losses());
+        let io = Io { ring, fd: self.fd.share(), device: self.device, losses };
+        if let Some(lane) = self.slow.clone() {
+            spawn_task(async move {
+                lane.wait().await;
+                let done = io.slowly(op).await;
+                lane.signal();
+                complete(token, done);
+            });
+        } else if io.losses.is_some() && matches!(op, DiskOp::Flush) {
+            spawn_task(async move { complete(token, io.flush(false).await) });
+        } else {
+            io.start(op, token, false);
+        }
     }
 
     fn set_len(&self, len: u64) -> IoResult {
@@ -413,6 +419,10 @@ impl Disk for FileDisk {
         let done = unsafe { libc::fstat(self.fd.fd.as_raw_fd(), &mut st) } == 0;
         done.then(|| st.st_blocks.cast_unsigned() * 512)
     }
+
+    fn losses(&self) -> Option<Arc<Losses>> {
+        self.held.as_ref().map(|h| h.held().losses().clone())
+    }
 }
 
 impl Drop for FileDisk {
@@ -430,9 +440,28 @@ struct Io {
     ring: Ring,
     fd: Kept,
     device: bool,
+    losses: Option<Arc<Losses>>,
 }
 
 impl Io {
+    /// A flush whose end is noted.
+    async fn flush(&self, slow: bool) -> Completion {
+        let run = async || {
+            let (token, done) = completion();
+            self.start(DiskOp::Flush, token, slow);
+            done.await
+        };
+        let Some(losses) = &self.losses else { return run().await };
+        let mut done = None;
+        let io = async {
+            let c = run().await;
+            done = Some(c);
+            weir_disk::status(c)
+        };
+        let ended = losses.flush(io).await;
+        done.unwrap_or_else(|| report(ended))
+    }
+
     /// Where the file system may have the caller wait. Not all of these have a write kept before it ends because it says so (FUSE
     /// with FOPEN_DIRECT_IO does not): they are asked by fsync.
     async fn slowly(&self, op: DiskOp) -> Completion {
@@ -441,12 +470,16 @@ impl Io {
             self.start(op, token, true);
             done
         };
-        let DiskOp::Write { offset, buf, fua: true } = op else { return run(op).await };
+        let (offset, buf) = match op {
+            DiskOp::Write { offset, buf, fua: true } => (offset, buf),
+            DiskOp::Flush => return self.flush(true).await,
+            other => return run(other).await,
+        };
         let written = run(DiskOp::Write { offset, buf, fua: false }).await;
         if !written.is_ok() {
             return written;
         }
-        let kept = run(DiskOp::Flush).await;
+        let kept = self.flush(true).await;
         if kept.is_ok() { written } else { kept }
     }
 

@@ -39,12 +39,27 @@ pub(crate) fn lasting(device: &Path) -> Vec<String> {
         if swaps.lines().any(|l| l.starts_with(&path)) {
             uses.push(format!("{disk} is swap space"));
         }
+        uses.extend(loops_on(disk).map(|l| format!("{l} is made of {disk}")));
         let holders = fs::read_dir(format!("/sys/class/block/{disk}/holders"));
         for h in holders.into_iter().flatten().flatten() {
             uses.push(format!("{disk} is part of {}", h.file_name().to_string_lossy()));
         }
     }
     uses
+}
+
+/// Loop devices that are made of a disk: no process has it open for them, and they do not count as holders.
+fn loops_on(disk: &str) -> impl Iterator<Item = String> {
+    let number = |path: &Path| fs::metadata(path).map(|m| m.rdev()).ok().filter(|n| *n != 0);
+    let wanted = number(&Path::new("/dev").join(disk));
+    let all = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    all.filter_map(move |l| {
+        let backing = fs::read_to_string(l.path().join("loop/backing_file")).ok()?;
+        // By name first: another file may be on a file system that is gone.
+        let backing = Path::new(backing.trim_end()).strip_prefix("/dev").ok()?.to_owned();
+        let is_it = wanted.is_some() && number(&Path::new("/dev").join(backing)) == wanted;
+        is_it.then(|| l.file_name().to_string_lossy().into_owned())
+    })
 }
 
 /// Those by processes that have it open, which may be for a moment.
@@ -100,17 +115,22 @@ fn openers(device: &str, server: u32) -> Vec<String> {
         let Some(pid) = process.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
             continue;
         };
-        let fds = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        // By name first: asking every file may have to wait for a file system that is gone.
-        let has = fds.filter_map(|fd| fs::read_link(fd.path()).ok()).any(|to| {
-            to.starts_with("/dev") && fs::metadata(&to).is_ok_and(|m| m.rdev() == wanted)
-        });
+        let mut fds = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        let has = fds.any(|fd| is_open(&fd.path(), wanted));
         if has && pid != std::process::id() && pid != server {
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
             found.push(format!("process {pid} ({}) has {device} open", name.trim_end()));
         }
     }
     found
+}
+
+/// Whether a descriptor, by its entry below `/proc`, is of this device.
+fn is_open(fd: &Path, wanted: u64) -> bool {
+    // By name first: asking every file may have to wait for a file system that is gone. What has the name in a container may be
+    // another thing here, so the descriptor itself is asked.
+    let named = fs::read_link(fd).is_ok_and(|to| to.starts_with("/dev"));
+    named && fs::metadata(fd).is_ok_and(|m| m.rdev() == wanted)
 }
 
 #[cfg(test)]
@@ -123,6 +143,16 @@ mod tests {
         assert_eq!(mounted_at(info, "7:3").collect::<Vec<_>>(), ["/mnt/a b"]);
         assert_eq!(mounted_at(info, "7:4").count(), 0);
         assert_eq!(unescape("a\\134b\\"), "a\\b\\");
+    }
+
+    #[test]
+    fn who_has_a_device_open_is_known_by_what_it_is() {
+        // /dev/null and /dev/zero (devices.txt)
+        let (null, zero) = (libc::makedev(1, 3), libc::makedev(1, 5));
+        let file = fs::File::open("/dev/null").unwrap();
+        use std::os::fd::AsRawFd;
+        let fd = format!("/proc/self/fd/{}", file.as_raw_fd());
+        assert!(is_open(Path::new(&fd), null) && !is_open(Path::new(&fd), zero));
     }
 
     #[test]

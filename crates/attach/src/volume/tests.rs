@@ -1,6 +1,6 @@
 //! Writes that were given up, before a target whose medium takes its time with some of them.
 
-use super::{Patience, Volume, Way};
+use super::{Patience, Told, Volume, Way};
 use crate::disk::{Disk, Errno, Request};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -77,6 +77,9 @@ impl Medium for OnSlow {
     }
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::ready(Ok(()))
+    }
+    fn lost(&self) -> u64 {
+        0
     }
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.write_zeroes(at, len, true)
@@ -276,4 +279,19 @@ fn a_newer_write_does_not_wait_for_a_read_that_was_given_up() {
     world.run_for(LIMIT / 4);
     assert_eq!(world.run(&host, SECONDS, newer).unwrap(), Some(Ok(())));
     assert_eq!(slow.first(), 0x22);
+}
+
+#[test]
+fn what_goes_on_is_said_ever_more_seldom() {
+    let told = Told::default();
+    let said = |from: u64, to: u64| {
+        (from..to).filter_map(|s| told.is_due(s * SECONDS).map(|_| s)).collect::<Vec<_>>()
+    };
+    assert_eq!(said(0, 800), [0, 10, 30, 70, 150, 310, 630]);
+    let day = said(800, 86_400);
+    assert!(day.len() <= 86_400 / 640 + 1, "{day:?}");
+    // Something went on: the next time is news.
+    told.ends();
+    let at = 86_400 + 640;
+    assert_eq!(said(at, at + 40), [at, at + 20]);
 }

@@ -1,11 +1,13 @@
 //! Hosts beside each other: one that is stopped in the midst of its work, very many of them, and a crowd that wants in.
 
 mod crowd;
+mod hung;
+mod restarted;
 
 use super::limits::resident;
 use super::page::{Page, Section, Table};
 use super::runner::Runner;
-use super::target::{Medium, Target, Wanted};
+use super::target::{Medium, NOT_OURS, Target, Wanted};
 use super::{Scenario, ScenarioError};
 use crate::units;
 use serde_json::{Value, json};
@@ -41,8 +43,20 @@ struct Host(Option<Child>);
 impl Host {
     /// Starts the host of this number with a load.
     fn start(r: &Runner<'_>, t: &Target, number: u32, load: &str) -> Result<Host, ScenarioError> {
+        Host::start_on(r, t, number, 0, load)
+    }
+
+    /// The same with another volume.
+    fn start_on(
+        r: &Runner<'_>,
+        t: &Target,
+        number: u32,
+        lun: u16,
+        load: &str,
+    ) -> Result<Host, ScenarioError> {
         let child = Command::new(&r.setup.program)
-            .args(["bench", "--json", "--target", &t.login.place().to_string(), "--lun", "0"])
+            .args(["bench", "--json", "--target", &t.login.place().to_string()])
+            .args(["--lun", &lun.to_string()])
             .args(["--initiator-port", &format!("{number:016x}:0000000000000009")])
             .args(load.split(' '))
             .stdin(Stdio::null())
@@ -63,15 +77,20 @@ impl Host {
     }
 
     /// Waits for its end; bytes per second.
-    fn rate(mut self) -> Result<f64, ScenarioError> {
-        let Some(child) = self.0.take() else { return Ok(0.0) };
+    fn rate(self) -> Result<f64, ScenarioError> {
+        let v = self.ended()?;
+        v["bw_bytes"].as_f64().ok_or_else(|| ScenarioError::Io("a host said no rate".into()))
+    }
+
+    /// Waits for its end; what it has measured.
+    fn ended(mut self) -> Result<Value, ScenarioError> {
+        let Some(child) = self.0.take() else { return Ok(Value::Null) };
         let out = child.wait_with_output().map_err(system("a host's process"))?;
         if !out.status.success() {
             let why = String::from_utf8_lossy(&out.stderr);
             return Err(ScenarioError::Io(format!("a host: {why}")));
         }
-        let v: Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
-        v["bw_bytes"].as_f64().ok_or_else(|| ScenarioError::Io("a host said no rate".into()))
+        Ok(serde_json::from_slice(&out.stdout).unwrap_or_default())
     }
 }
 
@@ -101,11 +120,18 @@ impl Found {
         self.table.row([what, &is, goal, met].map(str::to_owned).to_vec());
         self.data.push(json!({ "what": what, "is": is, "goal": goal, "met": met }));
     }
+
+    /// This machine does not let it be measured.
+    fn left_out(&mut self, r: &Runner<'_>, what: &str, why: &str) {
+        r.say(&format!("  {what} is not measured: {why}"));
+        self.table.row([what, "not measured", "", ""].map(str::to_owned).to_vec());
+        self.data.push(json!({ "what": what, "not_measured": why }));
+    }
 }
 
-fn target(r: &Runner<'_>) -> Result<Target, ScenarioError> {
+fn target(r: &Runner<'_>, medium: Medium) -> Result<Target, ScenarioError> {
     let wanted = Wanted {
-        medium: Medium::Ram,
+        medium,
         volumes: 1,
         size: VOLUME,
         cores: r.cores.target.clone(),
@@ -205,11 +231,9 @@ fn many(r: &Runner<'_>, t: &Target, pid: u32, found: &mut Found) -> Result<(), S
 }
 
 fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
-    let t = target(r)?;
+    let t = target(r, Medium::Ram)?;
     let Some(pid) = t.pid() else {
-        return Err(ScenarioError::Target(
-            "must be a process of this scenario: leave --target out".into(),
-        ));
+        return Err(ScenarioError::Target(NOT_OURS.into()));
     };
     let mut found = Found {
         table: Table::new(&["what", "measured", "goal", "met"]),
@@ -232,12 +256,15 @@ fn run(r: &Runner<'_>) -> Result<Page, ScenarioError> {
     let more = resident(pid).map_err(&system)?.saturating_sub(before);
     let is = format!("{:.0} MiB", more as f64 / f64::from(1 << 20));
     found.row(r, "memory of the target that the crowd took", is, "<= 64 MiB", more <= 64 << 20);
+    drop(t);
+    restarted::run(r, &mut found)?;
+    hung::run(r, &mut found)?;
     Ok(Page {
         intro: "Whoever shares a target with others must not feel it when one of them stops in the midst of its work, when there \
                 are many of them, or when somebody connects without end. Every host is a process of its own."
             .into(),
         method: format!(
-            "target on cores {:?}, hosts wherever they like; a volume of {} in memory.",
+            "target on cores {:?}, hosts wherever they like; a volume of {} in memory; in a file where the target is started anew. A pause is the longest of all commands of a host.",
             r.cores.target,
             units::size(VOLUME)
         ),

@@ -1,6 +1,7 @@
 //! A target process for the time of a scenario.
 
 use super::{ScenarioError, Setup};
+use crate::bare::Clock;
 use crate::srp::{Found, Login, scan};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,6 +15,9 @@ use weir_uring::TcpListener;
 /// How long a target may take to serve, in steps of [`STEP`].
 const STEPS: u32 = 200;
 const STEP: Duration = Duration::from_millis(100);
+/// How often it is looked whether one that stops has ended.
+const LOOK: Duration = Duration::from_millis(5);
+pub(super) const NOT_OURS: &str = "must be a process of this scenario: leave --target out";
 
 /// What volumes are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub(super) enum Medium {
     Ram,
     /// Nothing: writes are forgotten.
     Null,
+    /// A file, which outlives the process.
+    File,
 }
 
 /// What to start.
@@ -80,17 +86,18 @@ pub(super) fn free_port() -> std::io::Result<u16> {
     Ok(l.local_addr()?.port())
 }
 
-/// The configuration of a target with the volumes wanted under LUN 0 and up, for any host.
-pub(super) fn config(wanted: &Wanted, address: SocketAddr) -> String {
+/// The configuration of a target with the volumes wanted under LUN 0 and up, for any host. A file is in `dir`.
+pub(super) fn config(wanted: &Wanted, address: SocketAddr, dir: &Path) -> String {
     let kind = match wanted.medium {
-        Medium::Ram => "ram",
-        Medium::Null => "null",
+        Medium::Ram => "kind = \"ram\"".to_owned(),
+        Medium::Null => "kind = \"null\"".to_owned(),
+        Medium::File => format!("kind = \"file\", path = \"{}\"", dir.join("pool.img").display()),
     };
     let cores: Vec<String> = wanted.cores.iter().map(ToString::to_string).collect();
     let (size, n) = (wanted.size, u64::from(wanted.volumes));
     let mut t = format!(
         "listen = [\"{address}\"]\ncores = [{}]\nbuffer_memory = {}\n\
-         [[pool]]\nname = \"bench\"\ndevices = [{{ kind = \"{kind}\", size = {} }}]\n\
+         [[pool]]\nname = \"bench\"\ndevices = [{{ {kind}, size = {} }}]\n\
          [[host]]\nname = \"all\"\nallow_any = true\n",
         cores.join(", "),
         wanted.buffers,
@@ -125,30 +132,55 @@ impl Target {
         let port = free_port().map_err(system("a port for the target"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let file = dir.0.join("weir.toml");
-        std::fs::write(&file, config(wanted, SocketAddr::from((wanted.listen, port))))
+        std::fs::write(&file, config(wanted, SocketAddr::from((wanted.listen, port)), &dir.0))
             .map_err(system("the target's configuration"))?;
-        let log = std::fs::File::create(dir.0.join("log")).map_err(system("the target's log"))?;
-        let child = Command::new(&setup.program)
-            .arg("--data-dir")
-            .arg(dir.0.join("data"))
-            .arg("serve")
-            .arg("--config")
-            .arg(&file)
-            // Its end of the pipe closes when this process ends, however that comes about.
-            .arg("--until-stdin-closes")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .map_err(system("the target's process"))?;
+        let child = serve(setup, &dir.0)?;
         let login = Login::new(address, PortId::default(), setup.initiator);
         let mut t = Target { login, address, process: Some(Process { child, dir }) };
         t.wait(wanted)?;
         Ok(t)
     }
 
+    /// Stops the process as an operator does; gives how long that takes.
+    ///
+    /// # Errors
+    /// It does not end, or not in order; it is none of ours.
+    pub(super) fn stop(&mut self) -> Result<Duration, ScenarioError> {
+        let p = self.process.as_mut().ok_or_else(|| ScenarioError::Target(NOT_OURS.into()))?;
+        let pid = p.child.id().to_string();
+        let clock = Clock::new().map_err(system("a clock"))?;
+        let begun = clock.now();
+        Command::new("kill").args(["-TERM", &pid]).status().map_err(system("kill"))?;
+        while clock.since(begun) < STEP * STEPS {
+            match p.child.try_wait().map_err(system("the target's process"))? {
+                None => std::thread::sleep(LOOK),
+                Some(status) if status.success() => return Ok(clock.since(begun)),
+                Some(status) => {
+                    let text = format!("ended with {status}: {}", tail(&p.dir.0));
+                    return Err(ScenarioError::Target(text));
+                }
+            }
+        }
+        Err(ScenarioError::Target(format!("does not end: {}", tail(&p.dir.0))))
+    }
+
+    /// Starts the process again, as it was.
+    ///
+    /// # Errors
+    /// It is none of ours.
+    pub(super) fn start_again(&mut self, setup: &Setup) -> Result<(), ScenarioError> {
+        let p = self.process.as_mut().ok_or_else(|| ScenarioError::Target(NOT_OURS.into()))?;
+        p.child = serve(setup, &p.dir.0)?;
+        Ok(())
+    }
+
     fn scan(&self) -> Result<Vec<Found>, crate::client::ConnectError> {
         scan(&self.login)
+    }
+
+    /// The length of a LUN, if it is served.
+    pub(super) fn shows(&self, lun: u16) -> Option<u64> {
+        self.scan().ok()?.iter().find(|f| f.lun == lun).map(|f| f.len)
     }
 
     fn check(&self, found: &[Found], wanted: &Wanted) -> Result<(), ScenarioError> {
@@ -208,6 +240,24 @@ impl Target {
     pub(super) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(|p| p.child.id())
     }
+}
+
+/// The process of a target whose configuration is in `dir`.
+fn serve(setup: &Setup, dir: &Path) -> Result<Child, ScenarioError> {
+    let log = std::fs::File::options().create(true).append(true).open(dir.join("log"));
+    Command::new(&setup.program)
+        .arg("--data-dir")
+        .arg(dir.join("data"))
+        .arg("serve")
+        .arg("--config")
+        .arg(dir.join("weir.toml"))
+        // Its end of the pipe closes when this process ends, however that comes about.
+        .arg("--until-stdin-closes")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(log.map_err(system("the target's log"))?)
+        .spawn()
+        .map_err(system("the target's process"))
 }
 
 /// The last lines of a target's log.

@@ -101,7 +101,7 @@ fn a_target_that_cannot_start_says_so_and_leaves_nothing() {
     assert!(matches!(Target::start(&setup, &wanted), Err(ScenarioError::System(..))));
     let left = std::fs::read_dir(std::env::temp_dir()).unwrap().flatten();
     assert!(left.into_iter().all(|e| !e.file_name().to_string_lossy().starts_with(&ours)));
-    let t = config(&wanted, "127.0.0.1:7".parse().unwrap());
+    let t = config(&wanted, "127.0.0.1:7".parse().unwrap(), std::path::Path::new("/nowhere"));
     assert!(t.contains("listen = [\"127.0.0.1:7\"]") && t.contains("name = \"bench-1\""), "{t}");
     assert!(t.contains("kind = \"null\"") && t.contains("lun = 1"), "{t}");
 }

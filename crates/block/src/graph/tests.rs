@@ -43,6 +43,9 @@ impl Volume for Tag {
     fn flush(&self) -> IoFuture<'_> {
         self.io()
     }
+    fn lost(&self) -> u64 {
+        0
+    }
     fn discard(&self, _at: u64, _len: u64) -> IoFuture<'_> {
         self.io()
     }

@@ -73,6 +73,9 @@ impl Volume for Scratch {
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::ready(Ok(()))
     }
+    fn lost(&self) -> u64 {
+        0
+    }
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.clear(at, len)
     }

@@ -88,6 +88,9 @@ impl Volume for Slow {
         self.flushes.set(self.flushes.get() + 1);
         IoFuture::ready(self.flush_result.get())
     }
+    fn lost(&self) -> u64 {
+        0
+    }
     fn discard(&self, _at: u64, _len: u64) -> IoFuture<'_> {
         self.io()
     }

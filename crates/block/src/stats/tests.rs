@@ -75,6 +75,9 @@ impl Volume for Fixed {
     fn flush(&self) -> IoFuture<'_> {
         self.read(0, Slice::heap(0))
     }
+    fn lost(&self) -> u64 {
+        0
+    }
     fn discard(&self, at: u64, _len: u64) -> IoFuture<'_> {
         self.read(at, Slice::heap(0))
     }

@@ -83,7 +83,7 @@ impl Controller {
     /// Nothing was tried. What could not be made so is in the report.
     pub async fn apply(self: &Arc<Self>, spec: ApplySpec) -> Result<ApplyReport> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             let (desired, how) = spec.parts();
             if how.dry_run {
                 let _one = me.settled_turn().await?;
@@ -106,7 +106,7 @@ impl Controller {
     /// The first thing that could not be made so.
     pub async fn declare(self: &Arc<Self>, desired: Desired) -> Result<ApplyReport> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             me.keyless(&desired).await.into_values().next().map_or(Ok(()), Err)?;
             let _alone = me.applies.lock().await;
             let one = me.settled_turn().await?;
@@ -126,9 +126,9 @@ impl Controller {
         Ok(self.apply_each(desired, how, Some(paper), &BTreeMap::new()).await)
     }
 
-    /// Has keys of new volumes ready. Gives the volumes that cannot have theirs, by object.
+    /// Has keys of new volumes ready, and devices of pools answer. Gives what cannot have its own, by object.
     async fn keyless(self: &Arc<Self>, desired: &Desired) -> BTreeMap<String, Error> {
-        let mut keys = self.warm_each(&desired.volumes);
+        let mut keys = self.warm_each(desired);
         keys.come().await;
         keys.failed
     }
@@ -145,13 +145,11 @@ impl Controller {
         if how.prune {
             run.prune_access(desired).await;
         }
-        for spec in &desired.pools {
-            run.item(Item::Pool(spec)).await;
-        }
-        for spec in &desired.volumes {
-            match keyless.get(&format!("volume/{}", spec.name)) {
-                Some(e) => run.failed(format!("volume/{}", spec.name), e),
-                None => run.item(Item::Volume(spec)).await,
+        let pools = desired.pools.iter().map(Item::Pool);
+        for item in pools.chain(desired.volumes.iter().map(Item::Volume)) {
+            match keyless.get(&item.object()) {
+                Some(e) => run.failed(item.object(), e),
+                None => run.item(item).await,
             }
         }
         run.all(desired.hosts.iter().map(Item::Host).collect()).await;

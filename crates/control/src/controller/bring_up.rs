@@ -1,5 +1,6 @@
 //! Everything up after a start, and again after a fault.
 
+use super::clearing::SOON;
 use super::*;
 use crate::model::{IMAGES, Pool, TargetSpec, Volume, VolumeState};
 
@@ -32,6 +33,8 @@ impl Controller {
         // What does not close may take half a minute each: one in a turn, which others wait for.
         let next = self.next_to_close();
         let told = self.may_be_told_better();
+        let soon = Instant::now() + SOON;
+        let mut silent = self.silent_images(&model).await;
         for (name, volume) in &model.volumes {
             if self.is_stopping() {
                 return;
@@ -51,7 +54,7 @@ impl Controller {
                     Ok(())
                 }
                 Ok(_) if volume.state == VolumeState::Deleting => {
-                    self.finish_deletion(name).await.map(drop)
+                    self.finish_deletion(name, soon).await.map(drop)
                 }
                 Ok(_) if volume.state == VolumeState::Creating => {
                     self.finish_creation(name).await.map(drop)
@@ -59,6 +62,7 @@ impl Controller {
                 Ok(pool) if waiting && pool.protection.is_none() && told.is_some() => {
                     Err(wait_for(name, told.as_deref().unwrap_or_default()))
                 }
+                Ok(_) if silent.contains_key(name) => silent.remove(name).map_or(Ok(()), Err),
                 Ok(pool) if waiting => self.open_volume(volume, pool).await,
                 Ok(_) if volume.is_size_unrecorded() => {
                     self.record_size_again(volume).await;

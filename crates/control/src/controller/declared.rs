@@ -13,17 +13,22 @@ fn fault(object: &str) -> String {
 /// How long a start waits for what is declared, and whatever else is done every few seconds for a later round of it.
 const START: Duration = Duration::from_secs(10);
 const ROUND: Duration = Duration::from_secs(5);
-/// How long everything waits for the commands that give keys. What needs none goes on then.
+/// How long everything waits for the commands that give keys, and for devices of pools that are to get some. What needs none goes on
+/// then.
 const KEYS: Duration = Duration::from_secs(1);
 
-/// What has to wait for keys: the volumes, and all mappings of hosts that are to see one of them, since each gets the lowest number
-/// that is free.
+/// What has to wait for keys and devices: pools and volumes, and all mappings of hosts that are to see one of those, since each gets the
+/// lowest number that is free.
 fn has_late<'a>(open: &'a Desired, late: &'a BTreeSet<String>) -> impl Fn(&Item<'_>) -> bool + 'a {
-    let of_late = |m: &&MapSpec| late.contains(&format!("volume/{}", m.volume));
+    let is_late =
+        |i: &Item<'_>| late.contains(&i.object()) || i.needs().iter().any(|n| late.contains(n));
+    let volumes = open.volumes.iter().filter(|v| is_late(&Item::Volume(v)));
+    let volumes: BTreeSet<&str> = volumes.map(|v| v.name.as_str()).collect();
+    let of_late = |m: &&MapSpec| volumes.contains(m.volume.as_str());
     let hosts: BTreeSet<&str> = open.maps.iter().filter(of_late).map(|m| m.host.as_str()).collect();
     move |i| match i {
         Item::Map(m) => hosts.contains(m.host.as_str()),
-        other => late.contains(&other.object()),
+        other => is_late(other),
     }
 }
 
@@ -118,7 +123,7 @@ impl Controller {
 
     async fn try_declared(self: &Arc<Self>) {
         let open = self.declared_open().clone();
-        let mut keys = self.warm_each(&open.volumes);
+        let mut keys = self.warm_each(&open);
         let longest = if has(Bug::AllWaitForKeys) { Duration::MAX } else { KEYS };
         let _ = tokio::time::timeout(longest, keys.come()).await;
         let is_port = |i: &Item<'_>| matches!(i, Item::Target(_));

@@ -1,5 +1,6 @@
 //! From the model to the data plane, and back when the data plane refuses.
 
+use super::clearing::{SOON, Space};
 use super::*;
 use crate::dataplane::Inside;
 use crate::model::{AdoptSpec, CloneSpec, DeviceFound, Pool, Volume, VolumeSpec, VolumeState};
@@ -76,7 +77,7 @@ impl Controller {
         new: &Arc<Model>,
     ) -> Result<Arc<Model>> {
         if let Command::DeleteVolume { name } = command {
-            return self.finish_deletion(name).await;
+            return self.finish_deletion(name, Instant::now() + SOON).await;
         }
         match self.try_effect(command, old, new).await {
             Ok(now) => Ok(now),
@@ -295,8 +296,9 @@ impl Controller {
         Ok(())
     }
 
-    /// Closes a volume that is marked as being deleted, gives its space back, forgets it.
-    pub(super) async fn finish_deletion(&self, name: &str) -> Result<Arc<Model>> {
+    /// Closes a volume that is marked as being deleted, gives its space back, forgets it. Where its devices take long, it is still
+    /// there, and this is to be asked for again. Until then it is waited for.
+    pub(super) async fn finish_deletion(&self, name: &str, until: Instant) -> Result<Arc<Model>> {
         let object = format!("volume/{name}");
         let model = self.model();
         let volume = model.volume(name)?;
@@ -306,7 +308,9 @@ impl Controller {
             if !has(Bug::AwayIsEmpty) {
                 self.check_pool_up(&volume.pool).map_err(|e| gone_for_good(e, &volume.pool))?;
             }
-            self.plane.delete_volume_data(volume, model.pool_at(&volume.pool)?).await?;
+            let space = Space::Volume(volume, model.pool_at(&volume.pool)?);
+            let Some(cleared) = self.cleared(space, until).await else { return Ok(model.clone()) };
+            cleared?;
             let mut new = Model::clone(&model);
             let changes = new.apply(Command::ForgetVolume { name: name.to_string() }, 0)?;
             let now = self.commit(&model, new).await?;

@@ -1,8 +1,10 @@
 //! What is not well with pools: told by `weir status` while it lasts, and by events when it begins and ends.
 
 use super::{Controller, damage, policies};
-use crate::error::Code;
+use crate::descriptors::{self, shortage};
+use crate::error::{Code, Error};
 use crate::live::{Fault, LiveStatus, PoolDeviceLive, PoolLive, ReactorLive, ShortDevice};
+use crate::model::Model;
 use crate::units::format_size;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
@@ -198,10 +200,26 @@ impl Controller {
         all
     }
 
+    /// What is not well with the process itself.
+    pub(super) fn own_faults(&self, model: &Model, live: &LiveStatus) -> Vec<Fault> {
+        let short = shortage(model, live.reactors.len() as u64, descriptors::limit());
+        let short = short.map(|e| ("descriptors", e));
+        let events = self.events.trouble().map(|e| ("events", e));
+        let fault = |(object, e): (&str, Error)| Fault {
+            object: object.to_string(),
+            code: e.code.as_str().to_string(),
+            text: e.to_string(),
+            hint: e.hint,
+        };
+        events.into_iter().chain(short).map(fault).collect()
+    }
+
     /// Publishes what began and what ended since the last time.
     pub(super) fn tell_faults(&self, live: &LiveStatus) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = told.next(live);
+        let mut now = told.next(live);
+        now.faults
+            .extend(self.own_faults(&self.model(), live).iter().map(|f| (key(f), f.text.clone())));
         for (kind, object, text) in news(&told, &now) {
             self.events.publish(kind, &object, &text);
         }

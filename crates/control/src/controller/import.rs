@@ -16,7 +16,9 @@ impl Controller {
     /// Takes a pool over from devices that another configuration made it of, or tells what that would bring.
     pub async fn import_pool(self: &Arc<Self>, spec: ImportSpec) -> Result<ImportReport> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
+            let paths = spec.devices.iter().filter_map(|d| d.path.as_deref()).collect();
+            me.ask(paths).await?;
             let _one = me.settled_turn().await?;
             let model = me.model();
             // Before anything is opened: what is in use here is not to be found.
@@ -107,11 +109,40 @@ impl Controller {
     }
 
     /// Lets go of a protected pool and its volumes, which stay on its devices. If they carry a newer configuration, or are not there,
-    /// volumes that move as this one says are no hindrance.
+    /// volumes that move as this one says are no hindrance. Hosts that are logged in keep theirs; for a moment they are waited for.
     pub async fn release_pool(self: &Arc<Self>, name: String) -> Result<()> {
+        let mut users = Vec::new();
+        for _ in 0..mappings::LOOKS {
+            users = self.release(name.clone(), false).await?;
+            if users.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(mappings::PAUSE).await;
+        }
+        let (host, volume) = users.first().cloned().unwrap_or_default();
+        let more = match users.len() {
+            0 | 1 => String::new(),
+            n => format!(", and {} more of its mappings are in use", n - 1),
+        };
+        Err(Error::new(Code::VolumeMapped, format!("hosts may be using volumes of pool `{name}`"))
+            .because(format!("host `{host}` is logged in and sees volume `{volume}`{more}"))
+            .hint("end the use there and log them out first; --force takes the volumes away under them"))
+    }
+
+    /// The same whoever uses its volumes. Gives the mappings that were taken from hosts which are logged in: host and volume.
+    pub async fn release_by_force(self: &Arc<Self>, name: String) -> Result<Vec<(String, String)>> {
+        self.release(name, true).await
+    }
+
+    /// The mappings in use; without `force` nothing is done if there are some.
+    async fn release(self: &Arc<Self>, name: String, force: bool) -> Result<Vec<(String, String)>> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             let _one = me.settled_turn().await?;
+            let users = me.users_of(&name).await?;
+            if !users.is_empty() && !force {
+                return Ok(users);
+            }
             // A pool that carries something newer leaves with that.
             let is_up = me.up().pools.contains(&name);
             if me.is_opening(&name) {
@@ -132,7 +163,12 @@ impl Controller {
             me.keep_untold(&name, is_up).await?;
             let newer = newer || !is_up && !has(Bug::LostIsWaitedFor);
             me.last_damage().await;
-            me.change(Command::ReleasePool { name, newer }).await.map(drop)
+            // Some may have logged in meanwhile.
+            let users = me.users_of(&name).await?;
+            if !users.is_empty() && !force {
+                return Ok(users);
+            }
+            me.change(Command::ReleasePool { name, newer }).await.map(|_| users)
         }))
         .await
     }

@@ -1,6 +1,8 @@
 //! Encrypted volumes: a key for each before it is made durable, and another one on demand.
 
 use super::*;
+use crate::dataplane::Work;
+use crate::declare::Item;
 use crate::model::{KeySource, RekeySpec, Volume, VolumeSpec, VolumeState};
 use tokio::task::JoinSet;
 
@@ -8,18 +10,18 @@ fn source(spec: &VolumeSpec) -> Option<&KeySource> {
     spec.form.encryption.as_ref().map(|e| &e.key)
 }
 
-/// Volumes of a declaration that are being given keys.
+/// What of a declaration cannot be tried yet: volumes that are being given keys, and pools whose devices are being asked.
 #[derive(Default)]
 pub(super) struct Warming {
     all: JoinSet<(String, Result<()>)>,
-    /// Those whose key has not come, by object.
+    /// Those whose key has not come, or whose devices have not answered, by object.
     pub(super) late: BTreeSet<String>,
-    /// Why others have none.
+    /// Why others cannot be.
     pub(super) failed: BTreeMap<String, Error>,
 }
 
 impl Warming {
-    /// Waits until one more key has come, or cannot. False: none is to come. May be given up, and called again.
+    /// Waits until one more can be tried, or cannot be. False: none is to come. May be given up, and called again.
     pub(super) async fn next(&mut self) -> bool {
         let Some(done) = self.all.join_next().await else { return false };
         if let Ok((object, done)) = done {
@@ -51,14 +53,28 @@ impl Controller {
         }
     }
 
-    /// The same for all volumes of a declaration that are not there yet, side by side.
-    pub(super) fn warm_each(self: &Arc<Self>, specs: &[VolumeSpec]) -> Warming {
+    /// The same, side by side, for all volumes of a declaration that are not there yet, and for devices that pools are to get.
+    pub(super) fn warm_each(self: &Arc<Self>, declared: &Desired) -> Warming {
         let (model, mut w) = (self.model(), Warming::default());
-        for s in specs.iter().filter(|s| !model.volumes.contains_key(&s.name)) {
+        let mut wait = |object: String, work: Work<'static, ()>| {
+            w.late.insert(object.clone());
+            w.all.spawn(async move { (object, work.await) });
+        };
+        for s in declared.volumes.iter().filter(|s| !model.volumes.contains_key(&s.name)) {
             if let Some(key) = source(s).cloned() {
-                let (me, object) = (self.clone(), format!("volume/{}", s.name));
-                w.late.insert(object.clone());
-                w.all.spawn(async move { (object, me.warm(Some(&key)).await) });
+                let me = self.clone();
+                wait(
+                    format!("volume/{}", s.name),
+                    Box::pin(async move { me.warm(Some(&key)).await }),
+                );
+            }
+        }
+        for item in declared.items().filter(|i| matches!(i, Item::Pool(_))) {
+            if let Ok(Some(command)) = item.command(&model) {
+                let me = self.clone();
+                // They are looked at again in the turn of the pool.
+                let asked = async move { me.ask_for(&command).await };
+                wait(item.object(), Box::pin(asked));
             }
         }
         w
@@ -93,7 +109,7 @@ impl Controller {
     /// Wraps the own key of an encrypted volume with another key, also of one that is not up. Its data stays as it is.
     pub async fn rekey(self: &Arc<Self>, name: String, spec: RekeySpec) -> Result<Volume> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             let now = me.model();
             let old = spec.old_key.as_ref().unwrap_or(&now.encrypted(&name)?.key);
             me.warm(Some(old)).await?;

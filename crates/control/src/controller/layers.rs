@@ -57,7 +57,7 @@ impl Controller {
         change: LayerChange,
     ) -> Result<Vec<LayerLive>> {
         let (me, name) = (self.clone(), volume.clone());
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             let _one = me.settled_turn().await?;
             let done = me.change_layers_now(&name, change).await;
             if let Err(e) = &done {

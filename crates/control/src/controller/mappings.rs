@@ -12,22 +12,26 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How often it is looked whether a host has gone that was about to, and how far apart.
-const LOOKS: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const LOOKS: u32 = 20;
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 impl Controller {
     /// Whether a host has a connection now, by another port than `but`, as far as is known: a reactor that is held up does not
     /// tell whose are there.
     async fn is_logged_in(&self, host: &str, but: Option<InitiatorPort>) -> Result<bool> {
-        let live = self.plane.status().await?;
-        let held = live.reactors.iter().any(|r| r.held.is_some());
-        let counts = |initiator: &str| but.is_none() || initiator.parse().ok() != but;
-        let nexuses = live.ports.iter().flat_map(|p| &p.nexuses);
-        let mut nexuses = nexuses.filter(|n| counts(&n.initiator));
-        Ok(nexuses.any(|n| match &n.host {
-            Some(h) => h == host && !n.peer.is_empty(),
-            None => held,
-        }))
+        Ok(has_login(&self.plane.status().await?, host, but))
+    }
+
+    /// Mappings of a pool's volumes whose hosts are logged in: host and volume. A pool that is not up serves nobody.
+    pub(super) async fn users_of(&self, pool: &str) -> Result<Vec<(String, String)>> {
+        if !self.up().pools.contains(pool) || has(Bug::ReleasedInUse) {
+            return Ok(Vec::new());
+        }
+        let (model, live) = (self.model(), self.plane.status().await?);
+        let is_in = |volume: &str| model.volumes.get(volume).is_some_and(|v| v.pool == pool);
+        let maps = model.maps.iter().filter(|m| is_in(&m.volume));
+        let used = maps.filter(|m| has_login(&live, &m.host, None));
+        Ok(used.map(|m| (m.host.clone(), m.volume.clone())).collect())
     }
 
     /// Takes a mapping away. A host that is logged in keeps its volume, unless by `force`.
@@ -79,7 +83,7 @@ impl Controller {
         let but = user.filter(|_| force);
         for _ in 0..LOOKS {
             let (me, host, volume) = (self.clone(), host.clone(), volume.clone());
-            let done = finish(tokio::spawn(async move {
+            let done = finish(super::spawn(async move {
                 // Whoever logs in before it is done is seen.
                 let _one = me.settled_turn().await?;
                 if me.is_logged_in(&host, but).await? {
@@ -274,6 +278,17 @@ impl Controller {
         self.known.remember(changed);
         Ok(())
     }
+}
+
+fn has_login(live: &LiveStatus, host: &str, but: Option<InitiatorPort>) -> bool {
+    let held = live.reactors.iter().any(|r| r.held.is_some());
+    let counts = |initiator: &str| but.is_none() || initiator.parse().ok() != but;
+    let nexuses = live.ports.iter().flat_map(|p| &p.nexuses);
+    let mut nexuses = nexuses.filter(|n| counts(&n.initiator));
+    nexuses.any(|n| match &n.host {
+        Some(h) => h == host && !n.peer.is_empty(),
+        None => held,
+    })
 }
 
 fn may_be_used(host: &str, volume: &str) -> Error {

@@ -3,6 +3,7 @@
 //! What must outlive the daemon is in the model ([`Migration`]); the data plane copies. This file carries the one
 //! on when the other has come far enough. Each step is durable before the next one begins.
 
+use super::clearing::{SOON, Space};
 use super::*;
 use crate::dataplane::{Decision, ImageWish, Place};
 use crate::live::{MigrationLive, MigrationProgress, Pace};
@@ -15,6 +16,8 @@ use crate::model::{
 const LOOK: Duration = Duration::from_millis(100);
 /// After how long something that failed is tried again.
 const RETRY: Duration = Duration::from_secs(5);
+/// How often it is looked whether the place that a volume has left is cleared.
+const CLEARING: Duration = Duration::from_secs(1);
 /// How long I/O is held back for a change of the configuration.
 const COMMIT: Duration = Duration::from_secs(5);
 /// Migrations that are over and still shown.
@@ -108,7 +111,8 @@ impl Controller {
     /// Makes a volume of a foreign file or disk, as it is.
     pub async fn adopt(self: &Arc<Self>, spec: AdoptSpec) -> Result<Volume> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
+            me.ask(vec![spec.path.as_str()]).await?;
             let _one = me.settled_turn().await?;
             crate::model::check_name("volume", &spec.name)?;
             me.model().check_image_path(&spec.path)?;
@@ -133,11 +137,13 @@ impl Controller {
         mut spec: MigrationSpec,
     ) -> Result<MigrationLive> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             match &spec.form.encryption {
                 Some(e) => me.warm(Some(&e.key)).await?,
                 None => me.warm_of(&name).await?,
             }
+            let path = spec.path.clone();
+            me.ask(path.iter().map(String::as_str).collect()).await?;
             let _one = me.settled_turn().await?;
             let model = me.model();
             let volume = model.volume(&name)?;
@@ -180,7 +186,7 @@ impl Controller {
         patch: MigrationPatch,
     ) -> Result<MigrationLive> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             let _one = me.settled_turn().await?;
             let now = me.change(Command::ChangeMigration { name: name.clone(), patch }).await?;
             let m = now.copying(&name)?;
@@ -195,7 +201,7 @@ impl Controller {
     /// Ends a migration before its cut-over: the volume stays where it is.
     pub async fn cancel_migration(self: &Arc<Self>, name: String) -> Result<MigrationLive> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             let _one = me.settled_turn().await?;
             me.change(Command::EndMigration { name: name.clone(), moved: None }).await?;
             me.clear(&name).await;
@@ -299,7 +305,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Clears up after a migration; what fails is tried again. The caller holds `changes`.
+    /// Clears up after a migration; what fails, or takes long, is looked at again. The caller holds `changes`.
     async fn clear(&self, name: &str) {
         let object = format!("migration/{name}");
         match self.try_clear(name).await {
@@ -342,7 +348,12 @@ impl Controller {
             return Err(self.not_ready("pool", &m.pool));
         }
         let made = m.create && m.stage == MigrationStage::Undoing;
-        self.plane.clear_place(place, made).await?;
+        let space = Space::Place(place, made);
+        let Some(cleared) = self.cleared(space, Instant::now() + SOON).await else {
+            self.run(name, |r| r.next = Some(Instant::now() + CLEARING));
+            return Ok(());
+        };
+        cleared?;
         let gone = m.detach && m.stage == MigrationStage::Leaving;
         if gone {
             self.close_volume(name).await?;

@@ -10,7 +10,7 @@ use tokio::time::{timeout, timeout_at};
 /// How long pools may take to open before everything else goes on without them. Hosts are told meanwhile that their volumes are
 /// becoming ready.
 const SOON: Duration = Duration::from_millis(1500);
-/// How long a command waits for a pool that is being opened, while others wait for it.
+/// How long a command waits for a pool that is being opened.
 const TURN: Duration = Duration::from_secs(10);
 /// How long a pool may keep volumes waiting that carry no configuration themselves. Longer than it takes to find out that devices
 /// do not answer: to be opened (20 s), at each of two reads (20 s), and under another name (5 s each).
@@ -63,15 +63,21 @@ impl Controller {
         turns.entry(name.to_owned()).or_default().clone().lock_owned()
     }
 
+    /// The turn of a pool for who keeps nobody else waiting.
+    ///
+    /// # Errors
+    /// The pool is being opened, and that takes its time.
+    pub(super) async fn pool_is_still(&self, name: &str) -> Result<OwnedMutexGuard<()>> {
+        timeout(TURN, self.pool_turn(name)).await.map_err(|_| being_opened(name))
+    }
+
     /// The same for who holds `changes`, and keeps all others waiting. What an opening before it has found counts no more: the
     /// pool is not as that left it. One that has not begun does not begin.
     ///
     /// # Errors
     /// The pool is being opened, and that takes its time.
     async fn take_turn(&self, name: &str) -> Result<OwnedMutexGuard<()>> {
-        let Ok(turn) = timeout(TURN, self.pool_turn(name)).await else {
-            return Err(being_opened(name));
-        };
+        let turn = self.pool_is_still(name).await?;
         if !has(Bug::OldOpeningCounts)
             && let Some(o) = lock(&self.opening.all).remove(name)
         {

@@ -5,7 +5,7 @@ use crate::dataplane::{Inside, ScrubAction};
 use crate::live::{GraphLive, ScrubLive, SnapshotLive};
 use crate::model::{
     CloneSpec, DeviceAction, DeviceUse, IMAGES, Pool, PoolInfo, Volume, VolumeState, check_name,
-    check_own_name, check_snapshot_name,
+    check_own_name, check_snapshot_name, not_protected,
 };
 use std::collections::BTreeMap;
 
@@ -69,6 +69,14 @@ impl Controller {
         Ok(pools)
     }
 
+    /// As [`protected`](Self::protected), for what is done with single devices.
+    fn has_devices(&self, model: &Model, name: &str) -> Result<()> {
+        match model.pool(name)?.protection {
+            None => Err(not_protected(name)),
+            Some(_) => self.protected(model, name).map(drop),
+        }
+    }
+
     /// The protected pool of that name, which must be up.
     fn protected<'a>(&self, model: &'a Model, name: &str) -> Result<&'a Pool> {
         let pool = model.pool(name)?;
@@ -130,7 +138,7 @@ impl Controller {
         wanted: Vec<(String, String)>,
     ) -> Result<Vec<SnapshotLive>> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             let _one = me.turn().await?;
             me.take_snapshots_locked(&wanted).await
         }))
@@ -212,7 +220,7 @@ impl Controller {
     /// Deletes a snapshot that no volume was made of.
     pub async fn delete_snapshot(self: &Arc<Self>, volume: String, name: String) -> Result<()> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             let _one = me.turn().await?;
             let model = me.model();
             let s = me.snapshot(&volume, &name).await?;
@@ -236,7 +244,7 @@ impl Controller {
     /// Makes a volume that no host sees what it was at its newest snapshot.
     pub async fn revert(self: &Arc<Self>, volume: String, name: String) -> Result<Volume> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             let _one = me.settled_turn().await?;
             let model = me.model();
             let v = model.volume(&volume)?;
@@ -276,7 +284,7 @@ impl Controller {
     /// Makes a volume of a snapshot.
     pub async fn clone_volume(self: &Arc<Self>, spec: CloneSpec) -> Result<Arc<Model>> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             me.warm_of(&spec.volume).await?;
             let _one = me.settled_turn().await?;
             check_name("volume", &spec.name)?;
@@ -298,7 +306,7 @@ impl Controller {
     /// Opens a protected pool that lacks devices which may have what the others have not.
     pub async fn force_pool(self: &Arc<Self>, name: String) -> Result<PoolInfo> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             let _one = me.turn().await?;
             let model = me.model();
             let pool = model.pool(&name)?;
@@ -332,10 +340,17 @@ impl Controller {
         action: DeviceAction,
     ) -> Result<PoolInfo> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
+            // Before it is asked, and again in its turn.
+            me.has_devices(&me.model(), &name)?;
+            let path = match &action {
+                DeviceAction::Put { device, .. } => device.path.as_deref(),
+                _ => None,
+            };
+            me.ask(path.into_iter().collect()).await?;
             let _one = me.turn().await?;
             let model = me.model();
-            me.protected(&model, &name)?;
+            me.has_devices(&model, &name)?;
             let before = me.pool_info(&name).await?;
             if let DeviceAction::Put { device, r#as, overwrite } = &action {
                 let named = model.pool(&name)?.devices.iter().any(|d| d.path == device.path);

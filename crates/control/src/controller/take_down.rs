@@ -26,6 +26,9 @@ const RECORDS: Duration = Duration::from_secs(43);
 /// The same for ports that a change under way has brought up.
 const PORTS_AGAIN: Duration = Duration::from_secs(27);
 
+/// How long the last events may take to be written, if so much of that is left.
+const LAST_EVENTS: Duration = Duration::from_secs(1);
+
 /// What could not be closed, and why: one line each.
 type Left = Vec<String>;
 
@@ -99,9 +102,16 @@ impl Controller {
     /// [`Code::LeftOpen`]: something could not be closed. All of that is named, here and in the log.
     pub async fn shutdown(self: &Arc<Self>) -> Result<()> {
         let me = self.clone();
-        finish(tokio::spawn(async move {
+        finish(spawn(async move {
             let down = me.clone().take_down().await;
             me.end_damage().await;
+            let text = match &down {
+                Ok(()) => "weir has stopped, and everything is closed".to_string(),
+                Err(e) => format!("weir has stopped: {e}"),
+            };
+            me.events.publish(crate::events::STOPPED, "node", &text);
+            let until = (me.stopping.begin() + RECORDS).min(Instant::now() + LAST_EVENTS);
+            me.events.written(until.saturating_duration_since(Instant::now())).await;
             down
         }))
         .await
@@ -110,6 +120,7 @@ impl Controller {
     async fn take_down(self: Arc<Self>) -> Result<()> {
         let begun = self.stopping.begin();
         let_nobody_in(&*self.plane);
+        self.clearings.end();
         // While pools are open.
         let (ports, (), (mut opened, mut left), one) = tokio::join!(
             self.end_ports(begun + PORTS),

@@ -85,7 +85,7 @@ impl Controller {
         let model = self.model();
         let up = self.up();
         let waits = || {
-            model.volumes.values().any(|v| up.is_about_to_open(v))
+            model.volumes.values().any(|v| up.is_about_to_open(v) || self.is_to_be_deleted(v))
                 || model.targets.keys().any(|t| up.is_about_to_listen(t))
         };
         let told_only = has(Bug::OpenedWithoutVolumes) || has(Bug::ClosedForGood);

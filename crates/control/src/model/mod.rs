@@ -41,6 +41,7 @@ pub use migration::{
 pub use objects::*;
 pub use overwrite::Overwrite;
 pub use pools::DeviceNames;
+pub(crate) use pools::not_protected;
 pub use protection::{
     CloneSpec, DeviceAction, DeviceUse, MAX_SNAPSHOT_NAME, MapMemory, PoolId, Protection, Raid,
     check_snapshot_name, snapshot_dataset,

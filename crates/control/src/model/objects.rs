@@ -391,6 +391,13 @@ pub struct Volume {
     pub newer_in: Option<NewerIn>,
 }
 
+impl Volume {
+    /// Bytes that it has of its pool: more than its size as long as what is cut off it has not been thrown away.
+    pub fn held(&self) -> u64 {
+        self.cut.map_or(self.size, |c| c.from.max(self.size))
+    }
+}
+
 /// Where a volume was found that this configuration has elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NewerIn {

@@ -48,9 +48,9 @@ impl Model {
 
     pub(super) fn create_pool(&mut self, spec: PoolSpec, entropy: u128) -> Result<Vec<Change>> {
         check_name("pool", &spec.name)?;
-        if self.pools.contains_key(&spec.name) {
+        if let Some(pool) = self.pools.get(&spec.name) {
             return Err(Error::new(Code::PoolExists, format!("pool `{}` exists", spec.name))
-                .hint("choose another name, or add devices with `weir pool resize`"));
+                .hint(format!("choose another name, or add devices with `{}`", pool.grown_by())));
         }
         check_count("pool", self.pools.len())?;
         if spec.devices.is_empty() {
@@ -269,8 +269,7 @@ impl Model {
     pub(super) fn put_device(&mut self, name: &str, spec: &DeviceSpec) -> Result<Vec<Change>> {
         let pool = self.pool(name)?;
         if pool.protection.is_none() {
-            return Err(Error::new(Code::Unsupported, format!("`{name}` is a plain pool"))
-                .hint("add devices to it with `weir pool resize --add`"));
+            return Err(not_protected(name));
         }
         check_kind(spec)?;
         if pool.devices.iter().any(|d| d.path == spec.path) {
@@ -411,4 +410,21 @@ pub(super) fn check_path(path: &str) -> Result<()> {
     Err(Error::new(Code::InvalidDevice, format!("`{path}` cannot be the path of a device"))
         .because("it must be absolute, without `.`, `..`, `//` and a slash at the end")
         .hint("write e.g. /srv/weir/disk0.img"))
+}
+
+impl Pool {
+    /// The command that adds a device to it.
+    pub(crate) fn grown_by(&self) -> String {
+        match self.protection {
+            Some(_) => format!("weir pool add {} --device …", self.name),
+            None => format!("weir pool resize {} --add …", self.name),
+        }
+    }
+}
+
+/// A plain pool has devices one by one.
+pub(crate) fn not_protected(name: &str) -> Error {
+    Error::new(Code::Unsupported, format!("`{name}` is a plain pool"))
+        .because("it keeps no copies: no device of it can be a spare, go, come back or be replaced")
+        .hint(format!("add devices to it with `weir pool resize {name} --add …`"))
 }

@@ -254,6 +254,7 @@ fn resizing_keeps_data_where_it_is() {
     // The space is nobody's before what was there is gone, and nothing else is done to the volume meanwhile.
     let a = &m.volumes["a"];
     assert_eq!((a.size, a.cut, &a.layout), (MIB, Some(Cut { from: 5 * MIB, open: true }), &whole));
+    assert_eq!(a.held(), 5 * MIB, "what is cut off is cleared with the volume");
     let finish = Command::FinishCut { name: "a".into() };
     assert_eq!(m.apply(finish, 0).unwrap(), [], "nothing is cut that may be taken back");
     m.apply(Command::AgreeCut { name: "a".into() }, 0).unwrap();

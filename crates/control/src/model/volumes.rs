@@ -189,7 +189,10 @@ impl Model {
                     format!("pool `{}` cannot stripe over {columns} device(s)", pool.name),
                 )
                 .because(format!("it has {}, and a stripe needs two or more", devices.len()))
-                .hint("add devices with `weir pool resize`, or ask for kind `concat`"));
+                .hint(format!(
+                    "add devices with `{}`, or ask for kind `concat`",
+                    pool.grown_by()
+                )));
             }
             let chunk = spec.chunk.unwrap_or(DEFAULT_CHUNK);
             check_chunk(chunk)?;
@@ -472,7 +475,7 @@ fn full(pool: &Pool, need: u64, largest: u64) -> Error {
     };
     Error::new(Code::PoolFull, format!("pool `{}` has not enough room", pool.name))
         .because(reason)
-        .hint("ask for less, delete a volume, or add a device with `weir pool resize`")
+        .hint(format!("ask for less, delete a volume, or add a device with `{}`", pool.grown_by()))
 }
 
 /// A volume that is something of its own on the devices is there once the data plane says so.

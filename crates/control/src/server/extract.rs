@@ -1,14 +1,19 @@
 //! Requests in, problems out.
 
+use super::routes::App;
 use crate::error::{Code, Error, MAX_BODY_HINT, Problem};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::Response;
 use serde::de::DeserializeOwned;
+
+/// After how many seconds a request may be sent again that a start has refused.
+const AGAIN: &str = "2";
 
 /// An error on its way out.
 #[derive(Debug)]
@@ -24,7 +29,22 @@ pub(super) fn problem(e: &Error) -> Response {
     response
         .headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    if e.code == Code::Starting {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(AGAIN));
+    }
     response
+}
+
+/// What changes nothing is answered from the first moment on; all else waits until the node's start is over.
+pub(super) async fn after_start(State(app): State<App>, request: Request, next: Next) -> Response {
+    let looks = matches!(*request.method(), Method::GET | Method::HEAD);
+    match looks {
+        true => next.run(request).await,
+        false => match app.controller.after_start().await {
+            Ok(()) => next.run(request).await,
+            Err(e) => problem(&e),
+        },
+    }
 }
 
 /// A JSON body; what is wrong with it becomes a problem.
@@ -90,7 +110,23 @@ fn unusable(part: &str, text: &str) -> Failure {
     )
 }
 
-/// The library's own text begins with a general sentence; what follows the first colon says what is wrong.
+/// The library's own text may begin with a general sentence; what follows its colon says what is wrong then.
 fn source_text(text: &str) -> &str {
-    text.split_once(": ").map_or(text, |(_, detail)| detail)
+    match text.split_once(": ") {
+        Some((general, detail)) if general.starts_with("Failed to ") => detail,
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::source_text;
+
+    #[test]
+    fn only_general_sentences_are_left_out() {
+        let text = "Failed to parse the request body as JSON: size: expected value at line 1";
+        assert_eq!(source_text(text), "size: expected value at line 1");
+        let text = "Expected request with `Content-Type: application/json`";
+        assert_eq!(source_text(text), text);
+    }
 }

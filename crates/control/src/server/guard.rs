@@ -3,6 +3,7 @@
 use super::extract;
 use crate::config::Tokens;
 use crate::error::{Code, Error, Result};
+use crate::events::on_behalf_of;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, Method, header};
@@ -20,6 +21,16 @@ enum Role {
     Read,
 }
 
+impl Role {
+    /// As events name it.
+    fn by(self) -> &'static str {
+        match self {
+            Role::Admin => "token:admin",
+            Role::Read => "token:read",
+        }
+    }
+}
+
 /// Has a router ask for a token of `tokens`, as the listener at `address` must.
 pub(super) fn guarded(app: Router, tokens: Tokens, address: SocketAddr) -> Router {
     let tokens = Arc::new(tokens);
@@ -27,7 +38,7 @@ pub(super) fn guarded(app: Router, tokens: Tokens, address: SocketAddr) -> Route
         let tokens = tokens.clone();
         async move {
             match allowed(request.method(), request.headers(), &tokens, address) {
-                Ok(()) => next.run(request).await,
+                Ok(role) => on_behalf_of(role.by().into(), next.run(request)).await,
                 Err(e) => extract::Failure(e).into_response(),
             }
         }
@@ -43,11 +54,11 @@ fn allowed(
     headers: &HeaderMap,
     tokens: &Tokens,
     address: SocketAddr,
-) -> Result<()> {
+) -> Result<Role> {
     from_here(headers, address)?;
     match role(one(headers, header::AUTHORIZATION)?, tokens) {
-        Some(Role::Admin) => Ok(()),
-        Some(Role::Read) if matches!(*method, Method::GET | Method::HEAD) => Ok(()),
+        Some(Role::Admin) => Ok(Role::Admin),
+        Some(Role::Read) if matches!(*method, Method::GET | Method::HEAD) => Ok(Role::Read),
         Some(Role::Read) => Err(refuse("the token is for reading only")
             .hint("changes need the token of role admin (`api.token_file`)")),
         None => Err(refuse("the request has not the right token").hint(

@@ -4,6 +4,7 @@
 use super::extract::Failure;
 use super::{BODY_TIME, END_TIME, HEADER_TIME, MAX_BODY, TAKE_TIME};
 use crate::error::{Code, Error, MAX_BODY_HINT};
+use crate::events::on_behalf_of;
 use axum::Router;
 use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::Request;
@@ -23,9 +24,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 /// Serves `app` on a listener until `stop` tells true, by `most` connections at once; more wait in the listener's queue.
-/// What is under way then may take [`END_TIME`].
+/// What is under way then may take [`END_TIME`]. `by` tells whose a connection is.
 pub(super) async fn serve<L: Listener>(
     mut listener: L,
+    by: impl Fn(&L::Io) -> Arc<str>,
     app: Router,
     most: usize,
     mut stop: watch::Receiver<bool>,
@@ -41,7 +43,8 @@ pub(super) async fn serve<L: Listener>(
         };
         tokio::select! {
             (place, (io, _)) = next => {
-                let served = connection(io, app.clone(), stopped.clone());
+                let by = by(&io);
+                let served = on_behalf_of(by, connection(io, app.clone(), stopped.clone()));
                 connections.spawn(async move {
                     served.await;
                     drop(place);

@@ -41,6 +41,8 @@ pub(super) fn text(status: &Status, model: &Model) -> String {
         status.uptime_seconds as f64,
     );
     t.gauge("weir_config_revision", "Revision of the configuration.", status.revision as f64);
+    let starting = f64::from(u8::from(status.starting.is_some()));
+    t.gauge("weir_starting", "1 until what is configured is in effect, or a fault.", starting);
     t.gauge("weir_faults", "Objects that are not well.", status.faults.len() as f64);
     pools(&mut t, status, model);
     volumes(&mut t, status, model);

@@ -17,26 +17,29 @@ mod openapi;
 mod policies;
 mod protect;
 mod routes;
+mod spare;
 
 pub use openapi::document as openapi_document;
 pub use protect::{ScrubSpec, SnapshotSpec, SnapshotWish};
 
 use crate::Controller;
 use crate::config::Tokens;
+use crate::descriptors::Shares;
 use crate::error::{Code, Error, Result};
 use axum::response::{IntoResponse, Response};
+use spare::Spared;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "weir.sock";
 /// Largest request body in bytes.
 pub const MAX_BODY: usize = 8 << 20;
-/// Most connections to the socket at once; more wait.
+/// Most connections to the socket at once, fewer where descriptors are few; more wait.
 pub const UNIX_CONNECTIONS: usize = 256;
 /// The same on TCP.
 pub const TCP_CONNECTIONS: usize = 64;
@@ -49,7 +52,8 @@ pub const TAKE_TIME: Duration = Duration::from_secs(30);
 /// How long requests may take that are in flight when the interface ends.
 pub const END_TIME: Duration = Duration::from_secs(8);
 
-/// The bound sockets of the interface. Bind first, tell the world, then [`run`](Server::run).
+/// The bound sockets of the interface. Bind first, tell the world, then [`run`](Server::run): also while the controller's start is under
+/// way. What changes something waits for the end of that, or is refused.
 #[derive(Debug)]
 pub struct Server {
     controller: Arc<Controller>,
@@ -105,14 +109,22 @@ impl Server {
         });
         let app = routes::router(self.controller.clone(), told.clone())
             .layer(axum::middleware::from_fn(listen::with_body));
-        let unix = listen::serve(self.unix, app.clone(), UNIX_CONNECTIONS, told.clone());
+        let of = |io: &UnixStream| match io.peer_cred() {
+            Ok(peer) => format!("uid:{}", peer.uid()).into(),
+            Err(_) => "socket".into(),
+        };
+        let shares = Shares::now();
+        let unix = Spared::new(self.unix);
+        let unix = listen::serve(unix, of, app.clone(), shares.socket, told.clone());
         match self.tcp {
             None => unix.await,
             Some((listener, tokens)) => {
                 let failed = |e| Error::new(Code::IoError, "the REST interface failed").because(e);
                 let app = guard::guarded(app, tokens, listener.local_addr().map_err(failed)?);
                 // Each has its own connections: whoever keeps those of one busy leaves the other as it is.
-                tokio::join!(unix, listen::serve(listener, app, TCP_CONNECTIONS, told));
+                // Whose it is is known when a token has come.
+                let of = |_: &TcpStream| "tcp".into();
+                tokio::join!(unix, listen::serve(listener, of, app, shares.tcp, told));
             }
         }
         drop(std::fs::remove_file(&self.socket));

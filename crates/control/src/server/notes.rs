@@ -3,7 +3,7 @@
 use super::routes::App;
 use crate::controller::ApplyReport;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use axum::{Extension, Json};
@@ -59,6 +59,12 @@ fn warning(text: &str) -> Option<HeaderValue> {
     let text: String = text.chars().map(plain).collect();
     let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
     HeaderValue::from_str(&format!("299 weir \"{quoted}\"")).ok()
+}
+
+/// These notes as headers, the first of many.
+pub(super) fn warnings(notes: impl Iterator<Item = String>) -> HeaderMap {
+    let values = notes.take(MOST).filter_map(|n| warning(&n));
+    values.map(|v| (header::WARNING, v)).collect::<HeaderMap>()
 }
 
 /// Adds a `Warning` to the answer to a change if the next start takes it back.

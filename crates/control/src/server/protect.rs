@@ -2,7 +2,7 @@
 
 use super::Reply;
 use super::extract::{JsonBody, Names, Params};
-use super::notes::{MadeAt, made_at};
+use super::notes::{self, MadeAt, made_at};
 use super::routes::{Created, Ctl, made};
 use crate::dataplane::ScrubAction;
 use crate::error::Problem;
@@ -11,7 +11,7 @@ use crate::model::{CloneSpec, DeviceAction, ImportReport, ImportSpec, PoolInfo, 
 use crate::units;
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -167,13 +167,33 @@ pub(super) async fn import_pool(
     made(app.controller.import_pool(spec).await?)
 }
 
+/// How a pool goes.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ReleaseQuery {
+    /// Even if hosts of its volumes are logged in: their commands end with errors.
+    #[serde(default)]
+    force: bool,
+}
+
 /// Let go of a protected pool and its volumes, which stay on its devices.
 #[utoipa::path(post, path = "/v1/pools/{name}/release", tag = "pools",
-    params(("name" = String, Path)),
+    params(("name" = String, Path), ReleaseQuery),
     responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn release_pool(State(app): Ctl, Names(name): Names<String>) -> Reply<StatusCode> {
-    app.controller.release_pool(name).await?;
-    Ok(StatusCode::NO_CONTENT)
+pub(super) async fn release_pool(
+    State(app): Ctl,
+    Names(name): Names<String>,
+    Params(query): Params<ReleaseQuery>,
+) -> Reply<(HeaderMap, StatusCode)> {
+    let taken = match query.force {
+        true => app.controller.release_by_force(name).await?,
+        false => app.controller.release_pool(name).await.map(|()| Vec::new())?,
+    };
+    let text = |(host, volume): (String, String)| {
+        format!("host `{host}` was logged in: its commands to volume `{volume}` end with errors")
+    };
+    Ok((notes::warnings(taken.into_iter().map(text)), StatusCode::NO_CONTENT))
 }
 
 /// Do something about the devices of a protected pool. What takes long goes on in the background.

@@ -1,6 +1,6 @@
 //! The routes. Each handler is a line or two: the controller does the work.
 
-use super::extract::{Failure, JsonBody, Names, Params};
+use super::extract::{Failure, JsonBody, Names, Params, after_start};
 use super::notes::{About, MadeAt, made_at, noted};
 use super::{MAX_BODY, Reply, events, keys, layers, migrate, openapi, policies, protect};
 use crate::controller::{ApplyReport, Controller};
@@ -13,7 +13,7 @@ use crate::model::{
 };
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{Method, StatusCode, Uri, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
@@ -76,6 +76,7 @@ pub(super) fn router(controller: Arc<Controller>, stop: watch::Receiver<bool>) -
         .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(axum::middleware::from_fn_with_state(app.clone(), noted))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), after_start))
         .with_state(app)
 }
 
@@ -88,7 +89,7 @@ async fn no_route(uri: Uri) -> Failure {
 
 async fn no_method(method: Method, uri: Uri) -> Failure {
     Failure(
-        Error::new(Code::InvalidRequest, format!("`{}` does not take {method}", uri.path()))
+        Error::new(Code::MethodNotAllowed, format!("`{}` does not take {method}", uri.path()))
             .hint("GET /v1/openapi.json lists the methods"),
     )
 }
@@ -192,16 +193,18 @@ pub(super) async fn patch_volume(
     Ok(Json(model.volume(&name)?.told_to_others()))
 }
 
-/// Delete a volume that is not mapped, with its data.
+/// Delete a volume that is not mapped, with its data. Where its devices take long to give its space back, it is deleted in the
+/// background, and shown as *deleting* meanwhile.
 #[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes",
     params(("name" = String, Path)),
-    responses((status = 204), (status = "default", body = Problem)))]
-pub(super) async fn delete_volume(
-    State(app): Ctl,
-    Names(name): Names<String>,
-) -> Reply<StatusCode> {
-    run(&app, Command::DeleteVolume { name }).await?;
-    Ok(StatusCode::NO_CONTENT)
+    responses((status = 204), (status = 202, description = "It is being deleted", body = Volume),
+        (status = "default", body = Problem)))]
+pub(super) async fn delete_volume(State(app): Ctl, Names(name): Names<String>) -> Reply<Response> {
+    let now = run(&app, Command::DeleteVolume { name: name.clone() }).await?;
+    Ok(match now.volumes.get(&name) {
+        Some(v) => (StatusCode::ACCEPTED, Json(v.told_to_others())).into_response(),
+        None => StatusCode::NO_CONTENT.into_response(),
+    })
 }
 
 /// All hosts.

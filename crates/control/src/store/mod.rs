@@ -226,6 +226,11 @@ impl MetaStore {
         self.identity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The data directory, if it is in one.
+    pub fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+
     /// What was found when it was opened that people should know.
     pub fn notes(&self) -> &[String] {
         &self.notes

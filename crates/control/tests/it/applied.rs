@@ -303,7 +303,7 @@ async fn a_change_that_the_configuration_file_does_not_know_is_noted() {
     note(&n, &["volume/s", "puts it back (snapshots"]);
     // A pool that was let go of has its data.
     let n = fresh();
-    n.release_pool("safe").await.expect("released");
+    n.release_pool("safe", false).await.expect("released");
     note(&n, &["pool/safe", "a fault after the next start unless its devices are blank", "import"]);
     // What needs what is not as declared is not made by the next start.
     let n = fresh();

@@ -1,11 +1,16 @@
 //! A data plane that does nothing but remember, for tests of everything above it.
 
+#[path = "fake_devices.rs"]
+mod devices;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
 use weir_control::controller::PoolRules;
 use weir_control::dataplane::{
-    DataPlane, Decision, Hooks, Inside, LastState, LayerTrial, Place, Without, Work,
+    DataPlane, Decision, Hooks, ImageWish, Inside, LastState, LayerTrial, Place, Without, Work,
 };
 use weir_control::live::{
     CensusLive, IoStats, Latency, LiveStatus, MigrationProgress, NexusLive, PortLive, ReactorLive,
@@ -13,7 +18,8 @@ use weir_control::live::{
 };
 use weir_control::model::{
     AccessMap, Carried, Device, DeviceAction, DeviceFound, DeviceKind, DeviceSpec, HostAccess,
-    Migration, Overwrite, Pool, PoolFound, PoolId, RecordPart, TargetPort, Told, Volume,
+    ImageFound, Layout, Migration, Overwrite, Pool, PoolFound, PoolId, RecordPart, TargetPort,
+    Told, Volume,
 };
 use weir_control::{Code, Error};
 
@@ -54,10 +60,10 @@ pub(crate) struct State {
     /// that hangs: what there is of them stays open.
     pub(crate) half_opens: BTreeSet<String>,
     /// How long it takes to close a volume.
-    pub(crate) slow_closes: Option<std::time::Duration>,
+    pub(crate) slow_closes: Option<Duration>,
     /// A volume of which a host has a command in a device that hangs: mappings that take it from somebody, give it to somebody or change
     /// nothing are in force at once, and are waited for that long in vain.
-    pub(crate) parts_late: Option<(String, std::time::Duration)>,
+    pub(crate) parts_late: Option<(String, Duration)>,
     /// Sizes that open volumes were given, in order.
     pub(crate) sizes: Vec<(String, u64)>,
     /// What the devices of protected pools carry.
@@ -69,7 +75,7 @@ pub(crate) struct State {
     /// The pool that is found on devices.
     pub(crate) found: Option<PoolFound>,
     /// Pools that take so long to start.
-    pub(crate) slow_pools: BTreeMap<String, std::time::Duration>,
+    pub(crate) slow_pools: BTreeMap<String, Duration>,
     /// What the devices of protected pools have.
     pub(crate) last: BTreeMap<String, u64>,
     /// Identities of pools that were started.
@@ -81,9 +87,15 @@ pub(crate) struct State {
     /// Pools that lack a device.
     pub(crate) lack: BTreeSet<String>,
     /// Pools whose devices do not answer before they are told to.
-    pub(crate) hung_pools: BTreeMap<String, std::sync::Arc<tokio::sync::Notify>>,
+    pub(crate) hung_pools: BTreeMap<String, Arc<Notify>>,
+    /// Devices that do not answer before they are told to.
+    pub(crate) hung_devices: BTreeMap<String, Arc<Notify>>,
+    /// Devices that are being taken.
+    pub(crate) taking: BTreeSet<String>,
+    /// Devices that were asked whether they answer.
+    pub(crate) asked: Vec<String>,
     /// Calls that open or close something and take so long, written as in `calls`.
-    pub(crate) late: BTreeMap<String, std::time::Duration>,
+    pub(crate) late: BTreeMap<String, Duration>,
     /// No target port lets anybody in any more.
     pub(crate) shut: bool,
     /// How far volumes have moved, as the data plane calls it.
@@ -247,16 +259,20 @@ impl DataPlane for Fake {
         self.state().hooks = Some(hooks);
     }
 
+    fn ask<'a>(&'a self, path: &'a str, within: Duration) -> Work<'a, ()> {
+        Box::pin(self.asked(path, within))
+    }
+
     fn admit<'a>(
         &'a self,
         pool: &'a str,
-        _devices: &'a [DeviceSpec],
+        devices: &'a [DeviceSpec],
         inside: Inside<'a>,
     ) -> Work<'a, ()> {
         if let Inside::Only(overwrite) = inside {
             self.state().may_be_lost.insert(pool.into(), overwrite.clone());
         }
-        ready(Ok(()))
+        Box::pin(self.taken(devices.iter().filter_map(|d| d.path.clone()).collect()))
     }
 
     fn start_pool<'a>(
@@ -310,12 +326,25 @@ impl DataPlane for Fake {
         })
     }
 
+    fn find_image<'a>(&'a self, wish: &'a ImageWish) -> Work<'a, ImageFound> {
+        Box::pin(async {
+            self.taken(vec![wish.path.clone()]).await?;
+            let path = wish.path.clone();
+            Ok(ImageFound { path, size: 1 << 20, block_size: 512, identity: None })
+        })
+    }
+
     fn open_volume<'a>(&'a self, volume: &'a Volume, pool: &'a Pool) -> Work<'a, ()> {
         Box::pin(async move {
             let call = format!("open_volume {}", volume.name);
             self.in_its_time(call.clone()).await;
+            let image = match &volume.layout {
+                Layout::Image { path, .. } => Some(path.clone()),
+                _ => None,
+            };
+            self.taken(image.iter().cloned().collect()).await?;
             let mut s = self.call(call)?;
-            assert!(s.pools.contains_key(&pool.name), "its pool runs");
+            assert!(image.is_some() || s.pools.contains_key(&pool.name), "its pool runs");
             assert!(!s.volumes.contains_key(&volume.name), "it is not open");
             s.data.insert(volume.name.clone());
             s.volumes.insert(volume.name.clone(), volume.clone());
@@ -333,7 +362,7 @@ impl DataPlane for Fake {
         let ended = format!("cut_ended {}", volume.name);
         Box::pin(async move {
             if self.state().slow_cuts {
-                tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+                tokio::time::sleep(Duration::from_secs(3)).await;
             }
             self.call(ended).map(drop)
         })
@@ -343,7 +372,7 @@ impl DataPlane for Fake {
         if self.state().stalled.remove(&volume.name) {
             self.state().calls.push(format!("update_volume {}", volume.name));
             return Box::pin(async move {
-                tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+                tokio::time::sleep(Duration::from_millis(500)).await;
                 Err(Error::new(Code::IoError, "commands of hosts do not end"))
             });
         }
@@ -389,10 +418,14 @@ impl DataPlane for Fake {
     }
 
     fn delete_volume_data<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
-        ready(self.call(format!("delete_volume_data {}", volume.name)).map(|mut s| {
-            assert!(!s.volumes.contains_key(&volume.name), "it is closed");
-            s.data.remove(&volume.name);
-        }))
+        Box::pin(async move {
+            let call = format!("delete_volume_data {}", volume.name);
+            self.in_its_time(call.clone()).await;
+            self.call(call).map(|mut s| {
+                assert!(!s.volumes.contains_key(&volume.name), "it is closed");
+                s.data.remove(&volume.name);
+            })
+        })
     }
 
     fn create_volume<'a>(&'a self, volume: &'a Volume, _pool: &'a Pool) -> Work<'a, ()> {
@@ -477,7 +510,11 @@ impl DataPlane for Fake {
     }
 
     fn clear_place<'a>(&'a self, there: Place<'a>, _made: bool) -> Work<'a, ()> {
-        ready(self.call(format!("clear_place {}", there.volume.name)).map(drop))
+        Box::pin(async move {
+            let call = format!("clear_place {}", there.volume.name);
+            self.in_its_time(call.clone()).await;
+            self.call(call).map(drop)
+        })
     }
 
     fn set_mappings<'a>(&'a self, access: &'a AccessMap) -> Work<'a, ()> {

@@ -5,7 +5,7 @@ use crate::applied::{applied, failed};
 use crate::fake::Fake;
 use crate::support::*;
 use std::sync::Arc;
-use weir_control::declare::ApplySpec;
+use weir_control::declare::{ApplySpec, Desired};
 use weir_control::model::{
     Command, DeviceKind, MigrationSpec, Model, PoolSpec, Raid, Told, VolumePatch,
 };
@@ -101,6 +101,28 @@ async fn a_place_in_a_pool_that_is_away_is_cleared_when_it_is_back() {
 
 fn called(fake: &Fake, call: &str) -> bool {
     fake.state().calls.iter().any(|c| c == call)
+}
+
+/// A declaration that does not name the pool gives no place up, whoever has it.
+#[tokio::test]
+async fn a_place_in_a_pool_that_is_away_is_given_up_by_a_command_only() {
+    for moved in [true, false] {
+        let (_dir, c, _fake) = node(false, moved).await;
+        if !moved {
+            c.cancel_migration("v".into()).await.expect("cancelled");
+        }
+        let here = pool("here", &[(DeviceKind::File, Some("/nowhere/d0"), Some(GIB))]);
+        let here = PoolSpec { raid: Some(Raid::Zero), ..here };
+        let desired = Desired {
+            pools: vec![here],
+            volumes: vec![volume("v", "here", 8 * MIB)],
+            ..Desired::default()
+        };
+        let spec = ApplySpec { prune: true, ..ApplySpec::from(desired) };
+        let report = c.apply(spec).await.expect("a report");
+        assert_eq!(failed(&report), [("pool/lost".to_string(), Code::NotReady)], "moved {moved}");
+        assert!(c.model().volumes["v"].migration.is_some(), "its place is known");
+    }
 }
 
 /// A volume is deleted while its plain pool is away, as when a file system is not mounted. The node, and whether its data was

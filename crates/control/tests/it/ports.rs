@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_control::controller::ApplyReport;
 use weir_control::declare::{ApplySpec, Desired};
-use weir_control::model::{Command, DeviceKind, HostPatch, MapSpec, TargetSpec};
+use weir_control::model::{Command, DeviceKind, HostPatch, MapSpec};
 use weir_control::{Controller, Stopping};
 
 fn at(addresses: &[(&str, u16)]) -> Desired {
@@ -29,16 +29,7 @@ async fn faults(c: &Controller) -> Vec<String> {
 }
 
 async fn start(dir: &Scratch, fake: &Arc<Fake>, declared: &Desired) -> Arc<Controller> {
-    let targets: Vec<TargetSpec> = declared.targets.clone();
-    let c = Controller::start_declared(
-        dir.path(),
-        fake.clone(),
-        Vec::new(),
-        targets,
-        Stopping::default(),
-    )
-    .await;
-    let c = c.expect("a controller");
+    let c = up(dir, fake.clone(), &[], declared.clone(), Stopping::default()).await;
     c.declare_at_start(declared.clone()).await;
     c
 }

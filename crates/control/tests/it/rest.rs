@@ -86,7 +86,7 @@ async fn objects_live_and_die_over_the_unix_socket() {
     assert_eq!(status.live.volumes[0].name, "v1");
 
     let page = c.events(0, Duration::ZERO).await.expect("events");
-    assert_eq!(page.events[0].kind, "pool.created");
+    assert_eq!([&page.events[0].kind, &page.events[1].kind], ["node.started", "pool.created"]);
     let kinds: Vec<&str> = page.events.iter().map(|e| e.kind.as_str()).collect();
     assert!(kinds.contains(&"map.created"), "{kinds:?}");
 
@@ -123,7 +123,7 @@ async fn every_wrong_request_gets_a_problem_document() {
         (request("GET", "/", ""), 404, "not_found"),
         (request("GET", "/v1/volumes/none", ""), 404, "volume_not_found"),
         (request("GET", "/v1/maps/a/b", ""), 404, "host_not_found"),
-        (request("PUT", "/v1/pools", ""), 400, "invalid_request"),
+        (request("PUT", "/v1/pools", ""), 405, "method_not_allowed"),
         (request("POST", "/v1/pools", "{"), 400, "invalid_request"),
         (request("POST", "/v1/pools", r#"{"name":"a"}"#), 400, "invalid_request"),
         (
@@ -156,7 +156,9 @@ async fn every_wrong_request_gets_a_problem_document() {
     }
     let mut form = request("POST", "/v1/pools", "{}");
     form = form.replace("application/json", "text/plain");
-    assert!(raw(dir.path(), &form).await.contains("Content-Type"), "a web page cannot post");
+    let answer = raw(dir.path(), &form).await;
+    let reason = "Expected request with `Content-Type: application/json`";
+    assert!(answer.contains(reason), "a web page cannot post: {answer}");
     let large = request("POST", "/v1/pools", &" ".repeat(9 << 20));
     let mut s = UnixStream::connect(dir.path().join(SOCKET)).await.expect("connected");
     drop(s.write_all(large.as_bytes()).await);
@@ -177,6 +179,16 @@ async fn tcp_wants_the_token() {
     let c = Client::new(at, Some("correct-horse-battery".into()));
     c.status().await.expect("let in");
     n.client.status().await.expect("the Unix socket wants none");
+    // Who it was is told.
+    c.create_pool(&ram_pool("over-tcp", GIB)).await.expect("made");
+    n.client.create_pool(&ram_pool("here", GIB)).await.expect("made");
+    let all = c.events(0, Duration::ZERO).await.expect("events").events;
+    let by = |pool: &str| {
+        let object = format!("pool/{pool}");
+        all.iter().find(|e| e.object == object).map(|e| e.by.clone()).expect("an event")
+    };
+    assert_eq!(by("over-tcp"), "token:admin");
+    assert!(by("here").starts_with("uid:"), "{}", by("here"));
 }
 
 #[tokio::test]

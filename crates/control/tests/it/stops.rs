@@ -288,8 +288,7 @@ async fn stopped_start() {
             stopping.begin()
         }
     });
-    let c = Controller::start_allowing(dir.path(), fake.clone(), Vec::new(), stopping).await;
-    let c = c.expect("a controller");
+    let c = up(&dir, fake.clone(), &[], Desired::default(), stopping).await;
     let took = begins.await.expect("no panic").elapsed();
     tokio::time::resume();
     assert!(took < Duration::from_secs(10), "the start is waited for: {took:?}");
@@ -320,7 +319,8 @@ async fn what_a_stop_may_take_counts_from_its_first_word() {
     c.shutdown().await.expect_err("it is left");
     let took = begun.elapsed();
     tokio::time::resume();
-    assert!(took < Duration::from_secs(42), "{took:?}");
+    // By 41 s pools, and for a second what the log of events has yet to get, which a busy machine's disk may take.
+    assert!(took < Duration::from_secs(43), "{took:?}");
     assert_eq!(open(&fake), ["p0"]);
 }
 
@@ -333,8 +333,7 @@ async fn a_start_that_is_stopped_brings_nothing_more_up() {
     let fake = Arc::new(Fake::default());
     let stopping = Stopping::default();
     stopping.begin();
-    let c = Controller::start_allowing(dir.path(), fake.clone(), Vec::new(), stopping).await;
-    let c = c.expect("a controller");
+    let c = up(&dir, fake.clone(), &[], Desired::default(), stopping).await;
     c.shutdown().await.expect("all of it is closed");
     let calls = fake.state().calls.clone();
     let up = ["start_", "open_"];

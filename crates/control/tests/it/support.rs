@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use weir_control::Controller;
 use weir_control::controller::sample_every;
+use weir_control::dataplane::DataPlane;
+use weir_control::declare::Desired;
 use weir_control::model::{
     Command, DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, TargetSpec, VolumeSpec,
 };
+use weir_control::{Controller, Stopping};
 
 /// Waits until `is_so`, in all the time that a busy machine may need.
 pub(crate) async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
@@ -32,6 +34,22 @@ pub(crate) async fn gone(c: Arc<Controller>) {
     let left = Arc::downgrade(&c);
     drop(c);
     until("nothing is under way any more", async || left.strong_count() == 0).await;
+}
+
+/// A node that is up. Those commands may be run for keys.
+pub(crate) async fn up(
+    dir: &Scratch,
+    plane: Arc<dyn DataPlane>,
+    commands: &[&str],
+    declared: Desired,
+    stopping: Stopping,
+) -> Arc<Controller> {
+    let commands = commands.iter().map(ToString::to_string).collect();
+    let c = Controller::open(dir.path(), plane, commands, declared, stopping).await;
+    let c = c.expect("a controller");
+    c.come_up().await.expect("it is up");
+    c.started();
+    c
 }
 
 /// A directory that is removed at the end of the test.

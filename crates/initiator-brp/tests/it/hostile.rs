@@ -9,14 +9,14 @@ use weir_fabric::Access;
 use weir_initiator_brp::{Disk, Session, SessionConfig};
 use weir_mem::Slice;
 use weir_proto_brp::command::{Command, Descriptor, flag};
-use weir_proto_brp::control::Abort;
-use weir_proto_brp::{Features, LoginRequest, Op, RejectReason, Status};
+use weir_proto_brp::control::{Abort, GoodbyeReason};
+use weir_proto_brp::{Features, Header, Kind, LoginRequest, Op, RejectReason, Status};
 use weir_reactor::{sleep, spawn, timeout};
 use weir_target_brp::TargetConfig;
 use weir_target_core::{AccessMap, End, Whom};
 
 /// Waits until `done`, or fails.
-async fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let wait = async {
         while !done() {
             sleep(MILLIS).await;
@@ -413,4 +413,28 @@ fn a_login_that_is_replaced_while_it_waits_comes_to_nothing() {
         s.close().await;
         ends_whole(&t).await;
     });
+}
+
+/// A message without an entry asks for nothing. Who sends it is broken, or wants the target to be busy with it.
+#[test]
+fn an_empty_message_ends_the_connection() {
+    for kind in [Kind::Commands, Kind::Abort] {
+        on_reactor(move |p| async move {
+            let t = serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(1 << 20));
+            let peer = Peer::enter(&p, &t, login(), 1).await.unwrap();
+            peer.volume().await;
+            peer.say(&Header::new(kind).alone(peer.granted.features.has(Features::INTEGRITY)));
+            let said = peer.next().await.expect("a word before the end");
+            let header = Header::decode(&said, false).unwrap();
+            let reason = GoodbyeReason::from_code(header.flags);
+            assert_eq!((header.kind, reason), (Kind::Goodbye, GoodbyeReason::Protocol), "{kind:?}");
+            until("the connection ends", || !peer.conn.is_open()).await;
+            // Another one is served as ever.
+            let other = LoginRequest { session: 78, ..login() };
+            let peer = Peer::enter(&p, &t, other, 1).await.unwrap();
+            peer.volume().await;
+            drop(peer);
+            ends_whole(&t).await;
+        });
+    }
 }

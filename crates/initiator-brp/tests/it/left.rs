@@ -8,7 +8,7 @@ use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Provider;
 use weir_mem::Slice;
 use weir_proto_brp::command::flag;
-use weir_proto_brp::{Command, Features, LoginRequest, Op};
+use weir_proto_brp::{Command, Features, LoginRequest, Op, RejectReason, Status, completion};
 use weir_reactor::{now, sleep, timeout};
 use weir_target_brp::TargetConfig;
 use weir_target_core::{AccessMap, HostRule};
@@ -134,6 +134,66 @@ fn nobody_else_waits_for_what_a_host_has_lost() {
         write(&other, guard, 0x22);
         let done = timeout(SECONDS, other.completions(1, &[])).await.expect("it waits");
         assert_eq!(done[0].0.status, 0);
+    });
+}
+
+/// A flush may tell of lost data once only: who comes back for it is told what became of it, and no second one hides that.
+#[test]
+fn a_login_waits_for_a_flush() {
+    on_reactor(|p| async move {
+        let c = TargetConfig { drain_timeout: 200 * MILLIS, ..config() };
+        let t = serve(p.clone(), "127.0.0.1:0", c, &Slice::heap(1 << 20));
+        let old = Peer::enter(&p, &t, login(), 4).await.unwrap();
+        let guard = old.volume().await.guard;
+        t.mood.stall.set(true);
+        let flush = Command { guard, ..command(Op::Flush, 1) };
+        old.send(&[(flush, &[], &[])]);
+        while t.port.census().requests_busy == 0 {
+            sleep(MILLIS).await;
+        }
+        drop(old);
+        let early = Peer::enter(&p, &t, login(), 4).await.err();
+        assert_eq!(early, Some(RejectReason::Draining), "its end is forgotten");
+        t.mood.stall.set(false);
+        while t.port.census().requests_busy > 0 {
+            sleep(MILLIS).await;
+        }
+        let new = Peer::enter(&p, &t, login(), 4).await.expect("it is let in");
+        new.send(&[(flush, &[], &[])]);
+        let (done, _) = new.completions(1, &[]).await.remove(0);
+        assert_eq!((done.status, done.flags), (0, completion::flag::REPLAYED));
+    });
+}
+
+/// A device tells a loss once: whoever comes in place of who asked for the flush is told of it, by another session too.
+#[test]
+fn what_a_flush_is_told_that_lost_its_connection_the_next_one_tells() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(1 << 20));
+        let old = Peer::enter(&p, &t, login(), 4).await.unwrap();
+        let guard = old.volume().await.guard;
+        t.mood.stall.set(true);
+        t.mood.flush_fails.set(true);
+        let flush = |tag| (Command { guard, ..command(Op::Flush, tag) }, &[][..], &[][..]);
+        old.send(&[flush(1)]);
+        while t.port.census().requests_busy == 0 {
+            sleep(MILLIS).await;
+        }
+        drop(old);
+        // Another session of the host: it does not get what the first one is answered.
+        let new = Peer::enter(&p, &t, beside(78), 4).await.unwrap();
+        new.send(&[flush(1)]);
+        sleep(100 * MILLIS).await;
+        t.mood.stall.set(false);
+        let mut statuses = Vec::new();
+        for tag in 1..=2 {
+            if tag > 1 {
+                new.send(&[flush(tag)]);
+            }
+            statuses.push(new.completions(1, &[]).await.remove(0).0.status);
+        }
+        assert_eq!(statuses, [Status::Internal as _, 0]);
+        assert_eq!(t.mood.lost.get(), 1);
     });
 }
 

@@ -8,6 +8,7 @@ mod flip;
 mod full;
 mod held_up;
 mod hostile;
+mod hung;
 mod integrity;
 mod iwarp;
 mod keyed;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use weir_base::{IoResult, MILLIS, Nanos};
+use weir_base::{IoError, IoResult, MILLIS, Nanos};
 use weir_block::{Geometry, IoFuture, Volume, check_range};
 use weir_fabric::Provider;
 use weir_initiator_brp::PortId;
@@ -33,6 +33,10 @@ pub(crate) struct Mood {
     pub(crate) broken: Cell<bool>,
     /// Completed writes may be lost.
     pub(crate) volatile: Cell<bool>,
+    /// The next flush fails, and the one after it ends well.
+    pub(crate) flush_fails: Cell<bool>,
+    /// How often one has.
+    pub(crate) lost: Cell<u64>,
 }
 
 struct Disk {
@@ -87,8 +91,15 @@ impl Volume for Disk {
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::new(async move {
             self.wait().await;
-            Ok(())
+            if !self.mood.flush_fails.replace(false) {
+                return Ok(());
+            }
+            self.mood.lost.set(self.mood.lost.get() + 1);
+            Err(IoError::Path)
         })
+    }
+    fn lost(&self) -> u64 {
+        self.mood.lost.get()
     }
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.write_zeroes(at, len, true)

@@ -271,7 +271,7 @@ impl Queue {
             match result {
                 Ok(o) => {
                     match begun {
-                        _ if !o.is_good() => self.heed(lun, &o),
+                        _ if !o.is_good() => self.heed(lun, cdb, &o),
                         Some(b) => self.flushed(&b, cache.get())?,
                         None => self.written(cdb, cache.get()),
                     }
@@ -328,9 +328,16 @@ impl Queue {
 
     /// A command did not end with GOOD: takes note of news of the unit.
     #[cold]
-    fn heed(&self, lun: Lun, o: &Outcome) {
-        if let Some(s) = Sense::parse(o.sense()).filter(|s| s.key == SenseKey::UnitAttention) {
-            self.local.shared.heed(lun, &s);
+    fn heed(&self, lun: Lun, cdb: &[u8], o: &Outcome) {
+        let Some(sense) = Sense::parse(o.sense()) else { return };
+        match (sense.key, &self.bond) {
+            (SenseKey::UnitAttention, _) => self.local.shared.heed(lun, &sense),
+            (SenseKey::HardwareError | SenseKey::MediumError, Some(b))
+                if bond::flushes_all(cdb) =>
+            {
+                b.unit.ledger().failed();
+            }
+            _ => {}
         }
     }
 

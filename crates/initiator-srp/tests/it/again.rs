@@ -124,6 +124,99 @@ fn a_reset_frees_nothing_before_the_tasks_of_the_holder_have_ended() {
     });
 }
 
+/// Another one asks for a reset while the first is not over. The holder has reserved the unit again between the two, and its write since
+/// is what the second waits for.
+#[test]
+fn a_reset_that_is_over_does_not_end_what_a_later_one_is_to_end() {
+    on_reactor(|p| async move {
+        let m = medium(1 << 20);
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &m);
+        let (holder, other) = reserved(&p, &t).await;
+        let third = Peer::enter_as(&p, &t, PortId::new(9, 1), 0).await.expect("it is let in");
+        third.attention().await;
+        stuck_write(&t, &holder).await;
+        other.manage(3, TaskFunction::LunReset, 0);
+        sleep(100 * MILLIS).await;
+        holder.attention().await;
+        third.attention().await;
+        assert_eq!(status(&holder, 3, &RESERVE).await, 0);
+        t.mood.stuck_too.set(t.mood.begun.get() + 1);
+        holder.write(4, 0, 1, Peer::immediate(&[8; BLOCK]));
+        while t.mood.begun.get() < t.mood.stuck_too.get() {
+            sleep(MILLIS).await;
+        }
+        third.manage(3, TaskFunction::LunReset, 0);
+        sleep(100 * MILLIS).await;
+        t.mood.stuck.set(0);
+        assert_eq!(other.next().await, (3, End::Code(RspCode::Complete)));
+        other.attention().await;
+        assert_eq!(status(&other, 4, &RESERVE).await, 0x18, "a write of the holder's is under way");
+        t.mood.stuck_too.set(0);
+        assert_eq!(third.next().await, (3, End::Code(RspCode::Complete)));
+        assert_eq!(status(&other, 5, &RESERVE).await, 0);
+        assert_eq!(m.lock().unwrap()[0], 8);
+    });
+}
+
+/// Nobody hears that it is over. What it was to end has no other end.
+#[test]
+fn a_reset_whose_host_is_gone_ends_the_reservation_all_the_same() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        let (holder, other) = reserved(&p, &t).await;
+        let third = Peer::enter_as(&p, &t, PortId::new(9, 1), 0).await.expect("it is let in");
+        third.attention().await;
+        stuck_write(&t, &holder).await;
+        other.manage(3, TaskFunction::LunReset, 0);
+        sleep(100 * MILLIS).await;
+        drop(other);
+        third.attention().await;
+        sleep(300 * MILLIS).await;
+        assert_eq!(status(&third, 1, &RESERVE).await, 0x18, "its holder has a write under way");
+        t.mood.stuck.set(0);
+        let free = async {
+            while status(&third, 2, &RESERVE).await != 0 {
+                sleep(MILLIS).await;
+            }
+        };
+        timeout(5 * SECONDS, free).await.expect("it stays reserved");
+    });
+}
+
+/// It logs in, has a unit reset of which a device does not end a write, and goes, again and again. A few such channels would be all that
+/// a port can receive for.
+#[test]
+fn a_host_that_resets_a_unit_and_goes_keeps_nothing_of_the_port() {
+    on_reactor(|p| async move {
+        let c = TargetConfig { max_channels: 2, recv_buffers: 12, ..config() };
+        let t = serve(p.clone(), "127.0.0.1:0", c, &medium(1 << 20));
+        let first = Peer::enter(&p, &t, 0).await;
+        first.attention().await;
+        stuck_write(&t, &first).await;
+        let before = t.port.census();
+        for n in 1..=3 {
+            let peer = Peer::enter(&p, &t, 0).await;
+            peer.manage(1, TaskFunction::LunReset, 0);
+            while t.target.counts().read().tasks < n {
+                sleep(MILLIS).await;
+            }
+            sleep(10 * MILLIS).await;
+            drop(peer);
+            sleep(200 * MILLIS).await;
+        }
+        let now = t.port.census();
+        assert_eq!((now.channels, now.credits), (before.channels, before.credits));
+        assert_eq!(now.requests_busy, before.requests_busy);
+        let other = Peer::enter_as(&p, &t, PortId::new(8, 1), 0).await.expect("it is kept out");
+        t.mood.stuck.set(0);
+        drop((first, other));
+        while !t.target.nexuses().is_empty() {
+            sleep(MILLIS).await;
+        }
+        t.port.check_idle().unwrap();
+    });
+}
+
 /// A port is full, with a channel that the login is to end. A write that waited there ends a moment later.
 #[test]
 fn a_host_is_not_kept_out_by_the_channel_that_its_login_ends() {

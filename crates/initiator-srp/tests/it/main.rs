@@ -10,6 +10,7 @@ mod fair;
 mod held_up;
 mod hostile;
 mod iwarp;
+mod kept_out;
 mod paths;
 mod peer;
 mod raw;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use weir_base::{IoResult, MILLIS, Nanos};
+use weir_base::{IoError, IoResult, MILLIS, Nanos};
 use weir_block::{Geometry, IoFuture, Volume, check_range};
 use weir_fabric::Provider;
 use weir_mem::{BufPool, PoolConfig, Slice};
@@ -34,6 +34,12 @@ pub(crate) struct Mood {
     pub(crate) begun: Cell<u64>,
     /// The one with this number does not end while this is set.
     pub(crate) stuck: Cell<u64>,
+    /// Another one.
+    pub(crate) stuck_too: Cell<u64>,
+    /// The next flush fails, and the one after it ends well.
+    pub(crate) flush_fails: Cell<bool>,
+    /// How often one has.
+    pub(crate) lost: Cell<u64>,
 }
 
 /// What a target's unit is like.
@@ -58,7 +64,8 @@ impl Disk {
         if self.mood.delay.get() > 0 {
             sleep(self.mood.delay.get()).await;
         }
-        while self.mood.stall.get() || self.mood.stuck.get() == number {
+        let stuck = |m: &Mood| m.stuck.get() == number || m.stuck_too.get() == number;
+        while self.mood.stall.get() || stuck(&self.mood) {
             sleep(MILLIS).await;
         }
     }
@@ -87,7 +94,19 @@ impl Volume for Disk {
         })
     }
     fn flush(&self) -> IoFuture<'_> {
-        IoFuture::ready(Ok(()))
+        IoFuture::new(async move {
+            while self.mood.stall.get() {
+                sleep(MILLIS).await;
+            }
+            if !self.mood.flush_fails.replace(false) {
+                return Ok(());
+            }
+            self.mood.lost.set(self.mood.lost.get() + 1);
+            Err(IoError::Path)
+        })
+    }
+    fn lost(&self) -> u64 {
+        self.mood.lost.get()
     }
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         IoFuture::ready(self.with(at, len, |b| b.fill(0)))

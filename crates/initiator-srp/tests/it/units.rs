@@ -11,6 +11,7 @@ use weir_initiator_srp::{
 use weir_mem::Slice;
 use weir_proto_scsi::Lun;
 use weir_proto_scsi::initiator as build;
+use weir_proto_scsi::sense::SenseKey;
 use weir_reactor::{sleep, timeout};
 
 const NAA: [u8; 16] = [0x60; 16];
@@ -258,6 +259,67 @@ fn a_lost_cache_is_told_by_the_next_flush_of_any_handle() {
         drop([a, b]);
         lab.check_clean(&s);
     }
+}
+
+/// A device tells a loss once. Whoever repeats the flush hears that all is well.
+#[test]
+fn a_flush_that_the_device_fails_is_not_repeated_and_told_by_each_handle() {
+    // The target tells each connection, until it is sure that the host has heard it.
+    for heard in [true, false] {
+        flush_fails(heard);
+    }
+}
+
+fn flush_fails(heard: bool) {
+    let lab = Lab::new(7, 2);
+    lab.target.power_off();
+    lab.served.take();
+    lab.target.restart();
+    volatile(&lab, Some(1));
+    let s = lab.session(lab.session_config());
+    let (a, b) = (open(&lab, 0, &s), open(&lab, 1, &s));
+    write(&lab, 1, &b, 1);
+    let mood = lab.served.borrow().as_ref().unwrap().mood.clone();
+    mood.flush_fails.set(true);
+    let e = flush(&lab, 0, &a).unwrap_err();
+    assert_eq!(e.sense().map(|s| s.key), Some(SenseKey::HardwareError), "{e}");
+    if heard {
+        lab.run(async { sleep(2 * SECONDS).await });
+        write(&lab, 0, &a, 2);
+    }
+    let e = flush(&lab, 1, &b).unwrap_err();
+    assert_eq!(matches!(e, Error::LostCache), heard, "{e}");
+    assert_eq!(flush(&lab, 1, &b), Ok(()), "once");
+    // Another connection's answer may be of another loss.
+    let again = if heard { Ok(()) } else { Err(Error::LostCache) };
+    assert_eq!((flush(&lab, 0, &a), flush(&lab, 0, &a)), (again, Ok(())));
+    assert_eq!(mood.lost.get(), 1);
+    drop([a, b]);
+    lab.check_clean(&s);
+}
+
+/// It fails once nobody waits for it any more.
+#[test]
+fn a_flush_that_fails_after_its_abort_is_told_by_the_next() {
+    let lab = Lab::new(8, 1);
+    let s = lab.session(lab.session_config());
+    let m = open(&lab, 0, &s);
+    write(&lab, 0, &m, 1);
+    let mood = lab.served.borrow().as_ref().unwrap().mood.clone();
+    mood.flush_fails.set(true);
+    mood.stall.set(true);
+    let first = lab.host.spawn({
+        let q = lab.host.enter(|| s.queue());
+        async move { q.flush(L0).await }
+    });
+    lab.run(async { sleep(3 * SECONDS).await });
+    mood.stall.set(false);
+    // The queue has logged in anew and sent it again.
+    let e = lab.run(first).unwrap().unwrap_err();
+    assert_eq!(e.sense().map(|s| s.key), Some(SenseKey::HardwareError), "{e}");
+    assert_eq!((flush(&lab, 0, &m), mood.lost.get()), (Ok(()), 1));
+    drop(m);
+    lab.check_clean(&s);
 }
 
 #[test]

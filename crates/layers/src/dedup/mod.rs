@@ -393,6 +393,10 @@ impl Volume for Dedup {
         self.inner.lower.flush()
     }
 
+    fn lost(&self) -> u64 {
+        self.inner.lower.lost()
+    }
+
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.write_zeroes(at, len, true)
     }

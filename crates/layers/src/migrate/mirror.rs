@@ -154,7 +154,7 @@ impl Volume for Mirror {
         }
         IoFuture::new(async move {
             let late = Cell::new(false);
-            let there = inner.bounded(inner.destination.flush(), &late);
+            let there = inner.bounded(inner.settles(), &late);
             let pair = Pair { source: (inner.source.flush(), None), destination: (there, None) };
             let (s, d) = pair.await;
             if let Err(e) = d {
@@ -162,6 +162,11 @@ impl Volume for Mirror {
             }
             s.and(d)
         })
+    }
+
+    /// What the destination loses counts once it is the volume.
+    fn lost(&self) -> u64 {
+        self.0.source.lost()
     }
 
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {

@@ -41,7 +41,7 @@ use stale::Stale;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use weir_base::{Nanos, SECONDS};
-use weir_block::{Junction, Quiesced, SwapError, Volume};
+use weir_block::{IoFuture, Junction, Quiesced, SwapError, Volume, make_durable};
 use weir_mem::BufPool;
 use weir_reactor::{now, spawn_task, timeout};
 
@@ -135,6 +135,8 @@ struct Inner {
     source: Rc<dyn Volume>,
     /// Its I/O goes on at home when a host no longer waits for it.
     destination: Rc<dyn Volume>,
+    /// The last loss below the destination when the migration began.
+    since: u64,
     plan: Plan,
     ranges: Ranges,
     phase: Cell<Phase>,
@@ -166,6 +168,14 @@ struct Inner {
 }
 
 impl Inner {
+    /// Flushes the destination. Nothing that it was given is made good there if a flush of somebody else was told that it is lost.
+    fn settles(&self) -> IoFuture<'_> {
+        if has(Bug::LossUnheeded) {
+            return self.destination.flush();
+        }
+        IoFuture::new(make_durable(&*self.destination, self.since))
+    }
+
     fn is_mirroring(&self) -> bool {
         !matches!(self.phase.get(), Phase::Moved | Phase::Failed | Phase::Stopped)
     }
@@ -213,9 +223,11 @@ impl Migration {
         }
         let behind = Rc::new(Home::open(destination.clone()));
         let rate = plan.rate;
+        let there = behind.entrance().handle();
         let inner = Rc::new_cyclic(|me| Inner {
             source,
-            destination: behind.entrance().handle(),
+            since: there.lost(),
+            destination: there,
             stale: Stale::new(plan.len, plan.chunk),
             plan,
             ranges: Ranges::default(),
@@ -335,7 +347,7 @@ impl Migration {
         }
         let i = &self.inner;
         let late = Cell::new(false);
-        let flush = i.bounded(i.destination.flush(), &late);
+        let flush = i.bounded(i.settles(), &late);
         // In doubt it is waited for until it ends, which may be never.
         let limit = if has(Bug::DoubtHoldsUp) { Nanos::MAX / 4 } else { limit };
         let Ok(flushed) = timeout(limit, flush).await else {

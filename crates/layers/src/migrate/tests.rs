@@ -26,6 +26,7 @@ struct Mem {
     writes: Cell<u64>,
     written: Cell<u64>,
     flushes: Cell<u64>,
+    lost: Cell<u64>,
 }
 
 impl Mem {
@@ -43,6 +44,7 @@ impl Mem {
             writes: Cell::new(0),
             written: Cell::new(0),
             flushes: Cell::new(0),
+            lost: Cell::new(0),
         }
     }
 
@@ -95,6 +97,9 @@ impl Volume for Mem {
     fn flush(&self) -> IoFuture<'_> {
         self.flushes.set(self.flushes.get() + 1);
         IoFuture::new(self.does(0, 0, |_| ()))
+    }
+    fn lost(&self) -> u64 {
+        self.lost.get()
     }
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.write_zeroes(at, len, true)
@@ -292,6 +297,22 @@ fn hosts_go_on_without_a_destination_that_does_not_answer_and_it_is_made_up_late
         assert_eq!(b.bytes.borrow()[4096], 5, "not what came late");
         m.hold(SECONDS).await.unwrap().moved().unwrap();
         assert_eq!(m.status().phase, Phase::Moved);
+    });
+}
+
+/// Another volume's flush was told that the destination's device has lost what it had taken: ours ends well.
+#[test]
+fn a_destination_that_has_lost_something_is_not_moved_to() {
+    sim(async {
+        let (a, b) = (Mem::filled(1, 0, LEN as usize), Rc::new(Mem::new(LEN)));
+        b.lost.set(7);
+        let m = Migration::new(a.clone(), b.clone(), plan()).unwrap();
+        m.begin();
+        assert_eq!(settled(&m).await.phase, Phase::Ready);
+        b.lost.set(8);
+        let e = m.hold(SECONDS).await.err().unwrap();
+        assert!(e.contains("cannot be flushed"), "{e}");
+        assert_eq!(m.status().phase, Phase::Failed);
     });
 }
 

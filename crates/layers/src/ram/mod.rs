@@ -231,6 +231,10 @@ impl Volume for Ram {
         IoFuture::ready(Ok(()))
     }
 
+    fn lost(&self) -> u64 {
+        0
+    }
+
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.write_zeroes(at, len, true)
     }

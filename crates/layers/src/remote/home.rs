@@ -33,6 +33,8 @@ pub(super) struct Door {
     keeps_sums: bool,
     len: AtomicU64,
     read_only: AtomicBool,
+    /// The last loss that was found when something durable ended.
+    lost: AtomicU64,
 }
 
 impl Door {
@@ -46,6 +48,10 @@ impl Door {
 
     pub(super) fn keeps_sums(&self) -> bool {
         self.keeps_sums
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Acquire)
     }
 
     pub(super) fn submit(&self, r: &'static Record) {
@@ -198,7 +204,11 @@ impl Inner {
             Op::Write { fua, summed: true } => {
                 v.write_summed(w.at, job.memory(), job.sums(), fua).await
             }
-            Op::Flush => v.flush().await,
+            Op::Flush => {
+                let done = v.flush().await;
+                self.door.lost.fetch_max(v.lost(), Ordering::AcqRel);
+                done
+            }
             Op::Discard => v.discard(w.at, w.len).await,
             Op::WriteZeroes { unmap } => v.write_zeroes(w.at, w.len, unmap).await,
             Op::Allocation => {
@@ -254,6 +264,7 @@ impl Home {
             keeps_sums: volume.keeps_sums(),
             len: AtomicU64::new(made.len),
             read_only: AtomicBool::new(made.read_only),
+            lost: AtomicU64::new(volume.lost()),
         });
         let inner = Rc::new(Inner {
             door,

@@ -188,6 +188,10 @@ impl Volume for Remote {
         self.io(Op::Flush, 0, 0, [None, None])
     }
 
+    fn lost(&self) -> u64 {
+        self.door.lost()
+    }
+
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.io(Op::Discard, at, len, [None, None])
     }

@@ -247,6 +247,9 @@ impl Volume for Medium {
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::ready(Ok(()))
     }
+    fn lost(&self) -> u64 {
+        0
+    }
 
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.trims.set(self.trims.get() + 1);

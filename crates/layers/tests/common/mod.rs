@@ -14,7 +14,7 @@ use weir_block::{
     BuildContext, DiskSpec, Graph, GraphError, GraphSpec, Metering, NodeSpec, Registry, Shared,
     Volume,
 };
-use weir_disk::{Disk, DiskOp, report};
+use weir_disk::{Disk, DiskOp, Losses, report};
 use weir_mem::{BufPool, PoolConfig, Slice};
 use weir_reactor::{Driver, PollMode, Reactor, Token, Unpark, complete, sleep, spawn, spawn_task};
 
@@ -78,6 +78,7 @@ pub struct MemDisk {
     pub result: Cell<IoResult>,
     /// It has no operation that makes zeros.
     pub no_zeroes: bool,
+    pub losses: Option<Arc<Losses>>,
     pub me: std::rc::Weak<MemDisk>,
 }
 
@@ -100,6 +101,7 @@ impl MemDisk {
                 most_in_flight: Cell::new(0),
                 result: Cell::new(Ok(())),
                 no_zeroes: false,
+                losses: None,
                 me: me.clone(),
             };
             f(&mut d);
@@ -182,6 +184,22 @@ impl Disk for MemDisk {
         let n = self.in_flight.get() + 1;
         self.in_flight.set(n);
         self.most_in_flight.set(self.most_in_flight.get().max(n));
+        if let Some(losses) = self.losses.clone().filter(|_| matches!(op, DiskOp::Flush)) {
+            let me = self.me.upgrade().expect("alive while in use");
+            spawn_task(async move {
+                let flush = async {
+                    if me.slow.get() > 0 {
+                        let time = me.prng.borrow_mut().between(1, me.slow.get());
+                        sleep(time).await;
+                    }
+                    me.does(&DiskOp::Flush)
+                };
+                let r = losses.flush(flush).await;
+                me.in_flight.set(me.in_flight.get() - 1);
+                complete(token, report(r));
+            });
+            return;
+        }
         let me = self.me.upgrade().expect("alive while in use");
         let end = move || {
             let r = me.does(&op);
@@ -203,6 +221,9 @@ impl Disk for MemDisk {
     }
     fn allocated(&self) -> Option<u64> {
         self.sparse.then(|| self.len())
+    }
+    fn losses(&self) -> Option<Arc<Losses>> {
+        self.losses.clone()
     }
 }
 

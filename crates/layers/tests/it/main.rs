@@ -11,6 +11,7 @@ mod faults;
 mod files;
 mod graphs;
 mod live;
+mod losses;
 #[path = "../common/medium.rs"]
 mod medium;
 mod model;

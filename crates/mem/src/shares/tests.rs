@@ -145,6 +145,31 @@ fn what_is_given_to_one_who_is_gone_goes_to_the_next() {
     assert_eq!((s.free(0), s.waiting(0)), (1, 0));
 }
 
+/// One of those that ask has no use for anything any more; others are given what they have asked for.
+#[test]
+fn what_nobody_asks_for_any_more_is_given_to_nobody() {
+    let s = Shares::new([1]);
+    let given = Rc::new(Cell::new(0));
+    let told = given.clone();
+    let (a, b) = (s.account_told("a", move || told.set(told.get() + 1)), s.account("b"));
+    assert!(a.try_one(0));
+    (0..3).for_each(|_| a.ask(0));
+    let mut other = wait(&b);
+    assert!(!is_done(&mut other));
+    assert_eq!(s.waiting(0), 4);
+    a.ask_no_more(0);
+    assert_eq!(s.waiting(0), 1);
+    give(&a, 1);
+    assert!(is_done(&mut other) && given.get() == 0);
+    give(&b, 1);
+    assert!(a.try_one(0), "it may come back");
+    a.ask(0);
+    give(&a, 1);
+    assert_eq!((given.get(), s.waiting(0)), (1, 0));
+    give(&a, 1);
+    assert_eq!(s.free(0), 1);
+}
+
 /// Whatever happens: nothing is lost, nobody waits who may have one, and a host that has none gets one as long as there are
 /// no more hosts than are kept for.
 #[test]

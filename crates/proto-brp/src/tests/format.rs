@@ -90,6 +90,21 @@ fn a_message_that_is_a_header_is_nothing_else() {
     assert!(check_alone(&Header::new(Kind::Ping), &b, true).is_err(), "0 is no checksum");
 }
 
+/// "COMMANDS, ABORT and EVENT shall have at least one entry."
+#[test]
+fn a_message_without_an_entry_is_none() {
+    for integrity in [false, true] {
+        let of = |kind| (Header::new(kind), Header::new(kind).alone(integrity));
+        let (h, b) = of(Kind::Commands);
+        let commands = Commands::decode(&h, &b, integrity).map(drop);
+        let (h, b) = of(Kind::Abort);
+        let aborts = Abort::decode_all(&h, &b, integrity).map(drop);
+        let (h, b) = of(Kind::Event);
+        let events = Event::decode_all(&h, &b, integrity).map(drop);
+        assert_eq!([commands, aborts, events], [const { Err(MessageError::Empty) }; 3]);
+    }
+}
+
 #[test]
 fn aborts_are_these_bytes() {
     let a = Abort { tag: 0x0201, seq: 0x0807_0605 };
@@ -227,12 +242,12 @@ fn coalesced_completions_get_their_own_parts() {
 
 #[test]
 fn commands_of_a_message_are_counted() {
-    for n in 0..3 {
+    for n in 1..4 {
         let h = Header { count: n, ..Header::new(Kind::Commands) };
         let one = command(Op::Nop, 0, 0, 0).encode();
         let b = sealed(h, &one.repeat(usize::from(n)), true);
         let m = Commands::decode(&h, &b, true).unwrap();
-        assert_eq!((m.len(), m.is_empty()), (usize::from(n), n == 0));
+        assert_eq!((m.len(), m.is_empty()), (usize::from(n), false));
     }
 }
 

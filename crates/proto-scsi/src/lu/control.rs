@@ -7,6 +7,7 @@ use crate::lun::{Lun, report_luns};
 use crate::pr::{PortPair, PrChange, PrRequest, Reservations};
 use crate::sense::{Sense, SenseFormat};
 use crate::status::ScsiError;
+use crate::transport_id::TransportId;
 
 /// What a control command needs to know that the unit does not.
 #[derive(Debug, Clone, Copy, Default)]
@@ -223,6 +224,20 @@ impl LuState {
         Ok(PlannedReservations { reservations, change })
     }
 
+    /// Whether planned reservations take from one of these pairs of initiator port and target port what keeps others out
+    /// while it writes: what it has left with a device would land over what they write.
+    pub fn ends_for_any(
+        &self,
+        planned: &PlannedReservations,
+        pairs: &[(TransportId, u16)],
+    ) -> bool {
+        let pair = |(of, port): &(TransportId, u16)| PortPair {
+            initiator: of.clone(),
+            target_port: *port,
+        };
+        pairs.iter().any(|p| self.reservations.ends_for(&pair(p), &planned.reservations))
+    }
+
     /// Puts planned reservations in force.
     pub fn put_in_force(&mut self, planned: PlannedReservations) -> Effects {
         let before = self.generation;
@@ -284,7 +299,7 @@ impl LuState {
     }
 
     fn reserve6(&mut self, nexus: Nexus, who: &PortPair) -> Result<(), ScsiError> {
-        let reserved = Some(Reserved { by: nexus, ends: false });
+        let reserved = Some(Reserved { by: nexus, ends: None });
         if !self.beside_registrations(who)? && self.reserved != reserved {
             if self.is_kept_out(nexus) {
                 return Err(ScsiError::RESERVATION_CONFLICT);

@@ -1,7 +1,7 @@
 //! What happens to a unit from the side of the target: resets, resizes, changes of state.
 
 use super::mode::ModeValues;
-use super::{AluaState, Condition, LuState, Nexus, UaScope, UnknownGroup, alua};
+use super::{AluaState, Condition, LuState, Nexus, Reset, UaScope, UnknownGroup, alua};
 use crate::identity::TargetPort;
 use crate::planted::{Bug, has};
 use crate::pr::PortPair;
@@ -58,23 +58,32 @@ impl LuState {
     /// Logical unit reset: mode pages return to their defaults (none are saved), 6/29/03 for all
     /// nexuses except `requester`. Persistent reservations stay. The caller aborts the tasks, and
     /// then calls [`lu_reset_over`](LuState::lu_reset_over).
-    pub fn lu_reset(&mut self, requester: Option<Nexus>) {
+    pub fn lu_reset(&mut self, requester: Option<Nexus>) -> Reset {
+        self.resets += 1;
+        let reset = Reset(self.resets);
         if let Some(r) = self.reserved.as_mut().filter(|_| !has(Bug::ResetKeepsReserve6)) {
-            r.ends = true;
+            r.ends = Some(reset);
         }
         self.modes = ModeValues::default_of(&self.identity);
         self.echo.clear();
         let scope = requester.map_or(UaScope::All, UaScope::AllExcept);
         self.raise_ua(scope, Sense::LU_RESET);
+        reset
     }
 
     /// The tasks before a reset have ended, and with them the SPC-2 reservation: not sooner, since
-    /// they would change what its next holder writes. One that was taken since the reset stays.
-    pub fn lu_reset_over(&mut self) {
-        if self.reserved.is_some_and(|r| r.ends) {
+    /// they would change what its next holder writes. One that was taken since the reset stays, and
+    /// so does one that a later reset is to end: its holder may have begun more before that.
+    pub fn lu_reset_over(&mut self, reset: Reset) {
+        if self.reset_due() == Some(reset) {
             self.reserved = None;
             self.touch();
         }
+    }
+
+    /// The reset that is to end an SPC-2 reservation when it is over.
+    pub fn reset_due(&self) -> Option<Reset> {
+        self.reserved.and_then(|r| r.ends)
     }
 
     /// A new capacity, with 6/2A/09 for all nexuses. False, and nothing happens, if it is the

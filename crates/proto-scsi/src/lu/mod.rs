@@ -124,9 +124,13 @@ struct NexusState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Reserved {
     by: Nexus,
-    /// A reset will end it, unless its holder reserves the unit again before that.
-    ends: bool,
+    /// The last reset since it was taken will end it, unless its holder reserves the unit again before that.
+    ends: Option<Reset>,
 }
+
+/// A logical unit reset, told from others of the unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reset(u64);
 
 /// Shared state of a logical unit.
 #[derive(Debug)]
@@ -137,6 +141,8 @@ pub struct LuState {
     reservations: Reservations,
     nexuses: BTreeMap<Nexus, NexusState>,
     reserved: Option<Reserved>,
+    /// How many there have been.
+    resets: u64,
     groups: Vec<AluaGroup>,
     condition: Condition,
     echo: EchoBuffer,
@@ -155,6 +161,7 @@ impl LuState {
             reservations: Reservations::default(),
             nexuses: BTreeMap::new(),
             reserved: None,
+            resets: 0,
             groups,
             condition: Condition::Ready,
             echo: EchoBuffer::default(),

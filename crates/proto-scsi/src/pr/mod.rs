@@ -133,6 +133,17 @@ impl Reservations {
         }
     }
 
+    /// The type of a reservation under which `who` may write and others may not.
+    fn serves(&self, who: &PortPair) -> Option<PrType> {
+        let class = crate::cdb::AccessClass::WriteMedium;
+        self.kind.filter(|k| !conflicts(class, *k, self.standing(who)))
+    }
+
+    /// Whether `who` loses by what is to come what keeps others out of its way.
+    pub(crate) fn ends_for(&self, who: &PortPair, next: &Reservations) -> bool {
+        self.serves(who).is_some_and(|kind| next.serves(who) != Some(kind))
+    }
+
     /// Checks the invariants of the type; for tests and fuzzing.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let holders = self.registrations.iter().filter(|r| r.holder).count();

@@ -72,6 +72,9 @@ impl Volume for MemVolume {
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::ready(Ok(()))
     }
+    fn lost(&self) -> u64 {
+        0
+    }
 
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.write_zeroes(at, len, true)
@@ -123,6 +126,9 @@ impl Volume for DiskVolume {
 
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::new(self.run(DiskOp::Flush))
+    }
+    fn lost(&self) -> u64 {
+        0
     }
 
     fn discard(&self, offset: u64, len: u64) -> IoFuture<'_> {

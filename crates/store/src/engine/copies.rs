@@ -107,7 +107,9 @@ impl Inner {
                 continue;
             }
             if !d.is_readable() {
-                unread = worse(unread, IoError::Offline);
+                if !d.is_written_off() {
+                    unread = worse(unread, IoError::Offline);
+                }
                 continue;
             }
             let buf = Slice::heap(BLOCK);

@@ -159,6 +159,7 @@ pub async fn create(disks: &[Rc<dyn Disk>], spec: &PoolSpec) -> StoreResult {
         state: MemberState::InSync,
         draining: false,
         leaving: false,
+        written_off: false,
         since: 0,
         blocks: l.blocks,
         spares_used: 0,

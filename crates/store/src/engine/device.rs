@@ -5,6 +5,7 @@ use super::unended::{Late, late_of, quiet};
 use crate::format::BLOCK;
 use crate::format::label::{Label, Layout};
 use crate::format::superblock::{Member, MemberState};
+use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -28,6 +29,8 @@ pub(crate) struct Device {
     pub(crate) draining: Cell<bool>,
     /// It leaves the pool when it is drained.
     pub(crate) leaving: Cell<bool>,
+    /// Somebody has said that it does not come back: nobody waits for what only it has.
+    pub(crate) written_off: Cell<bool>,
     /// Nothing on it is believed when it is brought back.
     pub(crate) foreign: Cell<bool>,
     /// It is not brought back by itself: somebody stopped that, or it went its own way.
@@ -109,6 +112,7 @@ impl Device {
             since: Cell::new(member.since),
             draining: Cell::new(member.draining),
             leaving: Cell::new(member.leaving),
+            written_off: Cell::new(member.written_off),
             foreign: Cell::new(false),
             held: Cell::new(false),
             asked: Cell::new(false),
@@ -134,6 +138,7 @@ impl Device {
             state: self.state.get(),
             draining: self.draining.get(),
             leaving: self.leaving.get(),
+            written_off: self.written_off.get(),
             since: self.since.get(),
             blocks: self.layout.blocks,
             spares_used: self.spares_used.get(),
@@ -165,6 +170,26 @@ impl Device {
             MemberState::Spare => !self.usable(),
             _ => false,
         }
+    }
+
+    /// It is out of service, and nothing on it can be read.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.is_away() && !self.usable()
+    }
+
+    /// It is to be cleared, and leaves the pool then. One that is missing is not waited for; one that has failed is asked first.
+    pub(crate) fn leave(&self) {
+        self.draining.set(true);
+        self.leaving.set(true);
+        let is_missing = self.is_absent() && self.disk.is_none();
+        let unasked = has(Bug::FailedIsDead) && self.is_absent();
+        self.written_off.set(is_missing || unasked || has(Bug::AwayIsWrittenOff));
+    }
+
+    /// What it has is lost as far as anybody can tell.
+    pub(crate) fn is_written_off(&self) -> bool {
+        let is = self.written_off.get() || self.draining.get() && has(Bug::AwayIsWrittenOff);
+        is && !has(Bug::DeadIsAway)
     }
 
     /// Its disk goes by this name.

@@ -120,8 +120,28 @@ impl Inner {
             d.since.set(0);
         }
         d.failed.set(None);
+        d.written_off.set(false);
         d.flushes.forget();
         Ok(())
+    }
+
+    /// Asks a device that has failed and is to leave whether it answers: if so it is read, and if not it is taken for lost. Until it has
+    /// been asked it is neither, and what only it may have stays where it is, whatever else is being moved.
+    async fn ask_leaving(&self, number: u16) {
+        let Some(d) = self.device(number).filter(|d| d.is_absent() && !d.written_off.get()) else {
+            return;
+        };
+        if self.still_there(&d).await.is_ok() {
+            return;
+        }
+        // A pool that cannot be written now waits for that device, and says so.
+        let _ = self
+            .act(Box::new(move |i| {
+                if let Some(d) = i.still(&d).filter(|d| d.leaving.get() && d.is_absent()) {
+                    d.written_off.set(true);
+                }
+            }))
+            .await;
     }
 
     /// A disk that is to be a new device, with its label on it.
@@ -202,6 +222,7 @@ impl Inner {
             state,
             draining: false,
             leaving: false,
+            written_off: false,
             since: 0,
             blocks,
             spares_used: 0,
@@ -315,6 +336,7 @@ impl Inner {
                 go.state.set(MemberState::Gone);
                 go.draining.set(false);
                 go.leaving.set(false);
+                go.written_off.set(false);
                 i.arrange();
             }
         }))
@@ -387,7 +409,8 @@ impl Pool {
     }
 
     /// Lets a disk take the place of a device, which leaves the pool when everything is off it. It goes on in the
-    /// background. The old device is read as long as it answers. Returns the number of the new one.
+    /// background. The old device is read as long as it answers. One that is away is taken not to come back: what only it has is
+    /// lost then. Returns the number of the new one.
     ///
     /// # Errors
     /// The new disk is too small or belongs to a pool; slabs of the old one are nowhere else; or the pool
@@ -401,13 +424,15 @@ impl Pool {
                 let _ = i.wipe(&d, d.layout.label(2), 2).await;
                 return Err(e);
             }
-            i.join(d, move |i| {
-                if let Some(old) = i.device(number) {
-                    old.draining.set(true);
-                    old.leaving.set(true);
-                }
-            })
-            .await
+            let new = i
+                .join(d, move |i| {
+                    if let Some(old) = i.device(number) {
+                        old.leave();
+                    }
+                })
+                .await?;
+            i.ask_leaving(number).await;
+            Ok(new)
         })
         .await?
     }
@@ -467,6 +492,7 @@ impl Pool {
                 if let Some(d) = i.device(number) {
                     d.draining.set(false);
                     d.leaving.set(false);
+                    d.written_off.set(false);
                 }
             }))
             .await?;
@@ -476,14 +502,26 @@ impl Pool {
         .await?
     }
 
-    /// Removes a device that holds nothing: a spare, or one that was drained. Its label is wiped, if it answers.
+    /// Removes a device that holds nothing: a spare, or one that was drained. Its label is wiped, if it answers. One that is
+    /// drained and away is taken not to come back: it leaves in the background, and what only it has is lost.
     ///
     /// # Errors
-    /// It holds slabs, or the pool cannot be written.
+    /// It holds slabs and is not drained, or answers, or the pool cannot be written.
     pub async fn remove(&self, number: u16) -> StoreResult {
         self.change(move |i| async move {
         let d = i.member(number)?;
         let held = i.space.borrow().held_by(number);
+        if held > 0 && d.draining.get() && d.is_absent() {
+            i.act(Box::new(move |i| {
+                if let Some(d) = i.device(number) {
+                    d.leave();
+                }
+            }))
+            .await?;
+            i.ask_leaving(number).await;
+            i.upkeep.retry();
+            return Ok(());
+        }
         if held > 0 {
             return refused(format!(
                 "device {number} holds {held} slabs: drain or replace it first, and wait until that is done"
@@ -541,6 +579,7 @@ impl Pool {
             let stands = |d: &Rc<Device>| away(d) || has(Bug::DeviceByNumber);
             let Some(old) = i.still(&old).filter(stands) else { return };
             let d = Device::new(n, &old.member(), label.layout, Some(disk));
+            d.written_off.set(false);
             d.remap.replace(old.remap.borrow().clone());
             d.foreign.set(foreign);
             d.held.set(held);

@@ -5,6 +5,11 @@
 //! when it began and still is. Places are not used again while a reader looks at them (`pins`): what is found
 //! and copied under one pin is still what belongs there. Of what is being deleted only that is looked at that it still
 //! owns: the rest may be somebody else's by now, and the cache has the old nodes for long.
+//!
+//! What no copy can give now may be good on a device that is away. A slab that may have some of it stays where it is, and all
+//! others move. A device that is brought back is up to date as a whole or not at all.
+
+mod lists;
 
 use super::copies::Look;
 use super::dataset::Dataset;
@@ -12,9 +17,8 @@ use super::device::Device;
 use super::stage::Below;
 use super::{Inner, block_of};
 use crate::format::dataset::{Kind, MapRoot};
-use crate::format::dead;
-use crate::format::page::{FANOUT, NodePtr, PageKind};
-use crate::format::slab::{SlabHead, bitmap_pages, meta_pages, region_blocks};
+use crate::format::page::{FANOUT, NodePtr};
+use crate::format::slab::region_blocks;
 use crate::format::tree::{self, LEAF, MapEntry};
 use crate::format::{BLOCK, Block};
 use crate::planted::{Bug, has};
@@ -51,6 +55,24 @@ struct Walk {
     seen: BTreeSet<(u64, u32)>,
     /// Blocks of data that no copy has.
     lost: Cell<u64>,
+    /// What could not be read, and may be good all the same.
+    unread: Cell<u64>,
+}
+
+impl Walk {
+    /// Whether a node is tried once more. Not each of many.
+    fn is_patient(&self, tries: u32) -> bool {
+        tries < PATIENCE && !Inner::patience(self.unread.get()).is_empty()
+    }
+}
+
+/// What came of looking for a good copy of a block.
+enum Sought {
+    Good,
+    /// There is none.
+    Lost,
+    /// One that may be good cannot be read now.
+    Unread,
 }
 
 /// Blocks of a dataset that lie together.
@@ -63,17 +85,41 @@ struct Run {
 impl Inner {
     /// Copies everything that the destinations need, reads it again from there, and returns when all of it is
     /// durable and proved. A checkpoint that ended after the destinations had begun to be written must have been
-    /// made.
-    pub(crate) async fn fill(self: &Rc<Self>, into: Into) -> IoResult {
+    /// made. Gives the slabs whose new places may lack something.
+    pub(crate) async fn fill(self: &Rc<Self>, into: Into) -> IoResult<Vec<usize>> {
         self.walk(into, false).await?;
         self.flush_filled(into).await?;
         if has(Bug::FillNotProved) {
-            return Ok(());
+            return Ok(Vec::new());
         }
         // What was written meanwhile went to the destination as well. Now the maps have it, and it is proved with the rest.
         self.checkpoint_now().await?;
-        self.walk(into, true).await?;
-        self.flush_filled(into).await
+        let unread = self.walk(into, true).await?;
+        self.flush_filled(into).await?;
+        // What leads to it may be what cannot be read. If all can, what is in use beside that is in use for nothing.
+        match unread > 0 && !has(Bug::UnreadIsLeft) {
+            true => Ok(self.space.borrow().lacking()),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// What should be brought, or leads to that, cannot be read now. Only a slab can do without.
+    fn leave_out(&self, w: &Walk, e: IoError) -> IoResult {
+        self.check_running()?;
+        match w.into {
+            Into::Moves if !has(Bug::UnreadEndsMoves) => {
+                w.unread.set(w.unread.get() + 1);
+                Ok(())
+            }
+            _ => Err(e),
+        }
+    }
+
+    /// The new place of a slab has a block, or nobody has it.
+    fn brought(&self, w: &Walk, vbn: u64) {
+        if w.prove && w.into == Into::Moves {
+            self.space.borrow_mut().arrived(vbn, 1);
+        }
     }
 
     /// Blocks that filling copies at most, as far as that is known.
@@ -132,9 +178,11 @@ impl Inner {
         }
     }
 
-    async fn walk(self: &Rc<Self>, into: Into, prove: bool) -> IoResult {
+    /// Says how much could not be read.
+    async fn walk(self: &Rc<Self>, into: Into, prove: bool) -> IoResult<u64> {
         let number = self.upkeep.next_walk();
-        let mut w = Walk { number, into, prove, seen: BTreeSet::new(), lost: Cell::new(0) };
+        let (lost, unread) = (Cell::new(0), Cell::new(0));
+        let mut w = Walk { number, into, prove, seen: BTreeSet::new(), lost, unread };
         loop {
             let unseen = |d: &&Rc<Dataset>| d.walked.get() != w.number;
             let next = self.datasets.borrow().values().find(unseen).cloned();
@@ -159,7 +207,7 @@ impl Inner {
         for s in 0..slabs {
             self.fill_slab(&w, s).await?;
         }
-        Ok(())
+        Ok(w.unread.get())
     }
 
     fn is_wanted(&self, w: &Walk, birth: u32) -> bool {
@@ -233,14 +281,15 @@ impl Inner {
                         drop(pin);
                         break (ptr, node);
                     }
-                    Err(IoError::Medium) if tries < PATIENCE => {
+                    Err(_) if w.is_patient(tries) => {
                         drop(pin);
                         tries += 1;
                         self.checkpoint_now().await?;
                     }
                     // Lost on all copies: there is nothing to bring.
                     Err(IoError::Medium) => return Ok(()),
-                    Err(e) => return Err(e),
+                    Err(_) if has(Bug::UnseenIsNothing) => return Ok(()),
+                    Err(e) => return self.leave_out(w, e),
                 }
             };
             if level > 0 {
@@ -267,88 +316,6 @@ impl Inner {
         })
     }
 
-    async fn fill_list(self: &Rc<Self>, w: &mut Walk, ds: &Dataset) -> IoResult {
-        let (mut tries, mut brought) = (0, BTreeSet::new());
-        'again: loop {
-            let mut mark = self.marks.mark(ds.dead.get().0);
-            // No list is longer, also when somebody has made it lead back to itself.
-            let mut left = self.space.borrow().total();
-            while left > 0 && !mark.at().is_none() {
-                left -= 1;
-                self.upkeep_goes_on().await?;
-                let pin = self.pins.pin();
-                if ds.kind == Kind::Volume && ds.is_stale() {
-                    // The list is that of what is left of it, which is looked at in its turn.
-                    return Ok(());
-                }
-                let ptr = mark.at();
-                if !mark.stands() {
-                    continue 'again;
-                }
-                if w.seen.contains(&(ptr.vbn, ptr.birth)) {
-                    break;
-                }
-                let page = match self.meta(&ptr, PageKind::Dead).await {
-                    Err(IoError::Medium) if tries < PATIENCE => {
-                        drop(pin);
-                        tries += 1;
-                        self.checkpoint_now().await?;
-                        continue 'again;
-                    }
-                    // Lost on all copies, and with it what is behind it.
-                    Err(IoError::Medium) => break,
-                    other => other?,
-                };
-                if brought.insert((ptr.vbn, ptr.birth)) && self.is_wanted(w, ptr.birth) {
-                    self.fill_meta(w, ptr, &page).await?;
-                }
-                let older = dead::decode(&page).map_or(NodePtr::NONE, |(older, _)| older);
-                if !mark.go_on(older) {
-                    continue 'again;
-                }
-            }
-            // Only now: what leads to it is seen when all of it has been.
-            w.seen.extend(brought);
-            return Ok(());
-        }
-    }
-
-    async fn fill_slab(self: &Rc<Self>, w: &Walk, s: usize) -> IoResult {
-        self.upkeep_goes_on().await?;
-        let shift = self.space.borrow().shift;
-        let base = (s as u64) << shift;
-        // A second checkpoint would write this place anew; it waits for readers.
-        let _pin = self.pins.pin();
-        let (which, crc, birth) = {
-            let space = self.space.borrow();
-            let Some(slab) = space.slabs.get(s) else { return Ok(()) };
-            let Some(which) = slab.which else { return Ok(()) };
-            (which, slab.crc, slab.birth)
-        };
-        if !self.is_wanted(w, birth) || self.destination(w.into, base).is_none() {
-            return Ok(());
-        }
-        let vbn = base + u64::from(which) * meta_pages(shift);
-        let ptr = NodePtr { vbn, birth, max_birth: birth, crc };
-        let head = match self.meta(&ptr, PageKind::SlabMeta).await {
-            // A checkpoint that is writing a new one will bring it here itself.
-            Err(IoError::Medium) => return Ok(()),
-            other => other?,
-        };
-        self.fill_meta(w, ptr, &head).await?;
-        let Ok(head) = SlabHead::decode(&head, shift) else { return Ok(()) };
-        for k in 0..bitmap_pages(shift) {
-            let crc = head.bitmaps[k as usize];
-            let ptr = NodePtr { vbn: vbn + 1 + k, birth, max_birth: birth, crc };
-            match self.meta(&ptr, PageKind::Bitmap).await {
-                Ok(page) => self.fill_meta(w, ptr, &page).await?,
-                Err(IoError::Medium) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
-    }
-
     /// Brings a verified block of metadata.
     async fn fill_meta(&self, w: &Walk, ptr: NodePtr, page: &Block) -> IoResult {
         let Some((d, at)) = self.destination(w.into, ptr.vbn) else { return Ok(()) };
@@ -359,10 +326,11 @@ impl Inner {
         }
         let have = Slice::heap(BLOCK);
         let read = d.read(at, &have, self.options.deadline).await;
-        match read.is_ok() && block_of(&have)[..] == page[..] {
-            true => Ok(()),
-            false => self.put_right(&d, at, &data).await,
+        if read.is_err() || block_of(&have)[..] != page[..] {
+            self.put_right(&d, at, &data).await?;
         }
+        self.brought(w, ptr.vbn);
+        Ok(())
     }
 
     /// Brings the blocks of a leaf. The caller holds a pin.
@@ -413,9 +381,14 @@ impl Inner {
             let read = r.device.read(r.at, &buf, limit).await.is_ok();
             for (i, b) in r.blocks.iter().enumerate() {
                 let one = Slice::heap(BLOCK);
-                if (!read || !self.is_good(ds, b, &buf, i)) && self.fetch(w, ds, b, &one).await? {
-                    self.put_right(&r.device, r.at + i as u64, &one).await?;
+                if !read || !self.is_good(ds, b, &buf, i) {
+                    match self.fetch(w, ds, b, &one).await? {
+                        Sought::Good => self.put_right(&r.device, r.at + i as u64, &one).await?,
+                        Sought::Lost => {}
+                        Sought::Unread => continue,
+                    }
                 }
+                self.brought(w, b.1.vbn);
             }
             return Ok(());
         }
@@ -435,9 +408,11 @@ impl Inner {
         // From where on blocks are to be written.
         let mut from = 0;
         for (i, b) in r.blocks.iter().enumerate() {
-            if (!read || !self.is_good(ds, b, &buf, i))
-                && !self.fetch(w, ds, b, &buf.sub(i * BLOCK, BLOCK)).await?
-            {
+            if read && self.is_good(ds, b, &buf, i) {
+                continue;
+            }
+            let one = buf.sub(i * BLOCK, BLOCK);
+            if !matches!(self.fetch(w, ds, b, &one).await?, Sought::Good) {
                 // No copy has it. What the new place holds stays: it may be read some day.
                 self.write_part(r, &buf, from, i).await?;
                 from = i + 1;
@@ -456,28 +431,28 @@ impl Inner {
         }
     }
 
-    /// Reads one block from whatever copy verifies; false: no copy is good. What cannot be read now may be readable later,
-    /// so it is not given up, unless the devices themselves go on saying that the medium is bad.
+    /// Reads one block from whatever copy verifies. What cannot be read now may be readable later, so it is not given up, unless
+    /// the devices themselves go on saying that the medium is bad.
     async fn fetch(
         &self,
         w: &Walk,
         ds: &Dataset,
         b: &(u64, MapEntry),
         dst: &Slice,
-    ) -> IoResult<bool> {
-        let pauses = Inner::patience(w.lost.get());
+    ) -> IoResult<Sought> {
+        let pauses = Inner::patience(w.lost.get() + w.unread.get());
         let mut seen = self.look_at(ds, b.0, b.1, pauses).await;
         if let (Look::Wrong, Some(pause)) = (&seen.look, pauses.first()) {
             sleep(*pause).await;
             seen = self.look_at(ds, b.0, b.1, pauses).await;
         }
         match self.take(seen, dst, &self.pins.pin(), ds).await {
-            Ok(()) => Ok(true),
+            Ok(()) => Ok(Sought::Good),
             Err(IoError::Medium) => {
                 w.lost.set(w.lost.get() + 1);
-                Ok(false)
+                Ok(Sought::Lost)
             }
-            Err(e) => Err(e),
+            Err(e) => self.leave_out(w, e).map(|()| Sought::Unread),
         }
     }
 

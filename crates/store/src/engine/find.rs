@@ -45,7 +45,12 @@ fn members(best: &Superblock, found: &[Part], any: Label) -> Vec<Rc<Device>> {
         let like =
             |blocks| Layout::plan(blocks, y.slab_shift, y.log_pages, y.table_pages, y.spares);
         let layout = here.map(|p| p.label.layout).or(like(m.blocks)).unwrap_or(y);
-        Device::new(n as u16, m, layout, here.map(|p| p.disk.clone()))
+        let d = Device::new(n as u16, m, layout, here.map(|p| p.disk.clone()));
+        if here.is_some() && !has(Bug::FoundStaysLost) {
+            // It has come back.
+            d.written_off.set(false);
+        }
+        d
     })
     .collect()
 }

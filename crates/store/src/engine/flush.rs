@@ -179,6 +179,7 @@ mod tests {
             state: MemberState::InSync,
             draining: false,
             leaving: false,
+            written_off: false,
             since: 0,
             blocks: layout.blocks,
             spares_used: 0,

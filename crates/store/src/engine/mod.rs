@@ -271,6 +271,7 @@ impl Inner {
         {
             self.count(|c| c.media_writes += (buf.len() / BLOCK) as u64);
             d.submit_write(block, buf, out);
+            self.space.borrow_mut().arrived(vbn, (buf.len() / BLOCK) as u64);
         }
         current
     }

@@ -99,12 +99,31 @@ impl Space {
     /// From now on everything that is written to a slab is written to a new place, too.
     pub(crate) fn begin_move(&mut self, s: usize, index: usize, to: Placement) {
         self.slabs[s].moving = Some(Move { index, to, ready: false, told: false });
+        self.slabs[s].there = Some(self.fresh());
+    }
+
+    /// The new place of a slab that moves has these blocks, which are of one slab.
+    pub(crate) fn arrived(&mut self, vbn: u64, blocks: u64) {
+        let (s, at) = self.place(vbn);
+        if let Some(there) = self.slabs.get_mut(s).and_then(|s| s.there.as_mut()) {
+            (at..at + blocks).for_each(|i| there[(i / 64) as usize] |= 1 << (i % 64));
+        }
+    }
+
+    /// Slabs whose new places do not have everything that is in use.
+    pub(crate) fn lacking(&self) -> Vec<usize> {
+        let lacks = |s: &Slab| match (&s.disk, &s.there) {
+            (Some(disk), Some(there)) => disk.iter().zip(there).any(|(d, t)| d & !t != 0),
+            _ => false,
+        };
+        (0..self.slabs.len()).filter(|s| lacks(&self.slabs[*s])).collect()
     }
 
     /// Ends the moves that are not ready: what was written there is not used.
     pub(crate) fn abandon_moves(&mut self) {
         for s in &mut self.slabs {
             if let Some(m) = s.moving.take_if(|m| !m.ready) {
+                s.there = None;
                 self.leaving.push(m.to);
             }
         }
@@ -132,6 +151,7 @@ impl Space {
         let mut changed = false;
         for s in &mut self.slabs {
             if let Some(m) = s.moving.take_if(|m| m.ready) {
+                s.there = None;
                 let gone = match m.told {
                     true => s.copies[m.index].replace(m.to),
                     // Its new device failed when all was there.

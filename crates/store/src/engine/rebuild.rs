@@ -64,10 +64,17 @@ impl Inner {
 
     /// Moves everything off the devices that are drained.
     pub(super) async fn clear(self: &Rc<Self>, n: u16) -> StoreResult {
-        let mut looked = false;
+        let (mut looked, mut asked) = (false, false);
+        // One that has failed, and is not brought back as it is to leave, may be readable for all that.
+        if !has(Bug::FailedIsDead) {
+            self.ask_absent().await;
+        }
+        // Slabs that lack something without it.
+        let mut held = BTreeSet::new();
         loop {
             self.upkeep_goes_on().await?;
-            let view = self.view();
+            let mut view = self.view();
+            view.plots.retain(|p| !held.contains(&p.slab));
             let left: u64 = view
                 .plots
                 .iter()
@@ -77,9 +84,17 @@ impl Inner {
             self.upkeep.plan_for(left);
             let plan = view.evacuate(BATCH);
             if !plan.is_empty() {
-                self.carry_out(plan).await?;
+                held.extend(self.carry_out(plan).await?);
                 looked = false;
                 continue;
+            }
+            if !held.is_empty() && !asked {
+                asked = true;
+                // It may have been away for a moment only. Then what it has is read.
+                if self.ask_absent().await {
+                    held.clear();
+                    continue;
+                }
             }
             // What others have moved or given up lately is vacant after one more.
             if plan.stuck > 0 && !looked {
@@ -87,15 +102,35 @@ impl Inner {
                 looked = true;
                 continue;
             }
+            let all = self.view();
+            let of_it = |p: &&Plot| p.copies.iter().flatten().any(|c| c.device == n);
+            let held = all.plots.iter().filter(of_it).filter(|p| held.contains(&p.slab)).count();
             return match plan.stuck {
-                0 => Ok(()),
+                0 if held == 0 => Ok(()),
+                0 => Err(StoreError::Pool(format!(
+                    "not all that is on {} slabs of it can be read elsewhere; bring it back if it is away. If it is \
+                     gone for good, remove it: what only it has is lost then",
+                    held
+                ))),
                 _ => Err(no_room(n, plan.stuck, plan.unreadable)),
             };
         }
     }
 
-    /// Gives up what a plan gives up, and moves what it moves.
-    async fn carry_out(self: &Rc<Self>, plan: Plan) -> StoreResult {
+    /// Whether any device that failed, and is not brought back as it is drained, can be read again.
+    async fn ask_absent(&self) -> bool {
+        let absent = |d: &&Rc<Device>| d.draining.get() && d.is_away() && !d.is_readable();
+        let all: Vec<_> = self.devices.borrow().iter().filter(absent).cloned().collect();
+        let mut any = false;
+        for d in all {
+            any |= self.still_there(&d).await.is_ok();
+        }
+        any
+    }
+
+    /// Gives up what a plan gives up, and moves what it moves. Gives the slabs that stay where they are, as not all that they have
+    /// can be read.
+    async fn carry_out(self: &Rc<Self>, plan: Plan) -> StoreResult<Vec<usize>> {
         let moves = plan.moves.clone();
         let begin = move |i: &Inner| {
             // Hosts have gone on writing since the plan was made.
@@ -119,26 +154,33 @@ impl Inner {
         self.act(Box::new(begin)).await?;
         if moves.is_empty() {
             // What was given up is vacant after one more.
-            return Ok(self.checkpoint_now().await?);
+            self.checkpoint_now().await?;
+            return Ok(Vec::new());
         }
-        let mut filled = Ok(());
+        let mut filled = Ok(Vec::new());
         if !has(Bug::SwitchedBeforeCopied) {
             filled = self.fill(Into::Moves).await;
         }
-        if let Err(e) = filled {
-            self.space.borrow_mut().abandon_moves();
-            return Err(e.into());
-        }
+        let lacking = match filled {
+            Ok(lacking) => lacking,
+            Err(e) => {
+                self.space.borrow_mut().abandon_moves();
+                return Err(e.into());
+            }
+        };
+        let stay = lacking.clone();
         let end = move |i: &Inner| {
-            for s in &mut i.space.borrow_mut().slabs {
+            for (n, s) in i.space.borrow_mut().slabs.iter_mut().enumerate() {
                 if let Some(m) = &mut s.moving {
-                    m.ready = i.device(m.to.device).is_some_and(|d| d.is_current());
+                    let current = i.device(m.to.device).is_some_and(|d| d.is_current());
+                    m.ready = current && !stay.contains(&n);
                 }
             }
             // What cannot be used any more is begun anew by the next plan.
             i.space.borrow_mut().abandon_moves();
         };
-        self.act(Box::new(end)).await
+        self.act(Box::new(end)).await?;
+        Ok(lacking)
     }
 
     /// What the pool looks like to plans.
@@ -248,8 +290,14 @@ impl Inner {
             let view = self.view();
             let moved = |p: &&Plot| moves.iter().any(|(s, ..)| *s == p.slab);
             self.upkeep.plan_for(view.plots.iter().filter(moved).map(|p| p.used).sum());
-            self.carry_out(Plan { moves, ..Plan::default() }).await?;
+            let stay = self.carry_out(Plan { moves, ..Plan::default() }).await?;
             self.checkpoint_now().await?;
+            if !stay.is_empty() {
+                return Err(StoreError::Pool(format!(
+                    "not all that is on {} slabs can be read",
+                    stay.len()
+                )));
+            }
         }
     }
 }

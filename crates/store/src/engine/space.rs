@@ -13,6 +13,8 @@ pub(crate) struct Slab {
     pub(crate) copies: [Option<Placement>; 2],
     /// A copy that is being made elsewhere, to take the place of one of `copies`.
     pub(crate) moving: Option<Move>,
+    /// Blocks that the new place has: written since the move began, or proved to be there.
+    pub(crate) there: Option<Box<[u64]>>,
     /// A durable superblock knows it: blocks may be taken from it.
     pub(crate) offered: bool,
     pub(crate) which: Option<u8>,
@@ -75,7 +77,7 @@ impl Space {
         }
     }
 
-    fn fresh(&self) -> Box<[u64]> {
+    pub(super) fn fresh(&self) -> Box<[u64]> {
         let words = (1usize << self.shift) / 64;
         let mut w = vec![0u64; words].into_boxed_slice();
         for i in 0..reserved(self.shift) {
@@ -132,7 +134,7 @@ impl Space {
         (vbn >> self.shift) as usize
     }
 
-    fn place(&self, vbn: u64) -> (usize, u64) {
+    pub(super) fn place(&self, vbn: u64) -> (usize, u64) {
         (self.slab_of(vbn), vbn & ((1 << self.shift) - 1))
     }
 

@@ -347,7 +347,10 @@ impl Inner {
                         i.upkeep.spread.set(true);
                     }
                 };
-                self.act(Box::new(give)).await
+                self.act(Box::new(give)).await?;
+                // That the other one is not brought back, for example, is of no matter any more.
+                self.upkeep.retry();
+                Ok(())
             }
             Job::Drain(n) => {
                 self.upkeep.begin(Work::Drain, n);

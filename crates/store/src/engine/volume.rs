@@ -476,6 +476,11 @@ impl Volume for StoreVolume {
         IoFuture::ready(Ok(()))
     }
 
+    /// A device that fails a flush is out of service.
+    fn lost(&self) -> u64 {
+        0
+    }
+
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.write_zeroes(at, len, true)
     }

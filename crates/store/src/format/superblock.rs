@@ -67,6 +67,8 @@ pub struct Member {
     pub draining: bool,
     /// It leaves the pool when it holds nothing any more.
     pub leaving: bool,
+    /// Somebody has said that it does not come back: nobody waits for what only it has.
+    pub written_off: bool,
     /// First epoch of which it may miss something, when it is not in sync.
     pub since: u32,
     /// Its size in blocks.
@@ -232,7 +234,8 @@ impl Superblock {
             let p = &mut p[MEMBERS_AT + i * MEMBER..][..MEMBER];
             put64(p, 0, m.device);
             p[8] = m.state.number();
-            p[9] = u8::from(m.draining) | u8::from(m.leaving) << 1;
+            let bits = [m.draining, m.leaving, m.written_off];
+            p[9] = (0..).zip(bits).map(|(i, bit)| u8::from(bit) << i).sum();
             put32(p, 12, m.since);
             put64(p, 16, m.blocks);
             put32(p, 24, m.spares_used);
@@ -281,6 +284,7 @@ impl Superblock {
                 state: MemberState::new(p[8])?,
                 draining: p[9] & 1 != 0,
                 leaving: p[9] & 2 != 0,
+                written_off: p[9] & 4 != 0,
                 since: get32(p, 12),
                 blocks: get64(p, 16),
                 spares_used: get32(p, 24),

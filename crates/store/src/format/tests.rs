@@ -87,6 +87,7 @@ fn superblock() -> impl Strategy<Value = Superblock> {
             ][usize::from(state)],
             draining,
             leaving: since % 2 == 1,
+            written_off: since % 3 == 1,
             since,
             blocks,
             spares_used: since,

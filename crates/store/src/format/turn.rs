@@ -134,6 +134,7 @@ mod tests {
             state: MemberState::InSync,
             draining: false,
             leaving: false,
+            written_off: false,
             since: 0,
             blocks: 1000,
             spares_used: 0,

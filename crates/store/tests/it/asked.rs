@@ -33,18 +33,7 @@ impl Lazy {
 }
 
 impl Disk for Lazy {
-    fn len(&self) -> u64 {
-        self.disk.len()
-    }
-    fn block_size(&self) -> u32 {
-        self.disk.block_size()
-    }
-    fn volatile_cache(&self) -> bool {
-        self.disk.volatile_cache()
-    }
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
+    crate::wrapped::is_like!(disk);
     fn submit(&self, op: DiskOp, token: Token) {
         if self.dead.get() {
             return complete(token, report(Err(IoError::Offline)));

@@ -26,18 +26,7 @@ impl Sticky {
 }
 
 impl Disk for Sticky {
-    fn len(&self) -> u64 {
-        self.disk.len()
-    }
-    fn block_size(&self) -> u32 {
-        self.disk.block_size()
-    }
-    fn volatile_cache(&self) -> bool {
-        self.disk.volatile_cache()
-    }
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
+    crate::wrapped::is_like!(disk);
     fn submit(&self, op: DiskOp, token: Token) {
         match self.hold.get() && matches!(op, DiskOp::Write { .. }) {
             true => self.held.borrow_mut().push((op, token)),

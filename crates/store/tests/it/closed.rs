@@ -16,18 +16,7 @@ struct Mute {
 }
 
 impl Disk for Mute {
-    fn len(&self) -> u64 {
-        self.disk.len()
-    }
-    fn block_size(&self) -> u32 {
-        self.disk.block_size()
-    }
-    fn volatile_cache(&self) -> bool {
-        self.disk.volatile_cache()
-    }
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
+    crate::wrapped::is_like!(disk);
     fn submit(&self, op: DiskOp, token: Token) {
         if !(self.mute.get() && matches!(op, DiskOp::Read { .. })) {
             self.disk.submit(op, token);

@@ -20,18 +20,7 @@ struct Slow {
 }
 
 impl Disk for Slow {
-    fn len(&self) -> u64 {
-        self.disk.len()
-    }
-    fn block_size(&self) -> u32 {
-        self.disk.block_size()
-    }
-    fn volatile_cache(&self) -> bool {
-        self.disk.volatile_cache()
-    }
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
+    crate::wrapped::is_like!(disk);
     fn submit(&self, op: DiskOp, token: Token) {
         let supers = FRONT * B..(FRONT + SUPER_SLOTS) * B;
         let (disk, time) = (self.disk.clone(), self.takes.get());

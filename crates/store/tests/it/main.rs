@@ -19,6 +19,7 @@ mod filling;
 mod full;
 mod instant;
 mod keeper;
+mod lacking;
 
 mod labels;
 mod last;
@@ -37,5 +38,7 @@ mod rot;
 mod shredding;
 mod silent;
 mod told;
+mod twice;
 mod twins;
 mod unread;
+mod wrapped;

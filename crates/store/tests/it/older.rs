@@ -2,6 +2,7 @@
 
 use crate::bench::{B, Bench, MIB, first, newest, spec, write};
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 use weir_base::{IoError, MICROS, MILLIS, SECONDS};
@@ -53,8 +54,8 @@ fn opened(b: &Bench, which: &[usize]) -> Result<u8, String> {
     b.run(open_these(b.disks(which), alone()))
 }
 
-/// A disk of which some blocks cannot be read.
-struct Scratched(Rc<dyn Disk>, Range<u64>);
+/// A disk of which some blocks cannot be read. Counts how often that was tried.
+struct Scratched(Rc<dyn Disk>, Range<u64>, Rc<Cell<u64>>);
 
 impl Scratched {
     /// So many pages of the log from the first that counts.
@@ -63,23 +64,12 @@ impl Scratched {
         b.media[i].peek(0, &mut label);
         let layout = Label::decode(&label).unwrap().layout;
         let from = layout.log(newest(&b.media[i]).unwrap().base_lsn);
-        Rc::new(Scratched(b.disk(i), from..from + pages))
+        Rc::new(Scratched(b.disk(i), from..from + pages, Rc::default()))
     }
 }
 
 impl Disk for Scratched {
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-    fn block_size(&self) -> u32 {
-        self.0.block_size()
-    }
-    fn volatile_cache(&self) -> bool {
-        self.0.volatile_cache()
-    }
-    fn name(&self) -> &str {
-        self.0.name()
-    }
+    crate::wrapped::is_like!(0);
     fn identity(&self) -> Cow<'_, str> {
         self.0.identity()
     }
@@ -88,6 +78,7 @@ impl Disk for Scratched {
             DiskOp::Read { offset, buf }
                 if offset / B < self.1.end && self.1.start < (offset + buf.len() as u64) / B =>
             {
+                self.2.set(self.2.get() + 1);
                 complete(token, report(Err(IoError::Medium)));
             }
             _ => self.0.submit(op, token),
@@ -320,6 +311,40 @@ fn what_lacks_a_superblock_is_refused_when_the_log_cannot_be_read() {
     assert!(one_behind(64, true).is_ok());
 }
 
+/// A device lacks the newest superblock, and nothing of the other one's log can be read. How often that is tried.
+fn tries_of_a_log() -> u64 {
+    let mut b = Bench::new(2, 0);
+    closed(&b);
+    let old = b.image(1);
+    let disks = b.disks(&[0, 1]);
+    b.run(async move {
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        write(&p, 1, 0, B, 5).await.unwrap();
+        std::mem::forget(p);
+    });
+    b.restart();
+    let tries = Rc::new(Cell::new(0));
+    let all: Rc<dyn Disk> = {
+        let mut label = [0; B as usize];
+        b.media[0].peek(0, &mut label);
+        let layout = Label::decode(&label).unwrap().layout;
+        Rc::new(Scratched(
+            b.disk(0),
+            layout.log(0)..layout.log(0) + layout.log_pages,
+            tries.clone(),
+        ))
+    };
+    let disks = vec![all, b.disk(old)];
+    b.run(open_these(disks, alone())).unwrap_err();
+    tries.get()
+}
+
+#[test]
+fn a_log_of_which_nothing_can_be_read_is_not_tried_page_by_page() {
+    let tries = tries_of_a_log();
+    assert!((1..=80).contains(&tries), "{tries}");
+}
+
 /// Two disks are given that are the same device, one of them an older copy, by its superblocks or by its log only. Whether the one
 /// that is newer is used, and the other one told. `unread`: the log of that cannot be read.
 fn of_two_of_one(logged: bool, copy_first: bool, unread: bool) -> Result<u8, String> {
@@ -477,6 +502,11 @@ mod planted {
         assert_eq!(closed, [Ok(MemberState::InSync), Ok(MemberState::InSync)]);
         let told = |r: &Result<u8, String>| r.clone().is_err_and(|e| e.contains("old copy"));
         assert!(!with(Bug::WrittenOnce, || without_copies(false)).iter().all(told));
+    }
+
+    #[test]
+    fn a_log_that_is_tried_to_its_end_is_caught() {
+        assert!(with(Bug::UnreadToTheEnd, tries_of_a_log) > 200);
     }
 
     #[test]

@@ -12,18 +12,7 @@ use weir_store::{Options, Pool, create};
 struct Slow(Rc<dyn Disk>, Nanos);
 
 impl Disk for Slow {
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-    fn block_size(&self) -> u32 {
-        self.0.block_size()
-    }
-    fn volatile_cache(&self) -> bool {
-        self.0.volatile_cache()
-    }
-    fn name(&self) -> &str {
-        self.0.name()
-    }
+    crate::wrapped::is_like!(0);
     fn submit(&self, op: DiskOp, token: Token) {
         match &op {
             DiskOp::Write { buf, .. } if buf.to_vec() == [0; B as usize] => {

@@ -23,18 +23,7 @@ struct Ill {
 }
 
 impl Disk for Ill {
-    fn len(&self) -> u64 {
-        self.disk.len()
-    }
-    fn block_size(&self) -> u32 {
-        self.disk.block_size()
-    }
-    fn volatile_cache(&self) -> bool {
-        self.disk.volatile_cache()
-    }
-    fn name(&self) -> &str {
-        self.disk.name()
-    }
+    crate::wrapped::is_like!(disk);
     fn submit(&self, op: DiskOp, token: Token) {
         if let DiskOp::Read { offset, buf } = &op {
             let (from, to) = (offset / B, (offset + buf.len() as u64) / B);
@@ -238,18 +227,7 @@ fn striped() -> Bench {
 struct Deaf(Rc<dyn Disk>, u64);
 
 impl Disk for Deaf {
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-    fn block_size(&self) -> u32 {
-        self.0.block_size()
-    }
-    fn volatile_cache(&self) -> bool {
-        self.0.volatile_cache()
-    }
-    fn name(&self) -> &str {
-        self.0.name()
-    }
+    crate::wrapped::is_like!(0);
     fn submit(&self, op: DiskOp, token: Token) {
         let slots = [2, self.len() / B - 2 - SUPER_SLOTS].map(|first| (first + self.1) * B);
         match &op {

@@ -121,14 +121,35 @@ pub(crate) fn shared_unit(
 
 /// A host on the present core, which has the unit with `volume`; its nexus and port have the core's number.
 pub(crate) fn attach(core: usize, shared: &Arc<UnitShared>, volume: Rc<dyn Volume>) -> Attachment {
+    attach_as(Nexus(1 + core as u64), core as u8, shared, volume)
+}
+
+/// A nexus of an initiator port of these bytes.
+pub(crate) fn attach_as(
+    nexus: Nexus,
+    port: u8,
+    shared: &Arc<UnitShared>,
+    volume: Rc<dyn Volume>,
+) -> Attachment {
+    let luns = vec![(0, "v".into())];
+    let rule = HostRule { host: "h".into(), any: true, luns, ..HostRule::default() };
+    attach_by(nexus, port, shared, volume, AccessMap { hosts: vec![rule] })
+}
+
+/// The same by this map.
+pub(crate) fn attach_by(
+    nexus: Nexus,
+    port: u8,
+    shared: &Arc<UnitShared>,
+    volume: Rc<dyn Volume>,
+    map: AccessMap,
+) -> Attachment {
     let pool = BufPool::new(&PoolConfig { classes: vec![(4096, 64)] }).unwrap();
     let units = Units::default();
     units.insert(Unit::new(shared.clone(), volume, pool, 4096));
-    let luns = vec![(0, "v".into())];
-    let rule = HostRule { host: "h".into(), any: true, luns, ..HostRule::default() };
-    let access = Access::new(AccessMap { hosts: vec![rule] });
-    let id = TransportId::srp([core as u8; 16]);
-    let view = Attachment::new(Nexus(1 + core as u64), vec![core as u8; 16], id, 1);
+    let access = Access::new(map);
+    let id = TransportId::srp([port; 16]);
+    let view = Attachment::new(nexus, vec![port; 16], id, 1);
     view.refresh(&access, &units);
     view
 }

@@ -73,6 +73,9 @@ impl Volume for Disk {
     fn flush(&self) -> IoFuture<'_> {
         self.none()
     }
+    fn lost(&self) -> u64 {
+        0
+    }
     fn discard(&self, _at: u64, _len: u64) -> IoFuture<'_> {
         self.none()
     }

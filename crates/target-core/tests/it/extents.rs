@@ -22,6 +22,9 @@ struct Told {
 }
 
 impl Volume for Told {
+    fn lost(&self) -> u64 {
+        0
+    }
     fn geometry(&self) -> Geometry {
         Geometry { thin: true, ..volume_geometry(BLOCKS) }
     }

@@ -11,7 +11,7 @@ use weir_proto_scsi::initiator as build;
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::transport_id::TransportId;
-use weir_reactor::{JoinHandle, LocalFuture, now, sleep, spawn};
+use weir_reactor::{JoinHandle, LocalFuture, now, sleep, spawn, timeout};
 use weir_sim::{Node, World};
 use weir_target_core::{
     Access, AccessMap, Attachment, End, HostRule, Link, PATIENCE, Stop, Unit, UnitShared, Units,
@@ -28,6 +28,9 @@ struct Disk {
 }
 
 impl Volume for Disk {
+    fn lost(&self) -> u64 {
+        0
+    }
     fn geometry(&self) -> Geometry {
         volume_geometry(BLOCKS)
     }
@@ -231,6 +234,57 @@ fn writes_of_a_new_channel_come_after_those_that_the_old_one_left() {
         sleep(2 * PATIENCE).await;
         assert_eq!(new.disk.written.get(), 8);
     });
+}
+
+/// A host that sends a write again is told nothing of it before the first one is over, whatever becomes of the unit meanwhile.
+#[test]
+fn a_fence_that_wakes_a_write_has_it_wait_on_for_what_the_old_channel_left() {
+    run(|h| async move {
+        h.disk.time.set(PATIENCE);
+        let old = h.write(7, 0);
+        sleep(MILLIS).await;
+        let view = Rc::new(attach(0, &h.unit, h.disk.clone()));
+        let new = Host { view, disk: h.disk.clone(), unit: h.unit.clone() };
+        h.view.leave();
+        let again = new.write(8, 0);
+        sleep(10 * MILLIS).await;
+        h.unit.with(|s| s.set_read_only(true));
+        let unit = h.unit.clone();
+        let fence = spawn(async move { unit.fence(Whom::All, End::Again).await });
+        sleep(10 * MILLIS).await;
+        assert!(!again.is_finished(), "it is refused while the old one is with the device");
+        // CHECK CONDITION: it is write protected.
+        assert_eq!(again.await, Some(Ok(2)));
+        assert!(old.is_finished());
+        fence.await;
+    });
+}
+
+/// A device hangs, and hosts come and go that end each other's commands.
+#[test]
+fn a_fence_that_nobody_waits_for_leaves_nothing_behind() {
+    let w = World::new(3);
+    let node = w.node("target");
+    let begins = async {
+        let h = Host::new().await;
+        h.disk.time.set(1000 * SECONDS);
+        let write = h.write(7, 0);
+        sleep(MILLIS).await;
+        (h, write)
+    };
+    let (h, write) = w.run(&node, SECONDS, begins).unwrap();
+    let tasks = || node.reactor(0).figures().tasks;
+    let (before, unit) = (tasks(), h.unit.clone());
+    let fences = async move {
+        for _ in 0..20 {
+            let fence = unit.fence(Whom::All, End::Aborted(Nexus(9)));
+            assert!(timeout(MILLIS, fence).await.is_err(), "a write is with the device");
+        }
+        sleep(SECONDS).await;
+    };
+    w.run(&node, 100 * SECONDS, fences).unwrap();
+    assert_eq!(tasks(), before, "they are waited for");
+    assert!(!write.is_finished());
 }
 
 /// A channel that is told when what was given to its connection has left.

@@ -5,5 +5,6 @@ mod common;
 mod compare_and_write;
 mod extents;
 mod fence;
+mod losses;
 mod reservations;
 mod threads;

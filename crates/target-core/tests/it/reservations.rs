@@ -31,6 +31,9 @@ impl ReservationStore for Store {
 struct Nothing;
 
 impl Volume for Nothing {
+    fn lost(&self) -> u64 {
+        0
+    }
     fn geometry(&self) -> Geometry {
         volume_geometry(8)
     }

@@ -17,6 +17,9 @@ use weir_uring::Ring;
 struct Word(Arc<AtomicU64>);
 
 impl Volume for Word {
+    fn lost(&self) -> u64 {
+        0
+    }
     fn geometry(&self) -> Geometry {
         Geometry { granularity: 512, ..volume_geometry(1) }
     }

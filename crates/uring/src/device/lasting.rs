@@ -19,6 +19,9 @@ const GETFSUUID: u32 = 0x8011_1500;
 const EXT: libc::__fsword_t = 0xef53;
 const BTRFS: libc::__fsword_t = 0x9123_683e;
 
+/// What is between the name of a disk and the number of its partition.
+pub(super) const PARTITION: &str = " partition ";
+
 /// What a file system is known by over restarts, of those that say so. Its device number is not: it goes by the order in which
 /// disks were found.
 fn file_system(file: &File) -> Option<String> {
@@ -79,6 +82,16 @@ pub fn same_name(one: &str, other: &str) -> bool {
     }
 }
 
+/// Whether block devices with these names have anything in common: they are the same disk or partition, or one is a partition of the
+/// other's disk.
+pub(super) fn overlap(one: &str, other: &str) -> bool {
+    match (one.split_once(PARTITION), other.split_once(PARTITION)) {
+        (Some((disk, _)), None) => disk == other,
+        (None, Some((disk, _))) => disk == one,
+        _ => one == other,
+    }
+}
+
 /// Whether a thing has the lasting name that is recorded. Where none is recorded anything has it.
 pub fn is_as_recorded(recorded: Option<&str>, now: Option<&str>) -> bool {
     recorded.is_none_or(|r| now.is_some_and(|n| same_name(r, n)))
@@ -105,6 +118,14 @@ mod tests {
         assert!(is_as_recorded(None, None) && is_as_recorded(None, Some("naa.5")));
         assert!(!is_as_recorded(Some("naa.5"), None));
         assert!(is_as_recorded(Some("inode 7"), Some("inode 7 of ab")));
+    }
+
+    #[test]
+    fn two_paths_to_one_disk_have_one_name() {
+        let (disk, first, second) = ("naa.5", "naa.5 partition 1", "naa.5 partition 2");
+        assert!(overlap(disk, disk) && overlap(first, first));
+        assert!(overlap(disk, first) && overlap(second, disk));
+        assert!(!overlap(first, second) && !overlap(disk, "naa.55") && !overlap("naa.55", first));
     }
 
     #[test]

@@ -4,17 +4,20 @@
 //! with the last reference to that description. The kernel keeps one for each request that is under way, so a device whose
 //! process was killed stays locked until its last write has ended: who gets the lock finds nothing on its way any more.
 
+mod answers;
 mod blkid;
+mod caches;
 mod content;
 mod lasting;
 mod signature;
 mod users;
 
 pub use crate::blocking::is_closing;
+pub use answers::ask;
 pub use content::{Contents, Found};
 pub(crate) use lasting::lasting_name;
 pub use lasting::{is_as_recorded, lasting_name_of, same_name};
-pub use users::{locked_by, opened_by, used_by};
+pub use users::{is_claimed, locked_by, opened_by, other_paths, used_by};
 
 use crate::blocking::close;
 use crate::file;
@@ -26,6 +29,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt}
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use weir_disk::Losses;
 use weir_mem::Slice;
 
 /// `O_EXCL` without `O_CREAT` claims a block device for one open file description (open(2)): nobody can mount it meanwhile.
@@ -105,6 +109,7 @@ pub struct Held {
     lasting: Option<String>,
     /// Disks on it.
     users: AtomicUsize,
+    losses: Arc<Losses>,
 }
 
 /// A disk's share of what is held.
@@ -116,11 +121,22 @@ impl User {
         held.users.fetch_add(1, Ordering::AcqRel);
         User(held.clone())
     }
+
+    pub(crate) fn held(&self) -> &Held {
+        &self.0
+    }
 }
 
 impl Drop for User {
     fn drop(&mut self) {
         self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn fs_of(identity: Identity) -> u64 {
+    match identity {
+        Identity::Inode(fs, _) => fs,
+        Identity::Block(n) => !n,
     }
 }
 
@@ -131,6 +147,18 @@ impl Held {
     /// # Errors
     /// It is not there, is no device, or somebody else has it.
     pub fn open(path: &Path, read_only: bool) -> Result<Held, HoldError> {
+        Held::open_as(path, read_only, true)
+    }
+
+    /// Opens it for reading beside whoever has it. It holds nothing.
+    ///
+    /// # Errors
+    /// It is not there, or is no device.
+    pub fn beside(path: &Path) -> Result<Held, HoldError> {
+        Held::open_as(path, true, false)
+    }
+
+    fn open_as(path: &Path, read_only: bool, alone: bool) -> Result<Held, HoldError> {
         // Before it is opened: opening a pipe waits for its other end.
         let meta = std::fs::metadata(path)?;
         let identity = Identity::of(&meta).ok_or(HoldError::Kind)?;
@@ -138,7 +166,7 @@ impl Held {
         let block = matches!(identity, Identity::Block(_));
         let open = |direct: bool| {
             let mut flags = libc::O_CLOEXEC;
-            flags |= if block { EXCLUSIVE } else { 0 };
+            flags |= if block && alone { EXCLUSIVE } else { 0 };
             flags |= if direct { libc::O_DIRECT } else { 0 };
             flags |= if directory { libc::O_DIRECTORY } else { 0 };
             std::fs::OpenOptions::new()
@@ -154,7 +182,7 @@ impl Held {
         if Identity::of(&file.metadata()?) != Some(identity) {
             return Err(io::Error::other("it was changed for something else meanwhile").into());
         }
-        match file.try_lock() {
+        match if alone { file.try_lock() } else { Ok(()) } {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(HoldError::Busy),
             Err(TryLockError::Error(e)) => return Err(e.into()),
@@ -162,6 +190,7 @@ impl Held {
         let least = if direct { file::direct_block(&file, block) } else { 512 };
         let slow = !block && file::is_slow(&file);
         let lasting = lasting_name(identity, &file);
+        let fua = matches!(identity, Identity::Block(number) if caches::has_fua(number));
         let held = Held {
             file: ManuallyDrop::new(file),
             path: path.to_owned(),
@@ -173,6 +202,7 @@ impl Held {
             slow,
             lasting,
             users: AtomicUsize::new(0),
+            losses: caches::losses(fs_of(identity), slow || !direct, fua),
         };
         held.len()?;
         Ok(held)
@@ -234,10 +264,12 @@ impl Held {
 
     /// The file system, or device, that it is on.
     pub(crate) fn fs(&self) -> u64 {
-        match self.identity {
-            Identity::Inode(fs, _) => fs,
-            Identity::Block(n) => !n,
-        }
+        fs_of(self.identity)
+    }
+
+    /// What is known of the losses of what it is on.
+    pub(crate) fn losses(&self) -> &Arc<Losses> {
+        &self.losses
     }
 
     /// It is on a file system that may have the caller wait, whatever it asked for.
@@ -262,6 +294,18 @@ impl Held {
     /// a file and its file system, the world-wide name of a disk. None where nothing does. See [`same_name`].
     pub fn lasting_name(&self) -> Option<&str> {
         self.lasting.as_deref()
+    }
+
+    /// Whether this and another block device lead to one disk, in whole or in part, as two paths to it do: by their lasting names.
+    /// One that was pulled leads nowhere.
+    pub fn shares_disk(&self, other: &Held) -> bool {
+        let is_there =
+            |h: &Held| matches!(h.identity, Identity::Block(number) if users::is_there(number));
+        let names = self.lasting_name().zip(other.lasting_name());
+        self.identity != other.identity
+            && names.is_some_and(|(a, b)| lasting::overlap(a, b))
+            && is_there(self)
+            && is_there(other)
     }
 
     /// Reads `len` bytes from `at`, both multiples of [`PAGE`], past the page cache. Waits for the medium.
@@ -330,7 +374,7 @@ impl Held {
                 _ => return Err(io::Error::last_os_error()),
             }
         }
-        self.file.sync_data()
+        self.note(self.file.sync_data())
     }
 
     /// Gives a file this length, durably.
@@ -340,7 +384,15 @@ impl Held {
     pub fn set_len(&self, len: u64) -> io::Result<()> {
         self.file.set_len(len)?;
         self.len()?;
-        self.file.sync_all()
+        self.note(self.file.sync_all())
+    }
+
+    /// What the file system was told of a loss concerns all that is on it.
+    fn note(&self, synced: io::Result<()>) -> io::Result<()> {
+        synced.inspect_err(|e| {
+            let class = file::error_of(e.raw_os_error().unwrap_or(0));
+            self.losses.note(&Err(class));
+        })
     }
 
     /// What is in it, before it is given to somebody new.

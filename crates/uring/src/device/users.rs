@@ -1,8 +1,9 @@
 //! Who else uses a file or block device: mounts, swap, loop devices, holders in the kernel, other processes.
 
-use super::Identity;
+use super::lasting::PARTITION;
+use super::{EXCLUSIVE, Identity};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Major and minor number (makedev(3), Linux).
@@ -183,6 +184,11 @@ pub fn locked_by(path: &Path) -> Option<u32> {
     lines("/proc/locks").iter().find_map(of)
 }
 
+/// Whether the system has a block device of this number still: one that was pulled keeps it as long as it is open.
+pub(super) fn is_there(dev: u64) -> bool {
+    fs::exists(format!("/sys/dev/block/{}", number(dev))).unwrap_or(true)
+}
+
 /// What the system knows a block device by, whatever number it has: a partition's and a volume's own, a disk's.
 pub(super) fn world_wide_name(dev: u64) -> Option<String> {
     let sys = PathBuf::from(format!("/sys/dev/block/{}", number(dev)));
@@ -193,7 +199,27 @@ pub(super) fn world_wide_name(dev: u64) -> Option<String> {
     let part = first_line(sys.join("partition"))?;
     let disk = fs::canonicalize(&sys).ok()?.parent()?.to_path_buf();
     let name = own.iter().find_map(|f| first_line(disk.join(f)))?;
-    Some(format!("{name} partition {part}"))
+    Some(format!("{name}{PARTITION}{part}"))
+}
+
+/// The other block devices of this lasting name, with their paths.
+pub fn other_paths(identity: Identity, name: &str) -> Vec<(PathBuf, Identity)> {
+    let parse = |l: &String| {
+        let path = Path::new("/dev").join(l.split_whitespace().nth(3)?);
+        let other = Identity::of(&fs::metadata(&path).ok()?)?;
+        let Identity::Block(dev) = other else { return None };
+        let is_it = other != identity && world_wide_name(dev).as_deref() == Some(name);
+        is_it.then_some((path, other))
+    };
+    lines("/proc/partitions").iter().filter_map(parse).collect()
+}
+
+/// Whether somebody has a block device for himself: it is mounted, a part of another one, or open so in a process, which may have ended
+/// and have writes under way still. Whoever would claim it at this moment finds it claimed. May wait for its driver if it is not.
+pub fn is_claimed(path: &Path) -> bool {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | EXCLUSIVE;
+    let opened = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
+    opened.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY))
 }
 
 #[cfg(test)]

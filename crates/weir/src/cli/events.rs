@@ -2,6 +2,7 @@
 
 use super::output;
 use std::time::Duration;
+use weir_base::date::Date;
 use weir_control::client::Client;
 use weir_control::events::Event;
 
@@ -20,10 +21,12 @@ impl Args {
     pub(crate) async fn run(self, client: Client, json: bool) -> anyhow::Result<()> {
         let mut after = self.after;
         let mut wait = Duration::ZERO;
+        let mut printed = false;
         loop {
             let page = client.events(after, wait).await?;
-            if page.lost > 0 {
-                super::say(&format!("{} earlier events are no longer kept\n", page.lost));
+            // To who asks for all there are it says nothing.
+            if page.lost > 0 && after > 0 {
+                super::say("earlier events are no longer kept\n");
             }
             for event in &page.events {
                 if json {
@@ -32,8 +35,12 @@ impl Args {
                     output::text(&line(event))?;
                 }
             }
+            printed |= !page.events.is_empty();
             if !self.follow && page.events.is_empty() {
-                return Ok(());
+                return match printed || json {
+                    true => Ok(()),
+                    false => output::text(&none(self.after)),
+                };
             }
             after = page.next;
             if self.follow {
@@ -43,13 +50,25 @@ impl Args {
     }
 }
 
+fn none(after: u64) -> String {
+    match after {
+        0 => "no events yet".into(),
+        n => format!("no events after {n}"),
+    }
+}
+
 fn line(e: &Event) -> String {
     let progress = match &e.progress {
         Some(p) if p.total > 0 => format!(" {}%", p.done.saturating_mul(100) / p.total),
         _ => String::new(),
     };
-    let s = e.time_ms / 1000;
-    let (h, m, s) = (s / 3600 % 24, s / 60 % 60, s % 60);
-    let ms = e.time_ms % 1000;
-    format!("{:>6}  {h:02}:{m:02}:{s:02}.{ms:03} UTC  {:<16} {}{progress}", e.seq, e.kind, e.text)
+    let (time, by) = (date(e.time_ms), &e.by);
+    format!("{:>6}  {time}  {by:<11} {:<16} {}{progress}", e.seq, e.kind, e.text)
+}
+
+/// Date and time in UTC, e.g. `2026-02-28 23:59:59.999 UTC`.
+fn date(ms: u64) -> String {
+    let d = Date::of(ms / 1000);
+    let (h, m, s, ms) = (d.hour, d.minute, d.second, ms % 1000);
+    format!("{:04}-{:02}-{:02} {h:02}:{m:02}:{s:02}.{ms:03} UTC", d.year, d.month, d.day)
 }

@@ -3,6 +3,7 @@
 //! Some lines are written at the wish of whoever sends messages: a refused login, a message that makes no sense. Of each place
 //! in the program so many lines are written within a while; of the rest it is said how many there were.
 
+mod json;
 mod queue;
 
 use queue::Queue;
@@ -36,6 +37,22 @@ fn log_filter(default: &str) -> anyhow::Result<tracing_subscriber::EnvFilter> {
     Ok(filter)
 }
 
+/// Whether standard error has lines of JSON, since it has the log.
+pub(crate) fn is_json_on_stderr() -> bool {
+    QUEUE.get().is_some_and(Queue::is_json)
+}
+
+/// Whether lines are JSON: what `WEIR_LOG_FORMAT` says.
+fn is_json() -> anyhow::Result<bool> {
+    match std::env::var("WEIR_LOG_FORMAT").as_deref() {
+        Ok("json") => Ok(true),
+        Ok("text" | "") | Err(_) => Ok(false),
+        Ok(other) => Err(Error::new(Code::InvalidRequest, format!("WEIR_LOG_FORMAT is `{other}`"))
+            .hint("set it to text or json")
+            .into()),
+    }
+}
+
 /// Lines on their way to standard error.
 static QUEUE: OnceLock<Queue> = OnceLock::new();
 /// How long the end of the process waits for them.
@@ -66,20 +83,21 @@ pub(crate) fn panicked(info: &PanicHookInfo<'_>) -> bool {
         _ => String::new(),
     };
     let name = thread.name().unwrap_or("without a name");
-    queue.write_all(format!("thread '{name}' {info}\n{trace}").as_bytes()).is_ok()
+    let line = queue.line("error", format!("thread '{name}' {info}\n{trace}").trim_end());
+    queue.write_all(line.as_bytes()).is_ok()
 }
 
 /// Sends log lines to standard error.
 pub(crate) fn log_to_stderr(default: &str) -> anyhow::Result<()> {
-    let filter = log_filter(default)?;
-    let queue = Queue::to(io::stderr())?;
+    let (filter, json) = (log_filter(default)?, is_json()?);
+    let queue = Queue::to(io::stderr(), json)?;
     let to = QUEUE.get_or_init(|| queue).clone();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .log_internal_errors(false)
         .with_writer(move || to.clone())
         .with_ansi(io::stderr().is_terminal())
-        .map_event_format(Sparing::new)
+        .map_event_format(|usual| Sparing::new(usual, json))
         .try_init()
         .map_err(|e| anyhow::anyhow!("the log cannot be set up: {e}"))
 }
@@ -88,6 +106,7 @@ pub(crate) fn log_to_stderr(default: &str) -> anyhow::Result<()> {
 /// this process.
 pub(crate) fn log_to_file(default: &str, path: Option<PathBuf>) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
+    let json = is_json()?;
     tracing_subscriber::fmt()
         .with_env_filter(log_filter(default)?)
         .log_internal_errors(false)
@@ -96,7 +115,7 @@ pub(crate) fn log_to_file(default: &str, path: Option<PathBuf>) -> anyhow::Resul
             file.map_or_else(|_| Box::new(io::sink()) as Box<dyn Write>, |f| Box::new(f))
         })
         .with_ansi(false)
-        .map_event_format(Sparing::new)
+        .map_event_format(|usual| Sparing::new(usual, json))
         .try_init()
         .map_err(|e| anyhow::anyhow!("the log cannot be set up: {e}"))
 }
@@ -135,12 +154,15 @@ impl<P: std::hash::Hash + Eq> Tally<P> {
 #[derive(Debug)]
 struct Sparing {
     usual: Format,
+    json: bool,
     tally: Mutex<Tally<Identifier>>,
 }
 
 impl Sparing {
-    fn new(usual: Format) -> Sparing {
-        Sparing { usual, tally: Mutex::new(Tally(HashMap::new())) }
+    /// Places in the program are no business of whoever reads its lines.
+    fn new(usual: Format, json: bool) -> Sparing {
+        let usual = usual.with_target(false);
+        Sparing { usual, json, tally: Mutex::new(Tally(HashMap::new())) }
     }
 }
 
@@ -155,15 +177,21 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
+        let mut left_out = 0;
         // Who asks for more than `info` looks for something, and wants all of it.
         if *event.metadata().level() <= Level::INFO {
             let place = event.metadata().callsite();
             let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
             match tally.admit(place, Instant::now()) {
                 None => return Ok(()),
-                Some(0) => {}
-                Some(n) => writeln!(writer, "... {n} lines like the next one were left out")?,
+                Some(n) => left_out = n,
             }
+        }
+        if self.json {
+            return writer.write_str(&json::line(event, left_out));
+        }
+        if left_out > 0 {
+            writeln!(writer, "... {left_out} lines like the next one were left out")?;
         }
         self.usual.format_event(ctx, writer, event)
     }

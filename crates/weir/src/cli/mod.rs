@@ -155,6 +155,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(mut args) => {
             args.json = json;
             args.data_dir = connection.data_dir;
+            args.dir_is_meant = is_given("--data-dir");
             log::log_to_stderr("info")?;
             run::serve(args)
         }
@@ -232,6 +233,15 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Whether an option is on the command line itself.
+fn is_given(option: &str) -> bool {
+    let is_it = |a: std::ffi::OsString| {
+        let a = a.to_string_lossy();
+        a.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    std::env::args_os().any(is_it)
+}
+
 /// What is wrong with the command line; help and version, which come this way too, are output.
 fn usage(e: &clap::Error) -> ExitCode {
     // What could not be read as a whole may have it all the same.
@@ -257,7 +267,7 @@ fn fail(e: &anyhow::Error, json: bool) -> ExitCode {
     }
     let known = e.downcast_ref::<Error>();
     let code = known.map_or(1, |e| e.kind().exit_code());
-    if json {
+    if json || log::is_json_on_stderr() {
         let problem = known
             .cloned()
             .unwrap_or_else(|| Error::new(weir_control::Code::Internal, e.to_string()));

@@ -61,13 +61,15 @@ pub(crate) fn ask(question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Asks before something that cannot be undone, if there is a person to ask.
+/// Asks before something that cannot be undone. Where nobody can be asked, only `yes` is consent.
 pub(crate) fn confirm(yes: bool, question: &str) -> anyhow::Result<()> {
-    if yes || !can_ask() || ask(question)? {
-        return Ok(());
-    }
-    Err(Error::new(Code::InvalidRequest, "nothing was done")
-        .because("it was not confirmed")
-        .hint("answer `y`, or give --yes")
-        .into())
+    let (why, hint) = match yes {
+        true => return Ok(()),
+        false if !can_ask() => {
+            (format!("it was to be asked: {question} There is no terminal for that"), "give --yes")
+        }
+        false if ask(question)? => return Ok(()),
+        false => ("it was not confirmed".to_string(), "answer `y`, or give --yes"),
+    };
+    Err(Error::new(Code::InvalidRequest, "nothing was done").because(why).hint(hint).into())
 }

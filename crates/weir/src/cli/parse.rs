@@ -1,7 +1,7 @@
 //! Values of options.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_control::model::{DeviceGrow, DeviceKind, DeviceSpec};
 use weir_control::units::parse_size;
@@ -67,7 +67,7 @@ pub(crate) fn device(text: &str) -> Result<DeviceSpec, String> {
         Some(("ram", rest)) => (DeviceKind::Ram, rest),
         Some(("null", rest)) => (DeviceKind::Null, rest),
         _ if text.starts_with("/dev/") => (DeviceKind::Block, text),
-        _ => return Err(wrong("it does not say what it is")),
+        _ => return Err(wrong(&format!("it does not say what it is, e.g. file:{text}"))),
     };
     if rest.is_empty() {
         return Err(wrong("something is missing behind the colon"));
@@ -85,6 +85,15 @@ pub(crate) fn device(text: &str) -> Result<DeviceSpec, String> {
         Some(p) => Some(absolute(p).map_err(|e| wrong(&e))?),
     };
     Ok(DeviceSpec { kind, path, size })
+}
+
+/// The path of a device that is there, as it is or written as for pools.
+pub(crate) fn device_path(text: &str) -> Result<PathBuf, String> {
+    let named = ["file:", "block:"].iter().find_map(|kind| text.strip_prefix(kind));
+    match named.unwrap_or(text) {
+        "" => Err(format!("`{text}` names no device; write PATH, file:PATH or block:PATH")),
+        path => Ok(path.into()),
+    }
 }
 
 /// The path from the root, without `.` and doubled slashes; symbolic links stay.

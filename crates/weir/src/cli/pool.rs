@@ -204,11 +204,15 @@ pub(crate) enum Command {
         /// Number of the device.
         number: u16,
     },
-    /// Let go of a protected pool and its volumes, which stay on its devices, for `weir pool import` on another node.
+    /// Let go of a protected pool and its volumes, which stay on its devices, for `weir pool import` on another node. One whose
+    /// volumes hosts use stays, since their file systems would fail.
     #[command(after_help = "Example:\n  weir pool release safe --yes")]
     Release {
         /// The pool.
         name: String,
+        /// Even if hosts of its volumes are logged in: their commands end with errors, and what they have not written yet is lost.
+        #[arg(long)]
+        force: bool,
         /// Do not ask.
         #[arg(long, short)]
         yes: bool,
@@ -315,12 +319,12 @@ impl Command {
                 act(client, json, &name, DeviceAction::Resync, wait).await
             }
             Command::Resume { name } => act(client, json, &name, DeviceAction::Resume, false).await,
-            Command::Release { name, yes } => {
+            Command::Release { name, force, yes } => {
                 let volumes = client.pool(&name).await?.volumes;
                 let volumes = counted(volumes, "volume");
                 let question = format!("Take {volumes} of pool {name} from hosts?");
                 output::confirm(yes, &question)?;
-                client.release_pool(&name).await?;
+                client.release_pool(&name, force).await?;
                 let gone = serde_json::json!({ "released": name });
                 output::show(json, &gone, |_| {
                     format!(

@@ -3,8 +3,9 @@
 use super::output::{self, Table};
 use super::progress;
 use super::table::counted;
+use std::time::{Duration, SystemTime};
 use weir_control::client::Client;
-use weir_control::live::Status;
+use weir_control::live::{Starting, Status};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  weir status\n  weir status --json | jq .live.volumes")]
@@ -16,10 +17,36 @@ impl Args {
     }
 }
 
+/// Objects of a start that are named; more are counted.
+const NAMED: usize = 5;
+
+/// What a start waits for.
+fn starting(s: &Starting) -> String {
+    let some = |all: &[String]| {
+        let more = match all.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        all[..all.len().min(NAMED)].join(", ") + &more
+    };
+    let since = SystemTime::UNIX_EPOCH + Duration::from_millis(s.since_ms);
+    let seconds = SystemTime::now().duration_since(since).unwrap_or_default().as_secs();
+    let mut text = format!("starting, for {}", progress::seconds(seconds));
+    if !s.pools.is_empty() {
+        text += &format!("; not open yet: {}", some(&s.pools));
+    }
+    if !s.declared.is_empty() {
+        text += &format!("; not as declared yet: {}", some(&s.declared));
+    }
+    text
+}
+
 fn text(s: &Status) -> String {
-    let health = match s.faults.len() {
-        0 => "all is well".to_string(),
-        n => format!("{}, see below", counted(n, "fault")),
+    let health = match (s.faults.len(), &s.starting) {
+        (0, None) => "all is well".to_string(),
+        (0, Some(start)) => starting(start),
+        (n, None) => format!("{}, see below", counted(n, "fault")),
+        (n, Some(start)) => format!("{}; {}, see below", starting(start), counted(n, "fault")),
     };
     let mut text = output::fields(&[
         (

@@ -148,8 +148,13 @@ fn serve_takes_the_file_and_then_the_command_line() {
         let cli = parse(line).unwrap_or_else(|e| panic!("{line}: {e}"));
         let Command::Serve(mut args) = cli.command else { panic!("{line}") };
         args.data_dir = cli.connection.data_dir;
+        args.dir_is_meant = !line.contains("--data-dir /tmp/environment");
         args.config()
     };
+    // As it comes from the environment, beside a file that names another one.
+    let e = config(&format!("serve --config {example} --data-dir /tmp/environment")).unwrap_err();
+    assert!(e.reason.contains("WEIR_DATA_DIR is /tmp/environment"), "{e}");
+    assert!(config("serve --data-dir /tmp/environment").is_ok());
     let c = config(&format!("serve --config {example}")).unwrap();
     assert_eq!((c.cores.as_slice(), c.buffer_memory), (&[2, 3][..], 512 << 20));
     let c = config(&format!(

@@ -306,9 +306,14 @@ impl Command {
             Command::Export(args) => migrate::export(client, args, json).await,
             Command::Delete { name, yes } => {
                 output::confirm(yes, &format!("Delete volume {name} and all its data?"))?;
-                client.delete_volume(&name).await?;
-                let gone = serde_json::json!({ "deleted": name });
-                output::show(json, &gone, |_| format!("volume {name} deleted"))
+                let left = client.delete_volume(&name).await?;
+                let what = if left.is_some() { "deleting" } else { "deleted" };
+                output::show(json, &serde_json::json!({ what: name }), |_| match &left {
+                    None => format!("volume {name} deleted"),
+                    Some(_) => format!(
+                        "volume {name} is being deleted: its pool's devices take long to give its space back"
+                    ),
+                })
             }
         }
     }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use weir_base::{Nanos, SECONDS};
 use weir_block::{BuildContext, DiskSpec, Graph, Metering, Registry, Shared};
+use weir_control::descriptors::Shares;
 use weir_control::{Code, Error, Result};
 use weir_disk::Disk;
 use weir_fabric::{FabricError, Provider};
@@ -71,7 +72,8 @@ impl Local {
         let index = usize::from(crc != CrcPolicy::Off);
         let mut all = self.iwarp.borrow_mut();
         let provider = all[index].get_or_insert_with(|| {
-            let config = IwarpConfig { crc, ..IwarpConfig::default() };
+            let half_open = Shares::now().half_open;
+            let config = IwarpConfig { crc, half_open, ..IwarpConfig::default() };
             Iwarp::new(&self.reactor, &self.ring, config)
         });
         Rc::new(provider.clone())

@@ -1,6 +1,6 @@
 //! The node: its reactors, and the control plane's wishes carried out on them.
 
-use super::devices::{Holds, Owner, Wait, another};
+use super::devices::{Holds, Owner, Wait};
 use super::door::Door;
 use super::graph;
 use super::local::{Local, Start, Thread, on};
@@ -8,7 +8,6 @@ use super::store::{ReservationState, Reservations};
 use super::watchdog::{Watchdog, Watched};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -34,6 +33,8 @@ const END: Duration = Duration::from_secs(2);
 const FENCE: Duration = Duration::from_secs(30);
 /// Bytes of a volume's end that are overwritten at once.
 const CUT_PIECE: u64 = 32 << 20;
+/// How much of a deleted volume is thrown away at a time. A device that does so by its own takes a moment for any number of bytes.
+const CLEAR_PIECE: u64 = 256 << 20;
 
 /// Settings of the node.
 #[derive(Debug, Clone)]
@@ -237,13 +238,8 @@ impl Node {
     pub(super) async fn hold_place(&self, volume: &Volume, pool: &Pool, wait: Wait) -> Result<()> {
         let owner = Owner::Place(volume.name.clone(), volume.place);
         if let Layout::Image { path, read_only, identity } = &volume.layout {
-            let held = self.holds.hold(owner.clone(), path, *read_only, wait).await?;
-            if !weir_uring::device::is_as_recorded(identity.as_deref(), held.lasting_name()) {
-                self.holds.release_path(&owner, Path::new(path));
-                return Err(another(Path::new(path)).hint(
-                    "put the one that had it back under its name; or delete the volume, which leaves the file or disk as it is, and adopt what is there now",
-                ));
-            }
+            let is = (*read_only, identity.as_deref());
+            let held = self.holds.hold_image(owner, path, is, wait).await?;
             return self.holds.check_len(&held, volume.size, volume.size).await;
         }
         let Some(file) = graph::own_file(volume, pool)? else { return Ok(()) };
@@ -484,12 +480,14 @@ impl Node {
 
     /// Throws away what a volume that is being made smaller has beyond its size.
     pub(super) async fn cut(&self, volume: &Volume, pool: &Pool) -> Result<()> {
-        let Some(cut) = volume.cut else { return Ok(()) };
+        if volume.cut.is_none() {
+            return Ok(());
+        }
         if Node::is_store(pool) {
             return self.cut_in_store(volume, pool).await;
         }
         let Some(h) = self.handles().first().cloned() else { return Ok(()) };
-        let whole = Volume { size: cut.from, told: None, ..volume.clone() };
+        let whole = Volume { size: volume.held(), told: None, ..volume.clone() };
         let (spec, name, at) = (graph::bare(&whole, pool)?, volume.name.clone(), volume.size);
         on(&h, move |local: Rc<Local>| {
             Box::pin(async move {
@@ -521,21 +519,35 @@ impl Node {
             self.holds.remove_file(owner, (&pool.name, &file), None).await?;
         } else if matches!(volume.layout, Layout::Image { .. }) {
             return Ok(());
-        } else if let Some(h) = self.handles().first() {
-            // The space is given back before somebody else gets it.
-            // What hosts were told does not matter any more.
-            let bare = Volume { told: None, ..volume.clone() };
-            let (spec, size) = (graph::bare(&bare, pool)?, volume.size);
-            on(h, move |local: Rc<Local>| {
+        } else {
+            self.discard(volume, pool).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives the space of a volume back that is nobody's any more, in pieces: between two of them the node may be stopped.
+    async fn discard(&self, volume: &Volume, pool: &Pool) -> Result<()> {
+        let Some(h) = self.handles().first().cloned() else { return Ok(()) };
+        // What hosts were told does not matter any more.
+        let size = volume.held();
+        let bare = Volume { size, told: None, ..volume.clone() };
+        let spec = graph::bare(&bare, pool)?;
+        let mut at = 0;
+        while at < size {
+            let (spec, n) = (spec.clone(), (size - at).min(CLEAR_PIECE));
+            let more = on(&h, move |local: Rc<Local>| {
                 Box::pin(async move {
-                    if let Ok(g) = local.build(|ctx| Graph::build(spec, ctx)) {
-                        // A device that cannot discard keeps the old bytes until they are overwritten.
-                        let _ = g.top().discard(0, size).await;
+                    // A device that cannot discard keeps the old bytes until they are overwritten.
+                    match local.build(|ctx| Graph::build(spec, ctx)) {
+                        Ok(g) => Ok(g.top().discard(at, n).await.is_ok()),
+                        Err(_) => Ok(false),
                     }
-                    Ok(())
                 })
-            })
-            .await?;
+            });
+            if !more.await? {
+                break;
+            }
+            at += n;
         }
         Ok(())
     }

@@ -4,10 +4,11 @@ use super::devices::Owner;
 use super::node::Node;
 use super::store::Lacking;
 use std::net::SocketAddr;
+use std::time::Duration;
 use weir_control::controller::PoolRules;
 use weir_control::dataplane::{
-    DataPlane, Decision, Hooks, ImageWish, Inside, LastState, LayerTrial, Place, ScrubAction,
-    Without, Work,
+    DataPlane, Decision, Hooks, ImageWish, Inside, KnownPool, LastState, LayerTrial, Place,
+    ScrubAction, Without, Work,
 };
 use weir_control::live::{
     GraphLive, LayerKindLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive,
@@ -15,7 +16,7 @@ use weir_control::live::{
 };
 use weir_control::model::{
     self, Carried, Device, DeviceAction, DeviceFound, DeviceSpec, HostAuth, ImageFound, Pool,
-    PoolFound, PoolId, RecordPart, TargetPort, Told, Volume,
+    PoolFound, RecordPart, TargetPort, Told, Volume,
 };
 use weir_target_core::{AccessMap, End, HostRule, Secret};
 
@@ -26,8 +27,12 @@ impl DataPlane for Node {
         let _ = self.hooks.set(hooks);
     }
 
-    fn configured(&self, pools: Vec<(String, PoolId)>) {
+    fn configured(&self, pools: Vec<KnownPool>) {
         self.holds.know(pools);
+    }
+
+    fn ask<'a>(&'a self, path: &'a str, within: Duration) -> Work<'a, ()> {
+        Box::pin(self.holds.ask(path, within))
     }
 
     fn admit<'a>(

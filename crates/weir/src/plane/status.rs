@@ -2,13 +2,14 @@
 
 use super::door::{ChannelLine, Door, RequestsLine};
 use super::local::{Local, on};
-use super::node::Node;
+use super::node::{Node, RunningTarget};
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use weir_block::{Graph, HOSTS, NodeSpec, Op, Rates, Snapshot};
+use weir_control::events::EventLog;
 use weir_control::live::{
     CensusLive, CompressionLive, DeduplicationLive, GraphLive, GraphNodeLive, IoStats, Latency,
     LiveStatus, NexusLive, PoolLive, PortLive, ReactorLive, VolumeLive,
@@ -275,15 +276,8 @@ impl Node {
             let targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
             for (name, t) in targets.iter() {
                 let (broken, news) = t.target.broken();
-                for text in news {
-                    if let Some(h) = self.hooks.get() {
-                        h.events.publish("error", &format!("target/{name}"), &text);
-                    }
-                }
-                for text in t.target.counts().take_refusals(Instant::now()) {
-                    if let Some(h) = self.hooks.get() {
-                        h.events.publish("login.refused", &format!("target/{name}"), &text);
-                    }
+                if let Some(h) = self.hooks.get() {
+                    tell(&h.events, name, t, news);
                 }
                 live.ports.push(PortLive { broken, ..port(name, t, &gone, &readings) });
             }
@@ -314,13 +308,25 @@ impl Node {
     }
 }
 
+/// Publishes what has happened at a port, however often somebody asks for it.
+fn tell(events: &EventLog, name: &str, t: &RunningTarget, broken: Vec<String>) {
+    let (object, counts, now) = (format!("target/{name}"), t.target.counts(), Instant::now());
+    for text in broken {
+        events.happened("error", &object, &text);
+    }
+    for text in counts.take_refusals(now) {
+        events.happened("login.refused", &object, &text);
+    }
+    for c in counts.take_comings(now) {
+        let kind = if c.is_here { "login" } else { "logout" };
+        let host = format!("host/{}", c.host);
+        let object = if c.host.is_empty() { &object } else { &host };
+        events.happened(kind, object, &format!("{} (target port `{name}`)", c.text));
+    }
+}
+
 /// What is told of a port; `gone` are commands of channels that are gone, of each port.
-fn port(
-    name: &str,
-    t: &super::node::RunningTarget,
-    gone: &[(Door, u64)],
-    readings: &[Reading],
-) -> PortLive {
+fn port(name: &str, t: &RunningTarget, gone: &[(Door, u64)], readings: &[Reading]) -> PortLive {
     let channels: Vec<_> = readings
         .iter()
         .flat_map(|r| r.ports.iter().filter(|(n, ..)| n == name).flat_map(|(_, c, _)| c))

@@ -238,7 +238,11 @@ fn make(
             };
             daemon::let_in(daemon, &guest, signals, &mut note)?
         }
-        _ => (None, None),
+        (Some(daemon), None) => {
+            let (port, lun) = (InitiatorPort(first.initiator.0), args.lun.unwrap_or(0));
+            (None, Some(daemon::seen_as(daemon, port, lun, signals)?))
+        }
+        (None, _) => (None, None),
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let spec = Spec {

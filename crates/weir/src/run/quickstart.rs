@@ -1,38 +1,36 @@
 //! `weir quickstart`: from nothing to a served, verified and measured volume.
 
-use super::remote::{self, Remote, Wanted};
 use super::serve::{Daemon, Declared, on_runtime};
-use crate::cli::args::{Fabric, LoginArgs, Policy, QuickstartArgs};
+use crate::cli::args::QuickstartArgs;
 use crate::cli::output;
+use own::{BLOCK, Bench, Own, PIECE, Proof};
 use serde::Serialize;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-use weir_base::Prng;
+use std::sync::Arc;
+use std::time::Instant;
 use weir_control::config::Config;
 use weir_control::model::{
-    DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, Protocol, TargetPort, VolumeSpec,
+    Command, DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, Protocol, TargetPort, VolumeSpec,
 };
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_mem::Slice;
-use weir_reactor::{clock, spawn};
+
+mod own;
 
 const POOL: &str = "quick";
 const VOLUME: &str = "quick";
 const HOST: &str = "everyone";
-/// Bytes of one verification I/O.
-const PIECE: u64 = 256 << 10;
-/// Verification I/Os in flight.
-const DEPTH: usize = 16;
-
+/// Who verifies and measures.
+const OWN: &str = "quickstart";
 /// What `--json` prints.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     served: Served,
     /// Bytes that were there from an earlier run and proved right.
     kept_bytes: u64,
+    /// Why the volume was left as it is.
+    left_alone: Option<String>,
     /// Bytes written now, read back and compared.
     verified_bytes: u64,
     bench: Bench,
@@ -50,25 +48,6 @@ struct Served {
     ioc_guid: String,
     api: String,
     seconds_to_serve: f64,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct Bench {
-    rw: &'static str,
-    bs: u64,
-    iodepth: usize,
-    runtime_seconds: f64,
-    iops: f64,
-    bw_bytes: f64,
-    clat_ns: Clat,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct Clat {
-    mean: f64,
-    p50: u64,
-    p99: u64,
-    max: u64,
 }
 
 /// Runs the command.
@@ -118,17 +97,65 @@ async fn show(
     }
     let (port, address) = serving(daemon).await?;
     let seconds = begun.elapsed().as_secs_f64();
-    say(&format!("serving volume {VOLUME} at {address} after {seconds:.2} s"));
-    let local = loopback(address);
-    let marker = config.data_dir.join("quickstart-data");
-    let (size, runtime) = (args.verify_size.min(args.size), args.runtime);
-    let work = tokio::task::spawn_blocking(move || exercise(local, &port, &marker, size, runtime));
-    let (mut report, port) =
-        work.await.map_err(|e| Error::new(Code::Internal, "the initiator ended").because(e))??;
+    say(&format!("listening at {address} after {seconds:.2} s"));
+    let model = daemon.controller.model();
+    let seen = model.maps.iter().any(|m| m.volume == VOLUME && m.host != OWN);
+    let mapped = model.map(HOST, VOLUME).is_ok();
+    let own = Arc::new(Own {
+        address: loopback(address),
+        login: own::login(&port),
+        marker: config.data_dir.join("quickstart-data"),
+        naa: model.volume(VOLUME)?.naa.to_string(),
+        size: args.verify_size.min(args.size) / PIECE * PIECE,
+        seen,
+        runtime: args.runtime,
+    });
+    let has_hosts = std::cell::Cell::new(seen);
+    let served = async || -> Result<()> {
+        // To whom it is shown is settled already, where somebody has it.
+        if !mapped && !seen {
+            let map = MapSpec { host: HOST.into(), volume: VOLUME.into(), lun: Some(0) };
+            daemon.controller.execute(Command::CreateMap(map)).await?;
+            say(&format!("serving volume {VOLUME} to all"));
+        }
+        has_hosts.set(true);
+        Ok(())
+    };
+    let done = exercise(&own, served).await;
+    // Who would have its port is no host of the volume.
+    let alone = daemon.controller.delete_map(OWN.into(), VOLUME.into(), true).await;
+    let (proof, bench) = match done {
+        // Hosts that have the volume already go on.
+        Err(e) if has_hosts.get() && !args.once => {
+            let why = format!("it cannot be verified and measured: {}", e.message);
+            (Proof { left_alone: Some(why), ..Proof::default() }, Bench::default())
+        }
+        done => done?,
+    };
+    if let Some(why) = proof.left_alone.as_ref().filter(|_| args.once) {
+        return Err(Error::new(Code::DataMismatch, format!("volume {VOLUME} has changed"))
+            .because(format!("{why}; it is left as it is"))
+            .hint("without --once it is served; if no host has written to it, data was lost: keep the data directory and report that")
+            .into());
+    }
+    if let Err(e) = alone
+        && e.code != Code::MapNotFound
+    {
+        tracing::warn!("host `{OWN}` still has volume `{VOLUME}`: {e}");
+    }
+    let mut report = Report {
+        kept_bytes: proof.kept,
+        verified_bytes: proof.verified,
+        left_alone: proof.left_alone,
+        bench,
+        ..Report::default()
+    };
+    report.served.volume = VOLUME.into();
+    report.served.bytes = args.size;
     report.served.data_dir = config.data_dir.display().to_string();
     report.served.address = address.to_string();
     if let Some(brp) = port_of(daemon, Protocol::Brp) {
-        let at = address_of(daemon, &brp.name).await?;
+        let at = address_of(daemon, &brp.name).await.unwrap_or_default();
         report.served.brp_address = at.map_or_else(String::new, |a| a.to_string());
     }
     report.served.seconds_to_serve = seconds;
@@ -136,15 +163,44 @@ async fn show(
     report.served.id_ext = port.id_ext.to_string();
     report.served.ioc_guid = port.ioc_guid.to_string();
     report.attach = attach_lines(&port, address);
-    if args.json {
-        output::json(&report)?;
-    } else {
-        output::text(&summary(&report))?;
+    let told = match args.json {
+        true => output::json(&report),
+        false => output::text(&summary(&report, args.once)),
+    };
+    match told {
+        // Nobody reads it; hosts have the volume.
+        Err(e) if !args.once => tracing::warn!("the summary cannot be written: {e}"),
+        told => told?,
     }
     Ok(())
 }
 
-/// A pool on a sparse file, a volume on it, and a host that stands for all.
+/// The own host's part, and what is to be done between its two halves.
+async fn exercise(
+    own: &Arc<Own>,
+    served: impl AsyncFnOnce() -> Result<()>,
+) -> Result<(Proof, Bench)> {
+    let proof = off_runtime(own, Own::verifies).await?;
+    served().await?;
+    let bench = match proof.left_alone {
+        Some(_) => Bench::default(),
+        None => off_runtime(own, Own::measures).await?,
+    };
+    Ok((proof, bench))
+}
+
+/// Runs `f` on a thread of its own.
+async fn off_runtime<R: Send + 'static>(
+    own: &Arc<Own>,
+    f: impl FnOnce(&Own) -> Result<R> + Send + 'static,
+) -> Result<R> {
+    let own = own.clone();
+    let work = tokio::task::spawn_blocking(move || f(&own));
+    work.await.map_err(|e| Error::new(Code::Internal, "the initiator ended").because(e))?
+}
+
+/// A pool on a sparse file, a volume on it, this program's own host, and one that stands for all. That one sees the volume once the
+/// own has written to it.
 fn config(args: &QuickstartArgs) -> Result<Config> {
     let mut c = Config::default();
     if let Some(dir) = &args.data_dir {
@@ -169,10 +225,15 @@ fn config(args: &QuickstartArgs) -> Result<Config> {
         overwrite: Default::default(),
         memory: None,
     }];
-    c.volumes =
-        vec![VolumeSpec { block_size: Some(512), ..VolumeSpec::new(VOLUME, POOL, args.size) }];
-    c.hosts = vec![HostSpec { name: HOST.into(), allow_any: true, ..HostSpec::default() }];
-    c.maps = vec![MapSpec { host: HOST.into(), volume: VOLUME.into(), lun: Some(0) }];
+    c.volumes = vec![VolumeSpec {
+        block_size: Some(BLOCK as u32),
+        ..VolumeSpec::new(VOLUME, POOL, args.size)
+    }];
+    c.hosts = vec![
+        HostSpec { name: OWN.into(), ports: vec![own::PORT], ..HostSpec::default() },
+        HostSpec { name: HOST.into(), allow_any: true, ..HostSpec::default() },
+    ];
+    c.maps = vec![MapSpec { host: OWN.into(), volume: VOLUME.into(), lun: Some(0) }];
     c.check()
 }
 
@@ -206,184 +267,6 @@ fn loopback(a: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, a.port())
 }
 
-/// What an earlier run wrote: seed and length.
-fn kept(marker: &Path) -> Option<(u64, u64)> {
-    let text = std::fs::read_to_string(marker).ok()?;
-    let mut words = text.split_whitespace().map(str::parse::<u64>);
-    Some((words.next()?.ok()?, words.next()?.ok()?))
-}
-
-fn keep(marker: &Path, seed: u64, len: u64) -> Result<()> {
-    let write = || -> std::io::Result<()> {
-        let tmp = marker.with_extension("new");
-        std::fs::write(&tmp, format!("{seed} {len}\n"))?;
-        std::fs::File::open(&tmp)?.sync_all()?;
-        std::fs::rename(&tmp, marker)
-    };
-    write().map_err(|e| {
-        Error::new(Code::IoError, "the note of what was written cannot be kept").because(e)
-    })
-}
-
-/// The initiator's part: verify what is there, write anew, verify that, measure.
-fn exercise(
-    address: SocketAddr,
-    port: &TargetPort,
-    marker: &Path,
-    size: u64,
-    runtime: Duration,
-) -> Result<(Report, TargetPort)> {
-    let login = LoginArgs {
-        fabric: Fabric::Iwarp,
-        id_ext: Some(port.id_ext),
-        ioc_guid: Some(port.ioc_guid),
-        initiator_port: None,
-        channels: None,
-        crc: false,
-        timeout: Duration::from_secs(30),
-    };
-    let port = port.clone();
-    let earlier = kept(marker);
-    let marker = marker.to_owned();
-    let way = remote::login(&login, &[address], None);
-    remote::on_reactor(&way, move |provider| {
-        Box::pin(async move {
-            let wanted = Wanted { targets: &[address], lun: Some(0), volume: None };
-            let unit = Remote::open(&provider, wanted, &login, Policy::ActivePassive).await?;
-            let mut report = Report::default();
-            report.served.volume = VOLUME.into();
-            report.served.bytes = unit.len();
-            if let Some((seed, len)) = earlier {
-                report.kept_bytes = verify(&unit, seed, len.min(unit.len())).await?;
-            }
-            let size = size.min(unit.len()) / PIECE * PIECE;
-            let seed = std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .map_or(1, |d| d.as_nanos() as u64);
-            // While the volume is being rewritten nothing is promised about it.
-            let _ = std::fs::remove_file(&marker);
-            fill(&unit, seed, size).await?;
-            unit.flush().await?;
-            report.verified_bytes = verify(&unit, seed, size).await?;
-            keep(&marker, seed, size)?;
-            report.bench = measure(&unit, runtime).await?;
-            unit.close();
-            Ok((report, port))
-        })
-    })
-}
-
-fn pattern(seed: u64, at: u64, buf: &mut [u8]) {
-    Prng::new(seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).fill(buf);
-}
-
-/// Runs `f` for every piece of the first `size` bytes, several at once.
-async fn pieces<F, Fut>(size: u64, f: F) -> Result<()>
-where
-    F: Fn(u64, Slice) -> Fut + Clone + 'static,
-    Fut: Future<Output = Result<()>> + 'static,
-{
-    let workers: Vec<_> = (0..DEPTH as u64)
-        .map(|w| {
-            let f = f.clone();
-            spawn(async move {
-                let buf = Slice::heap(PIECE as usize);
-                let mut at = w * PIECE;
-                while at < size {
-                    f(at, buf.clone()).await?;
-                    at += DEPTH as u64 * PIECE;
-                }
-                Result::<()>::Ok(())
-            })
-        })
-        .collect();
-    for w in workers {
-        w.await.unwrap_or(Ok(()))?;
-    }
-    Ok(())
-}
-
-async fn fill(unit: &Remote, seed: u64, size: u64) -> Result<()> {
-    let unit = unit.clone();
-    pieces(size, move |at, buf| {
-        let unit = unit.clone();
-        async move {
-            let mut v = vec![0; buf.len()];
-            pattern(seed, at, &mut v);
-            buf.write_at(0, &v);
-            unit.write(at, buf).await
-        }
-    })
-    .await
-}
-
-async fn verify(unit: &Remote, seed: u64, size: u64) -> Result<u64> {
-    let unit = unit.clone();
-    pieces(size, move |at, buf| {
-        let unit = unit.clone();
-        async move {
-            buf.fill(0);
-            unit.read(at, buf.clone()).await?;
-            let mut v = vec![0; buf.len()];
-            pattern(seed, at, &mut v);
-            match buf.to_vec().iter().zip(&v).position(|(a, b)| a != b) {
-                None => Ok(()),
-                Some(i) => Err(Error::new(
-                    Code::DataMismatch,
-                    format!("byte {} of the volume is not what was written", at + i as u64),
-                )),
-            }
-        }
-    })
-    .await?;
-    Ok(size)
-}
-
-/// 4 KiB random reads, 32 at once.
-async fn measure(unit: &Remote, runtime: Duration) -> Result<Bench> {
-    const BS: u64 = 4096;
-    const IODEPTH: usize = 32;
-    let end = clock() + runtime.as_nanos() as u64;
-    let begun = clock();
-    let workers: Vec<_> = (0..IODEPTH)
-        .map(|w| {
-            let unit = unit.clone();
-            spawn(async move {
-                let buf = Slice::heap(BS as usize);
-                let mut rng = Prng::new(w as u64);
-                let mut lat = Vec::new();
-                let mut t = clock();
-                while t < end {
-                    unit.read(rng.below(unit.len() / BS) * BS, buf.clone()).await?;
-                    let now = clock();
-                    lat.push((now - t) as u32);
-                    t = now;
-                }
-                Result::<Vec<u32>>::Ok(lat)
-            })
-        })
-        .collect();
-    let mut lat: Vec<u32> = Vec::new();
-    for w in workers {
-        lat.extend(w.await.unwrap_or_else(|| Ok(Vec::new()))?);
-    }
-    let seconds = (clock() - begun) as f64 / 1e9;
-    lat.sort_unstable();
-    let at =
-        |p: usize| lat.get(lat.len().saturating_sub(1) * p / 100).copied().map_or(0, u64::from);
-    let mean = lat.iter().map(|l| f64::from(*l)).sum::<f64>() / lat.len().max(1) as f64;
-    let iops = lat.len() as f64 / seconds;
-    Ok(Bench {
-        rw: "randread",
-        bs: BS,
-        iodepth: IODEPTH,
-        runtime_seconds: seconds,
-        iops,
-        bw_bytes: iops * BS as f64,
-        clat_ns: Clat { mean, p50: at(50), p99: at(99), max: at(100) },
-    })
-}
-
 /// What a Linux host writes to attach, for each address that it may know this machine by.
 fn attach_lines(port: &TargetPort, address: SocketAddr) -> Vec<String> {
     let dest = if address.ip().is_unspecified() {
@@ -402,7 +285,7 @@ fn attach_lines(port: &TargetPort, address: SocketAddr) -> Vec<String> {
     ]
 }
 
-fn summary(r: &Report) -> String {
+fn summary(r: &Report, ends: bool) -> String {
     let mut t = String::new();
     if r.kept_bytes > 0 {
         t += &format!(
@@ -410,17 +293,26 @@ fn summary(r: &Report) -> String {
             format_size(r.kept_bytes)
         );
     }
-    t += &format!(
-        "verified: {} written over SRP, read back and compared\n",
-        format_size(r.verified_bytes)
-    );
-    t += &format!(
-        "bench:    4 KiB random reads, 32 at once: {:.0} IOPS, {}/s, latency {:.0} us mean, {:.0} us p99\n",
-        r.bench.iops,
-        format_size(r.bench.bw_bytes as u64),
-        r.bench.clat_ns.mean / 1e3,
-        r.bench.clat_ns.p99 as f64 / 1e3,
-    );
+    match &r.left_alone {
+        Some(why) => {
+            t += &format!(
+                "kept:     volume {VOLUME} is left as it is: {why}.\n          \
+                 If no host has written to it, data was lost: keep the data directory and report that\n"
+            );
+        }
+        None => t += &measured(r),
+    }
+    if ends {
+        t += &format!(
+            "\nvolume {0} ({1}) was served at {2}; the node ends now. Its data stays in {3}:\n  \
+             weir --data-dir {3} quickstart serves it again\n",
+            r.served.volume,
+            format_size(r.served.bytes),
+            r.served.address,
+            r.served.data_dir
+        );
+        return t;
+    }
     t += &format!(
         "\nvolume {} ({}) is served at {}\n",
         r.served.volume,
@@ -438,5 +330,20 @@ fn summary(r: &Report) -> String {
         t += &format!("  {l}\n");
     }
     t += &format!("To look around: weir --data-dir {} status\n", r.served.data_dir);
+    t
+}
+
+fn measured(r: &Report) -> String {
+    let mut t = match r.verified_bytes {
+        0 => String::new(),
+        n => format!("verified: {} written over SRP, read back and compared\n", format_size(n)),
+    };
+    t += &format!(
+        "bench:    4 KiB random reads, 32 at once: {:.0} IOPS, {}/s, latency {:.0} us mean, {:.0} us p99\n",
+        r.bench.iops,
+        format_size(r.bench.bw_bytes as u64),
+        r.bench.clat_ns.mean / 1e3,
+        r.bench.clat_ns.p99 as f64 / 1e3,
+    );
     t
 }

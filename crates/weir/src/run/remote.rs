@@ -9,10 +9,14 @@ use weir_bench::fabric::Fabric;
 use weir_bench::srp::{self, Login, PathPolicy};
 use weir_control::{Code, Error, Result};
 use weir_fabric::Provider;
-use weir_initiator_srp::{Channel, ChannelConfig, ChannelError, Multipath, Outcome};
+use weir_initiator_srp::{
+    Channel, ChannelConfig, ChannelError, Error as SrpError, Multipath, Outcome,
+};
 use weir_mem::Slice;
 use weir_proto_scsi::initiator::{self as scsi, Cdb};
 use weir_proto_scsi::lun::Lun;
+use weir_proto_scsi::sense::{Sense, SenseKey};
+use weir_proto_scsi::status::Status;
 use weir_proto_srp::PortId;
 use weir_proto_srp::login::MultiChannelAction;
 use weir_reactor::{LocalFuture, PollMode, Reactor};
@@ -147,6 +151,20 @@ fn sense(o: &Outcome) -> String {
     }
 }
 
+/// What may be done about a command that failed.
+fn what_to_do(sense: Option<&Sense>) -> &'static str {
+    match sense.map(|s| (s.key, s.asc, s.ascq)) {
+        Some((SenseKey::DataProtect, 0x27, 7)) => {
+            "the volume's pool has no room: add devices there, delete snapshots or volumes, or discard what is not needed"
+        }
+        Some((SenseKey::DataProtect, ..)) => {
+            "it may only be read: `weir volume set … --read-only off` at the target, or another volume"
+        }
+        Some((SenseKey::IllegalRequest, ..)) => "`weir inquiry` shows what the unit is and can do",
+        _ => "`weir status` and `weir events` at the target say what is wrong there",
+    }
+}
+
 /// Runs a command, once more after each unit attention.
 pub(crate) async fn command(
     channel: &Channel,
@@ -177,9 +195,16 @@ async fn command_to(
         if o.is_good() {
             return Ok(o);
         }
+        if o.status == Status::ReservationConflict as u8 {
+            return Err(Error::new(Code::VolumeReserved, "another host has reserved the volume")
+                .because(format!("it refuses the command {:#04x}", cdb[0]))
+                .hint("end its use of the volume first"));
+        }
         if !attention {
+            let hint = what_to_do(scsi::parse_sense(o.sense()).as_ref());
             return Err(Error::new(Code::IoError, format!("the command {:#04x} failed", cdb[0]))
-                .because(sense(&o)));
+                .because(sense(&o))
+                .hint(hint));
         }
         if naa.is_some() && Box::pin(self::naa(channel, lun)).await?.as_deref() != naa {
             return Err(Error::new(Code::IoError, "another unit has this number now")
@@ -297,7 +322,12 @@ impl Remote {
                 let done = paths.execute(cdb, out.as_slice(), into.as_slice()).await;
                 done.map(drop).map_err(|e| {
                     let what = format!("the command {:#04x} failed", cdb.as_bytes()[0]);
-                    Error::new(Code::IoError, what).because(e)
+                    let sense = match &e {
+                        SrpError::Scsi { sense, .. } => sense.as_ref(),
+                        _ => None,
+                    };
+                    let hint = what_to_do(sense);
+                    Error::new(Code::IoError, what).because(&e).hint(hint)
                 })
             }
         }
@@ -350,6 +380,20 @@ impl Remote {
         let data = Slice::copy_of(&list).sub(0, list.len());
         let cdb = scsi::unmap(list.len() as u16);
         self.run(&cdb, Some(data), None).await
+    }
+
+    /// Keeps all others from the unit, until this session ends or gives it [back](Remote::release). Gives false when another one
+    /// keeps it.
+    pub(crate) async fn reserve(&self) -> Result<bool> {
+        match self.run(&scsi::reserve_6(), None, None).await {
+            Err(e) if e.code == Code::VolumeReserved => Ok(false),
+            done => done.map(|()| true),
+        }
+    }
+
+    /// See [`reserve`](Remote::reserve).
+    pub(crate) async fn release(&self) -> Result<()> {
+        self.run(&scsi::release_6(), None, None).await
     }
 
     /// Makes everything written durable.

@@ -3,10 +3,12 @@
 use crate::cli::args::ServeArgs;
 use crate::plane::{Node, NodeConfig};
 use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_control::config::{Config, Poll, Tokens};
+use tokio::task::JoinHandle;
+use weir_control::config::{Config, Poll};
 use weir_control::server::Server;
 use weir_control::store::MetaStore;
 use weir_control::{Code, Controller, Error, Result, Stopping};
@@ -34,7 +36,7 @@ pub(crate) fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         let unsummed = &args.measure_without_checksums;
         let started = Daemon::start(&config, unsummed, Declared::EachByItself, &stopping).await?;
         let Some(daemon) = started else { return Ok(ExitCode::SUCCESS) };
-        let socket = daemon.server_socket();
+        let socket = daemon.socket.display();
         tracing::info!(data_dir = %config.data_dir.display(), api = %socket, "serving");
         let faults = tokio::select! {
             faults = daemon.faults() => faults,
@@ -82,7 +84,9 @@ pub(crate) fn on_runtime(
 pub(crate) struct Daemon {
     node: Arc<Node>,
     pub(crate) controller: Arc<Controller>,
-    server: Server,
+    /// The interface, which answers until the stop.
+    served: JoinHandle<Result<()>>,
+    socket: PathBuf,
     stopping: Stopping,
 }
 
@@ -118,14 +122,33 @@ pub(crate) enum Declared {
 }
 
 impl Daemon {
-    /// Brings everything up; the data of pools that are `unsummed` gets no checksums. None: the node was stopped before it was up, and
-    /// everything is closed again.
+    /// Brings everything up; the data of pools that are `unsummed` gets no checksums. The interface answers as soon as it is known
+    /// what the node has. None: the node was stopped before it was up, and everything is closed again.
     pub(crate) async fn start(
         config: &Config,
         unsummed: &[String],
         declared: Declared,
         stopping: &Stopping,
     ) -> Result<Option<Daemon>> {
+        let daemon = Daemon::open(config, unsummed, stopping).await?;
+        let up = tokio::select! {
+            biased;
+            // What is under way of it goes on to its end.
+            () = stopping.begun() => Ok(()),
+            up = daemon.come_up(config, declared) => up,
+        };
+        // What waits in it for the stop may be first to hear of it.
+        if up.is_ok() && !stopping.has_begun() {
+            daemon.controller.started();
+            return Ok(Some(daemon));
+        }
+        stopping.begin();
+        let ended = daemon.run().await;
+        up.and(ended).map(|()| None)
+    }
+
+    /// A node that answers, and serves no host yet.
+    async fn open(config: &Config, unsummed: &[String], stopping: &Stopping) -> Result<Daemon> {
         // What is in it is the owner's; one that is there keeps the mode that it was given.
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data_dir);
         made.map_err(|e| {
@@ -134,58 +157,51 @@ impl Daemon {
                 .because(e)
                 .hint("choose another with --data-dir")
         })?;
+        weir_control::descriptors::raise();
         let tokens = config.tokens()?;
         let node = Node::start(&node_config(config, unsummed))?;
-        let (commands, targets) = (config.key_commands(), config.desired().targets);
-        let (dir, s) = (&config.data_dir, stopping.clone());
-        let controller =
-            Controller::start_declared(dir, node.clone(), commands, targets, s).await?;
-        let up = tokio::select! {
-            biased;
-            // What is under way of it goes on to its end.
-            () = stopping.begun() => None,
-            up = Daemon::declare_and_bind(&controller, config, declared, tokens) => Some(up),
+        let opened = async {
+            let (commands, declared) = (config.key_commands(), config.desired());
+            let (dir, s) = (&config.data_dir, stopping.clone());
+            let controller =
+                Controller::open(dir, node.clone(), commands, declared, s.clone()).await?;
+            let server = Server::bind(controller.clone(), config.api.tcp, tokens).await?;
+            if let Some(address) = server.tcp_address() {
+                let [admin, read] = config.token_files();
+                let (admin, read) = (admin.display(), read.display());
+                tracing::info!(%address, token = %admin, read_token = %read, "the REST interface is on TCP");
+            }
+            Ok((controller, server))
         };
-        match up {
-            // What waits in it for the stop may be first to hear of it.
-            Some(Ok(server)) if !stopping.has_begun() => {
-                Ok(Some(Daemon { node, controller, server, stopping: stopping.clone() }))
-            }
-            other => {
-                let ended = controller.shutdown().await;
+        let (controller, server) = match opened.await {
+            Ok(opened) => opened,
+            Err(e) => {
                 end(node).await;
-                match other {
-                    Some(Err(e)) => Err(e),
-                    _ => ended.map(|()| None),
-                }
+                return Err(e);
             }
-        }
+        };
+        let socket = server.socket().to_path_buf();
+        tracing::info!(api = %socket.display(), "starting; the interface answers");
+        let s = stopping.clone();
+        let served = tokio::spawn(async move {
+            let served = server.run(s.begun()).await;
+            // Also when it ends by itself, which it does when it fails.
+            s.begin();
+            served
+        });
+        Ok(Daemon { node, controller, served, socket, stopping: stopping.clone() })
     }
 
-    async fn declare_and_bind(
-        controller: &Arc<Controller>,
-        config: &Config,
-        declared: Declared,
-        tokens: Option<Tokens>,
-    ) -> Result<Server> {
+    async fn come_up(&self, config: &Config, declared: Declared) -> Result<()> {
+        self.controller.come_up().await?;
         match declared {
-            Declared::EachByItself => controller.declare_at_start(config.desired()).await,
+            Declared::EachByItself => self.controller.declare_at_start(config.desired()).await,
             Declared::AllOrNothing => {
-                controller.opened_all().await;
-                drop(controller.declare(config.desired()).await?);
+                self.controller.opened_all().await;
+                drop(self.controller.declare(config.desired()).await?);
             }
         }
-        let server = Server::bind(controller.clone(), config.api.tcp, tokens).await?;
-        if let Some(address) = server.tcp_address() {
-            let [admin, read] = config.token_files();
-            let (admin, read) = (admin.display(), read.display());
-            tracing::info!(%address, token = %admin, read_token = %read, "the REST interface is on TCP");
-        }
-        Ok(server)
-    }
-
-    fn server_socket(&self) -> String {
-        self.server.socket().display().to_string()
+        Ok(())
     }
 
     /// What did not start.
@@ -198,13 +214,7 @@ impl Daemon {
 
     /// Serves until the node is being stopped, then takes everything down in order.
     pub(crate) async fn run(self) -> Result<()> {
-        let Daemon { node, controller, server, stopping } = self;
-        let served = async {
-            let served = server.run(stopping.begun()).await;
-            // Also when it ends by itself, which it does when it fails.
-            stopping.begin();
-            served
-        };
+        let Daemon { node, controller, served, stopping, .. } = self;
         let down = async {
             stopping.begun().await;
             controller.shutdown().await
@@ -212,7 +222,8 @@ impl Daemon {
         // Requests that are under way may be waited for by nothing that is taken down, nor the other way round.
         let (served, down) = tokio::join!(served, down);
         end(node).await;
-        down.and(served)
+        let broke = |e| Error::new(Code::Internal, "the interface broke off").because(e);
+        down.and(served.map_err(broke).flatten())
     }
 }
 

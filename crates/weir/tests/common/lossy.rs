@@ -97,6 +97,13 @@ impl Platter {
         }
     }
 
+    /// What was not durable is gone.
+    fn lose(&mut self) {
+        self.back += self.cache.len() as u64;
+        self.cache.clear();
+        self.live.clone_from(&self.medium);
+    }
+
     /// Writes back what was taken up to this count.
     fn flush(&mut self, taken: u64) {
         while self.back < taken && !self.cache.is_empty() {
@@ -146,6 +153,8 @@ struct Shared {
     disks: Vec<Mutex<Platter>>,
     /// Disks that are pulled out: whatever is asked of them fails.
     pulled: Vec<AtomicBool>,
+    /// Disks whose next flush fails, with what they had taken.
+    loses: Vec<AtomicBool>,
     /// No disk has room for a write.
     full: AtomicBool,
     /// Nothing at all is answered while this is so, and when it has come to that.
@@ -228,6 +237,10 @@ impl Served {
                 t => sleep(t).await,
             }
             if matches!(r, Request::Flush) {
+                if self.shared.loses[self.number].swap(false, Ordering::AcqRel) {
+                    lock(&self.shared.disks[self.number]).lose();
+                    return Err(Errno(EIO));
+                }
                 let lies =
                     self.shared.nature == Nature::Lies && self.shared.begun.load(Ordering::Acquire);
                 return self
@@ -285,6 +298,7 @@ impl Disks {
             power: Mutex::new(Power::On),
             disks: (0..n).map(|_| Mutex::new(Platter::new(len as usize))).collect(),
             pulled: (0..n).map(|_| AtomicBool::new(false)).collect(),
+            loses: (0..n).map(|_| AtomicBool::new(false)).collect(),
             full: AtomicBool::new(false),
             frozen: AtomicBool::new(false),
             still: AtomicBool::new(false),
@@ -420,6 +434,11 @@ impl Switch {
     /// Whether writes find no room from now on.
     pub fn fill(&self, full: bool) {
         self.0.full.store(full, Ordering::Release);
+    }
+
+    /// The next flush of a disk fails: its cache is lost, and the flush after that ends well.
+    pub fn lose_cache(&self, number: usize) {
+        self.0.loses[number].store(true, Ordering::Release);
     }
 
     /// Requests that are held.

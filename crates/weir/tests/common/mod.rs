@@ -22,6 +22,12 @@ pub const SILENT: &str = "the daemon does not answer";
 /// A data directory, and the daemon in it when one runs.
 pub struct Daemon {
     pub dir: PathBuf,
+    /// What the daemon sees as `/sys/dev/block`, if not that: where the kernel tells what block devices are.
+    pub block_devices: Option<PathBuf>,
+    /// How many descriptors it may have, if that is not as usual.
+    pub descriptors: Option<u32>,
+    /// What else is in its environment.
+    pub env: Vec<(&'static str, String)>,
     child: Option<Child>,
 }
 
@@ -50,7 +56,7 @@ impl Daemon {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         drop(std::fs::remove_dir_all(&dir));
         std::fs::create_dir_all(&dir).expect("a directory");
-        Daemon { dir, child: None }
+        Daemon { dir, block_devices: None, descriptors: None, env: Vec::new(), child: None }
     }
 
     /// Starts the daemon on two reactors and waits until it answers.
@@ -64,8 +70,13 @@ impl Daemon {
         self.wait_until(|status| !status.contains("is being opened"));
     }
 
-    /// Waits until the daemon answers with a status that will do.
+    /// Waits until the daemon's start is over, and its status will do.
     pub fn wait_until(&self, will_do: impl Fn(&str) -> bool) {
+        self.answers(|status| !status.contains("starting, for") && will_do(status));
+    }
+
+    /// Waits until the daemon answers with a status that will do, also in the midst of its start.
+    pub fn answers(&self, will_do: impl Fn(&str) -> bool) {
         let begin = Instant::now();
         let is_so = || {
             let out = weir(&self.dir, &["status"]);
@@ -103,13 +114,26 @@ impl Daemon {
         // A configuration file in the directory counts, as it would for a service.
         let file = self.dir.join("weir.toml");
         let config = file.exists().then(|| ["--config".into(), file.into_os_string()]);
-        let child = Command::new(env!("CARGO_BIN_EXE_weir"))
+        let mut program = Command::new(env!("CARGO_BIN_EXE_weir"));
+        if let Some(n) = self.descriptors {
+            let weir = program.get_program().to_owned();
+            program = Command::new("sh");
+            program.args(["-c", &format!("ulimit -n {n}; exec \"$0\" \"$@\"")]).arg(weir);
+        }
+        if let Some(dir) = &self.block_devices {
+            let line = r#"mount --bind "$0" /sys/dev/block && exec "$@""#;
+            let weir = program.get_program().to_owned();
+            program = Command::new("unshare");
+            program.args(["-m", "sh", "-c", line]).arg(dir).arg(weir);
+        }
+        let child = program
             .args(["serve", "--listen", listen, "--cores", "0,1", "--poll", "sleep"])
             .args(["--buffer-memory", "64M"])
             .args(config.into_iter().flatten())
             .args(more)
             .env_clear()
             .env("WEIR_DATA_DIR", &self.dir)
+            .envs(self.env.iter().cloned())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)

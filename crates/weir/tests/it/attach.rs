@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,15 @@ pub(crate) fn can() -> bool {
     let root =
         fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
     let mkfs = ["/sbin/mkfs.ext4", "/usr/sbin/mkfs.ext4"].iter().any(|p| Path::new(p).exists());
+    // Loop devices and names in /dev/weir are the machine's: two of this program at once would meet each other's.
+    static ALONE: OnceLock<fs::File> = OnceLock::new();
+    ALONE.get_or_init(|| {
+        let lock = std::env::temp_dir().join("weir-attach-it.lock");
+        let lock = fs::OpenOptions::new().write(true).create(true).truncate(false).open(lock);
+        let lock = lock.expect("a lock");
+        lock.lock().expect("a lock");
+        lock
+    });
     for (there, what) in [
         (root, "root"),
         (Path::new("/dev/fuse").exists(), "/dev/fuse"),
@@ -139,7 +149,12 @@ impl Target {
             .unwrap();
         fs::write(self.dir.join("pid"), child.id().to_string()).unwrap();
         self.process = Some(child);
-        wait_for("the target's start", || self.weir("target list").status.success());
+        // It answers before its ports listen.
+        wait_for("the target's start", || {
+            let told = self.weir("status");
+            told.status.success()
+                && !String::from_utf8_lossy(&told.stdout).contains("starting, for")
+        });
     }
 
     pub(crate) fn kill(&mut self) {

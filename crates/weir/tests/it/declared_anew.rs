@@ -54,3 +54,46 @@ fn a_pool_of_a_lost_data_directory_is_not_made_anew_by_a_start() {
     }
     is_there(d, &data);
 }
+
+/// A plain pool is declared with a volume for a host, and deleted by commands: the next start makes all of it again, over the file that
+/// it had, and so does the start after that.
+#[test]
+fn a_declared_pool_that_was_deleted_is_made_again_over_its_file() {
+    let mut d = Daemon::new("declared-again");
+    let declared = format!(
+        r#"
+[[pool]]
+name = "x"
+devices = [{{ kind = "file", path = "{}", size = "64M" }}]
+
+[[volume]]
+name = "db"
+pool = "x"
+size = "4M"
+
+[[host]]
+name = "h"
+allow_any = true
+
+[[map]]
+host = "h"
+volume = "db"
+"#,
+        d.path("disk")
+    );
+    std::fs::write(d.path("weir.toml"), declared).expect("written");
+    d.start();
+    d.ok("map delete h db");
+    d.ok("volume delete db --yes");
+    d.ok("pool delete x");
+    let data = noise(8, 64 << 10);
+    std::fs::write(d.path("data"), &data).expect("written");
+    for _ in 0..2 {
+        d.stop();
+        d.start();
+        d.write("db", &d.path("data"));
+        assert!(d.read("db", data.len()) == data);
+        assert_eq!(d.json("pool show x")["capacity"], 64 << 20);
+        assert_eq!(d.json("status")["faults"].to_string(), "[]");
+    }
+}

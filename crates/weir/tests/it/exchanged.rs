@@ -66,7 +66,7 @@ fn a_mirror_that_lacks_a_device_is_found_again_after_an_exchange() {
     fs::create_dir(d.path("away")).expect("a directory");
     fs::rename(d.path("a1"), d.path("away/a1")).expect("renamed");
     d.start();
-    d.ok("pool force a");
+    d.ok("pool force a --yes");
     let lacks_one = || {
         let live = &d.json("pool show a")["live"];
         let there = live["devices"].as_array().into_iter().flatten();

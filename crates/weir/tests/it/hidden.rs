@@ -20,6 +20,9 @@ fn rename(d: &Daemon, from: &str, to: &str) {
 }
 
 fn reads(d: &Daemon, letter: u8) {
+    // It is shown once the pool is open.
+    let list = format!("inquiry --target {} --all", d.target());
+    d.until("v is shown", || d.ok(&list).contains(" v"));
     let read = d.read("v", BYTES);
     assert!(read.iter().all(|b| *b == letter), "hosts read {:?}", char::from(read[0]));
 }

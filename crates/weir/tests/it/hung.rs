@@ -59,8 +59,9 @@ fn hangs(name: &str, line: &str) {
     d.until("it asks for the device", || is_at_a_device(&d) || asks.has_ended());
     assert!(!asks.has_ended(), "the device hangs: {:?}", asks.end(&d));
     assert!(d.read("g", MIB) == data, "hosts are served");
-    // As long as the first one may take, if it must.
     Beside::run(&d, "host create other --port 1:2").succeeds(&d);
+    Beside::run(&d, "volume create more --pool good --size 8M").succeeds(&d);
+    assert!(!asks.has_ended(), "nobody waits for it: {:?}", asks.end(&d));
     let (done, said) = asks.end(&d);
     assert!(!done && said.contains("does not answer"), "weir {line}: {said}");
     let held = faults(&d).iter().any(|f| f["object"].to_string().contains("reactor/"));
@@ -172,5 +173,51 @@ fn a_plain_pool_on_a_file_system_that_hangs_stops_nothing_else() {
     d.until("the pool is opened", || faults(&d).is_empty());
     assert!(d.read("b", MIB) == data, "what it has itself");
     assert_ne!(d.json("volume list"), json!([]));
+    d.stop();
+}
+
+/// A volume is deleted whose plain pool is on a file system that hangs; others are made meanwhile, and the node is started again.
+#[test]
+fn a_volume_on_a_file_system_that_hangs_is_deleted_beside_everything_else() {
+    let Some((mut d, disks, data)) = node("hung-delete") else { return };
+    let Some(disk) = uncached(&disks) else { return };
+    d.ok(&format!("pool create bad --device {}", disk.0));
+    d.ok("volume create b --pool bad --size 8M");
+    let switch = disks.switch();
+    switch.freeze();
+    let deleted = Beside::run(&d, "volume delete b --yes");
+    let is_deleting = || {
+        d.json("volume list")
+            .as_array()
+            .is_some_and(|all| all.iter().any(|v| v["state"] == "deleting"))
+    };
+    d.until("it is being deleted", is_deleting);
+    Beside::run(&d, "volume create more --pool good --size 8M").succeeds(&d);
+    assert!(d.read("g", MIB) == data, "while its space is given back");
+    deleted.succeeds(&d);
+    assert!(is_deleting(), "its space is not free yet");
+    switch.thaw();
+    d.until("it is gone", || d.json("volume list").as_array().is_some_and(|all| all.len() == 2));
+    assert!(faults(&d).is_empty(), "{:?}", faults(&d));
+    d.stop();
+}
+
+/// The file of a volume in image mode is on a file system that hangs when the node starts.
+#[test]
+fn the_file_of_a_volume_that_hangs_keeps_no_other_volume_waiting() {
+    let Some((mut d, disks, data)) = node("hung-images") else { return };
+    let file = disks.files()[0].clone();
+    d.ok(&format!("volume adopt a --path {}", file.display()));
+    d.stop();
+    disks.switch().freeze();
+    d.start_only();
+    d.wait_until(|_| true);
+    assert!(d.read("g", MIB) == data, "what can be had is served");
+    let silent =
+        |f: &Value| f["object"] == "volume/a" && f["text"].to_string().contains("does not answer");
+    d.until("it is said", || faults(&d).iter().any(silent));
+    Beside::run(&d, "volume create more --pool good --size 8M").succeeds(&d);
+    disks.switch().thaw();
+    d.until("it comes", || faults(&d).is_empty());
     d.stop();
 }

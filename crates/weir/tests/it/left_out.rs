@@ -44,8 +44,8 @@ fn a_volume_that_an_import_left_out_comes_with_the_next() {
     d.ok("volume create more --pool safe --size 1M");
     d.stop();
     d.start();
-    d.ok("volume delete other");
-    d.ok("volume delete more");
+    d.ok("volume delete other --yes");
+    d.ok("volume delete more --yes");
     assert_eq!(d.fails("pool delete safe", 4).0, "pool_in_use");
     d.ok("pool release safe --yes");
     let report = d.json(&format!("{import} --key-commands"));

@@ -64,13 +64,13 @@ fn a_restored_configuration_does_not_become_the_newer_one_by_counting() {
         d.ok(&format!("host create h{n} --port 1:{:x}", n + 1));
     }
     assert_eq!(newer(&d), ["other", "safe"]);
-    d.ok("pool release other");
+    d.ok("pool release other --yes");
     assert_eq!(names(&d.json(&format!("pool import --device file:{disk2}"))), ["c"]);
     d.stop();
     d.start();
     d.tried_again();
     assert_eq!(newer(&d), ["safe"]);
-    d.ok("pool release safe");
+    d.ok("pool release safe --yes");
     let report = d.json(&format!("pool import --device file:{disk}"));
     assert_eq!(names(&report), ["a", "b"]);
     assert_eq!(faults(&d), [] as [Value; 0]);
@@ -158,10 +158,10 @@ fn a_migration_of_long_ago_does_not_begin_again_over_the_volume() {
     let fault = faults(&d).into_iter().find(|f| f["object"] == "volume/v").expect("a fault");
     assert!(fault["text"].to_string().contains("have that volume"), "{fault}");
     assert!(fs::read(d.path("img")).expect("read").iter().all(|b| *b == b'A'));
-    for line in ["migrate cancel v", "volume delete v", "volume resize v 32M"] {
+    for line in ["migrate cancel v", "volume delete v --yes", "volume resize v 32M"] {
         assert_eq!(d.fails(line, 4).0, "record_newer", "{line}");
     }
-    d.ok("pool release safe");
+    d.ok("pool release safe --yes");
     assert_eq!(d.json("volume show v")["migration"], Value::Null, "it is where it was of old");
     wait(&d, "nothing is wrong with that", || faults(&d).is_empty());
     // Nobody is given it for all that.
@@ -175,7 +175,7 @@ fn a_migration_of_long_ago_does_not_begin_again_over_the_volume() {
     let import = format!("pool import --device file:{}", d.path("safe"));
     assert_eq!(d.fails(&import, 4).0, "volume_exists");
     d.ok("map delete all v");
-    d.ok("volume delete v");
+    d.ok("volume delete v --yes");
     assert_eq!(names(&d.json(&import)), ["v"]);
     assert_eq!(d.read("v", 64 << 10)[0], b'B', "what hosts wrote last");
     assert_eq!(faults(&d), [] as [Value; 0]);
@@ -192,7 +192,7 @@ fn a_volume_that_moved_since_is_there_after_what_the_fault_says() {
     assert!(told.iter().all(|f| f["hint"].to_string().contains("weir pool release")), "{told:?}");
     assert_eq!(d.fails("migrate cancel v", 4).0, "record_newer");
     for pool in ["safe", "old"] {
-        d.ok(&format!("pool release {pool}"));
+        d.ok(&format!("pool release {pool} --yes"));
     }
     for pool in ["old", "safe"] {
         let report = d.json(&format!("pool import --device file:{}", d.path(pool)));
@@ -225,7 +225,7 @@ fn an_older_configuration_deletes_no_snapshots() {
     assert!(left.len() >= had, "{} of {had} snapshots are left", left.len());
     let first = left[0]["name"].as_str().expect("a name").to_owned();
     for line in ["snapshot delete", "snapshot revert"] {
-        assert_eq!(d.fails(&format!("{line} v@{first}"), 4).0, "record_newer", "{line}");
+        assert_eq!(d.fails(&format!("{line} v@{first} --yes"), 4).0, "record_newer", "{line}");
     }
     let rule = d.json("snapshot policy show v")[0]["trouble"].to_string();
     assert!(rule.contains("newer configuration"), "{rule}");
@@ -266,7 +266,7 @@ fn an_older_configuration_makes_no_volume_large_again() {
             "as large as it is on the devices"
         );
     }
-    d.ok("pool release safe");
+    d.ok("pool release safe --yes");
     d.ok(&format!("pool import --device file:{}", d.path("d0")));
     for n in 0..3 {
         assert_eq!(d.json(&format!("volume show v{n}"))["size"], 16 << 20);

@@ -7,6 +7,7 @@ use weir_initiator_srp::{Channel, ChannelConfig};
 use weir_mem::Slice;
 use weir_proto_scsi::cdb::PrOut;
 use weir_proto_scsi::initiator::{self as scsi, PrRegister};
+use weir_proto_scsi::lun::Lun;
 use weir_proto_scsi::pr::PrType;
 use weir_proto_scsi::sense::SenseKey;
 use weir_proto_srp::PortId;
@@ -24,6 +25,8 @@ const KEY: u64 = 0xfeed;
 #[derive(Clone, Copy)]
 enum Act {
     Write,
+    /// To another number.
+    WriteTo(u16),
     /// Registers, durably, and reserves for itself what it writes.
     Reserve,
     /// Registers only, durably, whatever it was registered by.
@@ -33,9 +36,13 @@ enum Act {
 }
 
 async fn command(c: &Channel, cdb: scsi::Cdb, out: &[u8]) -> u8 {
+    command_to(c, LUN, cdb, out).await
+}
+
+async fn command_to(c: &Channel, lun: u64, cdb: scsi::Cdb, out: &[u8]) -> u8 {
     let data = Slice::copy_of(out);
     loop {
-        let done = c.command(LUN, &cdb.padded(), std::slice::from_ref(&data), &[]).await;
+        let done = c.command(lun, &cdb.padded(), std::slice::from_ref(&data), &[]).await;
         let done = done.expect("the connection stays");
         // Unit attentions tell of the login and of what others did.
         if done.status != CHECK_CONDITION {
@@ -43,6 +50,7 @@ async fn command(c: &Channel, cdb: scsi::Cdb, out: &[u8]) -> u8 {
         }
         let sense = scsi::parse_sense(done.sense()).expect("sense data");
         if sense.key != SenseKey::UnitAttention {
+            eprintln!("{sense}");
             return CHECK_CONDITION;
         }
     }
@@ -65,6 +73,10 @@ fn host(d: &Daemon, host: u64, act: Act) -> u8 {
         let c = Channel::connect(&iwarp, &target, config).await.expect("a login");
         let status = match act {
             Act::Write => command(&c, scsi::write(0, 1, false), &[7; 4096]).await,
+            Act::WriteTo(n) => {
+                let lun = Lun::from_index(n).expect("a LUN").0;
+                command_to(&c, lun, scsi::write(0, 1, false), &[7; 4096]).await
+            }
             Act::Reserve => {
                 assert_eq!(reserve_out(&c, PrOut::Register, 0, KEY).await, GOOD);
                 reserve_out(&c, PrOut::Reserve, KEY, 0).await
@@ -100,7 +112,7 @@ fn whom_a_host_has_shut_out_stays_out_wherever_the_pool_goes() {
     b.kill();
     b.start();
     assert_eq!(host(&b, 2, Act::Write), RESERVATION_CONFLICT);
-    assert_eq!(host(&b, 1, Act::Leave), GOOD);
+    assert_eq!(host(&b, 1, Act::Leave), GOOD, "{}", b.log());
     assert_eq!(host(&b, 2, Act::Write), GOOD);
     b.ok("pool release safe --yes");
 
@@ -112,8 +124,9 @@ fn whom_a_host_has_shut_out_stays_out_wherever_the_pool_goes() {
     a.ok("pool release safe --yes");
     a.ok(&format!("pool create plain --device file:{}:128M", a.path("plain")));
     a.ok("volume create v --pool plain --size 16M --block-size 4096");
-    a.ok("map create all v");
-    assert_eq!(host(&a, 2, Act::Write), GOOD);
+    // By another number: hosts that were there a moment ago know the first one.
+    a.ok("map create all v --lun 1");
+    assert_eq!(host(&a, 2, Act::WriteTo(1)), GOOD);
     a.ok("map delete all v");
     a.ok("volume delete v --yes");
     a.ok(&format!("pool import {devices}"));

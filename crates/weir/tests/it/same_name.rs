@@ -89,7 +89,7 @@ fn a_disk_in_the_place_of_one_that_failed_is_looked_into() {
         d.stop();
         let was = precious(&d1);
         d.start();
-        d.ok("pool force safe");
+        d.ok("pool force safe --yes");
         let line = line.replace("DISK", &d1);
         let args: Vec<&str> = line.split_whitespace().collect();
         let out = crate::common::weir(&d.dir, &args);
@@ -294,7 +294,7 @@ fn a_name_of_a_device_that_failed_makes_room_for_another_disk() {
         .and_then(|()| fs::rename(&d0, d.path("away/d0")))
         .expect("moved");
     d.start();
-    d.ok("pool force p");
+    d.ok("pool force p --yes");
     d.until("it is up", || d.json("pool show p")["live"]["state"] == "degraded");
     assert_eq!(d.read("v", 64 << 10)[0], b'A');
     d.stop();

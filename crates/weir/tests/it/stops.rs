@@ -4,9 +4,10 @@ use crate::common::load::{Load, port, stopped_writer, under_way};
 use crate::common::lossy::{Disks, Frozen};
 use crate::common::versions::{until_ended, verify, zeros};
 use crate::common::{Beside, Daemon, terminate};
+use crate::devices::Loop;
 use crate::hung::{is_at_a_device, node, uncached};
 use std::io::{PipeReader, Write};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
@@ -148,11 +149,10 @@ fn a_device_that_hangs_is_left_and_keeps_nothing_else_open() {
     d.stop();
 }
 
-/// A leg of a protected pool hangs: it fails meanwhile, and the pool is closed without it.
-#[test]
-fn a_leg_that_hangs_is_waited_for_until_it_fails() {
-    let Some((mut d, disks, data)) = node("stops-leg") else { return };
-    let Some(disk) = uncached(&disks) else { return };
+/// A node with a protected pool `two`, one leg of which hangs.
+fn with_leg(name: &str) -> Option<(Daemon, Disks, Loop, Frozen, Vec<u8>)> {
+    let (d, disks, data) = node(name)?;
+    let disk = uncached(&disks)?;
     d.ok(&format!(
         "pool create two --raid 1 --device {} --device file:{}:64M",
         disk.0,
@@ -162,6 +162,13 @@ fn a_leg_that_hangs_is_waited_for_until_it_fails() {
     d.ok("map create all t");
     d.write("t", &d.path("of-g"));
     let frozen = disks.switch().frozen();
+    Some((d, disks, disk, frozen, data))
+}
+
+/// It fails meanwhile, and the pool is closed without it.
+#[test]
+fn a_leg_that_hangs_is_waited_for_until_it_fails() {
+    let Some((mut d, _disks, _disk, frozen, data)) = with_leg("stops-leg") else { return };
     terminate(d.pid());
     ended_in_order(&mut d);
     drop(frozen);
@@ -202,7 +209,7 @@ fn a_stop_in_the_midst_of_a_start_is_orderly() {
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
-    let Some((mut d, disks, frozen, data)) = starts("stops-twice") else { return };
+    let Some((mut d, _disks, _disk, frozen, data)) = with_leg("stops-twice") else { return };
     terminate(d.pid());
     d.until("it stops", || stops(&d));
     terminate(d.pid());
@@ -210,9 +217,8 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(ended.code(), Some(AT_ONCE), "{}", d.log());
     drop(frozen);
     d.start();
-    assert!(d.read("g", MIB) == data);
+    assert!(d.read("t", MIB) == data && d.read("g", MIB) == data);
     d.stop();
-    drop(disks);
 }
 
 /// Sockets that the daemon has.
@@ -222,16 +228,16 @@ fn sockets(d: &Daemon) -> usize {
     fds.flatten().filter_map(|f| std::fs::read_link(f.path()).ok()).filter(is_socket).count()
 }
 
-/// A command waits for a device that hangs, and another one for its turn behind it.
+/// A command waits for a device that hangs, and another one that names it waits with it.
 #[test]
-fn a_command_that_waits_for_its_turn_is_refused() {
+fn commands_that_wait_for_a_device_are_refused() {
     let Some((mut d, disks, data)) = node("stops-turn") else { return };
     let frozen = disks.switch().frozen();
-    let makes = format!("pool create new --device file:{}", disks.files()[0].display());
-    let makes = Beside::run(&d, &makes);
+    let (line, device) = ("pool create ", disks.files()[0].display());
+    let makes = Beside::run(&d, &format!("{line}new --device file:{device}"));
     d.until("it asks for the device", || is_at_a_device(&d));
     let before = sockets(&d);
-    let waits = Beside::run(&d, "host create other --port 1:2 --json");
+    let waits = Beside::run(&d, &format!("{line}other --device file:{device} --json"));
     d.until("it has come", || sockets(&d) > before);
     terminate(d.pid());
     let (done, refused) = waits.end(&d);
@@ -240,7 +246,7 @@ fn a_command_that_waits_for_its_turn_is_refused() {
     ended_in_order(&mut d);
     drop(makes.end(&d));
     d.start();
-    assert_eq!(d.json("host list").as_array().map(Vec::len), Some(1));
+    assert_eq!(d.json("pool list").as_array().map(Vec::len), Some(1));
     assert!(d.read("g", MIB) == data);
     d.stop();
 }
@@ -270,11 +276,160 @@ fn quickstart_ends_in_order_too() {
     };
     run("serving until Ctrl-C");
     // In the midst of its own load.
-    run("serving volume");
+    run("listening at");
     let file = d.path("data/pool.img");
     assert!(std::fs::metadata(&file).is_ok(), "{file}");
     // Nothing was left that a third run would stumble over.
     run("serving until Ctrl-C");
+}
+
+fn quickstart(d: &Daemon, verify: &str, more: &[&str]) -> Child {
+    let log = std::fs::File::create(d.path("log")).expect("a log");
+    let said = std::fs::File::create(d.path("said")).expect("a file");
+    let child = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["quickstart", "--listen", "127.0.0.1:0", "--size", "32M", "--verify-size", verify])
+        .args(["--runtime", "1s", "--cores", "0,1"])
+        .args(more)
+        .env_clear()
+        .env("WEIR_DATA_DIR", &d.dir)
+        .stdin(Stdio::null())
+        .stdout(said)
+        .stderr(log)
+        .spawn();
+    child.expect("weir quickstart runs")
+}
+
+fn ends(d: &Daemon, mut child: Child) -> Option<i32> {
+    d.until("it ends", || child.try_wait().expect("it can be asked").is_some());
+    child.wait().expect("its end").code()
+}
+
+/// Gives what it says to `f`, with where it serves, and then stops it.
+fn quickstart_with(d: &Daemon, verify: &str, f: impl FnOnce(&str, &str)) {
+    let child = quickstart(d, verify, &[]);
+    let said = || std::fs::read_to_string(d.path("said")).unwrap_or_default();
+    d.until("it serves", || said().contains("To look around"));
+    let text = said();
+    let at = text.split("is served at ").nth(1).and_then(|t| t.lines().next()).expect("where");
+    f(&text, at);
+    terminate(child.id());
+    assert_eq!(ends(d, child), Some(0), "{}", d.log());
+}
+
+/// What a host has put on the volume is neither overwritten nor in the way: where an earlier run had written, and where only a
+/// later one would.
+#[test]
+fn quickstart_leaves_alone_what_somebody_has_written() {
+    for (n, verify, at, marker) in [
+        (0, "8M", "0", true),
+        (1, "8M", "16M", true),
+        (2, "0", "0", true),
+        // Nobody knows any more what was written.
+        (3, "0", "0", false),
+        (4, "8M", "16M", false),
+    ] {
+        let d = Daemon::new(&format!("stops-used{n}"));
+        let data = crate::common::noise(9 + n, MIB);
+        std::fs::write(d.path("in"), &data).expect("written");
+        quickstart_with(&d, verify, |said, to| {
+            assert_eq!(said.contains("verified:"), verify != "0", "{said}");
+            let from = d.path("in");
+            d.ok(&format!("write --target {to} --volume quick --offset {at} --input {from}"));
+        });
+        if !marker {
+            std::fs::remove_file(d.path("quickstart-data")).expect("it was kept");
+        }
+        let changed = n == 0 || !marker;
+        quickstart_with(&d, "24M", |said, from| {
+            assert_eq!(said.contains("left as it is"), changed, "{n}: {said}");
+            assert!(!said.contains("verified:"), "{n}: {said}");
+            let (to, len) = (d.path("out"), data.len());
+            d.ok(&format!(
+                "read --target {from} --volume quick --offset {at} --length {len} --output {to}"
+            ));
+            assert!(std::fs::read(to).expect("read") == data, "{n}: it is the host's");
+        });
+        if changed {
+            let child = quickstart(&d, "8M", &["--once"]);
+            assert_eq!(ends(&d, child), Some(9), "{}", d.log());
+            assert!(d.log().contains("volume quick has changed"), "{}", d.log());
+        }
+    }
+}
+
+/// Nobody had the volume of a first run that was killed: the next one goes on.
+#[test]
+fn quickstart_goes_on_after_a_first_run_that_was_killed() {
+    let d = Daemon::new("stops-first");
+    killed(&d);
+    quickstart_with(&d, "32M", |said, _| {
+        assert!(said.contains("verified:") || said.contains("every byte right"), "{said}");
+    });
+    quickstart_with(&d, "32M", |said, at| {
+        assert!(said.contains("every byte right"), "{said}");
+        // Nobody has it for good who knows that host's port.
+        let port = "5745495220207175:69636b7374617274";
+        let read = format!("read --target {at} --initiator-port {port} --length 512 --output -");
+        d.ok("map delete everyone quick --force");
+        let out = crate::common::weir(&d.dir, &read.split(' ').collect::<Vec<_>>());
+        assert!(!out.status.success(), "nothing is mapped to it");
+    });
+}
+
+/// A first run that is killed as soon as it listens.
+fn killed(d: &Daemon) {
+    let mut child = quickstart(d, "32M", &[]);
+    d.until("it is so far", || d.log().contains("listening at"));
+    child.kill().expect("it is there");
+    child.wait().expect("its end");
+}
+
+/// By hand, between a first run that was killed and the next one; it has it no more when that begins.
+#[test]
+fn quickstart_leaves_alone_what_a_host_had_meanwhile() {
+    let mut d = Daemon::new("stops-meanwhile");
+    killed(&d);
+    let data = crate::common::noise(3, MIB);
+    std::fs::write(d.path("in"), &data).expect("written");
+    d.start();
+    d.ok("host create db1 --port 1:2");
+    d.ok("map create db1 quick");
+    let port = "--volume quick --initiator-port 1:2";
+    d.ok(&format!("write --target {} {port} --offset 1M --input {}", d.target(), d.path("in")));
+    d.ok("map delete db1 quick --force");
+    d.stop();
+    quickstart_with(&d, "32M", |said, at| {
+        assert!(said.contains("left as it is"), "{said}");
+        let to = d.path("out");
+        d.ok(&format!("read --target {at} --volume quick --offset 1M --length 1M --output {to}"));
+        assert!(std::fs::read(to).expect("read") == data, "it is the host's");
+    });
+}
+
+/// What it has not refused it keeps.
+#[test]
+fn quickstart_writes_over_no_host_that_gets_the_volume_meanwhile() {
+    let d = Daemon::new("stops-beside");
+    let child = quickstart(&d, "32M", &[]);
+    d.until("it listens", || d.log().contains("listening at"));
+    let at =
+        d.log().split("listening at ").nth(1).and_then(|t| t.split(' ').next()).map(String::from);
+    let at = at.expect("an address");
+    let data = crate::common::noise(4, MIB);
+    std::fs::write(d.path("in"), &data).expect("written");
+    d.ok("host create db1 --port 1:2");
+    d.ok("map create db1 quick");
+    let by = format!("--target {at} --volume quick --initiator-port 1:2 --offset 31M");
+    let write = format!("write {by} --input {}", d.path("in"));
+    let write: Vec<&str> = write.split(' ').collect();
+    d.until("it may write", || crate::common::weir(&d.dir, &write).status.success());
+    let said = || std::fs::read_to_string(d.path("said")).unwrap_or_default();
+    d.until("it serves", || said().contains("To look around"));
+    let to = d.path("out");
+    d.ok(&format!("read {by} --length 1M --output {to}"));
+    assert!(std::fs::read(to).expect("read") == data, "it is the host's");
+    terminate(child.id());
+    assert_eq!(ends(&d, child), Some(0), "{}", d.log());
 }
 
 /// Bytes that a pipe takes.

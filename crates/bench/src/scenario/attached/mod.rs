@@ -264,7 +264,7 @@ impl Site {
         let listen = std::net::Ipv4Addr::LOCALHOST.into();
         let wanted =
             Wanted { medium: Medium::Ram, volumes: 2, size, cores, buffers: 128 << 20, listen };
-        let site = Site::start(r, |address, _| config(&wanted, address))?;
+        let site = Site::start(r, |address, dir| config(&wanted, address, dir))?;
         let srp = site.attach("bench-0", Protocol::Srp)?;
         let brp = site.attach("bench-1", Protocol::Brp)?;
         let local = site.local(size)?;

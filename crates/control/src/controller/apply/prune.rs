@@ -1,6 +1,7 @@
 //! What is not declared goes.
 
 use super::*;
+use crate::controller::clearing::WAIT;
 use crate::model::VolumeState;
 
 /// Volumes whose data is not given up.
@@ -49,11 +50,18 @@ impl Run<'_> {
     /// Deletes volumes, then pools, after all that is declared has been done.
     pub(super) async fn prune_data(&mut self, desired: &Desired) {
         let model = self.model();
-        for name in model.volumes.keys().filter(|n| desired.volumes.iter().all(|v| v.name != **n)) {
+        let goes = |n: &&String| desired.volumes.iter().all(|v| v.name != **n);
+        for name in model.volumes.keys().filter(goes) {
             let object = format!("volume/{name}");
             if !is_needed(desired, &object) {
                 self.prune(object, Command::DeleteVolume { name: name.clone() }).await;
             }
+        }
+        // Their pools wait for their space.
+        let until = Instant::now() + WAIT;
+        for name in model.volumes.keys().filter(|_| !self.how.dry_run) {
+            // What fails is a fault.
+            drop(self.controller.deleted_soon(name, until).await);
         }
         for name in model.pools.keys().filter(|n| desired.pools.iter().all(|p| p.name != **n)) {
             let object = format!("pool/{name}");
@@ -90,7 +98,7 @@ impl Run<'_> {
                 });
             }
             // Whoever gives a pool up says so by a command.
-            Command::DeletePool { name } if model.volumes_of_pool(name).next().is_some() => {
+            Command::DeletePool { name } if model.places_in(name).next().is_some() => {
                 self.controller.check_pool_up(name)?;
             }
             Command::DeleteVolume { name } => {

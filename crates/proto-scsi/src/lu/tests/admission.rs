@@ -144,18 +144,27 @@ fn spc2_reservation_ends_with_reset_and_nexus_loss() {
     let mut bed = Bed::new();
     let (a, b) = (bed.login(1), bed.login(2));
     bed.run(a, i::reserve_6()).unwrap();
-    bed.lu.lu_reset(Some(b));
+    let reset = bed.lu.lu_reset(Some(b));
     // What it has under way has not ended.
     assert_eq!(bed.run(b, i::read(0, 1, false)), Err(CONFLICT));
-    bed.lu.lu_reset_over();
+    bed.lu.lu_reset_over(reset);
     assert!(bed.run(b, i::read(0, 1, false)).is_ok());
     assert_eq!(bed.attentions(a), [Sense::LU_RESET]);
     bed.run(a, i::reserve_6()).unwrap();
-    bed.lu.lu_reset(Some(b));
+    let first = bed.lu.lu_reset(Some(b));
     assert_eq!(bed.attentions(a), [Sense::LU_RESET]);
     bed.run(a, i::reserve_6()).unwrap();
-    bed.lu.lu_reset_over();
+    bed.lu.lu_reset_over(first);
     assert_eq!(bed.run(b, i::read(0, 1, false)), Err(CONFLICT), "it was taken after the reset");
+    // A later one is to end it: what the holder has begun between the two goes on when the first is over.
+    let second = bed.lu.lu_reset(Some(b));
+    assert_eq!(bed.lu.reset_due(), Some(second));
+    bed.lu.lu_reset_over(first);
+    assert_eq!(bed.run(b, i::read(0, 1, false)), Err(CONFLICT), "the second reset is not over");
+    bed.lu.lu_reset_over(second);
+    assert!(bed.run(b, i::read(0, 1, false)).is_ok());
+    assert_eq!((bed.attentions(a), bed.lu.reset_due()), (vec![Sense::LU_RESET], None));
+    bed.run(a, i::reserve_6()).unwrap();
     bed.lu.nexus_lost(a);
     assert!(bed.run(b, i::read(0, 1, false)).is_ok());
 }

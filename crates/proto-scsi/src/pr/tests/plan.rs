@@ -6,7 +6,7 @@ use crate::lu::{Nexus, PlannedReservations};
 use crate::pr::Import;
 use crate::sense::Sense;
 use crate::status::ScsiError;
-use crate::testbed::{Bed, nexus, sense};
+use crate::testbed::{Bed, initiator, nexus, sense};
 
 fn plan(
     bed: &Bed,
@@ -100,4 +100,46 @@ fn effects_say_whether_anybody_was_told() {
     bed.lu.put_in_force(planned);
     let planned = plan(&bed, a, PrOut::Clear, (1, 0), false).unwrap();
     assert!(bed.lu.put_in_force(planned).ua_raised);
+}
+
+/// What keeps others out of the way of who has it is not taken by registering, by reserving it once more, or by taking others out.
+#[test]
+fn a_plan_tells_for_whom_a_reservation_ends() {
+    use crate::pr::PrType::{WriteExclusive as We, WriteExclusiveRegistrantsOnly as Wero};
+    use PrOut::{Clear, Preempt, Register, RegisterAndIgnore, Release, Reserve};
+    let (holder, member, stranger) = ((initiator(1), 1), (initiator(2), 1), (initiator(3), 1));
+    let ends = |held, by: u8, action, kind, keys: (u64, u64)| {
+        let mut bed = Bed::new();
+        let all = [bed.login(1), bed.login(2), bed.login(3)];
+        for (n, key) in [(0, 7), (1, 8)] {
+            let list = i::pr_out_list(0, key, &PrRegister::default());
+            bed.raw(all[n], i::pr_out(Register, None, 24).as_bytes(), &list).unwrap();
+        }
+        let list = i::pr_out_list(7, 0, &PrRegister::default());
+        bed.raw(all[0], i::pr_out(Reserve, Some(held), 24).as_bytes(), &list).unwrap();
+        let list = i::pr_out_list(keys.0, keys.1, &PrRegister::default());
+        let cdb = i::pr_out(action, kind, 24);
+        let Ok(Command::Control(c)) = decode(cdb.as_bytes(), &bed.lu.geometry()) else { panic!() };
+        let planned = bed.lu.plan_reserve_out(all[usize::from(by)], &c, &list).unwrap();
+        [&holder, &member, &stranger]
+            .map(|p| bed.lu.ends_for_any(&planned, std::slice::from_ref(p)))
+    };
+    let none = [false; 3];
+    for (held, member) in [(We, false), (Wero, true)] {
+        assert_eq!(ends(held, 0, Release, Some(held), (7, 0)), [true, member, false]);
+        assert_eq!(ends(held, 0, Clear, None, (7, 0)), [true, member, false]);
+        assert_eq!(ends(held, 1, Clear, None, (8, 0)), [true, member, false]);
+        assert_eq!(ends(held, 0, Register, None, (7, 0)), [true, member, false]);
+        assert_eq!(ends(held, 1, Register, None, (8, 0)), [false, member, false]);
+        // Its own key.
+        let other = if held == We { Wero } else { We };
+        assert_eq!(ends(held, 0, Preempt, Some(other), (7, 7)), [true, member, false]);
+        assert_eq!(ends(held, 0, Preempt, Some(held), (7, 7)), none);
+        // The holder's, by another one.
+        assert_eq!(ends(held, 1, Preempt, Some(held), (8, 7)), [true, false, false]);
+        assert_eq!(ends(held, 0, Preempt, Some(held), (7, 8)), [false, member, false]);
+        assert_eq!(ends(held, 0, Register, None, (7, 9)), none);
+        assert_eq!(ends(held, 2, RegisterAndIgnore, None, (0, 9)), none);
+        assert_eq!(ends(held, 0, Reserve, Some(held), (7, 0)), none);
+    }
 }

@@ -166,6 +166,9 @@ impl Volume for Spied {
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::ready(Ok(()))
     }
+    fn lost(&self) -> u64 {
+        0
+    }
 
     fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
         self.write_zeroes(at, len, true)

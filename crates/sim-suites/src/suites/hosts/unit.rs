@@ -137,6 +137,9 @@ impl Volume for Memory {
             Ok(())
         })
     }
+    fn lost(&self) -> u64 {
+        0
+    }
 
     fn discard(&self, _at: u64, _len: u64) -> IoFuture<'_> {
         IoFuture::ready(Ok(()))

@@ -53,6 +53,9 @@ impl Volume for Thin {
     fn flush(&self) -> IoFuture<'_> {
         IoFuture::new(self.run(DiskOp::Flush))
     }
+    fn lost(&self) -> u64 {
+        0
+    }
 
     fn discard(&self, offset: u64, len: u64) -> IoFuture<'_> {
         self.write_zeroes(offset, len, true)

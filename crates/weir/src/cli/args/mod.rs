@@ -13,8 +13,9 @@ pub(crate) use tools::*;
 use super::parse;
 use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use weir_control::config::{Config, Poll};
+use weir_control::{Code, Error};
 
 /// How reactors wait for work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -82,6 +83,9 @@ pub(crate) struct ServeArgs {
     /// From the global `--data-dir`.
     #[arg(skip)]
     pub(crate) data_dir: Option<PathBuf>,
+    /// It is on the command line, not in the environment only.
+    #[arg(skip)]
+    pub(crate) dir_is_meant: bool,
     /// From the global `--json`.
     #[arg(skip)]
     pub(crate) json: bool,
@@ -95,6 +99,12 @@ impl ServeArgs {
             None => Config::default(),
         };
         if let Some(dir) = &self.data_dir {
+            let is = |other: &Path| std::path::absolute(other).is_ok_and(|o| o == config.data_dir);
+            // What the file does not name is as it is without one.
+            let named = self.config.is_some() && !is(&Config::default().data_dir);
+            if named && !self.dir_is_meant && !is(dir) {
+                return Err(two_dirs(dir, &config.data_dir));
+            }
             config.data_dir = dir.clone();
         }
         if !self.listen.is_empty() {
@@ -117,6 +127,17 @@ impl ServeArgs {
         config.poll = self.poll.map_or(config.poll, Into::into);
         config.check()
     }
+}
+
+/// Clients go by the environment; a daemon that did so silently would begin anew where nothing is.
+fn two_dirs(environment: &Path, file: &Path) -> Error {
+    Error::new(Code::InvalidConfig, "two data directories are named")
+        .because(format!(
+            "WEIR_DATA_DIR is {}, and `data_dir` in the file {}",
+            environment.display(),
+            file.display()
+        ))
+        .hint("unset WEIR_DATA_DIR, or say with --data-dir which is meant")
 }
 
 /// `weir quickstart`.

@@ -1,5 +1,6 @@
 //! `weir check` and `weir dump`: tools that look at the devices of a protected pool without a daemon.
 
+use crate::cli::parse;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -9,8 +10,8 @@ use std::path::PathBuf;
     weir check -d /srv/a -d /srv/b --json\n  weir check -d /srv/a -d /srv/b --repair\n\nNothing is written without \
     --repair. Exit code 0: everything is as it should be; 1: it is not. The pool must not be in use by a daemon.")]
 pub(crate) struct CheckArgs {
-    /// A file or block device of the pool. Repeated: all of them, in any order.
-    #[arg(long = "device", short = 'd', required = true, value_name = "PATH")]
+    /// A file or block device of the pool, also as file:PATH or block:PATH. Repeated: all of them, in any order.
+    #[arg(long = "device", short = 'd', required = true, value_name = "PATH", value_parser = parse::device_path)]
     pub(crate) devices: Vec<PathBuf>,
     /// Look at what is there though devices are missing.
     #[arg(long)]
@@ -31,8 +32,8 @@ pub(crate) struct CheckArgs {
     what the fields mean."
 )]
 pub(crate) struct DumpArgs {
-    /// A file or block device of the pool. Repeated: more of them, for what is not on the first.
-    #[arg(long = "device", short = 'd', required = true, value_name = "PATH")]
+    /// A file or block device of the pool, also as file:PATH or block:PATH. Repeated: more of them, for what is not on the first.
+    #[arg(long = "device", short = 'd', required = true, value_name = "PATH", value_parser = parse::device_path)]
     pub(crate) devices: Vec<PathBuf>,
     /// What to explain.
     #[command(subcommand)]

@@ -1,5 +1,6 @@
 //! Lines of the log on their way to whoever reads them. That may stand still, or have ended: nobody who logs waits for it.
 
+use super::json;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,8 @@ enum Job {
 pub(super) struct Queue {
     jobs: SyncSender<Job>,
     left_out: Arc<AtomicU64>,
+    /// Lines are JSON.
+    json: bool,
 }
 
 impl Queue {
@@ -27,11 +30,20 @@ impl Queue {
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub(super) fn to(to: impl Write + Send + 'static) -> io::Result<Queue> {
+    pub(super) fn to(to: impl Write + Send + 'static, json: bool) -> io::Result<Queue> {
         let (jobs, all) = sync_channel(MOST);
         let run = move || write(to, &all);
         std::thread::Builder::new().name("weir-log".into()).spawn(run)?;
-        Ok(Queue { jobs, left_out: Arc::default() })
+        Ok(Queue { jobs, left_out: Arc::default(), json })
+    }
+
+    pub(super) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// A line of what is no event of the log.
+    pub(super) fn line(&self, level: &str, text: &str) -> String {
+        if self.json { json::said(level, text) } else { format!("{text}\n") }
     }
 
     /// Waits until what came before is written, but for no longer than `limit`.
@@ -69,7 +81,8 @@ impl Write for Queue {
         let n = self.left_out.swap(0, Ordering::Relaxed);
         let mut text = Vec::new();
         if n > 0 {
-            writeln!(text, "... {n} lines were left out: nobody read the log for a while")?;
+            let missed = format!("... {n} lines were left out: nobody read the log for a while");
+            text.extend_from_slice(self.line("warn", &missed).as_bytes());
         }
         text.extend_from_slice(line);
         if let Err(TrySendError::Full(_)) = self.jobs.try_send(Job::Line(text)) {
@@ -112,7 +125,7 @@ mod tests {
     #[test]
     fn a_reader_that_stands_still_holds_nobody_up_and_is_told_what_it_missed() {
         let reader = Reader::default();
-        let mut queue = Queue::to(reader.clone()).expect("a thread");
+        let mut queue = Queue::to(reader.clone(), false).expect("a thread");
         queue.write_all(b"first\n").expect("written");
         queue.settle(LONG);
         let held = reader.hold();
@@ -137,9 +150,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_said_of_lines_that_are_missed_is_json_too() {
+        let reader = Reader::default();
+        let mut queue = Queue::to(reader.clone(), true).expect("a thread");
+        queue.left_out.store(7, Ordering::Relaxed);
+        queue.write_all(b"{}\n").expect("written");
+        queue.settle(LONG);
+        let text = String::from_utf8(reader.hold().clone()).expect("text");
+        let (first, rest) = text.split_once('\n').expect("two lines");
+        let first: serde_json::Value = serde_json::from_str(first).expect("JSON");
+        assert_eq!((first["level"].as_str(), rest), (Some("warn"), "{}\n"));
+        assert!(first["text"].as_str().is_some_and(|t| t.contains("7 lines")), "{first}");
+    }
+
+    #[test]
     fn a_reader_that_has_ended_ends_nothing() {
         let (reader, writer) = io::pipe().expect("a pipe");
-        let mut queue = Queue::to(writer).expect("a thread");
+        let mut queue = Queue::to(writer, false).expect("a thread");
         drop(reader);
         for _ in 0..3 {
             queue.write_all(b"a line\n").expect("written");

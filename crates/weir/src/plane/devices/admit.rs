@@ -52,7 +52,10 @@ pub(crate) fn check_blank(held: &Held, path: &Path, overwrite: &Overwrite) -> Re
 /// Refuses a new device of a pool if there is something in it that nobody looked at: the process has ended since, or its name leads
 /// to another one. The pool's own label may be there already, and nothing else.
 pub(super) fn check_again(held: &Held, path: &Path, pool: Option<PoolId>) -> Result<()> {
-    if pool.is_some_and(|id| belongs::labels(held, path).is_ok_and(|all| all == [id])) {
+    if pool.is_some_and(|id| {
+        belongs::labels(held, path)
+            .is_ok_and(|all| !all.is_empty() && all.iter().all(|l| l.pool == id))
+    }) {
         return Ok(());
     }
     check_unused(held, path)?;
@@ -132,10 +135,21 @@ fn admit(
     };
     let own = holds.check_belongs(&held, &path, name)?;
     let overwrite = match inside {
-        Inside::Anything => return Ok(Some(held)),
-        Inside::OwnOr(_) if own => return Ok(Some(held)),
-        Inside::OwnOr(o) | Inside::Only(o) => o,
+        Inside::OwnOr(o) if !own => Some(o),
+        Inside::Only(o) => Some(o),
+        Inside::Anything | Inside::OwnOr(_) => None,
     };
+    match overwrite {
+        // Nothing is overwritten: it comes back.
+        None if own => {
+            holds.check_disk_again(&held, Some(owner), || Ok(own))?;
+            holds.check_claims(held.held(), &path, true)?;
+        }
+        None => holds.check_disk(held.held(), &path, Some(owner))?,
+        Some(_) => holds.check_disk(held.held(), &path, None)?,
+    }
+    let Some(overwrite) = overwrite else { return Ok(Some(held)) };
+    holds.check_no_twin(&held, &path, name)?;
     if held.is_directory() {
         return super::plain::check_directory(&path).map(|()| Some(held));
     }

@@ -4,13 +4,21 @@ use super::label::Label as Plain;
 use super::{Holds, in_use, lock, unusable};
 use std::path::Path;
 use weir_control::Result;
+use weir_control::dataplane::KnownPool;
 use weir_control::model::PoolId;
 use weir_store::format::label::Label;
 use weir_uring::Held;
 use weir_uring::device::PAGE;
 
-/// The pools whose labels a file or block device carries, at any of the places where labels are.
-pub(super) fn labels(held: &Held, path: &Path) -> Result<Vec<PoolId>> {
+/// What a label says: the pool, and in a plain one the device's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) pool: PoolId,
+    pub(super) number: Option<u32>,
+}
+
+/// The labels that a file or block device carries, at any of the places where labels are.
+pub(super) fn labels(held: &Held, path: &Path) -> Result<Vec<Found>> {
     let mut found = Vec::new();
     if held.is_directory() {
         return Ok(found);
@@ -21,17 +29,18 @@ pub(super) fn labels(held: &Held, path: &Path) -> Result<Vec<PoolId>> {
     for at in places.into_iter().flatten().filter(|at| at + PAGE <= end) {
         let page = held.read(at, PAGE as usize).map_err(io)?;
         let protected = page.as_slice().try_into().ok().and_then(|p| Label::decode(p).ok());
-        let plain = Plain::decode(&page).ok().flatten().map(|l| l.pool);
-        let id = protected.map(|l| PoolId(l.pool)).or(plain);
-        found.extend(id.filter(|id| !found.contains(id)));
+        let protected = protected.map(|l| Found { pool: PoolId(l.pool), number: None });
+        let plain = Plain::decode(&page).ok().flatten();
+        let plain = plain.map(|l| Found { pool: l.pool, number: Some(l.device) });
+        found.extend(protected.or(plain).filter(|f| !found.contains(f)));
     }
     Ok(found)
 }
 
 impl Holds {
     /// Notes which pools the configuration has, whether they can be started or not.
-    pub(crate) fn know(&self, pools: Vec<(String, PoolId)>) {
-        *lock(&self.known) = pools.into_iter().collect();
+    pub(crate) fn know(&self, pools: Vec<KnownPool>) {
+        *lock(&self.known) = pools;
     }
 
     /// Whether a device carries the label of this pool. Refuses one that carries the label of another pool of this node: also
@@ -44,7 +53,8 @@ impl Holds {
     ) -> Result<bool> {
         let labels = labels(held, path)?;
         let known = lock(&self.known);
-        let mut owners = known.iter().filter(|(_, id)| labels.contains(id)).map(|(name, _)| name);
+        let carried = |p: &&KnownPool| labels.iter().any(|l| l.pool == p.id);
+        let mut owners = known.iter().filter(carried).map(|p| &p.name);
         let mut own = false;
         match owners.find(|name| {
             own |= pool == Some(name.as_str());
@@ -53,6 +63,22 @@ impl Holds {
             Some(other) => Err(in_use(path, format!("it is a device of this node's pool `{other}`"))
                 .hint(format!("`weir pool show {other}` tells how that pool stands; once it is deleted or released the device may be used"))),
             None => Ok(own),
+        }
+    }
+
+    /// Refuses a new device of a plain pool that carries the label of one which that has: it is a path to that one, or a copy of it. In
+    /// a protected pool the store looks for that.
+    pub(super) fn check_no_twin(&self, held: &Held, path: &Path, pool: Option<&str>) -> Result<()> {
+        let known = lock(&self.known).clone();
+        let Some(p) = known.iter().find(|p| pool == Some(p.name.as_str())) else {
+            return Ok(());
+        };
+        let of = |l: &Found| l.number.filter(|n| l.pool == p.id && (*n as usize) < p.devices);
+        match labels(held, path)?.iter().find_map(of) {
+            None => Ok(()),
+            Some(n) => Err(in_use(path, format!("it carries the label of device {n} of this pool, and is that or a copy of it")).hint(
+                "name another device; if it is no path to that disk, but a copy that nobody needs, erase its first and last MiB",
+            )),
         }
     }
 }

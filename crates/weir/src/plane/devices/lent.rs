@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use weir_base::{IoError, IoResult};
-use weir_disk::{Disk, DiskOp, Extent, report};
+use weir_disk::{Disk, DiskOp, Extent, Losses, report};
 use weir_reactor::{LocalFuture, Token, complete};
 use weir_uring::{FileDisk, Identity};
 
@@ -15,6 +16,7 @@ pub(crate) struct Lent {
     identity: String,
     len: u64,
     block: u32,
+    losses: Option<Arc<Losses>>,
 }
 
 impl Lent {
@@ -72,6 +74,10 @@ impl Disk for Lent {
     fn allocated(&self) -> Option<u64> {
         self.get().and_then(|d| d.allocated())
     }
+
+    fn losses(&self) -> Option<Arc<Losses>> {
+        self.losses.clone()
+    }
 }
 
 /// The disks that a reactor has lent, by what they are on: that may have got another name since.
@@ -86,6 +92,7 @@ impl Lending {
             identity: disk.identity().into_owned(),
             len: disk.len(),
             block: disk.block_size(),
+            losses: disk.losses(),
             disk: RefCell::new(Some(Rc::new(disk))),
         });
         let mut all = self.0.borrow_mut();

@@ -4,12 +4,15 @@
 //! open file description. So what is locked is what is written, and the lock goes with the last I/O.
 
 mod admit;
+mod answers;
 mod belongs;
 mod label;
 mod lent;
+mod one_path;
 mod own;
 mod plain;
 mod protected;
+mod sameness;
 mod taken;
 #[cfg(test)]
 mod tests;
@@ -27,7 +30,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use weir_control::model::PoolId;
+use weir_control::dataplane::KnownPool;
 use weir_control::{Code, Error, Result};
 use weir_uring::device::{Made, is_closing, locked_by, used_by};
 use weir_uring::{Held, HoldError, Identity};
@@ -76,10 +79,14 @@ pub(crate) struct Holds {
     entries: Mutex<Vec<Entry>>,
     /// Paths that a thread is busy with, which may never come back.
     asked: Mutex<BTreeSet<PathBuf>>,
+    /// Paths that a thread looks at, which takes nothing.
+    questions: Mutex<BTreeMap<PathBuf, answers::Question>>,
     /// What has lost its name to another device: it is held as long as it has a disk on it.
     yielded: Mutex<Vec<(Owner, Weak<Held>)>>,
-    /// The pools that the configuration has, up or not, and their identities.
-    known: Mutex<BTreeMap<String, PoolId>>,
+    /// The pools that the configuration has, up or not.
+    known: Mutex<Vec<KnownPool>>,
+    /// Devices that have not answered, of those that were to be compared.
+    silent: sameness::Silent,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,7 +1,7 @@
 //! Files that are volumes by themselves: made once, with the volume, and never again.
 
 use super::super::sizes::Key;
-use super::{Entry, Holds, Owner, Wait, check_waited, lock, unusable};
+use super::{Entry, Holds, Owner, Wait, another, check_waited, lock, unusable};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -97,6 +97,30 @@ impl Holds {
         let take = move |holds: &Arc<Holds>| {
             holds.check_inside(&pool, &path)?;
             holds.take(&owner, &path, false, wait)
+        };
+        Ok(self.helped(&at, take).await?.keep())
+    }
+
+    /// Takes the file or disk that a volume is as it is, and that has this lasting name if one is recorded. What the volume had before
+    /// stays its own, whatever comes of this.
+    pub(crate) async fn hold_image(
+        self: &Arc<Self>,
+        owner: Owner,
+        path: &str,
+        (read_only, recorded): (bool, Option<&str>),
+        wait: Wait,
+    ) -> Result<Arc<Held>> {
+        let (path, recorded) = (PathBuf::from(path), recorded.map(str::to_owned));
+        let at = path.clone();
+        let take = move |holds: &Arc<Holds>| {
+            let held = holds.take(&owner, &path, read_only, wait)?;
+            holds.check_disk_again(&held, None, || Ok(false))?;
+            match is_as_recorded(recorded.as_deref(), held.lasting_name()) {
+                true => Ok(held),
+                false => Err(another(&path).hint(
+                    "put the one that had it back under its name; or delete the volume, which leaves the file or disk as it is, and adopt what is there now",
+                )),
+            }
         };
         Ok(self.helped(&at, take).await?.keep())
     }

@@ -1,8 +1,8 @@
 //! Devices of plain pools: made once, found again by their labels.
 
 use super::admit::{check_again, check_kind};
-use super::label::Label;
-use super::{Holds, Owner, Taken, Wait, Waited, check_waited, unusable};
+use super::label::{Label, most};
+use super::{Holds, Owner, Taken, Wait, Waited, check_waited, protected, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -109,6 +109,15 @@ impl Starting<'_> {
         Label::decode(&page).map_err(|e| foreign(self.path, e))
     }
 
+    /// The label of one that a pool has had.
+    fn known_label(&self, held: &Held) -> Result<Option<Label>> {
+        match self.read_label(held, self.device.had())? {
+            // A change of size that a crash has cut off may have come this far.
+            None if self.device.grown_from.is_some() => self.read_label(held, self.device.size),
+            l => Ok(l),
+        }
+    }
+
     fn is_ours(&self, l: &Label) -> bool {
         Some(l.pool) == self.pool && l.device == self.number
     }
@@ -148,10 +157,16 @@ impl Starting<'_> {
         }
     }
 
-    fn start_new(&self, held: &Held) -> Result<DeviceFound> {
+    fn start_new(&self, holds: &Holds, held: &Held) -> Result<DeviceFound> {
         let len = held.len().map_err(|e| self.io(e))?;
-        let (size, room) =
-            self.make_room(held, self.device.size.max(if held.is_block() { 0 } else { len }))?;
+        let declared = self.device.size;
+        let wanted = match held.is_block() {
+            true => declared,
+            // One that a pool has had before, with the room for its label.
+            false if declared > 0 && len <= most(declared) => declared,
+            false => declared.max(len),
+        };
+        let (size, room) = self.make_room(held, wanted)?;
         if size < EXTENT_ALIGN {
             return Err(Error::new(
                 Code::InvalidDevice,
@@ -160,6 +175,7 @@ impl Starting<'_> {
             .because(format!("it has {}", format_size(len)))
             .hint("give it at least 2 MiB"));
         }
+        holds.check_alone(held, self.path, self.pool.unwrap_or(PoolId(0)), self.waited)?;
         let len = held.len().map_err(|e| self.io(e))?;
         let zeros = vec![0; ENDS.min(len / PAGE * PAGE) as usize];
         let last = (len / PAGE * PAGE).saturating_sub(ENDS);
@@ -191,12 +207,7 @@ impl Starting<'_> {
             let why = format!("it has {}, and had {}", format_size(len), format_size(d.had()));
             return Err(foreign(self.path, why));
         }
-        let found = match self.read_label(held, d.had())? {
-            // A change of size that a crash has cut off may have come this far.
-            None if d.grown_from.is_some() => self.read_label(held, d.size)?,
-            l => l,
-        };
-        match found {
+        match self.known_label(held)? {
             Some(l) if !self.is_ours(&l) => {
                 let why = format!("it carries the label of device {} of pool {}", l.device, l.pool);
                 return Err(foreign(self.path, why));
@@ -263,11 +274,21 @@ impl Starting<'_> {
             holds.set_made(self.owner, self.path, None);
         }
         check_kind(&held, self.path, self.device.kind)?;
+        match self.device.new {
+            true => holds.check_disk(held.held(), self.path, None)?,
+            false => {
+                let known = || {
+                    let label = self.known_label(&held)?;
+                    Ok(label.is_some_and(|l| self.is_ours(&l)))
+                };
+                holds.check_disk_again(&held, None, known)?;
+            }
+        }
         let found = match (self.device.kind, self.device.new) {
             (DeviceKind::Dir, _) => self.start_directory(),
             (_, true) => {
                 self.check_new(holds, &held)?;
-                self.start_new(&held)
+                self.start_new(holds, &held)
             }
             (_, false) => self.start_known(holds, &held),
         };
@@ -308,39 +329,33 @@ impl Holds {
         Ok(all)
     }
 
-    /// Takes the labels of a plain pool off its devices, and what was made for it, if it did not come to be, away.
+    /// Takes the labels of a plain pool off its devices; also those of a protected one, and what was `made` for either, if it did not
+    /// come to be.
     pub(crate) async fn unmake(self: &Arc<Self>, pool: &Pool, made: bool) {
         let owner = Owner::Pool(pool.name.clone());
+        // Side by side: of those that hang each waits for its own end.
+        let mut all = tokio::task::JoinSet::new();
         for d in pool.devices.iter().filter(|d| d.path.is_some()) {
-            let path = PathBuf::from(d.path.clone().unwrap_or_default());
-            let (at, owner, device, id) = (path.clone(), owner.clone(), d.clone(), pool.id);
-            let done = self.helped(&at, move |holds| {
-                let Some(held) = holds.of(&owner, &path) else { return Ok(()) };
-                let ours = |l: &Label| Some(l.pool) == id;
-                if held.is_directory() {
-                    if directory_label(&path)?.is_some_and(|l| ours(&l)) {
-                        std::fs::remove_file(path.join(DIR_LABEL))
-                            .map_err(|e| unusable(&path, e))?;
+            let (me, owner, device) = (self.clone(), owner.clone(), d.clone());
+            let (name, id, is_protected) =
+                (pool.name.clone(), pool.identity(), pool.protection.is_some());
+            all.spawn(async move {
+                let path = PathBuf::from(device.path.clone().unwrap_or_default());
+                let at = path.clone();
+                let unmake = move |holds: &Arc<Holds>| match holds.of(&owner, &at) {
+                    None => Ok(()),
+                    Some(held) if held.is_directory() || !is_protected => {
+                        unlabel(&held, &at, &device, id)
                     }
-                    return Ok(());
+                    Some(held) if made => protected::unmake(&held, &at, id),
+                    Some(_) => Ok(()),
+                };
+                if let Err(e) = me.helped(&path, unmake).await {
+                    tracing::warn!("the label of pool {name} stays on a device: {e}");
                 }
-                let len = held.len().map_err(|e| unusable(&path, e))?;
-                for place in [Label::place(device.size), (len / PAGE * PAGE).saturating_sub(PAGE)] {
-                    if place + PAGE > len {
-                        continue;
-                    }
-                    let page = held.read(place, PAGE as usize).map_err(|e| unusable(&path, e))?;
-                    if Label::decode(&page).is_ok_and(|l| l.is_some_and(|l| ours(&l))) {
-                        let zeros = [0; PAGE as usize];
-                        held.write(place, &zeros).map_err(|e| unusable(&path, e))?;
-                    }
-                }
-                Ok(())
             });
-            if let Err(e) = done.await {
-                tracing::warn!("the label of pool {} stays on a device: {e}", pool.name);
-            }
         }
+        all.join_all().await;
         if !made {
             self.stands(&owner);
         }
@@ -348,9 +363,32 @@ impl Holds {
     }
 }
 
+/// Takes a pool's label off a device that is not a protected pool's.
+fn unlabel(held: &Held, path: &Path, device: &Device, id: Option<PoolId>) -> Result<()> {
+    let ours = |l: &Label| Some(l.pool) == id;
+    if held.is_directory() {
+        if directory_label(path)?.is_some_and(|l| ours(&l)) {
+            std::fs::remove_file(path.join(DIR_LABEL)).map_err(|e| unusable(path, e))?;
+        }
+        return Ok(());
+    }
+    let len = held.len().map_err(|e| unusable(path, e))?;
+    for place in [Label::place(device.size), (len / PAGE * PAGE).saturating_sub(PAGE)] {
+        if place + PAGE > len {
+            continue;
+        }
+        let page = held.read(place, PAGE as usize).map_err(|e| unusable(path, e))?;
+        if Label::decode(&page).is_ok_and(|l| l.is_some_and(|l| ours(&l))) {
+            held.write(place, &[0; PAGE as usize]).map_err(|e| unusable(path, e))?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_control::dataplane::KnownPool;
 
     struct Dir(PathBuf);
 
@@ -442,7 +480,8 @@ mod tests {
         std::fs::write(&path, &content).expect("a file");
         let owner = Owner::Pool("p".into());
         let holds = Arc::<Holds>::default();
-        holds.know(vec![("p".into(), PoolId(7)), ("other".into(), PoolId(9))]);
+        let known = |name: &str, id| KnownPool { name: name.into(), id: PoolId(id), devices: 1 };
+        holds.know(vec![known("p", 7), known("other", 9)]);
         let known = file(&path, SIZE);
         let s = Starting {
             owner: &owner,

@@ -1,6 +1,7 @@
 //! Devices of protected pools, before the store looks at their labels.
 
 use super::admit::check_again;
+use super::belongs::labels;
 use super::{Holds, Owner, Taken, Wait, Waited, check_unused, check_waited, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -25,15 +26,11 @@ pub(crate) enum Make {
     Anew(PoolId),
 }
 
-fn wipe(held: &Held, path: &Path, pool: PoolId, waited: &Waited<'_>) -> Result<()> {
+/// Overwrites both ends.
+fn clear(held: &Held, path: &Path, waited: &Waited<'_>) -> Result<()> {
     let io = |e: std::io::Error| unusable(path, e);
     let len = held.len().map_err(io)? / PAGE * PAGE;
     if len == 0 {
-        return Ok(());
-    }
-    let first = held.read(0, PAGE as usize).map_err(io)?;
-    let first = first.as_slice().try_into().ok();
-    if first.and_then(|b| Label::decode(b).ok()).is_some_and(|l| l.pool == pool.0) {
         return Ok(());
     }
     let zeros = vec![0; ENDS.min(len) as usize];
@@ -42,6 +39,19 @@ fn wipe(held: &Held, path: &Path, pool: PoolId, waited: &Waited<'_>) -> Result<(
         held.write(at, &zeros).map_err(io)?;
     }
     Ok(())
+}
+
+/// Takes off a device what makes it one of a pool that did not come to be.
+pub(super) fn unmake(held: &Held, path: &Path, pool: Option<PoolId>) -> Result<()> {
+    match labels(held, path)?.iter().any(|l| Some(l.pool) == pool) {
+        true => clear(held, path, &|| true),
+        false => Ok(()),
+    }
+}
+
+/// Whether a device has been made one of a protected pool before.
+fn has_label(held: &Held, path: &Path, pool: PoolId) -> Result<bool> {
+    Ok(labels(held, path)?.iter().any(|l| l.pool == pool && l.number.is_none()))
 }
 
 /// Refuses what carries another pool's label: whose it is may be looking for it. What cannot be read is not judged here.
@@ -87,8 +97,17 @@ fn hold(
             .because("it is a directory")
             .hint("name a file or a block device"));
     }
-    if *owner == Owner::Look {
-        check_unused(&held, &path)?;
+    match *owner == Owner::Look {
+        true => {
+            check_unused(&held, &path)?;
+            holds.check_claims(held.held(), &path, true)?;
+        }
+        // A device that comes back by another path is this pool's.
+        false if make == Make::Nothing => {
+            let is_labelled = || holds.is_labelled_for(owner, &held, &path);
+            holds.check_disk_again(&held, Some(owner), is_labelled)?;
+        }
+        false => holds.check_disk(held.held(), &path, None)?,
     }
     match (make, pool) {
         (Make::Nothing, Some(pool)) => check_label(&held, &path, pool)?,
@@ -104,8 +123,14 @@ fn hold(
     if make != Make::Nothing && !held.is_block() && len < d.size {
         held.set_len(d.size).map_err(|e| unusable(&path, e))?;
     }
-    if let Make::Anew(pool) = make {
-        wipe(&held, &path, pool, waited)?;
+    match (make, pool) {
+        (Make::Anew(pool), _) | (Make::File, Some(pool)) if !has_label(&held, &path, pool)? => {
+            holds.check_alone(&held, &path, pool, waited)?;
+            if make != Make::File {
+                clear(&held, &path, waited)?;
+            }
+        }
+        _ => {}
     }
     Ok(held)
 }

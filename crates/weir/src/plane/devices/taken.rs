@@ -63,20 +63,6 @@ impl Holds {
         }
     }
 
-    /// Takes a device from where nothing may wait.
-    pub(crate) async fn hold(
-        self: &Arc<Self>,
-        owner: Owner,
-        path: &str,
-        read_only: bool,
-        wait: Wait,
-    ) -> Result<Arc<Held>> {
-        let path = PathBuf::from(path);
-        let at = path.clone();
-        let take = move |h: &Arc<Holds>| h.take(&owner, &path, read_only, wait);
-        Ok(self.helped(&at, take).await?.keep())
-    }
-
     /// Takes what is at `path` for an owner, who may have it already. What nobody keeps is let go of: whoever asked may have given
     /// up since. May wait as long as the file system does.
     ///
@@ -120,9 +106,14 @@ impl Holds {
         }
     }
 
-    /// Takes a device without waiting for its lock. May wait as long as the file system does.
+    /// Takes a device of a protected pool that carries its label, without waiting for its lock. May wait as long as the file system
+    /// does.
     pub(crate) fn hold_now(self: &Arc<Self>, owner: &Owner, path: &str) -> Result<Taken> {
-        self.take(owner, Path::new(path), false, Wait::No)
+        let path = Path::new(path);
+        let taken = self.take(owner, path, false, Wait::No)?;
+        self.check_disk_again(&taken, Some(owner), || self.is_labelled_for(owner, &taken, path))?;
+        self.check_claims(taken.held(), path, true)?;
+        Ok(taken)
     }
 }
 
@@ -143,6 +134,23 @@ impl Taken {
         self.is_kept = true;
         self.holds.with_entry(&self.owner, &self.path, |e| e.looked_at = false);
         self.held.clone()
+    }
+}
+
+impl Taken {
+    /// What is taken, for whoever looks at it on another thread.
+    pub(in crate::plane) fn held(&self) -> &Arc<Held> {
+        &self.held
+    }
+
+    /// By which name.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its owner had it before.
+    pub(super) fn is_kept(&self) -> bool {
+        self.is_kept
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::mpsc::channel;
 use weir_control::dataplane::Inside;
-use weir_control::model::{Device, DeviceKind, DeviceSpec, Overwrite};
+use weir_control::model::{Device, DeviceKind, DeviceSpec, Overwrite, PoolId};
 
 const PRECIOUS: &[u8] = b"precious";
 
@@ -83,7 +83,7 @@ async fn what_comes_when_nobody_waits_any_more_is_let_go_of() {
         assert_eq!(path.exists(), !is_made, "what was made goes");
     }
     holds
-        .hold(pool("q"), &path.display().to_string(), false, Wait::ForTheDead)
+        .hold_image(pool("q"), &path.display().to_string(), (false, None), Wait::ForTheDead)
         .await
         .expect("free");
 }
@@ -143,6 +143,46 @@ async fn what_was_made_for_a_pool_goes_when_it_is_given_up() {
     holds.stands(&pool("p"));
     holds.give_up(&pool("p"), &path).await;
     assert!(path.exists() && holds.paths_of(|_| true).is_empty());
+}
+
+/// A protected pool that could not be opened when it had been made: its devices are free again. Those of one that is deleted tell
+/// whose they were.
+#[tokio::test]
+async fn a_protected_pool_that_did_not_come_to_be_leaves_no_labels() {
+    use weir_control::model::{Command, Model, PoolSpec, Raid};
+    use weir_store::format::label::{Label, Layout};
+    let (dir, holds) = (Scratch::new("unmade"), Arc::<Holds>::default());
+    let path = dir.0.join("disk");
+    let spec = DeviceSpec {
+        kind: DeviceKind::File,
+        path: Some(path.display().to_string()),
+        size: Some(64 << 20),
+    };
+    let spec = PoolSpec {
+        name: "p".into(),
+        devices: vec![spec],
+        raid: Some(Raid::Zero),
+        overwrite: Overwrite::default(),
+        memory: None,
+    };
+    let mut model = Model::default();
+    model.apply(Command::CreatePool(spec), 7).expect("a pool");
+    let made = model.pools["p"].clone();
+    let id = made.identity().expect("it has one");
+    let layout = Layout::plan(64 << 8, 10, 1024, 4, 16).expect("it fits");
+    for (of, did_not_come_to_be, stays) in
+        [(id, true, false), (id, false, true), (PoolId(9), true, true)]
+    {
+        let label = Label { pool: of.0, device: 1, layout, incompat: 0, compat: 0, copy: 0 };
+        let mut disk = label.encode().to_vec();
+        disk.resize(64 << 20, 0);
+        std::fs::write(&path, disk).expect("a file");
+        holds.take(&pool("p"), &path, false, Wait::No).expect("taken").keep();
+        holds.unmake(&made, did_not_come_to_be).await;
+        let left = std::fs::read(&path).expect("it is there");
+        assert_eq!(left.iter().any(|b| *b != 0), stays, "{of} {did_not_come_to_be}");
+        assert!(holds.paths_of(|_| true).is_empty());
+    }
 }
 
 /// A command has given up a device that does not answer; what it made there goes by the thread that waits for it.
@@ -266,7 +306,7 @@ fn a_name_leads_to_one_thing_only() {
 async fn what_is_kept_stays_and_what_was_there_before_is_not_let_go_of() {
     let (dir, holds) = (Scratch::new("kept"), Arc::<Holds>::default());
     let path = dir.file();
-    holds.hold(pool("p"), &path.display().to_string(), false, Wait::No).await.expect("taken");
+    drop(holds.take(&pool("p"), &path, false, Wait::No).expect("taken").keep());
     drop(holds.take(&pool("p"), &path, false, Wait::No).expect("it has it"));
     assert_eq!(holds.paths_of(|o| *o == pool("p")), std::slice::from_ref(&path));
     let e = holds.take(&pool("q"), &path, false, Wait::ForAnybody).err().expect("it is p's");

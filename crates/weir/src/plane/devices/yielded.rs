@@ -25,7 +25,7 @@ impl Holds {
     }
 
     /// All that has lost its name and has a disk on it still.
-    fn all_yielded(&self) -> Vec<(Owner, Arc<Held>)> {
+    pub(super) fn all_yielded(&self) -> Vec<(Owner, Arc<Held>)> {
         let mut all = lock(&self.yielded);
         all.retain(|(_, held)| held.strong_count() > 0);
         all.iter().filter_map(|(owner, held)| Some((owner.clone(), held.upgrade()?))).collect()

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use weir_control::dataplane::ImageWish;
-use weir_control::model::{ImageFound, Layout, Volume};
+use weir_control::model::{ImageFound, Layout, PoolId, Volume};
 use weir_control::{Code, Error, Result};
 use weir_uring::device::{Made, make_file};
 
@@ -25,7 +25,12 @@ fn create(path: &Path, size: u64) -> Result<Made> {
 }
 
 /// Looks at a file or disk, which may have been `made` for this, and refuses what others use, and what may not be lost.
-fn look(holds: &Arc<Holds>, wish: &ImageWish, made: Option<Made>) -> Result<ImageFound> {
+fn look(
+    holds: &Arc<Holds>,
+    wish: &ImageWish,
+    made: Option<Made>,
+    waited: &Waited<'_>,
+) -> Result<ImageFound> {
     let path = std::fs::canonicalize(&wish.path).map_err(|e| {
         let hint = "name a file or block device that is there; `--create` of `weir volume export` makes a file";
         unusable(Path::new(&wish.path), e).hint(hint)
@@ -41,12 +46,14 @@ fn look(holds: &Arc<Holds>, wish: &ImageWish, made: Option<Made>) -> Result<Imag
             .hint("name a file or block device"));
         }
         check_unused(&held, &path)?;
+        holds.check_disk(held.held(), &path, None)?;
         match &wish.overwrite {
             Some(_) if made.is_some_and(|made| made.is(held.identity())) => {}
             Some(_) if made.is_some() => return Err(another(&path)),
             Some(overwrite) => {
                 holds.check_belongs(&held, &path, None)?;
                 check_blank(&held, &path, overwrite)?;
+                holds.check_alone(&held, &path, PoolId(0), waited)?;
             }
             None => {
                 let contents = held.contents().map_err(|e| unusable(&path, e))?;
@@ -80,7 +87,7 @@ impl Node {
                 Some(size) => Some(create(&path, size)?),
                 None => None,
             };
-            let found = look(holds, &wish, made);
+            let found = look(holds, &wish, made, waited);
             if let Some(made) = made.filter(|_| found.is_err() || !waited()) {
                 remove(made, &path);
             }
@@ -116,11 +123,11 @@ mod tests {
         };
         let made = create(&path, 8192).expect("a file");
         let holds = Arc::<Holds>::default();
-        assert_eq!(look(&holds, &wish, Some(made)).expect("it is that").size, 8192);
+        assert_eq!(look(&holds, &wish, Some(made), &|| true).expect("it is that").size, 8192);
         assert!(create(&path, 8192).is_err(), "it is there");
         std::fs::write(&others, [7; 8192]).expect("a file");
         std::fs::rename(&others, &path).expect("moved");
-        let e = look(&holds, &wish, Some(made)).expect_err("it is another one");
+        let e = look(&holds, &wish, Some(made), &|| true).expect_err("it is another one");
         assert_eq!(e.code, Code::PoolDamaged, "{e}");
         assert_eq!(std::fs::read(&path).expect("it is there"), [7; 8192]);
         drop(std::fs::remove_dir_all(&dir));

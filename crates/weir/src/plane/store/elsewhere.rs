@@ -1,5 +1,6 @@
 //! Devices of a pool that are not where they were, or in whose place something else may be: where they are by now.
 
+use super::kind::may_be;
 use super::known::{Known, Name, Standing, age, best_of};
 use super::open::Found;
 use crate::plane::devices::Owner;
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::rc::Rc;
 use weir_base::{Nanos, SECONDS};
 use weir_control::Code;
-use weir_control::model::{DeviceKind, Pool};
+use weir_control::model::{Device, DeviceKind, Pool};
 use weir_reactor::{spawn, timeout};
 use weir_store::{LogEnd, StoreError, Told};
 use weir_uring::Identity;
@@ -212,9 +213,14 @@ impl<'a> Search<'a> {
         (self.here.into_iter().map(|h| h.found).collect(), self.unused, self.doubt)
     }
 
+    /// What the configuration has of the device at a path.
+    fn known_at(&self, path: &str) -> Option<&Device> {
+        self.pool.devices.iter().find(|d| d.path.as_deref() == Some(path))
+    }
+
     /// What the device at a path was told from others by.
     fn recorded(&self, path: &str) -> Option<&str> {
-        self.pool.devices.iter().find(|d| d.path.as_deref() == Some(path))?.identity.as_deref()
+        self.known_at(path)?.identity.as_deref()
     }
 
     fn add(&mut self, new: Here) {
@@ -349,10 +355,10 @@ impl<'a> Search<'a> {
 
     /// Whether a device that was seen elsewhere is the very one that was where now is `at`, or one that is missing, by its name: of
     /// one that is there, by what is recorded of its path; of one that is missing, by what is recorded of nothing that is there.
-    /// Where nothing is recorded, one passes that is as new as the others for sure.
-    fn is_it(&self, at: Option<&Here>, name: Option<&str>, end: &LogEnd) -> bool {
-        let passes = |recorded: Option<&str>| match recorded {
-            None => self.known.proves(end),
+    /// Where nothing is recorded, one of its kind passes that is as new as the others for sure.
+    fn is_it(&self, at: Option<&Here>, path: &str, name: Option<&str>, end: &LogEnd) -> bool {
+        let passes = |d: &Device| match d.identity.as_deref() {
+            None => self.known.proves(end) && may_be(d, path, name),
             Some(r) => name.is_some_and(|n| same_name(r, n)),
         };
         let is_there = |path: Option<&str>, recorded: Option<&str>| {
@@ -364,11 +370,12 @@ impl<'a> Search<'a> {
         match at {
             // Both have the name: a path to the same disk, or names that say too little.
             Some(h) if h.standing.name == Name::Recorded => false,
-            Some(h) => passes(self.recorded(&h.found.path)),
-            None => self.pool.devices.iter().any(|d| {
-                let recorded = d.identity.as_deref();
-                passes(recorded) && !is_there(d.path.as_deref(), recorded)
-            }),
+            Some(h) => self.known_at(&h.found.path).is_some_and(passes),
+            None => self
+                .pool
+                .devices
+                .iter()
+                .any(|d| passes(d) && !is_there(d.path.as_deref(), d.identity.as_deref())),
         }
     }
 
@@ -394,7 +401,7 @@ impl<'a> Search<'a> {
         }
         // Whether it can be used says nothing of what it has.
         let is_newer = self.known.is_behind(&end);
-        let is_it = self.is_it(at, l.name.as_deref(), &end);
+        let is_it = self.is_it(at, path, l.name.as_deref(), &end);
         let if_no_other = if is_newer { Elsewhere::Newer } else { Elsewhere::Copy };
         let (holds, by, to) = (self.local.holds.clone(), self.owner.clone(), path.to_owned());
         let held = match look(Path::new(path), move || holds.hold_now(&by, &to)).await {

@@ -5,6 +5,7 @@ mod elsewhere;
 mod form;
 mod gone;
 mod keeper;
+mod kind;
 mod known;
 mod leaf;
 mod live;
@@ -565,10 +566,13 @@ impl Node {
                 let done = p.pool.revert(v, s).await;
                 drop(still);
                 done.map_err(|e| match e {
-                    StoreError::Request(why) => {
+                    // Its own words name datasets by numbers.
+                    StoreError::Request(_) => {
                         Error::new(Code::SnapshotInUse, format!("volume {name} cannot be reverted"))
-                            .because(why)
-                            .hint("delete the newer snapshots, or make a clone of this one")
+                            .because("it has newer snapshots, or one of that instant that is still being given back")
+                            .hint(format!(
+                                "`weir snapshot list {name}`: delete the newer ones and wait for that, or make a clone of this one"
+                            ))
                     }
                     e => failed(format!("volume {name} cannot be reverted"), &e),
                 })

@@ -150,6 +150,7 @@ pub(super) async fn open(
         Some(Unheld { path: path.clone(), in_use: e.code == Code::DeviceInUse })
     };
     let unheld: Vec<Unheld> = devices.iter().filter_map(not_held).collect();
+    let first = devices.iter().find_map(|(_, held)| held.as_ref().err().cloned());
     for (path, held) in devices {
         let disk = held.and_then(|h| {
             let disk = local.disk(Path::new(&path), &h);
@@ -165,9 +166,14 @@ pub(super) async fn open(
     }
     if !p.formatted {
         if let Some((path, why)) = unused.first() {
-            return Err(Error::new(Code::IoError, format!("pool {} cannot be made", pool.name))
+            let hint = "check that the path exists, is yours to write, and is not in use";
+            let (code, hint) = match first {
+                Some(e) if !e.hint.is_empty() => (e.code, e.hint),
+                _ => (Code::IoError, hint.to_owned()),
+            };
+            return Err(Error::new(code, format!("pool {} cannot be made", pool.name))
                 .because(format!("{path}: {why}"))
-                .hint("check that the path exists, is yours to write, and is not in use"));
+                .hint(hint));
         }
         if !is_used(p, &found).await {
             format(pool, p, &found).await?;

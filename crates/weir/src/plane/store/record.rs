@@ -445,6 +445,9 @@ mod tests {
         fn flush(&self) -> IoFuture<'_> {
             IoFuture::ready(Ok(()))
         }
+        fn lost(&self) -> u64 {
+            0
+        }
 
         fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {
             self.write_zeroes(at, len, true)
@@ -532,6 +535,9 @@ mod tests {
 
         fn flush(&self) -> IoFuture<'_> {
             self.0.flush()
+        }
+        fn lost(&self) -> u64 {
+            0
         }
 
         fn discard(&self, at: u64, len: u64) -> IoFuture<'_> {

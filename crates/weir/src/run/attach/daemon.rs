@@ -15,7 +15,7 @@ use weir_control::{Code, Error, Result};
 
 /// How long the daemon may take to forget what was made. The end of an attachment waits no longer.
 const FORGET: Duration = Duration::from_secs(4);
-/// How often is looked for a signal.
+/// How often is looked for a signal, and for the end of the daemon's start.
 const LOOK: Duration = Duration::from_millis(50);
 /// Names of volumes that an error shows.
 const NAMED: usize = 10;
@@ -51,7 +51,15 @@ fn ask_until<R>(signals: &Signals, work: impl Future<Output = Result<R>>) -> Res
 
 /// Where the daemon listens.
 pub(super) fn addresses(client: &Client, signals: &Signals) -> Result<Addresses> {
-    let work = async { Ok((client.targets().await?, client.status().await?)) };
+    let work = async {
+        let mut status = client.status().await?;
+        // What it has to be attached is not known before.
+        while status.starting.is_some() {
+            tokio::time::sleep(LOOK).await;
+            status = client.status().await?;
+        }
+        Ok((client.targets().await?, status))
+    };
     let (targets, status) = ask_until(signals, work).map_err(|e: Error| {
         let hint = "start one with `weir serve`, or name a target with --target";
         if signals.is_asked() { e } else { e.hint(hint) }
@@ -123,7 +131,7 @@ enum Missing {
 /// What it takes that the port sees the volume. A host for all ports is given nothing: every machine would see it.
 fn missing(hosts: &[Host], maps: &[Mapping], guest: &Guest) -> Missing {
     let own = hosts.iter().find(|h| h.ports.contains(&guest.port));
-    let seen_by = own.or_else(|| hosts.iter().find(|h| h.allow_any));
+    let seen_by = seen_by(hosts, guest.port);
     let sees = |h: &Host| maps.iter().any(|m| m.host == h.name && m.volume == guest.volume);
     match (seen_by, own) {
         (Some(h), _) if sees(h) => Missing::Nothing,
@@ -145,7 +153,7 @@ fn free_name(hosts: &[Host], attachment: &str) -> String {
 }
 
 /// Sees to it that the daemon lets the attachment in, and gives what had to be made for that, and the volume's world-wide
-/// name. It is asked for that by its socket only: who may open that may change everything.
+/// name. Something is made by its socket only: who may open that may change everything.
 ///
 /// `note` is told what is about to be made, and again what was. None: nothing.
 pub(super) fn let_in(
@@ -154,17 +162,16 @@ pub(super) fn let_in(
     signals: &Signals,
     note: &mut dyn FnMut(Option<&Mapped>) -> Result<()>,
 ) -> Result<(Option<Mapped>, Option<String>)> {
-    let Endpoint::Unix(socket) = client.endpoint() else { return Ok((None, None)) };
+    let Endpoint::Unix(socket) = client.endpoint() else {
+        // Where it says that it listens another daemon may, as behind a tunnel.
+        let naa = ask_until(signals, async { volume_of(client, guest).await });
+        return naa.map(|naa| (None, Some(naa)));
+    };
     // The attachment may end in another directory.
     let socket = std::path::absolute(socket).unwrap_or_else(|_| socket.clone());
     let server = Endpoint::Unix(socket).to_string();
     ask_until(signals, async {
-        check_name("volume", &guest.volume)?;
-        let volumes = client.volumes().await?;
-        let Some(volume) = volumes.iter().find(|v| v.volume.name == guest.volume) else {
-            return Err(no_volume(volumes.iter().map(|v| v.volume.name.as_str()), guest));
-        };
-        let naa = volume.volume.naa.to_string();
+        let naa = volume_of(client, guest).await?;
         let known = Some(naa.clone());
         let (hosts, maps) = (client.hosts().await?, client.maps().await?);
         let (host, secret) = match missing(&hosts, &maps, guest) {
@@ -182,18 +189,74 @@ pub(super) fn let_in(
         let (made_host, volume) = (secret.is_some(), guest.volume.clone());
         let shared = guest.shared;
         let (lun, unmapped) = (None, false);
+        let wanted = free_lun(&hosts, &maps).filter(|_| made_host);
         let mapped = Mapped { server, host, made_host, volume, naa, lun, unmapped, shared };
-        let made = make(client, guest.port, mapped, secret, note).await?;
+        let made = make(client, guest.port, (mapped, wanted), secret, note).await?;
         let known = made.as_ref().map(|m| m.naa.clone()).or(known);
         Ok((made, known))
     })
+}
+
+/// The world-wide name of the volume that is wanted.
+async fn volume_of(client: &Client, guest: &Guest) -> Result<String> {
+    check_name("volume", &guest.volume)?;
+    let volumes = client.volumes().await?;
+    match volumes.iter().find(|v| v.volume.name == guest.volume) {
+        Some(v) => Ok(v.volume.naa.to_string()),
+        None => Err(no_volume(volumes.iter().map(|v| v.volume.name.as_str()), guest)),
+    }
+}
+
+/// The world-wide name of the volume that an initiator port sees by a number.
+pub(super) fn seen_as(
+    client: &Client,
+    port: InitiatorPort,
+    lun: u16,
+    signals: &Signals,
+) -> Result<String> {
+    ask_until(signals, async {
+        let (hosts, maps) = (client.hosts().await?, client.maps().await?);
+        let host = seen_by(&hosts, port);
+        let map = host.and_then(|h| maps.iter().find(|m| m.host == h.name && m.lun == lun));
+        // Whatever answers at the daemon's addresses would be another one's.
+        let Some(m) = map else { return Err(sees_nothing(port, lun, host)) };
+        Ok(client.volume(&m.volume).await?.volume.naa.to_string())
+    })
+}
+
+fn sees_nothing(port: InitiatorPort, lun: u16, host: Option<&Host>) -> Error {
+    let (why, host) = match host {
+        Some(h) => {
+            (format!("this is host {} for it, by its initiator port {port}", h.name), &*h.name)
+        }
+        None => (format!("it knows no host with the initiator port {port}"), "HOST"),
+    };
+    Error::new(Code::MapNotFound, format!("the daemon shows nothing as LUN {lun} here"))
+        .because(why)
+        .hint(format!(
+            "weir map create {host} VOLUME --lun {lun}; or weir attach VOLUME, which sees to that"
+        ))
+}
+
+/// The host as which a port is let in.
+fn seen_by(hosts: &[Host], port: InitiatorPort) -> Option<&Host> {
+    let own = hosts.iter().find(|h| h.ports.contains(&port));
+    own.or_else(|| hosts.iter().find(|h| h.allow_any))
+}
+
+/// A number for the first volume of a new host that the host for all ports, if there is one, has for none. Its port may have been
+/// let in as that one, and comes to be so again: it never sees two volumes by one number.
+fn free_lun(hosts: &[Host], maps: &[Mapping]) -> Option<u16> {
+    let all = hosts.iter().find(|h| h.allow_any)?;
+    let taken = |n: &u16| maps.iter().any(|m| m.host == all.name && m.lun == *n);
+    (0..u16::MAX).find(|n| !taken(n)).filter(|n| *n > 0)
 }
 
 /// Makes the mapping, and the host where there is a `secret` for one, which may be none.
 async fn make(
     client: &Client,
     port: InitiatorPort,
-    mut mapped: Mapped,
+    (mut mapped, lun): (Mapped, Option<u16>),
     secret: Option<Option<HostSecret>>,
     note: &mut dyn FnMut(Option<&Mapped>) -> Result<()>,
 ) -> Result<Option<Mapped>> {
@@ -211,7 +274,7 @@ async fn make(
         }
     }
     let (host, volume) = (mapped.host.clone(), mapped.volume.clone());
-    match client.create_map(&MapSpec { host, volume, lun: None }).await {
+    match client.create_map(&MapSpec { host, volume, lun }).await {
         Ok(m) => {
             mapped.lun = Some(m.lun);
             note(Some(&mapped))?;
@@ -239,7 +302,9 @@ async fn make(
 /// Whether the daemon has said that it makes nothing. After any other error it may have made it.
 fn is_refusal(e: &Error) -> bool {
     use weir_control::error::Kind;
-    matches!(e.kind(), Kind::Invalid | Kind::NotFound | Kind::Conflict | Kind::Denied)
+    let is_refused =
+        matches!(e.kind(), Kind::Invalid | Kind::NotFound | Kind::Conflict | Kind::Denied);
+    is_refused || e.code == Code::Starting
 }
 
 fn no_volume<'a>(all: impl Iterator<Item = &'a str>, guest: &Guest) -> Error {
@@ -392,6 +457,10 @@ async fn forget(client: &Client, m: &Mapped, port: &str) -> Result<String> {
         match found(client.delete_host(name).await) {
             Ok(_) => text += ", which is deleted",
             Err(e) if e.code == Code::HostMapped => text += ", which stays: it has others",
+            // Its port would be let in as the host for all, and see another volume by a number that it knows.
+            Err(e) if e.code == Code::LunInUse => {
+                text += &format!(", which stays for now; in ten minutes: weir host delete {name}");
+            }
             Err(e) => return Err(e),
         }
     }

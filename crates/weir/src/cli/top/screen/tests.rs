@@ -36,6 +36,7 @@ fn round(volumes: u64) -> Round {
         volumes: volumes as usize,
         hosts: 0,
         maps: 0,
+        starting: None,
         faults: Vec::new(),
         retries: 0,
         live,

@@ -1,0 +1,151 @@
+//! Space of plain pools that is given back: of deleted volumes, and of places that volumes have left.
+//!
+//! A device may take hours to throw data away, or hang. So that goes on beside everything else, and again after a restart; until it
+//! is over the configuration has what the space belonged to. Pools that are protected do it by themselves.
+
+use super::*;
+use crate::dataplane::Place;
+use crate::model::{Naa, Pool, Volume, VolumeState};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+/// How long a change waits for it, while all others wait.
+pub(super) const SOON: Duration = Duration::from_millis(1500);
+/// How long commands do that keep nobody waiting.
+pub(super) const WAIT: Duration = Duration::from_secs(10);
+
+/// A volume, and which of its places.
+type Key = (Naa, u32);
+
+/// What is to be cleared.
+pub(super) enum Space<'a> {
+    /// All that a deleted volume has.
+    Volume(&'a Volume, &'a Pool),
+    /// A place of a volume that goes on elsewhere; and whether it was made for it.
+    Place(Place<'a>, bool),
+}
+
+/// One that has begun.
+struct Clearing {
+    /// How it has ended.
+    over: watch::Receiver<Option<Result<()>>>,
+    task: AbortHandle,
+}
+
+/// What is being cleared, and what has been since somebody has asked.
+#[derive(Default)]
+pub(super) struct Clearings(Mutex<BTreeMap<Key, Clearing>>);
+
+impl Clearings {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Key, Clearing>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing more is thrown away by this process, but for the piece that is under way.
+    pub(super) fn end(&self) {
+        self.all().values().for_each(|c| c.task.abort());
+    }
+}
+
+impl Space<'_> {
+    fn key(&self) -> Key {
+        let (Space::Volume(v, _) | Space::Place(Place { volume: v, .. }, _)) = self;
+        (v.naa, v.place)
+    }
+
+    fn is_protected(&self) -> bool {
+        match self {
+            Space::Volume(_, pool) | Space::Place(Place { pool, .. }, _) => {
+                pool.protection.is_some()
+            }
+        }
+    }
+
+    async fn clear(&self, plane: &dyn DataPlane) -> Result<()> {
+        match *self {
+            Space::Volume(v, pool) => plane.delete_volume_data(v, pool).await,
+            Space::Place(place, made) => plane.clear_place(place, made).await,
+        }
+    }
+}
+
+impl Controller {
+    /// Clears what nobody uses any more, and waits for that until then. None: that goes on, and it is to be asked for again. The
+    /// caller holds `changes`.
+    pub(super) async fn cleared(&self, space: Space<'_>, until: Instant) -> Option<Result<()>> {
+        if space.is_protected() || has(Bug::ClearedAmongChanges) {
+            return Some(space.clear(&*self.plane).await);
+        }
+        let key = space.key();
+        let known = self.clearings.all().get(&key).map(|c| c.over.clone());
+        // Only what begins may end in a moment.
+        let (mut over, until) = match known {
+            Some(over) => (over, Instant::now()),
+            None => (self.begin_clearing(&space, key), until),
+        };
+        let done = match timeout(
+            until.saturating_duration_since(Instant::now()),
+            over.wait_for(Option::is_some),
+        )
+        .await
+        {
+            Err(_) => return None,
+            Ok(Ok(done)) => done.clone()?,
+            Ok(Err(_)) => Err(Error::new(Code::Internal, "the task that clears it has ended")),
+        };
+        self.clearings.all().remove(&key);
+        Some(done)
+    }
+
+    fn begin_clearing(&self, space: &Space<'_>, key: Key) -> watch::Receiver<Option<Result<()>>> {
+        let (tell, over) = watch::channel(None);
+        let plane = self.plane.clone();
+        let (v, pool, made) = match *space {
+            Space::Volume(v, pool) => (v.clone(), pool.clone(), None),
+            Space::Place(Place { volume, pool }, made) => {
+                (volume.clone(), pool.clone(), Some(made))
+            }
+        };
+        let task = tokio::spawn(async move {
+            let space = match made {
+                None => Space::Volume(&v, &pool),
+                Some(made) => Space::Place(Place { volume: &v, pool: &pool }, made),
+            };
+            let done = space.clear(&*plane).await;
+            tell.send_replace(Some(done));
+        });
+        let clearing = Clearing { over: over.clone(), task: task.abort_handle() };
+        self.clearings.all().insert(key, clearing);
+        over
+    }
+
+    /// A volume that is being deleted, and of which nothing is being cleared: that is to begin, or has ended.
+    pub(super) fn is_to_be_deleted(&self, v: &Volume) -> bool {
+        let all = self.clearings.all();
+        let runs = all.get(&(v.naa, v.place)).is_some_and(|c| c.over.borrow().is_none());
+        v.state == VolumeState::Deleting && !runs && !has(Bug::ClearedUnasked)
+    }
+
+    /// Waits until then for the end of a deletion that a command has begun, and finishes it. The caller does not hold `changes`.
+    pub(super) async fn deleted_soon(&self, name: &str, until: Instant) -> Result<Arc<Model>> {
+        let model = self.model();
+        let Some(v) = model.volumes.get(name) else { return Ok(model) };
+        let known = self.clearings.all().get(&(v.naa, v.place)).map(|c| c.over.clone());
+        if let Some(mut over) = known {
+            let over = over.wait_for(Option::is_some);
+            tokio::select! {
+                _ = timeout(until.saturating_duration_since(Instant::now()), over) => {}
+                () = self.stopping.begun() => {}
+            }
+        }
+        let Ok(_one) = self.turn().await else { return Ok(self.model()) };
+        let now = self.model();
+        match now.volumes.get(name) {
+            Some(v) if v.state == VolumeState::Deleting => {
+                self.finish_deletion(name, Instant::now()).await
+            }
+            _ => Ok(now),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! What `weir quickstart` does as a host of its own: verify what is there, or write and verify that; measure.
+
+use crate::cli::args::{Fabric, LoginArgs, Policy};
+use crate::run::remote::{self, Remote, Wanted};
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weir_base::Prng;
+use weir_control::model::{InitiatorPort, TargetPort};
+use weir_control::{Code, Error, Result};
+use weir_mem::Slice;
+use weir_reactor::{clock, spawn};
+
+/// Its initiator port.
+pub(super) const PORT: InitiatorPort = InitiatorPort(*b"WEIR  quickstart");
+/// Why it is left as it is.
+const CHANGED: &str = "it holds something else than an earlier run has written";
+const UNKNOWN: &str = "what it holds is not known, and others may use it";
+/// Bytes of one verification I/O.
+pub(super) const PIECE: u64 = 256 << 10;
+/// Bytes that are written whole or not at all.
+pub(super) const BLOCK: usize = 512;
+/// Verification I/Os in flight.
+const DEPTH: usize = 16;
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Bench {
+    pub(super) rw: &'static str,
+    pub(super) bs: u64,
+    pub(super) iodepth: usize,
+    pub(super) runtime_seconds: f64,
+    pub(super) iops: f64,
+    pub(super) bw_bytes: f64,
+    pub(super) clat_ns: Clat,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Clat {
+    pub(super) mean: f64,
+    pub(super) p50: u64,
+    pub(super) p99: u64,
+    pub(super) max: u64,
+}
+
+/// What an earlier run has written, or was about to.
+#[derive(Debug, PartialEq, Eq)]
+struct Note {
+    seed: u64,
+    len: u64,
+    /// It was written and verified, and hosts may have the volume.
+    done: bool,
+}
+
+impl Note {
+    /// The one of the volume of that name. Earlier versions kept no name, and no note before the end.
+    fn read(marker: &Path, naa: &str) -> Option<Note> {
+        let text = std::fs::read_to_string(marker).ok()?;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (seed, len, done) = match *words {
+            [seed, len] => (seed, len, true),
+            [seed, len, name, state] if name == naa => (seed, len, state == "done"),
+            _ => return None,
+        };
+        Some(Note { seed: seed.parse().ok()?, len: len.parse().ok()?, done })
+    }
+
+    fn keep(&self, marker: &Path, naa: &str) -> Result<()> {
+        let state = if self.done { "done" } else { "begun" };
+        let write = || -> std::io::Result<()> {
+            let tmp = marker.with_extension("new");
+            std::fs::write(&tmp, format!("{} {} {naa} {state}\n", self.seed, self.len))?;
+            std::fs::File::open(&tmp)?.sync_all()?;
+            std::fs::rename(&tmp, marker)
+        };
+        write().map_err(|e| {
+            Error::new(Code::IoError, "the note of what was written cannot be kept").because(e)
+        })
+    }
+}
+
+pub(super) fn login(port: &TargetPort) -> LoginArgs {
+    LoginArgs {
+        fabric: Fabric::Iwarp,
+        id_ext: Some(port.id_ext),
+        ioc_guid: Some(port.ioc_guid),
+        initiator_port: Some(PORT),
+        channels: None,
+        crc: false,
+        timeout: Duration::from_secs(30),
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(super) struct Proof {
+    /// Bytes that were there from an earlier run and proved right.
+    pub(super) kept: u64,
+    /// Bytes written now, read back and compared.
+    pub(super) verified: u64,
+    /// Why the volume was left as it is.
+    pub(super) left_alone: Option<String>,
+}
+
+impl Proof {
+    fn left_alone(why: &str) -> Result<Proof> {
+        Ok(Proof { left_alone: Some(why.into()), ..Proof::default() })
+    }
+}
+
+/// The host.
+#[derive(Clone)]
+pub(super) struct Own {
+    pub(super) address: SocketAddr,
+    pub(super) login: LoginArgs,
+    /// The note of what was written.
+    pub(super) marker: PathBuf,
+    pub(super) naa: String,
+    /// How much is written when nobody has used the volume.
+    pub(super) size: u64,
+    /// Others see the volume.
+    pub(super) seen: bool,
+    pub(super) runtime: Duration,
+}
+
+impl Own {
+    fn on<R: Send + 'static>(
+        &self,
+        f: impl AsyncFnOnce(&Remote) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
+        let (address, login) = (self.address, self.login.clone());
+        let way = remote::login(&login, &[address], None);
+        remote::on_reactor(&way, move |provider| {
+            Box::pin(async move {
+                let wanted = Wanted { targets: &[address], lun: Some(0), volume: None };
+                let unit = Remote::open(&provider, wanted, &login, Policy::ActivePassive).await?;
+                let done = f(&unit).await?;
+                unit.close();
+                Ok(done)
+            })
+        })
+    }
+
+    /// Verifies what is there, or writes and verifies that.
+    pub(super) fn verifies(&self) -> Result<Proof> {
+        let me = self.clone();
+        self.on(async move |unit| me.verifies_on(unit).await)
+    }
+
+    async fn verifies_on(&self, unit: &Remote) -> Result<Proof> {
+        let note = Note::read(&self.marker, &self.naa);
+        if let Some(n) = note.as_ref().filter(|n| n.done) {
+            return match verify(unit, n.seed, n.len.min(unit.len()), false).await {
+                // Somebody uses the volume: what is there is his.
+                Err(e) if e.code == Code::DataMismatch => Proof::left_alone(CHANGED),
+                kept => Ok(Proof { kept: kept?, ..Proof::default() }),
+            };
+        }
+        // What others write while this does is refused to them.
+        if self.seen || !unit.reserve().await? {
+            return Proof::left_alone(UNKNOWN);
+        }
+        let old = note.unwrap_or(Note { seed: 0, len: 0, done: false });
+        match verify(unit, old.seed, self.size.max(old.len).min(unit.len()), true).await {
+            Err(e) if e.code == Code::DataMismatch => return Proof::left_alone(UNKNOWN),
+            unused => drop(unused?),
+        }
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        // A run that goes on where one was cut off leaves nothing of another seed behind its end.
+        let seed = if old.len > 0 { old.seed } else { since.map_or(1, |d| d.as_nanos() as u64) };
+        let mut new = Note { seed, len: self.size.max(old.len).min(unit.len()), done: false };
+        new.keep(&self.marker, &self.naa)?;
+        fill(unit, seed, new.len).await?;
+        unit.flush().await?;
+        let verified = verify(unit, seed, new.len, false).await?;
+        new.done = true;
+        new.keep(&self.marker, &self.naa)?;
+        unit.release().await?;
+        Ok(Proof { verified, ..Proof::default() })
+    }
+
+    /// 4 KiB random reads, 32 at once.
+    pub(super) fn measures(&self) -> Result<Bench> {
+        let runtime = self.runtime;
+        self.on(async move |unit| measure(unit, runtime).await)
+    }
+}
+
+fn pattern(seed: u64, at: u64, buf: &mut [u8]) {
+    Prng::new(seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).fill(buf);
+}
+
+/// Runs `f` for every piece of the first `size` bytes, several at once.
+async fn pieces<F, Fut>(size: u64, f: F) -> Result<()>
+where
+    F: Fn(u64, Slice) -> Fut + Clone + 'static,
+    Fut: Future<Output = Result<()>> + 'static,
+{
+    let workers: Vec<_> = (0..DEPTH as u64)
+        .map(|w| {
+            let f = f.clone();
+            spawn(async move {
+                let buf = Slice::heap(PIECE as usize);
+                let mut at = w * PIECE;
+                while at < size {
+                    f(at, buf.clone()).await?;
+                    at += DEPTH as u64 * PIECE;
+                }
+                Result::<()>::Ok(())
+            })
+        })
+        .collect();
+    for w in workers {
+        w.await.unwrap_or(Ok(()))?;
+    }
+    Ok(())
+}
+
+async fn fill(unit: &Remote, seed: u64, size: u64) -> Result<()> {
+    let unit = unit.clone();
+    pieces(size, move |at, buf| {
+        let unit = unit.clone();
+        async move {
+            let mut v = vec![0; buf.len()];
+            pattern(seed, at, &mut v);
+            buf.write_at(0, &v);
+            unit.write(at, buf).await
+        }
+    })
+    .await
+}
+
+/// Compares with what is written with that seed; zeros will do where it is `perhaps` not written.
+async fn verify(unit: &Remote, seed: u64, size: u64, perhaps: bool) -> Result<u64> {
+    let unit = unit.clone();
+    pieces(size, move |at, buf| {
+        let unit = unit.clone();
+        async move {
+            buf.fill(0);
+            unit.read(at, buf.clone()).await?;
+            let mut v = vec![0; buf.len()];
+            pattern(seed, at, &mut v);
+            let is = buf.to_vec();
+            let blocks = is.chunks(BLOCK).zip(v.chunks(BLOCK)).enumerate();
+            let wrong = |&(_, (is, v)): &(usize, (&[u8], &[u8]))| {
+                is != v && !(perhaps && is.iter().all(|b| *b == 0))
+            };
+            match blocks.into_iter().find(wrong) {
+                None => Ok(()),
+                Some((i, _)) => Err(Error::new(
+                    Code::DataMismatch,
+                    format!(
+                        "at byte {} of the volume is not what was written",
+                        at + (i * BLOCK) as u64
+                    ),
+                )),
+            }
+        }
+    })
+    .await?;
+    Ok(size)
+}
+
+async fn measure(unit: &Remote, runtime: Duration) -> Result<Bench> {
+    const BS: u64 = 4096;
+    const IODEPTH: usize = 32;
+    let end = clock() + runtime.as_nanos() as u64;
+    let begun = clock();
+    let workers: Vec<_> = (0..IODEPTH)
+        .map(|w| {
+            let unit = unit.clone();
+            spawn(async move {
+                let buf = Slice::heap(BS as usize);
+                let mut rng = Prng::new(w as u64);
+                let mut lat = Vec::new();
+                let mut t = clock();
+                while t < end {
+                    unit.read(rng.below(unit.len() / BS) * BS, buf.clone()).await?;
+                    let now = clock();
+                    lat.push((now - t) as u32);
+                    t = now;
+                }
+                Result::<Vec<u32>>::Ok(lat)
+            })
+        })
+        .collect();
+    let mut lat: Vec<u32> = Vec::new();
+    for w in workers {
+        lat.extend(w.await.unwrap_or_else(|| Ok(Vec::new()))?);
+    }
+    let seconds = (clock() - begun) as f64 / 1e9;
+    lat.sort_unstable();
+    let at =
+        |p: usize| lat.get(lat.len().saturating_sub(1) * p / 100).copied().map_or(0, u64::from);
+    let mean = lat.iter().map(|l| f64::from(*l)).sum::<f64>() / lat.len().max(1) as f64;
+    let iops = lat.len() as f64 / seconds;
+    Ok(Bench {
+        rw: "randread",
+        bs: BS,
+        iodepth: IODEPTH,
+        runtime_seconds: seconds,
+        iops,
+        bw_bytes: iops * BS as f64,
+        clat_ns: Clat { mean, p50: at(50), p99: at(99), max: at(100) },
+    })
+}
