@@ -13,9 +13,9 @@ use std::time::Duration;
 
 /// The file of a volume as the kernel tells it when its file system is mounted nowhere any more, without a mark.
 const LOST: &str = "/volume";
-/// How long who looks what a disk is may have it open: udev, and whoever looks for a free device or for one with a label.
-const LOOK: Duration = Duration::from_secs(1);
-const STEP: Duration = Duration::from_millis(20);
+/// Who only looks what a disk is has it open for less than all of these: udev, and whoever looks for a free device or for a label.
+const STEP: Duration = Duration::from_millis(50);
+const LOOKS: u32 = 20;
 
 /// Whose a disk is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,15 +153,12 @@ pub(crate) fn is_open(device: &Path) -> bool {
     !users::lasting(device).is_empty() || lasts(used)
 }
 
-/// Whether something is so for as long as a look may take.
+/// Whether something is so at each of some looks, with pauses.
 fn lasts(mut so: impl FnMut() -> bool) -> bool {
-    for _ in 0..LOOK.as_millis() / STEP.as_millis() {
-        if !so() {
-            return false;
-        }
-        std::thread::sleep(STEP);
-    }
-    so()
+    (0..LOOKS).all(|n| {
+        std::thread::sleep(if n == 0 { Duration::ZERO } else { STEP });
+        so()
+    })
 }
 
 /// Whether the disk of an attachment has certainly gone, or is another's: nothing of it is lost with its process.

@@ -110,27 +110,8 @@ fn unescape(text: &str) -> String {
 /// Processes that have the device open, but for this one and the one that serves it.
 fn openers(device: &str, server: u32) -> Vec<String> {
     let Ok(wanted) = fs::metadata(device).map(|m| m.rdev()) else { return Vec::new() };
-    let mut found = Vec::new();
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
-            continue;
-        };
-        let mut fds = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        let has = fds.any(|fd| is_open(&fd.path(), wanted));
-        if has && pid != std::process::id() && pid != server {
-            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            found.push(format!("process {pid} ({}) has {device} open", name.trim_end()));
-        }
-    }
-    found
-}
-
-/// Whether a descriptor, by its entry below `/proc`, is of this device.
-fn is_open(fd: &Path, wanted: u64) -> bool {
-    // By name first: asking every file may have to wait for a file system that is gone. What has the name in a container may be
-    // another thing here, so the descriptor itself is asked.
-    let named = fs::read_link(fd).is_ok_and(|to| to.starts_with("/dev"));
-    named && fs::metadata(fd).is_ok_and(|m| m.rdev() == wanted)
+    let others = weir_uring::device::openers(wanted).filter(|p| p.pid != server);
+    others.map(|p| format!("process {} ({}) has {device} open", p.pid, p.name)).collect()
 }
 
 #[cfg(test)]
@@ -143,16 +124,6 @@ mod tests {
         assert_eq!(mounted_at(info, "7:3").collect::<Vec<_>>(), ["/mnt/a b"]);
         assert_eq!(mounted_at(info, "7:4").count(), 0);
         assert_eq!(unescape("a\\134b\\"), "a\\b\\");
-    }
-
-    #[test]
-    fn who_has_a_device_open_is_known_by_what_it_is() {
-        // /dev/null and /dev/zero (devices.txt)
-        let (null, zero) = (libc::makedev(1, 3), libc::makedev(1, 5));
-        let file = fs::File::open("/dev/null").unwrap();
-        use std::os::fd::AsRawFd;
-        let fd = format!("/proc/self/fd/{}", file.as_raw_fd());
-        assert!(is_open(Path::new(&fd), null) && !is_open(Path::new(&fd), zero));
     }
 
     #[test]

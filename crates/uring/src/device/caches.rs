@@ -1,26 +1,44 @@
-//! Caches that several files have in common.
+//! Caches that several files and devices have in common.
 
+use super::Identity;
+use super::users::{first_line, number, of_number};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use weir_disk::Losses;
 
-/// By file system, or device.
+/// By what [`of`] gives.
 static SHARED: Mutex<Vec<(u64, Weak<Losses>)>> = Mutex::new(Vec::new());
 
-/// What is known of the cache below a file system, or of a device's: the flush of one file is told of a loss that others have
-/// had. Where the page cache or a server has part in it, each file has its own.
-/// `fua`: it can write a block durably by itself.
-pub(super) fn losses(fs: u64, own: bool, fua: bool) -> Arc<Losses> {
-    if own {
-        return Arc::default();
+/// The cache that this has its data in: a partition has its disk's.
+pub(super) fn of(identity: Identity) -> u64 {
+    match identity {
+        Identity::Inode(fs, _) => fs,
+        Identity::Block(device) => !disk_of(device),
     }
+}
+
+/// The disk that a partition is on, or the device itself.
+fn disk_of(device: u64) -> u64 {
+    let dir = std::fs::canonicalize(format!("/sys/dev/block/{}", number(device)));
+    dir.ok().and_then(|d| of_number(&first_line(whole(&d).join("dev"))?)).unwrap_or(device)
+}
+
+fn whole(dir: &Path) -> &Path {
+    dir.parent().filter(|_| dir.join("partition").exists()).unwrap_or(dir)
+}
+
+/// What is known of a cache, by what [`of`] gives: the flush of one file is told of a loss that others have
+/// had. Where the page cache or a server has part in it, each file has its own instead.
+/// `fua`: it can write a block durably by itself.
+pub(super) fn losses(cache: u64, fua: bool) -> Arc<Losses> {
     let mut all = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     all.retain(|(_, l)| l.strong_count() > 0);
-    let known = all.iter().find(|(of, _)| *of == fs);
+    let known = all.iter().find(|(of, _)| *of == cache);
     if let Some(l) = known.and_then(|(_, l)| l.upgrade()) {
         return l;
     }
     let new = Arc::new(Losses::new(fua));
-    all.push((fs, Arc::downgrade(&new)));
+    all.push((cache, Arc::downgrade(&new)));
     new
 }
 
@@ -62,12 +80,21 @@ mod tests {
     }
 
     #[test]
+    fn a_partition_has_the_cache_of_its_disk() {
+        let dir = std::env::temp_dir().join(format!("weir-whole-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("sda/sda1")).expect("a directory");
+        std::fs::write(dir.join("sda/sda1/partition"), "1").expect("written");
+        let all = ["sda", "sda/sda1"].map(|d| whole(&dir.join(d)).to_path_buf());
+        assert_eq!(all, [dir.join("sda"), dir.join("sda")]);
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    #[test]
     fn files_of_one_file_system_have_their_losses_in_common() {
-        let of = |fs| losses(fs, false, false);
+        let of = |cache| losses(cache, false);
         let (a, b, other) = (of(7), of(7), of(8));
-        let own = losses(7, true, false);
         a.note(&Err(IoError::Path));
-        assert!(b.last() > 0 && other.last() == 0 && own.last() == 0);
+        assert!(b.last() > 0 && other.last() == 0);
         drop((a, b));
         assert_eq!(of(7).last(), 0);
     }

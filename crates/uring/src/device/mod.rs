@@ -9,6 +9,7 @@ mod blkid;
 mod caches;
 mod content;
 mod lasting;
+mod openers;
 mod signature;
 mod users;
 
@@ -17,6 +18,7 @@ pub use answers::ask;
 pub use content::{Contents, Found};
 pub(crate) use lasting::lasting_name;
 pub use lasting::{is_as_recorded, lasting_name_of, same_name};
+pub use openers::{Opener, openers};
 pub use users::{is_claimed, locked_by, opened_by, other_paths, used_by};
 
 use crate::blocking::close;
@@ -202,7 +204,10 @@ impl Held {
             slow,
             lasting,
             users: AtomicUsize::new(0),
-            losses: caches::losses(fs_of(identity), slow || !direct, fua),
+            losses: match slow || !direct {
+                true => Arc::default(),
+                false => caches::losses(caches::of(identity), fua),
+            },
         };
         held.len()?;
         Ok(held)

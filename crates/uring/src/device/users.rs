@@ -1,6 +1,7 @@
 //! Who else uses a file or block device: mounts, swap, loop devices, holders in the kernel, other processes.
 
 use super::lasting::PARTITION;
+use super::openers::{Asked, is_device, writer};
 use super::{EXCLUSIVE, Identity};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -15,15 +16,21 @@ fn minor(dev: u64) -> u64 {
     (dev & 0xff) | ((dev >> 12) & !0xff)
 }
 
-fn number(dev: u64) -> String {
+pub(super) fn number(dev: u64) -> String {
     format!("{}:{}", major(dev), minor(dev))
+}
+
+/// The device of a text like `8:1`.
+pub(super) fn of_number(text: &str) -> Option<u64> {
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 fn lines(path: impl AsRef<Path>) -> Vec<String> {
     fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-fn first_line(path: impl AsRef<Path>) -> Option<String> {
+pub(super) fn first_line(path: impl AsRef<Path>) -> Option<String> {
     let text = lines(path).into_iter().next()?.trim().to_owned();
     (!text.is_empty()).then_some(text)
 }
@@ -90,6 +97,16 @@ pub fn used_by(identity: Identity) -> Option<String> {
     }
 }
 
+/// The block device of this number, with its partitions, or the disk that it is a partition of.
+fn same_disk(dev: u64) -> Vec<u64> {
+    let sys = PathBuf::from(format!("/sys/dev/block/{}", number(dev)));
+    let of = |dir: PathBuf| of_number(&first_line(dir.join("dev"))?);
+    let subs = fs::read_dir(&sys).into_iter().flatten().flatten().map(|d| d.path());
+    let parts = subs.filter(|d| d.join("partition").exists()).filter_map(of);
+    let disk = sys.join("partition").exists().then(|| of(sys.join(".."))).flatten();
+    std::iter::once(dev).chain(parts).chain(disk).collect()
+}
+
 fn block_used_by(dev: u64) -> Option<String> {
     let sys = PathBuf::from(format!("/sys/dev/block/{}", number(dev)));
     let mut all = vec![(number(dev), sys.clone())];
@@ -114,54 +131,52 @@ fn block_used_by(dev: u64) -> Option<String> {
             return Some(format!("{} is made of it", h.file_name().display()));
         }
     }
-    None
+    // Such a device holds nothing, and no process has it open for that.
+    let all = same_disk(dev);
+    made_of(|path| {
+        // Other files are not looked at: their file system may not answer.
+        let meta = path.starts_with("/dev").then(|| fs::metadata(path));
+        meta.and_then(Result::ok).is_some_and(|m| is_device(&m, &all))
+    })
+}
+
+/// The loop device whose file `is_it`.
+fn made_of(is_it: impl Fn(&Path) -> bool) -> Option<String> {
+    let loops = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let found = loops.filter_map(|l| {
+        let backing = first_line(l.path().join("loop/backing_file"))?;
+        is_it(Path::new(&backing)).then(|| l.file_name())
+    });
+    found.map(|l| format!("/dev/{} is made of it", l.display())).next()
 }
 
 fn file_used_by(dev: u64, identity: Identity) -> Option<String> {
     let mounts = mounts();
-    for dir in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let Some(backing) = first_line(dir.path().join("loop/backing_file")) else { continue };
+    made_of(|path| {
         // Only files of the file system in question are looked at: another one may not answer.
-        let path = Path::new(&backing);
         let of = mounts.iter().filter(|m| path.starts_with(&m.at));
         let of = of.max_by_key(|m| m.at.as_os_str().len());
         let numbered = |m: &Mount| m.number == number(dev);
         // The files of these have other numbers than their mounts.
         let nested = |m: &Mount| matches!(m.kind.as_str(), "btrfs" | "overlay");
         let here = of.is_none_or(|m| numbered(m) || nested(m));
-        if here && is(path, identity) {
-            return Some(format!("/dev/{} is made of it", dir.file_name().display()));
-        }
-    }
-    None
+        here && is(path, identity)
+    })
 }
 
 /// Another process that has this open for writing, as far as this one may see. None: none that can be seen.
 pub fn opened_by(path: &Path, identity: Identity) -> Option<String> {
-    let inode = fs::metadata(path).ok()?.ino();
-    let wanted = format!("ino:\t{inode}");
-    let own = std::process::id().to_string();
-    for process in fs::read_dir("/proc").ok()?.flatten() {
-        let pid = process.file_name();
-        let is_pid = pid.to_str().is_some_and(|p| p.bytes().all(|b| b.is_ascii_digit()));
-        if !is_pid || pid.to_str() == Some(&own) {
-            continue;
+    let found = match identity {
+        Identity::Block(number) => {
+            let all = same_disk(number);
+            writer(Asked::Near, |m| is_device(m, &all))
         }
-        for fd in fs::read_dir(process.path().join("fdinfo")).into_iter().flatten().flatten() {
-            // The table tells without a question to the file system, which may not answer.
-            let info = lines(fd.path());
-            let flags = info.iter().find_map(|l| l.strip_prefix("flags:"));
-            let flags = flags.and_then(|f| u32::from_str_radix(f.trim(), 8).ok()).unwrap_or(0);
-            if flags & 3 == 0 || !info.contains(&wanted) {
-                continue;
-            }
-            if is(&process.path().join("fd").join(fd.file_name()), identity) {
-                let name = first_line(process.path().join("comm")).unwrap_or_default();
-                return Some(format!("process {} ({name}) has it open", pid.display()));
-            }
+        Identity::Inode(..) => {
+            let inode = fs::metadata(path).ok()?.ino();
+            writer(Asked::Inode(inode), |m| Identity::of(m) == Some(identity))
         }
-    }
-    None
+    }?;
+    Some(format!("process {} ({}) has it open", found.pid, found.name))
 }
 
 /// Whether a process still runs: one that was killed and not looked after yet does not.

@@ -403,6 +403,16 @@ fn block_devices_that_others_have_are_refused() {
     d.start();
     // The file below a device is in use by it.
     refused(&d, &format!("pool create p --device file:{}", image.display()), 4, &[&disk.0]);
+    // So is a device that another is made of, though nobody has it open.
+    let upper = Loop::new(Path::new(&disk.0)).expect("a loop device");
+    for line in [
+        format!("pool create p --device {}", disk.0),
+        format!("pool create p --raid 0 --device {} --overwrite data", disk.0),
+        format!("volume adopt v --path {}", disk.0),
+    ] {
+        refused(&d, &line, 4, &[&upper.0, "is made of it"]);
+    }
+    drop(upper);
     let made = Command::new("mkfs.ext4").args(["-q", &disk.0]).status();
     let mount = d.path("mnt");
     fs::create_dir(&mount).expect("a directory");

@@ -531,6 +531,19 @@ fn a_disk_that_is_in_use_by_another_path_is_not_taken() {
     d.start();
     drop(away);
     d.until("it is opened", || !is_fault(&d, "pool/p"));
+    // Nobody has it for himself: another process writes to it, or a loop device is made of it.
+    let all = || {
+        for line in commands(&d, &same.0) {
+            refused(&d, &line, "which is in use");
+        }
+        refused(&d, &format!("volume adopt y --path {}", same.0), "which is in use");
+    };
+    let writer = fs::File::options().write(true).open(&blank.0).expect("opened");
+    all();
+    drop(writer);
+    let on_it = Loop::new(Path::new(&blank.0)).expect("a loop device");
+    all();
+    drop(on_it);
     d.ok(&format!("pool add safe --device {}", same.0));
     d.stop();
 }

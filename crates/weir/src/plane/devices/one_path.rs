@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 use weir_control::model::PoolId;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{PAGE, other_paths};
+use weir_uring::device::{PAGE, opened_by, other_paths, used_by};
 use weir_uring::{Held, Identity};
 
 /// How often the end of a device is compared before it is another one's for sure.
@@ -90,14 +90,17 @@ impl Holds {
         let ours: Vec<_> = self.others(held).into_iter().map(|(_, h)| h.identity()).collect();
         let others = other_paths(held.identity(), name);
         let mut others = others.into_iter().filter(|(_, identity)| !ours.contains(identity));
-        let is_it =
-            |(other, identity): &(PathBuf, Identity)| match self.silent.claim(other, *identity) {
+        let is_it = |(other, identity): &(PathBuf, Identity)| {
+            // Neither a process nor a loop device has it for himself.
+            let is_used = || used_by(*identity).or_else(|| opened_by(other, *identity)).is_some();
+            match self.silent.claim(other, *identity, is_used()) {
                 Claim::None => false,
                 Claim::Had(Some(twin)) if comes_back => {
                     self.silent.sameness(held, &twin) != Sameness::Other
                 }
                 Claim::Had(_) => true,
-            };
+            }
+        };
         match others.find(is_it) {
             Some((other, _)) => Err(in_use(
                 path,

@@ -34,10 +34,10 @@ pub(super) struct Silent {
     claims: Mutex<Vec<(Identity, Weak<()>, bool)>>,
 }
 
-/// Whether somebody has a block device for himself.
+/// Whether somebody uses a block device.
 pub(super) enum Claim {
     None,
-    /// Somebody has. The device, if it can be opened beside that.
+    /// Somebody does. The device, if it can be opened beside that.
     Had(Option<Arc<Held>>),
 }
 
@@ -105,9 +105,9 @@ impl Silent {
         asked
     }
 
-    /// Whether somebody has the block device at a path for himself. The kernel tells that without the device: one that does not answer
-    /// is nobody's.
-    pub(super) fn claim(&self, path: &Path, identity: Identity) -> Claim {
+    /// Whether somebody has the block device at a path for himself, or uses it otherwise (`is_used`). The kernel tells that without the
+    /// device: one that does not answer is nobody's.
+    pub(super) fn claim(&self, path: &Path, identity: Identity, is_used: bool) -> Claim {
         let (tell, told) = channel();
         let busy = Arc::new(());
         let (asked, path) = (Arc::downgrade(&busy), path.to_owned());
@@ -115,11 +115,11 @@ impl Silent {
             let mut all = lock(&self.claims);
             all.retain(|(_, busy, _)| busy.strong_count() > 0);
             if let Some((.., is_claimed)) = all.iter().find(|(other, ..)| *other == identity) {
-                return if *is_claimed { Claim::Had(None) } else { Claim::None };
+                return if *is_claimed || is_used { Claim::Had(None) } else { Claim::None };
             }
         }
         let look = move || {
-            let is_claimed = is_claimed(&path);
+            let is_claimed = is_used || is_claimed(&path);
             // Whoever asked may have gone.
             let _ = tell.send((is_claimed, None));
             if is_claimed {
@@ -322,13 +322,13 @@ mod tests {
         for is_claimed in [true, false] {
             lock(&silent.claims).clear();
             lock(&silent.claims).push((a.1.identity(), Arc::downgrade(&busy), is_claimed));
-            let claim = silent.claim(&a.0, a.1.identity());
+            let claim = silent.claim(&a.0, a.1.identity(), false);
             assert_eq!(matches!(claim, Claim::Had(None)), is_claimed);
         }
         // That one hangs which is read says nothing.
         lock(&silent.claims).clear();
         lock(&silent.reads).push((a.1.identity(), Arc::downgrade(&busy)));
-        assert!(matches!(silent.claim(&a.0, a.1.identity()), Claim::None));
+        assert!(matches!(silent.claim(&a.0, a.1.identity(), false), Claim::None));
         assert!(lock(&silent.claims).is_empty());
     }
 }
