@@ -33,6 +33,8 @@ pub(super) struct Seen {
     pub(super) bad: Copies,
     /// The checksum that the block should have.
     pub(super) sum: u64,
+    /// What could not be read is of devices that somebody has given up.
+    excused: bool,
 }
 
 impl Seen {
@@ -80,10 +82,15 @@ impl Inner {
     ) -> Seen {
         let mut pauses = pauses.iter();
         loop {
-            let seen = self.look_once((vbn, sum), &good, which).await;
+            let mut seen = self.look_once((vbn, sum), &good, which).await;
             match seen.passing().and_then(|_| pauses.next()) {
                 Some(pause) => sleep(*pause).await,
-                None => return seen,
+                None => {
+                    if seen.excused {
+                        seen.look = Look::Wrong;
+                    }
+                    return seen;
+                }
             }
         }
     }
@@ -102,13 +109,15 @@ impl Inner {
             copies.extend(self.moving_to(vbn).map(|(d, at)| (false, d, at)));
         }
         let (mut bad, mut data, mut unread) = (Vec::new(), None, None);
+        // Only what somebody has given up could not be read.
+        let mut excused = true;
         for (current, d, at) in copies {
             if data.is_some() && (!current || which == Which::First) {
                 continue;
             }
             if !d.is_readable() {
                 if !d.is_written_off() {
-                    unread = worse(unread, IoError::Offline);
+                    (unread, excused) = (worse(unread, IoError::Offline), false);
                 }
                 continue;
             }
@@ -127,6 +136,7 @@ impl Inner {
                     }
                     self.found_unread(&d, at, sum, e);
                     unread = worse(unread, e);
+                    excused &= d.is_written_off();
                     if e == IoError::Medium && current {
                         bad.push((d, at));
                     }
@@ -147,7 +157,8 @@ impl Inner {
         if is_over {
             bad.clear();
         }
-        Seen { look, bad, sum }
+        let excused = excused && !is_over && matches!(look, Look::Unread(_));
+        Seen { look, bad, sum, excused }
     }
 
     /// How patient something is that looks at many blocks, of which `given_up` could not be read: if all of them waited, nothing

@@ -176,7 +176,7 @@ impl Inner {
 
     /// Tells what a look at a block has come to, when it is not repeated any more.
     pub(super) fn conclude(&self, seen: Seen, whose: Option<&Dataset>) -> Look {
-        let Seen { look, bad, sum } = seen;
+        let Seen { look, bad, sum, .. } = seen;
         match &look {
             Look::Good(_, bad) => {
                 bad.iter().for_each(|(d, at)| self.found_damaged(d, *at, sum, whose));

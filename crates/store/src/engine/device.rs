@@ -31,6 +31,8 @@ pub(crate) struct Device {
     pub(crate) leaving: Cell<bool>,
     /// Somebody has said that it does not come back: nobody waits for what only it has.
     pub(crate) written_off: Cell<bool>,
+    /// Somebody has let another one take its place while it had failed: whether it answers is asked before it counts as lost.
+    pub(crate) unheard: Cell<bool>,
     /// Nothing on it is believed when it is brought back.
     pub(crate) foreign: Cell<bool>,
     /// It is not brought back by itself: somebody stopped that, or it went its own way.
@@ -113,6 +115,7 @@ impl Device {
             draining: Cell::new(member.draining),
             leaving: Cell::new(member.leaving),
             written_off: Cell::new(member.written_off),
+            unheard: Cell::new(false),
             foreign: Cell::new(false),
             held: Cell::new(false),
             asked: Cell::new(false),
@@ -181,9 +184,9 @@ impl Device {
     pub(crate) fn leave(&self) {
         self.draining.set(true);
         self.leaving.set(true);
-        let is_missing = self.is_absent() && self.disk.is_none();
-        let unasked = has(Bug::FailedIsDead) && self.is_absent();
-        self.written_off.set(is_missing || unasked || has(Bug::AwayIsWrittenOff));
+        let is_lost = self.disk.is_none() || has(Bug::FailedIsDead);
+        self.written_off.set(self.is_absent() && is_lost || has(Bug::AwayIsWrittenOff));
+        self.unheard.set(self.is_absent() && !is_lost);
     }
 
     /// What it has is lost as far as anybody can tell.

@@ -56,6 +56,19 @@ impl Inner {
         d.flush(self.options.deadline).await
     }
 
+    /// Nothing on a device says any more that it is one of a pool. Ends with the first error but that of a bad block.
+    async fn wipe_names(&self, d: &Device) -> IoResult {
+        let labels = (0..LABELS).map(|copy| (d.layout.label(u64::from(copy)), 1));
+        let rings = (0..2).map(|area| (d.layout.superblock(area, 0), SUPER_SLOTS));
+        for (at, blocks) in labels.chain(rings) {
+            match self.wipe(d, at, blocks).await {
+                Err(e) if e != IoError::Medium => return Err(e),
+                _ => {}
+            }
+        }
+        d.flush(self.options.deadline).await
+    }
+
     async fn write_labels(&self, d: &Device) -> IoResult {
         for copy in 0..LABELS {
             let label = d.label(self.pool, copy);
@@ -123,25 +136,6 @@ impl Inner {
         d.written_off.set(false);
         d.flushes.forget();
         Ok(())
-    }
-
-    /// Asks a device that has failed and is to leave whether it answers: if so it is read, and if not it is taken for lost. Until it has
-    /// been asked it is neither, and what only it may have stays where it is, whatever else is being moved.
-    async fn ask_leaving(&self, number: u16) {
-        let Some(d) = self.device(number).filter(|d| d.is_absent() && !d.written_off.get()) else {
-            return;
-        };
-        if self.still_there(&d).await.is_ok() {
-            return;
-        }
-        // A pool that cannot be written now waits for that device, and says so.
-        let _ = self
-            .act(Box::new(move |i| {
-                if let Some(d) = i.still(&d).filter(|d| d.leaving.get() && d.is_absent()) {
-                    d.written_off.set(true);
-                }
-            }))
-            .await;
     }
 
     /// A disk that is to be a new device, with its label on it.
@@ -346,13 +340,8 @@ impl Inner {
         }
         // Nothing refers to it any more; it must not be found as a part of this pool again.
         if d.usable() && d.is_quiet(self.options.deadline).await {
-            for copy in 0..LABELS {
-                let _ = self.wipe(&d, d.layout.label(u64::from(copy)), 1).await;
-            }
-            for area in 0..2 {
-                let _ = self.wipe(&d, d.layout.superblock(area, 0), SUPER_SLOTS).await;
-            }
-            let _ = d.flush(self.options.deadline).await;
+            // One that does not answer is not waited for again and again.
+            let _ = self.wipe_names(&d).await;
         }
         // Others may have it when reads that began before have ended. What was given up keeps what it goes to by itself.
         let nobody = patience(self.options.deadline, self.pins.grace()).await.is_ok();
@@ -409,8 +398,8 @@ impl Pool {
     }
 
     /// Lets a disk take the place of a device, which leaves the pool when everything is off it. It goes on in the
-    /// background. The old device is read as long as it answers. One that is away is taken not to come back: what only it has is
-    /// lost then. Returns the number of the new one.
+    /// background. The old device is read as long as it answers. One that is away, and does not answer when it is asked, is taken not to
+    /// come back: what only it has is lost then. Returns the number of the new one.
     ///
     /// # Errors
     /// The new disk is too small or belongs to a pool; slabs of the old one are nowhere else; or the pool
@@ -424,15 +413,12 @@ impl Pool {
                 let _ = i.wipe(&d, d.layout.label(2), 2).await;
                 return Err(e);
             }
-            let new = i
-                .join(d, move |i| {
-                    if let Some(old) = i.device(number) {
-                        old.leave();
-                    }
-                })
-                .await?;
-            i.ask_leaving(number).await;
-            Ok(new)
+            i.join(d, move |i| {
+                if let Some(old) = i.device(number) {
+                    old.leave();
+                }
+            })
+            .await
         })
         .await?
     }
@@ -503,22 +489,25 @@ impl Pool {
     }
 
     /// Removes a device that holds nothing: a spare, or one that was drained. Its label is wiped, if it answers. One that is
-    /// drained and away is taken not to come back: it leaves in the background, and what only it has is lost.
+    /// drained and out of service is not waited for any more: it leaves in the background, and what only it has is lost if it cannot
+    /// be read.
     ///
     /// # Errors
-    /// It holds slabs and is not drained, or answers, or the pool cannot be written.
+    /// It holds slabs and is not drained, or is in service, or the pool cannot be written.
     pub async fn remove(&self, number: u16) -> StoreResult {
         self.change(move |i| async move {
         let d = i.member(number)?;
         let held = i.space.borrow().held_by(number);
-        if held > 0 && d.draining.get() && d.is_absent() {
+        if held > 0 && d.draining.get() && d.is_away() {
             i.act(Box::new(move |i| {
-                if let Some(d) = i.device(number) {
+                // It may have been brought back meanwhile.
+                if let Some(d) = i.device(number).filter(|d| d.is_away()) {
                     d.leave();
+                    d.unheard.set(false);
+                    d.written_off.set(true);
                 }
             }))
             .await?;
-            i.ask_leaving(number).await;
             i.upkeep.retry();
             return Ok(());
         }

@@ -4,6 +4,7 @@ use super::device::Device;
 use super::fill::Into;
 use super::plan::{Plan, Plot, Site, View};
 use super::space::{Slab, Space};
+use super::together::together;
 use super::upkeep::{BATCH, Work};
 use super::{Inner, StoreError, StoreResult};
 use crate::format::slab::{Placement, RECORD, REMAP};
@@ -13,6 +14,7 @@ use crate::planted::{Bug, has};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_base::IoError;
+use weir_reactor::patience;
 
 impl Inner {
     /// Brings a device up to date that missed something.
@@ -117,15 +119,41 @@ impl Inner {
         }
     }
 
-    /// Whether any device that failed, and is not brought back as it is drained, can be read again.
+    /// Whether any device that failed, and is not brought back as it is drained, can be read again. Until it has been asked, what only
+    /// it may have stays where it is, whatever is being moved.
     async fn ask_absent(&self) -> bool {
-        let absent = |d: &&Rc<Device>| d.draining.get() && d.is_away() && !d.is_readable();
+        let is_away = |d: &Device| d.draining.get() && d.is_away() && !d.is_readable();
+        let holds = |d: &Device| self.space.borrow().held_by(d.number) > 0;
+        let absent = |d: &&Rc<Device>| is_away(d) && !d.written_off.get() && holds(d);
         let all: Vec<_> = self.devices.borrow().iter().filter(absent).cloned().collect();
+        let ask = |d: &Rc<Device>| {
+            let d = d.clone();
+            async move {
+                let asked = patience(self.options.deadline, self.still_there(&d)).await;
+                matches!(asked, Ok(Ok(())))
+            }
+        };
+        // Side by side: a stop waits for them.
+        let answers = together(all.iter().map(ask)).await;
         let mut any = false;
-        for d in all {
-            any |= self.still_there(&d).await.is_ok();
+        for (d, answers) in all.into_iter().zip(answers) {
+            any |= answers;
+            if d.unheard.replace(false) && !answers {
+                // A pool that cannot be written now waits for that device, and says so.
+                let _ = self.write_off(d).await;
+            }
         }
         any
+    }
+
+    /// What only this device has is lost.
+    async fn write_off(&self, d: Rc<Device>) -> StoreResult {
+        self.act(Box::new(move |i| {
+            if let Some(d) = i.still(&d).filter(|d| d.leaving.get() && d.is_absent()) {
+                d.written_off.set(true);
+            }
+        }))
+        .await
     }
 
     /// Gives up what a plan gives up, and moves what it moves. Gives the slabs that stay where they are, as not all that they have

@@ -1,9 +1,11 @@
 //! A device lacks something, and the other one with a copy of it is dead, or away: all else gets its second copy again.
 
 use crate::bench::{B, Bench, LIMIT, MIB, first, spec, write};
+use std::cell::Cell;
 use std::rc::Rc;
-use weir_base::{IoError, SECONDS};
-use weir_disk::Disk;
+use weir_base::{IoError, Nanos, SECONDS};
+use weir_disk::{Disk, DiskOp, report};
+use weir_reactor::{Token, complete, now};
 use weir_store::format::page::{Header, PageKind};
 use weir_store::format::superblock::MemberState;
 use weir_store::format::tree::LEAF;
@@ -13,6 +15,8 @@ use weir_store::{Options, Pool, Whose, create};
 const BLOCKS: u64 = 3 * MIB / B;
 /// One of them.
 const BLOCK: u64 = 100;
+/// Another one of the same slab.
+const OTHER: u64 = 101;
 
 /// What device 1, which stays, does not have as it should.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,8 +46,13 @@ enum Done {
 
 /// A mirror of devices 0 and 1; the second lacks something.
 fn made(lacks: Lacks) -> (Bench, Pool) {
+    made_by(lacks, |disk| disk)
+}
+
+/// The same; something is put before device 0.
+fn made_by(lacks: Lacks, by: impl FnOnce(Rc<dyn Disk>) -> Rc<dyn Disk>) -> (Bench, Pool) {
     let b = Bench::new(3, 7);
-    let disks = b.disks(&[0, 1]);
+    let disks = vec![by(b.disk(0)), b.disk(1)];
     let again = disks.clone();
     let (p, places) = b.run(async move {
         create(&disks, &spec(2)).await.unwrap();
@@ -248,6 +257,64 @@ fn failed_and_replaced_beside_a_drain() -> Vec<u64> {
 #[test]
 fn a_device_that_failed_is_asked_before_anybody_moves_what_it_has() {
     assert_eq!(failed_and_replaced_beside_a_drain(), Vec::<u64>::new());
+}
+
+/// A disk with a block that is not read, though the disk answers; and one that is not before a time.
+struct Deaf {
+    disk: Rc<dyn Disk>,
+    at: Rc<Cell<u64>>,
+    passing: Rc<Cell<(u64, Nanos)>>,
+}
+
+impl Disk for Deaf {
+    crate::wrapped::is_like!(disk);
+    fn submit(&self, op: DiskOp, token: Token) {
+        let (block, until) = self.passing.get();
+        if let DiskOp::Read { offset, buf } = &op {
+            let all = *offset..offset + buf.len() as u64;
+            if all.contains(&self.at.get()) || all.contains(&block) && now() < until {
+                return complete(token, report(Err(IoError::Path)));
+            }
+        }
+        self.disk.submit(op, token);
+    }
+}
+
+/// Device 0 has failed, is replaced, and answers; it cannot read the one block that the other one lacks.
+#[test]
+fn a_device_that_answers_leaves_when_somebody_gives_up_what_it_cannot_read() {
+    let at = Rc::new(Cell::new(u64::MAX));
+    let passing = Rc::new(Cell::new((u64::MAX, 0)));
+    let deaf = (at.clone(), passing.clone());
+    let (b, p) = made_by(Lacks::Wrong, |disk| Rc::new(Deaf { disk, at: deaf.0, passing: deaf.1 }));
+    let (q, m, new) = (p.clone(), b.media[0].clone(), b.disk(2));
+    let (other, brief) = (b.media[1].clone(), passing.clone());
+    b.run(async move {
+        let places = q.volume(1).unwrap().locate(BLOCK * B).await.unwrap();
+        at.set(places.into_iter().find(|(d, _)| *d == 0).unwrap().1);
+        // The other one lacks this, too.
+        for (d, at) in q.volume(1).unwrap().locate(OTHER * B).await.unwrap() {
+            match d {
+                0 => passing.set((at, Nanos::MAX)),
+                _ => other.poke(at, &[0]),
+            }
+        }
+        m.set_offline(true);
+        write(&q, 1, 48 * MIB, B, 2).await.unwrap();
+        m.set_offline(false);
+        q.replace(0, new).await.unwrap();
+    });
+    wait(&b, 600);
+    assert_eq!(left(&p), Some(1));
+    let q = p.clone();
+    b.run(async move {
+        brief.set((brief.get().0, now() + 2 * SECONDS));
+        q.remove(0).await
+    })
+    .unwrap();
+    wait(&b, 600);
+    assert!(numbers(&p) == [1, 2] && p.status().whole, "{:?}", p.status());
+    assert_eq!(wrong_now(&b, &p), [(BLOCK, Err(IoError::Medium))]);
 }
 
 /// Device 0 was missing when it was replaced, is there at the next start, and away once more for a moment. The blocks that nobody
