@@ -282,8 +282,8 @@ impl Channel {
         let mut rng = Prng::new(self.shared.number ^ u64::from(self.index) ^ now());
         // At once after a connection that lasted; else ever later.
         let lasted = now().saturating_sub(self.up_since.get()) > self.config.reconnect_max;
-        let longer =
-            |pause: Nanos| (pause * 2).clamp(self.config.reconnect_min, self.config.reconnect_max);
+        let (least, most) = (self.config.reconnect_min, self.config.reconnect_max);
+        let longer = |pause: Nanos| (pause + pause / 4 + 1).clamp(least, most.max(least));
         let mut pause = if lasted { 0 } else { longer(self.pause.get()) };
         loop {
             if pause > 0 {

@@ -8,6 +8,7 @@ use weir_base::{MILLIS, SECONDS};
 use weir_fabric::Provider;
 use weir_mem::Slice;
 use weir_proto_brp::command::flag;
+use weir_proto_brp::control::Abort;
 use weir_proto_brp::{Command, Features, LoginRequest, Op, RejectReason, Status, completion};
 use weir_reactor::{now, sleep, timeout};
 use weir_target_brp::TargetConfig;
@@ -194,6 +195,47 @@ fn what_a_flush_is_told_that_lost_its_connection_the_next_one_tells() {
         }
         assert_eq!(statuses, [Status::Internal as _, 0]);
         assert_eq!(t.mood.lost.get(), 1);
+    });
+}
+
+/// Its answer is thrown away by whoever has given it up.
+#[test]
+fn what_a_flush_is_told_that_its_host_has_given_up_the_next_one_tells() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &Slice::heap(1 << 20));
+        let peer = Peer::enter(&p, &t, login(), 4).await.unwrap();
+        let guard = peer.volume().await.guard;
+        t.mood.stall.set(true);
+        t.mood.flush_fails.set(true);
+        let flush = Command { guard, ..command(Op::Flush, 1) };
+        peer.send(&[(flush, &[], &[])]);
+        while t.port.census().requests_busy == 0 {
+            sleep(MILLIS).await;
+        }
+        let integrity = peer.granted.features.has(Features::INTEGRITY);
+        peer.say(&Abort { tag: 1, seq: flush.seq }.message(integrity));
+        sleep(100 * MILLIS).await;
+        t.mood.stall.set(false);
+        let first = peer.completions(1, &[]).await.remove(0).0.status;
+        let mut statuses = Vec::new();
+        for seq in 1..=2 {
+            peer.send(&[(Command { seq: flush.seq + seq, ..flush }, &[], &[])]);
+            statuses.push(peer.completions(1, &[]).await.remove(0).0.status);
+        }
+        assert_eq!((first, statuses), (Status::Internal as _, vec![Status::Internal as _, 0]));
+        // So it is when that comes after the answer.
+        t.mood.flush_fails.set(true);
+        let mut statuses = Vec::new();
+        for seq in 3..=5 {
+            peer.send(&[(Command { seq: flush.seq + seq, ..flush }, &[], &[])]);
+            statuses.push(peer.completions(1, &[]).await.remove(0).0.status);
+            if seq == 3 {
+                peer.say(&Abort { tag: 1, seq: flush.seq + seq }.message(integrity));
+                // Commands may overtake what is none.
+                sleep(100 * MILLIS).await;
+            }
+        }
+        assert_eq!(statuses, [Status::Internal as _, Status::Internal as _, 0]);
     });
 }
 

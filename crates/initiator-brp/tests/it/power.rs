@@ -5,7 +5,7 @@ use crate::common::slice;
 use crate::target::{BLOCK, HOST, Served, config, serve};
 use std::cell::RefCell;
 use std::rc::Rc;
-use weir_base::{MILLIS, SECONDS};
+use weir_base::{MILLIS, Nanos, SECONDS};
 use weir_initiator_brp::{Disk, Error, Event, Multipath, PortId, Session, SessionConfig};
 use weir_mem::Slice;
 use weir_sim::{Node, World};
@@ -69,6 +69,11 @@ struct Lab {
 
 impl Lab {
     fn new(seed: u64, ports: u8, cores: usize) -> Lab {
+        Lab::with(seed, ports, cores, 200 * MILLIS)
+    }
+
+    /// Sessions that wait up to so long before they try to connect again.
+    fn with(seed: u64, ports: u8, cores: usize, reconnect_max: Nanos) -> Lab {
         let world = World::new(seed);
         let memory = Slice::heap(LEN).sub(0, LEN);
         let ports: Vec<Machine> = (1..=ports).map(|i| Machine::new(&world, i, &memory)).collect();
@@ -77,7 +82,7 @@ impl Lab {
             Session::new(SessionConfig {
                 command_timeout: 0,
                 keep_alive: 2 * SECONDS,
-                reconnect_max: 200 * MILLIS,
+                reconnect_max,
                 fast_io_fail: 4 * SECONDS,
                 session: u64::from(m.number),
                 ..SessionConfig::new(&m.node.addr(PORT), HOST)
@@ -201,4 +206,24 @@ fn a_flush_that_is_given_up_takes_nothing_with_it() {
     lab.host.enter(|| flush.cancel());
     lab.ports[0].return_with(2);
     assert_eq!(lab.flush(0, &d), Err(Error::LostCache));
+}
+
+/// The machine answers, and the program is not there yet.
+#[test]
+fn a_host_is_back_soon_after_a_target_that_was_away_for_long() {
+    for seconds in [1, 2, 3, 5, 7, 11, 17, 26] {
+        let lab = Lab::with(300 + seconds, 1, 1, 600 * SECONDS);
+        lab.ports[0].node.kill();
+        lab.ports[0].served.take();
+        lab.ports[0].node.restart();
+        let since = lab.sessions[0].figures().reconnects;
+        lab.world.run_for(seconds * SECONDS);
+        assert_eq!(lab.sessions[0].figures().reconnects, since);
+        lab.ports[0].serve(2);
+        let back = lab.world.now();
+        let is_back = || lab.sessions[0].figures().reconnects > since;
+        lab.world.run_until(600 * SECONDS, is_back).unwrap();
+        let waited = lab.world.now() - back;
+        assert!(waited < seconds * SECONDS * 2 / 5, "{} ms of {seconds} s", waited / MILLIS);
+    }
 }

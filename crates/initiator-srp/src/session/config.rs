@@ -45,7 +45,8 @@ pub struct SessionConfig {
     /// How often a command is sent again that was aborted for its time, ended with BUSY, TASK SET FULL,
     /// ABORTED COMMAND or a unit attention.
     pub retries: u32,
-    /// Pause after the first failed attempt to log in again; doubles with each further one.
+    /// Pause after the first failed attempt to log in again; a quarter more after each further one, so that a target is waited for
+    /// no longer than about a quarter of the time that it was away.
     pub reconnect_min: Nanos,
     /// Longest pause between attempts to log in again.
     pub reconnect_max: Nanos,
@@ -77,6 +78,12 @@ impl SessionConfig {
             fast_io_fail: 15 * SECONDS,
             events: true,
         }
+    }
+
+    /// The pause between attempts to log in again that comes after this one.
+    pub(crate) fn longer(&self, pause: Nanos) -> Nanos {
+        let (least, most) = (self.reconnect_min.max(1), self.reconnect_max);
+        (pause + pause / 4 + 1).clamp(least, most.max(least))
     }
 
     /// Channels to log in with this many reactors.

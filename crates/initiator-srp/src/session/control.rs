@@ -127,7 +127,7 @@ impl Control {
             // Hosts that lost the same target do not come back in step.
             let jitter = self.jitter.borrow_mut().below(pause / 4 + 1);
             sleep(pause + jitter).await;
-            pause = (pause * 2).min(c.reconnect_max.max(c.reconnect_min));
+            pause = c.longer(pause);
         }
         self.task.set(None);
         if let Some(t) = self.timer.take() {

@@ -383,13 +383,13 @@ impl Session {
         let me = self.clone();
         spawn_task(async move {
             let c = me.config();
-            let (mut pause, most) = (c.reconnect_min.max(1), c.reconnect_max.max(c.reconnect_min));
+            let mut pause = c.reconnect_min.max(1);
             loop {
                 sleep(pause).await;
                 if me.state() == PathState::Closed || me.login().await.is_ok() {
                     return;
                 }
-                pause = (pause * 2).min(most);
+                pause = c.longer(pause);
             }
         });
     }

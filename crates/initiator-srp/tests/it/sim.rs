@@ -212,6 +212,26 @@ fn data_survives_a_restart_of_the_target() {
     }
 }
 
+/// The machine answers, and the program is not there yet.
+#[test]
+fn a_host_is_back_soon_after_a_target_that_was_away_for_long() {
+    for seconds in [1, 2, 3, 5, 7, 11, 17, 26] {
+        let lab = Lab::new(300 + seconds, 1);
+        let c = SessionConfig { reconnect_max: 600 * SECONDS, ..lab.session_config() };
+        let s = lab.session(c);
+        lab.target.kill();
+        lab.served.borrow_mut().take();
+        lab.target.restart();
+        lab.world.run_for(seconds * SECONDS);
+        lab.serve();
+        let back = lab.world.now();
+        lab.world.run_until(600 * SECONDS, || s.state() == PathState::Running).unwrap();
+        let waited = lab.world.now() - back;
+        assert!(waited < seconds * SECONDS * 2 / 5, "{} ms of {seconds} s", waited / MILLIS);
+        lab.check_clean(&s);
+    }
+}
+
 #[test]
 fn a_deaf_disk_is_climbed_rung_by_rung() {
     let lab = Lab::new(7, 1);
