@@ -37,6 +37,8 @@ weir_base::planted_bugs! {
     TurnAwaited,
     /// A flush under way is forgotten by the next login, and with it an error that it is told.
     FlushForgotten,
+    /// A flush that its host has given up tells it of a loss.
+    GivenUpIsTold,
 }
 
 impl Bug {
@@ -58,5 +60,6 @@ impl Bug {
         Bug::WaitingStay,
         Bug::TurnAwaited,
         Bug::FlushForgotten,
+        Bug::GivenUpIsTold,
     ];
 }

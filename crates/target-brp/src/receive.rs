@@ -6,7 +6,6 @@ use crate::port::Port;
 use crate::reply::Reply;
 use crate::request::{Ended, Work};
 use std::rc::{Rc, Weak};
-use weir_base::Nanos;
 use weir_block::check_range;
 use weir_fabric::{SendFlags, Tap};
 use weir_proto_brp::command::{Command, Commands, Item, flag};
@@ -204,11 +203,16 @@ impl Channel {
 
     fn abort(&self, a: Abort) {
         self.port.shared.spread.counts().managed();
-        if let Some(s) = self.slots.borrow_mut().get_mut(usize::from(a.tag))
-            && s.slot.judge(a.seq) == Verdict::Running
-        {
-            s.aborted = true;
-            self.halt.signal_all();
+        let mut slots = self.slots.borrow_mut();
+        let Some(s) = slots.get_mut(usize::from(a.tag)) else { return };
+        match s.slot.judge(a.seq) {
+            Verdict::Running => {
+                s.aborted = true;
+                self.halt.signal_all();
+            }
+            // Its answer may have come too late.
+            Verdict::Done(..) => self.view.given_up(a.tag.into()),
+            _ => {}
         }
     }
 
@@ -316,20 +320,15 @@ impl Channel {
         }
     }
 
-    /// Looks whether a command that came then may read or write its volume. Tells as well whether writes must be durable.
+    /// Looks whether a command may read or write its volume. Tells as well whether writes must be durable.
     #[inline]
-    pub(crate) fn admit(
-        &self,
-        c: &Command,
-        writes: bool,
-        came: Nanos,
-    ) -> Result<(Pass, bool), Status> {
+    pub(crate) fn admit(&self, c: &Command, writes: bool) -> Result<(Pass, bool), Status> {
         // It may have waited for a request.
         self.refresh();
         let (a, durable) = self.allowed(c, writes)?;
         let g = a.unit().volume().geometry();
         match check_range(&g, c.offset, u64::from(c.len)) {
-            Ok(()) => Ok((a.pass_of(came), durable)),
+            Ok(()) => Ok((a.pass_of(c.tag.into()), durable)),
             Err(_) => Err(Status::OutOfRange),
         }
     }

@@ -11,7 +11,7 @@ use fetch::pieces;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
-use weir_base::{IoError, MILLIS, Nanos};
+use weir_base::{IoError, MILLIS};
 use weir_block::Volume;
 use weir_mem::{Lent, Purse, Slice};
 use weir_proto_brp::command::{Command, Descriptor, flag};
@@ -164,7 +164,6 @@ struct Running<'a> {
     port: &'a Port,
     channel: &'a Rc<Channel>,
     generation: u64,
-    came: Nanos,
     c: Command,
     inline: Option<Slice>,
     purse: Purse,
@@ -174,14 +173,13 @@ struct Running<'a> {
 
 impl Task {
     async fn run(&mut self, port: &Port, w: Work) {
-        let Work { channel, generation, came, command, parts, data: inline } = w;
+        let Work { channel, generation, command, parts, data: inline } = w;
         self.parts = parts;
         self.read_sums.clear();
         self.lent = false;
         let purse = self.purse.clone();
         let acts = Cell::new(false);
-        let r =
-            Running { port, channel: &channel, generation, came, c: command, inline, purse, acts };
+        let r = Running { port, channel: &channel, generation, c: command, inline, purse, acts };
         let ended = loop {
             // Pinned here: it is large, and would be moved for each command.
             let done = contained_future(pin!(r.one_at_a_time(self))).await;
@@ -336,7 +334,7 @@ impl Running<'_> {
                 Ok(Status::Ok.into())
             }
             Some(op @ (Op::Discard | Op::WriteZeroes)) => {
-                let (a, durable) = self.channel.admit(c, true, self.came)?;
+                let (a, durable) = self.channel.admit(c, true)?;
                 let volume = a.unit().volume();
                 let _writing = self.begin_write(&a, at, len).await?;
                 self.act()?;
@@ -357,7 +355,8 @@ impl Running<'_> {
 
     async fn flush(&self, a: &Pass) -> Result<(), Stop> {
         let done = a.flush().await;
-        if !self.channel.is_lost(self.generation) {
+        // Who has given it up does not look at its answer.
+        if self.go_on().is_ok() || has(Bug::GivenUpIsTold) {
             a.told();
         }
         io(done)
@@ -366,7 +365,7 @@ impl Running<'_> {
     /// The volume of a command without a range.
     fn volume_only(&self) -> Result<Pass, Stop> {
         let c = Command { offset: 0, len: 0, ..self.c };
-        Ok(self.channel.admit(&c, false, self.came)?.0)
+        Ok(self.channel.admit(&c, false)?.0)
     }
 
     async fn describe(&self) -> Result<Ended, Stop> {
@@ -401,7 +400,7 @@ impl Running<'_> {
 
     async fn read(&self, t: &mut Task) -> Result<Ended, Stop> {
         let c = &self.c;
-        let (a, _) = self.channel.admit(c, false, self.came)?;
+        let (a, _) = self.channel.admit(c, false)?;
         let volume = a.unit().volume();
         let len = c.len as usize;
         if c.has(flag::INLINE_IN) {
@@ -541,7 +540,7 @@ impl Running<'_> {
 
     async fn write(&self, t: &mut Task) -> Result<Ended, Stop> {
         let c = &self.c;
-        let (a, durable) = self.channel.admit(c, true, self.came)?;
+        let (a, durable) = self.channel.admit(c, true)?;
         let (data, _held) = self.fetch(t, c.len as usize, self.integrity()).await?;
         if data.is_empty() {
             return Ok(Status::Ok.into());

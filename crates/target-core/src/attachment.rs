@@ -221,6 +221,11 @@ impl Attachment {
         self.luns.borrow().iter().map(|(_, a)| a.clone()).collect()
     }
 
+    /// The host has given the command with this tag up, whatever it was for.
+    pub fn given_up(&self, tag: u64) {
+        self.luns.borrow().iter().for_each(|(_, a)| a.gives_up(Some(tag)));
+    }
+
     /// Whose writes wait for what is left behind here.
     pub(crate) fn writer(&self) -> Arc<str> {
         self.writer.borrow().clone()

@@ -2,7 +2,7 @@
 //!
 //! A device tells that by one flush that fails, and the next one may end well. So a flush of a host fails as long as there is a loss that
 //! the host has not been told of: by whichever port it comes, and whoever's flush it was that the device has told. Each host
-//! is told once, and once more if its connection was lost before anything else had come by it.
+//! is told once, and once more if its connection was lost before it had used that flush's tag again.
 
 use crate::access::NAMED;
 use crate::members::number;
@@ -11,14 +11,10 @@ use crate::planted::{Bug, has};
 use crate::unit::Attached;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weir_base::{IoError, IoResult, Nanos, SECONDS};
+use weir_base::{IoError, IoResult};
 use weir_proto_scsi::lu::Nexus;
 use weir_proto_scsi::transport_id::TransportId;
-use weir_reactor::now;
 
-/// What comes by a connection so long after an answer was sent for what the host knew by then: the answer has not been lost. However
-/// long nothing comes proves nothing.
-const LATER: Nanos = SECONDS;
 /// Hosts that are kept in mind.
 const HOSTS: usize = 4096;
 
@@ -165,7 +161,7 @@ impl Attached {
     }
 
     /// The host is told of a loss by an answer that leaves by this view's connection.
-    fn tells_of(&self, loss: u64) {
+    fn tells_of(&self, loss: u64, tag: Option<u64>) {
         // What leaves by a connection that is lost already tells nobody.
         if self.rounds.is_gone() {
             return;
@@ -175,21 +171,30 @@ impl Attached {
             h.answers.retain(|a| a.view != self.number);
             h.answers.push(Answer { view: self.number, loss, order: number() });
         });
-        self.answered.set(Some(now()));
+        self.answered.set(tag);
     }
 
-    /// Something has come by the connection since the last answer that tells of a loss.
+    /// The tag of the last answer that tells of a loss is used again, and the host has not given the command up: it has that answer.
+    /// What comes later otherwise may have been sent before, and an answer that is sent may never arrive.
     #[cold]
-    pub(crate) fn comes_after(&self, answer: Nanos, came: Nanos) {
-        if came.saturating_sub(answer) < LATER {
-            return;
-        }
+    pub(crate) fn is_heard(&self) {
         self.answered.set(None);
         self.with_host(|h| {
             for a in h.answers.extract_if(.., |a| a.view == self.number) {
                 h.told = h.told.max(a.loss);
             }
         });
+    }
+
+    /// The host has given the command with this tag up, or all of them (`None`): an answer that tells of a loss may have come too late,
+    /// and was thrown away then.
+    #[cold]
+    pub(crate) fn gives_up(&self, tag: Option<u64>) {
+        let Some(answered) = self.answered.get() else { return };
+        if tag.is_none_or(|t| t == answered) && !has(Bug::GivenUpIsHeard) {
+            self.answered.set(None);
+            self.with_host(|h| h.answers.retain(|a| a.view != self.number));
+        }
     }
 
     /// The connection is lost.
@@ -238,6 +243,6 @@ impl Pass {
     /// The command's answer, which tells of a loss, is with the connection.
     #[cold]
     pub(crate) fn loss_is_told(&self) {
-        self.tells_of(self.tells.replace(0));
+        self.tells_of(self.tells.replace(0), self.tag);
     }
 }

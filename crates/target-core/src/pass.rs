@@ -12,11 +12,10 @@ use crate::unit::Attached;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
-use weir_base::Nanos;
 use weir_proto_scsi::lu::{LuState, Nexus};
 use weir_proto_scsi::sense::{Sense, SenseKey};
 use weir_proto_scsi::status::ScsiError;
-use weir_reactor::{WaitChannel, now, unless};
+use weir_reactor::{WaitChannel, unless};
 
 /// Passes that one fence makes void together.
 #[derive(Default)]
@@ -154,6 +153,8 @@ pub struct Pass {
     taken: Cell<Option<Box<Sense>>>,
     /// The loss that the command's answer tells of.
     pub(crate) tells: Cell<u64>,
+    /// By which its host knows the answer.
+    pub(crate) tag: Option<u64>,
     /// The one that its command had when it was ended, and kept: who ended it waits for that.
     _kept: Option<Box<Pass>>,
 }
@@ -200,19 +201,21 @@ impl Attached {
     /// A pass for a command that has just come, and is for this unit.
     #[inline]
     pub fn pass(self: &Rc<Self>) -> Pass {
-        self.pass_of(now())
+        self.one_more(None)
     }
 
-    /// The same for one that came then, and has waited since.
+    /// The same for one with this tag, which its host uses for one command at a time.
     #[inline]
-    pub fn pass_of(self: &Rc<Self>, came: Nanos) -> Pass {
-        if let Some(at) = self.answered.get() {
-            self.comes_after(at, if has(Bug::WaitedIsCame) { now() } else { came });
+    pub fn pass_of(self: &Rc<Self>, tag: u64) -> Pass {
+        if let Some(answered) = self.answered.get()
+            && (answered == tag || has(Bug::AnyIsHeard))
+        {
+            self.is_heard();
         }
-        self.one_more()
+        self.one_more(Some(tag))
     }
 
-    fn one_more(self: &Rc<Self>) -> Pass {
+    fn one_more(self: &Rc<Self>, tag: Option<u64>) -> Pass {
         let round = self.rounds.now.borrow().clone();
         round.passes.set(round.passes.get() + 1);
         Pass {
@@ -220,6 +223,7 @@ impl Attached {
             round,
             taken: Cell::default(),
             tells: Cell::default(),
+            tag,
             _kept: None,
         }
     }
@@ -227,6 +231,9 @@ impl Attached {
     /// The passes so far are void from here on, but that of the command aside with this number.
     pub(crate) fn fence(&self, why: End, spared: u64) -> Vec<Rc<Round>> {
         let rounds = self.rounds.fence(why, self.nexus, spared);
+        if why == End::Aborted(self.nexus) {
+            self.gives_up(None);
+        }
         if self.rounds.is_gone() {
             self.forget_rules();
         }
@@ -245,7 +252,11 @@ impl Pass {
     #[inline]
     pub fn told(&self) {
         self.taken.set(None);
-        if self.tells.get() > 0 {
+        let by_its_host = |e| matches!(e, End::Aborted(by) if by == self.nexus);
+        // What it has given up it does not hear of.
+        if self.tells.get() > 0
+            && (!self.end().is_some_and(by_its_host) || has(Bug::GivenUpIsHeard))
+        {
             self.loss_is_told();
         }
     }
@@ -378,7 +389,7 @@ impl Pass {
 
     /// A new pass for a command that may ask again.
     pub fn renew(&mut self) {
-        *self = self.attached.one_more();
+        *self = self.attached.one_more(self.tag);
     }
 
     /// Gives the pass back for the time in which the command, which has done its work, waits for the end of others. One that
@@ -432,7 +443,8 @@ impl Aside {
         }
         self.round.passes.set(self.round.passes.get() + 1);
         let (attached, round) = (self.attached.clone(), self.round.clone());
-        Pass { attached, round, taken: Cell::default(), tells: Cell::default(), _kept: kept }
+        let (taken, tells) = (Cell::default(), Cell::default());
+        Pass { attached, round, taken, tells, tag: None, _kept: kept }
     }
 }
 

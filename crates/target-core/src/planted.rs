@@ -61,8 +61,10 @@ weir_base::planted_bugs! {
     LossToldOnce,
     /// An answer that left shortly before its connection was lost has told its host of a loss.
     LostAnswerTells,
-    /// A command that has waited since before an answer counts as one that came after it.
-    WaitedIsCame,
+    /// Whatever comes after an answer proves that it was heard.
+    AnyIsHeard,
+    /// So does an answer to what the host has given up.
+    GivenUpIsHeard,
     /// What a host has left of a flush is not waited for by its next one.
     FlushesLeft,
 }
@@ -95,7 +97,8 @@ impl Bug {
         Bug::FencesWaitOn,
         Bug::LossToldOnce,
         Bug::LostAnswerTells,
-        Bug::WaitedIsCame,
+        Bug::AnyIsHeard,
+        Bug::GivenUpIsHeard,
         Bug::FlushesLeft,
     ];
 }

@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use weir_base::Nanos;
 use weir_block::Volume;
 use weir_mem::BufPool;
 use weir_proto_scsi::cdb::Command;
@@ -191,7 +190,7 @@ pub struct Attached {
     fast: Cell<FastPath>,
     pub(crate) rounds: Rounds,
     /// When its connection was given an answer that tells of a loss, and that may not have reached the host.
-    pub(crate) answered: Cell<Option<Nanos>>,
+    pub(crate) answered: Cell<Option<u64>>,
 }
 
 impl Attached {

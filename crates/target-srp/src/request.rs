@@ -318,7 +318,7 @@ impl Request {
         let port = &self.port;
         channel.view.refresh(&port.shared.access, &port.units);
         let lun = Lun(c.lun);
-        let mut pass = channel.view.find(lun).map(|a| a.pass());
+        let mut pass = channel.view.find(lun).map(|a| a.pass_of(c.tag.0));
         self.task.set(Task::Runs);
         self.unplaced.set(pass.is_none().then_some(lun));
         // The table's fetch runs in parallel with the command.

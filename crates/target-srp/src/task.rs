@@ -65,6 +65,7 @@ impl Port {
                 }
             };
             unless(request.halted(), aborted).await;
+            channel.view.given_up(t.task_tag.0);
             return RspCode::Complete;
         }
         let Some(a) = channel.view.find(Lun(t.lun)) else { return RspCode::TmfFailed };

@@ -15,7 +15,7 @@ impl Running<'_> {
         if c.len > COMPARE_MAX || c.len == 0 || 2 * len > self.port.pool.max_len() {
             return Err(Status::Invalid.into());
         }
-        let (a, durable) = self.channel.admit(c, true, self.came)?;
+        let (a, durable) = self.channel.admit(c, true)?;
         let (both, _held) = self.fetch(t, 2 * len, false).await?;
         let (expected, data) = (both.sub(0, len), both.sub(len, len));
         let (first, second) = t.parts.sums.split_at(t.parts.sums.len() / 2);

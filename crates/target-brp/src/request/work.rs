@@ -5,17 +5,13 @@ use crate::channel::Channel;
 use crate::planted::{Bug, has};
 use crate::port::Port;
 use std::rc::Rc;
-use weir_base::Nanos;
 use weir_mem::Slice;
 use weir_proto_brp::command::{Command, Descriptor, Item};
-use weir_reactor::now;
 
 /// A command for a request.
 pub(crate) struct Work {
     pub(super) channel: Rc<Channel>,
     pub(super) generation: u64,
-    /// When it came.
-    pub(super) came: Nanos,
     pub(super) command: Command,
     pub(super) parts: Parts,
     /// Its inline data.
@@ -45,7 +41,7 @@ impl Work {
             buf
         });
         let (generation, command) = (channel.generation(), item.command);
-        Work { channel, generation, came: now(), command, parts, data }
+        Work { channel, generation, command, parts, data }
     }
 
     /// It will not be run.

@@ -22,6 +22,8 @@ use weir_target_core::{
 
 const BLOCKS: u64 = 64;
 const HOUR: Nanos = 3600 * SECONDS;
+/// That of all commands, which come one after the other.
+const TAG: u64 = 7;
 
 /// A device that tells a loss by one flush only.
 #[derive(Default)]
@@ -65,7 +67,7 @@ impl Host {
 
     /// Gives the status, and the sense key with CHECK CONDITION. Unless it is `answered` nobody hears of it.
     async fn send(&self, cdb: &build::Cdb, answered: bool) -> Option<u8> {
-        let mut pass = self.0.find(Lun::ZERO)?.pass();
+        let mut pass = self.0.find(Lun::ZERO)?.pass_of(TAG);
         let done = pass.execute(&self.0, cdb.as_bytes(), &mut Data::given(Vec::new(), 0)).await;
         let o = done.ok()?;
         if answered {
@@ -158,6 +160,34 @@ fn a_flush_that_a_fence_has_ended_is_told_by_the_next() {
     });
 }
 
+/// A reset by its own host ends a flush, which has failed when that is answered; or the host gives it up when the answer is on its way.
+#[test]
+fn an_answer_to_what_its_host_has_given_up_tells_nothing() {
+    run(|unit, disk, a, _| async move {
+        disk.time.set(10 * MILLIS);
+        for function in ["set", "task", "set too late"] {
+            disk.fails.set(true);
+            let flush = a.begin(true);
+            let own = || Whom::Only(vec![a.0.nexus()]);
+            if function == "set" {
+                sleep(MILLIS).await;
+                unit.fence(own(), End::Aborted(a.0.nexus())).await;
+            }
+            flush.await;
+            match function {
+                "task" => a.0.given_up(TAG),
+                // By whichever channel: it ends commands of all.
+                "set too late" => unit.fence(own(), End::Aborted(a.0.nexus())).await,
+                _ => {}
+            }
+            // Of another command it says nothing.
+            assert_eq!((a.flush().await, a.flush().await), (LOST, GOOD), "{function}");
+            a.0.given_up(TAG + 1);
+            assert_eq!(a.flush().await, GOOD);
+        }
+    });
+}
+
 #[test]
 fn by_another_channel_a_host_hears_what_its_last_flush_was_told() {
     run(|unit, disk, a, _| async move {
@@ -244,13 +274,12 @@ fn an_answer_that_may_have_been_lost_with_its_channel_has_told_nobody() {
             a.send(&build::test_unit_ready(), true).await;
             let a = again(a).await;
             assert_eq!(a.flush().await, GOOD);
-            // Nor what came before, and has only waited.
-            let came = now();
+            // By another tag it may have come before, or the answer may be on its way yet.
             disk.fails.set(true);
             assert_eq!(a.flush().await, LOST);
             sleep(2 * SECONDS).await;
             let unit = a.0.find(Lun::ZERO).expect("mapped");
-            unit.pass_of(came).renew();
+            unit.pass_of(TAG + 1).renew();
             let a = again(a).await;
             assert_eq!((a.flush().await, a.flush().await), (LOST, GOOD));
             // However long nothing comes.
