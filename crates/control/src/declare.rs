@@ -48,12 +48,18 @@ pub(crate) enum Item<'a> {
 }
 
 impl Desired {
+    /// The mappings: those that name a number first, which no other may take then.
+    pub(crate) fn maps_in_order(&self) -> impl Iterator<Item = &MapSpec> {
+        let named = |yes: bool| self.maps.iter().filter(move |m| m.lun.is_some() == yes);
+        named(true).chain(named(false))
+    }
+
     /// Everything, in the order in which it can be made.
     pub(crate) fn items(&self) -> impl Iterator<Item = Item<'_>> {
         let pools = self.pools.iter().map(Item::Pool);
         let volumes = self.volumes.iter().map(Item::Volume);
         let hosts = self.hosts.iter().map(Item::Host);
-        let maps = self.maps.iter().map(Item::Map);
+        let maps = self.maps_in_order().map(Item::Map);
         pools.chain(volumes).chain(hosts).chain(maps).chain(self.targets.iter().map(Item::Target))
     }
 }

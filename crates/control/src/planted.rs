@@ -43,6 +43,8 @@ weir_base::planted_bugs! {
     NumbersForgotten,
     /// What a host knows by a number is told by the names of volume and host.
     NumbersByName,
+    /// A host gets a number by which the host for all ports has another volume.
+    NumbersOfAll,
     /// What hosts saw by a change that was taken back is not known.
     UndoneIsUnknown,
     /// Which volumes a newer pool has is known only while it is here.

@@ -153,7 +153,7 @@ impl Controller {
             }
         }
         run.all(desired.hosts.iter().map(Item::Host).collect()).await;
-        run.all(desired.maps.iter().map(Item::Map).collect()).await;
+        run.all(desired.maps_in_order().map(Item::Map).collect()).await;
         run.ports(desired).await;
         if how.prune {
             run.prune_data(desired).await;

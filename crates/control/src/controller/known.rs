@@ -214,24 +214,43 @@ impl Known {
         });
     }
 
+    /// A number for a mapping that names none: one by which no port of the host knows another volume, nor sees one when the host is gone.
     pub(super) fn choose_lun(&self, spec: MapSpec, old: &Model) -> MapSpec {
+        if spec.lun.is_some() {
+            return spec;
+        }
+        let mut taken = self.known_to(&spec, old);
+        if !has(Bug::NumbersOfAll) {
+            taken.extend(seen_without(&spec, old));
+        }
+        if taken.is_empty() {
+            return spec;
+        }
+        taken.extend(old.maps_of_host(&spec.host).map(|m| m.lun));
+        // When all are taken the model says so.
+        let lun = (0..=crate::model::MAX_LUN).find(|lun| !taken.contains(lun));
+        MapSpec { lun, ..spec }
+    }
+
+    /// Numbers by which ports of a host know other volumes.
+    fn known_to(&self, spec: &MapSpec, old: &Model) -> BTreeSet<u16> {
         let naa = old.volumes.get(&spec.volume).map(|v| v.naa);
         let viewer = old.viewers();
-        let known: BTreeSet<u16> = self.with(|k| {
+        self.with(|k| {
             let is_it = |p: &InitiatorPort| viewer(p).is_some_and(|h| h.name == spec.host);
             let guests = k.iter().filter(|(p, _)| is_it(p)).flat_map(|(_, g)| &g.numbers);
             let other = |n: &&Number| naa.is_none_or(|naa| n.is_other(naa, &spec.volume));
             guests.filter(other).map(|n| n.lun).collect()
-        });
-        if known.is_empty() || spec.lun.is_some() {
-            return spec;
-        }
-        let mapped: BTreeSet<u16> = old.maps_of_host(&spec.host).map(|m| m.lun).collect();
-        // When all are taken the model says so.
-        let is_free = |lun: &u16| !mapped.contains(lun) && !known.contains(lun);
-        let lun = (0..=crate::model::MAX_LUN).find(is_free);
-        MapSpec { lun, ..spec }
+        })
     }
+}
+
+/// Numbers by which the host for all ports, if there is one, has other volumes. Ports of a host of their own are let in as that one when
+/// their host is deleted, and may have been before it was made.
+fn seen_without(spec: &MapSpec, old: &Model) -> BTreeSet<u16> {
+    let all = old.hosts.values().find(|h| h.allow_any && h.name != spec.host);
+    let maps = all.into_iter().flat_map(|h| old.maps_of_host(&h.name));
+    maps.filter(|m| m.volume != spec.volume).map(|m| m.lun).collect()
 }
 
 /// Initiator ports that are logged in.

@@ -248,6 +248,21 @@ impl Controller {
         Ok(come)
     }
 
+    /// Programs that logged in by these ports have ended, and have left no disks behind: no numbers are kept apart for them.
+    ///
+    /// # Errors
+    /// That cannot be kept.
+    pub async fn forget_ports(&self, ports: &[InitiatorPort]) -> Result<()> {
+        let _turn = self.changes.lock().await;
+        let known: Vec<_> =
+            self.known.with(|k| ports.iter().filter(|p| k.contains_key(p)).copied().collect());
+        let rows: Vec<_> = known.iter().map(|p| (key(p), Vec::new())).collect();
+        let store = self.store.clone();
+        blocking(move || put(&store, &rows)).await?;
+        self.known.with(|k| known.iter().for_each(|p| drop(k.remove(p))));
+        Ok(())
+    }
+
     /// Keeps numbers apart that hosts know. Gives the command to be carried out.
     pub(super) async fn keep_luns(&self, command: Command, old: &Model) -> Result<Command> {
         if concerns(&command) {

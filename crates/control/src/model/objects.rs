@@ -531,7 +531,7 @@ pub struct MapSpec {
     pub host: String,
     /// The volume.
     pub volume: String,
-    /// The LUN, 0 to 16383; left out: the lowest that is free.
+    /// The LUN, 0 to 16383; left out: the lowest that is free, and by which the host for all ports has no other volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lun: Option<u16>,
 }

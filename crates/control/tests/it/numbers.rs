@@ -124,6 +124,33 @@ async fn a_number_that_is_told_by_names_is_caught() {
     assert_eq!(found, 4);
 }
 
+/// The numbers of two volumes for a host of its own, beside one for all that has the second as LUN 0.
+async fn beside_a_host_for_all() -> [u16; 2] {
+    let (_dir, _fake, c) = node(any()).await;
+    run(&c, Command::CreateHost(host("db", &["5:6"]))).await;
+    let mut numbers = [0; 2];
+    for (n, v) in numbers.iter_mut().zip(["v2", "v1"]) {
+        run(&c, Command::CreateMap(map("db", v))).await;
+        *n = c.model().map("db", v).expect("it is mapped").lun;
+    }
+    numbers
+}
+
+#[tokio::test]
+async fn a_number_is_none_by_which_all_have_another_volume() {
+    assert_eq!(beside_a_host_for_all().await, [1, 0]);
+}
+
+#[cfg(feature = "planted")]
+#[tokio::test]
+async fn a_number_by_which_all_have_another_volume_is_caught() {
+    use weir_control::planted::{Bug, plant};
+    plant(Some(Bug::NumbersOfAll));
+    let numbers = beside_a_host_for_all().await;
+    plant(None);
+    assert_eq!(numbers, [0, 1]);
+}
+
 /// Pool `other` with volume `w`, which host `h` sees as LUN 0, and `x`, as LUN 7.
 fn found() -> PoolFound {
     let mut m = Model::default();

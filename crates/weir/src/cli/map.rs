@@ -16,7 +16,7 @@ pub(crate) enum Command {
         host: String,
         /// The volume.
         volume: String,
-        /// The LUN, 0 to 16383 [default: the lowest that is free].
+        /// The LUN, 0 to 16383 [default: the lowest that is free, and by which the host for all has no other volume].
         #[arg(long)]
         lun: Option<u16>,
     },

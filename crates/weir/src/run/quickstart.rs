@@ -3,7 +3,7 @@
 use super::serve::{Daemon, Declared, on_runtime};
 use crate::cli::args::QuickstartArgs;
 use crate::cli::output;
-use own::{BLOCK, Bench, Own, PIECE, Proof};
+use own::{BLOCK, Bench, Own, Proof};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Instant;
 use weir_control::config::Config;
 use weir_control::model::{
-    Command, DeviceKind, DeviceSpec, HostSpec, MapSpec, PoolSpec, Protocol, TargetPort, VolumeSpec,
+    Command, DeviceKind, DeviceSpec, HostSpec, InitiatorPort, MapSpec, Model, PoolSpec, Protocol,
+    TargetPort, VolumeSpec,
 };
 use weir_control::units::format_size;
-use weir_control::{Code, Error, Result};
+use weir_control::{Code, Controller, Error, Result};
 
 mod own;
 
@@ -53,7 +54,7 @@ struct Served {
 /// Runs the command.
 pub(crate) fn quickstart(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
-    let config = config(&args)?;
+    let config = config(&args, own::port()?)?;
     let json = args.json;
     let say = move |text: &str| {
         if !json {
@@ -62,7 +63,7 @@ pub(crate) fn quickstart(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
     };
     on_runtime(async move |stopping| {
         say(&format!("starting a node in {}", config.data_dir.display()));
-        let started = Daemon::start(&config, &[], Declared::AllOrNothing, &stopping).await?;
+        let started = Daemon::start(&config, &[], Declared::Quickstart, &stopping).await?;
         let Some(daemon) = started else { return Ok(ExitCode::SUCCESS) };
         let done = tokio::select! {
             biased;
@@ -99,26 +100,42 @@ async fn show(
     let seconds = begun.elapsed().as_secs_f64();
     say(&format!("listening at {address} after {seconds:.2} s"));
     let model = daemon.controller.model();
-    let seen = model.maps.iter().any(|m| m.volume == VOLUME && m.host != OWN);
-    let mapped = model.map(HOST, VOLUME).is_ok();
+    let volume = model.volume(VOLUME)?;
+    let seen = has_others(&model);
+    let own_port = own_port(config)?;
     let own = Arc::new(Own {
         address: loopback(address),
-        login: own::login(&port),
-        marker: config.data_dir.join("quickstart-data"),
-        naa: model.volume(VOLUME)?.naa.to_string(),
-        size: args.verify_size.min(args.size) / PIECE * PIECE,
-        seen,
+        login: own::login(&port, own_port),
+        port: own_port,
+        marker: marker(config),
+        naa: volume.naa.to_string(),
+        size: args.verify_size,
+        // Nor may be written what may not be by anybody.
+        seen: seen || volume.read_only,
         runtime: args.runtime,
     });
-    let has_hosts = std::cell::Cell::new(seen);
-    let served = async || -> Result<()> {
-        // To whom it is shown is settled already, where somebody has it.
-        if !mapped && !seen {
-            let map = MapSpec { host: HOST.into(), volume: VOLUME.into(), lun: Some(0) };
-            daemon.controller.execute(Command::CreateMap(map)).await?;
-            say(&format!("serving volume {VOLUME} to all"));
+    let served = async |proof: &Proof| -> Result<()> {
+        // To whom it is shown is settled already, where somebody has it or all had it once. That is kept before they have it: what a
+        // run that is cut off has shown may be taken back before the next one.
+        if has_others(&daemon.controller.model()) {
+            return own.note_served(true);
         }
-        has_hosts.set(true);
+        // What is in it may be one host's only.
+        if own.was_served() || proof.left_alone.is_some() {
+            own.note_served(true)?;
+            say(&format!(
+                "nobody has volume {VOLUME}: weir map create HOST {VOLUME} gives it to one"
+            ));
+            return Ok(());
+        }
+        own.note_served(true)?;
+        match show_to_all(daemon).await {
+            Ok(whom) => say(&format!("serving volume {VOLUME} to {whom}")),
+            Err(e) => {
+                own.note_served(false)?;
+                return Err(e);
+            }
+        }
         Ok(())
     };
     let done = exercise(&own, served).await;
@@ -126,7 +143,7 @@ async fn show(
     let alone = daemon.controller.delete_map(OWN.into(), VOLUME.into(), true).await;
     let (proof, bench) = match done {
         // Hosts that have the volume already go on.
-        Err(e) if has_hosts.get() && !args.once => {
+        Err(e) if has_hosts(&daemon.controller.model()) && !args.once => {
             let why = format!("it cannot be verified and measured: {}", e.message);
             (Proof { left_alone: Some(why), ..Proof::default() }, Bench::default())
         }
@@ -151,7 +168,7 @@ async fn show(
         ..Report::default()
     };
     report.served.volume = VOLUME.into();
-    report.served.bytes = args.size;
+    report.served.bytes = volume.size;
     report.served.data_dir = config.data_dir.display().to_string();
     report.served.address = address.to_string();
     if let Some(brp) = port_of(daemon, Protocol::Brp) {
@@ -175,13 +192,81 @@ async fn show(
     Ok(())
 }
 
+/// Somebody else has the volume.
+fn has_others(model: &Model) -> bool {
+    model.maps.iter().any(|m| m.volume == VOLUME && m.host != OWN)
+}
+
+/// Hosts have volumes, whichever.
+fn has_hosts(model: &Model) -> bool {
+    model.maps.iter().any(|m| m.host != OWN)
+}
+
+/// Gives the host that has it then.
+async fn show_to_all(daemon: &Daemon) -> Result<String> {
+    let controller = &daemon.controller;
+    let model = controller.model();
+    let all = model.hosts.values().find(|h| h.allow_any).map(|h| h.name.clone());
+    let host = if model.hosts.contains_key(HOST) { Some(HOST.to_owned()) } else { all };
+    let host = match host {
+        Some(host) => host,
+        None => {
+            let all = HostSpec { name: HOST.into(), allow_any: true, ..HostSpec::default() };
+            controller.execute(Command::CreateHost(all)).await?;
+            HOST.into()
+        }
+    };
+    let map = MapSpec { host: host.clone(), volume: VOLUME.into(), lun: None };
+    controller.execute(Command::CreateMap(map)).await?;
+    let all = controller.model().hosts.get(&host).is_some_and(|h| h.allow_any);
+    Ok(if all { "all".into() } else { format!("host {host}") })
+}
+
+/// Makes what is not there yet. The rest is as the operator has it. A volume that is made is noted: of others nothing is known.
+pub(super) async fn declare(controller: &Arc<Controller>, config: &Config) -> Result<()> {
+    let model = controller.model();
+    let makes = !model.volumes.contains_key(VOLUME);
+    if let Some(own) = model.hosts.get(OWN) {
+        controller.forget_ports(&own.ports).await?;
+    }
+    if makes {
+        // What was written to another volume of that name says nothing of the one that is made.
+        match std::fs::remove_file(marker(config)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::new(Code::IoError, "an old note cannot be removed").because(e));
+            }
+            _ => {}
+        }
+    }
+    let mut desired = config.desired();
+    desired.pools.retain(|p| !model.pools.contains_key(&p.name));
+    desired.volumes.retain(|v| !model.volumes.contains_key(&v.name));
+    controller.declare(desired).await?;
+    if !makes {
+        return Ok(());
+    }
+    let naa = controller.model().volume(VOLUME)?.naa.to_string();
+    own::begin(&marker(config), &naa, own_port(config)?)
+}
+
+/// The initiator port of this run.
+fn own_port(config: &Config) -> Result<InitiatorPort> {
+    let port = config.hosts.iter().find(|h| h.name == OWN).and_then(|h| h.ports.first());
+    port.copied().ok_or_else(|| Error::new(Code::Internal, "there is no host of its own"))
+}
+
+/// Where is noted what was written.
+fn marker(config: &Config) -> std::path::PathBuf {
+    config.data_dir.join("quickstart-data")
+}
+
 /// The own host's part, and what is to be done between its two halves.
 async fn exercise(
     own: &Arc<Own>,
-    served: impl AsyncFnOnce() -> Result<()>,
+    served: impl AsyncFnOnce(&Proof) -> Result<()>,
 ) -> Result<(Proof, Bench)> {
     let proof = off_runtime(own, Own::verifies).await?;
-    served().await?;
+    served(&proof).await?;
     let bench = match proof.left_alone {
         Some(_) => Bench::default(),
         None => off_runtime(own, Own::measures).await?,
@@ -199,9 +284,9 @@ async fn off_runtime<R: Send + 'static>(
     work.await.map_err(|e| Error::new(Code::Internal, "the initiator ended").because(e))?
 }
 
-/// A pool on a sparse file, a volume on it, this program's own host, and one that stands for all. That one sees the volume once the
-/// own has written to it.
-fn config(args: &QuickstartArgs) -> Result<Config> {
+/// A pool on a sparse file, a volume on it, and this program's own host, by an initiator port of this run only: nobody else can have
+/// the volume by it, also where a run is cut off.
+fn config(args: &QuickstartArgs, port: InitiatorPort) -> Result<Config> {
     let mut c = Config::default();
     if let Some(dir) = &args.data_dir {
         c.data_dir = dir.clone();
@@ -229,10 +314,7 @@ fn config(args: &QuickstartArgs) -> Result<Config> {
         block_size: Some(BLOCK as u32),
         ..VolumeSpec::new(VOLUME, POOL, args.size)
     }];
-    c.hosts = vec![
-        HostSpec { name: OWN.into(), ports: vec![own::PORT], ..HostSpec::default() },
-        HostSpec { name: HOST.into(), allow_any: true, ..HostSpec::default() },
-    ];
+    c.hosts = vec![HostSpec { name: OWN.into(), ports: vec![port], ..HostSpec::default() }];
     c.maps = vec![MapSpec { host: OWN.into(), volume: VOLUME.into(), lun: Some(0) }];
     c.check()
 }

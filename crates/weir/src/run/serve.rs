@@ -117,8 +117,8 @@ fn node_config(config: &Config, unsummed: &[String]) -> NodeConfig {
 pub(crate) enum Declared {
     /// That is a fault of its own; all else is served.
     EachByItself,
-    /// The node does not start.
-    AllOrNothing,
+    /// It is what `weir quickstart` makes: the node does not start.
+    Quickstart,
 }
 
 impl Daemon {
@@ -196,9 +196,9 @@ impl Daemon {
         self.controller.come_up().await?;
         match declared {
             Declared::EachByItself => self.controller.declare_at_start(config.desired()).await,
-            Declared::AllOrNothing => {
+            Declared::Quickstart => {
                 self.controller.opened_all().await;
-                drop(self.controller.declare(config.desired()).await?);
+                super::quickstart::declare(&self.controller, config).await?;
             }
         }
         Ok(())

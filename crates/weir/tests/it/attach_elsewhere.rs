@@ -95,4 +95,11 @@ fn what_was_made_beside_a_host_for_all_goes_with_the_attachment() {
         target.all_gone(&a);
         assert!(!target.ok("host list").contains("attach-beside"));
     }
+    // Another volume of that name is not what the port knows as LUN 1.
+    target.ok("volume delete beside --yes");
+    target.ok("volume create beside --pool mem --size 64M");
+    let a = target.attach("beside");
+    assert_eq!(a["mapped"]["lun"], 2, "{a}");
+    target.ok("detach beside");
+    target.all_gone(&a);
 }

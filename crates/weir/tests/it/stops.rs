@@ -368,12 +368,102 @@ fn quickstart_goes_on_after_a_first_run_that_was_killed() {
     quickstart_with(&d, "32M", |said, at| {
         assert!(said.contains("every byte right"), "{said}");
         // Nobody has it for good who knows that host's port.
-        let port = "5745495220207175:69636b7374617274";
-        let read = format!("read --target {at} --initiator-port {port} --length 512 --output -");
+        let port = own_port(&d);
         d.ok("map delete everyone quick --force");
-        let out = crate::common::weir(&d.dir, &read.split(' ').collect::<Vec<_>>());
-        assert!(!out.status.success(), "nothing is mapped to it");
+        assert!(!reads(&d, at, &port), "nothing is mapped to it");
     });
+    // All had it, and have it no more.
+    quickstart_with(&d, "32M", |said, at| {
+        assert!(said.contains("every byte right") && !d.log().contains("to all"), "{said}");
+        assert!(!reads(&d, at, "7:7"), "nothing is mapped to it");
+    });
+}
+
+/// The initiator port of the host that verifies and measures.
+fn own_port(d: &Daemon) -> String {
+    let ports = d.json("host show quickstart")["ports"].clone();
+    ports[0].as_str().expect("one").to_owned()
+}
+
+/// Whether that initiator port has a volume as LUN 0.
+fn reads(d: &Daemon, at: &str, port: &str) -> bool {
+    let read = format!(
+        "read --target {at} --lun 0 --initiator-port {port} --length 512 --output {}",
+        d.path("read")
+    );
+    crate::common::weir(&d.dir, &read.split(' ').collect::<Vec<_>>()).status.success()
+}
+
+/// A run that was cut off leaves its host with the volume. Its port is that run's only.
+#[test]
+fn quickstart_gives_the_volume_to_no_port_of_a_run_before() {
+    let mut d = Daemon::new("stops-own");
+    killed(&d);
+    let mut child = quickstart(&d, "32M", &[]);
+    d.until("it listens", || d.log().contains("listening at"));
+    let before = own_port(&d);
+    child.kill().expect("it is there");
+    child.wait().expect("its end");
+    quickstart_with(&d, "32M", |_, at| {
+        assert_ne!(own_port(&d), before);
+        d.ok("map delete everyone quick --force");
+        assert!(!reads(&d, at, &before));
+    });
+    d.start();
+    assert!(!reads(&d, &d.target(), &before));
+    d.stop();
+}
+
+/// To whom the volume is shown, whether it may be written, and its size are the operator's, as is another volume of that name.
+#[test]
+fn quickstart_leaves_hosts_and_volumes_as_they_are() {
+    let d = Daemon::new("stops-closed");
+    quickstart_with(&d, "8M", |_, at| {
+        assert!(reads(&d, at, "9:9"));
+        d.ok("host set everyone --add-port 1:2 --allow-any off");
+        d.ok("volume set quick --read-only on");
+        d.ok("volume resize quick 40M");
+    });
+    quickstart_with(&d, "8M", |said, at| {
+        assert!(said.contains("every byte right"), "{said}");
+        assert!(reads(&d, at, "1:2") && !reads(&d, at, "9:9"));
+        let v = d.json("volume show quick");
+        assert_eq!((&v["read_only"], &v["size"]), (&true.into(), &(40 << 20).into()), "{v}");
+        d.ok("map delete everyone quick --force");
+        d.ok("volume delete quick --yes");
+    });
+    quickstart_with(&d, "8M", |said, at| {
+        assert!(said.contains("verified:") && !d.log().contains("to all"), "{said}");
+        assert!(reads(&d, at, "1:2") && !reads(&d, at, "9:9"));
+        d.ok("volume resize quick 4M --allow-shrink");
+        d.ok(&format!("pool resize quick --add file:{}:64M", d.path("more")));
+    });
+    quickstart_with(&d, "8M", |said, _| {
+        assert!(said.contains("every byte right"), "{said}");
+        assert_eq!(d.json("volume show quick")["size"], 4 << 20);
+    });
+}
+
+/// As versions before left it, and as it is where a run was cut off when it had shown the volume.
+#[test]
+fn quickstart_shows_to_nobody_what_was_taken_from_all() {
+    for old in [true, false] {
+        let d = Daemon::new(&format!("stops-taken{old}"));
+        quickstart_with(&d, "8M", |_, _| assert!(d.log().contains("to all"), "{}", d.log()));
+        let (note, served) = (d.path("quickstart-data"), std::fs::read_to_string);
+        let text = served(&note).expect("a note");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert_eq!(words[3], "served");
+        let before = if old { words[..2].join(" ") } else { text.replace("served", "done") };
+        std::fs::write(&note, before).expect("written");
+        quickstart_with(&d, "8M", |_, at| {
+            assert!(reads(&d, at, "7:7"));
+            d.ok("map delete everyone quick --force");
+        });
+        quickstart_with(&d, "8M", |said, at| {
+            assert!(d.log().contains("nobody has volume quick") && !reads(&d, at, "7:7"), "{said}");
+        });
+    }
 }
 
 /// A first run that is killed as soon as it listens.
@@ -399,10 +489,35 @@ fn quickstart_leaves_alone_what_a_host_had_meanwhile() {
     d.ok("map delete db1 quick --force");
     d.stop();
     quickstart_with(&d, "32M", |said, at| {
-        assert!(said.contains("left as it is"), "{said}");
+        assert!(said.contains("left as it is") && !d.log().contains("to all"), "{said}");
+        assert!(!reads(&d, at, "7:7"), "it is that host's");
+        d.ok("map create db1 quick");
         let to = d.path("out");
-        d.ok(&format!("read --target {at} --volume quick --offset 1M --length 1M --output {to}"));
+        d.ok(&format!("read --target {at} {port} --offset 1M --length 1M --output {to}"));
         assert!(std::fs::read(to).expect("read") == data, "it is the host's");
+        // So is one that was made by the operator.
+        d.ok("map delete db1 quick --force");
+        d.ok("volume delete quick --yes");
+        d.ok("volume create quick --pool quick --size 32M");
+        d.ok("map create db1 quick");
+        d.ok(&format!("write --target {at} {port} --offset 31M --input {}", d.path("in")));
+        d.ok("map delete db1 quick --force");
+    });
+    quickstart_with(&d, "8M", |said, at| {
+        assert!(said.contains("left as it is") && !d.log().contains("to all"), "{said}");
+        assert!(!reads(&d, at, "7:7"));
+    });
+}
+
+/// Another host stands for all who are not known.
+#[test]
+fn quickstart_shows_to_whom_the_operator_has_for_all() {
+    let mut d = Daemon::new("stops-any");
+    d.start();
+    d.ok("host create any --allow-any");
+    d.stop();
+    quickstart_with(&d, "8M", |said, at| {
+        assert!(d.log().contains("to all") && reads(&d, at, "9:9"), "{said}");
     });
 }
 
@@ -428,6 +543,7 @@ fn quickstart_writes_over_no_host_that_gets_the_volume_meanwhile() {
     let to = d.path("out");
     d.ok(&format!("read {by} --length 1M --output {to}"));
     assert!(std::fs::read(to).expect("read") == data, "it is the host's");
+    assert!(!d.log().contains("to all") && !reads(&d, &at, "7:7"), "it is that host's alone");
     terminate(child.id());
     assert_eq!(ends(&d, child), Some(0), "{}", d.log());
 }

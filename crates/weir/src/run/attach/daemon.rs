@@ -189,9 +189,8 @@ pub(super) fn let_in(
         let (made_host, volume) = (secret.is_some(), guest.volume.clone());
         let shared = guest.shared;
         let (lun, unmapped) = (None, false);
-        let wanted = free_lun(&hosts, &maps).filter(|_| made_host);
         let mapped = Mapped { server, host, made_host, volume, naa, lun, unmapped, shared };
-        let made = make(client, guest.port, (mapped, wanted), secret, note).await?;
+        let made = make(client, guest.port, mapped, secret, note).await?;
         let known = made.as_ref().map(|m| m.naa.clone()).or(known);
         Ok((made, known))
     })
@@ -244,19 +243,11 @@ fn seen_by(hosts: &[Host], port: InitiatorPort) -> Option<&Host> {
     own.or_else(|| hosts.iter().find(|h| h.allow_any))
 }
 
-/// A number for the first volume of a new host that the host for all ports, if there is one, has for none. Its port may have been
-/// let in as that one, and comes to be so again: it never sees two volumes by one number.
-fn free_lun(hosts: &[Host], maps: &[Mapping]) -> Option<u16> {
-    let all = hosts.iter().find(|h| h.allow_any)?;
-    let taken = |n: &u16| maps.iter().any(|m| m.host == all.name && m.lun == *n);
-    (0..u16::MAX).find(|n| !taken(n)).filter(|n| *n > 0)
-}
-
 /// Makes the mapping, and the host where there is a `secret` for one, which may be none.
 async fn make(
     client: &Client,
     port: InitiatorPort,
-    (mut mapped, lun): (Mapped, Option<u16>),
+    mut mapped: Mapped,
     secret: Option<Option<HostSecret>>,
     note: &mut dyn FnMut(Option<&Mapped>) -> Result<()>,
 ) -> Result<Option<Mapped>> {
@@ -274,7 +265,7 @@ async fn make(
         }
     }
     let (host, volume) = (mapped.host.clone(), mapped.volume.clone());
-    match client.create_map(&MapSpec { host, volume, lun }).await {
+    match client.create_map(&MapSpec { host, volume, lun: None }).await {
         Ok(m) => {
             mapped.lun = Some(m.lun);
             note(Some(&mapped))?;

@@ -12,8 +12,6 @@ use weir_control::{Code, Error, Result};
 use weir_mem::Slice;
 use weir_reactor::{clock, spawn};
 
-/// Its initiator port.
-pub(super) const PORT: InitiatorPort = InitiatorPort(*b"WEIR  quickstart");
 /// Why it is left as it is.
 const CHANGED: &str = "it holds something else than an earlier run has written";
 const UNKNOWN: &str = "what it holds is not known, and others may use it";
@@ -43,30 +41,39 @@ pub(super) struct Clat {
     pub(super) max: u64,
 }
 
-/// What an earlier run has written, or was about to.
-#[derive(Debug, PartialEq, Eq)]
+/// What an earlier run has written, or was about to; of a volume that was made by one.
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Note {
     seed: u64,
     len: u64,
     /// It was written and verified, and hosts may have the volume.
     done: bool,
+    /// It has been shown to all.
+    served: bool,
 }
 
 impl Note {
-    /// The one of the volume of that name. Earlier versions kept no name, and no note before the end.
+    /// The one of the volume of that name. Earlier versions kept no name, and no note before all had it.
     fn read(marker: &Path, naa: &str) -> Option<Note> {
         let text = std::fs::read_to_string(marker).ok()?;
         let words: Vec<&str> = text.split_whitespace().collect();
-        let (seed, len, done) = match *words {
-            [seed, len] => (seed, len, true),
-            [seed, len, name, state] if name == naa => (seed, len, state == "done"),
+        let (seed, len, state) = match *words {
+            [seed, len] => (seed, len, "served"),
+            [seed, len, name, state] if name == naa => (seed, len, state),
             _ => return None,
         };
-        Some(Note { seed: seed.parse().ok()?, len: len.parse().ok()?, done })
+        let served = state == "served" || state == "shown";
+        let done = state == "served" || state == "done";
+        Some(Note { seed: seed.parse().ok()?, len: len.parse().ok()?, done, served })
     }
 
     fn keep(&self, marker: &Path, naa: &str) -> Result<()> {
-        let state = if self.done { "done" } else { "begun" };
+        let state = match (self.done, self.served) {
+            (true, true) => "served",
+            (true, false) => "done",
+            (false, true) => "shown",
+            (false, false) => "begun",
+        };
         let write = || -> std::io::Result<()> {
             let tmp = marker.with_extension("new");
             std::fs::write(&tmp, format!("{} {} {naa} {state}\n", self.seed, self.len))?;
@@ -79,12 +86,29 @@ impl Note {
     }
 }
 
-pub(super) fn login(port: &TargetPort) -> LoginArgs {
+/// Notes that a volume has been made by the run with this port, and nothing is in it.
+pub(super) fn begin(marker: &Path, naa: &str, port: InitiatorPort) -> Result<()> {
+    Note { seed: run_of(port), ..Note::default() }.keep(marker, naa)
+}
+
+/// What no other run has.
+fn run_of(port: InitiatorPort) -> u64 {
+    port.0.iter().skip(8).fold(0, |n, b| n << 8 | u64::from(*b))
+}
+
+/// An initiator port that nobody has had.
+pub(super) fn port() -> Result<InitiatorPort> {
+    let mut port = *b"WEIR  qs........";
+    port[8..].copy_from_slice(&crate::seed::draw()?[..8]);
+    Ok(InitiatorPort(port))
+}
+
+pub(super) fn login(port: &TargetPort, own: InitiatorPort) -> LoginArgs {
     LoginArgs {
         fabric: Fabric::Iwarp,
         id_ext: Some(port.id_ext),
         ioc_guid: Some(port.ioc_guid),
-        initiator_port: Some(PORT),
+        initiator_port: Some(own),
         channels: None,
         crc: false,
         timeout: Duration::from_secs(30),
@@ -113,12 +137,14 @@ impl Proof {
 pub(super) struct Own {
     pub(super) address: SocketAddr,
     pub(super) login: LoginArgs,
+    /// Of this run.
+    pub(super) port: InitiatorPort,
     /// The note of what was written.
     pub(super) marker: PathBuf,
     pub(super) naa: String,
     /// How much is written when nobody has used the volume.
     pub(super) size: u64,
-    /// Others see the volume.
+    /// Others see the volume, or it may not be written.
     pub(super) seen: bool,
     pub(super) runtime: Duration,
 }
@@ -150,25 +176,30 @@ impl Own {
     async fn verifies_on(&self, unit: &Remote) -> Result<Proof> {
         let note = Note::read(&self.marker, &self.naa);
         if let Some(n) = note.as_ref().filter(|n| n.done) {
-            return match verify(unit, n.seed, n.len.min(unit.len()), false).await {
+            return match verify(unit, n.seed, whole(unit, n.len), false).await {
                 // Somebody uses the volume: what is there is his.
                 Err(e) if e.code == Code::DataMismatch => Proof::left_alone(CHANGED),
                 kept => Ok(Proof { kept: kept?, ..Proof::default() }),
             };
         }
         // What others write while this does is refused to them.
-        if self.seen || !unit.reserve().await? {
+        let own = note.filter(|n| !n.served && !self.seen);
+        let Some(old) = own else { return Proof::left_alone(UNKNOWN) };
+        if !unit.reserve().await? {
             return Proof::left_alone(UNKNOWN);
         }
-        let old = note.unwrap_or(Note { seed: 0, len: 0, done: false });
-        match verify(unit, old.seed, self.size.max(old.len).min(unit.len()), true).await {
+        // All of it, if another run has made it: a host may have had it since, and has it no more.
+        let is_new = old.len == 0 && old.seed == run_of(self.port);
+        let len = if is_new { self.size } else { unit.len() };
+        match verify(unit, old.seed, whole(unit, len), true).await {
             Err(e) if e.code == Code::DataMismatch => return Proof::left_alone(UNKNOWN),
             unused => drop(unused?),
         }
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         // A run that goes on where one was cut off leaves nothing of another seed behind its end.
         let seed = if old.len > 0 { old.seed } else { since.map_or(1, |d| d.as_nanos() as u64) };
-        let mut new = Note { seed, len: self.size.max(old.len).min(unit.len()), done: false };
+        let len = whole(unit, self.size.max(old.len));
+        let mut new = Note { seed, len, done: false, served: false };
         new.keep(&self.marker, &self.naa)?;
         fill(unit, seed, new.len).await?;
         unit.flush().await?;
@@ -179,11 +210,30 @@ impl Own {
         Ok(Proof { verified, ..Proof::default() })
     }
 
+    /// Whether others have had the volume, or may have.
+    pub(super) fn was_served(&self) -> bool {
+        Note::read(&self.marker, &self.naa).is_none_or(|n| n.served)
+    }
+
+    /// Keeps whether they have.
+    pub(super) fn note_served(&self, served: bool) -> Result<()> {
+        let known = Note::read(&self.marker, &self.naa).unwrap_or_default();
+        match known.served == served {
+            true => Ok(()),
+            false => Note { served, ..known }.keep(&self.marker, &self.naa),
+        }
+    }
+
     /// 4 KiB random reads, 32 at once.
     pub(super) fn measures(&self) -> Result<Bench> {
         let runtime = self.runtime;
         self.on(async move |unit| measure(unit, runtime).await)
     }
+}
+
+/// As much of it as a unit has, in whole pieces.
+fn whole(unit: &Remote, len: u64) -> u64 {
+    len.min(unit.len()) / PIECE * PIECE
 }
 
 fn pattern(seed: u64, at: u64, buf: &mut [u8]) {

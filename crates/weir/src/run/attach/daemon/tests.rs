@@ -184,7 +184,7 @@ fn what_the_daemon_has_refused_is_not_taken_for_made() {
             Ok(())
         };
         let (secret, port) = (made_host.then_some(None), InitiatorPort::new(1, 2));
-        let said = ask(make(&client, port, (planned(&client, made_host), None), secret, &mut note));
+        let said = ask(make(&client, port, planned(&client, made_host), secret, &mut note));
         // What somebody else has mapped for the attachment is as good.
         assert_eq!(said.is_ok(), code == "map_exists", "{code}: {said:?}");
         assert_eq!(last.as_ref().map(|m| m.unmapped), noted, "{code}: {said:?}");
@@ -239,7 +239,7 @@ fn a_mapping_is_taken_back_of_the_volume_that_it_is_of() {
     };
     let planned = planned(&client, false);
     let port = InitiatorPort::new(1, 2);
-    let made = ask(make(&client, port, (planned, None), None, &mut note)).unwrap();
+    let made = ask(make(&client, port, planned, None, &mut note)).unwrap();
     assert!(made.as_ref().is_some_and(|m| m.lun == Some(0) && m.naa.ends_with("6002")), "{made:?}");
     assert_eq!(made, last);
 }
