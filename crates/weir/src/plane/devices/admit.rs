@@ -5,12 +5,17 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::Held;
 use weir_uring::device::{opened_by, used_by};
+use weir_uring::{Held, Identity};
+
+/// How often, and how far apart, is looked whether somebody has a device open.
+const LOOKS: u32 = 11;
+const STEP: Duration = Duration::from_millis(50);
 
 fn wrong(path: &Path, why: impl std::fmt::Display, hint: &str) -> Error {
     Error::new(Code::InvalidDevice, format!("`{}` cannot be a device", path.display()))
@@ -24,10 +29,20 @@ pub(crate) fn check_unused(held: &Held, path: &Path) -> Result<()> {
         return Err(in_use(path, why));
     }
     let name = std::fs::canonicalize(path).map_err(|e| unusable(path, e))?;
-    match opened_by(&name, held.identity()) {
+    match kept_open_by(&name, held.identity()) {
         Some(why) => Err(in_use(path, why)),
         None => Ok(()),
     }
+}
+
+/// Another process that has this open for writing, and for longer than who only looks what it is.
+pub(super) fn kept_open_by(path: &Path, identity: Identity) -> Option<String> {
+    let mut found = opened_by(path, identity)?;
+    for _ in 1..LOOKS {
+        std::thread::sleep(STEP);
+        found = opened_by(path, identity)?;
+    }
+    Some(found)
 }
 
 /// Refuses what has something in it that may not be lost.

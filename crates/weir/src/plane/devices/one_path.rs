@@ -1,5 +1,6 @@
 //! One disk that several block devices lead to, as a LUN does by two paths: it is one device of one pool or volume.
 
+use super::admit::kept_open_by;
 use super::label::Label;
 use super::sameness::{Claim, Sameness};
 use super::{Entry, Holds, Owner, Taken, Waited, check_waited, in_use, lock, unusable};
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 use weir_control::model::PoolId;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{PAGE, opened_by, other_paths, used_by};
+use weir_uring::device::{PAGE, other_paths, used_by};
 use weir_uring::{Held, Identity};
 
 /// How often the end of a device is compared before it is another one's for sure.
@@ -92,7 +93,8 @@ impl Holds {
         let mut others = others.into_iter().filter(|(_, identity)| !ours.contains(identity));
         let is_it = |(other, identity): &(PathBuf, Identity)| {
             // Neither a process nor a loop device has it for himself.
-            let is_used = || used_by(*identity).or_else(|| opened_by(other, *identity)).is_some();
+            let is_used =
+                || used_by(*identity).or_else(|| kept_open_by(other, *identity)).is_some();
             match self.silent.claim(other, *identity, is_used()) {
                 Claim::None => false,
                 Claim::Had(Some(twin)) if comes_back => {
