@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The file of a volume as the kernel tells it when its file system is mounted nowhere any more, without a mark.
 const LOST: &str = "/volume";
-/// Who only looks what a disk is has it open for less than all of these: udev, and whoever looks for a free device or for a label.
+/// Who only looks what a disk is has it open for less than all of these looks. So does udev, and whoever wants a free device.
 const STEP: Duration = Duration::from_millis(50);
 const LOOKS: u32 = 20;
 

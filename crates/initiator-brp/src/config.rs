@@ -72,8 +72,8 @@ pub struct SessionConfig {
     pub abort_timeout: Nanos,
     /// How often an I/O is tried again that met damaged data or a busy target.
     pub retries: u32,
-    /// Pause after the first failed attempt to connect again; a quarter more after each further one, so that a target is waited for
-    /// no longer than about a quarter of the time that it was away.
+    /// Pause after the first failed attempt to connect again; a quarter more after each further one. So a target that is back is waited
+    /// for no longer than about a quarter of the time that it was away.
     pub reconnect_min: Nanos,
     /// Longest pause between attempts.
     pub reconnect_max: Nanos,

@@ -174,7 +174,7 @@ impl Attached {
         self.answered.set(tag);
     }
 
-    /// The tag of the last answer that tells of a loss is used again, and the host has not given the command up: it has that answer.
+    /// The tag of the last answer that tells of a loss is used again. The host has not given the command up, so it has that answer.
     /// What comes later otherwise may have been sent before, and an answer that is sent may never arrive.
     #[cold]
     pub(crate) fn is_heard(&self) {
@@ -186,7 +186,7 @@ impl Attached {
         });
     }
 
-    /// The host has given the command with this tag up, or all of them (`None`): an answer that tells of a loss may have come too late,
+    /// The host has given the command with this tag up, or all of them (`None`). An answer that tells of a loss may have come too late,
     /// and was thrown away then.
     #[cold]
     pub(crate) fn gives_up(&self, tag: Option<u64>) {

@@ -214,7 +214,7 @@ impl Known {
         });
     }
 
-    /// A number for a mapping that names none: one by which no port of the host knows another volume, nor sees one when the host is gone.
+    /// A number for a mapping that names none. No port of the host knows another volume by it, nor sees one when the host is gone.
     pub(super) fn choose_lun(&self, spec: MapSpec, old: &Model) -> MapSpec {
         if spec.lun.is_some() {
             return spec;
@@ -245,8 +245,8 @@ impl Known {
     }
 }
 
-/// Numbers by which the host for all ports, if there is one, has other volumes. Ports of a host of their own are let in as that one when
-/// their host is deleted, and may have been before it was made.
+/// Numbers by which the host for all ports, if there is one, has other volumes. Ports of another host are let in as that one when
+/// theirs is deleted, and may have been before it was made.
 fn seen_without(spec: &MapSpec, old: &Model) -> BTreeSet<u16> {
     let all = old.hosts.values().find(|h| h.allow_any && h.name != spec.host);
     let maps = all.into_iter().flat_map(|h| old.maps_of_host(&h.name));

@@ -45,8 +45,8 @@ pub struct SessionConfig {
     /// How often a command is sent again that was aborted for its time, ended with BUSY, TASK SET FULL,
     /// ABORTED COMMAND or a unit attention.
     pub retries: u32,
-    /// Pause after the first failed attempt to log in again; a quarter more after each further one, so that a target is waited for
-    /// no longer than about a quarter of the time that it was away.
+    /// Pause after the first failed attempt to log in again; a quarter more after each further one. So a target that is back is waited
+    /// for no longer than about a quarter of the time that it was away.
     pub reconnect_min: Nanos,
     /// Longest pause between attempts to log in again.
     pub reconnect_max: Nanos,

@@ -489,8 +489,8 @@ impl Pool {
     }
 
     /// Removes a device that holds nothing: a spare, or one that was drained. Its label is wiped, if it answers. One that is
-    /// drained and out of service is not waited for any more: it leaves in the background, and what only it has is lost if it cannot
-    /// be read.
+    /// drained and out of service is not waited for any more: it leaves in the background. What only it has, and cannot be read, is
+    /// lost.
     ///
     /// # Errors
     /// It holds slabs and is not drained, or is in service, or the pool cannot be written.

@@ -160,7 +160,7 @@ fn a_flush_that_a_fence_has_ended_is_told_by_the_next() {
     });
 }
 
-/// A reset by its own host ends a flush, which has failed when that is answered; or the host gives it up when the answer is on its way.
+/// A reset by its own host ends a flush that fails before that is answered. Or the host gives it up when the answer is on its way.
 #[test]
 fn an_answer_to_what_its_host_has_given_up_tells_nothing() {
     run(|unit, disk, a, _| async move {

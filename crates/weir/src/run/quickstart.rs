@@ -284,8 +284,8 @@ async fn off_runtime<R: Send + 'static>(
     work.await.map_err(|e| Error::new(Code::Internal, "the initiator ended").because(e))?
 }
 
-/// A pool on a sparse file, a volume on it, and this program's own host, by an initiator port of this run only: nobody else can have
-/// the volume by it, also where a run is cut off.
+/// A pool on a sparse file, a volume on it, and this program's own host. Its initiator port is this run's only: nobody else can
+/// have the volume by it, also where a run is cut off.
 fn config(args: &QuickstartArgs, port: InitiatorPort) -> Result<Config> {
     let mut c = Config::default();
     if let Some(dir) = &args.data_dir {
