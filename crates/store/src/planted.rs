@@ -75,6 +75,18 @@ weir_base::planted_bugs! {
     AwayIsWrittenOff,
     /// What a device that has failed, and is to leave, has alone is lost, though it can be read.
     FailedIsDead,
+    /// A device that answers counts as silent when its superblocks take long to read, or a write to it has not ended.
+    IllIsSilent,
+    /// A copy is wrong for good though a write to it is under way that was given up.
+    LateIsLost,
+    /// What a device that somebody has removed fails to read for a moment is lost, also for hosts.
+    PassingIsLoss,
+    /// The same in a move, when enough others are lost.
+    GivenUpInHaste,
+    /// Who has devices brought back takes back the removal of one that is read still.
+    RemovalForgotten,
+    /// A removal waits for what the removed device cannot read when the other one says that it has a bad block there.
+    BadBlockStays,
     /// A device that was taken for lost counts as lost though it is found at a start.
     FoundStaysLost,
     /// What a device lacks of the use of blocks goes on lacking.
@@ -268,6 +280,12 @@ impl Bug {
         Bug::DeadIsAway,
         Bug::AwayIsWrittenOff,
         Bug::FailedIsDead,
+        Bug::IllIsSilent,
+        Bug::LateIsLost,
+        Bug::PassingIsLoss,
+        Bug::GivenUpInHaste,
+        Bug::BadBlockStays,
+        Bug::RemovalForgotten,
         Bug::FoundStaysLost,
         Bug::HeadsNotMended,
         Bug::UnderWayIsInTheWay,

@@ -1,7 +1,8 @@
 //! The copies of a block: read, verified, and what may be concluded from that.
 //!
 //! An error of a read is no fact about the block: a path fails and comes back, memory is short for a moment. So only copies
-//! that were *read* and are wrong prove anything, and what cannot be read is tried again.
+//! that were *read* and are wrong prove anything, and what cannot be read is tried again. Of a device that somebody has given up,
+//! errors that last count as loss where something is moved, and nowhere else: a removal must end.
 
 use super::Inner;
 use super::device::Device;
@@ -33,11 +34,24 @@ pub(super) struct Seen {
     pub(super) bad: Copies,
     /// The checksum that the block should have.
     pub(super) sum: u64,
-    /// What could not be read is of devices that somebody has given up.
-    excused: bool,
+    /// What it comes to without the devices that somebody has given up, if they could not be read.
+    without: Option<Look>,
 }
 
 impl Seen {
+    /// What somebody has given up, and could not be read, does not count any more.
+    pub(super) fn give_up(self) -> Seen {
+        match self.without {
+            Some(look) => Seen { look, without: None, ..self },
+            None => self,
+        }
+    }
+
+    /// Only what somebody has given up may have it still.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.without.is_some()
+    }
+
     /// Why no copy is good, if that may pass.
     pub(super) fn passing(&self) -> Option<IoError> {
         match self.look {
@@ -82,15 +96,11 @@ impl Inner {
     ) -> Seen {
         let mut pauses = pauses.iter();
         loop {
-            let mut seen = self.look_once((vbn, sum), &good, which).await;
+            let seen = self.look_once((vbn, sum), &good, which).await;
             match seen.passing().and_then(|_| pauses.next()) {
                 Some(pause) => sleep(*pause).await,
-                None => {
-                    if seen.excused {
-                        seen.look = Look::Wrong;
-                    }
-                    return seen;
-                }
+                None if has(Bug::PassingIsLoss) => return seen.give_up(),
+                None => return seen,
             }
         }
     }
@@ -108,19 +118,22 @@ impl Inner {
         if !has(Bug::MoveMissesReads) {
             copies.extend(self.moving_to(vbn).map(|(d, at)| (false, d, at)));
         }
-        let (mut bad, mut data, mut unread) = (Vec::new(), None, None);
-        // Only what somebody has given up could not be read.
-        let mut excused = true;
+        let (mut bad, mut data) = (Vec::new(), None);
+        // Why copies could not be read, and those on what somebody has given up.
+        let (mut unread, mut given_up) = (None, None);
         for (current, d, at) in copies {
             if data.is_some() && (!current || which == Which::First) {
                 continue;
             }
             if !d.is_readable() {
                 if !d.is_written_off() {
-                    (unread, excused) = (worse(unread, IoError::Offline), false);
+                    unread = worse(unread, IoError::Offline);
                 }
                 continue;
             }
+            let why = if d.is_written_off() { &mut given_up } else { &mut unread };
+            // What a write brings that was given up may come yet: asked before it is read.
+            let is_late = !current && !d.is_quiet(0).await && !has(Bug::LateIsLost);
             let buf = Slice::heap(BLOCK);
             match d.read(at, &buf, self.options.deadline).await {
                 Ok(()) if good(&buf) => {
@@ -129,14 +142,14 @@ impl Inner {
                 }
                 // What it did not get while it went out of service is not damaged.
                 Ok(()) if current && d.is_current_to_read() => bad.push((d, at)),
+                Ok(()) if is_late => *why = worse(*why, IoError::Path),
                 Ok(()) => {}
                 Err(e) => {
                     if e == IoError::Offline {
                         self.device_failed(&d, e);
                     }
                     self.found_unread(&d, at, sum, e);
-                    unread = worse(unread, e);
-                    excused &= d.is_written_off();
+                    *why = worse(*why, e);
                     if e == IoError::Medium && current {
                         bad.push((d, at));
                     }
@@ -145,7 +158,9 @@ impl Inner {
         }
         // Another life has begun that may use what this one freed: what is wrong here proves nothing.
         let is_over = self.over.get() || self.superseded.get();
-        let look = match (data, unread) {
+        let all = given_up.map_or(unread, |e| worse(unread, e));
+        let mut without = given_up.map(|_| unread.map_or(Look::Wrong, Look::Unread));
+        let look = match (data, all) {
             (Some(data), _) => {
                 self.seen_good(vbn, 1);
                 Look::Good(data, std::mem::take(&mut bad))
@@ -157,8 +172,11 @@ impl Inner {
         if is_over {
             bad.clear();
         }
-        let excused = excused && !is_over && matches!(look, Look::Unread(_));
-        Seen { look, bad, sum, excused }
+        let waits = unread.is_some() && has(Bug::BadBlockStays);
+        if is_over || waits || !matches!(look, Look::Unread(_)) {
+            without = None;
+        }
+        Seen { look, bad, sum, without }
     }
 
     /// How patient something is that looks at many blocks, of which `given_up` could not be read: if all of them waited, nothing

@@ -1,5 +1,6 @@
 //! Devices join and leave: adding, spares, replacing, draining, removing.
 
+use super::copies::SOON;
 use super::device::Device;
 use super::find::history;
 use super::labels::{label_within, superblocks};
@@ -16,7 +17,7 @@ use weir_base::{IoError, IoResult};
 use weir_codec::crc64;
 use weir_disk::Disk;
 use weir_mem::Slice;
-use weir_reactor::patience;
+use weir_reactor::{now, patience, sleep};
 
 /// Blocks that are wiped with one write.
 const PIECE: u64 = 256;
@@ -56,13 +57,20 @@ impl Inner {
         d.flush(self.options.deadline).await
     }
 
-    /// Nothing on a device says any more that it is one of a pool. Ends with the first error but that of a bad block.
+    /// Nothing on a device says any more that it is one of a pool. Ends when it does not answer, or takes too long.
     async fn wipe_names(&self, d: &Device) -> IoResult {
         let labels = (0..LABELS).map(|copy| (d.layout.label(u64::from(copy)), 1));
         let rings = (0..2).map(|area| (d.layout.superblock(area, 0), SUPER_SLOTS));
+        let until = now().saturating_add(self.options.deadline);
         for (at, blocks) in labels.chain(rings) {
-            match self.wipe(d, at, blocks).await {
-                Err(e) if e != IoError::Medium => return Err(e),
+            let mut wiped = self.wipe(d, at, blocks).await;
+            if wiped.is_err_and(|e| !matches!(e, IoError::Medium | IoError::Offline)) {
+                sleep(SOON[0]).await;
+                wiped = self.wipe(d, at, blocks).await;
+            }
+            match wiped {
+                Err(IoError::Offline) => return Err(IoError::Offline),
+                Err(e) if now() > until => return Err(e),
                 _ => {}
             }
         }
@@ -133,7 +141,6 @@ impl Inner {
             d.since.set(0);
         }
         d.failed.set(None);
-        d.written_off.set(false);
         d.flushes.forget();
         Ok(())
     }

@@ -11,7 +11,7 @@
 
 mod lists;
 
-use super::copies::Look;
+use super::copies::{LATER, Look};
 use super::dataset::Dataset;
 use super::device::Device;
 use super::stage::Below;
@@ -432,7 +432,7 @@ impl Inner {
     }
 
     /// Reads one block from whatever copy verifies. What cannot be read now may be readable later, so it is not given up, unless
-    /// the devices themselves go on saying that the medium is bad.
+    /// the devices themselves go on saying that the medium is bad, or somebody has given up the device that may have it.
     async fn fetch(
         &self,
         w: &Walk,
@@ -446,7 +446,11 @@ impl Inner {
             sleep(*pause).await;
             seen = self.look_at(ds, b.0, b.1, pauses).await;
         }
-        match self.take(seen, dst, &self.pins.pin(), ds).await {
+        // This is the last look at it, so it waits, however many did.
+        if seen.is_given_up() && pauses.is_empty() && !has(Bug::GivenUpInHaste) {
+            seen = self.look_at(ds, b.0, b.1, LATER).await;
+        }
+        match self.take(seen.give_up(), dst, &self.pins.pin(), ds).await {
             Ok(()) => Ok(Sought::Good),
             Err(IoError::Medium) => {
                 w.lost.set(w.lost.get() + 1);

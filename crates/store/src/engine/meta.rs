@@ -177,6 +177,9 @@ impl Inner {
         self.arrivals.wait(ptr.vbn).await;
         let is_good = |b: &Slice| good(&block_of(b));
         let seen = self.look((ptr.vbn, ptr.crc), is_good, Which::First, LATER).await;
+        // It has been waited for, and a move would not end without.
+        let moves = || self.space.borrow().slabs.iter().any(|s| s.moving.is_some());
+        let seen = if seen.is_given_up() && moves() { seen.give_up() } else { seen };
         let (buf, bad) = told(self.conclude(seen, None))?;
         self.mend_all(bad, &buf, &pin).await;
         Ok(block_of(&buf))

@@ -2,6 +2,7 @@
 
 use super::device::Device;
 use super::fill::Into;
+use super::labels::label_within;
 use super::plan::{Plan, Plot, Site, View};
 use super::space::{Slab, Space};
 use super::together::together;
@@ -20,7 +21,13 @@ impl Inner {
     /// Brings a device up to date that missed something.
     pub(super) async fn bring_back(self: &Rc<Self>, d: &Rc<Device>) -> StoreResult {
         let n = d.number;
+        let was_lost = d.written_off.get();
         self.still_there(d).await?;
+        if d.written_off.replace(false) != was_lost {
+            // Somebody has removed it meanwhile, which stands.
+            d.written_off.set(!was_lost);
+            return Err(IoError::Aborted.into());
+        }
         if d.foreign.get() {
             // What its log and superblocks say must never be believed again.
             self.wipe_rings(d).await?;
@@ -92,7 +99,7 @@ impl Inner {
             }
             if !held.is_empty() && !asked {
                 asked = true;
-                // It may have been away for a moment only. Then what it has is read.
+                // It may have been away for a moment only. Then what it has is read. Or nobody waits for that any more.
                 if self.ask_absent().await {
                     held.clear();
                     continue;
@@ -109,18 +116,14 @@ impl Inner {
             let held = all.plots.iter().filter(of_it).filter(|p| held.contains(&p.slab)).count();
             return match plan.stuck {
                 0 if held == 0 => Ok(()),
-                0 => Err(StoreError::Pool(format!(
-                    "not all that is on {} slabs of it can be read elsewhere; bring it back if it is away. If it is \
-                     gone for good, remove it: what only it has is lost then",
-                    held
-                ))),
+                0 => Err(unread_elsewhere(held, self.device(n).is_some_and(|d| d.is_away()))),
                 _ => Err(no_room(n, plan.stuck, plan.unreadable)),
             };
         }
     }
 
-    /// Whether any device that failed, and is not brought back as it is drained, can be read again. Until it has been asked, what only
-    /// it may have stays where it is, whatever is being moved.
+    /// Asks devices that failed, and are not brought back as they are drained, whether they can be read again. Until one has been
+    /// asked, what only it may have stays where it is, whatever is being moved. True: one can be, or counts as lost from here on.
     async fn ask_absent(&self) -> bool {
         let is_away = |d: &Device| d.draining.get() && d.is_away() && !d.is_readable();
         let holds = |d: &Device| self.space.borrow().held_by(d.number) > 0;
@@ -128,10 +131,7 @@ impl Inner {
         let all: Vec<_> = self.devices.borrow().iter().filter(absent).cloned().collect();
         let ask = |d: &Rc<Device>| {
             let d = d.clone();
-            async move {
-                let asked = patience(self.options.deadline, self.still_there(&d)).await;
-                matches!(asked, Ok(Ok(())))
-            }
+            async move { self.answers(&d).await }
         };
         // Side by side: a stop waits for them.
         let answers = together(all.iter().map(ask)).await;
@@ -140,10 +140,27 @@ impl Inner {
             any |= answers;
             if d.unheard.replace(false) && !answers {
                 // A pool that cannot be written now waits for that device, and says so.
-                let _ = self.write_off(d).await;
+                any |= self.write_off(d).await.is_ok();
             }
         }
         any
+    }
+
+    /// A device that failed answers, and is the one that it was: what it has is read from here on, each block as far as its checksum
+    /// proves it. Superblocks, histories and late writes matter only if it is brought back.
+    async fn answers(&self, d: &Rc<Device>) -> bool {
+        let limit = self.options.deadline;
+        if has(Bug::IllIsSilent) {
+            return matches!(patience(limit, self.still_there(d)).await, Ok(Ok(())));
+        }
+        let Some(disk) = d.disk.clone() else { return false };
+        let label = patience(limit, label_within(&disk, limit)).await;
+        let is_it = matches!(label, Ok(Ok(l)) if l.device == d.id && l.pool == self.pool);
+        if is_it {
+            d.failed.set(None);
+            d.flushes.forget();
+        }
+        is_it
     }
 
     /// What only this device has is lost.
@@ -328,6 +345,21 @@ impl Inner {
             }
         }
     }
+}
+
+/// Why a device keeps slabs: not all that they have can be read elsewhere.
+fn unread_elsewhere(slabs: usize, is_away: bool) -> StoreError {
+    let hint = match is_away {
+        true => {
+            "bring it back if it is away. If it is gone for good, remove it: what only it has is lost then"
+        }
+        false => {
+            "that is tried again from time to time. To give up what cannot be read, pull the device out, and remove it"
+        }
+    };
+    StoreError::Pool(format!(
+        "not all that is on {slabs} slabs of it can be read elsewhere; {hint}"
+    ))
 }
 
 /// Why a device cannot be drained.

@@ -396,7 +396,9 @@ impl Pool {
         i.check_running()?;
         let mut some = false;
         for d in i.devices.borrow().iter() {
-            if d.state.get() == MemberState::Out && d.disk.is_some() {
+            // One that was removed, and is read still, leaves.
+            let is_removed = d.written_off.get() && d.usable() && !has(Bug::RemovalForgotten);
+            if d.state.get() == MemberState::Out && d.disk.is_some() && !is_removed {
                 d.held.set(false);
                 d.asked.set(true);
                 some = true;

@@ -1,26 +1,23 @@
 //! A device lacks something, and the other one with a copy of it is dead, or away: all else gets its second copy again.
 
 use crate::bench::{B, Bench, LIMIT, MIB, first, spec, write};
-use std::cell::Cell;
 use std::rc::Rc;
-use weir_base::{IoError, Nanos, SECONDS};
-use weir_disk::{Disk, DiskOp, report};
-use weir_reactor::{Token, complete, now};
+use weir_base::{IoError, SECONDS};
+use weir_disk::Disk;
+use weir_sim::SimMedium;
 use weir_store::format::page::{Header, PageKind};
 use weir_store::format::superblock::MemberState;
 use weir_store::format::tree::LEAF;
 use weir_store::{Options, Pool, Whose, create};
 
 /// Blocks of the volume that are written.
-const BLOCKS: u64 = 3 * MIB / B;
+pub(crate) const BLOCKS: u64 = 3 * MIB / B;
 /// One of them.
-const BLOCK: u64 = 100;
-/// Another one of the same slab.
-const OTHER: u64 = 101;
+pub(crate) const BLOCK: u64 = 100;
 
 /// What device 1, which stays, does not have as it should.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Lacks {
+pub(crate) enum Lacks {
     /// A block of data is wrong.
     Wrong,
     /// The device says that it cannot read it.
@@ -50,7 +47,10 @@ fn made(lacks: Lacks) -> (Bench, Pool) {
 }
 
 /// The same; something is put before device 0.
-fn made_by(lacks: Lacks, by: impl FnOnce(Rc<dyn Disk>) -> Rc<dyn Disk>) -> (Bench, Pool) {
+pub(crate) fn made_by(
+    lacks: Lacks,
+    by: impl FnOnce(Rc<dyn Disk>) -> Rc<dyn Disk>,
+) -> (Bench, Pool) {
     let b = Bench::new(3, 7);
     let disks = vec![by(b.disk(0)), b.disk(1)];
     let again = disks.clone();
@@ -79,25 +79,33 @@ fn made_by(lacks: Lacks, by: impl FnOnce(Rc<dyn Disk>) -> Rc<dyn Disk>) -> (Benc
         m.poke(at, &[byte[0] ^ 1]);
     };
     let pages = |want: &dyn Fn(Header) -> bool| {
-        for at in (0..m.len()).step_by(B as usize) {
-            let mut block = [0; B as usize];
-            m.peek(at, &mut block);
-            if Header::get(&block).is_ok_and(want) {
-                flip(at + 100);
-            }
-        }
+        pages_of(m, want).into_iter().for_each(|at| flip(at + 100));
     };
     match lacks {
         Lacks::Wrong => flip(at),
         Lacks::Unread => m.fail_reads(at, B),
-        Lacks::Leaf => pages(&|h| h.kind == PageKind::Leaf && h.index == 0),
+        Lacks::Leaf => pages(&is_first_leaf),
         Lacks::List => pages(&|h| h.kind == PageKind::Dead),
         Lacks::Heads => pages(&|h| matches!(h.kind, PageKind::SlabMeta | PageKind::Bitmap)),
     }
     (b, p)
 }
 
-fn wait(b: &Bench, seconds: u64) {
+/// Where a device has pages of the pool of some kind.
+pub(crate) fn pages_of(m: &SimMedium, want: &dyn Fn(Header) -> bool) -> Vec<u64> {
+    let is = |at: &u64| {
+        let mut block = [0; B as usize];
+        m.peek(*at, &mut block);
+        Header::get(&block).is_ok_and(want)
+    };
+    (0..m.len()).step_by(B as usize).filter(is).collect()
+}
+
+pub(crate) fn is_first_leaf(h: Header) -> bool {
+    h.kind == PageKind::Leaf && h.index == 0
+}
+
+pub(crate) fn wait(b: &Bench, seconds: u64) {
     b.w.run_for(seconds * SECONDS);
 }
 
@@ -124,7 +132,7 @@ fn story(lacks: Lacks, done: Done) -> (Bench, Pool) {
 }
 
 /// Copies of slabs that device 0 has; none: it is gone.
-fn left(p: &Pool) -> Option<u32> {
+pub(crate) fn left(p: &Pool) -> Option<u32> {
     p.status().devices.iter().find(|d| d.number == 0).map(|d| d.slabs)
 }
 
@@ -144,7 +152,7 @@ async fn wrong(p: &Pool) -> Vec<(u64, Result<u8, IoError>)> {
     all
 }
 
-fn wrong_now(b: &Bench, p: &Pool) -> Vec<(u64, Result<u8, IoError>)> {
+pub(crate) fn wrong_now(b: &Bench, p: &Pool) -> Vec<(u64, Result<u8, IoError>)> {
     let p = p.clone();
     b.run(async move { wrong(&p).await })
 }
@@ -164,7 +172,7 @@ fn wrong_alone(b: &Bench, p: &Pool) -> Vec<u64> {
     found.unwrap().into_iter().map(|(k, _)| k).collect()
 }
 
-fn numbers(p: &Pool) -> Vec<u16> {
+pub(crate) fn numbers(p: &Pool) -> Vec<u16> {
     p.status().devices.iter().map(|d| d.number).collect()
 }
 
@@ -185,9 +193,15 @@ fn a_dead_device_is_replaced_though_the_other_one_lacks_a_block() {
     }
 }
 
-/// Device 0 has failed a write, and can be read; the other one lacks a block. The blocks that nobody has once it is replaced.
 fn failed_and_replaced() -> Vec<u64> {
+    failed_ill_and_replaced(|_| {})
+}
+
+/// Device 0 has failed a write, and can be read as far as `ill` leaves it; the other one lacks a block. The blocks that nobody has
+/// once it is replaced.
+pub(crate) fn failed_ill_and_replaced(ill: impl FnOnce(&SimMedium)) -> Vec<u64> {
     let (b, p) = made(Lacks::Wrong);
+    ill(&b.media[0]);
     let (q, m, new) = (p.clone(), b.media[0].clone(), b.disk(2));
     b.run(async move {
         m.set_offline(true);
@@ -257,64 +271,6 @@ fn failed_and_replaced_beside_a_drain() -> Vec<u64> {
 #[test]
 fn a_device_that_failed_is_asked_before_anybody_moves_what_it_has() {
     assert_eq!(failed_and_replaced_beside_a_drain(), Vec::<u64>::new());
-}
-
-/// A disk with a block that is not read, though the disk answers; and one that is not before a time.
-struct Deaf {
-    disk: Rc<dyn Disk>,
-    at: Rc<Cell<u64>>,
-    passing: Rc<Cell<(u64, Nanos)>>,
-}
-
-impl Disk for Deaf {
-    crate::wrapped::is_like!(disk);
-    fn submit(&self, op: DiskOp, token: Token) {
-        let (block, until) = self.passing.get();
-        if let DiskOp::Read { offset, buf } = &op {
-            let all = *offset..offset + buf.len() as u64;
-            if all.contains(&self.at.get()) || all.contains(&block) && now() < until {
-                return complete(token, report(Err(IoError::Path)));
-            }
-        }
-        self.disk.submit(op, token);
-    }
-}
-
-/// Device 0 has failed, is replaced, and answers; it cannot read the one block that the other one lacks.
-#[test]
-fn a_device_that_answers_leaves_when_somebody_gives_up_what_it_cannot_read() {
-    let at = Rc::new(Cell::new(u64::MAX));
-    let passing = Rc::new(Cell::new((u64::MAX, 0)));
-    let deaf = (at.clone(), passing.clone());
-    let (b, p) = made_by(Lacks::Wrong, |disk| Rc::new(Deaf { disk, at: deaf.0, passing: deaf.1 }));
-    let (q, m, new) = (p.clone(), b.media[0].clone(), b.disk(2));
-    let (other, brief) = (b.media[1].clone(), passing.clone());
-    b.run(async move {
-        let places = q.volume(1).unwrap().locate(BLOCK * B).await.unwrap();
-        at.set(places.into_iter().find(|(d, _)| *d == 0).unwrap().1);
-        // The other one lacks this, too.
-        for (d, at) in q.volume(1).unwrap().locate(OTHER * B).await.unwrap() {
-            match d {
-                0 => passing.set((at, Nanos::MAX)),
-                _ => other.poke(at, &[0]),
-            }
-        }
-        m.set_offline(true);
-        write(&q, 1, 48 * MIB, B, 2).await.unwrap();
-        m.set_offline(false);
-        q.replace(0, new).await.unwrap();
-    });
-    wait(&b, 600);
-    assert_eq!(left(&p), Some(1));
-    let q = p.clone();
-    b.run(async move {
-        brief.set((brief.get().0, now() + 2 * SECONDS));
-        q.remove(0).await
-    })
-    .unwrap();
-    wait(&b, 600);
-    assert!(numbers(&p) == [1, 2] && p.status().whole, "{:?}", p.status());
-    assert_eq!(wrong_now(&b, &p), [(BLOCK, Err(IoError::Medium))]);
 }
 
 /// Device 0 was missing when it was replaced, is there at the next start, and away once more for a moment. The blocks that nobody

@@ -19,11 +19,11 @@ mod filling;
 mod full;
 mod instant;
 mod keeper;
-mod lacking;
-
 mod labels;
+mod lacking;
 mod last;
 mod late;
+mod leaving;
 mod lines;
 mod logs;
 mod making;
