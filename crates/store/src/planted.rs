@@ -83,6 +83,12 @@ weir_base::planted_bugs! {
     PassingIsLoss,
     /// The same in a move, when enough others are lost.
     GivenUpInHaste,
+    /// A removed device that did not answer once counts as silent while slabs move, though it answers again.
+    SilentForGood,
+    /// A removed device that did not answer once counts as missing for hosts.
+    SilentIsMissing,
+    /// What is moved and cannot be read is waited for while a checkpoint waits.
+    PausedUnderPin,
     /// Who has devices brought back takes back the removal of one that is read still.
     RemovalForgotten,
     /// A removal waits for what the removed device cannot read when the other one says that it has a bad block there.
@@ -284,6 +290,9 @@ impl Bug {
         Bug::LateIsLost,
         Bug::PassingIsLoss,
         Bug::GivenUpInHaste,
+        Bug::SilentForGood,
+        Bug::SilentIsMissing,
+        Bug::PausedUnderPin,
         Bug::BadBlockStays,
         Bug::RemovalForgotten,
         Bug::FoundStaysLost,

@@ -1,8 +1,9 @@
 //! The copies of a block: read, verified, and what may be concluded from that.
 //!
 //! An error of a read is no fact about the block: a path fails and comes back, memory is short for a moment. So only copies
-//! that were *read* and are wrong prove anything, and what cannot be read is tried again. Of a device that somebody has given up,
-//! errors that last count as loss where something is moved, and nowhere else: a removal must end.
+//! that were *read* and are wrong prove anything, and what cannot be read is tried again. Of a device that somebody has removed,
+//! errors that last count as loss where something is moved, and nowhere else: a removal must end. A device that is there is never
+//! taken for missing by anybody else, whether it answers just now or not.
 
 use super::Inner;
 use super::device::Device;
@@ -125,13 +126,13 @@ impl Inner {
             if data.is_some() && (!current || which == Which::First) {
                 continue;
             }
+            let why = if d.is_written_off() { &mut given_up } else { &mut unread };
             if !d.is_readable() {
-                if !d.is_written_off() {
-                    unread = worse(unread, IoError::Offline);
+                if !d.is_written_off() || d.disk.is_some() && !has(Bug::SilentIsMissing) {
+                    *why = worse(*why, IoError::Offline);
                 }
                 continue;
             }
-            let why = if d.is_written_off() { &mut given_up } else { &mut unread };
             // What a write brings that was given up may come yet: asked before it is read.
             let is_late = !current && !d.is_quiet(0).await && !has(Bug::LateIsLost);
             let buf = Slice::heap(BLOCK);
@@ -158,7 +159,11 @@ impl Inner {
         }
         // Another life has begun that may use what this one freed: what is wrong here proves nothing.
         let is_over = self.over.get() || self.superseded.get();
-        let all = given_up.map_or(unread, |e| worse(unread, e));
+        let all = match (unread, given_up) {
+            // What may pass where it is in service is waited for, whatever the removed one does.
+            (Some(e), Some(IoError::Offline)) if e != IoError::Medium => Some(e),
+            (_, given_up) => given_up.map_or(unread, |e| worse(unread, e)),
+        };
         let mut without = given_up.map(|_| unread.map_or(Look::Wrong, Look::Unread));
         let look = match (data, all) {
             (Some(data), _) => {

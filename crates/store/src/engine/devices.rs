@@ -11,7 +11,7 @@ use crate::format::BLOCK;
 use crate::format::label::{LABELS, Layout, SUPER_SLOTS};
 use crate::format::superblock::{MAX_MEMBERS, Member, MemberState, Superblock};
 use crate::planted::{Bug, has};
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_codec::crc64;
@@ -506,15 +506,22 @@ impl Pool {
         let d = i.member(number)?;
         let held = i.space.borrow().held_by(number);
         if held > 0 && d.draining.get() && d.is_away() {
+            let done = Rc::new(Cell::new(false));
+            let told = done.clone();
             i.act(Box::new(move |i| {
                 // It may have been brought back meanwhile.
                 if let Some(d) = i.device(number).filter(|d| d.is_away()) {
                     d.leave();
                     d.unheard.set(false);
+                    d.asked.set(false);
                     d.written_off.set(true);
+                    told.set(true);
                 }
             }))
             .await?;
+            if !done.get() {
+                return refused(format!("device {number} is being brought back: it is not removed"));
+            }
             i.upkeep.retry();
             return Ok(());
         }

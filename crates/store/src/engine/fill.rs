@@ -6,6 +6,10 @@
 //! and copied under one pin is still what belongs there. Of what is being deleted only that is looked at that it still
 //! owns: the rest may be somebody else's by now, and the cache has the old nodes for long.
 //!
+//! What no copy gives at once is looked for block by block, and waited for, under no pin: checkpoints wait for pins, and with them
+//! everybody. What was found counts if the map says afterwards what it said before. A removed device is asked whether it answers
+//! each time that it did not, until it does not answer that either.
+//!
 //! What no copy can give now may be good on a device that is away. A slab that may have some of it stays where it is, and all
 //! others move. A device that is brought back is up to date as a whole or not at all.
 
@@ -14,6 +18,7 @@ mod lists;
 use super::copies::{LATER, Look};
 use super::dataset::Dataset;
 use super::device::Device;
+use super::meta::Effort;
 use super::stage::Below;
 use super::{Inner, block_of};
 use crate::format::dataset::{Kind, MapRoot};
@@ -22,10 +27,10 @@ use crate::format::slab::region_blocks;
 use crate::format::tree::{self, LEAF, MapEntry};
 use crate::format::{BLOCK, Block};
 use crate::planted::{Bug, has};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use weir_base::{IoError, IoResult};
+use weir_base::{IoError, IoResult, Nanos};
 use weir_block::{IoFuture, join_parts};
 use weir_mem::Slice;
 use weir_reactor::{LocalFuture, sleep};
@@ -53,27 +58,38 @@ struct Walk {
     prove: bool,
     /// Nodes and pages all below which has been seen to.
     seen: BTreeSet<(u64, u32)>,
-    /// Blocks of data that no copy has.
+    /// Blocks of data, and pages that lead to them, that no copy has.
     lost: Cell<u64>,
     /// What could not be read, and may be good all the same.
     unread: Cell<u64>,
+    /// Removed devices that did not answer when they were asked.
+    silent: RefCell<BTreeSet<u16>>,
 }
 
 impl Walk {
-    /// Whether a node is tried once more. Not each of many.
-    fn is_patient(&self, tries: u32) -> bool {
-        tries < PATIENCE && !Inner::patience(self.unread.get()).is_empty()
+    fn new(number: u64, into: Into, prove: bool) -> Walk {
+        let (lost, unread) = (Cell::new(0), Cell::new(0));
+        let (seen, silent) = (BTreeSet::new(), RefCell::default());
+        Walk { number, into, prove, seen, lost, unread, silent }
     }
 }
 
-/// What came of looking for a good copy of a block.
-enum Sought {
-    Good,
-    /// There is none.
-    Lost,
-    /// One that may be good cannot be read now.
-    Unread,
+/// The tries to read a page of metadata, which lie under a pin each, and nothing between them.
+struct Tries {
+    effort: Effort,
+    pauses: std::slice::Iter<'static, Nanos>,
+    checkpoints: u32,
+    asked: bool,
 }
+
+impl Tries {
+    fn new() -> Tries {
+        Tries { effort: Effort::Once, pauses: LATER.iter(), checkpoints: PATIENCE, asked: false }
+    }
+}
+
+/// A block that is to be brought: what the map says of it, and where it is to be.
+type Wanted = (MapEntry, Rc<Device>, u64);
 
 /// Blocks of a dataset that lie together.
 struct Run {
@@ -181,8 +197,7 @@ impl Inner {
     /// Says how much could not be read.
     async fn walk(self: &Rc<Self>, into: Into, prove: bool) -> IoResult<u64> {
         let number = self.upkeep.next_walk();
-        let (lost, unread) = (Cell::new(0), Cell::new(0));
-        let mut w = Walk { number, into, prove, seen: BTreeSet::new(), lost, unread };
+        let mut w = Walk::new(number, into, prove);
         loop {
             let unseen = |d: &&Rc<Dataset>| d.walked.get() != w.number;
             let next = self.datasets.borrow().values().find(unseen).cloned();
@@ -240,8 +255,8 @@ impl Inner {
         &self,
         w: &Walk,
         ds: &Dataset,
-        level: u8,
-        index: u64,
+        (level, index): (u8, u64),
+        effort: Effort,
     ) -> IoResult<Option<(NodePtr, Rc<Block>)>> {
         let root = self.durable_map(ds);
         let Some(ptr) = self.pointer_in(root, ds.family, level, index).await? else {
@@ -251,8 +266,56 @@ impl Inner {
         if !own || !self.is_wanted(w, ptr.birth) || w.seen.contains(&(ptr.vbn, ptr.birth)) {
             return Ok(None);
         }
-        let node = self.map_node(&ptr, ds.family, level, index).await?;
+        let node = self.map_node_by(&ptr, ds.family, (level, index), effort).await?;
         Ok(Some((ptr, node)))
+    }
+
+    /// Waits until a page of metadata is tried again. False: it was tried for the last time. The caller holds no pin.
+    async fn try_again(self: &Rc<Self>, w: &Walk, t: &mut Tries, e: IoError) -> IoResult<bool> {
+        if t.effort == Effort::Last {
+            w.lost.set(w.lost.get() + u64::from(e == IoError::Medium));
+            return Ok(false);
+        }
+        self.upkeep_goes_on().await?;
+        // Who does not answer a second time is not asked for this one any more.
+        if !t.asked && self.ask_removed(w).await {
+            t.asked = true;
+            return Ok(true);
+        }
+        // Time brings no device back that has gone, and not each of many pages that are wrong is waited for.
+        let passes = match e {
+            IoError::Offline => false,
+            IoError::Medium => !Inner::patience(w.lost.get()).is_empty(),
+            _ => true,
+        };
+        if let Some(pause) = t.pauses.next().filter(|_| passes) {
+            sleep(*pause).await;
+        } else if t.checkpoints > 0 && !Inner::patience(w.unread.get()).is_empty() {
+            // It may be on its way still. Not each of many is waited for so long.
+            t.checkpoints -= 1;
+            self.checkpoint_now().await?;
+        } else {
+            t.effort = Effort::Last;
+        }
+        Ok(true)
+    }
+
+    /// Asks removed devices that did not answer whether they do now. True: one does.
+    async fn ask_removed(&self, w: &Walk) -> bool {
+        let is_asked = |d: &&Rc<Device>| {
+            let is_removed = d.is_written_off() && d.is_away() && d.disk.is_some();
+            is_removed && !d.is_readable() && !w.silent.borrow().contains(&d.number)
+        };
+        let all: Vec<_> = self.devices.borrow().iter().filter(is_asked).cloned().collect();
+        let mut any = false;
+        for d in all.into_iter().filter(|_| !has(Bug::FailedIsDead) && !has(Bug::SilentForGood)) {
+            let answers = self.answers_soon(&d).await;
+            any |= answers;
+            if !answers {
+                w.silent.borrow_mut().insert(d.number);
+            }
+        }
+        any
     }
 
     fn fill_node<'a>(
@@ -263,33 +326,39 @@ impl Inner {
         index: u64,
     ) -> LocalFuture<'a, IoResult> {
         Box::pin(async move {
-            let mut tries = 0;
+            let mut tries = Tries::new();
             let (ptr, node) = loop {
                 self.upkeep_goes_on().await?;
                 let pin = self.pins.pin();
                 if ds.is_stale() {
                     return Ok(());
                 }
-                let found = self.node_now(w, ds, level, index).await;
+                let found = self.node_now(w, ds, (level, index), tries.effort).await;
                 match found {
                     Ok(None) => return Ok(()),
                     Ok(Some((ptr, node))) => {
                         self.fill_meta(w, ptr, &node).await?;
-                        if level == 0 {
-                            self.fill_leaf(w, ds, index, &node).await?;
-                        }
+                        let rest = match level {
+                            0 => self.fill_leaf(w, ds, index, &node).await?,
+                            _ => Vec::new(),
+                        };
+                        let held = has(Bug::PausedUnderPin).then(|| pin.clone());
                         drop(pin);
+                        self.fill_rest(w, ds, rest).await?;
+                        drop(held);
                         break (ptr, node);
                     }
-                    Err(_) if w.is_patient(tries) => {
+                    Err(e) => {
                         drop(pin);
-                        tries += 1;
-                        self.checkpoint_now().await?;
+                        if self.try_again(w, &mut tries, e).await? {
+                            continue;
+                        }
+                        // Lost on all copies: there is nothing to bring.
+                        return match e == IoError::Medium || has(Bug::UnseenIsNothing) {
+                            true => Ok(()),
+                            false => self.leave_out(w, e),
+                        };
                     }
-                    // Lost on all copies: there is nothing to bring.
-                    Err(IoError::Medium) => return Ok(()),
-                    Err(_) if has(Bug::UnseenIsNothing) => return Ok(()),
-                    Err(e) => return self.leave_out(w, e),
                 }
             };
             if level > 0 {
@@ -333,19 +402,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Brings the blocks of a leaf. The caller holds a pin.
+    /// Brings the blocks of a leaf, and gives those that the copy which is read does not have. The caller holds a pin.
     async fn fill_leaf(
         self: &Rc<Self>,
         w: &Walk,
         ds: &Rc<Dataset>,
         index: u64,
         node: &Block,
-    ) -> IoResult {
+    ) -> IoResult<Vec<u64>> {
         let after = self.own_after(ds);
-        let own = |birth: u32| after.is_none_or(|e| birth > e);
         let mut all: Vec<(u64, MapEntry)> = (0..LEAF)
             .map(|k| (index * LEAF as u64 + k as u64, tree::entry(node, k)))
-            .filter(|(_, e)| e.is_data() && own(e.birth) && self.is_wanted(w, e.birth))
+            .filter(|(_, e)| self.is_brought(w, after, e))
             .collect();
         all.sort_by_key(|(_, e)| e.vbn);
         let mut runs: Vec<Run> = Vec::new();
@@ -363,8 +431,15 @@ impl Inner {
                 None => runs.push(Run { device, at, blocks: vec![(lba, e)] }),
             }
         }
-        let (runs, ds) = (&runs, &**ds);
-        join_parts(runs.len(), move |i| IoFuture::new(self.fill_run(w, ds, &runs[i]))).await
+        let rest = RefCell::default();
+        let (runs, ds, to) = (&runs, &**ds, &rest);
+        join_parts(runs.len(), move |i| IoFuture::new(self.fill_run(w, ds, &runs[i], to))).await?;
+        Ok(rest.into_inner())
+    }
+
+    /// Whether a walk brings what an entry of a map refers to, of which what was born `after` that is its own.
+    fn is_brought(&self, w: &Walk, after: Option<u32>, e: &MapEntry) -> bool {
+        e.is_data() && self.is_wanted(w, e.birth) && after.is_none_or(|after| e.birth > after)
     }
 
     fn is_good(&self, ds: &Dataset, block: &(u64, MapEntry), buf: &Slice, at: usize) -> bool {
@@ -372,53 +447,50 @@ impl Inner {
         self.proves(&id, block.1.crc, buf, at * BLOCK)
     }
 
-    async fn fill_run(&self, w: &Walk, ds: &Dataset, r: &Run) -> IoResult {
+    /// Brings what lies together, as far as one read has it; the other blocks are put into `rest`.
+    async fn fill_run(
+        &self,
+        w: &Walk,
+        ds: &Dataset,
+        r: &Run,
+        rest: &RefCell<Vec<u64>>,
+    ) -> IoResult {
         let limit = self.options.deadline;
         let n = r.blocks.len();
-        let mut buf = Slice::heap(n * BLOCK);
+        let buf = Slice::heap(n * BLOCK);
         self.upkeep.add_done(n as u64);
-        if w.prove {
-            let read = r.device.read(r.at, &buf, limit).await.is_ok();
-            for (i, b) in r.blocks.iter().enumerate() {
-                let one = Slice::heap(BLOCK);
-                if !read || !self.is_good(ds, b, &buf, i) {
-                    match self.fetch(w, ds, b, &one).await? {
-                        Sought::Good => self.put_right(&r.device, r.at + i as u64, &one).await?,
-                        Sought::Lost => {}
-                        Sought::Unread => continue,
-                    }
-                }
-                self.brought(w, b.1.vbn);
-            }
-            return Ok(());
-        }
-        // One read of a current copy, verified; what is not good there is looked for elsewhere.
+        // What is there already is proved; else a current copy is read. What is not good is looked for elsewhere.
+        let from = match w.prove {
+            true => Some((r.device.clone(), r.at)),
+            false => self.choose(r.blocks[0].1.vbn),
+        };
         let mut read = false;
-        if let Some((d, at)) = self.choose(r.blocks[0].1.vbn) {
+        if let Some((d, at)) = from {
             match d.read(at, &buf, limit).await {
                 Ok(()) => read = true,
-                Err(IoError::Offline) => self.device_failed(&d, IoError::Offline),
+                Err(IoError::Offline) if !w.prove => self.device_failed(&d, IoError::Offline),
                 Err(_) => {}
             }
-        }
-        if !read {
-            // A read that was given up may still write to that memory.
-            buf = Slice::heap(n * BLOCK);
         }
         // From where on blocks are to be written.
         let mut from = 0;
         for (i, b) in r.blocks.iter().enumerate() {
-            if read && self.is_good(ds, b, &buf, i) {
-                continue;
-            }
-            let one = buf.sub(i * BLOCK, BLOCK);
-            if !matches!(self.fetch(w, ds, b, &one).await?, Sought::Good) {
-                // No copy has it. What the new place holds stays: it may be read some day.
-                self.write_part(r, &buf, from, i).await?;
-                from = i + 1;
+            match read && self.is_good(ds, b, &buf, i) {
+                true if w.prove => self.brought(w, b.1.vbn),
+                true => {}
+                false => {
+                    rest.borrow_mut().push(b.0);
+                    if !w.prove {
+                        self.write_part(r, &buf, from, i).await?;
+                    }
+                    from = i + 1;
+                }
             }
         }
-        self.write_part(r, &buf, from, n).await
+        match w.prove {
+            true => Ok(()),
+            false => self.write_part(r, &buf, from, n).await,
+        }
     }
 
     async fn write_part(&self, r: &Run, buf: &Slice, from: usize, to: usize) -> IoResult {
@@ -431,33 +503,101 @@ impl Inner {
         }
     }
 
-    /// Reads one block from whatever copy verifies. What cannot be read now may be readable later, so it is not given up, unless
-    /// the devices themselves go on saying that the medium is bad, or somebody has given up the device that may have it.
-    async fn fetch(
+    /// Brings blocks of a leaf from whatever copies verify. What none gives now is tried again after pauses, all of it at once.
+    async fn fill_rest(&self, w: &Walk, ds: &Dataset, mut rest: Vec<u64>) -> IoResult {
+        for (n, pause) in LATER.iter().map(Some).chain([None]).enumerate() {
+            let mut later = Vec::new();
+            for lba in rest {
+                self.upkeep_goes_on().await?;
+                let is_last = pause.is_none();
+                if !self.fill_one(w, ds, lba, (n == 0, is_last)).await? {
+                    later.push(lba);
+                }
+            }
+            rest = later;
+            match pause.filter(|_| !rest.is_empty()) {
+                Some(pause) => sleep(*pause).await,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings a block from whatever copy verifies. False: that is to be tried again. What cannot be read now may be readable later,
+    /// so it is not given up, unless the devices themselves go on saying that the medium is bad, or somebody has removed the device
+    /// that may have it. The caller holds no pin.
+    async fn fill_one(
         &self,
         w: &Walk,
         ds: &Dataset,
-        b: &(u64, MapEntry),
-        dst: &Slice,
-    ) -> IoResult<Sought> {
-        let pauses = Inner::patience(w.lost.get() + w.unread.get());
-        let mut seen = self.look_at(ds, b.0, b.1, pauses).await;
-        if let (Look::Wrong, Some(pause)) = (&seen.look, pauses.first()) {
-            sleep(*pause).await;
-            seen = self.look_at(ds, b.0, b.1, pauses).await;
-        }
-        // This is the last look at it, so it waits, however many did.
-        if seen.is_given_up() && pauses.is_empty() && !has(Bug::GivenUpInHaste) {
-            seen = self.look_at(ds, b.0, b.1, LATER).await;
-        }
-        match self.take(seen.give_up(), dst, &self.pins.pin(), ds).await {
-            Ok(()) => Ok(Sought::Good),
-            Err(IoError::Medium) => {
-                w.lost.set(w.lost.get() + 1);
-                Ok(Sought::Lost)
+        lba: u64,
+        (is_first, is_last): (bool, bool),
+    ) -> IoResult<bool> {
+        loop {
+            let wanted = match self.wanted_now(w, ds, lba).await {
+                Ok(Some(wanted)) => wanted,
+                Ok(None) => return Ok(true),
+                // It was read a moment ago.
+                Err(_) if !is_last => return Ok(false),
+                Err(e) => return self.leave_out(w, e).map(|()| true),
+            };
+            let (entry, d, at) = &wanted;
+            let mut seen = self.look_at(ds, lba, *entry, &[]).await;
+            // Each of these may take as long as a device has to answer, and who stops this does not wait for all.
+            if seen.is_given_up() {
+                self.upkeep_goes_on().await?;
             }
-            Err(e) => self.leave_out(w, e).map(|()| Sought::Unread),
+            if seen.is_given_up() && self.ask_removed(w).await {
+                self.upkeep_goes_on().await?;
+                seen = self.look_at(ds, lba, *entry, &[]).await;
+            }
+            // Not each of many is waited for; but each of those of which this is the end.
+            let patient = !Inner::patience(w.lost.get() + w.unread.get()).is_empty();
+            let patient = patient || seen.is_given_up() && !has(Bug::GivenUpInHaste);
+            let again = match seen.look {
+                Look::Wrong => is_first,
+                _ => seen.passing().is_some() && !is_last,
+            };
+            if again && patient {
+                return Ok(false);
+            }
+            let pin = self.pins.pin();
+            match self.wanted_now(w, ds, lba).await {
+                Ok(Some((now, to, place)))
+                    if (now, to.number, place) == (*entry, d.number, *at) => {}
+                Ok(Some(_)) => continue,
+                Ok(None) => return Ok(true),
+                Err(e) => return self.leave_out(w, e).map(|()| true),
+            }
+            if w.into == Into::Moves {
+                seen = seen.give_up();
+            }
+            let one = Slice::heap(BLOCK);
+            match self.take(seen, &one, &pin, ds).await {
+                Ok(()) if w.prove => self.put_right(d, *at, &one).await?,
+                Ok(()) => self.write_filled(d, *at, &one).await?,
+                // No copy has it. What the new place holds stays: it may be read some day.
+                Err(IoError::Medium) => w.lost.set(w.lost.get() + 1),
+                Err(e) => return self.leave_out(w, e).map(|()| true),
+            }
+            self.brought(w, entry.vbn);
+            return Ok(true);
         }
+    }
+
+    /// What the last checkpoint has for a block that is to be brought.
+    async fn wanted_now(&self, w: &Walk, ds: &Dataset, lba: u64) -> IoResult<Option<Wanted>> {
+        let _pin = self.pins.pin();
+        if ds.is_stale() {
+            return Ok(None);
+        }
+        let (index, i) = (lba / LEAF as u64, (lba % LEAF as u64) as usize);
+        let leaf = self.node_now(w, ds, (0, index), Effort::Once).await?;
+        let entry = leaf.map(|(_, node)| tree::entry(&node, i));
+        let Some(entry) = entry.filter(|e| self.is_brought(w, self.own_after(ds), e)) else {
+            return Ok(None);
+        };
+        Ok(self.destination(w.into, entry.vbn).map(|(d, at)| (entry, d, at)))
     }
 
     async fn write_filled(&self, d: &Rc<Device>, at: u64, data: &Slice) -> IoResult {

@@ -25,6 +25,17 @@ const BATCH: usize = 128;
 /// Nodes read at a time.
 const AHEAD: usize = 32;
 
+/// How much is done for a page of which no copy is good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// It is waited for.
+    Waits,
+    /// One look: for who holds a pin, and comes again.
+    Once,
+    /// The last one of these: what only a removed device may have is lost.
+    Last,
+}
+
 /// Map nodes in memory.
 pub(crate) struct Cache {
     pages: BTreeMap<u64, (NodePtr, Rc<Block>, bool)>,
@@ -120,12 +131,21 @@ impl Inner {
 
     /// Reads a metadata block and proves it by the pointer to it. A damaged copy is mended.
     pub(crate) async fn meta(&self, ptr: &NodePtr, kind: PageKind) -> IoResult<Rc<Block>> {
+        self.meta_by(ptr, kind, Effort::Waits).await
+    }
+
+    pub(crate) async fn meta_by(
+        &self,
+        ptr: &NodePtr,
+        kind: PageKind,
+        effort: Effort,
+    ) -> IoResult<Rc<Block>> {
         if let Some(b) = self.cached(ptr) {
             return Ok(b);
         }
         let good = |b: &Block| ptr.verify(b, self.tag, kind).is_ok();
         // Seldom, and not to make every read's memory larger.
-        let block: Rc<Block> = Rc::from(Box::pin(self.proved(ptr, good)).await?);
+        let block: Rc<Block> = Rc::from(Box::pin(self.proved(ptr, good, effort)).await?);
         if !self.is_sane(&block, kind) {
             return Err(IoError::Medium);
         }
@@ -172,14 +192,16 @@ impl Inner {
         &self,
         ptr: &NodePtr,
         good: impl Fn(&Block) -> bool,
+        effort: Effort,
     ) -> IoResult<Box<Block>> {
         let pin = self.pins.pin();
         self.arrivals.wait(ptr.vbn).await;
         let is_good = |b: &Slice| good(&block_of(b));
-        let seen = self.look((ptr.vbn, ptr.crc), is_good, Which::First, LATER).await;
-        // It has been waited for, and a move would not end without.
-        let moves = || self.space.borrow().slabs.iter().any(|s| s.moving.is_some());
-        let seen = if seen.is_given_up() && moves() { seen.give_up() } else { seen };
+        let pauses = if effort == Effort::Waits { LATER } else { &[] };
+        let mut seen = self.look((ptr.vbn, ptr.crc), is_good, Which::First, pauses).await;
+        if effort == Effort::Last {
+            seen = seen.give_up();
+        }
         let (buf, bad) = told(self.conclude(seen, None))?;
         self.mend_all(bad, &buf, &pin).await;
         Ok(block_of(&buf))
@@ -256,7 +278,17 @@ impl Inner {
         level: u8,
         index: u64,
     ) -> IoResult<Rc<Block>> {
-        let node = self.meta(ptr, kind_of(level)).await?;
+        self.map_node_by(ptr, family, (level, index), Effort::Waits).await
+    }
+
+    pub(crate) async fn map_node_by(
+        &self,
+        ptr: &NodePtr,
+        family: u32,
+        (level, index): (u8, u64),
+        effort: Effort,
+    ) -> IoResult<Rc<Block>> {
+        let node = self.meta_by(ptr, kind_of(level), effort).await?;
         match self.is_node(&node, family, level, index) {
             true => Ok(node),
             false => Err(IoError::Medium),

@@ -7,7 +7,7 @@ use super::dataset::Dataset;
 use super::find::{Found, find};
 use super::labels::{A_WHILE, read_surely};
 use super::log::Log;
-use super::meta::Cache;
+use super::meta::{Cache, Effort};
 use super::resume::Lives;
 use super::space::Space;
 use super::to_end::Works;
@@ -339,14 +339,14 @@ impl Inner {
         let vbn = ((s as u64) << shift) + u64::from(which) * slab::meta_pages(shift);
         let ptr = NodePtr { vbn, birth, max_birth: birth, crc };
         let good = |b: &Block| ptr.verify(b, self.tag, PageKind::SlabMeta).is_ok();
-        let head = self.proved(&ptr, good).await.map_err(lost)?;
+        let head = self.proved(&ptr, good, Effort::Waits).await.map_err(lost)?;
         let head = SlabHead::decode(&head, shift).map_err(|_| lost(IoError::Medium))?;
         let mut words = Vec::new();
         for i in 0..bitmap_pages(shift) {
             let crc = head.bitmaps[i as usize];
             let ptr = NodePtr { vbn: vbn + 1 + i, birth, max_birth: birth, crc };
             let good = |b: &Block| ptr.verify(b, self.tag, PageKind::Bitmap).is_ok();
-            let b = self.proved(&ptr, good).await.map_err(lost)?;
+            let b = self.proved(&ptr, good, Effort::Waits).await.map_err(lost)?;
             words.extend((0..slab::BITS / 64).map(|i| slab::bits(&b, i)));
         }
         words.truncate((1 << shift) / 64);

@@ -1,5 +1,6 @@
 //! The jobs of upkeep: a device is brought back, one is cleared, what is vacant is made use of.
 
+use super::copies::LATER;
 use super::device::Device;
 use super::fill::Into;
 use super::labels::label_within;
@@ -15,19 +16,13 @@ use crate::planted::{Bug, has};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_base::IoError;
-use weir_reactor::patience;
+use weir_reactor::{now, patience, sleep};
 
 impl Inner {
     /// Brings a device up to date that missed something.
     pub(super) async fn bring_back(self: &Rc<Self>, d: &Rc<Device>) -> StoreResult {
         let n = d.number;
-        let was_lost = d.written_off.get();
         self.still_there(d).await?;
-        if d.written_off.replace(false) != was_lost {
-            // Somebody has removed it meanwhile, which stands.
-            d.written_off.set(!was_lost);
-            return Err(IoError::Aborted.into());
-        }
         if d.foreign.get() {
             // What its log and superblocks say must never be believed again.
             self.wipe_rings(d).await?;
@@ -40,14 +35,14 @@ impl Inner {
         // Another disk may take its place meanwhile.
         let mine = d.clone();
         let begin = move |i: &Inner| {
-            if let Some(d) =
-                i.still(&mine).filter(|d| d.usable() && d.state.get() == MemberState::Out)
-            {
+            let is_out = |d: &Rc<Device>| d.usable() && d.state.get() == MemberState::Out;
+            if let Some(d) = i.still(&mine).filter(|d| is_out(d) && !d.written_off.get()) {
                 d.state.set(MemberState::Syncing);
             }
         };
         self.act(Box::new(begin)).await?;
-        if self.still(d).is_none() {
+        // Somebody may have removed it meanwhile, which stands.
+        if self.still(d).is_none() || d.written_off.get() {
             return Err(IoError::Aborted.into());
         }
         self.upkeep.plan_for(self.fill_estimate(Into::Device(n, since)));
@@ -161,6 +156,21 @@ impl Inner {
             d.flushes.forget();
         }
         is_it
+    }
+
+    /// The same of a removed one, which gets no second chance: it may be away for a moment only.
+    pub(super) async fn answers_soon(&self, d: &Rc<Device>) -> bool {
+        let until = now().saturating_add(self.options.deadline);
+        for pause in LATER.iter().map(Some).chain([None]) {
+            if self.answers(d).await {
+                return true;
+            }
+            match pause.filter(|_| now() < until && self.upkeep_is_wanted()) {
+                Some(pause) => sleep(*pause).await,
+                None => break,
+            }
+        }
+        false
     }
 
     /// What only this device has is lost.

@@ -197,10 +197,15 @@ impl Inner {
             None => run_async().await,
         }
         self.check_running()?;
-        match u.closing.get() || u.cancelled.get() {
-            true => Err(IoError::Aborted),
-            false => Ok(()),
+        match self.upkeep_is_wanted() {
+            true => Ok(()),
+            false => Err(IoError::Aborted),
         }
+    }
+
+    /// Nobody has stopped it.
+    pub(super) fn upkeep_is_wanted(&self) -> bool {
+        !self.upkeep.closing.get() && !self.upkeep.cancelled.get()
     }
 
     /// The task that looks after the devices.
@@ -396,8 +401,8 @@ impl Pool {
         i.check_running()?;
         let mut some = false;
         for d in i.devices.borrow().iter() {
-            // One that was removed, and is read still, leaves.
-            let is_removed = d.written_off.get() && d.usable() && !has(Bug::RemovalForgotten);
+            // One that was removed leaves, whether it answers just now or not.
+            let is_removed = d.written_off.get() && !has(Bug::RemovalForgotten);
             if d.state.get() == MemberState::Out && d.disk.is_some() && !is_removed {
                 d.held.set(false);
                 d.asked.set(true);

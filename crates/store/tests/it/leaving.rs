@@ -8,23 +8,43 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS, Nanos, SECONDS};
 use weir_disk::{Disk, DiskOp, report};
-use weir_reactor::{Token, complete, now, sleep, spawn_task};
+use weir_reactor::{Token, complete, now, sleep, spawn_task, timeout};
 use weir_store::format::label::SUPER_SLOTS;
 use weir_store::{Options, Pool, create};
 
 /// Another block of the same slab.
 const OTHER: u64 = 101;
+/// One that another piece of the map leads to.
+const FAR: u64 = 500;
 /// Blocks before the superblocks.
 const FRONT: u64 = 2;
+
+/// What becomes of a read of what cannot be read.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Deaf {
+    #[default]
+    Fails,
+    /// It fails after seven seconds.
+    Slow,
+    /// The disk says that it is not there.
+    Gone,
+    /// It takes longer than anybody waits.
+    Hangs,
+}
 
 /// How a disk is ill, by the bytes that its blocks begin at.
 #[derive(Default)]
 struct Ill {
     /// What cannot be read, though the disk answers.
     deaf: RefCell<BTreeSet<u64>>,
+    /// Nothing can be read.
+    all: Cell<bool>,
+    how: Cell<Deaf>,
+    /// The next time only.
+    once: Cell<bool>,
     /// What cannot be read before a time.
     passing: Cell<(u64, Nanos)>,
-    /// What cannot be read for two seconds, whenever it is asked for after a while; and since when.
+    /// What cannot be read for a second, whenever it is asked for after a while; and since when.
     fickle: Cell<(u64, Nanos)>,
     /// Writes are kept.
     holds: Cell<bool>,
@@ -36,13 +56,17 @@ struct Ill {
 impl Ill {
     fn is_unread(&self, all: &std::ops::Range<u64>) -> bool {
         let (block, until) = self.passing.get();
-        let mut is = self.deaf.borrow().range(all.clone()).next().is_some();
+        let mut deaf = self.deaf.borrow_mut();
+        let mut is = self.all.get() || deaf.range(all.clone()).next().is_some();
+        if is && self.once.replace(false) {
+            deaf.retain(|at| !all.contains(at));
+        }
         is |= all.contains(&block) && now() < until;
         let (block, since) = self.fickle.get();
         if all.contains(&block) {
-            let since = if now() > since + 10 * SECONDS { now() } else { since };
+            let since = if now() > since + 3500 * MILLIS { now() } else { since };
             self.fickle.set((block, since));
-            is |= now() < since + 2 * SECONDS;
+            is |= now() < since + SECONDS;
         }
         is
     }
@@ -57,7 +81,17 @@ impl Disk for IllDisk {
         if let DiskOp::Read { offset, buf } = &op
             && self.1.is_unread(&(*offset..*offset + buf.len() as u64))
         {
-            return complete(token, report(Err(IoError::Path)));
+            let (time, why) = match self.1.how.get() {
+                Deaf::Fails => return complete(token, report(Err(IoError::Path))),
+                Deaf::Gone => return complete(token, report(Err(IoError::Offline))),
+                Deaf::Slow => (7 * SECONDS, IoError::Path),
+                Deaf::Hangs => (25 * SECONDS, IoError::Path),
+            };
+            spawn_task(async move {
+                sleep(time).await;
+                complete(token, report(Err(why)));
+            });
+            return;
         }
         match &op {
             DiskOp::Write { .. } if self.1.holds.get() => {
@@ -91,26 +125,39 @@ async fn place(p: &Pool, block: u64, device: u16) -> u64 {
 }
 
 /// Device 0 is ill, has failed a write, is replaced and answers, and ten minutes pass. It cannot read the one block that the other one
-/// lacks, and so many after that; of these the last one it fails to read for a moment only.
+/// lacks, and so many from there on; then it fails to read one far from there for a moment.
 fn deaf(lacks: Lacks, more: u64) -> (Bench, Pool, Rc<Ill>) {
-    let ill = ill();
+    let (b, p, ill, _) = deaf_by(Deaf::Fails, lacks, more);
+    (b, p, ill)
+}
+
+/// The same, where it does so in some way. If it does not answer then, the other one lacks another block, which it could read. Also
+/// how the device is ill that takes its place.
+fn deaf_by(how: Deaf, lacks: Lacks, more: u64) -> (Bench, Pool, Rc<Ill>, Rc<Ill>) {
+    let (ill, beside) = (ill(), self::ill());
+    ill.how.set(how);
     let by = ill.clone();
     let (b, p) = made_by(lacks, |disk| Rc::new(IllDisk(disk, by)));
-    let (q, m, new, mine) = (p.clone(), b.media[0].clone(), b.disk(2), ill.clone());
+    let (q, m, mine) = (p.clone(), b.media[0].clone(), ill.clone());
+    let new = Rc::new(IllDisk(b.disk(2), beside.clone()));
     let other = b.media[1].clone();
     b.run(async move {
         let leaves = if lacks == Lacks::Leaf { pages_of(&m, &is_first_leaf) } else { vec![] };
         mine.deaf.borrow_mut().extend(&leaves);
         // Who asks for a place has the map in memory.
-        for block in (BLOCK..BLOCK + 1 + more).filter(|_| leaves.is_empty()) {
+        let far = (more > 0).then_some(FAR);
+        for block in (BLOCK..BLOCK + more.max(1)).chain(far).filter(|_| leaves.is_empty()) {
             let at = place(&q, block, 0).await;
             if block > BLOCK {
                 other.poke(place(&q, block, 1).await, &[0]);
             }
-            match more > 0 && block == BLOCK + more {
+            match block == FAR {
                 true => mine.fickle.set((at, 0)),
                 false => drop(mine.deaf.borrow_mut().insert(at)),
             }
+        }
+        if matches!(how, Deaf::Gone | Deaf::Hangs) {
+            other.poke(place(&q, OTHER, 1).await, &[0]);
         }
         m.set_offline(true);
         write(&q, 1, 48 * MIB, B, 2).await.unwrap();
@@ -119,7 +166,7 @@ fn deaf(lacks: Lacks, more: u64) -> (Bench, Pool, Rc<Ill>) {
     });
     wait(&b, 600);
     assert!(left(&p).is_some_and(|n| n > 0));
-    (b, p, ill)
+    (b, p, ill, beside)
 }
 
 fn remove(b: &Bench, p: &Pool) {
@@ -283,10 +330,10 @@ fn a_write_that_was_given_up_is_waited_for_by_who_needs_what_it_brings() {
     assert_eq!(replaced_before_a_write_has_ended(), (Some(1), vec![]));
 }
 
-/// Somebody has all devices brought back while one that was removed is being moved off. Whether that is refused, and which devices are
-/// left.
-fn resync_while_removed() -> (bool, Vec<u16>) {
-    let (b, p, _) = deaf(Lacks::Wrong, 0);
+/// Somebody has all devices brought back while one that was removed is being moved off, which fails to read a block somehow. Whether
+/// that is refused, and which devices are left.
+fn resync_while_removed(how: Deaf) -> (bool, Vec<u16>) {
+    let (b, p, ..) = deaf_by(how, Lacks::Wrong, 0);
     remove(&b, &p);
     let q = p.clone();
     let refused = b.run(async move { q.resync().await.is_err() });
@@ -296,7 +343,105 @@ fn resync_while_removed() -> (bool, Vec<u16>) {
 
 #[test]
 fn a_device_that_was_removed_is_not_brought_back_with_others() {
-    assert_eq!(resync_while_removed(), (true, vec![1, 2]));
+    for how in [Deaf::Fails, Deaf::Gone] {
+        assert_eq!(resync_while_removed(how), (true, vec![1, 2]));
+    }
+}
+
+/// To read a block device 0 does not answer, always or once; the other device lacks it. The blocks that nobody has when it has been
+/// removed.
+fn removed_though_it_was_silent(how: Deaf, once: bool) -> Vec<u64> {
+    let (b, p, ill, _) = deaf_by(if once { Deaf::Fails } else { how }, Lacks::Wrong, 0);
+    ill.how.set(how);
+    ill.once.set(once);
+    remove(&b, &p);
+    wait(&b, 600);
+    assert!(numbers(&p) == [1, 2] && p.status().whole, "{:?}", p.status());
+    wrong_now(&b, &p).into_iter().map(|(k, _)| k).collect()
+}
+
+#[test]
+fn a_removed_device_that_answers_again_is_read() {
+    for how in [Deaf::Gone, Deaf::Hangs] {
+        assert_eq!(removed_though_it_was_silent(how, false), [BLOCK]);
+        assert_eq!(removed_though_it_was_silent(how, true), Vec::<u64>::new());
+    }
+}
+
+/// A removed device did not answer when a block was read, and nothing is moved yet. What hosts get of another one, which only it has,
+/// too, twice.
+fn read_while_silent() -> [Result<u8, IoError>; 2] {
+    let (b, p, _, slow) = deaf_by(Deaf::Gone, Lacks::Wrong, 0);
+    let q = p.clone();
+    let found = b.run(async move {
+        // The move begins with the next checkpoint.
+        slow.takes.set(15 * SECONDS);
+        q.remove(0).await.unwrap();
+        let mut found = [Ok(0); 2];
+        found[0] = first(&q, 1, OTHER * B).await;
+        sleep(6 * SECONDS).await;
+        found[1] = first(&q, 1, OTHER * B).await;
+        slow.takes.set(0);
+        found
+    });
+    wait(&b, 600);
+    assert!(numbers(&p) == [1, 2] && p.status().whole, "{:?}", p.status());
+    let is_well = !wrong_now(&b, &p).iter().any(|(k, _)| *k == OTHER);
+    assert_eq!(is_well, found[1] == Err(IoError::Offline));
+    found
+}
+
+#[test]
+fn what_a_removed_device_has_is_not_lost_for_hosts_when_it_does_not_answer_once() {
+    assert_eq!(read_while_silent(), [Err(IoError::Offline); 2]);
+}
+
+/// Forty blocks are lost with a removed device. Whether a volume is made beside that within 30 s, and the pool closed within 41 s.
+fn beside_a_removal(how: Deaf) -> (bool, bool) {
+    let (b, p, ill) = deaf(Lacks::Wrong, 40);
+    ill.how.set(how);
+    remove(&b, &p);
+    wait(&b, 10);
+    b.run(async move {
+        let made = timeout(30 * SECONDS, p.create_volume("w", MIB, 4096)).await;
+        // A device that is asked whether it answers.
+        ill.all.set(how == Deaf::Hangs);
+        sleep(30 * SECONDS).await;
+        let closed = timeout(41 * SECONDS, p.close()).await;
+        (made.is_ok_and(|v| v.is_ok()), closed.is_ok_and(|c| c.is_ok()))
+    })
+}
+
+#[test]
+fn a_removal_holds_up_neither_changes_nor_a_stop() {
+    for how in [Deaf::Fails, Deaf::Slow, Deaf::Hangs] {
+        assert_eq!(beside_a_removal(how), (true, true));
+    }
+}
+
+/// A removed device hangs on each of twelve blocks that the other one lacks, or on all. How long it takes until it has left.
+fn removed_while_it_hangs(all: bool) -> Nanos {
+    let (b, p, ill) = deaf(Lacks::Wrong, 12);
+    ill.how.set(Deaf::Hangs);
+    ill.all.set(all);
+    remove(&b, &p);
+    let mut time = 0;
+    while numbers(&p) != [1, 2] && time < 3600 * SECONDS {
+        wait(&b, 10);
+        time += 10 * SECONDS;
+    }
+    let lost = b.run(async move { first(&p, 1, BLOCK * B).await });
+    assert_eq!(lost, Err(IoError::Medium));
+    time
+}
+
+#[test]
+fn a_removal_ends_though_the_device_hangs_on_every_block() {
+    // Each block for 20 s, once more if it answers then, and all of that twice.
+    let time = removed_while_it_hangs(false);
+    assert!((12 * 40 * SECONDS..12 * 90 * SECONDS).contains(&time), "{time}");
+    let time = removed_while_it_hangs(true);
+    assert!(time < 300 * SECONDS, "{time}");
 }
 
 #[cfg(feature = "planted")]
@@ -332,8 +477,28 @@ mod planted {
 
     #[test]
     fn one_of_many_blocks_that_is_not_waited_for_is_caught() {
-        let all: Vec<_> = (BLOCK..BLOCK + 13).collect();
+        let all: Vec<_> = (BLOCK..BLOCK + 12).chain([FAR]).collect();
         assert_eq!(with(Bug::GivenUpInHaste, removed_with_many), all);
+    }
+
+    #[test]
+    fn a_removed_device_that_is_not_asked_again_is_caught() {
+        let lost = with(Bug::SilentForGood, || removed_though_it_was_silent(Deaf::Gone, false));
+        assert_eq!(lost, [BLOCK, OTHER]);
+        let lost = with(Bug::SilentForGood, || removed_though_it_was_silent(Deaf::Hangs, true));
+        assert_eq!(lost, [BLOCK]);
+    }
+
+    #[test]
+    fn a_removed_device_that_is_missing_for_hosts_is_caught() {
+        let medium = Err(IoError::Medium);
+        let found = with(Bug::SilentIsMissing, read_while_silent);
+        assert_eq!(found, [medium; 2]);
+    }
+
+    #[test]
+    fn a_pause_under_a_pin_is_caught() {
+        assert_eq!(with(Bug::PausedUnderPin, || beside_a_removal(Deaf::Slow)), (false, true));
     }
 
     #[test]
@@ -343,6 +508,6 @@ mod planted {
 
     #[test]
     fn a_removal_that_is_forgotten_is_caught() {
-        assert!(!with(Bug::RemovalForgotten, resync_while_removed).0);
+        assert!(!with(Bug::RemovalForgotten, || resync_while_removed(Deaf::Fails)).0);
     }
 }

@@ -1,8 +1,9 @@
 //! Filling what no map leads to: dead lists, and what slabs know of the use of their blocks.
 
-use super::Walk;
+use super::{Tries, Walk};
 use crate::engine::Inner;
 use crate::engine::dataset::Dataset;
+use crate::engine::meta::Effort;
 use crate::format::dataset::Kind;
 use crate::format::dead;
 use crate::format::page::{NodePtr, PageKind};
@@ -14,7 +15,7 @@ use weir_base::{IoError, IoResult};
 
 impl Inner {
     pub(super) async fn fill_list(self: &Rc<Self>, w: &mut Walk, ds: &Dataset) -> IoResult {
-        let (mut tries, mut brought) = (0, BTreeSet::new());
+        let (mut tries, mut brought) = (Tries::new(), BTreeSet::new());
         'again: loop {
             let mut mark = self.marks.mark(ds.dead.get().0);
             // No list is longer, also when somebody has made it lead back to itself.
@@ -34,18 +35,17 @@ impl Inner {
                 if w.seen.contains(&(ptr.vbn, ptr.birth)) {
                     break;
                 }
-                let page = match self.meta(&ptr, PageKind::Dead).await {
+                let page = match self.meta_by(&ptr, PageKind::Dead, tries.effort).await {
                     Ok(page) => page,
-                    Err(_) if w.is_patient(tries) => {
-                        drop(pin);
-                        tries += 1;
-                        self.checkpoint_now().await?;
-                        continue 'again;
-                    }
-                    // Lost on all copies, and with it what is behind it.
-                    Err(IoError::Medium) => break,
                     Err(e) => {
-                        self.leave_out(w, e)?;
+                        drop(pin);
+                        if self.try_again(w, &mut tries, e).await? {
+                            continue 'again;
+                        }
+                        // Lost on all copies, and with it what is behind it.
+                        if e != IoError::Medium {
+                            self.leave_out(w, e)?;
+                        }
                         break;
                     }
                 };
@@ -80,7 +80,9 @@ impl Inner {
         }
         let vbn = base + u64::from(which) * meta_pages(shift);
         let ptr = NodePtr { vbn, birth, max_birth: birth, crc };
-        let head = match self.meta(&ptr, PageKind::SlabMeta).await {
+        // It is in memory, too: who can write it anew waits for nothing.
+        let effort = if w.prove { Effort::Waits } else { Effort::Last };
+        let head = match self.meta_by(&ptr, PageKind::SlabMeta, effort).await {
             Ok(head) => head,
             Err(_) => return self.write_head(w, s),
         };
@@ -89,7 +91,7 @@ impl Inner {
         for k in 0..bitmap_pages(shift) {
             let crc = head.bitmaps[k as usize];
             let ptr = NodePtr { vbn: vbn + 1 + k, birth, max_birth: birth, crc };
-            match self.meta(&ptr, PageKind::Bitmap).await {
+            match self.meta_by(&ptr, PageKind::Bitmap, effort).await {
                 Ok(page) => self.fill_meta(w, ptr, &page).await?,
                 Err(_) => return self.write_head(w, s),
             }
