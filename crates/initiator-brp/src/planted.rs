@@ -11,10 +11,15 @@ weir_base::planted_bugs! {
     ResentAsNew,
     /// A target is silent while no message of it is whole, whatever else comes from it or is taken by it.
     OnlyMessagesAreLife,
+    /// The time that a target is away counts as that of the commands that wait for it.
+    OutageCounts,
+    /// A command has all its time again after each login.
+    LoginIsBegin,
 }
 
 impl Bug {
-    /// Those that only tests look for: between a login and the first message after it there is little time to give up, and links of
-    /// no suite are slow.
-    pub const TESTS: &[Bug] = &[Bug::GivenUpKeepsItsData, Bug::OnlyMessagesAreLife];
+    /// Those that only tests look for. Between a login and the first message after it there is little time to give up. Links of no
+    /// suite are slow. No target is away for longer than a command may take, or ends each connection.
+    pub const TESTS: &[Bug] =
+        &[Bug::GivenUpKeepsItsData, Bug::OnlyMessagesAreLife, Bug::OutageCounts, Bug::LoginIsBegin];
 }

@@ -13,9 +13,11 @@ weir_base::planted_bugs! {
     SlotIsCommand,
     /// A reset ends also what may not have come to the target before it.
     ResetBeforeItCame,
+    /// A path whose time is up while its login is told to reactors stays one that fails.
+    LateIsLast,
 }
 
 impl Bug {
-    /// Those that only tests look for: in the suites no channel stands still that long beside others that do not.
-    pub const TESTS: &[Bug] = &[Bug::ResetBeforeItCame];
+    /// Those that only tests look for: in the suites no channel or reactor stands still that long beside others that do not.
+    pub const TESTS: &[Bug] = &[Bug::ResetBeforeItCame, Bug::LateIsLast];
 }

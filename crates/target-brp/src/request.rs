@@ -196,6 +196,10 @@ impl Task {
             }
         };
         let ended = r.verdict(ended).await;
+        // What it was to tell of a loss is not heard, where its host has given it up while that was being decided.
+        if !channel.is_lost(generation) && r.go_on().is_err() {
+            channel.view.given_up(command.tag.into());
+        }
         let acts = r.acts.get();
         drop(r);
         let sums = match ended {

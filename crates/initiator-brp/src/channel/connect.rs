@@ -192,6 +192,7 @@ impl Channel {
         {
             let mut table = self.table.borrow_mut();
             let mut doubt: Vec<(u64, u16)> = Vec::new();
+            let away = now().saturating_sub(self.lost_at.get());
             for (tag, s) in table.slots.iter_mut().enumerate() {
                 let with_target =
                     s.numbered && matches!(s.state, State::Sent | State::Orphan | State::Waiting);
@@ -210,6 +211,16 @@ impl Channel {
             for &(_, tag) in doubt.iter().rev() {
                 let s = &mut table.slots[usize::from(tag)];
                 let orphan = s.state == State::Orphan;
+                // The time without a connection is none of its own. What was before counts: a path that comes back again and again,
+                // and does nothing, has to be left.
+                if !has(Bug::OutageCounts) {
+                    s.started = s.started.saturating_add(away);
+                }
+                if has(Bug::LoginIsBegin) {
+                    s.started = now();
+                }
+                // An abort that was under way is not any more.
+                s.asked = false;
                 let lost_for_good = s.command.operation() == Some(Op::CompareAndWrite);
                 if !resumed && (orphan || lost_for_good) {
                     s.seq = 0;

@@ -426,6 +426,7 @@ impl Channel {
         s.order = order;
         s.numbered = false;
         s.expired = false;
+        s.asked = false;
         s.started = now();
         if self.config.integrity && s.command.data_out() > 0 {
             let half = io.len as usize;

@@ -98,6 +98,8 @@ pub(super) struct Slot {
     pub(super) numbered: bool,
     /// Its time was up and it was aborted.
     pub(super) expired: bool,
+    /// Its abort was asked for over this connection.
+    pub(super) asked: bool,
     pub(super) outcome: Outcome,
     /// The outcome was set while the target still has the command, and its future has not looked yet.
     pub(super) unread: bool,
@@ -153,6 +155,7 @@ impl Slot {
             order: 0,
             numbered: false,
             expired: false,
+            asked: false,
             outcome: Outcome::Done(0),
             unread: false,
         }

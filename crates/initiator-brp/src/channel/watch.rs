@@ -65,8 +65,8 @@ impl Channel {
                 continue;
             }
             let age = now.saturating_sub(s.started);
-            if age >= limit && !s.expired {
-                s.expired = true;
+            if age >= limit && !s.asked {
+                (s.expired, s.asked) = (true, true);
                 tracing::warn!(channel = self.index, tag, "a command takes too long");
                 self.shared.note_abort();
                 self.aborts.borrow_mut().push_back(tag as u16);

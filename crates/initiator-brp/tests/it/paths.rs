@@ -492,3 +492,27 @@ fn a_write_that_is_given_up_before_it_is_sent_again_does_no_harm_to_others() {
         assert!(mine || untouched, "block {i} holds {} and {}", b[0], b[N - 1]);
     }
 }
+
+/// A path whose logins work and whose connections end, again and again, before a command does: its time goes on over all of them.
+#[test]
+fn a_path_that_comes_back_and_does_nothing_is_left() {
+    let two = Two::with(31, config(), |c| SessionConfig {
+        command_timeout: 3 * SECONDS,
+        abort_timeout: SECONDS,
+        ..c
+    });
+    let m = two.open().unwrap();
+    assert_eq!(m.active(), 0);
+    two.with_target(0, |t| {
+        t.mood.direct.set(false);
+        t.mood.delay.set(600 * SECONDS);
+    });
+    let reads = m.clone();
+    let read = two.host.spawn(async move { reads.read(0, Slice::heap(BLOCK).sub(0, BLOCK)).await });
+    for _ in 0..20 {
+        two.world.run_for(SECONDS);
+        two.world.net().cut_between(two.host.number(), two.nodes[0].number(), Cut::Both);
+    }
+    assert!(read.is_finished() && m.active() == 1, "{:?}", two.sessions[0].figures());
+    assert_eq!(two.run(read), Some(Ok(())));
+}

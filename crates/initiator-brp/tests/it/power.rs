@@ -74,19 +74,22 @@ impl Lab {
 
     /// Sessions that wait up to so long before they try to connect again.
     fn with(seed: u64, ports: u8, cores: usize, reconnect_max: Nanos) -> Lab {
+        Lab::of(seed, ports, cores, |c| SessionConfig { reconnect_max, ..c })
+    }
+
+    fn of(seed: u64, ports: u8, cores: usize, is: impl Fn(SessionConfig) -> SessionConfig) -> Lab {
         let world = World::new(seed);
         let memory = Slice::heap(LEN).sub(0, LEN);
         let ports: Vec<Machine> = (1..=ports).map(|i| Machine::new(&world, i, &memory)).collect();
         let host = world.node_with("host", cores);
         let session = |m: &Machine| {
-            Session::new(SessionConfig {
+            Session::new(is(SessionConfig {
                 command_timeout: 0,
                 keep_alive: 2 * SECONDS,
-                reconnect_max,
                 fast_io_fail: 4 * SECONDS,
                 session: u64::from(m.number),
                 ..SessionConfig::new(&m.node.addr(PORT), HOST)
-            })
+            }))
         };
         let sessions: Vec<Session> = ports.iter().map(session).collect();
         let lab = Lab { world, host, ports, sessions };
@@ -226,4 +229,30 @@ fn a_host_is_back_soon_after_a_target_that_was_away_for_long() {
         let waited = lab.world.now() - back;
         assert!(waited < seconds * SECONDS * 2 / 5, "{} ms of {seconds} s", waited / MILLIS);
     }
+}
+
+/// What waits for a target that is away has all its time when it is back, which is slow then.
+#[test]
+fn the_time_of_an_outage_is_not_that_of_a_command() {
+    let lab = Lab::of(400, 1, 1, |c| SessionConfig {
+        command_timeout: 30 * SECONDS,
+        fast_io_fail: 600 * SECONDS,
+        ..c
+    });
+    let slow = || {
+        lab.ports[0].served.borrow().as_ref().unwrap().mood.delay.set(5 * SECONDS);
+    };
+    let d = lab.disk(0);
+    slow();
+    let write = lab.host.spawn(async move { d.write(0, slice(&[7; BLOCK]), false).await });
+    lab.world.run_for(100 * MILLIS);
+    lab.ports[0].node.kill();
+    lab.ports[0].served.take();
+    lab.ports[0].node.restart();
+    lab.world.run_for(60 * SECONDS);
+    lab.ports[0].serve(2);
+    slow();
+    assert_eq!(lab.run(write), Some(Ok(())));
+    let f = lab.sessions[0].figures();
+    assert_eq!((f.losses, f.aborts), (1, 0), "{f:?}");
 }

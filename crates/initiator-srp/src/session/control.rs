@@ -3,10 +3,11 @@
 use super::local::Local;
 use super::{PathState, Shared};
 use crate::channel::{ChannelError, Rung};
+use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use weir_base::{Nanos, Prng};
 use weir_reactor::{Handle, TaskId, call, current_id, sleep, spawn_task};
 
@@ -28,10 +29,15 @@ pub(crate) struct Control {
     jitter: RefCell<Prng>,
     task: Cell<Option<TaskId>>,
     timer: Cell<Option<TaskId>>,
-    /// Changes of state told so far.
-    changes: Cell<u64>,
+    /// The path is down for so long that commands fail.
+    late: Cell<bool>,
     /// Reactors of the channels.
     homes: RefCell<Vec<Handle>>,
+}
+
+/// The next number of what is counted. Only the control task counts.
+fn next(counted: &AtomicU64) -> u64 {
+    counted.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 impl Control {
@@ -44,13 +50,13 @@ impl Control {
         let seed = ports.iter().fold(0u64, |s, p| s.rotate_left(21) ^ p.extension() ^ p.guid());
         let control = Rc::new(Control {
             shared: shared.clone(),
-            generation: Cell::new(1),
+            generation: Cell::new(next(&shared.logins)),
             phase: Cell::new(Phase::LoggingIn(false)),
             addr: Cell::new(0),
             jitter: RefCell::new(Prng::new(seed)),
             task: Cell::new(None),
             timer: Cell::new(None),
-            changes: Cell::new(0),
+            late: Cell::new(false),
             homes: RefCell::default(),
         });
         *local.control.borrow_mut() = Some(control.clone());
@@ -75,6 +81,7 @@ impl Control {
             Phase::LoggingIn(_) => self.phase.set(Phase::LoggingIn(true)),
             Phase::Running => {
                 self.phase.set(Phase::LoggingIn(false));
+                self.late.set(false);
                 self.shared.note(Rung::Disconnect, 0);
                 let me = self.clone();
                 self.task.set(Some(spawn_task(async move { me.recover().await })));
@@ -96,7 +103,7 @@ impl Control {
         spawn_task(async move {
             if me.phase.get() == Phase::Running {
                 let homes = me.homes.borrow().clone();
-                me.tell(PathState::Running, &homes).await;
+                let _ = me.tell(PathState::Running, &homes).await;
             }
         });
     }
@@ -107,6 +114,7 @@ impl Control {
         self.timer.set(None);
         if self.phase.get() != Phase::Running {
             tracing::error!("the path has been down for too long: commands fail");
+            self.late.set(true);
             self.tell(PathState::Failing, &[]).await;
         }
     }
@@ -118,7 +126,7 @@ impl Control {
         let mut pause: Nanos = c.reconnect_min.max(1);
         loop {
             self.shut().await;
-            self.generation.set(self.generation.get() + 1);
+            self.generation.set(next(&self.shared.logins));
             self.phase.set(Phase::LoggingIn(false));
             match self.login().await {
                 Ok(()) => break,
@@ -153,21 +161,26 @@ impl Control {
                 }
             }
         }
-        self.shared.channels.store(homes.len() as u32, Ordering::Relaxed);
-        self.tell(PathState::Running, &homes).await;
+        loop {
+            self.shared.channels.store(homes.len() as u32, Ordering::Relaxed);
+            // Again if the time was up meanwhile: that would be the last word.
+            if self.tell(PathState::Running, &homes).await || has(Bug::LateIsLast) {
+                break;
+            }
+        }
         *self.homes.borrow_mut() = homes;
         if self.phase.get() == Phase::LoggingIn(true) {
-            self.tell(PathState::Blocked, &[]).await;
+            let before = if self.late.get() { PathState::Failing } else { PathState::Blocked };
+            self.tell(before, &[]).await;
             return Err(ChannelError::BadResponse("a channel was lost during the login".into()));
         }
         self.phase.set(Phase::Running);
         Ok(())
     }
 
-    /// Tells all reactors; `homes` are those of the channels. Of two tellings at once the later one counts.
-    async fn tell(&self, state: PathState, homes: &[Handle]) {
-        let change = self.changes.get() + 1;
-        self.changes.set(change);
+    /// Tells all reactors; `homes` are those of the channels. Of two tellings at once the later one counts: gives whether this did.
+    async fn tell(&self, state: PathState, homes: &[Handle]) -> bool {
+        let change = next(&self.shared.changes);
         if state != PathState::Running {
             self.shared.channels.store(0, Ordering::Relaxed);
         }
@@ -189,9 +202,11 @@ impl Control {
             })
             .await;
         }
-        if self.changes.get() == change {
+        let is_last = self.shared.changes.load(Ordering::Relaxed) == change;
+        if is_last {
             self.shared.set_state_open(state);
         }
+        is_last
     }
 
     /// Closes all channels everywhere.

@@ -132,6 +132,10 @@ pub(crate) struct Shared {
     pub(crate) home: AtomicU32,
     state: AtomicU8,
     pub(crate) channels: AtomicU32,
+    /// Logins tried so far, by whichever control task.
+    pub(crate) logins: AtomicU64,
+    /// Changes of state told so far. Reactors know the last one: it goes on where a first login comes to nothing.
+    pub(crate) changes: AtomicU64,
     pub(crate) counts: Counts,
     /// Present in single-queue mode.
     pub(crate) single: Option<Arc<SingleQueue>>,
@@ -311,6 +315,8 @@ impl Session {
             home: AtomicU32::new(0),
             state: AtomicU8::new(PathState::New as u8),
             channels: AtomicU32::new(0),
+            logins: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
             counts: Counts::default(),
             single,
             events: Mutex::default(),

@@ -11,6 +11,7 @@ mod held_up;
 mod hostile;
 mod iwarp;
 mod kept_out;
+mod late;
 mod paths;
 mod peer;
 mod raw;
