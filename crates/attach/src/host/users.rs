@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use weir_uring::device::loop_on;
 
 /// Uses of a block device (and its partitions) that stand against taking it away, in words; that by the process which
 /// serves it does not.
@@ -39,27 +40,14 @@ pub(crate) fn lasting(device: &Path) -> Vec<String> {
         if swaps.lines().any(|l| l.starts_with(&path)) {
             uses.push(format!("{disk} is swap space"));
         }
-        uses.extend(loops_on(disk).map(|l| format!("{l} is made of {disk}")));
+        let made = fs::metadata(Path::new("/dev").join(disk)).ok().and_then(|m| loop_on(m.rdev()));
+        uses.extend(made.map(|why| format!("{disk}: {why}")));
         let holders = fs::read_dir(format!("/sys/class/block/{disk}/holders"));
         for h in holders.into_iter().flatten().flatten() {
             uses.push(format!("{disk} is part of {}", h.file_name().to_string_lossy()));
         }
     }
     uses
-}
-
-/// Loop devices that are made of a disk: no process has it open for them, and they do not count as holders.
-fn loops_on(disk: &str) -> impl Iterator<Item = String> {
-    let number = |path: &Path| fs::metadata(path).map(|m| m.rdev()).ok().filter(|n| *n != 0);
-    let wanted = number(&Path::new("/dev").join(disk));
-    let all = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    all.filter_map(move |l| {
-        let backing = fs::read_to_string(l.path().join("loop/backing_file")).ok()?;
-        // By name first: another file may be on a file system that is gone.
-        let backing = Path::new(backing.trim_end()).strip_prefix("/dev").ok()?.to_owned();
-        let is_it = wanted.is_some() && number(&Path::new("/dev").join(backing)) == wanted;
-        is_it.then(|| l.file_name().to_string_lossy().into_owned())
-    })
 }
 
 /// Those by processes that have it open, which may be for a moment.

@@ -9,6 +9,7 @@ mod blkid;
 mod caches;
 mod content;
 mod lasting;
+mod loops;
 mod openers;
 mod signature;
 mod users;
@@ -18,6 +19,7 @@ pub use answers::ask;
 pub use content::{Contents, Found};
 pub(crate) use lasting::lasting_name;
 pub use lasting::{is_as_recorded, lasting_name_of, same_name};
+pub use loops::loop_on;
 pub use openers::{Opener, openers};
 pub use users::{is_claimed, locked_by, opened_by, other_paths, used_by};
 

@@ -12,6 +12,11 @@ const NEAR: [&str; 11] = [
     "zfs",
 ];
 
+/// Whether a file system of this kind answers by itself.
+pub(super) fn is_near(kind: &str) -> bool {
+    NEAR.iter().any(|near| kind.starts_with(near))
+}
+
 /// Which descriptors are asked what they are.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Asked {
@@ -107,7 +112,7 @@ impl Process {
     fn is_near(&self, name: &Path, mount: &str) -> bool {
         let read = || fs::read_to_string(self.dir.join("mountinfo")).unwrap_or_default();
         match kind_of_mount(self.mounts.get_or_init(read), mount) {
-            Some(kind) => NEAR.iter().any(|near| kind.starts_with(near)),
+            Some(kind) => is_near(kind),
             None => name.starts_with("/dev"),
         }
     }

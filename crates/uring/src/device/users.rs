@@ -1,7 +1,8 @@
 //! Who else uses a file or block device: mounts, swap, loop devices, holders in the kernel, other processes.
 
 use super::lasting::PARTITION;
-use super::openers::{Asked, is_device, writer};
+use super::loops::{Below, Name, made_of};
+use super::openers::{Asked, is_device, is_near, writer};
 use super::{EXCLUSIVE, Identity};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -93,7 +94,7 @@ pub fn used_by(identity: Identity) -> Option<String> {
     }
     match identity {
         Identity::Block(dev) => block_used_by(dev),
-        Identity::Inode(dev, _) => file_used_by(dev, identity),
+        Identity::Inode(dev, inode) => file_used_by(dev, inode),
     }
 }
 
@@ -131,37 +132,38 @@ fn block_used_by(dev: u64) -> Option<String> {
             return Some(format!("{} is made of it", h.file_name().display()));
         }
     }
-    // Such a device holds nothing, and no process has it open for that.
-    let all = same_disk(dev);
-    made_of(|path| {
-        // Other files are not looked at: their file system may not answer.
-        let meta = path.starts_with("/dev").then(|| fs::metadata(path));
-        meta.and_then(Result::ok).is_some_and(|m| is_device(&m, &all))
-    })
+    loop_of_device(&same_disk(dev))
 }
 
-/// The loop device whose file `is_it`.
-fn made_of(is_it: impl Fn(&Path) -> bool) -> Option<String> {
-    let loops = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let found = loops.filter_map(|l| {
-        let backing = first_line(l.path().join("loop/backing_file"))?;
-        is_it(Path::new(&backing)).then(|| l.file_name())
-    });
-    found.map(|l| format!("/dev/{} is made of it", l.display())).next()
-}
-
-fn file_used_by(dev: u64, identity: Identity) -> Option<String> {
+/// The loop device that is made of a device of one of these numbers, in words.
+pub(super) fn loop_of_device(numbers: &[u64]) -> Option<String> {
     let mounts = mounts();
-    made_of(|path| {
-        // Only files of the file system in question are looked at: another one may not answer.
-        let of = mounts.iter().filter(|m| path.starts_with(&m.at));
-        let of = of.max_by_key(|m| m.at.as_os_str().len());
-        let numbered = |m: &Mount| m.number == number(dev);
-        // The files of these have other numbers than their mounts.
-        let nested = |m: &Mount| matches!(m.kind.as_str(), "btrfs" | "overlay");
-        let here = of.is_none_or(|m| numbered(m) || nested(m));
-        here && is(path, identity)
+    made_of(Below::Device(numbers), |path| match on(&mounts, path) {
+        // A file of another machine is not looked at: its file system may not answer.
+        Some(m) if !is_near(&m.kind) => Name::Elsewhere,
+        _ => match fs::metadata(path).is_ok_and(|m| is_device(&m, numbers)) {
+            true => Name::Same,
+            false => Name::Other,
+        },
     })
+}
+
+fn file_used_by(dev: u64, inode: u64) -> Option<String> {
+    let mounts = mounts();
+    made_of(Below::File(dev, inode), |path| match on(&mounts, path) {
+        // So is one here, but for those of the file system in question.
+        Some(m) if !is_near(&m.kind) && m.number != number(dev) => Name::Elsewhere,
+        _ => match is(path, Identity::Inode(dev, inode)) {
+            true => Name::Same,
+            false => Name::Other,
+        },
+    })
+}
+
+/// The mount that a file with this name is on.
+fn on<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+    let of = mounts.iter().filter(|m| path.starts_with(&m.at));
+    of.max_by_key(|m| m.at.as_os_str().len())
 }
 
 /// Another process that has this open for writing, as far as this one may see. None: none that can be seen.

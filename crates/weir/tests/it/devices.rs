@@ -413,6 +413,35 @@ fn block_devices_that_others_have_are_refused() {
         refused(&d, &line, 4, &[&upper.0, "is made of it"]);
     }
     drop(upper);
+    // By whatever node that was made.
+    let by = d.path("by");
+    let number = disk.0.trim_start_matches("/dev/loop").to_owned();
+    if Command::new("mknod").args([&by, "b", "7", &number]).status().is_ok_and(|s| s.success())
+        && let Ok(upper) = Loop::new(Path::new(&by))
+    {
+        fs::remove_file(&by).expect("it was there");
+        refused(&d, &format!("pool create p --device {}", disk.0), 4, &[&upper.0, "is made of it"]);
+    }
+    // So is a file whose other name is gone.
+    let (file, other) = (d.path("file"), d.path("other"));
+    fs::File::create(&file).and_then(|f| f.set_len(64 << 20)).expect("a file");
+    fs::hard_link(&file, &other).expect("another name");
+    let upper = Loop::new(Path::new(&other)).expect("a loop device");
+    fs::remove_file(&other).expect("it was there");
+    refused(&d, &format!("pool create p --device file:{file}"), 4, &[&upper.0, "is made of it"]);
+    drop(upper);
+    // Who locks it for a moment only looks what it is; who does for long uses it.
+    let look = fs::File::open(&disk.0).expect("it is there");
+    look.lock_shared().expect("it is free");
+    refused(&d, &format!("pool create p --device {}", disk.0), 4, &["has it locked"]);
+    std::thread::scope(|scope| {
+        let before = d.log().len();
+        let makes = scope.spawn(|| d.ok(&format!("pool create p --device {}", disk.0)));
+        d.until("it waits", || d.log()[before..].contains("waiting for it"));
+        look.unlock().expect("it was locked");
+        makes.join().expect("it is made");
+    });
+    d.ok("pool delete p");
     let made = Command::new("mkfs.ext4").args(["-q", &disk.0]).status();
     let mount = d.path("mnt");
     fs::create_dir(&mount).expect("a directory");

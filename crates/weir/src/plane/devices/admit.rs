@@ -1,6 +1,6 @@
 //! What is looked at before a device comes to Weir: whether others use it, what is in it, whether it makes sense.
 
-use super::{Holds, Owner, Taken, Wait, belongs, in_use, unusable};
+use super::{A_LOOK, Holds, Owner, Taken, Wait, belongs, in_use, unusable};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,7 @@ use weir_control::{Code, Error, Result};
 use weir_uring::device::{opened_by, used_by};
 use weir_uring::{Held, Identity};
 
-/// How often, and how far apart, is looked whether somebody has a device open.
-const LOOKS: u32 = 11;
+/// How far apart is looked whether somebody has a device open.
 const STEP: Duration = Duration::from_millis(50);
 
 fn wrong(path: &Path, why: impl std::fmt::Display, hint: &str) -> Error {
@@ -38,7 +37,7 @@ pub(crate) fn check_unused(held: &Held, path: &Path) -> Result<()> {
 /// Another process that has this open for writing, and for longer than who only looks what it is.
 pub(super) fn kept_open_by(path: &Path, identity: Identity) -> Option<String> {
     let mut found = opened_by(path, identity)?;
-    for _ in 1..LOOKS {
+    for _ in 0..A_LOOK.as_millis() / STEP.as_millis() {
         std::thread::sleep(STEP);
         found = opened_by(path, identity)?;
     }

@@ -37,6 +37,8 @@ use weir_uring::{Held, HoldError, Identity};
 
 /// How long the last writes of a process that has ended are waited for before that is a fault, which is tried again.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Who has a device open or locked for less than this looks what it is, and uses it no further.
+const A_LOOK: Duration = Duration::from_millis(500);
 /// How often the lock is tried meanwhile.
 const AGAIN: Duration = Duration::from_millis(10);
 
@@ -123,6 +125,18 @@ pub(crate) enum Wait {
     No,
 }
 
+/// Who in the kernel uses what is at that path.
+fn used_at(path: &Path) -> Option<String> {
+    used_by(Identity::of(&std::fs::metadata(path).ok()?)?)
+}
+
+/// The other process that has it locked.
+fn who_locks(path: &Path) -> Option<String> {
+    let pid = locked_by(path).filter(|pid| *pid != std::process::id())?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Some(format!("another program uses it: process {pid} ({}) has it locked", name.trim()))
+}
+
 impl Holds {
     /// What is held by that name, for the reactors: one thing at most, see [`named_by`](Holds::named_by).
     pub(crate) fn find(&self, path: &Path) -> Option<Arc<Held>> {
@@ -189,6 +203,8 @@ impl Holds {
             self.release(|e| e.owner == *owner && e.path == path);
         }
         let begun = Instant::now();
+        // When it was found locked.
+        let mut locked = None;
         let mut told = false;
         loop {
             let named = self.named_by(owner, path);
@@ -231,10 +247,15 @@ impl Holds {
                 Err(HoldError::Io(e)) => return Err(unusable(path, e)),
             }
             let by_name = || named.map(|other| format!("{other} has what had that name"));
-            let why = self.here(path).or_else(by_name).or_else(|| self.why_busy(path));
+            let lasting = self.here(path).or_else(by_name).or_else(|| used_at(path));
+            let since = *locked.get_or_insert_with(Instant::now);
+            // By who looks what it is, such as udev each time that it was written.
+            let may_be_a_look = lasting.is_none() && since.elapsed() < A_LOOK;
+            let why = lasting.or_else(|| who_locks(path));
             let patient = match wait {
                 _ if why.is_none() && is_closing() => true,
                 _ if self.is_looked_at(path) => true,
+                _ if may_be_a_look => true,
                 Wait::No => false,
                 Wait::ForTheDead => why.is_none(),
                 Wait::ForAnybody => self.here(path).is_none(),
@@ -274,20 +295,6 @@ impl Holds {
             true => format!("it belongs to {owner}"),
             false => format!("it belongs to {owner}, as `{}`", name.display()),
         })
-    }
-
-    /// Who has a locked device, if that can be told.
-    fn why_busy(&self, path: &Path) -> Option<String> {
-        if let Some(why) = self.here(path) {
-            return Some(why);
-        }
-        let identity = std::fs::metadata(path).ok().and_then(|m| Identity::of(&m));
-        if let Some(why) = identity.and_then(used_by) {
-            return Some(why);
-        }
-        let pid = locked_by(path).filter(|pid| *pid != std::process::id())?;
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        Some(format!("another program uses it: process {pid} ({}) has it locked", name.trim()))
     }
 
     fn release(&self, mut gone: impl FnMut(&Entry) -> bool) {

@@ -1,0 +1,209 @@
+//! Loop devices, and what they are made of. No process has that open for them, and they do not count as its holders.
+
+use super::users::first_line;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// `LOOP_GET_STATUS64` of linux/loop.h.
+const GET_STATUS64: u64 = 0x4c05;
+/// For how long one is waited for. It asks the file system of its file, and whoever opens it waits for who has just made it.
+const GLANCE: Duration = Duration::from_secs(2);
+
+/// The begin of `struct loop_info64`: what it is made of, as stat(2) has it.
+#[repr(C)]
+struct Info {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    rest: [u8; 208],
+}
+
+/// What a loop device may be made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Below<'a> {
+    /// A block device of one of these numbers (`st_rdev`).
+    Device(&'a [u64]),
+    /// A file: number of its file system, number in it.
+    File(u64, u64),
+}
+
+impl Below<'_> {
+    fn is(self, info: &Info) -> bool {
+        match self {
+            Below::Device(numbers) => info.rdevice != 0 && numbers.contains(&info.rdevice),
+            Below::File(device, inode) => (info.device, info.inode) == (device, inode),
+        }
+    }
+}
+
+/// Those that have not answered: a thread waits for each.
+static HUNG: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+fn hung<R>(f: impl FnOnce(&mut BTreeSet<PathBuf>) -> R) -> R {
+    f(&mut HUNG.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// What the name of a loop device's file says.
+pub(super) enum Name {
+    /// It is what is asked about.
+    Same,
+    /// It is on a file system that has nothing of that, and may not answer.
+    Elsewhere,
+    /// It is something else by now, or leads nowhere from here: the file may have been renamed, or is in a container.
+    Other,
+}
+
+/// Who is made of `below`, in words: the loop device whose file has its name, or which says so itself. One that does not say what it is
+/// made of, where its name leads to something else, may be. One that may not be asked is known by its name only.
+pub(super) fn made_of(below: Below<'_>, named: impl Fn(&Path) -> Name) -> Option<String> {
+    let loops = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let mut all = Vec::new();
+    for l in loops {
+        let Some(name) = first_line(l.path().join("loop/backing_file")) else { continue };
+        let node = Path::new("/dev").join(l.file_name());
+        match named(Path::new(&name)) {
+            Name::Same => return Some(is_made_of_it(&node)),
+            Name::Elsewhere => {}
+            Name::Other => all.push(node),
+        }
+    }
+    let (told, silent) = told(all, info);
+    let found = told.iter().find(|(_, info)| below.is(info));
+    let unknown = || {
+        let node = silent.first()?.display();
+        Some(format!("{node} may be made of it: it does not say what it is made of"))
+    };
+    found.map(|(node, _)| is_made_of_it(node)).or_else(unknown)
+}
+
+/// Which loop device is made of a block device of this number (`st_rdev`), in words, as far as this process may see.
+pub fn loop_on(number: u64) -> Option<String> {
+    super::users::loop_of_device(&[number])
+}
+
+fn is_made_of_it(node: &Path) -> String {
+    format!("{} is made of it", node.display())
+}
+
+/// What they say, and those that do not answer. Each of these keeps its thread, and is asked by no other.
+fn told(
+    mut nodes: Vec<PathBuf>,
+    info: fn(&Path) -> Option<Info>,
+) -> (Vec<(PathBuf, Info)>, Vec<PathBuf>) {
+    let (mut told, mut silent) = (Vec::new(), Vec::new());
+    nodes.retain(|n| match hung(|all| all.contains(n)) {
+        true => {
+            silent.push(n.clone());
+            false
+        }
+        false => true,
+    });
+    while !nodes.is_empty() {
+        let Some(answers) = ask(nodes.clone(), info) else {
+            silent.append(&mut nodes);
+            break;
+        };
+        while !nodes.is_empty() {
+            // It either answers before it counts as hung, or sees that it does.
+            let answer = answers.recv_timeout(GLANCE).or_else(|_| {
+                hung(|all| {
+                    answers.try_recv().inspect_err(|_| {
+                        all.insert(nodes[0].clone());
+                        silent.push(nodes.remove(0));
+                    })
+                })
+            });
+            let Ok((node, info)) = answer else { break };
+            nodes.retain(|n| *n != node);
+            told.extend(info.map(|info| (node, info)));
+        }
+    }
+    (told, silent)
+}
+
+/// One after the other.
+fn ask(
+    nodes: Vec<PathBuf>,
+    info: fn(&Path) -> Option<Info>,
+) -> Option<Receiver<(PathBuf, Option<Info>)>> {
+    let (tell, answers) = channel();
+    let each = move || {
+        for node in nodes {
+            let info = info(&node);
+            let sent = hung(|all| {
+                all.remove(&node);
+                tell.send((node, info)).is_ok()
+            });
+            if !sent {
+                // Who asked goes on without this one: another thread asks the rest.
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("weir-loops".into()).spawn(each).ok()?;
+    Some(answers)
+}
+
+fn info(node: &Path) -> Option<Info> {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags).open(node).ok()?;
+    let mut info = Info { device: 0, inode: 0, rdevice: 0, rest: [0; 208] };
+    // SAFETY: the descriptor is open for the call; the kernel writes one `loop_info64`, 232 bytes, which `Info` is long.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), GET_STATUS64 as _, &raw mut info) };
+    (done == 0).then_some(info)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn what_it_is_made_of_is_known_by_number() {
+        assert_eq!(size_of::<Info>(), 232);
+        let info = Info { device: 8, inode: 12, rdevice: 0, rest: [0; 208] };
+        assert!(Below::File(8, 12).is(&info) && !Below::File(8, 13).is(&info));
+        assert!(!Below::Device(&[0, 8]).is(&info), "that is a file");
+        let info = Info { rdevice: 0x810, ..info };
+        assert!(Below::Device(&[1, 0x810]).is(&info) && !Below::Device(&[8]).is(&info));
+    }
+
+    #[test]
+    fn what_does_not_answer_is_asked_once_and_the_rest_is() {
+        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        static OVER: Mutex<()> = Mutex::new(());
+        fn slow(node: &Path) -> Option<Info> {
+            if node.ends_with("hangs") {
+                ASKED.fetch_add(1, Ordering::Relaxed);
+                drop(OVER.lock());
+            }
+            Some(Info { device: 0, inode: 0, rdevice: 7, rest: [0; 208] })
+        }
+        let all = || ["a", "hangs", "b"].map(PathBuf::from).to_vec();
+        let names = |(t, silent): (Vec<(PathBuf, Info)>, Vec<PathBuf>)| {
+            (t.into_iter().map(|(n, _)| n).collect::<Vec<_>>(), silent)
+        };
+        let hangs = OVER.lock().unwrap();
+        for _ in 0..2 {
+            let (told, silent) = names(told(all(), slow));
+            assert_eq!(
+                (told, silent),
+                (["a", "b"].map(PathBuf::from).to_vec(), vec!["hangs".into()])
+            );
+        }
+        assert_eq!(ASKED.load(Ordering::Relaxed), 1);
+        drop(hangs);
+        // It may be asked again when it has answered.
+        while hung(|all| all.contains(Path::new("hangs"))) {
+            thread::yield_now();
+        }
+        assert_eq!(names(told(all(), slow)), (all(), Vec::new()));
+    }
+}
