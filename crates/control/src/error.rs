@@ -143,6 +143,8 @@ codes! {
     PoolInUse = "pool_in_use", Conflict;
     /// The volume is still mapped.
     VolumeMapped = "volume_mapped", Conflict;
+    /// What the volume holds is not known, and others may use it.
+    VolumeInUse = "volume_in_use", Conflict;
     /// Another host has reserved the volume.
     VolumeReserved = "volume_reserved", Conflict;
     /// A volume was made of the snapshot, or newer snapshots need it.

@@ -324,6 +324,14 @@ impl VolumeSpec {
             form: FormSpec::default(),
         }
     }
+
+    /// Refuses a size that no volume can have.
+    ///
+    /// # Errors
+    /// [`Code::InvalidSize`](crate::Code::InvalidSize).
+    pub fn check_size(&self) -> crate::Result<()> {
+        super::volumes::check_size(self.size, self.block_size.unwrap_or(512))
+    }
 }
 
 /// Whether a volume is there to be used.

@@ -3,13 +3,14 @@
 use super::serve::{Daemon, Declared, on_runtime};
 use crate::cli::args::QuickstartArgs;
 use crate::cli::output;
-use own::{BLOCK, Bench, Own, Proof};
+use own::{BLOCK, Bench, LeftAlone, Own, Proof};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
-use weir_control::config::Config;
+use weir_control::config::{Config, DEFAULT_BRP_TARGET, DEFAULT_TARGET};
+use weir_control::live::Status;
 use weir_control::model::{
     Command, DeviceKind, DeviceSpec, HostSpec, InitiatorPort, MapSpec, Model, PoolSpec, Protocol,
     TargetPort, VolumeSpec,
@@ -24,6 +25,9 @@ const VOLUME: &str = "quick";
 const HOST: &str = "everyone";
 /// Who verifies and measures.
 const OWN: &str = "quickstart";
+/// What it means that something else is there.
+const LOST: &str = "If no host has written to it, and nobody has made it smaller, data was lost: keep the data directory and report that";
+
 /// What `--json` prints.
 #[derive(Debug, Default, Serialize)]
 struct Report {
@@ -35,6 +39,8 @@ struct Report {
     /// Bytes written now, read back and compared.
     verified_bytes: u64,
     bench: Bench,
+    /// Who has the volume.
+    hosts: Vec<String>,
     attach: Vec<String>,
 }
 
@@ -91,10 +97,12 @@ async fn show(
     begun: Instant,
     say: &impl Fn(&str),
 ) -> anyhow::Result<()> {
-    if let Some((object, text)) = daemon.faults().await.into_iter().next() {
-        return Err(Error::new(Code::IoError, format!("{object} did not start"))
-            .because(text)
-            .into());
+    let status = daemon.controller.status().await?;
+    for f in &status.faults {
+        tracing::error!(object = %f.object, "{}", f.text);
+    }
+    if let Some(e) = in_the_way(&status, &daemon.controller.model()) {
+        return Err(e.into());
     }
     let (port, address) = serving(daemon).await?;
     let seconds = begun.elapsed().as_secs_f64();
@@ -108,31 +116,24 @@ async fn show(
         login: own::login(&port, own_port),
         port: own_port,
         marker: marker(config),
-        naa: volume.naa.to_string(),
+        names: [volume.serial.clone(), volume.naa.to_string()],
         size: args.verify_size,
         // Nor may be written what may not be by anybody.
         seen: seen || volume.read_only,
         runtime: args.runtime,
     });
     let served = async |proof: &Proof| -> Result<()> {
-        // To whom it is shown is settled already, where somebody has it or all had it once. That is kept before they have it: what a
-        // run that is cut off has shown may be taken back before the next one.
-        if has_others(&daemon.controller.model()) {
-            return own.note_served(true);
-        }
+        let taken = has_others(&daemon.controller.model()) || own.was_served()?;
+        // Kept before anybody has it: what a run that is cut off has shown may be taken back before the next one.
+        own.note_served(proof.left_alone.is_none())?;
         // What is in it may be one host's only.
-        if own.was_served() || proof.left_alone.is_some() {
-            own.note_served(true)?;
-            say(&format!(
-                "nobody has volume {VOLUME}: weir map create HOST {VOLUME} gives it to one"
-            ));
+        if taken || proof.left_alone.is_some() {
             return Ok(());
         }
-        own.note_served(true)?;
         match show_to_all(daemon).await {
             Ok(whom) => say(&format!("serving volume {VOLUME} to {whom}")),
             Err(e) => {
-                own.note_served(false)?;
+                own.note_kept_back()?;
                 return Err(e);
             }
         }
@@ -144,16 +145,13 @@ async fn show(
     let (proof, bench) = match done {
         // Hosts that have the volume already go on.
         Err(e) if has_hosts(&daemon.controller.model()) && !args.once => {
-            let why = format!("it cannot be verified and measured: {}", e.message);
-            (Proof { left_alone: Some(why), ..Proof::default() }, Bench::default())
+            let failed = Some(LeftAlone::Failed(e.message));
+            (Proof { left_alone: failed, ..Proof::default() }, Bench::default())
         }
         done => done?,
     };
     if let Some(why) = proof.left_alone.as_ref().filter(|_| args.once) {
-        return Err(Error::new(Code::DataMismatch, format!("volume {VOLUME} has changed"))
-            .because(format!("{why}; it is left as it is"))
-            .hint("without --once it is served; if no host has written to it, data was lost: keep the data directory and report that")
-            .into());
+        return Err(not_exercised(why).into());
     }
     if let Err(e) = alone
         && e.code != Code::MapNotFound
@@ -163,15 +161,21 @@ async fn show(
     let mut report = Report {
         kept_bytes: proof.kept,
         verified_bytes: proof.verified,
-        left_alone: proof.left_alone,
+        left_alone: proof.left_alone.as_ref().map(LeftAlone::to_string),
         bench,
         ..Report::default()
     };
+    let model = daemon.controller.model();
+    if !has_others(&model) {
+        say(&format!("nobody has volume {VOLUME}: weir map create HOST {VOLUME} gives it to one"));
+    }
+    report.hosts =
+        model.maps.iter().filter(|m| m.volume == VOLUME).map(|m| m.host.clone()).collect();
     report.served.volume = VOLUME.into();
     report.served.bytes = volume.size;
     report.served.data_dir = config.data_dir.display().to_string();
     report.served.address = address.to_string();
-    if let Some(brp) = port_of(daemon, Protocol::Brp) {
+    if let Some(brp) = port_of(daemon, Protocol::Brp, DEFAULT_BRP_TARGET) {
         let at = address_of(daemon, &brp.name).await.unwrap_or_default();
         report.served.brp_address = at.map_or_else(String::new, |a| a.to_string());
     }
@@ -182,7 +186,7 @@ async fn show(
     report.attach = attach_lines(&port, address);
     let told = match args.json {
         true => output::json(&report),
-        false => output::text(&summary(&report, args.once)),
+        false => output::text(&summary(&report, proof.left_alone.as_ref(), args.once)),
     };
     match told {
         // Nobody reads it; hosts have the volume.
@@ -190,6 +194,37 @@ async fn show(
         told => told?,
     }
     Ok(())
+}
+
+/// What keeps the volume, or the way to it, from this program's own host. Faults of the rest are the operator's to see to.
+fn in_the_way(status: &Status, model: &Model) -> Option<Error> {
+    let pool = model.volumes.get(VOLUME).map(|v| v.pool.as_str()).unwrap_or(POOL);
+    // One that is open has faults, too, such as a device that is missing.
+    let is_open = status.live.pools.iter().any(|p| p.name == pool);
+    let needed = |object: &str| match object.split_once('/') {
+        Some(("pool", name)) => name == pool && !is_open,
+        Some(("volume", name)) => name == VOLUME,
+        Some(("target", name)) => name == DEFAULT_TARGET,
+        _ => false,
+    };
+    let fault = status.faults.iter().find(|f| needed(&f.object))?;
+    Some(Error::new(Code::IoError, format!("{} did not start", fault.object)).because(&fault.text))
+}
+
+/// `--once` is for the verification and the measurement.
+fn not_exercised(why: &LeftAlone) -> Error {
+    match why {
+        LeftAlone::Changed => {
+            Error::new(Code::DataMismatch, format!("volume {VOLUME} has changed"))
+                .because(format!("{why}; it is left as it is"))
+                .hint(format!("without --once it is served. {LOST}"))
+        }
+        _ => Error::new(Code::VolumeInUse, format!("volume {VOLUME} is not verified and measured"))
+            .because(format!("{why}; it is left as it is"))
+            .hint(
+                "without --once it is served; another --data-dir begins with a volume of its own",
+            ),
+    }
 }
 
 /// Somebody else has the volume.
@@ -230,23 +265,22 @@ pub(super) async fn declare(controller: &Arc<Controller>, config: &Config) -> Re
         controller.forget_ports(&own.ports).await?;
     }
     if makes {
-        // What was written to another volume of that name says nothing of the one that is made.
-        match std::fs::remove_file(marker(config)) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::new(Code::IoError, "an old note cannot be removed").because(e));
-            }
-            _ => {}
-        }
+        // Before it is made: a run that ends in between leaves a volume of which is known that nothing is in it. What was written to
+        // another volume of that name is forgotten.
+        own::begin(&marker(config), own_port(config)?)?;
     }
     let mut desired = config.desired();
-    desired.pools.retain(|p| !model.pools.contains_key(&p.name));
+    // Where the volume is there, it is in a pool, whichever.
+    desired.pools.retain(|p| makes && !model.pools.contains_key(&p.name));
     desired.volumes.retain(|v| !model.volumes.contains_key(&v.name));
-    controller.declare(desired).await?;
-    if !makes {
-        return Ok(());
+    match controller.declare(desired).await {
+        Ok(_) => Ok(()),
+        Err(e) => {
+            // This node ends.
+            let hint = e.hint.trim_end_matches("; it is tried again every few seconds").to_owned();
+            Err(e.hint(hint))
+        }
     }
-    let naa = controller.model().volume(VOLUME)?.naa.to_string();
-    own::begin(&marker(config), &naa, own_port(config)?)
 }
 
 /// The initiator port of this run.
@@ -288,6 +322,13 @@ async fn off_runtime<R: Send + 'static>(
 /// have the volume by it, also where a run is cut off.
 fn config(args: &QuickstartArgs, port: InitiatorPort) -> Result<Config> {
     let mut c = Config::default();
+    let volume = VolumeSpec {
+        block_size: Some(BLOCK as u32),
+        serial: Some(own::serial(port)),
+        ..VolumeSpec::new(VOLUME, POOL, args.size)
+    };
+    // Also where the volume is there already, and keeps the size that it has.
+    volume.check_size()?;
     if let Some(dir) = &args.data_dir {
         c.data_dir = dir.clone();
     }
@@ -310,17 +351,14 @@ fn config(args: &QuickstartArgs, port: InitiatorPort) -> Result<Config> {
         overwrite: Default::default(),
         memory: None,
     }];
-    c.volumes = vec![VolumeSpec {
-        block_size: Some(BLOCK as u32),
-        ..VolumeSpec::new(VOLUME, POOL, args.size)
-    }];
+    c.volumes = vec![volume];
     c.hosts = vec![HostSpec { name: OWN.into(), ports: vec![port], ..HostSpec::default() }];
     c.maps = vec![MapSpec { host: OWN.into(), volume: VOLUME.into(), lun: Some(0) }];
     c.check()
 }
 
 async fn serving(daemon: &Daemon) -> Result<(TargetPort, SocketAddr)> {
-    let port = port_of(daemon, Protocol::Srp);
+    let port = port_of(daemon, Protocol::Srp, DEFAULT_TARGET);
     let port = port.ok_or_else(|| Error::new(Code::Internal, "there is no target port"))?;
     let address = address_of(daemon, &port.name).await?;
     let address =
@@ -328,9 +366,9 @@ async fn serving(daemon: &Daemon) -> Result<(TargetPort, SocketAddr)> {
     Ok((port, address))
 }
 
-/// The first target port that speaks `protocol`.
-fn port_of(daemon: &Daemon, protocol: Protocol) -> Option<TargetPort> {
-    daemon.controller.model().targets.values().find(|t| t.protocol == protocol).cloned()
+/// The target port of that name, if it speaks `protocol`.
+fn port_of(daemon: &Daemon, protocol: Protocol, name: &str) -> Option<TargetPort> {
+    daemon.controller.model().targets.get(name).filter(|t| t.protocol == protocol).cloned()
 }
 
 async fn address_of(daemon: &Daemon, port: &str) -> Result<Option<SocketAddr>> {
@@ -367,7 +405,7 @@ fn attach_lines(port: &TargetPort, address: SocketAddr) -> Vec<String> {
     ]
 }
 
-fn summary(r: &Report, ends: bool) -> String {
+fn summary(r: &Report, left_alone: Option<&LeftAlone>, ends: bool) -> String {
     let mut t = String::new();
     if r.kept_bytes > 0 {
         t += &format!(
@@ -375,12 +413,12 @@ fn summary(r: &Report, ends: bool) -> String {
             format_size(r.kept_bytes)
         );
     }
-    match &r.left_alone {
+    match left_alone {
         Some(why) => {
-            t += &format!(
-                "kept:     volume {VOLUME} is left as it is: {why}.\n          \
-                 If no host has written to it, data was lost: keep the data directory and report that\n"
-            );
+            t += &format!("kept:     volume {VOLUME} is left as it is: {why}\n");
+            if let LeftAlone::Changed = why {
+                t += &format!("          {LOST}\n");
+            }
         }
         None => t += &measured(r),
     }

@@ -34,6 +34,7 @@ mod partly_old;
 mod policy;
 mod progress;
 mod protected;
+mod quick;
 mod refused_release;
 mod releases;
 mod reservations;

@@ -12,9 +12,6 @@ use weir_control::{Code, Error, Result};
 use weir_mem::Slice;
 use weir_reactor::{clock, spawn};
 
-/// Why it is left as it is.
-const CHANGED: &str = "it holds something else than an earlier run has written";
-const UNKNOWN: &str = "what it holds is not known, and others may use it";
 /// Bytes of one verification I/O.
 pub(super) const PIECE: u64 = 256 << 10;
 /// Bytes that are written whole or not at all.
@@ -41,42 +38,64 @@ pub(super) struct Clat {
     pub(super) max: u64,
 }
 
+/// How far the first run of a volume has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nobody else has had it. What is written may be there, in part or not at all.
+    Begun,
+    /// What is written was verified, and others may have the volume since.
+    Served,
+    /// Others may have it, and what it holds was never known.
+    Shown,
+}
+
 /// What an earlier run has written, or was about to; of a volume that was made by one.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 struct Note {
     seed: u64,
     len: u64,
-    /// It was written and verified, and hosts may have the volume.
-    done: bool,
-    /// It has been shown to all.
-    served: bool,
+    state: State,
 }
 
 impl Note {
-    /// The one of the volume of that name. Earlier versions kept no name, and no note before all had it.
-    fn read(marker: &Path, naa: &str) -> Option<Note> {
-        let text = std::fs::read_to_string(marker).ok()?;
+    /// The one of the volume that has one of these names. Earlier versions kept no name, and no note before all had it.
+    fn read(marker: &Path, names: &[String]) -> Result<Option<Note>> {
+        let bytes = match std::fs::read(marker) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => {
+                let what =
+                    format!("the note of what was written, {}, cannot be read", marker.display());
+                return Err(Error::new(Code::IoError, what).because(e));
+            }
+            Ok(bytes) => bytes,
+        };
+        let text = String::from_utf8_lossy(&bytes);
         let words: Vec<&str> = text.split_whitespace().collect();
         let (seed, len, state) = match *words {
-            [seed, len] => (seed, len, "served"),
-            [seed, len, name, state] if name == naa => (seed, len, state),
-            _ => return None,
+            [seed, len] => (seed, len, State::Served),
+            [seed, len, name, state] if names.iter().any(|n| n == name) => match state {
+                "begun" => (seed, len, State::Begun),
+                // Of an earlier version, which may have shown it.
+                "served" | "done" => (seed, len, State::Served),
+                _ => (seed, len, State::Shown),
+            },
+            _ => return Ok(None),
         };
-        let served = state == "served" || state == "shown";
-        let done = state == "served" || state == "done";
-        Some(Note { seed: seed.parse().ok()?, len: len.parse().ok()?, done, served })
+        Ok(match (seed.parse(), len.parse()) {
+            (Ok(seed), Ok(len)) => Some(Note { seed, len, state }),
+            _ => None,
+        })
     }
 
-    fn keep(&self, marker: &Path, naa: &str) -> Result<()> {
-        let state = match (self.done, self.served) {
-            (true, true) => "served",
-            (true, false) => "done",
-            (false, true) => "shown",
-            (false, false) => "begun",
+    fn keep(&self, marker: &Path, name: &str) -> Result<()> {
+        let state = match self.state {
+            State::Begun => "begun",
+            State::Served => "served",
+            State::Shown => "shown",
         };
         let write = || -> std::io::Result<()> {
             let tmp = marker.with_extension("new");
-            std::fs::write(&tmp, format!("{} {} {naa} {state}\n", self.seed, self.len))?;
+            std::fs::write(&tmp, format!("{} {} {name} {state}\n", self.seed, self.len))?;
             std::fs::File::open(&tmp)?.sync_all()?;
             std::fs::rename(&tmp, marker)
         };
@@ -86,9 +105,14 @@ impl Note {
     }
 }
 
-/// Notes that a volume has been made by the run with this port, and nothing is in it.
-pub(super) fn begin(marker: &Path, naa: &str, port: InitiatorPort) -> Result<()> {
-    Note { seed: run_of(port), ..Note::default() }.keep(marker, naa)
+/// Notes that a volume is made by the run with this port, and nothing is in it.
+pub(super) fn begin(marker: &Path, port: InitiatorPort) -> Result<()> {
+    Note { seed: run_of(port), len: 0, state: State::Begun }.keep(marker, &serial(port))
+}
+
+/// The serial number of a volume that the run with this port makes.
+pub(super) fn serial(port: InitiatorPort) -> String {
+    format!("{:016X}", run_of(port))
 }
 
 /// What no other run has.
@@ -123,12 +147,33 @@ pub(super) struct Proof {
     /// Bytes written now, read back and compared.
     pub(super) verified: u64,
     /// Why the volume was left as it is.
-    pub(super) left_alone: Option<String>,
+    pub(super) left_alone: Option<LeftAlone>,
 }
 
 impl Proof {
-    fn left_alone(why: &str) -> Result<Proof> {
-        Ok(Proof { left_alone: Some(why.into()), ..Proof::default() })
+    fn left_alone(why: LeftAlone) -> Result<Proof> {
+        Ok(Proof { left_alone: Some(why), ..Proof::default() })
+    }
+}
+
+/// Why a volume is left as it is.
+#[derive(Debug)]
+pub(super) enum LeftAlone {
+    Changed,
+    Unknown,
+    /// That went wrong, and hosts have volumes.
+    Failed(String),
+}
+
+impl std::fmt::Display for LeftAlone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LeftAlone::Changed => {
+                f.write_str("it holds something else than an earlier run has written")
+            }
+            LeftAlone::Unknown => f.write_str("what it holds is not known, and others may use it"),
+            LeftAlone::Failed(why) => write!(f, "it cannot be verified and measured: {why}"),
+        }
     }
 }
 
@@ -141,7 +186,8 @@ pub(super) struct Own {
     pub(super) port: InitiatorPort,
     /// The note of what was written.
     pub(super) marker: PathBuf,
-    pub(super) naa: String,
+    /// What the volume is called in notes: now, and by earlier versions.
+    pub(super) names: [String; 2],
     /// How much is written when nobody has used the volume.
     pub(super) size: u64,
     /// Others see the volume, or it may not be written.
@@ -174,53 +220,69 @@ impl Own {
     }
 
     async fn verifies_on(&self, unit: &Remote) -> Result<Proof> {
-        let note = Note::read(&self.marker, &self.naa);
-        if let Some(n) = note.as_ref().filter(|n| n.done) {
-            return match verify(unit, n.seed, whole(unit, n.len), false).await {
+        let note = Note::read(&self.marker, &self.names)?;
+        if let Some(n) = note.as_ref().filter(|n| n.state == State::Served) {
+            let len = whole(unit, n.len);
+            if len < n.len {
+                // It was made smaller. What is behind that is nothing of this, should it grow again.
+                self.keep(&Note { len, ..*n })?;
+            }
+            return match verify(unit, n.seed, len, false).await {
                 // Somebody uses the volume: what is there is his.
-                Err(e) if e.code == Code::DataMismatch => Proof::left_alone(CHANGED),
+                Err(e) if e.code == Code::DataMismatch => Proof::left_alone(LeftAlone::Changed),
                 kept => Ok(Proof { kept: kept?, ..Proof::default() }),
             };
         }
         // What others write while this does is refused to them.
-        let own = note.filter(|n| !n.served && !self.seen);
-        let Some(old) = own else { return Proof::left_alone(UNKNOWN) };
+        let own = note.filter(|n| n.state == State::Begun && !self.seen);
+        let Some(old) = own else { return Proof::left_alone(LeftAlone::Unknown) };
         if !unit.reserve().await? {
-            return Proof::left_alone(UNKNOWN);
+            return Proof::left_alone(LeftAlone::Unknown);
         }
         // All of it, if another run has made it: a host may have had it since, and has it no more.
         let is_new = old.len == 0 && old.seed == run_of(self.port);
-        let len = if is_new { self.size } else { unit.len() };
-        match verify(unit, old.seed, whole(unit, len), true).await {
-            Err(e) if e.code == Code::DataMismatch => return Proof::left_alone(UNKNOWN),
+        let len = if is_new { whole(unit, self.size) } else { unit.len() };
+        match verify(unit, old.seed, len, true).await {
+            Err(e) if e.code == Code::DataMismatch => return Proof::left_alone(LeftAlone::Unknown),
             unused => drop(unused?),
         }
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         // A run that goes on where one was cut off leaves nothing of another seed behind its end.
         let seed = if old.len > 0 { old.seed } else { since.map_or(1, |d| d.as_nanos() as u64) };
-        let len = whole(unit, self.size.max(old.len));
-        let mut new = Note { seed, len, done: false, served: false };
-        new.keep(&self.marker, &self.naa)?;
+        let new = Note { seed, len: whole(unit, self.size.max(old.len)), state: State::Begun };
+        self.keep(&new)?;
         fill(unit, seed, new.len).await?;
         unit.flush().await?;
         let verified = verify(unit, seed, new.len, false).await?;
-        new.done = true;
-        new.keep(&self.marker, &self.naa)?;
         unit.release().await?;
         Ok(Proof { verified, ..Proof::default() })
     }
 
-    /// Whether others have had the volume, or may have.
-    pub(super) fn was_served(&self) -> bool {
-        Note::read(&self.marker, &self.naa).is_none_or(|n| n.served)
+    fn keep(&self, note: &Note) -> Result<()> {
+        self.names.first().map_or(Ok(()), |name| note.keep(&self.marker, name))
     }
 
-    /// Keeps whether they have.
-    pub(super) fn note_served(&self, served: bool) -> Result<()> {
-        let known = Note::read(&self.marker, &self.naa).unwrap_or_default();
-        match known.served == served {
-            true => Ok(()),
-            false => Note { served, ..known }.keep(&self.marker, &self.naa),
+    /// Whether others have had the volume, or may have.
+    pub(super) fn was_served(&self) -> Result<bool> {
+        let note = Note::read(&self.marker, &self.names)?;
+        Ok(note.is_none_or(|n| n.state != State::Begun))
+    }
+
+    /// Keeps that others may have the volume from now on. What it holds was proved, or is not known.
+    pub(super) fn note_served(&self, proved: bool) -> Result<()> {
+        let note = Note::read(&self.marker, &self.names)?;
+        match note {
+            Some(n) if n.state != State::Begun => Ok(()),
+            Some(n) if proved => self.keep(&Note { state: State::Served, ..n }),
+            _ => self.keep(&Note { seed: 0, len: 0, state: State::Shown }),
+        }
+    }
+
+    /// Keeps that nobody got it after all.
+    pub(super) fn note_kept_back(&self) -> Result<()> {
+        match Note::read(&self.marker, &self.names)? {
+            Some(n) => self.keep(&Note { state: State::Begun, ..n }),
+            None => Ok(()),
         }
     }
 
@@ -231,7 +293,7 @@ impl Own {
     }
 }
 
-/// As much of it as a unit has, in whole pieces.
+/// As much as is written of so much: what a unit has of it, in whole pieces.
 fn whole(unit: &Remote, len: u64) -> u64 {
     len.min(unit.len()) / PIECE * PIECE
 }
@@ -240,7 +302,7 @@ fn pattern(seed: u64, at: u64, buf: &mut [u8]) {
     Prng::new(seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).fill(buf);
 }
 
-/// Runs `f` for every piece of the first `size` bytes, several at once.
+/// Runs `f` for every piece of the first `size` bytes, several at once. The last one may be shorter.
 async fn pieces<F, Fut>(size: u64, f: F) -> Result<()>
 where
     F: Fn(u64, Slice) -> Fut + Clone + 'static,
@@ -253,7 +315,7 @@ where
                 let buf = Slice::heap(PIECE as usize);
                 let mut at = w * PIECE;
                 while at < size {
-                    f(at, buf.clone()).await?;
+                    f(at, buf.sub(0, PIECE.min(size - at) as usize)).await?;
                     at += DEPTH as u64 * PIECE;
                 }
                 Result::<()>::Ok(())
@@ -314,6 +376,9 @@ async fn verify(unit: &Remote, seed: u64, size: u64, perhaps: bool) -> Result<u6
 async fn measure(unit: &Remote, runtime: Duration) -> Result<Bench> {
     const BS: u64 = 4096;
     const IODEPTH: usize = 32;
+    // A volume of an operator's may be smaller than what is read at once.
+    let blocks = unit.len() / BS;
+    let runtime = if blocks == 0 { Duration::ZERO } else { runtime };
     let end = clock() + runtime.as_nanos() as u64;
     let begun = clock();
     let workers: Vec<_> = (0..IODEPTH)
@@ -325,7 +390,7 @@ async fn measure(unit: &Remote, runtime: Duration) -> Result<Bench> {
                 let mut lat = Vec::new();
                 let mut t = clock();
                 while t < end {
-                    unit.read(rng.below(unit.len() / BS) * BS, buf.clone()).await?;
+                    unit.read(rng.below(blocks) * BS, buf.clone()).await?;
                     let now = clock();
                     lat.push((now - t) as u32);
                     t = now;
