@@ -58,6 +58,8 @@ const BANS: &[Ban] = &[
             "fabric-verbs",
             "attach",
             "bench",
+            // The files of the registers' engine, which is not simulated.
+            "cluster",
             "control",
             "weir",
             "sim-suites",
@@ -77,7 +79,8 @@ const BANS: &[Ban] = &[
     Ban {
         words: &["tokio", "axum"],
         of: &[],
-        allowed: &["control", "weir", "xtask"],
+        // The registers' engine runs on control-plane threads.
+        allowed: &["cluster", "control", "weir", "xtask"],
         tests_may: false,
         why: "the data path runs on the reactor",
     },

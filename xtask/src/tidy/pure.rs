@@ -21,7 +21,7 @@ const PURE_TESTS: &[&str] = &["proptest"];
 
 /// Crates of others that make time, threads or chance of their own, and who may use them.
 const RESTRICTED: &[(&str, &[&str])] = &[
-    ("tokio", &["weir-control", "weir", "xtask"]),
+    ("tokio", &["weir-cluster", "weir-control", "weir", "xtask"]),
     ("axum", &["weir-control", "weir"]),
     ("hyper", &["weir-control", "weir"]),
     ("rand", &[]),

@@ -1,0 +1,10 @@
+//! Bugs on purpose, for the proof of the history checker. Without the feature `planted` there are none.
+
+weir_base::planted_bugs! {
+    /// A change whose outcome is not known is told as one that did not happen.
+    DoubtTakenForFailure,
+    /// A read is answered from the copy at hand, which may be behind.
+    StaleReadBelieved,
+    /// A change is made whatever version stands.
+    ChangeWithoutVersion,
+}
