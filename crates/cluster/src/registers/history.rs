@@ -8,7 +8,8 @@
 //!    all told as not having happened may not.
 //! 3. Whoever begins after another has ended sees no older version.
 //! 4. Nobody sees a version, or a later one, whose change had not begun when they ended.
-//! 5. A change that was told as done has made its version, and one that was told another register did not expect that one.
+//! 5. A change that was told as done has made its version. One that was told another register neither expected that one,
+//!    nor asked for it.
 //!
 //! A change in doubt may make its version at any time after it began, once, or never.
 //!
@@ -195,7 +196,11 @@ impl OfPool {
             let may_be = next == Some(value.version.0) && value.pool == self.pool;
             let wrong = match changed {
                 Changed::Done(version) => version != value.version || !may_be,
-                Changed::Other(standing) => standing.map(|(v, _)| v) == expected,
+                Changed::Other(standing) => {
+                    !may_be
+                        || standing.map(|(v, _)| v) == expected
+                        || standing.is_some_and(|(_, other)| other == value)
+                }
                 Changed::Refused(_) => may_be,
                 Changed::InDoubt => !may_be,
             };

@@ -13,6 +13,7 @@
 //! version `v` has version `v + 1`. So a given change can happen at one place of the order only, however often it is
 //! asked for.
 
+pub mod etcd;
 pub mod history;
 pub mod raft;
 mod settle;
@@ -67,6 +68,9 @@ pub enum ReadError {
     /// No majority of the voters answered in time.
     #[error("no majority of the voters answered in time")]
     NoMajority,
+    /// What the engine keeps in this place is no register that this program knows.
+    #[error("what is kept in the place of the register is none")]
+    Garbled,
     /// The engine of this node has ended, as after an error of its disk.
     #[error("the engine of the registers has ended on this node")]
     Ended,

@@ -1,7 +1,7 @@
-//! The engine as real processes: three voters, clients beside each other, and one fault after another. Every history is
+//! An engine as real processes: three voters, clients beside each other, and one fault after another. Every history is
 //! checked.
 //!
-//! `WEIR_REGISTERS_CYCLES` and `WEIR_REGISTERS_START` choose how many cycles there are, and which is the first; `cargo
+//! `WEIR_REGISTERS_ENGINE` is `openraft` or `etcd`. `WEIR_REGISTERS_CYCLES` and `WEIR_REGISTERS_START` choose how many cycles there are, and which is the first; `cargo
 //! xtask registers --cycles N` is the long form. A cycle's faults follow from its number, the times of processes do not.
 
 mod clients;
@@ -10,7 +10,7 @@ mod nodes;
 
 use clients::Clients;
 use net::NODES;
-use nodes::{Nodes, PATIENCE};
+use nodes::{Engine, Nodes, PATIENCE};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use weir_base::Prng;
@@ -124,6 +124,14 @@ fn look_back(nodes: &Nodes, number: u64, zero: Instant) -> Op {
     Op { client: 99, pool, begin, end, what: What::Read(found) }
 }
 
+fn engine() -> Engine {
+    match std::env::var("WEIR_REGISTERS_ENGINE").as_deref() {
+        Ok("etcd") => Engine::Etcd,
+        Err(_) | Ok("openraft") => Engine::Openraft,
+        Ok(other) => panic!("no engine {other}"),
+    }
+}
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|n| n.parse().expect("a number"))
 }
@@ -188,9 +196,9 @@ fn registers_are_linearizable_through_faults() {
     let from = number("WEIR_REGISTERS_START").unwrap_or(0);
     let many = number("WEIR_REGISTERS_CYCLES").unwrap_or(SHORT);
     let begin = Instant::now();
-    let mut nodes = Nodes::new(None);
+    let mut nodes = Nodes::new(engine(), None);
     let place = if nodes.net.can_cut() { "namespaces" } else { "loopback, so no way can be cut" };
-    println!("three voters in network {place}");
+    println!("three voters of {:?} in network {place}", engine());
     let (total, wrong) = cycles(&mut nodes, from, from + many, false);
     println!("{many} cycles in {:.1} s: {total:?}", begin.elapsed().as_secs_f64());
     assert!(wrong.is_empty(), "{} violations: see above", wrong.len());
@@ -212,7 +220,7 @@ fn every_planted_bug_is_caught() {
         if only != "all" && !only.eq_ignore_ascii_case(&name) {
             continue;
         }
-        let mut nodes = Nodes::new(Some(&name));
+        let mut nodes = Nodes::new(engine(), Some(&name));
         let (total, wrong) = cycles(&mut nodes, 0, UNTIL_CAUGHT, true);
         match wrong.first() {
             Some((cycle, violation)) => println!("caught {name} in cycle {cycle}: {violation}"),

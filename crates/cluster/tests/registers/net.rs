@@ -75,6 +75,14 @@ impl Net {
         }
     }
 
+    /// Where an etcd of node `n` is reached by its client.
+    pub(crate) fn client_address(&self, n: u8) -> String {
+        match self {
+            Net::Namespaces(_) => "127.0.0.1:2379".into(),
+            Net::Loopback(first) => format!("127.0.0.1:{}", first + u16::from(NODES + n)),
+        }
+    }
+
     /// Whether ways can be cut.
     pub(crate) fn can_cut(&self) -> bool {
         matches!(self, Net::Namespaces(_))
@@ -135,7 +143,7 @@ fn remove_left() {
 fn free_ports() -> u16 {
     let taken = |p: u16| std::net::TcpListener::bind(("127.0.0.1", p)).is_err();
     let mut first = 20_000 + (crate::clients::chance() % 10_000) as u16;
-    while (1..=u16::from(NODES)).any(|n| taken(first + n)) {
+    while (1..=2 * u16::from(NODES)).any(|n| taken(first + n)) {
         first += 10;
     }
     first

@@ -1,4 +1,4 @@
-//! Three voters as processes.
+//! Three voters as processes, with one of the engines.
 
 use crate::clients::Line;
 use crate::net::{NODES, Net};
@@ -10,11 +10,24 @@ use std::time::{Duration, Instant};
 /// How long anything that must come is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Who keeps the registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engine {
+    /// The voters are ours.
+    Openraft,
+    /// The voters are etcd, each with a client of ours beside it.
+    Etcd,
+}
+
 /// Three voters.
 pub(crate) struct Nodes {
     pub(crate) net: Net,
+    engine: Engine,
     dir: PathBuf,
+    /// What is killed and stopped.
     children: Vec<Option<Child>>,
+    /// Clients of etcd, which go on.
+    beside: Vec<Child>,
     stopped: Vec<bool>,
     /// `CRATE::BUG`, which they run with.
     planted: Option<String>,
@@ -22,7 +35,7 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     /// Starts them, and forms a cluster of them.
-    pub(crate) fn new(planted: Option<&str>) -> Nodes {
+    pub(crate) fn new(engine: Engine, planted: Option<&str>) -> Nodes {
         let net = Net::new();
         let name = format!("weir-registers-{}-{:x}", std::process::id(), crate::clients::chance());
         let dir = std::env::temp_dir().join(name);
@@ -31,8 +44,19 @@ impl Nodes {
         let children = (0..NODES).map(|_| None).collect();
         let stopped = vec![false; usize::from(NODES)];
         let planted = planted.map(|bug| format!("weir_cluster::{bug}"));
-        let mut nodes = Nodes { net, dir, children, stopped, planted };
-        (1..=NODES).for_each(|n| nodes.start_with(n, &["--create"]));
+        let beside = Vec::new();
+        let mut nodes = Nodes { net, engine, dir, children, beside, stopped, planted };
+        if engine == Engine::Etcd {
+            for n in 1..=NODES {
+                nodes.start(n);
+                let client = nodes.net.client_address(n);
+                let mut child = nodes.ours(n, &["--etcd", &client]).spawn().expect("it runs");
+                nodes.wait_for(n, &mut child);
+                nodes.beside.push(child);
+            }
+            return nodes;
+        }
+        (1..=NODES).for_each(|n| nodes.start_voter(n, &["--create"]));
         let members: Vec<String> = (1..=NODES)
             .map(|n| format!("{},{n},{}", nodes.identity(n), nodes.net.address(n)))
             .collect();
@@ -45,28 +69,56 @@ impl Nodes {
         self.dir.join(format!("{n}.socket"))
     }
 
-    fn start_with(&mut self, n: u8, more: &[&str]) {
+    /// Our program at node `n`.
+    fn ours(&self, n: u8, more: &[&str]) -> Command {
         let mut command = self.net.within(n, env!("CARGO_BIN_EXE_weir-registers"));
-        command.arg("--file").arg(self.dir.join(format!("{n}.redb")));
-        command.arg("--socket").arg(self.socket(n));
-        command.arg("--secret").arg(self.dir.join("secret"));
-        command.args(["--listen", &self.net.address(n)]).args(more);
+        command.arg("--socket").arg(self.socket(n)).args(more);
         command.env_remove("WEIR_PLANTED").stdin(Stdio::piped()).stdout(Stdio::null());
         if let Some(bug) = &self.planted {
             command.env("WEIR_PLANTED", bug);
         }
-        self.children[usize::from(n - 1)] = Some(command.spawn().expect("weir-registers runs"));
+        command
+    }
+
+    fn wait_for(&self, n: u8, child: &mut Child) {
         let begin = Instant::now();
         while Line::to(&self.socket(n)).and_then(|mut l| l.ask("identity")).is_err() {
             assert!(begin.elapsed() < PATIENCE, "node {n} does not answer");
-            let child = self.children[usize::from(n - 1)].as_mut().unwrap();
             assert!(child.try_wait().unwrap().is_none(), "node {n} has ended");
             sleep(Duration::from_millis(10));
         }
     }
 
+    fn start_voter(&mut self, n: u8, more: &[&str]) {
+        let mut command = self.ours(n, more);
+        command.arg("--file").arg(self.dir.join(format!("{n}.redb")));
+        command.arg("--secret").arg(self.dir.join("secret"));
+        command.args(["--listen", &self.net.address(n)]);
+        let mut child = command.spawn().expect("weir-registers runs");
+        self.wait_for(n, &mut child);
+        self.children[usize::from(n - 1)] = Some(child);
+    }
+
+    fn start_etcd(&mut self, n: u8) {
+        let url = |address: String| format!("http://{address}");
+        let name = |n: u8| format!("n{n}={}", url(self.net.address(n)));
+        let all: Vec<String> = (1..=NODES).map(name).collect();
+        let (peers, clients) = (url(self.net.address(n)), url(self.net.client_address(n)));
+        let mut command = self.net.within(n, "etcd");
+        command.arg("--data-dir").arg(self.dir.join(format!("{n}.etcd")));
+        command.args(["--name", &format!("n{n}"), "--initial-cluster", &all.join(",")]);
+        command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
+        command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
+        command.args(["--heartbeat-interval", "100", "--election-timeout", "500"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.children[usize::from(n - 1)] = Some(command.spawn().expect("etcd runs"));
+    }
+
     pub(crate) fn start(&mut self, n: u8) {
-        self.start_with(n, &[]);
+        match self.engine {
+            Engine::Openraft => self.start_voter(n, &[]),
+            Engine::Etcd => self.start_etcd(n),
+        }
     }
 
     /// kill -9.
@@ -121,7 +173,7 @@ impl Nodes {
         answer.strip_prefix("identity ").expect("an identity").to_string()
     }
 
-    /// Who leads, as one that is up says.
+    /// Who leads, as one of ours that is up says.
     pub(crate) fn leader(&self) -> Option<u8> {
         let up: Vec<u8> = (1..=NODES).filter(|n| self.is_up(*n)).collect();
         let named = up.iter().find_map(|n| {
@@ -136,6 +188,10 @@ impl Nodes {
 impl Drop for Nodes {
     fn drop(&mut self) {
         (1..=NODES).for_each(|n| self.kill(n));
+        for child in &mut self.beside {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }

@@ -1,7 +1,9 @@
 //! Histories that registers can have, and wrong ones of each kind.
 
 use super::*;
-use crate::registers::Refused;
+use crate::registers::{Refused, State};
+use proptest::prelude::*;
+use weir_base::Prng;
 use weir_proto_cluster::{Life, Node, Writer};
 
 fn value(version: u64, n: u32) -> Register {
@@ -144,4 +146,101 @@ fn registers_do_not_mix() {
     let mut elsewhere = read(4, 5, None);
     elsewhere.pool = 4;
     right(&[done(0, 1, 1, 1), elsewhere]);
+}
+
+/// Whether some order of the operations explains a history: all orders are tried, so it must be short.
+fn some_order(ops: &[Op], state: &State, left: u32) -> bool {
+    if left == 0 {
+        return true;
+    }
+    let is_left = |n: &usize| left & (1 << n) != 0;
+    // In doubt, it may happen after it was answered: then it is before nobody.
+    let in_doubt = |op: &Op| matches!(op.what, What::Change(_, _, Changed::InDoubt));
+    let first_end =
+        (0..ops.len()).filter(is_left).filter(|n| !in_doubt(&ops[*n])).map(|n| ops[n].end);
+    let first_end = first_end.min().unwrap_or(Nanos::MAX);
+    (0..ops.len()).filter(is_left).any(|n| {
+        let (op, rest) = (&ops[n], left & !(1 << n));
+        // One that is not in doubt has ended before this one begins, and is to come.
+        if first_end < op.begin {
+            return false;
+        }
+        let mut after = state.clone();
+        match op.what {
+            What::Read(standing) => standing == state.get(op.pool) && some_order(ops, &after, rest),
+            What::Change(expected, value, told) => {
+                let really = after.change(expected, value);
+                match told {
+                    Changed::InDoubt => {
+                        some_order(ops, state, rest) || some_order(ops, &after, rest)
+                    }
+                    told => told == really && some_order(ops, &after, rest),
+                }
+            }
+        }
+    })
+}
+
+/// A short history of one register, in which something may then be made wrong.
+fn by_chance(seed: u64) -> Vec<Op> {
+    let mut chance = Prng::new(seed);
+    let (mut state, mut ops) = (State::default(), Vec::new());
+    for n in 0..=chance.below(5) {
+        let at = 30 + n * 10;
+        let (begin, end) = (at - chance.below(25), at + chance.below(25));
+        let current = state.get(9).map(|(v, _)| v.0);
+        if chance.chance(1, 2) {
+            ops.push(read(begin, end, state.get(9)));
+            continue;
+        }
+        let next = if chance.chance(3, 4) { current.unwrap_or(0) + 1 } else { 1 + chance.below(4) };
+        let asked = value(next, chance.below(3) as u32);
+        let expected = (next > 1).then(|| Version(next - 1));
+        let (told, end) = match chance.below(3) {
+            0 => {
+                if chance.chance(1, 2) {
+                    state.change(expected, asked);
+                }
+                (Changed::InDoubt, begin + chance.below(25))
+            }
+            _ => (state.change(expected, asked), end),
+        };
+        ops.push(op(begin, end, What::Change(expected, asked, told)));
+    }
+    if chance.chance(1, 2) {
+        let one = chance.below(ops.len() as u64) as usize;
+        let version = chance.below(4);
+        let standing =
+            (version > 0).then(|| (Version(version), value(version, chance.below(3) as u32)));
+        let shift = chance.below(40);
+        match (chance.below(3), &mut ops[one].what) {
+            (0, _) => {
+                ops[one].begin += shift;
+                ops[one].end += shift;
+            }
+            (_, What::Read(seen)) => *seen = standing,
+            (1, What::Change(_, _, told)) => *told = Changed::Other(standing),
+            (_, What::Change(_, asked, told)) => *told = Changed::Done(asked.version),
+        }
+    }
+    ops
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    /// The rules say what a search of all orders says.
+    #[test]
+    fn the_rules_are_as_good_as_a_search(seed: u64) {
+        let ops = by_chance(seed);
+        let found = check(&ops);
+        let explained = some_order(&ops, &State::default(), (1 << ops.len()) - 1);
+        prop_assert_eq!(found.is_ok(), explained, "{:#?}\n{:?}", ops, found);
+    }
+}
+
+#[test]
+fn chance_makes_right_and_wrong_histories() {
+    let right = (0..1000).filter(|seed| check(&by_chance(*seed)).is_ok()).count();
+    assert!((200..900).contains(&right), "{right} of 1000 are right");
 }

@@ -106,7 +106,7 @@ impl Peers for Line {
 }
 
 fn times() -> Times {
-    Times { patience: Duration::from_millis(800), ..Times::default() }
+    Times { limit: Duration::from_millis(800), ..Times::default() }
 }
 
 async fn begin(file: File, hub: &Arc<Hub>, times: Times) -> Voter<Line> {

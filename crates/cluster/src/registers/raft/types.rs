@@ -134,6 +134,7 @@ pub(super) enum Response {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Unread {
     NoMajority,
+    Garbled,
     Ended,
 }
 
@@ -141,6 +142,7 @@ impl From<ReadError> for Unread {
     fn from(error: ReadError) -> Unread {
         match error {
             ReadError::NoMajority => Unread::NoMajority,
+            ReadError::Garbled => Unread::Garbled,
             ReadError::Ended => Unread::Ended,
         }
     }

@@ -33,7 +33,7 @@ pub struct Times {
     /// Shortest and longest silence of a leader after which another one is elected, chosen anew each time.
     pub election: (Duration, Duration),
     /// How long a read or a change is tried before it fails or is in doubt.
-    pub patience: Duration,
+    pub limit: Duration,
     /// Entries that are applied between two snapshots. About as many are kept in the log.
     pub snapshot_after: u64,
 }
@@ -43,7 +43,7 @@ impl Default for Times {
         Times {
             heartbeat: Duration::from_millis(100),
             election: (Duration::from_millis(300), Duration::from_millis(600)),
-            patience: Duration::from_secs(2),
+            limit: Duration::from_secs(2),
             snapshot_after: 1000,
         }
     }
@@ -149,7 +149,7 @@ impl<P: Peers> Voter<P> {
             heartbeat_interval: ms(times.heartbeat),
             election_timeout_min: ms(times.election.0),
             election_timeout_max: ms(times.election.1),
-            install_snapshot_timeout: ms(times.patience),
+            install_snapshot_timeout: ms(times.limit),
             max_payload_entries: ENTRIES,
             snapshot_policy: SnapshotPolicy::LogsSinceLast(times.snapshot_after),
             snapshot_max_chunk_size: PIECE,
@@ -197,7 +197,7 @@ impl<P: Peers> Voter<P> {
             return Err(FormError::Member(self.me));
         }
         for (identity, member) in members.iter().filter(|(id, _)| **id != self.me) {
-            let limit = self.times.patience;
+            let limit = self.times.limit;
             match ask(&*self.peers, *identity, member, &Request::Empty, limit).await {
                 Ok(Response::Empty(true)) => {}
                 Ok(Response::Empty(false)) => return Err(FormError::Member(*identity)),
@@ -213,7 +213,8 @@ impl<P: Peers> Voter<P> {
     }
 
     /// Takes a voter in, and another one out, as one change: `gone` has lost its file or its node, `new` is empty. Called
-    /// at the leader. Asked for again it does no harm.
+    /// at the leader. Asked for again it does no harm. It waits until the new one has everything, for as long as that
+    /// takes: who waits less drops the call, and it is in doubt.
     ///
     /// # Errors
     /// Another voter leads, or it is not known whether it happened.
@@ -257,7 +258,7 @@ impl<P: Peers> Voter<P> {
 
     async fn respond(&self, request: Request) -> Response {
         let failed = |e: &dyn core::fmt::Display| Response::Failed(e.to_string());
-        let until = Instant::now() + self.times.patience;
+        let until = Instant::now() + self.times.limit;
         match request {
             Request::Append(rpc) => match self.raft.append_entries(rpc).await {
                 Ok(response) => Response::Append(response),
@@ -379,7 +380,7 @@ impl<P: Peers> Registers for Voter<P> {
         if has(Bug::StaleReadBelieved) {
             return Ok(of_copy(&self.copy, pool));
         }
-        let until = Instant::now() + self.times.patience;
+        let until = Instant::now() + self.times.limit;
         loop {
             if !self.alive() {
                 return Err(ReadError::Ended);
@@ -399,7 +400,7 @@ impl<P: Peers> Registers for Voter<P> {
             return Changed::Refused(why);
         }
         let proposal = Proposal::new(expected, value);
-        let until = Instant::now() + self.times.patience;
+        let until = Instant::now() + self.times.limit;
         while self.alive() {
             if let Tried::Answer(changed) = self.try_change(&proposal, until).await {
                 return changed;
