@@ -11,6 +11,7 @@ mod metadata;
 mod model;
 mod planted;
 mod process;
+mod registers;
 mod sim;
 mod tally;
 mod test;
@@ -33,6 +34,9 @@ usage: cargo xtask COMMAND
   planted [PACKAGE [BUG]]                   bugs on purpose that no suite can catch: tests of their packages must
   model NAME [--states N] [--scope S]       all histories of a protocol machine, up to N states; models: pair
   model NAME --planted BUG | all            bugs on purpose, which the model must catch
+  registers [--cycles N] [--start S]        the registers' engine as processes that are killed, stopped and cut off;
+                                            --engine openraft (the one built in) or etcd
+  registers --planted BUG | all             bugs on purpose, which the histories must show
   fuzz [TARGET] --runs N [--jobs J]         coverage-guided fuzzing; `fuzz --list` names the targets
   fuzz --build                              builds the targets, and runs none
   fuzz TARGET --replay FILE                 run one input again
@@ -78,6 +82,7 @@ fn dispatch() -> Result<Tally> {
         "sim" => sim::run(&rest),
         "planted" => planted::run(&rest),
         "model" => model::run(&rest),
+        "registers" => registers::run(&rest),
         "fuzz" => fuzz::run(&root, &rest),
         "kill" | "powercut" => kill::run(&command, &rest),
         "lab" => lab::run(&root, &rest),

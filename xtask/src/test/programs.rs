@@ -15,8 +15,8 @@ use crate::tally::Tally;
 
 /// Of one program.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
-/// Packages whose integration tests start daemons and wait for them, more than they compute.
-const WAITING: &[&str] = &["weir"];
+/// Packages whose integration tests start daemons or voters and wait for them, more than they compute.
+const WAITING: &[&str] = &["weir", "weir-cluster"];
 
 /// An executable that cargo built.
 #[derive(Clone, Debug, PartialEq, Eq)]
