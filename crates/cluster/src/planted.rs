@@ -7,4 +7,11 @@ weir_base::planted_bugs! {
     StaleReadBelieved,
     /// A change is made whatever version stands.
     ChangeWithoutVersion,
+    /// What is applied is not on the disk when it is answered: a kill takes it back, and a leader that starts again reads it.
+    AppliedNotKept,
+}
+
+impl Bug {
+    /// Those that need processes which are killed.
+    pub const KILLS: &[Bug] = &[Bug::AppliedNotKept];
 }

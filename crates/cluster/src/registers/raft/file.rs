@@ -1,8 +1,6 @@
 //! The file of a voter: its identity, log, vote, snapshot and registers in one redb database.
 //!
-//! What a voter has promised is on the disk before it is answered: each change of log, vote or snapshot is one transaction
-//! with two-phase commit, as the configuration has it. What follows from the log is written without waiting, and reaches
-//! the disk with the next of them.
+//! Every change is one transaction, with two-phase commit and on the disk before it is answered, as the configuration has it.
 
 use super::types::Identity;
 use redb::{Database, Durability, ReadableDatabase, TableDefinition, WriteTransaction};
@@ -179,7 +177,7 @@ impl File {
         self.write_as(Durability::Immediate, change).await
     }
 
-    /// Changes without waiting for the disk. A crash may undo it, and then all that came after it.
+    /// Changes without waiting for the disk, for a bug on purpose.
     pub(super) async fn write_lazily<T: Send + 'static>(
         &self,
         change: impl FnOnce(&WriteTransaction) -> Result<T, redb::Error> + Send + 'static,

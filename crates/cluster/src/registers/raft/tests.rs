@@ -443,7 +443,7 @@ fn histories_are_linearizable_while_leaders_are_cut_off() {
 #[test]
 fn planted_bugs_are_seen_in_histories() {
     use crate::planted::{Bug, plant};
-    for bug in Bug::ALL {
+    for bug in Bug::ALL.iter().filter(|bug| !Bug::KILLS.contains(bug)) {
         plant(Some(*bug));
         let mut caught = false;
         run(async {

@@ -189,7 +189,7 @@ fn good_manners_answer_everything() {
 #[test]
 fn planted_bugs_are_seen_in_histories() {
     use crate::planted::{Bug, plant};
-    for bug in Bug::ALL {
+    for bug in Bug::ALL.iter().filter(|bug| !Bug::KILLS.contains(bug)) {
         plant(Some(*bug));
         let caught = (0..50).find(|seed| judged(*seed).is_err());
         plant(None);
