@@ -7,7 +7,7 @@
 //! * Doubt is told as doubt. A time-out or a lost leader is never taken for a failure: [`Changed::InDoubt`].
 //!
 //! A change names its writer (node, life, number) in the value, so the register itself tells what became of it.
-//! [`settle`] asks until that is known.
+//! [`settle()`] asks until that is known.
 //!
 //! Versions count the changes of one register from 1, and are part of the value. The value that takes the place of
 //! version `v` has version `v + 1`. So a given change can happen at one place of the order only, however often it is
@@ -43,7 +43,7 @@ pub enum Changed {
     ///
     /// An attempt before it with the same value may have happened, if that one was in doubt.
     Other(Option<Standing>),
-    /// Nobody knows. It has happened, or will, or will not; [`settle`] finds out.
+    /// Nobody knows. It has happened, or will, or will not; [`settle()`] finds out.
     ///
     /// Told also when no majority was there to ask, as a caller must do the same in both cases.
     InDoubt,

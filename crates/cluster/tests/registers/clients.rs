@@ -4,9 +4,9 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{JoinHandle, sleep};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use weir_base::Prng;
 use weir_cluster::registers::history::{Op, What};
 use weir_cluster::registers::{Changed, Pool, Refused, Register, Standing, Version, text};
@@ -15,13 +15,12 @@ use weir_proto_cluster::{Epoch, Life, Node, Writer};
 /// Longer than a voter tries.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A number that no other run has.
+/// A number that was not given before, here or in another run.
 pub(crate) fn chance() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    let mut hasher = std::collections::hash_map::DefaultHasher::default();
-    hasher.write_u128(std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
-    std::hash::BuildHasherDefault::<std::collections::hash_map::DefaultHasher>::default()
-        .hash_one(hasher.finish())
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let nanos = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    Prng::new(nanos ^ (u64::from(std::process::id()) << 32)).next_u64().wrapping_add(count)
 }
 
 /// A connection to a voter's socket.

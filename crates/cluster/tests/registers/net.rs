@@ -22,10 +22,6 @@ fn ip(args: &str) -> bool {
     command.status().is_ok_and(|s| s.success())
 }
 
-fn must(args: &str) {
-    assert!(ip(args), "ip {args}");
-}
-
 impl Net {
     /// Makes namespaces if the machine allows it.
     pub(crate) fn new() -> Net {
@@ -34,22 +30,24 @@ impl Net {
         if !ip(&format!("netns add {name}-0")) {
             return Net::Loopback(free_ports());
         }
+        // Dropped, it takes away what could be made.
         let net = Net::Namespaces(name.clone());
-        if !ip(&format!("-n {name}-0 link add br0 type bridge")) {
-            drop(net);
-            return Net::Loopback(free_ports());
-        }
-        must(&format!("-n {name}-0 link set br0 up"));
+        let mut made = ip(&format!("-n {name}-0 link add br0 type bridge"))
+            && ip(&format!("-n {name}-0 link set br0 up"));
         for n in 1..=NODES {
-            must(&format!("netns add {name}-{n}"));
-            let node = format!("-n {name}-{n}");
-            must(&format!("{node} link set lo up"));
-            must(&format!("{node} link add eth0 type veth peer name p{n} netns {name}-0"));
-            must(&format!("{node} link set eth0 address {}", hardware(n, false)));
-            must(&format!("{node} addr add 10.77.0.{n}/24 dev eth0"));
-            must(&format!("{node} link set eth0 up"));
-            must(&format!("-n {name}-0 link set p{n} master br0"));
-            must(&format!("-n {name}-0 link set p{n} up"));
+            let (hub, node) = (format!("-n {name}-0"), format!("-n {name}-{n}"));
+            made = made
+                && ip(&format!("netns add {name}-{n}"))
+                && ip(&format!("{node} link set lo up"))
+                && ip(&format!("{node} link add eth0 type veth peer name p{n} netns {name}-0"))
+                && ip(&format!("{node} link set eth0 address {}", hardware(n, false)))
+                && ip(&format!("{node} addr add 10.77.0.{n}/24 dev eth0"))
+                && ip(&format!("{node} link set eth0 up"))
+                && ip(&format!("{hub} link set p{n} master br0"))
+                && ip(&format!("{hub} link set p{n} up"));
+        }
+        if !made {
+            return Net::Loopback(free_ports());
         }
         net.heal();
         net
@@ -103,9 +101,10 @@ impl Net {
     fn way(&self, from: u8, to: u8, cut: bool) {
         if let Net::Namespaces(name) = self {
             let address = hardware(to, cut);
-            must(&format!(
+            let way = format!(
                 "-n {name}-{from} neigh replace 10.77.0.{to} lladdr {address} nud permanent dev eth0"
-            ));
+            );
+            assert!(ip(&way), "ip {way}");
         }
     }
 }

@@ -28,6 +28,7 @@
 //! lost the lead, it is in doubt: an entry of the log may still be decided by the next leader. Only what was certainly
 //! not handed to the engine is tried again.
 
+mod error;
 mod file;
 mod log;
 mod machine;
@@ -39,7 +40,8 @@ mod tests;
 mod types;
 mod voter;
 
+pub use error::{FormError, ReplaceError, StartError};
 pub use file::{File, FileError};
 pub use peers::{PeerError, Peers};
 pub use types::{Identity, Member};
-pub use voter::{FormError, Known, ReplaceError, StartError, Times, Voter};
+pub use voter::{Known, Times, Voter};

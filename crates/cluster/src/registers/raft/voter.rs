@@ -1,5 +1,6 @@
 //! A voter: the engine on one node.
 
+use super::error::{FormError, ReplaceError, StartError};
 use super::file::File;
 use super::log::Log;
 use super::machine::{Copy, Machine, of_copy};
@@ -12,9 +13,7 @@ use core::time::Duration;
 use openraft::error::{CheckIsLeaderError, InstallSnapshotError, RaftError};
 use openraft::{ChangeMembers, Config, Raft, SnapshotPolicy};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::Arc;
-use thiserror::Error;
 use tokio::time::{Instant, sleep, timeout_at};
 use weir_proto_cluster::{Register, Version};
 
@@ -47,45 +46,6 @@ impl Default for Times {
             snapshot_after: 1000,
         }
     }
-}
-
-/// Why a voter cannot begin.
-#[derive(Debug, Error)]
-pub enum StartError {
-    /// Times that do not fit together.
-    #[error("the times of the voter do not fit together: {0}")]
-    Times(String),
-    /// Its file cannot be read, or has what cannot be.
-    #[error("the file of the voter cannot be read: {0}")]
-    File(#[from] io::Error),
-    /// The engine.
-    #[error("the engine of the registers does not start: {0}")]
-    Engine(String),
-}
-
-/// Why a cluster is not formed.
-#[derive(Debug, Error)]
-pub enum FormError {
-    /// This one is a member already, or one of the others is.
-    #[error("voter {0:016x} is a member of a cluster already")]
-    Member(Identity),
-    /// One of them does not say whether it is empty.
-    #[error("voter {0:016x} does not answer: {1}")]
-    Silent(Identity, String),
-    /// The engine refuses it.
-    #[error("the engine of the registers refuses these members: {0}")]
-    Engine(String),
-}
-
-/// Why members are not changed.
-#[derive(Debug, Error)]
-pub enum ReplaceError {
-    /// This voter does not lead: ask the one that does, if known.
-    #[error("another voter leads")]
-    NotLeader(Option<Identity>),
-    /// It is not known whether it happened: look at [`Voter::known`].
-    #[error("it is not known whether the members were changed: {0}")]
-    InDoubt(String),
 }
 
 /// What a voter knows of its cluster.
