@@ -335,7 +335,7 @@ fn quickstart_goes_on_where_its_first_run_found_a_busy_port() {
         assert!(reads(&d, at, "7:7"));
     });
     // A wrong size is one, whatever is there.
-    for size in ["0", "100", "15E"] {
+    for size in ["0", "100"] {
         let out = crate::common::weir(&d.dir, &["quickstart", "--size", size]);
         let text = String::from_utf8_lossy(&out.stderr).into_owned();
         assert_eq!(out.status.code(), Some(2), "{size}: {text}");
