@@ -15,11 +15,18 @@ weir_base::planted_bugs! {
     OutageCounts,
     /// A command has all its time again after each login.
     LoginIsBegin,
+    /// A target is away also between connections of moments, however often they come.
+    MomentsAreOutages,
 }
 
 impl Bug {
     /// Those that only tests look for. Between a login and the first message after it there is little time to give up. Links of no
     /// suite are slow. No target is away for longer than a command may take, or ends each connection.
-    pub const TESTS: &[Bug] =
-        &[Bug::GivenUpKeepsItsData, Bug::OnlyMessagesAreLife, Bug::OutageCounts, Bug::LoginIsBegin];
+    pub const TESTS: &[Bug] = &[
+        Bug::GivenUpKeepsItsData,
+        Bug::OnlyMessagesAreLife,
+        Bug::OutageCounts,
+        Bug::LoginIsBegin,
+        Bug::MomentsAreOutages,
+    ];
 }

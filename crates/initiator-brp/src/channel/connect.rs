@@ -193,6 +193,7 @@ impl Channel {
             let mut table = self.table.borrow_mut();
             let mut doubt: Vec<(u64, u16)> = Vec::new();
             let away = now().saturating_sub(self.lost_at.get());
+            let lasted = self.lasted.get();
             for (tag, s) in table.slots.iter_mut().enumerate() {
                 let with_target =
                     s.numbered && matches!(s.state, State::Sent | State::Orphan | State::Waiting);
@@ -211,11 +212,13 @@ impl Channel {
             for &(_, tag) in doubt.iter().rev() {
                 let s = &mut table.slots[usize::from(tag)];
                 let orphan = s.state == State::Orphan;
-                // The time without a connection is none of its own. What was before counts: a path that comes back again and again,
-                // and does nothing, has to be left.
-                if !has(Bug::OutageCounts) {
+                // The time that the target is away is none of its own. What was before counts, and so does what is between
+                // connections of moments: a path that comes back again and again, and does nothing, has to be left.
+                let is_own = s.excused && !lasted && !has(Bug::MomentsAreOutages);
+                if !is_own && !has(Bug::OutageCounts) {
                     s.started = s.started.saturating_add(away);
                 }
+                s.excused = true;
                 if has(Bug::LoginIsBegin) {
                     s.started = now();
                 }
@@ -275,6 +278,8 @@ impl Channel {
         self.placing.borrow_mut().clear();
         self.aborts.borrow_mut().clear();
         self.lost_at.set(now());
+        let up = now().saturating_sub(self.up_since.get());
+        self.lasted.set(up > self.config.reconnect_max);
         if self.path.get() == Path::Closed {
             return;
         }
@@ -291,11 +296,10 @@ impl Channel {
     /// Logs in again, until that works.
     async fn recover(self: Rc<Self>) {
         let mut rng = Prng::new(self.shared.number ^ u64::from(self.index) ^ now());
-        // At once after a connection that lasted; else ever later.
-        let lasted = now().saturating_sub(self.up_since.get()) > self.config.reconnect_max;
         let (least, most) = (self.config.reconnect_min, self.config.reconnect_max);
         let longer = |pause: Nanos| (pause + pause / 4 + 1).clamp(least, most.max(least));
-        let mut pause = if lasted { 0 } else { longer(self.pause.get()) };
+        // At once after a connection that lasted; else ever later.
+        let mut pause = if self.lasted.get() { 0 } else { longer(self.pause.get()) };
         loop {
             if pause > 0 {
                 // Hosts that lost the same target do not come back in step.

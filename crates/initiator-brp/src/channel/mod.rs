@@ -167,6 +167,8 @@ pub(crate) struct Channel {
     lost_at: Cell<Nanos>,
     /// When the present connection was made, and the pause before it.
     up_since: Cell<Nanos>,
+    /// Whether the connection before was there for longer than the longest pause.
+    lasted: Cell<bool>,
     pause: Cell<Nanos>,
     ping: Cell<u16>,
     /// Keyed logins tried: nonces are drawn by it.
@@ -233,6 +235,7 @@ impl Channel {
             last_heard: Cell::new(now()),
             lost_at: Cell::new(now()),
             up_since: Cell::new(now()),
+            lasted: Cell::new(false),
             pause: Cell::new(0),
             ping: Cell::new(0),
             logins: Cell::new(0),
@@ -427,6 +430,7 @@ impl Channel {
         s.numbered = false;
         s.expired = false;
         s.asked = false;
+        s.excused = false;
         s.started = now();
         if self.config.integrity && s.command.data_out() > 0 {
             let half = io.len as usize;

@@ -100,6 +100,8 @@ pub(super) struct Slot {
     pub(super) expired: bool,
     /// Its abort was asked for over this connection.
     pub(super) asked: bool,
+    /// A connection was lost while it was with the target, and that time was not counted.
+    pub(super) excused: bool,
     pub(super) outcome: Outcome,
     /// The outcome was set while the target still has the command, and its future has not looked yet.
     pub(super) unread: bool,
@@ -156,6 +158,7 @@ impl Slot {
             numbered: false,
             expired: false,
             asked: false,
+            excused: false,
             outcome: Outcome::Done(0),
             unread: false,
         }

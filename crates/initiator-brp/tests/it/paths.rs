@@ -516,3 +516,34 @@ fn a_path_that_comes_back_and_does_nothing_is_left() {
     assert!(read.is_finished() && m.active() == 1, "{:?}", two.sessions[0].figures());
     assert_eq!(two.run(read), Some(Ok(())));
 }
+
+/// As there, but each connection is there for a moment only, and the target is away in between.
+#[test]
+fn a_path_that_is_there_for_moments_only_is_left() {
+    let two = Two::with(33, config(), |c| SessionConfig {
+        command_timeout: 3 * SECONDS,
+        abort_timeout: SECONDS,
+        ..c
+    });
+    let m = two.open().unwrap();
+    assert_eq!(m.active(), 0);
+    two.with_target(0, |t| {
+        t.mood.direct.set(false);
+        t.mood.delay.set(600 * SECONDS);
+    });
+    let reads = m.clone();
+    let read = two.host.spawn(async move { reads.read(0, Slice::heap(BLOCK).sub(0, BLOCK)).await });
+    let (host, target) = (two.host.number(), two.nodes[0].number());
+    for _ in 0..15 {
+        two.world.run_for(150 * MILLIS);
+        two.world.net().partition(host, target);
+        two.world.net().cut_between(host, target, Cut::Both);
+        two.world.run_for(2 * SECONDS);
+        two.world.net().heal(host, target);
+        let up = two.sessions[0].figures().reconnects;
+        let is_up = || two.sessions[0].figures().reconnects > up;
+        two.world.run_until(10 * SECONDS, is_up).unwrap();
+    }
+    assert!(read.is_finished() && m.active() == 1, "{:?}", two.sessions[0].figures());
+    assert_eq!(two.run(read), Some(Ok(())));
+}
