@@ -9,9 +9,16 @@ weir_base::planted_bugs! {
     ChangeWithoutVersion,
     /// What is applied is not on the disk when it is answered: a kill takes it back, and a leader that starts again reads it.
     AppliedNotKept,
+    /// A leader that starts again leads at once, and does not know what it decided last.
+    LeadKept,
+    /// All members of etcd share one time, and the first that is silent takes it.
+    FirstIsAll,
 }
 
 impl Bug {
     /// Those that need processes which are killed.
     pub const KILLS: &[Bug] = &[Bug::AppliedNotKept];
+
+    /// Those that tests of one thing catch, with the bug and without.
+    pub const TESTS: &[Bug] = &[Bug::LeadKept, Bug::FirstIsAll];
 }

@@ -13,6 +13,7 @@
 //! | `replace ID\|- ID,NODE,IP:PORT\|-` | `ok`, `failed WHY` |
 //! | `standing` | `standing LEADER\|- TERM APPLIED VOTER,...` |
 //! | `read POOL` | `register REGISTER`, `none`, `failed WHY` |
+//! | `newer POOL VERSION\|-` | `register REGISTER`, `none` if nothing newer came for a second |
 //! | `change VERSION\|- REGISTER` | `done VERSION`, `other REGISTER`, `none`, `doubt`, `refused WHY` |
 //!
 //! Identities and pools are hexadecimal, registers are the digits of their own format.
@@ -28,12 +29,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use weir_cluster::registers::etcd::Etcd;
 use weir_cluster::registers::raft::tcp::{Secret, Tcp, serve};
 use weir_cluster::registers::raft::{File, Identity, Member, Times, Voter};
 use weir_cluster::registers::{Changed, Register, Registers, Version, text};
+
+/// How long a client waits for something newer.
+const TOLD: Duration = Duration::from_secs(1);
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -207,6 +212,15 @@ async fn of_registers<R: Registers>(words: &[&str], registers: &R) -> Result<Str
         ["read", pool] => {
             let standing = registers.read(u128::from_str_radix(pool, 16)?).await?;
             Ok(standing.map_or("none".into(), |(_, r)| format!("register {}", text::of(&r))))
+        }
+        ["newer", pool, than] => {
+            let pool = u128::from_str_radix(pool, 16)?;
+            let than = given(than).map(str::parse).transpose()?.map(Version);
+            let newer = tokio::time::timeout(TOLD, registers.newer(pool, than)).await;
+            Ok(newer
+                .ok()
+                .flatten()
+                .map_or("none".into(), |(_, r)| format!("register {}", text::of(&r))))
         }
         ["change", expected, register] => {
             let expected = given(expected).map(str::parse).transpose()?.map(Version);

@@ -14,6 +14,8 @@ use core::time::Duration;
 use serde_json::{Value, json};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -28,38 +30,55 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone)]
 pub struct Etcd {
     endpoints: Vec<SocketAddr>,
+    /// Where in `endpoints` a request begins: at the last that answered, or after one that did not.
+    at: Arc<AtomicUsize>,
     prefix: String,
     limit: Duration,
 }
 
-/// What one member of the cluster said.
+/// What the members of the cluster said.
 enum Said {
     /// This, and nothing went wrong.
     Answer(Value),
-    /// Nothing was sent to it.
-    NotSent,
-    /// It was asked, and may have done it.
+    /// Nothing was sent to any, or nobody answered what may be asked again.
+    Nothing,
+    /// One was asked, and may have done it.
     Lost,
 }
 
 impl Etcd {
-    /// A client of these members, asked in this order. Keys begin with `prefix`. A read or change is tried for `limit`.
+    /// A client of these members. Keys begin with `prefix`. A read or change is tried for `limit`.
     pub fn new(endpoints: Vec<SocketAddr>, prefix: &str, limit: Duration) -> Etcd {
-        Etcd { endpoints, prefix: prefix.into(), limit }
+        Etcd { endpoints, at: Arc::default(), prefix: prefix.into(), limit }
     }
 
     fn key(&self, pool: Pool) -> String {
         base64(format!("{}/pool/{pool:032x}", self.prefix).as_bytes())
     }
 
-    async fn ask(&self, to: SocketAddr, path: &str, body: &Value, until: Instant) -> Said {
-        let Ok(Ok(stream)) = timeout_at(until, TcpStream::connect(to)).await else {
-            return Said::NotSent;
-        };
-        match timeout_at(until, exchange(stream, to, path, &body.to_string())).await {
-            Ok(Ok(value)) => Said::Answer(value),
-            _ => Said::Lost,
+    /// Asks the members in turn. What does no harm `again` goes on to the next when one does not answer.
+    async fn ask(&self, path: &str, body: &Value, until: Instant, again: bool) -> Said {
+        let n = self.endpoints.len();
+        let first = self.at.load(Relaxed);
+        // A silent one leaves time for the others, and for an election.
+        let shares = u32::try_from(n).unwrap_or(u32::MAX).saturating_add(1);
+        for i in (0..n).map(|i| first.wrapping_add(i) % n) {
+            let to = self.endpoints[i];
+            let share = until.min(Instant::now() + self.limit / shares);
+            let share = if has(Bug::FirstIsAll) { until } else { share };
+            let Ok(Ok(stream)) = timeout_at(share, TcpStream::connect(to)).await else { continue };
+            let last = if again { share } else { until };
+            let answer = timeout_at(last, exchange(stream, to, path, &body.to_string())).await;
+            if let Ok(Ok(value)) = answer {
+                self.at.store(i, Relaxed);
+                return Said::Answer(value);
+            }
+            self.at.store(i + 1, Relaxed);
+            if !again {
+                return Said::Lost;
+            }
         }
+        Said::Nothing
     }
 }
 
@@ -108,10 +127,8 @@ impl Registers for Etcd {
             body["serializable"] = true.into();
         }
         loop {
-            for to in &self.endpoints {
-                if let Said::Answer(range) = self.ask(*to, "/v3/kv/range", &body, until).await {
-                    return found(&range);
-                }
+            if let Said::Answer(range) = self.ask("/v3/kv/range", &body, until, true).await {
+                return found(&range);
             }
             if Instant::now() + PAUSE >= until {
                 return Err(ReadError::NoMajority);
@@ -139,25 +156,22 @@ impl Registers for Etcd {
             if has(Bug::DoubtTakenForFailure) { Changed::Other(None) } else { Changed::InDoubt }
         };
         loop {
-            for to in &self.endpoints {
-                match self.ask(*to, "/v3/kv/txn", &body, until).await {
-                    Said::NotSent => {}
-                    Said::Lost => return doubt(),
-                    Said::Answer(answer) if answer["succeeded"] == true => {
-                        return Changed::Done(value.version);
-                    }
-                    Said::Answer(answer) => {
-                        let responses = &answer["responses"][0];
-                        let range =
-                            responses.get("response_range").or(responses.get("responseRange"));
-                        return match range.map(found) {
-                            // The same change, asked for before.
-                            Some(Ok(Some((v, other)))) if other == value => Changed::Done(v),
-                            Some(Ok(standing)) => Changed::Other(standing),
-                            // An answer that nobody understands.
-                            _ => doubt(),
-                        };
-                    }
+            match self.ask("/v3/kv/txn", &body, until, false).await {
+                Said::Nothing => {}
+                Said::Lost => return doubt(),
+                Said::Answer(answer) if answer["succeeded"] == true => {
+                    return Changed::Done(value.version);
+                }
+                Said::Answer(answer) => {
+                    let responses = &answer["responses"][0];
+                    let range = responses.get("response_range").or(responses.get("responseRange"));
+                    return match range.map(found) {
+                        // The same change, asked for before.
+                        Some(Ok(Some((v, other)))) if other == value => Changed::Done(v),
+                        Some(Ok(standing)) => Changed::Other(standing),
+                        // An answer that nobody understands.
+                        _ => doubt(),
+                    };
                 }
             }
             if Instant::now() + PAUSE >= until {
@@ -223,6 +237,7 @@ fn unbase64(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_proto_cluster::{Life, Node, Writer};
 
     #[test]
     fn vectors_of_rfc_4648() {
@@ -233,6 +248,47 @@ mod tests {
         }
         for wrong in ["Z", "Zg=", "Z===", "Zm9*"] {
             assert_eq!(unbase64(wrong), None, "{wrong}");
+        }
+    }
+
+    /// Whether a key is read, and then changed, with two silent members before the one that answers.
+    fn past_the_silent() -> bool {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut members = Vec::new();
+            for _ in 0..3 {
+                members.push(tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
+            }
+            let endpoints = members.iter().map(|m| m.local_addr().unwrap()).collect();
+            let answering = members.pop().unwrap();
+            tokio::spawn(async move {
+                loop {
+                    let (mut stream, _) = answering.accept().await.unwrap();
+                    let mut request = [0; 4096];
+                    let n = stream.read(&mut request).await.unwrap();
+                    let txn = request[..n].starts_with(b"POST /v3/kv/txn ");
+                    let body = if txn { r#"{"succeeded":true}"# } else { "{}" };
+                    let answer = format!("HTTP/1.0 200 OK\r\n\r\n{body}");
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                }
+            });
+            let etcd = Etcd::new(endpoints, "/t", Duration::from_secs(2));
+            let [a, b] = [1, 2].map(|n| Node::new(n).unwrap());
+            let value = Register::made(7, [a, b], Writer { node: a, life: Life(1), n: 1 });
+            etcd.read(7).await == Ok(None)
+                && etcd.change(7, None, value).await == Changed::Done(Version(1))
+        })
+    }
+
+    #[test]
+    fn silent_members_leave_time_for_the_others() {
+        assert!(past_the_silent());
+        #[cfg(feature = "planted")]
+        {
+            crate::planted::plant(Some(Bug::FirstIsAll));
+            let passed = past_the_silent();
+            crate::planted::plant(None);
+            assert!(!passed);
         }
     }
 

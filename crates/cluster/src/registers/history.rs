@@ -11,6 +11,9 @@
 //! 5. A change that was told as done has made its version. One that was told another register neither expected that one,
 //!    nor asked for it.
 //!
+//! What a node tells without being asked (`newer`) may be over: nothing is said of it by 3, and all that begins after it has ended is
+//! bound by it, as by a read.
+//!
 //! A change in doubt may make its version at any time after it began, once, or never.
 //!
 //! Why that is enough: order all by version, the change before those that saw it, those by their begin. By 3 and 4 none
@@ -27,6 +30,8 @@ use weir_proto_cluster::{Register, Version};
 pub enum What {
     /// A read that gave this. Reads that failed say nothing, and are left out.
     Read(Option<Standing>),
+    /// What `newer` told.
+    Newer(Standing),
     /// A change, with what was expected and asked for. What was never answered is in doubt.
     Change(Option<Version>, Register, Changed),
 }
@@ -53,6 +58,7 @@ impl Op {
             What::Read(standing) | What::Change(_, _, Changed::Other(standing)) => {
                 Some(standing.map_or(0, |(version, _)| version.0))
             }
+            What::Newer((version, _)) => Some(version.0),
             What::Change(_, _, Changed::Done(version)) => Some(version.0),
             What::Change(_, _, Changed::InDoubt | Changed::Refused(_)) => None,
         }
@@ -62,6 +68,7 @@ impl Op {
     fn value(&self) -> Option<Standing> {
         match self.what {
             What::Read(standing) | What::Change(_, _, Changed::Other(standing)) => standing,
+            What::Newer(standing) => Some(standing),
             What::Change(_, value, Changed::Done(version)) => Some((version, value)),
             What::Change(..) => None,
         }
@@ -88,6 +95,10 @@ impl fmt::Display for Op {
                 f.write_str("read ")?;
                 short(f, standing)
             }
+            What::Newer(standing) => {
+                f.write_str("was told ")?;
+                short(f, Some(standing))
+            }
             What::Change(expected, value, changed) => {
                 write!(f, "change {:?} to ", expected.map(|v| v.0))?;
                 short(f, Some((value.version, value)))?;
@@ -112,6 +123,8 @@ pub struct Summary {
     pub ops: u64,
     /// Reads.
     pub reads: u64,
+    /// What `newer` told.
+    pub told: u64,
     /// Changes told as done.
     pub done: u64,
     /// Changes told another register.
@@ -272,7 +285,8 @@ impl OfPool {
                     newest = Some(*before);
                 }
             }
-            if let Some(before) = newest.filter(|n| n.seen() > Some(seen)) {
+            let bound = !matches!(op.what, What::Newer(_));
+            if let Some(before) = newest.filter(|n| bound && n.seen() > Some(seen)) {
                 found.push(format!("it saw an older version: {op}; before it was {before}"));
             }
         }
@@ -303,6 +317,7 @@ impl OfPool {
         for op in &self.ops {
             match &op.what {
                 What::Read(_) => summary.reads += 1,
+                What::Newer(_) => summary.told += 1,
                 What::Change(_, _, Changed::Done(_)) => summary.done += 1,
                 What::Change(_, _, Changed::Other(_)) => summary.other += 1,
                 What::Change(_, value, Changed::InDoubt) => {

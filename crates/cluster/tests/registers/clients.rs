@@ -138,10 +138,10 @@ impl Client {
             return;
         }
         let which = self.chance.below(self.pools.len() as u64) as usize;
-        if self.chance.chance(1, 2) {
-            self.read(which);
-        } else {
-            self.change(which);
+        match self.chance.below(8) {
+            0 => self.newer(which),
+            1..4 => self.read(which),
+            _ => self.change(which),
         }
         sleep(Duration::from_micros(self.chance.below(8000)));
     }
@@ -180,6 +180,19 @@ impl Client {
         };
         self.saw(which, found);
         self.ops.push(Op { client: self.n, pool, begin, end, what: What::Read(found) });
+    }
+
+    /// Asks what the node knows by itself.
+    fn newer(&mut self, which: usize) {
+        let pool = self.pools[which].0;
+        let begin = self.now();
+        let answer = self.ask(&format!("newer {pool:x} -"));
+        let end = self.now();
+        let Ok(answer) = answer else { return };
+        let Some(("register", digits)) = answer.split_once(' ') else { return };
+        let told = standing(digits);
+        self.saw(which, Some(told));
+        self.ops.push(Op { client: self.n, pool, begin, end, what: What::Newer(told) });
     }
 
     fn change(&mut self, which: usize) {

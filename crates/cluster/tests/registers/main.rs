@@ -145,6 +145,7 @@ fn number(name: &str) -> Option<u64> {
 fn add(total: &mut Summary, s: &Summary) {
     total.ops += s.ops;
     total.reads += s.reads;
+    total.told += s.told;
     total.done += s.done;
     total.other += s.other;
     total.doubt_happened += s.doubt_happened;
@@ -226,7 +227,7 @@ fn every_planted_bug_is_caught() {
     use weir_cluster::planted::Bug;
     let Ok(only) = std::env::var("WEIR_REGISTERS_PLANTED") else { return };
     let mut missed = Vec::new();
-    for bug in Bug::ALL {
+    for bug in Bug::ALL.iter().filter(|bug| !Bug::TESTS.contains(bug)) {
         let name = format!("{bug:?}");
         if only != "all" && !only.eq_ignore_ascii_case(&name) {
             continue;

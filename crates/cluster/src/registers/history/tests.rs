@@ -69,6 +69,18 @@ fn beside_each_other_either_may_be_seen() {
 }
 
 #[test]
+fn what_a_node_tells_unasked_may_be_over_and_binds_those_after_it() {
+    let told = |begin, end, version, n| {
+        op(begin, end, What::Newer(stands(version, n).expect("a register")))
+    };
+    right(&[done(0, 1, 1, 1), done(2, 3, 2, 2), told(4, 5, 1, 1)]);
+    right(&[doubt(0, 1, 1, 1), told(2, 3, 1, 1), read(4, 5, stands(1, 1))]);
+    wrong(&[doubt(0, 1, 1, 1), told(2, 3, 1, 1), read(4, 5, None)], "older");
+    wrong(&[told(0, 1, 1, 1), done(2, 3, 1, 1)], "not asked for");
+    wrong(&[told(2, 3, 1, 1)], "nobody");
+}
+
+#[test]
 fn a_doubt_may_end_either_way_and_late() {
     let s = right(&[done(0, 1, 1, 1), doubt(2, 3, 2, 2), read(4, 5, stands(1, 1))]);
     assert_eq!((s.doubt_happened, s.doubt_unseen), (0, 1));
@@ -161,12 +173,13 @@ fn some_order(ops: &[Op], state: &State, left: u32) -> bool {
     let first_end = first_end.min().unwrap_or(Nanos::MAX);
     (0..ops.len()).filter(is_left).any(|n| {
         let (op, rest) = (&ops[n], left & !(1 << n));
-        // One that is not in doubt has ended before this one begins, and is to come.
-        if first_end < op.begin {
+        // One that is not in doubt has ended before this one begins, and is to come. What was told unasked may be of long ago.
+        if first_end < op.begin && !matches!(op.what, What::Newer(_)) {
             return false;
         }
         let mut after = state.clone();
         match op.what {
+            What::Newer(told) => Some(told) == state.get(op.pool) && some_order(ops, &after, rest),
             What::Read(standing) => standing == state.get(op.pool) && some_order(ops, &after, rest),
             What::Change(expected, value, told) => {
                 let really = after.change(expected, value);
@@ -189,6 +202,11 @@ fn by_chance(seed: u64) -> Vec<Op> {
         let at = 30 + n * 10;
         let (begin, end) = (at - chance.below(25), at + chance.below(25));
         let current = state.get(9).map(|(v, _)| v.0);
+        if let Some(told) = state.get(9).filter(|_| chance.chance(1, 8)) {
+            let later = end + chance.below(60);
+            ops.push(op(later.saturating_sub(5), later, What::Newer(told)));
+            continue;
+        }
         if chance.chance(1, 2) {
             ops.push(read(begin, end, state.get(9)));
             continue;
@@ -219,6 +237,7 @@ fn by_chance(seed: u64) -> Vec<Op> {
                 ops[one].end += shift;
             }
             (_, What::Read(seen)) => *seen = standing,
+            (_, What::Newer(told)) => *told = standing.unwrap_or(*told),
             (1, What::Change(_, _, told)) => *told = Changed::Other(standing),
             (_, What::Change(_, asked, told)) => *told = Changed::Done(asked.version),
         }

@@ -6,8 +6,9 @@ use super::types::Identity;
 use redb::{Database, Durability, ReadableDatabase, TableDefinition, WriteTransaction};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
@@ -95,6 +96,8 @@ impl File {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e.into()),
             _ => {}
         }
+        // Nobody else may read or write what it has promised.
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         let identity = random()?;
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE);

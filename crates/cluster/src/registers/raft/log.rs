@@ -2,6 +2,7 @@
 
 use super::file::{File, LOG, META, from_json, json, row};
 use super::types::{Identity, Types};
+use crate::planted::{Bug, has};
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{
     Entry, LogId, OptionalSend, RaftLogId, RaftLogReader, StorageError, StorageIOError, Vote,
@@ -69,8 +70,17 @@ impl RaftLogStorage<Types> for Log {
         done.await.map_err(failed)
     }
 
+    /// Without the lead: a leader that begins again must be elected, and so decide what it had told others of. Else it would
+    /// answer reads with less than they have.
     async fn read_vote(&mut self) -> Result<Option<Vote<Identity>>, Failed> {
-        self.0.get(row::VOTE).map_err(|e| StorageIOError::read_vote(&e).into())
+        let vote: Option<Vote<Identity>> =
+            self.0.get(row::VOTE).map_err(|e| Failed::from(StorageIOError::read_vote(&e)))?;
+        let me = self.0.identity();
+        let own = |v: &Vote<Identity>| v.leader_id().voted_for() == Some(me);
+        Ok(vote.map(|mut v| {
+            v.committed &= !own(&v) || has(Bug::LeadKept);
+            v
+        }))
     }
 
     async fn append<I>(&mut self, entries: I, flushed: LogFlushed<Types>) -> Result<(), Failed>

@@ -189,7 +189,7 @@ fn good_manners_answer_everything() {
 #[test]
 fn planted_bugs_are_seen_in_histories() {
     use crate::planted::{Bug, plant};
-    for bug in Bug::ALL.iter().filter(|bug| !Bug::KILLS.contains(bug)) {
+    for bug in Bug::ALL.iter().filter(|b| !Bug::KILLS.contains(b) && !Bug::TESTS.contains(b)) {
         plant(Some(*bug));
         let caught = (0..50).find(|seed| judged(*seed).is_err());
         plant(None);
