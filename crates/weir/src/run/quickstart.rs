@@ -12,8 +12,8 @@ use std::time::Instant;
 use weir_control::config::{Config, DEFAULT_BRP_TARGET, DEFAULT_TARGET};
 use weir_control::live::Status;
 use weir_control::model::{
-    Command, DeviceKind, DeviceSpec, HostSpec, InitiatorPort, MapSpec, Model, PoolSpec, Protocol,
-    TargetPort, VolumeSpec,
+    Command, DeviceKind, DeviceSpec, Host, HostSpec, InitiatorPort, MapSpec, Model, PoolSpec,
+    Protocol, TargetPort, VolumeSpec, VolumeState,
 };
 use weir_control::units::format_size;
 use weir_control::{Code, Controller, Error, Result};
@@ -70,11 +70,11 @@ pub(crate) fn quickstart(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
     on_runtime(async move |stopping| {
         say(&format!("starting a node in {}", config.data_dir.display()));
         let started = Daemon::start(&config, &[], Declared::Quickstart, &stopping).await?;
-        let Some(daemon) = started else { return Ok(ExitCode::SUCCESS) };
+        let Some(daemon) = started else { return cut_off(args.once).map(|()| ExitCode::SUCCESS) };
         let done = tokio::select! {
             biased;
             // What the host does is left where it is: it is parted from as all are.
-            () = stopping.begun() => Ok(()),
+            () = stopping.begun() => cut_off(args.once),
             done = show(&daemon, &config, &args, begun, &say) => done,
         };
         if args.once || done.is_err() {
@@ -89,7 +89,21 @@ pub(crate) fn quickstart(args: QuickstartArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Has a host verify and measure, and says what came of it.
+/// What a run that is stopped before it has verified and measured ends with.
+fn cut_off(once: bool) -> anyhow::Result<()> {
+    match once {
+        true => {
+            Err(Error::new(Code::NotReady, format!("volume {VOLUME} is not verified and measured"))
+                .because("the node was stopped before that")
+                .hint("run it again: it goes on where it was")
+                .into())
+        }
+        false => Ok(()),
+    }
+}
+
+/// Has a host verify and measure, and says what came of it. What changes the configuration waits until others may have the volume,
+/// if it is written before.
 async fn show(
     daemon: &Daemon,
     config: &Config,
@@ -101,10 +115,14 @@ async fn show(
     for f in &status.faults {
         tracing::error!(object = %f.object, "{}", f.text);
     }
-    if let Some(e) = in_the_way(&status, &daemon.controller.model()) {
+    let port = port_of(&daemon.controller.model(), Protocol::Srp, DEFAULT_TARGET);
+    let port = port.ok_or_else(|| Error::new(Code::Internal, "there is no target port"))?;
+    if let Some(e) = in_the_way(&status, &daemon.controller.model(), &port) {
         return Err(e.into());
     }
-    let (port, address) = serving(daemon).await?;
+    let address = address_of(daemon, &port.name).await?;
+    let address =
+        address.ok_or_else(|| Error::new(Code::Internal, "the target port does not listen"))?;
     let seconds = begun.elapsed().as_secs_f64();
     say(&format!("listening at {address} after {seconds:.2} s"));
     let model = daemon.controller.model();
@@ -122,6 +140,11 @@ async fn show(
         seen: seen || volume.read_only,
         runtime: args.runtime,
     });
+    if !own.writes()? {
+        daemon.controller.started();
+    } else if own.goes_on()? {
+        say(&format!("an earlier run was cut off: all of volume {VOLUME} is read first"));
+    }
     let served = async |proof: &Proof| -> Result<()> {
         let taken = has_others(&daemon.controller.model()) || own.was_served()?;
         // Kept before anybody has it: what a run that is cut off has shown may be taken back before the next one.
@@ -139,9 +162,11 @@ async fn show(
         }
         Ok(())
     };
+    let served = async |proof: &Proof| served(proof).await.map(|()| daemon.controller.started());
     let done = exercise(&own, served).await;
+    daemon.controller.started();
     // Who would have its port is no host of the volume.
-    let alone = daemon.controller.delete_map(OWN.into(), VOLUME.into(), true).await;
+    leave(&daemon.controller).await;
     let (proof, bench) = match done {
         // Hosts that have the volume already go on.
         Err(e) if has_hosts(&daemon.controller.model()) && !args.once => {
@@ -152,11 +177,6 @@ async fn show(
     };
     if let Some(why) = proof.left_alone.as_ref().filter(|_| args.once) {
         return Err(not_exercised(why).into());
-    }
-    if let Err(e) = alone
-        && e.code != Code::MapNotFound
-    {
-        tracing::warn!("host `{OWN}` still has volume `{VOLUME}`: {e}");
     }
     let mut report = Report {
         kept_bytes: proof.kept,
@@ -175,7 +195,7 @@ async fn show(
     report.served.bytes = volume.size;
     report.served.data_dir = config.data_dir.display().to_string();
     report.served.address = address.to_string();
-    if let Some(brp) = port_of(daemon, Protocol::Brp, DEFAULT_BRP_TARGET) {
+    if let Some(brp) = port_of(&model, Protocol::Brp, DEFAULT_BRP_TARGET) {
         let at = address_of(daemon, &brp.name).await.unwrap_or_default();
         report.served.brp_address = at.map_or_else(String::new, |a| a.to_string());
     }
@@ -196,19 +216,32 @@ async fn show(
     Ok(())
 }
 
+/// Takes the own host away.
+async fn leave(controller: &Arc<Controller>) {
+    let unmapped = controller.delete_map(OWN.into(), VOLUME.into(), true).await;
+    let gone = controller.execute(Command::DeleteHost { name: OWN.into() }).await;
+    for e in [unmapped.err(), gone.err()].into_iter().flatten() {
+        if !matches!(e.code, Code::MapNotFound | Code::HostNotFound) {
+            tracing::warn!("host `{OWN}` is still there: {e}");
+        }
+    }
+}
+
 /// What keeps the volume, or the way to it, from this program's own host. Faults of the rest are the operator's to see to.
-fn in_the_way(status: &Status, model: &Model) -> Option<Error> {
+fn in_the_way(status: &Status, model: &Model, port: &TargetPort) -> Option<Error> {
     let pool = model.volumes.get(VOLUME).map(|v| v.pool.as_str()).unwrap_or(POOL);
     // One that is open has faults, too, such as a device that is missing.
     let is_open = status.live.pools.iter().any(|p| p.name == pool);
     let needed = |object: &str| match object.split_once('/') {
         Some(("pool", name)) => name == pool && !is_open,
         Some(("volume", name)) => name == VOLUME,
-        Some(("target", name)) => name == DEFAULT_TARGET,
+        Some(("target", name)) => name == port.name,
         _ => false,
     };
     let fault = status.faults.iter().find(|f| needed(&f.object))?;
-    Some(Error::new(Code::IoError, format!("{} did not start", fault.object)).because(&fault.text))
+    let hint = "`weir serve` runs the rest, and tries it again; another --data-dir begins anew";
+    let what = format!("{} did not start", fault.object);
+    Some(Error::new(Code::IoError, what).because(&fault.text).hint(hint))
 }
 
 /// `--once` is for the verification and the measurement.
@@ -261,7 +294,17 @@ async fn show_to_all(daemon: &Daemon) -> Result<String> {
 pub(super) async fn declare(controller: &Arc<Controller>, config: &Config) -> Result<()> {
     let model = controller.model();
     let makes = !model.volumes.contains_key(VOLUME);
+    if model.volumes.get(VOLUME).is_some_and(|v| v.state == VolumeState::Deleting) {
+        return Err(Error::new(Code::VolumeDeleting, format!("volume {VOLUME} is being deleted"))
+            .because("a node has ended before that was done")
+            .hint("`weir serve` ends it; another --data-dir begins with a volume of its own"));
+    }
     if let Some(own) = model.hosts.get(OWN) {
+        if !is_own(own, &model) {
+            return Err(Error::new(Code::HostExists, format!("host `{OWN}` is not of this program"))
+                .because("somebody has given it ports, a secret or volumes")
+                .hint("give what it has to a host of another name, and delete it (`weir serve` runs the node); or name another --data-dir"));
+        }
         controller.forget_ports(&own.ports).await?;
     }
     if makes {
@@ -273,6 +316,11 @@ pub(super) async fn declare(controller: &Arc<Controller>, config: &Config) -> Re
     // Where the volume is there, it is in a pool, whichever.
     desired.pools.retain(|p| makes && !model.pools.contains_key(&p.name));
     desired.volumes.retain(|v| !model.volumes.contains_key(&v.name));
+    // Where there are target ports, hosts have their way: another one would be a way that the operator does not know of.
+    desired.targets.retain(|t| {
+        let is_it = |m: &TargetPort| m.protocol == t.protocol;
+        model.targets.contains_key(&t.name) || !model.targets.values().any(is_it)
+    });
     match controller.declare(desired).await {
         Ok(_) => Ok(()),
         Err(e) => {
@@ -281,6 +329,13 @@ pub(super) async fn declare(controller: &Arc<Controller>, config: &Config) -> Re
             Err(e.hint(hint))
         }
     }
+}
+
+/// Whether a host is what a run that was cut off has left.
+fn is_own(host: &Host, model: &Model) -> bool {
+    let maps = model.maps.iter().filter(|m| m.host == host.name);
+    let plain = !host.allow_any && !host.keyed && host.secret.is_none();
+    plain && maps.into_iter().all(|m| m.volume == VOLUME) && host.ports.iter().all(own::is_port)
 }
 
 /// The initiator port of this run.
@@ -357,18 +412,11 @@ fn config(args: &QuickstartArgs, port: InitiatorPort) -> Result<Config> {
     c.check()
 }
 
-async fn serving(daemon: &Daemon) -> Result<(TargetPort, SocketAddr)> {
-    let port = port_of(daemon, Protocol::Srp, DEFAULT_TARGET);
-    let port = port.ok_or_else(|| Error::new(Code::Internal, "there is no target port"))?;
-    let address = address_of(daemon, &port.name).await?;
-    let address =
-        address.ok_or_else(|| Error::new(Code::Internal, "the target port does not listen"))?;
-    Ok((port, address))
-}
-
-/// The target port of that name, if it speaks `protocol`.
-fn port_of(daemon: &Daemon, protocol: Protocol, name: &str) -> Option<TargetPort> {
-    daemon.controller.model().targets.get(name).filter(|t| t.protocol == protocol).cloned()
+/// A target port that speaks `protocol`: the one of that name, if there is one.
+fn port_of(model: &Model, protocol: Protocol, name: &str) -> Option<TargetPort> {
+    let mut all = model.targets.values().filter(|t| t.protocol == protocol);
+    let named = all.clone().find(|t| t.name == name);
+    named.or_else(|| all.next()).cloned()
 }
 
 async fn address_of(daemon: &Daemon, port: &str) -> Result<Option<SocketAddr>> {

@@ -382,20 +382,6 @@ impl Remote {
         self.run(&cdb, Some(data), None).await
     }
 
-    /// Keeps all others from the unit, until this session ends or gives it [back](Remote::release). Gives false when another one
-    /// keeps it.
-    pub(crate) async fn reserve(&self) -> Result<bool> {
-        match self.run(&scsi::reserve_6(), None, None).await {
-            Err(e) if e.code == Code::VolumeReserved => Ok(false),
-            done => done.map(|()| true),
-        }
-    }
-
-    /// See [`reserve`](Remote::reserve).
-    pub(crate) async fn release(&self) -> Result<()> {
-        self.run(&scsi::release_6(), None, None).await
-    }
-
     /// Makes everything written durable.
     pub(crate) async fn flush(&self) -> Result<()> {
         self.run(&scsi::sync_cache(0, 0), None, None).await

@@ -117,7 +117,7 @@ fn node_config(config: &Config, unsummed: &[String]) -> NodeConfig {
 pub(crate) enum Declared {
     /// That is a fault of its own; all else is served.
     EachByItself,
-    /// It is what `weir quickstart` makes: the node does not start.
+    /// It is what `weir quickstart` makes: the node does not start. When the start is over, that command says.
     Quickstart,
 }
 
@@ -139,7 +139,9 @@ impl Daemon {
         };
         // What waits in it for the stop may be first to hear of it.
         if up.is_ok() && !stopping.has_begun() {
-            daemon.controller.started();
+            if declared == Declared::EachByItself {
+                daemon.controller.started();
+            }
             return Ok(Some(daemon));
         }
         stopping.begin();

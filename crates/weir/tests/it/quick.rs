@@ -130,18 +130,23 @@ fn quickstart_goes_on_after_a_first_run_that_was_killed() {
     quickstart_with(&d, "32M", |said, _| {
         assert!(said.contains("verified:") || said.contains("every byte right"), "{said}");
     });
-    quickstart_with(&d, "32M", |said, at| {
+    quickstart_with(&d, "32M", |said, _| {
         assert!(said.contains("every byte right"), "{said}");
-        // Nobody has it for good who knows that host's port.
-        let port = own_port(&d);
+        // Who verifies and measures is no host for good.
+        assert_eq!(hosts(&d), ["everyone"]);
         d.ok("map delete everyone quick --force");
-        assert!(!reads(&d, at, &port), "nothing is mapped to it");
     });
     // All had it, and have it no more.
     quickstart_with(&d, "32M", |said, at| {
         assert!(said.contains("every byte right") && !d.log().contains("to all"), "{said}");
         assert!(!reads(&d, at, "7:7"), "nothing is mapped to it");
     });
+}
+
+fn hosts(d: &Daemon) -> Vec<String> {
+    let all = d.json("host list");
+    let names = all.as_array().into_iter().flatten().filter_map(|h| h["name"].as_str());
+    names.map(str::to_owned).collect()
 }
 
 /// The initiator port of the host that verifies and measures.
@@ -170,7 +175,7 @@ fn quickstart_gives_the_volume_to_no_port_of_a_run_before() {
     child.kill().expect("it is there");
     child.wait().expect("its end");
     quickstart_with(&d, "32M", |_, at| {
-        assert_ne!(own_port(&d), before);
+        assert_eq!(hosts(&d), ["everyone"]);
         d.ok("map delete everyone quick --force");
         assert!(!reads(&d, at, &before));
     });
@@ -212,26 +217,18 @@ fn quickstart_leaves_hosts_and_volumes_as_they_are() {
     quickstart_with(&d, "8M", |said, _| assert!(said.contains("every byte right"), "{said}"));
 }
 
-/// As versions before left it, and as it is where a run was cut off when it had shown the volume.
+/// What it has shown once is the operator's to give and take.
 #[test]
 fn quickstart_shows_to_nobody_what_was_taken_from_all() {
-    for old in [true, false] {
-        let d = Daemon::new(&format!("stops-taken{old}"));
-        quickstart_with(&d, "8M", |_, _| assert!(d.log().contains("to all"), "{}", d.log()));
-        let (note, served) = (d.path("quickstart-data"), std::fs::read_to_string);
-        let text = served(&note).expect("a note");
-        let words: Vec<&str> = text.split_whitespace().collect();
-        assert_eq!(words[3], "served");
-        let before = if old { words[..2].join(" ") } else { text.replace("served", "done") };
-        std::fs::write(&note, before).expect("written");
-        quickstart_with(&d, "8M", |_, at| {
-            assert!(reads(&d, at, "7:7"));
-            d.ok("map delete everyone quick --force");
-        });
-        quickstart_with(&d, "8M", |said, at| {
-            assert!(d.log().contains("nobody has volume quick") && !reads(&d, at, "7:7"), "{said}");
-        });
-    }
+    let d = Daemon::new("stops-taken");
+    quickstart_with(&d, "8M", |_, _| assert!(d.log().contains("to all"), "{}", d.log()));
+    quickstart_with(&d, "8M", |_, at| {
+        assert!(reads(&d, at, "7:7"));
+        d.ok("map delete everyone quick --force");
+    });
+    quickstart_with(&d, "8M", |said, at| {
+        assert!(d.log().contains("nobody has volume quick") && !reads(&d, at, "7:7"), "{said}");
+    });
 }
 
 /// A first run that is killed as soon as it listens.
@@ -289,7 +286,7 @@ fn quickstart_shows_to_whom_the_operator_has_for_all() {
     });
 }
 
-/// What it has not refused it keeps.
+/// Who changes the configuration waits until a first run has written: no host has the volume before, or takes it for its own.
 #[test]
 fn quickstart_writes_over_no_host_that_gets_the_volume_meanwhile() {
     let d = Daemon::new("stops-beside");
@@ -300,20 +297,92 @@ fn quickstart_writes_over_no_host_that_gets_the_volume_meanwhile() {
     let at = at.expect("an address");
     let data = crate::common::noise(4, MIB);
     std::fs::write(d.path("in"), &data).expect("written");
+    let said = || std::fs::read_to_string(d.path("said")).unwrap_or_default();
     d.ok("host create db1 --port 1:2");
+    assert!(d.log().contains("serving volume quick to all"), "{}", d.log());
     d.ok("map create db1 quick");
     let by = format!("--target {at} --volume quick --initiator-port 1:2 --offset 31M");
-    let write = format!("write {by} --input {}", d.path("in"));
-    let write: Vec<&str> = write.split(' ').collect();
-    d.until("it may write", || crate::common::weir(&d.dir, &write).status.success());
-    let said = || std::fs::read_to_string(d.path("said")).unwrap_or_default();
+    d.ok(&format!("write {by} --input {}", d.path("in")));
     d.until("it serves", || said().contains("To look around"));
     let to = d.path("out");
     d.ok(&format!("read {by} --length 1M --output {to}"));
     assert!(std::fs::read(to).expect("read") == data, "it is the host's");
-    assert!(!d.log().contains("to all") && !reads(&d, &at, "7:7"), "it is that host's alone");
     terminate(child.id());
     assert_eq!(ends(&d, child), Some(0), "{}", d.log());
+}
+
+/// A host of that name is the operator's, once he has done anything to it.
+#[test]
+fn quickstart_takes_nothing_from_a_host_of_its_own_name() {
+    let mut d = Daemon::new("quick-name");
+    quickstart_with(&d, "8M", |_, _| {
+        d.ok("volume create db --pool quick --size 1M");
+        d.ok("host create quickstart --port 1:2");
+        d.ok("map create quickstart db --lun 0");
+    });
+    let child = quickstart(&d, "8M", &[]);
+    assert_eq!(ends(&d, child), Some(4), "{}", d.log());
+    assert!(d.log().contains("host `quickstart` is not of this program"), "{}", d.log());
+    d.start();
+    assert!(reads(&d, &d.target(), "1:2"));
+    d.stop();
+}
+
+/// Where hosts have their way in, it makes no other.
+#[test]
+fn quickstart_uses_the_target_ports_that_are_there() {
+    let d = Daemon::new("quick-ports");
+    let port = "[[target]]\nname = 'san'\nlisten = ['127.0.0.1:0']\n";
+    std::fs::write(d.path("weir.toml"), port).expect("written");
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["serve", "--config", &d.path("weir.toml"), "--cores", "0", "--poll", "sleep"])
+        .env_clear()
+        .env("WEIR_DATA_DIR", &d.dir)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("weir serve runs");
+    d.wait();
+    terminate(serve.id());
+    assert!(serve.wait().expect("its end").success());
+    quickstart_with(&d, "8M", |said, at| {
+        assert!(said.contains("verified:") && reads(&d, at, "7:7"), "{said}");
+        let names = d.json("target list").as_array().cloned().unwrap_or_default();
+        let srp: Vec<_> = names.iter().filter(|t| t["protocol"] == "srp").collect();
+        assert_eq!(srp.len(), 1, "{names:?}");
+        assert_eq!(srp[0]["name"], "san");
+    });
+}
+
+/// With `--once` success means that it was done.
+#[test]
+fn quickstart_once_is_no_success_where_it_is_cut_off() {
+    let d = Daemon::new("quick-cut");
+    let child = quickstart(&d, "32M", &["--once"]);
+    d.until("it listens", || d.log().contains("listening at"));
+    terminate(child.id());
+    assert_ne!(ends(&d, child), Some(0), "{}", d.log());
+    assert!(d.log().contains("stopped before that"), "{}", d.log());
+    // Of less than one I/O as well.
+    let child = quickstart(&d, "100K", &["--once"]);
+    assert_eq!(ends(&d, child), Some(0), "{}", d.log());
+    let said = std::fs::read_to_string(d.path("said")).expect("it said something");
+    let good = ["verified: 100 KiB", "kept:     100 KiB", "kept:     32 MiB"];
+    assert!(good.iter().any(|g| said.contains(g)), "{said}");
+}
+
+/// What a run that was cut off had in mind binds no later one.
+#[test]
+fn quickstart_writes_as_much_as_it_is_told_now() {
+    let d = Daemon::new("quick-less");
+    killed(&d);
+    let note = d.path("quickstart-data");
+    let text = std::fs::read_to_string(&note).expect("a note");
+    let words: Vec<&str> = text.split(' ').collect();
+    std::fs::write(&note, format!("7 {} {} begun", 32 << 20, words[2])).expect("written");
+    quickstart_with(&d, "8M", |said, _| {
+        // Unless the other run had come to its end.
+        assert!(said.contains("verified: 8 MiB") || said.contains("left as it is"), "{said}");
+    });
 }
 
 /// Between the making of the volume and the first word of it nothing is forgotten: here a port is busy.

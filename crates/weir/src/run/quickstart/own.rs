@@ -3,8 +3,10 @@
 use crate::cli::args::{Fabric, LoginArgs, Policy};
 use crate::run::remote::{self, Remote, Wanted};
 use serde::Serialize;
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 use weir_base::Prng;
 use weir_control::model::{InitiatorPort, TargetPort};
@@ -58,7 +60,7 @@ struct Note {
 }
 
 impl Note {
-    /// The one of the volume that has one of these names. Earlier versions kept no name, and no note before all had it.
+    /// The one of the volume that has one of these names.
     fn read(marker: &Path, names: &[String]) -> Result<Option<Note>> {
         let bytes = match std::fs::read(marker) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -72,11 +74,9 @@ impl Note {
         let text = String::from_utf8_lossy(&bytes);
         let words: Vec<&str> = text.split_whitespace().collect();
         let (seed, len, state) = match *words {
-            [seed, len] => (seed, len, State::Served),
             [seed, len, name, state] if names.iter().any(|n| n == name) => match state {
                 "begun" => (seed, len, State::Begun),
-                // Of an earlier version, which may have shown it.
-                "served" | "done" => (seed, len, State::Served),
+                "served" => (seed, len, State::Served),
                 _ => (seed, len, State::Shown),
             },
             _ => return Ok(None),
@@ -120,9 +120,18 @@ fn run_of(port: InitiatorPort) -> u64 {
     port.0.iter().skip(8).fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
+/// What the initiator port of each run begins with.
+const OWN: &[u8; 8] = b"WEIR  qs";
+
+/// Whether an initiator port is of a run.
+pub(super) fn is_port(port: &InitiatorPort) -> bool {
+    port.0.starts_with(OWN)
+}
+
 /// An initiator port that nobody has had.
 pub(super) fn port() -> Result<InitiatorPort> {
-    let mut port = *b"WEIR  qs........";
+    let mut port = [0; 16];
+    port[..8].copy_from_slice(OWN);
     port[8..].copy_from_slice(&crate::seed::draw()?[..8]);
     Ok(InitiatorPort(port))
 }
@@ -201,11 +210,18 @@ impl Own {
         f: impl AsyncFnOnce(&Remote) -> Result<R> + Send + 'static,
     ) -> Result<R> {
         let (address, login) = (self.address, self.login.clone());
+        let [_, naa] = self.names.clone();
         let way = remote::login(&login, &[address], None);
         remote::on_reactor(&way, move |provider| {
             Box::pin(async move {
                 let wanted = Wanted { targets: &[address], lun: Some(0), volume: None };
                 let unit = Remote::open(&provider, wanted, &login, Policy::ActivePassive).await?;
+                let name = unit.name().await?.map(|n| hex(&n));
+                if name.as_ref() != Some(&naa) {
+                    let what = "the volume that is to be verified is not the one that is served";
+                    let why = format!("LUN 0 is {}", name.as_deref().unwrap_or("without a name"));
+                    return Err(Error::new(Code::Internal, what).because(why));
+                }
                 let done = f(&unit).await?;
                 unit.close();
                 Ok(done)
@@ -233,15 +249,12 @@ impl Own {
                 kept => Ok(Proof { kept: kept?, ..Proof::default() }),
             };
         }
-        // What others write while this does is refused to them.
         let own = note.filter(|n| n.state == State::Begun && !self.seen);
         let Some(old) = own else { return Proof::left_alone(LeftAlone::Unknown) };
-        if !unit.reserve().await? {
-            return Proof::left_alone(LeftAlone::Unknown);
-        }
         // All of it, if another run has made it: a host may have had it since, and has it no more.
         let is_new = old.len == 0 && old.seed == run_of(self.port);
-        let len = if is_new { whole(unit, self.size) } else { unit.len() };
+        let most = whole(unit, self.size);
+        let len = if is_new { most } else { unit.len() };
         match verify(unit, old.seed, len, true).await {
             Err(e) if e.code == Code::DataMismatch => return Proof::left_alone(LeftAlone::Unknown),
             unused => drop(unused?),
@@ -249,13 +262,24 @@ impl Own {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         // A run that goes on where one was cut off leaves nothing of another seed behind its end.
         let seed = if old.len > 0 { old.seed } else { since.map_or(1, |d| d.as_nanos() as u64) };
-        let new = Note { seed, len: whole(unit, self.size.max(old.len)), state: State::Begun };
+        let new = Note { seed, len: most, state: State::Begun };
         self.keep(&new)?;
         fill(unit, seed, new.len).await?;
         unit.flush().await?;
         let verified = verify(unit, seed, new.len, false).await?;
-        unit.release().await?;
         Ok(Proof { verified, ..Proof::default() })
+    }
+
+    /// Whether [`verifies`](Own::verifies) may write: nobody else may get the volume meanwhile.
+    pub(super) fn writes(&self) -> Result<bool> {
+        let note = Note::read(&self.marker, &self.names)?;
+        Ok(!self.seen && note.is_some_and(|n| n.state == State::Begun))
+    }
+
+    /// Whether all of the volume is read before that, since an earlier run was cut off.
+    pub(super) fn goes_on(&self) -> Result<bool> {
+        let note = Note::read(&self.marker, &self.names)?;
+        Ok(self.writes()? && note.is_some_and(|n| n.len > 0 || n.seed != run_of(self.port)))
     }
 
     fn keep(&self, note: &Note) -> Result<()> {
@@ -293,39 +317,47 @@ impl Own {
     }
 }
 
-/// As much as is written of so much: what a unit has of it, in whole pieces.
+/// As much as is written of so much: what a unit has of it, in whole blocks.
 fn whole(unit: &Remote, len: u64) -> u64 {
-    len.min(unit.len()) / PIECE * PIECE
+    len.min(unit.len()).next_multiple_of(BLOCK as u64).min(unit.len())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |s, b| s + &format!("{b:02x}"))
 }
 
 fn pattern(seed: u64, at: u64, buf: &mut [u8]) {
     Prng::new(seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).fill(buf);
 }
 
-/// Runs `f` for every piece of the first `size` bytes, several at once. The last one may be shorter.
+/// Runs `f` for every piece of the first `size` bytes, several at once, until it fails for one. The last one may be shorter.
 async fn pieces<F, Fut>(size: u64, f: F) -> Result<()>
 where
     F: Fn(u64, Slice) -> Fut + Clone + 'static,
     Fut: Future<Output = Result<()>> + 'static,
 {
+    let failed = Rc::new(Cell::new(false));
     let workers: Vec<_> = (0..DEPTH as u64)
         .map(|w| {
-            let f = f.clone();
+            let (f, failed) = (f.clone(), failed.clone());
             spawn(async move {
                 let buf = Slice::heap(PIECE as usize);
                 let mut at = w * PIECE;
-                while at < size {
-                    f(at, buf.sub(0, PIECE.min(size - at) as usize)).await?;
+                while at < size && !failed.get() {
+                    let done = f(at, buf.sub(0, PIECE.min(size - at) as usize)).await;
+                    done.inspect_err(|_| failed.set(true))?;
                     at += DEPTH as u64 * PIECE;
                 }
                 Result::<()>::Ok(())
             })
         })
         .collect();
+    let mut all = Ok(());
     for w in workers {
-        w.await.unwrap_or(Ok(()))?;
+        let ended = || Err(Error::new(Code::Internal, "a part of the verification was cut off"));
+        all = all.and(w.await.unwrap_or_else(ended));
     }
-    Ok(())
+    all
 }
 
 async fn fill(unit: &Remote, seed: u64, size: u64) -> Result<()> {
