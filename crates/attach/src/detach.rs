@@ -218,9 +218,12 @@ fn take_unfinished(place: &Place, force: bool) -> Result<(), Error> {
         ));
     }
     match &maker.disk {
-        Some((Method::Fuse, device)) if whose::is_left(place, &maker, device) => {
-            place.take_link(device, true);
-            let _ = loopdev::clear(device, None);
+        Some((Method::Fuse, device)) => {
+            let is_left = || whose::is_left(place, &maker, device);
+            if let Some(open) = loopdev::open_if(device, is_left) {
+                place.take_link(device, true);
+                let _ = loopdev::clear(device, Some(open));
+            }
         }
         Some((Method::Ublk, disk)) if noted.is_some() => drop(place.take_link(disk, true)),
         _ => {}
@@ -235,8 +238,8 @@ fn take_unfinished(place: &Place, force: bool) -> Result<(), Error> {
     if let Some((Method::Fuse, device)) = &maker.disk {
         let is_free = || loopdev::backing(device).is_ok_and(|b| b.is_none());
         let _ = wait_for("", || !(is_free() && whose::is_taken(device)));
-        if whose::is_left(place, &maker, device) {
-            let _ = loopdev::clear(device, None);
+        if let Some(open) = loopdev::open_if(device, || whose::is_left(place, &maker, device)) {
+            let _ = loopdev::clear(device, Some(open));
         }
     }
     Ok(())

@@ -91,9 +91,12 @@ impl Drop for Cleanup {
             self.place.remove_link();
         }
         match &self.device {
-            Some((Method::Fuse, device)) if own && whose::is_own(&self.place, device) => {
-                self.place.take_link(device, true);
-                let _ = loopdev::clear(device, None);
+            Some((Method::Fuse, device)) if own => {
+                let is_own = || whose::is_own(&self.place, device);
+                if let Some(open) = loopdev::open_if(device, is_own) {
+                    self.place.take_link(device, true);
+                    let _ = loopdev::clear(device, Some(open));
+                }
             }
             // The driver has let go with the sockets.
             Some((Method::Ublk, disk)) => {

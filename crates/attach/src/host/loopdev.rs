@@ -192,6 +192,11 @@ pub(crate) fn clear(device: &Path, mine: Option<File>) -> io::Result<()> {
     }
 }
 
+/// The device, opened, if it `is_it` then: it keeps its file for as long as somebody has it open, and cannot become another's.
+pub(crate) fn open_if(device: &Path, is_it: impl FnOnce() -> bool) -> Option<File> {
+    open(device).ok().filter(|_| is_it())
+}
+
 /// True when the device certainly has no file.
 pub(crate) fn is_free(device: &Path) -> bool {
     open(device).is_ok_and(|d| has_none(&d))

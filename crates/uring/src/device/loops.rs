@@ -1,5 +1,6 @@
 //! Loop devices, and what they are made of. No process has that open for them, and they do not count as its holders.
 
+use super::Identity;
 use super::users::first_line;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -43,6 +44,28 @@ impl Below<'_> {
     }
 }
 
+impl Info {
+    /// What it is made of.
+    fn identity(&self) -> Identity {
+        match self.rdevice {
+            0 => Identity::Inode(self.device, self.inode),
+            number => Identity::Block(number),
+        }
+    }
+}
+
+/// What a loop device says that it is made of; `None`: it is made of nothing, or cannot be asked.
+///
+/// # Errors
+/// It does not answer.
+pub(super) fn made_from(node: &Path) -> Result<Option<Identity>, ()> {
+    let (told, silent) = told(vec![node.to_owned()], info);
+    match silent.is_empty() {
+        true => Ok(told.first().map(|(_, info)| info.identity())),
+        false => Err(()),
+    }
+}
+
 /// Those that have not answered: a thread waits for each.
 static HUNG: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
@@ -60,27 +83,32 @@ pub(super) enum Name {
     Other,
 }
 
-/// Who is made of `below`, in words: the loop device whose file has its name, or which says so itself. One that does not say what it is
-/// made of, where its name leads to something else, may be. One that may not be asked is known by its name only.
+/// Who is made of `below`, in words: the loop device that says so. One that does not answer may be. One that cannot be asked, or may
+/// not, is known by its file's name only, which may be of another container.
 pub(super) fn made_of(below: Below<'_>, named: impl Fn(&Path) -> Name) -> Option<String> {
     let loops = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let mut all = Vec::new();
+    let (mut all, mut same) = (Vec::new(), Vec::new());
     for l in loops {
         let Some(name) = first_line(l.path().join("loop/backing_file")) else { continue };
         let node = Path::new("/dev").join(l.file_name());
         match named(Path::new(&name)) {
-            Name::Same => return Some(is_made_of_it(&node)),
+            Name::Same => {
+                same.push(node.clone());
+                all.push(node);
+            }
             Name::Elsewhere => {}
             Name::Other => all.push(node),
         }
     }
     let (told, silent) = told(all, info);
-    let found = told.iter().find(|(_, info)| below.is(info));
+    let says = |node: &PathBuf| told.iter().find(|(n, _)| n == node);
+    let found = told.iter().find(|(_, info)| below.is(info)).map(|(node, _)| node);
+    let found = found.or_else(|| same.iter().find(|node| says(node).is_none()));
     let unknown = || {
         let node = silent.first()?.display();
         Some(format!("{node} may be made of it: it does not say what it is made of"))
     };
-    found.map(|(node, _)| is_made_of_it(node)).or_else(unknown)
+    found.map(|node| is_made_of_it(node)).or_else(unknown)
 }
 
 /// Which loop device is made of a block device of this number (`st_rdev`), in words, as far as this process may see.

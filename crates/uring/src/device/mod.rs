@@ -5,6 +5,7 @@
 //! process was killed stays locked until its last write has ended: who gets the lock finds nothing on its way any more.
 
 mod answers;
+mod below;
 mod blkid;
 mod caches;
 mod content;
@@ -16,6 +17,7 @@ mod users;
 
 pub use crate::blocking::is_closing;
 pub use answers::ask;
+pub use below::{Part, parts};
 pub use content::{Contents, Found};
 pub(crate) use lasting::lasting_name;
 pub use lasting::{is_as_recorded, lasting_name_of, same_name};

@@ -84,6 +84,14 @@ fn mounts() -> Vec<Mount> {
 /// Who in the kernel uses this: a mounted file system, swap, a loop device, md, LVM and the like. Partitions of a disk
 /// count as the disk. None: nobody who can be told.
 pub fn used_by(identity: Identity) -> Option<String> {
+    in_use_but_for_loops(identity).or_else(|| match identity {
+        Identity::Block(dev) => loop_of_device(&same_disk(dev)),
+        Identity::Inode(dev, inode) => file_used_by(dev, inode),
+    })
+}
+
+/// The same without loop devices.
+pub(super) fn in_use_but_for_loops(identity: Identity) -> Option<String> {
     let swaps = lines("/proc/swaps");
     let swap = |l: &&String| {
         let name = l.split_whitespace().next().map(unescaped);
@@ -94,12 +102,12 @@ pub fn used_by(identity: Identity) -> Option<String> {
     }
     match identity {
         Identity::Block(dev) => block_used_by(dev),
-        Identity::Inode(dev, inode) => file_used_by(dev, inode),
+        Identity::Inode(..) => None,
     }
 }
 
 /// The block device of this number, with its partitions, or the disk that it is a partition of.
-fn same_disk(dev: u64) -> Vec<u64> {
+pub(super) fn same_disk(dev: u64) -> Vec<u64> {
     let sys = PathBuf::from(format!("/sys/dev/block/{}", number(dev)));
     let of = |dir: PathBuf| of_number(&first_line(dir.join("dev"))?);
     let subs = fs::read_dir(&sys).into_iter().flatten().flatten().map(|d| d.path());
@@ -132,7 +140,7 @@ fn block_used_by(dev: u64) -> Option<String> {
             return Some(format!("{} is made of it", h.file_name().display()));
         }
     }
-    loop_of_device(&same_disk(dev))
+    None
 }
 
 /// The loop device that is made of a device of one of these numbers, in words.

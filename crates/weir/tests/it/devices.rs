@@ -485,6 +485,98 @@ fn block_devices_that_others_have_are_refused() {
     d.stop();
 }
 
+/// A loop device takes what it is made of beside whoever has that.
+#[test]
+fn a_loop_device_of_what_somebody_has_is_refused() {
+    let mut d = Daemon::new("loops-of");
+    let disk = d.path("disk");
+    fs::File::create(&disk).and_then(|f| f.set_len(64 << 20)).expect("a file");
+    if let Err(e) = Loop::new(Path::new(&disk)) {
+        return eprintln!("skipped: no loop devices: {e}");
+    }
+    d.start();
+    d.ok(&format!("pool create thin --device dir:{}", d.path("dir")));
+    d.ok("volume create v --pool thin --size 16M");
+    let (image, open) = (d.path("image"), d.path("open"));
+    for path in [&image, &open] {
+        fs::File::create(path).and_then(|f| f.set_len(16 << 20)).expect("a file");
+    }
+    d.ok(&format!("volume adopt w --path {image}"));
+    d.ok(&format!("pool create p --device file:{disk}"));
+    let is_volume = |p: &PathBuf| fs::metadata(p).is_ok_and(|m| m.len() >= 16 << 20);
+    let files = fs::read_dir(d.path("dir")).expect("it is there").flatten().map(|f| f.path());
+    let file = files.into_iter().find(is_volume).expect("the volume's file");
+    let file = file.display().to_string();
+    let writer = fs::OpenOptions::new().write(true).open(&open).expect("it is there");
+    let lines = |at: &str| {
+        [
+            format!("pool create q --device {at}"),
+            format!("pool create q --raid 0 --device {at} --overwrite data,weir"),
+            format!("volume adopt x --path {at}"),
+        ]
+    };
+    for (of, owner) in [(&file, "volume `v`"), (&image, "volume `w`"), (&disk, "pool `p`")] {
+        let one = Loop::new(Path::new(of)).expect("a loop device");
+        // As does one of a part of it, and one of that.
+        let part = Command::new("losetup").args(["-f", "--show", "-o", "1048576"]).arg(of).output();
+        let part = part.expect("losetup runs");
+        let part = Loop(String::from_utf8_lossy(&part.stdout).trim().to_owned());
+        let two = Loop::new(Path::new(&part.0)).expect("a loop device");
+        for at in [&one.0, &two.0] {
+            for line in lines(at) {
+                refused(&d, &line, 4, &["is made of", owner]);
+            }
+        }
+    }
+    drop(writer);
+    // While its pool is not up the directory tells.
+    d.ok(&format!("pool create pair --device dir:{} --device dir:{}", d.path("a"), d.path("b")));
+    for n in 0..4 {
+        d.ok(&format!("volume create n{n} --pool pair --size 16M"));
+    }
+    d.stop();
+    let files = fs::read_dir(d.path("b")).expect("it is there").flatten().map(|f| f.path());
+    let file = files.into_iter().find(is_volume).expect("a volume's file").display().to_string();
+    let away = d.path("away");
+    fs::rename(d.path("a"), &away).expect("moved");
+    std::os::unix::fs::symlink(d.path("b"), d.path("link")).expect("a link");
+    let by_link = file.replace(&d.path("b"), &d.path("link"));
+    d.start();
+    for path in [&file, &by_link] {
+        refused(&d, &format!("pool create q --device file:{path}"), 4, &["pool `pair`"]);
+        refused(&d, &format!("volume adopt x --path {path}"), 4, &["pool `pair`"]);
+    }
+    let of = Loop::new(Path::new(&file)).expect("a loop device");
+    for line in lines(&of.0) {
+        refused(&d, &line, 4, &["is made of", "`pair`"]);
+    }
+    drop(of);
+    fs::rename(&away, d.path("a")).expect("moved");
+    d.until("it is up", || d.json("status")["faults"].as_array().is_some_and(Vec::is_empty));
+    d.stop();
+}
+
+/// The file of a loop device is known by its name in the place where that was made.
+#[test]
+fn a_loop_device_of_another_container_is_none_of_ours() {
+    let mut d = Daemon::new("loops-elsewhere");
+    let (dir, ours) = (d.path("data"), d.path("data/disk"));
+    fs::create_dir(&dir).expect("a directory");
+    fs::File::create(&ours).and_then(|f| f.set_len(64 << 20)).expect("a file");
+    let script = "mount -t tmpfs none \"$0\" && truncate -s 64M \"$0/disk\" && losetup -f --show \"$0/disk\"";
+    let made = Command::new("unshare").args(["-m", "sh", "-c", script, &dir]).output();
+    let theirs = match made {
+        Ok(out) if out.status.success() => {
+            Loop(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+        }
+        other => return eprintln!("skipped: no loop devices or mounts: {other:?}"),
+    };
+    d.start();
+    d.ok(&format!("pool create p --device file:{ours}"));
+    drop(theirs);
+    d.stop();
+}
+
 #[test]
 fn late_writes_of_a_killed_daemon_end_before_the_next_one_serves() {
     let mut d = Daemon::new("late-writes");

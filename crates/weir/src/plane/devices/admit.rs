@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{opened_by, used_by};
+use weir_uring::device::{opened_by, parts, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -20,18 +20,6 @@ fn wrong(path: &Path, why: impl std::fmt::Display, hint: &str) -> Error {
     Error::new(Code::InvalidDevice, format!("`{}` cannot be a device", path.display()))
         .because(why)
         .hint(hint)
-}
-
-/// Refuses what somebody else uses.
-pub(crate) fn check_unused(held: &Held, path: &Path) -> Result<()> {
-    if let Some(why) = used_by(held.identity()) {
-        return Err(in_use(path, why));
-    }
-    let name = std::fs::canonicalize(path).map_err(|e| unusable(path, e))?;
-    match kept_open_by(&name, held.identity()) {
-        Some(why) => Err(in_use(path, why)),
-        None => Ok(()),
-    }
 }
 
 /// Another process that has this open for writing, and for longer than who only looks what it is.
@@ -61,25 +49,6 @@ pub(crate) fn check_blank(held: &Held, path: &Path, overwrite: &Overwrite) -> Re
         .hint(format!(
             "name another device; {take}if what is in it may be destroyed, say so: --overwrite {all}"
         )))
-}
-
-/// Refuses a new device of a pool if there is something in it that nobody looked at: the process has ended since, or its name leads
-/// to another one. The pool's own label may be there already, and nothing else.
-pub(super) fn check_again(held: &Held, path: &Path, pool: Option<PoolId>) -> Result<()> {
-    if pool.is_some_and(|id| {
-        belongs::labels(held, path)
-            .is_ok_and(|all| !all.is_empty() && all.iter().all(|l| l.pool == id))
-    }) {
-        return Ok(());
-    }
-    check_unused(held, path)?;
-    let contents = held.contents().map_err(|e| unusable(path, e))?;
-    match contents.data {
-        false => Ok(()),
-        true => Err(Error::new(Code::DeviceInUse, format!("`{}` is not empty", path.display()))
-            .because(format!("it has {} in it, and was not looked at: another device has its name since, or the daemon has ended while it was taken", contents.told()))
-            .hint("if it is the device that was meant, take it out of the pool and add it again; else put that device back under this name")),
-    }
 }
 
 /// Refuses a kind of device that is something else at that path.
@@ -131,9 +100,7 @@ fn admit(
     inside: Inside<'_>,
 ) -> Result<Option<Taken>> {
     let Some(path) = spec.path.as_ref().map(PathBuf::from) else { return Ok(None) };
-    if let Some((other, dir)) = holds.directory_of(&path) {
-        return Err(in_use(&path, format!("`{}` is the directory of {other}", dir.display())));
-    }
+    holds.check_outside(&path)?;
     match std::fs::symlink_metadata(&path) {
         Err(e) if e.kind() == ErrorKind::NotFound && !matches!(inside, Inside::Anything) => {
             return check_can_be_made(spec, &path).map(|()| None);
@@ -142,7 +109,7 @@ fn admit(
     }
     let held = holds.take(owner, &path, false, Wait::ForTheDead)?;
     check_kind(&held, &path, spec.kind)?;
-    check_unused(&held, &path)?;
+    holds.check_unused(&held, &path)?;
     let name = match owner {
         Owner::Pool(name) => Some(name.as_str()),
         _ => None,
@@ -231,6 +198,81 @@ fn check_memory(devices: &[DeviceSpec]) -> Result<()> {
 }
 
 impl Holds {
+    /// Refuses what somebody else uses.
+    pub(crate) fn check_unused(&self, held: &Held, path: &Path) -> Result<()> {
+        if let Some(why) = used_by(held.identity()) {
+            return Err(in_use(path, why));
+        }
+        self.check_below(held, path)?;
+        let name = std::fs::canonicalize(path).map_err(|e| unusable(path, e))?;
+        match kept_open_by(&name, held.identity()) {
+            Some(why) => Err(in_use(path, why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a new device of a pool if there is something in it that nobody looked at: the process has ended since, or its name
+    /// leads to another one. The pool's own label may be there already, and nothing else.
+    pub(super) fn check_again(&self, held: &Held, path: &Path, pool: Option<PoolId>) -> Result<()> {
+        if pool.is_some_and(|id| {
+            belongs::labels(held, path)
+                .is_ok_and(|all| !all.is_empty() && all.iter().all(|l| l.pool == id))
+        }) {
+            return Ok(());
+        }
+        self.check_unused(held, path)?;
+        let contents = held.contents().map_err(|e| unusable(path, e))?;
+        match contents.data {
+            false => Ok(()),
+            true => Err(Error::new(Code::DeviceInUse, format!("`{}` is not empty", path.display()))
+                .because(format!("it has {} in it, and was not looked at: another device has its name since, or the daemon has ended while it was taken", contents.told()))
+                .hint("if it is the device that was meant, take it out of the pool and add it again; else put that device back under this name")),
+        }
+    }
+
+    /// Refuses a loop device, or what is made of one, that shows what somebody has: the kernel gives it to both.
+    fn check_below(&self, held: &Held, path: &Path) -> Result<()> {
+        let all = parts(held.identity()).map_err(|why| in_use(path, why))?;
+        for part in all {
+            let made_of = format!("{} is made of `{}`", part.of.display(), part.name.display());
+            let owner = part.all().into_iter().find_map(|identity| {
+                let held = self.owner_of(identity).map(|(owner, _)| owner);
+                held.or_else(|| self.yielded_of(identity))
+            });
+            let owner = owner.map(|owner| format!("which belongs to {owner}"));
+            // Where that is not up, the directory tells.
+            let is_there = || std::fs::metadata(&part.name).ok().and_then(|m| Identity::of(&m));
+            let inside = || match is_there() == Some(part.identity) {
+                true => self.check_outside(&part.name).err().map(|e| e.to_string()),
+                false => None,
+            };
+            let used = || part.used_by().map(|why| format!("which is in use: {why}"));
+            if let Some(why) = owner.or_else(inside).or_else(used) {
+                return Err(in_use(path, format!("{made_of}, {why}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what is in a directory that a pool of this node has, whether that is up or not.
+    pub(crate) fn check_outside(&self, path: &Path) -> Result<()> {
+        let real = std::fs::canonicalize(path).or_else(|e| match path.parent() {
+            Some(parent) => std::fs::canonicalize(parent).map(|p| p.join("new")),
+            None => Err(e),
+        });
+        let Ok(real) = real else { return Ok(()) };
+        for dir in real.ancestors().skip(1) {
+            let owner = std::fs::metadata(dir).ok().and_then(|m| self.owner_of(Identity::of(&m)?));
+            let owner = owner.map(|(owner, _)| owner.to_string());
+            let owner = owner.or_else(|| self.labelled(dir).map(|pool| format!("pool `{pool}`")));
+            if let Some(owner) = owner {
+                let why = format!("`{}` is the directory of {owner}", dir.display());
+                return Err(in_use(path, why));
+            }
+        }
+        Ok(())
+    }
+
     /// Takes devices for a pool, or refuses them; another device may have a name of one that is `given_up`. See [`DataPlane::admit`](weir_control::dataplane::DataPlane::admit).
     pub(crate) async fn admit(
         self: &Arc<Self>,

@@ -18,7 +18,7 @@ mod taken;
 mod tests;
 mod yielded;
 
-pub(crate) use admit::{check_blank, check_unused};
+pub(crate) use admit::check_blank;
 pub(crate) use label::whole;
 pub(crate) use lent::Lending;
 pub(crate) use protected::Make;
@@ -162,15 +162,6 @@ impl Holds {
         let entries = lock(&self.entries);
         let e = entries.iter().find(|e| e.held.identity() == identity)?;
         Some((e.owner.clone(), e.path.clone()))
-    }
-
-    /// The owner of a directory that is held and has this path in it.
-    fn directory_of(&self, path: &Path) -> Option<(Owner, PathBuf)> {
-        let real = std::fs::canonicalize(path.parent()?).ok()?;
-        real.ancestors().find_map(|dir| {
-            let identity = Identity::of(&std::fs::metadata(dir).ok()?)?;
-            self.owner_of(identity)
-        })
     }
 
     /// Whether somebody in this process has it who is about to see whether it is theirs.

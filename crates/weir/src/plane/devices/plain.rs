@@ -1,8 +1,8 @@
 //! Devices of plain pools: made once, found again by their labels.
 
-use super::admit::{check_again, check_kind};
+use super::admit::check_kind;
 use super::label::{Label, most};
-use super::{Holds, Owner, Taken, Wait, Waited, check_waited, protected, unusable};
+use super::{Holds, Owner, Taken, Wait, Waited, check_waited, lock, protected, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -153,7 +153,7 @@ impl Starting<'_> {
     fn check_new(&self, holds: &Holds, held: &Held) -> Result<()> {
         match holds.may_be_wiped(self.owner, self.path) {
             true => Ok(()),
-            false => check_again(held, self.path, self.pool),
+            false => holds.check_again(held, self.path, self.pool),
         }
     }
 
@@ -297,6 +297,13 @@ impl Starting<'_> {
 }
 
 impl Holds {
+    /// The pool of this node that a directory carries the label of.
+    pub(super) fn labelled(&self, dir: &Path) -> Option<String> {
+        let label = directory_label(dir).ok().flatten()?;
+        let known = lock(&self.known);
+        known.iter().find(|p| p.id == label.pool).map(|p| p.name.clone())
+    }
+
     /// Starts the devices of a plain pool. See [`DataPlane::start_pool`](weir_control::dataplane::DataPlane::start_pool).
     pub(crate) async fn start_plain(self: &Arc<Self>, pool: &Pool) -> Result<Vec<DeviceFound>> {
         let owner = Owner::Pool(pool.name.clone());
@@ -304,7 +311,12 @@ impl Holds {
             |p: &Path| pool.devices.iter().any(|d| d.path.as_deref().map(Path::new) == Some(p));
         self.keep_only(&owner, named).await;
         let mut all = Vec::new();
+        let mut failed = None;
         for (number, d) in (0..).zip(&pool.devices) {
+            // What is there of a pool is held, whatever it lacks: nobody else gets it.
+            if failed.is_some() && d.new {
+                continue;
+            }
             let Some(path) = d.path.as_ref().map(PathBuf::from) else {
                 all.push(d.size.into());
                 continue;
@@ -321,12 +333,16 @@ impl Holds {
                     let e2 =
                         Error::new(e.code, format!("pool {name} cannot be started")).because(&e);
                     if e.hint.is_empty() { e2 } else { e2.hint(e.hint) }
-                })?;
-            let (found, taken) = found;
-            drop(taken.keep());
-            all.push(found);
+                });
+            match found {
+                Ok((found, taken)) => {
+                    drop(taken.keep());
+                    all.push(found);
+                }
+                Err(e) => drop(failed.get_or_insert(e)),
+            }
         }
-        Ok(all)
+        failed.map_or(Ok(all), Err)
     }
 
     /// Takes the labels of a plain pool off its devices; also those of a protected one, and what was `made` for either, if it did not

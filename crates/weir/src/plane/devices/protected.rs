@@ -1,8 +1,7 @@
 //! Devices of protected pools, before the store looks at their labels.
 
-use super::admit::check_again;
 use super::belongs::labels;
-use super::{Holds, Owner, Taken, Wait, Waited, check_unused, check_waited, unusable};
+use super::{Holds, Owner, Taken, Wait, Waited, check_waited, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -99,7 +98,7 @@ fn hold(
     }
     match *owner == Owner::Look {
         true => {
-            check_unused(&held, &path)?;
+            holds.check_unused(&held, &path)?;
             holds.check_claims(held.held(), &path, true)?;
         }
         // A device that comes back by another path is this pool's.
@@ -113,7 +112,7 @@ fn hold(
         (Make::Nothing, Some(pool)) => check_label(&held, &path, pool)?,
         // Another device may have the name since it was looked at.
         (Make::Anew(pool), _) | (Make::File, Some(pool)) if !holds.may_be_wiped(owner, &path) => {
-            check_again(&held, &path, Some(pool))?;
+            holds.check_again(&held, &path, Some(pool))?;
         }
         (Make::Nothing, None) => {}
         _ => {}

@@ -1,7 +1,7 @@
 //! Foreign files and disks that are volumes as they are.
 
 use super::super::devices::{
-    Holds, Owner, Wait, Waited, another, check_blank, check_unused, in_use, remove, unusable,
+    Holds, Owner, Wait, Waited, another, check_blank, in_use, remove, unusable,
 };
 use super::super::node::Node;
 use std::io::ErrorKind;
@@ -45,7 +45,8 @@ fn look(
             .because("it is neither a file nor a block device")
             .hint("name a file or block device"));
         }
-        check_unused(&held, &path)?;
+        holds.check_outside(&path)?;
+        holds.check_unused(&held, &path)?;
         holds.check_disk(held.held(), &path, None)?;
         match &wish.overwrite {
             Some(_) if made.is_some_and(|made| made.is(held.identity())) => {}

@@ -1,0 +1,98 @@
+//! What a block device is made of. The kernel gives md, device mapper and partitions what is below them for themselves. A loop
+//! device takes its file or device beside whoever has it.
+
+use super::Identity;
+use super::loops::made_from;
+use super::openers::{Asked, writer};
+use super::users::{first_line, in_use_but_for_loops, number, of_number, same_disk};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// More devices on one another than anybody has.
+const DEEPEST: usize = 16;
+
+/// What a loop device is made of, which is, or is part of, what was asked about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The loop device.
+    pub of: PathBuf,
+    /// What it is.
+    pub identity: Identity,
+    /// The name of that when the loop device was made, as far as it is known. It may lead elsewhere by now.
+    pub name: PathBuf,
+}
+
+impl Part {
+    /// Everything that is this, or has it in it, or is in it: of a block device its disk and partitions.
+    pub fn all(&self) -> Vec<Identity> {
+        match self.identity {
+            Identity::Block(dev) => same_disk(dev).into_iter().map(Identity::Block).collect(),
+            inode => vec![inode],
+        }
+    }
+
+    /// Who uses it beside that loop device, in words: a mount, swap, what is made of it, a process that writes.
+    pub fn used_by(&self) -> Option<String> {
+        in_use_but_for_loops(self.identity).or_else(|| {
+            let found = match self.identity {
+                // Its disk cannot be told from the loop device's own use.
+                Identity::Block(_) => None,
+                Identity::Inode(_, inode) => {
+                    writer(Asked::Inode(inode), |m| Identity::of(m) == Some(self.identity))
+                }
+            }?;
+            Some(format!("process {} ({}) has it open", found.pid, found.name))
+        })
+    }
+}
+
+/// What loop devices have that this is made of, down to the ground.
+///
+/// # Errors
+/// One of them does not say what it is made of, in words.
+pub fn parts(identity: Identity) -> Result<Vec<Part>, String> {
+    let mut found = Vec::new();
+    if let Identity::Block(dev) = identity {
+        walk(dev, &mut found, DEEPEST)?;
+    }
+    Ok(found)
+}
+
+fn walk(dev: u64, found: &mut Vec<Part>, deepest: usize) -> Result<(), String> {
+    let Some(left) = deepest.checked_sub(1) else { return Ok(()) };
+    let sys = PathBuf::from(format!("/sys/dev/block/{}", number(dev)));
+    let of = |dir: PathBuf| of_number(&first_line(dir.join("dev"))?);
+    let disk = sys.join("partition").exists().then(|| of(sys.join(".."))).flatten();
+    let slaves = fs::read_dir(sys.join("slaves")).into_iter().flatten().flatten();
+    for below in disk.into_iter().chain(slaves.filter_map(|s| of(s.path()))) {
+        walk(below, found, left)?;
+    }
+    let Some(name) = first_line(sys.join("loop/backing_file")).map(PathBuf::from) else {
+        return Ok(());
+    };
+    let dir = fs::canonicalize(&sys).ok();
+    let last = dir.as_ref().and_then(|dir| dir.file_name()).unwrap_or_default();
+    let node = Path::new("/dev").join(last);
+    let silent = || format!("{} does not say what it is made of", node.display());
+    let told = made_from(&node).map_err(|()| silent())?;
+    // Its node is not here, or it has just gone: its file is known by name only.
+    let by_name = || fs::metadata(&name).ok().and_then(|m| Identity::of(&m));
+    let identity = told.or_else(by_name).ok_or_else(silent)?;
+    found.push(Part { of: node, identity, name });
+    match identity {
+        Identity::Block(below) => walk(below, found, left),
+        Identity::Inode(..) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_made_of_nothing() {
+        assert_eq!(parts(Identity::Inode(8, 12)), Ok(Vec::new()));
+        // No device has this number.
+        assert_eq!(parts(Identity::Block(libc::makedev(0xfff, 0xfffff))), Ok(Vec::new()));
+    }
+}
