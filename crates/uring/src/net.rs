@@ -285,6 +285,11 @@ impl TcpListener {
     /// What the operating system said.
     pub fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
         let l = std::net::TcpListener::bind(addr)?;
+        // As many as the system lets wait. Of a short queue a crowd has one fall out, whose peer tries again after a second.
+        // SAFETY: plain system call on our own descriptor, which listens already.
+        if unsafe { libc::listen(l.as_raw_fd(), libc::c_int::MAX) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
         l.set_nonblocking(true)?;
         Ok(TcpListener(l))
     }

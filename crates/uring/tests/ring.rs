@@ -131,3 +131,17 @@ fn a_file_that_was_cut_says_nothing_about_its_data() {
         assert_eq!(run(&disk, read).await, Ok(()));
     });
 }
+
+/// A crowd that comes at once waits in the kernel, as far as the system lets it.
+#[test]
+fn many_may_wait_for_a_listener() {
+    let any = (std::net::Ipv4Addr::LOCALHOST, 0).into();
+    let listener = weir_uring::TcpListener::bind(any).unwrap();
+    let at = listener.local_addr().unwrap();
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    let most = most.trim().parse::<usize>().unwrap().min(500);
+    let patience = std::time::Duration::from_secs(10);
+    let all: Vec<_> =
+        (0..most).map(|_| std::net::TcpStream::connect_timeout(&at, patience).unwrap()).collect();
+    assert_eq!(all.len(), most);
+}

@@ -18,6 +18,8 @@ use weir_control::{Code, Error, Result};
 
 /// How long a reactor may take to tell of itself, though nothing is seen that holds it up.
 const ANSWER: Duration = Duration::from_secs(10);
+/// The same for one that was held up a moment ago.
+const GLANCE: Duration = Duration::from_millis(20);
 /// How often is looked meanwhile whether something is.
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -102,6 +104,23 @@ fn io_stats(now: &Snapshot, before: Option<&Snapshot>, op: Op) -> IoStats {
     }
 }
 
+/// The answer, or what holds it up. What answers is not held up any more, though that may be seen late.
+async fn answer_or<R>(
+    answer: impl Future<Output = R>,
+    held: impl Fn() -> Option<String>,
+) -> std::result::Result<R, String> {
+    let mut answer = pin!(answer);
+    loop {
+        let held = held();
+        let patience = if held.is_some() { GLANCE } else { AGAIN };
+        match (tokio::time::timeout(patience, answer.as_mut()).await, held) {
+            (Ok(answer), _) => return Ok(answer),
+            (Err(_), Some(held)) => return Err(held),
+            (Err(_), None) => {}
+        }
+    }
+}
+
 impl Node {
     async fn read(&self, h: &weir_reactor::Handle) -> Result<Reading> {
         let targets: Vec<_> = {
@@ -145,19 +164,16 @@ impl Node {
 
     /// What a reactor says of itself, or what holds it up: that is no reason to tell nothing of the others.
     async fn read_or_held(&self, index: usize, h: &weir_reactor::Handle) -> Result<Reading> {
-        let mut read = pin!(self.read(h));
         let begun = Instant::now();
-        loop {
-            let held = self.watchdog.held(index).or_else(|| {
+        let held = || {
+            self.watchdog.held(index).or_else(|| {
                 let late = begun.elapsed() >= ANSWER;
                 late.then(|| format!("reactor {index} does not answer"))
-            });
-            if held.is_some() {
-                return Ok(Reading { held, ..Reading::default() });
-            }
-            if let Ok(reading) = tokio::time::timeout(AGAIN, read.as_mut()).await {
-                return reading;
-            }
+            })
+        };
+        match answer_or(self.read(h), held).await {
+            Ok(reading) => reading,
+            Err(held) => Ok(Reading { held: Some(held), ..Reading::default() }),
         }
     }
 
@@ -360,5 +376,26 @@ fn port(name: &str, t: &RunningTarget, gone: &[(Door, u64)], readings: &[Reading
         commands: counts.commands(gone, channels.iter().map(|c| c.commands).sum()),
         task_management: counted.tasks,
         broken: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_answers_is_not_held_up() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let held = || Some("a file".to_owned());
+            assert_eq!(answer_or(async { 7 }, held).await, Ok(7));
+            let never = std::future::pending::<u32>();
+            assert_eq!(answer_or(never, held).await, Err("a file".to_owned()));
+            let late = async {
+                tokio::time::sleep(AGAIN + GLANCE).await;
+                8
+            };
+            assert_eq!(answer_or(late, || None).await, Ok(8));
+        });
     }
 }
