@@ -531,6 +531,9 @@ pub struct Starting {
     pub pools: Vec<String>,
     /// Objects that are not yet as the configuration file declares them, e.g. `volume/db-01`.
     pub declared: Vec<String>,
+    /// What the program does that was started, before others may change anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work: Option<String>,
 }
 
 /// The answer to `GET /v1/status`.

@@ -16,6 +16,8 @@ pub(super) struct Start {
     since_ms: u64,
     /// What is to be before it is over, or a fault.
     declared: Desired,
+    /// What the program does when that is so.
+    work: Mutex<Option<String>>,
     over: watch::Sender<bool>,
 }
 
@@ -26,6 +28,7 @@ impl Start {
             begun: Instant::now(),
             since_ms: since.as_millis() as u64,
             declared,
+            work: Mutex::default(),
             over: watch::Sender::new(false),
         }
     }
@@ -36,9 +39,9 @@ impl Start {
     }
 }
 
-fn not_over() -> Error {
+fn not_over(work: Option<String>) -> Error {
     Error::new(Code::Starting, "the daemon is starting")
-        .because("what is configured is not in effect yet")
+        .because(work.unwrap_or_else(|| "what is configured is not in effect yet".into()))
         .hint("ask again in a moment; `weir status` says what it waits for")
 }
 
@@ -206,8 +209,17 @@ impl Controller {
             // The sender is there as long as the controller.
             _ = over.wait_for(|over| *over || has(Bug::CommandsWhileStarting)) => Ok(()),
             () = self.stopping.begun() => Err(being_stopped()),
-            () = tokio::time::sleep(PATIENCE) => Err(not_over()),
+            () = tokio::time::sleep(PATIENCE) => Err(not_over(self.start_work())),
         }
+    }
+
+    /// All that is configured is in effect, or a fault, and the start is over when this is done as well. It is told to who asks.
+    pub fn starts_with(&self, work: &str) {
+        *self.start.work.lock().unwrap_or_else(PoisonError::into_inner) = Some(work.into());
+    }
+
+    fn start_work(&self) -> Option<String> {
+        self.start.work.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What the start waits for, if it is not over.
@@ -217,11 +229,13 @@ impl Controller {
         }
         let up = self.up();
         let pools = model.pools.keys().filter(|name| !up.pools.contains(*name));
-        let declared = self.start.declared.items().filter(|i| !i.is_so(model));
+        let work = self.start_work();
+        let declared = self.start.declared.items().filter(|i| work.is_none() && !i.is_so(model));
         Some(Starting {
             since_ms: self.start.since_ms,
             pools: pools.cloned().collect(),
             declared: declared.map(|i| i.object()).collect(),
+            work,
         })
     }
 }

@@ -38,6 +38,9 @@ fn starting(s: &Starting) -> String {
     if !s.declared.is_empty() {
         text += &format!("; not as declared yet: {}", some(&s.declared));
     }
+    if let Some(work) = &s.work {
+        text += &format!("; {work}");
+    }
     text
 }
 

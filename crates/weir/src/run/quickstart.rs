@@ -13,7 +13,7 @@ use weir_control::config::{Config, DEFAULT_BRP_TARGET, DEFAULT_TARGET};
 use weir_control::live::Status;
 use weir_control::model::{
     Command, DeviceKind, DeviceSpec, Host, HostSpec, InitiatorPort, MapSpec, Model, PoolSpec,
-    Protocol, TargetPort, VolumeSpec, VolumeState,
+    Protocol, TargetPort, TargetSpec, VolumeSpec, VolumeState,
 };
 use weir_control::units::format_size;
 use weir_control::{Code, Controller, Error, Result};
@@ -102,8 +102,7 @@ fn cut_off(once: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Has a host verify and measure, and says what came of it. What changes the configuration waits until others may have the volume,
-/// if it is written before.
+/// Has a host verify and measure, and says what came of it. What changes the configuration waits until that host is gone.
 async fn show(
     daemon: &Daemon,
     config: &Config,
@@ -140,9 +139,10 @@ async fn show(
         seen: seen || volume.read_only,
         runtime: args.runtime,
     });
-    if !own.writes()? {
-        daemon.controller.started();
-    } else if own.goes_on()? {
+    daemon
+        .controller
+        .starts_with(&format!("weir quickstart verifies and measures volume {VOLUME}"));
+    if own.goes_on()? {
         say(&format!("an earlier run was cut off: all of volume {VOLUME} is read first"));
     }
     let served = async |proof: &Proof| -> Result<()> {
@@ -162,19 +162,29 @@ async fn show(
         }
         Ok(())
     };
-    let served = async |proof: &Proof| served(proof).await.map(|()| daemon.controller.started());
     let done = exercise(&own, served).await;
-    daemon.controller.started();
     // Who would have its port is no host of the volume.
-    leave(&daemon.controller).await;
+    leave(&daemon.controller, own_port).await;
+    daemon.controller.started();
     let (proof, bench) = match done {
         // Hosts that have the volume already go on.
-        Err(e) if has_hosts(&daemon.controller.model()) && !args.once => {
+        Err(e)
+            if e.code != Code::DataMismatch
+                && has_hosts(&daemon.controller.model())
+                && !args.once =>
+        {
             let failed = Some(LeftAlone::Failed(e.message));
             (Proof { left_alone: failed, ..Proof::default() }, Bench::default())
         }
+        Err(e) if e.code == Code::DataMismatch => return Err(e.hint(LOST).into()),
         done => done?,
     };
+    if args.once
+        && proof.left_alone.is_none()
+        && proof.kept + proof.verified < args.verify_size.min(1)
+    {
+        return Err(not_exercised(&LeftAlone::Unknown).into());
+    }
     if let Some(why) = proof.left_alone.as_ref().filter(|_| args.once) {
         return Err(not_exercised(why).into());
     }
@@ -217,10 +227,12 @@ async fn show(
 }
 
 /// Takes the own host away.
-async fn leave(controller: &Arc<Controller>) {
+async fn leave(controller: &Arc<Controller>, port: InitiatorPort) {
     let unmapped = controller.delete_map(OWN.into(), VOLUME.into(), true).await;
+    // By its number it would know another volume of the host for all.
+    let forgotten = controller.forget_ports(&[port]).await;
     let gone = controller.execute(Command::DeleteHost { name: OWN.into() }).await;
-    for e in [unmapped.err(), gone.err()].into_iter().flatten() {
+    for e in [unmapped.err(), forgotten.err(), gone.err()].into_iter().flatten() {
         if !matches!(e.code, Code::MapNotFound | Code::HostNotFound) {
             tracing::warn!("host `{OWN}` is still there: {e}");
         }
@@ -316,11 +328,7 @@ pub(super) async fn declare(controller: &Arc<Controller>, config: &Config) -> Re
     // Where the volume is there, it is in a pool, whichever.
     desired.pools.retain(|p| makes && !model.pools.contains_key(&p.name));
     desired.volumes.retain(|v| !model.volumes.contains_key(&v.name));
-    // Where there are target ports, hosts have their way: another one would be a way that the operator does not know of.
-    desired.targets.retain(|t| {
-        let is_it = |m: &TargetPort| m.protocol == t.protocol;
-        model.targets.contains_key(&t.name) || !model.targets.values().any(is_it)
-    });
+    desired.targets = targets(&model, desired.targets, !config.listen.is_empty())?;
     match controller.declare(desired).await {
         Ok(_) => Ok(()),
         Err(e) => {
@@ -331,11 +339,40 @@ pub(super) async fn declare(controller: &Arc<Controller>, config: &Config) -> Re
     }
 }
 
+/// The target ports, of `wanted` ones: those that are there stay as they are, but for where they listen, if that was `told`. Where
+/// hosts have their way, another one would be one that the operator does not know of.
+fn targets(model: &Model, wanted: Vec<TargetSpec>, told: bool) -> Result<Vec<TargetSpec>> {
+    let has = |p: Protocol| model.targets.values().any(|t| t.protocol == p);
+    let all = wanted.into_iter().filter_map(|w| match model.targets.get(&w.name) {
+        Some(t) if t.protocol != w.protocol => None,
+        Some(t) => Some(TargetSpec {
+            listen: if told { w.listen } else { t.listen.clone() },
+            transport: t.transport,
+            channels: Some(t.channels),
+            cores: t.cores.clone(),
+            crc: t.crc,
+            ..w
+        }),
+        None => {
+            let is_needed = told && w.protocol == Protocol::Srp && !has(Protocol::Srp);
+            (model.targets.is_empty() || is_needed).then_some(w)
+        }
+    });
+    let all: Vec<_> = all.collect();
+    match has(Protocol::Srp) || all.iter().any(|t| t.protocol == Protocol::Srp) {
+        true => Ok(all),
+        false => Err(Error::new(Code::InvalidConfig, "this node has no SRP port")
+            .because("quickstart verifies by SRP, and opens none beside ports that are there")
+            .hint("say where it may listen, e.g. --listen 127.0.0.1:5555")),
+    }
+}
+
 /// Whether a host is what a run that was cut off has left.
 fn is_own(host: &Host, model: &Model) -> bool {
     let maps = model.maps.iter().filter(|m| m.host == host.name);
     let plain = !host.allow_any && !host.keyed && host.secret.is_none();
-    plain && maps.into_iter().all(|m| m.volume == VOLUME) && host.ports.iter().all(own::is_port)
+    let is_left = !host.ports.is_empty() && host.ports.iter().all(own::is_port);
+    plain && is_left && maps.into_iter().all(|m| m.volume == VOLUME)
 }
 
 /// The initiator port of this run.
@@ -389,7 +426,7 @@ fn config(args: &QuickstartArgs, port: InitiatorPort) -> Result<Config> {
     }
     c.cores = args.cores.clone();
     c.buffer_memory = 64 << 20;
-    c.listen = vec![args.listen.to_string()];
+    c.listen = args.listen.iter().map(SocketAddr::to_string).collect();
     let data_dir = std::path::absolute(&c.data_dir)
         .map_err(|e| Error::new(Code::InvalidConfig, "--data-dir is not a path").because(e))?;
     let file = data_dir.join("pool.img");

@@ -298,8 +298,10 @@ fn quickstart_writes_over_no_host_that_gets_the_volume_meanwhile() {
     let data = crate::common::noise(4, MIB);
     std::fs::write(d.path("in"), &data).expect("written");
     let said = || std::fs::read_to_string(d.path("said")).unwrap_or_default();
+    assert!(d.ok("status").contains("verifies and measures volume quick"));
     d.ok("host create db1 --port 1:2");
     assert!(d.log().contains("serving volume quick to all"), "{}", d.log());
+    assert_eq!(hosts(&d), ["db1", "everyone"], "its own has gone before");
     d.ok("map create db1 quick");
     let by = format!("--target {at} --volume quick --initiator-port 1:2 --offset 31M");
     d.ok(&format!("write {by} --input {}", d.path("in")));
@@ -320,9 +322,12 @@ fn quickstart_takes_nothing_from_a_host_of_its_own_name() {
         d.ok("host create quickstart --port 1:2");
         d.ok("map create quickstart db --lun 0");
     });
-    let child = quickstart(&d, "8M", &[]);
-    assert_eq!(ends(&d, child), Some(4), "{}", d.log());
-    assert!(d.log().contains("host `quickstart` is not of this program"), "{}", d.log());
+    let refused = |d: &Daemon| {
+        let child = quickstart(d, "8M", &[]);
+        assert_eq!(ends(d, child), Some(4), "{}", d.log());
+        assert!(d.log().contains("host `quickstart` is not of this program"), "{}", d.log());
+    };
+    refused(&d);
     d.start();
     assert!(reads(&d, &d.target(), "1:2"));
     d.stop();
@@ -331,25 +336,76 @@ fn quickstart_takes_nothing_from_a_host_of_its_own_name() {
 /// Where hosts have their way in, it makes no other.
 #[test]
 fn quickstart_uses_the_target_ports_that_are_there() {
-    let d = Daemon::new("quick-ports");
-    let port = "[[target]]\nname = 'san'\nlisten = ['127.0.0.1:0']\n";
-    std::fs::write(d.path("weir.toml"), port).expect("written");
-    let mut serve = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["serve", "--config", &d.path("weir.toml"), "--cores", "0", "--poll", "sleep"])
-        .env_clear()
-        .env("WEIR_DATA_DIR", &d.dir)
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("weir serve runs");
-    d.wait();
-    terminate(serve.id());
-    assert!(serve.wait().expect("its end").success());
+    for name in ["san", "srp0"] {
+        let d = Daemon::new(&format!("quick-ports-{name}"));
+        let port =
+            format!("[[target]]\nname = '{name}'\nlisten = ['127.0.0.2:0']\ncrc = 'require'\n");
+        std::fs::write(d.path("weir.toml"), port).expect("written");
+        let mut serve = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["serve", "--config", &d.path("weir.toml"), "--cores", "0", "--poll", "sleep"])
+            .env_clear()
+            .env("WEIR_DATA_DIR", &d.dir)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("weir serve runs");
+        d.wait();
+        let before = d.json("target list");
+        terminate(serve.id());
+        assert!(serve.wait().expect("its end").success());
+        let log = std::fs::File::create(d.path("log")).expect("a log");
+        let said = std::fs::File::create(d.path("said")).expect("a file");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["quickstart", "--size", "32M", "--verify-size", "8M", "--runtime", "1s"])
+            .env_clear()
+            .env("WEIR_DATA_DIR", &d.dir)
+            .stdin(Stdio::null())
+            .stdout(said)
+            .stderr(log)
+            .spawn()
+            .expect("weir quickstart runs");
+        let said = || std::fs::read_to_string(d.path("said")).unwrap_or_default();
+        d.until("it serves", || {
+            said().contains("To look around") || child.try_wait().is_ok_and(|e| e.is_some())
+        });
+        assert!(said().contains("verified:") && said().contains("127.0.0.2:"), "{}", d.log());
+        let ports = |all: serde_json::Value| -> Vec<[serde_json::Value; 4]> {
+            let all = all.as_array().cloned().unwrap_or_default();
+            let of =
+                |t: &serde_json::Value| ["name", "listen", "crc", "protocol"].map(|k| t[k].clone());
+            all.iter().map(of).collect()
+        };
+        assert_eq!(ports(d.json("target list")), ports(before));
+        terminate(child.id());
+        assert_eq!(ends(&d, child), Some(0), "{}", d.log());
+    }
+}
+
+/// What it wrote itself, and is wrong when it is read, is not taken for somebody else's.
+#[test]
+fn quickstart_says_that_its_own_data_was_lost() {
+    let mut d = Daemon::new("quick-lost");
+    quickstart_with(&d, "8M", |_, _| {
+        d.ok("map delete everyone quick --force");
+    });
+    let note = d.path("quickstart-data");
+    let text = std::fs::read_to_string(&note).expect("a note");
+    std::fs::write(&note, text.replace("served", "written")).expect("written");
+    // As a device that loses what it was given.
+    d.start();
+    d.ok("host create db1 --port 1:2");
+    d.ok("map create db1 quick");
+    std::fs::write(d.path("in"), crate::common::noise(5, MIB)).expect("written");
+    let by = "--volume quick --initiator-port 1:2 --offset 1M";
+    d.ok(&format!("write --target {} {by} --input {}", d.target(), d.path("in")));
+    d.ok("map delete db1 quick --force");
+    d.stop();
+    for _ in 0..2 {
+        let child = quickstart(&d, "8M", &["--once"]);
+        assert_eq!(ends(&d, child), Some(9), "{}", d.log());
+        assert!(d.log().contains("data was lost"), "{}", d.log());
+    }
     quickstart_with(&d, "8M", |said, at| {
-        assert!(said.contains("verified:") && reads(&d, at, "7:7"), "{said}");
-        let names = d.json("target list").as_array().cloned().unwrap_or_default();
-        let srp: Vec<_> = names.iter().filter(|t| t["protocol"] == "srp").collect();
-        assert_eq!(srp.len(), 1, "{names:?}");
-        assert_eq!(srp[0]["name"], "san");
+        assert!(said.contains("data was lost") && !reads(&d, at, "7:7"), "{said}");
     });
 }
 
@@ -362,6 +418,11 @@ fn quickstart_once_is_no_success_where_it_is_cut_off() {
     terminate(child.id());
     assert_ne!(ends(&d, child), Some(0), "{}", d.log());
     assert!(d.log().contains("stopped before that"), "{}", d.log());
+    // Nor is it where nothing was written.
+    let none = Daemon::new("quick-none");
+    quickstart_with(&none, "0", |_, _| ());
+    let child = quickstart(&none, "8M", &["--once"]);
+    assert_eq!(ends(&none, child), Some(4), "{}", none.log());
     // Of less than one I/O as well.
     let child = quickstart(&d, "100K", &["--once"]);
     assert_eq!(ends(&d, child), Some(0), "{}", d.log());

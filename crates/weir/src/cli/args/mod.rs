@@ -151,9 +151,9 @@ pub(crate) struct QuickstartArgs {
     /// End after verification and benchmark instead of serving on.
     #[arg(long)]
     pub(crate) once: bool,
-    /// Address to serve on; port 0 takes any free port.
-    #[arg(long, default_value = "0.0.0.0:5555", value_name = "ADDRESS")]
-    pub(crate) listen: SocketAddr,
+    /// Address to serve on; port 0 takes any free port. Without it: as the node has it, or 0.0.0.0:5555 if it is new.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<SocketAddr>,
     /// Size of the volume.
     #[arg(long, default_value = "1G", value_parser = parse::size)]
     pub(crate) size: u64,

@@ -45,6 +45,8 @@ pub(super) struct Clat {
 enum State {
     /// Nobody else has had it. What is written may be there, in part or not at all.
     Begun,
+    /// Nobody else has had it, and all that is written is there.
+    Written,
     /// What is written was verified, and others may have the volume since.
     Served,
     /// Others may have it, and what it holds was never known.
@@ -76,6 +78,7 @@ impl Note {
         let (seed, len, state) = match *words {
             [seed, len, name, state] if names.iter().any(|n| n == name) => match state {
                 "begun" => (seed, len, State::Begun),
+                "written" => (seed, len, State::Written),
                 "served" => (seed, len, State::Served),
                 _ => (seed, len, State::Shown),
             },
@@ -90,6 +93,7 @@ impl Note {
     fn keep(&self, marker: &Path, name: &str) -> Result<()> {
         let state = match self.state {
             State::Begun => "begun",
+            State::Written => "written",
             State::Served => "served",
             State::Shown => "shown",
         };
@@ -97,7 +101,9 @@ impl Note {
             let tmp = marker.with_extension("new");
             std::fs::write(&tmp, format!("{} {} {name} {state}\n", self.seed, self.len))?;
             std::fs::File::open(&tmp)?.sync_all()?;
-            std::fs::rename(&tmp, marker)
+            std::fs::rename(&tmp, marker)?;
+            let dir = marker.parent().unwrap_or(Path::new("."));
+            std::fs::File::open(dir)?.sync_all()
         };
         write().map_err(|e| {
             Error::new(Code::IoError, "the note of what was written cannot be kept").because(e)
@@ -237,14 +243,15 @@ impl Own {
 
     async fn verifies_on(&self, unit: &Remote) -> Result<Proof> {
         let note = Note::read(&self.marker, &self.names)?;
-        if let Some(n) = note.as_ref().filter(|n| n.state == State::Served) {
+        let is_there = |n: &&Note| matches!(n.state, State::Served | State::Written);
+        if let Some(n) = note.as_ref().filter(is_there) {
             let len = whole(unit, n.len);
             if len < n.len {
                 // It was made smaller. What is behind that is nothing of this, should it grow again.
                 self.keep(&Note { len, ..*n })?;
             }
             return match verify(unit, n.seed, len, false).await {
-                // Somebody uses the volume: what is there is his.
+                // Somebody uses the volume, or has: what is there is his.
                 Err(e) if e.code == Code::DataMismatch => Proof::left_alone(LeftAlone::Changed),
                 kept => Ok(Proof { kept: kept?, ..Proof::default() }),
             };
@@ -266,20 +273,16 @@ impl Own {
         self.keep(&new)?;
         fill(unit, seed, new.len).await?;
         unit.flush().await?;
+        self.keep(&Note { state: State::Written, ..new })?;
         let verified = verify(unit, seed, new.len, false).await?;
         Ok(Proof { verified, ..Proof::default() })
     }
 
-    /// Whether [`verifies`](Own::verifies) may write: nobody else may get the volume meanwhile.
-    pub(super) fn writes(&self) -> Result<bool> {
-        let note = Note::read(&self.marker, &self.names)?;
-        Ok(!self.seen && note.is_some_and(|n| n.state == State::Begun))
-    }
-
-    /// Whether all of the volume is read before that, since an earlier run was cut off.
+    /// Whether all of the volume is read before it is written, since an earlier run was cut off.
     pub(super) fn goes_on(&self) -> Result<bool> {
         let note = Note::read(&self.marker, &self.names)?;
-        Ok(self.writes()? && note.is_some_and(|n| n.len > 0 || n.seed != run_of(self.port)))
+        let is_new = |n: &Note| n.len == 0 && n.seed == run_of(self.port);
+        Ok(!self.seen && note.is_some_and(|n| n.state == State::Begun && !is_new(&n)))
     }
 
     fn keep(&self, note: &Note) -> Result<()> {
@@ -289,15 +292,17 @@ impl Own {
     /// Whether others have had the volume, or may have.
     pub(super) fn was_served(&self) -> Result<bool> {
         let note = Note::read(&self.marker, &self.names)?;
-        Ok(note.is_none_or(|n| n.state != State::Begun))
+        Ok(note.is_none_or(|n| matches!(n.state, State::Served | State::Shown)))
     }
 
     /// Keeps that others may have the volume from now on. What it holds was proved, or is not known.
     pub(super) fn note_served(&self, proved: bool) -> Result<()> {
         let note = Note::read(&self.marker, &self.names)?;
         match note {
-            Some(n) if n.state != State::Begun => Ok(()),
+            Some(n) if matches!(n.state, State::Served | State::Shown) => Ok(()),
             Some(n) if proved => self.keep(&Note { state: State::Served, ..n }),
+            // That it is wrong stays known.
+            Some(n) if n.state == State::Written => Ok(()),
             _ => self.keep(&Note { seed: 0, len: 0, state: State::Shown }),
         }
     }
@@ -305,7 +310,7 @@ impl Own {
     /// Keeps that nobody got it after all.
     pub(super) fn note_kept_back(&self) -> Result<()> {
         match Note::read(&self.marker, &self.names)? {
-            Some(n) => self.keep(&Note { state: State::Begun, ..n }),
+            Some(n) => self.keep(&Note { state: State::Written, ..n }),
             None => Ok(()),
         }
     }
