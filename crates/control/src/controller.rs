@@ -37,13 +37,13 @@ pub use apply::{Applied, ApplyReport, NotApplied};
 pub use policies::PoolRules;
 pub use sampling::sample_every;
 
-use crate::dataplane::{DataPlane, Hooks, KnownPool};
+use crate::dataplane::{DataPlane, Hooks, KnownImage, KnownPool};
 use crate::declare::{ApplySpec, Desired};
 use crate::error::{Code, Error, Result};
 use crate::events::{EventLog, spawn};
 use crate::keys::KeyRing;
 use crate::live::{Fault, LiveStatus, Paces, Status};
-use crate::model::{AccessMap, Command, Model};
+use crate::model::{AccessMap, Command, DeviceKind, IMAGES, Layout, Model};
 use crate::planted::{Bug, has};
 use crate::stopping::Stopping;
 use crate::store::{MetaStore, ReservationStore};
@@ -333,13 +333,27 @@ impl Controller {
         Ok(new)
     }
 
-    /// Tells the data plane which pools there are.
+    /// Tells the data plane which pools there are, and which volumes without one.
     fn tell_pools(&self) {
         let model = self.model();
         let known = model.pools.values().filter_map(|p| {
-            Some(KnownPool { name: p.name.clone(), id: p.identity()?, devices: p.devices.len() })
+            let directories = p.devices.iter().filter(|d| d.kind == DeviceKind::Dir);
+            Some(KnownPool {
+                name: p.name.clone(),
+                id: p.identity()?,
+                devices: p.devices.len(),
+                directories: directories.filter_map(|d| d.path.as_ref()).map(Into::into).collect(),
+            })
         });
-        self.plane.configured(known.collect());
+        let images = model.places_in(IMAGES).filter_map(|(v, l)| match l {
+            Layout::Image { path, identity, .. } => Some(KnownImage {
+                volume: v.name.clone(),
+                path: path.into(),
+                identity: identity.clone(),
+            }),
+            _ => None,
+        });
+        self.plane.configured(known.collect(), images.collect());
     }
 
     /// Has a store that takes no changes opened again, and tells of it. The caller holds `changes`.

@@ -18,6 +18,7 @@ use crate::model::{
 };
 use crate::store::ReservationStore;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,6 +41,19 @@ pub struct KnownPool {
     pub id: PoolId,
     /// How many devices it has.
     pub devices: usize,
+    /// Those that are directories.
+    pub directories: Vec<PathBuf>,
+}
+
+/// A file or disk that is a volume as it is, for others to keep away from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownImage {
+    /// The volume.
+    pub volume: String,
+    /// Where it was found.
+    pub path: PathBuf,
+    /// Its lasting name then.
+    pub identity: Option<String>,
 }
 
 /// How a protected pool may be opened without devices that it lacks.
@@ -145,9 +159,9 @@ pub trait DataPlane: Send + Sync + 'static {
     /// Called once, before anything else.
     fn attach(&self, hooks: Hooks);
 
-    /// Told before anything is started and with each change: the pools that the configuration has, up or not. Their devices are
-    /// nobody else's.
-    fn configured(&self, _pools: Vec<KnownPool>) {}
+    /// Told before anything is started and with each change: the pools that the configuration has, and the volumes that are files or
+    /// disks as they are, up or not. Their devices are nobody else's.
+    fn configured(&self, _pools: Vec<KnownPool>, _images: Vec<KnownImage>) {}
 
     /// Whether a file, directory or device answers within that time of when it was first asked. Nothing is taken or changed, it does
     /// not matter what it answers, and others may ask, take and open it meanwhile.

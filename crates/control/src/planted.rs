@@ -215,6 +215,4 @@ weir_base::planted_bugs! {
     NumbersAgain,
     /// Hosts that come and go push all other events out.
     LoginsPushOut,
-    /// A file is another volume's if that has it by the same path only.
-    ImageByPath,
 }

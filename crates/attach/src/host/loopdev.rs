@@ -192,9 +192,11 @@ pub(crate) fn clear(device: &Path, mine: Option<File>) -> io::Result<()> {
     }
 }
 
-/// The device, opened, if it `is_it` then: it keeps its file for as long as somebody has it open, and cannot become another's.
-pub(crate) fn open_if(device: &Path, is_it: impl FnOnce() -> bool) -> Option<File> {
-    open(device).ok().filter(|_| is_it())
+/// The device, opened, if it `is_it` before and then: it keeps its file for as long as somebody has it open, and cannot become
+/// another's. Who opens another's may wait for that.
+pub(crate) fn open_if(device: &Path, is_it: impl Fn() -> bool) -> Option<File> {
+    let open = is_it().then(|| open(device))?;
+    open.ok().filter(|_| is_it())
 }
 
 /// True when the device certainly has no file.

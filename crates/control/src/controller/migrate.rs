@@ -115,7 +115,7 @@ impl Controller {
             me.ask(vec![spec.path.as_str()]).await?;
             let _one = me.settled_turn().await?;
             crate::model::check_name("volume", &spec.name)?;
-            me.model().check_image_path(&spec.path, None)?;
+            me.model().check_image_path(&spec.path)?;
             let wish = ImageWish {
                 path: spec.path.clone(),
                 create: None,

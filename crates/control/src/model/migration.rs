@@ -230,25 +230,12 @@ impl Model {
         self.places_in(IMAGES).find(|(_, l)| is_it(l)).map(|(v, _)| v)
     }
 
-    /// Refuses a path that pools or volumes use, and what a volume has by another one, as its lasting name tells.
-    pub fn check_image_path(&self, path: &str, identity: Option<&str>) -> Result<()> {
+    /// Refuses a path that pools or volumes use.
+    pub fn check_image_path(&self, path: &str) -> Result<()> {
         check_path(path)?;
-        let hint = "a file or disk can be one volume only";
         if let Some(v) = self.image_owner(path) {
             return Err(Error::new(Code::DeviceInUse, format!("`{path}` is volume `{}`", v.name))
-                .hint(hint));
-        }
-        let mut places = self.places_in(IMAGES);
-        let named = places.find_map(|(v, l)| match l {
-            Layout::Image { path, identity: Some(i), .. } if Some(i.as_str()) == identity => {
-                Some((v, path))
-            }
-            _ => None,
-        });
-        if let Some((v, other)) = named.filter(|_| !has(Bug::ImageByPath)) {
-            return Err(Error::new(Code::DeviceInUse, format!("`{path}` is volume `{}`", v.name))
-                .because(format!("that has it as `{other}`"))
-                .hint(hint));
+                .hint("a file or disk can be one volume only"));
         }
         for pool in self.pools.values() {
             for used in pool.devices.iter().filter_map(|d| Some((d.kind, d.path.as_deref()?))) {
@@ -273,7 +260,7 @@ impl Model {
         found: &ImageFound,
         entropy: u128,
     ) -> Result<Vec<Change>> {
-        self.check_image_path(&found.path, found.identity.as_deref())?;
+        self.check_image_path(&found.path)?;
         let block = spec.block_size.unwrap_or(found.block_size);
         if matches!(block, 512 | 4096) && block < found.block_size {
             return Err(Error::new(
@@ -400,7 +387,7 @@ impl Model {
                         "unmap it first, or leave --detach out and delete it later: the file stays",
                     ));
                 }
-                self.check_image_path(path, spec.identity.as_deref())?;
+                self.check_image_path(path)?;
                 let (path, identity) = (path.clone(), spec.identity.clone());
                 let layout = Layout::Image { path, read_only: false, identity };
                 (IMAGES.to_string(), VolumeKind::Image, layout)

@@ -4,6 +4,7 @@
 use super::Identity;
 use super::loops::made_from;
 use super::openers::{Asked, writer};
+use super::soon::identity_soon;
 use super::users::{first_line, in_use_but_for_loops, number, of_number, same_disk};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,41 +47,48 @@ impl Part {
     }
 }
 
-/// What loop devices have that this is made of, down to the ground.
+/// What loop devices have that this is made of, down to the ground, as far as it is known here: in a container they may have
+/// no nodes, and their files no names.
 ///
 /// # Errors
-/// One of them does not say what it is made of, in words.
-pub fn parts(identity: Identity) -> Result<Vec<Part>, String> {
+/// One of them does not answer, in words.
+pub fn parts(identity: Identity, path: &Path) -> Result<Vec<Part>, String> {
     let mut found = Vec::new();
     if let Identity::Block(dev) = identity {
-        walk(dev, &mut found, DEEPEST)?;
+        walk(dev, Some(path), &mut found, DEEPEST)?;
     }
     Ok(found)
 }
 
-fn walk(dev: u64, found: &mut Vec<Part>, deepest: usize) -> Result<(), String> {
+/// `node` is that of this device, if it is known.
+fn walk(
+    dev: u64,
+    node: Option<&Path>,
+    found: &mut Vec<Part>,
+    deepest: usize,
+) -> Result<(), String> {
     let Some(left) = deepest.checked_sub(1) else { return Ok(()) };
     let sys = PathBuf::from(format!("/sys/dev/block/{}", number(dev)));
     let of = |dir: PathBuf| of_number(&first_line(dir.join("dev"))?);
     let disk = sys.join("partition").exists().then(|| of(sys.join(".."))).flatten();
     let slaves = fs::read_dir(sys.join("slaves")).into_iter().flatten().flatten();
     for below in disk.into_iter().chain(slaves.filter_map(|s| of(s.path()))) {
-        walk(below, found, left)?;
+        walk(below, None, found, left)?;
     }
     let Some(name) = first_line(sys.join("loop/backing_file")).map(PathBuf::from) else {
         return Ok(());
     };
     let dir = fs::canonicalize(&sys).ok();
     let last = dir.as_ref().and_then(|dir| dir.file_name()).unwrap_or_default();
-    let node = Path::new("/dev").join(last);
-    let silent = || format!("{} does not say what it is made of", node.display());
-    let told = made_from(&node).map_err(|()| silent())?;
-    // Its node is not here, or it has just gone: its file is known by name only.
-    let by_name = || fs::metadata(&name).ok().and_then(|m| Identity::of(&m));
-    let identity = told.or_else(by_name).ok_or_else(silent)?;
+    let node = node.map_or_else(|| Path::new("/dev").join(last), Path::to_owned);
+    let told = made_from(&node);
+    let told = told.map_err(|()| format!("{} does not say what it is made of", node.display()))?;
+    // Where it cannot be asked, its file is known by name only.
+    let by_name = || Some(identity_soon(&name, |_| ())?.0);
+    let Some(identity) = told.or_else(by_name) else { return Ok(()) };
     found.push(Part { of: node, identity, name });
     match identity {
-        Identity::Block(below) => walk(below, found, left),
+        Identity::Block(below) => walk(below, None, found, left),
         Identity::Inode(..) => Ok(()),
     }
 }
@@ -91,8 +99,9 @@ mod tests {
 
     #[test]
     fn a_file_is_made_of_nothing() {
-        assert_eq!(parts(Identity::Inode(8, 12)), Ok(Vec::new()));
+        let path = Path::new("/dev/none");
+        assert_eq!(parts(Identity::Inode(8, 12), path), Ok(Vec::new()));
         // No device has this number.
-        assert_eq!(parts(Identity::Block(libc::makedev(0xfff, 0xfffff))), Ok(Vec::new()));
+        assert_eq!(parts(Identity::Block(libc::makedev(0xfff, 0xfffff)), path), Ok(Vec::new()));
     }
 }

@@ -82,6 +82,11 @@ pub fn same_name(one: &str, other: &str) -> bool {
     }
 }
 
+/// Whether a lasting name is nothing else's: it is no bare number of a file, which file systems give each by themselves.
+pub fn says_where(name: &str) -> bool {
+    parts(name).is_none_or(|(_, fs)| fs.is_some())
+}
+
 /// Whether block devices with these names have anything in common: they are the same disk or partition, or one is a partition of the
 /// other's disk.
 pub(super) fn overlap(one: &str, other: &str) -> bool {

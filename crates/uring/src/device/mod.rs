@@ -13,6 +13,7 @@ mod lasting;
 mod loops;
 mod openers;
 mod signature;
+mod soon;
 mod users;
 
 pub use crate::blocking::is_closing;
@@ -20,9 +21,10 @@ pub use answers::ask;
 pub use below::{Part, parts};
 pub use content::{Contents, Found};
 pub(crate) use lasting::lasting_name;
-pub use lasting::{is_as_recorded, lasting_name_of, same_name};
+pub use lasting::{is_as_recorded, lasting_name_of, same_name, says_where};
 pub use loops::loop_on;
 pub use openers::{Opener, openers};
+pub use soon::identity_soon;
 pub use users::{is_claimed, locked_by, opened_by, other_paths, used_by};
 
 use crate::blocking::close;
@@ -494,6 +496,24 @@ pub fn make_dir(path: &Path) -> io::Result<Made> {
     std::fs::DirBuilder::new().mode(0o700).create(path)?;
     let made = Made::at(path)?;
     made.when(path, sync_parent(path))
+}
+
+/// What a file of just so many bytes has in it. Whoever may write in its directory may have put anything in its place: opening a pipe
+/// waits, a link leads anywhere, and a file may be of any size.
+///
+/// # Errors
+/// [`InvalidData`](io::ErrorKind::InvalidData): it is no such file; what the operating system said.
+pub fn read_file(path: &Path, len: u64) -> io::Result<Vec<u8>> {
+    let is_it = |m: &Metadata| m.is_file() && m.len() == len;
+    let other = || io::Error::from(io::ErrorKind::InvalidData);
+    let meta = std::fs::symlink_metadata(path)?;
+    is_it(&meta).then_some(()).ok_or_else(other)?;
+    let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    is_it(&file.metadata()?).then_some(()).ok_or_else(other)?;
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, len), &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Has a directory keep the names that were made or removed in it.

@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use weir_control::controller::PoolRules;
 use weir_control::dataplane::{
-    DataPlane, Decision, Hooks, ImageWish, Inside, KnownPool, LastState, LayerTrial, Place,
-    ScrubAction, Without, Work,
+    DataPlane, Decision, Hooks, ImageWish, Inside, KnownImage, KnownPool, LastState, LayerTrial,
+    Place, ScrubAction, Without, Work,
 };
 use weir_control::live::{
     GraphLive, LayerKindLive, LiveStatus, MigrationProgress, ScrubLive, SnapshotLive,
@@ -27,8 +27,8 @@ impl DataPlane for Node {
         let _ = self.hooks.set(hooks);
     }
 
-    fn configured(&self, pools: Vec<KnownPool>) {
-        self.holds.know(pools);
+    fn configured(&self, pools: Vec<KnownPool>, images: Vec<KnownImage>) {
+        self.holds.know(pools, images);
     }
 
     fn ask<'a>(&'a self, path: &'a str, within: Duration) -> Work<'a, ()> {

@@ -529,6 +529,32 @@ fn a_loop_device_of_what_somebody_has_is_refused() {
         }
     }
     drop(writer);
+    // A volume that is not up is one all the same, by whichever name and wherever its file is now; its name alone is nothing.
+    let (moved, linked) = (d.path("moved"), d.path("linked"));
+    d.stop();
+    fs::rename(&image, &moved).expect("moved");
+    fs::File::create(&image).and_then(|f| f.set_len(8 << 20)).expect("another file");
+    d.start();
+    fs::hard_link(&moved, &linked).expect("another name");
+    let tells =
+        fs::metadata(&moved).is_ok() && !d.json("volume show w")["layout"]["identity"].is_null();
+    for at in [&moved, &linked] {
+        if tells {
+            for line in lines(&format!("file:{at}")).iter().take(2) {
+                refused(&d, line, 4, &["volume `w`"]);
+            }
+            refused(&d, &format!("volume adopt x --path {at}"), 4, &["volume `w`"]);
+        }
+    }
+    let of = Loop::new(Path::new(&linked)).expect("a loop device");
+    fs::remove_file(&image).expect("it is there");
+    fs::rename(&moved, &image).expect("moved back");
+    // Unless it has come up by now.
+    for line in lines(&of.0) {
+        refused(&d, &line, 4, &["volume `w`"]);
+    }
+    drop(of);
+    d.until("it is up", || d.json("status")["faults"].as_array().is_some_and(Vec::is_empty));
     // While its pool is not up the directory tells.
     d.ok(&format!("pool create pair --device dir:{} --device dir:{}", d.path("a"), d.path("b")));
     for n in 0..4 {
@@ -551,6 +577,17 @@ fn a_loop_device_of_what_somebody_has_is_refused() {
         refused(&d, &line, 4, &["is made of", "`pair`"]);
     }
     drop(of);
+    // A copy of its directory is none of it, and what strangers put beside a file is nothing.
+    let (copy, open) = (d.path("copy"), d.path("pipe"));
+    let copied = Command::new("cp").args(["-a", &d.path("b"), &copy]).status();
+    assert!(copied.is_ok_and(|s| s.success()));
+    fs::create_dir(&open).expect("a directory");
+    let made = Command::new("mkfifo").arg(format!("{open}/.weir-pool")).status();
+    assert!(made.is_ok_and(|s| s.success()));
+    fs::File::create(format!("{open}/disk")).and_then(|f| f.set_len(64 << 20)).expect("a file");
+    d.ok(&format!("volume adopt y --path {}", file.replace(&d.path("b"), &copy)));
+    d.ok(&format!("pool create q --device file:{open}/disk"));
+    d.ok("pool delete q");
     fs::rename(&away, d.path("a")).expect("moved");
     d.until("it is up", || d.json("status")["faults"].as_array().is_some_and(Vec::is_empty));
     d.stop();

@@ -116,23 +116,6 @@ fn an_image_is_a_volume_without_a_pool() {
     assert_eq!((v.pool.as_str(), v.size, v.kind), (IMAGES, 8192, VolumeKind::Image));
     assert!(m.pool_at(&v.pool).is_ok() && m.pool(IMAGES).is_err());
     assert_eq!(code(m.apply(adopt("j", 8192), 8)), Code::DeviceInUse);
-    // By another name as well.
-    let inode = |n: &str| Some(format!("inode {n}"));
-    let other = |name: &str, path: &str, identity| Command::AdoptVolume {
-        spec: AdoptSpec { path: path.into(), ..spec(name) },
-        found: ImageFound { path: path.into(), identity, ..found(8192) },
-    };
-    m.apply(other("k", "/srv/k", inode("7")), 10).unwrap();
-    let e = m.apply(other("l", "/mnt/l", inode("7")), 11).expect_err("it is that one");
-    assert!(e.code == Code::DeviceInUse && e.to_string().contains("/srv/k"), "{e}");
-    #[cfg(feature = "planted")]
-    {
-        crate::planted::plant(Some(crate::planted::Bug::ImageByPath));
-        let taken = m.clone().apply(other("l", "/mnt/l", inode("7")), 11);
-        crate::planted::plant(None);
-        assert!(taken.is_ok(), "a bug on purpose");
-    }
-    m.apply(other("l", "/mnt/l", inode("8")), 12).unwrap();
     let taken = pool("c", DeviceKind::File, Some("/srv/old"), 64 << 20);
     assert_eq!(code(m.apply(taken, 9)), Code::DeviceInUse);
     let patch = VolumePatch { size: Some(16384), ..VolumePatch::default() };

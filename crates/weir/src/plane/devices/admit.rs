@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{opened_by, parts, used_by};
+use weir_uring::device::{Part, identity_soon, opened_by, parts, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -24,10 +24,15 @@ fn wrong(path: &Path, why: impl std::fmt::Display, hint: &str) -> Error {
 
 /// Another process that has this open for writing, and for longer than who only looks what it is.
 pub(super) fn kept_open_by(path: &Path, identity: Identity) -> Option<String> {
-    let mut found = opened_by(path, identity)?;
+    kept(|| opened_by(path, identity))
+}
+
+/// A use that lasts.
+fn kept(used: impl Fn() -> Option<String>) -> Option<String> {
+    let mut found = used()?;
     for _ in 0..A_LOOK.as_millis() / STEP.as_millis() {
         std::thread::sleep(STEP);
-        found = opened_by(path, identity)?;
+        found = used()?;
     }
     Some(found)
 }
@@ -110,6 +115,7 @@ fn admit(
     let held = holds.take(owner, &path, false, Wait::ForTheDead)?;
     check_kind(&held, &path, spec.kind)?;
     holds.check_unused(&held, &path)?;
+    holds.check_image(&path, held.identity(), held.lasting_name())?;
     let name = match owner {
         Owner::Pool(name) => Some(name.as_str()),
         _ => None,
@@ -232,7 +238,7 @@ impl Holds {
 
     /// Refuses a loop device, or what is made of one, that shows what somebody has: the kernel gives it to both.
     fn check_below(&self, held: &Held, path: &Path) -> Result<()> {
-        let all = parts(held.identity()).map_err(|why| in_use(path, why))?;
+        let all = parts(held.identity(), held.path()).map_err(|why| in_use(path, why))?;
         for part in all {
             let made_of = format!("{} is made of `{}`", part.of.display(), part.name.display());
             let owner = part.all().into_iter().find_map(|identity| {
@@ -240,37 +246,23 @@ impl Holds {
                 held.or_else(|| self.yielded_of(identity))
             });
             let owner = owner.map(|owner| format!("which belongs to {owner}"));
-            // Where that is not up, the directory tells.
-            let is_there = || std::fs::metadata(&part.name).ok().and_then(|m| Identity::of(&m));
-            let inside = || match is_there() == Some(part.identity) {
-                true => self.check_outside(&part.name).err().map(|e| e.to_string()),
-                false => None,
-            };
-            let used = || part.used_by().map(|why| format!("which is in use: {why}"));
-            if let Some(why) = owner.or_else(inside).or_else(used) {
+            // Where that is not up, its path tells.
+            let known = || self.known_as(&part).err().map(|e| e.to_string());
+            let used = || kept(|| part.used_by()).map(|why| format!("which is in use: {why}"));
+            if let Some(why) = owner.or_else(known).or_else(used) {
                 return Err(in_use(path, format!("{made_of}, {why}")));
             }
         }
         Ok(())
     }
 
-    /// Refuses what is in a directory that a pool of this node has, whether that is up or not.
-    pub(crate) fn check_outside(&self, path: &Path) -> Result<()> {
-        let real = std::fs::canonicalize(path).or_else(|e| match path.parent() {
-            Some(parent) => std::fs::canonicalize(parent).map(|p| p.join("new")),
-            None => Err(e),
-        });
-        let Ok(real) = real else { return Ok(()) };
-        for dir in real.ancestors().skip(1) {
-            let owner = std::fs::metadata(dir).ok().and_then(|m| self.owner_of(Identity::of(&m)?));
-            let owner = owner.map(|(owner, _)| owner.to_string());
-            let owner = owner.or_else(|| self.labelled(dir).map(|pool| format!("pool `{pool}`")));
-            if let Some(owner) = owner {
-                let why = format!("`{}` is the directory of {owner}", dir.display());
-                return Err(in_use(path, why));
-            }
+    fn known_as(&self, part: &Part) -> Result<()> {
+        self.check_image(&part.name, part.identity, None)?;
+        let there = identity_soon(&part.name, |_| ()).map(|(identity, ())| identity);
+        match there == Some(part.identity) {
+            true => self.check_outside(&part.name),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Takes devices for a pool, or refuses them; another device may have a name of one that is `given_up`. See [`DataPlane::admit`](weir_control::dataplane::DataPlane::admit).

@@ -1,14 +1,14 @@
 //! Which pool a device belongs to, by the labels that are on it, whatever it is called.
 
 use super::label::Label as Plain;
-use super::{Holds, in_use, lock, unusable};
+use super::{Holds, Owner, in_use, lock, unusable};
 use std::path::Path;
 use weir_control::Result;
-use weir_control::dataplane::KnownPool;
+use weir_control::dataplane::{KnownImage, KnownPool};
 use weir_control::model::PoolId;
 use weir_store::format::label::Label;
-use weir_uring::Held;
-use weir_uring::device::PAGE;
+use weir_uring::device::{PAGE, identity_soon, lasting_name_of, says_where};
+use weir_uring::{Held, Identity};
 
 /// What a label says: the pool, and in a plain one the device's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +38,71 @@ pub(super) fn labels(held: &Held, path: &Path) -> Result<Vec<Found>> {
 }
 
 impl Holds {
-    /// Notes which pools the configuration has, whether they can be started or not.
-    pub(crate) fn know(&self, pools: Vec<KnownPool>) {
+    /// Notes which pools and images the configuration has, whether they can be started or not.
+    pub(crate) fn know(&self, pools: Vec<KnownPool>, images: Vec<KnownImage>) {
         *lock(&self.known) = pools;
+        *lock(&self.images) = images;
+    }
+
+    /// Refuses what is in a directory that a pool of this node has, whether that is up or not.
+    pub(crate) fn check_outside(&self, path: &Path) -> Result<()> {
+        let real = std::fs::canonicalize(path).or_else(|e| match path.parent() {
+            Some(parent) => std::fs::canonicalize(parent).map(|p| p.join("new")),
+            None => Err(e),
+        });
+        let Ok(real) = real else { return Ok(()) };
+        let of = |dir: &Path| std::fs::metadata(dir).ok().and_then(|m| Identity::of(&m));
+        let around: Vec<_> = real.ancestors().skip(1).filter_map(|d| Some((d, of(d)?))).collect();
+        let refused = |dir: &Path, owner: String| {
+            in_use(path, format!("`{}` is the directory of {owner}", dir.display()))
+        };
+        for (dir, identity) in &around {
+            if let Some((owner, _)) = self.owner_of(*identity) {
+                return Err(refused(dir, owner.to_string()));
+            }
+        }
+        let known = lock(&self.known).clone();
+        for pool in &known {
+            let owner = Owner::Pool(pool.name.clone());
+            for dir in pool.directories.iter().filter(|d| self.kept(&owner, d).is_none()) {
+                let Some((identity, ())) = identity_soon(dir, |_| ()) else { continue };
+                if let Some((dir, _)) = around.iter().find(|(_, i)| *i == identity) {
+                    return Err(refused(dir, owner.to_string()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a file or disk that a volume is, which is not up: by whichever name it is reached, and also where it has another one
+    /// than it had, as far as its `lasting` name tells.
+    pub(crate) fn check_image(
+        &self,
+        path: &Path,
+        identity: Identity,
+        lasting: Option<&str>,
+    ) -> Result<()> {
+        let known = lock(&self.images).clone();
+        for image in known {
+            // One that is up is held.
+            if self.find(&image.path).is_some() {
+                continue;
+            }
+            let now = identity_soon(&image.path, lasting_name_of);
+            let is_there = matches!(&now, Some((_, n)) if n.is_some() && *n == image.identity);
+            let is_moved = || {
+                let recorded = image.identity.as_deref().filter(|n| says_where(n) && !is_there);
+                recorded.is_some_and(|r| lasting == Some(r))
+            };
+            if now.as_ref().is_some_and(|(now, _)| *now == identity) || is_moved() {
+                let why = format!("it is volume `{}`, which is not open", image.volume);
+                return Err(in_use(path, why).hint(format!(
+                    "`weir volume show {}` tells how that stands; once it is deleted the file may be used",
+                    image.volume
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Whether a device carries the label of this pool. Refuses one that carries the label of another pool of this node: also

@@ -30,7 +30,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-use weir_control::dataplane::KnownPool;
+use weir_control::dataplane::{KnownImage, KnownPool};
 use weir_control::{Code, Error, Result};
 use weir_uring::device::{Made, is_closing, locked_by, used_by};
 use weir_uring::{Held, HoldError, Identity};
@@ -87,6 +87,8 @@ pub(crate) struct Holds {
     yielded: Mutex<Vec<(Owner, Weak<Held>)>>,
     /// The pools that the configuration has, up or not.
     known: Mutex<Vec<KnownPool>>,
+    /// The volumes that are files or disks as they are, up or not.
+    images: Mutex<Vec<KnownImage>>,
     /// Devices that have not answered, of those that were to be compared.
     silent: sameness::Silent,
 }

@@ -2,7 +2,7 @@
 
 use super::admit::check_kind;
 use super::label::{Label, most};
-use super::{Holds, Owner, Taken, Wait, Waited, check_waited, lock, protected, unusable};
+use super::{Holds, Owner, Taken, Wait, Waited, check_waited, protected, unusable};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use weir_control::model::{Device, DeviceFound, DeviceKind, EXTENT_ALIGN, Pool, P
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
 use weir_uring::Held;
-use weir_uring::device::{Made, PAGE, is_as_recorded, make_dir, make_file};
+use weir_uring::device::{Made, PAGE, is_as_recorded, make_dir, make_file, read_file};
 
 /// The label of a directory, in a file of it.
 const DIR_LABEL: &str = ".weir-pool";
@@ -29,9 +29,12 @@ fn foreign(path: &Path, why: impl std::fmt::Display) -> Error {
 
 /// The label of a directory, if it has one.
 fn directory_label(dir: &Path) -> Result<Option<Label>> {
-    match std::fs::read(dir.join(DIR_LABEL)) {
+    match read_file(&dir.join(DIR_LABEL), PAGE) {
         Ok(b) => Label::decode(&b).map_err(|e| foreign(dir, e)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) if e.kind() == ErrorKind::InvalidData => {
+            Err(foreign(dir, format!("its `{DIR_LABEL}` is no label")))
+        }
         Err(e) => Err(unusable(dir, e)),
     }
 }
@@ -297,13 +300,6 @@ impl Starting<'_> {
 }
 
 impl Holds {
-    /// The pool of this node that a directory carries the label of.
-    pub(super) fn labelled(&self, dir: &Path) -> Option<String> {
-        let label = directory_label(dir).ok().flatten()?;
-        let known = lock(&self.known);
-        known.iter().find(|p| p.id == label.pool).map(|p| p.name.clone())
-    }
-
     /// Starts the devices of a plain pool. See [`DataPlane::start_pool`](weir_control::dataplane::DataPlane::start_pool).
     pub(crate) async fn start_plain(self: &Arc<Self>, pool: &Pool) -> Result<Vec<DeviceFound>> {
         let owner = Owner::Pool(pool.name.clone());
@@ -313,8 +309,8 @@ impl Holds {
         let mut all = Vec::new();
         let mut failed = None;
         for (number, d) in (0..).zip(&pool.devices) {
-            // What is there of a pool is held, whatever it lacks: nobody else gets it.
-            if failed.is_some() && d.new {
+            // What is there of a pool is held, whatever it lacks: nobody else gets it. Nothing more is made or labelled.
+            if failed.is_some() && (d.new || !d.labelled) {
                 continue;
             }
             let Some(path) = d.path.as_ref().map(PathBuf::from) else {
@@ -496,8 +492,13 @@ mod tests {
         std::fs::write(&path, &content).expect("a file");
         let owner = Owner::Pool("p".into());
         let holds = Arc::<Holds>::default();
-        let known = |name: &str, id| KnownPool { name: name.into(), id: PoolId(id), devices: 1 };
-        holds.know(vec![known("p", 7), known("other", 9)]);
+        let known = |name: &str, id| KnownPool {
+            name: name.into(),
+            id: PoolId(id),
+            devices: 1,
+            directories: Vec::new(),
+        };
+        holds.know(vec![known("p", 7), known("other", 9)], Vec::new());
         let known = file(&path, SIZE);
         let s = Starting {
             owner: &owner,

@@ -35,6 +35,7 @@ fn look(
         let hint = "name a file or block device that is there; `--create` of `weir volume export` makes a file";
         unusable(Path::new(&wish.path), e).hint(hint)
     })?;
+    holds.check_outside(&path)?;
     let held = holds.take(&Owner::Look, &path, !wish.write, Wait::ForTheDead)?;
     let look = || {
         if held.is_directory() {
@@ -45,8 +46,8 @@ fn look(
             .because("it is neither a file nor a block device")
             .hint("name a file or block device"));
         }
-        holds.check_outside(&path)?;
         holds.check_unused(&held, &path)?;
+        holds.check_image(&path, held.identity(), held.lasting_name())?;
         holds.check_disk(held.held(), &path, None)?;
         match &wish.overwrite {
             Some(_) if made.is_some_and(|made| made.is(held.identity())) => {}
