@@ -1,6 +1,7 @@
 //! Filling what no map leads to: dead lists, and what slabs know of the use of their blocks.
 
-use super::{Tries, Walk};
+use super::Walk;
+use super::nodes::Tries;
 use crate::engine::Inner;
 use crate::engine::dataset::Dataset;
 use crate::engine::meta::Effort;

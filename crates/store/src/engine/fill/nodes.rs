@@ -1,0 +1,191 @@
+//! Filling what maps lead by: their nodes, and what is done for a page of which no copy is good.
+
+use super::Walk;
+use crate::engine::copies::LATER;
+use crate::engine::dataset::Dataset;
+use crate::engine::device::Device;
+use crate::engine::meta::Effort;
+use crate::engine::{Inner, block_of};
+use crate::format::page::{FANOUT, NodePtr};
+use crate::format::{BLOCK, Block, tree};
+use crate::planted::{Bug, has};
+use std::rc::Rc;
+use weir_base::{IoError, IoResult, Nanos};
+use weir_mem::Slice;
+use weir_reactor::{LocalFuture, sleep};
+
+/// Checkpoints to wait for when a node cannot be read: it may be on its way still.
+const PATIENCE: u32 = 2;
+
+/// The tries to read a page of metadata, which lie under a pin each, and nothing between them.
+pub(super) struct Tries {
+    pub(super) effort: Effort,
+    pauses: std::slice::Iter<'static, Nanos>,
+    checkpoints: u32,
+    asked: bool,
+}
+
+impl Tries {
+    pub(super) fn new() -> Tries {
+        Tries { effort: Effort::Once, pauses: LATER.iter(), checkpoints: PATIENCE, asked: false }
+    }
+}
+
+impl Inner {
+    /// A node of a dataset's map as the last checkpoint has it. `None`: there is none, or none that can be read.
+    pub(super) async fn node_now(
+        &self,
+        w: &Walk,
+        ds: &Dataset,
+        (level, index): (u8, u64),
+        effort: Effort,
+    ) -> IoResult<Option<(NodePtr, Rc<Block>)>> {
+        let root = self.durable_map(ds);
+        let Some(ptr) = self.pointer_in(root, ds.family, level, index).await? else {
+            return Ok(None);
+        };
+        let own = self.own_after(ds).is_none_or(|e| ptr.birth > e);
+        if !own || !self.is_wanted(w, ptr.birth) || w.seen.contains(&(ptr.vbn, ptr.birth)) {
+            return Ok(None);
+        }
+        let node = self.map_node_by(&ptr, ds.family, (level, index), effort).await?;
+        Ok(Some((ptr, node)))
+    }
+
+    /// Waits until a page of metadata is tried again. False: it was tried for the last time. The caller holds no pin.
+    pub(super) async fn try_again(
+        self: &Rc<Self>,
+        w: &Walk,
+        t: &mut Tries,
+        e: IoError,
+    ) -> IoResult<bool> {
+        if t.effort == Effort::Last {
+            w.lost.set(w.lost.get() + u64::from(e == IoError::Medium));
+            return Ok(false);
+        }
+        self.upkeep_goes_on().await?;
+        // Who does not answer a second time is not asked for this one any more.
+        if !t.asked && self.ask_removed(w).await {
+            t.asked = true;
+            return Ok(true);
+        }
+        // Time brings no device back that has gone, and not each of many pages that are wrong is waited for.
+        let passes = match e {
+            IoError::Offline => false,
+            IoError::Medium => !Inner::patience(w.lost.get()).is_empty(),
+            _ => true,
+        };
+        if let Some(pause) = t.pauses.next().filter(|_| passes) {
+            sleep(*pause).await;
+        } else if t.checkpoints > 0 && !Inner::patience(w.unread.get()).is_empty() {
+            // It may be on its way still. Not each of many is waited for so long.
+            t.checkpoints -= 1;
+            self.checkpoint_now().await?;
+        } else {
+            t.effort = Effort::Last;
+        }
+        Ok(true)
+    }
+
+    /// Asks removed devices that did not answer whether they do now. True: one does.
+    pub(super) async fn ask_removed(&self, w: &Walk) -> bool {
+        let is_asked = |d: &&Rc<Device>| {
+            let is_removed = d.is_written_off() && d.is_away() && d.disk.is_some();
+            is_removed && !d.is_readable() && !w.silent.borrow().contains(&d.number)
+        };
+        let all: Vec<_> = self.devices.borrow().iter().filter(is_asked).cloned().collect();
+        let mut any = false;
+        for d in all.into_iter().filter(|_| !has(Bug::FailedIsDead) && !has(Bug::SilentForGood)) {
+            let answers = self.answers_soon(&d).await;
+            any |= answers;
+            if !answers {
+                w.silent.borrow_mut().insert(d.number);
+            }
+        }
+        any
+    }
+
+    pub(super) fn fill_node<'a>(
+        self: &'a Rc<Self>,
+        w: &'a mut Walk,
+        ds: &'a Rc<Dataset>,
+        level: u8,
+        index: u64,
+    ) -> LocalFuture<'a, IoResult> {
+        Box::pin(async move {
+            let mut tries = Tries::new();
+            let (ptr, node) = loop {
+                self.upkeep_goes_on().await?;
+                let pin = self.pins.pin();
+                if ds.is_stale() {
+                    return Ok(());
+                }
+                let found = self.node_now(w, ds, (level, index), tries.effort).await;
+                match found {
+                    Ok(None) => return Ok(()),
+                    Ok(Some((ptr, node))) => {
+                        self.fill_meta(w, ptr, &node).await?;
+                        let rest = match level {
+                            0 => self.fill_leaf(w, ds, index, &node).await?,
+                            _ => Vec::new(),
+                        };
+                        let held = has(Bug::PausedUnderPin).then(|| pin.clone());
+                        drop(pin);
+                        self.fill_rest(w, ds, rest).await?;
+                        drop(held);
+                        break (ptr, node);
+                    }
+                    Err(e) => {
+                        drop(pin);
+                        if self.try_again(w, &mut tries, e).await? {
+                            continue;
+                        }
+                        // Lost on all copies: there is nothing to bring.
+                        return match e == IoError::Medium || has(Bug::UnseenIsNothing) {
+                            true => Ok(()),
+                            false => self.leave_out(w, e),
+                        };
+                    }
+                }
+            };
+            if level > 0 {
+                for k in 0..FANOUT {
+                    let child = tree::pointer(&node, k).map_err(|_| IoError::Medium)?;
+                    if !child.is_none() && self.is_wanted(w, child.birth) {
+                        let at = index * FANOUT as u64 + k as u64;
+                        self.fill_node(w, ds, level - 1, at).await?;
+                    }
+                }
+            }
+            let _pin = self.pins.pin();
+            // What was freed of a map that is nobody's any more may be something else by now, and is not damaged.
+            if ds.is_stale() {
+                return Ok(());
+            }
+            let root = self.durable_map(ds);
+            let still = self.pointer_in(root, ds.family, level, index).await == Ok(Some(ptr));
+            if still && !ds.is_stale() {
+                // It was this one all the time, so all below was its, and was looked at.
+                w.seen.insert((ptr.vbn, ptr.birth));
+            }
+            Ok(())
+        })
+    }
+
+    /// Brings a verified block of metadata.
+    pub(super) async fn fill_meta(&self, w: &Walk, ptr: NodePtr, page: &Block) -> IoResult {
+        let Some((d, at)) = self.destination(w.into, ptr.vbn) else { return Ok(()) };
+        let data = Slice::copy_of(&page[..]);
+        self.upkeep.add_done(1);
+        if !w.prove {
+            return self.write_filled(&d, at, &data).await;
+        }
+        let have = Slice::heap(BLOCK);
+        let read = d.read(at, &have, self.options.deadline).await;
+        if read.is_err() || block_of(&have)[..] != page[..] {
+            self.put_right(&d, at, &data).await?;
+        }
+        self.brought(w, ptr.vbn);
+        Ok(())
+    }
+}
