@@ -69,6 +69,10 @@ weir_base::planted_bugs! {
     UnreadIsLeft,
     /// What a piece of a map that cannot be read leads to is taken for nothing.
     UnseenIsNothing,
+    /// A piece of a map counts as looked at when it is there at the end as it was at the beginning, whatever was there in between.
+    SeenAfterRevert,
+    /// The same of what is moved, and nobody asks new places for what a walk has missed.
+    LackingUnasked,
     /// What somebody has said not to come back is waited for still.
     DeadIsAway,
     /// A device that is drained and away is taken not to come back, though nobody has said so.
@@ -283,6 +287,8 @@ impl Bug {
         Bug::UnreadEndsMoves,
         Bug::UnreadIsLeft,
         Bug::UnseenIsNothing,
+        Bug::SeenAfterRevert,
+        Bug::LackingUnasked,
         Bug::DeadIsAway,
         Bug::AwayIsWrittenOff,
         Bug::FailedIsDead,

@@ -66,7 +66,8 @@ impl Walk {
 impl Inner {
     /// Copies everything that the destinations need, reads it again from there, and returns when all of it is
     /// durable and proved. A checkpoint that ended after the destinations had begun to be written must have been
-    /// made. Gives the slabs whose new places may lack something.
+    /// made. Gives the slabs whose new places may lack something. New places are asked what they lack, and a walk that missed some of
+    /// it is followed by another one.
     pub(crate) async fn fill(self: &Rc<Self>, into: Into) -> IoResult<Vec<usize>> {
         self.walk(into, false).await?;
         self.flush_filled(into).await?;
@@ -75,12 +76,24 @@ impl Inner {
         }
         // What was written meanwhile went to the destination as well. Now the maps have it, and it is proved with the rest.
         self.checkpoint_now().await?;
-        let unread = self.walk(into, true).await?;
-        self.flush_filled(into).await?;
-        // What leads to it may be what cannot be read. If all can, what is in use beside that is in use for nothing.
-        match unread > 0 && !has(Bug::UnreadIsLeft) {
-            true => Ok(self.space.borrow().lacking()),
-            false => Ok(Vec::new()),
+        let mut before = u64::MAX;
+        loop {
+            let unread = self.walk(into, true).await?;
+            self.flush_filled(into).await?;
+            // Only places know what they have.
+            if into != Into::Moves || has(Bug::UnreadIsLeft) {
+                return Ok(Vec::new());
+            }
+            // What leads to it may be what cannot be read.
+            if unread > 0 {
+                return Ok(self.space.borrow().lacking());
+            }
+            let lacks = self.space.borrow().blocks_lacking();
+            if lacks == 0 || lacks >= before || has(Bug::LackingUnasked) {
+                // Whatever no walk finds is in use for nothing.
+                return Ok(Vec::new());
+            }
+            before = lacks;
         }
     }
 

@@ -110,13 +110,24 @@ impl Space {
         }
     }
 
+    /// Blocks in use that the new place of a slab does not have.
+    fn lacks(&self, s: usize) -> u64 {
+        match (&self.slabs[s].disk, &self.slabs[s].there) {
+            (Some(disk), Some(there)) => {
+                disk.iter().zip(there).map(|(d, t)| u64::from((d & !t).count_ones())).sum()
+            }
+            _ => 0,
+        }
+    }
+
     /// Slabs whose new places do not have everything that is in use.
     pub(crate) fn lacking(&self) -> Vec<usize> {
-        let lacks = |s: &Slab| match (&s.disk, &s.there) {
-            (Some(disk), Some(there)) => disk.iter().zip(there).any(|(d, t)| d & !t != 0),
-            _ => false,
-        };
-        (0..self.slabs.len()).filter(|s| lacks(&self.slabs[*s])).collect()
+        (0..self.slabs.len()).filter(|s| self.lacks(*s) > 0).collect()
+    }
+
+    /// Blocks in use that new places do not have.
+    pub(crate) fn blocks_lacking(&self) -> u64 {
+        (0..self.slabs.len()).map(|s| self.lacks(s)).sum()
     }
 
     /// Ends the moves that are not ready: what was written there is not used.

@@ -27,6 +27,7 @@ mod leaving;
 mod lines;
 mod logs;
 mod making;
+mod missed;
 mod older;
 mod one_name;
 mod pool;

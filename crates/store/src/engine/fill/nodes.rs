@@ -1,6 +1,6 @@
 //! Filling what maps lead by: their nodes, and what is done for a page of which no copy is good.
 
-use super::Walk;
+use super::{Into, Walk};
 use crate::engine::copies::LATER;
 use crate::engine::dataset::Dataset;
 use crate::engine::device::Device;
@@ -114,12 +114,13 @@ impl Inner {
     ) -> LocalFuture<'a, IoResult> {
         Box::pin(async move {
             let mut tries = Tries::new();
-            let (ptr, node) = loop {
+            let (ptr, node, maps) = loop {
                 self.upkeep_goes_on().await?;
                 let pin = self.pins.pin();
                 if ds.is_stale() {
                     return Ok(());
                 }
+                let maps = ds.maps.get();
                 let found = self.node_now(w, ds, (level, index), tries.effort).await;
                 match found {
                     Ok(None) => return Ok(()),
@@ -133,7 +134,7 @@ impl Inner {
                         drop(pin);
                         self.fill_rest(w, ds, rest).await?;
                         drop(held);
-                        break (ptr, node);
+                        break (ptr, node, maps);
                     }
                     Err(e) => {
                         drop(pin);
@@ -164,7 +165,13 @@ impl Inner {
             }
             let root = self.durable_map(ds);
             let still = self.pointer_in(root, ds.family, level, index).await == Ok(Some(ptr));
-            if still && !ds.is_stale() {
+            // It may have been another one meanwhile: a volume gets back what it had when it becomes what its snapshot is.
+            let unlooked = match w.into {
+                Into::Moves => has(Bug::LackingUnasked) || has(Bug::SeenAfterRevert),
+                Into::Device(..) => has(Bug::SeenAfterRevert),
+            };
+            let same_map = ds.maps.get() == maps || unlooked;
+            if still && same_map && !ds.is_stale() {
                 // It was this one all the time, so all below was its, and was looked at.
                 w.seen.insert((ptr.vbn, ptr.birth));
             }
