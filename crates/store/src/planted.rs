@@ -73,6 +73,10 @@ weir_base::planted_bugs! {
     SeenAfterRevert,
     /// The same of what is moved, and nobody asks new places for what a walk has missed.
     LackingUnasked,
+    /// What all devices show to be wrong once is lost when its slab moves.
+    WrongOnceIsLost,
+    /// What a device in service says it cannot read is lost when its slab moves.
+    BadIsLost,
     /// What somebody has said not to come back is waited for still.
     DeadIsAway,
     /// A device that is drained and away is taken not to come back, though nobody has said so.
@@ -289,6 +293,8 @@ impl Bug {
         Bug::UnseenIsNothing,
         Bug::SeenAfterRevert,
         Bug::LackingUnasked,
+        Bug::WrongOnceIsLost,
+        Bug::BadIsLost,
         Bug::DeadIsAway,
         Bug::AwayIsWrittenOff,
         Bug::FailedIsDead,

@@ -11,7 +11,8 @@
 //! each time that it did not, until it does not answer that either.
 //!
 //! What no copy can give now may be good on a device that is away. A slab that may have some of it stays where it is, and all
-//! others move. A device that is brought back is up to date as a whole or not at all.
+//! others move. What is wrong on all devices may be shown so for a moment only: where nothing of it would be left, it is looked at again
+//! after the pause that proves it. A device that is brought back is up to date as a whole or not at all.
 
 mod data;
 mod lists;
@@ -49,18 +50,44 @@ struct Walk {
     seen: BTreeSet<(u64, u32)>,
     /// Blocks of data, and pages that lead to them, that no copy has.
     lost: Cell<u64>,
+    /// Of these, pages.
+    lost_pages: Cell<u64>,
     /// What could not be read, and may be good all the same.
     unread: Cell<u64>,
+    /// Of what leads to that it could not be read.
+    unled: Cell<Unled>,
+    /// Slabs with blocks of data of that kind.
+    held: RefCell<BTreeSet<usize>>,
     /// Removed devices that did not answer when they were asked.
     silent: RefCell<BTreeSet<u16>>,
 }
 
 impl Walk {
     fn new(number: u64, into: Into, prove: bool) -> Walk {
-        let (lost, unread) = (Cell::new(0), Cell::new(0));
-        let (seen, silent) = (BTreeSet::new(), RefCell::default());
-        Walk { number, into, prove, seen, lost, unread, silent }
+        Walk {
+            number,
+            into,
+            prove,
+            seen: BTreeSet::new(),
+            lost: Cell::new(0),
+            lost_pages: Cell::new(0),
+            unread: Cell::new(0),
+            unled: Cell::default(),
+            held: RefCell::default(),
+            silent: RefCell::default(),
+        }
     }
+}
+
+/// Whose slabs may have something to which nothing leads that could be read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Unled {
+    #[default]
+    Nobody,
+    /// Those of devices that nobody has removed: a device that stays has a bad block, and a removal does not wait for that.
+    NotRemoved,
+    /// All.
+    All,
 }
 
 impl Inner {
@@ -78,27 +105,62 @@ impl Inner {
         self.checkpoint_now().await?;
         let mut before = u64::MAX;
         loop {
-            let unread = self.walk(into, true).await?;
+            let w = self.walk(into, true).await?;
             self.flush_filled(into).await?;
             // Only places know what they have.
             if into != Into::Moves || has(Bug::UnreadIsLeft) {
                 return Ok(Vec::new());
             }
-            // What leads to it may be what cannot be read.
-            if unread > 0 {
-                return Ok(self.space.borrow().lacking());
-            }
             let lacks = self.space.borrow().blocks_lacking();
-            if lacks == 0 || lacks >= before || has(Bug::LackingUnasked) {
-                // Whatever no walk finds is in use for nothing.
-                return Ok(Vec::new());
+            let is_led = w.unread.get() == 0 && w.lost_pages.get() == 0;
+            if is_led && lacks > 0 && lacks < before && !has(Bug::LackingUnasked) {
+                before = lacks;
+                continue;
             }
-            before = lacks;
+            // Whatever no walk finds, though it could read all that leads anywhere, is in use for nothing.
+            return Ok(self.staying(&w));
         }
     }
 
-    /// What should be brought, or leads to that, cannot be read now. Only a slab can do without.
-    fn leave_out(&self, w: &Walk, e: IoError) -> IoResult {
+    /// The slabs that move and may lack something.
+    fn staying(&self, w: &Walk) -> Vec<usize> {
+        let lacking = self.space.borrow().lacking();
+        let may_be = |s: &usize| match w.unled.get() {
+            Unled::Nobody => w.held.borrow().contains(s),
+            Unled::NotRemoved => {
+                w.held.borrow().contains(s) || self.leaver(*s).is_some_and(|d| !d.is_written_off())
+            }
+            Unled::All => true,
+        };
+        lacking.into_iter().filter(may_be).collect()
+    }
+
+    /// The device that a slab moves off.
+    fn leaver(&self, s: usize) -> Option<Rc<Device>> {
+        let from = {
+            let space = self.space.borrow();
+            let slab = space.slabs.get(s)?;
+            slab.copies[slab.moving?.index]?
+        };
+        self.device(from.device)
+    }
+
+    /// What should be brought cannot be read now. Only a slab can do without.
+    fn leave_out(&self, w: &Walk, vbn: u64, e: IoError) -> IoResult {
+        self.do_without(w, e)?;
+        w.held.borrow_mut().insert(self.space.borrow().slab_of(vbn));
+        Ok(())
+    }
+
+    /// The same of what leads there, and nobody knows where.
+    fn leave_out_all(&self, w: &Walk, e: IoError) -> IoResult {
+        self.do_without(w, e)?;
+        let whose = if e == IoError::Medium { Unled::NotRemoved } else { Unled::All };
+        w.unled.set(w.unled.get().max(whose));
+        Ok(())
+    }
+
+    fn do_without(&self, w: &Walk, e: IoError) -> IoResult {
         self.check_running()?;
         match w.into {
             Into::Moves if !has(Bug::UnreadEndsMoves) => {
@@ -172,8 +234,8 @@ impl Inner {
         }
     }
 
-    /// Says how much could not be read.
-    async fn walk(self: &Rc<Self>, into: Into, prove: bool) -> IoResult<u64> {
+    /// Gives what became of it.
+    async fn walk(self: &Rc<Self>, into: Into, prove: bool) -> IoResult<Walk> {
         let number = self.upkeep.next_walk();
         let mut w = Walk::new(number, into, prove);
         loop {
@@ -200,7 +262,7 @@ impl Inner {
         for s in 0..slabs {
             self.fill_slab(&w, s).await?;
         }
-        Ok(w.unread.get())
+        Ok(w)
     }
 
     fn is_wanted(&self, w: &Walk, birth: u32) -> bool {

@@ -310,13 +310,17 @@ impl Inner {
         self.view().grow(most as usize)
     }
 
-    /// Moves that make new slabs possible.
-    pub(super) fn levelling(&self) -> Vec<(usize, usize, Placement)> {
-        self.view().balance(BATCH)
+    /// Moves that make new slabs possible, but of those that are `held`.
+    pub(super) fn levelling(&self, held: &BTreeSet<usize>) -> Vec<(usize, usize, Placement)> {
+        let mut view = self.view();
+        view.plots.retain(|p| !held.contains(&p.slab));
+        view.balance(BATCH)
     }
 
     /// Makes new slabs of what is vacant, after moves if need be.
     pub(super) async fn spread(self: &Rc<Self>) -> StoreResult {
+        // Slabs of which not everything can be read stay where they are; others move as well.
+        let mut held = BTreeSet::new();
         loop {
             let new = self.new_slabs();
             if !new.is_empty() {
@@ -336,23 +340,20 @@ impl Inner {
                 // What the extents of earlier slabs leave is vacant after one more.
                 self.checkpoint_now().await?;
             }
-            let moves = self.levelling();
+            let moves = self.levelling(&held);
             let Some((.., to)) = moves.first() else {
-                self.upkeep.spread.set(!self.new_slabs().is_empty());
-                return Ok(());
+                self.upkeep.spread.set(!self.new_slabs().is_empty() || !held.is_empty());
+                return match held.len() {
+                    0 => Ok(()),
+                    n => Err(StoreError::Pool(format!("not all that is on {n} slabs can be read"))),
+                };
             };
             self.upkeep.begin(Work::Balance, to.device);
             let view = self.view();
             let moved = |p: &&Plot| moves.iter().any(|(s, ..)| *s == p.slab);
             self.upkeep.plan_for(view.plots.iter().filter(moved).map(|p| p.used).sum());
-            let stay = self.carry_out(Plan { moves, ..Plan::default() }).await?;
+            held.extend(self.carry_out(Plan { moves, ..Plan::default() }).await?);
             self.checkpoint_now().await?;
-            if !stay.is_empty() {
-                return Err(StoreError::Pool(format!(
-                    "not all that is on {} slabs can be read",
-                    stay.len()
-                )));
-            }
         }
     }
 }

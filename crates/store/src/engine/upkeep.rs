@@ -6,7 +6,7 @@ use crate::format::BLOCK;
 use crate::format::superblock::MemberState;
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, Nanos, SECONDS};
 use weir_reactor::{WaitChannel, now, run_async, sleep, timeout};
@@ -305,7 +305,7 @@ impl Inner {
             }
         }
         if u.spread.get() && self.standing().1 {
-            match self.new_slabs().is_empty() && self.levelling().is_empty() {
+            match self.new_slabs().is_empty() && self.levelling(&BTreeSet::new()).is_empty() {
                 true => u.spread.set(false),
                 false if is_due(Job::Spread, 0) => return (Some(Job::Spread), None),
                 false => {}

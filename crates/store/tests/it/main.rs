@@ -12,6 +12,7 @@ mod common;
 mod crafted;
 mod damage;
 mod devices;
+mod doubted;
 mod draining;
 mod errors;
 mod extents;

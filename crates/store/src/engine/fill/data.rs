@@ -1,5 +1,6 @@
 //! Filling the blocks of data that a leaf leads to.
 
+use super::nodes::PROOFS;
 use super::{Into, Walk};
 use crate::engine::Inner;
 use crate::engine::copies::{LATER, Look};
@@ -18,6 +19,26 @@ use weir_reactor::sleep;
 
 /// Blocks that are copied with one read and one write at most.
 const RUN: usize = 64;
+
+/// Which try to bring a block it is.
+#[derive(Debug, Clone, Copy)]
+struct Try {
+    is_first: bool,
+    is_last: bool,
+    /// How often what is wrong everywhere will be waited for.
+    proofs: u32,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Brought {
+    /// It is there, or there is nothing to bring, or it is left out.
+    Done,
+    /// It is to be tried again soon.
+    Later,
+    /// All copies are wrong, and nobody knows for how long.
+    Doubted,
+}
 
 /// A block that is to be brought: what the map says of it, and where it is to be.
 type Wanted = (MapEntry, Rc<Device>, u64);
@@ -131,15 +152,19 @@ impl Inner {
         }
     }
 
-    /// Brings blocks of a leaf from whatever copies verify. What none gives now is tried again after pauses, all of it at once.
+    /// Brings blocks of a leaf from whatever copies verify. What none gives now is tried again after pauses, all of it at once; what is
+    /// wrong everywhere, and would be gone with the move, after so long that this proves it.
     pub(super) async fn fill_rest(&self, w: &Walk, ds: &Dataset, mut rest: Vec<u64>) -> IoResult {
+        let mut doubted = Vec::new();
         for (n, pause) in LATER.iter().map(Some).chain([None]).enumerate() {
             let mut later = Vec::new();
+            let try_ = Try { is_first: n == 0, is_last: pause.is_none(), proofs: PROOFS };
             for lba in rest {
                 self.upkeep_goes_on().await?;
-                let is_last = pause.is_none();
-                if !self.fill_one(w, ds, lba, (n == 0, is_last)).await? {
-                    later.push(lba);
+                match self.fill_one(w, ds, lba, try_).await? {
+                    Brought::Done => {}
+                    Brought::Later => later.push(lba),
+                    Brought::Doubted => doubted.push(lba),
                 }
             }
             rest = later;
@@ -148,26 +173,39 @@ impl Inner {
                 None => break,
             }
         }
+        for proofs in (0..PROOFS).rev() {
+            if doubted.is_empty() {
+                break;
+            }
+            sleep(self.options.proof).await;
+            let try_ = Try { is_first: false, is_last: true, proofs };
+            for lba in std::mem::take(&mut doubted) {
+                self.upkeep_goes_on().await?;
+                if self.fill_one(w, ds, lba, try_).await? == Brought::Doubted {
+                    doubted.push(lba);
+                }
+            }
+        }
         Ok(())
     }
 
-    /// Brings a block from whatever copy verifies. False: that is to be tried again. What cannot be read now may be readable later,
-    /// so it is not given up, unless the devices themselves go on saying that the medium is bad, or somebody has removed the device
-    /// that may have it. The caller holds no pin.
+    /// Brings a block from whatever copy verifies. What cannot be read now may be readable later, so it is not given up, unless
+    /// somebody has removed the device that may have it, or what is filled loses nothing by that. What is wrong may be shown so for a
+    /// moment only. The caller holds no pin.
     async fn fill_one(
         &self,
         w: &Walk,
         ds: &Dataset,
         lba: u64,
-        (is_first, is_last): (bool, bool),
-    ) -> IoResult<bool> {
+        Try { is_first, is_last, proofs }: Try,
+    ) -> IoResult<Brought> {
         loop {
             let wanted = match self.wanted_now(w, ds, lba).await {
                 Ok(Some(wanted)) => wanted,
-                Ok(None) => return Ok(true),
+                Ok(None) => return Ok(Brought::Done),
                 // It was read a moment ago.
-                Err(_) if !is_last => return Ok(false),
-                Err(e) => return self.leave_out(w, e).map(|()| true),
+                Err(_) if !is_last => return Ok(Brought::Later),
+                Err(e) => return self.leave_out_all(w, e).map(|()| Brought::Done),
             };
             let (entry, d, at) = &wanted;
             let mut seen = self.look_at(ds, lba, *entry, &[]).await;
@@ -187,29 +225,53 @@ impl Inner {
                 _ => seen.passing().is_some() && !is_last,
             };
             if again && patient {
-                return Ok(false);
+                return Ok(Brought::Later);
             }
             let pin = self.pins.pin();
             match self.wanted_now(w, ds, lba).await {
                 Ok(Some((now, to, place)))
                     if (now, to.number, place) == (*entry, d.number, *at) => {}
                 Ok(Some(_)) => continue,
-                Ok(None) => return Ok(true),
-                Err(e) => return self.leave_out(w, e).map(|()| true),
+                Ok(None) => return Ok(Brought::Done),
+                Err(e) => return self.leave_out_all(w, e).map(|()| Brought::Done),
             }
+            let mut is_left_out = false;
             if w.into == Into::Moves {
+                let is_given_up = seen.is_given_up();
                 seen = seen.give_up();
+                let left = self.leaver(self.space.borrow().slab_of(entry.vbn));
+                match (&seen.look, left) {
+                    // What a device in service does not give it may give some day.
+                    (Look::Unread(_), Some(d)) if !d.is_written_off() => {
+                        is_left_out = !has(Bug::BadIsLost);
+                    }
+                    // Nothing of that would be left.
+                    (Look::Wrong | Look::Unread(IoError::Medium), Some(d))
+                        if d.is_readable()
+                            && !is_given_up
+                            && !has(Bug::WrongOnceIsLost)
+                            && !self.is_proved(entry.vbn, entry.crc) =>
+                    {
+                        match (w.prove, proofs) {
+                            // Whoever proves all tells.
+                            (false, _) => return Ok(Brought::Done),
+                            (true, 0) => is_left_out = true,
+                            (true, _) => return Ok(Brought::Doubted),
+                        }
+                    }
+                    _ => {}
+                }
             }
             let one = Slice::heap(BLOCK);
             match self.take(seen, &one, &pin, ds).await {
                 Ok(()) if w.prove => self.put_right(d, *at, &one).await?,
                 Ok(()) => self.write_filled(d, *at, &one).await?,
                 // No copy has it. What the new place holds stays: it may be read some day.
-                Err(IoError::Medium) => w.lost.set(w.lost.get() + 1),
-                Err(e) => return self.leave_out(w, e).map(|()| true),
+                Err(IoError::Medium) if !is_left_out => w.lost.set(w.lost.get() + 1),
+                Err(e) => return self.leave_out(w, entry.vbn, e).map(|()| Brought::Done),
             }
             self.brought(w, entry.vbn);
-            return Ok(true);
+            return Ok(Brought::Done);
         }
     }
 

@@ -39,15 +39,13 @@ impl Inner {
                 let page = match self.meta_by(&ptr, PageKind::Dead, tries.effort).await {
                     Ok(page) => page,
                     Err(e) => {
+                        let fate = self.fate(&tries, e, Some((ptr, PageKind::Dead))).await;
                         drop(pin);
-                        if self.try_again(w, &mut tries, e).await? {
-                            continue 'again;
+                        match self.try_again(w, &mut tries, (e, fate)).await? {
+                            true => continue 'again,
+                            // And with it what is behind it.
+                            false => break,
                         }
-                        // Lost on all copies, and with it what is behind it.
-                        if e != IoError::Medium {
-                            self.leave_out(w, e)?;
-                        }
-                        break;
                     }
                 };
                 if brought.insert((ptr.vbn, ptr.birth)) && self.is_wanted(w, ptr.birth) {

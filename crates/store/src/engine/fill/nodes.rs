@@ -1,12 +1,12 @@
 //! Filling what maps lead by: their nodes, and what is done for a page of which no copy is good.
 
 use super::{Into, Walk};
-use crate::engine::copies::LATER;
+use crate::engine::copies::{LATER, Look, Which};
 use crate::engine::dataset::Dataset;
 use crate::engine::device::Device;
-use crate::engine::meta::Effort;
+use crate::engine::meta::{Effort, kind_of};
 use crate::engine::{Inner, block_of};
-use crate::format::page::{FANOUT, NodePtr};
+use crate::format::page::{FANOUT, NodePtr, PageKind};
 use crate::format::{BLOCK, Block, tree};
 use crate::planted::{Bug, has};
 use std::rc::Rc;
@@ -14,32 +14,64 @@ use weir_base::{IoError, IoResult, Nanos};
 use weir_mem::Slice;
 use weir_reactor::{LocalFuture, sleep};
 
+/// How often something that is wrong everywhere is waited for so long that this proves it. A host that reads it well in between begins
+/// that anew.
+pub(super) const PROOFS: u32 = 2;
 /// Checkpoints to wait for when a node cannot be read: it may be on its way still.
 const PATIENCE: u32 = 2;
+
+/// What is known of a page that was tried for the last time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It may be read some day.
+    Unread,
+    /// All copies were read and are wrong, and nobody knows for how long.
+    Doubted,
+    /// They were wrong a while ago, too.
+    Lost,
+}
 
 /// The tries to read a page of metadata, which lie under a pin each, and nothing between them.
 pub(super) struct Tries {
     pub(super) effort: Effort,
     pauses: std::slice::Iter<'static, Nanos>,
     checkpoints: u32,
+    proofs: u32,
     asked: bool,
 }
 
 impl Tries {
     pub(super) fn new() -> Tries {
-        Tries { effort: Effort::Once, pauses: LATER.iter(), checkpoints: PATIENCE, asked: false }
+        Tries {
+            effort: Effort::Once,
+            pauses: LATER.iter(),
+            checkpoints: PATIENCE,
+            proofs: PROOFS,
+            asked: false,
+        }
     }
 }
 
 impl Inner {
-    /// A node of a dataset's map as the last checkpoint has it. `None`: there is none, or none that can be read.
+    /// A node of a dataset's map as the last checkpoint has it. `None`: there is none.
     pub(super) async fn node_now(
         &self,
         w: &Walk,
         ds: &Dataset,
-        (level, index): (u8, u64),
+        at: (u8, u64),
         effort: Effort,
     ) -> IoResult<Option<(NodePtr, Rc<Block>)>> {
+        let Some(ptr) = self.wanted_node(w, ds, at).await? else { return Ok(None) };
+        let node = self.map_node_by(&ptr, ds.family, at, effort).await?;
+        Ok(Some((ptr, node)))
+    }
+
+    async fn wanted_node(
+        &self,
+        w: &Walk,
+        ds: &Dataset,
+        (level, index): (u8, u64),
+    ) -> IoResult<Option<NodePtr>> {
         let root = self.durable_map(ds);
         let Some(ptr) = self.pointer_in(root, ds.family, level, index).await? else {
             return Ok(None);
@@ -48,20 +80,60 @@ impl Inner {
         if !own || !self.is_wanted(w, ptr.birth) || w.seen.contains(&(ptr.vbn, ptr.birth)) {
             return Ok(None);
         }
-        let node = self.map_node_by(&ptr, ds.family, (level, index), effort).await?;
-        Ok(Some((ptr, node)))
+        Ok(Some(ptr))
     }
 
-    /// Waits until a page of metadata is tried again. False: it was tried for the last time. The caller holds no pin.
+    /// What becomes of a page of which no copy is good. The caller holds the pin under which it was found.
+    pub(super) async fn fate(
+        &self,
+        t: &Tries,
+        e: IoError,
+        page: Option<(NodePtr, PageKind)>,
+    ) -> Fate {
+        if t.effort != Effort::Last || e != IoError::Medium {
+            return Fate::Unread;
+        }
+        // It was not even reached.
+        let Some((ptr, kind)) = page else { return Fate::Unread };
+        let good = |b: &Slice| ptr.verify(&block_of(b), self.tag, kind).is_ok();
+        let seen = self.look((ptr.vbn, ptr.crc), good, Which::All, &[]).await.give_up();
+        match seen.look {
+            Look::Wrong if has(Bug::WrongOnceIsLost) => Fate::Lost,
+            Look::Wrong if self.is_proved(ptr.vbn, ptr.crc as u32) => Fate::Lost,
+            Look::Wrong => Fate::Doubted,
+            // It is whole, and makes no sense; or it was not a moment ago.
+            Look::Good(..) if t.proofs == 0 => Fate::Lost,
+            Look::Good(..) => Fate::Doubted,
+            Look::Unread(_) => Fate::Unread,
+        }
+    }
+
+    /// Waits until a page of metadata is tried again. False: there is nothing to bring, or it is left out. The caller holds no pin.
     pub(super) async fn try_again(
         self: &Rc<Self>,
         w: &Walk,
         t: &mut Tries,
-        e: IoError,
+        (e, fate): (IoError, Fate),
     ) -> IoResult<bool> {
         if t.effort == Effort::Last {
-            w.lost.set(w.lost.get() + u64::from(e == IoError::Medium));
-            return Ok(false);
+            // What is filled as a whole goes without what the medium does not give.
+            let is_bad = e == IoError::Medium && fate == Fate::Unread;
+            let is_gone = is_bad && (w.into != Into::Moves || has(Bug::BadIsLost));
+            if fate == Fate::Lost || is_gone || has(Bug::UnseenIsNothing) {
+                w.lost.set(w.lost.get() + u64::from(e == IoError::Medium));
+                w.lost_pages.set(w.lost_pages.get() + u64::from(e == IoError::Medium));
+                return Ok(false);
+            }
+            if fate == Fate::Doubted && !w.prove {
+                // Whoever proves all tells.
+                return Ok(false);
+            }
+            if fate == Fate::Doubted && t.proofs > 0 {
+                t.proofs -= 1;
+                sleep(self.options.proof).await;
+                return Ok(true);
+            }
+            return self.leave_out_all(w, e).map(|()| false);
         }
         self.upkeep_goes_on().await?;
         // Who does not answer a second time is not asked for this one any more.
@@ -121,10 +193,17 @@ impl Inner {
                     return Ok(());
                 }
                 let maps = ds.maps.get();
-                let found = self.node_now(w, ds, (level, index), tries.effort).await;
-                match found {
+                let (ptr, found) = match self.wanted_node(w, ds, (level, index)).await {
                     Ok(None) => return Ok(()),
-                    Ok(Some((ptr, node))) => {
+                    Ok(Some(ptr)) => {
+                        let at = (level, index);
+                        let node = self.map_node_by(&ptr, ds.family, at, tries.effort).await;
+                        (Some((ptr, kind_of(level))), node.map(|node| (ptr, node)))
+                    }
+                    Err(e) => (None, Err(e)),
+                };
+                match found {
+                    Ok((ptr, node)) => {
                         self.fill_meta(w, ptr, &node).await?;
                         let rest = match level {
                             0 => self.fill_leaf(w, ds, index, &node).await?,
@@ -137,15 +216,12 @@ impl Inner {
                         break (ptr, node, maps);
                     }
                     Err(e) => {
+                        let fate = self.fate(&tries, e, ptr).await;
                         drop(pin);
-                        if self.try_again(w, &mut tries, e).await? {
-                            continue;
+                        match self.try_again(w, &mut tries, (e, fate)).await? {
+                            true => continue,
+                            false => return Ok(()),
                         }
-                        // Lost on all copies: there is nothing to bring.
-                        return match e == IoError::Medium || has(Bug::UnseenIsNothing) {
-                            true => Ok(()),
-                            false => self.leave_out(w, e),
-                        };
                     }
                 }
             };
