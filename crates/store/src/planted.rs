@@ -77,6 +77,8 @@ weir_base::planted_bugs! {
     WrongOnceIsLost,
     /// What a device in service says it cannot read is lost when its slab moves.
     BadIsLost,
+    /// What was lost with a removed device is lost though that is not removed any more by the time that its slabs have moved.
+    ReturnUnseen,
     /// What somebody has said not to come back is waited for still.
     DeadIsAway,
     /// A device that is drained and away is taken not to come back, though nobody has said so.
@@ -295,6 +297,7 @@ impl Bug {
         Bug::LackingUnasked,
         Bug::WrongOnceIsLost,
         Bug::BadIsLost,
+        Bug::ReturnUnseen,
         Bug::DeadIsAway,
         Bug::AwayIsWrittenOff,
         Bug::FailedIsDead,

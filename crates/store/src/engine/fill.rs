@@ -39,6 +39,15 @@ pub(crate) enum Into {
     Moves,
 }
 
+/// What became of a fill that came to its end.
+#[derive(Debug, Default)]
+pub(crate) struct Filled {
+    /// Slabs whose new places may lack something.
+    pub(crate) stay: Vec<usize>,
+    /// Something that no copy has was given up.
+    pub(crate) is_lossy: bool,
+}
+
 /// One walk over everything that is in use.
 struct Walk {
     number: u64,
@@ -93,13 +102,13 @@ enum Unled {
 impl Inner {
     /// Copies everything that the destinations need, reads it again from there, and returns when all of it is
     /// durable and proved. A checkpoint that ended after the destinations had begun to be written must have been
-    /// made. Gives the slabs whose new places may lack something. New places are asked what they lack, and a walk that missed some of
+    /// made. New places are asked what they lack, and a walk that missed some of
     /// it is followed by another one.
-    pub(crate) async fn fill(self: &Rc<Self>, into: Into) -> IoResult<Vec<usize>> {
+    pub(crate) async fn fill(self: &Rc<Self>, into: Into) -> IoResult<Filled> {
         self.walk(into, false).await?;
         self.flush_filled(into).await?;
         if has(Bug::FillNotProved) {
-            return Ok(Vec::new());
+            return Ok(Filled::default());
         }
         // What was written meanwhile went to the destination as well. Now the maps have it, and it is proved with the rest.
         self.checkpoint_now().await?;
@@ -109,7 +118,7 @@ impl Inner {
             self.flush_filled(into).await?;
             // Only places know what they have.
             if into != Into::Moves || has(Bug::UnreadIsLeft) {
-                return Ok(Vec::new());
+                return Ok(Filled::default());
             }
             let lacks = self.space.borrow().blocks_lacking();
             let is_led = w.unread.get() == 0 && w.lost_pages.get() == 0;
@@ -118,7 +127,7 @@ impl Inner {
                 continue;
             }
             // Whatever no walk finds, though it could read all that leads anywhere, is in use for nothing.
-            return Ok(self.staying(&w));
+            return Ok(Filled { stay: self.staying(&w), is_lossy: w.lost.get() > 0 });
         }
     }
 

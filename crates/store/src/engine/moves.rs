@@ -140,6 +140,17 @@ impl Space {
         }
     }
 
+    /// Ends the moves off a device that no checkpoint tells of, though they are ready.
+    pub(crate) fn take_back(&mut self, device: u16) {
+        for s in &mut self.slabs {
+            let is_off = |m: &Move| s.copies[m.index].is_some_and(|c| c.device == device);
+            if let Some(m) = s.moving.take_if(|m| m.ready && !m.told && is_off(m)) {
+                s.there = None;
+                self.leaving.push(m.to);
+            }
+        }
+    }
+
     /// The checkpoint being made tells of the moves that are ready, and of new slabs. `good` says whether a device still is.
     fn tell_moves(&mut self, good: impl Fn(u16) -> bool) {
         let regions = self.no_regions();

@@ -2,7 +2,7 @@
 
 use super::copies::LATER;
 use super::device::Device;
-use super::fill::Into;
+use super::fill::{Filled, Into};
 use super::labels::label_within;
 use super::plan::{Plan, Plot, Site, View};
 use super::space::{Slab, Space};
@@ -212,23 +212,26 @@ impl Inner {
             self.checkpoint_now().await?;
             return Ok(Vec::new());
         }
-        let mut filled = Ok(Vec::new());
+        let mut filled = Ok(Filled::default());
+        let returns = self.upkeep.returns();
         if !has(Bug::SwitchedBeforeCopied) {
             filled = self.fill(Into::Moves).await;
         }
-        let lacking = match filled {
-            Ok(lacking) => lacking,
+        let Filled { stay, is_lossy } = match filled {
+            Ok(filled) => filled,
             Err(e) => {
                 self.space.borrow_mut().abandon_moves();
                 return Err(e.into());
             }
         };
-        let stay = lacking.clone();
+        let lacking = stay.clone();
         let end = move |i: &Inner| {
+            // What was lost without a device is not when that is back.
+            let stands = !is_lossy || i.upkeep.returns() == returns || has(Bug::ReturnUnseen);
             for (n, s) in i.space.borrow_mut().slabs.iter_mut().enumerate() {
                 if let Some(m) = &mut s.moving {
                     let current = i.device(m.to.device).is_some_and(|d| d.is_current());
-                    m.ready = current && !stay.contains(&n);
+                    m.ready = current && stands && !stay.contains(&n);
                 }
             }
             // What cannot be used any more is begun anew by the next plan.

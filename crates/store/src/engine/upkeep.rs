@@ -86,6 +86,8 @@ pub(crate) struct Upkeep {
     debt: Cell<u64>,
     walks: Cell<u64>,
     lists: Cell<u64>,
+    /// How often a device that was removed was not any more.
+    returns: Cell<u64>,
     /// The pool may be able to grow, or to be balanced.
     pub(super) spread: Cell<bool>,
     /// Only one change of the set of devices is asked for at a time.
@@ -110,6 +112,7 @@ impl Upkeep {
             debt: Cell::new(0),
             walks: Cell::new(0),
             lists: Cell::new(0),
+            returns: Cell::new(0),
             spread: Cell::new(true),
             changes: WaitChannel::new(1),
             closing: Cell::new(false),
@@ -151,6 +154,10 @@ impl Upkeep {
 
     pub(crate) fn lists(&self) -> u64 {
         self.lists.get()
+    }
+
+    pub(crate) fn returns(&self) -> u64 {
+        self.returns.get()
     }
 
     pub(crate) fn progress(&self) -> Option<Progress> {
@@ -200,6 +207,17 @@ impl Inner {
         match self.upkeep_is_wanted() {
             true => Ok(()),
             false => Err(IoError::Aborted),
+        }
+    }
+
+    /// A removal is taken back: what was given up without that device is looked for again, also where all is copied and nothing
+    /// says so yet.
+    pub(super) fn taken_back(&self, d: &Device) {
+        if d.written_off.replace(false) {
+            self.upkeep.returns.set(self.upkeep.returns.get() + 1);
+            if !has(Bug::ReturnUnseen) {
+                self.space.borrow_mut().take_back(d.number);
+            }
         }
     }
 
