@@ -79,6 +79,8 @@ weir_base::planted_bugs! {
     BadIsLost,
     /// What was lost with a removed device is lost though that is not removed any more by the time that its slabs have moved.
     ReturnUnseen,
+    /// A device that is filled and does not give back a block is waited for, whatever else it gives.
+    EchoAwaited,
     /// What somebody has said not to come back is waited for still.
     DeadIsAway,
     /// A device that is drained and away is taken not to come back, though nobody has said so.
@@ -298,6 +300,7 @@ impl Bug {
         Bug::WrongOnceIsLost,
         Bug::BadIsLost,
         Bug::ReturnUnseen,
+        Bug::EchoAwaited,
         Bug::DeadIsAway,
         Bug::AwayIsWrittenOff,
         Bug::FailedIsDead,

@@ -273,7 +273,12 @@ impl Inner {
             fit: d.is_current() && !d.draining.get(),
             current: d.is_current(),
             draining: d.draining.get(),
-            vacant: (0..d.layout.extents).filter(|e| !taken.contains(&(d.number, *e))).collect(),
+            vacant: {
+                let all = (0..d.layout.extents).filter(|e| !taken.contains(&(d.number, *e)));
+                let mut all: Vec<u32> = all.collect();
+                all.sort_by_key(|e| self.upkeep.is_shunned(d, *e));
+                all
+            },
         });
         let room = space.room();
         let plots = space.slabs.iter().enumerate().filter(|(_, s)| s.exists());

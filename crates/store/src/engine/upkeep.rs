@@ -88,6 +88,8 @@ pub(crate) struct Upkeep {
     lists: Cell<u64>,
     /// How often a device that was removed was not any more.
     returns: Cell<u64>,
+    /// Extents of devices that do not give back what is written there: they are taken last.
+    shunned: RefCell<BTreeSet<(u64, u32)>>,
     /// The pool may be able to grow, or to be balanced.
     pub(super) spread: Cell<bool>,
     /// Only one change of the set of devices is asked for at a time.
@@ -113,6 +115,7 @@ impl Upkeep {
             walks: Cell::new(0),
             lists: Cell::new(0),
             returns: Cell::new(0),
+            shunned: RefCell::default(),
             spread: Cell::new(true),
             changes: WaitChannel::new(1),
             closing: Cell::new(false),
@@ -154,6 +157,20 @@ impl Upkeep {
 
     pub(crate) fn lists(&self) -> u64 {
         self.lists.get()
+    }
+
+    /// A device does not give back what is written to a block.
+    pub(super) fn shun(&self, d: &Device, block: u64) {
+        let is_in = |e: &u32| {
+            let first = d.layout.extent(*e);
+            (first..first + (1 << d.layout.slab_shift)).contains(&block)
+        };
+        let extent = (0..d.layout.extents).find(is_in);
+        self.shunned.borrow_mut().extend(extent.map(|e| (d.id, e)));
+    }
+
+    pub(super) fn is_shunned(&self, d: &Device, extent: u32) -> bool {
+        self.shunned.borrow().contains(&(d.id, extent))
     }
 
     pub(crate) fn returns(&self) -> u64 {

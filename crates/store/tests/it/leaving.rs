@@ -34,9 +34,9 @@ enum Deaf {
 
 /// How a disk is ill, by the bytes that its blocks begin at.
 #[derive(Default)]
-struct Ill {
+pub(crate) struct Ill {
     /// What cannot be read, though the disk answers.
-    deaf: RefCell<BTreeSet<u64>>,
+    pub(crate) deaf: RefCell<BTreeSet<u64>>,
     /// Nothing can be read.
     all: Cell<bool>,
     how: Cell<Deaf>,
@@ -72,7 +72,7 @@ impl Ill {
     }
 }
 
-struct IllDisk(Rc<dyn Disk>, Rc<Ill>);
+pub(crate) struct IllDisk(pub(crate) Rc<dyn Disk>, pub(crate) Rc<Ill>);
 
 impl Disk for IllDisk {
     crate::wrapped::is_like!(0);
@@ -111,7 +111,7 @@ impl Disk for IllDisk {
     }
 }
 
-fn ill() -> Rc<Ill> {
+pub(crate) fn ill() -> Rc<Ill> {
     let ill = Ill::default();
     ill.passing.set((u64::MAX, 0));
     ill.fickle.set((u64::MAX, 0));

@@ -29,6 +29,7 @@ mod lines;
 mod logs;
 mod making;
 mod missed;
+mod no_echo;
 mod older;
 mod one_name;
 mod pool;

@@ -3,7 +3,7 @@
 use super::nodes::PROOFS;
 use super::{Into, Walk};
 use crate::engine::Inner;
-use crate::engine::copies::{LATER, Look};
+use crate::engine::copies::{LATER, Look, SOON};
 use crate::engine::dataset::Dataset;
 use crate::engine::device::Device;
 use crate::engine::meta::Effort;
@@ -130,7 +130,7 @@ impl Inner {
                 false => {
                     rest.borrow_mut().push(b.0);
                     if !w.prove {
-                        self.write_part(r, &buf, from, i).await?;
+                        self.write_part(w, r, &buf, from, i).await?;
                     }
                     from = i + 1;
                 }
@@ -138,16 +138,17 @@ impl Inner {
         }
         match w.prove {
             true => Ok(()),
-            false => self.write_part(r, &buf, from, n).await,
+            false => self.write_part(w, r, &buf, from, n).await,
         }
     }
 
-    async fn write_part(&self, r: &Run, buf: &Slice, from: usize, to: usize) -> IoResult {
+    async fn write_part(&self, w: &Walk, r: &Run, buf: &Slice, from: usize, to: usize) -> IoResult {
         match to - from {
             0 => Ok(()),
             n => {
                 let part = buf.sub(from * BLOCK, n * BLOCK);
-                self.write_filled(&r.device, r.at + from as u64, &part).await
+                let (vbn, to) = (r.blocks[from].1.vbn, (&r.device, r.at + from as u64));
+                self.write_filled(w, vbn, to, &part).await
             }
         }
     }
@@ -264,8 +265,12 @@ impl Inner {
             }
             let one = Slice::heap(BLOCK);
             match self.take(seen, &one, &pin, ds).await {
-                Ok(()) if w.prove => self.put_right(d, *at, &one).await?,
-                Ok(()) => self.write_filled(d, *at, &one).await?,
+                Ok(()) if w.prove => {
+                    if !self.put_right(w, entry.vbn, (d, *at), &one).await? {
+                        return Ok(Brought::Done);
+                    }
+                }
+                Ok(()) => self.write_filled(w, entry.vbn, (d, *at), &one).await?,
                 // No copy has it. What the new place holds stays: it may be read some day.
                 Err(IoError::Medium) if !is_left_out => w.lost.set(w.lost.get() + 1),
                 Err(e) => return self.leave_out(w, entry.vbn, e).map(|()| Brought::Done),
@@ -290,7 +295,14 @@ impl Inner {
         Ok(self.destination(w.into, entry.vbn).map(|(d, at)| (entry, d, at)))
     }
 
-    pub(super) async fn write_filled(&self, d: &Rc<Device>, at: u64, data: &Slice) -> IoResult {
+    /// Writes blocks from `vbn` on to where they are to be.
+    pub(super) async fn write_filled(
+        &self,
+        w: &Walk,
+        vbn: u64,
+        (d, at): (&Rc<Device>, u64),
+        data: &Slice,
+    ) -> IoResult {
         if !d.is_written() {
             return Err(IoError::Offline);
         }
@@ -301,7 +313,7 @@ impl Inner {
                 // Some block cannot be written there: each by itself, with a spare if need be.
                 for i in 0..(data.len() / BLOCK) as u64 {
                     let one = data.sub(i as usize * BLOCK, BLOCK);
-                    self.put_right(d, at + i, &one).await?;
+                    self.put_right(w, vbn + i, (d, at + i), &one).await?;
                 }
                 Ok(())
             }
@@ -312,22 +324,61 @@ impl Inner {
         }
     }
 
-    /// Writes a block where another was found, and sees to it that it is there.
-    pub(super) async fn put_right(&self, d: &Rc<Device>, at: u64, data: &Slice) -> IoResult {
+    /// Writes a block where another was found, and sees to it that it is there. False: it is left out, as the device does not give it
+    /// back there.
+    pub(super) async fn put_right(
+        &self,
+        w: &Walk,
+        vbn: u64,
+        (d, at): (&Rc<Device>, u64),
+        data: &Slice,
+    ) -> IoResult<bool> {
         if !d.is_written() {
             return Err(IoError::Offline);
         }
-        self.mend(d, at, data, &self.pins.pin()).await;
-        let have = Slice::heap(data.len());
-        match d.read(at, &have, self.options.deadline).await {
-            Ok(()) if have.to_vec() == data.to_vec() => Ok(()),
-            // That does not say what it holds: it is filled once more.
-            Err(e) if !matches!(e, IoError::Medium | IoError::Offline) => Err(e),
+        let pin = self.pins.pin();
+        self.mend(d, at, data, &pin).await;
+        let mut given = self.given_back(d, at, data).await;
+        if let Err(IoError::Path) = given
+            && !has(Bug::EchoAwaited)
+        {
+            // A path that fails is none of the block's. It is filled once more.
+            self.gives_anything(d).await?;
+            // What takes everything and gives nothing back is no copy.
+            self.mend_by_spare(d, at, data, &pin).await;
+            given = self.given_back(d, at, data).await;
+        }
+        match given {
+            Ok(true) => Ok(true),
+            Err(e) if !matches!(e, IoError::Medium | IoError::Offline | IoError::Path) => Err(e),
+            Err(IoError::Path) if has(Bug::EchoAwaited) => Err(IoError::Path),
+            Err(IoError::Path) if w.into == Into::Moves => {
+                self.upkeep.shun(d, at);
+                self.leave_out(w, vbn, IoError::Path).map(|()| false)
+            }
             _ => {
                 // It does not hold what is written, and has no spare blocks: it is of no use.
                 self.device_failed(d, IoError::Medium);
                 Err(IoError::Offline)
             }
         }
+    }
+
+    /// Whether a device gives a block back as it was written.
+    async fn given_back(&self, d: &Device, at: u64, data: &Slice) -> IoResult<bool> {
+        let mut pauses = SOON.iter();
+        loop {
+            let have = Slice::heap(data.len());
+            match (d.read(at, &have, self.options.deadline).await, pauses.next()) {
+                (Ok(()), _) => return Ok(have.to_vec() == data.to_vec()),
+                (Err(IoError::Path), Some(pause)) => sleep(*pause).await,
+                (Err(e), _) => return Err(e),
+            }
+        }
+    }
+
+    /// A device gives what it has elsewhere.
+    async fn gives_anything(&self, d: &Device) -> IoResult {
+        d.read(d.layout.label(0), &Slice::heap(BLOCK), self.options.deadline).await
     }
 }

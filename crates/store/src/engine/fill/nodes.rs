@@ -261,14 +261,14 @@ impl Inner {
         let data = Slice::copy_of(&page[..]);
         self.upkeep.add_done(1);
         if !w.prove {
-            return self.write_filled(&d, at, &data).await;
+            return self.write_filled(w, ptr.vbn, (&d, at), &data).await;
         }
         let have = Slice::heap(BLOCK);
         let read = d.read(at, &have, self.options.deadline).await;
-        if read.is_err() || block_of(&have)[..] != page[..] {
-            self.put_right(&d, at, &data).await?;
+        let is_there = read.is_ok() && block_of(&have)[..] == page[..];
+        if is_there || self.put_right(w, ptr.vbn, (&d, at), &data).await? {
+            self.brought(w, ptr.vbn);
         }
-        self.brought(w, ptr.vbn);
         Ok(())
     }
 }
