@@ -21,7 +21,7 @@ const FRONT: u64 = 2;
 
 /// What becomes of a read of what cannot be read.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Deaf {
+pub(crate) enum Deaf {
     #[default]
     Fails,
     /// It fails after seven seconds.
@@ -50,7 +50,7 @@ pub(crate) struct Ill {
     holds: Cell<bool>,
     held: RefCell<Vec<(DiskOp, Token)>>,
     /// How much longer the first copy of a superblock takes.
-    takes: Cell<Nanos>,
+    pub(crate) takes: Cell<Nanos>,
 }
 
 impl Ill {
@@ -133,7 +133,7 @@ fn deaf(lacks: Lacks, more: u64) -> (Bench, Pool, Rc<Ill>) {
 
 /// The same, where it does so in some way. If it does not answer then, the other one lacks another block, which it could read. Also
 /// how the device is ill that takes its place.
-fn deaf_by(how: Deaf, lacks: Lacks, more: u64) -> (Bench, Pool, Rc<Ill>, Rc<Ill>) {
+pub(crate) fn deaf_by(how: Deaf, lacks: Lacks, more: u64) -> (Bench, Pool, Rc<Ill>, Rc<Ill>) {
     let (ill, beside) = (ill(), self::ill());
     ill.how.set(how);
     let by = ill.clone();
@@ -444,72 +444,6 @@ fn a_removal_ends_though_the_device_hangs_on_every_block() {
     assert!(time < 300 * SECONDS, "{time}");
 }
 
-/// What becomes of the removal of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Undone {
-    /// The device is attached again.
-    Attached,
-    /// Somebody stops it.
-    Cancelled,
-}
-
-/// A removal is undone in the moment in which all has been proved that is on other devices, and a checkpoint is under way; `early`:
-/// while that is proved still. The device can read what it could not, which was counted as lost by then. What is read of that.
-fn undone(how: Undone, early: bool) -> Result<u8, IoError> {
-    let (b, p, ill, beside) = deaf_by(Deaf::Fails, Lacks::Wrong, 0);
-    let (q, disk, m) = (p.clone(), b.disk(0), b.media[0].clone());
-    let (mine, by) = (ill.clone(), ill.clone());
-    b.run(async move {
-        let before = q.counters().lost;
-        let lost = async |n: u64| {
-            while q.counters().lost < before + n {
-                sleep(20 * MILLIS).await;
-            }
-        };
-        q.set_fill_rate(500 * B);
-        q.remove(0).await.unwrap();
-        // Copied, but for that.
-        lost(1).await;
-        while q.status().work.is_none_or(|w| w.done * 2 < w.total) {
-            sleep(20 * MILLIS).await;
-        }
-        sleep(2 * SECONDS).await;
-        let r = q.clone();
-        if !early {
-            beside.takes.set(15 * SECONDS);
-            spawn_task(async move { drop(r.checkpoint().await) });
-        }
-        lost(2).await;
-        if !early {
-            sleep(3 * SECONDS).await;
-        }
-        mine.deaf.borrow_mut().clear();
-        match how {
-            Undone::Attached => {
-                m.set_offline(true);
-                m.set_offline(false);
-                let disk = Rc::new(IllDisk(disk, by));
-                q.attach(disk).await.map(drop).unwrap();
-            }
-            Undone::Cancelled => q.cancel(0).await.unwrap(),
-        }
-        beside.takes.set(0);
-        q.set_fill_rate(0);
-    });
-    wait(&b, 600);
-    let q = p.clone();
-    b.run(async move { first(&q, 1, BLOCK * B).await })
-}
-
-#[test]
-fn what_was_lost_with_a_removal_is_not_when_that_is_undone_before_it_is_done() {
-    for how in [Undone::Attached, Undone::Cancelled] {
-        for early in [true, false] {
-            assert_eq!(undone(how, early), Ok(1), "{how:?} {early}");
-        }
-    }
-}
-
 #[cfg(feature = "planted")]
 mod planted {
     use super::*;
@@ -570,15 +504,6 @@ mod planted {
     #[test]
     fn a_removal_that_a_bad_block_holds_up_is_caught() {
         assert_eq!(with(Bug::BadBlockStays, removed_beside_a_bad_block).0, [0, 1, 2]);
-    }
-
-    #[test]
-    fn a_removal_that_is_done_though_it_was_undone_is_caught() {
-        for (how, early) in
-            [(Undone::Attached, true), (Undone::Attached, false), (Undone::Cancelled, false)]
-        {
-            assert_eq!(with(Bug::ReturnUnseen, || undone(how, early)), Err(IoError::Medium));
-        }
     }
 
     #[test]

@@ -40,6 +40,7 @@ mod resuming;
 mod rot;
 mod shredding;
 mod silent;
+mod taken_back;
 mod told;
 mod twice;
 mod twins;
