@@ -79,6 +79,8 @@ weir_base::planted_bugs! {
     BadIsLost,
     /// What was lost with a removed device is lost though that is not removed any more by the time that its slabs have moved.
     ReturnUnseen,
+    /// A block that cannot be read holds every slab that lacks anything.
+    UnreadHoldsAll,
     /// A removed device that was there, and is not at a start, counts as lost.
     LateStaysLost,
     /// A device that is filled and does not give back a block is waited for, whatever else it gives.
@@ -304,6 +306,7 @@ impl Bug {
         Bug::ReturnUnseen,
         Bug::EchoAwaited,
         Bug::LateStaysLost,
+        Bug::UnreadHoldsAll,
         Bug::DeadIsAway,
         Bug::AwayIsWrittenOff,
         Bug::FailedIsDead,

@@ -158,6 +158,9 @@ impl Inner {
     fn leave_out(&self, w: &Walk, vbn: u64, e: IoError) -> IoResult {
         self.do_without(w, e)?;
         w.held.borrow_mut().insert(self.space.borrow().slab_of(vbn));
+        if has(Bug::UnreadHoldsAll) {
+            w.unled.set(Unled::All);
+        }
         Ok(())
     }
 

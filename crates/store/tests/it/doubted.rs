@@ -1,9 +1,12 @@
 //! What a device shows for a while when slabs move off it is not what it has.
 
 use crate::bench::{B, Bench, MIB, first, spec, write};
-use crate::lacking::{numbers, pages_of, wait};
+use crate::lacking::{is_first_leaf, left, numbers, pages_of, wait};
+use crate::leaving::{IllDisk, ill};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use weir_base::SECONDS;
+use weir_disk::Disk;
 use weir_reactor::sleep;
 use weir_sim::SimMedium;
 use weir_store::format::page::{Header, PageKind};
@@ -232,6 +235,42 @@ fn a_pool_grows_though_a_block_cannot_be_read_and_keeps_that() {
     assert!(most + 1 >= all && unread == 0, "{most} of {all}, {unread}");
 }
 
+/// A device is replaced that is dead. The one that stays lacks a piece of the map, and fails to read a block of another slab than what
+/// that leads to, until ten minutes have passed. How many slabs are left on the dead device before and after.
+fn one_held() -> (Option<u32>, Option<u32>) {
+    let (b, ill) = (Bench::new(3, 7), ill());
+    let disks: Vec<Rc<dyn Disk>> = vec![b.disk(0), Rc::new(IllDisk(b.disk(1), ill.clone()))];
+    let (m, other, new, mine) = (b.media[0].clone(), b.media[1].clone(), b.disk(2), ill.clone());
+    let p = b.run(async move {
+        let again = disks.clone();
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, 3 * MIB, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        let places = p.volume(1).unwrap().locate(3 * MIB - B).await.unwrap();
+        mine.deaf.borrow_mut().extend(places.iter().filter(|(d, _)| *d == 1).map(|(_, at)| at));
+        p.close().await.unwrap();
+        pages_of(&other, &is_first_leaf).into_iter().for_each(|at| flip(&other, at));
+        let p = Pool::open(again, Options::default()).await.unwrap();
+        m.set_offline(true);
+        write(&p, 1, 48 * MIB, B, 2).await.unwrap();
+        p.replace(0, new).await.unwrap();
+        p
+    });
+    wait(&b, 600);
+    let before = left(&p);
+    ill.deaf.borrow_mut().clear();
+    wait(&b, 3 * 3600);
+    (before, left(&p))
+}
+
+#[test]
+fn a_block_that_cannot_be_read_holds_no_slab_but_its_own() {
+    assert_eq!(one_held(), (Some(1), None));
+}
+
 #[cfg(feature = "planted")]
 #[test]
 fn planted_bugs_are_caught() {
@@ -242,7 +281,10 @@ fn planted_bugs_are_caught() {
     plant(Some(Bug::BadIsLost));
     let bad = [replaced(1, Odd::Block, How::Bad, 20), replaced(1, Odd::Many, How::Bad, 20)];
     let leaf = replaced(1, Odd::Leaf, How::Bad, 20);
+    plant(Some(Bug::UnreadHoldsAll));
+    let held = one_held().0;
     plant(None);
+    assert!(held > Some(1), "{held:?}");
     assert!(once.iter().chain(&bad).all(|(.., unread)| *unread > 0), "{once:?}, {bad:?}");
     assert!(failed.1 > 0 && leaf.2 > 0, "{failed:?}, {leaf:?}");
 }
