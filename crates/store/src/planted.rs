@@ -81,6 +81,8 @@ weir_base::planted_bugs! {
     ReturnUnseen,
     /// A block that cannot be read holds every slab that lacks anything.
     UnreadHoldsAll,
+    /// A device that went its own way forgets that before the others know that it misses everything.
+    WipedUntold,
     /// A removed device that was there, and is not at a start, counts as lost.
     LateStaysLost,
     /// A device that is filled and does not give back a block is waited for, whatever else it gives.
@@ -306,6 +308,7 @@ impl Bug {
         Bug::ReturnUnseen,
         Bug::EchoAwaited,
         Bug::LateStaysLost,
+        Bug::WipedUntold,
         Bug::UnreadHoldsAll,
         Bug::DeadIsAway,
         Bug::AwayIsWrittenOff,

@@ -24,6 +24,19 @@ impl Inner {
         let n = d.number;
         self.still_there(d).await?;
         if d.foreign.get() {
+            // First: a power cut may leave some of its superblocks, by which it would miss a part only.
+            let mine = d.clone();
+            if !has(Bug::WipedUntold) {
+                let missed = move |i: &Inner| {
+                    if let Some(d) = i.still(&mine) {
+                        d.since.set(0);
+                    }
+                };
+                self.act(Box::new(missed)).await?;
+            }
+            if self.still(d).is_none() {
+                return Err(IoError::Aborted.into());
+            }
             // What its log and superblocks say must never be believed again.
             self.wipe_rings(d).await?;
         }

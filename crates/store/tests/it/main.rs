@@ -32,6 +32,7 @@ mod missed;
 mod no_echo;
 mod older;
 mod one_name;
+mod own_history;
 mod pool;
 mod protocol_model;
 mod resizing;
