@@ -73,6 +73,8 @@ weir_base::planted_bugs! {
     SeenAfterRevert,
     /// The same of what is moved, and nobody asks new places for what a walk has missed.
     LackingUnasked,
+    /// A page counts as looked at when another one was that had its place, and was written in the same epoch.
+    SeenByPlace,
     /// What all devices show to be wrong once is lost when its slab moves.
     WrongOnceIsLost,
     /// What a device in service says it cannot read is lost when its slab moves.
@@ -303,6 +305,7 @@ impl Bug {
         Bug::UnseenIsNothing,
         Bug::SeenAfterRevert,
         Bug::LackingUnasked,
+        Bug::SeenByPlace,
         Bug::WrongOnceIsLost,
         Bug::BadIsLost,
         Bug::ReturnUnseen,

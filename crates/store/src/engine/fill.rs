@@ -23,6 +23,7 @@ use super::dataset::Dataset;
 use super::device::Device;
 use super::stage::Below;
 use crate::format::dataset::{Kind, MapRoot};
+use crate::format::page::NodePtr;
 use crate::format::slab::region_blocks;
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
@@ -56,7 +57,7 @@ struct Walk {
     /// already would not do: a device that failed a flush shows what it will have lost when power goes.
     prove: bool,
     /// Nodes and pages all below which has been seen to.
-    seen: BTreeSet<(u64, u32)>,
+    seen: BTreeSet<NodePtr>,
     /// Blocks of data, and pages that lead to them, that no copy has.
     lost: Cell<u64>,
     /// Of these, pages.
@@ -275,6 +276,14 @@ impl Inner {
             self.fill_slab(&w, s).await?;
         }
         Ok(w)
+    }
+
+    /// All below a page has been seen to. In the last epoch another one that takes its place has the same birth.
+    fn is_seen(&self, w: &Walk, ptr: &NodePtr) -> bool {
+        let is_same = |p: &NodePtr| p == ptr || has(Bug::SeenByPlace);
+        let at = NodePtr { max_birth: 0, crc: 0, ..*ptr };
+        let to = NodePtr { max_birth: u32::MAX, crc: u64::MAX, ..*ptr };
+        w.seen.range(at..=to).any(is_same)
     }
 
     fn is_wanted(&self, w: &Walk, birth: u32) -> bool {

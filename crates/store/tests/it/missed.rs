@@ -1,10 +1,12 @@
 //! What a walk over the maps must not miss though they change while it looks, and become what they were.
 
-use crate::bench::{B, Bench, LIMIT, MIB, first, spec, write};
+use crate::bench::{B, Bench, LIMIT, MIB, first, newest, spec, write};
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS};
 use weir_disk::Disk;
 use weir_reactor::sleep;
+use weir_store::format::LAST_EPOCH;
+use weir_store::format::label::Label;
 use weir_store::format::tree::LEAF;
 use weir_store::{Options, Pool, create};
 
@@ -36,6 +38,19 @@ async fn wrong(p: &Pool) -> Vec<(u64, u64, Result<u8, IoError>)> {
         }
     }
     all
+}
+
+/// What device 1 does not have by itself.
+fn alone(b: &Bench) -> Vec<(u64, u64, Result<u8, IoError>)> {
+    let node = b.w.node("alone");
+    node.attach(&b.media[1].copy("alone", 1));
+    let disk: Rc<dyn Disk> = node.disk("alone");
+    let o = Options { force: true, lineage: 99, resync: false, ..Options::default() };
+    let found = b.w.run(&node, LIMIT, async move {
+        let p = Pool::open(vec![disk], o).await.expect("opens");
+        wrong(&p).await
+    });
+    found.unwrap()
 }
 
 /// Waits until so many eighths of all work are done.
@@ -82,15 +97,7 @@ fn reverted(filled: Filled) -> Vec<(u64, u64, Result<u8, IoError>)> {
         p.settled().await.unwrap();
         p.close().await.unwrap();
     });
-    let node = b.w.node("alone");
-    node.attach(&b.media[1].copy("alone", 1));
-    let disk: Rc<dyn Disk> = node.disk("alone");
-    let o = Options { force: true, lineage: 99, resync: false, ..Options::default() };
-    let found = b.w.run(&node, LIMIT, async move {
-        let p = Pool::open(vec![disk], o).await.expect("opens");
-        wrong(&p).await
-    });
-    found.unwrap()
+    alone(&b)
 }
 
 #[test]
@@ -98,6 +105,64 @@ fn a_volume_that_becomes_what_it_was_beside_a_fill_is_filled() {
     for filled in [Filled::Replaced, Filled::Back] {
         assert_eq!(reverted(filled), []);
     }
+}
+
+/// In the last epoch, in which places are used again under the same number. What a device lacks that was away when all was written,
+/// if pieces of the map take the places of others while it is filled.
+fn in_the_last_epoch() -> Vec<(u64, u64, Result<u8, IoError>)> {
+    let b = Bench::new(2, 7);
+    let disks = b.all();
+    b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        p.close().await.unwrap();
+    });
+    let mut s = newest(&b.media[0]).unwrap();
+    s.epoch = LAST_EPOCH;
+    for (m, member) in b.media.iter().zip(&s.members) {
+        let mut label = [0; B as usize];
+        m.peek(0, &mut label);
+        let layout = Label::decode(&label).unwrap().layout;
+        for area in 0..2 {
+            let at = layout.superblock(u64::from(area), s.seq) * B;
+            m.poke(at, &s.encode(member.device, area)[..]);
+        }
+    }
+    let (disks, away) = (b.all(), b.media[1].clone());
+    b.run(async move {
+        let o = Options { resync: false, reuse_at_once: true, ..Options::default() };
+        let p = Pool::open(disks, o).await.unwrap();
+        assert_eq!(p.status().epoch, LAST_EPOCH);
+        away.set_offline(true);
+        for piece in 0..PIECES {
+            write(&p, 1, at(piece, 0), EACH * B, 1).await.unwrap();
+        }
+        p.checkpoint().await.unwrap();
+        p.set_fill_rate(20 * B);
+        away.set_offline(false);
+        p.resync().await.unwrap();
+        for begin in [3, 6] {
+            eighths(&p, begin).await;
+            for pieces in [0..4, PIECES - 4..PIECES] {
+                for piece in pieces {
+                    write(&p, 1, at(piece, 1), B, 1).await.unwrap();
+                }
+                for _ in 0..3 {
+                    p.checkpoint().await.unwrap();
+                }
+            }
+        }
+        p.set_fill_rate(0);
+        p.settled().await.unwrap();
+        p.close().await.unwrap();
+    });
+    alone(&b)
+}
+
+#[test]
+fn what_takes_the_place_of_what_was_filled_is_filled_in_the_last_epoch_too() {
+    assert_eq!(in_the_last_epoch(), []);
 }
 
 #[cfg(feature = "planted")]
@@ -108,6 +173,9 @@ fn planted_bugs_are_caught() {
     let back = reverted(Filled::Back);
     plant(Some(Bug::LackingUnasked));
     let replaced = reverted(Filled::Replaced);
+    plant(Some(Bug::SeenByPlace));
+    let last = in_the_last_epoch();
     plant(None);
+    assert!(!last.is_empty());
     assert!(!back.is_empty() && !replaced.is_empty());
 }

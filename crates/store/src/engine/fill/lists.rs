@@ -33,7 +33,7 @@ impl Inner {
                 if !mark.stands() {
                     continue 'again;
                 }
-                if w.seen.contains(&(ptr.vbn, ptr.birth)) {
+                if self.is_seen(w, &ptr) {
                     break;
                 }
                 let page = match self.meta_by(&ptr, PageKind::Dead, tries.effort).await {
@@ -48,7 +48,7 @@ impl Inner {
                         }
                     }
                 };
-                if brought.insert((ptr.vbn, ptr.birth)) && self.is_wanted(w, ptr.birth) {
+                if brought.insert(ptr) && self.is_wanted(w, ptr.birth) {
                     self.fill_meta(w, ptr, &page).await?;
                 }
                 let older = dead::decode(&page).map_or(NodePtr::NONE, |(older, _)| older);

@@ -77,7 +77,7 @@ impl Inner {
             return Ok(None);
         };
         let own = self.own_after(ds).is_none_or(|e| ptr.birth > e);
-        if !own || !self.is_wanted(w, ptr.birth) || w.seen.contains(&(ptr.vbn, ptr.birth)) {
+        if !own || !self.is_wanted(w, ptr.birth) || self.is_seen(w, &ptr) {
             return Ok(None);
         }
         Ok(Some(ptr))
@@ -249,7 +249,7 @@ impl Inner {
             let same_map = ds.maps.get() == maps || unlooked;
             if still && same_map && !ds.is_stale() {
                 // It was this one all the time, so all below was its, and was looked at.
-                w.seen.insert((ptr.vbn, ptr.birth));
+                w.seen.insert(ptr);
             }
             Ok(())
         })
