@@ -103,8 +103,7 @@ enum Unled {
 impl Inner {
     /// Copies everything that the destinations need, reads it again from there, and returns when all of it is
     /// durable and proved. A checkpoint that ended after the destinations had begun to be written must have been
-    /// made. New places are asked what they lack, and a walk that missed some of
-    /// it is followed by another one.
+    /// made. New places are asked what they lack, and a walk that missed some of it is followed by another one.
     pub(crate) async fn fill(self: &Rc<Self>, into: Into) -> IoResult<Filled> {
         self.walk(into, false).await?;
         self.flush_filled(into).await?;
@@ -121,8 +120,8 @@ impl Inner {
             if into != Into::Moves || has(Bug::UnreadIsLeft) {
                 return Ok(Filled::default());
             }
-            let lacks = self.space.borrow().blocks_lacking();
-            let is_led = w.unread.get() == 0 && w.lost_pages.get() == 0;
+            let lacks = self.space.borrow().blocks_lacking(&w.held.borrow());
+            let is_led = w.unled.get() == Unled::Nobody && w.lost_pages.get() == 0;
             if is_led && lacks > 0 && lacks < before && !has(Bug::LackingUnasked) {
                 before = lacks;
                 continue;

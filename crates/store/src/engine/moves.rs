@@ -4,6 +4,7 @@
 use super::Inner;
 use super::space::{Slab, Space};
 use crate::format::slab::{Placement, SlabRecord, reserved};
+use std::collections::BTreeSet;
 
 /// A copy of a slab being made in another place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,9 +126,9 @@ impl Space {
         (0..self.slabs.len()).filter(|s| self.lacks(*s) > 0).collect()
     }
 
-    /// Blocks in use that new places do not have.
-    pub(crate) fn blocks_lacking(&self) -> u64 {
-        (0..self.slabs.len()).map(|s| self.lacks(s)).sum()
+    /// Blocks in use that new places of other slabs do not have.
+    pub(crate) fn blocks_lacking(&self, but: &BTreeSet<usize>) -> u64 {
+        (0..self.slabs.len()).filter(|s| !but.contains(s)).map(|s| self.lacks(s)).sum()
     }
 
     /// Ends the moves that are not ready: what was written there is not used.

@@ -144,7 +144,7 @@ impl Inner {
         // Time brings no device back that has gone, and not each of many pages that are wrong is waited for.
         let passes = match e {
             IoError::Offline => false,
-            IoError::Medium => !Inner::patience(w.lost.get()).is_empty(),
+            IoError::Medium => !Inner::patience(w.lost.get() + w.unread.get()).is_empty(),
             _ => true,
         };
         if let Some(pause) = t.pauses.next().filter(|_| passes) {
