@@ -69,6 +69,26 @@ weir_base::planted_bugs! {
     UnreadIsLeft,
     /// What a piece of a map that cannot be read leads to is taken for nothing.
     UnseenIsNothing,
+    /// A piece of a map counts as looked at when it is there at the end as it was at the beginning, whatever was there in between.
+    SeenAfterRevert,
+    /// The same of what is moved, and nobody asks new places for what a walk has missed.
+    LackingUnasked,
+    /// A page counts as looked at when another one was that had its place, and was written in the same epoch.
+    SeenByPlace,
+    /// What all devices show to be wrong once is lost when its slab moves.
+    WrongOnceIsLost,
+    /// What a device in service says it cannot read is lost when its slab moves.
+    BadIsLost,
+    /// What was lost with a removed device is lost though that is not removed any more by the time that its slabs have moved.
+    ReturnUnseen,
+    /// A block that cannot be read holds every slab that lacks anything.
+    UnreadHoldsAll,
+    /// A device that went its own way forgets that before the others know that it misses everything.
+    WipedUntold,
+    /// A removed device that was there, and is not at a start, counts as lost.
+    LateStaysLost,
+    /// A device that is filled and does not give back a block is waited for, whatever else it gives.
+    EchoAwaited,
     /// What somebody has said not to come back is waited for still.
     DeadIsAway,
     /// A device that is drained and away is taken not to come back, though nobody has said so.
@@ -283,6 +303,16 @@ impl Bug {
         Bug::UnreadEndsMoves,
         Bug::UnreadIsLeft,
         Bug::UnseenIsNothing,
+        Bug::SeenAfterRevert,
+        Bug::LackingUnasked,
+        Bug::SeenByPlace,
+        Bug::WrongOnceIsLost,
+        Bug::BadIsLost,
+        Bug::ReturnUnseen,
+        Bug::EchoAwaited,
+        Bug::LateStaysLost,
+        Bug::WipedUntold,
+        Bug::UnreadHoldsAll,
         Bug::DeadIsAway,
         Bug::AwayIsWrittenOff,
         Bug::FailedIsDead,

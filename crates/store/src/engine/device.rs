@@ -141,7 +141,8 @@ impl Device {
             state: self.state.get(),
             draining: self.draining.get(),
             leaving: self.leaving.get(),
-            written_off: self.written_off.get(),
+            // One that was there may be late at the next start.
+            written_off: self.written_off.get() && (self.disk.is_none() || has(Bug::LateStaysLost)),
             since: self.since.get(),
             blocks: self.layout.blocks,
             spares_used: self.spares_used.get(),
@@ -211,6 +212,7 @@ impl Device {
         if let Some(d) = Rc::get_mut(&mut d) {
             d.late = self.late.clone();
         }
+        d.written_off.set(self.written_off.get());
         d.remap.replace(self.remap.borrow().clone());
         d.foreign.set(self.foreign.get());
         d.held.set(self.held.get());

@@ -485,7 +485,7 @@ impl Pool {
                 if let Some(d) = i.device(number) {
                     d.draining.set(false);
                     d.leaving.set(false);
-                    d.written_off.set(false);
+                    i.taken_back(&d);
                 }
             }))
             .await?;
@@ -591,6 +591,7 @@ impl Pool {
             if i.in_service_as(&d).is_some() {
                 return;
             }
+            i.taken_back(&old);
             i.take_names_of(&d);
             i.admit_device(&d);
         }))

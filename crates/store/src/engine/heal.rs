@@ -15,26 +15,49 @@ use weir_base::{IoError, IoResult, Nanos};
 use weir_mem::Slice;
 use weir_reactor::{sleep, spawn_task};
 
+/// How a damaged copy is mended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Means {
+    /// In its place, or by a spare if that does not take it.
+    Any,
+    Spare,
+}
+
 impl Inner {
     /// Writes verified data over a damaged copy, and looks whether it took; else replaces the block. False: it is not
     /// mended. Under `pin` the block stays in its place, also when the caller is gone before the write has ended.
     pub(crate) async fn mend(&self, d: &Rc<Device>, at: u64, data: &Slice, pin: &Pin) -> bool {
+        self.mend_by(d, at, data, pin, Means::Any).await
+    }
+
+    /// The same of a place that does not give back what is written there.
+    pub(super) async fn mend_by_spare(
+        &self,
+        d: &Rc<Device>,
+        at: u64,
+        data: &Slice,
+        pin: &Pin,
+    ) -> bool {
+        self.mend_by(d, at, data, pin, Means::Spare).await
+    }
+
+    async fn mend_by(&self, d: &Rc<Device>, at: u64, data: &Slice, pin: &Pin, by: Means) -> bool {
         let Some(me) = self.me.upgrade() else { return false };
         if has(Bug::MendGivenUp) {
-            return me.mend_held(d, at, data).await;
+            return me.mend_held(d, at, data, by).await;
         }
         let (d, data, pin) = (d.clone(), data.clone(), pin.clone());
         let work = async move {
-            let mended = me.mend_held(&d, at, &data).await;
+            let mended = me.mend_held(&d, at, &data, by).await;
             drop(pin);
             mended
         };
         self.to_the_end(work).await.unwrap_or(false)
     }
 
-    async fn mend_held(&self, d: &Rc<Device>, at: u64, data: &Slice) -> bool {
+    async fn mend_held(&self, d: &Rc<Device>, at: u64, data: &Slice, by: Means) -> bool {
         let possible = || d.usable() && !self.options.read_only && self.check_running().is_ok();
-        for _ in 0..2 {
+        for _ in 0..if by == Means::Any { 2 } else { 0 } {
             if !possible() {
                 return false;
             }

@@ -4,6 +4,7 @@
 use super::Inner;
 use super::space::{Slab, Space};
 use crate::format::slab::{Placement, SlabRecord, reserved};
+use std::collections::BTreeSet;
 
 /// A copy of a slab being made in another place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,19 +111,41 @@ impl Space {
         }
     }
 
+    /// Blocks in use that the new place of a slab does not have.
+    fn lacks(&self, s: usize) -> u64 {
+        match (&self.slabs[s].disk, &self.slabs[s].there) {
+            (Some(disk), Some(there)) => {
+                disk.iter().zip(there).map(|(d, t)| u64::from((d & !t).count_ones())).sum()
+            }
+            _ => 0,
+        }
+    }
+
     /// Slabs whose new places do not have everything that is in use.
     pub(crate) fn lacking(&self) -> Vec<usize> {
-        let lacks = |s: &Slab| match (&s.disk, &s.there) {
-            (Some(disk), Some(there)) => disk.iter().zip(there).any(|(d, t)| d & !t != 0),
-            _ => false,
-        };
-        (0..self.slabs.len()).filter(|s| lacks(&self.slabs[*s])).collect()
+        (0..self.slabs.len()).filter(|s| self.lacks(*s) > 0).collect()
+    }
+
+    /// Blocks in use that new places of other slabs do not have.
+    pub(crate) fn blocks_lacking(&self, but: &BTreeSet<usize>) -> u64 {
+        (0..self.slabs.len()).filter(|s| !but.contains(s)).map(|s| self.lacks(s)).sum()
     }
 
     /// Ends the moves that are not ready: what was written there is not used.
     pub(crate) fn abandon_moves(&mut self) {
         for s in &mut self.slabs {
             if let Some(m) = s.moving.take_if(|m| !m.ready) {
+                s.there = None;
+                self.leaving.push(m.to);
+            }
+        }
+    }
+
+    /// Ends the moves off a device that no checkpoint tells of, though they are ready.
+    pub(crate) fn take_back(&mut self, device: u16) {
+        for s in &mut self.slabs {
+            let is_off = |m: &Move| s.copies[m.index].is_some_and(|c| c.device == device);
+            if let Some(m) = s.moving.take_if(|m| m.ready && !m.told && is_off(m)) {
                 s.there = None;
                 self.leaving.push(m.to);
             }

@@ -2,7 +2,7 @@
 
 use super::copies::LATER;
 use super::device::Device;
-use super::fill::Into;
+use super::fill::{Filled, Into};
 use super::labels::label_within;
 use super::plan::{Plan, Plot, Site, View};
 use super::space::{Slab, Space};
@@ -24,6 +24,19 @@ impl Inner {
         let n = d.number;
         self.still_there(d).await?;
         if d.foreign.get() {
+            // First: a power cut may leave some of its superblocks, by which it would miss a part only.
+            let mine = d.clone();
+            if !has(Bug::WipedUntold) {
+                let missed = move |i: &Inner| {
+                    if let Some(d) = i.still(&mine) {
+                        d.since.set(0);
+                    }
+                };
+                self.act(Box::new(missed)).await?;
+            }
+            if self.still(d).is_none() {
+                return Err(IoError::Aborted.into());
+            }
             // What its log and superblocks say must never be believed again.
             self.wipe_rings(d).await?;
         }
@@ -212,23 +225,26 @@ impl Inner {
             self.checkpoint_now().await?;
             return Ok(Vec::new());
         }
-        let mut filled = Ok(Vec::new());
+        let mut filled = Ok(Filled::default());
+        let returns = self.upkeep.returns();
         if !has(Bug::SwitchedBeforeCopied) {
             filled = self.fill(Into::Moves).await;
         }
-        let lacking = match filled {
-            Ok(lacking) => lacking,
+        let Filled { stay, is_lossy } = match filled {
+            Ok(filled) => filled,
             Err(e) => {
                 self.space.borrow_mut().abandon_moves();
                 return Err(e.into());
             }
         };
-        let stay = lacking.clone();
+        let lacking = stay.clone();
         let end = move |i: &Inner| {
+            // What was lost without a device is not when that is back.
+            let stands = !is_lossy || i.upkeep.returns() == returns || has(Bug::ReturnUnseen);
             for (n, s) in i.space.borrow_mut().slabs.iter_mut().enumerate() {
                 if let Some(m) = &mut s.moving {
                     let current = i.device(m.to.device).is_some_and(|d| d.is_current());
-                    m.ready = current && !stay.contains(&n);
+                    m.ready = current && stands && !stay.contains(&n);
                 }
             }
             // What cannot be used any more is begun anew by the next plan.
@@ -270,7 +286,12 @@ impl Inner {
             fit: d.is_current() && !d.draining.get(),
             current: d.is_current(),
             draining: d.draining.get(),
-            vacant: (0..d.layout.extents).filter(|e| !taken.contains(&(d.number, *e))).collect(),
+            vacant: {
+                let all = (0..d.layout.extents).filter(|e| !taken.contains(&(d.number, *e)));
+                let mut all: Vec<u32> = all.collect();
+                all.sort_by_key(|e| self.upkeep.is_shunned(d, *e));
+                all
+            },
         });
         let room = space.room();
         let plots = space.slabs.iter().enumerate().filter(|(_, s)| s.exists());
@@ -310,13 +331,17 @@ impl Inner {
         self.view().grow(most as usize)
     }
 
-    /// Moves that make new slabs possible.
-    pub(super) fn levelling(&self) -> Vec<(usize, usize, Placement)> {
-        self.view().balance(BATCH)
+    /// Moves that make new slabs possible, but of those that are `held`.
+    pub(super) fn levelling(&self, held: &BTreeSet<usize>) -> Vec<(usize, usize, Placement)> {
+        let mut view = self.view();
+        view.plots.retain(|p| !held.contains(&p.slab));
+        view.balance(BATCH)
     }
 
     /// Makes new slabs of what is vacant, after moves if need be.
     pub(super) async fn spread(self: &Rc<Self>) -> StoreResult {
+        // Slabs of which not everything can be read stay where they are; others move as well.
+        let mut held = BTreeSet::new();
         loop {
             let new = self.new_slabs();
             if !new.is_empty() {
@@ -336,23 +361,20 @@ impl Inner {
                 // What the extents of earlier slabs leave is vacant after one more.
                 self.checkpoint_now().await?;
             }
-            let moves = self.levelling();
+            let moves = self.levelling(&held);
             let Some((.., to)) = moves.first() else {
-                self.upkeep.spread.set(!self.new_slabs().is_empty());
-                return Ok(());
+                self.upkeep.spread.set(!self.new_slabs().is_empty() || !held.is_empty());
+                return match held.len() {
+                    0 => Ok(()),
+                    n => Err(StoreError::Pool(format!("not all that is on {n} slabs can be read"))),
+                };
             };
             self.upkeep.begin(Work::Balance, to.device);
             let view = self.view();
             let moved = |p: &&Plot| moves.iter().any(|(s, ..)| *s == p.slab);
             self.upkeep.plan_for(view.plots.iter().filter(moved).map(|p| p.used).sum());
-            let stay = self.carry_out(Plan { moves, ..Plan::default() }).await?;
+            held.extend(self.carry_out(Plan { moves, ..Plan::default() }).await?);
             self.checkpoint_now().await?;
-            if !stay.is_empty() {
-                return Err(StoreError::Pool(format!(
-                    "not all that is on {} slabs can be read",
-                    stay.len()
-                )));
-            }
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::format::BLOCK;
 use crate::format::superblock::MemberState;
 use crate::planted::{Bug, has};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, Nanos, SECONDS};
 use weir_reactor::{WaitChannel, now, run_async, sleep, timeout};
@@ -86,6 +86,10 @@ pub(crate) struct Upkeep {
     debt: Cell<u64>,
     walks: Cell<u64>,
     lists: Cell<u64>,
+    /// How often a device that was removed was not any more.
+    returns: Cell<u64>,
+    /// Extents of devices that do not give back what is written there: they are taken last.
+    shunned: RefCell<BTreeSet<(u64, u32)>>,
     /// The pool may be able to grow, or to be balanced.
     pub(super) spread: Cell<bool>,
     /// Only one change of the set of devices is asked for at a time.
@@ -110,6 +114,8 @@ impl Upkeep {
             debt: Cell::new(0),
             walks: Cell::new(0),
             lists: Cell::new(0),
+            returns: Cell::new(0),
+            shunned: RefCell::default(),
             spread: Cell::new(true),
             changes: WaitChannel::new(1),
             closing: Cell::new(false),
@@ -151,6 +157,24 @@ impl Upkeep {
 
     pub(crate) fn lists(&self) -> u64 {
         self.lists.get()
+    }
+
+    /// A device does not give back what is written to a block.
+    pub(super) fn shun(&self, d: &Device, block: u64) {
+        let is_in = |e: &u32| {
+            let first = d.layout.extent(*e);
+            (first..first + (1 << d.layout.slab_shift)).contains(&block)
+        };
+        let extent = (0..d.layout.extents).find(is_in);
+        self.shunned.borrow_mut().extend(extent.map(|e| (d.id, e)));
+    }
+
+    pub(super) fn is_shunned(&self, d: &Device, extent: u32) -> bool {
+        self.shunned.borrow().contains(&(d.id, extent))
+    }
+
+    pub(crate) fn returns(&self) -> u64 {
+        self.returns.get()
     }
 
     pub(crate) fn progress(&self) -> Option<Progress> {
@@ -200,6 +224,17 @@ impl Inner {
         match self.upkeep_is_wanted() {
             true => Ok(()),
             false => Err(IoError::Aborted),
+        }
+    }
+
+    /// A removal is taken back: what was given up without that device is looked for again, also where all is copied and nothing
+    /// says so yet.
+    pub(super) fn taken_back(&self, d: &Device) {
+        if d.written_off.replace(false) {
+            self.upkeep.returns.set(self.upkeep.returns.get() + 1);
+            if !has(Bug::ReturnUnseen) {
+                self.space.borrow_mut().take_back(d.number);
+            }
         }
     }
 
@@ -305,7 +340,7 @@ impl Inner {
             }
         }
         if u.spread.get() && self.standing().1 {
-            match self.new_slabs().is_empty() && self.levelling().is_empty() {
+            match self.new_slabs().is_empty() && self.levelling(&BTreeSet::new()).is_empty() {
                 true => u.spread.set(false),
                 false if is_due(Job::Spread, 0) => return (Some(Job::Spread), None),
                 false => {}

@@ -153,7 +153,7 @@ pub fn claimed_crc(b: &Block) -> u64 {
 }
 
 /// Refers to a metadata block and proves it. All zero: there is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct NodePtr {
     /// Where.
     pub vbn: u64,

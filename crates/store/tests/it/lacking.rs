@@ -273,17 +273,25 @@ fn a_device_that_failed_is_asked_before_anybody_moves_what_it_has() {
     assert_eq!(failed_and_replaced_beside_a_drain(), Vec::<u64>::new());
 }
 
-/// Device 0 was missing when it was replaced, is there at the next start, and away once more for a moment. The blocks that nobody
-/// has in the end.
-fn missing_and_found() -> Vec<u64> {
+/// Device 0 did not answer when it was replaced, or was missing since a start, is there at the next start, and away once more for a
+/// moment. The blocks that nobody has in the end.
+fn missing_and_found(since_start: bool) -> Vec<u64> {
     let (b, p) = made(Lacks::Wrong);
     let (q, m, new) = (p.clone(), b.media[0].clone(), b.disk(2));
+    let others = b.disks(&[1]);
     b.run(async move {
         m.set_offline(true);
         write(&q, 1, 48 * MIB, B, 2).await.unwrap();
-        q.set_fill_rate(B);
-        q.replace(0, new).await.unwrap();
-        q.close().await.unwrap();
+        let p = match since_start {
+            true => {
+                q.close().await.unwrap();
+                Pool::open(others, Options::default()).await.unwrap()
+            }
+            false => q,
+        };
+        p.set_fill_rate(B);
+        p.replace(0, new).await.unwrap();
+        p.close().await.unwrap();
         m.set_offline(false);
     });
     let (m, disks) = (b.media[0].clone(), b.disks(&[0, 1, 2]));
@@ -303,7 +311,9 @@ fn missing_and_found() -> Vec<u64> {
 
 #[test]
 fn a_device_that_was_written_off_is_not_when_it_is_found_again() {
-    assert_eq!(missing_and_found(), Vec::<u64>::new());
+    for since_start in [true, false] {
+        assert_eq!(missing_and_found(since_start), Vec::<u64>::new());
+    }
 }
 
 #[test]
@@ -449,7 +459,7 @@ mod planted {
 
     #[test]
     fn a_device_that_stays_written_off_is_caught() {
-        assert_eq!(with(Bug::FoundStaysLost, missing_and_found), [BLOCK]);
+        assert_eq!(with(Bug::FoundStaysLost, || missing_and_found(true)), [BLOCK]);
     }
 
     #[test]

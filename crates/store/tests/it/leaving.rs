@@ -21,7 +21,7 @@ const FRONT: u64 = 2;
 
 /// What becomes of a read of what cannot be read.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Deaf {
+pub(crate) enum Deaf {
     #[default]
     Fails,
     /// It fails after seven seconds.
@@ -34,9 +34,9 @@ enum Deaf {
 
 /// How a disk is ill, by the bytes that its blocks begin at.
 #[derive(Default)]
-struct Ill {
+pub(crate) struct Ill {
     /// What cannot be read, though the disk answers.
-    deaf: RefCell<BTreeSet<u64>>,
+    pub(crate) deaf: RefCell<BTreeSet<u64>>,
     /// Nothing can be read.
     all: Cell<bool>,
     how: Cell<Deaf>,
@@ -50,7 +50,7 @@ struct Ill {
     holds: Cell<bool>,
     held: RefCell<Vec<(DiskOp, Token)>>,
     /// How much longer the first copy of a superblock takes.
-    takes: Cell<Nanos>,
+    pub(crate) takes: Cell<Nanos>,
 }
 
 impl Ill {
@@ -72,7 +72,7 @@ impl Ill {
     }
 }
 
-struct IllDisk(Rc<dyn Disk>, Rc<Ill>);
+pub(crate) struct IllDisk(pub(crate) Rc<dyn Disk>, pub(crate) Rc<Ill>);
 
 impl Disk for IllDisk {
     crate::wrapped::is_like!(0);
@@ -111,7 +111,7 @@ impl Disk for IllDisk {
     }
 }
 
-fn ill() -> Rc<Ill> {
+pub(crate) fn ill() -> Rc<Ill> {
     let ill = Ill::default();
     ill.passing.set((u64::MAX, 0));
     ill.fickle.set((u64::MAX, 0));
@@ -133,7 +133,7 @@ fn deaf(lacks: Lacks, more: u64) -> (Bench, Pool, Rc<Ill>) {
 
 /// The same, where it does so in some way. If it does not answer then, the other one lacks another block, which it could read. Also
 /// how the device is ill that takes its place.
-fn deaf_by(how: Deaf, lacks: Lacks, more: u64) -> (Bench, Pool, Rc<Ill>, Rc<Ill>) {
+pub(crate) fn deaf_by(how: Deaf, lacks: Lacks, more: u64) -> (Bench, Pool, Rc<Ill>, Rc<Ill>) {
     let (ill, beside) = (ill(), self::ill());
     ill.how.set(how);
     let by = ill.clone();

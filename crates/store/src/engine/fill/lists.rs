@@ -1,6 +1,7 @@
 //! Filling what no map leads to: dead lists, and what slabs know of the use of their blocks.
 
-use super::{Tries, Walk};
+use super::Walk;
+use super::nodes::Tries;
 use crate::engine::Inner;
 use crate::engine::dataset::Dataset;
 use crate::engine::meta::Effort;
@@ -32,24 +33,22 @@ impl Inner {
                 if !mark.stands() {
                     continue 'again;
                 }
-                if w.seen.contains(&(ptr.vbn, ptr.birth)) {
+                if self.is_seen(w, &ptr) {
                     break;
                 }
                 let page = match self.meta_by(&ptr, PageKind::Dead, tries.effort).await {
                     Ok(page) => page,
                     Err(e) => {
+                        let fate = self.fate(&tries, e, Some((ptr, PageKind::Dead))).await;
                         drop(pin);
-                        if self.try_again(w, &mut tries, e).await? {
-                            continue 'again;
+                        match self.try_again(w, &mut tries, (e, fate)).await? {
+                            true => continue 'again,
+                            // And with it what is behind it.
+                            false => break,
                         }
-                        // Lost on all copies, and with it what is behind it.
-                        if e != IoError::Medium {
-                            self.leave_out(w, e)?;
-                        }
-                        break;
                     }
                 };
-                if brought.insert((ptr.vbn, ptr.birth)) && self.is_wanted(w, ptr.birth) {
+                if brought.insert(ptr) && self.is_wanted(w, ptr.birth) {
                     self.fill_meta(w, ptr, &page).await?;
                 }
                 let older = dead::decode(&page).map_or(NodePtr::NONE, |(older, _)| older);

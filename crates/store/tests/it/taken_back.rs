@@ -1,0 +1,121 @@
+//! Removals that are taken back: by a start, by whoever attaches the device, or by who stops them.
+
+use crate::bench::{B, first};
+use crate::lacking::{BLOCK, Lacks, left, wait};
+use crate::leaving::{Deaf, IllDisk, deaf_by};
+use std::rc::Rc;
+use weir_base::{IoError, MILLIS, SECONDS};
+use weir_reactor::{sleep, spawn_task};
+use weir_store::{Options, Pool};
+
+/// What becomes of the removal of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Undone {
+    /// The device is attached again.
+    Attached,
+    /// Somebody stops it.
+    Cancelled,
+}
+
+/// A removal is undone in the moment in which all has been proved that is on other devices, and a checkpoint is under way; `early`:
+/// while that is proved still. The device can read what it could not, which was counted as lost by then. What is read of that.
+fn undone(how: Undone, early: bool) -> Result<u8, IoError> {
+    let (b, p, ill, beside) = deaf_by(Deaf::Fails, Lacks::Wrong, 0);
+    let (q, disk, m) = (p.clone(), b.disk(0), b.media[0].clone());
+    let (mine, by) = (ill.clone(), ill.clone());
+    b.run(async move {
+        let before = q.counters().lost;
+        let lost = async |n: u64| {
+            while q.counters().lost < before + n {
+                sleep(20 * MILLIS).await;
+            }
+        };
+        q.set_fill_rate(500 * B);
+        q.remove(0).await.unwrap();
+        // Copied, but for that.
+        lost(1).await;
+        while q.status().work.is_none_or(|w| w.done * 2 < w.total) {
+            sleep(20 * MILLIS).await;
+        }
+        sleep(2 * SECONDS).await;
+        let r = q.clone();
+        if !early {
+            beside.takes.set(15 * SECONDS);
+            spawn_task(async move { drop(r.checkpoint().await) });
+        }
+        lost(2).await;
+        if !early {
+            sleep(3 * SECONDS).await;
+        }
+        mine.deaf.borrow_mut().clear();
+        match how {
+            Undone::Attached => {
+                m.set_offline(true);
+                m.set_offline(false);
+                let disk = Rc::new(IllDisk(disk, by));
+                q.attach(disk).await.map(drop).unwrap();
+            }
+            Undone::Cancelled => q.cancel(0).await.unwrap(),
+        }
+        beside.takes.set(0);
+        q.set_fill_rate(0);
+    });
+    wait(&b, 600);
+    let q = p.clone();
+    b.run(async move { first(&q, 1, BLOCK * B).await })
+}
+
+#[test]
+fn what_was_lost_with_a_removal_is_not_when_that_is_undone_before_it_is_done() {
+    for how in [Undone::Attached, Undone::Cancelled] {
+        for early in [true, false] {
+            assert_eq!(undone(how, early), Ok(1), "{how:?} {early}");
+        }
+    }
+}
+
+/// A device that answers is removed, and the pool is closed before it has left. It is late at the next start. What is read of a
+/// block that it has alone and could not read then, twice, and when it is there and can.
+fn late_at_a_start() -> [Result<u8, IoError>; 3] {
+    let (b, p, _, _) = deaf_by(Deaf::Fails, Lacks::Wrong, 0);
+    b.run(async move {
+        p.remove(0).await.unwrap();
+        p.close().await.unwrap();
+    });
+    let disks = b.disks(&[1, 2]);
+    let (p, mut found) = b.run(async move {
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        let mut found = [Ok(0); 3];
+        for found in &mut found[..2] {
+            *found = first(&p, 1, BLOCK * B).await;
+            sleep(6 * SECONDS).await;
+        }
+        (p, found)
+    });
+    wait(&b, 600);
+    let (q, disk) = (p.clone(), b.disk(0));
+    let is_back = b.run(async move { q.attach(disk).await.is_ok() });
+    wait(&b, 600);
+    assert!(left(&p).is_none() || !is_back, "{:?}", p.status());
+    found[2] = b.run(async move { first(&p, 1, BLOCK * B).await });
+    found
+}
+
+#[test]
+fn a_removed_device_that_is_late_at_a_start_is_not_lost() {
+    let offline = Err(IoError::Offline);
+    assert_eq!(late_at_a_start(), [offline, offline, Ok(1)]);
+}
+
+#[cfg(feature = "planted")]
+#[test]
+fn planted_bugs_are_caught() {
+    use weir_store::planted::{Bug, plant};
+    plant(Some(Bug::ReturnUnseen));
+    let all = [(Undone::Attached, true), (Undone::Attached, false), (Undone::Cancelled, false)];
+    let found = all.map(|(how, early)| undone(how, early));
+    plant(Some(Bug::LateStaysLost));
+    let late = late_at_a_start();
+    plant(None);
+    assert_eq!((found, late[2]), ([Err(IoError::Medium); 3], Err(IoError::Medium)));
+}
