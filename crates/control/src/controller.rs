@@ -337,12 +337,14 @@ impl Controller {
     fn tell_pools(&self) {
         let model = self.model();
         let known = model.pools.values().filter_map(|p| {
-            let directories = p.devices.iter().filter(|d| d.kind == DeviceKind::Dir);
+            let directories = (0..).zip(&p.devices).filter(|(_, d)| d.kind == DeviceKind::Dir);
             Some(KnownPool {
                 name: p.name.clone(),
                 id: p.identity()?,
                 devices: p.devices.len(),
-                directories: directories.filter_map(|d| d.path.as_ref()).map(Into::into).collect(),
+                directories: directories
+                    .filter_map(|(n, d)| Some((n, d.path.as_ref()?.into())))
+                    .collect(),
             })
         });
         let images = model.places_in(IMAGES).filter_map(|(v, l)| match l {

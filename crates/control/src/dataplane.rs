@@ -41,8 +41,8 @@ pub struct KnownPool {
     pub id: PoolId,
     /// How many devices it has.
     pub devices: usize,
-    /// Those that are directories.
-    pub directories: Vec<PathBuf>,
+    /// Those that are directories, with their numbers.
+    pub directories: Vec<(u32, PathBuf)>,
 }
 
 /// A file or disk that is a volume as it is, for others to keep away from.

@@ -4,8 +4,8 @@
 use super::Identity;
 use super::loops::made_from;
 use super::openers::{Asked, writer};
-use super::soon::identity_soon;
-use super::users::{first_line, in_use_but_for_loops, number, of_number, same_disk};
+use super::soon::soon;
+use super::users::{first_line, in_use_but_for_loops, loops_of, number, of_number, opened_by};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -21,20 +21,15 @@ pub struct Part {
     pub identity: Identity,
     /// The name of that when the loop device was made, as far as it is known. It may lead elsewhere by now.
     pub name: PathBuf,
+    /// Other loop devices that show some of the same.
+    pub beside: Vec<(PathBuf, Identity)>,
 }
 
 impl Part {
-    /// Everything that is this, or has it in it, or is in it: of a block device its disk and partitions.
-    pub fn all(&self) -> Vec<Identity> {
-        match self.identity {
-            Identity::Block(dev) => same_disk(dev).into_iter().map(Identity::Block).collect(),
-            inode => vec![inode],
-        }
-    }
-
-    /// Who uses it beside that loop device, in words: a mount, swap, what is made of it, a process that writes.
+    /// Who uses it beside that loop device, in words: a mount, swap, what is made of it, a process that writes; of another loop device
+    /// that shows some of the same as well.
     pub fn used_by(&self) -> Option<String> {
-        in_use_but_for_loops(self.identity).or_else(|| {
+        let of_it = in_use_but_for_loops(self.identity).or_else(|| {
             let found = match self.identity {
                 // Its disk cannot be told from the loop device's own use.
                 Identity::Block(_) => None,
@@ -43,6 +38,13 @@ impl Part {
                 }
             }?;
             Some(format!("process {} ({}) has it open", found.pid, found.name))
+        });
+        of_it.or_else(|| {
+            self.beside.iter().find_map(|(node, identity)| {
+                let why = in_use_but_for_loops(*identity);
+                let why = why.or_else(|| opened_by(node, *identity))?;
+                Some(format!("by {}, {why}", node.display()))
+            })
         })
     }
 }
@@ -84,9 +86,16 @@ fn walk(
     let told = made_from(&node);
     let told = told.map_err(|()| format!("{} does not say what it is made of", node.display()))?;
     // Where it cannot be asked, its file is known by name only.
-    let by_name = || Some(identity_soon(&name, |_| ())?.0);
-    let Some(identity) = told.or_else(by_name) else { return Ok(()) };
-    found.push(Part { of: node, identity, name });
+    let by_name = || Some(soon(std::slice::from_ref(&name)).pop()??.identity);
+    let Some(identity) = told.map(|i| i.identity()).or_else(by_name) else { return Ok(()) };
+    let mut beside = loops_of(identity);
+    beside.retain(|(_, info)| told.is_none_or(|mine| mine.overlaps(info)));
+    let beside = beside.into_iter().filter_map(|(node, _)| {
+        let identity = Identity::of(&fs::metadata(&node).ok()?)?;
+        (identity != Identity::Block(dev)).then_some((node, identity))
+    });
+    let beside = beside.collect();
+    found.push(Part { of: node, identity, name, beside });
     match identity {
         Identity::Block(below) => walk(below, None, found, left),
         Identity::Inode(..) => Ok(()),

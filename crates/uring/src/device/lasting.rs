@@ -67,6 +67,17 @@ pub fn lasting_name_of(path: &Path) -> Option<String> {
     lasting_name(Identity::of(&file.metadata().ok()?)?, &file)
 }
 
+/// The lasting name of what is at `path`, and is this. Waits for the file system.
+pub(super) fn lasting_name_at(path: &Path, identity: Identity) -> Option<String> {
+    if let Identity::Block(number) = identity {
+        return users::world_wide_name(number);
+    }
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let is_it = Identity::of(&file.metadata().ok()?) == Some(identity);
+    is_it.then(|| lasting_name(identity, &file)).flatten()
+}
+
 /// Number of a file, and its file system where that is told.
 fn parts(name: &str) -> Option<(&str, Option<&str>)> {
     let file = name.strip_prefix("inode ")?;
@@ -87,9 +98,8 @@ pub fn says_where(name: &str) -> bool {
     parts(name).is_none_or(|(_, fs)| fs.is_some())
 }
 
-/// Whether block devices with these names have anything in common: they are the same disk or partition, or one is a partition of the
-/// other's disk.
-pub(super) fn overlap(one: &str, other: &str) -> bool {
+/// Whether things with these names have anything in common: they are the same, or one is a partition of the other, a disk.
+pub fn overlap(one: &str, other: &str) -> bool {
     match (one.split_once(PARTITION), other.split_once(PARTITION)) {
         (Some((disk, _)), None) => disk == other,
         (None, Some((disk, _))) => disk == one,

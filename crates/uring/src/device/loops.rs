@@ -19,11 +19,15 @@ const GLANCE: Duration = Duration::from_secs(2);
 
 /// The begin of `struct loop_info64`: what it is made of, as stat(2) has it.
 #[repr(C)]
-struct Info {
+#[derive(Clone, Copy)]
+pub(super) struct Info {
     device: u64,
     inode: u64,
     rdevice: u64,
-    rest: [u8; 208],
+    offset: u64,
+    /// Bytes of it; 0: all behind the offset.
+    limit: u64,
+    rest: [u8; 192],
 }
 
 /// What a loop device may be made of.
@@ -45,8 +49,18 @@ impl Below<'_> {
 }
 
 impl Info {
+    /// Whether it shows bytes of the same file or device that another one shows.
+    pub(super) fn overlaps(&self, other: &Info) -> bool {
+        let end = |i: &Info| match i.limit {
+            0 => u64::MAX,
+            n => i.offset.saturating_add(n),
+        };
+        let (a, b) = (self, other);
+        a.identity() == b.identity() && a.offset < end(b) && b.offset < end(a)
+    }
+
     /// What it is made of.
-    fn identity(&self) -> Identity {
+    pub(super) fn identity(&self) -> Identity {
         match self.rdevice {
             0 => Identity::Inode(self.device, self.inode),
             number => Identity::Block(number),
@@ -58,10 +72,10 @@ impl Info {
 ///
 /// # Errors
 /// It does not answer.
-pub(super) fn made_from(node: &Path) -> Result<Option<Identity>, ()> {
-    let (told, silent) = told(vec![node.to_owned()], info);
+pub(super) fn made_from(node: &Path) -> Result<Option<Info>, ()> {
+    let (mut told, silent) = told(vec![node.to_owned()], info);
     match silent.is_empty() {
-        true => Ok(told.first().map(|(_, info)| info.identity())),
+        true => Ok(told.pop().map(|(_, info)| info)),
         false => Err(()),
     }
 }
@@ -86,29 +100,48 @@ pub(super) enum Name {
 /// Who is made of `below`, in words: the loop device that says so. One that does not answer may be. One that cannot be asked, or may
 /// not, is known by its file's name only, which may be of another container.
 pub(super) fn made_of(below: Below<'_>, named: impl Fn(&Path) -> Name) -> Option<String> {
+    let Told { says, named, silent } = told_of(named);
+    let found = says.iter().find(|(_, info)| below.is(info)).map(|(node, _)| node);
+    let is_told = |node: &&PathBuf| says.iter().any(|(n, _)| n == *node);
+    let found = found.or_else(|| named.iter().find(|node| !is_told(node)));
+    let unknown = || {
+        let node = silent.first()?.display();
+        Some(format!("{node} may be made of it: it does not say what it is made of"))
+    };
+    found.map(|node| is_made_of_it(node)).or_else(unknown)
+}
+
+/// The loop devices that are made of `below`, with what they say.
+pub(super) fn all_made_of(below: Below<'_>, named: impl Fn(&Path) -> Name) -> Vec<(PathBuf, Info)> {
+    let mut says = told_of(named).says;
+    says.retain(|(_, info)| below.is(info));
+    says
+}
+
+/// What loop devices said, those that have the name of what is asked about, and those that did not answer.
+struct Told {
+    says: Vec<(PathBuf, Info)>,
+    named: Vec<PathBuf>,
+    silent: Vec<PathBuf>,
+}
+
+fn told_of(name: impl Fn(&Path) -> Name) -> Told {
     let loops = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let (mut all, mut same) = (Vec::new(), Vec::new());
+    let (mut all, mut named) = (Vec::new(), Vec::new());
     for l in loops {
-        let Some(name) = first_line(l.path().join("loop/backing_file")) else { continue };
+        let Some(file) = first_line(l.path().join("loop/backing_file")) else { continue };
         let node = Path::new("/dev").join(l.file_name());
-        match named(Path::new(&name)) {
+        match name(Path::new(&file)) {
             Name::Same => {
-                same.push(node.clone());
+                named.push(node.clone());
                 all.push(node);
             }
             Name::Elsewhere => {}
             Name::Other => all.push(node),
         }
     }
-    let (told, silent) = told(all, info);
-    let says = |node: &PathBuf| told.iter().find(|(n, _)| n == node);
-    let found = told.iter().find(|(_, info)| below.is(info)).map(|(node, _)| node);
-    let found = found.or_else(|| same.iter().find(|node| says(node).is_none()));
-    let unknown = || {
-        let node = silent.first()?.display();
-        Some(format!("{node} may be made of it: it does not say what it is made of"))
-    };
-    found.map(|node| is_made_of_it(node)).or_else(unknown)
+    let (says, silent) = told(all, info);
+    Told { says, named, silent }
 }
 
 /// Which loop device is made of a block device of this number (`st_rdev`), in words, as far as this process may see.
@@ -182,7 +215,7 @@ fn ask(
 fn info(node: &Path) -> Option<Info> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = File::options().read(true).custom_flags(flags).open(node).ok()?;
-    let mut info = Info { device: 0, inode: 0, rdevice: 0, rest: [0; 208] };
+    let mut info = Info { device: 0, inode: 0, rdevice: 0, offset: 0, limit: 0, rest: [0; 192] };
     // SAFETY: the descriptor is open for the call; the kernel writes one `loop_info64`, 232 bytes, which `Info` is long.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), GET_STATUS64 as _, &raw mut info) };
     (done == 0).then_some(info)
@@ -196,9 +229,13 @@ mod tests {
     #[test]
     fn what_it_is_made_of_is_known_by_number() {
         assert_eq!(size_of::<Info>(), 232);
-        let info = Info { device: 8, inode: 12, rdevice: 0, rest: [0; 208] };
+        let info = Info { device: 8, inode: 12, rdevice: 0, offset: 0, limit: 0, rest: [0; 192] };
         assert!(Below::File(8, 12).is(&info) && !Below::File(8, 13).is(&info));
         assert!(!Below::Device(&[0, 8]).is(&info), "that is a file");
+        let part = |offset, limit| Info { offset, limit, ..info };
+        assert!(part(0, 0).overlaps(&part(4096, 512)) && part(4096, 512).overlaps(&part(0, 0)));
+        assert!(!part(0, 4096).overlaps(&part(4096, 0)) && part(0, 4097).overlaps(&part(4096, 0)));
+        assert!(!part(0, 0).overlaps(&Info { inode: 13, ..part(0, 0) }), "another file");
         let info = Info { rdevice: 0x810, ..info };
         assert!(Below::Device(&[1, 0x810]).is(&info) && !Below::Device(&[8]).is(&info));
     }
@@ -212,7 +249,7 @@ mod tests {
                 ASKED.fetch_add(1, Ordering::Relaxed);
                 drop(OVER.lock());
             }
-            Some(Info { device: 0, inode: 0, rdevice: 7, rest: [0; 208] })
+            Some(Info { device: 0, inode: 0, rdevice: 7, offset: 0, limit: 0, rest: [0; 192] })
         }
         let all = || ["a", "hangs", "b"].map(PathBuf::from).to_vec();
         let names = |(t, silent): (Vec<(PathBuf, Info)>, Vec<PathBuf>)| {

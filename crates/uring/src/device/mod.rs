@@ -21,11 +21,11 @@ pub use answers::ask;
 pub use below::{Part, parts};
 pub use content::{Contents, Found};
 pub(crate) use lasting::lasting_name;
-pub use lasting::{is_as_recorded, lasting_name_of, same_name, says_where};
+pub use lasting::{is_as_recorded, lasting_name_of, overlap, same_name, says_where};
 pub use loops::loop_on;
 pub use openers::{Opener, openers};
-pub use soon::identity_soon;
-pub use users::{is_claimed, locked_by, opened_by, other_paths, used_by};
+pub use soon::{There, soon};
+pub use users::{all_of, is_claimed, locked_by, opened_by, other_paths, used_by};
 
 use crate::blocking::close;
 use crate::file;

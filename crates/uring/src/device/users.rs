@@ -1,7 +1,7 @@
 //! Who else uses a file or block device: mounts, swap, loop devices, holders in the kernel, other processes.
 
 use super::lasting::PARTITION;
-use super::loops::{Below, Name, made_of};
+use super::loops::{Below, Info, Name, all_made_of, made_of};
 use super::openers::{Asked, is_device, is_near, writer};
 use super::{EXCLUSIVE, Identity};
 use std::fs;
@@ -146,26 +146,57 @@ fn block_used_by(dev: u64) -> Option<String> {
 /// The loop device that is made of a device of one of these numbers, in words.
 pub(super) fn loop_of_device(numbers: &[u64]) -> Option<String> {
     let mounts = mounts();
-    made_of(Below::Device(numbers), |path| match on(&mounts, path) {
+    made_of(Below::Device(numbers), |path| name_of_device(&mounts, path, numbers))
+}
+
+fn name_of_device(mounts: &[Mount], path: &Path, numbers: &[u64]) -> Name {
+    match on(mounts, path) {
         // A file of another machine is not looked at: its file system may not answer.
         Some(m) if !is_near(&m.kind) => Name::Elsewhere,
         _ => match fs::metadata(path).is_ok_and(|m| is_device(&m, numbers)) {
             true => Name::Same,
             false => Name::Other,
         },
-    })
+    }
 }
 
 fn file_used_by(dev: u64, inode: u64) -> Option<String> {
     let mounts = mounts();
-    made_of(Below::File(dev, inode), |path| match on(&mounts, path) {
+    made_of(Below::File(dev, inode), |path| name_of_file(&mounts, path, (dev, inode)))
+}
+
+fn name_of_file(mounts: &[Mount], path: &Path, (dev, inode): (u64, u64)) -> Name {
+    match on(mounts, path) {
         // So is one here, but for those of the file system in question.
         Some(m) if !is_near(&m.kind) && m.number != number(dev) => Name::Elsewhere,
         _ => match is(path, Identity::Inode(dev, inode)) {
             true => Name::Same,
             false => Name::Other,
         },
-    })
+    }
+}
+
+/// The loop devices that are made of this, or of its disk or partitions.
+pub(super) fn loops_of(identity: Identity) -> Vec<(PathBuf, Info)> {
+    let mounts = mounts();
+    match identity {
+        Identity::Block(dev) => {
+            let all = same_disk(dev);
+            all_made_of(Below::Device(&all), |path| name_of_device(&mounts, path, &all))
+        }
+        Identity::Inode(dev, inode) => {
+            let file = (dev, inode);
+            all_made_of(Below::File(dev, inode), |path| name_of_file(&mounts, path, file))
+        }
+    }
+}
+
+/// This, and what it is part of, and its parts: of a block device its disk and partitions.
+pub fn all_of(identity: Identity) -> Vec<Identity> {
+    match identity {
+        Identity::Block(dev) => same_disk(dev).into_iter().map(Identity::Block).collect(),
+        inode => vec![inode],
+    }
 }
 
 /// The mount that a file with this name is on.

@@ -529,6 +529,26 @@ fn a_loop_device_of_what_somebody_has_is_refused() {
         }
     }
     drop(writer);
+    // So is one beside another one of the same file, but for another part of it.
+    let shared = d.path("shared");
+    fs::File::create(&shared).and_then(|f| f.set_len(64 << 20)).expect("a file");
+    let part = |from: &str, len: &str| {
+        let out = Command::new("losetup")
+            .args(["-f", "--show", "-o", from, "--sizelimit", len])
+            .arg(&shared)
+            .output();
+        Loop(String::from_utf8_lossy(&out.expect("losetup runs").stdout).trim().to_owned())
+    };
+    let [one, two, half] = [("0", "33554432"), ("16777216", "33554432"), ("33554432", "33554432")]
+        .map(|(o, l)| part(o, l));
+    d.ok(&format!("volume adopt first --path {}", one.0));
+    for line in lines(&two.0) {
+        refused(&d, &line, 4, &["is made of", "volume `first`"]);
+    }
+    d.ok(&format!("volume adopt second --path {}", half.0));
+    d.ok("volume delete first --yes");
+    d.ok("volume delete second --yes");
+    drop((one, two, half));
     // A volume that is not up is one all the same, by whichever name and wherever its file is now; its name alone is nothing.
     let (moved, linked) = (d.path("moved"), d.path("linked"));
     d.stop();
@@ -547,6 +567,9 @@ fn a_loop_device_of_what_somebody_has_is_refused() {
         }
     }
     let of = Loop::new(Path::new(&linked)).expect("a loop device");
+    if tells {
+        refused(&d, &format!("volume adopt x --path {}", of.0), 4, &["is made of", "volume `w`"]);
+    }
     fs::remove_file(&image).expect("it is there");
     fs::rename(&moved, &image).expect("moved back");
     // Unless it has come up by now.
@@ -577,6 +600,11 @@ fn a_loop_device_of_what_somebody_has_is_refused() {
         refused(&d, &line, 4, &["is made of", "`pair`"]);
     }
     drop(of);
+    refused(&d, &format!("pool import --device file:{file}"), 4, &["pool `pair`"]);
+    // Also where the other one is now.
+    let files = fs::read_dir(&away).expect("it is there").flatten().map(|f| f.path());
+    let other = files.into_iter().find(is_volume).expect("a volume's file").display().to_string();
+    refused(&d, &format!("volume adopt x --path {other}"), 4, &["pool `pair`"]);
     // A copy of its directory is none of it, and what strangers put beside a file is nothing.
     let (copy, open) = (d.path("copy"), d.path("pipe"));
     let copied = Command::new("cp").args(["-a", &d.path("b"), &copy]).status();

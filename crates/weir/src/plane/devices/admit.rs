@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{Part, identity_soon, opened_by, parts, used_by};
+use weir_uring::device::{Part, all_of, opened_by, parts, soon, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -241,7 +241,9 @@ impl Holds {
         let all = parts(held.identity(), held.path()).map_err(|why| in_use(path, why))?;
         for part in all {
             let made_of = format!("{} is made of `{}`", part.of.display(), part.name.display());
-            let owner = part.all().into_iter().find_map(|identity| {
+            let beside = part.beside.iter().map(|(_, identity)| *identity);
+            let all = std::iter::once(part.identity).chain(beside).flat_map(all_of);
+            let owner = all.into_iter().find_map(|identity| {
                 let held = self.owner_of(identity).map(|(owner, _)| owner);
                 held.or_else(|| self.yielded_of(identity))
             });
@@ -257,11 +259,13 @@ impl Holds {
     }
 
     fn known_as(&self, part: &Part) -> Result<()> {
-        self.check_image(&part.name, part.identity, None)?;
-        let there = identity_soon(&part.name, |_| ()).map(|(identity, ())| identity);
-        match there == Some(part.identity) {
-            true => self.check_outside(&part.name),
-            false => Ok(()),
+        let there = soon(std::slice::from_ref(&part.name)).pop().flatten();
+        let there = there.filter(|t| t.identity == part.identity);
+        let lasting = there.as_ref().and_then(|t| t.lasting.as_deref());
+        self.check_image(&part.name, part.identity, lasting)?;
+        match there {
+            Some(_) => self.check_outside(&part.name),
+            None => Ok(()),
         }
     }
 

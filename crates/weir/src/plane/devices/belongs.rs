@@ -1,13 +1,14 @@
 //! Which pool a device belongs to, by the labels that are on it, whatever it is called.
 
 use super::label::Label as Plain;
+use super::plain::labelled;
 use super::{Holds, Owner, in_use, lock, unusable};
 use std::path::Path;
 use weir_control::Result;
 use weir_control::dataplane::{KnownImage, KnownPool};
 use weir_control::model::PoolId;
 use weir_store::format::label::Label;
-use weir_uring::device::{PAGE, identity_soon, lasting_name_of, says_where};
+use weir_uring::device::{PAGE, all_of, overlap, same_name, says_where, soon};
 use weir_uring::{Held, Identity};
 
 /// What a label says: the pool, and in a plain one the device's number.
@@ -62,39 +63,53 @@ impl Holds {
             }
         }
         let known = lock(&self.known).clone();
-        for pool in &known {
-            let owner = Owner::Pool(pool.name.clone());
-            for dir in pool.directories.iter().filter(|d| self.kept(&owner, d).is_none()) {
-                let Some((identity, ())) = identity_soon(dir, |_| ()) else { continue };
-                if let Some((dir, _)) = around.iter().find(|(_, i)| *i == identity) {
-                    return Err(refused(dir, owner.to_string()));
-                }
+        let away: Vec<_> = known
+            .iter()
+            .flat_map(|p| p.directories.iter().map(move |(n, d)| (p, *n, d)))
+            .filter(|(p, _, d)| self.kept(&Owner::Pool(p.name.clone()), d).is_none())
+            .collect();
+        let paths: Vec<_> = away.iter().map(|(.., d)| (*d).clone()).collect();
+        for ((pool, number, path), there) in away.into_iter().zip(soon(&paths)) {
+            let is_it =
+                |(_, i): &&(&Path, Identity)| there.as_ref().is_some_and(|t| t.identity == *i);
+            let mine =
+                |dir: &Path| labelled(dir).is_some_and(|l| (l.pool, l.device) == (pool.id, number));
+            // It may be mounted elsewhere now. Where its own path leads to it still, this is a copy.
+            let is_moved = || there.is_none() || !mine(path);
+            let moved = || around.iter().find(|(dir, _)| is_moved() && mine(dir));
+            if let Some((dir, _)) = around.iter().find(is_it).or_else(moved) {
+                return Err(refused(dir, format!("pool `{}`", pool.name)));
             }
         }
         Ok(())
     }
 
     /// Refuses a file or disk that a volume is, which is not up: by whichever name it is reached, and also where it has another one
-    /// than it had, as far as its `lasting` name tells.
+    /// than it had, as far as its `lasting` name tells. A disk and its partitions are one.
     pub(crate) fn check_image(
         &self,
         path: &Path,
         identity: Identity,
         lasting: Option<&str>,
     ) -> Result<()> {
-        let known = lock(&self.images).clone();
-        for image in known {
-            // One that is up is held.
-            if self.find(&image.path).is_some() {
-                continue;
-            }
-            let now = identity_soon(&image.path, lasting_name_of);
-            let is_there = matches!(&now, Some((_, n)) if n.is_some() && *n == image.identity);
-            let is_moved = || {
-                let recorded = image.identity.as_deref().filter(|n| says_where(n) && !is_there);
-                recorded.is_some_and(|r| lasting == Some(r))
+        let mut known = lock(&self.images).clone();
+        // One that is up is held.
+        known.retain(|image| self.find(&image.path).is_none());
+        let paths: Vec<_> = known.iter().map(|image| image.path.clone()).collect();
+        let all = all_of(identity);
+        for (image, now) in known.iter().zip(soon(&paths)) {
+            let recorded = image.identity.as_deref();
+            let is_same = |a: Option<&str>, b: Option<&str>| match (a, b) {
+                (Some(a), Some(b)) => same_name(a, b),
+                _ => true,
             };
-            if now.as_ref().is_some_and(|(now, _)| *now == identity) || is_moved() {
+            let there = now.as_ref().filter(|t| is_same(recorded, t.lasting.as_deref()));
+            // It may have another name now. Where its own leads to it still, this is a copy of its file system.
+            let is_moved = || {
+                let told = recorded.filter(|r| says_where(r) && there.is_none());
+                told.zip(lasting).is_some_and(|(r, l)| overlap(r, l))
+            };
+            if there.is_some_and(|t| all.contains(&t.identity)) || is_moved() {
                 let why = format!("it is volume `{}`, which is not open", image.volume);
                 return Err(in_use(path, why).hint(format!(
                     "`weir volume show {}` tells how that stands; once it is deleted the file may be used",

@@ -39,6 +39,11 @@ fn directory_label(dir: &Path) -> Result<Option<Label>> {
     }
 }
 
+/// The label of a directory, if it can be read.
+pub(super) fn labelled(dir: &Path) -> Option<Label> {
+    directory_label(dir).ok().flatten()
+}
+
 /// Refuses a directory that is another pool's.
 pub(super) fn check_directory(dir: &Path) -> Result<()> {
     match directory_label(dir)? {
@@ -311,6 +316,15 @@ impl Holds {
         for (number, d) in (0..).zip(&pool.devices) {
             // What is there of a pool is held, whatever it lacks: nobody else gets it. Nothing more is made or labelled.
             if failed.is_some() && (d.new || !d.labelled) {
+                let at = PathBuf::from(d.path.clone().unwrap_or_default());
+                let (owner, path) = (owner.clone(), at.clone());
+                let take = move |holds: &Arc<Holds>| holds.take(&owner, &path, false, Wait::No);
+                if !d.new
+                    && let Ok(taken) = self.helped(&at, take).await
+                    && is_as_recorded(d.identity.as_deref(), taken.lasting_name())
+                {
+                    drop(taken.keep());
+                }
                 continue;
             }
             let Some(path) = d.path.as_ref().map(PathBuf::from) else {

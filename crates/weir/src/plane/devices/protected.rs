@@ -98,7 +98,9 @@ fn hold(
     }
     match *owner == Owner::Look {
         true => {
+            holds.check_outside(&path)?;
             holds.check_unused(&held, &path)?;
+            holds.check_image(&path, held.identity(), held.lasting_name())?;
             holds.check_claims(held.held(), &path, true)?;
         }
         // A device that comes back by another path is this pool's.

@@ -47,7 +47,9 @@ fn look(
             .hint("name a file or block device"));
         }
         holds.check_unused(&held, &path)?;
-        holds.check_image(&path, held.identity(), held.lasting_name())?;
+        if !made.is_some_and(|made| made.is(held.identity())) {
+            holds.check_image(&path, held.identity(), held.lasting_name())?;
+        }
         holds.check_disk(held.held(), &path, None)?;
         match &wish.overwrite {
             Some(_) if made.is_some_and(|made| made.is(held.identity())) => {}
