@@ -13,7 +13,7 @@ use weir_control::config::{Config, DEFAULT_BRP_TARGET, DEFAULT_TARGET};
 use weir_control::live::Status;
 use weir_control::model::{
     Command, DeviceKind, DeviceSpec, Host, HostSpec, InitiatorPort, MapSpec, Model, PoolSpec,
-    Protocol, TargetPort, TargetSpec, VolumeSpec, VolumeState,
+    Protocol, TargetPort, TargetSpec, Transport, VolumeSpec, VolumeState,
 };
 use weir_control::units::format_size;
 use weir_control::{Code, Controller, Error, Result};
@@ -165,19 +165,29 @@ async fn show(
     let done = exercise(&own, served).await;
     // Who would have its port is no host of the volume.
     leave(&daemon.controller, own_port).await;
+    let goes_on = !args.once && has_hosts(&daemon.controller.model());
+    if done.is_err() && goes_on {
+        own.note_given()?;
+    }
     daemon.controller.started();
     let (proof, bench) = match done {
-        // Hosts that have the volume already go on.
-        Err(e)
-            if e.code != Code::DataMismatch
-                && has_hosts(&daemon.controller.model())
-                && !args.once =>
-        {
-            let failed = Some(LeftAlone::Failed(e.message));
-            (Proof { left_alone: failed, ..Proof::default() }, Bench::default())
+        // Hosts that have volumes already go on.
+        Err(e) if goes_on => {
+            let failed = match e.code {
+                Code::DataMismatch => LeftAlone::Changed,
+                _ => LeftAlone::Failed(e.message),
+            };
+            (Proof { left_alone: Some(failed), ..Proof::default() }, Ok(Bench::default()))
         }
         Err(e) if e.code == Code::DataMismatch => return Err(e.hint(LOST).into()),
         done => done?,
+    };
+    let bench = match bench {
+        Err(e) if goes_on => {
+            tracing::warn!("volume {VOLUME} cannot be measured: {e}");
+            Bench::default()
+        }
+        bench => bench?,
     };
     if args.once
         && proof.left_alone.is_none()
@@ -342,7 +352,8 @@ pub(super) async fn declare(controller: &Arc<Controller>, config: &Config) -> Re
 /// The target ports, of `wanted` ones: those that are there stay as they are, but for where they listen, if that was `told`. Where
 /// hosts have their way, another one would be one that the operator does not know of.
 fn targets(model: &Model, wanted: Vec<TargetSpec>, told: bool) -> Result<Vec<TargetSpec>> {
-    let has = |p: Protocol| model.targets.values().any(|t| t.protocol == p);
+    let is_way = |t: &TargetPort| (t.protocol, t.transport) == (Protocol::Srp, Transport::Iwarp);
+    let has_way = model.targets.values().any(is_way);
     let all = wanted.into_iter().filter_map(|w| match model.targets.get(&w.name) {
         Some(t) if t.protocol != w.protocol => None,
         Some(t) => Some(TargetSpec {
@@ -354,14 +365,15 @@ fn targets(model: &Model, wanted: Vec<TargetSpec>, told: bool) -> Result<Vec<Tar
             ..w
         }),
         None => {
-            let is_needed = told && w.protocol == Protocol::Srp && !has(Protocol::Srp);
+            let is_needed = told && w.protocol == Protocol::Srp && !has_way;
             (model.targets.is_empty() || is_needed).then_some(w)
         }
     });
     let all: Vec<_> = all.collect();
-    match has(Protocol::Srp) || all.iter().any(|t| t.protocol == Protocol::Srp) {
+    let is_way = |t: &TargetSpec| (t.protocol, t.transport) == (Protocol::Srp, Transport::Iwarp);
+    match has_way || all.iter().any(is_way) {
         true => Ok(all),
-        false => Err(Error::new(Code::InvalidConfig, "this node has no SRP port")
+        false => Err(Error::new(Code::InvalidConfig, "this node has no SRP port by iWARP")
             .because("quickstart verifies by SRP, and opens none beside ports that are there")
             .hint("say where it may listen, e.g. --listen 127.0.0.1:5555")),
     }
@@ -390,12 +402,12 @@ fn marker(config: &Config) -> std::path::PathBuf {
 async fn exercise(
     own: &Arc<Own>,
     served: impl AsyncFnOnce(&Proof) -> Result<()>,
-) -> Result<(Proof, Bench)> {
+) -> Result<(Proof, Result<Bench>)> {
     let proof = off_runtime(own, Own::verifies).await?;
     served(&proof).await?;
     let bench = match proof.left_alone {
-        Some(_) => Bench::default(),
-        None => off_runtime(own, Own::measures).await?,
+        Some(_) => Ok(Bench::default()),
+        None => off_runtime(own, Own::measures).await,
     };
     Ok((proof, bench))
 }
@@ -451,9 +463,11 @@ fn config(args: &QuickstartArgs, port: InitiatorPort) -> Result<Config> {
 
 /// A target port that speaks `protocol`: the one of that name, if there is one.
 fn port_of(model: &Model, protocol: Protocol, name: &str) -> Option<TargetPort> {
-    let mut all = model.targets.values().filter(|t| t.protocol == protocol);
-    let named = all.clone().find(|t| t.name == name);
-    named.or_else(|| all.next()).cloned()
+    let all = || model.targets.values().filter(|t| t.protocol == protocol);
+    // The own host knows no other way.
+    let mut iwarp = all().filter(|t| t.transport == Transport::Iwarp);
+    let named = iwarp.clone().find(|t| t.name == name);
+    named.or_else(|| iwarp.next()).or_else(|| all().next()).cloned()
 }
 
 async fn address_of(daemon: &Daemon, port: &str) -> Result<Option<SocketAddr>> {

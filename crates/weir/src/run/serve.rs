@@ -130,7 +130,7 @@ impl Daemon {
         declared: Declared,
         stopping: &Stopping,
     ) -> Result<Option<Daemon>> {
-        let daemon = Daemon::open(config, unsummed, stopping).await?;
+        let daemon = Daemon::open(config, unsummed, declared, stopping).await?;
         let up = tokio::select! {
             biased;
             // What is under way of it goes on to its end.
@@ -150,7 +150,12 @@ impl Daemon {
     }
 
     /// A node that answers, and serves no host yet.
-    async fn open(config: &Config, unsummed: &[String], stopping: &Stopping) -> Result<Daemon> {
+    async fn open(
+        config: &Config,
+        unsummed: &[String],
+        declared: Declared,
+        stopping: &Stopping,
+    ) -> Result<Daemon> {
         // What is in it is the owner's; one that is there keeps the mode that it was given.
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data_dir);
         made.map_err(|e| {
@@ -163,10 +168,14 @@ impl Daemon {
         let tokens = config.tokens()?;
         let node = Node::start(&node_config(config, unsummed))?;
         let opened = async {
-            let (commands, declared) = (config.key_commands(), config.desired());
+            let (commands, mut desired) = (config.key_commands(), config.desired());
+            if declared == Declared::Quickstart {
+                // What becomes of ports is decided when it is known which there are.
+                desired.targets.clear();
+            }
             let (dir, s) = (&config.data_dir, stopping.clone());
             let controller =
-                Controller::open(dir, node.clone(), commands, declared, s.clone()).await?;
+                Controller::open(dir, node.clone(), commands, desired, s.clone()).await?;
             let server = Server::bind(controller.clone(), config.api.tcp, tokens).await?;
             if let Some(address) = server.tcp_address() {
                 let [admin, read] = config.token_files();

@@ -520,13 +520,19 @@ fn quickstart_says_of_an_operators_volume_only_that_it_is_not_known() {
 /// A run is cut off when it has verified, before it has shown; a host has the volume in between, and writes behind what was.
 #[test]
 fn quickstart_shows_to_nobody_what_a_host_wrote_behind_its_own() {
-    let mut d = Daemon::new("quick-behind");
+    for state in ["begun", "written"] {
+        shows_to_nobody(state);
+    }
+}
+
+fn shows_to_nobody(state: &str) {
+    let mut d = Daemon::new(&format!("quick-behind-{state}"));
     quickstart_with(&d, "8M", |_, _| {
         d.ok("map delete everyone quick --force");
     });
     let note = d.path("quickstart-data");
     let text = std::fs::read_to_string(&note).expect("a note");
-    std::fs::write(&note, text.replace("served", "begun")).expect("written");
+    std::fs::write(&note, text.replace("served", state)).expect("written");
     d.start();
     d.ok("host create db1 --port 1:2");
     d.ok("map create db1 quick");

@@ -61,6 +61,9 @@ struct Note {
     state: State,
 }
 
+/// Nothing of what it holds is known.
+const SHOWN: Note = Note { seed: 0, len: 0, state: State::Shown };
+
 impl Note {
     /// The one of the volume that has one of these names.
     fn read(marker: &Path, names: &[String]) -> Result<Option<Note>> {
@@ -250,11 +253,24 @@ impl Own {
                 // It was made smaller. What is behind that is nothing of this, should it grow again.
                 self.keep(&Note { len, ..*n })?;
             }
-            return match verify(unit, n.seed, len, false).await {
+            let kept = match verify(unit, n.seed, len, false).await {
                 // Somebody uses the volume, or has: what is there is his.
-                Err(e) if e.code == Code::DataMismatch => Proof::left_alone(LeftAlone::Changed),
-                kept => Ok(Proof { kept: kept?, ..Proof::default() }),
+                Err(e) if e.code == Code::DataMismatch => {
+                    return Proof::left_alone(LeftAlone::Changed);
+                }
+                kept => kept?,
             };
+            // A host may have had it since, and has it no more.
+            if n.state == State::Written && !self.seen {
+                match verify(unit, n.seed, unit.len(), true).await {
+                    Err(e) if e.code == Code::DataMismatch => {
+                        self.keep(&SHOWN)?;
+                        return Proof::left_alone(LeftAlone::Unknown);
+                    }
+                    unused => drop(unused?),
+                }
+            }
+            return Ok(Proof { kept, ..Proof::default() });
         }
         let own = note.filter(|n| n.state == State::Begun && !self.seen);
         let Some(old) = own else { return Proof::left_alone(LeftAlone::Unknown) };
@@ -278,11 +294,25 @@ impl Own {
         Ok(Proof { verified, ..Proof::default() })
     }
 
-    /// Whether all of the volume is read before it is written, since an earlier run was cut off.
+    /// Whether all of the volume is read before others get it, since an earlier run was cut off.
     pub(super) fn goes_on(&self) -> Result<bool> {
         let note = Note::read(&self.marker, &self.names)?;
         let is_new = |n: &Note| n.len == 0 && n.seed == run_of(self.port);
-        Ok(!self.seen && note.is_some_and(|n| n.state == State::Begun && !is_new(&n)))
+        let was_cut_off = |n: Note| match n.state {
+            State::Begun => !is_new(&n),
+            State::Written => true,
+            State::Served | State::Shown => false,
+        };
+        Ok(!self.seen && note.is_some_and(was_cut_off))
+    }
+
+    /// Keeps that the operator may give the volume to hosts from now on, though this run has not come to its end.
+    pub(super) fn note_given(&self) -> Result<()> {
+        match Note::read(&self.marker, &self.names)? {
+            Some(n) if n.state == State::Written => self.keep(&Note { state: State::Served, ..n }),
+            Some(n) if n.state == State::Begun => self.keep(&SHOWN),
+            _ => Ok(()),
+        }
     }
 
     fn keep(&self, note: &Note) -> Result<()> {
@@ -303,7 +333,7 @@ impl Own {
             Some(n) if proved => self.keep(&Note { state: State::Served, ..n }),
             // That it is wrong stays known.
             Some(n) if n.state == State::Written => Ok(()),
-            _ => self.keep(&Note { seed: 0, len: 0, state: State::Shown }),
+            _ => self.keep(&SHOWN),
         }
     }
 
