@@ -81,6 +81,8 @@ weir_base::planted_bugs! {
     BadIsLost,
     /// What was lost with a removed device is lost though that is not removed any more by the time that its slabs have moved.
     ReturnUnseen,
+    /// A slab moves though its new place did not give a block back, as it was written there.
+    HeldMoves,
     /// A block that cannot be read holds every slab that lacks anything.
     UnreadHoldsAll,
     /// A device that went its own way forgets that before the others know that it misses everything.
@@ -312,6 +314,7 @@ impl Bug {
         Bug::EchoAwaited,
         Bug::LateStaysLost,
         Bug::WipedUntold,
+        Bug::HeldMoves,
         Bug::UnreadHoldsAll,
         Bug::DeadIsAway,
         Bug::AwayIsWrittenOff,

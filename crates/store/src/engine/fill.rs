@@ -113,35 +113,44 @@ impl Inner {
         // What was written meanwhile went to the destination as well. Now the maps have it, and it is proved with the rest.
         self.checkpoint_now().await?;
         let mut before = u64::MAX;
+        // What one walk held or gave up the next one may not meet again.
+        let (mut held, mut is_lossy) = (BTreeSet::new(), false);
         loop {
             let w = self.walk(into, true).await?;
             self.flush_filled(into).await?;
+            held.extend(w.held.take());
+            is_lossy |= w.lost.get() > 0;
             // Only places know what they have.
             if into != Into::Moves || has(Bug::UnreadIsLeft) {
                 return Ok(Filled::default());
             }
-            let lacks = self.space.borrow().blocks_lacking(&w.held.borrow());
+            let lacks = self.space.borrow().blocks_lacking(&held);
             let is_led = w.unled.get() == Unled::Nobody && w.lost_pages.get() == 0;
             if is_led && lacks > 0 && lacks < before && !has(Bug::LackingUnasked) {
                 before = lacks;
                 continue;
             }
             // Whatever no walk finds, though it could read all that leads anywhere, is in use for nothing.
-            return Ok(Filled { stay: self.staying(&w), is_lossy: w.lost.get() > 0 });
+            return Ok(Filled { stay: self.staying(w.unled.get(), held), is_lossy });
         }
     }
 
-    /// The slabs that move and may lack something.
-    fn staying(&self, w: &Walk) -> Vec<usize> {
+    /// The slabs that move and may lack something. Those that were held do, whatever else is known: what hosts write meanwhile, and
+    /// what is known of the use of blocks, counts as there when it is written.
+    fn staying(&self, unled: Unled, held: BTreeSet<usize>) -> Vec<usize> {
         let lacking = self.space.borrow().lacking();
-        let may_be = |s: &usize| match w.unled.get() {
-            Unled::Nobody => w.held.borrow().contains(s),
+        let may_be = |s: &usize| match unled {
+            Unled::Nobody => held.contains(s),
             Unled::NotRemoved => {
-                w.held.borrow().contains(s) || self.leaver(*s).is_some_and(|d| !d.is_written_off())
+                held.contains(s) || self.leaver(*s).is_some_and(|d| !d.is_written_off())
             }
             Unled::All => true,
         };
-        lacking.into_iter().filter(may_be).collect()
+        let mut stay: BTreeSet<usize> = lacking.into_iter().filter(may_be).collect();
+        if !has(Bug::HeldMoves) {
+            stay.extend(held);
+        }
+        stay.into_iter().collect()
     }
 
     /// The device that a slab moves off.
