@@ -83,6 +83,8 @@ weir_base::planted_bugs! {
     ReturnUnseen,
     /// A slab moves though its new place did not give a block back, as it was written there.
     HeldMoves,
+    /// What a piece of a map leads to, and was given up with a removed device, is lost though that is not removed any more.
+    LetGoStands,
     /// A block that cannot be read holds every slab that lacks anything.
     UnreadHoldsAll,
     /// A device that went its own way forgets that before the others know that it misses everything.
@@ -315,6 +317,7 @@ impl Bug {
         Bug::LateStaysLost,
         Bug::WipedUntold,
         Bug::HeldMoves,
+        Bug::LetGoStands,
         Bug::UnreadHoldsAll,
         Bug::DeadIsAway,
         Bug::AwayIsWrittenOff,

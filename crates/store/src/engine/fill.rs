@@ -45,7 +45,7 @@ pub(crate) enum Into {
 pub(crate) struct Filled {
     /// Slabs whose new places may lack something.
     pub(crate) stay: Vec<usize>,
-    /// Something that no copy has was given up.
+    /// Something that no copy has was given up, or what may lead to something.
     pub(crate) is_lossy: bool,
 }
 
@@ -131,7 +131,9 @@ impl Inner {
                 continue;
             }
             // Whatever no walk finds, though it could read all that leads anywhere, is in use for nothing.
-            return Ok(Filled { stay: self.staying(w.unled.get(), held), is_lossy });
+            let unled = w.unled.get();
+            is_lossy |= unled == Unled::NotRemoved && !has(Bug::LetGoStands);
+            return Ok(Filled { stay: self.staying(unled, held), is_lossy });
         }
     }
 
