@@ -77,6 +77,8 @@ weir_base::planted_bugs! {
     SeenByPlace,
     /// What all devices show to be wrong once is lost when its slab moves.
     WrongOnceIsLost,
+    /// The same where the other device is dead.
+    BesideDeadIsLost,
     /// What a device in service says it cannot read is lost when its slab moves.
     BadIsLost,
     /// What was lost with a removed device is lost though that is not removed any more by the time that its slabs have moved.
@@ -311,6 +313,7 @@ impl Bug {
         Bug::LackingUnasked,
         Bug::SeenByPlace,
         Bug::WrongOnceIsLost,
+        Bug::BesideDeadIsLost,
         Bug::BadIsLost,
         Bug::ReturnUnseen,
         Bug::EchoAwaited,

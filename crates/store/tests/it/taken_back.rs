@@ -32,9 +32,8 @@ fn undone(how: Undone, early: bool) -> Result<u8, IoError> {
         };
         q.set_fill_rate(500 * B);
         q.remove(0).await.unwrap();
-        // Copied, but for that.
-        lost(1).await;
-        while q.status().work.is_none_or(|w| w.done * 2 < w.total) {
+        // Copied, but for what it cannot read.
+        while q.status().work.is_none_or(|w| w.done * 2 <= w.total) {
             sleep(20 * MILLIS).await;
         }
         sleep(2 * SECONDS).await;
@@ -43,7 +42,7 @@ fn undone(how: Undone, early: bool) -> Result<u8, IoError> {
             beside.takes.set(15 * SECONDS);
             spawn_task(async move { drop(r.checkpoint().await) });
         }
-        lost(2).await;
+        lost(1).await;
         if !early {
             sleep(3 * SECONDS).await;
         }

@@ -241,17 +241,19 @@ impl Inner {
                 let is_given_up = seen.is_given_up();
                 seen = seen.give_up();
                 let left = self.leaver(self.space.borrow().slab_of(entry.vbn));
+                let is_read = left.as_ref().is_some_and(|d| d.is_readable()) && !is_given_up;
                 match (&seen.look, left) {
                     // What a device in service does not give it may give some day.
                     (Look::Unread(_), Some(d)) if !d.is_written_off() => {
                         is_left_out = !has(Bug::BadIsLost);
                     }
-                    // Nothing of that would be left.
-                    (Look::Wrong | Look::Unread(IoError::Medium), Some(d))
-                        if d.is_readable()
-                            && !is_given_up
+                    // Nothing of that would be left, whichever device it is that shows it.
+                    (Look::Wrong | Look::Unread(IoError::Medium), _)
+                        if seen.is_shown
+                            && (is_read || !has(Bug::BesideDeadIsLost))
+                            && !(is_given_up && has(Bug::GivenUpInHaste))
                             && !has(Bug::WrongOnceIsLost)
-                            && !self.is_proved(entry.vbn, entry.crc) =>
+                            && !self.is_proved(entry.vbn, entry.crc, seen.begun) =>
                     {
                         match (w.prove, proofs) {
                             // Whoever proves all tells.

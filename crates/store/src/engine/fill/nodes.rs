@@ -99,7 +99,7 @@ impl Inner {
         let seen = self.look((ptr.vbn, ptr.crc), good, Which::All, &[]).await.give_up();
         match seen.look {
             Look::Wrong if has(Bug::WrongOnceIsLost) => Fate::Lost,
-            Look::Wrong if self.is_proved(ptr.vbn, ptr.crc as u32) => Fate::Lost,
+            Look::Wrong if self.is_proved(ptr.vbn, ptr.crc as u32, seen.begun) => Fate::Lost,
             Look::Wrong => Fate::Doubted,
             // It is whole, and makes no sense; or it was not a moment ago.
             Look::Good(..) if t.proofs == 0 => Fate::Lost,
