@@ -79,6 +79,8 @@ weir_base::planted_bugs! {
     WrongOnceIsLost,
     /// The same where the other device is dead.
     BesideDeadIsLost,
+    /// What is shown wrong once, or cannot be read once, is missed by a device that is brought back.
+    ResyncIsHasty,
     /// What a device in service says it cannot read is lost when its slab moves.
     BadIsLost,
     /// What was lost with a removed device is lost though that is not removed any more by the time that its slabs have moved.
@@ -314,6 +316,7 @@ impl Bug {
         Bug::SeenByPlace,
         Bug::WrongOnceIsLost,
         Bug::BesideDeadIsLost,
+        Bug::ResyncIsHasty,
         Bug::BadIsLost,
         Bug::ReturnUnseen,
         Bug::EchoAwaited,

@@ -12,7 +12,8 @@
 //!
 //! What no copy can give now may be good on a device that is away. A slab that may have some of it stays where it is, and all
 //! others move. What is wrong on all devices may be shown so for a moment only: where nothing of it would be left, it is looked at again
-//! after the pause that proves it. A device that is brought back is up to date as a whole or not at all.
+//! after the pause that proves it. A device that is brought back is up to date as a whole or not at all: what the others show so twice it
+//! goes without.
 
 mod data;
 mod lists;
