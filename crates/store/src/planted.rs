@@ -77,10 +77,18 @@ weir_base::planted_bugs! {
     SeenByPlace,
     /// What all devices show to be wrong once is lost when its slab moves.
     WrongOnceIsLost,
+    /// The same where the other device is dead.
+    BesideDeadIsLost,
+    /// What is shown wrong once, or cannot be read once, is missed by a device that is brought back.
+    ResyncIsHasty,
     /// What a device in service says it cannot read is lost when its slab moves.
     BadIsLost,
     /// What was lost with a removed device is lost though that is not removed any more by the time that its slabs have moved.
     ReturnUnseen,
+    /// A slab moves though its new place did not give a block back, as it was written there.
+    HeldMoves,
+    /// What a piece of a map leads to, and was given up with a removed device, is lost though that is not removed any more.
+    LetGoStands,
     /// A block that cannot be read holds every slab that lacks anything.
     UnreadHoldsAll,
     /// A device that went its own way forgets that before the others know that it misses everything.
@@ -307,11 +315,15 @@ impl Bug {
         Bug::LackingUnasked,
         Bug::SeenByPlace,
         Bug::WrongOnceIsLost,
+        Bug::BesideDeadIsLost,
+        Bug::ResyncIsHasty,
         Bug::BadIsLost,
         Bug::ReturnUnseen,
         Bug::EchoAwaited,
         Bug::LateStaysLost,
         Bug::WipedUntold,
+        Bug::HeldMoves,
+        Bug::LetGoStands,
         Bug::UnreadHoldsAll,
         Bug::DeadIsAway,
         Bug::AwayIsWrittenOff,

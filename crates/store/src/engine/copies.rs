@@ -13,7 +13,7 @@ use crate::planted::{Bug, has};
 use std::rc::Rc;
 use weir_base::{IoError, IoResult, MILLIS, Nanos};
 use weir_mem::Slice;
-use weir_reactor::sleep;
+use weir_reactor::{now, sleep};
 
 /// Copies of a block: the device, and the block there.
 pub(super) type Copies = Vec<(Rc<Device>, u64)>;
@@ -37,6 +37,10 @@ pub(super) struct Seen {
     pub(super) sum: u64,
     /// What it comes to without the devices that somebody has given up, if they could not be read.
     without: Option<Look>,
+    /// A copy showed something else, or that its medium is bad. Else there is no copy.
+    pub(super) is_shown: bool,
+    /// When it began.
+    pub(super) begun: Nanos,
 }
 
 impl Seen {
@@ -112,8 +116,10 @@ impl Inner {
         good: impl Fn(&Slice) -> bool,
         which: Which,
     ) -> Seen {
+        let (begun, mut is_shown) = (now(), false);
         let copies = self.copies_of(vbn).into_iter().flatten();
         let mut copies: Vec<_> = copies.map(|(d, at)| (d.is_current_to_read(), d, at)).collect();
+        let old = copies.len();
         // What is out of date may still have it, and so may the place that the slab moves to; the proof tells.
         copies.sort_by_key(|(current, ..)| !current);
         if !has(Bug::MoveMissesReads) {
@@ -122,7 +128,7 @@ impl Inner {
         let (mut bad, mut data) = (Vec::new(), None);
         // Why copies could not be read, and those on what somebody has given up.
         let (mut unread, mut given_up) = (None, None);
-        for (current, d, at) in copies {
+        for (n, (current, d, at)) in copies.into_iter().enumerate() {
             if data.is_some() && (!current || which == Which::First) {
                 continue;
             }
@@ -136,7 +142,10 @@ impl Inner {
             // What a write brings that was given up may come yet: asked before it is read.
             let is_late = !current && !d.is_quiet(0).await && !has(Bug::LateIsLost);
             let buf = Slice::heap(BLOCK);
-            match d.read(at, &buf, self.options.deadline).await {
+            let read = d.read(at, &buf, self.options.deadline).await;
+            // A new place shows what was there before.
+            is_shown |= n < old && matches!(read, Ok(()) | Err(IoError::Medium));
+            match read {
                 Ok(()) if good(&buf) => {
                     self.works.damage.good(&d, at, 1);
                     data.get_or_insert(buf);
@@ -181,7 +190,7 @@ impl Inner {
         if is_over || waits || !matches!(look, Look::Unread(_)) {
             without = None;
         }
-        Seen { look, bad, sum, without }
+        Seen { look, bad, sum, without, is_shown, begun }
     }
 
     /// How patient something is that looks at many blocks, of which `given_up` could not be read: if all of them waited, nothing
@@ -191,16 +200,15 @@ impl Inner {
     }
 
     /// Whether a block of which every copy is wrong was so before, [`Options::proof`](super::Options::proof) ago: what a
-    /// device shows for a moment proves nothing.
-    pub(super) fn is_proved(&self, vbn: u64, crc: u32) -> bool {
+    /// device shows for a moment proves nothing. `begun`: when it was looked at now.
+    pub(super) fn is_proved(&self, vbn: u64, crc: u32, begun: Nanos) -> bool {
         /// Blocks that are remembered.
         const MOST: usize = 4096;
         /// For how long one is: so many times what the proof takes.
         const FRESH: u64 = 60;
-        let now = weir_reactor::now();
         let mut wrong = self.wrong.borrow_mut();
         if let Some(first) = wrong.get(&(vbn, crc)) {
-            let since = now.saturating_sub(*first);
+            let since = begun.saturating_sub(*first);
             let proved = has(Bug::ErrorIsLoss) || since >= self.options.proof;
             // Two moments that are far apart, of which nobody knows what was between them, prove no more than one.
             let is_late = since > FRESH * self.options.proof && !has(Bug::WrongForEver);
@@ -219,7 +227,7 @@ impl Inner {
             let oldest = wrong.iter().min_by_key(|(_, t)| **t).map(|(k, _)| *k);
             oldest.map(|k| wrong.remove(&k));
         }
-        wrong.insert((vbn, crc), now);
+        wrong.insert((vbn, crc), now());
         false
     }
 

@@ -12,7 +12,8 @@
 //!
 //! What no copy can give now may be good on a device that is away. A slab that may have some of it stays where it is, and all
 //! others move. What is wrong on all devices may be shown so for a moment only: where nothing of it would be left, it is looked at again
-//! after the pause that proves it. A device that is brought back is up to date as a whole or not at all.
+//! after the pause that proves it. A device that is brought back is up to date as a whole or not at all: what the others show so twice it
+//! goes without.
 
 mod data;
 mod lists;
@@ -45,7 +46,7 @@ pub(crate) enum Into {
 pub(crate) struct Filled {
     /// Slabs whose new places may lack something.
     pub(crate) stay: Vec<usize>,
-    /// Something that no copy has was given up.
+    /// Something that no copy has was given up, or what may lead to something.
     pub(crate) is_lossy: bool,
 }
 
@@ -113,35 +114,46 @@ impl Inner {
         // What was written meanwhile went to the destination as well. Now the maps have it, and it is proved with the rest.
         self.checkpoint_now().await?;
         let mut before = u64::MAX;
+        // What one walk held or gave up the next one may not meet again.
+        let (mut held, mut is_lossy) = (BTreeSet::new(), false);
         loop {
             let w = self.walk(into, true).await?;
             self.flush_filled(into).await?;
+            held.extend(w.held.take());
+            is_lossy |= w.lost.get() > 0;
             // Only places know what they have.
             if into != Into::Moves || has(Bug::UnreadIsLeft) {
                 return Ok(Filled::default());
             }
-            let lacks = self.space.borrow().blocks_lacking(&w.held.borrow());
+            let lacks = self.space.borrow().blocks_lacking(&held);
             let is_led = w.unled.get() == Unled::Nobody && w.lost_pages.get() == 0;
             if is_led && lacks > 0 && lacks < before && !has(Bug::LackingUnasked) {
                 before = lacks;
                 continue;
             }
             // Whatever no walk finds, though it could read all that leads anywhere, is in use for nothing.
-            return Ok(Filled { stay: self.staying(&w), is_lossy: w.lost.get() > 0 });
+            let unled = w.unled.get();
+            is_lossy |= unled == Unled::NotRemoved && !has(Bug::LetGoStands);
+            return Ok(Filled { stay: self.staying(unled, held), is_lossy });
         }
     }
 
-    /// The slabs that move and may lack something.
-    fn staying(&self, w: &Walk) -> Vec<usize> {
+    /// The slabs that move and may lack something. Those that were held do, whatever else is known: what hosts write meanwhile, and
+    /// what is known of the use of blocks, counts as there when it is written.
+    fn staying(&self, unled: Unled, held: BTreeSet<usize>) -> Vec<usize> {
         let lacking = self.space.borrow().lacking();
-        let may_be = |s: &usize| match w.unled.get() {
-            Unled::Nobody => w.held.borrow().contains(s),
+        let may_be = |s: &usize| match unled {
+            Unled::Nobody => held.contains(s),
             Unled::NotRemoved => {
-                w.held.borrow().contains(s) || self.leaver(*s).is_some_and(|d| !d.is_written_off())
+                held.contains(s) || self.leaver(*s).is_some_and(|d| !d.is_written_off())
             }
             Unled::All => true,
         };
-        lacking.into_iter().filter(may_be).collect()
+        let mut stay: BTreeSet<usize> = lacking.into_iter().filter(may_be).collect();
+        if !has(Bug::HeldMoves) {
+            stay.extend(held);
+        }
+        stay.into_iter().collect()
     }
 
     /// The device that a slab moves off.

@@ -163,14 +163,14 @@ impl Inner {
                 sleep(*pause).await;
                 continue;
             }
-            let wrong = matches!(seen.look, Look::Wrong);
+            let (wrong, begun) = (matches!(seen.look, Look::Wrong), seen.begun);
             let result = self.take(seen, dst, &pin, ds).await;
             // What follows may wait for a checkpoint, which waits for readers.
             drop(pin);
             match result {
                 Err(IoError::Medium) if has(Bug::ZerosForDamage) => dst.fill(0),
                 Err(_) if wrong => {
-                    let proved = self.is_proved(entry.vbn, entry.crc) && ds.is_volume();
+                    let proved = self.is_proved(entry.vbn, entry.crc, begun) && ds.is_volume();
                     if proved && !self.poison(ds, lba, entry).await? {
                         // It is another one by now, or there is none any more.
                         continue;

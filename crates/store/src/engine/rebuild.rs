@@ -328,7 +328,13 @@ impl Inner {
         let there = space.slabs.iter().filter(|s| s.exists()).count() as u64;
         let most = (bytes / RECORD as u64).min(MAX_VBN >> space.shift).saturating_sub(there);
         drop(space);
-        self.view().grow(most as usize)
+        let mut view = self.view();
+        // What is written to a new slab is not read back. What moves there is.
+        for site in &mut view.sites {
+            let Some(d) = self.device(site.number) else { continue };
+            site.vacant.retain(|e| !self.upkeep.is_shunned(&d, *e));
+        }
+        view.grow(most as usize)
     }
 
     /// Moves that make new slabs possible, but of those that are `held`.

@@ -53,7 +53,12 @@ fn flip(m: &SimMedium, at: u64) {
 
 /// A pool with a copy of each block on device 0, or on devices 0 and 1.
 fn made(copies: u8) -> (Bench, Pool) {
-    let b = Bench::new(3, 7);
+    made_of(3, copies)
+}
+
+/// The same; there are so many disks.
+fn made_of(all: usize, copies: u8) -> (Bench, Pool) {
+    let b = Bench::new(all, 7);
     let disks = b.disks(if copies == 2 { &[0, 1] } else { &[0] });
     let again = disks.clone();
     let p = b.run(async move {
@@ -195,6 +200,108 @@ fn what_a_failed_device_does_not_show_for_a_moment_is_not_lost_when_it_leaves() 
     }
 }
 
+/// Device 1 was away while all was written. While it is brought back, device 0 does not show something as it is for so many seconds.
+/// Whether the pool is whole by then, whether it is ten minutes later, and how many blocks device 1 does not have; `scrubbed`: after a
+/// scrub.
+fn brought_back(odd: Odd, how: How, seconds: u64, scrubbed: bool) -> (bool, bool, usize) {
+    let (b, p) = made(2);
+    let q = p.clone();
+    let m = b.media[1].clone();
+    b.run(async move {
+        m.set_offline(true);
+        for piece in 0..PIECES {
+            write(&q, 1, at(piece, 0), EACH * B, 1).await.unwrap();
+        }
+        q.checkpoint().await.unwrap();
+    });
+    let odd = places(&b, &p, 0, odd);
+    let (old, disks) = (b.media[0].clone(), b.disks(&[0, 1]));
+    b.media[1].set_offline(false);
+    let m = b.media[0].clone();
+    let (p, before) = b.run(async move {
+        p.close().await.unwrap();
+        match how {
+            How::Wrong => odd.iter().for_each(|at| flip(&old, *at)),
+            How::Bad => odd.iter().for_each(|at| old.fail_reads(*at, B)),
+        }
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        sleep(seconds * SECONDS).await;
+        let before = p.status().whole;
+        match how {
+            How::Wrong => odd.iter().for_each(|at| flip(&old, *at)),
+            How::Bad => old.read_again(),
+        }
+        (p, before)
+    });
+    wait(&b, 600);
+    let whole = p.status().whole;
+    if scrubbed {
+        let q = p.clone();
+        b.run(async move { q.scrub(0).await.map(drop) }).unwrap();
+    }
+    m.set_offline(true);
+    wait(&b, 1);
+    (before, whole, unread(&b, &p))
+}
+
+#[test]
+fn what_is_not_shown_for_a_moment_is_not_missed_by_a_device_that_is_brought_back() {
+    for odd in [Odd::Block, Odd::Many, Odd::Leaf, Odd::Leaves] {
+        for how in [How::Wrong, How::Bad] {
+            // Blocks that are wrong are not waited for before they are in doubt.
+            let is_wrong = how == How::Wrong && matches!(odd, Odd::Block | Odd::Many);
+            let seconds = if is_wrong { 4 } else { 12 };
+            let found = brought_back(odd, how, seconds, false);
+            assert_eq!(found, (false, true, 0), "{odd:?} {how:?}");
+        }
+    }
+}
+
+#[test]
+fn a_device_is_brought_back_though_the_other_one_does_not_show_something_for_long() {
+    let missed = [(Odd::Block, 1), (Odd::Many, 40), (Odd::Leaf, 8), (Odd::Leaves, 40)];
+    for (odd, blocks) in missed {
+        for how in [How::Wrong, How::Bad] {
+            for (scrubbed, blocks) in [(false, blocks), (true, 0)] {
+                let found = brought_back(odd, how, 120, scrubbed);
+                assert_eq!(found, (true, true, blocks), "{odd:?} {how:?} {scrubbed}");
+            }
+        }
+    }
+}
+
+/// Device 1 has died, is replaced, and removed. For seven seconds device 0 does not show a block as it is. `leaves`: that one is
+/// replaced as well. What devices are left, and how many blocks cannot be read without device 0.
+fn beside_a_dead_one(leaves: bool) -> (Vec<u16>, usize) {
+    let (b, p) = made_of(4, 2);
+    let odd = places(&b, &p, 0, Odd::Block).into_iter().next().unwrap();
+    let (q, m, old) = (p.clone(), b.media[1].clone(), b.media[0].clone());
+    let new = b.disks(&[2, 3]);
+    b.run(async move {
+        m.set_offline(true);
+        write(&q, 1, 48 * MIB, B, 2).await.unwrap();
+        flip(&old, odd);
+        q.set_fill_rate(B);
+        if leaves {
+            q.replace(0, new[1].clone()).await.unwrap();
+        }
+        q.replace(1, new[0].clone()).await.unwrap();
+        q.remove(1).await.unwrap();
+        q.set_fill_rate(0);
+        sleep(7 * SECONDS).await;
+        flip(&old, odd);
+    });
+    wait(&b, 600);
+    b.media[0].set_offline(true);
+    (numbers(&p), unread(&b, &p))
+}
+
+#[test]
+fn what_is_not_shown_for_a_moment_is_not_lost_though_the_other_device_is_dead() {
+    assert_eq!(beside_a_dead_one(false), (vec![0, 2], 0));
+    assert_eq!(beside_a_dead_one(true), (vec![2, 3], 0));
+}
+
 /// A device that stays says that it cannot read pieces of the map: those that device 0 has, which is removed and does not answer,
 /// are as many.
 #[test]
@@ -283,7 +390,14 @@ fn planted_bugs_are_caught() {
     let leaf = replaced(1, Odd::Leaf, How::Bad, 20);
     plant(Some(Bug::UnreadHoldsAll));
     let held = one_held().0;
+    plant(Some(Bug::ResyncIsHasty));
+    let hasty =
+        [(Odd::Block, How::Wrong, 4), (Odd::Block, How::Bad, 12), (Odd::Leaf, How::Bad, 12)];
+    let hasty = hasty.map(|(odd, how, seconds)| brought_back(odd, how, seconds, false).2);
+    plant(Some(Bug::BesideDeadIsLost));
+    let beside = [beside_a_dead_one(false).1, beside_a_dead_one(true).1];
     plant(None);
+    assert_eq!((beside, hasty), ([1, 1], [1, 1, 8]));
     assert!(held > Some(1), "{held:?}");
     assert!(once.iter().chain(&bad).all(|(.., unread)| *unread > 0), "{once:?}, {bad:?}");
     assert!(failed.1 > 0 && leaf.2 > 0, "{failed:?}, {leaf:?}");

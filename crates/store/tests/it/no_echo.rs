@@ -1,12 +1,13 @@
 //! A device that is filled takes writes of a block, and never gives it back.
 
 use crate::bench::{B, Bench, MIB, first, write};
-use crate::lacking::{numbers, wait};
+use crate::lacking::{left, numbers, pages_of, wait};
 use crate::leaving::{Ill, IllDisk, ill};
 use std::rc::Rc;
 use weir_base::SECONDS;
 use weir_disk::Disk;
 use weir_reactor::sleep;
+use weir_store::format::page::PageKind;
 use weir_store::{Options, Pool, PoolSpec, create};
 
 const BLOCKS: u64 = 2 * MIB / B;
@@ -16,9 +17,14 @@ const BLOCKS: u64 = 2 * MIB / B;
 enum Filled {
     /// A device that takes another one's place.
     Replacing,
+    /// The same, and a host writes meanwhile.
+    Meanwhile,
     /// One that was away.
     Back,
 }
+
+/// A block that a host writes while a device takes another one's place.
+const NEW: u64 = 40 * MIB / B;
 
 /// A mirror; what is filled is `ill`, and has so many spare blocks.
 fn filled(filled: Filled, spares: u64, ill: &Rc<Ill>, seconds: u64) -> (Bench, Pool) {
@@ -39,10 +45,18 @@ fn filled(filled: Filled, spares: u64, ill: &Rc<Ill>, seconds: u64) -> (Bench, P
         write(&p, 1, 0, BLOCKS * B, 1).await.unwrap();
         p.checkpoint().await.unwrap();
         match filled {
-            Filled::Replacing => {
+            Filled::Replacing | Filled::Meanwhile => {
                 media[0].set_offline(true);
                 write(&p, 1, 48 * MIB, B, 2).await.unwrap();
+                if filled == Filled::Meanwhile {
+                    p.set_fill_rate(200 * B);
+                }
                 p.replace(0, new).await.unwrap();
+                if filled == Filled::Meanwhile {
+                    sleep(SECONDS).await;
+                    write(&p, 1, NEW * B, B, 1).await.unwrap();
+                    p.set_fill_rate(0);
+                }
             }
             Filled::Back => {
                 media[1].set_offline(false);
@@ -55,13 +69,18 @@ fn filled(filled: Filled, spares: u64, ill: &Rc<Ill>, seconds: u64) -> (Bench, P
     (b, p)
 }
 
+/// Those of which one is not given back.
+fn blocks(of: Filled) -> std::ops::Range<u64> {
+    if of == Filled::Meanwhile { NEW..NEW + 1 } else { 0..BLOCKS }
+}
+
 /// The first place of a block on the device that is filled.
 fn place(of: Filled, spares: u64) -> u64 {
     let (b, p) = filled(of, spares, &ill(), 600);
     let device = if of == Filled::Back { 1 } else { 2 };
     b.run(async move {
         let mut all = Vec::new();
-        for k in 0..BLOCKS {
+        for k in blocks(of) {
             let places = p.volume(1).unwrap().locate(k * B).await.unwrap();
             all.extend(places.into_iter().filter(|(d, _)| *d == device).map(|(_, at)| at));
         }
@@ -84,7 +103,7 @@ fn without_echo(of: Filled, spares: u64) -> (bool, u32, Vec<u64>) {
     wait(&b, 1);
     let bad = b.run(async move {
         let mut bad = Vec::new();
-        for k in 0..BLOCKS {
+        for k in (0..BLOCKS).chain(blocks(of)) {
             if first(&p, 1, k * B).await != Ok(1) {
                 bad.push(k);
             }
@@ -103,7 +122,52 @@ fn a_spare_takes_the_place_of_a_block_that_is_never_given_back() {
 
 #[test]
 fn a_slab_moves_elsewhere_if_its_new_place_does_not_give_a_block_back() {
-    assert_eq!(without_echo(Filled::Replacing, 0), (true, 0, vec![]));
+    for of in [Filled::Replacing, Filled::Meanwhile] {
+        assert_eq!(without_echo(of, 0), (true, 0, vec![]), "{of:?}");
+    }
+}
+
+/// The one device of a pool, which has no second copies and no spare blocks, is replaced by another one. That never gives back what it
+/// took where `deaf` is. What it has of the use of blocks, what is left on the old one, and what becomes of the pool when it is opened
+/// again.
+fn heads(deaf: &[u64]) -> (Vec<u64>, Option<u32>, Result<u8, String>) {
+    let (b, ill) = (Bench::new(2, 7), ill());
+    ill.deaf.borrow_mut().extend(deaf);
+    let (old, new): (_, Rc<dyn Disk>) = (b.disk(0), Rc::new(IllDisk(b.disk(1), ill)));
+    let again = vec![old.clone(), new.clone()];
+    let left = b.run(async move {
+        let spec = PoolSpec { spares: 0, ..crate::bench::spec(1) };
+        create(std::slice::from_ref(&old), &spec).await.unwrap();
+        let p = Pool::open(vec![old], Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, BLOCKS * B, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.replace(0, new).await.unwrap();
+        sleep(90 * SECONDS).await;
+        let left = left(&p);
+        p.close().await.unwrap();
+        left
+    });
+    let heads = pages_of(&b.media[1], &|h| h.kind == PageKind::SlabMeta);
+    let opened = b.run(async move {
+        let there = if left.is_none() { again[1..].to_vec() } else { again };
+        let p = Pool::open(there, Options::default()).await.map_err(|e| e.to_string())?;
+        first(&p, 1, 0).await.map_err(|e| format!("{e:?}"))
+    });
+    (heads, left, opened)
+}
+
+/// The same when the head of a slab, in both places that it has, is not given back. There is no other extent for that slab.
+fn without_head() -> (Option<u32>, Result<u8, String>) {
+    let all = heads(&[]).0;
+    let near = |at: &u64| *at < all[0] + 16 * B;
+    let (_, left, opened) = heads(&all.iter().copied().filter(near).collect::<Vec<_>>());
+    (left, opened)
+}
+
+#[test]
+fn a_slab_stays_if_its_new_place_does_not_give_back_the_use_of_its_blocks() {
+    assert_eq!(without_head(), (Some(1), Ok(1)));
 }
 
 #[test]
@@ -123,4 +187,8 @@ fn planted_bugs_are_caught() {
         plant(None);
         assert!(!whole, "{of:?} {spares}");
     }
+    plant(Some(Bug::HeldMoves));
+    let (meanwhile, head) = (without_echo(Filled::Meanwhile, 0), without_head());
+    plant(None);
+    assert_eq!((meanwhile.2, head.1.is_err()), (vec![NEW], true));
 }

@@ -1,12 +1,12 @@
 //! Removals that are taken back: by a start, by whoever attaches the device, or by who stops them.
 
-use crate::bench::{B, first};
-use crate::lacking::{BLOCK, Lacks, left, wait};
-use crate::leaving::{Deaf, IllDisk, deaf_by};
+use crate::bench::{B, Bench, MIB, first, spec, write};
+use crate::lacking::{BLOCK, BLOCKS, Lacks, is_first_leaf, left, pages_of, wait};
+use crate::leaving::{Deaf, IllDisk, deaf_by, ill};
 use std::rc::Rc;
 use weir_base::{IoError, MILLIS, SECONDS};
 use weir_reactor::{sleep, spawn_task};
-use weir_store::{Options, Pool};
+use weir_store::{Options, Pool, create};
 
 /// What becomes of the removal of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,8 @@ fn undone(how: Undone, early: bool) -> Result<u8, IoError> {
         };
         q.set_fill_rate(500 * B);
         q.remove(0).await.unwrap();
-        // Copied, but for that.
-        lost(1).await;
-        while q.status().work.is_none_or(|w| w.done * 2 < w.total) {
+        // Copied, but for what it cannot read.
+        while q.status().work.is_none_or(|w| w.done * 2 <= w.total) {
             sleep(20 * MILLIS).await;
         }
         sleep(2 * SECONDS).await;
@@ -43,7 +42,7 @@ fn undone(how: Undone, early: bool) -> Result<u8, IoError> {
             beside.takes.set(15 * SECONDS);
             spawn_task(async move { drop(r.checkpoint().await) });
         }
-        lost(2).await;
+        lost(1).await;
         if !early {
             sleep(3 * SECONDS).await;
         }
@@ -63,6 +62,68 @@ fn undone(how: Undone, early: bool) -> Result<u8, IoError> {
     wait(&b, 600);
     let q = p.clone();
     b.run(async move { first(&q, 1, BLOCK * B).await })
+}
+
+/// A removal is taken back in the moment in which all has been proved that is on other devices. The removed device was silent. The
+/// other one says that it cannot read a piece of the map, and goes on saying so. The blocks that cannot be read from the new device
+/// and the old one.
+fn unled(how: Undone) -> Vec<u64> {
+    let b = Bench::new(3, 7);
+    let (disks, beside) = (b.disks(&[0, 1]), ill());
+    let new = Rc::new(IllDisk(b.disk(2), beside.clone()));
+    let (m, other, disk) = (b.media[0].clone(), b.media[1].clone(), b.disk(0));
+    let p = b.run(async move {
+        let again = disks.clone();
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, BLOCKS * B, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        p.close().await.unwrap();
+        pages_of(&other, &is_first_leaf).into_iter().for_each(|at| other.fail_reads(at, B));
+        let p = Pool::open(again, Options::default()).await.unwrap();
+        m.set_offline(true);
+        write(&p, 1, 48 * MIB, B, 2).await.unwrap();
+        p.set_fill_rate(50 * B);
+        p.replace(0, new).await.unwrap();
+        p.remove(0).await.unwrap();
+        // The piece has been tried for the last time, and the rest is proved still.
+        sleep(25 * SECONDS).await;
+        beside.takes.set(15 * SECONDS);
+        let r = p.clone();
+        spawn_task(async move { drop(r.checkpoint().await) });
+        sleep(100 * MILLIS).await;
+        m.set_offline(false);
+        match how {
+            Undone::Attached => p.attach(disk).await.map(drop).unwrap(),
+            Undone::Cancelled => {
+                p.cancel(0).await.unwrap();
+                p.resync().await.unwrap();
+            }
+        }
+        beside.takes.set(0);
+        p.set_fill_rate(0);
+        p
+    });
+    wait(&b, 600);
+    let q = p.clone();
+    b.run(async move {
+        let mut bad = Vec::new();
+        for k in 0..BLOCKS {
+            if first(&q, 1, k * B).await != Ok(1) {
+                bad.push(k);
+            }
+        }
+        bad
+    })
+}
+
+#[test]
+fn what_nobody_could_lead_to_is_looked_for_again_when_a_removal_is_undone() {
+    for how in [Undone::Attached, Undone::Cancelled] {
+        assert_eq!(unled(how), Vec::<u64>::new(), "{how:?}");
+    }
 }
 
 #[test]
@@ -116,6 +177,9 @@ fn planted_bugs_are_caught() {
     let found = all.map(|(how, early)| undone(how, early));
     plant(Some(Bug::LateStaysLost));
     let late = late_at_a_start();
+    plant(Some(Bug::LetGoStands));
+    let unled = unled(Undone::Attached);
     plant(None);
+    assert!(!unled.is_empty());
     assert_eq!((found, late[2]), ([Err(IoError::Medium); 3], Err(IoError::Medium)));
 }

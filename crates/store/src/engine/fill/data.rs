@@ -236,31 +236,33 @@ impl Inner {
                 Ok(None) => return Ok(Brought::Done),
                 Err(e) => return self.leave_out_all(w, e).map(|()| Brought::Done),
             }
-            let mut is_left_out = false;
+            let (mut stays, mut is_read) = (false, true);
+            let is_given_up = seen.is_given_up() && w.into == Into::Moves;
             if w.into == Into::Moves {
-                let is_given_up = seen.is_given_up();
                 seen = seen.give_up();
                 let left = self.leaver(self.space.borrow().slab_of(entry.vbn));
-                match (&seen.look, left) {
-                    // What a device in service does not give it may give some day.
-                    (Look::Unread(_), Some(d)) if !d.is_written_off() => {
-                        is_left_out = !has(Bug::BadIsLost);
-                    }
-                    // Nothing of that would be left.
-                    (Look::Wrong | Look::Unread(IoError::Medium), Some(d))
-                        if d.is_readable()
-                            && !is_given_up
-                            && !has(Bug::WrongOnceIsLost)
-                            && !self.is_proved(entry.vbn, entry.crc) =>
-                    {
-                        match (w.prove, proofs) {
-                            // Whoever proves all tells.
-                            (false, _) => return Ok(Brought::Done),
-                            (true, 0) => is_left_out = true,
-                            (true, _) => return Ok(Brought::Doubted),
-                        }
-                    }
-                    _ => {}
+                is_read = left.as_ref().is_some_and(|d| d.is_readable()) && !is_given_up;
+                // What a device in service does not give it may give some day.
+                stays = matches!(seen.look, Look::Unread(_))
+                    && left.is_some_and(|d| !d.is_written_off());
+            }
+            let mut is_left_out = stays && !has(Bug::BadIsLost);
+            let is_bad = matches!(seen.look, Look::Wrong | Look::Unread(IoError::Medium));
+            // Nothing of that would be left, whichever device it is that shows it.
+            if is_bad
+                && !stays
+                && seen.is_shown
+                && (is_read || !has(Bug::BesideDeadIsLost))
+                && !(is_given_up && has(Bug::GivenUpInHaste))
+                && !(w.into != Into::Moves && has(Bug::ResyncIsHasty))
+                && !has(Bug::WrongOnceIsLost)
+                && !self.is_proved(entry.vbn, entry.crc, seen.begun)
+            {
+                match (w.prove, proofs) {
+                    // Whoever proves all tells.
+                    (false, _) => return Ok(Brought::Done),
+                    (true, 0) => is_left_out = true,
+                    (true, _) => return Ok(Brought::Doubted),
                 }
             }
             let one = Slice::heap(BLOCK);

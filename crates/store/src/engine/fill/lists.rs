@@ -39,7 +39,7 @@ impl Inner {
                 let page = match self.meta_by(&ptr, PageKind::Dead, tries.effort).await {
                     Ok(page) => page,
                     Err(e) => {
-                        let fate = self.fate(&tries, e, Some((ptr, PageKind::Dead))).await;
+                        let fate = self.fate(w, &tries, e, Some((ptr, PageKind::Dead))).await;
                         drop(pin);
                         match self.try_again(w, &mut tries, (e, fate)).await? {
                             true => continue 'again,

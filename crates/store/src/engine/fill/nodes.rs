@@ -86,6 +86,7 @@ impl Inner {
     /// What becomes of a page of which no copy is good. The caller holds the pin under which it was found.
     pub(super) async fn fate(
         &self,
+        w: &Walk,
         t: &Tries,
         e: IoError,
         page: Option<(NodePtr, PageKind)>,
@@ -93,17 +94,32 @@ impl Inner {
         if t.effort != Effort::Last || e != IoError::Medium {
             return Fate::Unread;
         }
+        let is_hasty = has(Bug::ResyncIsHasty) || has(Bug::WrongOnceIsLost);
+        let goes_without = w.into != Into::Moves && !is_hasty;
         // It was not even reached.
-        let Some((ptr, kind)) = page else { return Fate::Unread };
+        let Some((ptr, kind)) = page else {
+            return match (goes_without, t.proofs) {
+                (false, _) => Fate::Unread,
+                (true, 0) => Fate::Lost,
+                (true, _) => Fate::Doubted,
+            };
+        };
         let good = |b: &Slice| ptr.verify(&block_of(b), self.tag, kind).is_ok();
         let seen = self.look((ptr.vbn, ptr.crc), good, Which::All, &[]).await.give_up();
         match seen.look {
             Look::Wrong if has(Bug::WrongOnceIsLost) => Fate::Lost,
-            Look::Wrong if self.is_proved(ptr.vbn, ptr.crc as u32) => Fate::Lost,
+            Look::Wrong if self.is_proved(ptr.vbn, ptr.crc as u32, seen.begun) => Fate::Lost,
             Look::Wrong => Fate::Doubted,
             // It is whole, and makes no sense; or it was not a moment ago.
             Look::Good(..) if t.proofs == 0 => Fate::Lost,
             Look::Good(..) => Fate::Doubted,
+            // What is filled as a whole goes without what the medium does not give, if that lasts.
+            Look::Unread(IoError::Medium) if goes_without => {
+                match self.is_proved(ptr.vbn, ptr.crc as u32, seen.begun) {
+                    true => Fate::Lost,
+                    false => Fate::Doubted,
+                }
+            }
             Look::Unread(_) => Fate::Unread,
         }
     }
@@ -116,9 +132,9 @@ impl Inner {
         (e, fate): (IoError, Fate),
     ) -> IoResult<bool> {
         if t.effort == Effort::Last {
-            // What is filled as a whole goes without what the medium does not give.
             let is_bad = e == IoError::Medium && fate == Fate::Unread;
-            let is_gone = is_bad && (w.into != Into::Moves || has(Bug::BadIsLost));
+            let is_hasty = w.into != Into::Moves && has(Bug::ResyncIsHasty);
+            let is_gone = is_bad && (is_hasty || has(Bug::BadIsLost));
             if fate == Fate::Lost || is_gone || has(Bug::UnseenIsNothing) {
                 w.lost.set(w.lost.get() + u64::from(e == IoError::Medium));
                 w.lost_pages.set(w.lost_pages.get() + u64::from(e == IoError::Medium));
@@ -216,7 +232,7 @@ impl Inner {
                         break (ptr, node, maps);
                     }
                     Err(e) => {
-                        let fate = self.fate(&tries, e, ptr).await;
+                        let fate = self.fate(w, &tries, e, ptr).await;
                         drop(pin);
                         match self.try_again(w, &mut tries, (e, fate)).await? {
                             true => continue,
