@@ -5,7 +5,9 @@ use super::Identity;
 use super::loops::made_from;
 use super::openers::{Asked, writer};
 use super::soon::soon;
-use super::users::{first_line, in_use_but_for_loops, loops_of, number, of_number, opened_by};
+use super::users::{
+    first_line, in_use_but_for_loops, is_claimed, loops_of, number, of_number, opened_by,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -42,11 +44,21 @@ impl Part {
         of_it.or_else(|| {
             self.beside.iter().find_map(|(node, identity)| {
                 let why = in_use_but_for_loops(*identity);
-                let why = why.or_else(|| opened_by(node, *identity))?;
+                let why = why.or_else(|| opened_by(node, *identity));
+                // Somebody may have mounted it elsewhere.
+                let claimed = || is_claimed(node).then(|| "somebody has it for himself".into());
+                let why = why.or_else(claimed)?;
                 Some(format!("by {}, {why}", node.display()))
             })
         })
     }
+}
+
+/// The loop devices that are made of this, or of its disk or partitions, as far as they say so.
+pub fn loops_on(identity: Identity) -> Vec<(PathBuf, Identity)> {
+    let of = |node: &Path| Identity::of(&fs::metadata(node).ok()?);
+    let all = loops_of(identity).into_iter();
+    all.filter_map(|(node, _)| of(&node).map(|identity| (node, identity))).collect()
 }
 
 /// What loop devices have that this is made of, down to the ground, as far as it is known here: in a container they may have

@@ -135,8 +135,8 @@ async fn show(
         marker: marker(config),
         names: [volume.serial.clone(), volume.naa.to_string()],
         size: args.verify_size,
-        // Nor may be written what may not be by anybody.
-        seen: seen || volume.read_only,
+        seen,
+        read_only: volume.read_only,
         runtime: args.runtime,
     });
     daemon
@@ -166,15 +166,19 @@ async fn show(
     // Who would have its port is no host of the volume.
     leave(&daemon.controller, own_port).await;
     let goes_on = !args.once && has_hosts(&daemon.controller.model());
-    if done.is_err() && goes_on {
-        own.note_given()?;
+    if goes_on && let Err(e) = &done {
+        tracing::error!("{e}");
+        // Else the next run reads all of it.
+        if let Err(e) = own.note_given() {
+            tracing::warn!("{e}");
+        }
     }
     daemon.controller.started();
     let (proof, bench) = match done {
         // Hosts that have volumes already go on.
         Err(e) if goes_on => {
             let failed = match e.code {
-                Code::DataMismatch => LeftAlone::Changed,
+                Code::DataMismatch => LeftAlone::Lost(e.message),
                 _ => LeftAlone::Failed(e.message),
             };
             (Proof { left_alone: Some(failed), ..Proof::default() }, Ok(Bench::default()))
@@ -269,7 +273,7 @@ fn in_the_way(status: &Status, model: &Model, port: &TargetPort) -> Option<Error
 /// `--once` is for the verification and the measurement.
 fn not_exercised(why: &LeftAlone) -> Error {
     match why {
-        LeftAlone::Changed => {
+        LeftAlone::Changed | LeftAlone::Lost(_) => {
             Error::new(Code::DataMismatch, format!("volume {VOLUME} has changed"))
                 .because(format!("{why}; it is left as it is"))
                 .hint(format!("without --once it is served. {LOST}"))
@@ -355,9 +359,10 @@ fn targets(model: &Model, wanted: Vec<TargetSpec>, told: bool) -> Result<Vec<Tar
     let is_way = |t: &TargetPort| (t.protocol, t.transport) == (Protocol::Srp, Transport::Iwarp);
     let has_way = model.targets.values().any(is_way);
     let all = wanted.into_iter().filter_map(|w| match model.targets.get(&w.name) {
-        Some(t) if t.protocol != w.protocol => None,
+        // It is held back for as long as it is not declared.
         Some(t) => Some(TargetSpec {
-            listen: if told { w.listen } else { t.listen.clone() },
+            listen: if told && t.protocol == w.protocol { w.listen } else { t.listen.clone() },
+            protocol: t.protocol,
             transport: t.transport,
             channels: Some(t.channels),
             cores: t.cores.clone(),
@@ -375,7 +380,10 @@ fn targets(model: &Model, wanted: Vec<TargetSpec>, told: bool) -> Result<Vec<Tar
         true => Ok(all),
         false => Err(Error::new(Code::InvalidConfig, "this node has no SRP port by iWARP")
             .because("quickstart verifies by SRP, and opens none beside ports that are there")
-            .hint("say where it may listen, e.g. --listen 127.0.0.1:5555")),
+            .hint(match model.targets.contains_key(DEFAULT_TARGET) {
+                true => "`weir serve` serves it as it is; another --data-dir begins with a node of its own",
+                false => "say where it may listen, e.g. --listen 127.0.0.1:5555",
+            })),
     }
 }
 
@@ -515,7 +523,7 @@ fn summary(r: &Report, left_alone: Option<&LeftAlone>, ends: bool) -> String {
     match left_alone {
         Some(why) => {
             t += &format!("kept:     volume {VOLUME} is left as it is: {why}\n");
-            if let LeftAlone::Changed = why {
+            if let LeftAlone::Changed | LeftAlone::Lost(_) = why {
                 t += &format!("          {LOST}\n");
             }
         }

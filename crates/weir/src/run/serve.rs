@@ -169,8 +169,8 @@ impl Daemon {
         let node = Node::start(&node_config(config, unsummed))?;
         let opened = async {
             let (commands, mut desired) = (config.key_commands(), config.desired());
-            if declared == Declared::Quickstart {
-                // What becomes of ports is decided when it is known which there are.
+            if declared == Declared::Quickstart && config.listen.is_empty() {
+                // Ports that are there stay. One that is to listen elsewhere does so from the first moment on.
                 desired.targets.clear();
             }
             let (dir, s) = (&config.data_dir, stopping.clone());

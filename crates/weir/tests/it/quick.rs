@@ -409,6 +409,23 @@ fn quickstart_says_that_its_own_data_was_lost() {
     });
 }
 
+/// Where it is told to listen it does so from the first moment on, and nowhere else.
+#[test]
+fn quickstart_does_not_listen_where_it_did() {
+    let d = Daemon::new("quick-elsewhere");
+    let port = || {
+        let l = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        l.local_addr().expect("its address").to_string()
+    };
+    let (before, now) = (port(), port());
+    let child = quickstart_at(&d, &before, "8M", &["--once"]);
+    assert_eq!(ends(&d, child), Some(0), "{}", d.log());
+    let _taken = std::net::TcpListener::bind(&before).expect("it is free");
+    let child = quickstart_at(&d, &now, "8M", &["--once"]);
+    assert_eq!(ends(&d, child), Some(0), "{}", d.log());
+    assert!(!d.log().contains("cannot listen") && !d.log().contains(&before), "{}", d.log());
+}
+
 /// With `--once` success means that it was done.
 #[test]
 fn quickstart_once_is_no_success_where_it_is_cut_off() {
@@ -520,13 +537,13 @@ fn quickstart_says_of_an_operators_volume_only_that_it_is_not_known() {
 /// A run is cut off when it has verified, before it has shown; a host has the volume in between, and writes behind what was.
 #[test]
 fn quickstart_shows_to_nobody_what_a_host_wrote_behind_its_own() {
-    for state in ["begun", "written"] {
-        shows_to_nobody(state);
+    for (state, read_only) in [("begun", false), ("written", false), ("written", true)] {
+        shows_to_nobody(state, read_only);
     }
 }
 
-fn shows_to_nobody(state: &str) {
-    let mut d = Daemon::new(&format!("quick-behind-{state}"));
+fn shows_to_nobody(state: &str, read_only: bool) {
+    let mut d = Daemon::new(&format!("quick-behind-{state}-{read_only}"));
     quickstart_with(&d, "8M", |_, _| {
         d.ok("map delete everyone quick --force");
     });
@@ -542,6 +559,9 @@ fn shows_to_nobody(state: &str) {
     let by = "--volume quick --initiator-port 1:2 --offset 32M";
     d.ok(&format!("write --target {} {by} --input {}", d.target(), d.path("in")));
     d.ok("map delete db1 quick --force");
+    if read_only {
+        d.ok("volume set quick --read-only on");
+    }
     d.stop();
     quickstart_with(&d, "8M", |said, at| {
         assert!(said.contains("left as it is") && !d.log().contains("to all"), "{said}");

@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{Part, all_of, opened_by, parts, soon, used_by};
+use weir_uring::device::{Part, all_of, loops_on, opened_by, parts, soon, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -25,6 +25,10 @@ fn wrong(path: &Path, why: impl std::fmt::Display, hint: &str) -> Error {
 /// Another process that has this open for writing, and for longer than who only looks what it is.
 pub(super) fn kept_open_by(path: &Path, identity: Identity) -> Option<String> {
     kept(|| opened_by(path, identity))
+}
+
+fn made_of(part: &Part) -> String {
+    format!("{} is made of `{}`", part.of.display(), part.name.display())
 }
 
 /// A use that lasts.
@@ -238,24 +242,43 @@ impl Holds {
 
     /// Refuses a loop device, or what is made of one, that shows what somebody has: the kernel gives it to both.
     fn check_below(&self, held: &Held, path: &Path) -> Result<()> {
-        let all = parts(held.identity(), held.path()).map_err(|why| in_use(path, why))?;
-        for part in all {
-            let made_of = format!("{} is made of `{}`", part.of.display(), part.name.display());
-            let beside = part.beside.iter().map(|(_, identity)| *identity);
-            let all = std::iter::once(part.identity).chain(beside).flat_map(all_of);
-            let owner = all.into_iter().find_map(|identity| {
-                let held = self.owner_of(identity).map(|(owner, _)| owner);
-                held.or_else(|| self.yielded_of(identity))
-            });
-            let owner = owner.map(|owner| format!("which belongs to {owner}"));
+        for part in parts(held.identity(), held.path()).map_err(|why| in_use(path, why))? {
+            let owner = self.owner_below(&part).map(|owner| format!("which belongs to {owner}"));
             // Where that is not up, its path tells.
             let known = || self.known_as(&part).err().map(|e| e.to_string());
             let used = || kept(|| part.used_by()).map(|why| format!("which is in use: {why}"));
             if let Some(why) = owner.or_else(known).or_else(used) {
-                return Err(in_use(path, format!("{made_of}, {why}")));
+                return Err(in_use(path, format!("{}, {why}", made_of(&part))));
             }
         }
         Ok(())
+    }
+
+    /// The same where what a volume has comes to it again: it refuses what this process has, above it or below.
+    pub(super) fn check_below_again(&self, held: &Held, path: &Path) -> Result<()> {
+        for (node, identity) in loops_on(held.identity()) {
+            if let Some((owner, _)) = self.owner_of(identity) {
+                let why = format!("{} is made of it, which belongs to {owner}", node.display());
+                return Err(in_use(path, why));
+            }
+        }
+        for part in parts(held.identity(), held.path()).map_err(|why| in_use(path, why))? {
+            if let Some(owner) = self.owner_below(&part) {
+                let why = format!("{}, which belongs to {owner}", made_of(&part));
+                return Err(in_use(path, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Who has what a loop device is made of, or another loop device that shows some of the same.
+    fn owner_below(&self, part: &Part) -> Option<Owner> {
+        let beside = part.beside.iter().map(|(_, identity)| *identity);
+        let mut all = std::iter::once(part.identity).chain(beside).flat_map(all_of);
+        all.find_map(|identity| {
+            let held = self.owner_of(identity).map(|(owner, _)| owner);
+            held.or_else(|| self.yielded_of(identity))
+        })
     }
 
     fn known_as(&self, part: &Part) -> Result<()> {

@@ -115,6 +115,9 @@ impl Holds {
         let take = move |holds: &Arc<Holds>| {
             let held = holds.take(&owner, &path, read_only, wait)?;
             holds.check_disk_again(&held, None, || Ok(false))?;
+            if !held.is_kept() {
+                holds.check_below_again(&held, &path)?;
+            }
             match is_as_recorded(recorded.as_deref(), held.lasting_name()) {
                 true => Ok(held),
                 false => Err(another(&path).hint(

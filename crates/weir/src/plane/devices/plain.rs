@@ -305,6 +305,22 @@ impl Starting<'_> {
 }
 
 impl Holds {
+    /// Holds a device that is known by its name, and does nothing with it.
+    async fn hold_named(self: &Arc<Self>, owner: &Owner, d: &Device) {
+        let (Some(path), Some(name)) = (&d.path, d.identity.clone()) else { return };
+        let (owner, at, had) = (owner.clone(), PathBuf::from(path), d.had());
+        let path = at.clone();
+        let take = move |holds: &Arc<Holds>| -> Result<Option<Taken>> {
+            let held = holds.take(&owner, &path, false, Wait::No)?;
+            let is_it = held.lasting_name().is_some_and(|n| is_as_recorded(Some(&name), Some(n)));
+            Ok(Some(held).filter(|h| is_it && h.last_len() >= had))
+        };
+        // Else it is not there now.
+        if let Ok(Some(taken)) = self.helped(&at, take).await {
+            drop(taken.keep());
+        }
+    }
+
     /// Starts the devices of a plain pool. See [`DataPlane::start_pool`](weir_control::dataplane::DataPlane::start_pool).
     pub(crate) async fn start_plain(self: &Arc<Self>, pool: &Pool) -> Result<Vec<DeviceFound>> {
         let owner = Owner::Pool(pool.name.clone());
@@ -316,15 +332,7 @@ impl Holds {
         for (number, d) in (0..).zip(&pool.devices) {
             // What is there of a pool is held, whatever it lacks: nobody else gets it. Nothing more is made or labelled.
             if failed.is_some() && (d.new || !d.labelled) {
-                let at = PathBuf::from(d.path.clone().unwrap_or_default());
-                let (owner, path) = (owner.clone(), at.clone());
-                let take = move |holds: &Arc<Holds>| holds.take(&owner, &path, false, Wait::No);
-                if !d.new
-                    && let Ok(taken) = self.helped(&at, take).await
-                    && is_as_recorded(d.identity.as_deref(), taken.lasting_name())
-                {
-                    drop(taken.keep());
-                }
+                self.hold_named(&owner, d).await;
                 continue;
             }
             let Some(path) = d.path.as_ref().map(PathBuf::from) else {

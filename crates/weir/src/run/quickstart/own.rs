@@ -179,6 +179,8 @@ impl Proof {
 pub(super) enum LeftAlone {
     Changed,
     Unknown,
+    /// What was written a moment ago is not what is read. It is said where.
+    Lost(String),
     /// That went wrong, and hosts have volumes.
     Failed(String),
 }
@@ -190,6 +192,7 @@ impl std::fmt::Display for LeftAlone {
                 f.write_str("it holds something else than an earlier run has written")
             }
             LeftAlone::Unknown => f.write_str("what it holds is not known, and others may use it"),
+            LeftAlone::Lost(what) => write!(f, "data was lost: {what}"),
             LeftAlone::Failed(why) => write!(f, "it cannot be verified and measured: {why}"),
         }
     }
@@ -208,8 +211,10 @@ pub(super) struct Own {
     pub(super) names: [String; 2],
     /// How much is written when nobody has used the volume.
     pub(super) size: u64,
-    /// Others see the volume, or it may not be written.
+    /// Others see the volume.
     pub(super) seen: bool,
+    /// It may not be written, by anybody.
+    pub(super) read_only: bool,
     pub(super) runtime: Duration,
 }
 
@@ -272,7 +277,7 @@ impl Own {
             }
             return Ok(Proof { kept, ..Proof::default() });
         }
-        let own = note.filter(|n| n.state == State::Begun && !self.seen);
+        let own = note.filter(|n| n.state == State::Begun && !self.seen && !self.read_only);
         let Some(old) = own else { return Proof::left_alone(LeftAlone::Unknown) };
         // All of it, if another run has made it: a host may have had it since, and has it no more.
         let is_new = old.len == 0 && old.seed == run_of(self.port);
@@ -299,7 +304,7 @@ impl Own {
         let note = Note::read(&self.marker, &self.names)?;
         let is_new = |n: &Note| n.len == 0 && n.seed == run_of(self.port);
         let was_cut_off = |n: Note| match n.state {
-            State::Begun => !is_new(&n),
+            State::Begun => !is_new(&n) && !self.read_only,
             State::Written => true,
             State::Served | State::Shown => false,
         };
