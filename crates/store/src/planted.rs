@@ -81,6 +81,8 @@ weir_base::planted_bugs! {
     BesideDeadIsLost,
     /// What is shown wrong once, or cannot be read once, is missed by a device that is brought back.
     ResyncIsHasty,
+    /// All doubtful blocks of a leaf are looked at before the first is again, however long that takes.
+    ProvedTooLate,
     /// What a device in service says it cannot read is lost when its slab moves.
     BadIsLost,
     /// What was lost with a removed device is lost though that is not removed any more by the time that its slabs have moved.
@@ -317,6 +319,7 @@ impl Bug {
         Bug::WrongOnceIsLost,
         Bug::BesideDeadIsLost,
         Bug::ResyncIsHasty,
+        Bug::ProvedTooLate,
         Bug::BadIsLost,
         Bug::ReturnUnseen,
         Bug::EchoAwaited,

@@ -328,18 +328,22 @@ impl Inner {
         let there = space.slabs.iter().filter(|s| s.exists()).count() as u64;
         let most = (bytes / RECORD as u64).min(MAX_VBN >> space.shift).saturating_sub(there);
         drop(space);
+        self.view_to_grow().grow(most as usize)
+    }
+
+    /// Without places that do not give back what is written there: what is written to a new slab is not read back. What moves there is.
+    fn view_to_grow(&self) -> View {
         let mut view = self.view();
-        // What is written to a new slab is not read back. What moves there is.
         for site in &mut view.sites {
             let Some(d) = self.device(site.number) else { continue };
             site.vacant.retain(|e| !self.upkeep.is_shunned(&d, *e));
         }
-        view.grow(most as usize)
+        view
     }
 
     /// Moves that make new slabs possible, but of those that are `held`.
     pub(super) fn levelling(&self, held: &BTreeSet<usize>) -> Vec<(usize, usize, Placement)> {
-        let mut view = self.view();
+        let mut view = self.view_to_grow();
         view.plots.retain(|p| !held.contains(&p.slab));
         view.balance(BATCH)
     }

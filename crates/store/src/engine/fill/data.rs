@@ -15,7 +15,7 @@ use std::rc::Rc;
 use weir_base::{IoError, IoResult};
 use weir_block::{IoFuture, join_parts};
 use weir_mem::Slice;
-use weir_reactor::sleep;
+use weir_reactor::{now, sleep};
 
 /// Blocks that are copied with one read and one write at most.
 const RUN: usize = 64;
@@ -49,6 +49,9 @@ struct Run {
     at: u64,
     blocks: Vec<(u64, MapEntry)>,
 }
+
+/// For how long doubtful blocks are looked at, one after the other, before they are looked at again: so many times what the proof takes.
+const ENOUGH: u64 = 20;
 
 impl Inner {
     /// Brings the blocks of a leaf, and gives those that the copy which is read does not have. The caller holds a pin.
@@ -174,20 +177,36 @@ impl Inner {
                 None => break,
             }
         }
+        while !doubted.is_empty() {
+            doubted = self.prove(w, ds, doubted).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks at doubtful blocks until it is proved what they are, at as many as that is known of. Gives the others: looks at one
+    /// block that are far apart prove nothing.
+    async fn prove(&self, w: &Walk, ds: &Dataset, mut doubted: Vec<u64>) -> IoResult<Vec<u64>> {
+        let mut others = Vec::new();
         for proofs in (0..PROOFS).rev() {
             if doubted.is_empty() {
                 break;
             }
             sleep(self.options.proof).await;
+            let (begun, is_first) = (now(), proofs + 1 == PROOFS);
             let try_ = Try { is_first: false, is_last: true, proofs };
-            for lba in std::mem::take(&mut doubted) {
+            for (n, lba) in std::mem::take(&mut doubted).into_iter().enumerate() {
+                let takes_long = now().saturating_sub(begun) > ENOUGH * self.options.proof;
+                if is_first && n > 0 && takes_long && !has(Bug::ProvedTooLate) {
+                    others.push(lba);
+                    continue;
+                }
                 self.upkeep_goes_on().await?;
                 if self.fill_one(w, ds, lba, try_).await? == Brought::Doubted {
                     doubted.push(lba);
                 }
             }
         }
-        Ok(())
+        Ok(others)
     }
 
     /// Brings a block from whatever copy verifies. What cannot be read now may be readable later, so it is not given up, unless
