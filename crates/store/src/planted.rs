@@ -69,7 +69,7 @@ weir_base::planted_bugs! {
     UnreadIsLeft,
     /// What a piece of a map that cannot be read leads to is taken for nothing.
     UnseenIsNothing,
-    /// A piece of a map counts as looked at when it is there at the end as it was at the beginning, whatever was there in between.
+    /// A piece of a map that is the same at the end as at the beginning counts as looked at, whatever was there in between.
     SeenAfterRevert,
     /// The same of what is moved, and nobody asks new places for what a walk has missed.
     LackingUnasked,

@@ -493,10 +493,9 @@ fn a_write_that_is_given_up_before_it_is_sent_again_does_no_harm_to_others() {
     }
 }
 
-/// A path whose logins work and whose connections end, again and again, before a command does: its time goes on over all of them.
-#[test]
-fn a_path_that_comes_back_and_does_nothing_is_left() {
-    let two = Two::with(31, config(), |c| SessionConfig {
+/// Two paths, of which the first has a read that its target never answers.
+fn unanswered(seed: u64) -> (Two, Rc<Multipath>, JoinHandle<Result<(), Error>>) {
+    let two = Two::with(seed, config(), |c| SessionConfig {
         command_timeout: 3 * SECONDS,
         abort_timeout: SECONDS,
         ..c
@@ -509,6 +508,13 @@ fn a_path_that_comes_back_and_does_nothing_is_left() {
     });
     let reads = m.clone();
     let read = two.host.spawn(async move { reads.read(0, Slice::heap(BLOCK).sub(0, BLOCK)).await });
+    (two, m, read)
+}
+
+/// A path whose logins work and whose connections end, again and again, before a command does: its time goes on over all of them.
+#[test]
+fn a_path_that_comes_back_and_does_nothing_is_left() {
+    let (two, m, read) = unanswered(31);
     for _ in 0..20 {
         two.world.run_for(SECONDS);
         two.world.net().cut_between(two.host.number(), two.nodes[0].number(), Cut::Both);
@@ -520,19 +526,7 @@ fn a_path_that_comes_back_and_does_nothing_is_left() {
 /// As there, but each connection is there for a moment only, and the target is away in between.
 #[test]
 fn a_path_that_is_there_for_moments_only_is_left() {
-    let two = Two::with(33, config(), |c| SessionConfig {
-        command_timeout: 3 * SECONDS,
-        abort_timeout: SECONDS,
-        ..c
-    });
-    let m = two.open().unwrap();
-    assert_eq!(m.active(), 0);
-    two.with_target(0, |t| {
-        t.mood.direct.set(false);
-        t.mood.delay.set(600 * SECONDS);
-    });
-    let reads = m.clone();
-    let read = two.host.spawn(async move { reads.read(0, Slice::heap(BLOCK).sub(0, BLOCK)).await });
+    let (two, m, read) = unanswered(33);
     let (host, target) = (two.host.number(), two.nodes[0].number());
     for _ in 0..15 {
         two.world.run_for(150 * MILLIS);

@@ -342,8 +342,8 @@ fn a_pool_grows_though_a_block_cannot_be_read_and_keeps_that() {
     assert!(most + 1 >= all && unread == 0, "{most} of {all}, {unread}");
 }
 
-/// A device is replaced that is dead. The one that stays lacks a piece of the map, and fails to read a block of another slab than what
-/// that leads to, until ten minutes have passed. How many slabs are left on the dead device before and after.
+/// A device is replaced that is dead. The one that stays lacks a piece of the map. For ten minutes it also fails to read a block, of
+/// another slab than what that leads to. How many slabs are left on the dead device before and after.
 fn one_held() -> (Option<u32>, Option<u32>) {
     let (b, ill) = (Bench::new(3, 7), ill());
     let disks: Vec<Rc<dyn Disk>> = vec![b.disk(0), Rc::new(IllDisk(b.disk(1), ill.clone()))];

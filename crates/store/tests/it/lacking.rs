@@ -273,8 +273,8 @@ fn a_device_that_failed_is_asked_before_anybody_moves_what_it_has() {
     assert_eq!(failed_and_replaced_beside_a_drain(), Vec::<u64>::new());
 }
 
-/// Device 0 did not answer when it was replaced, or was missing since a start, is there at the next start, and away once more for a
-/// moment. The blocks that nobody has in the end.
+/// Device 0 did not answer when it was replaced, or was missing since a start. It is there at the next start, and away once more for
+/// a moment. The blocks that nobody has in the end.
 fn missing_and_found(since_start: bool) -> Vec<u64> {
     let (b, p) = made(Lacks::Wrong);
     let (q, m, new) = (p.clone(), b.media[0].clone(), b.disk(2));

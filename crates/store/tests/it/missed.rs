@@ -60,8 +60,8 @@ async fn eighths(p: &Pool, n: u64) {
     }
 }
 
-/// While a device is filled a volume is written to where neither walk has been, and becomes what its snapshot is when they are past
-/// that. What the device that was filled does not have in the end.
+/// While a device is filled, a volume is written to ahead of each walk, and reverted to its snapshot behind it. What the device that
+/// was filled does not have in the end.
 fn reverted(filled: Filled) -> Vec<(u64, u64, Result<u8, IoError>)> {
     let b = Bench::new(2, 7);
     let copies = if filled == Filled::Back { 2 } else { 1 };

@@ -88,8 +88,8 @@ fn place(of: Filled, spares: u64) -> u64 {
     })
 }
 
-/// Whether the pool is whole ninety seconds after a device began to be filled that has so many spare blocks and never gives back one block, the
-/// blocks that were replaced by spares, and the blocks that cannot be read in the end from that device alone.
+/// A device is filled that has so many spare blocks, and never gives back one block. Whether the pool is whole after ninety seconds,
+/// how many spares were used, and the blocks that cannot be read in the end from that device alone.
 fn without_echo(of: Filled, spares: u64) -> (bool, u32, Vec<u64>) {
     let ill = ill();
     ill.deaf.borrow_mut().insert(place(of, spares));
@@ -128,8 +128,7 @@ fn a_slab_moves_elsewhere_if_its_new_place_does_not_give_a_block_back() {
 }
 
 /// The one device of a pool, which has no second copies and no spare blocks, is replaced by another one. That never gives back what it
-/// took where `deaf` is. What it has of the use of blocks, what is left on the old one, and what becomes of the pool when it is opened
-/// again.
+/// took where `deaf` is. What it has of the use of blocks, what is left on the old one, and how the pool opens again.
 fn heads(deaf: &[u64]) -> (Vec<u64>, Option<u32>, Result<u8, String>) {
     let (b, ill) = (Bench::new(2, 7), ill());
     ill.deaf.borrow_mut().extend(deaf);

@@ -209,9 +209,9 @@ impl Inner {
         Ok(others)
     }
 
-    /// Brings a block from whatever copy verifies. What cannot be read now may be readable later, so it is not given up, unless
-    /// somebody has removed the device that may have it, or what is filled loses nothing by that. What is wrong may be shown so for a
-    /// moment only. The caller holds no pin.
+    /// Brings a block from whatever copy verifies. What cannot be read now may be readable later. So it is given up only if somebody
+    /// has removed the device that may have it, or if what is filled loses nothing by that. What is wrong may be shown so for a moment
+    /// only. The caller holds no pin.
     async fn fill_one(
         &self,
         w: &Walk,
