@@ -140,8 +140,12 @@ fn measure(
         let busy = Host::start_on(r, t, 300 + n, 1, load)?;
         std::thread::sleep(BEGINS);
         let hangs = fs.hang()?;
+        // What it has sent stays with the target. A host that waits polls, and would take a core of this machine from the others.
+        std::thread::sleep(BEGINS);
+        busy.signal("-STOP")?;
         let beside = three(r, t)?;
         longest = longest.max(longest_status(r, t)?);
+        busy.signal("-CONT")?;
         drop(hangs);
         drop(busy);
         // Before and after, as the machine's speed changes. What was held up is over then.
