@@ -45,6 +45,8 @@ weir_base::planted_bugs! {
     LostResetNever,
     /// A reset that is over ends the reservation of RESERVE(6) though a later one has not ended its holder's tasks.
     ResetsAlike,
+    /// A reset is answered though the reservation of RESERVE(6) that it was to end is there until a later one is over.
+    OutlivedIsDone,
 }
 
 impl Bug {
@@ -65,5 +67,6 @@ impl Bug {
         Bug::LostManageOn,
         Bug::LostResetNever,
         Bug::ResetsAlike,
+        Bug::OutlivedIsDone,
     ];
 }

@@ -17,6 +17,9 @@ use weir_target_core::{End, UnitShared, Whom};
 /// How often a reset that nobody waits for looks whether it is to end anything yet.
 const LOOK: Nanos = 100 * MILLIS;
 
+/// How often a reset that is over looks whether another one has ended what it was to end.
+const SOON: Nanos = 2 * MILLIS;
+
 /// A reset whose host is gone ends the SPC-2 reservation all the same. So only the last one of a unit has to go on.
 async fn go_on(unit: Arc<UnitShared>, reset: Reset, over: impl Future<Output = ()>) {
     let idle = async {
@@ -97,6 +100,9 @@ impl Port {
                     Some(any) => s.lu_reset_over(any),
                     None => s.lu_reset_over(reset),
                 });
+                while unit.with(|s| s.outlives(reset)) && !has(Bug::OutlivedIsDone) {
+                    sleep(SOON).await;
+                }
             }
         };
         // A device may take for ever, and its host be gone long before: it then keeps nothing that others wait for.

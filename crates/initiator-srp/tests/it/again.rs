@@ -158,6 +158,38 @@ fn a_reset_that_is_over_does_not_end_what_a_later_one_is_to_end() {
     });
 }
 
+/// The same where the holder has not reserved it again: the first was to end what it has, and is answered when that has ended.
+#[test]
+fn a_reset_is_answered_when_a_later_one_has_ended_what_it_was_to_end() {
+    on_reactor(|p| async move {
+        let t = serve(p.clone(), "127.0.0.1:0", config(), &medium(1 << 20));
+        let (holder, other) = reserved(&p, &t).await;
+        let third = Peer::enter_as(&p, &t, PortId::new(9, 1), 0).await.expect("it is let in");
+        third.attention().await;
+        stuck_write(&t, &holder).await;
+        other.manage(3, TaskFunction::LunReset, 0);
+        sleep(100 * MILLIS).await;
+        holder.attention().await;
+        t.mood.stuck_too.set(t.mood.begun.get() + 1);
+        holder.write(4, 0, 1, Peer::immediate(&[8; BLOCK]));
+        while t.mood.begun.get() < t.mood.stuck_too.get() {
+            sleep(MILLIS).await;
+        }
+        third.manage(3, TaskFunction::LunReset, 0);
+        sleep(100 * MILLIS).await;
+        t.mood.stuck.set(0);
+        assert!(
+            timeout(SECONDS / 4, other.next()).await.is_err(),
+            "the holder keeps others out yet"
+        );
+        t.mood.stuck_too.set(0);
+        assert_eq!(other.next().await, (3, End::Code(RspCode::Complete)));
+        other.attention().await;
+        assert_eq!(status(&other, 4, &RESERVE).await, 0);
+        assert_eq!(third.next().await, (3, End::Code(RspCode::Complete)));
+    });
+}
+
 /// Nobody hears that it is over. What it was to end has no other end.
 #[test]
 fn a_reset_whose_host_is_gone_ends_the_reservation_all_the_same() {

@@ -299,7 +299,7 @@ impl LuState {
     }
 
     fn reserve6(&mut self, nexus: Nexus, who: &PortPair) -> Result<(), ScsiError> {
-        let reserved = Some(Reserved { by: nexus, ends: None });
+        let reserved = Some(Reserved { by: nexus, ends: None, first: None });
         if !self.beside_registrations(who)? && self.reserved != reserved {
             if self.is_kept_out(nexus) {
                 return Err(ScsiError::RESERVATION_CONFLICT);

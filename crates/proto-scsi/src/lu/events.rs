@@ -63,6 +63,7 @@ impl LuState {
         let reset = Reset(self.resets);
         if let Some(r) = self.reserved.as_mut().filter(|_| !has(Bug::ResetKeepsReserve6)) {
             r.ends = Some(reset);
+            r.first.get_or_insert(reset);
         }
         self.modes = ModeValues::default_of(&self.identity);
         self.echo.clear();
@@ -79,6 +80,12 @@ impl LuState {
             self.reserved = None;
             self.touch();
         }
+    }
+
+    /// Whether an SPC-2 reservation is there that this reset was to end: a later one is to end it by now. Who has asked for either may
+    /// not be told before that that it is done.
+    pub fn outlives(&self, reset: Reset) -> bool {
+        self.reserved.and_then(|r| r.first).is_some_and(|first| first <= reset)
     }
 
     /// The reset that is to end an SPC-2 reservation when it is over.

@@ -126,10 +126,12 @@ struct Reserved {
     by: Nexus,
     /// The last reset since it was taken will end it, unless its holder reserves the unit again before that.
     ends: Option<Reset>,
+    /// The first since then.
+    first: Option<Reset>,
 }
 
 /// A logical unit reset, told from others of the unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reset(u64);
 
 /// Shared state of a logical unit.

@@ -156,13 +156,17 @@ fn spc2_reservation_ends_with_reset_and_nexus_loss() {
     bed.run(a, i::reserve_6()).unwrap();
     bed.lu.lu_reset_over(first);
     assert_eq!(bed.run(b, i::read(0, 1, false)), Err(CONFLICT), "it was taken after the reset");
+    assert!(!bed.lu.outlives(first));
     // A later one is to end it: what the holder has begun between the two goes on when the first is over.
     let second = bed.lu.lu_reset(Some(b));
     assert_eq!(bed.lu.reset_due(), Some(second));
     bed.lu.lu_reset_over(first);
     assert_eq!(bed.run(b, i::read(0, 1, false)), Err(CONFLICT), "the second reset is not over");
+    let third = bed.lu.lu_reset(Some(b));
     bed.lu.lu_reset_over(second);
-    assert!(bed.run(b, i::read(0, 1, false)).is_ok());
+    assert!(bed.lu.outlives(second) && !bed.lu.outlives(first));
+    bed.lu.lu_reset_over(third);
+    assert!(!bed.lu.outlives(second) && bed.run(b, i::read(0, 1, false)).is_ok());
     assert_eq!((bed.attentions(a), bed.lu.reset_due()), (vec![Sense::LU_RESET], None));
     bed.run(a, i::reserve_6()).unwrap();
     bed.lu.nexus_lost(a);
