@@ -35,6 +35,8 @@ pub(super) struct Orders {
     branches: BTreeSet<Branch>,
     open: BTreeMap<ActId, (Pair, Act)>,
     next: ActId,
+    /// Resets that nobody waits for any more. They end the SPC-2 reservation that is there all the same.
+    left: BTreeSet<ActId>,
     /// There were too many: anything may be.
     lost: bool,
 }
@@ -42,7 +44,7 @@ pub(super) struct Orders {
 impl Default for Orders {
     fn default() -> Orders {
         let branches = BTreeSet::from([Branch::default()]);
-        Orders { branches, open: BTreeMap::new(), next: 1, lost: false }
+        Orders { branches, open: BTreeMap::new(), next: 1, left: BTreeSet::new(), lost: false }
     }
 }
 
@@ -147,7 +149,15 @@ impl Orders {
                 b
             })
             .collect();
+        if !self.is_reserved() {
+            std::mem::take(&mut self.left).into_iter().for_each(|id| self.settled(id));
+        }
         Ok(())
+    }
+
+    /// An SPC-2 reservation may be there.
+    fn is_reserved(&self) -> bool {
+        self.states().any(|s| s.old.is_some())
     }
 
     /// The command was answered.
@@ -197,11 +207,17 @@ impl Orders {
         }
     }
 
-    /// As [`settled`](Orders::settled), for all that a nexus has under way.
+    /// As [`settled`](Orders::settled), for all that a nexus has under way, but for what goes on without it.
     pub(super) fn settle_all_of(&mut self, by: Pair) {
-        let ids: Vec<ActId> =
-            self.open.iter().filter(|(_, (p, _))| *p == by).map(|(i, _)| *i).collect();
-        ids.into_iter().for_each(|i| self.settled(i));
+        let is_its = |(_, (p, _)): &(&ActId, &(Pair, Act))| *p == by;
+        let all: Vec<(ActId, bool)> =
+            self.open.iter().filter(is_its).map(|(i, (_, act))| (*i, *act == Act::Reset)).collect();
+        for (id, is_reset) in all {
+            match is_reset && self.is_reserved() {
+                true => drop(self.left.insert(id)),
+                false => self.settled(id),
+            }
+        }
     }
 }
 

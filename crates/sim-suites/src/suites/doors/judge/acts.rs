@@ -86,7 +86,8 @@ impl Judge {
     ) -> Running {
         let began = self.now();
         let pair = self.paths[path].pair;
-        let fragile = act == Act::Reserve6 && self.fragile.get();
+        let reserves = (act == Act::Reserve6).then_some(pair);
+        let fragile = reserves.is_some() && self.fragile.get();
         self.say(|| format!("{act:?} by {pair:?} on volume {volume} begins"));
         let id = self.change(volume, |b| b.orders.begin(pair, act));
         if fragile {
@@ -94,7 +95,7 @@ impl Judge {
         }
         self.telling.borrow_mut().insert((volume, id), Vec::new());
         self.raise_more(volume);
-        Running { volume, id, began }
+        Running { volume, id, began, reserves }
     }
 
     /// What is under way may raise more than was known when it began: others have begun since.
@@ -123,6 +124,12 @@ impl Judge {
         let known = self.change(r.volume, |b| b.orders.answered(r.id, said));
         self.say(|| format!("act {} on volume {} is answered {said:?}: {known:?}", r.id, r.volume));
         let known = self.check(known);
+        // The present nexus has it now, and keeps it.
+        let reserved = r.reserves.filter(|_| *said == Said::Good);
+        let former = reserved.and_then(|p| self.former.borrow_mut().remove(&(r.volume, p)));
+        if let Some(id) = former {
+            self.change(r.volume, |b| b.orders.settled(id));
+        }
         for (code, one) in self.told_by(r) {
             let sure = known.told.contains(&(one.0, code, true));
             self.raised(r.volume, code, &[one], sure, r.began);
@@ -159,4 +166,6 @@ pub(in crate::suites::doors) struct Running {
     volume: u32,
     id: u64,
     pub(in crate::suites::doors) began: Nanos,
+    /// It is to reserve the unit for this nexus by SPC-2.
+    reserves: Option<Pair>,
 }

@@ -5,6 +5,7 @@ mod answers;
 mod landing;
 
 use super::book::{Book, Fence};
+use super::orders::ActId;
 use super::spc::{Act, Code, Pair};
 use crate::srp::Fault;
 use landing::Write;
@@ -100,6 +101,8 @@ pub(super) struct Judge {
     /// Ports that left reservation commands behind while these were being kept: they take effect at any later time, in their
     /// order.
     unsettled: RefCell<BTreeSet<u8>>,
+    /// What ends an SPC-2 reservation that is of a nexus before the present one of the same ports, by volume and ports.
+    former: RefCell<BTreeMap<(u32, Pair), ActId>>,
     /// By path and volume, the login of the newest write that landed.
     newest: RefCell<BTreeMap<(usize, u32), u32>>,
     /// What happens is written to standard error.
@@ -133,6 +136,7 @@ impl Judge {
             fragile: Cell::new(!punctual),
             telling: RefCell::default(),
             lingers: Cell::new(lingers),
+            former: RefCell::default(),
             unsettled: RefCell::default(),
             newest: RefCell::default(),
             words,
@@ -295,9 +299,12 @@ impl Judge {
                 if settled {
                     b.orders.settle_all_of(p.pair);
                 }
-                // The nexus may have lived on, and be lost at any later time.
-                if self.fragile.get() && b.lives && b.orders.may_be_held_by(p.pair) {
-                    b.orders.begin(p.pair, Act::Lost);
+                // What the nexus before had reserved ends when its writes have. Or that nexus lives on, and is lost at any later time.
+                if b.lives && b.orders.may_be_held_by(p.pair) {
+                    let lost = b.orders.begin(p.pair, Act::Lost);
+                    if !self.fragile.get() {
+                        self.former.borrow_mut().insert((number, p.pair), lost);
+                    }
                 }
                 b.attentions.doubt(p.pair, now);
             });
