@@ -291,6 +291,8 @@ weir_base::planted_bugs! {
     UnreadToTheEnd,
     /// What of the log cannot be read says nothing.
     UnreadSaysNothing,
+    /// A page of the log that cannot be read may say more wherever it is.
+    UnreadAnywhere,
     /// By force, too, an older device is out of sync that has the only copy of something.
     OlderIsOut,
     /// Of two disks that are the same device the first one is used.
@@ -404,6 +406,7 @@ impl Bug {
         Bug::FailureToldOnce,
         Bug::UnreadToTheEnd,
         Bug::UnreadSaysNothing,
+        Bug::UnreadAnywhere,
         Bug::OlderIsOut,
         Bug::FirstOfTwo,
     ];

@@ -9,6 +9,7 @@ use crate::format::log::decode_head;
 use crate::format::superblock::{MemberState, Superblock};
 use crate::format::turn::Standing;
 use crate::planted::{Bug, has};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_base::{IoResult, Nanos};
 use weir_disk::Disk;
@@ -29,7 +30,7 @@ pub struct LogEnd {
     pub next: Option<u64>,
     /// It has pages that count beside the superblock.
     pub live: bool,
-    /// Pages of its log cannot be read: it may have come further, and say more.
+    /// Its log cannot be read where it seems to end: it may have come further, and say more.
     pub unread: bool,
 }
 
@@ -91,7 +92,8 @@ pub(super) struct Half {
     pub(super) next: u64,
     /// It has pages that count beside the superblock.
     live: bool,
-    /// Pages cannot be read that may be more of these.
+    /// The page after the last one cannot be read: there may be more. Without that page none behind it has been waited for, and
+    /// what a page before the last one says, the last one says as well, or more.
     pub(super) unread: bool,
 }
 
@@ -112,6 +114,8 @@ pub(super) async fn half(
     let last = lsn.saturating_add(ring);
     let mut half = Half { next: s.turns.last().map_or(lsn, |t| t.sure), ..Half::default() };
     let (mut given_up, mut gap) = (0, 0);
+    // Those behind the last one, without a page that counts.
+    let mut others = BTreeSet::new();
     // What is behind many pages that cannot be read is left out: it may say more in any case, and each may take seconds.
     while lsn < last
         && lsn <= half.next.saturating_add(WINDOW)
@@ -123,15 +127,21 @@ pub(super) async fn half(
         gap = if pages.is_empty() { gap + n } else { 0 };
         for (page, block) in pages {
             let at = lsn + page;
-            let Ok((head, _)) = decode_head(&block, s.tag()) else { continue };
-            if head.lsn == at && s.standing(&head) == Standing::Counts {
-                (half.next, half.live) = (half.next.max(at + 1), true);
-                (half.had, half.stable) =
-                    (half.had.max(head.base_seq), half.stable.max(head.stable));
-            }
+            let head = decode_head(&block, s.tag()).ok().map(|(head, _)| head);
+            let head = head.filter(|h| h.lsn == at).map(|h| (s.standing(&h), h));
+            let Some((Standing::Counts, head)) = head else {
+                if !matches!(head, Some((Standing::Newer, _))) {
+                    others.insert(at);
+                }
+                continue;
+            };
+            (half.next, half.live) = (half.next.max(at + 1), true);
+            (half.had, half.stable) = (half.had.max(head.base_seq), half.stable.max(head.stable));
         }
+        others = others.split_off(&half.next);
         lsn += n;
     }
-    half.unread = given_up > 0;
+    let ends = others.contains(&half.next) && !has(Bug::UnreadAnywhere);
+    half.unread = given_up > 0 && !ends && half.next < last;
     Ok(half)
 }

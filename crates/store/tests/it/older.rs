@@ -60,10 +60,15 @@ struct Scratched(Rc<dyn Disk>, Range<u64>, Rc<Cell<u64>>);
 impl Scratched {
     /// So many pages of the log from the first that counts.
     fn log(b: &Bench, i: usize, pages: u64) -> Rc<dyn Disk> {
+        Scratched::behind(b, i, 0, pages)
+    }
+
+    /// The same, but for so many at first.
+    fn behind(b: &Bench, i: usize, but: u64, pages: u64) -> Rc<dyn Disk> {
         let mut label = [0; B as usize];
         b.media[i].peek(0, &mut label);
         let layout = Label::decode(&label).unwrap().layout;
-        let from = layout.log(newest(&b.media[i]).unwrap().base_lsn);
+        let from = layout.log(newest(&b.media[i]).unwrap().base_lsn + but);
         Rc::new(Scratched(b.disk(i), from..from + pages, Rc::default()))
     }
 }
@@ -311,6 +316,29 @@ fn what_lacks_a_superblock_is_refused_when_the_log_cannot_be_read() {
     assert!(one_behind(64, true).is_ok());
 }
 
+/// The power goes as a superblock is on one device only. A page of that one's log cannot be read, so many behind its end.
+fn behind_the_end(pages: u64) -> Result<u8, String> {
+    let mut b = Bench::new(2, 0);
+    closed(&b);
+    let old = b.image(1);
+    let (before, disks) = (newest(&b.media[0]).unwrap().seq, b.disks(&[0, 1]));
+    b.n.spawn(async move { drop(Pool::open(disks, alone()).await) });
+    let begun = || newest(&b.media[0]).unwrap().seq > before;
+    b.w.run_until(SECONDS, begun).expect("it is opened");
+    b.restart();
+    assert_eq!(newest(&b.media[0]).unwrap().seq, before + 1);
+    let disks = vec![Scratched::behind(&b, 0, pages, 1), b.disk(old)];
+    b.run(open_these(disks, alone()))
+}
+
+#[test]
+fn what_cannot_be_read_behind_the_end_of_the_log_says_nothing() {
+    assert_eq!(behind_the_end(3), Ok(1));
+    // There it may go on.
+    let refused = behind_the_end(0).unwrap_err();
+    assert!(refused.contains("the log of the others"), "{refused}");
+}
+
 /// A device lacks the newest superblock, and nothing of the other one's log can be read. How often that is tried.
 fn tries_of_a_log() -> u64 {
     let mut b = Bench::new(2, 0);
@@ -487,6 +515,11 @@ mod planted {
     #[test]
     fn a_log_that_cannot_be_read_and_says_nothing_is_caught() {
         assert!(with(Bug::UnreadSaysNothing, || one_behind(64, false)).is_ok());
+    }
+
+    #[test]
+    fn a_page_that_may_say_more_wherever_it_is_is_caught() {
+        assert!(with(Bug::UnreadAnywhere, || behind_the_end(3)).is_err());
     }
 
     #[test]

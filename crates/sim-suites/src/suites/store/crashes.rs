@@ -143,25 +143,20 @@ impl Story {
         })
     }
 
+    /// The newest superblock of a device that can be seen.
+    fn newest_on(&self, m: &SimMedium) -> Option<Superblock> {
+        let layout = self.layout(m.len())?;
+        let all = (0..2u8).flat_map(|a| (0..SUPER_SLOTS).map(move |s| (a, s)));
+        let decoded = all.filter_map(|(area, slot)| {
+            let b = block(m, layout.superblock(area.into(), slot));
+            Superblock::decode_any(&b, area, slot).ok().map(|(_, s)| s)
+        });
+        decoded.max_by_key(|s| s.seq)
+    }
+
     /// Turns of the newest superblock that can be seen, and whether a later recovery has left pages.
     fn kept_log(&self) -> (usize, bool) {
-        let mut newest: Option<Superblock> = None;
-        let block = |m: &SimMedium, at: u64| {
-            let mut b = Box::new([0; 4096]);
-            m.peek(at * 4096, &mut b[..]);
-            b
-        };
-        for m in &self.media {
-            let Some(layout) = self.layout(m.len()) else { continue };
-            for (area, slot) in (0..2u8).flat_map(|a| (0..SUPER_SLOTS).map(move |s| (a, s))) {
-                let b = block(m, layout.superblock(area.into(), slot));
-                if let Ok((_, s)) = Superblock::decode_any(&b, area, slot)
-                    && newest.as_ref().is_none_or(|n| n.seq < s.seq)
-                {
-                    newest = Some(s);
-                }
-            }
-        }
+        let newest = self.media.iter().filter_map(|m| self.newest_on(m)).max_by_key(|s| s.seq);
         let Some(s) = newest else { return (0, false) };
         let left = |m: &SimMedium| {
             let Some(layout) = self.layout(m.len()) else { return false };
@@ -190,11 +185,24 @@ impl Story {
         })
     }
 
+    /// Whether a device has no superblock as new as those of others.
+    pub(crate) fn lacks_superblock(&self, m: &SimMedium) -> bool {
+        let newest = |m: &SimMedium| self.newest_on(m).map(|s| s.seq);
+        self.media.iter().any(|other| newest(m) < newest(other))
+    }
+
     /// How a device of this size is laid out.
     pub(crate) fn layout(&self, len: u64) -> Option<Layout> {
         let y = self.like?;
         Layout::plan(len / 4096, y.slab_shift, y.log_pages, y.table_pages, y.spares)
     }
+}
+
+/// A block of a device as it is there.
+fn block(m: &SimMedium, number: u64) -> Box<[u8; 4096]> {
+    let mut b = Box::new([0; 4096]);
+    m.peek(number * 4096, &mut b[..]);
+    b
 }
 
 impl Crashes {

@@ -468,7 +468,13 @@ impl Story {
     /// It was refused for a device that lies; by force it is opened from here on.
     fn is_lie(&self, failed: &RefCell<Option<String>>) -> bool {
         let is_old = failed.borrow().as_ref().is_some_and(|e| e.contains("old copy"));
-        self.trouble == Trouble::Lies && is_old && !self.lied.replace(true)
+        let lies = match self.trouble {
+            Trouble::Lies => true,
+            // One that loses writes may lose superblocks, again and again.
+            Trouble::Latent => self.lacks_superblock(&self.media[self.victim]),
+            _ => false,
+        };
+        lies && is_old && !self.lied.replace(true)
     }
 
     /// Crashes several times in the middle of opening.
