@@ -293,6 +293,8 @@ weir_base::planted_bugs! {
     UnreadSaysNothing,
     /// A page of the log that cannot be read may say more wherever it is.
     UnreadAnywhere,
+    /// A look at a block that cannot be read counts as one at which all its copies are wrong.
+    BadIsWrong,
     /// By force, too, an older device is out of sync that has the only copy of something.
     OlderIsOut,
     /// Of two disks that are the same device the first one is used.
@@ -407,6 +409,7 @@ impl Bug {
         Bug::UnreadToTheEnd,
         Bug::UnreadSaysNothing,
         Bug::UnreadAnywhere,
+        Bug::BadIsWrong,
         Bug::OlderIsOut,
         Bug::FirstOfTwo,
     ];

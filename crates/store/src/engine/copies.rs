@@ -28,6 +28,15 @@ pub(super) enum Look {
     Unread(IoError),
 }
 
+/// What a look has shown of a block without a good copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Shown {
+    /// Every copy is wrong.
+    Wrong,
+    /// Devices say that they cannot read it.
+    Bad,
+}
+
 /// What a look at all copies of a block came to, before anybody is told of it: it may be repeated.
 pub(super) struct Seen {
     pub(super) look: Look,
@@ -200,20 +209,22 @@ impl Inner {
     }
 
     /// Whether a block of which every copy is wrong was so before, [`Options::proof`](super::Options::proof) ago: what a
-    /// device shows for a moment proves nothing. `begun`: when it was looked at now.
-    pub(super) fn is_proved(&self, vbn: u64, crc: u32, begun: Nanos) -> bool {
+    /// device shows for a moment proves nothing. `begun`: when it was looked at now. The same of what cannot be read, which proves
+    /// nothing of what could be.
+    pub(super) fn is_proved(&self, (vbn, crc): (u64, u32), shown: Shown, begun: Nanos) -> bool {
         /// Blocks that are remembered.
         const MOST: usize = 4096;
         /// For how long one is: so many times what the proof takes.
         const FRESH: u64 = 60;
-        let mut wrong = self.wrong.borrow_mut();
-        if let Some(first) = wrong.get(&(vbn, crc)) {
+        let shown = if has(Bug::BadIsWrong) { Shown::Wrong } else { shown };
+        let (key, mut wrong) = ((vbn, crc, shown), self.wrong.borrow_mut());
+        if let Some(first) = wrong.get(&key) {
             let since = begun.saturating_sub(*first);
             let proved = has(Bug::ErrorIsLoss) || since >= self.options.proof;
             // Two moments that are far apart, of which nobody knows what was between them, prove no more than one.
             let is_late = since > FRESH * self.options.proof && !has(Bug::WrongForEver);
             if proved && !is_late {
-                wrong.remove(&(vbn, crc));
+                wrong.remove(&key);
                 return true;
             }
             if !is_late {
@@ -223,11 +234,11 @@ impl Inner {
         if has(Bug::ErrorIsLoss) {
             return true;
         }
-        if wrong.len() >= MOST && !wrong.contains_key(&(vbn, crc)) {
+        if wrong.len() >= MOST && !wrong.contains_key(&key) {
             let oldest = wrong.iter().min_by_key(|(_, t)| **t).map(|(k, _)| *k);
             oldest.map(|k| wrong.remove(&k));
         }
-        wrong.insert((vbn, crc), now());
+        wrong.insert(key, now());
         false
     }
 
@@ -236,7 +247,7 @@ impl Inner {
     pub(super) fn seen_good(&self, vbn: u64, blocks: u64) {
         self.found_well(vbn, blocks);
         if !self.wrong.borrow().is_empty() && !has(Bug::WrongForEver) {
-            self.wrong.borrow_mut().retain(|(v, _), _| !(vbn..vbn + blocks).contains(v));
+            self.wrong.borrow_mut().retain(|(v, ..), _| !(vbn..vbn + blocks).contains(v));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Damage: found by checksum, mended from the other copy, moved to a spare, or owned up to.
 
 use super::Inner;
-use super::copies::{Look, SOON, Seen, Which, told};
+use super::copies::{Look, SOON, Seen, Shown, Which, told};
 use super::dataset::Dataset;
 use super::device::Device;
 use super::locks::Pin;
@@ -170,7 +170,8 @@ impl Inner {
             match result {
                 Err(IoError::Medium) if has(Bug::ZerosForDamage) => dst.fill(0),
                 Err(_) if wrong => {
-                    let proved = self.is_proved(entry.vbn, entry.crc, begun) && ds.is_volume();
+                    let proved = self.is_proved((entry.vbn, entry.crc), Shown::Wrong, begun)
+                        && ds.is_volume();
                     if proved && !self.poison(ds, lba, entry).await? {
                         // It is another one by now, or there is none any more.
                         continue;

@@ -189,7 +189,7 @@ pub(crate) struct Inner {
     pub(crate) failures: Cell<u64>,
     pub(crate) recorded: Cell<u64>,
     /// Blocks of which every copy was read and was wrong, by number and checksum, and when first.
-    pub(crate) wrong: RefCell<BTreeMap<(u64, u32), Nanos>>,
+    pub(crate) wrong: RefCell<BTreeMap<(u64, u32, copies::Shown), Nanos>>,
     /// Nothing is written any more, and why.
     pub(crate) suspended: Cell<Option<IoError>>,
     /// Only one decides at a time what failed with the pool; when that may be tried again.

@@ -3,7 +3,7 @@
 use super::nodes::PROOFS;
 use super::{Into, Walk};
 use crate::engine::Inner;
-use crate::engine::copies::{LATER, Look, SOON};
+use crate::engine::copies::{LATER, Look, SOON, Shown};
 use crate::engine::dataset::Dataset;
 use crate::engine::device::Device;
 use crate::engine::meta::Effort;
@@ -129,7 +129,7 @@ impl Inner {
         for (i, b) in r.blocks.iter().enumerate() {
             match read && self.is_good(ds, b, &buf, i) {
                 true if w.prove => self.brought(w, b.1.vbn),
-                true => {}
+                true => self.seen_good(b.1.vbn, 1),
                 false => {
                     rest.borrow_mut().push(b.0);
                     if !w.prove {
@@ -266,7 +266,9 @@ impl Inner {
                     && left.is_some_and(|d| !d.is_written_off());
             }
             let mut is_left_out = stays && !has(Bug::BadIsLost);
-            let is_bad = matches!(seen.look, Look::Wrong | Look::Unread(IoError::Medium));
+            let is_wrong = matches!(seen.look, Look::Wrong);
+            let is_bad = is_wrong || matches!(seen.look, Look::Unread(IoError::Medium));
+            let shown = if is_wrong { Shown::Wrong } else { Shown::Bad };
             // Nothing of that would be left, whichever device it is that shows it.
             if is_bad
                 && !stays
@@ -275,7 +277,7 @@ impl Inner {
                 && !(is_given_up && has(Bug::GivenUpInHaste))
                 && !(w.into != Into::Moves && has(Bug::ResyncIsHasty))
                 && !has(Bug::WrongOnceIsLost)
-                && !self.is_proved(entry.vbn, entry.crc, seen.begun)
+                && !self.is_proved((entry.vbn, entry.crc), shown, seen.begun)
             {
                 match (w.prove, proofs) {
                     // Whoever proves all tells.

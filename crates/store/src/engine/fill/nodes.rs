@@ -1,7 +1,7 @@
 //! Filling what maps lead by: their nodes, and what is done for a page of which no copy is good.
 
 use super::{Into, Walk};
-use crate::engine::copies::{LATER, Look, Which};
+use crate::engine::copies::{LATER, Look, Shown, Which};
 use crate::engine::dataset::Dataset;
 use crate::engine::device::Device;
 use crate::engine::meta::{Effort, kind_of};
@@ -106,20 +106,19 @@ impl Inner {
         };
         let good = |b: &Slice| ptr.verify(&block_of(b), self.tag, kind).is_ok();
         let seen = self.look((ptr.vbn, ptr.crc), good, Which::All, &[]).await.give_up();
+        let proved = |shown| self.is_proved((ptr.vbn, ptr.crc as u32), shown, seen.begun);
         match seen.look {
             Look::Wrong if has(Bug::WrongOnceIsLost) => Fate::Lost,
-            Look::Wrong if self.is_proved(ptr.vbn, ptr.crc as u32, seen.begun) => Fate::Lost,
+            Look::Wrong if proved(Shown::Wrong) => Fate::Lost,
             Look::Wrong => Fate::Doubted,
             // It is whole, and makes no sense; or it was not a moment ago.
             Look::Good(..) if t.proofs == 0 => Fate::Lost,
             Look::Good(..) => Fate::Doubted,
             // What is filled as a whole goes without what the medium does not give, if that lasts.
-            Look::Unread(IoError::Medium) if goes_without => {
-                match self.is_proved(ptr.vbn, ptr.crc as u32, seen.begun) {
-                    true => Fate::Lost,
-                    false => Fate::Doubted,
-                }
-            }
+            Look::Unread(IoError::Medium) if goes_without => match proved(Shown::Bad) {
+                true => Fate::Lost,
+                false => Fate::Doubted,
+            },
             Look::Unread(_) => Fate::Unread,
         }
     }
