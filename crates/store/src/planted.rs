@@ -295,6 +295,8 @@ weir_base::planted_bugs! {
     UnreadAnywhere,
     /// A look at a block that cannot be read counts as one at which all its copies are wrong.
     BadIsWrong,
+    /// A removal that is taken back ends only the moves off the device that is back.
+    ReturnForItsOwn,
     /// By force, too, an older device is out of sync that has the only copy of something.
     OlderIsOut,
     /// Of two disks that are the same device the first one is used.
@@ -410,6 +412,7 @@ impl Bug {
         Bug::UnreadSaysNothing,
         Bug::UnreadAnywhere,
         Bug::BadIsWrong,
+        Bug::ReturnForItsOwn,
         Bug::OlderIsOut,
         Bug::FirstOfTwo,
     ];

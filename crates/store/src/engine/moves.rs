@@ -4,6 +4,7 @@
 use super::Inner;
 use super::space::{Slab, Space};
 use crate::format::slab::{Placement, SlabRecord, reserved};
+use crate::planted::{Bug, has};
 use std::collections::BTreeSet;
 
 /// A copy of a slab being made in another place.
@@ -141,11 +142,13 @@ impl Space {
         }
     }
 
-    /// Ends the moves off a device that no checkpoint tells of, though they are ready.
+    /// Ends the moves that no checkpoint tells of, though they are ready: a device is back that was not asked for what they took. What
+    /// is moved off others may have been led to by it.
     pub(crate) fn take_back(&mut self, device: u16) {
         for s in &mut self.slabs {
             let is_off = |m: &Move| s.copies[m.index].is_some_and(|c| c.device == device);
-            if let Some(m) = s.moving.take_if(|m| m.ready && !m.told && is_off(m)) {
+            let ends = |m: &Move| is_off(m) || !has(Bug::ReturnForItsOwn);
+            if let Some(m) = s.moving.take_if(|m| m.ready && !m.told && ends(m)) {
                 s.there = None;
                 self.leaving.push(m.to);
             }

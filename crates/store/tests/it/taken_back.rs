@@ -119,6 +119,58 @@ fn unled(how: Undone) -> Vec<u64> {
     })
 }
 
+/// Slabs of device 0, which is in service, are moved with those of device 4, which is removed. A piece of the map is on that one, and
+/// wrong on device 3. The removal is taken back so many seconds later, as a checkpoint is under way. How many copies are damaged in
+/// the end.
+fn beside_another(seconds: u64) -> u64 {
+    let b = Bench::new(6, 7);
+    let (disks, mut again, beside) = (b.disks(&[0, 1, 2, 3, 4]), b.disks(&[0, 1, 2, 3, 4]), ill());
+    let (other, m, disk) = (b.media[3].clone(), b.media[4].clone(), b.disk(4));
+    again[2] = Rc::new(IllDisk(again[2].clone(), beside.clone()));
+    let p = b.run(async move {
+        create(&disks, &spec(2)).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, BLOCKS * B, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        let places = p.volume(1).unwrap().locate(0).await.unwrap();
+        assert_eq!(places.iter().map(|(d, _)| *d).collect::<Vec<_>>(), [0, 1]);
+        p.close().await.unwrap();
+        let leaf = pages_of(&other, &is_first_leaf);
+        assert_eq!((leaf.len(), &leaf), (1, &pages_of(&m, &is_first_leaf)));
+        let mut byte = [0];
+        other.peek(leaf[0] + 100, &mut byte);
+        other.poke(leaf[0] + 100, &[byte[0] ^ 1]);
+        let p = Pool::open(again, Options::default()).await.unwrap();
+        m.set_offline(true);
+        write(&p, 1, 48 * MIB, B, 2).await.unwrap();
+        p.set_fill_rate(50 * B);
+        let q = p.clone();
+        spawn_task(async move { q.drain(0).await.unwrap() });
+        p.drain(4).await.unwrap();
+        p.remove(4).await.unwrap();
+        sleep(seconds * SECONDS).await;
+        beside.takes.set(15 * SECONDS);
+        let r = p.clone();
+        spawn_task(async move { drop(r.checkpoint().await) });
+        sleep(14 * SECONDS).await;
+        m.set_offline(false);
+        p.attach(disk).await.map(drop).unwrap();
+        beside.takes.set(0);
+        p.set_fill_rate(0);
+        p
+    });
+    wait(&b, 600);
+    b.run(async move { p.scrub(0).await.unwrap().damaged })
+}
+
+#[test]
+fn moves_of_another_device_are_looked_at_again_when_a_removal_is_undone() {
+    let all: Vec<u64> = (1..14).map(beside_another).collect();
+    assert_eq!(all, [0; 13]);
+}
+
 #[test]
 fn what_nobody_could_lead_to_is_looked_for_again_when_a_removal_is_undone() {
     for how in [Undone::Attached, Undone::Cancelled] {
@@ -179,7 +231,10 @@ fn planted_bugs_are_caught() {
     let late = late_at_a_start();
     plant(Some(Bug::LetGoStands));
     let unled = unled(Undone::Attached);
+    plant(Some(Bug::ReturnForItsOwn));
+    let beside = beside_another(12);
     plant(None);
+    assert!(beside > 0);
     assert!(!unled.is_empty());
     assert_eq!((found, late[2]), ([Err(IoError::Medium); 3], Err(IoError::Medium)));
 }
