@@ -297,6 +297,8 @@ weir_base::planted_bugs! {
     BadIsWrong,
     /// A removal that is taken back ends only the moves off the device that is back.
     ReturnForItsOwn,
+    /// Places that do not give back what is written there are room as others are.
+    PoorIsRoom,
     /// By force, too, an older device is out of sync that has the only copy of something.
     OlderIsOut,
     /// Of two disks that are the same device the first one is used.
@@ -413,6 +415,7 @@ impl Bug {
         Bug::UnreadAnywhere,
         Bug::BadIsWrong,
         Bug::ReturnForItsOwn,
+        Bug::PoorIsRoom,
         Bug::OlderIsOut,
         Bug::FirstOfTwo,
     ];

@@ -320,6 +320,7 @@ impl Inner {
                 current: true,
                 draining: false,
                 vacant: (0..d.layout.extents).collect(),
+                poor: Vec::new(),
             });
         }
         for s in view.sites.iter_mut().filter(|s| s.number == number) {

@@ -1,6 +1,8 @@
 //! Where slabs go: decisions without I/O, from a view of the pool to moves, new slabs and slabs to give up.
 
 use crate::format::slab::Placement;
+use crate::planted::{Bug, has};
+use std::cmp::Reverse;
 
 /// A device as far as places are concerned.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +16,8 @@ pub(crate) struct Site {
     pub(crate) draining: bool,
     /// Extents that nothing uses.
     pub(crate) vacant: Vec<u32>,
+    /// The same, which do not give back what is written there. Only what would have to stay is moved there.
+    pub(crate) poor: Vec<u32>,
 }
 
 /// A slab as far as places are concerned.
@@ -68,13 +72,25 @@ impl View {
 
     /// Takes an extent of the roomiest device on which a slab has no copy yet.
     fn take(&mut self, not_on: &[Option<Placement>]) -> Option<Placement> {
-        let fits = |s: &&mut Site| {
-            s.fit && !s.vacant.is_empty() && not_on.iter().flatten().all(|c| c.device != s.number)
-        };
-        let best = self.sites.iter_mut().filter(fits);
-        let best = best.max_by_key(|s| (s.vacant.len(), std::cmp::Reverse(s.number)))?;
-        let extent = best.vacant.remove(0);
-        Some(Placement { device: best.number, extent, filling: false })
+        self.take_of(not_on, |s| &mut s.vacant)
+    }
+
+    /// The same of one that does not give back what is written there.
+    fn take_poor(&mut self, not_on: &[Option<Placement>]) -> Option<Placement> {
+        self.take_of(not_on, |s| &mut s.poor)
+    }
+
+    fn take_of(
+        &mut self,
+        not_on: &[Option<Placement>],
+        room: fn(&mut Site) -> &mut Vec<u32>,
+    ) -> Option<Placement> {
+        let fits = |s: &&mut Site| s.fit && not_on.iter().flatten().all(|c| c.device != s.number);
+        let best = self.sites.iter_mut().filter(fits).map(|s| (s.number, room(s)));
+        let (device, room) = best
+            .filter(|(_, room)| !room.is_empty())
+            .max_by_key(|(number, room)| (room.len(), Reverse(*number)))?;
+        Some(Placement { device, extent: room.remove(0), filling: false })
     }
 
     /// How to clear the devices that are drained, at most `most` moves at once. What is given up makes room,
@@ -102,13 +118,15 @@ impl View {
                 plan.unreadable += 1;
                 continue;
             }
-            match v.take(&p.copies) {
+            let poor = |v: &mut View| has(Bug::PoorIsRoom).then(|| v.take_poor(&p.copies));
+            match poor(&mut v).flatten().or_else(|| v.take(&p.copies)) {
                 Some(to) => plan.moves.push((p.slab, index, to)),
                 None => wanting.push(p),
             }
         }
         // Empty slabs elsewhere make room, if they lie where this one may go.
         for p in wanting {
+            let Some(index) = drained(&v, p) else { continue };
             let fits = |c: &Placement| {
                 self.site(c.device).is_some_and(|s| s.fit)
                     && p.copies.iter().flatten().all(|o| o.device != c.device)
@@ -124,7 +142,11 @@ impl View {
                     expendable -= 1;
                     plan.give_up.push(e.slab);
                 }
-                None => plan.stuck += 1,
+                None if plan.moves.len() >= most => {}
+                None => match v.take_poor(&p.copies) {
+                    Some(to) => plan.moves.push((p.slab, index, to)),
+                    None => plan.stuck += 1,
+                },
             }
         }
         plan
@@ -161,6 +183,7 @@ impl View {
             }
             if let Some(s) = self.sites.iter_mut().find(|s| s.number == to.device) {
                 s.vacant.retain(|e| *e != to.extent);
+                s.poor.retain(|e| *e != to.extent);
             }
         }
         for f in free {

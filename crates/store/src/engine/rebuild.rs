@@ -122,8 +122,13 @@ impl Inner {
             let all = self.view();
             let of_it = |p: &&Plot| p.copies.iter().flatten().any(|c| c.device == n);
             let held = all.plots.iter().filter(of_it).filter(|p| held.contains(&p.slab)).count();
+            let places = |of: fn(&Site) -> &[u32]| {
+                all.sites.iter().filter(|s| s.fit).any(|s| !of(s).is_empty())
+            };
+            let is_poor = !places(|s| &s.vacant) && places(|s| &s.poor);
             return match plan.stuck {
                 0 if held == 0 => Ok(()),
+                0 if is_poor => Err(poor_room(held)),
                 0 => Err(unread_elsewhere(held, self.device(n).is_some_and(|d| d.is_away()))),
                 _ => Err(no_room(n, plan.stuck, plan.unreadable)),
             };
@@ -281,17 +286,17 @@ impl Inner {
     ) -> View {
         let taken: BTreeSet<(u16, u32)> = taken.iter().map(|p| (p.device, p.extent)).collect();
         let sites = self.devices.borrow();
-        let sites = sites.iter().filter(|d| d.state.get() != MemberState::Gone).map(|d| Site {
-            number: d.number,
-            fit: d.is_current() && !d.draining.get(),
-            current: d.is_current(),
-            draining: d.draining.get(),
-            vacant: {
-                let all = (0..d.layout.extents).filter(|e| !taken.contains(&(d.number, *e)));
-                let mut all: Vec<u32> = all.collect();
-                all.sort_by_key(|e| self.upkeep.is_shunned(d, *e));
-                all
-            },
+        let sites = sites.iter().filter(|d| d.state.get() != MemberState::Gone).map(|d| {
+            let all = (0..d.layout.extents).filter(|e| !taken.contains(&(d.number, *e)));
+            let (poor, vacant) = all.partition(|e| self.upkeep.is_shunned(d, *e));
+            Site {
+                number: d.number,
+                fit: d.is_current() && !d.draining.get(),
+                current: d.is_current(),
+                draining: d.draining.get(),
+                vacant,
+                poor,
+            }
         });
         let room = space.room();
         let plots = space.slabs.iter().enumerate().filter(|(_, s)| s.exists());
@@ -328,22 +333,12 @@ impl Inner {
         let there = space.slabs.iter().filter(|s| s.exists()).count() as u64;
         let most = (bytes / RECORD as u64).min(MAX_VBN >> space.shift).saturating_sub(there);
         drop(space);
-        self.view_to_grow().grow(most as usize)
-    }
-
-    /// Without places that do not give back what is written there: what is written to a new slab is not read back. What moves there is.
-    fn view_to_grow(&self) -> View {
-        let mut view = self.view();
-        for site in &mut view.sites {
-            let Some(d) = self.device(site.number) else { continue };
-            site.vacant.retain(|e| !self.upkeep.is_shunned(&d, *e));
-        }
-        view
+        self.view().grow(most as usize)
     }
 
     /// Moves that make new slabs possible, but of those that are `held`.
     pub(super) fn levelling(&self, held: &BTreeSet<usize>) -> Vec<(usize, usize, Placement)> {
-        let mut view = self.view_to_grow();
+        let mut view = self.view();
         view.plots.retain(|p| !held.contains(&p.slab));
         view.balance(BATCH)
     }
@@ -401,6 +396,14 @@ fn unread_elsewhere(slabs: usize, is_away: bool) -> StoreError {
     };
     StoreError::Pool(format!(
         "not all that is on {slabs} slabs of it can be read elsewhere; {hint}"
+    ))
+}
+
+/// Why a device keeps slabs: nothing that has room gives back what is written there.
+fn poor_room(slabs: usize) -> StoreError {
+    StoreError::Pool(format!(
+        "{slabs} slabs of it find no place that gives back what is written there; add another device, or \
+         delete data. It is tried again from time to time"
     ))
 }
 

@@ -346,6 +346,11 @@ impl Inner {
                 false => {}
             }
         }
+        drop(failed);
+        if !u.spread.get() {
+            // There is no more to be had of new devices.
+            u.failed.borrow_mut().remove(&Job::Spread);
+        }
         (None, later)
     }
 

@@ -3,10 +3,13 @@
 use crate::bench::{B, Bench, MIB, first, write};
 use crate::lacking::{left, numbers, pages_of, wait};
 use crate::leaving::{Ill, IllDisk, ill};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_base::SECONDS;
 use weir_disk::Disk;
 use weir_reactor::sleep;
+use weir_sim::SimMedium;
+use weir_store::format::label::{Label, Layout};
 use weir_store::format::page::PageKind;
 use weir_store::{Options, Pool, PoolSpec, create};
 
@@ -127,9 +130,74 @@ fn a_slab_moves_elsewhere_if_its_new_place_does_not_give_a_block_back() {
     }
 }
 
+/// How a device is laid out, as another one is in its size.
+fn layout_of(m: &SimMedium, like: &SimMedium) -> Layout {
+    let mut label = [0; B as usize];
+    like.peek(0, &mut label);
+    let l = Label::decode(&label).unwrap().layout;
+    Layout::plan(m.len() / B, l.slab_shift, l.log_pages, l.table_pages, l.spares).unwrap()
+}
+
+/// Where a byte of a device is within its slab.
+fn at_in(l: &Layout, at: u64) -> u64 {
+    (at - l.extent(0) * B) % (B << l.slab_shift)
+}
+
+/// The same places of all slabs.
+fn everywhere(l: &Layout, within: &BTreeSet<u64>) -> Vec<u64> {
+    (0..l.extents).flat_map(|e| within.iter().map(move |w| l.extent(e) * B + w)).collect()
+}
+
+/// A device of a mirror of three is dead, and one that is larger takes its place. That has no spare blocks, and nowhere gives back what
+/// is written to one block of each slab. Whether anything is left on the dead one, and the blocks that cannot be read without the
+/// partner of that one.
+fn nowhere() -> (Option<u32>, Vec<u64>) {
+    let b = crate::older::sized(&[8 * MIB, 8 * MIB, 8 * MIB, 16 * MIB], 7);
+    let ill = ill();
+    let new: Rc<dyn Disk> = Rc::new(IllDisk(b.disk(3), ill.clone()));
+    let (disks, media) = (b.disks(&[0, 1, 2]), b.media.clone());
+    let p = b.run(async move {
+        let spec = PoolSpec { spares: 0, ..crate::bench::spec(2) };
+        create(&disks, &spec).await.unwrap();
+        let p = Pool::open(disks, Options::default()).await.unwrap();
+        p.create_volume("v", 64 * MIB, 4096).await.unwrap();
+        write(&p, 1, 0, BLOCKS * B, 1).await.unwrap();
+        p.settled().await.unwrap();
+        p.checkpoint().await.unwrap();
+        let places = p.volume(1).unwrap().locate(0).await.unwrap();
+        assert_eq!(places.iter().map(|(d, _)| *d).collect::<Vec<_>>(), [0, 1]);
+        let within = at_in(&layout_of(&media[0], &media[0]), places[0].1);
+        let like = layout_of(&media[3], &media[0]);
+        ill.deaf.borrow_mut().extend(everywhere(&like, &BTreeSet::from([within])));
+        media[0].set_offline(true);
+        write(&p, 1, 48 * MIB, B, 2).await.unwrap();
+        p.replace(0, new).await.unwrap();
+        p
+    });
+    wait(&b, 3600);
+    let left = left(&p);
+    b.media[1].set_offline(true);
+    wait(&b, 1);
+    let bad = b.run(async move {
+        let mut bad = Vec::new();
+        for k in 0..BLOCKS {
+            if first(&p, 1, k * B).await != Ok(1) {
+                bad.push(k);
+            }
+        }
+        bad
+    });
+    (left, bad)
+}
+
+#[test]
+fn what_one_device_does_not_give_back_moves_to_another_one() {
+    assert_eq!(nowhere(), (None, vec![]));
+}
+
 /// The one device of a pool, which has no second copies and no spare blocks, is replaced by another one. That never gives back what it
-/// took where `deaf` is. What it has of the use of blocks, what is left on the old one, and how the pool opens again.
-fn heads(deaf: &[u64]) -> (Vec<u64>, Option<u32>, Result<u8, String>) {
+/// took where `deaf` is. What it has of the use of blocks, how it is laid out, what is left on the old one, and how the pool opens again.
+fn heads(deaf: &[u64]) -> (Vec<u64>, Layout, Option<u32>, Result<u8, String>) {
     let (b, ill) = (Bench::new(2, 7), ill());
     ill.deaf.borrow_mut().extend(deaf);
     let (old, new): (_, Rc<dyn Disk>) = (b.disk(0), Rc::new(IllDisk(b.disk(1), ill)));
@@ -153,20 +221,20 @@ fn heads(deaf: &[u64]) -> (Vec<u64>, Option<u32>, Result<u8, String>) {
         let p = Pool::open(there, Options::default()).await.map_err(|e| e.to_string())?;
         first(&p, 1, 0).await.map_err(|e| format!("{e:?}"))
     });
-    (heads, left, opened)
+    (heads, layout_of(&b.media[1], &b.media[1]), left, opened)
 }
 
-/// The same when the head of a slab, in both places that it has, is not given back. There is no other extent for that slab.
+/// The same when the head of a slab, in both places that it has, is not given back, wherever the slab goes.
 fn without_head() -> (Option<u32>, Result<u8, String>) {
-    let all = heads(&[]).0;
-    let near = |at: &u64| *at < all[0] + 16 * B;
-    let (_, left, opened) = heads(&all.iter().copied().filter(near).collect::<Vec<_>>());
+    let (all, like, ..) = heads(&[]);
+    let within = all.into_iter().map(|at| at_in(&like, at)).collect();
+    let (.., left, opened) = heads(&everywhere(&like, &within));
     (left, opened)
 }
 
 #[test]
 fn a_slab_stays_if_its_new_place_does_not_give_back_the_use_of_its_blocks() {
-    assert_eq!(without_head(), (Some(1), Ok(1)));
+    assert_eq!(without_head(), (Some(4), Ok(1)));
 }
 
 #[test]
@@ -186,8 +254,11 @@ fn planted_bugs_are_caught() {
         plant(None);
         assert!(!whole, "{of:?} {spares}");
     }
+    plant(Some(Bug::PoorIsRoom));
+    let nowhere = nowhere();
     plant(Some(Bug::HeldMoves));
     let (meanwhile, head) = (without_echo(Filled::Meanwhile, 0), without_head());
     plant(None);
+    assert!(nowhere.0.is_some(), "{nowhere:?}");
     assert_eq!((meanwhile.2, head.1.is_err()), (vec![NEW], true));
 }

@@ -14,7 +14,7 @@ use weir_store::format::superblock::MemberState;
 use weir_store::{Options, Pool, create};
 
 /// A bench of devices of these sizes.
-fn sized(sizes: &[u64], seed: u64) -> Bench {
+pub(crate) fn sized(sizes: &[u64], seed: u64) -> Bench {
     let w = World::new(5 + seed);
     let n = w.node("store");
     let medium = |(i, len): (usize, &u64)| {

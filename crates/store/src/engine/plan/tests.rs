@@ -9,7 +9,14 @@ fn at(device: u16, extent: u32) -> Option<Placement> {
 }
 
 fn site(number: u16, vacant: &[u32]) -> Site {
-    Site { number, fit: true, current: true, draining: false, vacant: vacant.to_vec() }
+    Site {
+        number,
+        fit: true,
+        current: true,
+        draining: false,
+        vacant: vacant.to_vec(),
+        poor: Vec::new(),
+    }
 }
 
 fn plot(slab: usize, a: (u16, u32), b: (u16, u32), used: u64) -> Plot {
@@ -82,28 +89,45 @@ fn one_more_device_in_a_mirror_is_room_for_half_of_it() {
     assert_eq!(v.grow(3).len(), 3);
 }
 
+#[test]
+fn places_that_do_not_give_back_what_is_written_there_are_taken_last() {
+    let poor = Site { poor: vec![3, 4, 5], ..site(2, &[]) };
+    let sites = vec![site(0, &[]), site(1, &[]), poor, site(3, &[7])];
+    let plots = vec![plot(0, (0, 0), (1, 0), 5), plot(1, (0, 1), (1, 1), 5)];
+    let mut v = drained(View { sites, plots, copies: 2, expendable: 0 }, 0);
+    let to = |v: &View| v.evacuate(9).moves.iter().map(|m| (m.2.device, m.2.extent)).collect();
+    let all: Vec<(u16, u32)> = to(&v);
+    assert_eq!(all, [(3, 7), (2, 3)]);
+    // Before that, what is empty makes room.
+    v.plots.push(plot(2, (3, 8), (1, 2), 0));
+    v.expendable = 1;
+    let plan = v.evacuate(9);
+    assert_eq!((plan.moves.len(), plan.give_up), (1, vec![2]));
+    assert_eq!(v.grow(9), Vec::<[Option<Placement>; 2]>::new());
+}
+
 fn views() -> impl Strategy<Value = (View, u16)> {
     let slabs = prop::collection::vec((0..5u16, 1..5u16, 0..3u64), 0..20);
-    (slabs, prop::collection::vec(0..6u32, 5), 0..5u16, 0..4usize).prop_map(
-        |(slabs, spare, gone, expendable)| {
-            let mut next = [0u32; 5];
-            let mut extent = |d: u16| {
-                next[usize::from(d)] += 1;
-                next[usize::from(d)] - 1
-            };
-            let plots = slabs.into_iter().enumerate().map(|(s, (a, step, used))| {
-                let b = (a + step) % 5;
-                plot(s, (a, extent(a)), (b, extent(b)), used)
-            });
-            let plots: Vec<Plot> = plots.collect();
-            let sites = (0..5u16).map(|d| {
-                let first = next[usize::from(d)];
-                site(d, &(first..first + spare[usize::from(d)]).collect::<Vec<_>>())
-            });
-            let v = View { sites: sites.collect(), plots, copies: 2, expendable };
-            (drained(v, gone), gone)
-        },
-    )
+    let spare = prop::collection::vec((0..6u32, 0..3u32), 5);
+    (slabs, spare, 0..5u16, 0..4usize).prop_map(|(slabs, spare, gone, expendable)| {
+        let mut next = [0u32; 5];
+        let mut extent = |d: u16| {
+            next[usize::from(d)] += 1;
+            next[usize::from(d)] - 1
+        };
+        let plots = slabs.into_iter().enumerate().map(|(s, (a, step, used))| {
+            let b = (a + step) % 5;
+            plot(s, (a, extent(a)), (b, extent(b)), used)
+        });
+        let plots: Vec<Plot> = plots.collect();
+        let sites = (0..5u16).map(|d| {
+            let (first, (good, poor)) = (next[usize::from(d)], spare[usize::from(d)]);
+            let poor = (first + good..first + good + poor).collect();
+            Site { poor, ..site(d, &(first..first + good).collect::<Vec<_>>()) }
+        });
+        let v = View { sites: sites.collect(), plots, copies: 2, expendable };
+        (drained(v, gone), gone)
+    })
 }
 
 proptest! {
@@ -127,7 +151,8 @@ proptest! {
                 prop_assert!(seen.insert((a.device, a.extent)) && seen.insert((b.device, b.extent)));
             }
             for s in &now.sites {
-                prop_assert!(s.vacant.iter().all(|e| seen.insert((s.number, *e))));
+                let free = s.vacant.iter().chain(&s.poor);
+                prop_assert!(free.copied().all(|e| seen.insert((s.number, e))));
             }
         }
         let left = now.plots.iter().flat_map(|p| p.copies.iter().flatten());
