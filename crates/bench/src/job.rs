@@ -161,7 +161,7 @@ impl Default for JobSpec {
             rate_iops: None,
             randseed: 1,
             verify: None,
-            poll: PollMode::Busy,
+            poll: PollMode::default(),
         }
     }
 }

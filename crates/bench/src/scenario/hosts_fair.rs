@@ -55,7 +55,8 @@ impl Host {
         load: &str,
     ) -> Result<Host, ScenarioError> {
         let child = Command::new(&r.setup.program)
-            .args(["bench", "--json", "--target", &t.login.place().to_string()])
+            // A host that waits must let the target run, and others.
+            .args(["bench", "--json", "--poll", "sleep", "--target", &t.login.place().to_string()])
             .args(["--lun", &lun.to_string()])
             .args(["--initiator-port", &format!("{number:016x}:0000000000000009")])
             .args(load.split(' '))

@@ -88,6 +88,8 @@ impl<'a> Runner<'a> {
             runtime: Some(self.setup.runtime),
             time_based: true,
             ramp: RAMP.min(self.setup.runtime),
+            // It has a core of its own, or else `once` says so.
+            poll: weir_reactor::PollMode::Busy,
             ..JobSpec::default()
         }
     }

@@ -20,6 +20,7 @@ use weir_bench::srp::{self, Login, QueueMode, Srp, SrpOptions};
 use weir_control::{Code, Error, Result};
 use weir_initiator_brp::Secret;
 use weir_proto_srp::PortId;
+use weir_reactor::PollMode;
 
 /// Measured unless the command line says how long or how much.
 const RUNTIME: Nanos = 10 * SECONDS;
@@ -80,7 +81,11 @@ fn spec(a: &BenchArgs) -> JobSpec {
             args::Verify::Crc32c => Verify::Crc32c,
             args::Verify::Pattern => Verify::Pattern,
         }),
-        ..JobSpec::default()
+        poll: match a.poll {
+            args::PollMode::Adaptive => PollMode::default(),
+            args::PollMode::Busy => PollMode::Busy,
+            args::PollMode::Sleep => PollMode::Sleep,
+        },
     }
 }
 

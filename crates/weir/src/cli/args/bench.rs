@@ -1,6 +1,6 @@
 //! `weir bench`, with fio's vocabulary.
 
-use super::{LoginArgs, Policy};
+use super::{LoginArgs, Policy, PollMode};
 use crate::cli::parse;
 use clap::{Args, Subcommand, ValueEnum};
 use std::net::SocketAddr;
@@ -185,6 +185,9 @@ pub(crate) struct BenchArgs {
     /// Largest I/O whose data travels in messages instead of by RDMA; for `--initiator brp`.
     #[arg(long, value_parser = parse::size, value_name = "SIZE", help_heading = "Initiator")]
     pub(crate) inline: Option<u64>,
+    /// How jobs wait for answers. `busy` keeps a core each, also while the target is away.
+    #[arg(long, value_enum, default_value = "adaptive", help_heading = "Initiator")]
+    pub(crate) poll: PollMode,
     /// Processor cores of the jobs, e.g. 1,3.
     #[arg(
         long,
