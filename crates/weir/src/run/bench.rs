@@ -402,7 +402,8 @@ mod tests {
         );
         assert_eq!((s.rate, s.rate_iops, s.ramp), (Some(10 << 20), Some(100), 2 * SECONDS));
         assert_eq!((s.offset, s.randseed, s.verify), (1 << 20, 9, Some(Verify::Pattern)));
-        assert_eq!(s.name, "x");
+        assert_eq!((s.name.as_str(), s.poll), ("x", PollMode::default()));
+        assert_eq!(of("--poll busy").poll, PollMode::Busy);
     }
 
     #[test]
