@@ -130,6 +130,9 @@ fn told_of(name: impl Fn(&Path) -> Name) -> Told {
     let (mut all, mut named) = (Vec::new(), Vec::new());
     for l in loops {
         let Some(file) = first_line(l.path().join("loop/backing_file")) else { continue };
+        if is_lost(Path::new(&file)) {
+            continue;
+        }
         let node = Path::new("/dev").join(l.file_name());
         match name(Path::new(&file)) {
             Name::Same => {
@@ -142,6 +145,23 @@ fn told_of(name: impl Fn(&Path) -> Name) -> Told {
     }
     let (says, silent) = told(all, info);
     Told { says, named, silent }
+}
+
+/// The begin of the name of the file that `weir attach` makes a loop device of.
+pub const ATTACHED: &str = "volume-";
+
+/// Whether a file has a name as `weir attach` gives one: with the attachment's mark, 16 digits.
+pub fn is_attached(name: &str) -> bool {
+    let is_digit = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
+    let mark = name.strip_prefix(ATTACHED);
+    mark.is_some_and(|mark| mark.len() == 16 && mark.bytes().all(is_digit))
+}
+
+/// Whether this is the file of an attachment whose file system is mounted nowhere any more. Nothing else is made of that; and who asks
+/// its loop device has that open, which `weir detach` waits for.
+fn is_lost(file: &Path) -> bool {
+    let name = file.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    file.parent() == Some(Path::new("/")) && is_attached(name) && !file.exists()
 }
 
 /// Which loop device is made of a block device of this number (`st_rdev`), in words, as far as this process may see.
@@ -238,6 +258,16 @@ mod tests {
         assert!(!part(0, 0).overlaps(&Info { inode: 13, ..part(0, 0) }), "another file");
         let info = Info { rdevice: 0x810, ..info };
         assert!(Below::Device(&[1, 0x810]).is(&info) && !Below::Device(&[8]).is(&info));
+    }
+
+    #[test]
+    fn the_file_of_an_attachment_that_is_gone_is_known_by_its_name() {
+        let is = |name: &str| is_lost(Path::new(name));
+        assert!(is("/volume-00000000000000aa"));
+        let others =
+            ["/volume", "/volume-aa", "/volume-00000000000000AA", "/volume-0000000000000000a"];
+        assert!(!others.into_iter().any(is) && !is("/x/volume-00000000000000aa"));
+        assert!(!is("/x-volume-00000000000000aa") && !is("/volume-00000000000000a/"));
     }
 
     #[test]
