@@ -4,7 +4,7 @@
 use super::Identity;
 use super::loops::made_from;
 use super::openers::{Asked, writer};
-use super::soon::soon;
+use super::soon::soon_at;
 use super::users::{
     first_line, in_use_but_for_loops, is_claimed, loops_of, number, of_number, opened_by,
 };
@@ -98,8 +98,11 @@ fn walk(
     let told = made_from(&node);
     let told = told.map_err(|()| format!("{} does not say what it is made of", node.display()))?;
     // Where it cannot be asked, its file is known by name only.
-    let by_name = || Some(soon(std::slice::from_ref(&name)).pop()??.identity);
-    let Some(identity) = told.map(|i| i.identity()).or_else(by_name) else { return Ok(()) };
+    let identity = match told {
+        Some(info) => Some(info.identity()),
+        None => soon_at(&name).map_err(|e| e.to_string())?.map(|there| there.identity),
+    };
+    let Some(identity) = identity else { return Ok(()) };
     let mut beside = loops_of(identity);
     beside.retain(|(_, info)| told.is_none_or(|mine| mine.overlaps(info)));
     let beside = beside.into_iter().filter_map(|(node, _)| {

@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{Part, all_of, loops_on, opened_by, parts, soon, used_by};
+use weir_uring::device::{Part, all_of, loops_on, opened_by, parts, soon_at, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -282,7 +282,7 @@ impl Holds {
     }
 
     fn known_as(&self, part: &Part) -> Result<()> {
-        let there = soon(std::slice::from_ref(&part.name)).pop().flatten();
+        let there = soon_at(&part.name).map_err(|e| unusable(&part.name, e))?;
         let there = there.filter(|t| t.identity == part.identity);
         let lasting = there.as_ref().and_then(|t| t.lasting.as_deref());
         self.check_image(&part.name, part.identity, lasting)?;

@@ -69,7 +69,8 @@ impl Holds {
             .filter(|(p, _, d)| self.kept(&Owner::Pool(p.name.clone()), d).is_none())
             .collect();
         let paths: Vec<_> = away.iter().map(|(.., d)| (*d).clone()).collect();
-        for ((pool, number, path), there) in away.into_iter().zip(soon(&paths)) {
+        let there = soon(&paths).map_err(|e| unusable(path, e))?;
+        for ((pool, number, path), there) in away.into_iter().zip(there) {
             let is_it =
                 |(_, i): &&(&Path, Identity)| there.as_ref().is_some_and(|t| t.identity == *i);
             let mine =
@@ -97,7 +98,8 @@ impl Holds {
         known.retain(|image| self.find(&image.path).is_none());
         let paths: Vec<_> = known.iter().map(|image| image.path.clone()).collect();
         let all = all_of(identity);
-        for (image, now) in known.iter().zip(soon(&paths)) {
+        let now = soon(&paths).map_err(|e| unusable(path, e))?;
+        for (image, now) in known.iter().zip(now) {
             let recorded = image.identity.as_deref();
             let is_same = |a: Option<&str>, b: Option<&str>| match (a, b) {
                 (Some(a), Some(b)) => same_name(a, b),
