@@ -18,7 +18,7 @@ mod users;
 
 pub use crate::blocking::is_closing;
 pub use answers::ask;
-pub use below::{Part, loops_on, parts};
+pub use below::{Part, above, parts};
 pub use content::{Contents, Found};
 pub(crate) use lasting::lasting_name;
 pub use lasting::{is_as_recorded, lasting_name_of, overlap, same_name, says_where};

@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{Part, all_of, loops_on, opened_by, parts, soon_at, used_by};
+use weir_uring::device::{Part, above, all_of, opened_by, parts, soon_at, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -256,8 +256,8 @@ impl Holds {
 
     /// The same where what a volume has comes to it again: it refuses what this process has, above it or below.
     pub(super) fn check_below_again(&self, held: &Held, path: &Path) -> Result<()> {
-        for (node, identity) in loops_on(held.identity()) {
-            if let Some((owner, _)) = self.owner_of(identity) {
+        for (node, identity) in above(held.identity()) {
+            if let Some(owner) = self.owner_among(all_of(identity)) {
                 let why = format!("{} is made of it, which belongs to {owner}", node.display());
                 return Err(in_use(path, why));
             }
@@ -271,14 +271,18 @@ impl Holds {
         Ok(())
     }
 
-    /// Who has what a loop device is made of, or another loop device that shows some of the same.
-    fn owner_below(&self, part: &Part) -> Option<Owner> {
-        let beside = part.beside.iter().map(|(_, identity)| *identity);
-        let mut all = std::iter::once(part.identity).chain(beside).flat_map(all_of);
-        all.find_map(|identity| {
+    /// Who has one of these.
+    fn owner_among(&self, all: impl IntoIterator<Item = Identity>) -> Option<Owner> {
+        all.into_iter().find_map(|identity| {
             let held = self.owner_of(identity).map(|(owner, _)| owner);
             held.or_else(|| self.yielded_of(identity))
         })
+    }
+
+    /// Who has what a loop device is made of, or another device that shows some of the same.
+    fn owner_below(&self, part: &Part) -> Option<Owner> {
+        let beside = part.beside.iter().map(|(_, identity)| *identity);
+        self.owner_among(std::iter::once(part.identity).chain(beside).flat_map(all_of))
     }
 
     fn known_as(&self, part: &Part) -> Result<()> {
