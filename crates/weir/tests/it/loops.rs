@@ -2,7 +2,7 @@
 
 use crate::common::Daemon;
 use crate::devices::{Loop, refused};
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -170,5 +170,60 @@ fn what_is_made_of_a_loop_device_beside_counts_as_well() {
     put(&d, &mine, &[], &image);
     d.start();
     d.until("it is seen", || faults(&d).matches("is made of").count() == 1);
+    d.stop();
+}
+
+/// A pool's file is away, and the loop device that a volume is has that file by now.
+#[test]
+fn what_a_pool_had_is_no_volume_when_they_start() {
+    let Some((mut d, image, disk)) = begun("loops-start") else { return };
+    drop(disk);
+    let disk = with(&["--sizelimit", "33554432"], &image);
+    // Where nobody looks for devices that were renamed.
+    fs::create_dir(d.path("elsewhere")).expect("a directory");
+    let (own, away) = (d.path("own"), d.path("elsewhere/away"));
+    d.start();
+    d.ok(&format!("volume adopt first --path {}", disk.0));
+    for kind in ["", "--raid 0"] {
+        d.ok(&format!("pool create q {kind} --device file:{own}:64M"));
+        d.stop();
+        fs::rename(&own, &away).expect("moved");
+        // By the label that it shows, or by the label that is in what it is made of.
+        let part = ["-o", "8388608", "--sizelimit", "33554432"];
+        for options in [&[][..], &part] {
+            put(&d, &disk, options, &away);
+            d.start();
+            let seen = || {
+                let all = faults(&d);
+                all.contains("pool/q") && all.contains("volume/first")
+            };
+            assert!(seen(), "{}", faults(&d));
+            assert!(faults(&d).contains("this node's pool `q`"), "{}", faults(&d));
+            d.tried_again();
+            assert!(seen(), "{}", faults(&d));
+            // Nor does it become another one.
+            let another = with(&part, &away);
+            let adopt = format!("volume adopt x --path {}", another.0);
+            refused(&d, &adopt, 4, &["is made of", "pool `q`"]);
+            d.stop();
+        }
+        // Nothing tells it, and the volume comes up: then the pool does not.
+        let named = d.path("named");
+        fs::hard_link(&away, &named).expect("another name");
+        put(&d, &disk, &part, &named);
+        fs::remove_file(&named).expect("it was there");
+        d.start();
+        assert!(!faults(&d).contains("volume/first"), "{}", faults(&d));
+        fs::rename(&away, &own).expect("moved back");
+        d.tried_again();
+        let told = faults(&d);
+        assert!(told.contains("pool/q") && told.contains("volume `first`"), "{told}");
+        d.stop();
+        put(&d, &disk, &["--sizelimit", "33554432"], &image);
+        d.start();
+        d.until("all is well", || faults(&d) == "[]");
+        d.ok("pool delete q");
+        fs::remove_file(&own).expect("it was there");
+    }
     d.stop();
 }

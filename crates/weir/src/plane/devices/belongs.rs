@@ -4,9 +4,9 @@ use super::label::Label as Plain;
 use super::plain::labelled;
 use super::{Holds, Owner, in_use, lock, unusable};
 use std::path::Path;
-use weir_control::Result;
 use weir_control::dataplane::{KnownImage, KnownPool};
 use weir_control::model::PoolId;
+use weir_control::{Code, Result};
 use weir_store::format::label::Label;
 use weir_uring::device::{PAGE, all_of, overlap, same_name, says_where, soon};
 use weir_uring::{Held, Identity};
@@ -142,6 +142,15 @@ impl Holds {
             Some(other) => Err(in_use(path, format!("it is a device of this node's pool `{other}`"))
                 .hint(format!("`weir pool show {other}` tells how that pool stands; once it is deleted or released the device may be used"))),
             None => Ok(own),
+        }
+    }
+
+    /// Refuses what is to be a volume again, and carries the label of a pool of this node: that device has come here since. What cannot
+    /// be read is not judged here.
+    pub(super) fn check_no_label(&self, held: &Held, path: &Path) -> Result<()> {
+        match self.check_belongs(held, path, None) {
+            Err(e) if e.code != Code::IoError => Err(e),
+            _ => Ok(()),
         }
     }
 
