@@ -4,7 +4,7 @@ use crate::common::Daemon;
 use crate::devices::{Loop, refused};
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// `O_EXCL`: of a block device it is a claim (open(2)).
@@ -224,6 +224,39 @@ fn what_a_pool_had_is_no_volume_when_they_start() {
         d.until("all is well", || faults(&d) == "[]");
         d.ok("pool delete q");
         fs::remove_file(&own).expect("it was there");
+    }
+    d.stop();
+}
+
+/// Its directory is not around it: it has another name, or is mounted somewhere.
+#[test]
+fn a_file_of_a_pool_that_is_not_up_is_known_by_itself() {
+    let mut d = Daemon::new("loops-bound");
+    d.start();
+    d.ok(&format!("pool create pair --device dir:{} --device dir:{}", d.path("a"), d.path("b")));
+    for n in 0..2 {
+        d.ok(&format!("volume create n{n} --pool pair --size 16M"));
+    }
+    d.stop();
+    let is_volume = |p: &PathBuf| fs::metadata(p).is_ok_and(|m| m.len() >= 16 << 20);
+    let files = fs::read_dir(d.path("b")).expect("it is there").flatten().map(|f| f.path());
+    let own = files.into_iter().find(is_volume).expect("a volume's file").display().to_string();
+    fs::rename(d.path("a"), d.path("away")).expect("moved");
+    d.start();
+    let hard = d.path("hard");
+    fs::hard_link(&own, &hard).expect("another name");
+    refused(&d, &format!("volume adopt x --path {hard}"), 4, &["pool `pair`"]);
+    fs::remove_file(&hard).expect("it was there");
+    let bound = d.path("bound");
+    File::create(&bound).expect("a file");
+    if Command::new("mount").args(["--bind", &own, &bound]).status().is_ok_and(|s| s.success()) {
+        let out = crate::common::weir(&d.dir, &["volume", "adopt", "x", "--path", &bound]);
+        let unmounted = Command::new("umount").arg(&bound).status();
+        assert!(unmounted.is_ok_and(|s| s.success()));
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && said.contains("pool `pair`"), "{said}");
+    } else {
+        eprintln!("skipped in part: nothing can be mounted");
     }
     d.stop();
 }

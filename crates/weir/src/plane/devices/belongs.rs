@@ -3,6 +3,7 @@
 use super::label::Label as Plain;
 use super::plain::labelled;
 use super::{Holds, Owner, in_use, lock, unusable};
+use std::fs::Metadata;
 use std::path::Path;
 use weir_control::dataplane::{KnownImage, KnownPool};
 use weir_control::model::PoolId;
@@ -38,6 +39,13 @@ pub(super) fn labels(held: &Held, path: &Path) -> Result<Vec<Found>> {
     Ok(found)
 }
 
+/// Whether a directory has this file.
+fn has(dir: &Path, file: Identity) -> bool {
+    let is_it = |meta: Metadata| Identity::of(&meta) == Some(file);
+    let mut all = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    all.any(|f| f.metadata().is_ok_and(is_it))
+}
+
 impl Holds {
     /// Notes which pools and images the configuration has, whether they can be started or not.
     pub(crate) fn know(&self, pools: Vec<KnownPool>, images: Vec<KnownImage>) {
@@ -53,6 +61,7 @@ impl Holds {
         });
         let Ok(real) = real else { return Ok(()) };
         let of = |dir: &Path| std::fs::metadata(dir).ok().and_then(|m| Identity::of(&m));
+        let file = of(&real);
         let around: Vec<_> = real.ancestors().skip(1).filter_map(|d| Some((d, of(d)?))).collect();
         let refused = |dir: &Path, owner: String| {
             in_use(path, format!("`{}` is the directory of {owner}", dir.display()))
@@ -63,18 +72,26 @@ impl Holds {
             }
         }
         let known = lock(&self.known).clone();
-        let away: Vec<_> = known
-            .iter()
-            .flat_map(|p| p.directories.iter().map(move |(n, d)| (p, *n, d)))
-            .filter(|(p, _, d)| self.kept(&Owner::Pool(p.name.clone()), d).is_none())
-            .collect();
-        let paths: Vec<_> = away.iter().map(|(.., d)| (*d).clone()).collect();
+        let all: Vec<_> =
+            known.iter().flat_map(|p| p.directories.iter().map(move |(n, d)| (p, *n, d))).collect();
+        let paths: Vec<_> = all.iter().map(|(.., d)| (*d).clone()).collect();
         let there = soon(&paths).map_err(|e| unusable(path, e))?;
-        for ((pool, number, path), there) in away.into_iter().zip(there) {
+        for ((pool, number, path), there) in all.into_iter().zip(there) {
             let is_it =
                 |(_, i): &&(&Path, Identity)| there.as_ref().is_some_and(|t| t.identity == *i);
             let mine =
                 |dir: &Path| labelled(dir).is_some_and(|l| (l.pool, l.device) == (pool.id, number));
+            // The file may have another name as well, or be mounted by itself. One that is up is held.
+            let is_free = |file: &Identity| self.owner_of(*file).is_none();
+            let file = file.filter(|_| there.is_some()).filter(is_free);
+            if file.is_some_and(|file| mine(path) && has(path, file)) {
+                let why = format!("it is a file of pool `{}`, in `{}`", pool.name, path.display());
+                return Err(in_use(&real, why));
+            }
+            // That is up.
+            if self.kept(&Owner::Pool(pool.name.clone()), path).is_some() {
+                continue;
+            }
             // It may be mounted elsewhere now. Where its own path leads to it still, this is a copy.
             let is_moved = || there.is_none() || !mine(path);
             let moved = || around.iter().find(|(dir, _)| is_moved() && mine(dir));
