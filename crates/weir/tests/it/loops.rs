@@ -188,10 +188,12 @@ fn what_a_pool_had_is_no_volume_when_they_start() {
         d.ok(&format!("pool create q {kind} --device file:{own}:64M"));
         d.stop();
         fs::rename(&own, &away).expect("moved");
-        // By the label that it shows, or by the label that is in what it is made of.
-        let part = ["-o", "8388608", "--sizelimit", "33554432"];
-        for options in [&[][..], &part] {
-            put(&d, &disk, options, &away);
+        // By the label that it shows, also if its file has no name here, or by the label that is in what it is made of.
+        let (part, named) = (["-o", "8388608", "--sizelimit", "33554432"], d.path("named"));
+        for (options, is_named) in [(&[][..], false), (&[], true), (&part, true)] {
+            fs::hard_link(&away, &named).expect("another name");
+            put(&d, &disk, options, if is_named { &away } else { &named });
+            fs::remove_file(&named).expect("it was there");
             d.start();
             let seen = || {
                 let all = faults(&d);
@@ -208,7 +210,6 @@ fn what_a_pool_had_is_no_volume_when_they_start() {
             d.stop();
         }
         // Nothing tells it, and the volume comes up: then the pool does not.
-        let named = d.path("named");
         fs::hard_link(&away, &named).expect("another name");
         put(&d, &disk, &part, &named);
         fs::remove_file(&named).expect("it was there");
