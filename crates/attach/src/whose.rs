@@ -10,6 +10,7 @@ use crate::ublk;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use weir_uring::device::is_attached;
 
 /// The file of a volume as the kernel tells it when its file system is mounted nowhere any more, without a mark.
 const LOST: &str = "/volume";
@@ -149,16 +150,22 @@ pub(crate) fn is_taken(device: &Path) -> bool {
 
 /// Whether somebody has mounted a disk, or has it open for longer than who only looks what it is.
 pub(crate) fn is_open(device: &Path) -> bool {
-    let used = || is_taken(device) || !users::opened(device, 0).is_empty();
-    !users::lasting(device).is_empty() || lasts(used)
+    // Who has it for themselves counts as one, whoever that is.
+    let taken = || is_taken(device).then_some(0);
+    let who = || users::opened(device, 0).into_iter().map(|o| o.pid).chain(taken()).collect();
+    !users::lasting(device).is_empty() || lasts(who)
 }
 
-/// Whether something is so at each of some looks, with pauses.
-fn lasts(mut so: impl FnMut() -> bool) -> bool {
-    (0..LOOKS).all(|n| {
-        std::thread::sleep(if n == 0 { Duration::ZERO } else { STEP });
-        so()
-    })
+/// Whether somebody is among those that have a disk open at each of some looks, with pauses; false as soon as nobody has it.
+fn lasts(mut who: impl FnMut() -> Vec<u32>) -> bool {
+    let mut lookers = users::Lookers::new(LOOKS);
+    loop {
+        match who() {
+            now if now.is_empty() => return false,
+            now if lookers.keep(&now) => return true,
+            _ => std::thread::sleep(STEP),
+        }
+    }
 }
 
 /// Whether the disk of an attachment has certainly gone, or is another's: nothing of it is lost with its process.
@@ -177,10 +184,7 @@ pub(crate) fn looks_attached(device: &Path) -> bool {
     if let Some(d) = ublk::Device::of(device) {
         return d.looks_attached();
     }
-    let marked = |b: &str| {
-        let mark = b.rsplit_once("/volume-").map_or("", |(_, mark)| mark);
-        mark.len() == 16 && mark.bytes().all(|c| c.is_ascii_hexdigit())
-    };
+    let marked = |b: &str| b.rsplit_once('/').is_some_and(|(_, name)| is_attached(name));
     let file = |b: &str| b == LOST || b.ends_with("/disk/volume") || marked(b);
     loopdev::backing(device).map_or(true, |b| b.is_some_and(|b| file(&b)))
 }
@@ -192,9 +196,12 @@ mod tests {
 
     #[test]
     fn who_looks_for_a_moment_does_not_use_a_disk() {
-        let mut looks = [true, true, false].into_iter();
+        let mut looks = [vec![1], vec![1], vec![]].into_iter();
         assert!(!lasts(|| looks.next().unwrap()));
-        assert!(lasts(|| true));
+        assert!(lasts(|| vec![1]));
+        // Another one at each look, of whom one is the last.
+        let mut looks = (0..2 * LOOKS).map(|n| vec![n]);
+        assert!(!lasts(|| looks.next().unwrap_or_default()));
     }
 
     /// Two containers may have one path each, and one directory two.
@@ -209,6 +216,7 @@ mod tests {
         let device = Path::new("/dev/loop987654");
         let had = |mark, lives| Had { device, home: Home::here(), diskseq: None, mark, lives };
         let mine = Some("00000000000000aa");
+        assert!(is_attached(&fuse::file_name(mine)) && !is_attached(&fuse::file_name(None)));
         let path = |name: &str| place.disk().join(name).display().to_string();
         let by = |b: &str, lives| by_file(&place, &had(mine, lives), b);
         for b in [path("volume-00000000000000aa"), "/volume-00000000000000aa".into()] {

@@ -2,7 +2,7 @@
 
 use super::STEP;
 use crate::error::{Error, Kind};
-use crate::host::users;
+use crate::host::users::{self, Lookers};
 use crate::state::{Place, State};
 use crate::sys;
 use crate::whose::{Whose, whose};
@@ -15,15 +15,15 @@ use std::time::Duration;
 
 /// How long what was written may take to get to the volume.
 const FLUSH: Duration = Duration::from_secs(30);
-/// How long somebody may have a disk open who only looks at it, as udev does after every change, or has it by chance, as a
-/// process that was just started and has yet the files of another.
-const PASSING: Duration = Duration::from_secs(2);
+/// Who has a disk open at so many looks on end, for 2 s, uses it. Others only look at it, as udev does after every change, or have it by
+/// chance, as a process that was just started and has yet the files of another.
+const PASSING: u32 = 21;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Why a disk is not quiet.
 enum Not {
-    /// Somebody has it open.
-    Open(Error),
+    /// These processes have it open; 0 is one that is not seen.
+    Open(Vec<u32>, Error),
     /// Something that does not pass.
     Other(Error),
 }
@@ -37,15 +37,13 @@ impl From<Error> for Not {
 /// Sees to it that nobody uses the disk, and that what was written to it is on the volume. As long as the file is kept it
 /// cannot be mounted, or become part of something; there is none where the disk is gone with its process, or is another's.
 pub(super) fn quiet(place: &Place, state: &State, alive: bool) -> Result<Option<File>, Error> {
-    let mut waited = Duration::ZERO;
+    let mut lookers = Lookers::new(PASSING);
     loop {
         match once(place, state, alive) {
             Ok(claim) => return Ok(claim),
-            Err(Not::Open(_)) if waited < PASSING => {
-                std::thread::sleep(LOOK);
-                waited += LOOK;
-            }
-            Err(Not::Open(e) | Not::Other(e)) => return Err(e),
+            Err(Not::Open(by, e)) if lookers.keep(&by) => return Err(e),
+            Err(Not::Open(..)) => std::thread::sleep(LOOK),
+            Err(Not::Other(e)) => return Err(e),
         }
     }
 }
@@ -97,7 +95,7 @@ fn claim(state: &State, alive: bool) -> Result<Option<File>, Not> {
             unused(state)?;
             let why =
                 "it is mounted where this process cannot see it, or somebody has it for themselves";
-            Err(Not::Open(in_use(state, why.into())))
+            Err(Not::Open(vec![0], in_use(state, why.into())))
         }
         Err(e) if alive && !is_gone(&state.device, &e) => {
             let message = format!("{} cannot be looked at", state.device.display());
@@ -123,10 +121,12 @@ fn is_gone(device: &Path, e: &io::Error) -> bool {
 fn unused(state: &State) -> Result<(), Not> {
     let mut uses = users::lasting(&state.device);
     let passing = uses.is_empty();
-    uses.extend(users::opened(&state.device, state.pid));
+    let opened = users::opened(&state.device, state.pid);
+    let by: Vec<u32> = opened.iter().map(|o| o.pid).collect();
+    uses.extend(opened.into_iter().map(|o| o.text));
     match uses.is_empty() {
         true => Ok(()),
-        false if passing => Err(Not::Open(in_use(state, uses.join("\n")))),
+        false if passing => Err(Not::Open(by, in_use(state, uses.join("\n")))),
         false => Err(in_use(state, uses.join("\n")).into()),
     }
 }

@@ -14,6 +14,7 @@ use crate::sys;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use weir_uring::device::ATTACHED;
 
 /// The connection to the kernel.
 const DEVICE: &str = "/dev/fuse";
@@ -23,7 +24,7 @@ const CLONE: u64 = 0x8004_e500;
 /// Name of the file in the mounted directory: the kernel tells of a loop device's file by name, so an attachment's has its
 /// mark in it. Those of an older version have none.
 pub(crate) fn file_name(mark: Option<&str>) -> String {
-    mark.map_or_else(|| "volume".into(), |mark| format!("volume-{mark}"))
+    mark.map_or_else(|| "volume".into(), |mark| format!("{ATTACHED}{mark}"))
 }
 
 /// Whether this machine can do it.

@@ -1,16 +1,28 @@
 //! Who uses a disk.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use weir_uring::device::loop_on;
+use weir_uring::device::{Opener, loop_on, openers};
+
+/// For how many times as long many that look are waited for as one.
+const CROWD: u32 = 5;
 
 /// Uses of a block device (and its partitions) that stand against taking it away, in words; that by the process which
 /// serves it does not.
 pub(crate) fn of(device: &Path, server: u32) -> Vec<String> {
     let mut uses = lasting(device);
-    uses.extend(opened(device, server));
+    uses.extend(opened(device, server).into_iter().map(|o| o.text));
     uses
+}
+
+/// A process that has a disk open.
+pub(crate) struct Open {
+    /// Its number.
+    pub(crate) pid: u32,
+    /// The use in words.
+    pub(crate) text: String,
 }
 
 /// A disk and its partitions, by name.
@@ -50,9 +62,44 @@ pub(crate) fn lasting(device: &Path) -> Vec<String> {
     uses
 }
 
-/// Those by processes that have it open, which may be for a moment.
-pub(crate) fn opened(device: &Path, server: u32) -> Vec<String> {
-    disks(device).iter().flat_map(|disk| openers(&format!("/dev/{disk}"), server)).collect()
+/// Those by processes that have it open, which may be for a moment; but for this one and the one that serves it.
+pub(crate) fn opened(device: &Path, server: u32) -> Vec<Open> {
+    let mut all = Vec::new();
+    for disk in disks(device) {
+        let node = Path::new("/dev").join(disk);
+        let Ok(wanted) = fs::metadata(&node).map(|m| m.rdev()) else { continue };
+        let told = |Opener { pid, name }: Opener| {
+            let text = format!("process {pid} ({name}) has {} open", node.display());
+            Open { pid, text }
+        };
+        all.extend(openers(wanted).filter(|p| p.pid != server).map(told));
+    }
+    all
+}
+
+/// Tells who keeps a disk open from those that look at it one after the other.
+pub(crate) struct Lookers {
+    /// At how many looks on end each had it open.
+    looks: BTreeMap<u32, u32>,
+    all: u32,
+    enough: u32,
+}
+
+impl Lookers {
+    /// Who has it open at so many looks on end keeps it.
+    pub(crate) fn new(enough: u32) -> Lookers {
+        Lookers { looks: BTreeMap::new(), all: 0, enough }
+    }
+
+    /// Whether it is kept, when these processes have it open at this look. Others at each look are waited for no longer than
+    /// [`CROWD`] times as long.
+    pub(crate) fn keep(&mut self, now: &[u32]) -> bool {
+        let before = std::mem::take(&mut self.looks);
+        let looks = |pid: &u32| (*pid, before.get(pid).map_or(1, |n| n + 1));
+        self.looks = now.iter().map(looks).collect();
+        self.all += 1;
+        self.all >= CROWD * self.enough || self.looks.values().any(|n| *n >= self.enough)
+    }
 }
 
 /// `major:minor` of a disk or of one of its partitions.
@@ -95,13 +142,6 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Processes that have the device open, but for this one and the one that serves it.
-fn openers(device: &str, server: u32) -> Vec<String> {
-    let Ok(wanted) = fs::metadata(device).map(|m| m.rdev()) else { return Vec::new() };
-    let others = weir_uring::device::openers(wanted).filter(|p| p.pid != server);
-    others.map(|p| format!("process {} ({}) has {device} open", p.pid, p.name)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,5 +157,18 @@ mod tests {
     #[test]
     fn a_device_that_is_not_there_has_no_users() {
         assert!(of(Path::new("/dev/no-such-disk"), 0).is_empty());
+    }
+
+    #[test]
+    fn one_that_stays_is_told_from_many_that_pass() {
+        let keeps = |looks: &dyn Fn(u32) -> Vec<u32>, all: u32| {
+            let mut lookers = Lookers::new(3);
+            (0..all).position(|n| lookers.keep(&looks(n)))
+        };
+        assert_eq!(keeps(&|n| vec![n, 7000], 15), Some(2));
+        // Each has it at two looks on end, and somebody at any.
+        assert_eq!(keeps(&|n| vec![n, n + 1], 14), None);
+        assert_eq!(keeps(&|n| vec![n, n + 1], 15), Some(14));
+        assert_eq!(keeps(&|n| vec![u32::from(n == 2)], 5), None, "it was not there at each");
     }
 }

@@ -2,11 +2,12 @@
 //! device takes its file or device beside whoever has it.
 
 use super::Identity;
-use super::loops::made_from;
+use super::loops::{Extent, made_from};
 use super::openers::{Asked, writer};
-use super::soon::soon;
+use super::soon::soon_at;
 use super::users::{
-    first_line, in_use_but_for_loops, is_claimed, loops_of, number, of_number, opened_by,
+    first_line, holders, in_use_but_for_loops, is_claimed, loops_of, node as node_of, number,
+    of_number, opened_by, same_disk,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,42 +24,75 @@ pub struct Part {
     pub identity: Identity,
     /// The name of that when the loop device was made, as far as it is known. It may lead elsewhere by now.
     pub name: PathBuf,
-    /// Other loop devices that show some of the same.
+    /// Other devices that show some of the same: loop devices, and what is made of these.
     pub beside: Vec<(PathBuf, Identity)>,
 }
 
+/// Who uses a block device, in words, but for loop devices: these have it open in no process, and do not claim it.
+fn in_use(node: Option<&Path>, identity: Identity) -> Option<String> {
+    let opened = || opened_by(node.unwrap_or(Path::new("")), identity);
+    // Somebody may have mounted it elsewhere.
+    let claimed = || is_claimed(node?).then(|| "somebody has it for himself".into());
+    in_use_but_for_loops(identity).or_else(opened).or_else(claimed)
+}
+
 impl Part {
-    /// Who uses it beside that loop device, in words: a mount, swap, what is made of it, a process that writes; of another loop device
-    /// that shows some of the same as well.
+    /// Who uses it beside that loop device, in words: a mount, swap, what is made of it, a process that writes, a claim; of another
+    /// device that shows some of the same as well.
     pub fn used_by(&self) -> Option<String> {
-        let of_it = in_use_but_for_loops(self.identity).or_else(|| {
-            let found = match self.identity {
-                // Its disk cannot be told from the loop device's own use.
-                Identity::Block(_) => None,
-                Identity::Inode(_, inode) => {
-                    writer(Asked::Inode(inode), |m| Identity::of(m) == Some(self.identity))
-                }
-            }?;
-            Some(format!("process {} ({}) has it open", found.pid, found.name))
-        });
+        let of_it = match self.identity {
+            Identity::Block(dev) => {
+                // In a container the name may be all that there is.
+                let is_it = |m: fs::Metadata| Identity::of(&m) == Some(self.identity);
+                let named = || fs::metadata(&self.name).is_ok_and(is_it).then(|| self.name.clone());
+                in_use(node_of(dev).or_else(named).as_deref(), self.identity)
+            }
+            Identity::Inode(_, inode) => in_use_but_for_loops(self.identity).or_else(|| {
+                let found =
+                    writer(Asked::Inode(inode), |m| Identity::of(m) == Some(self.identity))?;
+                Some(format!("process {} ({}) has it open", found.pid, found.name))
+            }),
+        };
         of_it.or_else(|| {
             self.beside.iter().find_map(|(node, identity)| {
-                let why = in_use_but_for_loops(*identity);
-                let why = why.or_else(|| opened_by(node, *identity));
-                // Somebody may have mounted it elsewhere.
-                let claimed = || is_claimed(node).then(|| "somebody has it for himself".into());
-                let why = why.or_else(claimed)?;
+                let why = in_use(Some(node), *identity)?;
                 Some(format!("by {}, {why}", node.display()))
             })
         })
     }
 }
 
-/// The loop devices that are made of this, or of its disk or partitions, as far as they say so.
-pub fn loops_on(identity: Identity) -> Vec<(PathBuf, Identity)> {
-    let of = |node: &Path| Identity::of(&fs::metadata(node).ok()?);
-    let all = loops_of(identity).into_iter();
-    all.filter_map(|(node, _)| of(&node).map(|identity| (node, identity))).collect()
+/// The loop devices that show some of this, or of its disk, as far as they say so; with all that is made of these.
+pub fn above(identity: Identity) -> Vec<(PathBuf, Identity)> {
+    let mut found = Vec::new();
+    climb(Extent::all(identity), &[], &mut found, DEEPEST);
+    found
+}
+
+/// What shows these bytes, but for the devices with these numbers.
+fn climb(bytes: Extent, but: &[u64], found: &mut Vec<(PathBuf, Identity)>, deepest: usize) {
+    let Some(left) = deepest.checked_sub(1) else { return };
+    let mut next = Vec::new();
+    for (node, info) in loops_of(bytes.of) {
+        let identity = fs::metadata(&node).ok().and_then(|m| Identity::of(&m));
+        let shown = identity.and_then(|identity| info.extent().shown(identity, bytes));
+        next.extend(shown.map(|shown| (node, shown)));
+    }
+    if let Identity::Block(dev) = bytes.of {
+        let all = same_disk(dev).into_iter();
+        let shows = |dev: &u64| Extent::all(Identity::Block(*dev)).shown(bytes.of, bytes).is_some();
+        // Where a holder has which bytes is its own to know.
+        let holders = all.filter(shows).flat_map(holders);
+        let all = holders.filter_map(|h| Some((node_of(h)?, Extent::all(Identity::Block(h)))));
+        next.extend(all);
+    }
+    for (node, shown) in next {
+        let is_it = |dev: &u64| shown.of == Identity::Block(*dev);
+        if !but.iter().any(is_it) && found.iter().all(|(_, identity)| *identity != shown.of) {
+            found.push((node, shown.of));
+            climb(shown, but, found, left);
+        }
+    }
 }
 
 /// What loop devices have that this is made of, down to the ground, as far as it is known here: in a container they may have
@@ -69,25 +103,39 @@ pub fn loops_on(identity: Identity) -> Vec<(PathBuf, Identity)> {
 pub fn parts(identity: Identity, path: &Path) -> Result<Vec<Part>, String> {
     let mut found = Vec::new();
     if let Identity::Block(dev) = identity {
-        walk(dev, Some(path), &mut found, DEEPEST)?;
+        walk(dev, Some(path), &mut found, &mut Vec::new())?;
     }
     Ok(found)
 }
 
-/// `node` is that of this device, if it is known.
+/// `node` is that of this device, if it is known; `from` are those that led here.
 fn walk(
     dev: u64,
     node: Option<&Path>,
     found: &mut Vec<Part>,
-    deepest: usize,
+    from: &mut Vec<u64>,
 ) -> Result<(), String> {
-    let Some(left) = deepest.checked_sub(1) else { return Ok(()) };
+    if from.len() >= DEEPEST {
+        return Ok(());
+    }
+    from.push(dev);
+    let done = step(dev, node, found, from);
+    from.pop();
+    done
+}
+
+fn step(
+    dev: u64,
+    node: Option<&Path>,
+    found: &mut Vec<Part>,
+    from: &mut Vec<u64>,
+) -> Result<(), String> {
     let sys = PathBuf::from(format!("/sys/dev/block/{}", number(dev)));
     let of = |dir: PathBuf| of_number(&first_line(dir.join("dev"))?);
     let disk = sys.join("partition").exists().then(|| of(sys.join(".."))).flatten();
     let slaves = fs::read_dir(sys.join("slaves")).into_iter().flatten().flatten();
     for below in disk.into_iter().chain(slaves.filter_map(|s| of(s.path()))) {
-        walk(below, None, found, left)?;
+        walk(below, None, found, from)?;
     }
     let Some(name) = first_line(sys.join("loop/backing_file")).map(PathBuf::from) else {
         return Ok(());
@@ -98,18 +146,17 @@ fn walk(
     let told = made_from(&node);
     let told = told.map_err(|()| format!("{} does not say what it is made of", node.display()))?;
     // Where it cannot be asked, its file is known by name only.
-    let by_name = || Some(soon(std::slice::from_ref(&name)).pop()??.identity);
-    let Some(identity) = told.map(|i| i.identity()).or_else(by_name) else { return Ok(()) };
-    let mut beside = loops_of(identity);
-    beside.retain(|(_, info)| told.is_none_or(|mine| mine.overlaps(info)));
-    let beside = beside.into_iter().filter_map(|(node, _)| {
-        let identity = Identity::of(&fs::metadata(&node).ok()?)?;
-        (identity != Identity::Block(dev)).then_some((node, identity))
-    });
-    let beside = beside.collect();
+    let identity = match told {
+        Some(info) => Some(info.identity()),
+        None => soon_at(&name).map_err(|e| e.to_string())?.map(|there| there.identity),
+    };
+    let Some(identity) = identity else { return Ok(()) };
+    let bytes = told.map_or_else(|| Extent::all(identity), |info| info.extent());
+    let mut beside = Vec::new();
+    climb(bytes, from, &mut beside, DEEPEST);
     found.push(Part { of: node, identity, name, beside });
     match identity {
-        Identity::Block(below) => walk(below, None, found, left),
+        Identity::Block(below) => walk(below, None, found, from),
         Identity::Inode(..) => Ok(()),
     }
 }

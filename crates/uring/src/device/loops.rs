@@ -1,7 +1,7 @@
 //! Loop devices, and what they are made of. No process has that open for them, and they do not count as its holders.
 
 use super::Identity;
-use super::users::first_line;
+use super::users::{first_line, partition};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -48,15 +48,46 @@ impl Below<'_> {
     }
 }
 
-impl Info {
-    /// Whether it shows bytes of the same file or device that another one shows.
-    pub(super) fn overlaps(&self, other: &Info) -> bool {
-        let end = |i: &Info| match i.limit {
-            0 => u64::MAX,
-            n => i.offset.saturating_add(n),
+/// Bytes of a file or of a whole disk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) of: Identity,
+    from: u64,
+    to: u64,
+}
+
+impl Extent {
+    /// All of it. A partition is a piece of its disk.
+    pub(super) fn all(of: Identity) -> Extent {
+        let part = match of {
+            Identity::Block(number) => partition(number),
+            Identity::Inode(..) => None,
         };
-        let (a, b) = (self, other);
-        a.identity() == b.identity() && a.offset < end(b) && b.offset < end(a)
+        match part {
+            Some((disk, from, to)) => Extent { of: Identity::Block(disk), from, to },
+            None => Extent { of, from: 0, to: u64::MAX },
+        }
+    }
+
+    /// So many bytes of it (0: all) behind an offset.
+    fn piece(self, offset: u64, limit: u64) -> Extent {
+        let from = self.from.saturating_add(offset);
+        let to = if limit == 0 { u64::MAX } else { from.saturating_add(limit) };
+        Extent { from, to: to.min(self.to), ..self }
+    }
+
+    /// What `device`, which is made of this, shows of these bytes. None: nothing.
+    pub(super) fn shown(self, device: Identity, bytes: Extent) -> Option<Extent> {
+        let (from, to) = (self.from.max(bytes.from), self.to.min(bytes.to));
+        let shows = self.of == bytes.of && from < to;
+        shows.then(|| Extent { of: device, from: from - self.from, to: to - self.from })
+    }
+}
+
+impl Info {
+    /// The bytes that it shows.
+    pub(super) fn extent(&self) -> Extent {
+        Extent::all(self.identity()).piece(self.offset, self.limit)
     }
 
     /// What it is made of.
@@ -130,6 +161,9 @@ fn told_of(name: impl Fn(&Path) -> Name) -> Told {
     let (mut all, mut named) = (Vec::new(), Vec::new());
     for l in loops {
         let Some(file) = first_line(l.path().join("loop/backing_file")) else { continue };
+        if is_lost(Path::new(&file)) {
+            continue;
+        }
         let node = Path::new("/dev").join(l.file_name());
         match name(Path::new(&file)) {
             Name::Same => {
@@ -142,6 +176,23 @@ fn told_of(name: impl Fn(&Path) -> Name) -> Told {
     }
     let (says, silent) = told(all, info);
     Told { says, named, silent }
+}
+
+/// The begin of the name of the file that `weir attach` makes a loop device of.
+pub const ATTACHED: &str = "volume-";
+
+/// Whether a file has a name as `weir attach` gives one: with the attachment's mark, 16 digits.
+pub fn is_attached(name: &str) -> bool {
+    let is_digit = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
+    let mark = name.strip_prefix(ATTACHED);
+    mark.is_some_and(|mark| mark.len() == 16 && mark.bytes().all(is_digit))
+}
+
+/// Whether this is the file of an attachment whose file system is mounted nowhere any more. Nothing else is made of that; and who asks
+/// its loop device has that open, which `weir detach` waits for.
+fn is_lost(file: &Path) -> bool {
+    let name = file.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    file.parent() == Some(Path::new("/")) && is_attached(name) && !file.exists()
 }
 
 /// Which loop device is made of a block device of this number (`st_rdev`), in words, as far as this process may see.
@@ -233,11 +284,29 @@ mod tests {
         assert!(Below::File(8, 12).is(&info) && !Below::File(8, 13).is(&info));
         assert!(!Below::Device(&[0, 8]).is(&info), "that is a file");
         let part = |offset, limit| Info { offset, limit, ..info };
-        assert!(part(0, 0).overlaps(&part(4096, 512)) && part(4096, 512).overlaps(&part(0, 0)));
-        assert!(!part(0, 4096).overlaps(&part(4096, 0)) && part(0, 4097).overlaps(&part(4096, 0)));
-        assert!(!part(0, 0).overlaps(&Info { inode: 13, ..part(0, 0) }), "another file");
+        let shown = |a: &Info, b: &Info| {
+            let shown = a.extent().shown(Identity::Block(7), b.extent());
+            assert_eq!(shown.is_some(), b.extent().shown(Identity::Block(7), a.extent()).is_some());
+            shown.map(|e| (e.from, e.to))
+        };
+        assert_eq!(shown(&part(0, 0), &part(4096, 512)), Some((4096, 4608)));
+        assert_eq!(shown(&part(4096, 512), &part(0, 0)), Some((0, 512)));
+        assert_eq!(shown(&part(4096, 0), &part(4000, 100)), Some((0, 4)));
+        assert_eq!(shown(&part(0, 4096), &part(4096, 0)), None);
+        assert_eq!(shown(&part(0, 4097), &part(4096, 0)), Some((4096, 4097)));
+        assert_eq!(shown(&part(0, 0), &Info { inode: 13, ..part(0, 0) }), None, "another file");
         let info = Info { rdevice: 0x810, ..info };
         assert!(Below::Device(&[1, 0x810]).is(&info) && !Below::Device(&[8]).is(&info));
+    }
+
+    #[test]
+    fn the_file_of_an_attachment_that_is_gone_is_known_by_its_name() {
+        let is = |name: &str| is_lost(Path::new(name));
+        assert!(is("/volume-00000000000000aa"));
+        let others =
+            ["/volume", "/volume-aa", "/volume-00000000000000AA", "/volume-0000000000000000a"];
+        assert!(!others.into_iter().any(is) && !is("/x/volume-00000000000000aa"));
+        assert!(!is("/x-volume-00000000000000aa") && !is("/volume-00000000000000a/"));
     }
 
     #[test]

@@ -18,13 +18,13 @@ mod users;
 
 pub use crate::blocking::is_closing;
 pub use answers::ask;
-pub use below::{Part, loops_on, parts};
+pub use below::{Part, above, parts};
 pub use content::{Contents, Found};
 pub(crate) use lasting::lasting_name;
 pub use lasting::{is_as_recorded, lasting_name_of, overlap, same_name, says_where};
-pub use loops::loop_on;
+pub use loops::{ATTACHED, is_attached, loop_on};
 pub use openers::{Opener, openers};
-pub use soon::{There, soon};
+pub use soon::{NotAsked, There, soon, soon_at};
 pub use users::{all_of, is_claimed, locked_by, opened_by, other_paths, used_by};
 
 use crate::blocking::close;

@@ -116,6 +116,34 @@ pub(super) fn same_disk(dev: u64) -> Vec<u64> {
     std::iter::once(dev).chain(parts).chain(disk).collect()
 }
 
+/// Of a partition: its disk, and between which bytes of that it is. Where that is not known it is all of it.
+pub(super) fn partition(dev: u64) -> Option<(u64, u64, u64)> {
+    let sys = PathBuf::from(format!("/sys/dev/block/{}", number(dev)));
+    if !sys.join("partition").exists() {
+        return None;
+    }
+    let disk = of_number(&first_line(sys.join("../dev"))?)?;
+    // The kernel counts in sectors of 512 bytes, whatever the disk's are.
+    let bytes = |of: &str| Some(first_line(sys.join(of))?.parse::<u64>().ok()?.saturating_mul(512));
+    let place = bytes("start").zip(bytes("size"));
+    Some(place.map_or((disk, 0, u64::MAX), |(at, len)| (disk, at, at.saturating_add(len))))
+}
+
+/// The node that the system has of a block device, if it has one here.
+pub(super) fn node(dev: u64) -> Option<PathBuf> {
+    let told = lines(format!("/sys/dev/block/{}/uevent", number(dev)));
+    let name = told.iter().find_map(|l| l.strip_prefix("DEVNAME="))?;
+    let node = Path::new("/dev").join(name);
+    is(&node, Identity::Block(dev)).then_some(node)
+}
+
+/// What the kernel has made of a block device, as device mapper and md do; not of its partitions.
+pub(super) fn holders(dev: u64) -> Vec<u64> {
+    let all = fs::read_dir(format!("/sys/dev/block/{}/holders", number(dev)));
+    let all = all.into_iter().flatten().flatten().map(|h| h.path().join("dev"));
+    all.filter_map(|path| of_number(&first_line(path)?)).collect()
+}
+
 fn block_used_by(dev: u64) -> Option<String> {
     let sys = PathBuf::from(format!("/sys/dev/block/{}", number(dev)));
     let mut all = vec![(number(dev), sys.clone())];

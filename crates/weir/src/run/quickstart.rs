@@ -342,7 +342,16 @@ pub(super) async fn declare(controller: &Arc<Controller>, config: &Config) -> Re
     // Where the volume is there, it is in a pool, whichever.
     desired.pools.retain(|p| makes && !model.pools.contains_key(&p.name));
     desired.volumes.retain(|v| !model.volumes.contains_key(&v.name));
-    desired.targets = targets(&model, desired.targets, !config.listen.is_empty())?;
+    let told = !config.listen.is_empty();
+    desired.targets = targets(&model, desired.targets, told)?;
+    if told && desired.targets.iter().all(|t| t.protocol != Protocol::Srp) {
+        for t in model.targets.values().filter(|t| is_way(t)) {
+            tracing::warn!(
+                "--listen is not followed: hosts have target port `{}`, and that stays as it is",
+                t.name
+            );
+        }
+    }
     match controller.declare(desired).await {
         Ok(_) => Ok(()),
         Err(e) => {
@@ -353,10 +362,14 @@ pub(super) async fn declare(controller: &Arc<Controller>, config: &Config) -> Re
     }
 }
 
+/// Whether the own host can come by it.
+fn is_way(t: &TargetPort) -> bool {
+    (t.protocol, t.transport) == (Protocol::Srp, Transport::Iwarp)
+}
+
 /// The target ports, of `wanted` ones: those that are there stay as they are, but for where they listen, if that was `told`. Where
 /// hosts have their way, another one would be one that the operator does not know of.
 fn targets(model: &Model, wanted: Vec<TargetSpec>, told: bool) -> Result<Vec<TargetSpec>> {
-    let is_way = |t: &TargetPort| (t.protocol, t.transport) == (Protocol::Srp, Transport::Iwarp);
     let has_way = model.targets.values().any(is_way);
     let all = wanted.into_iter().filter_map(|w| match model.targets.get(&w.name) {
         // It is held back for as long as it is not declared.

@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A pool of memory with this volume, which every host sees.
 fn seen_by_all(volume: &str) -> Target {
@@ -266,6 +267,24 @@ fn an_initiator_port_that_is_given_is_one_attachment_s_too() {
     elsewhere.all_gone(&b);
 }
 
+/// An attachment that was killed, and its mounts with it: as of a container that ended. With the name that its file has then.
+fn lost(target: &Target, volume: &str) -> (Value, String) {
+    let out = Command::new("unshare")
+        .args(["--mount", env!("CARGO_BIN_EXE_weir"), "attach", volume, "--json"])
+        .env("WEIR_DATA_DIR", target.dir.join("data"))
+        .env("WEIR_RUN_DIR", target.dir.join("run"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let a: Value = serde_json::from_slice(&out.stdout).unwrap();
+    kill(target, &a);
+    let name = text(&a, "device").trim_start_matches("/dev/");
+    let backing = || fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
+    let lost = format!("/volume-{}", text(&a, "mark"));
+    wait_for("the end of its mounts", || backing().is_ok_and(|b| b.trim_end() == lost));
+    (a, lost)
+}
+
 /// As in a container that ended: nothing of the mounts of its namespace is left, and the loop device has its file yet.
 #[test]
 fn a_disk_whose_mount_namespace_is_gone_is_cleaned_up() {
@@ -273,19 +292,9 @@ fn a_disk_whose_mount_namespace_is_gone_is_cleaned_up() {
         return;
     }
     let target = seen_by_all("it-mounts");
-    let out = Command::new("unshare")
-        .args(["--mount", env!("CARGO_BIN_EXE_weir"), "attach", "it-mounts", "--json"])
-        .env("WEIR_DATA_DIR", target.dir.join("data"))
-        .env("WEIR_RUN_DIR", target.dir.join("run"))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let a: Value = serde_json::from_slice(&out.stdout).unwrap();
-    kill(&target, &a);
+    let (a, lost) = lost(&target, "it-mounts");
     let name = text(&a, "device").trim_start_matches("/dev/");
     let backing = || fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
-    let lost = format!("/volume-{}", text(&a, "mark"));
-    wait_for("the end of its mounts", || backing().is_ok_and(|b| b.trim_end() == lost));
     let used = fs::File::open(text(&a, "device")).unwrap();
     let busy = target.fails("detach it-mounts", 4);
     assert!(busy.contains("open"), "{busy}");
@@ -302,6 +311,52 @@ fn a_disk_whose_mount_namespace_is_gone_is_cleaned_up() {
         run("losetup", &["-d", text(&a, "device")]);
     }
     assert!(left.trim_end() != lost, "{name} is bound yet");
+    target.all_gone(&a);
+}
+
+/// Processes that have a device open for a moment each, so that somebody has it at any time.
+fn pass_by(device: &str, for_long: Duration) {
+    let begun = Instant::now();
+    let mut all = Vec::new();
+    while begun.elapsed() < for_long {
+        let script = format!("exec 9<{device}; exec sleep 0.3");
+        all.push(Command::new("sh").args(["-c", &script]).spawn().unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        all.retain_mut(|p| p.try_wait().unwrap().is_none());
+    }
+    all.iter_mut().for_each(|p| drop(p.wait()));
+}
+
+/// As those that look for a free device, or ask what all are made of.
+#[test]
+fn who_has_a_disk_open_for_a_moment_does_not_keep_it_from_going() {
+    if !can() {
+        return;
+    }
+    let target = seen_by_all("it-passed");
+    let (a, lost) = lost(&target, "it-passed");
+    let device = text(&a, "device");
+    std::thread::scope(|scope| {
+        scope.spawn(|| pass_by(device, Duration::from_secs(4)));
+        // Who has it for good is told from those.
+        let mut keeps = Command::new("sh")
+            .args(["-c", &format!("exec 9<{device}; read end")])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let busy = target.fails("detach it-passed", 4);
+        assert!(busy.contains(&format!("process {} (sh)", keeps.id())), "{busy}");
+        drop(keeps.stdin.take());
+        keeps.wait().unwrap();
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| pass_by(device, Duration::from_secs(4)));
+        std::thread::sleep(Duration::from_millis(200));
+        target.ok("detach it-passed");
+    });
+    let file = format!("/sys/block/{}/loop/backing_file", &device["/dev/".len()..]);
+    let is_bound = || fs::read_to_string(&file).is_ok_and(|b| b.trim_end() == lost);
+    wait_for("the free device", || !is_bound());
     target.all_gone(&a);
 }
 

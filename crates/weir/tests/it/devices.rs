@@ -23,7 +23,7 @@ pub(crate) fn faults(d: &Daemon) -> Vec<Value> {
 }
 
 /// Refused with these words, and the file is what it was.
-fn refused(d: &Daemon, line: &str, exit: i32, words: &[&str]) {
+pub(crate) fn refused(d: &Daemon, line: &str, exit: i32, words: &[&str]) {
     let (_, text) = d.fails(line, exit);
     for w in words {
         assert!(text.contains(w), "weir {line}: {w} is missing in {text}");

@@ -27,6 +27,7 @@ mod import;
 mod late_data;
 mod layers;
 mod left_out;
+mod loops;
 mod lost_cache;
 mod migrate;
 mod older;

@@ -377,6 +377,11 @@ fn quickstart_uses_the_target_ports_that_are_there() {
         assert_eq!(ports(d.json("target list")), ports(before));
         terminate(child.id());
         assert_eq!(ends(&d, child), Some(0), "{}", d.log());
+        // Where it was told to listen it does only if the port of that is its own.
+        let child = quickstart(&d, "8M", &["--once"]);
+        assert_eq!(ends(&d, child), Some(0), "{}", d.log());
+        let is_said = d.log().contains("--listen is not followed: hosts have target port `san`");
+        assert_eq!(is_said, name == "san", "{}", d.log());
     }
 }
 

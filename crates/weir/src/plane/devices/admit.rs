@@ -10,7 +10,7 @@ use weir_control::dataplane::Inside;
 use weir_control::model::{DeviceKind, DeviceSpec, Overwrite, PoolId};
 use weir_control::units::format_size;
 use weir_control::{Code, Error, Result};
-use weir_uring::device::{Part, all_of, loops_on, opened_by, parts, soon, used_by};
+use weir_uring::device::{Part, above, all_of, opened_by, parts, soon_at, used_by};
 use weir_uring::{Held, Identity};
 
 /// How far apart is looked whether somebody has a device open.
@@ -125,6 +125,7 @@ fn admit(
         _ => None,
     };
     let own = holds.check_belongs(&held, &path, name)?;
+    holds.check_belongs_below(&held, &path, name)?;
     let overwrite = match inside {
         Inside::OwnOr(o) if !own => Some(o),
         Inside::Only(o) => Some(o),
@@ -243,7 +244,8 @@ impl Holds {
     /// Refuses a loop device, or what is made of one, that shows what somebody has: the kernel gives it to both.
     fn check_below(&self, held: &Held, path: &Path) -> Result<()> {
         for part in parts(held.identity(), held.path()).map_err(|why| in_use(path, why))? {
-            let owner = self.owner_below(&part).map(|owner| format!("which belongs to {owner}"));
+            let owner = self.owner_below(&part, None);
+            let owner = owner.map(|owner| format!("which belongs to {owner}"));
             // Where that is not up, its path tells.
             let known = || self.known_as(&part).err().map(|e| e.to_string());
             let used = || kept(|| part.used_by()).map(|why| format!("which is in use: {why}"));
@@ -254,35 +256,66 @@ impl Holds {
         Ok(())
     }
 
-    /// The same where what a volume has comes to it again: it refuses what this process has, above it or below.
-    pub(super) fn check_below_again(&self, held: &Held, path: &Path) -> Result<()> {
-        for (node, identity) in loops_on(held.identity()) {
-            if let Some((owner, _)) = self.owner_of(identity) {
-                let why = format!("{} is made of it, which belongs to {owner}", node.display());
-                return Err(in_use(path, why));
+    /// The same where what somebody has comes to them again: it refuses what others have of this node, above it or below, up or not.
+    /// What is beside it may be `its_own`, such as a device of the pool that comes back by another path.
+    pub(super) fn check_below_again(
+        &self,
+        held: &Held,
+        path: &Path,
+        its_own: Option<&Owner>,
+    ) -> Result<()> {
+        self.check_above(held, path, its_own)?;
+        for part in parts(held.identity(), held.path()).map_err(|why| in_use(path, why))? {
+            let owner = self.owner_below(&part, its_own);
+            let owner = owner.map(|owner| format!("which belongs to {owner}"));
+            let known = || self.known_as(&part).err().map(|e| e.to_string());
+            if let Some(why) = owner.or_else(known) {
+                return Err(in_use(path, format!("{}, {why}", made_of(&part))));
             }
         }
-        for part in parts(held.identity(), held.path()).map_err(|why| in_use(path, why))? {
-            if let Some(owner) = self.owner_below(&part) {
-                let why = format!("{}, which belongs to {owner}", made_of(&part));
+        let pool = match its_own {
+            Some(Owner::Pool(name)) => Some(name.as_str()),
+            _ => None,
+        };
+        self.check_belongs_below(held, path, pool)
+    }
+
+    /// Refuses what others have by something that is made of it.
+    pub(super) fn check_above(
+        &self,
+        held: &Held,
+        path: &Path,
+        its_own: Option<&Owner>,
+    ) -> Result<()> {
+        for (node, identity) in above(held.identity()) {
+            if let Some(owner) = self.owner_among(all_of(identity), its_own) {
+                let why = format!("{} is made of it, which belongs to {owner}", node.display());
                 return Err(in_use(path, why));
             }
         }
         Ok(())
     }
 
-    /// Who has what a loop device is made of, or another loop device that shows some of the same.
-    fn owner_below(&self, part: &Part) -> Option<Owner> {
-        let beside = part.beside.iter().map(|(_, identity)| *identity);
-        let mut all = std::iter::once(part.identity).chain(beside).flat_map(all_of);
-        all.find_map(|identity| {
+    /// Who has one of these, but for one owner.
+    fn owner_among(
+        &self,
+        all: impl IntoIterator<Item = Identity>,
+        but: Option<&Owner>,
+    ) -> Option<Owner> {
+        all.into_iter().find_map(|identity| {
             let held = self.owner_of(identity).map(|(owner, _)| owner);
-            held.or_else(|| self.yielded_of(identity))
+            held.or_else(|| self.yielded_of(identity)).filter(|owner| Some(owner) != but)
         })
     }
 
+    /// Who has what a loop device is made of, or another device that shows some of the same.
+    fn owner_below(&self, part: &Part, but: Option<&Owner>) -> Option<Owner> {
+        let beside = part.beside.iter().map(|(_, identity)| *identity);
+        self.owner_among(std::iter::once(part.identity).chain(beside).flat_map(all_of), but)
+    }
+
     fn known_as(&self, part: &Part) -> Result<()> {
-        let there = soon(std::slice::from_ref(&part.name)).pop().flatten();
+        let there = soon_at(&part.name).map_err(|e| unusable(&part.name, e))?;
         let there = there.filter(|t| t.identity == part.identity);
         let lasting = there.as_ref().and_then(|t| t.lasting.as_deref());
         self.check_image(&part.name, part.identity, lasting)?;
@@ -290,6 +323,31 @@ impl Holds {
             Some(_) => self.check_outside(&part.name),
             None => Ok(()),
         }
+    }
+
+    /// Refuses a loop device of what carries the label of a pool of this node, but for this one, also where the device does not show
+    /// that label. What cannot be read is not judged here.
+    pub(crate) fn check_belongs_below(
+        &self,
+        held: &Held,
+        path: &Path,
+        pool: Option<&str>,
+    ) -> Result<()> {
+        for part in parts(held.identity(), held.path()).map_err(|why| in_use(path, why))? {
+            let there = soon_at(&part.name).map_err(|e| unusable(path, e))?;
+            if there.is_none_or(|t| t.identity != part.identity) {
+                continue;
+            }
+            let Ok(below) = Held::beside(&part.name) else { continue };
+            match self.check_belongs(&below, path, pool) {
+                Err(e) if e.code != Code::IoError => {
+                    let why = format!("{}: {}", made_of(&part), e.reason);
+                    return Err(in_use(path, why).hint(e.hint));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Takes devices for a pool, or refuses them; another device may have a name of one that is `given_up`. See [`DataPlane::admit`](weir_control::dataplane::DataPlane::admit).

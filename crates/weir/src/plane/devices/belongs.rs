@@ -3,10 +3,11 @@
 use super::label::Label as Plain;
 use super::plain::labelled;
 use super::{Holds, Owner, in_use, lock, unusable};
+use std::fs::Metadata;
 use std::path::Path;
-use weir_control::Result;
 use weir_control::dataplane::{KnownImage, KnownPool};
 use weir_control::model::PoolId;
+use weir_control::{Code, Result};
 use weir_store::format::label::Label;
 use weir_uring::device::{PAGE, all_of, overlap, same_name, says_where, soon};
 use weir_uring::{Held, Identity};
@@ -38,6 +39,13 @@ pub(super) fn labels(held: &Held, path: &Path) -> Result<Vec<Found>> {
     Ok(found)
 }
 
+/// Whether a directory has this file.
+fn has(dir: &Path, file: Identity) -> bool {
+    let is_it = |meta: Metadata| Identity::of(&meta) == Some(file);
+    let mut all = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    all.any(|f| f.metadata().is_ok_and(is_it))
+}
+
 impl Holds {
     /// Notes which pools and images the configuration has, whether they can be started or not.
     pub(crate) fn know(&self, pools: Vec<KnownPool>, images: Vec<KnownImage>) {
@@ -53,6 +61,7 @@ impl Holds {
         });
         let Ok(real) = real else { return Ok(()) };
         let of = |dir: &Path| std::fs::metadata(dir).ok().and_then(|m| Identity::of(&m));
+        let file = of(&real);
         let around: Vec<_> = real.ancestors().skip(1).filter_map(|d| Some((d, of(d)?))).collect();
         let refused = |dir: &Path, owner: String| {
             in_use(path, format!("`{}` is the directory of {owner}", dir.display()))
@@ -63,17 +72,26 @@ impl Holds {
             }
         }
         let known = lock(&self.known).clone();
-        let away: Vec<_> = known
-            .iter()
-            .flat_map(|p| p.directories.iter().map(move |(n, d)| (p, *n, d)))
-            .filter(|(p, _, d)| self.kept(&Owner::Pool(p.name.clone()), d).is_none())
-            .collect();
-        let paths: Vec<_> = away.iter().map(|(.., d)| (*d).clone()).collect();
-        for ((pool, number, path), there) in away.into_iter().zip(soon(&paths)) {
+        let all: Vec<_> =
+            known.iter().flat_map(|p| p.directories.iter().map(move |(n, d)| (p, *n, d))).collect();
+        let paths: Vec<_> = all.iter().map(|(.., d)| (*d).clone()).collect();
+        let there = soon(&paths).map_err(|e| unusable(path, e))?;
+        for ((pool, number, path), there) in all.into_iter().zip(there) {
             let is_it =
                 |(_, i): &&(&Path, Identity)| there.as_ref().is_some_and(|t| t.identity == *i);
             let mine =
                 |dir: &Path| labelled(dir).is_some_and(|l| (l.pool, l.device) == (pool.id, number));
+            // The file may have another name as well, or be mounted by itself. One that is up is held.
+            let is_free = |file: &Identity| self.owner_of(*file).is_none();
+            let file = file.filter(|_| there.is_some()).filter(is_free);
+            if file.is_some_and(|file| mine(path) && has(path, file)) {
+                let why = format!("it is a file of pool `{}`, in `{}`", pool.name, path.display());
+                return Err(in_use(&real, why));
+            }
+            // That is up.
+            if self.kept(&Owner::Pool(pool.name.clone()), path).is_some() {
+                continue;
+            }
             // It may be mounted elsewhere now. Where its own path leads to it still, this is a copy.
             let is_moved = || there.is_none() || !mine(path);
             let moved = || around.iter().find(|(dir, _)| is_moved() && mine(dir));
@@ -97,7 +115,8 @@ impl Holds {
         known.retain(|image| self.find(&image.path).is_none());
         let paths: Vec<_> = known.iter().map(|image| image.path.clone()).collect();
         let all = all_of(identity);
-        for (image, now) in known.iter().zip(soon(&paths)) {
+        let now = soon(&paths).map_err(|e| unusable(path, e))?;
+        for (image, now) in known.iter().zip(now) {
             let recorded = image.identity.as_deref();
             let is_same = |a: Option<&str>, b: Option<&str>| match (a, b) {
                 (Some(a), Some(b)) => same_name(a, b),
@@ -140,6 +159,15 @@ impl Holds {
             Some(other) => Err(in_use(path, format!("it is a device of this node's pool `{other}`"))
                 .hint(format!("`weir pool show {other}` tells how that pool stands; once it is deleted or released the device may be used"))),
             None => Ok(own),
+        }
+    }
+
+    /// Refuses what is to be a volume again, and carries the label of a pool of this node: that device has come here since. What cannot
+    /// be read is not judged here.
+    pub(super) fn check_no_label(&self, held: &Held, path: &Path) -> Result<()> {
+        match self.check_belongs(held, path, None) {
+            Err(e) if e.code != Code::IoError => Err(e),
+            _ => Ok(()),
         }
     }
 

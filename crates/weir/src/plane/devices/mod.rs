@@ -198,6 +198,8 @@ impl Holds {
         let begun = Instant::now();
         // When it was found locked.
         let mut locked = None;
+        // Who in the kernel used it then: whoever asks that opens loop devices, and others may wait for these.
+        let mut used = None;
         let mut told = false;
         loop {
             let named = self.named_by(owner, path);
@@ -240,7 +242,9 @@ impl Holds {
                 Err(HoldError::Io(e)) => return Err(unusable(path, e)),
             }
             let by_name = || named.map(|other| format!("{other} has what had that name"));
-            let lasting = self.here(path).or_else(by_name).or_else(|| used_at(path));
+            let here = self.here(path).or_else(by_name);
+            let lasting =
+                here.clone().or_else(|| used.get_or_insert_with(|| used_at(path)).clone());
             let since = *locked.get_or_insert_with(Instant::now);
             // By who looks what it is, such as udev each time that it was written.
             let may_be_a_look = lasting.is_none() && since.elapsed() < A_LOOK;
@@ -254,6 +258,11 @@ impl Holds {
                 Wait::ForAnybody => self.here(path).is_none(),
             };
             let is_over = !patient || begun.elapsed() >= PATIENCE;
+            // It may be another use by now.
+            let why = match is_over {
+                true => here.or_else(|| used_at(path)).or_else(|| who_locks(path)),
+                false => why,
+            };
             if is_over && why.is_none() && locked_by(path) == Some(std::process::id()) {
                 let text = format!("`{}` does not answer", path.display());
                 return Err(Error::new(Code::IoError, text)

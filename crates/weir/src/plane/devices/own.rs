@@ -96,7 +96,11 @@ impl Holds {
         let at = path.clone();
         let take = move |holds: &Arc<Holds>| {
             holds.check_inside(&pool, &path)?;
-            holds.take(&owner, &path, false, wait)
+            let held = holds.take(&owner, &path, false, wait)?;
+            if !held.is_kept() {
+                holds.check_above(&held, &path, None)?;
+            }
+            Ok(held)
         };
         Ok(self.helped(&at, take).await?.keep())
     }
@@ -116,7 +120,8 @@ impl Holds {
             let held = holds.take(&owner, &path, read_only, wait)?;
             holds.check_disk_again(&held, None, || Ok(false))?;
             if !held.is_kept() {
-                holds.check_below_again(&held, &path)?;
+                holds.check_below_again(&held, &path, None)?;
+                holds.check_no_label(&held, &path)?;
             }
             match is_as_recorded(recorded.as_deref(), held.lasting_name()) {
                 true => Ok(held),

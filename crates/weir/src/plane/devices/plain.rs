@@ -290,6 +290,9 @@ impl Starting<'_> {
                     Ok(label.is_some_and(|l| self.is_ours(&l)))
                 };
                 holds.check_disk_again(&held, None, known)?;
+                if !held.is_kept() {
+                    holds.check_below_again(&held, self.path, Some(self.owner))?;
+                }
             }
         }
         let found = match (self.device.kind, self.device.new) {
@@ -312,6 +315,9 @@ impl Holds {
         let path = at.clone();
         let take = move |holds: &Arc<Holds>| -> Result<Option<Taken>> {
             let held = holds.take(&owner, &path, false, Wait::No)?;
+            if !held.is_kept() {
+                holds.check_below_again(&held, &path, Some(&owner))?;
+            }
             let is_it = held.lasting_name().is_some_and(|n| is_as_recorded(Some(&name), Some(n)));
             Ok(Some(held).filter(|h| is_it && h.last_len() >= had))
         };

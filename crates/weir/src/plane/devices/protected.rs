@@ -107,6 +107,9 @@ fn hold(
         false if make == Make::Nothing => {
             let is_labelled = || holds.is_labelled_for(owner, &held, &path);
             holds.check_disk_again(&held, Some(owner), is_labelled)?;
+            if !held.is_kept() {
+                holds.check_below_again(&held, &path, Some(owner))?;
+            }
         }
         false => holds.check_disk(held.held(), &path, None)?,
     }

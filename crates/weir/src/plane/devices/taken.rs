@@ -113,6 +113,9 @@ impl Holds {
         let taken = self.take(owner, path, false, Wait::No)?;
         self.check_disk_again(&taken, Some(owner), || self.is_labelled_for(owner, &taken, path))?;
         self.check_claims(taken.held(), path, true)?;
+        if !taken.is_kept() {
+            self.check_below_again(&taken, path, Some(owner))?;
+        }
         Ok(taken)
     }
 }

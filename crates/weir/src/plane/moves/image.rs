@@ -49,6 +49,7 @@ fn look(
         holds.check_unused(&held, &path)?;
         if !made.is_some_and(|made| made.is(held.identity())) {
             holds.check_image(&path, held.identity(), held.lasting_name())?;
+            holds.check_belongs_below(&held, &path, None)?;
         }
         holds.check_disk(held.held(), &path, None)?;
         match &wish.overwrite {
